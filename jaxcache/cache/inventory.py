@@ -1,0 +1,91 @@
+"""What lies in a cache directory, by name alone: the first step of every operation."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from jaxcache.entry.names import AUTOTUNE_DIR, OWN_DIR, FileKind, Key, parse_name, printable
+from jaxcache.model import FileInfo, Problem
+from jaxcache.store.base import Store
+
+
+@dataclass(frozen=True, slots=True)
+class EntryFile:
+    """A file whose name says that it is an entry."""
+
+    info: FileInfo
+    key: Key
+    kind: FileKind
+    """:attr:`FileKind.ENTRY` or :attr:`FileKind.LEGACY_ENTRY`."""
+
+
+@dataclass(frozen=True, slots=True)
+class OtherFile:
+    """Any other file: locks, temporary files, side caches, our own, strays."""
+
+    info: FileInfo
+    kind: FileKind
+
+
+@dataclass(frozen=True, slots=True)
+class Inventory:
+    """Every file of a cache under what it is. Nothing has been opened."""
+
+    entries: list[EntryFile] = field(default_factory=list)
+    atimes: dict[str, FileInfo] = field(default_factory=dict)
+    """``-atime`` files by the key they belong to, whether or not its entry exists."""
+    others: list[OtherFile] = field(default_factory=list)
+
+    def orphan_atimes(self) -> Iterator[tuple[str, FileInfo]]:
+        """Yield the ``-atime`` files (key, file) whose entry is gone."""
+        present = {str(entry.key) for entry in self.entries if entry.kind is FileKind.ENTRY}
+        return ((key, info) for key, info in self.atimes.items() if key not in present)
+
+    def problems(self) -> Iterator[Problem]:
+        """Yield what the names alone show to be wrong."""
+        for key, info in self.orphan_atimes():
+            yield Problem(info.name, "orphan-atime", "its entry is gone", key)
+        for other in self.others:
+            shown = printable(other.info.name)
+            if other.kind is FileKind.TEMP:
+                yield Problem(other.info.name, "temp-file", f"{shown} was left by a broken write")
+            elif other.kind is FileKind.STRAY:
+                yield Problem(other.info.name, "stray-file", _why_stray(other.info))
+
+
+def take_inventory(store: Store, *, deep: bool = False) -> Inventory:
+    """List a cache directory and tell its files apart.
+
+    Args:
+        deep: also walk XLA's autotune directory and our own, whose files count towards the size
+            of the cache but are no entries.
+
+    Raises:
+        NoCacheError: the directory cannot be listed.
+    """
+    found = Inventory()
+    for info in store.list():
+        kind, key = parse_name(info.name)
+        if info.type == "file" and key is not None:
+            if kind is FileKind.ATIME:
+                found.atimes[str(key)] = info
+            else:
+                found.entries.append(EntryFile(info, key, kind))
+        elif info.type == "dir" and kind in (FileKind.AUTOTUNE, FileKind.OWN):
+            if deep:
+                folder = AUTOTUNE_DIR if kind is FileKind.AUTOTUNE else OWN_DIR
+                found.others.extend(OtherFile(inner, kind) for inner in store.walk(folder))
+        elif info.type == "file" and key is None:
+            found.others.append(OtherFile(info, kind))
+        else:
+            found.others.append(OtherFile(info, FileKind.STRAY))
+    return found
+
+
+def _why_stray(info: FileInfo) -> str:
+    if info.type == "symlink":
+        return "a symbolic link, which is not followed"
+    if info.type == "dir":
+        return "a folder that neither JAX nor XLA makes"
+    if info.type == "other":
+        return "not a regular file"
+    return "not a name that JAX or XLA gives"

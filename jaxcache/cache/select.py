@@ -1,0 +1,179 @@
+"""Which entries are meant: KEY arguments, ``--filter`` and ``--sort``."""
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from operator import eq, ge, gt, le, lt, ne
+from typing import Any
+
+from jaxcache.errors import JaxcacheError, UsageError
+from jaxcache.model import Entry
+from jaxcache.units import NS_PER_SECOND, parse_duration_seconds, parse_size_bytes
+
+Predicate = Callable[[Entry], bool]
+
+
+def select_by_keys(entries: Sequence[Entry], wanted: Sequence[str]) -> list[Entry]:
+    """Pick entries by KEY arguments, in the entries' own order; all of them if none is given.
+
+    A KEY is a full key, a unique prefix of a key or of its hash, or a glob over module names.
+
+    Raises:
+        JaxcacheError: ``no-match`` or ``ambiguous-key``.
+    """
+    if not wanted:
+        return list(entries)
+    picked = {id(e) for text in wanted for e in _match_key(entries, text)}
+    return [e for e in entries if id(e) in picked]
+
+
+def _match_key(entries: Sequence[Entry], text: str) -> list[Entry]:
+    if any(c in text for c in "*?["):
+        found = [e for e in entries if fnmatchcase(e.module, text) or fnmatchcase(e.key, text)]
+    else:
+        found = [e for e in entries if e.key == text] or [
+            e for e in entries if e.key.startswith(text) or (e.hash.startswith(text) and text)
+        ]
+        if len({e.key for e in found}) > 1:
+            shown = ", ".join(e.key[: len(e.module) + 13] for e in found[:3])
+            raise JaxcacheError(
+                f"{text!r} fits {len(found)} entries: {shown}{', …' if len(found) > 3 else ''}",
+                code="ambiguous-key",
+                hint=f"write more of the hash, or the glob {text + '*'!r} for all of them",
+            )
+    if not found:
+        raise JaxcacheError(
+            f"no entry fits {text!r}", code="no-match", hint="jaxcache ls -q prints every key"
+        )
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Field:
+    """How one field is read from an entry and from what the user typed."""
+
+    read: Callable[[Entry, int], Any]
+    parse: Callable[[str], Any]
+    glob: bool = False
+
+
+def _parse_bool(text: str) -> bool:
+    if text not in ("true", "false"):
+        raise UsageError(f"{text!r} is neither true nor false", code="bad-filter")
+    return text == "true"
+
+
+def _parse_seconds(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return parse_duration_seconds(text)
+
+
+_FIELDS: dict[str, _Field] = {
+    "key": _Field(lambda e, _: e.key, str, glob=True),
+    "module": _Field(lambda e, _: e.module, str, glob=True),
+    "hash": _Field(lambda e, _: e.hash, str, glob=True),
+    "size": _Field(lambda e, _: e.size_bytes, parse_size_bytes),
+    "payload": _Field(lambda e, _: e.payload_bytes, parse_size_bytes),
+    "compile": _Field(lambda e, _: e.compile_seconds, _parse_seconds),
+    "age": _Field(lambda e, now: (now - e.created_ns) / NS_PER_SECOND, parse_duration_seconds),
+    "unused": _Field(lambda e, now: (now - e.last_used_ns) / NS_PER_SECOND, parse_duration_seconds),
+    "codec": _Field(lambda e, _: e.codec, str, glob=True),
+    "sealed": _Field(lambda e, _: e.sealed, _parse_bool),
+    "platform": _Field(lambda e, _: e.platform, str, glob=True),
+    "target": _Field(lambda e, _: e.target, str, glob=True),
+    "problem": _Field(lambda e, _: e.problems, str, glob=True),
+}
+_OPERATORS = {"=": eq, "==": eq, "!=": ne, ">": gt, ">=": ge, "<": lt, "<=": le}
+_EXPRESSION = re.compile(r"\s*(?P<field>[a-z_-]+)\s*(?P<op>==|!=|>=|<=|=|>|<)\s*(?P<value>.+?)\s*")
+#: Fields that can be told without opening an entry.
+_UNOPENED = frozenset({"key", "module", "hash", "size", "age", "unused"})
+_DECODED = frozenset({"platform", "target"})
+
+
+@dataclass(frozen=True, slots=True)
+class Filter:
+    """One ``--filter`` expression, such as ``size>1MB``."""
+
+    field: str
+    op: str
+    value: Any
+
+    def matches(self, entry: Entry, now_ns: int) -> bool:
+        """Whether the entry fits; an entry whose field is unknown fits no filter on it."""
+        field = _FIELDS[self.field]
+        actual = field.read(entry, now_ns)
+        if actual is None:
+            return False
+        if field.glob:
+            values = actual if isinstance(actual, tuple) else (actual,)
+            return any(fnmatchcase(v, self.value) for v in values) == (self.op != "!=")
+        return bool(_OPERATORS[self.op](actual, self.value))
+
+    @property
+    def needs_heads(self) -> bool:
+        """Whether entries must be opened for it."""
+        return self.field not in _UNOPENED
+
+    @property
+    def needs_payload(self) -> bool:
+        """Whether entries must be decoded for it."""
+        return self.field in _DECODED
+
+
+def parse_filter(text: str) -> Filter:
+    """Read a filter expression: a field, an operator, a value.
+
+    Raises:
+        UsageError: ``bad-filter``.
+    """
+    match = _EXPRESSION.fullmatch(text)
+    field = _FIELDS.get(match["field"]) if match else None
+    if not match or not field:
+        raise UsageError(
+            f"cannot read the filter {text!r}",
+            code="bad-filter",
+            hint=f"write FIELD OP VALUE, such as 'size>1MB'; fields: {', '.join(_FIELDS)}",
+        )
+    if field.glob and match["op"] not in ("=", "==", "!="):
+        raise UsageError(
+            f"{match['field']} is text and knows only = and != in {text!r}", code="bad-filter"
+        )
+    return Filter(match["field"], match["op"], field.parse(match["value"]))
+
+
+#: Sort fields, and whether the natural order puts the largest first.
+_SORTS: dict[str, tuple[Callable[[Entry], Any], bool]] = {
+    "key": (lambda e: e.key, False),
+    "size": (lambda e: e.size_bytes, True),
+    "payload": (lambda e: e.payload_bytes or 0, True),
+    "compile": (lambda e: e.compile_seconds or 0.0, True),
+    "created": (lambda e: e.created_ns, True),
+    "used": (lambda e: e.last_used_ns, True),
+    "platform": (lambda e: (e.platform, e.target or ""), False),
+}
+
+
+def sort_entries(entries: Iterable[Entry], by: str) -> list[Entry]:
+    """Sort by ``FIELD`` or ``FIELD:asc`` / ``FIELD:desc``; equal ones by key.
+
+    Raises:
+        UsageError: ``bad-sort``.
+    """
+    field, _, order = by.partition(":")
+    if field not in _SORTS or order not in ("", "asc", "desc"):
+        raise UsageError(
+            f"cannot sort by {by!r}",
+            code="bad-sort",
+            hint=f"one of {', '.join(_SORTS)}, with :asc or :desc behind it",
+        )
+    read, descending = _SORTS[field]
+    by_key = sorted(entries, key=lambda e: e.key)
+    return sorted(by_key, key=read, reverse=order == "desc" if order else descending)
+
+
+def sort_needs_heads(by: str) -> bool:
+    """Whether the order depends on what is inside the entries."""
+    return by.partition(":")[0] in ("payload", "compile", "platform")

@@ -1,0 +1,85 @@
+"""The Typer application: commands are imported when they run, so that starting stays cheap."""
+
+from importlib import import_module
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from jaxcache import __version__
+
+#: Command name to the module in this package that holds it, in the order of ``--help``.
+COMMANDS: dict[str, str] = {
+    "ls": "ls",
+}
+
+_EXIT_CODES = {
+    0: "done",
+    1: "problems found",
+    2: "usage",
+    3: "finished in part",
+    10: "no cache there",
+    11: "lock not obtained",
+    12: "untrusted",
+    13: "jax missing or unusable",
+    130: "interrupted",
+}
+
+
+class LazyGroup(TyperGroup):
+    """A command group that imports a command's module when the command is asked for."""
+
+    def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002
+        """Every command's name, in the order of ``--help``."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ARG002
+        """The command of that name, or None."""
+        return load_command(cmd_name) if cmd_name in COMMANDS else None
+
+
+def load_command(name: str) -> Any:
+    """Import one command's module and build its parser.
+
+    A command module has a function ``command``, an ``EXAMPLE`` line and the ``EXIT_CODES`` that
+    it can return; the last two end its ``--help``.
+    """
+    module = import_module(f"jaxcache.cli.{COMMANDS[name]}")
+    codes = " · ".join(f"{code} {_EXIT_CODES[code]}" for code in module.EXIT_CODES)
+    app = typer.Typer(add_completion=False, rich_markup_mode=None)
+    app.command(
+        name=name,
+        epilog=f"\b\nExample: {module.EXAMPLE}\nExit codes: {codes}",
+        context_settings=getattr(module, "CONTEXT_SETTINGS", None),
+        no_args_is_help=False,
+    )(module.command)
+    return typer.main.get_command(app)
+
+
+app = typer.Typer(
+    name="jaxcache",
+    cls=LazyGroup,
+    add_completion=False,
+    rich_markup_mode=None,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"jaxcache {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def root(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Print the version."
+        ),
+    ] = False,
+) -> None:
+    """Inspect, verify, prune, warm and move JAX's persistent compilation cache."""

@@ -1,0 +1,79 @@
+"""The entry point: run a command, turn every failure into one clear message and an exit code."""
+
+import contextlib
+import gc
+import json
+import os
+import sys
+from typing import NoReturn
+
+from jaxcache.errors import ExitCode, JaxcacheError
+
+#: The exception that every usage error of the command-line parser derives from.
+_PARSER_ERROR = "ClickException"
+
+
+def main() -> NoReturn:
+    """Run the command line of this process and exit."""
+    # A scan makes millions of small objects and no cycles; collecting them costs a third of it.
+    gc.disable()
+    sys.exit(run(sys.argv[1:]))
+
+
+def run(argv: list[str]) -> int:
+    """Run one command line and return its exit code; see :class:`ExitCode`."""
+    from jaxcache.cli.app import app
+
+    as_json = any(a in ("--json", "--jsonl") for a in argv)
+    try:
+        code = app(argv, prog_name="jaxcache", standalone_mode=False)
+        sys.stdout.flush()
+    except JaxcacheError as error:
+        return _fail(error, as_json)
+    except KeyboardInterrupt:
+        return _fail(_interrupted(), as_json)
+    except BrokenPipeError:
+        # The reader has gone (| head). Nothing more can be said to it; Python must not try.
+        with contextlib.suppress(OSError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return ExitCode.DONE
+    except Exception as error:
+        if not any(base.__name__ == _PARSER_ERROR for base in type(error).__mro__):
+            raise
+        return _fail(_usage_error(error), as_json)
+    return code if isinstance(code, int) else ExitCode.DONE
+
+
+def _fail(error: JaxcacheError, as_json: bool) -> int:
+    if as_json:
+        document = {
+            "code": error.code,
+            "message": error.message,
+            "hint": error.hint,
+            "exit_code": int(error.exit_code),
+        }
+        print(json.dumps({"error": document}), file=sys.stderr)
+    else:
+        from jaxcache.entry.names import printable
+
+        print(f"jaxcache: {printable(error.message)} [{error.code}]", file=sys.stderr)
+        if error.hint:
+            print(f"  hint: {printable(error.hint)}", file=sys.stderr)
+    return int(error.exit_code)
+
+
+def _interrupted() -> JaxcacheError:
+    return JaxcacheError("interrupted", code="interrupted", exit_code=ExitCode.INTERRUPTED)
+
+
+def _usage_error(error: Exception) -> JaxcacheError:
+    """Put a parser's complaint into our own form."""
+    context = getattr(error, "ctx", None)
+    message = error.format_message() if hasattr(error, "format_message") else str(error)
+    hint = f"{context.command_path} --help shows what it takes" if context else None
+    return JaxcacheError(
+        message.rstrip("."),
+        code="usage",
+        hint=hint,
+        exit_code=ExitCode(getattr(error, "exit_code", 2)),
+    )

@@ -1,0 +1,92 @@
+"""Put results on standard output in the format that was asked for."""
+
+import json
+import os
+import shutil
+import sys
+import time
+from collections.abc import Iterable
+from typing import Any
+
+from jaxcache.cache.listing import Listing, group_entries
+from jaxcache.cli.options import Format
+from jaxcache.entry.names import printable
+
+
+def print_json(document: dict[str, Any]) -> None:
+    """Print one document, indented on a terminal."""
+    print(json.dumps(document, indent=2 if sys.stdout.isatty() else None))
+
+
+def print_lines(lines: Iterable[str]) -> None:
+    """Print many lines in few writes."""
+    sys.stdout.writelines(f"{line}\n" for line in lines)
+
+
+def terminal_width() -> int:
+    """Columns of the terminal, or ``COLUMNS``, or 80."""
+    return shutil.get_terminal_size((80, 24)).columns
+
+
+def wants_color() -> bool:
+    """Whether standard output takes colour: a terminal, and NO_COLOR is not set."""
+    return (
+        sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+    )
+
+
+def note(text: str) -> None:
+    """Say something beside the result, on standard error."""
+    print(text, file=sys.stderr)
+
+
+def print_listing(listing: Listing, form: Format, *, group_by: str | None = None) -> None:
+    """Print what ``ls`` found; with ``group_by`` one row per group.
+
+    Raises:
+        UsageError: ``group_by`` is no field to group by.
+    """
+    from jaxcache.render import document  # fmt: skip
+    from jaxcache.render import listing as text
+
+    groups = group_entries(listing.entries, group_by) if group_by else None
+    if form is Format.JSON:
+        result = document.listing_document(listing)
+        if groups is not None:
+            result["groups"] = [document.group_document(g) for g in groups]
+        print_json(result)
+    elif form is Format.JSONL:
+        rows = (
+            map(document.entry_document, listing.entries)
+            if groups is None
+            else map(document.group_document, groups)
+        )
+        print_lines(json.dumps(row) for row in rows)
+    elif form is Format.KEYS:
+        print_lines(
+            (printable(e.key) for e in listing.entries)
+            if groups is None
+            else (printable(g.name) for g in groups)
+        )
+    elif form is Format.TSV:
+        print_lines(
+            text.entries_tsv(listing.entries) if groups is None else text.groups_tsv(groups)
+        )
+    else:
+        width, color, now_ns = terminal_width(), wants_color(), time.time_ns()
+        if groups is not None:
+            print(
+                text.groups_table(groups, group_by or "", now_ns=now_ns, width=width, color=color)
+            )
+        elif listing.entries:
+            print(text.entries_table(listing.entries, now_ns=now_ns, width=width, color=color))
+        print(text.listing_footer(listing))
+    if form in (Format.TSV, Format.TABLE):
+        note_problems(listing)
+
+
+def note_problems(listing: Listing) -> None:
+    """Say on standard error how many findings there are, and what to do next."""
+    if count := len(listing.problems):
+        noun = "problem" if count == 1 else "problems"
+        note(f"{count} {noun} found; see them with: jaxcache verify")

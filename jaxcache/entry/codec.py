@@ -1,0 +1,245 @@
+"""The outer layer of an entry: zstd or zlib around a 4-byte header and the executable.
+
+``jax/_src/compilation_cache.py`` (0.4.14 and later) joins ``int(compile_seconds).to_bytes(4,
+"big")`` with the serialized executable and compresses the whole: with zstd where the ``zstandard``
+package (or Python 3.14's ``compression.zstd``) imports, else with zlib. Its zstd frames announce
+the content size and carry no checksum.
+"""
+
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import BinaryIO
+
+import zstandard
+
+from jaxcache.model import Codec, ProblemKind
+
+ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
+#: First byte of a zlib stream with a 32 KiB window, as Python's zlib writes.
+_ZLIB_FIRST = 0x78
+HEADER_BYTES = 4
+#: Enough of a file for the header of its frame and, in a usual entry, for its first block.
+HEAD_BYTES = 16 * 1024
+#: A zstd block holds at most this many bytes, compressed or not (RFC 8878, 3.1.1.2.4).
+_BLOCK_BYTES = 128 * 1024
+#: Refuse frames that want a larger window: what the zstd command refuses without --long.
+MAX_WINDOW_BYTES = 1 << 27
+#: The smallest a block of 128 KiB can be: a 3-byte header and one repeated byte.
+_MAX_ZSTD_RATIO = _BLOCK_BYTES // 4
+#: Deflate's best is 1032:1 (zlib.net, "Maximum Compression Factor").
+_MAX_ZLIB_RATIO = 1032
+_FRAME_HEADER_MAX_BYTES = 18
+_RLE_BLOCK, _RESERVED_BLOCK = 1, 3
+_CHUNK_BYTES = 1 << 20
+
+
+class CodecError(Exception):
+    """The outer layer is damaged.
+
+    Attributes:
+        kind: the problem's name in the JSON contract.
+    """
+
+    def __init__(self, kind: ProblemKind, detail: str) -> None:
+        super().__init__(detail)
+        self.kind = kind
+        self.detail = detail
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """What the first bytes of an entry tell."""
+
+    codec: Codec
+    content_bytes: int | None
+    """Decompressed size with the 4-byte header, where the frame announces it."""
+    checksum: bool
+    """Whether the codec itself detects corruption."""
+    compile_seconds: int | None
+    """Whole seconds; 0 is what JAX writes for every compile under a second."""
+
+
+def detect_codec(start: bytes) -> Codec:
+    """Tell the codec by magic number, from the first four bytes."""
+    if start[:4] == ZSTD_MAGIC:
+        return "zstd"
+    if len(start) >= 2 and start[0] == _ZLIB_FIRST and int.from_bytes(start[:2], "big") % 31 == 0:
+        return "zlib"
+    return "unknown"
+
+
+def read_head(start: bytes, size_bytes: int) -> Head:
+    """Read the frame header and the seconds from the first bytes of an entry.
+
+    Args:
+        start: the first :data:`HEAD_BYTES` of the file; up to 128 KiB help where the first
+            block is larger (then ``compile_seconds`` is None and the caller may read on).
+        size_bytes: the size of the whole file, which bounds what may be announced.
+
+    Raises:
+        CodecError: empty, no known codec, truncated, or announcing the impossible.
+    """
+    if not start:
+        raise CodecError("empty", "the file is empty")
+    if start[:4] == ZSTD_MAGIC:
+        content_bytes, checksum = _zstd_frame(start, size_bytes)
+        first = _first_of_zstd(start, truncated=len(start) >= size_bytes)
+        codec: Codec = "zstd"
+    elif detect_codec(start) == "zlib":
+        content_bytes, checksum, codec = None, True, "zlib"
+        first = _first_of_zlib(start)
+    else:
+        raise CodecError("bad-codec", f"starts with {start[:4].hex()}, neither zstd nor zlib")
+    seconds = int.from_bytes(first, "big", signed=True) if first else None
+    if seconds is not None and seconds < 0:
+        raise CodecError("bad-header", f"compile time of {seconds} s")
+    return Head(codec, content_bytes, checksum, seconds)
+
+
+def _zstd_frame(start: bytes, size_bytes: int) -> tuple[int | None, bool]:
+    try:
+        frame = zstandard.get_frame_parameters(start)
+    except zstandard.ZstdError as error:
+        kind: ProblemKind = "truncated" if size_bytes < 18 else "bad-codec"
+        raise CodecError(kind, f"zstd frame header: {_reason(error)}") from error
+    announced: int = frame.content_size
+    content = None if announced == zstandard.CONTENTSIZE_UNKNOWN else announced
+    if content is None:
+        pass
+    elif content > size_bytes * _MAX_ZSTD_RATIO:
+        raise CodecError(
+            "bad-codec", f"announces {content} bytes, which {size_bytes} compressed cannot hold"
+        )
+    elif content < HEADER_BYTES:
+        raise CodecError("bad-header", f"holds {content} bytes, less than the 4-byte header")
+    if frame.window_size > MAX_WINDOW_BYTES and (content is None or content > MAX_WINDOW_BYTES):
+        raise CodecError("bad-codec", f"wants a window of {frame.window_size} bytes")
+    return content, frame.has_checksum
+
+
+_DECOMPRESSOR = zstandard.ZstdDecompressor(max_window_size=MAX_WINDOW_BYTES)
+
+
+def _first_of_zstd(start: bytes, *, truncated: bool) -> bytes | None:
+    """The first four decompressed bytes; None where the first block reaches past ``start``."""
+    try:
+        first = _DECOMPRESSOR.stream_reader(start, read_size=_BLOCK_BYTES).read(HEADER_BYTES)
+    except zstandard.ZstdError as error:
+        raise CodecError("bad-codec", f"zstd: {_reason(error)}") from error
+    if len(first) == HEADER_BYTES:
+        return first
+    if truncated:
+        raise CodecError("truncated", "ends inside the first zstd block")
+    return None
+
+
+def _first_of_zlib(start: bytes) -> bytes:
+    try:
+        first = zlib.decompressobj().decompress(start, HEADER_BYTES)
+    except zlib.error as error:
+        raise CodecError("bad-codec", f"zlib: {error}") from error
+    if len(first) < HEADER_BYTES:
+        raise CodecError("truncated", "ends inside the header")
+    return first
+
+
+def check_frame(file: BinaryIO, size_bytes: int) -> None:
+    """Walk the block headers of a zstd frame: it must end where the file ends.
+
+    Finds every truncation and every trailing byte without decompressing anything, reading three
+    bytes per block (RFC 8878, 3.1.1.2). Does nothing for zlib, which has no such headers.
+
+    Args:
+        file: seekable, at any position; left at any position.
+
+    Raises:
+        CodecError: empty, bad-codec, truncated or trailing-bytes.
+    """
+    file.seek(0)
+    start = file.read(_FRAME_HEADER_MAX_BYTES)
+    if not start:
+        raise CodecError("empty", "the file is empty")
+    codec = detect_codec(start)
+    if codec == "unknown":
+        raise CodecError("bad-codec", f"starts with {start[:4].hex()}, neither zstd nor zlib")
+    if codec == "zlib":
+        return
+    _, checksum = _zstd_frame(start, size_bytes)
+    end = zstandard.frame_header_size(start)
+    last = False
+    while not last:
+        file.seek(end)
+        block = int.from_bytes(header := file.read(3), "little")
+        last, block_type, block_bytes = bool(block & 1), block >> 1 & 3, block >> 3
+        if block_type == _RESERVED_BLOCK and len(header) == 3:
+            raise CodecError("bad-codec", f"reserved block type at byte {end}")
+        end += 3 + (1 if block_type == _RLE_BLOCK else block_bytes)
+        if len(header) < 3 or end > size_bytes:
+            raise CodecError("truncated", f"ends at byte {size_bytes}, inside a zstd block")
+    end += 4 if checksum else 0
+    if end > size_bytes:
+        raise CodecError("truncated", "ends inside the content checksum")
+    if end < size_bytes:
+        raise CodecError("trailing-bytes", f"{size_bytes - end} bytes follow the end of the frame")
+
+
+def decompress_chunks(file: BinaryIO, size_bytes: int) -> Iterator[bytes]:
+    """Decompress a whole entry as a stream, header included, checking its ends first.
+
+    Yields at most 1 MiB at a time, so that memory does not depend on what a file announces.
+
+    Args:
+        file: seekable, the whole entry.
+        size_bytes: its size, which bounds what it may announce.
+
+    Raises:
+        CodecError: empty, damaged, truncated, with trailing bytes, or with another size than
+            announced; damage inside is raised after the chunks before it.
+    """
+    check_frame(file, size_bytes)
+    file.seek(0)
+    start = file.read(_FRAME_HEADER_MAX_BYTES)
+    file.seek(0)
+    if detect_codec(start) == "zlib":
+        yield from _inflate(file)
+    else:
+        yield from _unzstd(file, _zstd_frame(start, size_bytes)[0])
+
+
+def _unzstd(file: BinaryIO, content_bytes: int | None) -> Iterator[bytes]:
+    reader = _DECOMPRESSOR.stream_reader(file, read_size=_BLOCK_BYTES, closefd=False)
+    seen = 0
+    try:
+        while chunk := reader.read(_CHUNK_BYTES):
+            seen += len(chunk)
+            yield chunk
+    except zstandard.ZstdError as error:
+        kind: ProblemKind = "checksum-mismatch" if "checksum" in str(error) else "bad-codec"
+        raise CodecError(kind, f"zstd: {_reason(error)}") from error
+    if content_bytes not in (None, seen):
+        raise CodecError("bad-codec", f"holds {seen} bytes, not the {content_bytes} announced")
+
+
+def _inflate(file: BinaryIO) -> Iterator[bytes]:
+    decoder = zlib.decompressobj()
+    seen = 0
+    while data := decoder.unconsumed_tail or file.read(_CHUNK_BYTES):
+        try:
+            chunk = decoder.decompress(data, _CHUNK_BYTES)
+        except zlib.error as error:
+            kind: ProblemKind = "checksum-mismatch" if "check" in str(error) else "bad-codec"
+            raise CodecError(kind, f"zlib: {error}") from error
+        seen += len(chunk)
+        if chunk:
+            yield chunk
+        if decoder.eof:
+            if decoder.unused_data or file.read(1):
+                raise CodecError("trailing-bytes", "bytes follow the end of the zlib stream")
+            return
+    raise CodecError("truncated", f"the zlib stream ends after {seen} decompressed bytes")
+
+
+def _reason(error: Exception) -> str:
+    """The library's reason without its lead-in."""
+    return str(error).rpartition(": ")[2]

@@ -1,0 +1,103 @@
+"""What a name in a cache directory means, over every generation of JAX.
+
+Source: ``jax/_src/lru_cache.py`` and ``jax/_src/compilation_cache.py``. Up to 0.4.16 a key is the
+bare hash, since 0.4.17 ``<module>-<hash>``; up to 0.4.30 the file is named by the key alone,
+since 0.4.31 ``<key>-cache`` with ``<key>-atime`` beside it (always until 0.5.0, then only under a
+size cap). JAX before 0.4.30 wrote through ``_temp_<key>``. XLA keeps its own caches beside.
+"""
+
+import re
+from enum import StrEnum
+from typing import NamedTuple
+
+from jaxcache.store.base import TEMP_PREFIX
+
+CACHE_SUFFIX = "-cache"
+ATIME_SUFFIX = "-atime"
+LOCKFILE = ".lockfile"
+KERNEL_CACHE = "xla_gpu_kernel_cache_file"
+AUTOTUNE_DIR = "xla_gpu_per_fusion_autotune_cache_dir"
+#: Our own folder inside a cache: ledger, quarantine, signatures. JAX never looks into it.
+OWN_DIR = ".jaxcache"
+
+_KEY = re.compile(r"(?:(?P<module>.+)-)?(?P<hash>[0-9a-f]{64})", re.DOTALL)
+
+
+class FileKind(StrEnum):
+    """What one name in a cache directory is."""
+
+    ENTRY = "entry"
+    LEGACY_ENTRY = "legacy-entry"
+    ATIME = "atime"
+    LOCKFILE = "lockfile"
+    TEMP = "temp"
+    KERNEL_CACHE = "kernel-cache"
+    AUTOTUNE = "autotune"
+    OWN = "own"
+    STRAY = "stray"
+
+
+class Key(NamedTuple):
+    """A cache key: the module's name and 64 hexadecimal digits of SHA-256."""
+
+    module: str
+    """Empty for keys made by JAX before 0.4.17."""
+    hash: str
+
+    def __str__(self) -> str:
+        return f"{self.module}-{self.hash}" if self.module else self.hash
+
+
+class FileName(NamedTuple):
+    """A name with its meaning."""
+
+    kind: FileKind
+    key: Key | None = None
+
+
+def parse_key(text: str) -> Key | None:
+    """Read ``<module>-<64 hex>`` or a bare hash; None if it is neither."""
+    match = _KEY.fullmatch(text)
+    return Key(match["module"] or "", match["hash"]) if match else None
+
+
+def parse_name(name: str) -> FileName:
+    """Tell what a name in the root of a cache directory is.
+
+    A name that no version of JAX or XLA would write is :attr:`FileKind.STRAY`.
+    """
+    if name.endswith(CACHE_SUFFIX):
+        key = parse_key(name[: -len(CACHE_SUFFIX)])
+        return FileName(FileKind.ENTRY, key) if key else _STRAY
+    if name.endswith(ATIME_SUFFIX):
+        key = parse_key(name[: -len(ATIME_SUFFIX)])
+        return FileName(FileKind.ATIME, key) if key else _STRAY
+    if name.startswith(("_temp_", TEMP_PREFIX)):
+        return FileName(FileKind.TEMP)
+    if kind := _FIXED.get(name.partition("/")[0]):
+        return FileName(kind)
+    key = parse_key(name)
+    return FileName(FileKind.LEGACY_ENTRY, key) if key else _STRAY
+
+
+_STRAY = FileName(FileKind.STRAY)
+_FIXED = {
+    LOCKFILE: FileKind.LOCKFILE,
+    KERNEL_CACHE: FileKind.KERNEL_CACHE,
+    AUTOTUNE_DIR: FileKind.AUTOTUNE,
+    OWN_DIR: FileKind.OWN,
+}
+
+
+def printable(name: str) -> str:
+    """A name as it may be shown: control characters and odd bytes become ``\\xNN`` escapes."""
+    if name.isprintable():
+        return name
+    return "".join(c if c.isprintable() else _escape(c) for c in name)
+
+
+def _escape(character: str) -> str:
+    code = ord(character)
+    if 0xDC80 <= code <= 0xDCFF:  # a byte that was no UTF-8 (PEP 383)
+        return f"\\x{code - 0xDC00:02x}"
+    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"

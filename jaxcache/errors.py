@@ -1,0 +1,77 @@
+"""Errors that reach the person at the terminal, and the exit codes of the command line."""
+
+from enum import IntEnum
+
+
+class ExitCode(IntEnum):
+    """What the process returns; the meaning of each is part of the command-line contract."""
+
+    DONE = 0
+    PROBLEMS = 1
+    USAGE = 2
+    PARTIAL = 3
+    NO_CACHE = 10
+    LOCKED = 11
+    UNTRUSTED = 12
+    NO_JAX = 13
+    INTERRUPTED = 130
+
+
+class JaxcacheError(Exception):
+    """A failure with a kebab-case code, a message, a hint at the next step, and an exit code.
+
+    Args:
+        message: one sentence that says what is wrong, naming the thing.
+        hint: what to do next, or None.
+        code: kebab-case name that scripts may match on.
+        exit_code: what the process returns.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        code: str,
+        hint: str | None = None,
+        exit_code: ExitCode = ExitCode.PROBLEMS,
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.code = code
+        self.hint = hint
+        self.exit_code = exit_code
+
+
+class UsageError(JaxcacheError):
+    """The request itself makes no sense: a malformed size, an unknown filter field."""
+
+    def __init__(self, message: str, *, code: str = "usage", hint: str | None = None) -> None:
+        super().__init__(message, code=code, hint=hint, exit_code=ExitCode.USAGE)
+
+
+class NoCacheError(JaxcacheError):
+    """There is no cache where one was looked for."""
+
+    def __init__(self, message: str, *, code: str = "no-cache", hint: str | None = None) -> None:
+        super().__init__(message, code=code, hint=hint, exit_code=ExitCode.NO_CACHE)
+
+
+class LockedError(JaxcacheError):
+    """JAX's ``.lockfile`` could not be obtained in time."""
+
+    def __init__(self, message: str, *, code: str = "locked", hint: str | None = None) -> None:
+        super().__init__(message, code=code, hint=hint, exit_code=ExitCode.LOCKED)
+
+
+class UntrustedError(JaxcacheError):
+    """A signature or a permission says that this must not be used."""
+
+    def __init__(self, message: str, *, code: str = "untrusted", hint: str | None = None) -> None:
+        super().__init__(message, code=code, hint=hint, exit_code=ExitCode.UNTRUSTED)
+
+
+class NoJaxError(JaxcacheError):
+    """jax is missing or unusable in the chosen Python."""
+
+    def __init__(self, message: str, *, code: str = "no-jax", hint: str | None = None) -> None:
+        super().__init__(message, code=code, hint=hint, exit_code=ExitCode.NO_JAX)

@@ -1,0 +1,82 @@
+"""Results as JSON documents, in the names and units of the JSON contract.
+
+Every document carries ``schema_version`` and ``cache_dir``. Sizes are integer bytes, durations
+float seconds, times RFC 3339 in UTC, missing values null. Text that is no valid Unicode, or would
+act on a terminal, is escaped as ``\\xNN``.
+"""
+
+from typing import Any
+
+from jaxcache.cache.listing import Group, Listing, Summary
+from jaxcache.entry.names import printable
+from jaxcache.model import Entry, Problem
+from jaxcache.units import rfc3339
+
+SCHEMA_VERSION = 1
+
+Document = dict[str, Any]
+
+
+def envelope(cache_dir: str) -> Document:
+    """The fields that every document begins with."""
+    return {"schema_version": SCHEMA_VERSION, "cache_dir": printable(cache_dir)}
+
+
+def entry_document(entry: Entry) -> Document:
+    """One entry, as in ``ls``: ``entries[]`` and ``show``: ``entry``."""
+    return {
+        "key": printable(entry.key),
+        "module": printable(entry.module),
+        "hash": entry.hash,
+        "file": printable(entry.file),
+        "size_bytes": entry.size_bytes,
+        "payload_bytes": entry.payload_bytes,
+        "codec": entry.codec,
+        "sealed": entry.sealed,
+        "compile_seconds": entry.compile_seconds,
+        "created_at": rfc3339(entry.created_ns),
+        "last_used_at": rfc3339(entry.last_used_ns),
+        "last_used_from": entry.last_used_from,
+        "platform": entry.platform,
+        "target": entry.target,
+        "problems": list(entry.problems),
+    }
+
+
+def problem_document(problem: Problem) -> Document:
+    """One finding."""
+    return {
+        "key": problem.key and printable(problem.key),
+        "file": printable(problem.file),
+        "kind": problem.kind,
+        "detail": problem.detail,
+    }
+
+
+def summary_document(summary: Summary) -> Document:
+    """Sums over entries."""
+    return {
+        "entries": summary.entries,
+        "size_bytes": summary.size_bytes,
+        "payload_bytes": summary.payload_bytes,
+        "compile_seconds": summary.compile_seconds,
+    }
+
+
+def group_document(group: Group) -> Document:
+    """One group of entries."""
+    return {
+        "name": printable(group.name),
+        **summary_document(group.summary),
+        "last_used_at": rfc3339(group.last_used_ns),
+    }
+
+
+def listing_document(listing: Listing) -> Document:
+    """What ``ls --json`` prints."""
+    return {
+        **envelope(listing.cache_dir),
+        "entries": [entry_document(e) for e in listing.entries],
+        "summary": summary_document(listing.summary),
+        "problems": [problem_document(p) for p in listing.problems],
+    }

@@ -1,0 +1,111 @@
+"""``ls`` as text: TSV for pipes, a table for people."""
+
+from collections.abc import Iterable, Iterator
+
+from jaxcache.cache.listing import Group, Listing, Summary
+from jaxcache.entry.names import printable
+from jaxcache.model import Entry
+from jaxcache.render.table import Column, render_table
+from jaxcache.units import format_ago, format_duration, format_size, rfc3339
+
+#: Hash digits that a table shows: a prefix that is unique in any cache of sane size.
+SHOWN_HASH_DIGITS = 12
+
+
+def short_key(entry: Entry) -> str:
+    """The key as a table shows it: short enough to read, long enough to be used as KEY."""
+    start = f"{entry.module}-" if entry.module else ""
+    return printable(f"{start}{entry.hash[:SHOWN_HASH_DIGITS]}")
+
+
+def entries_tsv(entries: Iterable[Entry]) -> Iterator[str]:
+    """One line per entry, tab-separated.
+
+    Key, size in bytes, compile seconds, last use, platform, target, problems. Unknown values are empty; problems are joined by commas.
+    """
+    for e in entries:
+        seconds = "" if e.compile_seconds is None else f"{e.compile_seconds:g}"
+        yield (
+            f"{printable(e.key)}\t{e.size_bytes}\t{seconds}\t{rfc3339(e.last_used_ns)}"
+            f"\t{e.platform}\t{e.target or ''}\t{','.join(e.problems)}"
+        )
+
+
+def groups_tsv(groups: Iterable[Group]) -> Iterator[str]:
+    """One line per group: name, entries, size in bytes, compile seconds, last use."""
+    for g in groups:
+        s = g.summary
+        yield (
+            f"{printable(g.name)}\t{s.entries}\t{s.size_bytes}\t{s.compile_seconds:g}"
+            f"\t{rfc3339(g.last_used_ns)}"
+        )
+
+
+def entries_table(entries: Iterable[Entry], *, now_ns: int, width: int, color: bool) -> str:
+    """A table of entries, ``width`` columns wide at the most."""
+    entries = list(entries)
+    columns = [
+        Column("KEY", elastic=True),
+        Column("SIZE", right=True),
+        Column("COMPILE", right=True),
+        Column("USED", right=True),
+        Column("PLATFORM"),
+    ]
+    if any(e.problems for e in entries):
+        columns.append(Column("PROBLEMS", style="red"))
+    rows = [
+        [
+            short_key(e),
+            format_size(e.size_bytes),
+            "?" if e.compile_seconds is None else _compile(e.compile_seconds),
+            format_ago(e.last_used_ns, now_ns),
+            e.target or e.platform,
+            ", ".join(e.problems),
+        ]
+        for e in entries
+    ]
+    return render_table(columns, rows, width=width, color=color)
+
+
+def groups_table(groups: Iterable[Group], by: str, *, now_ns: int, width: int, color: bool) -> str:
+    """A table of groups, ``width`` columns wide at the most."""
+    columns = [
+        Column(by.upper(), elastic=True),
+        Column("ENTRIES", right=True),
+        Column("SIZE", right=True),
+        Column("COMPILE", right=True),
+        Column("USED", right=True),
+    ]
+    rows = [
+        [
+            printable(g.name),
+            str(g.summary.entries),
+            format_size(g.summary.size_bytes),
+            format_duration(g.summary.compile_seconds),
+            format_ago(g.last_used_ns, now_ns),
+        ]
+        for g in groups
+    ]
+    return render_table(columns, rows, width=width, color=color)
+
+
+def summary_line(summary: Summary) -> str:
+    """One line under a table: ``7 entries, 46.2 kB, 12 s of compiling``."""
+    noun = "entry" if summary.entries == 1 else "entries"
+    return (
+        f"{summary.entries:,} {noun}, {format_size(summary.size_bytes)}, "
+        f"{format_duration(summary.compile_seconds)} of compiling"
+    )
+
+
+def listing_footer(listing: Listing) -> str:
+    """What stands under the table: the sums, and what the table leaves out."""
+    line = summary_line(listing.summary)
+    if hidden := listing.summary.entries - len(listing.entries):
+        line += f" ({hidden:,} not shown)"
+    return line
+
+
+def _compile(seconds: float) -> str:
+    """Compile time as the header tells it: whole seconds, 0 for anything below one."""
+    return "<1 s" if seconds == 0 else format_duration(seconds)

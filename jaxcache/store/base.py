@@ -1,0 +1,151 @@
+"""Where the bytes of a cache live: the protocol that every store keeps.
+
+The contract, which ``tests/store/conformance.py`` holds every store to:
+
+* **Names** are relative, ``/``-separated, without empty, ``.`` or ``..`` parts. A store refuses
+  any other name (:class:`BadNameError`) before it touches anything, and never leaves its root:
+  symbolic links below the root are listed as links and never followed.
+* **Listing** is a snapshot of no particular instant: names that vanish while it runs are left
+  out, names that appear may be missing. It opens no file.
+* **Reads** are bounded by the caller, return what is there now, possibly less than asked, and
+  leave no trace: looking at a cache must not make its entries look used.
+* **Writes** are atomic: another process sees the old bytes or the new bytes, never a mixture,
+  and after an interruption at any instant the name holds the old or the new bytes. Bytes are
+  durable (fsync) before the name shows them. What an interrupted write leaves behind is a
+  ``.jaxcache-tmp-*`` name, which listings show and which no reader takes for an entry.
+* **Deletes** can be made conditional on the file still being the one that was looked at.
+* Failures of one file raise :class:`StoreError` with the name; they never end a listing.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from typing import BinaryIO, Protocol, runtime_checkable
+
+from jaxcache.errors import JaxcacheError
+from jaxcache.model import FileInfo
+
+#: Prefix of every temporary name a store makes; at the front so that no glob of JAX's matches.
+TEMP_PREFIX = ".jaxcache-tmp-"
+
+
+class StoreError(JaxcacheError):
+    """One file could not be read, written or deleted."""
+
+    def __init__(self, name: str, reason: str, *, code: str = "store-error") -> None:
+        super().__init__(f"{name}: {reason}", code=code)
+        self.name = name
+        self.reason = reason
+
+
+class MissingError(StoreError):
+    """The name is not in the store (any more)."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name, "no such file", code="missing")
+
+
+class BadNameError(StoreError):
+    """The name would leave the store's root, or cannot be a name at all."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(repr(name), "not a name inside a cache", code="bad-name")
+
+
+class ExistsError(StoreError):
+    """A write that must not replace found the name taken."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name, "exists already", code="exists")
+
+
+def check_name(name: str) -> str:
+    """Return ``name`` if it stays inside a store, else raise :class:`BadNameError`."""
+    if not name or "\0" in name or any(part in ("", ".", "..") for part in name.split("/")):
+        raise BadNameError(name)
+    return name
+
+
+@runtime_checkable
+class Store(Protocol):
+    """A flat place of named bytes with a few sub-folders, local or remote."""
+
+    @property
+    def url(self) -> str:
+        """The location as a person would write it: an absolute path or a URL."""
+
+    @property
+    def writable(self) -> bool:
+        """Whether a write can be expected to succeed."""
+
+    @property
+    def keeps_atime(self) -> bool:
+        """Whether reads by others show in ``FileInfo.atime_ns`` (not on a noatime mount)."""
+
+    def list(self, prefix: str = "") -> Iterator[FileInfo]:
+        """Yield what lies directly in the root, or in the folder ``prefix``, unsorted.
+
+        Yields nothing where the folder does not exist.
+        """
+
+    def walk(self, prefix: str) -> Iterator[FileInfo]:
+        """Yield every file and link below the folder ``prefix``, at any depth."""
+
+    def info(self, name: str) -> FileInfo:
+        """Look at one name again.
+
+        Raises:
+            MissingError: it is gone.
+        """
+
+    def read(self, name: str, *, limit: int, offset: int = 0) -> bytes:
+        """Read at most ``limit`` bytes from ``offset``.
+
+        Raises:
+            MissingError, StoreError
+        """
+
+    def read_many(self, names: Sequence[str], *, limit: int) -> Iterator[bytes | StoreError]:
+        """Read the first ``limit`` bytes of each name, in order; a failure takes its place."""
+
+    def open(self, name: str) -> BinaryIO:
+        """Open one file for sequential reading.
+
+        Raises:
+            MissingError, StoreError
+        """
+
+    def write(
+        self,
+        name: str,
+        chunks: Iterable[bytes],
+        *,
+        mtime_ns: int | None = None,
+        replace: bool = True,
+    ) -> FileInfo:
+        """Write a file atomically, keeping ``mtime_ns`` if given.
+
+        Args:
+            replace: False raises :class:`ExistsError` where the name is taken, without a race.
+        """
+
+    def rename(self, name: str, new_name: str) -> None:
+        """Move a file inside the store, atomically, making folders as needed.
+
+        Raises:
+            ExistsError: ``new_name`` is taken.
+        """
+
+    def delete(self, name: str, *, expected: FileInfo | None = None) -> bool:
+        """Remove a file; False if it was gone, or is no longer the one ``expected``."""
+
+    def lock(self, *, timeout_seconds: float) -> AbstractContextManager[None]:
+        """Hold JAX's own lock (``.lockfile``), where a JAX with a size cap would respect it.
+
+        Raises:
+            LockedError: another process held it all that time.
+        """
+
+
+def same_file(now: FileInfo, then: FileInfo) -> bool:
+    """Whether ``now`` is the file seen ``then``: same inode, size and modification time."""
+    return (now.inode, now.size_bytes, now.mtime_ns) == (then.inode, then.size_bytes, then.mtime_ns)

@@ -1,0 +1,320 @@
+"""The store that JAX itself uses: one directory of a local (or mounted) file system."""
+
+import contextlib
+import errno
+import os
+import secrets
+import stat
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import BinaryIO
+
+from jaxcache.errors import LockedError, NoCacheError
+from jaxcache.model import FileInfo, FileType
+from jaxcache.store.base import (
+    TEMP_PREFIX,
+    ExistsError,
+    MissingError,
+    StoreError,
+    check_name,
+    same_file,
+)
+
+#: O_NONBLOCK: opening a FIFO that someone put into the cache must not hang; O_NOFOLLOW: a link
+#: is never followed out of the cache.
+_READ_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+#: Linux: reading must not count as use. Only a file's owner may ask for it.
+_NOATIME = getattr(os, "O_NOATIME", 0)
+_LOCKFILE = ".lockfile"
+
+
+class LocalStore:
+    """One directory, opened once: later renames of its parents do not mislead it.
+
+    Raises:
+        NoCacheError: no directory there, or it cannot be entered.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(os.path.abspath(path))
+        try:
+            self._fd = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except OSError as error:
+            raise _no_cache(self.path, error) from error
+
+    def __del__(self) -> None:
+        if (fd := getattr(self, "_fd", None)) is not None:
+            with contextlib.suppress(OSError):
+                os.close(fd)
+
+    def __repr__(self) -> str:
+        return f"LocalStore({str(self.path)!r})"
+
+    @property
+    def url(self) -> str:
+        """The absolute path of the directory."""
+        return str(self.path)
+
+    @property
+    def writable(self) -> bool:
+        """Whether the process may create files here (false on a read-only mount)."""
+        return os.access(self.path, os.W_OK | os.X_OK)
+
+    @property
+    def keeps_atime(self) -> bool:
+        """Whether the mount records reads (``relatime`` does, at most once a day)."""
+        return not os.fstatvfs(self._fd).f_flag & getattr(os, "ST_NOATIME", 0)
+
+    def list(self, prefix: str = "") -> Iterator[FileInfo]:
+        """See :meth:`jaxcache.store.base.Store.list`."""
+        lead = f"{check_name(prefix.rstrip('/'))}/" if prefix else ""
+        try:
+            with self._folder(lead) as fd, os.scandir(fd) as found:
+                for item in found:
+                    try:
+                        status = item.stat(follow_symlinks=False)
+                    except OSError:
+                        continue  # gone since the directory was read
+                    yield _info(lead + item.name, status)
+        except OSError as error:
+            if not prefix or error.errno not in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
+                raise _no_cache(self.path / lead, error) from error
+
+    def walk(self, prefix: str) -> Iterator[FileInfo]:
+        """See :meth:`jaxcache.store.base.Store.walk`. Unreadable folders are left out."""
+        folders = [prefix]
+        while folders:
+            with contextlib.suppress(NoCacheError):
+                for info in self.list(folders.pop()):
+                    if info.type == "dir":
+                        folders.append(info.name)
+                    else:
+                        yield info
+
+    def info(self, name: str) -> FileInfo:
+        """See :meth:`jaxcache.store.base.Store.info`."""
+        with _naming(name), self._parent(name) as (fd, base):
+            return _info(name, os.stat(base, dir_fd=fd, follow_symlinks=False))
+
+    def read(self, name: str, *, limit: int, offset: int = 0) -> bytes:
+        """See :meth:`jaxcache.store.base.Store.read`."""
+        with self.open(name) as file, _naming(name):
+            file.seek(offset)
+            return file.read(limit)
+
+    def read_many(self, names: Sequence[str], *, limit: int) -> Iterator[bytes | StoreError]:
+        """See :meth:`jaxcache.store.base.Store.read_many`.
+
+        The loop is written out because it runs once per file over whole caches.
+        """
+        fd, open_, read, close = self._fd, os.open, os.read, os.close
+        flags = _READ_FLAGS | _NOATIME
+        for name in names:
+            try:
+                if "/" in name:
+                    yield self.read(name, limit=limit)
+                    continue
+                try:
+                    file = open_(check_name(name), flags, dir_fd=fd)
+                except PermissionError:  # not ours: O_NOATIME is refused
+                    file = open_(name, _READ_FLAGS, dir_fd=fd)
+                try:
+                    data = read(file, limit)
+                finally:
+                    close(file)
+            except OSError as error:
+                yield _file_error(name, error)
+            except StoreError as error:
+                yield error
+            else:
+                yield data
+
+    def open(self, name: str) -> BinaryIO:
+        """See :meth:`jaxcache.store.base.Store.open`."""
+        with _naming(name), self._parent(name) as (folder, base):
+            try:
+                fd = os.open(base, _READ_FLAGS | _NOATIME, dir_fd=folder)
+            except PermissionError:  # not ours: O_NOATIME is refused
+                fd = os.open(base, _READ_FLAGS, dir_fd=folder)
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            os.close(fd)
+            raise StoreError(name, "not a regular file", code="not-a-file")
+        return os.fdopen(fd, "rb")
+
+    def write(
+        self,
+        name: str,
+        chunks: Iterable[bytes],
+        *,
+        mtime_ns: int | None = None,
+        replace: bool = True,
+    ) -> FileInfo:
+        """See :meth:`jaxcache.store.base.Store.write`."""
+        temp = f"{TEMP_PREFIX}{os.getpid()}-{secrets.token_hex(6)}"
+        with _naming(name), self._parent(name, make=True) as (folder, base):
+            try:
+                status = _write_new(temp, folder, chunks, mtime_ns)
+                if replace:
+                    os.replace(temp, base, src_dir_fd=folder, dst_dir_fd=folder)
+                else:
+                    os.link(temp, base, src_dir_fd=folder, dst_dir_fd=folder)
+            finally:
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(temp, dir_fd=folder)
+            _sync_folder(folder)
+        return _info(name, status)
+
+    def rename(self, name: str, new_name: str) -> None:
+        """See :meth:`jaxcache.store.base.Store.rename`."""
+        with (
+            _naming(new_name),
+            self._parent(new_name, make=True) as (to_folder, to_base),
+            _naming(name),
+            self._parent(name) as (from_folder, from_base),
+        ):
+            # A link and an unlink, because rename() would replace what is there.
+            try:
+                os.link(
+                    from_base, to_base,
+                    src_dir_fd=from_folder, dst_dir_fd=to_folder, follow_symlinks=False,
+                )  # fmt: skip
+            except FileExistsError as error:
+                raise ExistsError(new_name) from error
+            os.unlink(from_base, dir_fd=from_folder)
+            _sync_folder(to_folder)
+
+    def delete(self, name: str, *, expected: FileInfo | None = None) -> bool:
+        """See :meth:`jaxcache.store.base.Store.delete`."""
+        try:
+            if expected is not None and not same_file(self.info(name), expected):
+                return False
+            with _naming(name), self._parent(name) as (folder, base):
+                os.unlink(base, dir_fd=folder)
+        except MissingError:
+            return False
+        return True
+
+    @contextlib.contextmanager
+    def lock(self, *, timeout_seconds: float) -> Iterator[None]:
+        """Hold ``.lockfile`` as JAX's LRUCache does (jax/_src/lru_cache.py, 0.4.30 and later)."""
+        import filelock
+
+        lock = filelock.FileLock(self.path / _LOCKFILE)
+        try:
+            lock.acquire(timeout=timeout_seconds)
+        except filelock.Timeout as error:
+            raise LockedError(
+                f"another process holds {self.path / _LOCKFILE}",
+                hint="a JAX process with a size cap is writing; try again in a moment",
+            ) from error
+        except OSError as error:
+            raise _file_error(_LOCKFILE, error) from error
+        try:
+            yield
+        finally:
+            lock.release()
+
+    @contextlib.contextmanager
+    def _parent(self, name: str, *, make: bool = False) -> Iterator[tuple[int, str]]:
+        """Open the folder that holds ``name``; give its descriptor and the last part."""
+        folder, _, base = check_name(name).rpartition("/")
+        with self._folder(folder, make=make) as fd:
+            yield fd, base
+
+    @contextlib.contextmanager
+    def _folder(self, folder: str, *, make: bool = False) -> Iterator[int]:
+        """Open a folder part by part, so that no link on the way is followed."""
+        fd = self._fd
+        try:
+            for part in filter(None, folder.split("/")):
+                if make:
+                    with contextlib.suppress(FileExistsError):
+                        os.mkdir(part, dir_fd=fd)
+                flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+                inner = os.open(part, flags, dir_fd=fd)
+                if fd != self._fd:
+                    os.close(fd)
+                fd = inner
+            yield fd
+        finally:
+            if fd != self._fd:
+                os.close(fd)
+
+
+@contextlib.contextmanager
+def _naming(name: str) -> Iterator[None]:
+    """Turn the system's errors into errors that name the file."""
+    try:
+        yield
+    except OSError as error:
+        raise _file_error(name, error) from error
+
+
+def _write_new(
+    temp: str, folder: int, chunks: Iterable[bytes], mtime_ns: int | None
+) -> os.stat_result:
+    """Write, date and sync a file under a temporary name."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+    fd = os.open(temp, flags, 0o666, dir_fd=folder)
+    try:
+        for chunk in chunks:
+            view = memoryview(chunk)
+            while view:
+                view = view[os.write(fd, view) :]
+        if mtime_ns is not None:
+            os.utime(fd, ns=(mtime_ns, mtime_ns))
+        os.fsync(fd)
+        return os.fstat(fd)
+    finally:
+        os.close(fd)
+
+
+def _sync_folder(fd: int) -> None:
+    with contextlib.suppress(OSError):  # not every file system can sync a directory
+        os.fsync(fd)
+
+
+def _info(name: str, status: os.stat_result) -> FileInfo:
+    return FileInfo(
+        name, _TYPES.get(stat.S_IFMT(status.st_mode), "other"), status.st_size,
+        status.st_mtime_ns, status.st_atime_ns, status.st_ino, status.st_mode, status.st_uid,
+    )  # fmt: skip
+
+
+_TYPES: dict[int, FileType] = {
+    stat.S_IFREG: "file",
+    stat.S_IFDIR: "dir",
+    stat.S_IFLNK: "symlink",
+}
+
+
+def _file_error(name: str, error: OSError) -> StoreError:
+    if error.errno == errno.ENOENT:
+        return MissingError(name)
+    if error.errno == errno.EEXIST:
+        return ExistsError(name)
+    if error.errno == errno.ELOOP:
+        return StoreError(name, "is a symbolic link, which is not followed", code="symlink")
+    reason = os.strerror(error.errno) if error.errno else str(error)
+    return StoreError(name, reason.lower(), code="io-error")
+
+
+def _no_cache(path: Path, error: OSError) -> NoCacheError:
+    if error.errno == errno.ENOENT:
+        return NoCacheError(
+            f"there is no cache directory {path}",
+            hint="name one with --cache-dir, or fill one with: jaxcache warm SCRIPT",
+        )
+    if error.errno == errno.ENOTDIR:
+        return NoCacheError(
+            f"{path} is a file, not a cache directory",
+            code="not-a-directory",
+            hint="name the directory that holds it",
+        )
+    if error.errno == errno.EACCES:
+        return NoCacheError(
+            f"no permission to read {path}",
+            code="permission-denied",
+            hint="ask its owner, or name another directory with --cache-dir",
+        )
+    return NoCacheError(f"cannot read {path}: {os.strerror(error.errno or 0).lower()}")

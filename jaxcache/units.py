@@ -1,0 +1,101 @@
+"""Sizes, durations and times: parsing what people type, printing what they read."""
+
+import re
+from datetime import UTC, datetime
+
+from jaxcache.errors import UsageError
+
+_SIZE_UNITS = {
+    "": 1, "b": 1,
+    "k": 10**3, "kb": 10**3, "m": 10**6, "mb": 10**6, "g": 10**9, "gb": 10**9,
+    "t": 10**12, "tb": 10**12,
+    "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40,
+}  # fmt: skip
+_DURATION_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
+_NUMBER = r"(?P<number>\d+(?:\.\d+)?|\.\d+)"
+_SIZE = re.compile(rf"{_NUMBER}\s*(?P<unit>[a-z]*)", re.IGNORECASE)
+_DURATION = re.compile(rf"{_NUMBER}\s*(?P<unit>[smhdw])", re.IGNORECASE)
+NS_PER_SECOND = 1_000_000_000
+
+
+def parse_size_bytes(text: str) -> int:
+    """Read a size such as ``10GB`` (10^9), ``10GiB`` (2^30) or ``4096`` as bytes.
+
+    Raises:
+        UsageError: the text is not a size.
+    """
+    match = _SIZE.fullmatch(text.strip())
+    unit = match and _SIZE_UNITS.get(match["unit"].lower())
+    if not match or not unit:
+        raise UsageError(
+            f"{text!r} is not a size", code="bad-size", hint="write 500MB, 10GiB, or bare bytes"
+        )
+    return (
+        int(float(match["number"]) * unit)
+        if "." in match["number"]
+        else (int(match["number"]) * unit)
+    )
+
+
+def parse_duration_seconds(text: str) -> float:
+    """Read a duration such as ``30s``, ``15m``, ``12h``, ``7d`` or ``2w`` as seconds.
+
+    Raises:
+        UsageError: the text is not a duration.
+    """
+    match = _DURATION.fullmatch(text.strip())
+    if not match:
+        raise UsageError(
+            f"{text!r} is not a duration", code="bad-duration", hint="write 30s, 15m, 12h, 7d or 2w"
+        )
+    return float(match["number"]) * _DURATION_UNITS[match["unit"].lower()]
+
+
+def format_size(size_bytes: int) -> str:
+    """Print bytes in decimal units of three digits: ``812 B``, ``4.3 kB``, ``1.2 GB``."""
+    value = float(size_bytes)
+    for unit in ("B", "kB", "MB", "GB", "TB"):
+        if value < 999.5 or unit == "TB":
+            return f"{value:.0f} {unit}" if unit == "B" or value >= 99.95 else f"{value:.1f} {unit}"
+        value /= 1000
+    raise AssertionError("unreachable")
+
+
+def format_duration(seconds: float) -> str:
+    """Print a duration in its largest fitting unit: ``0.4 s``, ``52 s``, ``3m 20s``, ``2d 4h``."""
+    if seconds < 9.95:
+        return f"{seconds:.1f} s"
+    if seconds < 60:
+        return f"{seconds:.0f} s"
+    whole = round(seconds)
+    for size, unit, small, small_unit in (
+        (86_400, "d", 3600, "h"), (3600, "h", 60, "m"), (60, "m", 1, "s")
+    ):  # fmt: skip
+        if whole >= size:
+            rest = whole % size // small
+            return f"{whole // size}{unit} {rest}{small_unit}" if rest else f"{whole // size}{unit}"
+    return f"{whole} s"
+
+
+def format_ago(then_ns: int, now_ns: int) -> str:
+    """Print how long ago something was: ``now``, ``3m``, ``5h``, ``12d``."""
+    seconds = max(0, now_ns - then_ns) // NS_PER_SECOND
+    for size, unit in ((86_400, "d"), (3600, "h"), (60, "m")):
+        if seconds >= size:
+            return f"{seconds // size}{unit}"
+    return "now"
+
+
+def rfc3339(time_ns: int) -> str:
+    """Print nanoseconds since the epoch as RFC 3339 in UTC, with microseconds.
+
+    Times outside what a calendar holds (a corrupt ``-atime``) come back at its nearer end.
+    """
+    whole, rest = divmod(time_ns, NS_PER_SECOND)
+    whole = min(max(whole, _FIRST_SECOND), _LAST_SECOND)
+    moment = datetime.fromtimestamp(whole, UTC).replace(microsecond=rest // 1000)
+    return moment.isoformat(timespec="microseconds").replace("+00:00", "Z")
+
+
+_FIRST_SECOND = 0
+_LAST_SECOND = 253_402_300_799  # 9999-12-31T23:59:59Z, the last that datetime holds
