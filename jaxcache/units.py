@@ -52,13 +52,10 @@ def parse_duration_seconds(text: str) -> float:
 
 
 def format_size(size_bytes: int) -> str:
-    """Print bytes in decimal units of three digits: ``812 B``, ``4.3 kB``, ``1.2 GB``."""
-    value = float(size_bytes)
-    for unit in ("B", "kB", "MB", "GB", "TB"):
-        if value < 999.5 or unit == "TB":
-            return f"{value:.0f} {unit}" if unit == "B" or value >= 99.95 else f"{value:.1f} {unit}"
-        value /= 1000
-    raise AssertionError("unreachable")
+    """Print bytes in decimal units: ``812 Bytes``, ``4.3 kB``, ``1.2 GB``."""
+    import humanize
+
+    return humanize.naturalsize(size_bytes)
 
 
 def format_duration(seconds: float) -> str:

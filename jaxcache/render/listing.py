@@ -21,7 +21,8 @@ def short_key(entry: Entry) -> str:
 def entries_tsv(entries: Iterable[Entry]) -> Iterator[str]:
     """One line per entry, tab-separated.
 
-    Key, size in bytes, compile seconds, last use, platform, target, problems. Unknown values are empty; problems are joined by commas.
+    Key, size in bytes, compile seconds, last use, platform, target, problems. Unknown values
+    are empty; problems are joined by commas.
     """
     for e in entries:
         seconds = "" if e.compile_seconds is None else f"{e.compile_seconds:g}"

@@ -1,0 +1,47 @@
+# Everything sets itself up from a bare Python 3.11 or newer.
+PYTHON ?= python3
+VENV   ?= .venv
+BIN    := $(VENV)/bin
+STAMP  := $(VENV)/.installed-$(shell cksum pyproject.toml | cut -d' ' -f1)
+DEMO   := .demo
+# The JAX versions that the integration tests run against, with the Python each needs.
+MATRIX ?= 3.11:0.4.30 3.11:0.4.38 3.11:0.5.3 3.11:0.6.2 3.11:0.8.3 3.11:0.10.2 3.12:0.12.0.1
+
+.PHONY: test check demo bench test-matrix test-slow clean
+
+test: $(STAMP) check
+	$(BIN)/python -m pytest -q -n 2 -m "not slow"
+
+check: $(STAMP)
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+demo: $(STAMP)
+	rm -rf $(DEMO) && mkdir -p $(DEMO)
+	@echo '--- first run: everything is compiled'
+	$(BIN)/jaxcache warm -C $(DEMO)/cache examples/train.py
+	@echo '--- what is in the cache now'
+	$(BIN)/jaxcache ls -C $(DEMO)/cache --sort compile
+	$(BIN)/jaxcache verify -C $(DEMO)/cache
+	@echo '--- second run: every compile is a hit'
+	$(BIN)/jaxcache warm -C $(DEMO)/cache --fail-on-miss examples/train.py
+
+bench: $(STAMP)
+	$(BIN)/python -m benchmarks.run
+
+test-slow: $(STAMP)
+	$(BIN)/python -m pytest -q -n 2
+
+test-matrix: $(STAMP)
+	PYTHON_FOR_VENV='$(MATRIX)' tools/test_matrix.sh $(BIN)/python
+
+$(STAMP): pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade 'pip>=25.1'
+	$(BIN)/python -m pip install --quiet --editable '.[jax]' --group dev
+	rm -f $(VENV)/.installed-* && touch $@
+
+clean:
+	rm -rf $(VENV) .venvs $(DEMO) dist build

@@ -1,0 +1,52 @@
+"""Make a large cache directory of real payloads under many keys.
+
+``python -m benchmarks.make_cache DIR COUNT`` copies the entries of a real cache (by default the
+newest CPU one of the tests' golden data) in turn, under keys that are new but of the right form,
+with an ``-atime`` file each, uses spread over a hundred days.
+"""
+
+import argparse
+import hashlib
+import os
+import random
+import time
+from pathlib import Path
+
+DEFAULT_SOURCE = Path(__file__).parents[1] / "tests" / "data" / "corpus" / "0.12.0.1-cpu-zstd"
+_SPREAD_SECONDS = 100 * 86_400
+
+
+def make_cache(
+    target: Path, count: int, *, source: Path = DEFAULT_SOURCE, atimes: bool = True
+) -> None:
+    """Fill ``target`` with ``count`` entries; the same arguments give the same names and bytes."""
+    target.mkdir(parents=True, exist_ok=True)
+    entries = [
+        (path.name.rsplit("-", 2)[0], path.read_bytes()) for path in sorted(source.glob("*-cache"))
+    ]
+    order = random.Random(count)
+    now_ns = time.time_ns()
+    for number in range(count):
+        module, data = entries[number % len(entries)]
+        key = f"{module}-{hashlib.sha256(number.to_bytes(8, 'big')).hexdigest()}"
+        used_ns = now_ns - order.randrange(_SPREAD_SECONDS) * 10**9
+        entry = target / f"{key}-cache"
+        entry.write_bytes(data)
+        os.utime(entry, ns=(used_ns, used_ns))
+        if atimes:
+            (target / f"{key}-atime").write_bytes(used_ns.to_bytes(8, "little"))
+
+
+def main() -> None:
+    """Read the command line and make the directory."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("directory", type=Path)
+    parser.add_argument("count", type=int)
+    parser.add_argument("--source", type=Path, default=DEFAULT_SOURCE)
+    parser.add_argument("--no-atimes", action="store_true")
+    args = parser.parse_args()
+    make_cache(args.directory, args.count, source=args.source, atimes=not args.no_atimes)
+
+
+if __name__ == "__main__":
+    main()

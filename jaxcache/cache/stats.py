@@ -1,0 +1,103 @@
+"""``stats``: everything in a cache directory, counted."""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from jaxcache.cache.inventory import Inventory
+from jaxcache.cache.listing import Group, Summary, group_entries, summarize
+from jaxcache.cache.scan import Progress, scan
+from jaxcache.entry.names import FileKind
+from jaxcache.model import Entry
+from jaxcache.store.base import Store
+from jaxcache.units import NS_PER_SECOND
+
+_DAY_SECONDS = 86_400
+#: Upper ends of the age classes, in seconds since last use.
+AGE_CLASSES: tuple[tuple[str, float], ...] = (
+    ("1h", 3600),
+    ("1d", _DAY_SECONDS),
+    ("7d", 7 * _DAY_SECONDS),
+    ("30d", 30 * _DAY_SECONDS),
+    ("90d", 90 * _DAY_SECONDS),
+    ("older", float("inf")),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class FileCount:
+    """How many files of one kind there are, and their bytes."""
+
+    kind: FileKind
+    files: int
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Stats:
+    """What a cache directory holds."""
+
+    cache_dir: str
+    total: Summary
+    """Over entries, legacy ones too."""
+    files: tuple[FileCount, ...]
+    """Every file below the directory, by kind."""
+    by_platform: tuple[Group, ...]
+    by_module: tuple[Group, ...]
+    by_codec: tuple[Group, ...]
+    by_age: tuple[tuple[str, Summary], ...]
+    """By time since last use; each class holds what does not fit the one before it."""
+    sealed: int
+    orphan_atimes: int
+    problems: tuple[tuple[str, int], ...]
+    """How often each kind of problem was seen."""
+
+    @property
+    def directory_bytes(self) -> int:
+        """The bytes of every file, entries or not."""
+        return sum(f.size_bytes for f in self.files)
+
+
+def count_cache(store: Store, *, now_ns: int, progress: Progress | None = None) -> Stats:
+    """Count everything in a cache directory.
+
+    Raises:
+        NoCacheError: the directory cannot be listed.
+    """
+    seen = scan(store, deep=True, progress=progress)
+    kinds = Counter(problem.kind for problem in seen.problems)
+    return Stats(
+        cache_dir=store.url,
+        total=summarize(seen.entries),
+        files=_count_files(seen.inventory),
+        by_platform=tuple(group_entries(seen.entries, "platform")),
+        by_module=tuple(group_entries(seen.entries, "module")),
+        by_codec=tuple(group_entries(seen.entries, "codec")),
+        by_age=_by_age(seen.entries, now_ns),
+        sealed=sum(entry.sealed for entry in seen.entries),
+        orphan_atimes=kinds["orphan-atime"],
+        problems=tuple(sorted(kinds.items())),
+    )
+
+
+def _count_files(inventory: Inventory) -> tuple[FileCount, ...]:
+    files: Counter[FileKind] = Counter()
+    sizes: Counter[FileKind] = Counter()
+    for kind, infos in (
+        (FileKind.ATIME, inventory.atimes.values()),
+        *((e.kind, (e.info,)) for e in inventory.entries),
+        *((o.kind, (o.info,)) for o in inventory.others),
+    ):
+        for info in infos:
+            files[kind] += 1
+            sizes[kind] += info.size_bytes
+    return tuple(FileCount(kind, files[kind], sizes[kind]) for kind in FileKind if files[kind])
+
+
+def _by_age(entries: Iterable[Entry], now_ns: int) -> tuple[tuple[str, Summary], ...]:
+    classes: defaultdict[str, list[Entry]] = defaultdict(list)
+    for entry in entries:
+        unused_seconds = (now_ns - entry.last_used_ns) / NS_PER_SECOND
+        name = next(name for name, end in AGE_CLASSES if unused_seconds < end)
+        classes[name].append(entry)
+    return tuple((name, summarize(classes[name])) for name, _ in AGE_CLASSES)

@@ -1,0 +1,47 @@
+"""``jaxcache stats``."""
+
+import json as json_module
+import time
+from typing import Annotated
+
+import typer
+
+from jaxcache.cli.options import CacheDir, Format, Json, Jsonl, choose_format, locate_cache
+from jaxcache.errors import UsageError
+
+EXAMPLE = "jaxcache stats --prometheus > /var/lib/node_exporter/jaxcache.prom"
+EXIT_CODES = (0, 2, 10)
+
+
+def command(
+    cache_dir: CacheDir = None,
+    prometheus: Annotated[
+        bool, typer.Option("--prometheus", help="Print the text format of Prometheus.")
+    ] = False,
+    json: Json = False,
+    jsonl: Jsonl = False,
+) -> None:
+    """Count everything in a cache directory, by kind, platform, module and age."""
+    from jaxcache.cache.stats import count_cache
+    from jaxcache.cli.output import print_json, print_lines, terminal_width, wants_color
+    from jaxcache.cli.progress import progress_bar
+    from jaxcache.render import stats as render
+    from jaxcache.store import open_store
+
+    if prometheus and (json or jsonl):
+        raise UsageError("--prometheus and --json exclude each other")
+    form = choose_format(json=json, jsonl=jsonl)
+    store = open_store(locate_cache(cache_dir).path)
+    with progress_bar("reading entries") as progress:
+        stats = count_cache(store, now_ns=time.time_ns(), progress=progress)
+    if prometheus:
+        print_lines(render.stats_prometheus(stats))
+    elif form is Format.JSON:
+        print_json(render.stats_document(stats))
+    elif form is Format.JSONL:
+        print_lines(json_module.dumps(row) for row in render.stats_records(stats))
+    elif form is Format.TSV:
+        print_lines(render.stats_tsv(stats))
+    else:
+        width, color = terminal_width(), wants_color()
+        print(render.stats_page(stats, now_ns=time.time_ns(), width=width, color=color))

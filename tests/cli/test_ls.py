@@ -1,0 +1,295 @@
+"""``jaxcache ls`` as a person and as a script meets it."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+import zstandard
+from conftest import CORPUS, RunCli, clean_environment
+
+HASH = "ab" * 32
+CORPUS_DIRS = sorted(p.parent.name for p in CORPUS.glob("*/jit_mlp*-cache"))
+
+
+def listed(run_cli: RunCli, cache: Path, *args: str) -> dict[str, Any]:
+    done = run_cli("ls", "--json", "-C", cache, *args)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def python(script: str, home: Path) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        [sys.executable, "-c", script],
+        capture_output=True, text=True, env=clean_environment(home), check=False,
+    )  # fmt: skip
+
+
+@pytest.fixture
+def cache(tmp_path: Path, corpus: Path) -> Path:
+    """A copy of a real cache that a test may damage."""
+    target = tmp_path / "cache"
+    shutil.copytree(corpus / "0.12.0.1-cpu-zstd-maxsize", target)
+    return target
+
+
+@pytest.mark.parametrize("name", CORPUS_DIRS)
+def test_every_real_entry_is_listed(run_cli: RunCli, corpus: Path, name: str) -> None:
+    document = listed(run_cli, corpus / name)
+    files = {p.name for p in (corpus / name).glob("*-cache")}
+    assert document["schema_version"] == 1
+    assert document["cache_dir"] == str(corpus / name)
+    assert {e["file"] for e in document["entries"]} == files
+    for entry in document["entries"]:
+        assert entry["key"] == f"{entry['module']}-{entry['hash']}" == entry["file"][:-6]
+        assert entry["codec"] == name.rsplit("-")[-1 if not name.endswith("maxsize") else -2] or (
+            name.endswith("kernelcache") and entry["codec"] == "zstd"
+        )
+        assert entry["compile_seconds"] == 0.0
+        assert entry["last_used_from"] in ("atime-file", "fs-atime", "mtime")
+        assert entry["size_bytes"] == (corpus / name / entry["file"]).stat().st_size
+        assert entry["problems"] == []
+    assert document["summary"]["entries"] == len(files)
+    assert document["problems"] == []
+
+
+def test_the_suffixless_generation_is_listed(run_cli: RunCli, corpus: Path) -> None:
+    document = listed(run_cli, corpus / "0.4.30-cpu-zstd")
+    assert {e["module"] for e in document["entries"]} >= {"jit_mlp"}
+    assert all(e["file"] == e["key"] for e in document["entries"])
+    assert all(e["problems"] == ["legacy-name"] for e in document["entries"])
+
+
+def test_last_use_comes_from_the_atime_file(run_cli: RunCli, cache: Path) -> None:
+    entry = listed(run_cli, cache)["entries"][0]
+    (cache / f"{entry['key']}-atime").write_bytes((1_700_000_000 * 10**9).to_bytes(8, "little"))
+    entry = listed(run_cli, cache)["entries"][0]
+    assert entry["last_used_at"] == "2023-11-14T22:13:20.000000Z"
+    assert entry["last_used_from"] == "atime-file"
+    (cache / f"{entry['key']}-atime").write_bytes(b"short")
+    entry = listed(run_cli, cache)["entries"][0]
+    assert entry["problems"] == ["bad-atime"]
+    assert entry["last_used_from"] != "atime-file"
+
+
+def test_without_a_record_the_file_system_tells_last_use(run_cli: RunCli, cache: Path) -> None:
+    for path in cache.glob("*-atime"):
+        path.unlink()
+    path = sorted(cache.glob("*-cache"))[0]
+    os.utime(path, ns=(1_700_000_100 * 10**9, 1_700_000_000 * 10**9))
+    entry = listed(run_cli, cache)["entries"][0]
+    assert entry["created_at"] == "2023-11-14T22:13:20.000000Z"
+    if entry["last_used_from"] == "fs-atime":  # else the mount keeps none
+        assert entry["last_used_at"] == "2023-11-14T22:15:00.000000Z"
+    os.utime(path, ns=(0, 1_700_000_000 * 10**9))
+    entry = listed(run_cli, cache)["entries"][0]
+    assert entry["last_used_from"] == "mtime"
+    assert entry["last_used_at"] == entry["created_at"]
+
+
+def test_seconds_are_those_of_the_header(run_cli: RunCli, tmp_path: Path) -> None:
+    content = (754).to_bytes(4, "big") + os.urandom(300_000)  # a first block beyond 16 KiB
+    path = tmp_path / f"jit_slow-{HASH}-cache"
+    path.write_bytes(zstandard.ZstdCompressor(write_checksum=True).compress(content))
+    (entry,) = listed(run_cli, tmp_path)["entries"]
+    assert entry["compile_seconds"] == 754.0
+    assert entry["payload_bytes"] == 300_000
+    assert entry["sealed"] is True
+
+
+def test_keys_select(run_cli: RunCli, cache: Path) -> None:
+    everything = [e["key"] for e in listed(run_cli, cache)["entries"]]
+    mlp = next(k for k in everything if k.startswith("jit_mlp"))
+    for argument in (mlp, mlp[:-50], mlp.rsplit("-")[-1][:10], "jit_m*", "jit_ml?"):
+        assert [e["key"] for e in listed(run_cli, cache, argument)["entries"]] == [mlp]
+    done = run_cli("ls", "-C", cache, "jit_")
+    assert (done.returncode, "ambiguous-key" in done.stderr) == (1, True)
+    assert "jit_*" in done.stderr
+    done = run_cli("ls", "-C", cache, "nothing")
+    assert (done.returncode, "no-match" in done.stderr) == (1, True)
+
+
+def test_filters_combine(run_cli: RunCli, cache: Path) -> None:
+    everything = listed(run_cli, cache)["entries"]
+    for text, fits in (
+        ("size>5kB", lambda e: e["size_bytes"] > 5000),
+        ("size<=5kB", lambda e: e["size_bytes"] <= 5000),
+        ("module=jit_*l*", lambda e: "l" in e["module"][4:]),
+        ("module!=jit_mlp", lambda e: e["module"] != "jit_mlp"),
+        ("codec=zlib", lambda _: False),
+        ("sealed=false", lambda _: True),
+        ("compile<1", lambda _: True),
+        ("unused<1s", lambda _: False),
+        ("platform=gpu", lambda _: False),
+    ):
+        found = listed(run_cli, cache, "--filter", text)
+        assert [e["key"] for e in found["entries"]] == [e["key"] for e in everything if fits(e)]
+        assert found["summary"]["entries"] == len(found["entries"])
+    both = listed(run_cli, cache, "--filter", "size>3kB", "--filter", "size<5kB")
+    assert all(3000 < e["size_bytes"] < 5000 for e in both["entries"])
+    assert both["entries"]
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        ["--filter", "size"], ["--filter", "colour=red"], ["--filter", "size>big"],
+        ["--filter", "module>a"], ["--filter", "sealed=maybe"], ["--filter", "age>3"],
+        ["--sort", "colour"], ["--sort", "size:up"], ["--group-by", "colour"],
+        ["--limit", "-1"], ["--json", "--jsonl"], ["-q", "--json"], ["--no-such-option"],
+    ],
+)  # fmt: skip
+def test_what_makes_no_sense_is_a_usage_error(
+    run_cli: RunCli, cache: Path, args: list[str]
+) -> None:
+    done = run_cli("ls", "-C", cache, *args)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert "Traceback" not in done.stderr
+    done = run_cli("ls", "-C", cache, "--json", *args)
+    assert json.loads(done.stderr)["error"]["exit_code"] == 2
+
+
+def test_sort_and_limit(run_cli: RunCli, cache: Path) -> None:
+    sizes = [e["size_bytes"] for e in listed(run_cli, cache, "--sort", "size")["entries"]]
+    assert sizes == sorted(sizes, reverse=True)
+    found = listed(run_cli, cache, "--sort", "size:asc", "--limit", "3")
+    assert [e["size_bytes"] for e in found["entries"]] == sorted(sizes)[:3]
+    assert found["summary"]["entries"] == 7
+
+
+def test_groups(run_cli: RunCli, corpus: Path) -> None:
+    document = listed(run_cli, corpus / "0.4.38-cpu-zlib", "--group-by", "codec")
+    assert [(g["name"], g["entries"]) for g in document["groups"]] == [("zlib", 7)]
+
+
+def test_a_pipe_gets_tsv(run_cli: RunCli, cache: Path) -> None:
+    done = run_cli("ls", "-C", cache, "jit_mlp*")
+    (line,) = done.stdout.splitlines()
+    key, size, seconds, used, platform, target, problems = line.split("\t")
+    on_disk = next(cache.glob("jit_mlp*-cache")).stat().st_size
+    assert (int(size), seconds, problems) == (on_disk, "0", "")
+    assert key.startswith("jit_mlp-")
+    assert used.endswith("Z")
+    assert platform
+    assert target is not None
+
+
+def test_keys_only_and_lines(run_cli: RunCli, cache: Path) -> None:
+    keys = run_cli("ls", "-C", cache, "-q").stdout.split()
+    lines = [json.loads(x) for x in run_cli("ls", "-C", cache, "--jsonl").stdout.splitlines()]
+    assert [e["key"] for e in lines] == keys
+    assert len(keys) == 7
+
+
+def test_where_the_cache_is_looked_for(run_cli: RunCli, cache: Path, tmp_path: Path) -> None:
+    def where(env: dict[str, str] | None = None, cwd: Path | None = None) -> str:
+        done = run_cli("ls", "--json", env=env, cwd=cwd)
+        assert done.returncode == 0, done.stderr
+        return str(json.loads(done.stdout)["cache_dir"])
+
+    for name in ("by-default", "xdg", "project", "user"):
+        (tmp_path / name / "jax").mkdir(parents=True)
+    (tmp_path / ".cache").mkdir()
+    (tmp_path / ".cache" / "jax").mkdir()
+    assert where() == str(tmp_path / ".cache" / "jax")
+    assert where({"XDG_CACHE_HOME": str(tmp_path / "xdg")}) == str(tmp_path / "xdg" / "jax")
+    config = tmp_path / ".config" / "jaxcache"
+    config.mkdir(parents=True)
+    (config / "config.toml").write_text(f'cache-dir = "{tmp_path}/user"\n')
+    assert where() == str(tmp_path / "user")
+    project = tmp_path / "project"
+    (project / "pyproject.toml").write_text('[tool.jaxcache]\ncache-dir = "jax"\n')
+    (project / "deep").mkdir()
+    assert where(cwd=project / "deep") == str(project / "jax")
+    env = {"JAX_COMPILATION_CACHE_DIR": str(cache)}
+    assert where(env, cwd=project) == str(cache)
+    done = run_cli("ls", "--json", "-C", tmp_path / "user", env=env)
+    assert json.loads(done.stdout)["cache_dir"] == str(tmp_path / "user")
+    (project / "pyproject.toml").write_text("[tool.jaxcache\n")
+    assert run_cli("ls", cwd=project).returncode == 2
+
+
+def test_no_cache_is_exit_10(run_cli: RunCli, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    (tmp_path / "loop").symlink_to("loop")
+    for name, code in (("gone", "no-cache"), ("file", "not-a-directory"), ("loop", "no-cache")):
+        for command in ("ls", "stats"):
+            done = run_cli(command, "--json", "-C", tmp_path / name)
+            error = json.loads(done.stderr)["error"]
+            assert (done.returncode, error["exit_code"], error["code"]) == (10, 10, code)
+            assert set(error) == {"code", "message", "hint", "exit_code"}
+
+
+def test_nothing_strange_in_the_directory_stops_the_listing(run_cli: RunCli, cache: Path) -> None:
+    (cache / f"jit_empty-{HASH}-cache").write_bytes(b"")
+    (cache / f"jit_text-{HASH}-cache").write_text("not an executable")
+    whole = next(cache.glob("jit_mlp*-cache")).read_bytes()
+    (cache / f"jit_cut-{HASH}-cache").write_bytes(whole[:100])
+    (cache / f"jit_folder-{HASH}-cache").mkdir()
+    (cache / f"jit_link-{HASH}-cache").symlink_to(cache / f"jit_cut-{HASH}-cache")
+    (cache / f"jit_loop-{HASH}-cache").symlink_to(f"jit_loop-{HASH}-cache")
+    os.mkfifo(cache / f"jit_fifo-{HASH}-cache")
+    (cache / f"jit_gone-{HASH}-atime").write_bytes(bytes(8))
+    (cache / "_temp_jit_f").write_bytes(b"")
+    (cache / "README").write_text("hello")
+    odd = os.fsencode(cache) + b"/jit_\xff\n\x1b[31m-" + HASH.encode() + b"-cache"
+    with open(odd, "wb") as file:
+        file.write(whole)
+    document = listed(run_cli, cache)
+    problems = {(p["file"].split("-")[0], p["kind"]) for p in document["problems"]}
+    assert problems == {
+        ("jit_empty", "empty"), ("jit_text", "bad-codec"), ("jit_cut", "truncated"),
+        ("jit_folder", "stray-file"), ("jit_link", "stray-file"), ("jit_loop", "stray-file"),
+        ("jit_fifo", "stray-file"), ("jit_gone", "orphan-atime"), ("_temp_jit_f", "temp-file"),
+        ("README", "stray-file"),
+    }  # fmt: skip
+    assert len(document["entries"]) == 7 + 4
+    assert any(e["module"] == "jit_\\xff\\x0a\\x1b[31m" for e in document["entries"])
+    done = run_cli("ls", "-C", cache)
+    assert done.returncode == 0
+    assert "\x1b" not in done.stdout
+    assert len(done.stdout.splitlines()) == 11
+    assert "verify" in done.stderr
+
+
+def test_unreadable_files_are_findings_and_folders_errors(cache: Path, tmp_path: Path) -> None:
+    # As another user where the tests run as root, who may read everything; after a first run,
+    # because that user may not be able to import either.
+    next(cache.glob("jit_mlp*-cache")).chmod(0)
+    script = (
+        "import os, sys; from jaxcache.cli.main import run\n"
+        f"cache = {str(cache)!r}\n"
+        "run(['ls', '--json', '-C', cache]); print()\n"
+        "if os.geteuid() == 0: os.setegid(65534); os.seteuid(65534)\n"
+        "run(['ls', '--json', '-C', cache])\n"
+        "if os.getuid() == 0: os.seteuid(0)\n"
+        "os.chmod(cache, 0)\n"
+        "if os.geteuid() == 0: os.seteuid(65534)\n"
+        "sys.exit(run(['ls', '-C', cache]))"
+    )
+    temp = Path(tempfile.gettempdir())
+    for folder in (cache, *(p for p in cache.parents if temp in p.parents)):
+        folder.chmod(0o755)
+    done = python(script, tmp_path)
+    cache.chmod(0o700)
+    assert done.returncode == 10, done.stderr
+    problems = json.loads(done.stdout.splitlines()[-1])["problems"]
+    assert [(p["kind"], p["detail"]) for p in problems] == [("unreadable", "permission denied")]
+    assert "permission-denied" in done.stderr
+
+
+def test_a_reader_that_leaves_early_is_no_error(cache: Path, tmp_path: Path) -> None:
+    for n in range(300):
+        shutil.copy(next(cache.glob("jit_mlp*-cache")), cache / f"jit_{'m' * 90}-{n:064x}-cache")
+    done = subprocess.run(
+        f"{sys.executable} -m jaxcache ls -C {cache} | head -1",
+        shell=True, capture_output=True, text=True, env=clean_environment(tmp_path), check=False,
+    )  # fmt: skip
+    assert done.returncode == 0
+    assert done.stderr == ""

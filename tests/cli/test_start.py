@@ -1,0 +1,48 @@
+"""Start-up and the frame that every command shares."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from conftest import RunCli, clean_environment
+
+from jaxcache.cli.app import COMMANDS
+
+#: What a plain listing must never pay for.
+HEAVY = ["jax", "numpy", "pydantic", "asyncio", "filelock", "rich.table", "google.protobuf"]
+
+
+def test_a_listing_imports_nothing_heavy(corpus: Path, tmp_path: Path) -> None:
+    script = (
+        "import sys; from jaxcache.cli.main import run\n"
+        f"code = run(['ls', '-C', {str(corpus / '0.10.2-cpu-zstd')!r}])\n"
+        f"print(code, [m for m in {HEAVY} if m in sys.modules], file=sys.stderr)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        capture_output=True, text=True, env=clean_environment(tmp_path), check=False,
+    )  # fmt: skip
+    assert done.stderr == "0 []\n"
+    assert len(done.stdout.splitlines()) == 7
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_help_ends_with_an_example_and_the_exit_codes(run_cli: RunCli, name: str) -> None:
+    done = run_cli(name, "--help", env={"COLUMNS": "80"})
+    assert done.returncode == 0
+    assert f"Example: jaxcache {name}" in done.stdout
+    assert "Exit codes: 0 done" in done.stdout
+    assert all(len(line) <= 80 for line in done.stdout.splitlines())
+
+
+def test_the_commands_are_listed_and_the_version_told(run_cli: RunCli) -> None:
+    done = run_cli("--help")
+    assert all(f"\n  {name} " in done.stdout for name in COMMANDS)
+    assert run_cli("--version").stdout.startswith("jaxcache ")
+
+
+def test_an_unknown_command_is_a_usage_error(run_cli: RunCli) -> None:
+    done = run_cli("frobnicate")
+    assert done.returncode == 2
+    assert "Traceback" not in done.stderr

@@ -1,0 +1,75 @@
+"""``jaxcache stats``: everything in the directory is counted."""
+
+import json
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+from conftest import RunCli
+
+HASH = "cd" * 32
+
+
+@pytest.fixture
+def cache(tmp_path: Path, corpus: Path) -> Path:
+    target = tmp_path / "cache"
+    shutil.copytree(corpus / "0.12.0.1-cpu-zstd-maxsize", target)
+    shutil.copy(corpus / "0.10.2-cuda13-h200-kernelcache" / "xla_gpu_kernel_cache_file", target)
+    autotune = target / "xla_gpu_per_fusion_autotune_cache_dir" / "tmp"
+    autotune.mkdir(parents=True)
+    (autotune.parent / "abc.textproto").write_bytes(b"x" * 10)
+    (autotune / "tmp_per_fusion_cache_1").write_bytes(b"x" * 5)
+    (target / f"jit_gone-{HASH}-atime").write_bytes(bytes(8))
+    (target / f"jit_old-{HASH}").write_bytes(next(target.glob("jit_mlp*-cache")).read_bytes())
+    (target / "_temp_x").write_bytes(b"xyz")
+    return target
+
+
+def test_everything_is_counted(run_cli: RunCli, cache: Path) -> None:
+    document = json.loads(run_cli("stats", "--json", "-C", cache).stdout)
+    files = {f["kind"]: (f["files"], f["size_bytes"]) for f in document["files"]}
+    assert files["entry"][0] == 7
+    assert files["legacy-entry"] == (1, next(cache.glob("jit_mlp*-cache")).stat().st_size)
+    assert files["atime"] == (8, 64)
+    assert files["autotune"] == (2, 15)
+    assert files["temp"] == (1, 3)
+    assert files["lockfile"] == (1, 0)
+    assert files["kernel-cache"][1] == (cache / "xla_gpu_kernel_cache_file").stat().st_size
+    on_disk = sum(p.stat().st_size for p in cache.rglob("*") if p.is_file())
+    assert document["directory_bytes"] == on_disk == sum(size for _, size in files.values())
+    assert document["total"]["entries"] == 8
+    assert document["problems"] == {"orphan-atime": 1, "legacy-name": 1, "temp-file": 1}
+    assert sum(g["entries"] for g in document["by_module"]) == 8
+    assert sum(g["entries"] for g in document["by_age"]) == 8
+    assert [g["name"] for g in document["by_age"]] == ["1h", "1d", "7d", "30d", "90d", "older"]
+    assert document["by_age"][-1]["entries"] == 0
+
+
+def test_prometheus_text_parses(run_cli: RunCli, cache: Path) -> None:
+    odd = cache.rename(cache.with_name('odd "name\\'))
+    done = run_cli("stats", "--prometheus", "-C", odd)
+    assert done.returncode == 0
+    sample = re.compile(r'jaxcache_[a-z_]+\{cache_dir="(?:[^"\\]|\\.)*",[a-z]+="[^"]*"\} [0-9.e+]+')
+    lines = done.stdout.splitlines()
+    assert [x for x in lines if not x.startswith("#") and not sample.fullmatch(x)] == []
+    assert any('kind="autotune"} 15' in x for x in lines)
+    typed = [x.split()[2] for x in lines if x.startswith("# TYPE")]
+    assert len(typed) == len(set(typed)) == 6
+
+
+def test_tsv_and_lines(run_cli: RunCli, cache: Path) -> None:
+    rows = [x.split("\t") for x in run_cli("stats", "-C", cache).stdout.splitlines()]
+    assert all(len(row) == 5 for row in rows)
+    assert rows[0][:3] == ["total", "entries", "8"]
+    lines = run_cli("stats", "--jsonl", "-C", cache).stdout.splitlines()
+    assert len(lines) == len(rows)
+    assert json.loads(lines[0])["section"] == "total"
+
+
+def test_an_empty_directory_counts_nothing(run_cli: RunCli, tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    document = json.loads(run_cli("stats", "--json", "-C", tmp_path / "empty").stdout)
+    assert document["total"]["entries"] == 0
+    assert document["files"] == []
+    assert run_cli("stats", "--json", "--prometheus", "-C", tmp_path / "empty").returncode == 2

@@ -1,0 +1,166 @@
+"""The outer layer: real entries, every way to damage them, and hostile frames."""
+
+import contextlib
+import io
+import struct
+import tracemalloc
+import zlib
+from pathlib import Path
+
+import pytest
+import zstandard
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from jaxcache.entry.codec import (
+    HEAD_BYTES,
+    CodecError,
+    check_frame,
+    decompress_chunks,
+    read_head,
+)  # fmt: skip
+
+
+def decompress(data: bytes) -> bytes:
+    return b"".join(decompress_chunks(io.BytesIO(data), len(data)))
+
+
+def kind_of(data: bytes) -> str:
+    with pytest.raises(CodecError) as caught:
+        decompress(data)
+    return caught.value.kind
+
+
+def entry_bytes(seconds: int, payload: bytes, codec: str = "zstd", checksum: bool = False) -> bytes:
+    content = struct.pack(">i", seconds) + payload
+    if codec == "zlib":
+        return zlib.compress(content)
+    return zstandard.ZstdCompressor(write_checksum=checksum).compress(content)
+
+
+def corpus_entries(corpus: Path) -> list[Path]:
+    return sorted(corpus.glob("*/*-cache"))
+
+
+def test_every_entry_of_every_generation_reads(corpus: Path) -> None:
+    paths = corpus_entries(corpus)
+    assert len(paths) > 60
+    for path in paths:
+        data = path.read_bytes()
+        whole = decompress(data)
+        reference = (
+            zlib.decompress(data)
+            if path.parent.name.endswith("zlib")
+            else zstandard.ZstdDecompressor().decompress(data)
+        )
+        assert whole == reference
+        head = read_head(data, len(data))
+        assert head.compile_seconds == int.from_bytes(whole[:4], "big")
+        assert head.content_bytes in (None, len(whole))
+        assert head.checksum == (head.codec == "zlib")
+
+
+def test_every_truncation_and_every_extension_is_found(corpus: Path) -> None:
+    for path in (
+        next((corpus / "0.12.0.1-cpu-zstd").glob("jit_mlp*")),
+        next((corpus / "0.4.38-cpu-zlib").glob("jit_mlp*-cache")),
+    ):
+        data = path.read_bytes()
+        assert kind_of(b"") == "empty"
+        for length in range(1, len(data), 7):
+            assert kind_of(data[:length]) in ("truncated", "bad-codec")
+        assert kind_of(data + b"\0") == "trailing-bytes"
+        assert kind_of(data + data) == "trailing-bytes"
+
+
+@given(
+    seconds=st.integers(0, 2**31 - 1),
+    payload=st.binary(max_size=5000),
+    codec=st.sampled_from(["zstd", "zlib"]),
+    checksum=st.booleans(),
+)
+def test_what_was_framed_reads_back(
+    seconds: int, payload: bytes, codec: str, checksum: bool
+) -> None:
+    data = entry_bytes(seconds, payload, codec, checksum)
+    head = read_head(data[:HEAD_BYTES], len(data))
+    assert (head.codec, head.compile_seconds) == (codec, seconds)
+    assert head.checksum == (checksum or codec == "zlib")
+    assert decompress(data) == struct.pack(">i", seconds) + payload
+
+
+@settings(max_examples=300)
+@given(
+    st.binary(min_size=1, max_size=300), st.sampled_from([b"", b"\x28\xb5\x2f\xfd", b"\x78\x9c"])
+)
+def test_rubbish_is_a_codec_error_or_content(rubbish: bytes, start: bytes) -> None:
+    data = start + rubbish
+    for read in (decompress, lambda d: read_head(d, len(d))):
+        try:
+            read(data)
+        except CodecError as error:
+            assert error.detail
+
+
+@given(st.data())
+def test_a_flip_in_a_checked_frame_never_changes_the_content(data: st.DataObject) -> None:
+    good = entry_bytes(3, b"an executable, more or less " * 40, checksum=True)
+    bit = data.draw(st.integers(0, len(good) * 8 - 1))
+    bad = bytearray(good)
+    bad[bit // 8] ^= 1 << bit % 8
+    with contextlib.suppress(CodecError):
+        assert decompress(bytes(bad)) == decompress(good)
+
+
+def test_a_truncated_checksum_is_found() -> None:
+    good = entry_bytes(3, b"x" * 1000, checksum=True)
+    for missing in range(1, 5):
+        assert kind_of(good[:-missing]) == "truncated"
+
+
+def test_an_announced_gigabyte_is_refused_before_it_is_allocated() -> None:
+    # Magic, single segment with an 8-byte content size, then one RLE block.
+    bomb = b"\x28\xb5\x2f\xfd\xe0" + struct.pack("<Q", 1 << 40) + b"\x03\x00\x04\x00"
+    tracemalloc.start()
+    assert kind_of(bomb) == "bad-codec"
+    with pytest.raises(CodecError):
+        read_head(bomb, len(bomb))
+    assert tracemalloc.get_traced_memory()[1] < 1_000_000
+    tracemalloc.stop()
+
+
+@pytest.mark.parametrize("codec", ["zstd", "zlib"])
+def test_a_bomb_streams_in_bounded_memory(codec: str) -> None:
+    bomb = entry_bytes(0, bytes(64_000_000), codec)
+    assert len(bomb) < 100_000
+    tracemalloc.start()
+    assert sum(map(len, decompress_chunks(io.BytesIO(bomb), len(bomb)))) == 64_000_004
+    assert tracemalloc.get_traced_memory()[1] < 8_000_000
+    tracemalloc.stop()
+
+
+def test_a_negative_compile_time_is_a_bad_header() -> None:
+    data = entry_bytes(-1, b"x")
+    with pytest.raises(CodecError) as caught:
+        read_head(data, len(data))
+    assert caught.value.kind == "bad-header"
+
+
+def test_an_entry_too_short_for_its_header() -> None:
+    data = zstandard.ZstdCompressor().compress(b"abc")
+    with pytest.raises(CodecError) as caught:
+        read_head(data, len(data))
+    assert caught.value.kind == "bad-header"
+
+
+def test_the_frame_walk_needs_no_decompression(corpus: Path) -> None:
+    data = bytearray(next((corpus / "0.12.0.1-cpu-zstd").glob("jit_bigconst*")).read_bytes())
+    data[len(data) // 2] ^= 0xFF  # damage that only decompression could notice
+    check_frame(io.BytesIO(bytes(data)), len(data))
+
+
+def test_a_first_block_beyond_the_head_is_said_so(corpus: Path) -> None:
+    data = next((corpus / "0.10.2-cpu-zstd").glob("jit_bigconst*")).read_bytes()
+    assert len(data) > HEAD_BYTES
+    assert read_head(data[:HEAD_BYTES], len(data)).compile_seconds is None
+    assert read_head(data, len(data)).compile_seconds == 0

@@ -1,0 +1,55 @@
+"""File names of every generation of JAX."""
+
+import string
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from jaxcache.entry.names import FileKind, Key, parse_key, parse_name, printable
+
+HASH = "0c9a031d71bb1c7d0cd9e67372ee1cf0db197479357a4e3120fa22a1210cfacc"
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "key"),
+    [
+        (f"jit_f-{HASH}-cache", FileKind.ENTRY, Key("jit_f", HASH)),
+        (f"jit_f-{HASH}-atime", FileKind.ATIME, Key("jit_f", HASH)),
+        (f"jit_f-{HASH}", FileKind.LEGACY_ENTRY, Key("jit_f", HASH)),
+        (HASH, FileKind.LEGACY_ENTRY, Key("", HASH)),
+        (f"jit_a-b (c)-{HASH}-cache", FileKind.ENTRY, Key("jit_a-b (c)", HASH)),
+        (".lockfile", FileKind.LOCKFILE, None),
+        (f"_temp_jit_f-{HASH}", FileKind.TEMP, None),
+        (".jaxcache-tmp-12-ab", FileKind.TEMP, None),
+        ("xla_gpu_kernel_cache_file", FileKind.KERNEL_CACHE, None),
+        ("xla_gpu_per_fusion_autotune_cache_dir", FileKind.AUTOTUNE, None),
+        ("xla_gpu_per_fusion_autotune_cache_dir/tmp/x", FileKind.AUTOTUNE, None),
+        (".jaxcache", FileKind.OWN, None),
+        ("README.md", FileKind.STRAY, None),
+        (f"jit_f-{HASH[:-1]}-cache", FileKind.STRAY, None),
+        (f"jit_f-{HASH.upper()}-cache", FileKind.STRAY, None),
+        (f"jit_f-{HASH}-cache.gstmp", FileKind.STRAY, None),
+        ("-cache", FileKind.STRAY, None),
+        (f"-{HASH}-cache", FileKind.STRAY, None),
+    ],
+)
+def test_what_a_name_is(name: str, kind: FileKind, key: Key | None) -> None:
+    assert parse_name(name) == (kind, key)
+
+
+@given(st.text(min_size=1), st.text(string.hexdigits.lower()[:16], min_size=64, max_size=64))
+def test_a_key_reads_back_as_it_prints(module: str, digest: str) -> None:
+    assert parse_key(str(Key(module, digest))) == Key(module, digest)
+
+
+@given(st.text())
+def test_any_name_is_told_without_an_error(name: str) -> None:
+    parse_name(name)
+
+
+@given(st.binary())
+def test_a_printable_name_cannot_act_on_a_terminal(data: bytes) -> None:
+    shown = printable(data.decode("utf-8", "surrogateescape"))
+    assert shown.isprintable()
+    shown.encode("utf-8")

@@ -1,0 +1,166 @@
+"""What every store must keep (see jaxcache/store/base.py). Subclass, and give a ``store``."""
+
+import threading
+from collections.abc import Callable
+
+import pytest
+
+from jaxcache.store.base import (
+    TEMP_PREFIX,
+    BadNameError,
+    ExistsError,
+    MissingError,
+    Store,
+    StoreError,
+    same_file,
+)  # fmt: skip
+
+BAD_NAMES = ["", "/x", "../x", "a/../b", "a//b", ".", "..", "a/", "nul\0byte"]
+
+
+class StoreConformance:
+    """A store's promises, as tests."""
+
+    @pytest.fixture
+    def store(self) -> Store:
+        """An empty, writable store."""
+        raise NotImplementedError
+
+    def test_an_empty_store_lists_nothing(self, store: Store) -> None:
+        assert list(store.list()) == []
+        assert list(store.list("folder")) == []
+        assert list(store.walk("folder")) == []
+
+    def test_what_was_written_is_read_listed_and_looked_at(self, store: Store) -> None:
+        written = store.write("a-cache", [b"one", b"", b"two"])
+        assert store.read("a-cache", limit=100) == b"onetwo"
+        assert store.read("a-cache", limit=3) == b"one"
+        assert store.read("a-cache", limit=100, offset=3) == b"two"
+        assert store.read("a-cache", limit=5, offset=99) == b""
+        with store.open("a-cache") as file:
+            assert file.read() == b"onetwo"
+            file.seek(3)
+            assert file.read(1) == b"t"
+        (listed,) = store.list()
+        assert (listed.name, listed.type, listed.size_bytes) == ("a-cache", "file", 6)
+        assert same_file(listed, written)
+        assert same_file(store.info("a-cache"), written)
+
+    def test_a_write_keeps_the_time_it_is_given(self, store: Store) -> None:
+        store.write("a", [b"x"], mtime_ns=1_600_000_000_000_000_000)
+        assert store.info("a").mtime_ns == 1_600_000_000_000_000_000
+
+    def test_a_write_replaces_or_refuses(self, store: Store) -> None:
+        store.write("a", [b"old"])
+        store.write("a", [b"new"])
+        assert store.read("a", limit=9) == b"new"
+        with pytest.raises(ExistsError):
+            store.write("a", [b"third"], replace=False)
+        assert store.read("a", limit=9) == b"new"
+        store.write("b", [b"first"], replace=False)
+        assert store.read("b", limit=9) == b"first"
+
+    def test_a_write_that_fails_half_way_leaves_what_was_there(self, store: Store) -> None:
+        def broken():
+            yield b"half"
+            raise RuntimeError("source died")
+
+        store.write("a", [b"old"])
+        for name in ("a", "fresh"):
+            with pytest.raises(RuntimeError):
+                store.write(name, broken())
+        assert {i.name for i in store.list()} == {"a"}
+        assert store.read("a", limit=9) == b"old"
+
+    def test_readers_never_see_a_torn_write(self, store: Store) -> None:
+        store.write("a", [b"0" * 200_000])
+        stop = threading.Event()
+
+        def rewrite() -> None:
+            for n in range(1, 40):
+                store.write("a", [bytes([48 + n % 10]) * 200_000])
+            stop.set()
+
+        writer = threading.Thread(target=rewrite)
+        writer.start()
+        while not stop.is_set():
+            data = store.read("a", limit=300_000)
+            assert len(data) == 200_000
+            assert len(set(data)) == 1
+        writer.join()
+
+    def test_many_starts_at_once_with_failures_in_their_place(self, store: Store) -> None:
+        store.write("a", [b"first"])
+        store.write("folder/b", [b"second"])
+        found = list(store.read_many(["a", "gone", "folder/b", "../a"], limit=3))
+        assert found[0] == b"fir"
+        assert isinstance(found[1], MissingError)
+        assert found[2] == b"sec"
+        assert isinstance(found[3], BadNameError)
+
+    def test_folders(self, store: Store) -> None:
+        store.write("folder/inner/x", [b"1"])
+        store.write("folder/y", [b"22"])
+        assert {(i.name, i.type) for i in store.list()} == {("folder", "dir")}
+        assert {i.name for i in store.list("folder")} == {"folder/inner", "folder/y"}
+        assert {i.name for i in store.walk("folder")} == {"folder/inner/x", "folder/y"}
+        assert store.read("folder/inner/x", limit=9) == b"1"
+
+    def test_delete(self, store: Store) -> None:
+        seen = store.write("a", [b"one"])
+        assert store.delete("a", expected=seen)
+        assert not store.delete("a")
+        assert list(store.list()) == []
+
+    def test_delete_spares_a_file_that_has_changed(self, store: Store) -> None:
+        seen = store.write("a", [b"one"])
+        store.write("a", [b"other"])
+        assert not store.delete("a", expected=seen)
+        assert store.read("a", limit=9) == b"other"
+
+    def test_rename_moves_and_never_replaces(self, store: Store) -> None:
+        store.write("a", [b"one"])
+        store.rename("a", "folder/b")
+        assert store.read("folder/b", limit=9) == b"one"
+        store.write("a", [b"two"])
+        with pytest.raises(ExistsError):
+            store.rename("a", "folder/b")
+        assert store.read("a", limit=9) == b"two"
+        with pytest.raises(MissingError):
+            store.rename("gone", "c")
+
+    def test_missing(self, store: Store) -> None:
+        attempts: list[Callable[[], object]] = [
+            lambda: store.read("gone", limit=1),
+            lambda: store.open("gone"),
+            lambda: store.info("gone"),
+        ]
+        for attempt in attempts:
+            with pytest.raises(MissingError):
+                attempt()
+
+    @pytest.mark.parametrize("name", BAD_NAMES)
+    def test_no_name_leaves_the_root(self, store: Store, name: str) -> None:
+        attempts: list[Callable[[], object]] = [
+            lambda: store.read(name, limit=1),
+            lambda: store.open(name),
+            lambda: store.info(name),
+            lambda: store.write(name, [b"x"]),
+            lambda: store.delete(name),
+            lambda: store.rename(name, "ok"),
+            lambda: store.rename("ok", name),
+        ]
+        store.write("ok", [b"x"])
+        for attempt in attempts:
+            with pytest.raises(BadNameError):
+                attempt()
+
+    def test_the_lock_excludes_and_names_itself(self, store: Store) -> None:
+        with store.lock(timeout_seconds=1):
+            pass
+        with store.lock(timeout_seconds=1):
+            pass
+
+    def test_temporary_names_do_not_look_like_entries(self) -> None:
+        assert TEMP_PREFIX.startswith(".")
+        assert issubclass(MissingError, StoreError)

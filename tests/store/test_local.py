@@ -1,0 +1,157 @@
+"""The local store: the conformance suite, and what only a file system can do."""
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+from conformance import StoreConformance
+
+from jaxcache.errors import LockedError, NoCacheError
+from jaxcache.store.base import MissingError, Store, StoreError
+from jaxcache.store.local import LocalStore
+
+pytestmark = pytest.mark.filterwarnings("error")
+
+
+class TestLocalStore(StoreConformance):
+    """The local store keeps every promise."""
+
+    @pytest.fixture
+    def store(self, tmp_path: Path) -> Store:
+        return LocalStore(tmp_path)
+
+
+def test_no_directory_a_file_and_a_link_loop(tmp_path: Path) -> None:
+    with pytest.raises(NoCacheError, match="there is no cache directory"):
+        LocalStore(tmp_path / "gone")
+    (tmp_path / "file").write_text("")
+    with pytest.raises(NoCacheError, match="is a file"):
+        LocalStore(tmp_path / "file")
+    (tmp_path / "loop").symlink_to("loop")
+    with pytest.raises(NoCacheError):
+        LocalStore(tmp_path / "loop")
+
+
+def test_links_are_listed_and_never_followed(tmp_path: Path) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "secret").write_text("secret")
+    root = tmp_path / "cache"
+    root.mkdir()
+    (root / "to-file").symlink_to(outside / "secret")
+    (root / "to-folder").symlink_to(outside)
+    store = LocalStore(root)
+    assert {(i.name, i.type) for i in store.list()} == {
+        ("to-file", "symlink"),
+        ("to-folder", "symlink"),
+    }
+    for name in ("to-file", "to-folder/secret"):
+        with pytest.raises(StoreError):
+            store.read(name, limit=9)
+    assert list(store.list("to-folder")) == []
+    assert list(store.walk("to-folder")) == []
+    with pytest.raises(StoreError):
+        store.write("to-folder/new", [b"x"])
+    assert not (outside / "new").exists()
+    store.write("to-file", [b"mine"])  # replaces the link, not what it points to
+    assert (outside / "secret").read_text() == "secret"
+
+
+def test_the_root_itself_may_be_a_link(tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "real" / "a").write_text("x")
+    (tmp_path / "link").symlink_to("real")
+    assert [i.name for i in LocalStore(tmp_path / "link").list()] == ["a"]
+
+
+def test_a_fifo_does_not_hang(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "a-cache")
+    store = LocalStore(tmp_path)
+    (info,) = store.list()
+    assert info.type == "other"
+    with pytest.raises(StoreError, match="not a regular file"):
+        store.read("a-cache", limit=1)
+
+
+def test_names_in_odd_bytes_round_trip(tmp_path: Path) -> None:
+    name = os.fsdecode(b"caf\xe9-\xff")
+    store = LocalStore(tmp_path)
+    store.write(name, [b"x"])
+    assert [i.name for i in store.list()] == [name]
+    assert store.read(name, limit=1) == b"x"
+    assert store.delete(name)
+
+
+def test_reading_leaves_no_trace(tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    path.write_bytes(b"x")
+    past = time.time_ns() - 10**15
+    os.utime(path, ns=(past, past))
+    store = LocalStore(tmp_path)
+    store.read("a", limit=1)
+    list(store.read_many(["a"], limit=1))
+    assert path.stat().st_atime_ns == past
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs another user's file")
+def test_another_users_file_is_read_all_the_same(tmp_path: Path) -> None:
+    """O_NOATIME is refused to those who do not own the file."""
+    (tmp_path / "a").write_bytes(b"x")
+    script = (
+        "import os\nfrom jaxcache.store.local import LocalStore\n"
+        f"s = LocalStore({str(tmp_path)!r})\n"
+        "os.setuid(65534); print(s.read('a', limit=1), list(s.read_many(['a'], limit=1)))"
+    )
+    tmp_path.chmod(0o755)
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "PYTHONDONTWRITEBYTECODE": "1"},
+    )  # fmt: skip
+    assert done.stdout == "b'x' [b'x']\n"
+
+
+def test_a_killed_write_leaves_only_a_temporary_name(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(b"old")
+    script = (
+        "import os, sys; from jaxcache.store.local import LocalStore\n"
+        "def die():\n yield b'half'\n os.kill(os.getpid(), 9)\n"
+        f"LocalStore({str(tmp_path)!r}).write('a', die())"
+    )
+    done = subprocess.run([sys.executable, "-c", script], check=False)
+    assert done.returncode == -9
+    assert (tmp_path / "a").read_bytes() == b"old"
+    (left,) = [i.name for i in LocalStore(tmp_path).list() if i.name != "a"]
+    assert left.startswith(".jaxcache-tmp-")
+
+
+def test_a_lock_held_elsewhere_is_an_error_with_a_name(tmp_path: Path) -> None:
+    store = LocalStore(tmp_path)
+    script = (
+        "import sys, filelock\n"
+        f"with filelock.FileLock({str(tmp_path / '.lockfile')!r}):\n"
+        " print('held', flush=True)\n sys.stdin.read()"
+    )
+    holder = subprocess.Popen(
+        [sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    assert holder.stdout and holder.stdin
+    holder.stdout.readline()
+    with pytest.raises(LockedError, match=r"\.lockfile"), store.lock(timeout_seconds=0.1):
+        pass
+    holder.communicate()
+    with store.lock(timeout_seconds=1):
+        pass
+
+
+def test_a_name_that_vanishes_is_missing(tmp_path: Path) -> None:
+    store = LocalStore(tmp_path)
+    store.write("a", [b"x"])
+    (tmp_path / "a").unlink()
+    with pytest.raises(MissingError):
+        store.info("a")
+    assert not store.delete("a")
