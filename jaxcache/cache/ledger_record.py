@@ -1,0 +1,133 @@
+"""One event of the ledger, and the record that the events of one key fold into."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, fields
+from types import MappingProxyType
+from typing import Any
+
+#: Kinds of events, for which the facts named are usual; any event may carry any fact.
+#:
+#: * ``payload``: payload_sha256, file_mtime_ns
+#: * ``compile``: compile_seconds, versions, components, script, function
+#: * ``hit``: count (1 if absent) more uses of the entry
+#: * ``sealed``: the entry was sealed then
+#: * ``pin``, ``unpin``: the later one counts
+PAYLOAD, COMPILE, HIT, SEALED, PIN, UNPIN = "payload", "compile", "hit", "sealed", "pin", "unpin"
+COUNTED = frozenset({HIT})
+PINNING = frozenset({PIN, UNPIN})
+
+#: Years 1970 to 2262: what nanoseconds in 63 bits can say.
+_MAX_NS = 2**63
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Something that was learnt of one entry at one moment.
+
+    Args:
+        kind: one of the constants above; an unknown kind is kept, its facts count.
+        at_ns: nanoseconds since the epoch.
+        facts: the fields of :class:`Record` by name, and anything else JSON can hold.
+    """
+
+    key: str
+    kind: str
+    at_ns: int
+    facts: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def count(self) -> int:
+        """How many times it happened."""
+        count = self.facts.get("count", 1)
+        return count if type(count) is int and 0 <= count < _MAX_NS else 1
+
+    def to_json(self) -> dict[str, Any]:
+        """The event as one JSON object."""
+        return {"key": self.key, "kind": self.kind, "at_ns": self.at_ns, **self.facts}
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> "Event | None":
+        """Read an event; None if ``key``, ``kind`` or ``at_ns`` is missing or absurd."""
+        key, kind, at_ns = values.get("key"), values.get("kind"), values.get("at_ns")
+        if not (isinstance(key, str) and key and isinstance(kind, str) and kind):
+            return None
+        if type(at_ns) is not int or not 0 <= at_ns < _MAX_NS:
+            return None
+        facts = {n: v for n, v in values.items() if n not in _ENVELOPE and v is not None}
+        return cls(key, kind, at_ns, facts)
+
+
+_ENVELOPE = frozenset({"key", "kind", "at_ns"})
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """What the ledger knows of one key; None where it knows nothing."""
+
+    key: str
+    payload_sha256: str | None = None
+    """64 hexadecimal digits over the payload: the decompressed entry without its 4-byte header.
+    Seal and recompression leave it as it is."""
+    file_mtime_ns: int | None = None
+    """The mtime of the file that the digest was taken of. A file with another mtime was written
+    anew since, and may rightly hold another payload."""
+    compile_seconds: float | None = None
+    """Exact, where the entry itself tells whole seconds."""
+    jax_version: str | None = None
+    jaxlib_version: str | None = None
+    platform_version: str | None = None
+    device_kind: str | None = None
+    components: Mapping[str, str] | None = None
+    """Hash of each key component by JAX's own name for it (``jax/_src/cache_key.py``)."""
+    xla_flags: str | None = None
+    script: str | None = None
+    function: str | None = None
+    hits: int = 0
+    last_hit_ns: int | None = None
+    sealed_ns: int | None = None
+    pinned: bool = False
+    extra: Mapping[str, Any] = field(default_factory=dict)
+    """Facts that have no field of their own."""
+
+
+_TEXTS = frozenset({
+    "payload_sha256", "jax_version", "jaxlib_version", "platform_version", "device_kind",
+    "xla_flags", "script", "function",
+})  # fmt: skip
+_DERIVED = frozenset({"hits", "last_hit_ns", "sealed_ns", "pinned", "extra", "key"})
+_KNOWN = frozenset(f.name for f in fields(Record)) - _DERIVED
+
+
+def fold(key: str, events: Iterable[Event]) -> Record:
+    """Fold the events of one key into what is known now."""
+    known: dict[str, Any] = {}
+    extra: dict[str, Any] = {}
+    for event in sorted(events, key=lambda e: e.at_ns):
+        if event.kind in COUNTED:
+            known["hits"] = known.get("hits", 0) + event.count
+            known["last_hit_ns"] = event.at_ns
+        elif event.kind in PINNING:
+            known["pinned"] = event.kind == PIN
+        elif event.kind == SEALED:
+            known["sealed_ns"] = event.at_ns
+        for name, value in event.facts.items():
+            if name in _KNOWN:
+                if (read := _checked(name, value)) is not None:
+                    known[name] = read
+            elif name not in _DERIVED and name != "count":
+                extra[name] = value
+    return Record(key, **known, extra=MappingProxyType(extra))
+
+
+def _checked(name: str, value: Any) -> Any:
+    """The value if it is of the type that the field has, else None."""
+    if name in _TEXTS:
+        return value if isinstance(value, str) else None
+    if name == "file_mtime_ns":
+        return value if type(value) is int and abs(value) < _MAX_NS else None
+    if name == "compile_seconds":
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        return float(value) if number and 0 <= value < 1e9 else None
+    if isinstance(value, dict) and all(isinstance(v, str) for v in value.values()):
+        return MappingProxyType(value)
+    return None

@@ -1,0 +1,167 @@
+"""The ledger: append, fold, merge, compact; damage is skipped and counted."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from jaxcache.cache.ledger import LEDGER_DIR, MAX_SEGMENT_BYTES, Ledger, append, compact
+from jaxcache.cache.ledger_record import COMPILE, HIT, PAYLOAD, PIN, SEALED, UNPIN, Event, Record
+from jaxcache.store import open_store
+
+KEY = "jit_step-" + "a" * 64
+
+
+def segments(cache: Path) -> list[Path]:
+    return sorted((cache / LEDGER_DIR).glob("*"))
+
+
+def load(cache: Path) -> Ledger:
+    return Ledger.load(open_store(str(cache)))
+
+
+def test_nothing_known_is_an_empty_ledger(tmp_path: Path) -> None:
+    ledger = load(tmp_path)
+    assert not ledger and ledger.record(KEY) is None and ledger.damaged == 0
+    assert not (tmp_path / ".jaxcache").exists()
+
+
+def test_events_fold_into_a_record(tmp_path: Path) -> None:
+    store = open_store(str(tmp_path))
+    assert append(store, [
+        Event(KEY, COMPILE, 10, {"compile_seconds": 1.25, "jax_version": "0.12.0",
+                                 "components": {"computation": "ab"}, "host": "node7"}),
+        Event(KEY, PAYLOAD, 11, {"payload_sha256": "cd", "file_mtime_ns": 9}),
+    ])  # fmt: skip
+    assert append(store, [Event(KEY, HIT, 20), Event(KEY, HIT, 30, {"count": 3})])
+    assert append(store, [Event(KEY, SEALED, 40), Event(KEY, PIN, 41)])
+    assert load(tmp_path).record(KEY) == Record(
+        key=KEY, payload_sha256="cd", file_mtime_ns=9, compile_seconds=1.25, jax_version="0.12.0",
+        components={"computation": "ab"}, hits=4, last_hit_ns=30, sealed_ns=40, pinned=True,
+        extra={"host": "node7"},
+    )  # fmt: skip
+
+
+def test_the_later_fact_counts_whatever_the_order_of_writing(tmp_path: Path) -> None:
+    store = open_store(str(tmp_path))
+    append(store, [Event(KEY, UNPIN, 30), Event(KEY, COMPILE, 30, {"compile_seconds": 2.0})])
+    append(store, [Event(KEY, PIN, 20), Event(KEY, COMPILE, 20, {"compile_seconds": 1.0})])
+    record = load(tmp_path).record(KEY)
+    assert record is not None and not record.pinned and record.compile_seconds == 2.0
+
+
+@pytest.mark.parametrize("line", [
+    b"{", b"[]", b"\xff\xfe", b'{"key":"k"}', b'{"key":"k","kind":"hit","at_ns":-1}',
+    b'{"key":"k","kind":"hit","at_ns":1e3}', b'{"key":7,"kind":"hit","at_ns":1}', b"[" * 100_000,
+    b'{"key":"k","kind":"hit","at_ns":' + b"9" * 5000 + b"}",
+])  # fmt: skip
+def test_a_damaged_line_is_skipped_and_counted(tmp_path: Path, line: bytes) -> None:
+    append(open_store(str(tmp_path)), [Event(KEY, HIT, 1)])
+    with segments(tmp_path)[0].open("ab") as file:
+        file.write(line + b"\n" + json.dumps(Event(KEY, HIT, 2).to_json()).encode())
+    ledger = load(tmp_path)
+    assert ledger.damaged == 1
+    assert (record := ledger.record(KEY)) and record.hits == 2
+
+
+def test_facts_of_the_wrong_type_are_left_out(tmp_path: Path) -> None:
+    facts = {"compile_seconds": "fast", "components": {"a": 1}, "payload_sha256": 7,
+             "file_mtime_ns": True, "hits": 9, "pinned": True, "count": 5}  # fmt: skip
+    append(open_store(str(tmp_path)), [Event(KEY, COMPILE, 1, facts)])
+    assert load(tmp_path).record(KEY) == Record(KEY)
+
+
+def test_a_damaged_segment_hides_no_other(tmp_path: Path) -> None:
+    append(open_store(str(tmp_path)), [Event(KEY, HIT, 1)])
+    folder = tmp_path / LEDGER_DIR
+    (folder / "0-big.jsonl").write_bytes(b"")
+    with (folder / "0-big.jsonl").open("r+b") as file:
+        file.truncate(MAX_SEGMENT_BYTES + 1)
+    (folder / "0-link.jsonl").symlink_to("/etc/passwd")
+    (folder / "0-dir.jsonl").mkdir()
+    ledger = load(tmp_path)
+    assert ledger.damaged == 1 and list(ledger) == [KEY]
+
+
+def test_a_cache_that_cannot_be_written_learns_nothing(tmp_path: Path) -> None:
+    (tmp_path / ".jaxcache").write_text("a file where the folder should be")
+    store = open_store(str(tmp_path))
+    assert not append(store, [Event(KEY, HIT, 1)])
+    assert not load(tmp_path)
+    compact(store)
+
+
+def test_merging_with_a_compacted_copy_counts_no_hit_twice(tmp_path: Path) -> None:
+    left, right = tmp_path / "left", tmp_path / "right"
+    left.mkdir()
+    for at in range(5):
+        append(open_store(str(left)), [Event(KEY, HIT, at)])
+    shutil.copytree(left, right)
+    compact(open_store(str(left)))
+    assert len(segments(left)) == 1
+    append(open_store(str(right)), [Event(KEY, HIT, 9)])
+    for segment in segments(right):
+        shutil.copy2(segment, left / LEDGER_DIR)
+    assert (record := load(left).record(KEY)) and record.hits == 6
+    compact(open_store(str(left)))
+    assert (record := load(left).record(KEY)) and record.hits == 6
+    assert len(segments(left)) == 1
+
+
+def test_compacting_drops_what_is_not_to_be_kept(tmp_path: Path) -> None:
+    store = open_store(str(tmp_path))
+    append(store, [Event(KEY, HIT, 1), Event("other", HIT, 1)])
+    compact(store, keep=lambda key: key == KEY)
+    assert list(load(tmp_path)) == [KEY]
+    compact(store, keep=lambda key: False)
+    assert list(load(tmp_path)) == []
+
+
+def test_a_compaction_that_lost_a_part_counts_for_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("jaxcache.cache.ledger._SEGMENT_BYTES", 100)
+    store = open_store(str(tmp_path))
+    append(store, [Event(f"k{i}", HIT, i) for i in range(6)])
+    before = {s.name: s.read_bytes() for s in segments(tmp_path)}
+    compact(store)
+    after = segments(tmp_path)
+    assert len(after) > 1 and not {s.name for s in after} & before.keys()
+    after[-1].unlink()  # as if interrupted before its last part, and before any deletion
+    for name, data in before.items():
+        (tmp_path / LEDGER_DIR / name).write_bytes(data)
+    ledger = load(tmp_path)
+    assert {k: r.hits for k in ledger if (r := ledger.record(k))} == {f"k{i}": 1 for i in range(6)}
+
+
+events = st.builds(
+    Event,
+    st.sampled_from(["a", "b", "c\udc80"]),
+    st.sampled_from([PAYLOAD, COMPILE, HIT, SEALED, PIN, UNPIN, "later-invention"]),
+    st.integers(0, 50),
+    st.dictionaries(
+        st.sampled_from(["compile_seconds", "payload_sha256", "count", "note"]),
+        st.one_of(st.integers(0, 9), st.text(max_size=3)),
+        max_size=2,
+    ),
+)
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.lists(st.lists(events, max_size=4), max_size=5))
+def test_compacting_changes_no_record(tmp_path_factory: pytest.TempPathFactory, runs) -> None:
+    cache = tmp_path_factory.mktemp("ledger")
+    store = open_store(str(cache))
+    seen = set()
+    for run in runs:  # one event per key, kind and instant: equal times have no order to keep
+        fresh = [e for e in run if (e.key, e.at_ns) not in seen]
+        seen |= {(e.key, e.at_ns) for e in fresh}
+        append(store, {(e.key, e.at_ns): e for e in fresh}.values())
+    before = load(cache)
+    compact(store)
+    after = load(cache)
+    assert {k: before.record(k) for k in before} == {k: after.record(k) for k in after}
+    assert len(segments(cache)) <= 1
