@@ -2,24 +2,24 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from jaxcache.entry.names import AUTOTUNE_DIR, OWN_DIR, FileKind, Key, parse_name, printable
 from jaxcache.model import FileInfo, Problem
 from jaxcache.store.base import Store
 
 
-@dataclass(frozen=True, slots=True)
-class EntryFile:
+class EntryFile(NamedTuple):
     """A file whose name says that it is an entry."""
 
     info: FileInfo
     key: Key
+    key_text: str
     kind: FileKind
     """:attr:`FileKind.ENTRY` or :attr:`FileKind.LEGACY_ENTRY`."""
 
 
-@dataclass(frozen=True, slots=True)
-class OtherFile:
+class OtherFile(NamedTuple):
     """Any other file: locks, temporary files, side caches, our own, strays."""
 
     info: FileInfo
@@ -37,7 +37,7 @@ class Inventory:
 
     def orphan_atimes(self) -> Iterator[tuple[str, FileInfo]]:
         """Yield the ``-atime`` files (key, file) whose entry is gone."""
-        present = {str(entry.key) for entry in self.entries if entry.kind is FileKind.ENTRY}
+        present = {entry.key_text for entry in self.entries if entry.kind is FileKind.ENTRY}
         return ((key, info) for key, info in self.atimes.items() if key not in present)
 
     def problems(self) -> Iterator[Problem]:
@@ -69,7 +69,7 @@ def take_inventory(store: Store, *, deep: bool = False) -> Inventory:
             if kind is FileKind.ATIME:
                 found.atimes[str(key)] = info
             else:
-                found.entries.append(EntryFile(info, key, kind))
+                found.entries.append(EntryFile(info, key, str(key), kind))
         elif info.type == "dir" and kind in (FileKind.AUTOTUNE, FileKind.OWN):
             if deep:
                 folder = AUTOTUNE_DIR if kind is FileKind.AUTOTUNE else OWN_DIR

@@ -86,7 +86,7 @@ def _read_atimes(
     store: Store, files: Sequence[EntryFile], atimes: dict[str, FileInfo]
 ) -> Iterator[bytes | StoreError | None]:
     """The content of each entry's ``-atime`` file; None where it has none."""
-    keys = [str(f.key) if f.kind is FileKind.ENTRY else "" for f in files]
+    keys = [f.key_text if f.kind is FileKind.ENTRY else "" for f in files]
     found = store.read_many(
         [atimes[key].name for key in keys if key in atimes], limit=2 * _ATIME_BYTES
     )
@@ -101,7 +101,7 @@ def _entry(
     keeps_atime: bool,
     problems: list[Problem],
 ) -> Entry | None:
-    info, key = file.info, str(file.key)
+    info, key = file.info, file.key_text
     kinds: list[ProblemKind] = []
 
     def found(kind: ProblemKind, detail: str) -> None:

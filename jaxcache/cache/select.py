@@ -174,6 +174,38 @@ def sort_entries(entries: Iterable[Entry], by: str) -> list[Entry]:
     return sorted(by_key, key=read, reverse=order == "desc" if order else descending)
 
 
-def sort_needs_heads(by: str) -> bool:
-    """Whether the order depends on what is inside the entries."""
-    return by.partition(":")[0] in ("payload", "compile", "platform")
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Which entries are wanted and in which order, checked before any work is done."""
+
+    keys: tuple[str, ...]
+    filters: tuple[Filter, ...]
+    sort: str
+
+    @classmethod
+    def parse(
+        cls, keys: Sequence[str] = (), filters: Sequence[str] = (), sort: str = "key"
+    ) -> "Selection":
+        """Read what the user typed.
+
+        Raises:
+            UsageError: ``bad-filter`` or ``bad-sort``.
+        """
+        sort_entries((), sort)
+        return cls(tuple(keys), tuple(parse_filter(text) for text in filters), sort)
+
+    @property
+    def needs_heads(self) -> bool:
+        """Whether entries must be opened to select or sort them."""
+        by_content = self.sort.partition(":")[0] in ("payload", "compile", "platform")
+        return by_content or any(f.needs_heads for f in self.filters)
+
+    def apply(self, entries: Sequence[Entry], now_ns: int) -> list[Entry]:
+        """The entries that every KEY and filter allows, sorted.
+
+        Raises:
+            JaxcacheError: a KEY fits nothing, or more than it may.
+        """
+        chosen = select_by_keys(entries, self.keys)
+        fitting = (e for e in chosen if all(f.matches(e, now_ns) for f in self.filters))
+        return sort_entries(fitting, self.sort)

@@ -4,8 +4,9 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from jaxcache.cache.groups import Group, group_entries
 from jaxcache.cache.inventory import Inventory
-from jaxcache.cache.listing import Group, Summary, group_entries, summarize
+from jaxcache.cache.listing import Summary, summarize
 from jaxcache.cache.scan import Progress, scan
 from jaxcache.entry.names import FileKind
 from jaxcache.model import Entry

@@ -2,7 +2,6 @@
 
 import contextlib
 import gc
-import json
 import os
 import sys
 from typing import NoReturn
@@ -46,6 +45,8 @@ def run(argv: list[str]) -> int:
 
 def _fail(error: JaxcacheError, as_json: bool) -> int:
     if as_json:
+        import json
+
         document = {
             "code": error.code,
             "message": error.message,

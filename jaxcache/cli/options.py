@@ -2,7 +2,6 @@
 
 import os
 import sys
-import tomllib
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
@@ -89,7 +88,7 @@ def locate_cache(option: str | None) -> Location:
         return Location(_expand(option), "--cache-dir")
     if value := os.environ.get("JAX_COMPILATION_CACHE_DIR"):
         return Location(_expand(value), "JAX_COMPILATION_CACHE_DIR")
-    for path in _config_files():
+    for path in filter(os.path.isfile, _config_files()):
         table = _read_config(path)
         if value := table.get("cache-dir"):
             if not isinstance(value, str):
@@ -115,10 +114,10 @@ def _config_files() -> list[Path]:
 
 
 def _read_config(path: Path) -> dict[str, Any]:
+    import tomllib
+
     try:
         document = tomllib.loads(path.read_text("utf-8"))
-    except FileNotFoundError:
-        return {}
     except (OSError, ValueError) as error:
         raise UsageError(f"cannot read {path}: {error}", code="bad-config") from error
     if path.name == "pyproject.toml":

@@ -1,6 +1,5 @@
 """Put results on standard output in the format that was asked for."""
 
-import json
 import os
 import shutil
 import sys
@@ -8,14 +7,23 @@ import time
 from collections.abc import Iterable
 from typing import Any
 
-from jaxcache.cache.listing import Listing, group_entries
+from jaxcache.cache.listing import Listing
 from jaxcache.cli.options import Format
 from jaxcache.entry.names import printable
 
 
 def print_json(document: dict[str, Any]) -> None:
     """Print one document, indented on a terminal."""
+    import json
+
     print(json.dumps(document, indent=2 if sys.stdout.isatty() else None))
+
+
+def print_json_lines(documents: Iterable[dict[str, Any]]) -> None:
+    """Print one JSON object per line."""
+    import json
+
+    print_lines(json.dumps(document) for document in documents)
 
 
 def print_lines(lines: Iterable[str]) -> None:
@@ -49,7 +57,13 @@ def print_listing(listing: Listing, form: Format, *, group_by: str | None = None
     from jaxcache.render import document  # fmt: skip
     from jaxcache.render import listing as text
 
-    groups = group_entries(listing.entries, group_by) if group_by else None
+    groups = None
+    if group_by:
+        from jaxcache.cache.groups import group_entries
+
+        groups = group_entries(listing.entries, group_by)
+    if form in (Format.JSON, Format.JSONL):
+        from jaxcache.render import document
     if form is Format.JSON:
         result = document.listing_document(listing)
         if groups is not None:
@@ -61,7 +75,7 @@ def print_listing(listing: Listing, form: Format, *, group_by: str | None = None
             if groups is None
             else map(document.group_document, groups)
         )
-        print_lines(json.dumps(row) for row in rows)
+        print_json_lines(rows)
     elif form is Format.KEYS:
         print_lines(
             (printable(e.key) for e in listing.entries)

@@ -1,6 +1,5 @@
 """``jaxcache stats``."""
 
-import json as json_module
 import time
 from typing import Annotated
 
@@ -23,7 +22,13 @@ def command(
 ) -> None:
     """Count everything in a cache directory, by kind, platform, module and age."""
     from jaxcache.cache.stats import count_cache
-    from jaxcache.cli.output import print_json, print_lines, terminal_width, wants_color
+    from jaxcache.cli.output import (
+        print_json,
+        print_json_lines,
+        print_lines,
+        terminal_width,
+        wants_color,
+    )
     from jaxcache.cli.progress import progress_bar
     from jaxcache.render import stats as render
     from jaxcache.store import open_store
@@ -39,7 +44,7 @@ def command(
     elif form is Format.JSON:
         print_json(render.stats_document(stats))
     elif form is Format.JSONL:
-        print_lines(json_module.dumps(row) for row in render.stats_records(stats))
+        print_json_lines(render.stats_records(stats))
     elif form is Format.TSV:
         print_lines(render.stats_tsv(stats))
     else:

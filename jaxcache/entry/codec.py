@@ -8,8 +8,7 @@ the content size and carry no checksum.
 
 import zlib
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import BinaryIO
+from typing import BinaryIO, NamedTuple
 
 import zstandard
 
@@ -47,8 +46,7 @@ class CodecError(Exception):
         self.detail = detail
 
 
-@dataclass(frozen=True, slots=True)
-class Head:
+class Head(NamedTuple):
     """What the first bytes of an entry tell."""
 
     codec: Codec
@@ -105,15 +103,13 @@ def _zstd_frame(start: bytes, size_bytes: int) -> tuple[int | None, bool]:
         raise CodecError(kind, f"zstd frame header: {_reason(error)}") from error
     announced: int = frame.content_size
     content = None if announced == zstandard.CONTENTSIZE_UNKNOWN else announced
-    if content is None:
-        pass
-    elif content > size_bytes * _MAX_ZSTD_RATIO:
+    if content is not None and content > size_bytes * _MAX_ZSTD_RATIO:
         raise CodecError(
             "bad-codec", f"announces {content} bytes, which {size_bytes} compressed cannot hold"
         )
-    elif content < HEADER_BYTES:
+    if content is not None and content < HEADER_BYTES:
         raise CodecError("bad-header", f"holds {content} bytes, less than the 4-byte header")
-    if frame.window_size > MAX_WINDOW_BYTES and (content is None or content > MAX_WINDOW_BYTES):
+    if frame.window_size > MAX_WINDOW_BYTES:
         raise CodecError("bad-codec", f"wants a window of {frame.window_size} bytes")
     return content, frame.has_checksum
 

@@ -20,7 +20,8 @@ AUTOTUNE_DIR = "xla_gpu_per_fusion_autotune_cache_dir"
 #: Our own folder inside a cache: ledger, quarantine, signatures. JAX never looks into it.
 OWN_DIR = ".jaxcache"
 
-_KEY = re.compile(r"(?:(?P<module>.+)-)?(?P<hash>[0-9a-f]{64})", re.DOTALL)
+_HASH_DIGITS = 64
+_HASH = re.compile(f"[0-9a-f]{{{_HASH_DIGITS}}}")
 
 
 class FileKind(StrEnum):
@@ -57,8 +58,13 @@ class FileName(NamedTuple):
 
 def parse_key(text: str) -> Key | None:
     """Read ``<module>-<64 hex>`` or a bare hash; None if it is neither."""
-    match = _KEY.fullmatch(text)
-    return Key(match["module"] or "", match["hash"]) if match else None
+    digest = text[-_HASH_DIGITS:]
+    if not _HASH.fullmatch(digest):
+        return None
+    lead = text[:-_HASH_DIGITS]
+    if not lead:
+        return Key("", digest)
+    return Key(lead[:-1], digest) if lead[-1] == "-" and len(lead) > 1 else None
 
 
 def parse_name(name: str) -> FileName:

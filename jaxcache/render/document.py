@@ -5,12 +5,15 @@ float seconds, times RFC 3339 in UTC, missing values null. Text that is no valid
 act on a terminal, is escaped as ``\\xNN``.
 """
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from jaxcache.cache.listing import Group, Listing, Summary
+from jaxcache.cache.listing import Listing, Summary
 from jaxcache.entry.names import printable
 from jaxcache.model import Entry, Problem
 from jaxcache.units import rfc3339
+
+if TYPE_CHECKING:
+    from jaxcache.cache.groups import Group
 
 SCHEMA_VERSION = 1
 
@@ -63,7 +66,7 @@ def summary_document(summary: Summary) -> Document:
     }
 
 
-def group_document(group: Group) -> Document:
+def group_document(group: "Group") -> Document:
     """One group of entries."""
     return {
         "name": printable(group.name),

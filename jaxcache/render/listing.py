@@ -1,12 +1,16 @@
 """``ls`` as text: TSV for pipes, a table for people."""
 
 from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
 
-from jaxcache.cache.listing import Group, Listing, Summary
+from jaxcache.cache.listing import Listing, Summary
 from jaxcache.entry.names import printable
 from jaxcache.model import Entry
 from jaxcache.render.table import Column, render_table
 from jaxcache.units import format_ago, format_duration, format_size, rfc3339
+
+if TYPE_CHECKING:
+    from jaxcache.cache.groups import Group
 
 #: Hash digits that a table shows: a prefix that is unique in any cache of sane size.
 SHOWN_HASH_DIGITS = 12
@@ -32,7 +36,7 @@ def entries_tsv(entries: Iterable[Entry]) -> Iterator[str]:
         )
 
 
-def groups_tsv(groups: Iterable[Group]) -> Iterator[str]:
+def groups_tsv(groups: "Iterable[Group]") -> Iterator[str]:
     """One line per group: name, entries, size in bytes, compile seconds, last use."""
     for g in groups:
         s = g.summary
@@ -68,7 +72,9 @@ def entries_table(entries: Iterable[Entry], *, now_ns: int, width: int, color: b
     return render_table(columns, rows, width=width, color=color)
 
 
-def groups_table(groups: Iterable[Group], by: str, *, now_ns: int, width: int, color: bool) -> str:
+def groups_table(
+    groups: "Iterable[Group]", by: str, *, now_ns: int, width: int, color: bool
+) -> str:
     """A table of groups, ``width`` columns wide at the most."""
     columns = [
         Column(by.upper(), elastic=True),

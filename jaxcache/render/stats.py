@@ -2,7 +2,8 @@
 
 from collections.abc import Iterator
 
-from jaxcache.cache.listing import Group, Summary
+from jaxcache.cache.groups import Group
+from jaxcache.cache.listing import Summary
 from jaxcache.cache.stats import Stats
 from jaxcache.entry.names import printable
 from jaxcache.render.document import Document, envelope, group_document, summary_document

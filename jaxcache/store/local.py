@@ -3,7 +3,6 @@
 import contextlib
 import errno
 import os
-import secrets
 import stat
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -13,6 +12,7 @@ from jaxcache.errors import LockedError, NoCacheError
 from jaxcache.model import FileInfo, FileType
 from jaxcache.store.base import (
     TEMP_PREFIX,
+    BadNameError,
     ExistsError,
     MissingError,
     StoreError,
@@ -26,6 +26,8 @@ _READ_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 #: Linux: reading must not count as use. Only a file's owner may ask for it.
 _NOATIME = getattr(os, "O_NOATIME", 0)
 _LOCKFILE = ".lockfile"
+#: Names without a slash that are none; :func:`check_name` says why.
+_NO_NAMES = frozenset({"", ".", ".."})
 
 
 class LocalStore:
@@ -111,11 +113,11 @@ class LocalStore:
         flags = _READ_FLAGS | _NOATIME
         for name in names:
             try:
-                if "/" in name:
+                if "/" in name or name in _NO_NAMES:
                     yield self.read(name, limit=limit)
                     continue
                 try:
-                    file = open_(check_name(name), flags, dir_fd=fd)
+                    file = open_(name, flags, dir_fd=fd)
                 except PermissionError:  # not ours: O_NOATIME is refused
                     file = open_(name, _READ_FLAGS, dir_fd=fd)
                 try:
@@ -124,6 +126,8 @@ class LocalStore:
                     close(file)
             except OSError as error:
                 yield _file_error(name, error)
+            except ValueError:  # a NUL inside
+                yield BadNameError(name)
             except StoreError as error:
                 yield error
             else:
@@ -150,7 +154,7 @@ class LocalStore:
         replace: bool = True,
     ) -> FileInfo:
         """See :meth:`jaxcache.store.base.Store.write`."""
-        temp = f"{TEMP_PREFIX}{os.getpid()}-{secrets.token_hex(6)}"
+        temp = f"{TEMP_PREFIX}{os.getpid()}-{os.urandom(6).hex()}"
         with _naming(name), self._parent(name, make=True) as (folder, base):
             try:
                 status = _write_new(temp, folder, chunks, mtime_ns)
