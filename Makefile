@@ -35,7 +35,7 @@ test-slow: $(STAMP)
 	$(BIN)/python -m pytest -q -n 2
 
 test-matrix: $(STAMP)
-	PYTHON_FOR_VENV='$(MATRIX)' tools/test_matrix.sh $(BIN)/python
+	tools/test_matrix.sh $(BIN)/python $(MATRIX)
 
 $(STAMP): pyproject.toml
 	$(PYTHON) -m venv $(VENV)

@@ -50,6 +50,7 @@ def list_cache(
     limit: int | None,
     heads: bool,
     now_ns: int,
+    workers: int = 1,
     progress: Progress | None = None,
 ) -> Listing:
     """List a cache: the entries that fit every KEY and filter, sorted, at most ``limit``.
@@ -67,10 +68,10 @@ def list_cache(
         from jaxcache.cache.select import Selection
 
         selection = Selection.parse(keys, filters, sort)
-        seen = scan(store, heads=heads or selection.needs_heads, progress=progress)
+        seen = scan(store, heads=heads or selection.needs_heads, workers=workers, progress=progress)
         chosen = selection.apply(seen.entries, now_ns)
     else:
-        seen = scan(store, heads=heads, progress=progress)
+        seen = scan(store, heads=heads, workers=workers, progress=progress)
         chosen = sorted(seen.entries, key=lambda e: e.key)
     return Listing(
         cache_dir=store.url,

@@ -1,20 +1,19 @@
 """Read the cheap facts of every entry: sizes, codec, compile seconds, last use."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
+from jaxcache.cache.heads import Facts, Request, read_facts
 from jaxcache.cache.inventory import EntryFile, Inventory, take_inventory
-from jaxcache.entry.codec import HEAD_BYTES, HEADER_BYTES, CodecError, Head, read_head
+from jaxcache.entry.codec import HEADER_BYTES
 from jaxcache.entry.names import FileKind
-from jaxcache.model import Entry, FileInfo, LastUsedFrom, Problem, ProblemKind
-from jaxcache.store.base import Store, StoreError
+from jaxcache.model import Entry, FileInfo, LastUsedFrom, Problem
+from jaxcache.store.base import Store
 
 #: Called with (done, total) now and then.
 Progress = Callable[[int, int], None]
 
 _ATIME_BYTES = 8
-#: The largest first block a zstd frame can have, with room for its headers.
-_FIRST_BLOCK_BYTES = 128 * 1024 + 64
 _PROGRESS_EVERY = 512
 
 
@@ -33,6 +32,7 @@ def scan(
     heads: bool = True,
     deep: bool = False,
     only: Callable[[EntryFile], bool] | None = None,
+    workers: int = 1,
     progress: Progress | None = None,
 ) -> Scan:
     """Scan a cache directory.
@@ -44,118 +44,86 @@ def scan(
             it those are unknown, and the scan opens no entry.
         deep: also take inventory of side caches (see :func:`take_inventory`).
         only: read only the entries for which this is true; the inventory stays whole.
+        workers: processes to read with in a large directory (see :func:`read_facts`).
 
     Raises:
         NoCacheError: the directory cannot be listed.
     """
     inventory = take_inventory(store, deep=deep)
     wanted = [e for e in inventory.entries if only is None or only(e)]
-    problems: list[Problem] = []
-    entries = tuple(read_entries(store, wanted, inventory.atimes, problems, heads, progress))
-    problems.extend(inventory.problems())
-    return Scan(entries, inventory, tuple(problems))
-
-
-def read_entries(
-    store: Store,
-    files: Sequence[EntryFile],
-    atimes: dict[str, FileInfo],
-    problems: list[Problem],
-    heads: bool,
-    progress: Progress | None,
-) -> Iterator[Entry]:
-    """Yield an :class:`Entry` per file, in order, adding what is wrong to ``problems``."""
-    starts: Iterable[bytes | StoreError | None]
-    if heads:
-        starts = store.read_many([f.info.name for f in files], limit=HEAD_BYTES)
-    else:
-        starts = (None for _ in files)
-    stamps = _read_atimes(store, files, atimes)
+    requests = _requests(wanted, inventory.atimes, heads)
     keeps_atime = store.keeps_atime
-    for done, (file, start, stamp) in enumerate(zip(files, starts, stamps, strict=True)):
-        if progress and done % _PROGRESS_EVERY == 0:
-            progress(done, len(files))
-        entry = _entry(store, file, start, stamp, keeps_atime, problems)
-        if entry:
-            yield entry
-    if progress:
-        progress(len(files), len(files))
+    entries: list[Entry] = []
+    problems: list[Problem] = []
+    facts_of = read_facts(store, requests, workers=workers)
+    for file, facts in zip(wanted, _counting(facts_of, len(wanted), progress), strict=True):
+        if not facts.gone:
+            found = tuple(_problems(file, facts))
+            problems.extend(found)
+            entries.append(_entry(file, facts, keeps_atime, found))
+    problems.extend(inventory.problems())
+    return Scan(tuple(entries), inventory, tuple(problems))
 
 
-def _read_atimes(
-    store: Store, files: Sequence[EntryFile], atimes: dict[str, FileInfo]
-) -> Iterator[bytes | StoreError | None]:
-    """The content of each entry's ``-atime`` file; None where it has none."""
-    keys = [f.key_text if f.kind is FileKind.ENTRY else "" for f in files]
-    found = store.read_many(
-        [atimes[key].name for key in keys if key in atimes], limit=2 * _ATIME_BYTES
-    )
-    return (next(found) if key in atimes else None for key in keys)
+def _requests(
+    files: Sequence[EntryFile], atimes: dict[str, FileInfo], heads: bool
+) -> list[Request]:
+    requests = []
+    for file in files:
+        atime = atimes.get(file.key_text) if file.kind is FileKind.ENTRY else None
+        requests.append(Request(file.info.name, file.info.size_bytes, atime and atime.name, heads))
+    return requests
+
+
+def _counting(facts: Iterator[Facts], total: int, progress: Progress | None) -> Iterator[Facts]:
+    if progress is None:
+        yield from facts
+        return
+    for done, one in enumerate(facts):
+        if done % _PROGRESS_EVERY == 0:
+            progress(done, total)
+        yield one
+    progress(total, total)
+
+
+def _problems(file: EntryFile, facts: Facts) -> Iterator[Problem]:
+    if facts.problem:
+        yield Problem(file.info.name, *facts.problem, file.key_text)
+    if file.kind is FileKind.LEGACY_ENTRY:
+        detail = "no -cache suffix: only JAX up to 0.4.30 reads it"
+        yield Problem(file.info.name, "legacy-name", detail, file.key_text)
+    if facts.stamp is not None and len(facts.stamp) != _ATIME_BYTES:
+        detail = "its -atime file does not hold 8 bytes"
+        yield Problem(file.info.name, "bad-atime", detail, file.key_text)
 
 
 def _entry(
-    store: Store,
-    file: EntryFile,
-    start: bytes | StoreError | None,
-    stamp: bytes | StoreError | None,
-    keeps_atime: bool,
-    problems: list[Problem],
-) -> Entry | None:
-    info, key = file.info, file.key_text
-    kinds: list[ProblemKind] = []
-
-    def found(kind: ProblemKind, detail: str) -> None:
-        kinds.append(kind)
-        problems.append(Problem(info.name, kind, detail, key))
-
-    head: Head | None = None
-    if isinstance(start, bytes):
-        try:
-            head = _read_whole_head(store, info, start)
-        except CodecError as error:
-            found(error.kind, error.detail)
-        except StoreError as error:
-            found("unreadable", error.reason)
-    elif start is not None:
-        if start.code == "missing":
-            return None  # deleted since the listing
-        found("unreadable", start.reason)
-    if file.kind is FileKind.LEGACY_ENTRY:
-        found("legacy-name", "no -cache suffix: only JAX up to 0.4.30 reads it")
-    used_ns, used_from = _last_used(info, stamp, keeps_atime)
-    if stamp is not None and used_from != "atime-file":
-        found("bad-atime", "its -atime file does not hold 8 bytes")
+    file: EntryFile, facts: Facts, keeps_atime: bool, problems: tuple[Problem, ...]
+) -> Entry:
+    info, key, head = file.info, file.key, facts.head
+    used_ns, used_from = _last_used(info, facts.stamp, keeps_atime)
     content = head.content_bytes if head else None
+    seconds = head.compile_seconds if head else None
     return Entry(
-        key=key,
-        module=file.key.module,
-        hash=file.key.hash,
+        key=file.key_text,
+        module=key.module,
+        hash=key.hash,
         file=info.name,
         size_bytes=info.size_bytes,
         payload_bytes=None if content is None else content - HEADER_BYTES,
         codec=head.codec if head else "unknown",
         sealed=head.checksum if head else False,
-        compile_seconds=None if head is None or head.compile_seconds is None
-        else float(head.compile_seconds),
+        compile_seconds=None if seconds is None else float(seconds),
         created_ns=info.mtime_ns,
         last_used_ns=used_ns,
         last_used_from=used_from,
-        problems=tuple(kinds),
-    )  # fmt: skip
+        problems=tuple(p.kind for p in problems) if problems else (),
+    )
 
 
-def _read_whole_head(store: Store, info: FileInfo, start: bytes) -> Head:
-    head = read_head(start, info.size_bytes)
-    if head.compile_seconds is None:
-        head = read_head(store.read(info.name, limit=_FIRST_BLOCK_BYTES), info.size_bytes)
-    return head
-
-
-def _last_used(
-    info: FileInfo, stamp: bytes | StoreError | None, keeps_atime: bool
-) -> tuple[int, LastUsedFrom]:
+def _last_used(info: FileInfo, stamp: bytes | None, keeps_atime: bool) -> tuple[int, LastUsedFrom]:
     """When an entry was last read: JAX's own record, else the file system's, else its birth."""
-    if isinstance(stamp, bytes) and len(stamp) == _ATIME_BYTES:
+    if stamp is not None and len(stamp) == _ATIME_BYTES:
         return int.from_bytes(stamp, "little"), "atime-file"
     if keeps_atime and info.atime_ns > info.mtime_ns:
         return info.atime_ns, "fs-atime"

@@ -59,13 +59,15 @@ class Stats:
         return sum(f.size_bytes for f in self.files)
 
 
-def count_cache(store: Store, *, now_ns: int, progress: Progress | None = None) -> Stats:
+def count_cache(
+    store: Store, *, now_ns: int, workers: int = 1, progress: Progress | None = None
+) -> Stats:
     """Count everything in a cache directory.
 
     Raises:
         NoCacheError: the directory cannot be listed.
     """
-    seen = scan(store, deep=True, progress=progress)
+    seen = scan(store, deep=True, workers=workers, progress=progress)
     kinds = Counter(problem.kind for problem in seen.problems)
     return Stats(
         cache_dir=store.url,

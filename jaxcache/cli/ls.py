@@ -13,6 +13,7 @@ from jaxcache.cli.options import (
     Jsonl,
     Keys,
     Quiet,
+    available_cores,
     choose_format,
     locate_cache,
 )  # fmt: skip
@@ -51,6 +52,7 @@ def command(
     with progress_bar("reading entries") as progress:
         listing = list_cache(
             store, keys=keys or [], filters=filters or [], sort=sort, limit=limit,
-            heads=form is not Format.KEYS, now_ns=time.time_ns(), progress=progress,
+            heads=form is not Format.KEYS, now_ns=time.time_ns(), workers=available_cores(),
+            progress=progress,
         )  # fmt: skip
     print_listing(listing, form, group_by=group_by)

@@ -67,6 +67,11 @@ def choose_format(*, json: bool = False, jsonl: bool = False, quiet: bool = Fals
     return asked[0] if asked else Format.TABLE if sys.stdout.isatty() else Format.TSV
 
 
+def available_cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 class Location(NamedTuple):
     """Where the cache is, and who said so."""
 

@@ -5,7 +5,15 @@ from typing import Annotated
 
 import typer
 
-from jaxcache.cli.options import CacheDir, Format, Json, Jsonl, choose_format, locate_cache
+from jaxcache.cli.options import (
+    CacheDir,
+    Format,
+    Json,
+    Jsonl,
+    available_cores,
+    choose_format,
+    locate_cache,
+)
 from jaxcache.errors import UsageError
 
 EXAMPLE = "jaxcache stats --prometheus > /var/lib/node_exporter/jaxcache.prom"
@@ -38,7 +46,9 @@ def command(
     form = choose_format(json=json, jsonl=jsonl)
     store = open_store(locate_cache(cache_dir).path)
     with progress_bar("reading entries") as progress:
-        stats = count_cache(store, now_ns=time.time_ns(), progress=progress)
+        stats = count_cache(
+            store, now_ns=time.time_ns(), workers=available_cores(), progress=progress
+        )
     if prometheus:
         print_lines(render.stats_prometheus(stats))
     elif form is Format.JSON:

@@ -6,6 +6,7 @@ package (or Python 3.14's ``compression.zstd``) imports, else with zlib. Its zst
 the content size and carry no checksum.
 """
 
+import threading
 import zlib
 from collections.abc import Iterator
 from typing import BinaryIO, NamedTuple
@@ -114,13 +115,23 @@ def _zstd_frame(start: bytes, size_bytes: int) -> tuple[int | None, bool]:
     return content, frame.has_checksum
 
 
-_DECOMPRESSOR = zstandard.ZstdDecompressor(max_window_size=MAX_WINDOW_BYTES)
+_OF_THREAD = threading.local()
+
+
+def _decompressor() -> zstandard.ZstdDecompressor:
+    """This thread's decompressor: two threads in one crash the process."""
+    try:
+        return _OF_THREAD.decompressor  # type: ignore[no-any-return]
+    except AttributeError:
+        made = zstandard.ZstdDecompressor(max_window_size=MAX_WINDOW_BYTES)
+        _OF_THREAD.decompressor = made
+        return made
 
 
 def _first_of_zstd(start: bytes, *, truncated: bool) -> bytes | None:
     """The first four decompressed bytes; None where the first block reaches past ``start``."""
     try:
-        first = _DECOMPRESSOR.stream_reader(start, read_size=_BLOCK_BYTES).read(HEADER_BYTES)
+        first = _decompressor().stream_reader(start, read_size=_BLOCK_BYTES).read(HEADER_BYTES)
     except zstandard.ZstdError as error:
         raise CodecError("bad-codec", f"zstd: {_reason(error)}") from error
     if len(first) == HEADER_BYTES:
@@ -204,7 +215,7 @@ def decompress_chunks(file: BinaryIO, size_bytes: int) -> Iterator[bytes]:
 
 
 def _unzstd(file: BinaryIO, content_bytes: int | None) -> Iterator[bytes]:
-    reader = _DECOMPRESSOR.stream_reader(file, read_size=_BLOCK_BYTES, closefd=False)
+    reader = _decompressor().stream_reader(file, read_size=_BLOCK_BYTES, closefd=False)
     seen = 0
     try:
         while chunk := reader.read(_CHUNK_BYTES):
