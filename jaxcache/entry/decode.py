@@ -49,6 +49,21 @@ def decode_payload(
     return _Decoder(envelope, budget, found).contents(module)
 
 
+def find_hlo_module(payload: bytes | bytearray | memoryview) -> memoryview:
+    """The ``HloModuleProto`` of a payload, not copied.
+
+    Raises:
+        WireError: it has none.
+    """
+    budget = Budget()
+    envelope = open_envelope(memoryview(payload), budget)
+    found: _Findings = []
+    module, _ = _Decoder(envelope, budget, found).hlo()
+    if module is None:
+        raise WireError(found[0][1] if found else "no HLO module in it")
+    return module
+
+
 class _Decoder:
     def __init__(self, envelope: Envelope, budget: Budget, found: _Findings) -> None:
         self._envelope = envelope
@@ -57,7 +72,7 @@ class _Decoder:
 
     def contents(self, module: str | None) -> Contents:
         envelope = self._envelope
-        hlo, config = self._hlo()
+        hlo, config = self.hlo()
         program: Program | None = None
         source: tuple[SourceLine, ...] = ()
         with self._finding("the HLO module"):
@@ -92,7 +107,7 @@ class _Decoder:
     def _finding(self, part: str) -> "_Finding":
         return _Finding(part, self._found)
 
-    def _hlo(self) -> tuple[memoryview | None, memoryview | None]:
+    def hlo(self) -> tuple[memoryview | None, memoryview | None]:
         """HloModuleProto and HloModuleConfigProto."""
         module = config = None
         with self._finding("the HLO module"):

@@ -122,16 +122,11 @@ def _at(items: Any, one_based: int) -> Any:
 
 
 def _without_large_fields(data: memoryview, budget: Budget) -> bytes:
-    out = bytearray()
-    for number, wire_type, value in wire.walk(data, budget):
-        tag = wire.write_varint(number << 3 | wire_type)
-        if isinstance(value, int):
-            out += tag + wire.write_varint(value)
-        elif wire_type != wire.BYTES:
-            out += tag + value
-        elif len(value) <= _MAX_NAME_BYTES:
-            out += tag + wire.write_varint(len(value)) + value
-    return bytes(out)
+    return b"".join(
+        wire.write_field(field)
+        for field in wire.walk(data, budget)
+        if isinstance(field.value, int) or len(field.value) <= _MAX_NAME_BYTES
+    )
 
 
 def _ranked(counter: Counter[bytes]) -> dict[str, int]:

@@ -15,7 +15,11 @@ from jaxcache.entry.wire import Budget, WireError
 #: ``xla_gpu_kernel_cache_file`` and ``xla_gpu_per_fusion_autotune_cache_dir``: JAX 0.4.36 and
 #: later sets them to paths inside the cache directory.
 _PATHS_IN_CACHE = (306, 310)
-#: Fields of HloModuleConfig that stand in where a TPU entry has no options.
+#: Options that JAX or PJRT set by themselves, whatever the user asked for (jax/_src/compiler.py
+#: of 0.10.2): xla_gpu_cuda_data_dir, xla_detailed_logging, LLVM parallelism (with a kernel
+#: cache), xla_gpu_experimental_autotune_cache_mode, xla_pjrt_allow_auto_layout_in_hlo.
+_SET_BY_JAX = frozenset({61, 252, 268, 324, 344, *_PATHS_IN_CACHE})
+#: Larger assignments are damage.
 _MAX_REPLICAS = 1 << 16
 #: An entry with more unusual flags than this was made by a version whose defaults are not known.
 _MAX_CHANGES = 12
@@ -124,7 +128,7 @@ def _changed(
 
 def _differing(values: _Values, defaults: _Values) -> set[int]:
     numbers = {n for n in values.keys() | defaults.keys() if values.get(n) != defaults.get(n)}
-    return numbers - set(_PATHS_IN_CACHE)
+    return numbers - _SET_BY_JAX
 
 
 def _show(texts: tuple[str, ...] | None) -> FlagValue:

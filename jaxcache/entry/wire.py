@@ -107,3 +107,13 @@ def write_varint(value: int) -> bytes:
         value >>= 7
     out.append(value)
     return bytes(out)
+
+
+def write_field(field: Field) -> bytes:
+    """Write a field as it was read."""
+    tag = write_varint(field.number << 3 | field.wire_type)
+    if isinstance(field.value, int):
+        return tag + write_varint(field.value)
+    if field.wire_type == BYTES:
+        return tag + write_varint(len(field.value)) + field.value
+    return tag + field.value
