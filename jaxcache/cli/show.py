@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from jaxcache.cli.options import CacheDir, Format, Json, Jsonl, choose_format, locate_cache
+from jaxcache.cli.options import CacheDir, Json, Jsonl, choose_format, locate_cache
 from jaxcache.errors import ExitCode, UsageError
 
 EXAMPLE = "jaxcache show 'jit_train_step*'"
@@ -60,5 +60,5 @@ def command(
     else:
         found = [show.show_file(store, name)] if is_file else list(show.show_entries(store, key))
         output.print_shown(found, form, now_ns=time.time_ns())
-        if any(s.problems for s in found) and form is not Format.KEYS:
+        if any(s.contents.problems for s in found):
             raise typer.Exit(ExitCode.PROBLEMS)
