@@ -11,6 +11,7 @@ from jaxcache import __version__
 #: Command name to the module in this package that holds it, in the order of ``--help``.
 COMMANDS: dict[str, str] = {
     "ls": "ls",
+    "show": "show",
     "stats": "stats",
 }
 

@@ -1,0 +1,183 @@
+"""``show`` as data: everything inside one entry, or inside one of XLA's side caches."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from jaxcache.cache.inventory import EntryFile, take_inventory
+from jaxcache.cache.ledger import Ledger
+from jaxcache.cache.ledger_record import Record
+from jaxcache.cache.scan import read_entries
+from jaxcache.cache.select import select_by_keys
+from jaxcache.entry.codec import HEADER_BYTES, CodecError, decompress_chunks
+from jaxcache.entry.contents import Contents
+from jaxcache.entry.decode import find_hlo_module
+from jaxcache.entry.kernels import KernelCache, read_kernel_cache
+from jaxcache.entry.names import KERNEL_CACHE, FileKind, Key, parse_name
+from jaxcache.entry.read import read_contents, read_payload
+from jaxcache.entry.wire import WireError
+from jaxcache.errors import JaxcacheError
+from jaxcache.model import Entry, FileInfo, Problem
+from jaxcache.store.base import Store, StoreError
+
+#: Larger kernel caches are not read: the file has no bound of its own.
+MAX_KERNEL_CACHE_BYTES = 1 << 30
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """One entry with its contents."""
+
+    cache_dir: str
+    entry: Entry
+    """With platform and target."""
+    contents: Contents
+    problems: tuple[Problem, ...]
+    """Of the file and of what is in it."""
+    provenance: Record | None
+
+
+@dataclass(frozen=True, slots=True)
+class ShownKernels:
+    """XLA's kernel cache."""
+
+    cache_dir: str
+    file: str
+    size_bytes: int
+    cache: KernelCache
+
+
+def show_entries(store: Store, wanted: str) -> Iterator[Shown]:
+    """Decode the entries that a KEY means: one, or several where it is a glob.
+
+    Raises:
+        NoCacheError
+        JaxcacheError: it fits nothing, or is ambiguous.
+    """
+    files, atimes = _select(store, wanted)
+    ledger = Ledger.load(store)
+    for file in files:
+        if shown := _show(store, file, atimes, ledger):
+            yield shown
+
+
+def show_file(store: Store, name: str) -> Shown:
+    """Decode one file, whatever its name.
+
+    Raises:
+        MissingError, StoreError
+    """
+    info = store.info(name)
+    shown = _show(store, _as_entry(info), {}, Ledger())
+    if shown is None:
+        raise JaxcacheError(f"{name} is gone", code="missing")
+    return shown
+
+
+def show_kernels(store: Store, name: str = KERNEL_CACHE) -> ShownKernels:
+    """List the kernels of ``xla_gpu_kernel_cache_file``.
+
+    Raises:
+        MissingError, StoreError
+    """
+    info = store.info(name)
+    if info.size_bytes > MAX_KERNEL_CACHE_BYTES:
+        raise StoreError(name, f"{info.size_bytes} bytes are too many for a kernel cache")
+    data = store.read(name, limit=info.size_bytes)
+    return ShownKernels(store.url, name, info.size_bytes, read_kernel_cache(data))
+
+
+def choose_file(store: Store, wanted: str) -> str:
+    """The name of the one entry that a KEY means, for :func:`read_hlo` and :func:`payload_chunks`.
+
+    Raises:
+        JaxcacheError: it fits none, or more than one.
+    """
+    files, _ = _select(store, wanted)
+    if len(files) > 1:
+        raise JaxcacheError(
+            f"{wanted!r} fits {len(files)} entries, and one is needed",
+            code="ambiguous-key",
+            hint=f"jaxcache ls -q {wanted!r} prints them",
+        )
+    return files[0].info.name
+
+
+def read_hlo(store: Store, name: str) -> bytes:
+    """The ``HloModuleProto`` of an entry.
+
+    Raises:
+        JaxcacheError: ``bad-entry`` where none can be read.
+    """
+    with store.open(name) as file:
+        try:
+            return bytes(find_hlo_module(read_payload(file, store.info(name).size_bytes)))
+        except (CodecError, WireError) as error:
+            raise _bad_entry(name, error) from error
+
+
+def payload_chunks(store: Store, name: str) -> Iterator[bytes]:
+    """Yield the decompressed executable of an entry in chunks.
+
+    Raises:
+        JaxcacheError: ``bad-entry`` where it is damaged.
+    """
+    skip = HEADER_BYTES
+    with store.open(name) as file:
+        try:
+            for chunk in decompress_chunks(file, store.info(name).size_bytes):
+                yield chunk[skip:]
+                skip -= min(skip, len(chunk))
+        except CodecError as error:
+            raise _bad_entry(name, error) from error
+
+
+def _bad_entry(name: str, error: Exception) -> JaxcacheError:
+    return JaxcacheError(
+        f"{name}: {error}", code="bad-entry", hint="jaxcache verify tells more about it"
+    )
+
+
+def _select(store: Store, wanted: str) -> tuple[list[EntryFile], dict[str, FileInfo]]:
+    inventory = take_inventory(store)
+    stubs = list(read_entries(store, inventory.entries, {}, [], False, None))
+    chosen = {entry.file for entry in select_by_keys(stubs, [wanted])}
+    return [f for f in inventory.entries if f.info.name in chosen], inventory.atimes
+
+
+def _show(
+    store: Store, file: EntryFile, atimes: dict[str, FileInfo], ledger: Ledger
+) -> Shown | None:
+    problems: list[Problem] = []
+    entries: Sequence[Entry] = list(read_entries(store, [file], atimes, problems, True, None))
+    if not entries:
+        return None
+    entry = entries[0]
+    contents = _read(store, file, entry.module or None)
+    problems += [
+        Problem(entry.file, kind, detail, entry.key)
+        for kind, detail in contents.problems
+        if kind not in entry.problems
+    ]
+    device = contents.device
+    entry = replace(
+        entry,
+        platform=device.platform,
+        target=device.target,
+        problems=tuple(dict.fromkeys(p.kind for p in problems)),
+    )
+    return Shown(store.url, entry, contents, tuple(problems), ledger.record(entry.key))
+
+
+def _read(store: Store, file: EntryFile, module: str | None) -> Contents:
+    try:
+        with store.open(file.info.name) as stream:
+            return read_contents(stream, file.info.size_bytes, module)
+    except StoreError as error:
+        return Contents(problems=(("unreadable", error.reason),))
+
+
+def _as_entry(info: FileInfo) -> EntryFile:
+    kind, key = parse_name(info.name)
+    if key is None or kind not in (FileKind.ENTRY, FileKind.LEGACY_ENTRY):
+        return EntryFile(info, Key("", info.name), FileKind.ENTRY)
+    return EntryFile(info, key, kind)

@@ -1,0 +1,75 @@
+"""Put what ``show`` found on standard output, or into a file."""
+
+import contextlib
+import json
+import os
+import secrets
+import sys
+from collections.abc import Iterable, Sequence
+
+from jaxcache.cache.show import Shown, ShownKernels
+from jaxcache.cli.options import Format
+from jaxcache.cli.output import print_json, print_lines, terminal_width, wants_color
+from jaxcache.errors import JaxcacheError
+from jaxcache.render import show as render
+
+
+def print_shown(found: Sequence[Shown], form: Format, *, now_ns: int) -> None:
+    """Print entries: one document each, one document of all, TSV, or pages."""
+    documents = map(render.show_document, found)
+    if form is Format.JSON and len(found) == 1:
+        print_json(next(documents))
+    elif form is Format.JSON:
+        first = next(documents)
+        shared = {name: first[name] for name in ("schema_version", "cache_dir")}
+        print_json({**shared, "entries": [render.entry_contents(s) for s in found]})
+    elif form is Format.JSONL:
+        print_lines(json.dumps(d) for d in documents)
+    elif form is Format.TSV:
+        for document in documents:
+            print_lines(render.show_tsv(document))
+    else:
+        width, color = terminal_width(), wants_color()
+        pages = (render.show_page(s, now_ns=now_ns, width=width, color=color) for s in found)
+        print("\n\n".join(pages))
+
+
+def print_kernels(shown: ShownKernels, form: Format) -> None:
+    """Print XLA's kernel cache."""
+    document = render.kernels_document(shown)
+    if form is Format.JSON:
+        print_json(document)
+    elif form is Format.JSONL:
+        print_lines(json.dumps(k) for k in document["side_cache"]["kernels"])
+    elif form is Format.TSV:
+        print_lines(
+            "\t".join("" if k[n] is None else str(k[n]) for n in k)
+            for k in document["side_cache"]["kernels"]
+        )
+    else:
+        print(render.kernels_page(shown, width=terminal_width(), color=wants_color()))
+
+
+def write_payload(chunks: Iterable[bytes], target: str) -> None:
+    """Write a payload to a file, whole or not at all; ``-`` is standard output.
+
+    Raises:
+        JaxcacheError: ``cannot-write``; or what reading the chunks raises.
+    """
+    if target == "-":
+        for chunk in chunks:
+            sys.stdout.buffer.write(chunk)
+        sys.stdout.buffer.flush()
+        return
+    temp = f"{target}.{secrets.token_hex(4)}.tmp"
+    try:
+        with open(temp, "xb") as file:
+            file.writelines(chunks)
+        os.replace(temp, target)
+    except OSError as error:
+        raise JaxcacheError(
+            f"cannot write {target}: {error.strerror}", code="cannot-write"
+        ) from error
+    finally:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(temp)

@@ -1,0 +1,64 @@
+"""``jaxcache show``."""
+
+import os
+import time
+from typing import Annotated
+
+import typer
+
+from jaxcache.cli.options import CacheDir, Json, Jsonl, choose_format, locate_cache
+from jaxcache.errors import ExitCode, UsageError
+
+EXAMPLE = "jaxcache show 'jit_train_step*'"
+EXIT_CODES = (0, 1, 2, 10, 13)
+
+
+def command(
+    key: Annotated[
+        str,
+        typer.Argument(
+            metavar="KEY|FILE",
+            help="Key, unique prefix, module glob, a file, or xla_gpu_kernel_cache_file.",
+        ),
+    ],
+    cache_dir: CacheDir = None,
+    hlo: Annotated[
+        bool, typer.Option("--hlo", help="Print the optimized HLO as text, through jaxlib.")
+    ] = False,
+    payload: Annotated[
+        str | None,
+        typer.Option(metavar="FILE", help="Write the decompressed executable; - is stdout."),
+    ] = None,
+    python: Annotated[
+        str | None, typer.Option(metavar="PYTHON", help="A Python that has jaxlib, for --hlo.")
+    ] = None,
+    json: Json = False,
+    jsonl: Jsonl = False,
+) -> None:
+    """Show everything inside an entry: program, source, memory, target, options."""
+    from jaxcache.cache import show
+    from jaxcache.cli import output_show as output
+    from jaxcache.entry.names import FileKind, parse_name
+    from jaxcache.store import open_store
+
+    if hlo and payload is not None:
+        raise UsageError("--hlo and --payload exclude each other")
+    form = choose_format(json=json, jsonl=jsonl)
+    is_file = os.sep in key or os.path.isfile(key)
+    folder, name = os.path.split(key) if is_file else (locate_cache(cache_dir).path, key)
+    store = open_store(folder or ".")
+    if hlo or payload is not None:
+        name = name if is_file else show.choose_file(store, key)
+    if payload is not None:
+        output.write_payload(show.payload_chunks(store, name), payload)
+    elif hlo:
+        from jaxcache.warm.hlo import hlo_text
+
+        typer.echo(hlo_text(show.read_hlo(store, name), python=python), nl=False)
+    elif parse_name(name).kind is FileKind.KERNEL_CACHE:
+        output.print_kernels(show.show_kernels(store, name), form)
+    else:
+        found = [show.show_file(store, name)] if is_file else list(show.show_entries(store, key))
+        output.print_shown(found, form, now_ns=time.time_ns())
+        if any(s.contents.problems for s in found):
+            raise typer.Exit(ExitCode.PROBLEMS)

@@ -1,0 +1,161 @@
+"""From the payload of an entry to :class:`Contents`; damage becomes findings."""
+
+import re
+from collections.abc import Iterable, Iterator
+
+from jaxcache.entry import wire
+from jaxcache.entry.contents import (
+    CompileOptions,
+    Contents,
+    Device,
+    Format,
+    Memory,
+    Program,
+    SourceLine,
+)
+from jaxcache.entry.device import describe_abi, read_device
+from jaxcache.entry.envelope import Envelope, open_envelope
+from jaxcache.entry.hlo import ModuleReader
+from jaxcache.entry.memory import sum_buffers
+from jaxcache.entry.options import read_options
+from jaxcache.entry.wire import Budget, WireError
+from jaxcache.model import ProblemKind
+
+_Findings = list[tuple[ProblemKind, str]]
+#: What JAX leaves of a name (``_module_name_regex`` in jax/_src/interpreters/mlir.py).
+_NOT_IN_NAMES = re.compile(r"[^\w.-]")
+
+
+def decode_payload(
+    payload: bytes | bytearray | memoryview, module: str | None = None, *, check: bool = True
+) -> Contents:
+    """Decode a serialized executable; nothing is raised for what it holds.
+
+    Parts that do not decode are left out, with a finding ``bad-payload``.
+
+    Args:
+        payload: as :mod:`jaxcache.entry.codec` gives it, without the 4-byte header.
+        module: the name that it should have; another one is a finding ``module-mismatch``.
+        check: also check the hashes inside (GPU and TPU entries of JAX 0.10.2 and later).
+    """
+    found: _Findings = []
+    budget = Budget()
+    try:
+        envelope = open_envelope(memoryview(payload), budget, check=check)
+    except WireError as error:
+        return Contents(problems=(("bad-payload", str(error)),))
+    if envelope.platform == "unknown":
+        found.append(("bad-payload", "neither a CPU, a GPU nor a TPU executable"))
+    return _Decoder(envelope, budget, found).contents(module)
+
+
+def find_hlo_module(payload: bytes | bytearray | memoryview) -> memoryview:
+    """The ``HloModuleProto`` of a payload, not copied.
+
+    Raises:
+        WireError: it has none.
+    """
+    budget = Budget()
+    envelope = open_envelope(memoryview(payload), budget)
+    found: _Findings = []
+    module, _ = _Decoder(envelope, budget, found).hlo()
+    if module is None:
+        raise WireError(found[0][1] if found else "no HLO module in it")
+    return module
+
+
+class _Decoder:
+    def __init__(self, envelope: Envelope, budget: Budget, found: _Findings) -> None:
+        self._envelope = envelope
+        self._budget = budget
+        self._found = found
+
+    def contents(self, module: str | None) -> Contents:
+        envelope = self._envelope
+        hlo, config = self.hlo()
+        program: Program | None = None
+        source: tuple[SourceLine, ...] = ()
+        with self._finding("the HLO module"):
+            if hlo is None:
+                raise WireError("there is none")
+            reader = ModuleReader(hlo, self._budget)
+            program, source = reader.program, reader.source
+        if program and module and not same_module(program.module, module):
+            self._found.append(
+                ("module-mismatch", f"holds {program.module!r}, the name says {module!r}")
+            )
+        device, code_bytes = Device(envelope.platform), None
+        with self._finding("the target"):
+            device, code_bytes = read_device(envelope, self._budget)
+        memory = Memory(code_bytes=code_bytes)
+        with self._finding("the buffer assignment"):
+            buffers = list(self._buffers())
+            if buffers or envelope.platform in ("cpu", "gpu"):
+                memory = sum_buffers(buffers, code_bytes)
+        options, written_in = CompileOptions(), None
+        with self._finding("the compile options"):
+            options, written_in = read_options(envelope.options, config, self._budget)
+        version = abi = None
+        with self._finding("the IFRT metadata"):
+            if envelope.ifrt is not None:
+                version, abi = describe_abi(envelope.ifrt)
+        return Contents(
+            program, source, memory, device, options, Format(version, abi, envelope.container),
+            written_in, tuple(self._found),
+        )  # fmt: skip
+
+    def _finding(self, part: str) -> "_Finding":
+        return _Finding(part, self._found)
+
+    def hlo(self) -> tuple[memoryview | None, memoryview | None]:
+        """HloModuleProto and HloModuleConfigProto."""
+        module = config = None
+        with self._finding("the HLO module"):
+            for data in self._parts(1):
+                for number, _, value in wire.walk(data, self._budget):
+                    if isinstance(value, memoryview) and number == 1:
+                        module = value
+                    elif isinstance(value, memoryview) and number == 2:
+                        config = value
+        return module, config
+
+    def _buffers(self) -> Iterator[memoryview]:
+        """The BufferAllocation messages: GPU 0.10.2 and later lists them apart."""
+        if self._envelope.platform == "gpu":
+            apart = list(self._repeated(self._parts(10), 1))
+            if apart:
+                yield from apart
+                return
+        if self._envelope.platform != "tpu":
+            yield from self._repeated(self._parts(2), 3)
+
+    def _parts(self, number: int) -> Iterable[memoryview]:
+        fields = self._envelope.executable
+        return (f.value for f in fields if f.number == number and isinstance(f.value, memoryview))
+
+    def _repeated(self, messages: Iterable[memoryview], number: int) -> Iterator[memoryview]:
+        for message in messages:
+            for field in wire.walk(message, self._budget):
+                if field.number == number and isinstance(field.value, memoryview):
+                    yield field.value
+
+
+class _Finding:
+    """Turns damage in one part into a finding, so that the others are still read."""
+
+    def __init__(self, part: str, found: _Findings) -> None:
+        self._part, self._found = part, found
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: object, error: object, trace: object) -> bool:
+        if isinstance(error, (WireError, RecursionError)):
+            self._found.append(("bad-payload", f"{self._part}: {error}"))
+            return True
+        return False
+
+
+def same_module(inside: str, named: str) -> bool:
+    """Whether the module's own name is the one that the file's name gives it."""
+    return inside == named or _NOT_IN_NAMES.sub("_", inside) == _NOT_IN_NAMES.sub("_", named)

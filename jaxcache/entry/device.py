@@ -1,0 +1,137 @@
+"""What an executable was compiled for."""
+
+import re
+from collections.abc import Iterator
+
+from jaxcache.entry import wire
+from jaxcache.entry.contents import Device
+from jaxcache.entry.envelope import Envelope
+from jaxcache.entry.schema import parse
+from jaxcache.entry.wire import Budget, WireError
+
+#: ``FeatureExtension`` of xla/stream_executor/cuda: the letter behind the capability.
+_EXTENSIONS = {2: "a", 3: "f"}
+_PTX_TARGET = re.compile(rb"^\.target\s+sm_(\d+)(\d)([af]?)\b", re.MULTILINE)
+_PTX_HEAD_BYTES = 4096
+_ELF_MAGIC = b"\x7fELF"
+#: Where a kernel's cubin lies in the thunks of a GPU executable (0.10.2 and later).
+_CUBIN_PATH = (36, 3, 2, 2, 1)
+
+
+def read_device(envelope: Envelope, budget: Budget) -> tuple[Device, int | None]:
+    """The device, and how many bytes of machine code there are for it (None: cannot be known).
+
+    Raises:
+        WireError: the fields are not what that platform's are.
+    """
+    if envelope.platform == "cpu":
+        return _cpu(envelope, budget)
+    if envelope.platform == "gpu":
+        return _gpu(envelope, budget)
+    return Device(envelope.platform), None
+
+
+def _cpu(envelope: Envelope, budget: Budget) -> tuple[Device, int]:
+    code = 0
+    triple = name = None
+    features: tuple[str, ...] | None = None
+    for number, value in _bytes_fields(envelope):
+        if number == 4 and value[:4] == _ELF_MAGIC:
+            code += len(value)
+        elif number == 8:
+            contents = wire.first_bytes(value, 1, budget)
+            code += len(contents) if contents is not None else 0
+        elif number == 9:
+            target = parse("CpuTarget", value)
+            triple, name = _text(target.triple), _text(target.cpu)
+            features = tuple((_text(target.features) or "").split(",")) if target.features else ()
+    device = Device("cpu", cpu_triple=triple, cpu_name=name, cpu_features=features)
+    return device, code
+
+
+def _gpu(envelope: Envelope, budget: Budget) -> tuple[Device, int]:
+    code = 0
+    found: dict[str, str | None] = {}
+    for number, value in _bytes_fields(envelope):
+        if number == 3:
+            code += len(value)
+            if match := _PTX_TARGET.search(bytes(value[:_PTX_HEAD_BYTES])):
+                major, minor, letter = (g.decode() for g in match.groups())
+                found.setdefault("compute_capability", f"{major}.{minor}{letter}")
+        elif number == 4:
+            code += len(value)
+        elif number == 6:
+            found["compute_capability"] = _capability(value)
+        elif number == 13:
+            code += sum(len(v) for v in _descend(value, _CUBIN_PATH, budget))
+        elif number == 14:
+            found |= _abi_versions(value)
+        elif number == 15:
+            host = parse("CpuTarget", value)
+            found |= {"cpu_triple": _text(host.triple), "cpu_name": _text(host.cpu)}
+        elif number == 17:
+            config = parse("GpuTopology", value).target_config
+            name = _text(config.device.model_name) or _text(config.name)
+            found |= {"name": name} if name else {}
+            if config.device.cudnn_version and not found.get("cudnn"):
+                found["cudnn"] = _text(config.device.cudnn_version)
+    return Device("gpu", **found), code  # type: ignore[arg-type]
+
+
+def _capability(data: memoryview) -> str | None:
+    capability = parse("ComputeCapability", data)
+    if capability.HasField("rocm"):
+        return _text(capability.rocm.gcn_arch_name)
+    if not capability.HasField("cuda"):
+        return None
+    cuda = capability.cuda
+    return f"{cuda.major}.{cuda.minor}{_EXTENSIONS.get(cuda.feature_extension, '')}"
+
+
+def _abi_versions(data: memoryview) -> dict[str, str | None]:
+    versions = parse("GpuAbi", data).versions
+    return {"toolkit": _text(versions.toolkit), "cudnn": _text(versions.cudnn)}
+
+
+def describe_abi(ifrt: memoryview) -> tuple[int | None, str | None]:
+    """IFRT's version, and the executable's ABI as text, from the metadata in front.
+
+    Raises:
+        WireError: it does not parse.
+    """
+    meta = parse("IfrtMeta", ifrt)
+    version = meta.version if meta.HasField("version") else 0
+    executable = meta.abi.executable
+    if not executable.type_name:
+        return version, None
+    words = [_text(executable.type_name)]
+    try:
+        gpu = parse("XlaExecutableAbi", executable.value).gpu
+    except WireError:  # of another type than the one known
+        return version, words[0]
+    words.append(_text(gpu.platform))
+    for label, value in (
+        ("", gpu.versions.toolkit), ("cuDNN ", gpu.versions.cudnn), ("CUB ", gpu.versions.cub),
+    ):  # fmt: skip
+        words.append(f"{label}{_text(value)}" if value else None)
+    return version, " ".join(w for w in words if w)
+
+
+def _bytes_fields(envelope: Envelope) -> Iterator[tuple[int, memoryview]]:
+    for number, wire_type, value in envelope.executable:
+        if wire_type == wire.BYTES and isinstance(value, memoryview):
+            yield number, value
+
+
+def _descend(data: memoryview, path: tuple[int, ...], budget: Budget) -> Iterator[memoryview]:
+    """The bytes at a path of field numbers, over all repetitions."""
+    if not path:
+        yield data
+        return
+    for number, wire_type, value in wire.walk(data, budget):
+        if number == path[0] and wire_type == wire.BYTES and isinstance(value, memoryview):
+            yield from _descend(value, path[1:], budget)
+
+
+def _text(data: bytes) -> str | None:
+    return data[:8192].decode("utf-8", "backslashreplace") or None

@@ -1,0 +1,138 @@
+"""Read an HLO module: signature, counts, source lines."""
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+from jaxcache.entry import wire
+from jaxcache.entry.contents import Program, SourceLine
+from jaxcache.entry.schema import parse
+from jaxcache.entry.shapes import array_types
+from jaxcache.entry.wire import Budget, WireError
+
+_COMPUTATION_BYTES = 256 << 10
+#: A larger instruction holds a literal; only its small fields are read.
+_INSTRUCTION_BYTES = 64 << 10
+#: 10 times what the largest known program has.
+_MAX_INSTRUCTIONS = 2_000_000
+_MAX_SOURCE_LINES = 1000
+_MAX_NAME_BYTES = 4096
+
+
+class ModuleReader:
+    """Counts over one ``HloModuleProto``.
+
+    Raises:
+        WireError: the bytes are none.
+    """
+
+    def __init__(self, module: memoryview, budget: Budget) -> None:
+        self._budget = budget
+        self._opcodes: Counter[bytes] = Counter()
+        self._custom_calls: Counter[bytes] = Counter()
+        self._frame_ids: Counter[int] = Counter()
+        self._lines: Counter[tuple[bytes, int]] = Counter()
+        self._frames: Any = None
+        self._instructions = self._computations = 0
+        name = b""
+        shape: Any = None
+        for number, wire_type, value in wire.walk(module, budget):
+            if wire_type != wire.BYTES or not isinstance(value, memoryview):
+                continue
+            if number == 1:
+                name = bytes(value[:_MAX_NAME_BYTES])
+            elif number == 3:
+                self._computations += 1
+                self._read_computation(value)
+            elif number == 4:
+                shape = parse("ProgramShape", value)
+            elif number == 17:
+                self._frames = parse("StackFrameIndex", value)
+        if shape is None or not self._computations:
+            raise WireError("no HLO module where one should be")
+        self.program = Program(
+            module=_text(name),
+            parameters=tuple(a for p in shape.parameters for a in array_types(p)),
+            results=array_types(shape.result),
+            instructions=self._instructions,
+            computations=self._computations,
+            opcodes=_ranked(self._opcodes),
+            custom_calls=_ranked(self._custom_calls),
+        )
+        self.source = tuple(self._source_lines())
+
+    def _read_computation(self, data: memoryview) -> None:
+        if len(data) <= _COMPUTATION_BYTES:
+            self._count(parse("Computation", data).instructions)
+            return
+        for number, _, value in wire.walk(data, self._budget):
+            if number == 2 and isinstance(value, memoryview):
+                if len(value) > _INSTRUCTION_BYTES:
+                    value = memoryview(_without_large_fields(value, self._budget))
+                self._count((parse("Instruction", value),))
+
+    def _count(self, instructions: Any) -> None:
+        self._instructions += len(instructions)
+        if self._instructions > _MAX_INSTRUCTIONS:
+            raise WireError("more instructions than any compiler writes")
+        opcodes, frame_ids = self._opcodes, self._frame_ids
+        for instruction in instructions:
+            opcodes[instruction.opcode] += 1
+            if instruction.HasField("metadata"):
+                metadata = instruction.metadata
+                if metadata.stack_frame_id:
+                    frame_ids[metadata.stack_frame_id] += 1
+                elif metadata.source_file:
+                    self._lines[metadata.source_file, metadata.source_line] += 1
+            if instruction.custom_call_target:
+                self._custom_calls[instruction.custom_call_target] += 1
+
+    def _source_lines(self) -> Iterator[SourceLine]:
+        """The distinct lines, those that most instructions came from first."""
+        found: Counter[SourceLine] = Counter()
+        for frame_id, count in self._frame_ids.items():
+            if line := self._resolve(frame_id):
+                found[line] += count
+        for (file, number), count in self._lines.items():
+            found[SourceLine(_text(file), number, None)] += count
+        ranked = sorted(found.items(), key=lambda item: (-item[1], item[0].file, item[0].line))
+        return (line for line, _ in ranked[:_MAX_SOURCE_LINES])
+
+    def _resolve(self, frame_id: int) -> SourceLine | None:
+        """The innermost frame outside installed packages, or the innermost of all."""
+        innermost = None
+        for _ in range(100):  # a chain of parents may be a circle
+            frame = _at(self._frames and self._frames.stack_frames, frame_id)
+            place = _at(self._frames and self._frames.file_locations, frame.file_location_id) \
+                if frame else None  # fmt: skip
+            file = place and _at(self._frames.file_names, place.file_name_id)
+            if frame is None or place is None or file is None:
+                break
+            function = _at(self._frames.function_names, place.function_name_id)
+            line = SourceLine(_text(file), place.line, function and _text(function))
+            if "/site-packages/" not in line.file and "/dist-packages/" not in line.file:
+                return line
+            innermost = innermost or line
+            frame_id = frame.parent_frame_id
+        return innermost
+
+
+def _at(items: Any, one_based: int) -> Any:
+    return items[one_based - 1] if items and 0 < one_based <= len(items) else None
+
+
+def _without_large_fields(data: memoryview, budget: Budget) -> bytes:
+    return b"".join(
+        wire.write_field(field)
+        for field in wire.walk(data, budget)
+        if isinstance(field.value, int) or len(field.value) <= _MAX_NAME_BYTES
+    )
+
+
+def _ranked(counter: Counter[bytes]) -> dict[str, int]:
+    ranked = sorted(counter.items(), key=lambda item: (-item[1], item[0]))
+    return {_text(name): count for name, count in ranked}
+
+
+def _text(data: bytes) -> str:
+    return data[:_MAX_NAME_BYTES].decode("utf-8", "backslashreplace")

@@ -1,0 +1,180 @@
+"""Compile options, and which XLA flags differ from their defaults."""
+
+import json
+import posixpath
+import struct
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from jaxcache.entry import wire
+from jaxcache.entry.contents import CompileOptions
+from jaxcache.entry.schema import parse
+from jaxcache.entry.wire import Budget, WireError
+
+#: ``xla_gpu_kernel_cache_file`` and ``xla_gpu_per_fusion_autotune_cache_dir``: JAX 0.4.36 and
+#: later sets them to paths inside the cache directory.
+_PATHS_IN_CACHE = (306, 310)
+#: Options that JAX or PJRT set by themselves, whatever the user asked for (jax/_src/compiler.py
+#: of 0.10.2): xla_gpu_cuda_data_dir, xla_detailed_logging, LLVM parallelism (with a kernel
+#: cache), xla_gpu_experimental_autotune_cache_mode, xla_pjrt_allow_auto_layout_in_hlo.
+_SET_BY_JAX = frozenset({61, 252, 268, 324, 344, *_PATHS_IN_CACHE})
+#: Larger assignments are damage.
+_MAX_REPLICAS = 1 << 16
+#: An entry with more unusual flags than this was made by a version whose defaults are not known.
+_MAX_CHANGES = 12
+
+_Values = dict[int, tuple[str, ...]]
+FlagValue = str | int | float | bool | None
+
+
+class Options(NamedTuple):
+    """What the compile options of an entry tell."""
+
+    compile_options: CompileOptions
+    written_in_cache_dir: str | None
+
+
+def read_options(options: memoryview | None, config: memoryview | None, budget: Budget) -> Options:
+    """Read CompileOptionsProto and HloModuleConfigProto, of which either may be missing.
+
+    Raises:
+        WireError: one of them does not parse.
+    """
+    replicas = partitions = None
+    assignment: tuple[tuple[int, ...], ...] | None = None
+    debug: memoryview | None = None
+    overrides: dict[str, FlagValue] = {}
+    if options is not None:
+        for number, _, value in wire.walk(options, budget):
+            if number == 3 and isinstance(value, memoryview):
+                for inner in wire.walk(value, budget):
+                    if inner.number == 3 and isinstance(inner.value, memoryview):
+                        debug = inner.value
+                    elif inner.number == 4 and isinstance(inner.value, int):
+                        replicas = inner.value
+                    elif inner.number == 5 and isinstance(inner.value, int):
+                        partitions = inner.value
+                    elif inner.number == 9 and isinstance(inner.value, memoryview):
+                        assignment = _assignment(inner.value)
+            elif number == 7 and isinstance(value, memoryview):
+                name, chosen = _override(value)
+                overrides[name] = chosen
+    if config is not None:
+        for number, _, value in wire.walk(config, budget):
+            if number == 14 and isinstance(value, memoryview):
+                debug = value
+            elif number == 4 and isinstance(value, int):
+                replicas = replicas or value
+            elif number == 5 and isinstance(value, int):
+                partitions = partitions or value
+    values = _flag_values(debug, budget) if debug is not None else None
+    return Options(
+        CompileOptions(replicas, partitions, assignment, _changed(values, overrides)),
+        _cache_dir(values or {}),
+    )
+
+
+def _assignment(data: memoryview) -> tuple[tuple[int, ...], ...]:
+    """Devices by replica, then partition; the message holds them the other way round."""
+    message = parse("DeviceAssignment", data)
+    columns = [c.replica_device_ids for c in message.computation_devices]
+    rows = message.replica_count
+    if not 0 <= rows <= _MAX_REPLICAS or any(len(c) != rows for c in columns):
+        raise WireError("a device assignment that is no matrix")
+    return tuple(tuple(column[i] for column in columns) for i in range(rows))
+
+
+def _override(data: memoryview) -> tuple[str, FlagValue]:
+    message = parse("OptionOverride", data)
+    chosen: FlagValue = None
+    for descriptor, value in message.value.ListFields():
+        chosen = value.decode("utf-8", "backslashreplace") if isinstance(value, bytes) else value
+        if descriptor.name == "bool_field":
+            chosen = bool(value)
+    return message.key.decode("utf-8", "backslashreplace"), chosen
+
+
+def _flag_values(debug: memoryview, budget: Budget) -> _Values:
+    """Field number to its values, each as ``i7``, ``f1.5``, ``d1.5`` or ``x`` and hexadecimals."""
+    found: dict[int, list[str]] = {}
+    for number, wire_type, value in wire.walk(debug, budget):
+        if isinstance(value, int):
+            text = f"i{value - (1 << 64) if value >> 63 else value}"
+        elif wire_type == wire.FIXED32:
+            text = f"f{struct.unpack('<f', value)[0]:.9g}"
+        elif wire_type == wire.FIXED64:
+            text = f"d{struct.unpack('<d', value)[0]!r}"
+        else:
+            text = "x" + bytes(value[:4096]).hex()
+        found.setdefault(number, []).append(text)
+    return {number: tuple(sorted(texts)) for number, texts in found.items()}
+
+
+def _changed(
+    values: _Values | None, overrides: dict[str, FlagValue]
+) -> dict[str, FlagValue] | None:
+    """Flags whose value differs from the defaults of the version that is nearest."""
+    if values is None:
+        return overrides or None
+    candidates = [_differing(values, defaults) for defaults in known_defaults().values()]
+    nearest = min(candidates, key=len, default=None)
+    if nearest is None or len(nearest) > _MAX_CHANGES:
+        return overrides or None
+    names = flag_names()
+    shown = {names.get(n, f"#{n}"): _show(values.get(n)) for n in sorted(nearest)}
+    return shown | overrides
+
+
+def _differing(values: _Values, defaults: _Values) -> set[int]:
+    numbers = {n for n in values.keys() | defaults.keys() if values.get(n) != defaults.get(n)}
+    return numbers - _SET_BY_JAX
+
+
+def _show(texts: tuple[str, ...] | None) -> FlagValue:
+    if texts is None:
+        return None  # set to what counts as absent: false, 0 or empty
+    shown = [_show_one(t) for t in texts]
+    return shown[0] if len(shown) == 1 else ", ".join(map(str, shown))
+
+
+def _show_one(text: str) -> str | int | float:
+    kind, rest = text[0], text[1:]
+    if kind == "i":
+        return int(rest)
+    if kind in "fd":
+        return float(rest)
+    data = bytes.fromhex(rest)
+    try:
+        decoded = data.decode("utf-8")
+    except UnicodeDecodeError:
+        decoded = "\0"
+    return decoded if decoded.isprintable() else f"0x{rest}"
+
+
+def _cache_dir(values: _Values) -> str | None:
+    """The cache directory, from the paths that JAX derives from it."""
+    for number in _PATHS_IN_CACHE[::-1]:
+        for text in values.get(number, ()):
+            if text.startswith("x") and (path := bytes.fromhex(text[1:])):
+                return posixpath.dirname(path.decode("utf-8", "backslashreplace")) or None
+    return None
+
+
+@cache
+def flag_names() -> dict[int, str]:
+    """Numbers of XLA's debug options (xla/xla.proto) to their names."""
+    return {int(number): name for number, name in _load("xla_flags.json").items()}
+
+
+@cache
+def known_defaults() -> dict[str, _Values]:
+    """The debug options that each known jaxlib writes when nobody changes any."""
+    return {
+        version: {int(n): tuple(v) if isinstance(v, list) else (v,) for n, v in values.items()}
+        for version, values in _load("xla_defaults.json").items()
+    }
+
+
+def _load(name: str) -> Any:
+    return json.loads(Path(__file__).with_name(name).read_text("utf-8"))

@@ -1,0 +1,174 @@
+"""Riegeli/records files, as far as XLA writes them into GPU and TPU entries (JAX 0.10.2 and later).
+
+A file is cut into blocks of 64 KiB counted from its start, each with a header of 24 bytes; what
+remains is a sequence of chunks. Only signature chunks and "simple" chunks occur, uncompressed or
+compressed with snappy. See docs/entry-format.md.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from jaxcache.entry import wire
+from jaxcache.entry.highwayhash import highwayhash64
+from jaxcache.entry.schema import parse
+from jaxcache.entry.wire import Budget, Field, WireError
+
+MAGIC = bytes.fromhex("83af70d10d884a3f")
+_BLOCK_BYTES = 1 << 16
+_BLOCK_HEADER_BYTES = 24
+_CHUNK_HEADER_BYTES = 40
+_KEY = (0x2F696C6567656952, 0x0A7364726F636572, 0x2F696C6567656952, 0x0A7364726F636572)
+#: The most that snappy can make of a byte: a copy of 64 bytes takes three.
+_MAX_SNAPPY_RATIO = 22
+#: Hashing in Python takes 0.2 s per MiB; larger streams are read with their headers checked only.
+MAX_HASHED_BYTES = 8 << 20
+
+#: A message in pieces: runs of fields to be merged, and single fields that override.
+Piece = memoryview | Field
+
+
+@dataclass(frozen=True, slots=True)
+class SplitMessage:
+    """One protobuf message, as XLA splits it over the records of a Riegeli file."""
+
+    type_name: str
+    pieces: tuple[Piece, ...]
+    compression: str
+    """``none`` or ``snappy``."""
+
+
+def read_split_message(data: memoryview, budget: Budget, *, check: bool = True) -> SplitMessage:
+    """Put a split message together (``xla/util/split_proto``).
+
+    Args:
+        check: also check the hash of each chunk's data.
+
+    Raises:
+        WireError: damaged, or of a form that XLA has not been seen to write.
+    """
+    reader = _Reader(data, check)
+    records = list(reader.records(budget))
+    if not records:
+        raise WireError("a Riegeli file without records")
+    manifest = parse("SplitProtoManifest", records[0])
+    if len(manifest.records) != len(records) - 1:
+        raise WireError(
+            f"its manifest names {len(manifest.records)} records, and {len(records) - 1} follow"
+        )
+    pieces: list[Piece] = []
+    for how, record in zip(manifest.records, records[1:], strict=True):
+        if not how.HasField("override"):
+            pieces.append(record)
+        elif len(how.override.path) == 1:
+            number = how.override.path[0].field_number
+            pieces.append(Field(number, wire.BYTES, record))
+        else:
+            raise WireError("a record overrides a nested field")
+    type_name = manifest.type.decode("ascii", "replace")
+    return SplitMessage(type_name, tuple(pieces), reader.compression)
+
+
+class _Reader:
+    def __init__(self, data: memoryview, check: bool) -> None:
+        self._data = data
+        self._at = 0
+        self._hashable = MAX_HASHED_BYTES if check else 0
+        self.compression = "none"
+
+    def records(self, budget: Budget) -> Iterator[memoryview]:
+        """Yield the records of every chunk."""
+        while self._at < len(self._data):
+            start = self._at
+            header = bytes(self._take(_CHUNK_HEADER_BYTES))
+            if _hash(header[8:]) != int.from_bytes(header[:8], "little"):
+                raise WireError(f"chunk header at byte {start}: its hash does not match")
+            size = int.from_bytes(header[8:16], "little")
+            if size > len(self._data) - self._at:
+                raise WireError(f"chunk at byte {start} announces {size} bytes")
+            body = self._take(size)
+            if size <= self._hashable:
+                self._hashable -= size
+                if _hash(body) != int.from_bytes(header[16:24], "little"):
+                    raise WireError(f"chunk at byte {start}: the hash of its data does not match")
+            count = int.from_bytes(header[25:32], "little")
+            kind = header[24:25]
+            if kind == b"r":
+                yield from self._simple(body, count, budget)
+            elif kind != b"s":
+                raise WireError(f"chunk of type {kind!r}")
+            self._at = max(self._at, start + count)
+            if 0 < self._at % _BLOCK_BYTES < _BLOCK_HEADER_BYTES:
+                self._at += _BLOCK_HEADER_BYTES - self._at % _BLOCK_BYTES
+
+    def _take(self, size: int) -> memoryview:
+        """The next ``size`` bytes without the block headers among them."""
+        parts: list[memoryview] = []
+        while size:
+            if self._at % _BLOCK_BYTES == 0:
+                self._check_block_header()
+                self._at += _BLOCK_HEADER_BYTES
+            step = min(size, _BLOCK_BYTES - self._at % _BLOCK_BYTES)
+            part = self._data[self._at : self._at + step]
+            if len(part) < step:
+                raise WireError("the Riegeli file is cut off")
+            parts.append(part)
+            self._at += step
+            size -= step
+        return parts[0] if len(parts) == 1 else memoryview(b"".join(parts))
+
+    def _check_block_header(self) -> None:
+        header = bytes(self._data[self._at : self._at + _BLOCK_HEADER_BYTES])
+        if len(header) < _BLOCK_HEADER_BYTES:
+            raise WireError("the Riegeli file is cut off in a block header")
+        if _hash(header[8:]) != int.from_bytes(header[:8], "little"):
+            raise WireError(f"block header at byte {self._at}: its hash does not match")
+
+    def _simple(self, body: memoryview, count: int, budget: Budget) -> Iterator[memoryview]:
+        """The records of a simple chunk: sizes, then values."""
+        if not body:
+            raise WireError("an empty chunk")
+        compression = body[0]
+        sizes_size, at = wire.read_varint(body, 1)
+        if sizes_size > len(body) - at:
+            raise WireError("a chunk's sizes run past its end")
+        sizes, values = body[at : at + sizes_size], body[at + sizes_size :]
+        if compression == ord("s"):
+            self.compression = "snappy"
+            sizes, values = _unsnappy(sizes), _unsnappy(values)
+        elif compression:
+            raise WireError(f"chunk compressed with {bytes([compression])!r}")
+        if count > len(sizes):
+            raise WireError(f"a chunk announces {count} records in {len(sizes)} bytes of sizes")
+        at = end = 0
+        for _ in range(count):
+            budget.left -= 1
+            if budget.left < 0:
+                raise WireError("more records than any compiler writes")
+            size, at = wire.read_varint(sizes, at)
+            if size > len(values) - end:
+                raise WireError("a record runs past its chunk")
+            yield values[end : end + size]
+            end += size
+        if at != len(sizes) or end != len(values):
+            raise WireError("a chunk holds more than its records")
+
+
+def _hash(data: bytes | memoryview) -> int:
+    return highwayhash64(_KEY, data)
+
+
+def _unsnappy(data: memoryview) -> memoryview:
+    """Decompress a varint of the size and a raw snappy stream, whose own first varint is equal."""
+    import cramjam
+
+    size, at = wire.read_varint(data, 0)
+    raw = data[at:]
+    if size > _MAX_SNAPPY_RATIO * len(raw) or wire.read_varint(raw, 0)[0] != size:
+        raise WireError(f"snappy announces {size} bytes in {len(raw)}")
+    try:
+        out = bytes(cramjam.snappy.decompress_raw(bytes(raw)))
+    except cramjam.DecompressionError as error:
+        raise WireError("snappy data is damaged") from error
+    if len(out) != size:
+        raise WireError(f"snappy holds {len(out)} bytes, not the {size} announced")
+    return memoryview(out)

@@ -1,0 +1,54 @@
+"""XLA's element types and shapes in NumPy's terms."""
+
+from typing import Any
+
+from jaxcache.entry.contents import ArrayType
+
+_TUPLE = 13
+#: ``PrimitiveType`` (xla/xla_data.proto) to the names of NumPy and ml_dtypes.
+_DTYPES = {
+    1: "bool", 2: "int8", 3: "int16", 4: "int32", 5: "int64", 6: "uint8", 7: "uint16",
+    8: "uint32", 9: "uint64", 10: "float16", 11: "float32", 12: "float64", 13: "tuple",
+    14: "opaque", 15: "complex64", 16: "bfloat16", 17: "token", 18: "complex128",
+    19: "float8_e5m2", 20: "float8_e4m3fn", 21: "int4", 22: "uint4", 23: "float8_e4m3b11fnuz",
+    24: "float8_e5m2fnuz", 25: "float8_e4m3fnuz", 26: "int2", 27: "uint2", 28: "float8_e4m3",
+    29: "float8_e3m4", 30: "int1", 31: "uint1", 32: "float4_e2m1fn", 33: "float8_e8m0fnu",
+    34: "buffer",
+}  # fmt: skip
+#: HLO's own short names, where they differ from the rule of letter and bits.
+_SHORT = {"bool": "pred", "bfloat16": "bf16", "opaque": "opaque", "token": "token"}
+_LETTERS = {"int": "s", "uint": "u", "float": "f", "complex": "c"}
+
+
+def array_types(shape: Any) -> tuple[ArrayType, ...]:
+    """The arrays of a ``Shape`` message, the leaves of a tuple in order."""
+    if shape.element_type == _TUPLE:
+        return tuple(leaf for inner in shape.tuple_shapes for leaf in array_types(inner))
+    name = _DTYPES.get(shape.element_type, f"type{shape.element_type}")
+    return (ArrayType(name, tuple(shape.dimensions)),)
+
+
+def short_type(array: ArrayType) -> str:
+    """An array in HLO's notation: ``f32[8,16]``, ``bf16[]``, ``pred[4]``."""
+    dims = ",".join(map(str, array.shape))
+    return f"{_short_dtype(array.dtype)}[{dims}]"
+
+
+def _short_dtype(dtype: str) -> str:
+    if dtype in _SHORT:
+        return _SHORT[dtype]
+    word = dtype.rstrip("0123456789")
+    if word in _LETTERS:
+        return _LETTERS[word] + dtype[len(word) :]
+    if dtype.startswith("float"):  # float8_e4m3fn -> f8e4m3fn
+        return "f" + dtype[5:].replace("_", "")
+    return dtype
+
+
+def signature(parameters: tuple[ArrayType, ...], results: tuple[ArrayType, ...]) -> str:
+    """One line: ``f32[8,16], f32[16,32] → f32[8,32]``."""
+    return f"{_join(parameters)} → {_join(results)}"
+
+
+def _join(arrays: tuple[ArrayType, ...]) -> str:
+    return ", ".join(map(short_type, arrays)) or "()"

@@ -1,0 +1,119 @@
+"""Protobuf's wire format, one level at a time, without copying.
+
+The envelopes of an executable are walked, and only the small messages inside are parsed by
+protobuf: a literal of 300 MB is stepped over, and what a hostile payload can make of memory and
+time is bounded here.
+"""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
+#: Fields that one decode may walk: 20 times what the largest known entry has.
+MAX_FIELDS = 2_000_000
+
+
+class WireError(Exception):
+    """The bytes are not the message they should be; becomes a finding ``bad-payload``."""
+
+
+class Field(NamedTuple):
+    """One field of a message."""
+
+    number: int
+    wire_type: int
+    value: int | memoryview
+    """A number for varints, else the bytes."""
+
+
+class Budget:
+    """How many more fields may be walked, shared by all walks over one payload."""
+
+    __slots__ = ("left",)
+
+    def __init__(self, fields: int = MAX_FIELDS) -> None:
+        self.left = fields
+
+
+def read_varint(data: memoryview, at: int) -> tuple[int, int]:
+    """Read a varint at ``at``; return it and the position behind it.
+
+    Raises:
+        WireError: it ends too early or is longer than 64 bits allow.
+    """
+    value = shift = 0
+    for at in range(at, min(at + 10, len(data))):  # noqa: B020
+        byte = data[at]
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value & 0xFFFF_FFFF_FFFF_FFFF, at + 1
+        shift += 7
+    raise WireError("a number runs past the end")
+
+
+def walk(data: memoryview, budget: Budget) -> Iterator[Field]:
+    """Yield the fields of one message in order.
+
+    Raises:
+        WireError: not a message, or the budget is spent.
+    """
+    at, end = 0, len(data)
+    while at < end:
+        budget.left -= 1
+        if budget.left < 0:
+            raise WireError("more fields than any compiler writes")
+        tag = data[at]
+        at += 1
+        if tag > 0x7F:
+            tag, at = read_varint(data, at - 1)
+        number, wire_type = tag >> 3, tag & 7
+        if not number:
+            raise WireError("field number 0")
+        value: int | memoryview
+        if wire_type == VARINT:
+            value, at = read_varint(data, at)
+        elif wire_type == BYTES:
+            length, at = read_varint(data, at)
+            if length > end - at:
+                raise WireError(
+                    f"field {number} announces {length} bytes where {end - at} are left"
+                )
+            value = data[at : at + length]
+            at += length
+        elif wire_type in (FIXED64, FIXED32):
+            width = 8 if wire_type == FIXED64 else 4
+            if width > end - at:
+                raise WireError(f"field {number} runs past the end")
+            value = data[at : at + width]
+            at += width
+        else:
+            raise WireError(f"field {number} has wire type {wire_type}")
+        yield Field(number, wire_type, value)
+
+
+def first_bytes(data: memoryview, number: int, budget: Budget) -> memoryview | None:
+    """The bytes of the first field of that number; None if there is none."""
+    for field in walk(data, budget):
+        if field.number == number and isinstance(field.value, memoryview):
+            return field.value
+    return None
+
+
+def write_varint(value: int) -> bytes:
+    """Write a varint."""
+    out = bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+def write_field(field: Field) -> bytes:
+    """Write a field as it was read."""
+    tag = write_varint(field.number << 3 | field.wire_type)
+    if isinstance(field.value, int):
+        return tag + write_varint(field.value)
+    if field.wire_type == BYTES:
+        return tag + write_varint(len(field.value)) + field.value
+    return tag + field.value

@@ -1,0 +1,52 @@
+"""What ``show`` reads out of an entry is what JAX says of the very compile that wrote it."""
+
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import RunCli, clean_environment
+
+WORKLOAD = Path(__file__).with_name("truth_workload.py")
+SHORT = {
+    "float32": "f32", "float16": "f16", "bfloat16": "bf16", "int8": "s8", "int32": "s32",
+    "bool": "pred", "complex64": "c64",
+}  # fmt: skip
+
+
+def arrays(shown: list[dict[str, Any]]) -> list[list[str]]:
+    return [[SHORT[a["dtype"]], ",".join(map(str, a["shape"]))] for a in shown]
+
+
+@pytest.mark.jax
+def test_show_agrees_with_jax(run_cli: RunCli, each_jax_python: str, tmp_path: Path) -> None:
+    cache = tmp_path / "cache"
+    done = subprocess.run(
+        [each_jax_python, str(WORKLOAD), str(cache)],
+        capture_output=True, text=True, env=clean_environment(tmp_path) | {"PYTHONWARNINGS": ""},
+        check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-2000:]
+    truths = json.loads(done.stdout)
+    assert len(truths) >= 8
+    for truth in truths:
+        run = run_cli("show", f"{truth['module']}-*", "-C", cache, "--json")
+        assert run.returncode == 0, run.stderr
+        shown = json.loads(run.stdout)
+        program, memory = shown["program"], shown["memory"]
+        assert {
+            "module": program["module"],
+            "instructions": program["instructions"],
+            "computations": program["computations"],
+            "parameters": arrays(program["parameters"]),
+            "results": arrays(program["results"]),
+        } == {k: v for k, v in truth.items() if k != "memory"}
+        assert sum(program["opcodes"].values()) == program["instructions"]
+        assert {n: memory[f"{n}_bytes"] for n in truth["memory"]} == truth["memory"], truth
+        assert {p["kind"] for p in shown["problems"]} <= {"legacy-name"}
+        assert shown["device"]["platform"] == "cpu"
+        assert any(s["file"] == str(WORKLOAD) for s in shown["source"]), shown["source"]
+        assert shown["compile_options"]["flags_changed"] == {
+            "xla_force_host_platform_device_count": 4
+        }
