@@ -51,18 +51,38 @@ def scan(
     """
     inventory = take_inventory(store, deep=deep)
     wanted = [e for e in inventory.entries if only is None or only(e)]
-    requests = _requests(wanted, inventory.atimes, heads)
+    entries, problems = read_entries(
+        store, wanted, inventory.atimes, heads=heads, workers=workers, progress=progress
+    )
+    problems.extend(inventory.problems())
+    return Scan(tuple(entries), inventory, tuple(problems))
+
+
+def read_entries(
+    store: Store,
+    files: Sequence[EntryFile],
+    atimes: dict[str, FileInfo],
+    *,
+    heads: bool = True,
+    workers: int = 1,
+    progress: Progress | None = None,
+) -> tuple[list[Entry], list[Problem]]:
+    """Read some files of an inventory as entries; see :func:`scan` for the arguments.
+
+    Returns:
+        Entries in the order of ``files``, without those that have vanished, and what is wrong.
+    """
+    requests = _requests(files, atimes, heads)
     keeps_atime = store.keeps_atime
     entries: list[Entry] = []
     problems: list[Problem] = []
     facts_of = read_facts(store, requests, workers=workers)
-    for file, facts in zip(wanted, _counting(facts_of, len(wanted), progress), strict=True):
+    for file, facts in zip(files, _counting(facts_of, len(files), progress), strict=True):
         if not facts.gone:
             found = tuple(_problems(file, facts))
             problems.extend(found)
             entries.append(_entry(file, facts, keeps_atime, found))
-    problems.extend(inventory.problems())
-    return Scan(tuple(entries), inventory, tuple(problems))
+    return entries, problems
 
 
 def _requests(

@@ -1,6 +1,6 @@
 """``show`` as data: everything inside one entry, or inside one of XLA's side caches."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from jaxcache.cache.inventory import EntryFile, take_inventory
@@ -139,7 +139,7 @@ def _bad_entry(name: str, error: Exception) -> JaxcacheError:
 
 def _select(store: Store, wanted: str) -> tuple[list[EntryFile], dict[str, FileInfo]]:
     inventory = take_inventory(store)
-    stubs = list(read_entries(store, inventory.entries, {}, [], False, None))
+    stubs, _ = read_entries(store, inventory.entries, {}, heads=False)
     chosen = {entry.file for entry in select_by_keys(stubs, [wanted])}
     return [f for f in inventory.entries if f.info.name in chosen], inventory.atimes
 
@@ -147,8 +147,7 @@ def _select(store: Store, wanted: str) -> tuple[list[EntryFile], dict[str, FileI
 def _show(
     store: Store, file: EntryFile, atimes: dict[str, FileInfo], ledger: Ledger
 ) -> Shown | None:
-    problems: list[Problem] = []
-    entries: Sequence[Entry] = list(read_entries(store, [file], atimes, problems, True, None))
+    entries, problems = read_entries(store, [file], atimes)
     if not entries:
         return None
     entry = entries[0]
@@ -179,5 +178,5 @@ def _read(store: Store, file: EntryFile, module: str | None) -> Contents:
 def _as_entry(info: FileInfo) -> EntryFile:
     kind, key = parse_name(info.name)
     if key is None or kind not in (FileKind.ENTRY, FileKind.LEGACY_ENTRY):
-        return EntryFile(info, Key("", info.name), FileKind.ENTRY)
-    return EntryFile(info, key, kind)
+        return EntryFile(info, Key("", info.name), info.name, FileKind.ENTRY)
+    return EntryFile(info, key, str(key), kind)

@@ -47,11 +47,11 @@ def load_command(name: str) -> Any:
     it can return; the last two end its ``--help``.
     """
     module = import_module(f"jaxcache.cli.{COMMANDS[name]}")
-    codes = " · ".join(f"{code} {_EXIT_CODES[code]}" for code in module.EXIT_CODES)
+    codes = "\n".join(f"  {code:<3} {_EXIT_CODES[code]}" for code in module.EXIT_CODES)
     app = typer.Typer(add_completion=False, rich_markup_mode=None)
     app.command(
         name=name,
-        epilog=f"\b\nExample: {module.EXAMPLE}\nExit codes: {codes}",
+        epilog=f"\b\nExample:\n  {module.EXAMPLE}\n\n\b\nExit codes:\n{codes}",
         context_settings=getattr(module, "CONTEXT_SETTINGS", None),
         no_args_is_help=False,
     )(module.command)
