@@ -12,7 +12,7 @@ simply learns nothing.
 
 import hashlib
 import json
-import secrets
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -110,7 +110,7 @@ def append(store: Store, events: Iterable[Event]) -> bool:
         return False
     try:
         for lines, at_ns in batches:
-            name = f"{LEDGER_DIR}/{at_ns:020d}-{secrets.token_hex(8)}{_SUFFIX}"
+            name = f"{LEDGER_DIR}/{at_ns:020d}-{os.urandom(8).hex()}{_SUFFIX}"
             store.write(name, lines, replace=False)
     except StoreError:
         return False

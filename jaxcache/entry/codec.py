@@ -31,7 +31,10 @@ _MAX_ZSTD_RATIO = _BLOCK_BYTES // 4
 _MAX_ZLIB_RATIO = 1032
 _FRAME_HEADER_MAX_BYTES = 18
 _RLE_BLOCK, _RESERVED_BLOCK = 1, 3
-_CHUNK_BYTES = 1 << 20
+#: What is decompressed at a time: small enough for the second-level cache of a core.
+_CHUNK_BYTES = 1 << 18
+#: The largest content that is decompressed in one piece where a stream would do as well.
+_ONE_PIECE_BYTES = 4 << 20
 
 
 class CodecError(Exception):
@@ -90,10 +93,7 @@ def read_head(start: bytes, size_bytes: int) -> Head:
         first = _first_of_zlib(start)
     else:
         raise CodecError("bad-codec", f"starts with {start[:4].hex()}, neither zstd nor zlib")
-    seconds = int.from_bytes(first, "big", signed=True) if first else None
-    if seconds is not None and seconds < 0:
-        raise CodecError("bad-header", f"compile time of {seconds} s")
-    return Head(codec, content_bytes, checksum, seconds)
+    return Head(codec, content_bytes, checksum, check_header(first) if first else None)
 
 
 def _zstd_frame(start: bytes, size_bytes: int) -> tuple[int | None, bool]:
@@ -115,23 +115,26 @@ def _zstd_frame(start: bytes, size_bytes: int) -> tuple[int | None, bool]:
     return content, frame.has_checksum
 
 
-_OF_THREAD = threading.local()
-
-
 def _decompressor() -> zstandard.ZstdDecompressor:
-    """This thread's decompressor: two threads in one crash the process."""
-    try:
-        return _OF_THREAD.decompressor  # type: ignore[no-any-return]
-    except AttributeError:
-        made = zstandard.ZstdDecompressor(max_window_size=MAX_WINDOW_BYTES)
-        _OF_THREAD.decompressor = made
-        return made
+    """A decompressor of one's own: it has one context, which two streams would both use."""
+    return zstandard.ZstdDecompressor(max_window_size=MAX_WINDOW_BYTES)
+
+
+class _OfThread(threading.local):
+    """One decompressor per thread, for reads that end where they began."""
+
+    def __init__(self) -> None:
+        self.decompressor = _decompressor()
+
+
+_OF_THREAD = _OfThread()
 
 
 def _first_of_zstd(start: bytes, *, truncated: bool) -> bytes | None:
     """The first four decompressed bytes; None where the first block reaches past ``start``."""
     try:
-        first = _decompressor().stream_reader(start, read_size=_BLOCK_BYTES).read(HEADER_BYTES)
+        reader = _OF_THREAD.decompressor.stream_reader(start, read_size=_BLOCK_BYTES)
+        first = reader.read(HEADER_BYTES)
     except zstandard.ZstdError as error:
         raise CodecError("bad-codec", f"zstd: {_reason(error)}") from error
     if len(first) == HEADER_BYTES:
@@ -194,7 +197,7 @@ def check_frame(file: BinaryIO, size_bytes: int) -> None:
 def decompress_chunks(file: BinaryIO, size_bytes: int) -> Iterator[bytes]:
     """Decompress a whole entry as a stream, header included, checking its ends first.
 
-    Yields at most 1 MiB at a time, so that memory does not depend on what a file announces.
+    Yields at most 256 KiB at a time, so that memory does not depend on what a file announces.
 
     Args:
         file: seekable, the whole entry.
@@ -212,6 +215,49 @@ def decompress_chunks(file: BinaryIO, size_bytes: int) -> Iterator[bytes]:
         yield from _inflate(file)
     else:
         yield from _unzstd(file, _zstd_frame(start, size_bytes)[0])
+
+
+def is_sound(data: bytes) -> bool:
+    """Whether a whole small zstd entry decompresses to what it announces; quick, and no more.
+
+    False says nothing: the entry is damaged, or large, or of another codec, and
+    :func:`decompress_chunks` tells which.
+    """
+    try:
+        content_bytes, _ = _zstd_frame(data, len(data))
+        if content_bytes is None or content_bytes > _ONE_PIECE_BYTES:
+            return False
+        content = _decompressor().decompress(data, allow_extra_data=False)
+    except (CodecError, zstandard.ZstdError):
+        return False
+    return len(content) == content_bytes and content[0] < 0x80
+
+
+def check_content(file: BinaryIO, size_bytes: int) -> None:
+    """Decompress a whole entry and keep nothing; see :func:`decompress_chunks`.
+
+    Raises:
+        CodecError: as there, and bad-header.
+    """
+    first = b""
+    for chunk in decompress_chunks(file, size_bytes):
+        if len(first) < HEADER_BYTES:
+            first += chunk[: HEADER_BYTES - len(first)]
+    check_header(first)
+
+
+def check_header(first: bytes) -> int:
+    """Read the compile seconds from the first four decompressed bytes.
+
+    Raises:
+        CodecError: bad-header.
+    """
+    if len(first) < HEADER_BYTES:
+        raise CodecError("bad-header", f"holds {len(first)} bytes, less than the 4-byte header")
+    seconds = int.from_bytes(first[:HEADER_BYTES], "big", signed=True)
+    if seconds < 0:
+        raise CodecError("bad-header", f"compile time of {seconds} s")
+    return seconds
 
 
 def _unzstd(file: BinaryIO, content_bytes: int | None) -> Iterator[bytes]:

@@ -12,7 +12,8 @@ The contract, which ``tests/store/conformance.py`` holds every store to:
 * **Writes** are atomic: another process sees the old bytes or the new bytes, never a mixture,
   and after an interruption at any instant the name holds the old or the new bytes. Bytes are
   durable (fsync) before the name shows them. What an interrupted write leaves behind is a
-  ``.jaxcache-tmp-*`` name, which listings show and which no reader takes for an entry.
+  ``.jaxcache-tmp-*`` name, which listings show, which no reader takes for an entry, and which
+  :meth:`Store.delete_abandoned` removes.
 * **Deletes** can be made conditional on the file still being the one that was looked at.
 * Failures of one file raise :class:`StoreError` with the name; they never end a listing.
 """
@@ -58,6 +59,13 @@ class ExistsError(StoreError):
         super().__init__(name, "exists already", code="exists")
 
 
+class ChangedError(StoreError):
+    """The file is no longer the one that was looked at."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name, "changed meanwhile", code="changed")
+
+
 def check_name(name: str) -> str:
     """Return ``name`` if it stays inside a store, else raise :class:`BadNameError`."""
     if not name or "\0" in name or any(part in ("", ".", "..") for part in name.split("/")):
@@ -80,6 +88,10 @@ class Store(Protocol):
     @property
     def keeps_atime(self) -> bool:
         """Whether reads by others show in ``FileInfo.atime_ns`` (not on a noatime mount)."""
+
+    @property
+    def root(self) -> FileInfo | None:
+        """The place itself, for its owner and permissions; None where a store has neither."""
 
     def list(self, prefix: str = "") -> Iterator[FileInfo]:
         """Yield what lies directly in the root, or in the folder ``prefix``, unsorted.
@@ -128,6 +140,24 @@ class Store(Protocol):
             replace: False raises :class:`ExistsError` where the name is taken, without a race.
         """
 
+    def rewrite(
+        self,
+        name: str,
+        chunks: Iterable[bytes],
+        *,
+        expected: FileInfo,
+        guard: AbstractContextManager[None] | None = None,
+    ) -> FileInfo:
+        """Replace the bytes of one file, keeping its times, permissions and owner.
+
+        Args:
+            expected: the file as it was looked at.
+            guard: entered when the new bytes are durable, around the last look and the swap.
+
+        Raises:
+            ChangedError: the file is another one by now, or gone; it is left as it is.
+        """
+
     def rename(self, name: str, new_name: str) -> None:
         """Move a file inside the store, atomically, making folders as needed.
 
@@ -137,6 +167,9 @@ class Store(Protocol):
 
     def delete(self, name: str, *, expected: FileInfo | None = None) -> bool:
         """Remove a file; False if it was gone, or is no longer the one ``expected``."""
+
+    def delete_abandoned(self, name: str) -> bool:
+        """Remove a temporary file whose writer is gone; False if it lives, or none can tell."""
 
     def lock(self, *, timeout_seconds: float) -> AbstractContextManager[None]:
         """Hold JAX's own lock (``.lockfile``), where a JAX with a size cap would respect it.

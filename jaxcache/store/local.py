@@ -10,9 +10,10 @@ from typing import BinaryIO
 
 from jaxcache.errors import LockedError, NoCacheError
 from jaxcache.model import FileInfo, FileType
+from jaxcache.store.atomic import Dates, delete_if_abandoned, new_file, sync_folder
 from jaxcache.store.base import (
-    TEMP_PREFIX,
     BadNameError,
+    ChangedError,
     ExistsError,
     MissingError,
     StoreError,
@@ -66,6 +67,11 @@ class LocalStore:
     def keeps_atime(self) -> bool:
         """Whether the mount records reads (``relatime`` does, at most once a day)."""
         return not os.fstatvfs(self._fd).f_flag & getattr(os, "ST_NOATIME", 0)
+
+    @property
+    def root(self) -> FileInfo:
+        """See :meth:`jaxcache.store.base.Store.root`."""
+        return _info("", os.fstat(self._fd))
 
     def list(self, prefix: str = "") -> Iterator[FileInfo]:
         """See :meth:`jaxcache.store.base.Store.list`."""
@@ -154,19 +160,46 @@ class LocalStore:
         replace: bool = True,
     ) -> FileInfo:
         """See :meth:`jaxcache.store.base.Store.write`."""
-        temp = f"{TEMP_PREFIX}{os.getpid()}-{os.urandom(6).hex()}"
         with _naming(name), self._parent(name, make=True) as (folder, base):
-            try:
-                status = _write_new(temp, folder, chunks, mtime_ns)
+            with new_file(folder, chunks, Dates(mtime_ns, mtime_ns)) as (temp, status):
                 if replace:
                     os.replace(temp, base, src_dir_fd=folder, dst_dir_fd=folder)
                 else:
                     os.link(temp, base, src_dir_fd=folder, dst_dir_fd=folder)
-            finally:
-                with contextlib.suppress(FileNotFoundError):
-                    os.unlink(temp, dir_fd=folder)
-            _sync_folder(folder)
+            sync_folder(folder)
         return _info(name, status)
+
+    def rewrite(
+        self,
+        name: str,
+        chunks: Iterable[bytes],
+        *,
+        expected: FileInfo,
+        guard: contextlib.AbstractContextManager[None] | None = None,
+    ) -> FileInfo:
+        """See :meth:`jaxcache.store.base.Store.rewrite`."""
+        dates = Dates(expected.atime_ns, expected.mtime_ns)
+        with _naming(name), self._parent(name) as (folder, base):
+            like = self._unchanged(name, expected)
+            with (
+                new_file(folder, chunks, dates, like=like) as (temp, status),
+                guard or contextlib.nullcontext(),
+            ):
+                self._unchanged(name, expected)
+                os.replace(temp, base, src_dir_fd=folder, dst_dir_fd=folder)
+            sync_folder(folder)
+        return _info(name, status)
+
+    def _unchanged(self, name: str, expected: FileInfo) -> os.stat_result:
+        """Look at a file again, which must be the one expected."""
+        with self._parent(name) as (folder, base):
+            try:
+                status = os.stat(base, dir_fd=folder, follow_symlinks=False)
+            except FileNotFoundError as error:
+                raise ChangedError(name) from error
+        if not same_file(_info(name, status), expected):
+            raise ChangedError(name)
+        return status
 
     def rename(self, name: str, new_name: str) -> None:
         """See :meth:`jaxcache.store.base.Store.rename`."""
@@ -185,7 +218,7 @@ class LocalStore:
             except FileExistsError as error:
                 raise ExistsError(new_name) from error
             os.unlink(from_base, dir_fd=from_folder)
-            _sync_folder(to_folder)
+            sync_folder(to_folder)
 
     def delete(self, name: str, *, expected: FileInfo | None = None) -> bool:
         """See :meth:`jaxcache.store.base.Store.delete`."""
@@ -197,6 +230,14 @@ class LocalStore:
         except MissingError:
             return False
         return True
+
+    def delete_abandoned(self, name: str) -> bool:
+        """See :meth:`jaxcache.store.base.Store.delete_abandoned`."""
+        try:
+            with _naming(name), self._parent(name) as (folder, base):
+                return delete_if_abandoned(folder, base)
+        except StoreError:
+            return False
 
     @contextlib.contextmanager
     def lock(self, *, timeout_seconds: float) -> Iterator[None]:
@@ -252,30 +293,6 @@ def _naming(name: str) -> Iterator[None]:
         yield
     except OSError as error:
         raise _file_error(name, error) from error
-
-
-def _write_new(
-    temp: str, folder: int, chunks: Iterable[bytes], mtime_ns: int | None
-) -> os.stat_result:
-    """Write, date and sync a file under a temporary name."""
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-    fd = os.open(temp, flags, 0o666, dir_fd=folder)
-    try:
-        for chunk in chunks:
-            view = memoryview(chunk)
-            while view:
-                view = view[os.write(fd, view) :]
-        if mtime_ns is not None:
-            os.utime(fd, ns=(mtime_ns, mtime_ns))
-        os.fsync(fd)
-        return os.fstat(fd)
-    finally:
-        os.close(fd)
-
-
-def _sync_folder(fd: int) -> None:
-    with contextlib.suppress(OSError):  # not every file system can sync a directory
-        os.fsync(fd)
 
 
 def _info(name: str, status: os.stat_result) -> FileInfo:

@@ -1,13 +1,15 @@
 """What every store must keep (see jaxcache/store/base.py). Subclass, and give a ``store``."""
 
+import contextlib
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 
 from jaxcache.store.base import (
     TEMP_PREFIX,
     BadNameError,
+    ChangedError,
     ExistsError,
     MissingError,
     Store,
@@ -97,6 +99,45 @@ class StoreConformance:
         assert isinstance(found[1], MissingError)
         assert found[2] == b"sec"
         assert all(isinstance(f, BadNameError) for f in found[3:])
+
+    def test_a_rewrite_keeps_the_times_and_swaps_under_its_guard(self, store: Store) -> None:
+        seen = store.write("a", [b"old"], mtime_ns=1_600_000_000_000_000_000)
+        during: list[bytes] = []
+
+        @contextlib.contextmanager
+        def guard() -> Iterator[None]:
+            during.append(store.read("a", limit=9))
+            yield
+            during.append(store.read("a", limit=9))
+
+        written = store.rewrite("a", [b"newer"], expected=seen, guard=guard())
+        assert during == [b"old", b"newer"]
+        now = store.info("a")
+        assert same_file(now, written)
+        assert (now.mtime_ns, now.mode, now.owner) == (seen.mtime_ns, seen.mode, seen.owner)
+
+    def test_a_rewrite_spares_a_file_that_has_changed(self, store: Store) -> None:
+        seen = store.write("a", [b"one"])
+        store.write("a", [b"other"])
+        with pytest.raises(ChangedError):
+            store.rewrite("a", [b"new"], expected=seen)
+        assert store.read("a", limit=9) == b"other"
+        store.delete("a")
+        with pytest.raises(ChangedError):
+            store.rewrite("a", [b"new"], expected=seen)
+        assert list(store.list()) == []
+
+    def test_a_temporary_file_in_use_is_not_abandoned(self, store: Store) -> None:
+        def chunks() -> Iterator[bytes]:
+            yield b"x"
+            for info in store.list():
+                assert not store.delete_abandoned(info.name)
+            yield b"y"
+
+        store.write("a", chunks())
+        assert store.read("a", limit=9) == b"xy"
+        assert not store.delete_abandoned("a")
+        assert not store.delete_abandoned(f"{TEMP_PREFIX}gone")
 
     def test_folders(self, store: Store) -> None:
         store.write("folder/inner/x", [b"1"])

@@ -127,6 +127,19 @@ def test_a_killed_write_leaves_only_a_temporary_name(tmp_path: Path) -> None:
     assert (tmp_path / "a").read_bytes() == b"old"
     (left,) = [i.name for i in LocalStore(tmp_path).list() if i.name != "a"]
     assert left.startswith(".jaxcache-tmp-")
+    assert LocalStore(tmp_path).delete_abandoned(left)
+    assert not (tmp_path / left).exists()
+
+
+def test_a_rewrite_keeps_when_a_file_was_read_and_who_may(tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    path.write_bytes(b"old")
+    path.chmod(0o640)
+    os.utime(path, ns=(5_000, 4_000))
+    store = LocalStore(tmp_path)
+    store.rewrite("a", [b"new"], expected=store.info("a"))
+    now = path.stat()
+    assert (now.st_atime_ns, now.st_mtime_ns, now.st_mode & 0o777) == (5_000, 4_000, 0o640)
 
 
 def test_a_lock_held_elsewhere_is_an_error_with_a_name(tmp_path: Path) -> None:

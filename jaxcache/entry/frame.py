@@ -1,0 +1,75 @@
+"""Make the outer layer of an entry: frames that JAX reads and that detect corruption themselves.
+
+zstd frames get the content checksum (RFC 8878, 3.1.1: the low 32 bits of XXH64 of the content),
+which every zstd decoder checks; JAX writes none. zlib streams end in Adler-32 as it is. The codec
+itself stays, because its name is hashed into the key (``jax/_src/cache_key.py``).
+"""
+
+import zlib
+
+import zstandard
+
+from jaxcache.entry.codec import ZSTD_MAGIC, CodecError
+from jaxcache.model import Codec
+
+DEFAULT_LEVEL = 19
+MIN_LEVEL, MAX_LEVEL = 1, 22
+_ZLIB_MAX_LEVEL = 9
+_CHECKSUM_FLAG = 1 << 2
+_CHECKSUM_BYTES = 4
+#: The fastest level there is, where only the checksum of the content is wanted.
+_FASTEST_LEVEL = -100
+
+
+def compress_content(content: bytes, codec: Codec, level: int) -> bytes:
+    """Compress a header and payload into a sealed entry.
+
+    Args:
+        content: the 4-byte header and the payload.
+        codec: ``zstd`` or ``zlib``.
+        level: 1 to 22; zlib takes at most 9.
+    """
+    if codec == "zlib":
+        return zlib.compress(content, min(level, _ZLIB_MAX_LEVEL))
+    return zstandard.ZstdCompressor(level=level, write_checksum=True).compress(content)
+
+
+def add_checksum(frame: bytes, content: bytes) -> bytes:
+    """Seal a zstd frame without compressing it anew: set the flag, append the checksum.
+
+    Args:
+        frame: one whole zstd frame without a checksum.
+        content: what it decompresses to.
+
+    Returns:
+        The frame, four bytes longer.
+    """
+    if not frame.startswith(ZSTD_MAGIC):
+        raise CodecError("bad-codec", "not a zstd frame")
+    descriptor = frame[len(ZSTD_MAGIC)]
+    if descriptor & _CHECKSUM_FLAG:
+        return frame
+    # zstandard does not show XXH64 itself; a frame around the same content ends in it.
+    quick = zstandard.ZstdCompressor(level=_FASTEST_LEVEL, write_checksum=True).compress(content)
+    return b"".join((
+        ZSTD_MAGIC,
+        bytes([descriptor | _CHECKSUM_FLAG]),
+        frame[len(ZSTD_MAGIC) + 1 :],
+        quick[-_CHECKSUM_BYTES:],
+    ))  # fmt: skip
+
+
+def seal_frame(frame: bytes, content: bytes, codec: Codec, level: int) -> bytes:
+    """The smallest sealed entry at hand: compressed anew, or the same blocks with a checksum.
+
+    Args:
+        frame: the entry as it is, whole and sound.
+        content: what it decompresses to.
+
+    Returns:
+        Never more than four bytes longer than ``frame``.
+    """
+    anew = compress_content(content, codec, level)
+    if len(anew) <= len(frame):
+        return anew
+    return frame if codec == "zlib" else add_checksum(frame, content)
