@@ -11,14 +11,16 @@ clock that only the cache itself can run; a snapshot has none, so the rate at wh
 be used again is estimated from what the snapshot tells instead, as in LRV and hyperbolic caching
 (A. Blankstein, S. Sen, M. Freedman, "Hyperbolic Caching", USENIX ATC 2017)::
 
-    value = compile_seconds / size_bytes * (1 + hits) / (age + AGE_FLOOR)
+    value = compile_seconds / size_bytes * (1 + hits) / (age + 6 hours)
 
+Without a count of hits, an entry that was read after the run that wrote it counts as 3 hits.
 ``docs/eviction.md`` shows how both fare on traces.
 """
 
 from collections.abc import Iterable
 from typing import Literal, NamedTuple, Protocol
 
+from jaxcache.errors import UsageError
 from jaxcache.units import NS_PER_SECOND
 
 PolicyName = Literal["lru", "cost"]
@@ -26,8 +28,12 @@ POLICIES: tuple[PolicyName, ...] = ("lru", "cost")
 
 #: The header counts whole seconds, rounded down; half a second is what that hides on average.
 _ROUNDED_AWAY_SECONDS = 0.5
-#: Uses closer together than this say nothing about the next one: they are one run of a program.
-AGE_FLOOR_SECONDS = 3600.0
+#: Uses closer together than this say little about the next one: they are one working day.
+AGE_FLOOR_SECONDS = 6 * 3600.0
+#: What an entry counts as that was read some time after it was written, where nobody counted.
+UNCOUNTED_HITS = 3
+#: A use so soon after the writing belongs to the run that wrote the entry.
+SAME_RUN_SECONDS = 60.0
 
 
 class UseRecord(Protocol):
@@ -61,6 +67,13 @@ class Candidate(NamedTuple):
     exact: bool = False
     """Whether ``compile_seconds`` was measured, not read from a header of whole seconds."""
     hits: int = 0
+    """Uses after the run that wrote it, counted or estimated (:func:`estimate_hits`)."""
+
+
+def estimate_hits(counted: int, created_ns: int, last_used_ns: int) -> int:
+    """How often an entry was read: as counted, or a guess if its dates tell that it was."""
+    reused = last_used_ns - created_ns > SAME_RUN_SECONDS * NS_PER_SECOND
+    return max(counted, UNCOUNTED_HITS if reused else 0)
 
 
 def value_per_byte(candidate: Candidate, now_ns: int) -> float:
@@ -117,3 +130,17 @@ def _take_back(chosen: list[Candidate], spare_bytes: int) -> None:
         if (size_bytes := chosen[index].size_bytes) <= spare_bytes:
             spare_bytes -= size_bytes
             del chosen[index]
+
+
+def parse_policy(text: str) -> PolicyName:
+    """Read the name of a policy.
+
+    Raises:
+        UsageError: ``bad-policy``.
+    """
+    for name in POLICIES:
+        if text == name:
+            return name
+    raise UsageError(
+        f"{text!r} is not a policy", code="bad-policy", hint=f"one of {', '.join(POLICIES)}"
+    )

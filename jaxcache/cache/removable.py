@@ -3,7 +3,7 @@
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 
-from jaxcache.cache.policy import Candidate, UseRecord
+from jaxcache.cache.policy import Candidate, UseRecord, estimate_hits
 from jaxcache.cache.removal import Reason, Removal, Subject
 from jaxcache.cache.scan import Scan
 from jaxcache.entry.names import OWN_DIR, FileKind
@@ -73,7 +73,8 @@ def removable_entries(
             created_ns=entry.created_ns,
             candidate=Candidate(
                 entry.file, removal.size_bytes, used_ns,
-                0.0 if worthless else seconds, exact or worthless, hits,
+                0.0 if worthless else seconds, exact or worthless,
+                estimate_hits(hits, entry.created_ns, used_ns),
             ),
             dated=entry.last_used_from != "mtime" or bool(known and known.last_hit_ns),
             protected=(

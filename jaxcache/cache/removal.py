@@ -1,5 +1,6 @@
 """What goes, and why: the part that ``prune`` and ``rm`` share of a plan and of its outcome."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
@@ -60,11 +61,11 @@ class Execution:
         return any(s.why == "failed" for s in self.spared)
 
 
-def freed_bytes(removals: tuple[Removal, ...]) -> int:
+def freed_bytes(removals: Iterable[Removal]) -> int:
     """Sum up what removals free."""
     return sum(r.size_bytes for r in removals)
 
 
-def lost_compile_seconds(removals: tuple[Removal, ...]) -> float:
+def lost_compile_seconds(removals: Iterable[Removal]) -> float:
     """Sum up the compile seconds that removals give up, as far as they are known."""
     return sum(r.compile_seconds or 0.0 for r in removals)

@@ -12,6 +12,10 @@ from jaxcache import __version__
 COMMANDS: dict[str, str] = {
     "ls": "ls",
     "stats": "stats",
+    "prune": "prune",
+    "rm": "rm",
+    "pin": "pin",
+    "unpin": "unpin",
 }
 
 _EXIT_CODES = {
