@@ -13,6 +13,10 @@ COMMANDS: dict[str, str] = {
     "ls": "ls",
     "show": "show",
     "stats": "stats",
+    "prune": "prune",
+    "rm": "rm",
+    "pin": "pin",
+    "unpin": "unpin",
 }
 
 _EXIT_CODES = {

@@ -104,3 +104,16 @@ def note_problems(listing: Listing) -> None:
     if count := len(listing.problems):
         noun = "problem" if count == 1 else "problems"
         note(f"{count} {noun} found; see them with: jaxcache verify")
+
+
+def print_pins(cache_dir: str, field: str, keys: list[str], form: Format) -> None:
+    """Print the keys that ``pin`` or ``unpin`` touched, one a line, or as ``field`` of JSON."""
+    shown = [printable(key) for key in keys]
+    if form is Format.JSON:
+        from jaxcache.render.document import envelope
+
+        print_json({**envelope(cache_dir), field: shown})
+    elif form is Format.JSONL:
+        print_json_lines({"key": key} for key in shown)
+    else:
+        print_lines(shown)

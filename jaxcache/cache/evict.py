@@ -1,0 +1,101 @@
+"""Carry out removals beside running JAX processes.
+
+JAX with a size cap takes ``.lockfile`` for every read and write and waits 10 s for it at the most
+(``jax/_src/lru_cache.py``). So the lock is held for a few files at a time and let go in between,
+long enough for a process that polls it to get it.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+
+from jaxcache.cache.removal import Execution, Removal, Spared
+from jaxcache.cache.scan import Progress
+from jaxcache.entry.names import ATIME_SUFFIX, CACHE_SUFFIX
+from jaxcache.model import FileInfo
+from jaxcache.store.base import MissingError, Store, StoreError, same_file
+
+#: After this long the lock is let go, at the next file. Half of what the lock rules allow,
+#: because unlinking one large file can take milliseconds.
+HOLD_SECONDS = 0.025
+#: How long others get. filelock polls every 50 ms, so this lets one process in ten in at once.
+PAUSE_SECONDS = 0.003
+
+
+def remove(
+    store: Store,
+    removals: Sequence[Removal],
+    *,
+    lock_timeout_seconds: float = 10.0,
+    progress: Progress | None = None,
+    clock: Callable[[], float] = time.perf_counter,
+    pause: Callable[[float], None] = time.sleep,
+) -> Execution:
+    """Remove files under JAX's lock, at most 50 ms at a stretch, each looked at again before.
+
+    An entry that changed or was used since the plan was made stays. What another process removed
+    first is no error.
+
+    Raises:
+        LockedError: the lock was not obtained; what was removed until then stays removed.
+    """
+    removed: list[Removal] = []
+    spared: list[Spared] = []
+    longest = 0.0
+    done = 0
+    while done < len(removals):
+        if done:
+            pause(PAUSE_SECONDS)
+        with store.lock(timeout_seconds=lock_timeout_seconds):
+            started = clock()
+            while done < len(removals) and clock() - started < HOLD_SECONDS:
+                removal = removals[done]
+                reprieve = _remove_one(store, removal)
+                if reprieve:
+                    spared.append(reprieve)
+                else:
+                    removed.append(removal)
+                done += 1
+            longest = max(longest, clock() - started)
+        if progress:
+            progress(done, len(removals))
+    return Execution(tuple(removed), tuple(spared), longest)
+
+
+def _remove_one(store: Store, removal: Removal) -> Spared | None:
+    """Remove one thing, ``-cache`` before ``-atime``; say why if it was not."""
+    name = removal.file.name
+    try:
+        stamp = _atime_name(removal)
+        if stamp and not _same(_look(store, stamp), removal.atime):
+            return Spared(removal, "used", "used since the plan was made")
+        if not store.delete(name, expected=removal.file):
+            if _look(store, name) is None:
+                return Spared(removal, "gone", "another process removed it")
+            return Spared(removal, "changed", "changed since the plan was made")
+        if stamp and removal.atime:
+            store.delete(stamp)
+    except StoreError as error:
+        return Spared(removal, "failed", error.reason)
+    return None
+
+
+def _atime_name(removal: Removal) -> str | None:
+    """The name that JAX dates a use of this entry by; None where it dates none."""
+    name = removal.file.name
+    if removal.subject != "entry" or not name.endswith(CACHE_SUFFIX):
+        return None
+    return name.removesuffix(CACHE_SUFFIX) + ATIME_SUFFIX
+
+
+def _look(store: Store, name: str) -> FileInfo | None:
+    try:
+        return store.info(name)
+    except MissingError:
+        return None
+
+
+def _same(now: FileInfo | None, then: FileInfo | None) -> bool:
+    if now is None or then is None:
+        # Another prune may be between the two files of an entry; a missing date is no use.
+        return now is None
+    return same_file(now, then)

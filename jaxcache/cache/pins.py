@@ -1,0 +1,64 @@
+"""Pins: entries that only their own name removes. They live in the cache's ledger."""
+
+from collections.abc import Sequence
+
+from jaxcache.cache.ledger import Ledger, append
+from jaxcache.cache.ledger_record import PIN, UNPIN, Event
+from jaxcache.cache.scan import scan
+from jaxcache.cache.select import select_by_keys
+from jaxcache.errors import JaxcacheError
+from jaxcache.store.base import Store
+
+
+def pinned_keys(ledger: Ledger) -> list[str]:
+    """Every pinned key, whether or not its entry is there, sorted."""
+    return sorted(k for k in ledger if (record := ledger.record(k)) and record.pinned)
+
+
+def pin(store: Store, keys: Sequence[str], *, now_ns: int) -> list[str]:
+    """Pin the entries that KEY arguments name and return their full keys, sorted.
+
+    Raises:
+        JaxcacheError: ``no-match``, ``ambiguous-key`` or ``read-only``.
+    """
+    entries = scan(store, heads=False).entries
+    chosen = sorted({e.key for e in select_by_keys(entries, keys)})
+    _record(store, chosen, PIN, now_ns)
+    return chosen
+
+
+def unpin(store: Store, keys: Sequence[str], *, now_ns: int) -> list[str]:
+    """Unpin what KEY arguments name among the pinned keys; return their full keys, sorted.
+
+    Raises:
+        JaxcacheError: ``not-pinned`` or ``read-only``.
+    """
+    pinned = pinned_keys(Ledger.load(store))
+    chosen = sorted({found for text in keys for found in _match(pinned, text)})
+    _record(store, chosen, UNPIN, now_ns)
+    return chosen
+
+
+def _match(pinned: Sequence[str], text: str) -> list[str]:
+    """Pins by full key, glob over key or module, or prefix of key or hash."""
+    from fnmatch import fnmatchcase
+
+    found = [k for k in pinned if k == text] or [
+        k for k in pinned
+        if fnmatchcase(k, text) or fnmatchcase(k.rpartition("-")[0], text)
+        or k.startswith(text) or k.rpartition("-")[2].startswith(text)
+    ]  # fmt: skip
+    if not found:
+        raise JaxcacheError(
+            f"no pinned entry fits {text!r}", code="not-pinned", hint="jaxcache pin lists the pins"
+        )
+    return found
+
+
+def _record(store: Store, keys: Sequence[str], kind: str, now_ns: int) -> None:
+    if not append(store, [Event(key, kind, now_ns) for key in keys]):
+        raise JaxcacheError(
+            f"the ledger of {store.url} cannot be written",
+            code="read-only",
+            hint="name keys to be kept with prune --keep instead",
+        )

@@ -1,0 +1,146 @@
+"""In which order entries go when a bound asks for room: ``lru`` and ``cost``.
+
+``lru`` is JAX's own order (``jax/_src/lru_cache.py``): the least recently used first, equal ones
+by key.
+
+``cost`` keeps the compile seconds most likely to be saved again per byte. It is the value of
+GreedyDual-Size-Frequency, ``frequency × cost / size`` (L. Cherkasova, "Improving WWW Proxies
+Performance with Greedy-Dual-Size-Frequency Caching Policy", HPL-98-69R1, 1998; after P. Cao and
+S. Irani, "Cost-Aware WWW Proxy Caching Algorithms", USITS 1997). GreedyDual ages an entry by a
+clock that only the cache itself can run; a snapshot has none, so the rate at which an entry will
+be used again is estimated from what the snapshot tells instead, as in LRV and hyperbolic caching
+(A. Blankstein, S. Sen, M. Freedman, "Hyperbolic Caching", USENIX ATC 2017)::
+
+    value = compile_seconds / size_bytes * (1 + hits) / (age + 6 hours)
+
+Without a count of hits, an entry that was read after the run that wrote it counts as 3 hits.
+``docs/eviction.md`` shows how both fare on traces.
+"""
+
+from collections.abc import Iterable
+from typing import Literal, NamedTuple, Protocol
+
+from jaxcache.errors import UsageError
+from jaxcache.units import NS_PER_SECOND
+
+PolicyName = Literal["lru", "cost"]
+POLICIES: tuple[PolicyName, ...] = ("lru", "cost")
+
+#: The header counts whole seconds, rounded down; half a second is what that hides on average.
+_ROUNDED_AWAY_SECONDS = 0.5
+#: Uses closer together than this say little about the next one: they are one working day.
+AGE_FLOOR_SECONDS = 6 * 3600.0
+#: What an entry counts as that was read some time after it was written, where nobody counted.
+UNCOUNTED_HITS = 3
+#: A use so soon after the writing belongs to the run that wrote the entry.
+SAME_RUN_SECONDS = 60.0
+
+
+class UseRecord(Protocol):
+    """What a ledger knows of one entry beyond what its file tells."""
+
+    @property
+    def compile_seconds(self) -> float | None:
+        """Exact, where it was measured."""
+
+    @property
+    def hits(self) -> int:
+        """How often it was read instead of compiled."""
+
+    @property
+    def last_hit_ns(self) -> int | None:
+        """When it was last read."""
+
+    @property
+    def pinned(self) -> bool:
+        """Whether nothing but its name may remove it."""
+
+
+class Candidate(NamedTuple):
+    """What a policy weighs: a file that may have to go."""
+
+    name: str
+    """Unique; breaks ties, as in JAX."""
+    size_bytes: int
+    last_used_ns: int
+    compile_seconds: float | None
+    exact: bool = False
+    """Whether ``compile_seconds`` was measured, not read from a header of whole seconds."""
+    hits: int = 0
+    """Uses after the run that wrote it, counted or estimated (:func:`estimate_hits`)."""
+
+
+def estimate_hits(counted: int, created_ns: int, last_used_ns: int) -> int:
+    """How often an entry was read: as counted, or a guess if its dates tell that it was."""
+    reused = last_used_ns - created_ns > SAME_RUN_SECONDS * NS_PER_SECOND
+    return max(counted, UNCOUNTED_HITS if reused else 0)
+
+
+def value_per_byte(candidate: Candidate, now_ns: int) -> float:
+    """Estimate the compile seconds that a byte of this entry will save per second to come."""
+    seconds = candidate.compile_seconds or 0.0
+    if not candidate.exact:
+        seconds += _ROUNDED_AWAY_SECONDS
+    age_seconds = max(0, now_ns - candidate.last_used_ns) / NS_PER_SECOND
+    rate = (1 + candidate.hits) / (age_seconds + AGE_FLOOR_SECONDS)
+    return seconds * rate / max(1, candidate.size_bytes)
+
+
+def eviction_order(
+    candidates: Iterable[Candidate], policy: PolicyName, now_ns: int, *, per_byte: bool = True
+) -> list[Candidate]:
+    """Sort candidates, the first to go first.
+
+    Args:
+        per_byte: whether bytes are what is scarce, or entries.
+    """
+    if policy == "lru":
+        return sorted(candidates, key=lambda c: (c.last_used_ns, c.name))
+
+    def worth(candidate: Candidate) -> tuple[float, int, str]:
+        value = value_per_byte(candidate, now_ns)
+        scale = 1 if per_byte else max(1, candidate.size_bytes)
+        return value * scale, candidate.last_used_ns, candidate.name
+
+    return sorted(candidates, key=worth)
+
+
+def choose_for_room(
+    candidates: Iterable[Candidate], excess_bytes: int, policy: PolicyName, now_ns: int
+) -> list[Candidate]:
+    """Choose what goes to free ``excess_bytes``, or everything where that does not suffice."""
+    if excess_bytes <= 0:
+        return []
+    chosen: list[Candidate] = []
+    for candidate in eviction_order(candidates, policy, now_ns):
+        if excess_bytes <= 0:
+            break
+        chosen.append(candidate)
+        excess_bytes -= candidate.size_bytes
+    if policy == "cost":
+        _take_back(chosen, -excess_bytes)
+    return chosen
+
+
+def _take_back(chosen: list[Candidate], spare_bytes: int) -> None:
+    """Keep after all what fits into the room that the last, large ones freed beyond need."""
+    for index in range(len(chosen) - 1, -1, -1):
+        if spare_bytes <= 0:
+            break
+        if (size_bytes := chosen[index].size_bytes) <= spare_bytes:
+            spare_bytes -= size_bytes
+            del chosen[index]
+
+
+def parse_policy(text: str) -> PolicyName:
+    """Read the name of a policy.
+
+    Raises:
+        UsageError: ``bad-policy``.
+    """
+    for name in POLICIES:
+        if text == name:
+            return name
+    raise UsageError(
+        f"{text!r} is not a policy", code="bad-policy", hint=f"one of {', '.join(POLICIES)}"
+    )

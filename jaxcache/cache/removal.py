@@ -1,0 +1,71 @@
+"""What goes, and why: the part that ``prune`` and ``rm`` share of a plan and of its outcome."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+from jaxcache.model import FileInfo
+
+#: Why something goes; part of the JSON contract (``prune``: ``removed[].reason``).
+Reason = Literal[
+    "max-size", "max-entries", "unused-for", "older-than", "used-since", "keep-last",
+    "legacy", "orphan-atime", "temp-file", "quarantine", "requested",
+]  # fmt: skip
+#: What goes: an entry, or one file of another kind.
+Subject = Literal["entry", "side-cache", "orphan-atime", "temp-file", "quarantine"]
+
+
+class Removal(NamedTuple):
+    """One thing that goes. A NamedTuple because a plan holds one per entry of a large cache."""
+
+    subject: Subject
+    file: FileInfo
+    """As it was when the plan was made: anything else under the name is left alone."""
+    atime: FileInfo | None
+    """The entry's ``-atime`` file, which goes right after it."""
+    key: str | None
+    """Of an entry; None for any other file."""
+    module: str
+    reason: Reason
+    last_used_ns: int
+    compile_seconds: float | None
+
+    @property
+    def size_bytes(self) -> int:
+        """What it frees, its ``-atime`` file included."""
+        return self.file.size_bytes + (self.atime.size_bytes if self.atime else 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Spared:
+    """One thing that a plan names and that is still there, or that another process removed."""
+
+    removal: Removal
+    why: Literal["changed", "used", "gone", "failed"]
+    detail: str
+    """For people: the system's reason where it failed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Execution:
+    """What became of a plan."""
+
+    removed: tuple[Removal, ...]
+    spared: tuple[Spared, ...]
+    longest_hold_seconds: float
+    """The longest that JAX's lock was held at a stretch."""
+
+    @property
+    def failed(self) -> bool:
+        """Whether something could not be removed that should have been."""
+        return any(s.why == "failed" for s in self.spared)
+
+
+def freed_bytes(removals: Iterable[Removal]) -> int:
+    """Sum up what removals free."""
+    return sum(r.size_bytes for r in removals)
+
+
+def lost_compile_seconds(removals: Iterable[Removal]) -> float:
+    """Sum up the compile seconds that removals give up, as far as they are known."""
+    return sum(r.compile_seconds or 0.0 for r in removals)

@@ -1,0 +1,24 @@
+"""``jaxcache pin``."""
+
+import time
+
+from jaxcache.cli.options import CacheDir, Json, Jsonl, Keys, choose_format, locate_cache
+
+EXAMPLE = "jaxcache pin 'jit_train_step*'"
+EXIT_CODES = (0, 1, 2, 10)
+
+
+def command(
+    keys: Keys = None, cache_dir: CacheDir = None, json: Json = False, jsonl: Jsonl = False
+) -> None:
+    """Protect entries from prune and rm; without KEY, list the pins."""
+    from jaxcache.cache.ledger import Ledger
+    from jaxcache.cache.pins import pin, pinned_keys
+    from jaxcache.cli.output import print_pins
+    from jaxcache.store import open_store
+
+    form = choose_format(json=json, jsonl=jsonl)
+    store = open_store(locate_cache(cache_dir).path)
+    now_ns = time.time_ns()
+    shown = pin(store, keys, now_ns=now_ns) if keys else pinned_keys(Ledger.load(store))
+    print_pins(store.url, "pinned", shown, form)

@@ -1,0 +1,117 @@
+"""``jaxcache prune``."""
+
+import time
+from typing import Annotated
+
+import typer
+
+from jaxcache.cli.options import (
+    CacheDir,
+    DryRun,
+    Json,
+    Jsonl,
+    Quiet,
+    Yes,
+    choose_format,
+    locate_cache,
+)  # fmt: skip
+
+EXAMPLE = "jaxcache prune --max-size 10GB --unused-for 30d --dry-run"
+EXIT_CODES = (0, 1, 2, 3, 10, 11)
+
+
+def _text(metavar: str, text: str) -> typer.models.OptionInfo:
+    option: typer.models.OptionInfo = typer.Option(metavar=metavar, help=text)
+    return option
+
+
+def command(
+    cache_dir: CacheDir = None,
+    max_size: Annotated[
+        str | None, _text("SIZE", "Bound the whole directory, such as 10GB.")
+    ] = None,
+    max_entries: Annotated[
+        int | None, typer.Option(min=0, metavar="N", help="Keep at most N entries.")
+    ] = None,
+    unused_for: Annotated[
+        str | None, _text("DURATION", "What was not used for so long, such as 30d.")
+    ] = None,
+    older_than: Annotated[str | None, _text("DURATION", "What was written longer ago.")] = None,
+    used_since: Annotated[
+        str | None,
+        _text("TIME|FILE", "Keep only what was used since a time, or since FILE was touched."),
+    ] = None,
+    keep_last: Annotated[
+        int | None,
+        typer.Option(min=1, metavar="N", help="Of each module, keep the N entries used last."),
+    ] = None,
+    policy: Annotated[
+        str,
+        _text(
+            "lru|cost",
+            "What goes first under a bound: the least recently used, or the fewest compile "
+            "seconds per byte that are likely to be needed again.",
+        ),
+    ] = "cost",
+    keep: Annotated[
+        list[str] | None,
+        typer.Option("--keep", metavar="KEY", help="Never remove these; repeatable."),
+    ] = None,
+    orphans: Annotated[
+        bool, typer.Option("--orphans", help="-atime files without entry, broken temporary files.")
+    ] = False,
+    legacy: Annotated[
+        bool, typer.Option("--legacy", help="Entries that only JAX up to 0.4.30 reads.")
+    ] = False,
+    side_caches: Annotated[
+        bool, typer.Option("--side-caches", help="Let the bounds take XLA's own caches too.")
+    ] = False,
+    quarantine: Annotated[
+        bool, typer.Option("--quarantine", help="What verify moved away.")
+    ] = False,
+    grace: Annotated[
+        str, _text("DURATION", "Leave younger files alone: they may be half written.")
+    ] = "60s",
+    dry_run: DryRun = False,
+    yes: Yes = False,
+    json: Json = False,
+    jsonl: Jsonl = False,
+    quiet: Quiet = False,
+) -> int:
+    """Remove entries and leftovers until the given bounds hold, the least valuable first."""
+    from jaxcache.cache.ledger import Ledger
+    from jaxcache.cache.policy import parse_policy
+    from jaxcache.cache.prune import PruneOptions
+    from jaxcache.cache.survey import plan_cache_prune
+    from jaxcache.cli.moment import read_moment
+    from jaxcache.cli.progress import progress_bar
+    from jaxcache.cli.removal import carry_out, require_consent
+    from jaxcache.store import open_store
+    from jaxcache.units import parse_duration_seconds, parse_size_bytes
+
+    form = choose_format(json=json, jsonl=jsonl, quiet=quiet)
+    now_ns = time.time_ns()
+    options = PruneOptions(
+        max_size_bytes=None if max_size is None else parse_size_bytes(max_size),
+        max_entries=max_entries,
+        unused_for_seconds=None if unused_for is None else parse_duration_seconds(unused_for),
+        older_than_seconds=None if older_than is None else parse_duration_seconds(older_than),
+        used_since_ns=None if used_since is None else read_moment(used_since, now_ns),
+        keep_last=keep_last,
+        policy=parse_policy(policy),
+        orphans=orphans,
+        legacy=legacy,
+        side_caches=side_caches,
+        quarantine=quarantine,
+        grace_seconds=parse_duration_seconds(grace),
+    )
+    options.check()
+    require_consent(dry_run=dry_run, yes=yes)
+    store = open_store(locate_cache(cache_dir).path)
+    ledger = Ledger.load(store)
+    with progress_bar("reading entries") as progress:
+        plan = plan_cache_prune(
+            store, options, keep=keep or [], lookup=ledger.record if ledger else None,
+            now_ns=now_ns, progress=progress,
+        )  # fmt: skip
+    return carry_out(store, plan, form, dry_run=dry_run, yes=yes)

@@ -1,0 +1,113 @@
+"""What ``prune`` and ``rm`` share: ask, remove, print."""
+
+import sys
+import time
+from typing import TYPE_CHECKING
+
+from jaxcache.cli.options import Format
+from jaxcache.errors import ExitCode, JaxcacheError, UsageError
+
+if TYPE_CHECKING:
+    from jaxcache.cache.prune import PrunePlan
+    from jaxcache.cache.removal import Execution, Removal
+    from jaxcache.store.base import Store
+
+#: Rows of a plan that a terminal shows.
+_SHOWN_ROWS = 40
+
+
+def require_consent(*, dry_run: bool, yes: bool) -> None:
+    """Refuse before any work where nobody can be asked.
+
+    Raises:
+        UsageError: ``needs-yes``.
+    """
+    if not (dry_run or yes or (sys.stdin.isatty() and sys.stderr.isatty())):
+        raise UsageError(
+            "there is no terminal to ask on",
+            code="needs-yes",
+            hint="add --yes to remove, or --dry-run to see what would go",
+        )
+
+
+def carry_out(store: "Store", plan: "PrunePlan", form: Format, *, dry_run: bool, yes: bool) -> int:
+    """Show a plan, or ask, execute and show what happened; return the exit code.
+
+    Raises:
+        JaxcacheError: ``would-empty`` where nothing would stay and ``--yes`` was not given;
+            ``read-only`` where nothing can be removed.
+        LockedError
+    """
+    from jaxcache.cache.evict import remove
+    from jaxcache.cli.progress import progress_bar
+
+    if dry_run:
+        _print(plan, form, None)
+        return ExitCode.DONE
+    if plan.removals:
+        _ask(store, plan, yes=yes)
+    with progress_bar("removing") as progress:
+        done = remove(store, plan.removals, progress=progress)
+    _print(plan, form, done)
+    return ExitCode.PARTIAL if done.failed or plan.unmet else ExitCode.DONE
+
+
+def _ask(store: "Store", plan: "PrunePlan", *, yes: bool) -> None:
+    from jaxcache.cli.output import note
+    from jaxcache.render.prune import plan_notes, plan_summary
+
+    if not store.writable:
+        raise JaxcacheError(
+            f"nothing can be removed from {store.url}",
+            code="read-only",
+            hint="it is mounted read-only, or belongs to somebody else",
+        )
+    if yes:
+        return
+    if not plan.kept:
+        raise UsageError(
+            "this would empty the cache", code="would-empty", hint="add --yes if that is meant"
+        )
+    note(_table(plan.removals))
+    for line in (*plan_notes(plan), plan_summary(plan, plan.removals, happened=False)):
+        note(line)
+    sys.stderr.write("Go ahead? [y/N] ")
+    sys.stderr.flush()
+    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+        raise JaxcacheError("nothing was removed", code="declined")
+
+
+def _print(plan: "PrunePlan", form: Format, done: "Execution | None") -> None:
+    from jaxcache.cli.output import note, print_json, print_json_lines, print_lines
+    from jaxcache.entry.names import printable
+    from jaxcache.render import prune as render
+
+    removed = plan.removals if done is None else done.removed
+    if form is Format.JSON:
+        print_json(render.prune_document(plan, done))
+    elif form is Format.JSONL:
+        print_json_lines(map(render.removal_document, removed))
+    elif form is Format.KEYS:
+        print_lines(printable(r.key) for r in removed if r.key)
+    elif form is Format.TSV:
+        print_lines(render.removals_tsv(removed))
+    elif removed and done is None:
+        print(_table(removed))
+    if form not in (Format.TSV, Format.TABLE):
+        return
+    for line in render.plan_notes(plan):
+        note(line)
+    for spared in done.spared if done else ():
+        if spared.why == "failed":
+            note(f"{printable(spared.removal.file.name)}: {spared.detail}")
+    note(render.plan_summary(plan, removed, happened=done is not None))
+
+
+def _table(removals: "tuple[Removal, ...]") -> str:
+    from jaxcache.cli.output import terminal_width, wants_color
+    from jaxcache.render.prune import removals_table
+
+    return removals_table(
+        removals, now_ns=time.time_ns(), width=terminal_width(), color=wants_color(),
+        limit=_SHOWN_ROWS,
+    )  # fmt: skip

@@ -1,0 +1,30 @@
+"""``jaxcache unpin``."""
+
+import time
+from typing import Annotated
+
+import typer
+
+from jaxcache.cli.options import CacheDir, Json, Jsonl, choose_format, locate_cache
+
+EXAMPLE = "jaxcache unpin 'jit_train_step*'"
+EXIT_CODES = (0, 1, 2, 10)
+
+
+def command(
+    keys: Annotated[
+        list[str],
+        typer.Argument(metavar="KEY...", help="Full key, prefix of key or hash, or module glob."),
+    ],
+    cache_dir: CacheDir = None,
+    json: Json = False,
+    jsonl: Jsonl = False,
+) -> None:
+    """Let prune and rm remove entries again."""
+    from jaxcache.cache.pins import unpin
+    from jaxcache.cli.output import print_pins
+    from jaxcache.store import open_store
+
+    form = choose_format(json=json, jsonl=jsonl)
+    store = open_store(locate_cache(cache_dir).path)
+    print_pins(store.url, "unpinned", unpin(store, keys, now_ns=time.time_ns()), form)

@@ -1,0 +1,159 @@
+"""What ``prune`` and ``rm`` would remove or have removed, as JSON, TSV and a table."""
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from jaxcache.cache.prune import PrunePlan
+from jaxcache.cache.removal import (
+    Execution,
+    Removal,
+    Spared,
+    freed_bytes,
+    lost_compile_seconds,
+)  # fmt: skip
+from jaxcache.entry.names import printable
+from jaxcache.render.document import Document, envelope
+from jaxcache.render.table import Column, render_table
+from jaxcache.units import format_ago, format_duration, format_size, rfc3339
+
+#: Hash digits that a table shows, as ``ls`` does.
+_SHOWN_HASH_DIGITS = 12
+
+
+def prune_document(plan: PrunePlan, done: Execution | None) -> Document:
+    """What ``prune --json`` and ``rm --json`` print.
+
+    Args:
+        done: what became of the plan; None for a dry run.
+    """
+    removed = plan.removals if done is None else done.removed
+    freed = freed_bytes(removed)
+    return {
+        **envelope(plan.cache_dir),
+        "dry_run": done is None,
+        "policy": plan.policy,
+        "removed": [removal_document(r) for r in removed],
+        "kept": plan.kept + _entries(plan.removals) - _entries(removed),
+        "freed_bytes": freed,
+        "size_bytes_before": plan.size_bytes_before,
+        "size_bytes_after": plan.size_bytes_before - freed,
+        "lost_compile_seconds": lost_compile_seconds(removed),
+        "protected": plan.protected,
+        "unmet": list(plan.unmet),
+        "spared": [_spared_document(s) for s in (done.spared if done else ())],
+        "longest_lock_seconds": done.longest_hold_seconds if done else None,
+    }
+
+
+def removal_document(removal: Removal) -> Document:
+    """One thing that goes; ``size_bytes`` counts the ``-atime`` file of an entry."""
+    return {
+        "key": removal.key and printable(removal.key),
+        "file": printable(removal.file.name),
+        "kind": removal.subject,
+        "size_bytes": removal.size_bytes,
+        "compile_seconds": removal.compile_seconds,
+        "last_used_at": rfc3339(removal.last_used_ns),
+        "reason": removal.reason,
+    }
+
+
+def _spared_document(spared: Spared) -> Document:
+    return {
+        "key": spared.removal.key and printable(spared.removal.key),
+        "file": printable(spared.removal.file.name),
+        "why": spared.why,
+        "detail": spared.detail,
+    }
+
+
+def _entries(removals: Iterable[Removal]) -> int:
+    return sum(r.subject == "entry" for r in removals)
+
+
+def removals_tsv(removals: Iterable[Removal]) -> Iterator[str]:
+    """One line each: key (or file), size in bytes, compile seconds, last use, reason."""
+    for r in removals:
+        seconds = "" if r.compile_seconds is None else f"{r.compile_seconds:g}"
+        used = rfc3339(r.last_used_ns)
+        yield f"{printable(_name(r))}\t{r.size_bytes}\t{seconds}\t{used}\t{r.reason}"
+
+
+def removals_table(
+    removals: Sequence[Removal], *, now_ns: int, width: int, color: bool, limit: int
+) -> str:
+    """A table of what goes and why; beyond ``limit`` rows a line says how many more."""
+    columns = [
+        Column("KEY", elastic=True),
+        Column("SIZE", right=True),
+        Column("COMPILE", right=True),
+        Column("USED", right=True),
+        Column("WHY"),
+    ]
+    rows = [
+        [
+            printable(_short_name(r)),
+            format_size(r.size_bytes),
+            _compile(r),
+            format_ago(r.last_used_ns, now_ns),
+            r.reason,
+        ]
+        for r in removals[:limit]
+    ]
+    table = render_table(columns, rows, width=width, color=color)
+    more = len(removals) - len(rows)
+    return f"{table}\n… and {more:,} more (--json names all)" if more > 0 else table
+
+
+def plan_summary(plan: PrunePlan, removed: Sequence[Removal], *, happened: bool) -> str:
+    """One line: how much goes, what it frees, what it costs, what stays."""
+    if not removed:
+        return f"nothing to remove: {_count(plan.kept)}, {format_size(plan.size_bytes_before)}"
+    entries = _entries(removed)
+    parts = [_count(entries)] if entries or len(removed) == entries else []
+    if others := len(removed) - entries:
+        parts.append(f"{others:,} other {'file' if others == 1 else 'files'}")
+    freed = freed_bytes(removed)
+    lost = lost_compile_seconds(removed)
+    kept = plan.kept + _entries(plan.removals) - entries
+    verb, losing = ("removed", "losing") if happened else ("would remove", "would lose")
+    return (
+        f"{verb} {' and '.join(parts)}: {format_size(freed)} freed, "
+        f"{losing} {_lost(lost)} of compiling; "
+        f"{_count(kept)} and {format_size(plan.size_bytes_before - freed)} stay"
+    )
+
+
+def _lost(seconds: float) -> str:
+    """What the headers add up to; they say 0 for every compile under a second."""
+    return format_duration(seconds) if seconds else "under a second each"
+
+
+def plan_notes(plan: PrunePlan) -> Iterator[str]:
+    """What else a person should know: bounds that cannot be met, and what stands in their way."""
+    if "max-size" in plan.unmet:
+        yield f"--max-size cannot be met: {format_size(plan.size_bytes_after)} may not go"
+    if "max-entries" in plan.unmet:
+        yield f"--max-entries cannot be met: {_count(plan.kept)} may not go"
+    if plan.protected:
+        yield f"{_count(plan.protected)} pinned, kept or too young to be judged"
+
+
+def _count(entries: int) -> str:
+    return f"{entries:,} {'entry' if entries == 1 else 'entries'}"
+
+
+def _name(removal: Removal) -> str:
+    return removal.key or removal.file.name
+
+
+def _short_name(removal: Removal) -> str:
+    if not removal.key:
+        return removal.file.name
+    hash_start = len(removal.module) + 1 if removal.module else 0
+    return removal.key[: hash_start + _SHOWN_HASH_DIGITS]
+
+
+def _compile(removal: Removal) -> str:
+    if removal.compile_seconds is None:
+        return "?" if removal.subject == "entry" else ""
+    return "<1 s" if removal.compile_seconds == 0 else format_duration(removal.compile_seconds)
