@@ -60,7 +60,8 @@ def price(store: Store, seen: Scan, removals: Sequence[Removal]) -> tuple[Remova
     """Fill in the compile seconds of removals that a scan without heads left unknown."""
     unknown = {r.file.name for r in removals if r.key is not None and r.compile_seconds is None}
     files = [f for f in seen.inventory.entries if f.info.name in unknown]
-    seconds = {e.file: e.compile_seconds for e in read_entries(store, files, {}, [], True, None)}
+    entries, _ = read_entries(store, files, {})
+    seconds = {e.file: e.compile_seconds for e in entries}
     return tuple(
         r._replace(compile_seconds=seconds.get(r.file.name)) if r.file.name in unknown else r
         for r in removals
