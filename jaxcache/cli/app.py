@@ -19,7 +19,8 @@ COMMANDS: dict[str, str] = {
     "unpin": "unpin",
 }
 
-_EXIT_CODES = {
+#: What each exit code says in help and manual; see jaxcache.errors.ExitCode.
+EXIT_CODES = {
     0: "done",
     1: "problems found",
     2: "usage",
@@ -30,6 +31,9 @@ _EXIT_CODES = {
     13: "jax missing or unusable",
     130: "interrupted",
 }
+
+
+SUMMARY = "Inspect, verify, prune, warm and move JAX's persistent compilation cache."
 
 
 class LazyGroup(TyperGroup):
@@ -51,7 +55,7 @@ def load_command(name: str) -> Any:
     it can return; the last two end its ``--help``.
     """
     module = import_module(f"jaxcache.cli.{COMMANDS[name]}")
-    codes = "\n".join(f"  {code:<3} {_EXIT_CODES[code]}" for code in module.EXIT_CODES)
+    codes = "\n".join(f"  {code:<3} {EXIT_CODES[code]}" for code in module.EXIT_CODES)
     app = typer.Typer(add_completion=False, rich_markup_mode=None)
     app.command(
         name=name,
@@ -79,7 +83,7 @@ def _print_version(wanted: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
+@app.callback(help=SUMMARY)
 def root(
     version: Annotated[
         bool,
@@ -88,4 +92,4 @@ def root(
         ),
     ] = False,
 ) -> None:
-    """Inspect, verify, prune, warm and move JAX's persistent compilation cache."""
+    """Take the options before the command; the help is SUMMARY, which the manual shows too."""

@@ -1,0 +1,105 @@
+"""Completions and man pages: in step with the commands, and good in the real programs."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from conftest import REPOSITORY, clean_environment
+
+from jaxcache.cli.app import COMMANDS
+
+COMPLETIONS = REPOSITORY / "completions"
+
+
+def need(program: str) -> str:
+    found = shutil.which(program)
+    if not found:
+        pytest.skip(f"{program} is not installed")
+    return found
+
+
+@pytest.fixture
+def shell_env(tmp_path: Path) -> dict[str, str]:
+    """A PATH on which ``jaxcache`` is this one."""
+    (tmp_path / "bin").mkdir()
+    script = tmp_path / "bin" / "jaxcache"
+    script.write_text(f'#!/bin/sh\nexec {sys.executable} -m jaxcache "$@"\n')
+    script.chmod(0o755)
+    env = clean_environment(tmp_path)
+    return env | {"PATH": f"{script.parent}{os.pathsep}{env['PATH']}", "TERM": "dumb"}
+
+
+def run(args: list[str], env: dict[str, str]) -> str:
+    done = subprocess.run(args, capture_output=True, text=True, env=env, check=False, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    return done.stdout
+
+
+def test_what_is_committed_is_what_is_generated() -> None:
+    done = subprocess.run(
+        [sys.executable, REPOSITORY / "tools" / "gen.py", "--check"],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (0, "")
+
+
+def complete_in_bash(env: dict[str, str], *words: str) -> list[str]:
+    script = (
+        f"source {COMPLETIONS / 'jaxcache.bash'}; COMP_WORDS=({' '.join(map(repr, words))}); "
+        f"COMP_CWORD={len(words) - 1}; _jaxcache; printf '%s\\n' \"${{COMPREPLY[@]}}\""
+    )
+    return run([need("bash"), "--norc", "-c", script], env).split()
+
+
+def test_bash(shell_env: dict[str, str], corpus: Path) -> None:
+    assert complete_in_bash(shell_env, "jaxcache", "s") == [c for c in COMMANDS if c[0] == "s"]
+    assert complete_in_bash(shell_env, "jaxcache", "ls", "--so") == ["--sort"]
+    cache = str(corpus / "0.10.2-cpu-zstd")
+    (key,) = complete_in_bash(shell_env, "jaxcache", "show", "-C", cache, "jit_ml")
+    assert key.startswith("jit_mlp-")
+    assert "pyproject.toml" in complete_in_bash(
+        shell_env, "jaxcache", "ls", "-C", str(REPOSITORY / "pyproj")
+    )[0]  # fmt: skip
+
+
+def test_fish(shell_env: dict[str, str], corpus: Path) -> None:
+    fish = need("fish")
+
+    def complete(line: str) -> list[str]:
+        script = f"source {COMPLETIONS / 'jaxcache.fish'}; complete -C '{line}'"
+        out = run([fish, "--no-config", "-c", script], shell_env)
+        return [x.split("\t")[0] for x in out.splitlines()]
+
+    assert complete("jaxcache st") == ["stats"]
+    assert complete("jaxcache ls --so") == ["--sort"]
+    found = complete(f"jaxcache show -C {corpus / '0.10.2-cpu-zstd'} jit_ml")
+    assert [x[:8] for x in found] == ["jit_mlp-"]
+
+
+def test_zsh(shell_env: dict[str, str]) -> None:
+    zsh = need("zsh")
+    script = (
+        "autoload -Uz compinit && compinit -u -D; "
+        f"fpath=({COMPLETIONS} $fpath); autoload -Uz _jaxcache; compdef _jaxcache jaxcache; "
+        # Load the function's body now, so that a syntax error shows.
+        "autoload +X _jaxcache && print ${_comps[jaxcache]}"
+    )
+    assert run([zsh, "-f", "-c", script], shell_env) == "_jaxcache\n"
+
+
+def test_man_pages_without_a_warning(tmp_path: Path) -> None:
+    man = need("man")
+    pages = sorted((REPOSITORY / "man").glob("*.1"))
+    assert len(pages) == len(COMMANDS) + 1
+    for page in pages:
+        done = subprocess.run(
+            [man, "--warnings", "-E", "UTF-8", "-l", str(page)],
+            capture_output=True, text=True, check=False,
+            env=clean_environment(tmp_path) | {"MANWIDTH": "80", "LC_ALL": "C.UTF-8"},
+        )  # fmt: skip
+        assert done.stderr == ""
+        assert "EXIT STATUS" in done.stdout
