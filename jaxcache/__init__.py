@@ -1,3 +1,25 @@
-"""jaxcache manages JAX's persistent compilation cache."""
+"""jaxcache manages JAX's persistent compilation cache.
+
+>>> import jaxcache
+>>> for entry in jaxcache.open("/path/to/cache").entries():  # doctest: +SKIP
+...     print(entry.module, entry.size_bytes, entry.compile_seconds)
+"""
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from jaxcache.api import Cache as Cache
+    from jaxcache.api import open as open  # noqa: A004
 
 __version__ = "0.1.0.dev0"
+
+__all__ = ["Cache", "__version__", "open"]
+
+
+def __getattr__(name: str) -> Any:
+    """Import the API when it is used: the command line must start without it."""
+    if name in ("Cache", "open"):
+        from jaxcache import api
+
+        return getattr(api, name)
+    raise AttributeError(f"module 'jaxcache' has no attribute {name!r}")

@@ -91,5 +91,8 @@ def root(
             "--version", callback=_print_version, is_eager=True, help="Print the version."
         ),
     ] = False,
+    debug: Annotated[
+        bool, typer.Option("--debug", help="Show where a failure of jaxcache itself happened.")
+    ] = False,
 ) -> None:
     """Take the options before the command; the help is SUMMARY, which the manual shows too."""

@@ -24,6 +24,7 @@ def run(argv: list[str]) -> int:
     from jaxcache.cli.app import app
 
     as_json = any(a in ("--json", "--jsonl") for a in argv)
+    debug = "--debug" in argv[:1] or bool(os.environ.get("JAXCACHE_DEBUG"))
     try:
         code = app(argv, prog_name="jaxcache", standalone_mode=False)
         sys.stdout.flush()
@@ -37,9 +38,11 @@ def run(argv: list[str]) -> int:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return ExitCode.DONE
     except Exception as error:
-        if not any(base.__name__ == _PARSER_ERROR for base in type(error).__mro__):
+        if any(base.__name__ == _PARSER_ERROR for base in type(error).__mro__):
+            return _fail(_usage_error(error), as_json)
+        if debug:
             raise
-        return _fail(_usage_error(error), as_json)
+        return _fail(_internal_error(error), as_json)
     return code if isinstance(code, int) else ExitCode.DONE
 
 
@@ -65,6 +68,15 @@ def _fail(error: JaxcacheError, as_json: bool) -> int:
 
 def _interrupted() -> JaxcacheError:
     return JaxcacheError("interrupted", code="interrupted", exit_code=ExitCode.INTERRUPTED)
+
+
+def _internal_error(error: Exception) -> JaxcacheError:
+    """Say of a mistake of ours what a report of it needs."""
+    return JaxcacheError(
+        f"{type(error).__name__}: {error}",
+        code="internal-error",
+        hint="a mistake in jaxcache: please report what jaxcache --debug COMMAND shows",
+    )
 
 
 def _usage_error(error: Exception) -> JaxcacheError:

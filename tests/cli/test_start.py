@@ -47,3 +47,16 @@ def test_an_unknown_command_is_a_usage_error(run_cli: RunCli) -> None:
     done = run_cli("frobnicate")
     assert done.returncode == 2
     assert "Traceback" not in done.stderr
+
+
+def test_a_mistake_of_ours_is_one_line_unless_asked(tmp_path: Path) -> None:
+    broken = "import sys, jaxcache.store as s; s.open_store = lambda _: 1 / 0\n"
+    for flag, shown in ((), False), (("--debug",), True):
+        script = f"{broken}from jaxcache.cli.main import run; sys.exit(run([*{flag!r}, 'ls']))"
+        done = subprocess.run(
+            [sys.executable, "-c", script],
+            capture_output=True, text=True, env=clean_environment(tmp_path), check=False,
+        )  # fmt: skip
+        assert done.returncode == 1
+        assert ("Traceback" in done.stderr) == shown
+        assert ("[internal-error]" in done.stderr) != shown
