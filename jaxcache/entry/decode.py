@@ -89,9 +89,8 @@ class _Decoder:
             device, code_bytes = read_device(envelope, self._budget)
         memory = Memory(code_bytes=code_bytes)
         with self._finding("the buffer assignment"):
-            buffers = list(self._buffers())
-            if buffers or envelope.platform in ("cpu", "gpu"):
-                memory = sum_buffers(buffers, code_bytes)
+            if envelope.platform in ("cpu", "gpu"):
+                memory = sum_buffers(self._buffers(), code_bytes)
         options, written_in = CompileOptions(), None
         with self._finding("the compile options"):
             options, written_in = read_options(envelope.options, config, self._budget)
@@ -121,12 +120,11 @@ class _Decoder:
 
     def _buffers(self) -> Iterator[memoryview]:
         """The BufferAllocation messages: GPU 0.10.2 and later lists them apart."""
-        if self._envelope.platform == "gpu":
-            apart = list(self._repeated(self._parts(10), 1))
-            if apart:
-                yield from apart
-                return
-        if self._envelope.platform != "tpu":
+        apart = self._repeated(self._parts(10), 1)
+        if self._envelope.platform == "gpu" and (first := next(apart, None)) is not None:
+            yield first
+            yield from apart
+        else:
             yield from self._repeated(self._parts(2), 3)
 
     def _parts(self, number: int) -> Iterable[memoryview]:

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
-#: Fields that one decode may walk: 20 times what the largest known entry has.
-MAX_FIELDS = 2_000_000
+#: Fields that one decode may walk; the largest known entries have some thousands.
+MAX_FIELDS = 1_000_000
 
 
 class WireError(Exception):

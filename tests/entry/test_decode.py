@@ -1,0 +1,172 @@
+"""Decoding real entries of every generation, and forged ones of kinds that cannot be kept here."""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import forge
+import pytest
+from conftest import CORPUS
+
+from jaxcache.entry.contents import Contents
+from jaxcache.entry.decode import decode_payload
+from jaxcache.entry.highwayhash import highwayhash64
+from jaxcache.entry.names import parse_name
+from jaxcache.entry.read import read_contents
+from jaxcache.entry.shapes import short_type, signature
+
+#: What every entry of the corpus decodes to; JAXCACHE_UPDATE_GOLDEN=1 writes it anew.
+GOLDEN = Path(__file__).parents[1] / "data" / "decoded.json"
+ENTRIES = sorted(CORPUS.glob("*/*-cache"))
+
+
+def decode_file(path: Path, module: str | None = None) -> Contents:
+    with open(path, "rb") as file:
+        return read_contents(file, path.stat().st_size, module)
+
+
+def facts(contents: Contents) -> dict[str, Any]:
+    """The gist of an entry, for the golden file."""
+    program, device, options = contents.program, contents.device, contents.compile_options
+    assert program is not None
+    memory = contents.memory
+    return {
+        "signature": signature(program.parameters, program.results),
+        "instructions": program.instructions,
+        "computations": program.computations,
+        "opcodes": program.opcodes,
+        "custom_calls": program.custom_calls,
+        "source": [f"{s.file}:{s.line} {s.function}" for s in contents.source],
+        "memory": [
+            memory.argument_bytes, memory.output_bytes, memory.temp_bytes, memory.alias_bytes,
+            memory.constant_bytes, memory.code_bytes,
+        ],
+        "device": [
+            device.platform, device.target, device.name, device.toolkit, device.cudnn,
+            device.cpu_triple, None if device.cpu_features is None else len(device.cpu_features),
+        ],
+        "options": [options.num_replicas, options.num_partitions, options.device_assignment],
+        "flags_changed": options.flags_changed,
+        "format": [contents.format.ifrt_version, contents.format.abi, contents.format.container],
+        "written_in_cache_dir": contents.written_in_cache_dir,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("path", ENTRIES, ids=lambda p: f"{p.parent.name}/{p.name[:20]}")
+def test_every_real_entry_decodes(path: Path) -> None:
+    key = parse_name(path.name).key
+    assert key
+    contents = decode_file(path, key.module)
+    assert contents.problems == ()
+    assert contents.program and contents.program.module == key.module
+    assert contents.device.platform == ("gpu" if "cuda" in path.parent.name else "cpu")
+    assert contents.source and contents.source[0].file.endswith("wl.py")
+    assert contents.written_in_cache_dir and contents.written_in_cache_dir.startswith("/tmp/")
+
+
+def test_what_real_entries_decode_to_has_not_changed() -> None:
+    found = {f"{p.parent.name}/{p.name}": facts(decode_file(p)) for p in ENTRIES}
+    if os.environ.get("JAXCACHE_UPDATE_GOLDEN"):
+        GOLDEN.write_text(json.dumps(found, indent=1) + "\n")
+    assert json.loads(json.dumps(found)) == json.loads(GOLDEN.read_text())
+
+
+@pytest.mark.parametrize(
+    ("folder", "toolkit", "cudnn", "name"),
+    [
+        ("0.8.3-cuda13-h200-zstd", None, None, None),
+        ("0.12.0.1-cuda13-h200-zstd", "12.8.0", "9.10.0", "NVIDIA H200 141GB HBM3e"),
+    ],
+)
+def test_gpu_entries_name_their_device(
+    folder: str, toolkit: str | None, cudnn: str | None, name: str | None
+) -> None:
+    device = decode_file(next(CORPUS.glob(f"{folder}/jit_reduce_tanh*"))).device
+    assert device.target == "sm_90a"
+    assert (device.toolkit, device.cudnn, device.name) == (toolkit, cudnn, name)
+
+
+def test_cpu_features_are_null_before_0_8_3() -> None:
+    old = decode_file(next(CORPUS.glob("0.6.2-cpu-zstd/jit_mlp*"))).device
+    new = decode_file(next(CORPUS.glob("0.8.3-cpu-zstd/jit_mlp*"))).device
+    assert (old.cpu_triple, old.cpu_name, old.cpu_features) == (None, None, None)
+    assert new.cpu_features and "+avx2" in new.cpu_features and new.target == new.cpu_name
+
+
+def test_another_name_is_a_module_mismatch() -> None:
+    contents = decode_file(next(CORPUS.glob("0.12.0.1-cpu-zstd/jit_mlp*")), "jit_loss")
+    assert [kind for kind, _ in contents.problems] == ["module-mismatch"]
+    assert contents.program  # and is still read
+
+
+@pytest.mark.parametrize("snappy", [False, True])
+@pytest.mark.parametrize("per_chunk", [1, 3])
+def test_a_tpu_executable(snappy: bool, per_chunk: int) -> None:
+    options = forge.message(3, forge.number(4, 2), forge.number(5, 4))
+    records = forge.split(
+        b"xla.TpuExecutableProto",
+        [
+            forge.message(1, b"not decoded"),
+            forge.message(2, forge.message(1, forge.module(b"jit_t"))),
+            forge.message(4, options),
+            forge.message(9, bytes(70_000)),  # reaches over a block header
+            forge.message(5, b"not decoded either"),
+        ],
+    )
+    payload = forge.ifrt(forge.riegeli(records, snappy=snappy, per_chunk=per_chunk))
+    contents = decode_payload(payload, "jit_t")
+    assert contents.problems == ()
+    assert contents.device.platform == "tpu"
+    assert contents.program and contents.program.instructions == 1
+    assert contents.memory.argument_bytes is None and contents.memory.total_bytes is None
+    assert contents.compile_options.num_replicas == 2
+    assert contents.compile_options.num_partitions == 4
+
+
+def test_gpu_records_may_override_single_fields() -> None:
+    ptx = b"//\n.version 8.0\n.target sm_90a\n"
+    merged = forge.message(1, forge.message(1, forge.module()))
+    inner = forge.riegeli(
+        forge.split(b"xla.gpu.GpuExecutableProto", [merged], [(3, ptx), (4, b"\x7fELF")]),
+        snappy=True, per_chunk=10,
+    )  # fmt: skip
+    contents = decode_payload(forge.ifrt(forge.outer(inner)))
+    assert contents.problems == ()
+    assert contents.device.target == "sm_90a"
+    assert contents.memory.code_bytes == len(ptx) + 4
+
+
+def test_compiler_options_count_as_changed_flags() -> None:
+    override = forge.message(
+        7, forge.message(1, b"xla_cpu_enable_fast_math"), forge.message(2, forge.number(2, 1))
+    )
+    contents = decode_payload(forge.outer(forge.cpu_result(forge.module()), override))
+    assert contents.compile_options.flags_changed == {"xla_cpu_enable_fast_math": True}
+
+
+def test_a_device_assignment_is_by_replica_then_partition() -> None:
+    columns = [forge.message(3, forge.message(1, bytes(ids))) for ids in ((0, 1), (2, 3), (4, 5))]
+    matrix = forge.number(1, 2) + forge.number(2, 3) + b"".join(columns)
+    options = forge.message(3, forge.message(9, matrix))
+    contents = decode_payload(forge.outer(forge.cpu_result(forge.module()), options))
+    assert contents.compile_options.device_assignment == ((0, 2, 4), (1, 3, 5))
+
+
+def test_types_are_written_as_hlo_writes_them() -> None:
+    contents = decode_file(next(CORPUS.glob("0.12.0.1-cpu-zstd/jit_dtypes*")))
+    assert contents.program
+    assert [a.dtype for a in contents.program.results] == ["int8", "bool", "complex64", "bfloat16"]
+    assert [short_type(a) for a in contents.program.results] == [
+        "s8[4]", "pred[4]", "c64[2,2]", "bf16[3]",
+    ]  # fmt: skip
+
+
+def test_highwayhash_gives_the_published_values() -> None:
+    # google/highwayhash, highwayhash/hh_types.h and its tests: key 00 01 … 1f, data 00 01 …
+    key = (0x0706050403020100, 0x0F0E0D0C0B0A0908, 0x1716151413121110, 0x1F1E1D1C1B1A1918)
+    known = [
+        0x907A56DE22C26E53, 0x7EAB43AAC7CDDD78, 0xB8D0569AB0B53D62, 0x5C6BEFAB8A463D80,
+        0xF205A46893007EDA, 0x2B8A1668E4A94541,
+    ]  # fmt: skip
+    assert [highwayhash64(key, bytes(range(n))) for n in range(6)] == known
