@@ -19,12 +19,14 @@ def plan_cache_prune(
     keep: Sequence[str] = (),
     lookup: Lookup | None = None,
     now_ns: int,
+    workers: int = 1,
     progress: Progress | None = None,
 ) -> PrunePlan:
     """Scan a cache and plan its pruning, opening as few entries as the policy allows.
 
     Args:
         keep: KEY arguments; each must fit an entry, so that a typing error deletes nothing.
+        workers: processes to read with in a large directory.
 
     Raises:
         UsageError: ``no-bound``.
@@ -35,7 +37,7 @@ def plan_cache_prune(
     options.check()
     bounded = options.max_size_bytes is not None or options.max_entries is not None
     heads = options.policy == "cost" and bounded
-    seen = scan(store, heads=heads, deep=True, progress=progress)
+    seen = scan(store, heads=heads, deep=True, workers=workers, progress=progress)
     kept = {e.key for e in select_by_keys(seen.entries, keep)} if keep else set()
     plan = plan_prune(
         seen, options, cache_dir=store.url, now_ns=now_ns, keep=kept, lookup=lookup
@@ -46,7 +48,7 @@ def plan_cache_prune(
             code="no-record-of-use",
             hint="run the program through jaxcache run, which does, or bound the size instead",
         )
-    return plan if heads else replace(plan, removals=price(store, seen, plan.removals))
+    return plan if heads else replace(plan, removals=price(store, seen, plan.removals, workers))
 
 
 def _records_use(seen: Scan, lookup: Lookup | None) -> bool:
@@ -56,11 +58,13 @@ def _records_use(seen: Scan, lookup: Lookup | None) -> bool:
     return any(record is not None and record.last_hit_ns for record in known)
 
 
-def price(store: Store, seen: Scan, removals: Sequence[Removal]) -> tuple[Removal, ...]:
+def price(
+    store: Store, seen: Scan, removals: Sequence[Removal], workers: int = 1
+) -> tuple[Removal, ...]:
     """Fill in the compile seconds of removals that a scan without heads left unknown."""
     unknown = {r.file.name for r in removals if r.key is not None and r.compile_seconds is None}
     files = [f for f in seen.inventory.entries if f.info.name in unknown]
-    entries, _ = read_entries(store, files, {})
+    entries, _ = read_entries(store, files, {}, workers=workers)
     seconds = {e.file: e.compile_seconds for e in entries}
     return tuple(
         r._replace(compile_seconds=seconds.get(r.file.name)) if r.file.name in unknown else r
@@ -74,6 +78,7 @@ def plan_cache_removal(
     *,
     lookup: Lookup | None = None,
     now_ns: int,
+    workers: int = 1,
     progress: Progress | None = None,
 ) -> PrunePlan:
     """Plan to remove exactly the entries that KEY arguments name.
@@ -82,7 +87,7 @@ def plan_cache_removal(
         NoCacheError
         JaxcacheError: ``no-match``, ``ambiguous-key``, or ``pinned``.
     """
-    seen = scan(store, heads=False, deep=True, progress=progress)
+    seen = scan(store, heads=False, deep=True, workers=workers, progress=progress)
     chosen = select_by_keys(seen.entries, keys)
     plan = plan_removal(seen, chosen, cache_dir=store.url, now_ns=now_ns, lookup=lookup)
-    return replace(plan, removals=price(store, seen, plan.removals))
+    return replace(plan, removals=price(store, seen, plan.removals, workers))

@@ -12,6 +12,7 @@ from jaxcache.cli.options import (
     Jsonl,
     Quiet,
     Yes,
+    available_cores,
     choose_format,
     locate_cache,
 )  # fmt: skip
@@ -112,6 +113,6 @@ def command(
     with progress_bar("reading entries") as progress:
         plan = plan_cache_prune(
             store, options, keep=keep or [], lookup=ledger.record if ledger else None,
-            now_ns=now_ns, progress=progress,
+            now_ns=now_ns, workers=available_cores(), progress=progress,
         )  # fmt: skip
     return carry_out(store, plan, form, dry_run=dry_run, yes=yes)

@@ -1,0 +1,385 @@
+"""Planning and carrying out a prune, over caches of every shape."""
+
+import contextlib
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from jaxcache.cache.evict import remove
+from jaxcache.cache.ledger import Ledger, append
+from jaxcache.cache.ledger_record import Event
+from jaxcache.cache.prune import PruneOptions, PrunePlan
+from jaxcache.cache.survey import plan_cache_prune, plan_cache_removal
+from jaxcache.errors import JaxcacheError, LockedError, UsageError
+from jaxcache.store.local import LocalStore
+
+HOUR = 3600
+NS = 1_000_000_000
+NOW = 1_700_000_000 * NS
+
+
+def key(number: int, module: str = "jit_f") -> str:
+    return f"{module}-{number:064x}"
+
+
+def put(
+    cache: Path,
+    name: str,
+    *,
+    size: int = 100,
+    used_ago: float = HOUR,
+    made_ago: float | None = None,
+    atime: bool = True,
+    seconds: int = 0,
+) -> None:
+    """Write an entry whose header tells ``seconds``, and its ``-atime`` file."""
+    import zstandard
+
+    made = NOW - int((used_ago if made_ago is None else made_ago) * NS)
+    content = seconds.to_bytes(4, "big") + os.urandom(max(4, size - 24))
+    path = cache / f"{name}-cache"
+    path.write_bytes(zstandard.ZstdCompressor().compress(content))
+    os.utime(path, ns=(made, made))
+    if atime:
+        (cache / f"{name}-atime").write_bytes((NOW - int(used_ago * NS)).to_bytes(8, "little"))
+
+
+def plan(cache: Path, keep: tuple[str, ...] = (), **options: object) -> PrunePlan:
+    store = LocalStore(cache)
+    ledger = Ledger.load(store)
+    return plan_cache_prune(
+        store, PruneOptions(**options), keep=keep, lookup=ledger.record, now_ns=NOW
+    )  # type: ignore[arg-type]
+
+
+def gone(made: PrunePlan) -> dict[str, str]:
+    return {r.key or r.file.name: r.reason for r in made.removals}
+
+
+def size_of(cache: Path) -> int:
+    return sum(p.stat().st_size for p in cache.rglob("*") if p.is_file())
+
+
+ENTRY = st.fixed_dictionaries({
+    "size": st.integers(30, 3000),
+    "used_ago": st.floats(0, 60 * 24 * HOUR),
+    "atime": st.booleans(),
+    "seconds": st.integers(0, 300),
+})  # fmt: skip
+OPTIONS = st.fixed_dictionaries({}, optional={
+    "max_size_bytes": st.integers(0, 40_000),
+    "max_entries": st.integers(0, 20),
+    "unused_for_seconds": st.floats(0, 60 * 24 * HOUR),
+    "older_than_seconds": st.floats(0, 60 * 24 * HOUR),
+    "keep_last": st.integers(1, 5),
+    "policy": st.sampled_from(["lru", "cost"]),
+    "orphans": st.booleans(),
+    "legacy": st.booleans(),
+    "side_caches": st.booleans(),
+    "quarantine": st.booleans(),
+})  # fmt: skip
+
+
+@contextlib.contextmanager
+def cache_of(entries: list[dict], litter: bool, root: Path) -> Iterator[Path]:
+    import shutil
+    import tempfile
+
+    cache = Path(tempfile.mkdtemp(dir=root))
+    for number, entry in enumerate(entries):
+        put(cache, key(number, f"jit_f{number % 4}"), **entry)
+    if litter:
+        old = NOW - 30 * 24 * HOUR * NS
+        for name in (
+            f"jit_old-{'e' * 64}", "_temp_jit_x", key(999) + "-atime", "xla_gpu_kernel_cache_file",
+            "xla_gpu_per_fusion_autotune_cache_dir/a.textproto", ".jaxcache/quarantine/b-cache",
+            "notes.txt",
+        ):  # fmt: skip
+            (cache / name).parent.mkdir(parents=True, exist_ok=True)
+            (cache / name).write_bytes(b"x" * 500)
+            os.utime(cache / name, ns=(old, old))
+    yield cache
+    shutil.rmtree(cache)
+
+
+@settings(max_examples=120, deadline=None, suppress_health_check=list(HealthCheck))
+@given(
+    entries=st.lists(ENTRY, max_size=24),
+    options=OPTIONS,
+    litter=st.booleans(),
+    kept=st.sets(st.integers(0, 23), max_size=4),
+    pinned=st.sets(st.integers(0, 23), max_size=4),
+)
+def test_every_plan_holds_its_promises(
+    tmp_path_factory: pytest.TempPathFactory,
+    entries: list[dict],
+    options: dict,
+    litter: bool,
+    kept: set[int],
+    pinned: set[int],
+) -> None:
+    with cache_of(entries, litter, tmp_path_factory.getbasetemp()) as cache:
+        store = LocalStore(cache)
+        names = [key(n, f"jit_f{n % 4}") for n in range(len(entries))]
+        append(store, [Event(names[n], "pin", NOW) for n in pinned if n < len(names)])
+        keep = tuple(names[n] for n in kept if n < len(names))
+        before = sorted(p for p in cache.rglob("*") if p.is_file())
+        try:
+            made = plan(cache, keep, **options)
+        except UsageError as error:
+            assert error.code == "no-bound"
+            return
+
+        # A plan changes nothing and comes out the same again.
+        assert sorted(p for p in cache.rglob("*") if p.is_file()) == before
+        assert plan(cache, keep, **options) == made
+        assert made.size_bytes_before == size_of(cache)
+
+        # What is pinned or kept stays; strays are nobody's to remove.
+        saved = {*keep, *(names[n] for n in pinned if n < len(names))}
+        assert not saved & {r.key for r in made.removals}
+        assert not any(r.file.name == "notes.txt" for r in made.removals)
+
+        # Bounds hold, unless the plan says that they cannot.
+        entries_after = made.kept
+        if (limit := options.get("max_entries")) is not None:
+            assert entries_after <= limit or "max-entries" in made.unmet
+        if (limit := options.get("max_size_bytes")) is not None:
+            assert made.size_bytes_after <= limit or "max-size" in made.unmet
+        if made.unmet:
+            young = {n for n, e in zip(names, entries, strict=True) if e["used_ago"] < 60}
+            old_name_stays = (
+                litter and "max-size" not in made.unmet and made.kept > len(saved | young)
+            )
+            assert made.kept == len(saved | young) + old_name_stays
+
+        # Execution does what the dry run said, to the byte.
+        done = remove(store, made.removals)
+        assert done.removed == made.removals
+        assert done.spared == ()
+        lock = cache / ".lockfile"
+        assert size_of(cache) - (lock.stat().st_size if lock.exists() else 0) == (
+            made.size_bytes_after
+        )
+        names_left = {p.name for p in cache.iterdir()}
+        for removal in made.removals:
+            assert removal.file.name.rpartition("/")[2] not in names_left
+            if removal.key and removal.atime:
+                assert f"{removal.key}-atime" not in names_left
+
+        # A bound that is met takes nothing.
+        again = plan(
+            cache, keep, max_size_bytes=size_of(cache), max_entries=made.kept,
+            policy=options.get("policy", "cost"),
+        )  # fmt: skip
+        assert again.removals == ()
+        assert again.kept == made.kept
+
+
+def test_lru_takes_the_least_recently_used_and_no_more_than_needed(tmp_path: Path) -> None:
+    for number in range(10):
+        put(tmp_path, key(number), size=1000, used_ago=(number + 1) * HOUR)
+    entry = (tmp_path / f"{key(0)}-cache").stat().st_size + 8
+    made = plan(tmp_path, policy="lru", max_size_bytes=7 * entry + 1)
+    assert set(gone(made)) == {key(7), key(8), key(9)}
+    assert set(gone(made).values()) == {"max-size"}
+
+
+def test_cost_keeps_the_compile_seconds(tmp_path: Path) -> None:
+    put(tmp_path, key(1, "jit_cheap"), size=3000, used_ago=HOUR, seconds=1)
+    put(tmp_path, key(2, "jit_dear"), size=1000, used_ago=10 * HOUR, seconds=200)
+    assert set(gone(plan(tmp_path, policy="cost", max_size_bytes=3500))) == {key(1, "jit_cheap")}
+    assert set(gone(plan(tmp_path, policy="lru", max_size_bytes=3500))) == {key(2, "jit_dear")}
+
+
+def test_a_cost_plan_tells_what_is_lost_and_the_ledger_knows_better(tmp_path: Path) -> None:
+    put(tmp_path, key(1), seconds=7)
+    put(tmp_path, key(2), seconds=0)
+    store = LocalStore(tmp_path)
+    append(store, [Event(key(2), "compile", NOW, {"compile_seconds": 0.75})])
+    for policy in ("lru", "cost"):
+        made = plan(tmp_path, policy=policy, max_entries=0)
+        assert {r.key: r.compile_seconds for r in made.removals} == {key(1): 7.0, key(2): 0.75}
+
+
+def test_hits_in_the_ledger_save_an_entry(tmp_path: Path) -> None:
+    for number in (1, 2):
+        put(tmp_path, key(number), used_ago=9 * HOUR, atime=False, seconds=3)
+    append(LocalStore(tmp_path), [Event(key(1), "hit", NOW - 10 * 24 * HOUR * NS, {"count": 9})])
+    assert set(gone(plan(tmp_path, policy="cost", max_entries=1))) == {key(2)}
+
+
+def test_a_damaged_entry_goes_first_under_cost(tmp_path: Path) -> None:
+    put(tmp_path, key(1), used_ago=HOUR, seconds=9)
+    put(tmp_path, key(2), used_ago=HOUR, seconds=0)
+    path = tmp_path / f"{key(1)}-cache"
+    path.write_bytes(b"not a frame at all, but younger and dearer")
+    os.utime(path, ns=(NOW - HOUR * NS,) * 2)
+    assert set(gone(plan(tmp_path, policy="cost", max_entries=1))) == {key(1)}
+
+
+def test_room_that_a_large_entry_leaves_is_used(tmp_path: Path) -> None:
+    """The small ones are worth less per byte, and still fit once the large one is gone."""
+    put(tmp_path, key(1), size=300, seconds=0)
+    put(tmp_path, key(2), size=9000, seconds=1)
+    put(tmp_path, key(3), size=300, seconds=100)
+    assert set(gone(plan(tmp_path, policy="cost", max_size_bytes=1000))) == {key(2)}
+
+
+def test_age_rules(tmp_path: Path) -> None:
+    day = 24 * HOUR
+    put(tmp_path, key(1), used_ago=1 * day, made_ago=40 * day)
+    put(tmp_path, key(2), used_ago=10 * day, made_ago=10 * day)
+    put(tmp_path, key(3), used_ago=HOUR, made_ago=HOUR)
+    assert gone(plan(tmp_path, unused_for_seconds=7 * day)) == {key(2): "unused-for"}
+    assert gone(plan(tmp_path, older_than_seconds=30 * day)) == {key(1): "older-than"}
+    assert gone(plan(tmp_path, used_since_ns=NOW - 2 * day * NS)) == {key(2): "used-since"}
+    assert gone(plan(tmp_path, unused_for_seconds=7 * day, older_than_seconds=30 * day)) == {
+        key(1): "older-than", key(2): "unused-for",
+    }  # fmt: skip
+
+
+def test_keep_last_keeps_the_last_used_of_each_module(tmp_path: Path) -> None:
+    for number in range(6):
+        put(tmp_path, key(number, f"jit_{number % 2}"), used_ago=(number + 1) * HOUR)
+    made = plan(tmp_path, keep_last=2)
+    assert gone(made) == {key(4, "jit_0"): "keep-last", key(5, "jit_1"): "keep-last"}
+
+
+def test_used_since_takes_the_ledger_at_its_word(tmp_path: Path) -> None:
+    for number in (1, 2):
+        put(tmp_path, key(number), made_ago=99 * HOUR, atime=False)
+    since = NOW - HOUR * NS
+    with pytest.raises(JaxcacheError) as caught:
+        plan(tmp_path, used_since_ns=since)
+    assert caught.value.code == "no-record-of-use"
+    append(LocalStore(tmp_path), [Event(key(1), "hit", NOW - 60 * NS)])
+    assert gone(plan(tmp_path, used_since_ns=since)) == {key(2): "used-since"}
+
+
+def test_everything_else_is_counted_and_goes_on_request(tmp_path: Path) -> None:
+    with cache_of([], True, tmp_path) as cache:
+        assert gone(plan(cache, orphans=True)) == {
+            "_temp_jit_x": "temp-file", f"{key(999)}-atime": "orphan-atime",
+        }  # fmt: skip
+        assert gone(plan(cache, legacy=True)) == {f"jit_old-{'e' * 64}": "legacy"}
+        assert gone(plan(cache, quarantine=True)) == {".jaxcache/quarantine/b-cache": "quarantine"}
+        aged = plan(cache, side_caches=True, unused_for_seconds=7 * 24 * HOUR)
+        assert gone(aged) == {
+            f"jit_old-{'e' * 64}": "unused-for",
+            "xla_gpu_kernel_cache_file": "unused-for",
+            "xla_gpu_per_fusion_autotune_cache_dir/a.textproto": "unused-for",
+        }
+        full = plan(cache, max_size_bytes=0)
+        assert full.size_bytes_before == 7 * 500
+        assert full.unmet == ("max-size",)
+        with pytest.raises(UsageError, match="side-caches"):
+            plan(cache, side_caches=True)
+
+
+def test_young_files_are_left_alone(tmp_path: Path) -> None:
+    put(tmp_path, key(1), made_ago=5)
+    (tmp_path / "_temp_young").write_bytes(b"")
+    os.utime(tmp_path / "_temp_young", ns=(NOW, NOW))
+    made = plan(tmp_path, max_size_bytes=0, orphans=True)
+    assert gone(made) == {}
+    assert made.unmet == ("max-size",)
+    assert made.protected == 1
+    assert set(gone(plan(tmp_path, max_entries=0, grace_seconds=1))) == {key(1)}
+
+
+def test_no_bound_is_a_usage_error(tmp_path: Path) -> None:
+    with pytest.raises(UsageError) as caught:
+        plan(tmp_path, policy="lru")
+    assert caught.value.code == "no-bound"
+
+
+# -- execution beside others -----------------------------------------------------------------
+
+
+def test_an_entry_used_or_rewritten_meanwhile_stays(tmp_path: Path) -> None:
+    for number in range(4):
+        put(tmp_path, key(number), atime=number < 2)
+    made = plan(tmp_path, max_entries=0)
+    (tmp_path / f"{key(0)}-atime").write_bytes(time.time_ns().to_bytes(8, "little"))
+    (tmp_path / f"{key(1)}-cache").write_bytes(b"another program wrote it anew")
+    (tmp_path / f"{key(2)}-cache").unlink()
+    done = remove(LocalStore(tmp_path), made.removals)
+    assert {s.removal.key: s.why for s in done.spared} == {
+        key(0): "used", key(1): "changed", key(2): "gone",
+    }  # fmt: skip
+    assert [r.key for r in done.removed] == [key(3)]
+    assert not done.failed
+    left = {p.name for p in tmp_path.iterdir()}
+    assert left == {
+        ".lockfile", f"{key(0)}-cache", f"{key(0)}-atime", f"{key(1)}-cache", f"{key(1)}-atime",
+    }  # fmt: skip
+
+
+class SlowStore(LocalStore):
+    """Every delete takes 10 ms of a clock that this store owns."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self.now = 0.0
+        self.held: list[float] = []
+        self.deleted: list[str] = []
+
+    def delete(self, name: str, **rest: object) -> bool:
+        self.now += 0.010
+        self.deleted.append(name)
+        return super().delete(name, **rest)  # type: ignore[arg-type]
+
+    @contextlib.contextmanager
+    def lock(self, *, timeout_seconds: float) -> Iterator[None]:
+        started = self.now
+        with super().lock(timeout_seconds=timeout_seconds):
+            yield
+        self.held.append(self.now - started)
+
+
+def test_the_lock_is_let_go_every_fifty_milliseconds(tmp_path: Path) -> None:
+    for number in range(20):
+        put(tmp_path, key(number))
+    made = plan(tmp_path, max_entries=0)
+    store = SlowStore(tmp_path)
+    pauses: list[float] = []
+    done = remove(store, made.removals, clock=lambda: store.now, pause=pauses.append)
+    assert len(done.removed) == 20
+    assert len(store.held) == 10
+    assert max(store.held) == pytest.approx(done.longest_hold_seconds)
+    assert done.longest_hold_seconds <= 0.05
+    assert len(pauses) == 9
+
+
+def test_the_entry_goes_before_its_date(tmp_path: Path) -> None:
+    put(tmp_path, key(1))
+    store = SlowStore(tmp_path)
+    remove(store, plan(tmp_path, max_entries=0).removals)
+    assert store.deleted == [f"{key(1)}-cache", f"{key(1)}-atime"]
+
+
+def test_a_lock_that_somebody_holds_stops_it(tmp_path: Path) -> None:
+    put(tmp_path, key(1))
+    made = plan(tmp_path, max_entries=0)
+    with LocalStore(tmp_path).lock(timeout_seconds=1), pytest.raises(LockedError):
+        remove(LocalStore(tmp_path), made.removals, lock_timeout_seconds=0.05)
+    assert (tmp_path / f"{key(1)}-cache").exists()
+
+
+def test_removing_by_key_is_exact_and_respects_pins(tmp_path: Path) -> None:
+    for number in (1, 2):
+        put(tmp_path, key(number, f"jit_{number}"), seconds=5)
+    store = LocalStore(tmp_path)
+    made = plan_cache_removal(store, ["jit_1"], now_ns=NOW)
+    assert [(r.key, r.compile_seconds) for r in made.removals] == [(key(1, "jit_1"), 5.0)]
+    assert made.kept == 1
+    append(store, [Event(key(1, "jit_1"), "pin", NOW)])
+    with pytest.raises(JaxcacheError) as caught:
+        plan_cache_removal(store, ["jit_*"], lookup=Ledger.load(store).record, now_ns=NOW)
+    assert caught.value.code == "pinned"

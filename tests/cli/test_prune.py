@@ -1,0 +1,219 @@
+"""``jaxcache prune``, ``rm``, ``pin`` and ``unpin`` as a person and as a script meets them."""
+
+import json
+import os
+import pty
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from conftest import RunCli, clean_environment
+
+OLD = "--grace=0s"
+
+
+@pytest.fixture
+def cache(tmp_path: Path, corpus: Path) -> Path:
+    """A copy of a real cache with seven entries, their ``-atime`` files and a lock file."""
+    target = tmp_path / "cache"
+    shutil.copytree(corpus / "0.12.0.1-cpu-zstd-maxsize", target)
+    for path in target.iterdir():
+        os.utime(path, (1_700_000_000, 1_700_000_000))
+    return target
+
+
+def names(cache: Path) -> set[str]:
+    return {p.name for p in cache.iterdir()}
+
+
+def error_of(done: "subprocess.CompletedProcess[str]") -> str:
+    return json.loads(done.stderr)["error"]["code"]
+
+
+@pytest.mark.parametrize("policy", ["lru", "cost"])
+def test_dry_run_and_execution_print_the_same(run_cli: RunCli, cache: Path, policy: str) -> None:
+    args = ("prune", "-C", cache, "--max-size", "20kB", "--policy", policy, "--json")
+    before = names(cache)
+    dry = json.loads(run_cli(*args, "--dry-run").stdout)
+    assert names(cache) == before
+    ran = run_cli(*args, "--yes")
+    assert ran.returncode == 0, ran.stderr
+    wet = json.loads(ran.stdout)
+    assert (dry.pop("dry_run"), wet.pop("dry_run")) == (True, False)
+    assert dry.pop("longest_lock_seconds") is None
+    assert wet.pop("longest_lock_seconds") <= 0.05
+    assert dry == wet
+    assert wet["schema_version"] == 1
+    assert wet["cache_dir"] == str(cache)
+    assert wet["policy"] == policy
+    assert wet["size_bytes_after"] <= 20_000
+    assert wet["freed_bytes"] == sum(r["size_bytes"] for r in wet["removed"])
+    assert wet["kept"] == 7 - len(wet["removed"]) == len(list(cache.glob("*-cache")))
+    assert wet["lost_compile_seconds"] == sum(r["compile_seconds"] for r in wet["removed"])
+    assert {r["reason"] for r in wet["removed"]} == {"max-size"}
+    assert len(list(cache.glob("*-atime"))) == wet["kept"]
+    assert sum(p.stat().st_size for p in cache.iterdir()) == wet["size_bytes_after"]
+
+
+def test_without_terminal_it_wants_yes(run_cli: RunCli, cache: Path) -> None:
+    for command in (("prune", "--max-entries", "1"), ("rm", "jit_mlp")):
+        done = run_cli(*command, "-C", cache, "--json")
+        assert done.returncode == 2
+        assert error_of(done) == "needs-yes"
+    assert len(list(cache.glob("*-cache"))) == 7
+
+
+@pytest.mark.parametrize(
+    ("args", "code"),
+    [
+        ((), "no-bound"),
+        (("--policy", "lru"), "no-bound"),
+        (("--side-caches",), "no-bound"),
+        (("--max-size", "lots"), "bad-size"),
+        (("--unused-for", "30"), "bad-duration"),
+        (("--used-since", "never"), "bad-time"),
+        (("--max-entries", "3", "--policy", "fifo"), "bad-policy"),
+        (("--max-entries", "-3"), "usage"),
+        (("--max-entries", "3", "--json", "-q"), "usage"),
+    ],
+)
+def test_nonsense_is_refused_before_any_work(
+    run_cli: RunCli, tmp_path: Path, args: tuple[str, ...], code: str
+) -> None:
+    done = run_cli("prune", "-C", tmp_path / "no cache here", "--yes", "--json", *args)
+    assert done.returncode == 2
+    assert error_of(done) == code
+
+
+def test_no_cache_is_exit_code_10(run_cli: RunCli, tmp_path: Path) -> None:
+    for command in (("prune", "--max-entries", "1"), ("rm", "x"), ("pin",), ("unpin", "x")):
+        extra = ("--yes",) if command[0] in ("prune", "rm") else ()
+        assert run_cli(*command, *extra, "-C", tmp_path / "none").returncode == 10
+
+
+def test_keep_must_fit_something(run_cli: RunCli, cache: Path) -> None:
+    done = run_cli("prune", "-C", cache, "--max-entries", "0", "--keep", "jit_typo", "-y", "--json")
+    assert done.returncode == 1
+    assert error_of(done) == "no-match"
+    assert len(list(cache.glob("*-cache"))) == 7
+
+
+def test_kept_and_pinned_entries_make_a_bound_unmet(run_cli: RunCli, cache: Path) -> None:
+    assert run_cli("pin", "-C", cache, "jit_mlp").stdout.startswith("jit_mlp-")
+    done = run_cli("prune", "-C", cache, "--max-entries", "1", "--keep", "jit_d*", "-y", "--json")
+    assert done.returncode == 3
+    document = json.loads(done.stdout)
+    assert document["unmet"] == ["max-entries"]
+    assert document["kept"] == document["protected"] == 2
+    assert {p.name.partition("-")[0] for p in cache.glob("*-cache")} == {"jit_mlp", "jit_dtypes"}
+
+
+def test_outputs_for_pipes(run_cli: RunCli, cache: Path) -> None:
+    args = ("prune", "-C", cache, "--max-entries", "2", "--policy", "lru", "-n")
+    keys = run_cli(*args, "-q").stdout.split()
+    assert len(keys) == 5
+    tsv = run_cli(*args)
+    rows = [line.split("\t") for line in tsv.stdout.splitlines()]
+    assert [r[0] for r in rows] == keys
+    assert {r[4] for r in rows} == {"max-entries"}
+    assert "would remove 5 entries" in tsv.stderr
+    lines = [json.loads(line) for line in run_cli(*args, "--jsonl").stdout.splitlines()]
+    assert [entry["key"] for entry in lines] == keys
+
+
+def test_nothing_to_do_is_done(run_cli: RunCli, cache: Path) -> None:
+    done = run_cli("prune", "-C", cache, "--max-size", "1GB", "--yes")
+    assert done.returncode == 0
+    assert done.stdout == ""
+    assert "nothing to remove: 7 entries" in done.stderr
+
+
+def test_used_since_a_marker_file(run_cli: RunCli, cache: Path, tmp_path: Path) -> None:
+    marker = tmp_path / "marker"
+    marker.touch()
+    used = min(cache.glob("jit_loss*-atime"))
+    used.write_bytes((marker.stat().st_mtime_ns + 1).to_bytes(8, "little"))
+    assert run_cli("prune", "-C", cache, "--used-since", marker, "-y").returncode == 0
+    assert [p.name.partition("-")[0] for p in cache.glob("*-cache")] == ["jit_loss"]
+
+
+def test_a_read_only_cache_is_left_alone(run_cli: RunCli, cache: Path) -> None:
+    if os.geteuid() == 0:
+        pytest.skip("root may write anywhere")
+    cache.chmod(0o555)
+    try:
+        done = run_cli("prune", "-C", cache, "--max-entries", "0", "--yes", "--json")
+    finally:
+        cache.chmod(0o755)
+    assert done.returncode == 1
+    assert error_of(done) == "read-only"
+
+
+def on_terminal(cache: Path, tmp_path: Path, answer: str, *args: str) -> tuple[int, str]:
+    """Run a command on a terminal of its own, type an answer, and return what it showed."""
+    parent, child = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "jaxcache", *args, "-C", str(cache)],
+        stdin=child, stdout=child, stderr=child,
+        env=clean_environment(tmp_path) | {"COLUMNS": "100", "TERM": "dumb"},
+    )  # fmt: skip
+    os.close(child)
+    os.write(parent, answer.encode())
+    shown = b""
+    while True:
+        try:
+            data = os.read(parent, 4096)
+        except OSError:
+            break
+        if not data:
+            break
+        shown += data
+    os.close(parent)
+    return process.wait(), shown.decode()
+
+
+def test_a_person_is_asked_and_may_decline(cache: Path, tmp_path: Path) -> None:
+    code, shown = on_terminal(cache, tmp_path, "n\n", "prune", "--max-entries", "6")
+    assert code == 1
+    assert "would remove 1 entry" in shown
+    assert "[y/N]" in shown
+    assert len(list(cache.glob("*-cache"))) == 7
+    code, shown = on_terminal(cache, tmp_path, "y\n", "prune", "--max-entries", "6")
+    assert code == 0
+    assert "removed 1 entry" in shown
+    assert len(list(cache.glob("*-cache"))) == 6
+
+
+def test_a_cache_is_not_emptied_by_a_keystroke(cache: Path, tmp_path: Path) -> None:
+    code, shown = on_terminal(cache, tmp_path, "y\n", "prune", "--max-entries", "0")
+    assert code == 2
+    assert "would empty" in shown
+    assert len(list(cache.glob("*-cache"))) == 7
+
+
+def test_rm_removes_what_it_names(run_cli: RunCli, cache: Path) -> None:
+    assert run_cli("rm", "-C", cache, "jit_nothing", "--yes").returncode == 1
+    done = run_cli("rm", "-C", cache, "jit_mlp", "jit_d*", "--yes", "--json")
+    assert done.returncode == 0, done.stderr
+    document = json.loads(done.stdout)
+    assert document["policy"] is None
+    assert {r["reason"] for r in document["removed"]} == {"requested"}
+    assert document["kept"] == 5
+    assert not {n for n in names(cache) if n.startswith(("jit_mlp", "jit_dtypes"))}
+    assert len(list(cache.glob("*-atime"))) == 5
+
+
+def test_pins_are_listed_honoured_and_taken_back(run_cli: RunCli, cache: Path) -> None:
+    assert run_cli("pin", "-C", cache).stdout == ""
+    key = run_cli("pin", "-C", cache, "jit_ml").stdout.strip()
+    assert key.startswith("jit_mlp-")
+    assert json.loads(run_cli("pin", "-C", cache, "--json").stdout)["pinned"] == [key]
+    refused = run_cli("rm", "-C", cache, "jit_mlp", "--yes", "--json")
+    assert refused.returncode == 1
+    assert error_of(refused) == "pinned"
+    assert run_cli("unpin", "-C", cache, "jit_nothing").returncode == 1
+    assert run_cli("unpin", "-C", cache, key[:20]).stdout.strip() == key
+    assert run_cli("pin", "-C", cache).stdout == ""
+    assert run_cli("rm", "-C", cache, "jit_mlp", "--yes").returncode == 0
