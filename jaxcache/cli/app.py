@@ -13,6 +13,8 @@ COMMANDS: dict[str, str] = {
     "ls": "ls",
     "show": "show",
     "stats": "stats",
+    "warm": "warm",
+    "run": "run",
     "prune": "prune",
     "rm": "rm",
     "pin": "pin",

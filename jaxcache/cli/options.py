@@ -41,6 +41,30 @@ Filters = Annotated[
 ]
 DryRun = Annotated[bool, typer.Option("--dry-run", "-n", help="Show the plan, change nothing.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+Python = Annotated[
+    str | None,
+    typer.Option("--python", metavar="PYTHON", help="The Python that has jax; default: our own."),
+]
+Platform = Annotated[
+    str | None, typer.Option(metavar="NAME", help="Sets JAX_PLATFORMS, such as cpu or cuda.")
+]
+Devices = Annotated[
+    int | None, typer.Option(min=1, metavar="N", help="Pretend that the host has N CPU devices.")
+]
+ForceCacheDir = Annotated[
+    bool, typer.Option("--force-cache-dir", help="Win over a directory that the program sets.")
+]
+FailOnMiss = Annotated[
+    str | None,
+    typer.Option(
+        metavar="N|DURATION",
+        help="Exit 1 where more than N compiles (or so much compiling) were not hits; 0 for none.",
+        show_default=False,
+    ),
+]
+Timeout = Annotated[
+    str | None, typer.Option(metavar="DURATION", help="Stop the program after so long.")
+]
 
 
 class Format(StrEnum):

@@ -1,0 +1,174 @@
+"""Every private name of JAX that is touched, in one place.
+
+Tried on JAX 0.4.30, 0.5.3, 0.6.2, 0.8.3, 0.10.2 and 0.12.0.1. All are module attributes that JAX
+itself looks up at each call, so that replacing the attribute is enough:
+
+* ``jax._src.compiler.compile_or_get_cached(backend, computation, devices, options, callbacks…)``:
+  one compile request; called by ``jax/_src/interpreters/pxla.py``.
+* ``jax._src.compilation_cache.get_executable_and_time(key, …)`` and
+  ``put_executable_and_time(key, module, …)``: what is between JAX and the store. JAX turns an
+  exception here into a warning, which the script may have silenced; here it is seen anyway.
+* ``jax._src.compiler._cache_write(key, seconds, module, …)``: JAX's own measure of the compile.
+* ``jax._src.interpreters.mlir.lower_jaxpr_to_module(name, jaxpr, …)``: which function, from which
+  line, with which arguments became a module.
+"""
+
+import functools
+import inspect
+import os
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+TRIED = "0.4.30 to 0.12"
+
+
+class UnknownJaxError(Exception):
+    """This JAX lacks a name that is needed here."""
+
+
+class Jax:
+    """The parts of one imported jax that are listened to."""
+
+    def __init__(self, jax: Any) -> None:
+        self.jax = jax
+        self.version = str(jax.__version__)
+        try:
+            from jax._src import compilation_cache, compiler, distributed
+            from jax._src.interpreters import mlir
+
+            self._cache, self._compiler, self._distributed = (
+                compilation_cache, compiler, distributed,
+            )  # fmt: skip
+            self._mlir = mlir
+            for module, name in (
+                (compiler, "compile_or_get_cached"),
+                (compiler, "_cache_write"),
+                (compilation_cache, "get_executable_and_time"),
+                (compilation_cache, "put_executable_and_time"),
+                (mlir, "lower_jaxpr_to_module"),
+            ):
+                getattr(module, name)
+        except (ImportError, AttributeError) as error:
+            raise UnknownJaxError(
+                f"cannot listen to jax {self.version} ({error}); known are {TRIED}: "
+                "upgrade jaxcache, or use an older jax"
+            ) from error
+        self.refuses_callbacks = (
+            "host_callbacks" in inspect.signature(compiler._cache_write).parameters
+        )
+        self._lowered: dict[int, tuple[Any, Any]] = {}
+
+    def listen(self, observer: Any) -> None:
+        """Put ``observer`` around every step; see :class:`listener.Listener` for its methods."""
+        self._hide_our_frames()
+        monitoring = self.jax.monitoring
+        monitoring.register_event_listener(observer.on_event)
+        monitoring.register_event_duration_secs_listener(observer.on_duration)
+        self._wrap(self._mlir, "lower_jaxpr_to_module", observer.around_lowering)
+        self._wrap(self._compiler, "compile_or_get_cached", observer.around_request)
+        self._wrap(self._cache, "get_executable_and_time", observer.around_read)
+        self._wrap(self._compiler, "_cache_write", observer.around_decision)
+        self._wrap(self._cache, "put_executable_and_time", observer.around_write)
+
+    @staticmethod
+    def _wrap(module: Any, name: str, around: Callable[..., Any]) -> None:
+        original = getattr(module, name)
+
+        @functools.wraps(original)
+        def wrapper(*args: Any, **kwargs: Any) -> Any:
+            return around(original, args, kwargs)
+
+        setattr(module, name, wrapper)
+
+    @staticmethod
+    def _hide_our_frames() -> None:
+        """Ask JAX to leave our frames out of the tracebacks that it filters."""
+        try:
+            from jax._src import traceback_util
+
+            folder = os.path.dirname(os.path.abspath(__file__))
+            for name in os.listdir(folder):
+                if name.endswith(".py"):
+                    traceback_util.register_exclusion(os.path.join(folder, name))
+        except Exception:  # noqa: S110 - nothing but looks depends on it
+            pass
+
+    @staticmethod
+    def module_name(computation: Any) -> str:
+        """The name of an MLIR module, as in the cache key."""
+        return str(computation.operation.attributes["sym_name"]).strip('"')
+
+    def remember_lowering(self, module: Any, info: dict[str, Any]) -> None:
+        """Keep what is known of a lowered module until JAX forgets the module."""
+        number = id(module)
+        lowered = self._lowered
+        gone = weakref.ref(module, lambda _: lowered.pop(number, None))
+        lowered[number] = (gone, info)
+
+    def lowering_of(self, computation: Any) -> dict[str, Any]:
+        """What :meth:`remember_lowering` was told about this module, or nothing."""
+        found = self._lowered.get(id(computation))
+        return found[1] if found and found[0]() is computation else {}
+
+    @staticmethod
+    def describe_lowering(args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+        """Function, source line and arguments of one call of ``lower_jaxpr_to_module``."""
+        jaxpr = args[1]
+        info = getattr(jaxpr.jaxpr, "_debug_info", None) or getattr(jaxpr.jaxpr, "debug_info", None)
+        source = str(getattr(info, "func_src_info", None) or "")
+        function, _, place = source.partition(" at ")
+        file, _, line = place.rpartition(":")
+        avals = kwargs.get("in_avals") or jaxpr.in_avals
+        names = kwargs.get("arg_names") or [""] * len(avals)
+        return {
+            "function": function or None,
+            "kind": getattr(info, "traced_for", None),
+            "file": file or None,
+            "line": int(line) if line.isdigit() else None,
+            "arguments": [
+                {
+                    "name": str(name or ""),
+                    "dtype": str(getattr(aval, "dtype", "") or ""),
+                    "shape": [d if isinstance(d, int) else str(d) for d in
+                              getattr(aval, "shape", ())],
+                }
+                for name, aval in zip(names, avals, strict=False)
+            ],
+        }  # fmt: skip
+
+    def settings(self) -> dict[str, Any]:
+        """The settings of the cache that hold at this moment."""
+        config = self.jax.config
+        names = (
+            "jax_compilation_cache_dir",
+            "jax_enable_compilation_cache",
+            "jax_persistent_cache_min_compile_time_secs",
+            "jax_persistent_cache_min_entry_size_bytes",
+            "jax_compilation_cache_max_size",
+        )
+        return {name: getattr(config, name, None) for name in names}
+
+    def opened_directory(self) -> str | None:
+        """The directory that JAX has opened, which later settings no longer change."""
+        cache = getattr(self._cache, "_cache", None)
+        path = getattr(cache, "path", None) or getattr(cache, "_path", None)
+        return None if path is None else str(path)
+
+    def process_id(self) -> int:
+        """This process's number in a distributed program; 0 where it is alone."""
+        return int(self._distributed.global_state.process_id or 0)
+
+    def force_directory(self, path: str) -> None:
+        """Make JAX use ``path``, whatever the script has set, as long as no cache is open."""
+        config = self.jax.config
+        if config.jax_compilation_cache_dir != path:
+            config.update("jax_compilation_cache_dir", path)
+        if not config.jax_enable_compilation_cache:
+            config.update("jax_enable_compilation_cache", True)
+
+    def describe(self) -> dict[str, Any]:
+        """Versions of jax and jaxlib."""
+        import jaxlib
+
+        return {"jax": self.version, "jaxlib": str(getattr(jaxlib, "__version__", "")) or None}

@@ -1,0 +1,72 @@
+"""The way back to the parent: JSON lines over a socket of our own.
+
+Not an inherited pipe: a pipe is closed in a grandchild (``subprocess`` closes descriptors) and
+mixes the lines of several writers. Each process has its own connection, made when it first has
+something to say, so processes are told apart and one that dies leaves whole lines behind.
+"""
+
+import json
+import os
+import socket
+import sys
+import threading
+import time
+from typing import Any
+
+_EVENTS = "JAXCACHE_EVENTS"
+_SEND_TIMEOUT_SECONDS = 30.0
+
+
+class Channel:
+    """A connection that opens itself, survives a fork, and never fails its caller."""
+
+    def __init__(self, address: str | None) -> None:
+        self._address = address
+        self._reset()
+        os.register_at_fork(after_in_child=self._reset)
+
+    def _reset(self) -> None:
+        """Forget the connection: the one that a fork copied belongs to the parent process."""
+        # Reentrant: a signal handler may compile while the interrupted thread is sending.
+        self._lock = threading.RLock()
+        self._socket: socket.socket | None = None
+        self._broken = self._address is None
+
+    def send(self, event: dict[str, Any]) -> None:
+        """Send one event, stamped with the time; a parent that has gone is no error."""
+        line = self._line(event)
+        with self._lock:
+            if self._broken:
+                return
+            try:
+                if self._socket is None:
+                    self._socket = self._connect()
+                    self._socket.sendall(self._line(_introduction()))
+                self._socket.sendall(line)
+            except OSError:
+                self._broken = True
+
+    def _connect(self) -> socket.socket:
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        # A parent that has stopped reading must not stop the script for ever.
+        connection.settimeout(_SEND_TIMEOUT_SECONDS)
+        connection.connect(self._address or "")
+        return connection
+
+    @staticmethod
+    def _line(event: dict[str, Any]) -> bytes:
+        return json.dumps({"at": time.time(), **event}, default=str).encode() + b"\n"
+
+
+def _introduction() -> dict[str, Any]:
+    return {
+        "event": "start",
+        "pid": os.getpid(),
+        "parent_pid": os.getppid(),
+        "python": sys.version.split()[0],
+        "executable": sys.executable,
+        "argv": [str(a) for a in getattr(sys, "argv", [])][:64],
+    }
+
+
+CHANNEL = Channel(os.environ.get(_EVENTS))

@@ -1,0 +1,124 @@
+"""What became of one compile request, and why: one outcome, one reason.
+
+Source: ``compile_or_get_cached``, ``_cache_read`` and ``_cache_write`` in jax/_src/compiler.py,
+``is_cache_used`` and ``put_executable_and_time`` in jax/_src/compilation_cache.py.
+"""
+
+import os
+from dataclasses import dataclass, field
+from typing import Any
+
+Span = tuple[float, float]
+
+
+@dataclass
+class Request:
+    """What has been seen of one request. Times are epoch seconds, spans (start, length)."""
+
+    number: int
+    started: float
+    ended: float = 0.0
+    module: str = ""
+    key: str | None = None
+    callbacks: int = 0
+    settings: dict[str, Any] = field(default_factory=dict)
+    lowering: dict[str, Any] = field(default_factory=dict)
+    counted: set[str] = field(default_factory=set)
+    hit: bool = False
+    stored_seconds: float | None = None
+    read: Span | None = None
+    read_error: str | None = None
+    decided: bool = False
+    compile_seconds: float | None = None
+    process_id: int = 0
+    write: Span | None = None
+    write_error: str | None = None
+    raised: str | None = None
+
+    def compiled(self, args: tuple[Any, ...], process_id: int) -> None:
+        """JAX calls ``_cache_write(key, compile_time_secs, …)``: the compile is done."""
+        self.decided = True
+        self.compile_seconds = float(args[1])
+        self.process_id = process_id
+
+    @property
+    def compile(self) -> Span | None:
+        """When XLA compiled: after the look-up, until the decision to write or the end."""
+        if self.hit:
+            return None
+        start = sum(self.read) if self.read else self.started
+        if self.compile_seconds is not None:
+            return start, self.compile_seconds
+        return start, (self.write[0] if self.write else self.ended) - start
+
+
+def judge(request: Request, directory: str | None, *, refuses_callbacks: bool) -> dict[str, Any]:
+    """The outcome, its reason, JAX's words about it, and the times and sizes that belong to it."""
+    outcome, reason, detail = _judge(request, directory, refuses_callbacks)
+    compile_ = request.compile
+    return {
+        "outcome": outcome,
+        "reason": reason,
+        "detail": detail,
+        "stored_seconds": request.stored_seconds,
+        "retrieve": request.read if request.hit else None,
+        "compile": compile_,
+        "write": request.write,
+        "size_bytes": _size_bytes(directory, request.key),
+    }
+
+
+def _judge(
+    request: Request, directory: str | None, refuses_callbacks: bool
+) -> tuple[str, str, str | None]:
+    if request.hit:
+        return "hit", "in-cache", None
+    if request.write_error or request.read_error:
+        return _judge_error(request)
+    if request.raised:
+        return "error", "compile-failed", request.raised
+    if "requests" not in request.counted:
+        return _judge_unasked(request)
+    if "misses" in request.counted:
+        return "written", "not-in-cache", None
+    if directory is None:
+        return "uncacheable", "no-directory", "jax_compilation_cache_dir is not set"
+    if not request.decided:
+        return "skipped", "shared-by-process-0", "process 0 compiled it for all"
+    if request.process_id:
+        return "skipped", "not-process-0", f"this is process {request.process_id}"
+    if request.callbacks and refuses_callbacks:
+        return "uncacheable", "host-callbacks", f"{request.callbacks} host callbacks"
+    if request.write is None:
+        limit = request.settings.get("jax_persistent_cache_min_compile_time_secs")
+        return "skipped", "compile-time", f"took {request.compile_seconds:.2f} s, under {limit} s"
+    limit = request.settings.get("jax_persistent_cache_min_entry_size_bytes")
+    return "skipped", "size", f"smaller than {limit} bytes"
+
+
+def _judge_error(request: Request) -> tuple[str, str, str | None]:
+    message = request.write_error or request.read_error or ""
+    if "File name too long" in message:
+        return "uncacheable", "name-too-long", message
+    if request.write_error:
+        return "error", "write-error", message
+    return "error", "read-error", message
+
+
+def _judge_unasked(request: Request) -> tuple[str, str, str | None]:
+    """JAX made no key, so it did not count the request as one that uses the cache."""
+    if not request.settings.get("jax_enable_compilation_cache"):
+        return "uncacheable", "cache-disabled", "jax_enable_compilation_cache is off"
+    return "uncacheable", "platform", "JAX does not cache for this platform"
+
+
+def _size_bytes(directory: str | None, key: str | None) -> int | None:
+    """The size of the entry's file; None where there is none, or it is not on a local disk."""
+    if not directory or not key or "://" in directory:
+        return None
+    for name in (f"{key}-cache", key):
+        try:
+            return os.stat(os.path.join(directory, name)).st_size
+        except OSError:
+            continue
+    return None

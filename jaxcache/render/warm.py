@@ -1,0 +1,165 @@
+"""A run's report as the document of the contract and as a page for people."""
+
+from collections.abc import Iterator
+
+from jaxcache.entry.names import printable
+from jaxcache.render.document import Document, envelope
+from jaxcache.render.table import Column, render_table
+from jaxcache.units import format_duration, format_size
+from jaxcache.warm.report import OUTCOMES, Function, Module, Report
+
+#: A function with more signatures than this is worth a line of its own.
+_MANY_SIGNATURES = 8
+
+
+def report_document(report: Report) -> Document:
+    """What ``warm --json`` and ``run --json`` print."""
+    return {
+        **envelope(report.cache_dir),
+        "modules": [module_document(m) for m in report.modules],
+        "functions": [_function_document(f) for f in report.functions],
+        "processes": [
+            {
+                "process": p.process,
+                "pid": p.pid,
+                "python": p.executable,
+                "jax": p.jax,
+                "jaxlib": p.jaxlib,
+                "cache_dir": p.cache_dir,
+                "settings": dict(p.settings),
+                "counters": dict(p.counters),
+            }
+            for p in report.processes
+        ],
+        "summary": summary_document(report),
+        "notes": list(report.notes),
+        "timed_out": report.timed_out,
+        "interrupted": report.interrupted,
+        "script_exit_code": report.script_exit_code,
+    }
+
+
+def summary_document(report: Report) -> Document:
+    """The ``summary`` of the contract."""
+    return {
+        "compile_requests": report.compile_requests,
+        "hits": report.count("hit"),
+        "written": report.count("written"),
+        "skipped": report.count("skipped"),
+        "uncacheable": report.count("uncacheable"),
+        "errors": report.count("error"),
+        "compile_seconds": report.compile_seconds,
+        "saved_seconds": report.saved_seconds,
+        "wall_seconds": report.wall_seconds,
+    }
+
+
+def module_document(module: Module) -> Document:
+    """One of ``modules[]``."""
+    return {
+        "module": module.module,
+        "key": module.key,
+        "outcome": module.outcome,
+        "reason": module.reason,
+        "detail": module.detail,
+        "compile_seconds": module.compile_seconds,
+        "retrieval_seconds": module.retrieval_seconds,
+        "trace_seconds": module.trace_seconds,
+        "lower_seconds": module.lower_seconds,
+        "size_bytes": module.size_bytes,
+        "function": module.function,
+        "file": module.file,
+        "line": module.line,
+        "arguments": [
+            {"name": a.name, "dtype": a.dtype, "shape": list(a.shape)} for a in module.arguments
+        ],
+        "occurrences": module.occurrences,
+        "process": module.process,
+    }
+
+
+def _function_document(function: Function) -> Document:
+    return {
+        "function": function.function,
+        "kind": function.kind,
+        "file": function.file,
+        "line": function.line,
+        "signatures": function.signatures,
+        "compile_seconds": function.compile_seconds,
+        "varies": list(function.varies),
+    }
+
+
+def report_page(report: Report, *, width: int, color: bool) -> str:
+    """The report for people, ``width`` columns wide at the most in its table."""
+    parts = []
+    if report.modules:
+        parts.append(_modules_table(report, width=width, color=color))
+    parts.extend(_remarks(report))
+    parts.append(summary_line(report))
+    return "\n".join(parts)
+
+
+def _modules_table(report: Report, *, width: int, color: bool) -> str:
+    columns = [
+        Column("MODULE", elastic=True),
+        Column("OUTCOME"),
+        Column("COMPILE", right=True),
+        Column("SIZE", right=True),
+        Column("WHY"),
+    ]
+    order = {outcome: rank for rank, outcome in enumerate(reversed(OUTCOMES))}
+    rows = [
+        [
+            printable(m.module) + (f" ×{m.occurrences}" if m.occurrences > 1 else ""),
+            m.outcome,
+            "" if m.compile_seconds is None else format_duration(m.compile_seconds),
+            "" if m.size_bytes is None else format_size(m.size_bytes),
+            _why(m),
+        ]
+        for m in sorted(
+            report.modules, key=lambda m: (order[m.outcome], -(m.compile_seconds or 0.0))
+        )
+    ]
+    return render_table(columns, rows, width=width, color=color)
+
+
+def _why(module: Module) -> str:
+    if module.outcome == "hit":
+        return f"retrieved in {1000 * (module.retrieval_seconds or 0):.0f} ms"
+    return "" if module.outcome == "written" else module.reason
+
+
+def _remarks(report: Report) -> Iterator[str]:
+    for function in report.functions:
+        if function.signatures > _MANY_SIGNATURES:
+            yield (
+                f"{function.function} compiled for {function.signatures} signatures: "
+                f"{'; '.join(function.varies)} varies"
+            )
+    for note in report.notes:
+        yield f"note: {printable(note)}"
+    if report.timed_out:
+        yield "note: stopped because the time was up"
+    if report.interrupted:
+        yield "note: interrupted; the report holds what was known by then"
+    if report.script_exit_code < 0:
+        yield f"note: the program was ended by signal {-report.script_exit_code}"
+    elif report.script_exit_code:
+        yield f"note: the program ended with exit code {report.script_exit_code}"
+
+
+def summary_line(report: Report) -> str:
+    """The line that people paste: ``12 compiles: 12 hits; 8.1 s of compiling saved``."""
+    names = {"hit": "hits", "error": "errors"}
+    counts = [
+        f"{report.count(outcome)} {names.get(outcome, outcome)}"
+        for outcome in OUTCOMES
+        if report.count(outcome) or outcome in ("hit", "written")
+    ]
+    return (
+        f"{report.compile_requests} compiles: {', '.join(counts)}; "
+        f"{format_duration(report.compile_seconds)} compiling, "
+        f"{format_duration(max(0.0, report.saved_seconds))} saved, "
+        f"{format_duration(report.wall_seconds)} in all"
+    )

@@ -1,0 +1,279 @@
+"""Fold the events of a run into a report: one outcome and one reason for every compile."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from jaxcache.warm.launch import Ended, Event
+
+Outcome = Literal["hit", "written", "skipped", "uncacheable", "error"]
+OUTCOMES: tuple[Outcome, ...] = ("hit", "written", "skipped", "uncacheable", "error")
+
+
+@dataclass(frozen=True, slots=True)
+class Argument:
+    """One argument of a compiled function."""
+
+    name: str
+    dtype: str
+    shape: tuple[int | str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Module:
+    """Compile requests that were for the same module and ended the same way."""
+
+    module: str
+    key: str | None
+    outcome: Outcome
+    reason: str
+    detail: str | None
+    function: str | None
+    file: str | None
+    line: int | None
+    arguments: tuple[Argument, ...]
+    occurrences: int
+    compile_seconds: float | None
+    """What compiling took here; for a hit, what it took when the entry was written. The mean."""
+    retrieval_seconds: float | None
+    trace_seconds: float | None
+    lower_seconds: float | None
+    size_bytes: int | None
+    process: int
+
+    @property
+    def saved_seconds(self) -> float:
+        """Compile seconds that hits have saved, less what retrieving them took."""
+        if self.outcome != "hit" or self.compile_seconds is None:
+            return 0.0
+        return (self.compile_seconds - (self.retrieval_seconds or 0.0)) * self.occurrences
+
+
+@dataclass(frozen=True, slots=True)
+class Function:
+    """A function and how many signatures of it the run held in memory."""
+
+    function: str
+    kind: str
+    file: str | None
+    line: int | None
+    signatures: int
+    compile_seconds: float
+    varies: tuple[str, ...]
+    """What differs between the signatures, such as ``axis 1 of x (8, 16, 24)``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """One Python that imported jax."""
+
+    process: int
+    pid: int
+    executable: str
+    jax: str | None
+    jaxlib: str | None
+    cache_dir: str | None
+    settings: Mapping[str, Any]
+    counters: Mapping[str, float]
+    """JAX's own counts, from its monitoring events."""
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What a run did with the cache."""
+
+    cache_dir: str
+    modules: tuple[Module, ...]
+    functions: tuple[Function, ...]
+    processes: tuple[Process, ...]
+    notes: tuple[str, ...]
+    """What the reader should know: another directory used, thresholds changed, trouble."""
+    script_exit_code: int
+    timed_out: bool
+    interrupted: bool
+    wall_seconds: float
+
+    def count(self, outcome: Outcome) -> int:
+        """Compile requests that ended so."""
+        return sum(m.occurrences for m in self.modules if m.outcome == outcome)
+
+    @property
+    def compile_requests(self) -> int:
+        """All compile requests."""
+        return sum(m.occurrences for m in self.modules)
+
+    @property
+    def compile_seconds(self) -> float:
+        """Seconds spent compiling in this run."""
+        spent = (m for m in self.modules if m.outcome != "hit")
+        return sum((m.compile_seconds or 0.0) * m.occurrences for m in spent)
+
+    @property
+    def saved_seconds(self) -> float:
+        """Compile seconds saved by hits, net of retrieval."""
+        return sum(m.saved_seconds for m in self.modules)
+
+
+@dataclass(slots=True)
+class Recorder:
+    """Takes events one by one; :meth:`report` can be made of whatever has arrived."""
+
+    cache_dir: str
+    _modules: list[Event] = field(default_factory=list)
+    _processes: dict[int, Event] = field(default_factory=lambda: defaultdict(dict))
+    _trouble: list[str] = field(default_factory=list)
+    _begun: dict[tuple[int, Any], Event] = field(default_factory=dict)
+    no_jax: Event | None = None
+    """The event of a Python without jax, where the run needed one."""
+
+    def add(self, event: Event) -> None:
+        """Take one event; kinds that are not known are left alone."""
+        process = self._processes[event["process"]]
+        kind = event["event"]
+        if kind == "module":
+            self._modules.append(event)
+            self._begun.pop((event["process"], event.get("id")), None)
+            process["counters"] = event.get("counters")
+        elif kind == "begin":
+            self._begun[event["process"], event.get("id")] = event
+        elif kind in ("trouble", "jax-failed"):
+            self._trouble.append(str(event.get("detail")))
+        elif kind == "no-jax":
+            self.no_jax = event
+        if kind in ("start", "jax", "end"):
+            process.update({k: v for k, v in event.items() if k not in ("event", "at")})
+        elif kind == "settings":
+            process.setdefault("settings", []).append(event)
+
+    def report(self, ended: Ended) -> Report:
+        """Make the report of a run that has ended."""
+        processes = tuple(
+            _process(number, event) for number, event in self._processes.items() if "jax" in event
+        )
+        return Report(
+            cache_dir=self.cache_dir,
+            modules=tuple(_fold_modules(self._modules)),
+            functions=tuple(_fold_functions(self._modules)),
+            processes=processes,
+            notes=tuple(self._notes(processes, ended)),
+            script_exit_code=ended.exit_code,
+            timed_out=ended.timed_out,
+            interrupted=ended.interrupted,
+            wall_seconds=ended.wall_seconds,
+        )
+
+    def _notes(self, processes: Iterable[Process], ended: Ended) -> Iterable[str]:
+        for process in processes:
+            used = process.cache_dir
+            if used and used.rstrip("/") != self.cache_dir.rstrip("/"):
+                yield f"the program used {used}, not {self.cache_dir}"
+            if process.settings.get("jax_enable_compilation_cache") is False:
+                yield "the program turned the compilation cache off"
+        if not self._processes and ended.exit_code == 0:
+            yield "the program never imported jax"
+        for event in self._begun.values():
+            yield f"{event.get('module')} was still compiling when its process ended"
+        yield from dict.fromkeys(self._trouble)
+
+
+def _process(number: int, event: Event) -> Process:
+    settings = (event.get("settings") or [{}])[-1]
+    return Process(
+        process=number,
+        pid=int(event.get("pid") or 0),
+        executable=str(event.get("executable") or ""),
+        jax=event.get("jax"),
+        jaxlib=event.get("jaxlib"),
+        cache_dir=settings.get("opened_directory") or settings.get("jax_compilation_cache_dir"),
+        settings={k: v for k, v in settings.items() if k.startswith("jax_")},
+        counters=event.get("counters") or {},
+    )
+
+
+def _fold_modules(events: Iterable[Event]) -> Iterable[Module]:
+    groups: defaultdict[tuple[Any, ...], list[Event]] = defaultdict(list)
+    for e in events:
+        groups[e["process"], e.get("module"), e.get("key"), e["outcome"], e.get("reason")].append(e)
+    for same in groups.values():
+        first = same[0]
+        hit = first["outcome"] == "hit"
+        yield Module(
+            module=str(first.get("module") or ""),
+            key=first.get("key"),
+            outcome=first["outcome"],
+            reason=str(first.get("reason")),
+            detail=first.get("detail"),
+            function=first.get("function"),
+            file=first.get("file"),
+            line=first.get("line"),
+            arguments=_arguments(first),
+            occurrences=len(same),
+            compile_seconds=_mean(e.get("stored_seconds") for e in same)
+            if hit
+            else _mean(_length(e.get("compile")) for e in same),
+            retrieval_seconds=_mean(_length(e.get("retrieve")) for e in same),
+            trace_seconds=_mean(_length(e.get("trace")) for e in same),
+            lower_seconds=_mean(_length(e.get("lower")) for e in same),
+            size_bytes=first.get("size_bytes"),
+            process=first["process"],
+        )
+
+
+def _fold_functions(events: Iterable[Event]) -> Iterable[Function]:
+    groups: defaultdict[tuple[Any, ...], list[Event]] = defaultdict(list)
+    for e in events:
+        if e.get("function"):
+            groups[e["function"], e.get("file"), e.get("line")].append(e)
+    for (function, file, line), same in groups.items():
+        signatures = list(dict.fromkeys(_arguments(e) for e in same))
+        yield Function(
+            function=function,
+            kind=str(same[0].get("kind") or "jit"),
+            file=file,
+            line=line,
+            signatures=len(signatures),
+            compile_seconds=sum(_length(e.get("compile")) or 0.0 for e in same),
+            varies=tuple(describe_variation(signatures)),
+        )
+
+
+def describe_variation(signatures: list[tuple[Argument, ...]]) -> Iterable[str]:
+    """Say which arguments, axes or dtypes differ between the signatures of one function."""
+    if len(signatures) < 2:
+        return
+    if len({len(s) for s in signatures}) > 1:
+        yield f"the number of arguments ({_values(len(s) for s in signatures)})"
+        return
+    for position, arguments in enumerate(zip(*signatures, strict=True)):
+        name = arguments[0].name or f"argument {position}"
+        if len({a.dtype for a in arguments}) > 1:
+            yield f"dtype of {name} ({_values(a.dtype for a in arguments)})"
+        if len({len(a.shape) for a in arguments}) > 1:
+            yield f"rank of {name} ({_values(len(a.shape) for a in arguments)})"
+            continue
+        for axis, lengths in enumerate(zip(*(a.shape for a in arguments), strict=True)):
+            if len(set(lengths)) > 1:
+                yield f"axis {axis} of {name} ({_values(lengths)})"
+
+
+def _values(values: Iterable[Any]) -> str:
+    seen = list(dict.fromkeys(str(v) for v in values))
+    return ", ".join(seen[:_SHOWN_VALUES]) + (", …" if len(seen) > _SHOWN_VALUES else "")
+
+
+_SHOWN_VALUES = 6
+
+
+def _arguments(event: Event) -> tuple[Argument, ...]:
+    found = event.get("arguments") or ()
+    return tuple(Argument(a["name"], a["dtype"], tuple(a["shape"])) for a in found)
+
+
+def _length(span: Any) -> float | None:
+    return float(span[1]) if span else None
+
+
+def _mean(values: Iterable[float | None]) -> float | None:
+    known = [v for v in values if v is not None]
+    return sum(known) / len(known) if known else None

@@ -1,0 +1,330 @@
+"""``warm`` and ``run`` over real JAX, as a person and as CI meet them."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import REPOSITORY, RunCli, clean_environment
+
+pytestmark = pytest.mark.jax
+
+STEP = """
+import jax, jax.numpy as jnp
+@jax.jit
+def step(x):
+    return jnp.sin(x) @ x
+step(jnp.ones((8, 8)))
+"""
+
+Warm = Callable[..., dict[str, Any]]
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> Path:
+    return tmp_path / "cache"
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> Callable[[str], Path]:
+    def write(text: str, name: str = "script.py") -> Path:
+        path = tmp_path / name
+        path.write_text(textwrap.dedent(text))
+        return path
+
+    return write
+
+
+@pytest.fixture
+def warm(run_cli: RunCli, cache: Path, each_jax_python: str) -> Warm:
+    """Run ``warm --json`` and return its document; the exit code is checked."""
+
+    def run(path: Path, *args: str, options: tuple[str, ...] = (), code: int = 0, **kw: Any) -> Any:
+        done = run_cli(
+            "warm", "--json", "-C", cache, "--python", each_jax_python, *options, path, *args, **kw
+        )
+        assert done.returncode == code, done.stderr
+        return json.loads(done.stdout) if done.stdout else done.stderr
+
+    return run
+
+
+def outcomes(document: dict[str, Any], module: str | None = None) -> set[tuple[str, str]]:
+    modules = document["modules"]
+    return {(m["outcome"], m["reason"]) for m in modules if module in (None, m["module"])}
+
+
+def assert_counts_are_jax_own(document: dict[str, Any]) -> None:
+    """The report's sums equal the counters of JAX's monitoring."""
+    summary = document["summary"]
+    counters = [p["counters"] for p in document["processes"]]
+    assert summary["hits"] == sum(c["hits"] for c in counters)
+    assert summary["written"] == sum(c["misses"] for c in counters)
+    asked = sum(m["occurrences"] for m in document["modules"] if m["key"])
+    assert asked == sum(c["requests"] for c in counters)
+    parts = ("hits", "written", "skipped", "uncacheable", "errors")
+    assert summary["compile_requests"] == sum(summary[p] for p in parts)
+
+
+def test_the_second_run_is_all_hits(warm: Warm, cache: Path, script: Any, run_cli: RunCli) -> None:
+    path = script(STEP)
+    first = warm(path)
+    assert outcomes(first) == {("written", "not-in-cache")}
+    assert_counts_are_jax_own(first)
+    (step,) = [m for m in first["modules"] if m["module"] == "jit_step"]
+    assert step["function"] == "step"
+    assert (step["file"], step["line"]) == (str(path), 4) or step["line"] in (3, 4)
+    assert [(a["dtype"], a["shape"]) for a in step["arguments"]] == [("float32", [8, 8])]
+    assert step["compile_seconds"] > 0
+    listed = json.loads(run_cli("ls", "--json", "-C", cache).stdout)["entries"]
+    assert {e["key"] for e in listed} == {m["key"] for m in first["modules"]}
+    assert {m["key"]: m["size_bytes"] for m in first["modules"]} == {
+        e["key"]: e["size_bytes"] for e in listed
+    }
+    second = warm(path, options=("--fail-on-miss", "0"))
+    assert outcomes(second) == {("hit", "in-cache")}
+    assert_counts_are_jax_own(second)
+    assert {m["key"] for m in second["modules"]} == {m["key"] for m in first["modules"]}
+
+
+def test_a_changed_function_alone_misses(warm: Warm, script: Any) -> None:
+    warm(script(STEP))
+    document = warm(script(STEP.replace("sin", "cos")), options=("--fail-on-miss", "0"), code=1)
+    assert outcomes(document, "jit_step") == {("written", "not-in-cache")}
+    others = {m["outcome"] for m in document["modules"] if m["module"] != "jit_step"}
+    assert others <= {"hit"}
+    assert warm(script(STEP), options=("--fail-on-miss", "60s"))["script_exit_code"] == 0
+
+
+def test_the_script_runs_unchanged(
+    run_cli: RunCli, cache: Path, script: Any, each_jax_python: str, tmp_path: Path
+) -> None:
+    script("value = 42", "beside.py")
+    path = script(
+        """
+        import sys, os, json, beside, jax
+        print(json.dumps([sys.argv, __name__, __file__, sys.path[0], beside.value, sys.stdin.read(),
+                          os.getcwd(), [m for m in sys.modules if 'jaxcache.' in m]]))
+        print("to stderr", file=sys.stderr)
+        sys.exit(7)
+        """
+    )
+    done = run_cli(
+        "warm", "-C", cache, "--python", each_jax_python, path, "--flag", "-q", "a b", "--json",
+        input="typed", cwd=tmp_path,
+    )  # fmt: skip
+    assert done.returncode == 7
+    seen = json.loads(done.stdout)
+    argv = [str(path), "--flag", "-q", "a b", "--json"]
+    assert seen == [argv, "__main__", str(path), str(tmp_path), 42, "typed", str(tmp_path), []]
+    assert "to stderr" in done.stderr
+    assert "exit code 7" in done.stderr
+
+
+def test_a_document_is_alone_on_standard_output(warm: Warm, script: Any) -> None:
+    document = warm(script("print('noise')\n" + STEP + "print('more')"))
+    assert document["schema_version"] == 1
+    assert document["script_exit_code"] == 0
+
+
+def test_settings_that_come_before_jax_still_hold(warm: Warm, script: Any) -> None:
+    document = warm(
+        script(
+            "import os\nos.environ['XLA_FLAGS'] = '--xla_force_host_platform_device_count=3'\n"
+            + STEP
+            + "assert jax.device_count() == 3"
+        )
+    )
+    assert document["summary"]["written"] > 0
+
+
+def test_the_environment_can_be_given(warm: Warm, script: Any) -> None:
+    text = STEP + "assert jax.device_count() == 4 and jax.default_backend() == 'cpu'"
+    warm(script(text), options=("--devices", "4", "--platform", "cpu"))
+
+
+def test_without_jax_it_is_exit_13(
+    run_cli: RunCli, cache: Path, script: Any, tmp_path: Path
+) -> None:
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "bare"], check=True)
+    bare = tmp_path / "bare" / "bin" / "python"
+    done = run_cli("warm", "--json", "-C", cache, "--python", bare, script("print('ran')"))
+    error = json.loads(done.stderr.splitlines()[-1])["error"]
+    assert (done.returncode, error["code"]) == (13, "no-jax")
+    assert "ran" not in done.stdout + done.stderr
+    done = run_cli("warm", "-C", cache, "--python", "no-such-python", script(STEP))
+    assert (done.returncode, "no-python" in done.stderr) == (13, True)
+
+
+@pytest.mark.parametrize("case", ["no script", "syntax", "exception"])
+def test_scripts_that_cannot_run(
+    run_cli: RunCli, cache: Path, script: Any, each_jax_python: str, case: str
+) -> None:
+    if case == "no script":
+        done = run_cli("warm", "-C", cache, "--python", each_jax_python, "gone.py")
+        assert (done.returncode, "no-script" in done.stderr) == (2, True)
+        return
+    path = script("def (" if case == "syntax" else "import jax\n1 / 0")
+    done = run_cli("warm", "-C", cache, "--python", each_jax_python, path)
+    assert done.returncode == 1
+    assert ("SyntaxError" if case == "syntax" else "ZeroDivisionError") in done.stderr
+    assert "_jaxcache_side" not in done.stderr
+    assert "sitecustomize" not in done.stderr
+
+
+def test_a_script_that_dies_from_a_signal(warm: Warm, script: Any) -> None:
+    document = warm(script(STEP + "import os\nos.kill(os.getpid(), 9)"), code=137)
+    assert document["script_exit_code"] == -9
+    assert ("written", "not-in-cache") in outcomes(document, "jit_step")
+
+
+def test_a_script_that_leaves_without_a_goodbye(warm: Warm, script: Any) -> None:
+    document = warm(script(STEP + "import os\nos._exit(3)"), code=3)
+    assert document["summary"]["written"] > 0
+    assert_counts_are_jax_own(document)
+
+
+def test_an_interrupt_gives_a_partial_report(
+    cache: Path, script: Any, each_jax_python: str, tmp_path: Path
+) -> None:
+    path = script(STEP + "print('ready', flush=True)\nimport time\ntime.sleep(60)")
+    child = subprocess.Popen(
+        [sys.executable, "-m", "jaxcache", "warm", "-C", str(cache), "--python", each_jax_python,
+         str(path)],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        env=clean_environment(tmp_path), start_new_session=True,
+    )  # fmt: skip
+    assert child.stdout
+    assert child.stdout.readline() == "ready\n"
+    os.killpg(child.pid, signal.SIGINT)
+    _, errors = child.communicate(timeout=60)
+    assert child.returncode == 130
+    assert "jit_step" in errors
+    assert "interrupted" in errors
+
+
+def test_a_script_that_takes_too_long_is_stopped(warm: Warm, script: Any) -> None:
+    started = time.monotonic()
+    path = script(STEP + "import time\ntime.sleep(60)")
+    document = warm(path, options=("--timeout", "15s"), code=128 + 15)
+    assert document["timed_out"] is True
+    assert document["summary"]["written"] > 0
+    assert time.monotonic() - started < 55
+
+
+def test_a_directory_that_the_program_sets_is_reported_or_overruled(
+    warm: Warm, cache: Path, script: Any, tmp_path: Path
+) -> None:
+    own = tmp_path / "own"
+    path = script(
+        f"import jax\njax.config.update('jax_compilation_cache_dir', {str(own)!r})\n{STEP}"
+    )
+    document = warm(path)
+    assert any(str(own) in note for note in document["notes"])
+    assert {p["cache_dir"] for p in document["processes"]} == {str(own)}
+    document = warm(path, options=("--force-cache-dir",))
+    assert {p["cache_dir"] for p in document["processes"]} == {str(cache)}
+    assert list(cache.glob("jit_step-*"))
+
+
+def test_a_cache_that_is_turned_off(warm: Warm, script: Any) -> None:
+    text = "import jax\njax.config.update('jax_enable_compilation_cache', False)\n" + STEP
+    document = warm(script(text))
+    assert outcomes(document, "jit_step") == {("uncacheable", "cache-disabled")}
+    assert any("turned the compilation cache off" in note for note in document["notes"])
+
+
+def test_run_leaves_the_thresholds_alone(
+    run_cli: RunCli, cache: Path, script: Any, each_jax_python: str
+) -> None:
+    path = script(STEP)
+    line = f"{each_jax_python} {path} && {each_jax_python} {path}"
+    done = run_cli("run", "--json", "-C", cache, "--", "sh", "-c", line)
+    assert done.returncode == 0, done.stderr
+    document = json.loads(done.stdout)
+    assert outcomes(document, "jit_step") == {("skipped", "compile-time")}
+    assert len(document["processes"]) == 2
+    assert_counts_are_jax_own(document)
+    assert not list(cache.glob("*-cache"))
+
+
+def test_an_unwritable_cache_is_an_error_with_jax_words(
+    warm: Warm, cache: Path, script: Any
+) -> None:
+    cache.mkdir()
+    # A directory where the entry would go fails for root too.
+    first = warm(script(STEP))
+    (step,) = [m for m in first["modules"] if m["module"] == "jit_step"]
+    for path in cache.glob(f"{step['key']}*"):
+        path.unlink()
+        path.mkdir()
+    document = warm(script(STEP), env={"PYTHONWARNINGS": "default"})  # JAX warns, and goes on
+    (step,) = [m for m in document["modules"] if m["module"] == "jit_step"]
+    assert (step["outcome"], step["reason"]) in (("error", "read-error"), ("error", "write-error"))
+    assert "directory" in step["detail"].lower()
+
+
+def test_threads_and_processes_are_told_apart(warm: Warm, script: Any) -> None:
+    path = script(
+        """
+        import threading, multiprocessing, jax, jax.numpy as jnp
+
+        def compile_one(n):
+            jax.jit(lambda x: x * n + jnp.sin(x))(jnp.ones(n)).block_until_ready()
+
+        if __name__ == "__main__":
+            threads = [threading.Thread(target=compile_one, args=(n,)) for n in (3, 4, 5, 6)]
+            [t.start() for t in threads]
+            [t.join() for t in threads]
+            child = multiprocessing.get_context("spawn").Process(target=compile_one, args=(7,))
+            child.start()
+            child.join()
+            assert child.exitcode == 0
+        """
+    )
+    document = warm(path)
+    assert_counts_are_jax_own(document)
+    assert len(document["processes"]) == 2
+    assert {m["process"] for m in document["modules"]} == {
+        p["process"] for p in document["processes"]
+    }
+
+
+def test_signatures_and_what_varies(warm: Warm, script: Any) -> None:
+    path = script(
+        """
+        import jax, numpy as np
+        @jax.jit
+        def step(x, y):
+            return x.sum() + y
+        for n in range(2, 14):
+            step(np.ones((4, n), np.float32), np.float32(1))
+        """
+    )
+    document = warm(path)
+    (step,) = [f for f in document["functions"] if f["function"] == "step"]
+    assert (step["signatures"], step["kind"]) == (12, "jit")
+    assert step["varies"] == ["axis 1 of x (2, 3, 4, 5, 6, 7, …)"]
+
+
+def test_the_example_is_all_hits_the_second_time(
+    run_cli: RunCli, cache: Path, jax_python: str
+) -> None:
+    example = REPOSITORY / "examples" / "train.py"
+    args = ("warm", "-C", cache, "--python", jax_python)
+    small = ("--layers", "1", "--width", "32", "--lengths", "8")
+    first = run_cli(*args, example, *small)
+    assert first.returncode == 0, first.stderr
+    assert "loss" in first.stdout
+    second = run_cli(*args, "--fail-on-miss", "0", example, *small)
+    assert second.returncode == 0, second.stderr
+    assert "0 written" in second.stderr
+    shutil.rmtree(cache)
