@@ -53,20 +53,25 @@ class Known(NamedTuple):
 class Index:
     """The index of one cache; :meth:`load` opens it, :meth:`save` writes what was learnt."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, now_ns: int) -> None:
         self.path = path
+        self._settled_ns = now_ns - _SETTLED_NS
         self._rows: dict[str, tuple[int, ...]] = {}
         self._texts: list[str] = []
         self._text_ids: dict[str, int] = {}
-        self._heads: dict[tuple[int, ...], Head] = {}
+        self._heads: dict[tuple[int, ...], tuple[Head | None, Any]] = {}
         self._briefs: dict[tuple[int, ...], Brief] = {}
         self._learnt = 0
 
     @classmethod
-    def load(cls, folder: Path, url: str) -> "Index":
-        """Open the index of the cache at ``url``; an empty one where there is none to trust."""
+    def load(cls, folder: Path, url: str, *, now_ns: int) -> "Index":
+        """Open the index of the cache at ``url``; an empty one where there is none to trust.
+
+        Args:
+            now_ns: the time before anything is read; what is younger is not remembered.
+        """
         name = hashlib.sha256(url.encode("utf-8", "surrogateescape")).hexdigest()[:32]
-        index = cls(folder / f"{name}.idx")
+        index = cls(folder / f"{name}.idx", now_ns=now_ns)
         with contextlib.suppress(OSError, ValueError, TypeError, KeyError, RecursionError):
             index._read(_read_checked(index.path))
         return index
@@ -91,16 +96,10 @@ class Index:
         return Known(Facts(head, problem, stamp_bytes), self._brief(row[12:]))
 
     def learn(
-        self,
-        info: FileInfo,
-        stamp: FileInfo | None,
-        facts: Facts,
-        brief: Brief | None,
-        *,
-        now_ns: int,
+        self, info: FileInfo, stamp: FileInfo | None, facts: Facts, brief: Brief | None
     ) -> None:
         """Remember what was read of one entry, if its files are settled and could be read."""
-        settled = now_ns - _SETTLED_NS
+        settled = self._settled_ns
         if facts.gone or info.mtime_ns > settled or info.inode >> 63:
             return
         if stamp is not None and (

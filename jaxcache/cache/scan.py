@@ -1,6 +1,5 @@
 """Read the cheap facts of every entry: sizes, codec, compile seconds, last use."""
 
-import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
@@ -66,10 +65,34 @@ def scan(
         store, wanted, inventory.atimes,
         heads=heads, details=details, index=index, workers=workers, progress=progress,
     )  # fmt: skip
-    if index is not None:
-        index.save(file.info.name for file in inventory.entries)
     problems.extend(inventory.problems())
     return Scan(tuple(entries), inventory, tuple(problems))
+
+
+def decode_entries(
+    store: Store,
+    seen: Scan,
+    wanted: Iterable[Entry],
+    *,
+    index: "Index | None" = None,
+    workers: int = 1,
+    progress: Progress | None = None,
+) -> Scan:
+    """Decode some entries of a scan that was made without details; the others stay as they are."""
+    names = {entry.file for entry in wanted if entry.platform == "unknown"}
+    if not names:
+        return seen
+    files = [file for file in seen.inventory.entries if file.info.name in names]
+    entries, problems = read_entries(
+        store, files, seen.inventory.atimes,
+        details=True, index=index, workers=workers, progress=progress,
+    )  # fmt: skip
+    decoded = {entry.file: entry for entry in entries}
+    return Scan(
+        tuple(decoded.get(entry.file, entry) for entry in seen.entries),
+        seen.inventory,
+        (*(p for p in seen.problems if p.file not in decoded), *problems),
+    )
 
 
 def read_entries(
@@ -88,7 +111,7 @@ def read_entries(
     Returns:
         Entries in the order of ``files``, without those that have vanished, and what is wrong.
     """
-    recalled: "Sequence[Known | None]" = [None] * len(files)
+    recalled: Sequence[Known | None] = [None] * len(files)
     if index is not None:
         recalled = _recall(files, atimes, index)
     unread = [f for f, known in zip(files, recalled, strict=True) if known is None]
@@ -98,13 +121,12 @@ def read_entries(
         for f, known in zip(files, recalled, strict=True)
         if details and (known is None or known.brief is None)
     ]
-    briefs_of: "Iterator[Brief]" = iter(())
+    briefs_of: Iterator[Brief] = iter(())
     if undecoded:
         from jaxcache.cache.details import read_briefs
 
         briefs_of = read_briefs(store, undecoded, workers=workers)
     keeps_atime = store.keeps_atime
-    now_ns = time.time_ns()
     entries: list[Entry] = []
     problems: list[Problem] = []
     for file, known in _counting(zip(files, recalled, strict=True), len(files), progress):
@@ -117,7 +139,7 @@ def read_entries(
             continue
         if learnt and heads and index is not None:
             stamp = _atime_of(file, atimes)
-            index.learn(file.info, stamp, facts, brief, now_ns=now_ns)
+            index.learn(file.info, stamp, facts, brief)
         found = tuple(_problems(file, facts, brief))
         problems.extend(found)
         entries.append(_entry(file, facts, brief, keeps_atime, found))
