@@ -56,7 +56,8 @@ class Index:
     def __init__(self, path: Path, *, now_ns: int) -> None:
         self.path = path
         self._settled_ns = now_ns - _SETTLED_NS
-        self._rows: dict[str, tuple[int, ...]] = {}
+        self._rows: dict[str, int] = {}
+        self._columns = [array("q") for _ in _COLUMNS]
         self._texts: list[str] = []
         self._text_ids: dict[str, int] = {}
         self._heads: dict[tuple[int, ...], tuple[Head | None, Any]] = {}
@@ -82,18 +83,22 @@ class Index:
     def recall(self, info: FileInfo, stamp: FileInfo | None) -> Known | None:
         """What is known of an entry and its ``-atime`` file; None if either has changed."""
         row = self._rows.get(info.name)
-        if row is None or row[:3] != (info.size_bytes, info.mtime_ns, info.inode):
+        if row is None:
+            return None
+        size, mtime, inode, stamp_mtime, stamp_inode, used, *columns = self._columns
+        if mtime[row] != info.mtime_ns or size[row] != info.size_bytes or inode[row] != info.inode:
             return None
         stamp_bytes = None
         if stamp is None:
-            if row[4] != -1:
+            if stamp_inode[row] != -1:
                 return None
-        elif row[3:5] == (stamp.mtime_ns, stamp.inode):
-            stamp_bytes = row[5].to_bytes(8, "little", signed=True)
+        elif stamp_mtime[row] == stamp.mtime_ns and stamp_inode[row] == stamp.inode:
+            stamp_bytes = used[row].to_bytes(8, "little", signed=True)
         else:
             return None
-        head, problem = self._head(row[6:12])
-        return Known(Facts(head, problem, stamp_bytes), self._brief(row[12:]))
+        values = tuple([column[row] for column in columns])
+        head, problem = self._head(values[:6])
+        return Known(Facts(head, problem, stamp_bytes), self._brief(values[6:]))
 
     def learn(
         self, info: FileInfo, stamp: FileInfo | None, facts: Facts, brief: Brief | None
@@ -113,10 +118,16 @@ class Index:
         if stamp is not None and facts.stamp is not None:
             used = int.from_bytes(facts.stamp, "little", signed=True)
             stamp_row = (stamp.mtime_ns, stamp.inode, used)
-        self._rows[info.name] = (
+        values = (
             info.size_bytes, info.mtime_ns, info.inode, *stamp_row,
             *self._head_row(facts), *self._brief_row(brief),
         )  # fmt: skip
+        row = self._rows.setdefault(info.name, len(self._columns[0]))
+        for column, value in zip(self._columns, values, strict=True):
+            if row == len(column):
+                column.append(value)
+            else:
+                column[row] = value
         self._learnt += 1
 
     def save(self, present: Iterable[str]) -> None:
@@ -190,9 +201,9 @@ class Index:
     def _text(self, number: int) -> str | None:
         return None if number == -1 else self._texts[number]
 
-    def _serialize(self, rows: dict[str, tuple[int, ...]]) -> bytes:
+    def _serialize(self, rows: dict[str, int]) -> bytes:
         names = "\0".join(rows).encode("utf-8", "surrogateescape")
-        columns = [array("q", column) for column in zip(*rows.values(), strict=True)]
+        columns = [array("q", [column[row] for row in rows.values()]) for column in self._columns]
         texts = json.dumps(self._texts).encode()
         header = {"rows": len(rows), "names_bytes": len(names), "texts_bytes": len(texts)}
         parts = [_MAGIC, json.dumps(header).encode(), b"\n", texts, names]
@@ -218,7 +229,8 @@ class Index:
             if name in _TEXTS and not -1 <= min(column) <= max(column) < len(texts):
                 return
             columns.append(column)
-        self._rows = dict(zip(names.split("\0"), zip(*columns, strict=True), strict=True))
+        self._rows = dict(zip(names.split("\0"), range(count), strict=True))
+        self._columns = columns
         self._texts = texts
         self._text_ids = {text: number for number, text in enumerate(texts)}
 
