@@ -7,7 +7,7 @@ DEMO   := .demo
 # The JAX versions that the integration tests run against, with the Python each needs.
 MATRIX ?= 3.11:0.4.30 3.11:0.4.38 3.11:0.5.3 3.11:0.6.2 3.11:0.8.3 3.11:0.10.2 3.12:0.12.0.1
 
-.PHONY: test check demo bench test-matrix test-slow clean
+.PHONY: test check demo bench test-matrix test-slow fuzz clean
 
 test: $(STAMP) check
 	$(BIN)/python -m pytest -q -n 2 -m "not slow"
@@ -42,6 +42,16 @@ $(STAMP): pyproject.toml
 	$(BIN)/python -m pip install --quiet --upgrade 'pip>=25.1'
 	$(BIN)/python -m pip install --quiet --editable '.[jax]' --group dev
 	rm -f $(VENV)/.installed-* && touch $@
+
+# Coverage-guided fuzzing of the decoders, with atheris (CPython 3.11 to 3.13 on Linux and macOS).
+FUZZ_SECONDS ?= 60
+fuzz: $(STAMP)
+	$(BIN)/python -m pip install --quiet atheris
+	$(BIN)/python tools/fuzz/seeds.py build/fuzz/seeds
+	mkdir -p build/fuzz/corpus
+	$(BIN)/python tools/fuzz/fuzz_decode.py -max_total_time=$(FUZZ_SECONDS) -timeout=20 \
+		-rss_limit_mb=2048 -max_len=65536 -artifact_prefix=build/fuzz/ \
+		build/fuzz/corpus build/fuzz/seeds
 
 clean:
 	rm -rf $(VENV) .venvs $(DEMO) dist build

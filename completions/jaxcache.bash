@@ -15,7 +15,7 @@ _jaxcache() {
   esac
   case $command in
     '') options='--help --version'; mapfile -t COMPREPLY < <(compgen -W 'ls show stats warm run prune rm pin unpin' -- "$current") ;;
-    ls) options='-C --cache-dir --sort --filter --limit --group-by --json --jsonl -q --quiet -h --help'; words=keys ;;
+    ls) options='-C --cache-dir --sort --filter --limit --group-by -l --long --json --jsonl -q --quiet -h --help'; words=keys ;;
     show) options='-C --cache-dir --hlo --payload --python --json --jsonl -h --help'; words=keys ;;
     stats) options='-C --cache-dir --prometheus --json --jsonl -h --help'; words=none ;;
     warm) options='-C --cache-dir --python --platform --devices --force-cache-dir --fail-on-miss --timeout --json --jsonl -h --help'; words=files ;;

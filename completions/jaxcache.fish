@@ -15,6 +15,7 @@ complete -c jaxcache -n '__fish_seen_subcommand_from ls' -l sort -r -d 'key, siz
 complete -c jaxcache -n '__fish_seen_subcommand_from ls' -l filter -r -d 'Only entries that fit, such as \'size>1MB\', \'unused>7d\', \'platform=gpu\'; repeatable.'
 complete -c jaxcache -n '__fish_seen_subcommand_from ls' -l limit -r -d 'Print at most N.'
 complete -c jaxcache -n '__fish_seen_subcommand_from ls' -l group-by -r -d 'One row per module, platform, target or codec.'
+complete -c jaxcache -n '__fish_seen_subcommand_from ls' -s l -l long -d 'Also platform, target, signature and source.'
 complete -c jaxcache -n '__fish_seen_subcommand_from ls' -l json -d 'Print one JSON document.'
 complete -c jaxcache -n '__fish_seen_subcommand_from ls' -l jsonl -d 'Print one JSON object per line.'
 complete -c jaxcache -n '__fish_seen_subcommand_from ls' -s q -l quiet -d 'Print keys only.'

@@ -74,3 +74,7 @@ class Entry:
     platform: Platform = "unknown"
     target: str | None = None
     problems: tuple[ProblemKind, ...] = ()
+    signature: str | None = None
+    """``f32[8,16] → f32[8]``; like platform and target only where entries are decoded."""
+    source: str | None = None
+    """``FILE:LINE`` that most of its instructions came from."""

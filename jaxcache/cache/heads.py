@@ -5,17 +5,16 @@ holds them, and by the disk's latency where it does not. More processes than cor
 threads would take turns at the interpreter (four of them were 2.5 times slower than one).
 """
 
-import contextlib
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+from jaxcache.cache.parallel import in_processes
 from jaxcache.entry.codec import HEAD_BYTES, CodecError, Head, read_head
 from jaxcache.model import ProblemKind
 from jaxcache.store.base import MissingError, Store, StoreError
 
 #: Fewer entries than this are read before another process has started.
 PARALLEL_ABOVE = 8_000
-_CHUNK = 2_000
 #: The largest first block a zstd frame can have, with room for its headers.
 _FIRST_BLOCK_BYTES = 128 * 1024 + 64
 _STAMP_BYTES = 8
@@ -54,24 +53,10 @@ def read_facts(store: Store, requests: Sequence[Request], *, workers: int = 1) -
         yield from _read(store, requests)
         return
     done = 0
-    for facts in _read_in_processes(str(location), requests, workers):
+    for facts in in_processes(_Reader(str(location)), requests, workers):
         yield facts
         done += 1
     yield from _read(store, requests[done:])
-
-
-def _read_in_processes(path: str, requests: Sequence[Request], workers: int) -> Iterator[Facts]:
-    """Yield facts while the processes last; where none can be had, that is none at all."""
-    import multiprocessing
-    from concurrent.futures import BrokenExecutor, ProcessPoolExecutor
-
-    chunks = [requests[i : i + _CHUNK] for i in range(0, len(requests), _CHUNK)]
-    with (
-        contextlib.suppress(OSError, ImportError, BrokenExecutor),  # no semaphores, no memory
-        ProcessPoolExecutor(workers, multiprocessing.get_context("spawn")) as pool,
-    ):
-        for facts in pool.map(_Reader(path), chunks):
-            yield from facts
 
 
 class _Reader:

@@ -2,10 +2,14 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from jaxcache.cache.scan import Progress, scan
+from jaxcache.cache.scan import Progress, decode_entries, scan
 from jaxcache.model import Entry, Problem
 from jaxcache.store.base import Store
+
+if TYPE_CHECKING:
+    from jaxcache.cache.index import Index
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +54,8 @@ def list_cache(
     limit: int | None,
     heads: bool,
     now_ns: int,
+    details: bool = False,
+    index: "Index | None" = None,
     workers: int = 1,
     progress: Progress | None = None,
 ) -> Listing:
@@ -58,21 +64,37 @@ def list_cache(
     Args:
         heads: whether the output shows what needs entries to be opened; if not, they are opened
             only where a filter or the order asks for it.
+        details: whether it shows what needs them to be decoded; only those shown are, unless a
+            filter or the order asks for all.
+        index: see :func:`jaxcache.cache.scan.scan`.
 
     Raises:
         UsageError, NoCacheError
         JaxcacheError: a KEY fits nothing, or more than it may.
     """
     # Imported here because a plain listing, the most frequent, needs none of it.
+    selection = None
+    decode_all = False
     if keys or filters or sort != "key":
         from jaxcache.cache.select import Selection
 
         selection = Selection.parse(keys, filters, sort)
-        seen = scan(store, heads=heads or selection.needs_heads, workers=workers, progress=progress)
-        chosen = selection.apply(seen.entries, now_ns)
-    else:
-        seen = scan(store, heads=heads, workers=workers, progress=progress)
+        heads = heads or selection.needs_heads
+        decode_all = selection.needs_details
+    seen = scan(
+        store, heads=heads, details=decode_all, index=index, workers=workers, progress=progress
+    )
+    if selection is None:
         chosen = sorted(seen.entries, key=lambda e: e.key)
+    else:
+        chosen = selection.apply(seen.entries, now_ns)
+    if details and not decode_all:
+        shown = chosen[:limit]
+        seen = decode_entries(store, seen, shown, index=index, workers=workers, progress=progress)
+        decoded = {entry.file: entry for entry in seen.entries}
+        chosen = [decoded[entry.file] for entry in chosen]
+    if index is not None:
+        index.save(file.info.name for file in seen.inventory.entries)
     return Listing(
         cache_dir=store.url,
         entries=tuple(chosen[:limit]),

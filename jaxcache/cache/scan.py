@@ -1,7 +1,8 @@
 """Read the cheap facts of every entry: sizes, codec, compile seconds, last use."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeVar
 
 from jaxcache.cache.heads import Facts, Request, read_facts
 from jaxcache.cache.inventory import EntryFile, Inventory, take_inventory
@@ -10,6 +11,11 @@ from jaxcache.entry.names import FileKind
 from jaxcache.model import Entry, FileInfo, LastUsedFrom, Problem
 from jaxcache.store.base import Store
 
+if TYPE_CHECKING:  # a plain listing uses neither
+    from jaxcache.cache.index import Index, Known
+    from jaxcache.entry.brief import Brief
+
+_T = TypeVar("_T")
 #: Called with (done, total) now and then.
 Progress = Callable[[int, int], None]
 
@@ -32,6 +38,8 @@ def scan(
     heads: bool = True,
     deep: bool = False,
     only: Callable[[EntryFile], bool] | None = None,
+    details: bool = False,
+    index: "Index | None" = None,
     workers: int = 1,
     progress: Progress | None = None,
 ) -> Scan:
@@ -44,6 +52,8 @@ def scan(
             it those are unknown, and the scan opens no entry.
         deep: also take inventory of side caches (see :func:`take_inventory`).
         only: read only the entries for which this is true; the inventory stays whole.
+        details: also decode each entry, for platform, target, signature and source.
+        index: what earlier scans read; it spares opening files, and learns from this one.
         workers: processes to read with in a large directory (see :func:`read_facts`).
 
     Raises:
@@ -52,10 +62,37 @@ def scan(
     inventory = take_inventory(store, deep=deep)
     wanted = [e for e in inventory.entries if only is None or only(e)]
     entries, problems = read_entries(
-        store, wanted, inventory.atimes, heads=heads, workers=workers, progress=progress
-    )
+        store, wanted, inventory.atimes,
+        heads=heads, details=details, index=index, workers=workers, progress=progress,
+    )  # fmt: skip
     problems.extend(inventory.problems())
     return Scan(tuple(entries), inventory, tuple(problems))
+
+
+def decode_entries(
+    store: Store,
+    seen: Scan,
+    wanted: Iterable[Entry],
+    *,
+    index: "Index | None" = None,
+    workers: int = 1,
+    progress: Progress | None = None,
+) -> Scan:
+    """Decode some entries of a scan that was made without details; the others stay as they are."""
+    names = {entry.file for entry in wanted if entry.platform == "unknown"}
+    if not names:
+        return seen
+    files = [file for file in seen.inventory.entries if file.info.name in names]
+    entries, problems = read_entries(
+        store, files, seen.inventory.atimes,
+        details=True, index=index, workers=workers, progress=progress,
+    )  # fmt: skip
+    decoded = {entry.file: entry for entry in entries}
+    return Scan(
+        tuple(decoded.get(entry.file, entry) for entry in seen.entries),
+        seen.inventory,
+        (*(p for p in seen.problems if p.file not in decoded), *problems),
+    )
 
 
 def read_entries(
@@ -64,6 +101,8 @@ def read_entries(
     atimes: dict[str, FileInfo],
     *,
     heads: bool = True,
+    details: bool = False,
+    index: "Index | None" = None,
     workers: int = 1,
     progress: Progress | None = None,
 ) -> tuple[list[Entry], list[Problem]]:
@@ -72,17 +111,50 @@ def read_entries(
     Returns:
         Entries in the order of ``files``, without those that have vanished, and what is wrong.
     """
-    requests = _requests(files, atimes, heads)
+    recalled: Sequence[Known | None] = [None] * len(files)
+    if index is not None:
+        recalled = _recall(files, atimes, index)
+    unread = [f for f, known in zip(files, recalled, strict=True) if known is None]
+    facts_of = read_facts(store, _requests(unread, atimes, heads), workers=workers)
+    undecoded = [
+        f
+        for f, known in zip(files, recalled, strict=True)
+        if details and (known is None or known.brief is None)
+    ]
+    briefs_of: Iterator[Brief] = iter(())
+    if undecoded:
+        from jaxcache.cache.details import read_briefs
+
+        briefs_of = read_briefs(store, undecoded, workers=workers)
     keeps_atime = store.keeps_atime
     entries: list[Entry] = []
     problems: list[Problem] = []
-    facts_of = read_facts(store, requests, workers=workers)
-    for file, facts in zip(files, _counting(facts_of, len(files), progress), strict=True):
-        if not facts.gone:
-            found = tuple(_problems(file, facts))
-            problems.extend(found)
-            entries.append(_entry(file, facts, keeps_atime, found))
+    for file, known in _counting(zip(files, recalled, strict=True), len(files), progress):
+        facts = next(facts_of) if known is None else known.facts
+        brief = known.brief if known else None
+        learnt = known is None
+        if details and brief is None:
+            brief, learnt = next(briefs_of), True
+        if facts.gone:
+            continue
+        if learnt and heads and index is not None:
+            stamp = _atime_of(file, atimes)
+            index.learn(file.info, stamp, facts, brief)
+        found = tuple(_problems(file, facts, brief))
+        problems.extend(found)
+        entries.append(_entry(file, facts, brief, keeps_atime, found))
     return entries, problems
+
+
+def _recall(
+    files: Sequence[EntryFile], atimes: dict[str, FileInfo], index: "Index"
+) -> "list[Known | None]":
+    recall = index.recall
+    return [recall(f.info, _atime_of(f, atimes)) for f in files]
+
+
+def _atime_of(file: EntryFile, atimes: dict[str, FileInfo]) -> FileInfo | None:
+    return atimes.get(file.key_text) if file.kind is FileKind.ENTRY else None
 
 
 def _requests(
@@ -90,25 +162,27 @@ def _requests(
 ) -> list[Request]:
     requests = []
     for file in files:
-        atime = atimes.get(file.key_text) if file.kind is FileKind.ENTRY else None
+        atime = _atime_of(file, atimes)
         requests.append(Request(file.info.name, file.info.size_bytes, atime and atime.name, heads))
     return requests
 
 
-def _counting(facts: Iterator[Facts], total: int, progress: Progress | None) -> Iterator[Facts]:
+def _counting(items: Iterable[_T], total: int, progress: Progress | None) -> Iterator[_T]:
     if progress is None:
-        yield from facts
+        yield from items
         return
-    for done, one in enumerate(facts):
+    for done, one in enumerate(items):
         if done % _PROGRESS_EVERY == 0:
             progress(done, total)
         yield one
     progress(total, total)
 
 
-def _problems(file: EntryFile, facts: Facts) -> Iterator[Problem]:
+def _problems(file: EntryFile, facts: Facts, brief: "Brief | None") -> Iterator[Problem]:
     if facts.problem:
         yield Problem(file.info.name, *facts.problem, file.key_text)
+    elif brief and brief.problem:  # a damaged head damages the rest as well
+        yield Problem(file.info.name, *brief.problem, file.key_text)
     if file.kind is FileKind.LEGACY_ENTRY:
         detail = "no -cache suffix: only JAX up to 0.4.30 reads it"
         yield Problem(file.info.name, "legacy-name", detail, file.key_text)
@@ -118,7 +192,11 @@ def _problems(file: EntryFile, facts: Facts) -> Iterator[Problem]:
 
 
 def _entry(
-    file: EntryFile, facts: Facts, keeps_atime: bool, problems: tuple[Problem, ...]
+    file: EntryFile,
+    facts: Facts,
+    brief: "Brief | None",
+    keeps_atime: bool,
+    problems: tuple[Problem, ...],
 ) -> Entry:
     info, key, head = file.info, file.key, facts.head
     used_ns, used_from = _last_used(info, facts.stamp, keeps_atime)
@@ -137,7 +215,11 @@ def _entry(
         created_ns=info.mtime_ns,
         last_used_ns=used_ns,
         last_used_from=used_from,
+        platform=brief.platform if brief else "unknown",
+        target=brief.target if brief else None,
         problems=tuple(p.kind for p in problems) if problems else (),
+        signature=brief.signature if brief else None,
+        source=brief.source if brief else None,
     )
 
 

@@ -84,13 +84,15 @@ _FIELDS: dict[str, _Field] = {
     "sealed": _Field(lambda e, _: e.sealed, _parse_bool),
     "platform": _Field(lambda e, _: e.platform, str, glob=True),
     "target": _Field(lambda e, _: e.target, str, glob=True),
+    "signature": _Field(lambda e, _: e.signature, str, glob=True),
+    "source": _Field(lambda e, _: e.source, str, glob=True),
     "problem": _Field(lambda e, _: e.problems, str, glob=True),
 }
 _OPERATORS = {"=": eq, "==": eq, "!=": ne, ">": gt, ">=": ge, "<": lt, "<=": le}
 _EXPRESSION = re.compile(r"\s*(?P<field>[a-z_-]+)\s*(?P<op>==|!=|>=|<=|=|>|<)\s*(?P<value>.+?)\s*")
 #: Fields that can be told without opening an entry.
 _UNOPENED = frozenset({"key", "module", "hash", "size", "age", "unused"})
-_DECODED = frozenset({"platform", "target"})
+_DECODED = frozenset({"platform", "target", "signature", "source"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,6 +201,13 @@ class Selection:
         """Whether entries must be opened to select or sort them."""
         by_content = self.sort.partition(":")[0] in ("payload", "compile", "platform")
         return by_content or any(f.needs_heads for f in self.filters)
+
+    @property
+    def needs_details(self) -> bool:
+        """Whether entries must be decoded to select or sort them."""
+        return self.sort.partition(":")[0] == "platform" or any(
+            f.needs_payload for f in self.filters
+        )
 
     def apply(self, entries: Sequence[Entry], now_ns: int) -> list[Entry]:
         """The entries that every KEY and filter allows, sorted.

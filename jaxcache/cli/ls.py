@@ -15,6 +15,7 @@ from jaxcache.cli.options import (
     Quiet,
     available_cores,
     choose_format,
+    index_folder,
     locate_cache,
 )  # fmt: skip
 
@@ -37,6 +38,9 @@ def command(
         str | None,
         typer.Option(metavar="FIELD", help="One row per module, platform, target or codec."),
     ] = None,
+    long: Annotated[
+        bool, typer.Option("--long", "-l", help="Also platform, target, signature and source.")
+    ] = False,
     json: Json = False,
     jsonl: Jsonl = False,
     quiet: Quiet = False,
@@ -49,10 +53,18 @@ def command(
 
     form = choose_format(json=json, jsonl=jsonl, quiet=quiet)
     store = open_store(locate_cache(cache_dir).path)
+    now_ns = time.time_ns()
+    details = long or group_by in ("platform", "target")
+    details = details or form in (Format.TABLE, Format.JSON, Format.JSONL)
+    index = None
+    if details or filters or sort.startswith("platform"):
+        from jaxcache.cache.index import Index
+
+        index = Index.load(index_folder(), store.url, now_ns=now_ns)
     with progress_bar("reading entries") as progress:
         listing = list_cache(
             store, keys=keys or [], filters=filters or [], sort=sort, limit=limit,
-            heads=form is not Format.KEYS, now_ns=time.time_ns(), workers=available_cores(),
-            progress=progress,
+            heads=form is not Format.KEYS, details=details, index=index, now_ns=now_ns,
+            workers=available_cores(), progress=progress,
         )  # fmt: skip
-    print_listing(listing, form, group_by=group_by)
+    print_listing(listing, form, group_by=group_by, long=long)

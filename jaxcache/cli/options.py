@@ -96,6 +96,12 @@ def available_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
+def index_folder() -> Path:
+    """Where indexes of caches are kept: ``$XDG_CACHE_HOME/jaxcache/index``."""
+    base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    return Path(base, "jaxcache", "index")
+
+
 class Location(NamedTuple):
     """Where the cache is, and who said so."""
 

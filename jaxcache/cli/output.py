@@ -48,7 +48,9 @@ def note(text: str) -> None:
     print(text, file=sys.stderr)
 
 
-def print_listing(listing: Listing, form: Format, *, group_by: str | None = None) -> None:
+def print_listing(
+    listing: Listing, form: Format, *, group_by: str | None = None, long: bool = False
+) -> None:
     """Print what ``ls`` found; with ``group_by`` one row per group.
 
     Raises:
@@ -84,7 +86,9 @@ def print_listing(listing: Listing, form: Format, *, group_by: str | None = None
         )
     elif form is Format.TSV:
         print_lines(
-            text.entries_tsv(listing.entries) if groups is None else text.groups_tsv(groups)
+            text.entries_tsv(listing.entries, long=long)
+            if groups is None
+            else text.groups_tsv(groups)
         )
     else:
         width, color, now_ns = terminal_width(), wants_color(), time.time_ns()
@@ -93,7 +97,11 @@ def print_listing(listing: Listing, form: Format, *, group_by: str | None = None
                 text.groups_table(groups, group_by or "", now_ns=now_ns, width=width, color=color)
             )
         elif listing.entries:
-            print(text.entries_table(listing.entries, now_ns=now_ns, width=width, color=color))
+            print(
+                text.entries_table(
+                    listing.entries, now_ns=now_ns, width=width, color=color, long=long
+                )
+            )
         print(text.listing_footer(listing))
     if form in (Format.TSV, Format.TABLE):
         note_problems(listing)

@@ -12,6 +12,7 @@ from jaxcache.cli.options import (
     Jsonl,
     available_cores,
     choose_format,
+    index_folder,
     locate_cache,
 )
 from jaxcache.errors import UsageError
@@ -29,6 +30,7 @@ def command(
     jsonl: Jsonl = False,
 ) -> None:
     """Count everything in a cache directory, by kind, platform, module and age."""
+    from jaxcache.cache.index import Index
     from jaxcache.cache.stats import count_cache
     from jaxcache.cli.output import (
         print_json,
@@ -45,9 +47,11 @@ def command(
         raise UsageError("--prometheus and --json exclude each other")
     form = choose_format(json=json, jsonl=jsonl)
     store = open_store(locate_cache(cache_dir).path)
+    now_ns = time.time_ns()
+    index = Index.load(index_folder(), store.url, now_ns=now_ns)
     with progress_bar("reading entries") as progress:
         stats = count_cache(
-            store, now_ns=time.time_ns(), workers=available_cores(), progress=progress
+            store, now_ns=now_ns, index=index, workers=available_cores(), progress=progress
         )
     if prometheus:
         print_lines(render.stats_prometheus(stats))
@@ -59,4 +63,4 @@ def command(
         print_lines(render.stats_tsv(stats))
     else:
         width, color = terminal_width(), wants_color()
-        print(render.stats_page(stats, now_ns=time.time_ns(), width=width, color=color))
+        print(render.stats_page(stats, now_ns=now_ns, width=width, color=color))

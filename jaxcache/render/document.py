@@ -43,6 +43,8 @@ def entry_document(entry: Entry) -> Document:
         "platform": entry.platform,
         "target": entry.target,
         "problems": list(entry.problems),
+        "signature": entry.signature,
+        "source": entry.source and printable(entry.source),
     }
 
 

@@ -22,18 +22,22 @@ def short_key(entry: Entry) -> str:
     return printable(f"{start}{entry.hash[:SHOWN_HASH_DIGITS]}")
 
 
-def entries_tsv(entries: Iterable[Entry]) -> Iterator[str]:
+def entries_tsv(entries: Iterable[Entry], *, long: bool = False) -> Iterator[str]:
     """One line per entry, tab-separated.
 
-    Key, size in bytes, compile seconds, last use, platform, target, problems. Unknown values
-    are empty; problems are joined by commas.
+    Key, size in bytes, compile seconds, last use, problems; with ``long`` also platform, target,
+    signature, source. Unknown values are empty; problems are joined by commas.
     """
     for e in entries:
         seconds = "" if e.compile_seconds is None else f"{e.compile_seconds:g}"
-        yield (
+        line = (
             f"{printable(e.key)}\t{e.size_bytes}\t{seconds}\t{rfc3339(e.last_used_ns)}"
-            f"\t{e.platform}\t{e.target or ''}\t{','.join(e.problems)}"
+            f"\t{','.join(e.problems)}"
         )
+        if long:
+            line += f"\t{e.platform}\t{printable(e.target or '')}\t{e.signature or ''}"
+            line += f"\t{printable(e.source or '')}"
+        yield line
 
 
 def groups_tsv(groups: "Iterable[Group]") -> Iterator[str]:
@@ -46,8 +50,14 @@ def groups_tsv(groups: "Iterable[Group]") -> Iterator[str]:
         )
 
 
-def entries_table(entries: Iterable[Entry], *, now_ns: int, width: int, color: bool) -> str:
-    """A table of entries, ``width`` columns wide at the most."""
+def entries_table(
+    entries: Iterable[Entry], *, now_ns: int, width: int, color: bool, long: bool = False
+) -> str:
+    """A table of entries, ``width`` columns wide at the most.
+
+    Args:
+        long: put signature and source under each entry.
+    """
     entries = list(entries)
     columns = [
         Column("KEY", elastic=True),
@@ -64,12 +74,24 @@ def entries_table(entries: Iterable[Entry], *, now_ns: int, width: int, color: b
             format_size(e.size_bytes),
             "?" if e.compile_seconds is None else _compile(e.compile_seconds),
             format_ago(e.last_used_ns, now_ns),
-            e.target or e.platform,
+            printable(e.target or e.platform),
             ", ".join(e.problems),
         ]
         for e in entries
     ]
-    return render_table(columns, rows, width=width, color=color)
+    table = render_table(columns, rows, width=width, color=color)
+    if not long:
+        return table
+    title, *lines = table.split("\n")
+    for line, entry in zip(lines, entries, strict=True):
+        title += f"\n{line}"
+        for text in (entry.signature, entry.source):
+            title += f"\n    {_cut(printable(text), width - 4)}" if text else ""
+    return title
+
+
+def _cut(text: str, room: int) -> str:
+    return text if len(text) <= room else f"{text[: room - 1]}…"
 
 
 def groups_table(

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.make_cache import make_cache
-from jaxcache.cache import heads
+from jaxcache.cache import heads, parallel
 from jaxcache.cache.scan import scan
 from jaxcache.store.local import LocalStore
 
@@ -24,7 +24,7 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_several_processes_see_what_one_sees(large: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     alone = scan(LocalStore(large))
     monkeypatch.setattr(heads, "PARALLEL_ABOVE", 10)
-    monkeypatch.setattr(heads, "_CHUNK", 40)
+    monkeypatch.setattr(parallel, "_CHUNK", 40)
     steps: list[tuple[int, int]] = []
     shared = scan(LocalStore(large), workers=2, progress=lambda *step: steps.append(step))
     assert shared.entries == alone.entries

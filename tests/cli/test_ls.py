@@ -171,13 +171,16 @@ def test_groups(run_cli: RunCli, corpus: Path) -> None:
 def test_a_pipe_gets_tsv(run_cli: RunCli, cache: Path) -> None:
     done = run_cli("ls", "-C", cache, "jit_mlp*")
     (line,) = done.stdout.splitlines()
-    key, size, seconds, used, platform, target, problems = line.split("\t")
+    key, size, seconds, used, problems = line.split("\t")
     on_disk = next(cache.glob("jit_mlp*-cache")).stat().st_size
     assert (int(size), seconds, problems) == (on_disk, "0", "")
     assert key.startswith("jit_mlp-")
     assert used.endswith("Z")
-    assert platform
-    assert target is not None
+    (line,) = run_cli("ls", "--long", "-C", cache, "jit_mlp*").stdout.splitlines()
+    platform, target, signature, source = line.split("\t")[5:]
+    assert (platform, target) == ("cpu", "rocketlake")
+    assert signature == "f32[8,16], f32[16,32], f32[32,4] → f32[8,4]"
+    assert source.endswith("/wl.py:15")
 
 
 def test_keys_only_and_lines(run_cli: RunCli, cache: Path) -> None:
@@ -247,7 +250,7 @@ def test_nothing_strange_in_the_directory_stops_the_listing(run_cli: RunCli, cac
         ("jit_empty", "empty"), ("jit_text", "bad-codec"), ("jit_cut", "truncated"),
         ("jit_folder", "stray-file"), ("jit_link", "stray-file"), ("jit_loop", "stray-file"),
         ("jit_fifo", "stray-file"), ("jit_gone", "orphan-atime"), ("_temp_jit_f", "temp-file"),
-        ("README", "stray-file"),
+        ("README", "stray-file"), ("jit_\\xff\\x0a\\x1b[31m", "module-mismatch"),
     }  # fmt: skip
     assert len(document["entries"]) == 7 + 4
     assert any(e["module"] == "jit_\\xff\\x0a\\x1b[31m" for e in document["entries"])

@@ -1,0 +1,51 @@
+"""Decode entries for a listing: platform, target, signature, source; in several processes."""
+
+from collections.abc import Iterator, Sequence
+
+from jaxcache.cache.inventory import EntryFile
+from jaxcache.cache.parallel import in_processes
+from jaxcache.entry.brief import Brief, read_brief
+from jaxcache.store.base import Store, StoreError
+
+#: Fewer entries than this are decoded before other processes have started.
+PARALLEL_ABOVE = 3_000
+
+
+def read_briefs(store: Store, files: Sequence[EntryFile], *, workers: int = 1) -> Iterator[Brief]:
+    """Yield the brief facts of each file, in order.
+
+    Args:
+        workers: processes to decode with where there is enough to decode.
+    """
+    wanted = [(f.info.name, f.info.size_bytes, f.key.module) for f in files]
+    location = getattr(store, "path", None)
+    done = 0
+    if workers > 1 and location is not None and len(wanted) >= PARALLEL_ABOVE:
+        for brief in in_processes(_Reader(str(location)), wanted, workers):
+            yield brief
+            done += 1
+    yield from _read(store, wanted[done:])
+
+
+_Wanted = tuple[str, int, str]
+
+
+class _Reader:
+    """Decodes chunks in another process; picklable, because it is only a path."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+
+    def __call__(self, wanted: Sequence[_Wanted]) -> list[Brief]:
+        from jaxcache.store.local import LocalStore
+
+        return list(_read(LocalStore(self.path), wanted))
+
+
+def _read(store: Store, wanted: Sequence[_Wanted]) -> Iterator[Brief]:
+    for name, size_bytes, module in wanted:
+        try:
+            with store.open(name) as file:
+                yield read_brief(file, size_bytes, module or None)
+        except StoreError as error:
+            yield Brief(problem=("unreadable", error.reason))

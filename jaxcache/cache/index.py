@@ -1,0 +1,259 @@
+"""What earlier scans read out of entries, kept outside the cache so that it is not read again.
+
+One file per cache directory, safe to delete at any time. A row counts only while name, size,
+modification time and inode of the entry (and of its ``-atime`` file) are what they were when it
+was read: the file is always right, the index only spares opening it. Files younger than two
+seconds are not indexed, because a second write in the same tick would not show.
+
+The format is ours alone: a line of magic, a JSON header, NUL-separated names, columns of
+integers, and a CRC-32 over all of it. A file that is damaged, or of another version, counts as
+absent.
+"""
+
+import contextlib
+import hashlib
+import json
+import os
+import secrets
+import zlib
+from array import array
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from jaxcache.cache.heads import Facts
+from jaxcache.entry.brief import Brief
+from jaxcache.entry.codec import Head
+from jaxcache.model import FileInfo
+
+_MAGIC = b"jaxcache-index 1\n"
+_MAX_BYTES = 1 << 30
+_SETTLED_NS = 2_000_000_000
+#: Columns of 64-bit integers; -1 is None.
+_COLUMNS = (
+    "size", "mtime", "inode", "stamp_mtime", "stamp_inode", "stamp", "content", "seconds",
+    "codec", "sealed", "head_kind", "head_detail",
+    "platform", "target", "signature", "source", "brief_kind", "brief_detail",
+)  # fmt: skip
+_TEXTS = frozenset({
+    "codec", "head_kind", "head_detail", "platform", "target", "signature", "source",
+    "brief_kind", "brief_detail",
+})  # fmt: skip
+_WIDTH = 8
+
+
+class Known(NamedTuple):
+    """What the index knows of one entry."""
+
+    facts: Facts
+    brief: Brief | None
+    """None where the entry was never decoded."""
+
+
+class Index:
+    """The index of one cache; :meth:`load` opens it, :meth:`save` writes what was learnt."""
+
+    def __init__(self, path: Path, *, now_ns: int) -> None:
+        self.path = path
+        self._settled_ns = now_ns - _SETTLED_NS
+        self._rows: dict[str, int] = {}
+        self._columns = [array("q") for _ in _COLUMNS]
+        self._texts: list[str] = []
+        self._text_ids: dict[str, int] = {}
+        self._heads: dict[tuple[int, ...], tuple[Head | None, Any]] = {}
+        self._briefs: dict[tuple[int, ...], Brief] = {}
+        self._learnt = 0
+
+    @classmethod
+    def load(cls, folder: Path, url: str, *, now_ns: int) -> "Index":
+        """Open the index of the cache at ``url``; an empty one where there is none to trust.
+
+        Args:
+            now_ns: the time before anything is read; what is younger is not remembered.
+        """
+        name = hashlib.sha256(url.encode("utf-8", "surrogateescape")).hexdigest()[:32]
+        index = cls(folder / f"{name}.idx", now_ns=now_ns)
+        with contextlib.suppress(OSError, ValueError, TypeError, KeyError, RecursionError):
+            index._read(_read_checked(index.path))
+        return index
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def recall(self, info: FileInfo, stamp: FileInfo | None) -> Known | None:
+        """What is known of an entry and its ``-atime`` file; None if either has changed."""
+        row = self._rows.get(info.name)
+        if row is None:
+            return None
+        size, mtime, inode, stamp_mtime, stamp_inode, used, *columns = self._columns
+        if mtime[row] != info.mtime_ns or size[row] != info.size_bytes or inode[row] != info.inode:
+            return None
+        stamp_bytes = None
+        if stamp is None:
+            if stamp_inode[row] != -1:
+                return None
+        elif stamp_mtime[row] == stamp.mtime_ns and stamp_inode[row] == stamp.inode:
+            stamp_bytes = used[row].to_bytes(8, "little", signed=True)
+        else:
+            return None
+        values = tuple([column[row] for column in columns])
+        head, problem = self._head(values[:6])
+        return Known(Facts(head, problem, stamp_bytes), self._brief(values[6:]))
+
+    def learn(
+        self, info: FileInfo, stamp: FileInfo | None, facts: Facts, brief: Brief | None
+    ) -> None:
+        """Remember what was read of one entry, if its files are settled and could be read."""
+        settled = self._settled_ns
+        if facts.gone or info.mtime_ns > settled or info.inode >> 63:
+            return
+        if stamp is not None and (
+            facts.stamp is None or len(facts.stamp) != 8
+            or stamp.mtime_ns > settled or stamp.inode >> 63
+        ):  # fmt: skip
+            return
+        if _is_unreadable(facts.problem) or (brief and _is_unreadable(brief.problem)):
+            return
+        stamp_row = (-1, -1, -1)
+        if stamp is not None and facts.stamp is not None:
+            used = int.from_bytes(facts.stamp, "little", signed=True)
+            stamp_row = (stamp.mtime_ns, stamp.inode, used)
+        values = (
+            info.size_bytes, info.mtime_ns, info.inode, *stamp_row,
+            *self._head_row(facts), *self._brief_row(brief),
+        )  # fmt: skip
+        row = self._rows.setdefault(info.name, len(self._columns[0]))
+        for column, value in zip(self._columns, values, strict=True):
+            if row == len(column):
+                column.append(value)
+            else:
+                column[row] = value
+        self._learnt += 1
+
+    def save(self, present: Iterable[str]) -> None:
+        """Write the index, without the files that are gone; does nothing where little was learnt.
+
+        A folder that cannot be written is no error: the next scan reads the entries again.
+        """
+        if not self._learnt or self._learnt * 100 < len(self._rows):
+            return
+        rows = {name: row for name in present if (row := self._rows.get(name)) is not None}
+        temp = self.path.with_name(f"{self.path.name}.{os.getpid()}-{secrets.token_hex(4)}.tmp")
+        with contextlib.suppress(OSError):
+            os.makedirs(self.path.parent, mode=0o700, exist_ok=True)
+            try:
+                with open(temp, "xb", opener=_private) as file:
+                    file.write(self._serialize(rows))
+                os.replace(temp, self.path)
+            finally:
+                with contextlib.suppress(OSError):
+                    os.unlink(temp)
+
+    def _head_row(self, facts: Facts) -> tuple[int, ...]:
+        head, (kind, detail) = facts.head, facts.problem or (None, None)
+        if head is None:
+            return (-1, -1, -1, -1, self._id(kind), self._id(detail))
+        content = -1 if head.content_bytes is None else head.content_bytes
+        seconds = -1 if head.compile_seconds is None else head.compile_seconds
+        return (content, seconds, self._id(head.codec), int(head.checksum), -1, -1)
+
+    def _brief_row(self, brief: Brief | None) -> tuple[int, ...]:
+        if brief is None:
+            return (-1,) * 6
+        kind, detail = brief.problem or (None, None)
+        texts = (brief.platform, brief.target, brief.signature, brief.source, kind, detail)
+        return tuple(map(self._id, texts))
+
+    def _head(self, row: tuple[int, ...]) -> tuple[Head | None, Any]:
+        found = self._heads.get(row)
+        if found is None:
+            content, seconds, codec, sealed, kind, detail = row
+            head = None
+            if codec != -1:
+                name: Any = self._texts[codec]
+                head = Head(
+                    name, None if content < 0 else content, bool(sealed),
+                    None if seconds < 0 else seconds,
+                )  # fmt: skip
+            problem = None if kind == -1 else (self._text(kind), self._text(detail))
+            found = self._heads[row] = (head, problem)
+        return found
+
+    def _brief(self, row: tuple[int, ...]) -> Brief | None:
+        if row[0] == -1:
+            return None
+        found = self._briefs.get(row)
+        if found is None:
+            platform: Any
+            platform, target, shown, source, kind, detail = map(self._text, row)
+            problem: Any = None if kind is None else (kind, detail)
+            found = self._briefs[row] = Brief(platform, target, shown, source, problem)
+        return found
+
+    def _id(self, text: str | None) -> int:
+        if text is None:
+            return -1
+        found = self._text_ids.setdefault(text, len(self._texts))
+        if found == len(self._texts):
+            self._texts.append(text)
+        return found
+
+    def _text(self, number: int) -> str | None:
+        return None if number == -1 else self._texts[number]
+
+    def _serialize(self, rows: dict[str, int]) -> bytes:
+        names = "\0".join(rows).encode("utf-8", "surrogateescape")
+        columns = [array("q", [column[row] for row in rows.values()]) for column in self._columns]
+        texts = json.dumps(self._texts).encode()
+        header = {"rows": len(rows), "names_bytes": len(names), "texts_bytes": len(texts)}
+        parts = [_MAGIC, json.dumps(header).encode(), b"\n", texts, names]
+        body = b"".join([*parts, *(column.tobytes() for column in columns)])
+        return body + zlib.crc32(body).to_bytes(4, "big")
+
+    def _read(self, data: bytes) -> None:
+        """Take over a file that :func:`_read_checked` found whole."""
+        header_end = data.index(b"\n", len(_MAGIC))
+        header = json.loads(data[len(_MAGIC) : header_end])
+        count, at = int(header["rows"]), header_end + 1
+        texts = json.loads(data[at : at + header["texts_bytes"]])
+        at += header["texts_bytes"]
+        names = data[at : at + header["names_bytes"]].decode("utf-8", "surrogateescape")
+        at += header["names_bytes"]
+        if not count or len(data) - 4 - at != count * _WIDTH * len(_COLUMNS):
+            return
+        columns = []
+        for name in _COLUMNS:
+            column = array("q")
+            column.frombytes(data[at : at + count * _WIDTH])
+            at += count * _WIDTH
+            if name in _TEXTS and not -1 <= min(column) <= max(column) < len(texts):
+                return
+            columns.append(column)
+        self._rows = dict(zip(names.split("\0"), range(count), strict=True))
+        self._columns = columns
+        self._texts = texts
+        self._text_ids = {text: number for number, text in enumerate(texts)}
+
+
+def _is_unreadable(problem: tuple[str, str] | None) -> bool:
+    """Whether it may be gone next time without the file having changed."""
+    return problem is not None and problem[0] == "unreadable"
+
+
+def _read_checked(path: Path) -> bytes:
+    """The bytes of an index file of ours that is whole.
+
+    Raises:
+        OSError, ValueError: there is none.
+    """
+    with open(path, "rb") as file:
+        if os.fstat(file.fileno()).st_size > _MAX_BYTES:
+            raise ValueError("too large")
+        data = file.read(_MAX_BYTES)
+    if not data.startswith(_MAGIC) or zlib.crc32(data[:-4]) != int.from_bytes(data[-4:], "big"):
+        raise ValueError("damaged, or of another version")
+    return data
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)

@@ -1,0 +1,51 @@
+"""The few facts of an entry's contents that a listing shows, without reading the rest."""
+
+from typing import BinaryIO, NamedTuple
+
+from jaxcache.entry.codec import CodecError
+from jaxcache.entry.decode import decode_program
+from jaxcache.entry.read import read_payload
+from jaxcache.entry.shapes import signature
+from jaxcache.model import Platform, ProblemKind
+
+#: Signatures longer than this (hundreds of parameters) are cut: a listing has no room for them.
+_MAX_SIGNATURE = 400
+
+
+class Brief(NamedTuple):
+    """What ``ls`` shows of an entry's contents; None is what it does not tell."""
+
+    platform: Platform = "unknown"
+    target: str | None = None
+    signature: str | None = None
+    """``f32[8,16], f32[16,32] → f32[8,32]``, cut where it is very long."""
+    source: str | None = None
+    """``FILE:LINE`` that most instructions came from."""
+    problem: tuple[ProblemKind, str] | None = None
+
+
+def read_brief(file: BinaryIO, size_bytes: int, module: str | None) -> Brief:
+    """Read the brief facts of an entry; damage becomes its ``problem``.
+
+    Takes a sixth of the time of :func:`jaxcache.entry.read.read_contents`: options and buffers are
+    not read, and the hashes inside not checked.
+
+    Args:
+        file: seekable, the whole entry.
+        module: the name that the file's name gives it.
+    """
+    try:
+        payload = read_payload(file, size_bytes)
+    except CodecError as error:
+        return Brief(problem=(error.kind, error.detail))
+    found = decode_program(payload, module)
+    shown = source = None
+    if found.program:
+        shown = signature(found.program.parameters, found.program.results)
+        if len(shown) > _MAX_SIGNATURE:
+            results = signature((), found.program.results).partition("→")[2]
+            shown = f"{shown[: _MAX_SIGNATURE // 2]}… →{results[: _MAX_SIGNATURE // 2]}"
+    if found.source:
+        source = f"{found.source[0].file}:{found.source[0].line}"
+    problem = found.problems[0] if found.problems else None
+    return Brief(found.device.platform, found.device.target, shown, source, problem)

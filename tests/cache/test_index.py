@@ -1,0 +1,171 @@
+"""The index spares opening files, is never trusted over them, and can vanish at any time."""
+
+import os
+import shutil
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from conftest import CORPUS
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from jaxcache.cache.index import Index
+from jaxcache.cache.listing import Listing, list_cache
+from jaxcache.cache.stats import count_cache
+from jaxcache.store.local import LocalStore
+
+FOLDERS = ["0.12.0.1-cpu-zstd-maxsize", "0.12.0.1-cuda13-h200-zstd", "0.4.38-cpu-zlib"]
+
+
+class Counting(LocalStore):
+    """A store that counts what is opened."""
+
+    opened = 0
+
+    def open(self, name):  # type: ignore[no-untyped-def]
+        self.opened += 1
+        return super().open(name)
+
+    def read_many(self, names, *, limit):  # type: ignore[no-untyped-def]
+        self.opened += len(names)
+        return super().read_many(names, limit=limit)
+
+
+@pytest.fixture(params=FOLDERS)
+def cache(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    target = tmp_path / "cache"
+    shutil.copytree(CORPUS / request.param, target)
+    for path in target.iterdir():
+        os.utime(path, (time.time() - 60, time.time() - 60))
+    return target
+
+
+def listing(cache: Path, index_folder: Path, **changes: object) -> tuple[Listing, int]:
+    """``ls --long`` and how many files it opened."""
+    store = Counting(cache)
+    now_ns = time.time_ns()
+    index = Index.load(index_folder, store.url, now_ns=now_ns)
+    arguments = {
+        "keys": (), "filters": (), "sort": "key", "limit": None, "heads": True, "details": True,
+    } | changes  # fmt: skip
+    return list_cache(store, index=index, now_ns=now_ns, **arguments), store.opened  # type: ignore[arg-type]
+
+
+def test_the_second_look_opens_nothing_and_sees_the_same(cache: Path, tmp_path: Path) -> None:
+    first, opened = listing(cache, tmp_path / "i")
+    assert opened >= 2 * len(first.entries)
+    assert {e.platform for e in first.entries} <= {"cpu", "gpu"}
+    assert all(e.signature and e.source for e in first.entries)
+    second, opened = listing(cache, tmp_path / "i")
+    assert (second, opened) == (first, 0)
+
+
+@pytest.mark.parametrize("name", ["-cache", "-atime"])
+def test_a_changed_file_is_read_again(cache: Path, tmp_path: Path, name: str) -> None:
+    files = sorted(cache.glob(f"*{name}"))
+    if not files:
+        pytest.skip("no such file in this one")
+    listing(cache, tmp_path / "i")
+    data = files[0].read_bytes()
+    files[0].write_bytes(data if name == "-cache" else bytes(8))
+    changed, opened = listing(cache, tmp_path / "i")
+    assert 0 < opened <= 6  # of 14 and more
+    alone, _ = listing(cache, tmp_path / "other")
+    assert changed == alone
+
+
+def test_a_file_replaced_by_another_of_the_same_size_and_time(cache: Path, tmp_path: Path) -> None:
+    listing(cache, tmp_path / "i")
+    path = next(cache.glob("*-cache"))
+    was = path.stat()
+    new = path.with_name("new")
+    new.write_bytes(b"\0" * was.st_size)
+    os.utime(new, ns=(was.st_atime_ns, was.st_mtime_ns))
+    new.rename(path)
+    changed, _ = listing(cache, tmp_path / "i")
+    assert [p.kind for p in changed.problems] == ["bad-codec"]
+
+
+def test_young_files_are_not_remembered(cache: Path, tmp_path: Path) -> None:
+    path = next(cache.glob("*-cache"))
+    path.write_bytes(path.read_bytes())
+    listing(cache, tmp_path / "i")
+    _, opened = listing(cache, tmp_path / "i")
+    assert opened > 0
+
+
+def test_deleted_entries_leave_and_come_back(cache: Path, tmp_path: Path) -> None:
+    first, _ = listing(cache, tmp_path / "i")
+    path = next(cache.glob("*-cache"))
+    path.rename(tmp_path / "away")
+    assert len(listing(cache, tmp_path / "i")[0].entries) == len(first.entries) - 1
+    (tmp_path / "away").rename(path)
+    assert listing(cache, tmp_path / "i")[0].entries == first.entries
+
+
+def test_only_what_is_shown_is_decoded(cache: Path, tmp_path: Path) -> None:
+    limited, _ = listing(cache, tmp_path / "i", limit=2)
+    assert all(e.platform != "unknown" for e in limited.entries)
+    again, _ = listing(cache, tmp_path / "i", details=False)
+    assert sum(e.platform != "unknown" for e in again.entries) == 2
+
+
+def test_filters_on_decoded_fields(cache: Path, tmp_path: Path) -> None:
+    everything, _ = listing(cache, tmp_path / "i")
+    for field in ("platform", "target", "signature", "source"):
+        wanted = getattr(everything.entries[0], field)
+        if wanted is None:
+            continue
+        escaped = wanted.replace("[", "[[]")
+        found, _ = listing(cache, tmp_path / "i2", details=False, filters=(f"{field}={escaped}",))
+        assert [e.key for e in found.entries] == [
+            e.key for e in everything.entries if getattr(e, field) == wanted
+        ]
+
+
+def test_stats_count_platforms(cache: Path, tmp_path: Path) -> None:
+    store = LocalStore(cache)
+    first = count_cache(store, now_ns=time.time_ns())
+    assert {g.name for g in first.by_platform} <= {"cpu", "gpu"}
+    now_ns = time.time_ns()
+    for _ in range(2):
+        index = Index.load(tmp_path / "i", store.url, now_ns=now_ns)
+        assert count_cache(store, now_ns=now_ns, index=index).by_platform == first.by_platform
+
+
+def test_a_folder_that_cannot_be_written_is_no_error(cache: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    found, _ = listing(cache, tmp_path / "file" / "i")
+    assert found.entries
+
+
+@given(data=st.data())
+@settings(max_examples=60, deadline=None)
+def test_a_damaged_index_counts_as_absent(
+    data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    folder = tmp_path_factory.mktemp("index")
+    cache = CORPUS / FOLDERS[1]
+    whole, _ = listing(cache, folder)
+    path = next(folder.iterdir(), None)
+    if path is None:  # the files of a fresh checkout are too young
+        return
+    good = path.read_bytes()
+    how = data.draw(st.sampled_from(["flip", "cut", "grow", "junk"]))
+    bad = bytearray(good)
+    if how == "flip":
+        at = data.draw(st.integers(0, len(good) * 8 - 1))
+        bad[at // 8] ^= 1 << at % 8
+    elif how == "cut":
+        del bad[data.draw(st.integers(0, len(good) - 1)) :]
+    elif how == "grow":
+        bad += data.draw(st.binary(min_size=1, max_size=20))
+    else:
+        bad = bytearray(data.draw(st.binary(max_size=200)))
+    path.write_bytes(bad)
+    assert len(Index.load(folder, str(cache), now_ns=time.time_ns())) == 0
+    again, _ = listing(cache, folder)
+    used = {e.key: e.last_used_ns for e in whole.entries}  # reading may have moved the atime
+    assert [replace(e, last_used_ns=used[e.key]) for e in again.entries] == list(whole.entries)

@@ -1,0 +1,210 @@
+"""``jaxcache show`` as a person and as a script meets it."""
+
+import json
+import os
+import pty
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import zstandard
+from conftest import RunCli, clean_environment
+
+GPU, CPU, OLD = "0.12.0.1-cuda13-h200-zstd", "0.12.0.1-cpu-zstd", "0.4.38-cpu-zlib"
+HASH = "cd" * 32
+
+
+def shown(run_cli: RunCli, *args: str | Path) -> dict[str, Any]:
+    done = run_cli("show", "--json", *args)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def page(home: Path, *args: str | Path, columns: int = 90) -> str:
+    """What a terminal of that width gets."""
+    leader, follower = pty.openpty()
+    child = subprocess.Popen(
+        [sys.executable, "-m", "jaxcache", "show", *map(str, args)],
+        stdout=follower, stderr=subprocess.DEVNULL, stdin=subprocess.DEVNULL,
+        env=clean_environment(home) | {"COLUMNS": str(columns), "TERM": "xterm"},
+    )  # fmt: skip
+    os.close(follower)
+    text = b""
+    while True:
+        try:
+            data = os.read(leader, 65536)
+        except OSError:
+            break
+        if not data:
+            break
+        text += data
+    os.close(leader)
+    child.wait()
+    return text.decode().replace("\r\n", "\n")
+
+
+def test_the_document_has_every_field_of_the_contract(run_cli: RunCli, corpus: Path) -> None:
+    document = shown(run_cli, "jit_mlp*", "-C", corpus / CPU)
+    assert document["schema_version"] == 1
+    assert document["cache_dir"] == str(corpus / CPU)
+    assert document["entry"]["platform"] == "cpu"
+    assert document["entry"]["target"] == "rocketlake"
+    assert set(document["program"]) >= {
+        "module", "parameters", "results", "instructions", "computations", "opcodes",
+    }  # fmt: skip
+    assert document["program"]["parameters"][0] == {"dtype": "float32", "shape": [8, 16]}
+    assert document["source"] == [{"file": "/tmp/fmt/wl.py", "line": 15, "function": "mlp"}]
+    memory = document["memory"]
+    assert memory == {
+        "argument_bytes": 3072, "output_bytes": 128, "temp_bytes": 1024, "alias_bytes": 0,
+        "constant_bytes": 4, "code_bytes": 14472, "total_bytes": 4228,
+    }  # fmt: skip
+    assert set(document["device"]) == {
+        "platform", "name", "compute_capability", "toolkit", "cudnn", "cpu_triple", "cpu_name",
+        "cpu_features",
+    }  # fmt: skip
+    assert "+avx2" in document["device"]["cpu_features"]
+    assert document["compile_options"] == {
+        "num_replicas": 1, "num_partitions": 1, "device_assignment": [[0]],
+        "flags_changed": {"xla_force_host_platform_device_count": 4},
+    }  # fmt: skip
+    assert document["format"] == {"ifrt_version": 3, "abi": None, "container": "ifrt+proto"}
+    assert document["written_in_cache_dir"] == f"/tmp/fmt/corpus/{CPU}"
+    assert document["provenance"] is None
+    assert document["problems"] == []
+
+
+def test_a_gpu_entry_names_its_target(run_cli: RunCli, corpus: Path) -> None:
+    document = shown(run_cli, "jit_mlp*", "-C", corpus / GPU)
+    device = document["device"]
+    assert device["platform"] == "gpu" and device["compute_capability"] == "9.0a"
+    assert (device["toolkit"], device["cudnn"]) == ("12.8.0", "9.10.0")
+    assert document["entry"]["target"] == "sm_90a"
+    assert "GpuXlaExecutableAbiVersion" in document["format"]["abi"]
+
+
+def test_the_page_for_people(corpus: Path, tmp_path: Path) -> None:
+    text = page(tmp_path, "jit_mlp*", "-C", corpus / GPU)
+    for words in (
+        "bf16[64,128], bf16[128,256], bf16[256,64] → bf16[64,64]", "sm_90a", "CUDA 12.8.0",
+        "cuDNN 9.10.0", "/tmp/fmt/gpuwl.py:18 in mlp", "52 instructions in 9 computations",
+        "NVIDIA H200",
+    ):  # fmt: skip
+        assert words in text
+    for columns in (60, 90, 150):
+        plain = page(tmp_path, "jit_mlp*", "-C", corpus / CPU, columns=columns)
+        lines = plain.replace("\x1b[1m", "").replace("\x1b[0m", "").splitlines()
+        assert all(len(line) <= columns for line in lines[1:])  # the key stands alone
+
+
+def test_an_entry_of_an_old_version_is_not_guessed_at(corpus: Path, tmp_path: Path) -> None:
+    assert "cpu: not told by entries of this version" in page(
+        tmp_path, "jit_mlp*", "-C", corpus / OLD
+    )
+
+
+def test_a_pipe_gets_paths_and_values(run_cli: RunCli, corpus: Path) -> None:
+    lines = run_cli("show", "jit_mlp*", "-C", corpus / CPU).stdout.splitlines()
+    values = dict(line.split("\t") for line in lines)
+    assert values["program.parameters[1].shape"] == "16,32"
+    assert values["entry.platform"] == "cpu"
+    assert values["provenance"] == ""
+
+
+def test_a_glob_may_mean_several(run_cli: RunCli, corpus: Path) -> None:
+    document = shown(run_cli, "jit_*", "-C", corpus / CPU)
+    assert len(document["entries"]) == 7
+    lines = run_cli("show", "jit_*", "-C", corpus / CPU, "--jsonl").stdout.splitlines()
+    assert len([json.loads(line)["entry"]["key"] for line in lines]) == 7
+
+
+@pytest.mark.parametrize("name", ["as it is", "renamed"])
+def test_a_plain_file_will_do(run_cli: RunCli, corpus: Path, tmp_path: Path, name: str) -> None:
+    path = next((corpus / GPU).glob("jit_sort*"))
+    if name == "renamed":
+        path = tmp_path / "copy.bin"
+        path.write_bytes(next((corpus / GPU).glob("jit_sort*")).read_bytes())
+    document = shown(run_cli, path)
+    assert document["program"]["module"] == "jit_sort"
+    assert document["entry"]["file"] == path.name
+
+
+def test_the_payload_is_written_whole_or_not_at_all(
+    run_cli: RunCli, corpus: Path, tmp_path: Path
+) -> None:
+    entry = next((corpus / CPU).glob("jit_mlp*"))
+    done = run_cli("show", "jit_mlp*", "-C", corpus / CPU, "--payload", tmp_path / "out")
+    assert done.returncode == 0
+    whole = zstandard.ZstdDecompressor().decompress(entry.read_bytes())
+    assert (tmp_path / "out").read_bytes() == whole[4:]
+    damaged = tmp_path / "damaged"
+    damaged.write_bytes(entry.read_bytes()[:-100])
+    done = run_cli("show", damaged, "--payload", tmp_path / "out2")
+    assert done.returncode == 1 and "bad-entry" in done.stderr
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["damaged", "out"]
+
+
+def test_damage_is_a_finding(run_cli: RunCli, corpus: Path, tmp_path: Path) -> None:
+    entry = next((corpus / CPU).glob("jit_mlp*"))
+    (tmp_path / "c").mkdir()
+    (tmp_path / "c" / f"jit_cut-{HASH}-cache").write_bytes(entry.read_bytes()[:-100])
+    (tmp_path / "c" / f"jit_other-{HASH}-cache").write_bytes(entry.read_bytes())
+    junk = zstandard.ZstdCompressor().compress(b"\0\0\0\0" + b"no executable" * 10)
+    (tmp_path / "c" / f"jit_junk-{HASH}-cache").write_bytes(junk)
+    for name, kind in (
+        ("cut", "truncated"), ("other", "module-mismatch"), ("junk", "bad-payload"),
+    ):  # fmt: skip
+        done = run_cli("show", f"jit_{name}*", "-C", tmp_path / "c", "--json")
+        assert done.returncode == 1
+        assert [p["kind"] for p in json.loads(done.stdout)["problems"]] == [kind]
+    assert "Traceback" not in page(tmp_path, "jit_*", "-C", tmp_path / "c")
+
+
+def test_the_kernel_cache(run_cli: RunCli, corpus: Path, tmp_path: Path) -> None:
+    folder = corpus / "0.10.2-cuda13-h200-kernelcache"
+    document = shown(run_cli, "xla_gpu_kernel_cache_file", "-C", folder)
+    kernels = {k["name"]: k for k in document["side_cache"]["kernels"]}
+    assert len(kernels) == 20 and document["side_cache"]["version"] == 3
+    assert kernels["loop_tanh_fusion"]["blocks"] == 2048
+    assert kernels["loop_tanh_fusion"]["threads"] == 128
+    assert "triton_softmax_2" in page(tmp_path, folder / "xla_gpu_kernel_cache_file")
+    done = run_cli("show", "xla_gpu_kernel_cache_file", "-C", corpus / CPU)
+    assert done.returncode == 1 and "missing" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("args", "code", "name"),
+    [
+        (["jit_nothing"], 1, "no-match"),
+        (["jit_", "--hlo"], 1, "ambiguous-key"),
+        (["jit_mlp", "--hlo", "--payload", "x"], 2, "usage"),
+        (["jit_mlp", "-C", "nowhere"], 10, "no-cache"),
+        (["nowhere/jit_mlp"], 10, "no-cache"),
+        (["jit_mlp", "--hlo", "--python", "/bin/false"], 1, "hlo-failed"),
+        (["jit_mlp", "--hlo", "--python", "/nonexistent/python"], 13, "no-jax"),
+    ],
+)
+def test_errors(run_cli: RunCli, corpus: Path, args: list[str], code: int, name: str) -> None:
+    where = [] if "-C" in args else ["-C", corpus / CPU]
+    done = run_cli("show", *args, *where)
+    assert (done.returncode, name in done.stderr) == (code, True), done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_hlo_takes_jaxlib(run_cli: RunCli, corpus: Path, tmp_path: Path) -> None:
+    bare = tmp_path / "bare-python"
+    bare.write_text(f'#!/bin/sh\nexec {sys.executable} -S "$@"\n')
+    bare.chmod(0o755)
+    done = run_cli("show", "jit_mlp", "-C", corpus / OLD, "--hlo", "--python", bare)
+    assert done.returncode == 13
+    assert "jaxlib" in done.stderr and "--python" in done.stderr
+
+
+@pytest.mark.jax
+def test_hlo_is_text(run_cli: RunCli, corpus: Path, jax_python: str) -> None:
+    done = run_cli("show", "jit_mlp", "-C", corpus / OLD, "--hlo", "--python", jax_python)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("HloModule jit_mlp")
+    assert "ENTRY" in done.stdout and "f32[8,16]" in done.stdout
