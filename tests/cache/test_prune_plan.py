@@ -190,6 +190,16 @@ def test_lru_takes_the_least_recently_used_and_no_more_than_needed(tmp_path: Pat
     assert set(gone(made).values()) == {"max-size"}
 
 
+def test_a_bound_missed_by_one_byte_takes_one_entry(tmp_path: Path) -> None:
+    for number in range(3):
+        put(tmp_path, key(number))
+    for policy in ("lru", "cost"):
+        assert (
+            len(plan(tmp_path, policy=policy, max_size_bytes=size_of(tmp_path) - 1).removals) == 1
+        )
+        assert not plan(tmp_path, policy=policy, max_size_bytes=size_of(tmp_path)).removals
+
+
 def test_cost_keeps_the_compile_seconds(tmp_path: Path) -> None:
     put(tmp_path, key(1, "jit_cheap"), size=3000, used_ago=HOUR, seconds=1)
     put(tmp_path, key(2, "jit_dear"), size=1000, used_ago=10 * HOUR, seconds=200)
@@ -226,7 +236,7 @@ def test_a_damaged_entry_goes_first_under_cost(tmp_path: Path) -> None:
 def test_room_that_a_large_entry_leaves_is_used(tmp_path: Path) -> None:
     """The small ones are worth less per byte, and still fit once the large one is gone."""
     put(tmp_path, key(1), size=300, seconds=0)
-    put(tmp_path, key(2), size=9000, seconds=1)
+    put(tmp_path, key(2), size=9000, seconds=100)
     put(tmp_path, key(3), size=300, seconds=100)
     assert set(gone(plan(tmp_path, policy="cost", max_size_bytes=1000))) == {key(2)}
 

@@ -1,0 +1,132 @@
+"""Pruning beside real JAX: with its own cap, and while it writes."""
+
+import json
+import os
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from conftest import RunCli, clean_environment
+
+pytestmark = pytest.mark.jax
+
+#: Compiles one program per length, and prints how many hits and writes JAX counted.
+PROGRAM = """
+import json, sys
+import jax, jax.numpy as jnp
+events = []
+jax.monitoring.register_event_listener(lambda event, **_: events.append(event))
+for length in map(int, sys.argv[1:]):
+    jax.jit(lambda x: jnp.sort(jnp.tanh(x) @ x))(jnp.ones((length, length))).block_until_ready()
+print(json.dumps({name: sum(e.endswith(name) for e in events) for name in
+                  ("cache_hits", "cache_misses")}))
+"""
+LENGTHS = tuple(range(3, 9))
+
+
+def start_jax(
+    python: str, cache: Path, lengths: tuple[int, ...], *, cap: int = -1
+) -> "subprocess.Popen[str]":
+    env = clean_environment(cache.parent) | {
+        "JAX_COMPILATION_CACHE_DIR": str(cache),
+        "JAX_COMPILATION_CACHE_MAX_SIZE": str(cap),
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+        "JAX_PLATFORMS": "cpu",
+        # Any trouble with the cache ends the program instead of being warned about.
+        "JAX_RAISE_PERSISTENT_CACHE_ERRORS": "1",
+        "PYTHONWARNINGS": "default",
+    }
+    del env["PYTHONPATH"]
+    return subprocess.Popen(
+        [python, "-c", PROGRAM, *map(str, lengths)],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env,
+    )  # fmt: skip
+
+
+def finish(process: "subprocess.Popen[str]") -> dict[str, int]:
+    out, err = process.communicate(timeout=300)
+    assert process.returncode == 0, err
+    assert "persistent compilation cache" not in err, err
+    return json.loads(out.splitlines()[-1])
+
+
+def run_jax(python: str, cache: Path, *, cap: int = -1) -> dict[str, int]:
+    return finish(start_jax(python, cache, LENGTHS, cap=cap))
+
+
+def entries(cache: Path) -> set[str]:
+    return {p.name.removesuffix("-cache") for p in cache.glob("*-cache")}
+
+
+def atimes(cache: Path) -> set[str]:
+    return {p.name.removesuffix("-atime") for p in cache.glob("*-atime")}
+
+
+@pytest.mark.parametrize("policy", ["lru", "cost"])
+def test_jax_with_a_cap_goes_on_where_prune_stopped(
+    run_cli: RunCli, tmp_path: Path, each_jax_python: str, policy: str
+) -> None:
+    cache, roomy = tmp_path / "cache", 50_000_000
+    run_jax(each_jax_python, cache, cap=roomy)
+    everything = entries(cache)
+    assert len(everything) >= len(LENGTHS)
+    full = sum(p.stat().st_size for p in cache.glob("*-cache"))
+
+    done = run_cli(
+        "prune", "-C", cache, "--max-size", str(full // 2), "--policy", policy,
+        "--grace", "0s", "--yes", "--json",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    kept = entries(cache)
+    assert {r["key"] for r in json.loads(done.stdout)["removed"]} == everything - kept
+    assert atimes(cache) == kept
+    assert 0 < len(kept) < len(everything)
+
+    # A roomy cap: what was kept is read, what was dropped is written again.
+    counted = run_jax(each_jax_python, cache, cap=roomy)
+    assert counted == {"cache_hits": len(kept), "cache_misses": len(everything - kept)}
+    assert entries(cache) == atimes(cache) == everything
+
+    # A cap that JAX itself must evict for, right after another prune below it.
+    tight = full * 3 // 4
+    args = ("prune", "-C", cache, "--max-size", str(tight // 2), "--grace", "0s", "--yes")
+    assert run_cli(*args).returncode == 0
+    run_jax(each_jax_python, cache, cap=tight)
+    assert entries(cache) == atimes(cache)
+    assert sum(p.stat().st_size for p in cache.glob("*-cache")) <= tight
+
+
+@pytest.mark.parametrize("cap", [50_000_000, -1])
+def test_two_prunes_and_a_writer_at_once(tmp_path: Path, jax_python: str, cap: int) -> None:
+    cache = tmp_path / "cache"
+    cache.mkdir()
+    writer = start_jax(jax_python, cache, tuple(range(3, 24)), cap=cap)
+
+    def prune_on_and_on() -> list["subprocess.CompletedProcess[str]"]:
+        command = [sys.executable, "-m", "jaxcache", "prune", "-C", str(cache), "--max-entries",
+                   "4", "--policy", "lru", "--grace", "0s", "--yes", "--json"]  # fmt: skip
+        runs = []
+        while writer.poll() is None:
+            done = subprocess.run(
+                command, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL,
+                env=clean_environment(tmp_path),
+            )  # fmt: skip
+            runs.append(done)
+        return runs
+
+    with ThreadPoolExecutor(2) as pool:
+        loops = [pool.submit(prune_on_and_on) for _ in range(2)]
+        finish(writer)
+        runs = [run for loop in loops for run in loop.result()]
+    assert sum(len(json.loads(r.stdout)["removed"]) for r in runs) > 0
+    for run in runs:
+        assert run.returncode == 0, run.stderr
+        assert not [s for s in json.loads(run.stdout)["spared"] if s["why"] == "failed"]
+    if cap > 0:
+        assert entries(cache) == atimes(cache)
+    else:
+        assert atimes(cache) == set()
+    assert all(p.stat().st_size for p in cache.glob("*-cache"))
+    assert not [n for n in os.listdir(cache) if n.startswith((".jaxcache-tmp-", "_temp_"))]
