@@ -14,7 +14,7 @@ _jaxcache() {
   --cache-dir | --payload | --python | -C) mapfile -t COMPREPLY < <(compgen -f -- "$current"); return ;;
   esac
   case $command in
-    '') options='--help --version'; mapfile -t COMPREPLY < <(compgen -W 'ls show stats warm run prune rm pin unpin' -- "$current") ;;
+    '') options='--help --version'; mapfile -t COMPREPLY < <(compgen -W 'ls show stats warm run prune rm pin unpin doctor' -- "$current") ;;
     ls) options='-C --cache-dir --sort --filter --limit --group-by -l --long --json --jsonl -q --quiet -h --help'; words=keys ;;
     show) options='-C --cache-dir --hlo --payload --python --json --jsonl -h --help'; words=keys ;;
     stats) options='-C --cache-dir --prometheus --json --jsonl -h --help'; words=none ;;
@@ -24,6 +24,7 @@ _jaxcache() {
     rm) options='-C --cache-dir -n --dry-run -y --yes --json --jsonl -q --quiet -h --help'; words=keys ;;
     pin) options='-C --cache-dir --json --jsonl -h --help'; words=keys ;;
     unpin) options='-C --cache-dir --json --jsonl -h --help'; words=keys ;;
+    doctor) options='-C --cache-dir --python --fix -n --dry-run --decode --json --jsonl -h --help'; words=none ;;
   esac
   case $current in
   -*) mapfile -t COMPREPLY < <(compgen -W "$options" -- "$current"); return ;;
