@@ -32,8 +32,9 @@ def run(argv: list[str]) -> int:
         return _fail(error, as_json)
     except KeyboardInterrupt:
         return _fail(_interrupted(), as_json)
-    except BrokenPipeError:
-        # The reader has gone (| head). Nothing more can be said to it; Python must not try.
+    except (BrokenPipeError, SystemExit):
+        # The reader has gone (| head): the parser makes a SystemExit of that, and of nothing
+        # else. Nothing more can be said to it; Python must not try at exit.
         with contextlib.suppress(OSError):
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return ExitCode.DONE

@@ -290,9 +290,13 @@ def test_unreadable_files_are_findings_and_folders_errors(cache: Path, tmp_path:
 def test_a_reader_that_leaves_early_is_no_error(cache: Path, tmp_path: Path) -> None:
     for n in range(300):
         shutil.copy(next(cache.glob("jit_mlp*-cache")), cache / f"jit_{'m' * 90}-{n:064x}-cache")
-    done = subprocess.run(
-        f"{sys.executable} -m jaxcache ls -C {cache} | head -1",
-        shell=True, capture_output=True, text=True, env=clean_environment(tmp_path), check=False,
-    )  # fmt: skip
-    assert done.returncode == 0
-    assert done.stderr == ""
+    for command in ("ls", "ls --json", "stats"):
+        child = subprocess.Popen(
+            [sys.executable, "-m", "jaxcache", *command.split(), "-C", str(cache)],
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=clean_environment(tmp_path),
+        )  # fmt: skip
+        assert child.stdout and child.stderr
+        child.stdout.close()
+        assert child.stderr.read() == b""
+        child.stderr.close()
+        assert child.wait() == 0
