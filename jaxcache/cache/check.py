@@ -1,4 +1,4 @@
-"""Check one entry from end to end: what ``verify`` does at ``full``, and ``seal`` before it seals."""
+"""Check one entry from end to end, as ``verify`` does at ``full``."""
 
 import contextlib
 import hashlib
@@ -42,9 +42,7 @@ class Checked:
     """The file was gone when it was opened."""
 
 
-def check_entry(
-    store: Store, file: EntryFile, record: Record | None, *, decode: bool
-) -> Checked:
+def check_entry(store: Store, file: EntryFile, record: Record | None, *, decode: bool) -> Checked:
     """Decompress one entry whole and check everything inside.
 
     Args:

@@ -159,9 +159,8 @@ def _choose(
     store: Store, inventory: Inventory, options: VerifyOptions, problems: list[Problem]
 ) -> dict[str, Entry]:
     """The entries that are meant, by file; what their names and dates show goes to problems."""
-    found: list[Problem] = []
-    read = read_entries(store, inventory.entries, inventory.atimes, found, False, None)
-    chosen = {e.file: e for e in select_by_keys(list(read), options.keys)}
+    read, found = read_entries(store, inventory.entries, inventory.atimes, heads=False)
+    chosen = {e.file: e for e in select_by_keys(read, options.keys)}
     problems.extend(p for p in found if p.file in chosen)
     return chosen
 
@@ -232,7 +231,7 @@ def _walk_frame(store: Store, file: EntryFile) -> Checked:
 
 def _look_again(store: Store, file: EntryFile) -> EntryFile | None:
     try:
-        return EntryFile(store.info(file.info.name), file.key, file.kind)
+        return file._replace(info=store.info(file.info.name))
     except StoreError:
         return None
 
