@@ -100,9 +100,9 @@ def _choose_action(problem: Problem, delete: bool) -> Action | None:
     return "back-fill" if problem.kind in _DATES else None
 
 
-def show_repair(plan: RepairPlan) -> Repair:
+def show_repair(plan: RepairPlan, *, dry_run: bool) -> Repair:
     """The plan as an outcome in which nothing went otherwise."""
-    return Repair(True, {s.file: s.action for s in plan.steps})
+    return Repair(dry_run, {s.file: s.action for s in plan.steps})
 
 
 def execute_repair(

@@ -38,7 +38,10 @@ from jaxcache.store.base import TEMP_PREFIX, ChangedError, MissingError, Store, 
 #: * ``no-gain``: already as small as this level makes it, and sealed by its codec.
 #: * ``too-large``: its payload is above what one worker may hold.
 #: * ``gone``: another process removed or replaced it.
-Reason = Literal["sealed", "no-gain", "too-large", "gone"]
+#: * ``young``: JAX seems to be writing it.
+Reason = Literal["sealed", "no-gain", "too-large", "gone", "young"]
+#: An unfinished file younger than this is being written.
+_GRACE_NS = 60 * 10**9
 #: What all workers together may hold; the largest payload that is sealed takes all of it.
 _MEMORY_BYTES = 4 << 30
 #: Knowledge is written to the ledger every so many entries.
@@ -187,17 +190,21 @@ class _Worker:
         if self.stopped:
             return
         file = self._files[entry.file]
-        # The content, the frame it came from and the frame made of it.
-        held = (entry.payload_bytes or 8 * entry.size_bytes) + 2 * entry.size_bytes
+        # The content, twice while it is joined, the old frame and the new.
+        held = 2 * (entry.payload_bytes or 8 * entry.size_bytes) + 2 * entry.size_bytes
         with self._budget.take(held):
             try:
                 self._seal(entry, file)
             except CodecError as error:
-                self._report(file, Problem(entry.file, error.kind, error.detail, entry.key))
+                age_ns = self._now_ns - entry.created_ns
+                if error.kind in ("empty", "truncated") and age_ns < _GRACE_NS:
+                    self._skip(entry, "young")
+                else:
+                    self._report(Problem(entry.file, error.kind, error.detail, entry.key))
             except (ChangedError, MissingError):
                 self._skip(entry, "gone")
             except StoreError as error:
-                self._report(file, Problem(entry.file, "unreadable", error.reason, entry.key))
+                self._report(Problem(entry.file, "unreadable", error.reason, entry.key))
 
     def _seal(self, entry: Entry, file: EntryFile) -> None:
         if entry.size_bytes > MAX_DECODED_BYTES or (entry.payload_bytes or 0) > MAX_DECODED_BYTES:
@@ -213,11 +220,11 @@ class _Worker:
         known = recorded_digest(file, record)
         if known not in (None, digest):
             detail = f"payload has SHA-256 {digest[:12]}…, the ledger says {str(known)[:12]}…"
-            self._report(file, Problem(entry.file, "digest-mismatch", detail, entry.key))
+            self._report(Problem(entry.file, "digest-mismatch", detail, entry.key))
             return
         if known is None and (problems := list(check_payload(file, content[HEADER_BYTES:]))):
             for problem in problems:
-                self._report(file, problem)
+                self._report(problem)
             return
         codec: Codec = "zlib" if entry.codec == "zlib" else "zstd"
         new = seal_frame(frame, content, codec, self._level)
@@ -238,7 +245,7 @@ class _Worker:
         if event:
             self._learn(event)
 
-    def _report(self, file: EntryFile, problem: Problem) -> None:
+    def _report(self, problem: Problem) -> None:
         with self._lock:
             self.problems.append(problem)
 

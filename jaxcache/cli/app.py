@@ -13,6 +13,8 @@ COMMANDS: dict[str, str] = {
     "ls": "ls",
     "show": "show",
     "stats": "stats",
+    "verify": "verify",
+    "seal": "seal",
     "prune": "prune",
     "rm": "rm",
     "pin": "pin",
