@@ -1,8 +1,6 @@
 """Check one entry from end to end, as ``verify`` does at ``full``."""
 
-import contextlib
 import hashlib
-import io
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import BinaryIO
@@ -14,8 +12,8 @@ from jaxcache.entry.codec import (
     CodecError,
     check_content,
     check_header,
+    check_small,
     decompress_chunks,
-    is_sound,
     read_head,
 )
 from jaxcache.model import Problem, ProblemKind
@@ -42,6 +40,9 @@ class Checked:
     """The file was gone when it was opened."""
 
 
+_SOUND = {sealed: Checked(proven=sealed, unsealed=not sealed) for sealed in (True, False)}
+
+
 def check_entry(store: Store, file: EntryFile, record: Record | None, *, decode: bool) -> Checked:
     """Decompress one entry whole and check everything inside.
 
@@ -51,10 +52,11 @@ def check_entry(store: Store, file: EntryFile, record: Record | None, *, decode:
     """
     digest = recorded_digest(file, record)
     try:
-        with _open(store, file) as (opened, data):
-            if data is not None and not decode and digest is None and is_sound(data):
-                sealed = read_head(data, len(data)).checksum
-                return Checked(proven=sealed, unsealed=not sealed)
+        if not decode and digest is None and file.info.size_bytes <= SMALL_BYTES:
+            (data,) = store.read_many([file.info.name], limit=SMALL_BYTES + 1)
+            if isinstance(data, bytes) and (sealed := check_small(data)) is not None:
+                return _SOUND[sealed]
+        with store.open(file.info.name) as opened:
             if not decode and digest is None:
                 check_content(opened, file.info.size_bytes)
                 problems: list[Problem] = []
@@ -87,19 +89,6 @@ def check_payload(file: EntryFile, payload: bytes) -> Iterator[Problem]:
 
     for kind, detail in decode_payload(payload, file.key.module or None).problems:
         yield _problem(file, kind, detail)
-
-
-@contextlib.contextmanager
-def _open(store: Store, file: EntryFile) -> Iterator[tuple[BinaryIO, bytes | None]]:
-    """The entry as a file, and its bytes if it is small."""
-    if file.info.size_bytes <= SMALL_BYTES:
-        (data,) = store.read_many([file.info.name], limit=SMALL_BYTES + 1)
-        if isinstance(data, StoreError):
-            raise data
-        yield io.BytesIO(data), data
-    else:
-        with store.open(file.info.name) as opened:
-            yield opened, None
 
 
 def _check_payload(
@@ -142,4 +131,4 @@ def _split_header(chunks: Iterator[bytes]) -> tuple[bytes, Iterable[bytes]]:
 
 
 def _problem(file: EntryFile, kind: ProblemKind, detail: str) -> Problem:
-    return Problem(file.info.name, kind, detail, str(file.key))
+    return Problem(file.info.name, kind, detail, file.key_text)

@@ -178,8 +178,11 @@ def _check_all(
     def check(file: EntryFile) -> Checked:
         if options.level == "quick":
             return _walk_frame(store, file)
-        with budget.take(_held_bytes(store, file) if options.decode else 0):
-            return check_entry(store, file, ledger.record(str(file.key)), decode=options.decode)
+        record = ledger.record(file.key_text)
+        if not options.decode:
+            return check_entry(store, file, record, decode=False)
+        with budget.take(_held_bytes(store, file)):
+            return check_entry(store, file, record, decode=True)
 
     large = [f for f in files if options.jobs > 1 and f.info.size_bytes > SMALL_BYTES]
     names = {f.info.name for f in large}
@@ -221,11 +224,11 @@ def _walk_frame(store: Store, file: EntryFile) -> Checked:
             opened.seek(0)
             sealed = read_head(opened.read(HEAD_BYTES), file.info.size_bytes).checksum
     except CodecError as error:
-        return Checked((Problem(file.info.name, error.kind, error.detail, str(file.key)),))
+        return Checked((Problem(file.info.name, error.kind, error.detail, file.key_text),))
     except StoreError as error:
         if error.code == "missing":
             return Checked(missing=True)
-        return Checked((Problem(file.info.name, "unreadable", error.reason, str(file.key)),))
+        return Checked((Problem(file.info.name, "unreadable", error.reason, file.key_text),))
     return Checked(unsealed=not sealed)
 
 
@@ -240,7 +243,7 @@ def _about_files(
     file: EntryFile, inventory: Inventory, check: Checked, options: VerifyOptions
 ) -> Iterator[Problem]:
     """Yield what is to be said of an entry beside its content."""
-    name, key = file.info.name, str(file.key)
+    name, key = file.info.name, file.key_text
     wanted = bool(inventory.atimes) if options.want_atimes is None else options.want_atimes
     if wanted and file.kind is FileKind.ENTRY and key not in inventory.atimes:
         detail = "no -atime file: JAX before 0.11.2 with a size cap stops writing at it"
@@ -266,7 +269,7 @@ def _about_directory(
         yield Problem(".", "unsafe-permissions", detail)
     trusted = {0, root.owner, options.user}
     dated = ((i, k) for k, i in inventory.atimes.items())
-    for info, key in (*((e.info, str(e.key)) for e in inventory.entries), *dated):
+    for info, key in (*((e.info, e.key_text) for e in inventory.entries), *dated):
         if info.mode & _WORLD_WRITABLE:
             detail = f"mode {info.mode & 0o7777:o}: anybody may change it"
             yield Problem(info.name, "unsafe-permissions", detail, key)
