@@ -15,6 +15,8 @@ COMMANDS: dict[str, str] = {
     "stats": "stats",
     "warm": "warm",
     "run": "run",
+    "verify": "verify",
+    "seal": "seal",
     "prune": "prune",
     "rm": "rm",
     "pin": "pin",

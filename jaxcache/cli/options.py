@@ -4,11 +4,14 @@ import os
 import sys
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
-from jaxcache.errors import UsageError
+from jaxcache.errors import JaxcacheError, UsageError
+
+if TYPE_CHECKING:
+    from jaxcache.store.base import Store
 
 CacheDir = Annotated[
     str | None,
@@ -40,6 +43,10 @@ Filters = Annotated[
     ),
 ]
 DryRun = Annotated[bool, typer.Option("--dry-run", "-n", help="Show the plan, change nothing.")]
+Jobs = Annotated[
+    int | None,
+    typer.Option("--jobs", "-j", min=1, metavar="N", help="Threads; default: one per core."),
+]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 Python = Annotated[
     str | None,
@@ -89,6 +96,20 @@ def choose_format(*, json: bool = False, jsonl: bool = False, quiet: bool = Fals
     if len(asked) > 1:
         raise UsageError("--json, --jsonl and --quiet exclude each other")
     return asked[0] if asked else Format.TABLE if sys.stdout.isatty() else Format.TSV
+
+
+def require_writable(store: "Store") -> None:
+    """Refuse to change a cache that cannot be changed, before any work.
+
+    Raises:
+        JaxcacheError: ``read-only``.
+    """
+    if not store.writable:
+        raise JaxcacheError(
+            f"{store.url} cannot be written",
+            code="read-only",
+            hint="it is mounted read-only, or belongs to somebody else",
+        )
 
 
 def available_cores() -> int:

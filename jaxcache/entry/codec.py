@@ -217,20 +217,21 @@ def decompress_chunks(file: BinaryIO, size_bytes: int) -> Iterator[bytes]:
         yield from _unzstd(file, _zstd_frame(start, size_bytes)[0])
 
 
-def is_sound(data: bytes) -> bool:
-    """Whether a whole small zstd entry decompresses to what it announces; quick, and no more.
+def check_small(data: bytes) -> bool | None:
+    """Decompress a whole small zstd entry in one piece: quick, but silent about what is wrong.
 
-    False says nothing: the entry is damaged, or large, or of another codec, and
-    :func:`decompress_chunks` tells which.
+    Returns:
+        Whether its frame carries a checksum, if it is sound. None says nothing: the entry is
+        damaged, or large, or of another codec, and :func:`check_content` tells which.
     """
     try:
-        content_bytes, _ = _zstd_frame(data, len(data))
+        content_bytes, checksum = _zstd_frame(data, len(data))
         if content_bytes is None or content_bytes > _ONE_PIECE_BYTES:
-            return False
-        content = _decompressor().decompress(data, allow_extra_data=False)
+            return None
+        content = _OF_THREAD.decompressor.decompress(data, allow_extra_data=False)
     except (CodecError, zstandard.ZstdError):
-        return False
-    return len(content) == content_bytes and content[0] < 0x80
+        return None
+    return checksum if len(content) == content_bytes and content[0] < 0x80 else None
 
 
 def check_content(file: BinaryIO, size_bytes: int) -> None:
@@ -239,11 +240,23 @@ def check_content(file: BinaryIO, size_bytes: int) -> None:
     Raises:
         CodecError: as there, and bad-header.
     """
-    first = b""
-    for chunk in decompress_chunks(file, size_bytes):
-        if len(first) < HEADER_BYTES:
-            first += chunk[: HEADER_BYTES - len(first)]
-    check_header(first)
+    check_header(next(decompress_chunks(file, size_bytes), b""))
+    file.seek(0)
+    start = file.read(_FRAME_HEADER_MAX_BYTES)
+    file.seek(0)
+    if detect_codec(start) == "zlib":
+        for _ in _inflate(file):
+            pass
+        return
+    reader = _decompressor().stream_reader(file, read_size=_BLOCK_BYTES, closefd=False)
+    buffer = bytearray(_BLOCK_BYTES)
+    seen = 0
+    try:
+        while got := reader.readinto(buffer):
+            seen += got
+    except zstandard.ZstdError as error:
+        raise _zstd_error(error) from error
+    _check_size(seen, _zstd_frame(start, size_bytes)[0])
 
 
 def check_header(first: bytes) -> int:
@@ -268,8 +281,16 @@ def _unzstd(file: BinaryIO, content_bytes: int | None) -> Iterator[bytes]:
             seen += len(chunk)
             yield chunk
     except zstandard.ZstdError as error:
-        kind: ProblemKind = "checksum-mismatch" if "checksum" in str(error) else "bad-codec"
-        raise CodecError(kind, f"zstd: {_reason(error)}") from error
+        raise _zstd_error(error) from error
+    _check_size(seen, content_bytes)
+
+
+def _zstd_error(error: zstandard.ZstdError) -> CodecError:
+    kind: ProblemKind = "checksum-mismatch" if "checksum" in str(error) else "bad-codec"
+    return CodecError(kind, f"zstd: {_reason(error)}")
+
+
+def _check_size(seen: int, content_bytes: int | None) -> None:
     if content_bytes not in (None, seen):
         raise CodecError("bad-codec", f"holds {seen} bytes, not the {content_bytes} announced")
 

@@ -1,0 +1,134 @@
+"""Check one entry from end to end, as ``verify`` does at ``full``."""
+
+import hashlib
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import BinaryIO
+
+from jaxcache.cache.inventory import EntryFile
+from jaxcache.cache.ledger_record import Record
+from jaxcache.entry.codec import (
+    HEADER_BYTES,
+    CodecError,
+    check_content,
+    check_header,
+    check_small,
+    decompress_chunks,
+    read_head,
+)
+from jaxcache.model import Problem, ProblemKind
+from jaxcache.store.base import Store, StoreError
+
+#: Entries up to this size are read in one piece.
+SMALL_BYTES = 64 * 1024
+#: Larger payloads are not decoded: a decoder holds them whole. JAX's own limit is 2 GiB
+#: (protobuf's), and real ones are far below this.
+MAX_DECODED_BYTES = 1 << 30
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """What was found in one entry."""
+
+    problems: tuple[Problem, ...] = ()
+    proven: bool = False
+    """The bytes are provably the ones that were written: by the codec's own checksum or by a
+    recorded digest."""
+    unsealed: bool = False
+    """A zstd entry without a checksum, sound as far as it can be told."""
+    missing: bool = False
+    """The file was gone when it was opened."""
+
+
+_SOUND = {sealed: Checked(proven=sealed, unsealed=not sealed) for sealed in (True, False)}
+
+
+def check_entry(store: Store, file: EntryFile, record: Record | None, *, decode: bool) -> Checked:
+    """Decompress one entry whole and check everything inside.
+
+    Args:
+        record: what the ledger knows of it; a digest counts if it is of a file of this mtime.
+        decode: also decode the payload: structure, inner hashes, module name. Holds it whole.
+    """
+    digest = recorded_digest(file, record)
+    try:
+        if not decode and digest is None and file.info.size_bytes <= SMALL_BYTES:
+            (data,) = store.read_many([file.info.name], limit=SMALL_BYTES + 1)
+            if isinstance(data, bytes) and (sealed := check_small(data)) is not None:
+                return _SOUND[sealed]
+        with store.open(file.info.name) as opened:
+            if not decode and digest is None:
+                check_content(opened, file.info.size_bytes)
+                problems: list[Problem] = []
+            else:
+                problems = _check_payload(opened, file, digest, decode)
+            opened.seek(0)
+            sealed = read_head(opened.read(SMALL_BYTES), file.info.size_bytes).checksum
+    except CodecError as error:
+        return Checked((_problem(file, error.kind, error.detail),))
+    except StoreError as error:
+        if error.code == "missing":
+            return Checked(missing=True)
+        return Checked((_problem(file, "unreadable", error.reason),))
+    except OSError as error:
+        return Checked((_problem(file, "unreadable", str(error.strerror).lower()),))
+    proven = not problems and (sealed or digest is not None)
+    return Checked(tuple(problems), proven=proven, unsealed=not sealed)
+
+
+def recorded_digest(file: EntryFile, record: Record | None) -> str | None:
+    """The payload's SHA-256 in the ledger, if it was taken of the very file."""
+    if record is None or record.file_mtime_ns != file.info.mtime_ns:
+        return None
+    return record.payload_sha256
+
+
+def check_payload(file: EntryFile, payload: bytes) -> Iterator[Problem]:
+    """Decode a payload and yield what is wrong with it: structure, inner hashes, module name."""
+    from jaxcache.entry.decode import decode_payload
+
+    for kind, detail in decode_payload(payload, file.key.module or None).problems:
+        yield _problem(file, kind, detail)
+
+
+def _check_payload(
+    opened: BinaryIO, file: EntryFile, digest: str | None, decode: bool
+) -> list[Problem]:
+    chunks = decompress_chunks(opened, file.info.size_bytes)
+    header, rest = _split_header(chunks)
+    check_header(header)
+    seen = hashlib.sha256()
+    kept: list[bytes] = []
+    payload_bytes = 0
+    for chunk in rest:
+        payload_bytes += len(chunk)
+        if digest is not None:
+            seen.update(chunk)
+        if decode and payload_bytes <= MAX_DECODED_BYTES:
+            kept.append(chunk)
+    problems = []
+    if digest is not None and seen.hexdigest() != digest:
+        detail = f"payload has SHA-256 {seen.hexdigest()[:12]}…, the ledger says {digest[:12]}…"
+        problems.append(_problem(file, "digest-mismatch", detail))
+    if decode and payload_bytes <= MAX_DECODED_BYTES:
+        problems.extend(check_payload(file, b"".join(kept)))
+    return problems
+
+
+def _split_header(chunks: Iterator[bytes]) -> tuple[bytes, Iterable[bytes]]:
+    """The first four bytes, and the chunks after them."""
+    start = b""
+    for chunk in chunks:
+        start += chunk
+        if len(start) >= HEADER_BYTES:
+            break
+
+    def rest() -> Iterator[bytes]:
+        yield start[HEADER_BYTES:]
+        yield from chunks
+
+    return start[:HEADER_BYTES], rest()
+
+
+def _problem(file: EntryFile, kind: ProblemKind, detail: str) -> Problem:
+    return Problem(file.info.name, kind, detail, file.key_text)

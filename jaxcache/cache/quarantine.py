@@ -1,0 +1,120 @@
+"""Where bad files go: ``.jaxcache/quarantine/<when>/<file>``, out of JAX's sight, and back."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from fnmatch import fnmatchcase
+
+from jaxcache.cache.under_lock import run_under_lock
+from jaxcache.entry.names import ATIME_SUFFIX, CACHE_SUFFIX, OWN_DIR, FileKind, parse_name
+from jaxcache.errors import JaxcacheError
+from jaxcache.model import FileInfo
+from jaxcache.store.base import ExistsError, Store, StoreError
+
+QUARANTINE_DIR = f"{OWN_DIR}/quarantine"
+
+
+@dataclass(frozen=True, slots=True)
+class Quarantined:
+    """One entry in quarantine."""
+
+    key: str
+    file: str
+    """Its name in the cache."""
+    info: FileInfo
+    atime: FileInfo | None
+
+
+@dataclass(frozen=True, slots=True)
+class Restoration:
+    """What came back, and what did not and why."""
+
+    cache_dir: str
+    dry_run: bool
+    restored: tuple[Quarantined, ...]
+    left: tuple[tuple[Quarantined, str], ...]
+
+
+def quarantine_folder(now_ns: int) -> str:
+    """The folder for what is moved away now; one per call, so that nothing is ever replaced."""
+    when = datetime.fromtimestamp(now_ns / 1e9, UTC)
+    return f"{QUARANTINE_DIR}/{when:%Y%m%dT%H%M%SZ}-{now_ns % 10**9:09d}"
+
+
+def list_quarantine(store: Store) -> list[Quarantined]:
+    """What lies in quarantine, the latest first."""
+    found = {i.name: i for i in store.walk(QUARANTINE_DIR) if i.type == "file"}
+    entries = []
+    for name in sorted(found, reverse=True):
+        file = name.rpartition("/")[2]
+        meaning = parse_name(file)
+        if meaning.key and meaning.kind in (FileKind.ENTRY, FileKind.LEGACY_ENTRY):
+            stamp = found.get(name.removesuffix(CACHE_SUFFIX) + ATIME_SUFFIX)
+            entries.append(Quarantined(str(meaning.key), file, found[name], stamp))
+    return entries
+
+
+def restore(store: Store, *, keys: Sequence[str] = (), dry_run: bool = False) -> Restoration:
+    """Move entries from quarantine back to where they were.
+
+    An entry that JAX has written anew since stays as JAX wrote it.
+
+    Raises:
+        JaxcacheError: ``no-match`` where a KEY fits nothing in quarantine.
+        LockedError
+    """
+    found = list_quarantine(store)
+    for text in keys:
+        if not any(_fits(q, text) for q in found):
+            raise JaxcacheError(
+                f"nothing in quarantine fits {text!r}",
+                code="no-match",
+                hint="without KEY, everything in quarantine is restored",
+            )
+    wanted = [q for q in found if not keys or any(_fits(q, text) for text in keys)]
+    restored: list[Quarantined] = []
+    left: list[tuple[Quarantined, str]] = []
+
+    def bring_back(item: Quarantined) -> None:
+        try:
+            store.info(item.file)
+        except StoreError:
+            pass
+        else:
+            left.append((item, "the cache has a newer one"))
+            return
+        if any(other.file == item.file for other in restored):
+            left.append((item, "a later one was restored"))
+            return
+        if not dry_run:
+            try:
+                _move_pair(store, item)
+            except StoreError as error:
+                left.append((item, error.reason))
+                return
+        restored.append(item)
+
+    if dry_run:
+        for item in wanted:
+            bring_back(item)
+    else:
+        run_under_lock(store, [lambda i=item: bring_back(i) for item in wanted])  # type: ignore[misc]
+    return Restoration(store.url, dry_run, tuple(restored), tuple(left))
+
+
+def _fits(item: Quarantined, text: str) -> bool:
+    """Whether a KEY argument means it; any prefix will do, there being no harm in more."""
+    if any(c in text for c in "*?["):
+        module = item.key.rpartition("-")[0]
+        return fnmatchcase(module, text) or fnmatchcase(item.key, text)
+    return item.key.startswith(text) or item.key.rpartition("-")[2].startswith(text)
+
+
+def _move_pair(store: Store, item: Quarantined) -> None:
+    """``-atime`` before ``-cache``: a capped JAX must never see an entry without its date."""
+    if item.atime is not None:
+        try:
+            store.rename(item.atime.name, item.atime.name.rpartition("/")[2])
+        except ExistsError:
+            store.delete(item.atime.name)
+    store.rename(item.info.name, item.file)

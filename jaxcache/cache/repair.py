@@ -1,0 +1,193 @@
+"""``verify --fix``: plan what to do about problems, then do it."""
+
+import contextlib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+from jaxcache.cache.quarantine import quarantine_folder
+from jaxcache.cache.scan import Progress
+from jaxcache.cache.under_lock import run_under_lock
+from jaxcache.cache.verify import CORRUPT, INFORMATIONAL, Verification
+from jaxcache.entry.names import ATIME_SUFFIX, CACHE_SUFFIX
+from jaxcache.model import FileInfo, Problem
+from jaxcache.store.base import MissingError, Store, StoreError, same_file
+
+#: What is done about a problem; None where only a person can. Part of the JSON contract.
+#:
+#: * ``leave-young``: it may still be being written.
+#: * ``leave-changed``: it changed after it was looked at.
+#: * ``leave-failed``: the system refused.
+Action = Literal[
+    "quarantine", "delete", "back-fill", "leave-young", "leave-changed", "leave-failed"
+]
+_ATIME_BYTES = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One file and what is to be done with it."""
+
+    file: str
+    action: Action
+    info: FileInfo
+    stamp_ns: int = 0
+    """What a back-filled ``-atime`` says: the last use as far as it is known."""
+
+
+@dataclass(frozen=True, slots=True)
+class RepairPlan:
+    """What ``--fix`` is going to do; at most one step per file."""
+
+    folder: str
+    """Where bad entries go."""
+    steps: tuple[Step, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Repair:
+    """What was done, or is going to be: an action per file."""
+
+    dry_run: bool
+    actions: dict[str, Action]
+
+    def action(self, problem: Problem) -> Action | None:
+        """What is done about a problem."""
+        return None if problem.kind in INFORMATIONAL else self.actions.get(problem.file)
+
+    def unsolved(self, problems: Iterable[Problem]) -> int:
+        """How many of these problems remain: all but those whose file is gone or date is back."""
+        gone = ("quarantine", "delete")
+        return sum(
+            not (self.action(p) in gone or (self.action(p) == "back-fill" and p.kind in _DATES))
+            for p in problems
+        )
+
+
+_DATES = frozenset({"missing-atime", "bad-atime"})
+
+
+def plan_repair(verification: Verification, *, now_ns: int, delete: bool = False) -> RepairPlan:
+    """Plan what to do about the problems that were found.
+
+    Bad entries go to quarantine, or away for good; orphans and abandoned temporary files go away;
+    missing and unreadable ``-atime`` files are written anew. Files that no version of JAX or XLA
+    makes are nobody's business here, nor are owners and permissions.
+    """
+    steps: dict[str, Step] = {}
+    for problem in verification.problems:
+        info = verification.files.get(problem.file)
+        action = _choose_action(problem, delete)
+        if info is None or action is None:
+            continue
+        # Whether a temporary file is abandoned, the store itself can tell.
+        if problem.file in verification.young and problem.kind not in ("temp-file", *_DATES):
+            action = "leave-young"
+        before = steps.get(problem.file)
+        if before is not None and before.action != "back-fill":
+            continue
+        entry = verification.entries.get(problem.file)
+        stamp_ns = entry.last_used_ns if entry else info.mtime_ns
+        steps[problem.file] = Step(problem.file, action, info, stamp_ns)
+    return RepairPlan(quarantine_folder(now_ns), tuple(steps.values()))
+
+
+def _choose_action(problem: Problem, delete: bool) -> Action | None:
+    if problem.kind in CORRUPT:
+        return "delete" if delete else "quarantine"
+    if problem.kind in ("orphan-atime", "temp-file"):
+        return "delete"
+    return "back-fill" if problem.kind in _DATES else None
+
+
+def show_repair(plan: RepairPlan, *, dry_run: bool) -> Repair:
+    """The plan as an outcome in which nothing went otherwise."""
+    return Repair(dry_run, {s.file: s.action for s in plan.steps})
+
+
+def execute_repair(
+    store: Store, plan: RepairPlan, *, young: frozenset[str], progress: Progress | None = None
+) -> Repair:
+    """Carry out a plan, looking at each file again before it is touched.
+
+    Args:
+        young: temporary files among these go only if their writer is known to be dead.
+
+    Raises:
+        LockedError: the lock was not obtained; what was done until then stays done.
+    """
+    actions: dict[str, Action] = {}
+
+    def run(step: Step) -> None:
+        try:
+            actions[step.file] = _execute(store, plan.folder, step, step.file in young)
+        except StoreError:
+            actions[step.file] = "leave-failed"
+
+    run_under_lock(
+        store, [lambda s=step: run(s) for step in plan.steps],  # type: ignore[misc]
+        progress=progress,
+    )  # fmt: skip
+    return Repair(False, actions)
+
+
+def _execute(store: Store, folder: str, step: Step, young: bool) -> Action:
+    if step.action.startswith("leave-"):
+        return step.action
+    if not _unchanged(store, step):
+        return "leave-changed"
+    if step.action == "quarantine":
+        _move_away(store, folder, step.file)
+    elif step.action == "back-fill":
+        _write_atime(store, step)
+    elif step.file.endswith(CACHE_SUFFIX):
+        store.delete(step.file, expected=step.info)
+        store.delete(_atime_of(step.file))
+    elif step.file.endswith(ATIME_SUFFIX) and _exists(store, _cache_of(step.file)):
+        return "leave-changed"  # no orphan any more
+    elif not store.delete_abandoned(step.file):
+        if young:
+            return "leave-young"
+        store.delete(step.file, expected=step.info)
+    return step.action
+
+
+def _unchanged(store: Store, step: Step) -> bool:
+    try:
+        return same_file(store.info(step.file), step.info)
+    except MissingError:
+        return False
+
+
+def _move_away(store: Store, folder: str, file: str) -> None:
+    """``-cache`` before ``-atime``: a capped JAX must never see an entry without its date."""
+    store.rename(file, f"{folder}/{file}")
+    if file.endswith(CACHE_SUFFIX):
+        stamp = _atime_of(file)
+        if _exists(store, stamp):
+            store.rename(stamp, f"{folder}/{stamp}")
+
+
+def _write_atime(store: Store, step: Step) -> None:
+    stamp_ns = min(max(step.stamp_ns, 0), 2**63 - 1)
+    name = _atime_of(step.file)
+    with contextlib.suppress(MissingError):
+        if store.info(name).size_bytes == _ATIME_BYTES:
+            return  # JAX was faster
+    store.write(name, [stamp_ns.to_bytes(_ATIME_BYTES, "little")])
+
+
+def _atime_of(file: str) -> str:
+    return file.removesuffix(CACHE_SUFFIX) + ATIME_SUFFIX
+
+
+def _cache_of(file: str) -> str:
+    return file.removesuffix(ATIME_SUFFIX) + CACHE_SUFFIX
+
+
+def _exists(store: Store, name: str) -> bool:
+    try:
+        store.info(name)
+    except MissingError:
+        return False
+    return True

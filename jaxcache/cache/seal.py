@@ -1,0 +1,277 @@
+"""``seal``: rewrite entries so that JAX itself, unmodified, detects corruption in them.
+
+The payload stays the same byte for byte, so an entry that a killed ``seal`` leaves behind is the
+old one or the new one and equally good; running it again goes on where it stopped.
+"""
+
+import hashlib
+import io
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Literal
+
+from jaxcache.cache.budget import ByteBudget
+from jaxcache.cache.check import MAX_DECODED_BYTES, check_payload, recorded_digest
+from jaxcache.cache.inventory import EntryFile
+from jaxcache.cache.ledger import Ledger, append
+from jaxcache.cache.ledger_record import SEALED, Event, Record
+from jaxcache.cache.scan import Progress, Scan, scan
+from jaxcache.cache.select import select_by_keys
+from jaxcache.cache.under_lock import SharedLock
+from jaxcache.entry.codec import (
+    HEADER_BYTES,
+    CodecError,
+    check_content,
+    check_header,
+    decompress_chunks,
+)
+from jaxcache.entry.frame import DEFAULT_LEVEL, seal_frame
+from jaxcache.entry.names import OWN_DIR
+from jaxcache.model import Codec, Entry, Problem
+from jaxcache.store.base import TEMP_PREFIX, ChangedError, MissingError, Store, StoreError
+
+#: Why an entry is left as it is.
+#:
+#: * ``sealed``: it is sealed already, at this level or an unknown one.
+#: * ``no-gain``: already as small as this level makes it, and sealed by its codec.
+#: * ``too-large``: its payload is above what one worker may hold.
+#: * ``gone``: another process removed or replaced it.
+#: * ``young``: JAX seems to be writing it.
+Reason = Literal["sealed", "no-gain", "too-large", "gone", "young"]
+#: An unfinished file younger than this is being written.
+_GRACE_NS = 60 * 10**9
+#: What all workers together may hold; the largest payload that is sealed takes all of it.
+_MEMORY_BYTES = 4 << 30
+#: Knowledge is written to the ledger every so many entries.
+_LEDGER_EVERY = 256
+#: In the ledger: the level that an entry was last compressed at.
+LEVEL_FACT = "seal_level"
+
+
+@dataclass(frozen=True, slots=True)
+class SealPlan:
+    """Which entries are going to be rewritten."""
+
+    cache_dir: str
+    level: int
+    todo: tuple[Entry, ...]
+    skipped: tuple[tuple[Entry, Reason], ...]
+    temps: tuple[str, ...]
+    """Temporary files, of which those of dead writers go away."""
+    scan: Scan
+
+
+@dataclass(frozen=True, slots=True)
+class Sealed:
+    """One entry that was rewritten."""
+
+    entry: Entry
+    size_bytes_after: int
+
+
+@dataclass(frozen=True, slots=True)
+class SealResult:
+    """What became of a plan."""
+
+    sealed: tuple[Sealed, ...]
+    skipped: tuple[tuple[Entry, Reason], ...]
+    problems: tuple[Problem, ...]
+    """Entries that are not sound, which sealing would only cement; they are as they were."""
+
+    @property
+    def saved_bytes(self) -> int:
+        """How much smaller the entries are together; negative where checksums cost more."""
+        return sum(s.entry.size_bytes - s.size_bytes_after for s in self.sealed)
+
+
+def plan_seal(
+    store: Store,
+    *,
+    keys: Sequence[str] = (),
+    level: int = DEFAULT_LEVEL,
+    again: bool = False,
+    progress: Progress | None = None,
+) -> SealPlan:
+    """Plan which entries to seal.
+
+    zstd entries without a checksum are; sealed ones and zlib ones (which carry Adler-32) are
+    compressed anew where the ledger knows that they were not at this level yet.
+
+    Args:
+        again: compress sealed entries anew whatever the ledger knows.
+
+    Raises:
+        NoCacheError
+        JaxcacheError: a KEY fits nothing, or more than it may.
+    """
+    seen = scan(store, progress=progress)
+    ledger = Ledger.load(store)
+    todo: list[Entry] = []
+    skipped: list[tuple[Entry, Reason]] = []
+    for entry in select_by_keys(seen.entries, keys):
+        if not entry.sealed or again or _wants_level(entry, ledger.record(entry.key), level):
+            todo.append(entry)
+        else:
+            skipped.append((entry, "sealed"))
+    temps = [i.name for i in store.list() if _is_temp(i.name)]
+    temps += [i.name for i in store.walk(OWN_DIR) if _is_temp(i.name)]
+    todo.sort(key=lambda e: -e.size_bytes)  # the longest first, so that no worker ends alone
+    return SealPlan(store.url, level, tuple(todo), tuple(skipped), tuple(temps), seen)
+
+
+def _wants_level(entry: Entry, record: Record | None, level: int) -> bool:
+    """Whether a sealed entry is to be compressed anew."""
+    if record is None or record.file_mtime_ns != entry.created_ns:
+        return entry.codec == "zlib"
+    known = record.extra.get(LEVEL_FACT)
+    return isinstance(known, int) and known < level
+
+
+def _is_temp(name: str) -> bool:
+    return name.rpartition("/")[2].startswith(TEMP_PREFIX)
+
+
+def execute_seal(
+    store: Store,
+    plan: SealPlan,
+    *,
+    jobs: int,
+    now_ns: int,
+    progress: Callable[[int, int], None] | None = None,
+) -> SealResult:
+    """Carry out a plan on ``jobs`` threads.
+
+    Raises:
+        LockedError: JAX's lock was not obtained; what was sealed until then stays sealed.
+    """
+    for name in plan.temps:
+        store.delete_abandoned(name)
+    worker = _Worker(store, plan, now_ns)
+    try:
+        with ThreadPoolExecutor(max(1, jobs)) as pool:
+            running = [pool.submit(worker.seal, entry) for entry in plan.todo]
+            try:
+                for done, future in enumerate(running, 1):
+                    future.result()
+                    if progress:
+                        progress(done, len(running))
+            finally:
+                worker.stopped = True
+                pool.shutdown(cancel_futures=True)
+    finally:
+        worker.write_ledger()
+    return SealResult(
+        tuple(worker.sealed), (*plan.skipped, *worker.skipped), tuple(worker.problems)
+    )
+
+
+class _Worker:
+    """What the threads share."""
+
+    def __init__(self, store: Store, plan: SealPlan, now_ns: int) -> None:
+        self._store = store
+        self._level = plan.level
+        self._now_ns = now_ns
+        self._files = {f.info.name: f for f in plan.scan.inventory.entries}
+        self._ledger = Ledger.load(store)
+        self._budget = ByteBudget(_MEMORY_BYTES)
+        self._jax = SharedLock(store)
+        self._lock = threading.Lock()
+        self._events: list[Event] = []
+        self.sealed: list[Sealed] = []
+        self.skipped: list[tuple[Entry, Reason]] = []
+        self.problems: list[Problem] = []
+        self.stopped = False
+
+    def seal(self, entry: Entry) -> None:
+        """Seal one entry, or say why not."""
+        if self.stopped:
+            return
+        file = self._files[entry.file]
+        # The content, twice while it is joined, the old frame and the new.
+        held = 2 * (entry.payload_bytes or 8 * entry.size_bytes) + 2 * entry.size_bytes
+        with self._budget.take(held):
+            try:
+                self._seal(entry, file)
+            except CodecError as error:
+                age_ns = self._now_ns - entry.created_ns
+                if error.kind in ("empty", "truncated") and age_ns < _GRACE_NS:
+                    self._skip(entry, "young")
+                else:
+                    self._report(Problem(entry.file, error.kind, error.detail, entry.key))
+            except (ChangedError, MissingError):
+                self._skip(entry, "gone")
+            except StoreError as error:
+                self._report(Problem(entry.file, "unreadable", error.reason, entry.key))
+
+    def _seal(self, entry: Entry, file: EntryFile) -> None:
+        if entry.size_bytes > MAX_DECODED_BYTES or (entry.payload_bytes or 0) > MAX_DECODED_BYTES:
+            self._skip(entry, "too-large")
+            return
+        frame = self._store.read(entry.file, limit=entry.size_bytes + 1)
+        content = _decompress(frame)
+        if content is None:
+            self._skip(entry, "too-large")
+            return
+        digest = hashlib.sha256(memoryview(content)[HEADER_BYTES:]).hexdigest()
+        record = self._ledger.record(entry.key)
+        known = recorded_digest(file, record)
+        if known not in (None, digest):
+            detail = f"payload has SHA-256 {digest[:12]}…, the ledger says {str(known)[:12]}…"
+            self._report(Problem(entry.file, "digest-mismatch", detail, entry.key))
+            return
+        if known is None and (problems := list(check_payload(file, content[HEADER_BYTES:]))):
+            for problem in problems:
+                self._report(problem)
+            return
+        codec: Codec = "zlib" if entry.codec == "zlib" else "zstd"
+        new = seal_frame(frame, content, codec, self._level)
+        facts = {"payload_sha256": digest, "file_mtime_ns": file.info.mtime_ns}
+        event = Event(entry.key, SEALED, self._now_ns, {**facts, LEVEL_FACT: self._level})
+        if entry.sealed and len(new) >= len(frame):
+            self._skip(entry, "no-gain", event)
+            return
+        check_content(io.BytesIO(new), len(new))  # its checksum is of the content we hold
+        self._store.rewrite(entry.file, [new], expected=file.info, guard=self._jax.hold())
+        with self._lock:
+            self.sealed.append(Sealed(entry, len(new)))
+        self._learn(event)
+
+    def _skip(self, entry: Entry, reason: Reason, event: Event | None = None) -> None:
+        with self._lock:
+            self.skipped.append((entry, reason))
+        if event:
+            self._learn(event)
+
+    def _report(self, problem: Problem) -> None:
+        with self._lock:
+            self.problems.append(problem)
+
+    def _learn(self, event: Event) -> None:
+        with self._lock:
+            self._events.append(event)
+            full = len(self._events) >= _LEDGER_EVERY
+        if full:
+            self.write_ledger()
+
+    def write_ledger(self) -> None:
+        """Keep what was learnt so far."""
+        with self._lock:
+            events, self._events = self._events, []
+        append(self._store, events)
+
+
+def _decompress(frame: bytes) -> bytes | None:
+    """Decompress a whole entry, checking it; None if it is too large to hold."""
+    chunks: list[bytes] = []
+    size_bytes = 0
+    for chunk in decompress_chunks(io.BytesIO(frame), len(frame)):
+        size_bytes += len(chunk)
+        if size_bytes > MAX_DECODED_BYTES:
+            return None
+        chunks.append(chunk)
+    content = b"".join(chunks)
+    check_header(content[:HEADER_BYTES])
+    return content

@@ -1,0 +1,300 @@
+"""``verify``: look at every file of a cache and say what is wrong, changing nothing.
+
+Three levels. ``quick`` opens each entry's first bytes and walks its frame. ``full`` decompresses
+everything and decodes the payloads. ``load`` also has the user's own JAX deserialize each entry,
+in child processes that may die of it.
+"""
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Literal, Protocol
+
+from jaxcache.cache.budget import ByteBudget
+from jaxcache.cache.check import SMALL_BYTES, Checked, check_entry
+from jaxcache.cache.inventory import EntryFile, Inventory, take_inventory
+from jaxcache.cache.ledger import Ledger
+from jaxcache.cache.scan import Progress, read_entries
+from jaxcache.cache.select import select_by_keys
+from jaxcache.entry.codec import HEAD_BYTES, CodecError, check_frame, read_head
+from jaxcache.entry.names import OWN_DIR, FileKind
+from jaxcache.model import Entry, FileInfo, Problem, ProblemKind
+from jaxcache.store.base import TEMP_PREFIX, Store, StoreError
+from jaxcache.units import NS_PER_SECOND
+
+Level = Literal["quick", "full", "load"]
+#: What says something and accuses nothing.
+INFORMATIONAL: frozenset[ProblemKind] = frozenset({"unsealed"})
+#: What makes an entry worthless: JAX fails on it, or must not be trusted with it.
+CORRUPT: frozenset[ProblemKind] = frozenset({
+    "empty", "truncated", "bad-codec", "trailing-bytes", "bad-header", "bad-payload",
+    "module-mismatch", "digest-mismatch", "checksum-mismatch", "load-failed", "load-crashed",
+})  # fmt: skip
+#: What all workers together may hold: compressed and decompressed entries.
+_MEMORY_BYTES = 2 << 30
+#: A bad file that is young may be in the middle of being written: it is looked at again.
+_SECOND_LOOK_SECONDS = 0.25
+_WORLD_WRITABLE = 0o002
+_PROGRESS_EVERY = 64
+
+
+class Loader(Protocol):
+    """Has a real JAX deserialize entries."""
+
+    def __call__(
+        self, store: Store, files: Sequence[EntryFile], progress: Progress | None
+    ) -> Iterable[Problem]:
+        """Yield ``load-failed`` and ``load-crashed``."""
+
+
+@dataclass(frozen=True, slots=True)
+class VerifyOptions:
+    """What to look at, and how hard.
+
+    Args:
+        decode: decode payloads at ``full``.
+        jobs: threads that decompress large entries at once.
+        grace_seconds: files younger than this may still be being written.
+        user: numeric id of whoever asks, to whom files of others are foreign.
+        want_atimes: whether every entry should have an ``-atime`` file; None asks the cache,
+            which uses them if it has any.
+    """
+
+    level: Level = "full"
+    keys: tuple[str, ...] = ()
+    decode: bool = True
+    jobs: int = 1
+    grace_seconds: float = 60.0
+    user: int | None = None
+    want_atimes: bool | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Verification:
+    """What was found."""
+
+    cache_dir: str
+    level: Level
+    checked: int
+    """Entries looked at."""
+    ok: int
+    """Entries without any problem."""
+    proven: int
+    """Of those, the ones whose bytes are provably as written: by checksum or recorded digest."""
+    problems: tuple[Problem, ...]
+    files: Mapping[str, FileInfo] = field(default_factory=dict)
+    """Every file with a problem, as it was looked at."""
+    entries: Mapping[str, Entry] = field(default_factory=dict)
+    """Every entry with a problem, by file."""
+    young: frozenset[str] = frozenset()
+    """Files with a problem that may still be being written."""
+
+    @property
+    def failures(self) -> tuple[Problem, ...]:
+        """The problems that are more than informational."""
+        return tuple(p for p in self.problems if p.kind not in INFORMATIONAL)
+
+
+def verify(
+    store: Store,
+    options: VerifyOptions,
+    *,
+    now_ns: int,
+    loader: Loader | None = None,
+    progress: Progress | None = None,
+    wait: Callable[[float], None] = time.sleep,
+) -> Verification:
+    """Verify a cache.
+
+    Raises:
+        NoCacheError: the directory cannot be listed.
+        JaxcacheError: a KEY fits nothing, or more than it may.
+    """
+    inventory = take_inventory(store)
+    problems: list[Problem] = []
+    entries = _choose(store, inventory, options, problems)
+    files = [f for f in inventory.entries if f.info.name in entries]
+    ledger = Ledger.load(store) if options.level != "quick" else Ledger()
+    checks = dict(_check_all(store, files, ledger, options, progress))
+    files = [f for f in files if not checks[f.info.name].missing]
+    young = {f.info.name for f in files if _is_young(f.info, now_ns, options.grace_seconds)}
+    if doubtful := [f for f in files if f.info.name in young and checks[f.info.name].problems]:
+        wait(_SECOND_LOOK_SECONDS)
+        for file in doubtful:
+            again = _look_again(store, file)
+            if again is None:
+                checks[file.info.name] = Checked(missing=True)
+            else:
+                checks.update(_check_all(store, [again], ledger, options, None))
+        files = [f for f in files if not checks[f.info.name].missing]
+    for file in files:
+        problems.extend(checks[file.info.name].problems)
+    bad = {p.file for p in problems}
+    if options.level == "load" and loader is not None:
+        sound = [f for f in files if f.info.name not in bad]
+        problems.extend(loader(store, sound, progress))
+    for file in files:
+        problems.extend(_about_files(file, inventory, checks[file.info.name], options))
+    if not options.keys:
+        problems.extend(_about_directory(store, inventory, options))
+    failing = {p.file for p in problems if p.kind not in INFORMATIONAL}
+    infos = _infos(store, inventory, files, problems)
+    return Verification(
+        cache_dir=store.url,
+        level=options.level,
+        checked=len(files),
+        ok=sum(f.info.name not in failing for f in files),
+        proven=sum(checks[f.info.name].proven and f.info.name not in failing for f in files),
+        problems=tuple(problems),
+        files=infos,
+        entries={name: e for name, e in entries.items() if name in infos},
+        young=frozenset(
+            name for name, info in infos.items() if _is_young(info, now_ns, options.grace_seconds)
+        ),
+    )
+
+
+def _choose(
+    store: Store, inventory: Inventory, options: VerifyOptions, problems: list[Problem]
+) -> dict[str, Entry]:
+    """The entries that are meant, by file; what their names and dates show goes to problems."""
+    read, found = read_entries(store, inventory.entries, inventory.atimes, heads=False)
+    chosen = {e.file: e for e in select_by_keys(read, options.keys)}
+    problems.extend(p for p in found if p.file in chosen)
+    return chosen
+
+
+def _check_all(
+    store: Store,
+    files: Sequence[EntryFile],
+    ledger: Ledger,
+    options: VerifyOptions,
+    progress: Progress | None,
+) -> Iterator[tuple[str, Checked]]:
+    """Check contents, the large ones on several threads (zstandard lets the interpreter go)."""
+    budget = ByteBudget(_MEMORY_BYTES)
+
+    def check(file: EntryFile) -> Checked:
+        if options.level == "quick":
+            return _walk_frame(store, file)
+        record = ledger.record(file.key_text)
+        if not options.decode:
+            return check_entry(store, file, record, decode=False)
+        with budget.take(_held_bytes(store, file)):
+            return check_entry(store, file, record, decode=True)
+
+    large = [f for f in files if options.jobs > 1 and f.info.size_bytes > SMALL_BYTES]
+    names = {f.info.name for f in large}
+    small = [f for f in files if f.info.name not in names]
+    done = 0
+    with ThreadPoolExecutor(max(1, options.jobs)) as pool:
+        running = [(f, pool.submit(check, f)) for f in large]
+        try:
+            for file in small:
+                yield file.info.name, check(file)
+                done += 1
+                if progress and done % _PROGRESS_EVERY == 0:
+                    progress(done, len(files))
+            for file, future in running:
+                yield file.info.name, future.result()
+                done += 1
+                if progress:
+                    progress(done, len(files))
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+
+def _held_bytes(store: Store, file: EntryFile) -> int:
+    """What decoding an entry takes: the payload twice, while its chunks are joined."""
+    if file.info.size_bytes <= SMALL_BYTES:
+        return 0
+    try:
+        head = read_head(store.read(file.info.name, limit=HEAD_BYTES), file.info.size_bytes)
+    except (StoreError, CodecError):
+        return 0
+    return 2 * (head.content_bytes or 8 * file.info.size_bytes)
+
+
+def _walk_frame(store: Store, file: EntryFile) -> Checked:
+    """Follow the block headers of an entry to its end."""
+    try:
+        with store.open(file.info.name) as opened:
+            check_frame(opened, file.info.size_bytes)
+            opened.seek(0)
+            sealed = read_head(opened.read(HEAD_BYTES), file.info.size_bytes).checksum
+    except CodecError as error:
+        return Checked((Problem(file.info.name, error.kind, error.detail, file.key_text),))
+    except StoreError as error:
+        if error.code == "missing":
+            return Checked(missing=True)
+        return Checked((Problem(file.info.name, "unreadable", error.reason, file.key_text),))
+    return Checked(unsealed=not sealed)
+
+
+def _look_again(store: Store, file: EntryFile) -> EntryFile | None:
+    try:
+        return file._replace(info=store.info(file.info.name))
+    except StoreError:
+        return None
+
+
+def _about_files(
+    file: EntryFile, inventory: Inventory, check: Checked, options: VerifyOptions
+) -> Iterator[Problem]:
+    """Yield what is to be said of an entry beside its content."""
+    name, key = file.info.name, file.key_text
+    wanted = bool(inventory.atimes) if options.want_atimes is None else options.want_atimes
+    if wanted and file.kind is FileKind.ENTRY and key not in inventory.atimes:
+        detail = "no -atime file: JAX before 0.11.2 with a size cap stops writing at it"
+        yield Problem(name, "missing-atime", detail, key)
+    if check.unsealed and not check.problems:
+        detail = "no checksum: neither JAX nor this check can prove its bytes; see jaxcache seal"
+        yield Problem(name, "unsealed", detail, key)
+
+
+def _about_directory(
+    store: Store, inventory: Inventory, options: VerifyOptions
+) -> Iterator[Problem]:
+    """Yield what is wrong with the files that are no entries, and with who may write."""
+    yield from inventory.problems()
+    for info in store.walk(OWN_DIR):
+        if info.name.rpartition("/")[2].startswith(TEMP_PREFIX):
+            yield Problem(info.name, "temp-file", "left by a broken write")
+    root = store.root
+    if root is None:
+        return
+    if root.mode & _WORLD_WRITABLE:
+        detail = f"mode {root.mode & 0o7777:o}: anybody may put executables here"
+        yield Problem(".", "unsafe-permissions", detail)
+    trusted = {0, root.owner, options.user}
+    dated = ((i, k) for k, i in inventory.atimes.items())
+    for info, key in (*((e.info, e.key_text) for e in inventory.entries), *dated):
+        if info.mode & _WORLD_WRITABLE:
+            detail = f"mode {info.mode & 0o7777:o}: anybody may change it"
+            yield Problem(info.name, "unsafe-permissions", detail, key)
+        if info.owner >= 0 and options.user is not None and info.owner not in trusted:
+            yield Problem(info.name, "foreign-owner", f"belongs to user {info.owner}", key)
+
+
+def _infos(
+    store: Store, inventory: Inventory, files: Sequence[EntryFile], problems: Iterable[Problem]
+) -> dict[str, FileInfo]:
+    known = {f.info.name: f.info for f in files}
+    known |= {i.name: i for i in inventory.atimes.values()}
+    known |= {o.info.name: o.info for o in inventory.others}
+    found: dict[str, FileInfo] = {}
+    for name in {p.file for p in problems}:
+        if name in known:
+            found[name] = known[name]
+        elif name.startswith(OWN_DIR):
+            try:
+                found[name] = store.info(name)
+            except StoreError:
+                continue
+    return found
+
+
+def _is_young(info: FileInfo, now_ns: int, grace_seconds: float) -> bool:
+    """Whether a file may still be being written; one from the future may, too."""
+    return now_ns - info.mtime_ns < grace_seconds * NS_PER_SECOND

@@ -1,0 +1,192 @@
+"""The parent's side of ``jaxside/load_entries.py``: one entry kills one child, and is named."""
+
+import io
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import IO, Any, cast
+
+from jaxcache.cache.inventory import EntryFile
+from jaxcache.cache.scan import Progress
+from jaxcache.entry.codec import HEADER_BYTES, CodecError, decompress_chunks
+from jaxcache.entry.decode import decode_payload
+from jaxcache.errors import NoJaxError
+from jaxcache.model import Problem, ProblemKind
+from jaxcache.store.base import Store, StoreError
+
+_SCRIPT = Path(__file__).parents[1] / "jaxside" / "load_entries.py"
+_START_SECONDS = 300.0
+#: Loading takes milliseconds; a child that takes this long hangs.
+_LOAD_SECONDS = 120.0
+_MAX_PAYLOAD_BYTES = 1 << 30
+_ONE_DEVICE = ((0,),)
+_FEWEST_DEVICES = 8
+_MOST_DEVICES = 512
+
+
+class _DiedError(Exception):
+    """The child is gone, or hangs; the text says how."""
+
+
+class SacrificialLoader:
+    """Has the jax of one Python deserialize entries; see :class:`jaxcache.cache.verify.Loader`.
+
+    Args:
+        python: an interpreter that has jax; our own by default.
+    """
+
+    def __init__(self, python: str | None = None) -> None:
+        self._python = python or sys.executable
+        self.skipped: list[str] = []
+        """Keys of entries for another platform than this jax has, which it cannot judge."""
+
+    def __call__(
+        self, store: Store, files: Sequence[EntryFile], progress: Progress | None
+    ) -> Iterator[Problem]:
+        """Yield a problem per entry that does not load.
+
+        Raises:
+            NoJaxError: there is no usable jax.
+        """
+        child: _Child | None = None
+        try:
+            for done, file in enumerate(files):
+                if progress:
+                    progress(done, len(files))
+                payload = _read_payload(store, file)
+                if payload is None:
+                    continue
+                contents = decode_payload(payload, check=False)
+                assignment = contents.compile_options.device_assignment or _ONE_DEVICE
+                devices = max((i for row in assignment for i in row), default=0) + 1
+                if child is None or child.devices < devices:
+                    if child:
+                        child.stop()
+                    child = _Child(self._python, devices)
+                if contents.device.platform not in ("unknown", child.platform):
+                    self.skipped.append(file.key_text)
+                    continue
+                try:
+                    detail = child.load(payload, assignment)
+                except _DiedError as error:
+                    yield _problem(file, "load-crashed", str(error))
+                    child.stop()
+                    child = None
+                else:
+                    if detail is not None:
+                        yield _problem(file, "load-failed", detail)
+        finally:
+            if child:
+                child.stop()
+
+
+class _Child:
+    """One process that deserializes until it dies."""
+
+    def __init__(self, python: str, devices: int) -> None:
+        self.devices = _FEWEST_DEVICES
+        while self.devices < min(devices, _MOST_DEVICES):
+            self.devices *= 2
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 (closed by stop)
+        hint = "name a Python that has jax with --python, or: pip install 'jaxcache[jax]'"
+        try:
+            self._process = subprocess.Popen(
+                [python, "-I", str(_SCRIPT), str(self.devices)],
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors, bufsize=0,
+            )  # fmt: skip
+        except OSError as error:
+            self._errors.close()
+            raise NoJaxError(f"cannot run {python}: {error.strerror}", hint=hint) from error
+        try:
+            ready = self._answer(_START_SECONDS)
+        except _DiedError as error:
+            said = self._last_words() or str(error)
+            self.stop()
+            raise NoJaxError(f"jax does not start in {python}: {said}", hint=hint) from error
+        platform = str(ready.get("platform"))
+        self.platform = "gpu" if platform in ("cuda", "rocm") else platform
+
+    def load(self, payload: bytes, assignment: Sequence[Sequence[int]]) -> str | None:
+        """Have one payload deserialized; what went wrong, or None.
+
+        Raises:
+            _DiedError: the child died of it, or hangs.
+        """
+        request = {"id": 0, "size_bytes": len(payload), "device_assignment": assignment}
+        stdin = cast(IO[bytes], self._process.stdin)
+        try:
+            for data in (json.dumps(request).encode() + b"\n", payload):
+                view = memoryview(data)
+                while view:
+                    view = view[stdin.write(view) or 0 :]
+        except BrokenPipeError:
+            pass  # the answer, or its absence, says why
+        event = self._answer(_LOAD_SECONDS)
+        return str(event.get("detail")) if event.get("event") == "failed" else None
+
+    def _answer(self, seconds: float) -> dict[str, Any]:
+        """Wait for one line."""
+        stdout = cast(IO[bytes], self._process.stdout)
+        deadline = time.monotonic() + seconds
+        line = b""
+        while not line.endswith(b"\n"):
+            left = deadline - time.monotonic()
+            if left <= 0 or not select.select([stdout], [], [], left)[0]:
+                raise _DiedError(f"no answer within {seconds:.0f} s")
+            part = os.read(stdout.fileno(), 65536)
+            if not part:
+                raise _DiedError(_describe(self._process.wait()))
+            line += part
+        answer = json.loads(line)
+        return answer if isinstance(answer, dict) else {}
+
+    def _last_words(self) -> str:
+        self._errors.seek(0, io.SEEK_END)
+        self._errors.seek(max(0, self._errors.tell() - 4096))
+        lines = self._errors.read().decode("utf-8", "replace").strip().splitlines()
+        return lines[-1][:300] if lines else ""
+
+    def stop(self) -> None:
+        """End the process and let everything go."""
+        self._process.kill()
+        self._process.wait()
+        for stream in (self._process.stdin, self._process.stdout, self._errors):
+            if stream:
+                stream.close()
+
+
+def _read_payload(store: Store, file: EntryFile) -> bytes | None:
+    """The payload; None where it is gone, damaged since it was checked, or too large to hold."""
+    chunks = []
+    size_bytes = 0
+    try:
+        with store.open(file.info.name) as opened:
+            for chunk in decompress_chunks(opened, file.info.size_bytes):
+                size_bytes += len(chunk)
+                if size_bytes > _MAX_PAYLOAD_BYTES:
+                    return None
+                chunks.append(chunk)
+    except (CodecError, StoreError, OSError):
+        return None
+    return b"".join(chunks)[HEADER_BYTES:]
+
+
+def _describe(status: int) -> str:
+    if status >= 0:
+        return f"the process that loaded it exited with status {status}"
+    try:
+        name = signal.Signals(-status).name
+    except ValueError:
+        name = f"signal {-status}"
+    return f"the process that loaded it died of {name}"
+
+
+def _problem(file: EntryFile, kind: ProblemKind, detail: str) -> Problem:
+    return Problem(file.info.name, kind, detail, file.key_text)
