@@ -17,6 +17,11 @@ COMMANDS: dict[str, str] = {
     "rm": "rm",
     "pin": "pin",
     "unpin": "unpin",
+    "export": "export",
+    "import": "import_",
+    "diff": "diff",
+    "copy": "copy",
+    "trust": "trust",
 }
 
 #: What each exit code says in help and manual; see jaxcache.errors.ExitCode.

@@ -10,6 +10,7 @@ from jaxcache.entry.contents import (
     Device,
     Format,
     Memory,
+    Origin,
     Program,
     SourceLine,
 )
@@ -64,6 +65,16 @@ def find_hlo_module(payload: bytes | bytearray | memoryview) -> memoryview:
     return module
 
 
+def decode_origin(payload: bytes | bytearray | memoryview) -> Origin:
+    """What compiled a payload and for what, without its program; nothing is raised for damage."""
+    budget = Budget()
+    try:
+        envelope = open_envelope(memoryview(payload), budget, check=False)
+    except WireError:
+        return Origin()
+    return _Decoder(envelope, budget, []).origin()
+
+
 class _Decoder:
     def __init__(self, envelope: Envelope, budget: Budget, found: _Findings) -> None:
         self._envelope = envelope
@@ -93,7 +104,7 @@ class _Decoder:
                 memory = sum_buffers(self._buffers(), code_bytes)
         options, written_in = CompileOptions(), None
         with self._finding("the compile options"):
-            options, written_in = read_options(envelope.options, config, self._budget)
+            options, written_in, _ = read_options(envelope.options, config, self._budget)
         version = abi = None
         with self._finding("the IFRT metadata"):
             if envelope.ifrt is not None:
@@ -102,6 +113,20 @@ class _Decoder:
             program, source, memory, device, options, Format(version, abi, envelope.container),
             written_in, tuple(self._found),
         )  # fmt: skip
+
+    def origin(self) -> Origin:
+        envelope = self._envelope
+        device = Device(envelope.platform)
+        version = abi = written_in = like = None
+        _, config = self.hlo()
+        with self._finding("the target"):
+            device, _ = read_device(envelope, self._budget)
+        with self._finding("the compile options"):
+            _, written_in, like = read_options(envelope.options, config, self._budget)
+        with self._finding("the IFRT metadata"):
+            if envelope.ifrt is not None:
+                version, abi = describe_abi(envelope.ifrt)
+        return Origin(device, Format(version, abi, envelope.container), written_in, like)
 
     def _finding(self, part: str) -> "_Finding":
         return _Finding(part, self._found)
