@@ -26,7 +26,9 @@ _SIGNATURE = struct.Struct("<32s64s")
 MAX_SIGNATURES = 16
 #: What a manifest may take, as it lies in the bundle and decompressed.
 MAX_MANIFEST_BYTES = 64 << 20
-MAX_MANIFEST_RAW_BYTES = 512 << 20
+MAX_MANIFEST_RAW_BYTES = 128 << 20
+#: JSON values take far more memory than their text: so many of them at most.
+MAX_MANIFEST_VALUES = 4 << 20
 _SIGNED_PREFIX = b"jaxcache bundle v1\0"
 #: 2^27 bytes of window: what the zstd command takes with --long, and our own decoder's bound.
 WINDOW_LOG = 27
@@ -79,7 +81,12 @@ def pack_manifest(raw: bytes) -> bytes:
         BundleError: ``too-large``.
     """
     packed = zstandard.ZstdCompressor(level=_MANIFEST_LEVEL, write_checksum=True).compress(raw)
-    if len(raw) > MAX_MANIFEST_RAW_BYTES or len(packed) > MAX_MANIFEST_BYTES:
+    values = sum(map(raw.count, (b",", b"[", b"{")))
+    if (
+        len(raw) > MAX_MANIFEST_RAW_BYTES
+        or len(packed) > MAX_MANIFEST_BYTES
+        or values > MAX_MANIFEST_VALUES
+    ):
         raise BundleError(
             "there are too many entries for one bundle",
             code="too-large",
@@ -208,6 +215,8 @@ def _unpack_manifest(packed: bytes) -> bytearray:
                 raise BundleError("its manifest is larger than any")
     except CodecError as error:
         raise BundleError(f"its manifest is damaged: {error.detail}") from error
+    if sum(map(raw.count, (b",", b"[", b"{"))) > MAX_MANIFEST_VALUES:
+        raise BundleError("its manifest holds more values than any")
     return raw
 
 
@@ -268,7 +277,8 @@ class ContentReader:
 
     def end(self) -> None:
         """Make sure that nothing follows."""
-        if self._left or next(self._chunks, None):
+        rest = next(self._chunks, b"")
+        if self._left or rest:
             raise BundleError(f"{self._name}: its stream goes on behind the last payload")
 
 
