@@ -14,7 +14,7 @@ _jaxcache() {
   --cache-dir | --payload | --python | -C) mapfile -t COMPREPLY < <(compgen -f -- "$current"); return ;;
   esac
   case $command in
-    '') options='--help --version'; mapfile -t COMPREPLY < <(compgen -W 'ls show stats warm run verify seal prune rm pin unpin doctor' -- "$current") ;;
+    '') options='--help --version'; mapfile -t COMPREPLY < <(compgen -W 'ls show stats warm run verify seal prune rm pin unpin doctor export import diff copy trust' -- "$current") ;;
     ls) options='-C --cache-dir --sort --filter --limit --group-by -l --long --json --jsonl -q --quiet -h --help'; words=keys ;;
     show) options='-C --cache-dir --hlo --payload --python --json --jsonl -h --help'; words=keys ;;
     stats) options='-C --cache-dir --prometheus --json --jsonl -h --help'; words=none ;;
@@ -27,6 +27,11 @@ _jaxcache() {
     pin) options='-C --cache-dir --json --jsonl -h --help'; words=keys ;;
     unpin) options='-C --cache-dir --json --jsonl -h --help'; words=keys ;;
     doctor) options='-C --cache-dir --python --fix -n --dry-run --decode --json --jsonl -h --help'; words=none ;;
+    export) options='-C --cache-dir --filter --level --split --since --sign --side-caches --no-side-caches --json -h --help'; words=keys ;;
+    import) options='-C --cache-dir --on-conflict --atomic --require-compatible --python --side-caches --no-side-caches --level -n --dry-run --json --jsonl -q --quiet -h --help'; words=files ;;
+    diff) options='--json --jsonl -q --quiet -h --help'; words=files ;;
+    copy) options='--filter --on-conflict --atomic -n --dry-run --json --jsonl -q --quiet -h --help'; words=files ;;
+    trust) options='--json -h --help'; words=keys ;;
   esac
   case $current in
   -*) mapfile -t COMPREPLY < <(compgen -W "$options" -- "$current"); return ;;

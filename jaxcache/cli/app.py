@@ -22,6 +22,11 @@ COMMANDS: dict[str, str] = {
     "pin": "pin",
     "unpin": "unpin",
     "doctor": "doctor",
+    "export": "export",
+    "import": "import_",
+    "diff": "diff",
+    "copy": "copy",
+    "trust": "trust",
 }
 
 #: What each exit code says in help and manual; see jaxcache.errors.ExitCode.

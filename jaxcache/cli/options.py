@@ -154,6 +154,21 @@ def locate_cache(option: str | None) -> Location:
     return Location(os.path.join(base, "jax"), "default")
 
 
+def config_is_set(name: str) -> bool:
+    """Whether any configuration file sets a switch: none of them can take it back.
+
+    Raises:
+        UsageError: ``bad-config`` where one cannot be read, or its value is no true or false.
+    """
+    found = False
+    for path in filter(os.path.isfile, _config_files()):
+        value = _read_config(path).get(name, False)
+        if not isinstance(value, bool):
+            raise UsageError(f"{name} in {path} is neither true nor false", code="bad-config")
+        found = found or value
+    return found
+
+
 def _expand(value: str, base: Path | None = None) -> str:
     if "://" in value:
         return value

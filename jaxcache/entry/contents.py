@@ -110,6 +110,17 @@ class Format:
 
 
 @dataclass(frozen=True, slots=True)
+class Origin:
+    """What compiled an entry, and for what."""
+
+    device: Device = field(default_factory=lambda: Device("unknown"))
+    format: Format = field(default_factory=Format)
+    written_in_cache_dir: str | None = None
+    like_jaxlib: str | None = None
+    """The known jaxlib whose default flags are nearest to the ones recorded."""
+
+
+@dataclass(frozen=True, slots=True)
 class Contents:
     """Everything that an entry's payload tells."""
 

@@ -10,6 +10,7 @@ from jaxcache.entry.contents import (
     Device,
     Format,
     Memory,
+    Origin,
     Program,
     SourceLine,
 )
@@ -75,6 +76,16 @@ def find_hlo_module(payload: bytes | bytearray | memoryview) -> memoryview:
     return module
 
 
+def decode_origin(payload: bytes | bytearray | memoryview) -> Origin:
+    """What compiled a payload and for what, without its program; nothing is raised for damage."""
+    budget = Budget()
+    try:
+        envelope = open_envelope(memoryview(payload), budget, check=False)
+    except WireError:
+        return Origin()
+    return _Decoder(envelope, budget, []).origin()
+
+
 class _Decoder:
     def __init__(self, envelope: Envelope, budget: Budget, found: _Findings) -> None:
         self._envelope = envelope
@@ -104,7 +115,7 @@ class _Decoder:
         with self._finding("the buffer assignment"):
             if envelope.platform in ("cpu", "gpu"):
                 memory = sum_buffers(self._buffers(), code_bytes)
-        options = Options(CompileOptions(), None, None)
+        options = Options(CompileOptions(), None, None, None)
         with self._finding("the compile options"):
             options = read_options(envelope.options, config, self._budget)
         version = abi = None
@@ -115,6 +126,24 @@ class _Decoder:
             program, source, memory, device, options.compile_options,
             Format(version, abi, envelope.container), options.written_in_cache_dir,
             options.flags, tuple(self._found),
+        )  # fmt: skip
+
+    def origin(self) -> Origin:
+        envelope = self._envelope
+        device = Device(envelope.platform)
+        version = abi = None
+        options = Options(CompileOptions(), None, None, None)
+        _, config = self.hlo()
+        with self._finding("the target"):
+            device, _ = read_device(envelope, self._budget)
+        with self._finding("the compile options"):
+            options = read_options(envelope.options, config, self._budget)
+        with self._finding("the IFRT metadata"):
+            if envelope.ifrt is not None:
+                version, abi = describe_abi(envelope.ifrt)
+        return Origin(
+            device, Format(version, abi, envelope.container),
+            options.written_in_cache_dir, options.like_jaxlib,
         )  # fmt: skip
 
     def _finding(self, part: str) -> "_Finding":

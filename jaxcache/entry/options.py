@@ -39,6 +39,8 @@ class Options(NamedTuple):
     written_in_cache_dir: str | None
     flags: dict[str, FlagValue] | None
     """Every XLA flag by name, as written; None where there are none."""
+    like_jaxlib: str | None
+    """The known jaxlib whose default flags are nearest to these."""
 
 
 def read_options(options: memoryview | None, config: memoryview | None, budget: Budget) -> Options:
@@ -75,11 +77,17 @@ def read_options(options: memoryview | None, config: memoryview | None, budget: 
             elif number == 5 and isinstance(value, int):
                 partitions = partitions or value
     values = _flag_values(debug, budget) if debug is not None else None
+    like, changed = _nearest(values) if values is not None else (None, None)
+    shown = None if changed is None else _show_changed(values or {}, changed)
     return Options(
-        CompileOptions(replicas, partitions, assignment, _changed(values, overrides)),
+        CompileOptions(
+            replicas, partitions, assignment,
+            overrides or None if shown is None else shown | overrides,
+        ),
         _cache_dir(values or {}),
         None if values is None else _named(values) | overrides,
-    )
+        like,
+    )  # fmt: skip
 
 
 def _assignment(data: memoryview) -> tuple[tuple[int, ...], ...]:
@@ -118,19 +126,19 @@ def _flag_values(debug: memoryview, budget: Budget) -> _Values:
     return {number: tuple(sorted(texts)) for number, texts in found.items()}
 
 
-def _changed(
-    values: _Values | None, overrides: dict[str, FlagValue]
-) -> dict[str, FlagValue] | None:
-    """Flags whose value differs from the defaults of the version that is nearest."""
-    if values is None:
-        return overrides or None
-    candidates = [_differing(values, defaults) for defaults in known_defaults().values()]
-    nearest = min(candidates, key=len, default=None)
-    if nearest is None or len(nearest) > _MAX_CHANGES:
-        return overrides or None
+def _nearest(values: _Values) -> tuple[str | None, set[int] | None]:
+    """The known version whose defaults are nearest, and the options that differ from them.
+
+    The options are None where so many differ that the version's own defaults are not known.
+    """
+    found = ((_differing(values, d), version) for version, d in known_defaults().items())
+    changed, version = min(found, key=lambda f: len(f[0]), default=(set(), None))
+    return version, changed if version and len(changed) <= _MAX_CHANGES else None
+
+
+def _show_changed(values: _Values, changed: set[int]) -> dict[str, FlagValue]:
     names = flag_names()
-    shown = {names.get(n, f"#{n}"): _show(values.get(n)) for n in sorted(nearest)}
-    return shown | overrides
+    return {names.get(n, f"#{n}"): _show(values.get(n)) for n in sorted(changed)}
 
 
 def _named(values: _Values) -> dict[str, FlagValue]:

@@ -1,7 +1,25 @@
 """Where bytes live. :func:`open_store` picks the store that a location asks for."""
 
-from jaxcache.errors import UsageError
+import os
+
+from jaxcache.errors import NoCacheError, UsageError
 from jaxcache.store.base import Store
+
+
+def make_store(location: str) -> Store:
+    """Open the store at a path, making the directory where there is none.
+
+    Raises:
+        NoCacheError: it cannot be made.
+        UsageError: a URL of a kind that no store serves.
+    """
+    if "://" not in location:
+        try:
+            os.makedirs(location, exist_ok=True)
+        except OSError as error:
+            reason = (error.strerror or str(error)).lower()
+            raise NoCacheError(f"cannot make {location}: {reason}", code="io-error") from error
+    return open_store(location)
 
 
 def open_store(location: str) -> Store:

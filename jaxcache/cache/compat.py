@@ -1,0 +1,169 @@
+"""Will the entries of a bundle hit here? Told from the manifest and a probe of the Python to use.
+
+A probe is the entry that this jax writes for a trivial program (``jaxcache/warm/probe.py``): what
+the two have in common is what their keys have in common. JAX 0.4.36 to 0.10.x hashes the cache
+directory into the key (``xla_gpu_per_fusion_autotune_cache_dir``); 0.11.0 and later do not.
+"""
+
+import os
+import re
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+from jaxcache.cache.manifest import Item, Manifest, Origin
+
+_PATH_IN_KEY_SINCE, _PATH_IN_KEY_BEFORE = (0, 4, 36), (0, 11, 0)
+_SHOWN_FEATURES = 4
+
+
+class Outlook(StrEnum):
+    """What to expect of an entry."""
+
+    HIT = "hit"
+    """Nothing that can be told from outside speaks against it."""
+    MISS = "miss"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """The jax that is going to use the cache."""
+
+    python: str
+    jax_version: str
+    jaxlib_version: str
+    codec: str
+    origin: Origin
+    """Of the entry that it wrote."""
+
+
+@dataclass(frozen=True, slots=True)
+class Forecast:
+    """What to expect of one entry, and why."""
+
+    key: str
+    outlook: Outlook
+    reason: str | None = None
+    restore_to: str | None = None
+    """The directory under which it would hit, where that is all that speaks against it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Compatibility:
+    """What to expect of all entries of a bundle in one directory."""
+
+    forecasts: tuple[Forecast, ...]
+    host: Host | None
+
+    @property
+    def counts(self) -> Mapping[Outlook, int]:
+        """How many entries have each outlook."""
+        return Counter(f.outlook for f in self.forecasts)
+
+    @property
+    def compatible(self) -> bool:
+        """Whether every entry can be expected to hit."""
+        return all(f.outlook is Outlook.HIT for f in self.forecasts)
+
+
+def forecast(manifest: Manifest, host: Host | None, cache_dir: str) -> Compatibility:
+    """Tell what to expect of each entry.
+
+    Args:
+        host: None where no jax was asked.
+        cache_dir: the directory as JAX is going to be given it.
+    """
+    directory = os.path.abspath(cache_dir) if "://" not in cache_dir else cache_dir
+    return Compatibility(
+        tuple(_forecast(i, manifest.origin_of(i), host, directory) for i in manifest.items), host
+    )
+
+
+def path_in_key(jax_version: str) -> bool:
+    """Whether that jax hashes the cache directory into the key."""
+    return _PATH_IN_KEY_SINCE <= version_tuple(jax_version) < _PATH_IN_KEY_BEFORE
+
+
+def version_tuple(version: str) -> tuple[int, ...]:
+    """The leading numbers of a version: ``0.12.0.1`` is (0, 12, 0, 1)."""
+    match = re.match(r"\d+(?:\.\d+)*", version)
+    return tuple(map(int, match[0].split("."))) if match else ()
+
+
+def _forecast(item: Item, origin: Origin, host: Host | None, directory: str) -> Forecast:
+    recorded = origin.written_in_cache_dir
+    moved = recorded is not None and recorded != directory
+    if host is None:
+        if moved and path_in_key(_jax_version(item) or origin.like_jaxlib or "0.4.36"):
+            return Forecast(item.key, Outlook.MISS, _moved(recorded), recorded)
+        return Forecast(item.key, Outlook.UNKNOWN, "no jax was asked")
+    if reason := _other_build(item, origin, host) or _other_device(origin, host.origin):
+        return Forecast(item.key, Outlook.MISS, reason)
+    if item.codec != host.codec:
+        reason = f"compressed with {item.codec}, and jax here uses {host.codec}"
+        return Forecast(item.key, Outlook.MISS, reason)
+    if moved and path_in_key(host.jax_version):
+        return Forecast(item.key, Outlook.MISS, _moved(recorded), recorded)
+    if origin.platform == "unknown":
+        return Forecast(item.key, Outlook.UNKNOWN, "its executable could not be read")
+    return Forecast(item.key, Outlook.HIT)
+
+
+def _moved(recorded: str | None) -> str:
+    return f"its key holds the directory it was written in, {recorded}"
+
+
+def _jax_version(item: Item) -> str | None:
+    for event in reversed(item.ledger):
+        if isinstance(version := event.facts.get("jax_version"), str):
+            return version
+    return None
+
+
+def _other_build(item: Item, origin: Origin, host: Host) -> str | None:
+    """Why it is of another jaxlib: by the ledger's word, else by the flags in it."""
+    for event in reversed(item.ledger):
+        version = event.facts.get("jaxlib_version")
+        if isinstance(version, str):
+            if version == host.jaxlib_version:
+                return None
+            return f"compiled by jaxlib {version}, and this is {host.jaxlib_version}"
+    mine = host.origin
+    if origin.like_jaxlib and mine.like_jaxlib and origin.like_jaxlib != mine.like_jaxlib:
+        return f"compiled by a jaxlib like {origin.like_jaxlib}, and this is {host.jaxlib_version}"
+    if (
+        origin.platform == mine.platform != "unknown"
+        and (origin.ifrt_version, origin.container) != (mine.ifrt_version, mine.container)
+    ):  # fmt: skip
+        return f"packed as no executable of jaxlib {host.jaxlib_version} is ({origin.container})"
+    return None
+
+
+def _other_device(origin: Origin, mine: Origin) -> str | None:
+    if "unknown" in (origin.platform, mine.platform):
+        return None
+    if origin.platform != mine.platform:
+        return f"compiled for {origin.platform}, and jax here uses {mine.platform}"
+    if origin.cpu_features is not None and mine.cpu_features is not None:
+        theirs, ours = set(origin.cpu_features), set(mine.cpu_features)
+        if theirs != ours:
+            return _other_cpu(origin, mine, theirs, ours)
+    for name, label in (
+        ("compute_capability", "compute capability"), ("device_name", "device"),
+        ("toolkit", "toolkit"), ("cudnn", "cuDNN"),
+    ):  # fmt: skip
+        there, here = getattr(origin, name), getattr(mine, name)
+        if there and here and there != here:
+            return f"compiled for {label} {there}, and here it is {here}"
+    return None
+
+
+def _other_cpu(origin: Origin, mine: Origin, theirs: set[str], ours: set[str]) -> str:
+    lacking = sorted(f for f in theirs - ours if f.startswith("+"))
+    shown = ", ".join(f[1:] for f in lacking[:_SHOWN_FEATURES])
+    more = f" and {len(lacking) - _SHOWN_FEATURES} more" if len(lacking) > _SHOWN_FEATURES else ""
+    if lacking:
+        return f"compiled for a CPU ({origin.cpu_name}) with {shown}{more}, which this one lacks"
+    return f"compiled for another CPU ({origin.cpu_name}; this is {mine.cpu_name})"

@@ -1,0 +1,161 @@
+"""Bring a bundle to its place: a file, a file in parts, or standard output."""
+
+import contextlib
+import os
+import tempfile
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, BinaryIO
+
+from jaxcache.cache.bundle import MAGIC, Bundle, is_bundle, pack_header, part_name, read_bundle
+from jaxcache.cache.export import Exported, ExportPlan, write_stream
+from jaxcache.cache.manifest import BundleError
+from jaxcache.cache.trust import sign_header
+from jaxcache.errors import JaxcacheError, UsageError
+from jaxcache.store.base import Store
+
+_CHUNK_BYTES = 1 << 20
+#: Smaller parts make no sense, and a thousand of them are enough.
+_MIN_PART_BYTES = 1 << 16
+_MAX_PARTS = 999
+_FAST_LEVEL = 1
+
+
+def bundle_bytes(exported: Exported, private_keys: Sequence[Any] = ()) -> Iterator[bytes]:
+    """The bytes of a bundle from front to back, signed with the given keys."""
+    header = pack_header(exported.packed_manifest, exported.stream_bytes, len(private_keys))
+    yield sign_header(header, private_keys)
+    yield exported.packed_manifest
+    exported.stream.seek(0)
+    while chunk := exported.stream.read(_CHUNK_BYTES):
+        yield chunk
+
+
+def bundle_chunks(bundle: Bundle) -> Iterator[bytes]:
+    """The bytes of an opened bundle from front to back, as they are."""
+    bundle.file.seek(0)
+    while chunk := bundle.file.read(_CHUNK_BYTES):
+        yield chunk
+
+
+def make_in_between(store: Store, plan: ExportPlan) -> tuple[Bundle, Exported]:
+    """A bundle that nobody keeps, for a copy from directory to directory."""
+    exported = write_stream(store, plan, level=_FAST_LEVEL)
+    file: BinaryIO = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the bundle
+    with exported.stream:
+        for chunk in bundle_bytes(exported):
+            file.write(chunk)
+    return read_bundle(file, store.url), exported
+
+
+def check_target(path: str) -> None:
+    """Refuse to overwrite anything but a bundle.
+
+    Raises:
+        UsageError: ``exists``.
+    """
+    if os.path.lexists(path) and not is_bundle(path):
+        raise UsageError(
+            f"{path} exists and is no bundle", code="exists", hint="name another file, or remove it"
+        )
+
+
+def write_file(path: str, chunks: Iterable[bytes], *, split_bytes: int | None = None) -> list[str]:
+    """Write a bundle atomically, or in parts of ``split_bytes`` that appear together.
+
+    Returns:
+        The names of the files.
+
+    Raises:
+        UsageError: ``bad-split``.
+        JaxcacheError: ``io-error``; nothing is left behind.
+    """
+    if split_bytes is not None and split_bytes < _MIN_PART_BYTES:
+        raise UsageError(f"parts hold at least {_MIN_PART_BYTES} bytes", code="bad-split")
+    folder = os.path.dirname(os.path.abspath(path))
+    temps: list[str] = []
+    try:
+        for piece in _pieces(chunks, split_bytes):
+            if len(temps) == _MAX_PARTS:
+                raise UsageError(f"more than {_MAX_PARTS} parts", code="bad-split")
+            fd, temp = tempfile.mkstemp(prefix=".jaxcache-tmp-", dir=folder)
+            temps.append(temp)
+            with os.fdopen(fd, "wb") as file:
+                os.fchmod(fd, 0o666 & ~_umask())
+                for chunk in piece:
+                    file.write(chunk)
+                file.flush()
+                os.fsync(fd)
+        names = [path] if split_bytes is None else _part_names(path, len(temps))
+        for temp, name in zip(temps, names, strict=True):
+            os.replace(temp, name)
+    except OSError as error:
+        raise JaxcacheError(
+            f"cannot write {path}: {(error.strerror or str(error)).lower()}", code="io-error"
+        ) from error
+    finally:
+        for temp in temps:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(temp)
+    return names
+
+
+def _part_names(path: str, count: int) -> list[str]:
+    number = count + 1
+    while os.path.exists(stale := part_name(path, number)):  # of a longer bundle before
+        if not is_bundle(part_name(path, 1)):
+            raise UsageError(f"{stale} is in the way", code="exists")
+        os.unlink(stale)
+        number += 1
+    return [part_name(path, i + 1) for i in range(count)]
+
+
+def _umask() -> int:
+    current = os.umask(0)
+    os.umask(current)
+    return current
+
+
+def _pieces(chunks: Iterable[bytes], split_bytes: int | None) -> Iterator[Iterable[bytes]]:
+    """Cut a stream of bytes into pieces; each must be consumed before the next."""
+    if split_bytes is None:
+        yield chunks
+        return
+    rest = iter(chunks)
+    held = b""
+
+    def piece(size: int) -> Iterator[bytes]:
+        nonlocal held
+        while size:
+            held = held or next(rest, b"")
+            if not held:
+                return
+            part, held = held[:size], held[size:]
+            size -= len(part)
+            yield part
+
+    while held or (held := next(rest, b"")):
+        yield piece(split_bytes)
+
+
+def spool(source: BinaryIO) -> Bundle:
+    """Read a bundle from a pipe into a nameless temporary file, and open it.
+
+    Raises:
+        BundleError
+    """
+    file: BinaryIO = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the bundle
+    try:
+        start = source.read(len(MAGIC))
+        if start != MAGIC:
+            raise BundleError("standard input is no bundle", code="not-a-bundle", hint=None)
+        file.write(start)
+        while chunk := source.read(_CHUNK_BYTES):
+            file.write(chunk)
+        file.flush()
+        return read_bundle(file, "standard input")
+    except OSError as error:
+        file.close()
+        raise JaxcacheError(f"cannot keep the bundle: {error.strerror}", code="io-error") from error
+    except BaseException:
+        file.close()
+        raise

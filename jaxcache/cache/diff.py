@@ -1,0 +1,140 @@
+"""What two caches or bundles have in common, by payload and not by file."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from jaxcache.cache.bundle import is_bundle, open_bundle
+from jaxcache.cache.content import read_content
+from jaxcache.cache.inventory import take_inventory
+from jaxcache.cache.scan import Progress
+from jaxcache.entry.codec import CodecError
+from jaxcache.model import Problem
+from jaxcache.store.base import MissingError, Store, StoreError
+
+
+class Held(NamedTuple):
+    """One entry of one side."""
+
+    key: str
+    payload_sha256: str
+    payload_bytes: int
+    size_bytes: int
+    compile_seconds: int
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """A cache directory or a bundle."""
+
+    location: str
+    entries: dict[str, Held]
+    damaged: tuple[Problem, ...] = ()
+    reference: str = ""
+    """SHA-256 of a bundle's manifest; empty for a directory."""
+
+
+class Pair(NamedTuple):
+    """One key with two contents."""
+
+    left: Held
+    right: Held
+
+    @property
+    def payload_differs(self) -> bool:
+        """Not only the header: two compiles under one key gave two executables."""
+        return self.left.payload_sha256 != self.right.payload_sha256
+
+
+@dataclass(frozen=True, slots=True)
+class Diff:
+    """Two sides compared; every list is sorted by key."""
+
+    left: Side
+    right: Side
+    only_left: tuple[Held, ...]
+    only_right: tuple[Held, ...]
+    differing: tuple[Pair, ...]
+    same: int
+
+    @property
+    def equal(self) -> bool:
+        """Whether both hold the same entries, and none is damaged."""
+        found = (*self.only_left, *self.only_right, *self.left.damaged, *self.right.damaged)
+        return not found and not self.differing
+
+
+def open_side(
+    location: str, open_cache: Callable[[str], Store], progress: Progress | None = None
+) -> Side:
+    """Read a bundle's manifest, or every entry of a cache.
+
+    Raises:
+        BundleError, NoCacheError
+    """
+    if is_bundle(location):
+        bundle = open_bundle(location)
+        bundle.close()
+        entries = {
+            i.key: Held(i.key, i.payload_sha256, i.payload_bytes, i.size_bytes, i.compile_seconds)
+            for i in bundle.manifest.items
+        }
+        return Side(location, entries, reference=bundle.manifest_sha256)
+    return _read_cache(open_cache(location), progress)
+
+
+def _read_cache(store: Store, progress: Progress | None) -> Side:
+    entries: dict[str, Held] = {}
+    damaged: list[Problem] = []
+    files = sorted(take_inventory(store).entries, key=lambda e: e.info.name)
+    for done, file in enumerate(files, 1):
+        size, key = file.info.size_bytes, file.key_text
+        try:
+            with store.open(file.info.name) as stream:
+                content = read_content(stream, size)
+        except CodecError as error:
+            damaged.append(Problem(file.info.name, error.kind, error.detail, key))
+        except MissingError:
+            continue
+        except StoreError as error:
+            damaged.append(Problem(file.info.name, "unreadable", error.reason, key))
+        else:
+            entries[key] = Held(
+                key, content.payload_sha256, content.payload_bytes, size, content.compile_seconds
+            )
+        if progress:
+            progress(done, len(files))
+    return Side(store.url, entries, tuple(damaged))
+
+
+def diff_sides(left: Side, right: Side) -> Diff:
+    """Compare two sides, key by key."""
+    both = sorted(left.entries.keys() & right.entries.keys())
+    pairs = [Pair(left.entries[k], right.entries[k]) for k in both]
+    differing = [
+        p for p in pairs
+        if p.payload_differs or p.left.compile_seconds != p.right.compile_seconds
+    ]  # fmt: skip
+    return Diff(
+        left,
+        right,
+        _only(left.entries, right.entries),
+        _only(right.entries, left.entries),
+        tuple(differing),
+        len(pairs) - len(differing),
+    )
+
+
+def _only(these: dict[str, Held], others: dict[str, Held]) -> tuple[Held, ...]:
+    return tuple(these[k] for k in sorted(these.keys() - others.keys()))
+
+
+def sum_sizes(held: Iterable[Held]) -> tuple[int, float]:
+    """Bytes and compile seconds at stake."""
+    entries = list(held)
+    return sum(h.size_bytes for h in entries), float(sum(h.compile_seconds for h in entries))
+
+
+def known_in(side: Side) -> dict[str, tuple[str, int]]:
+    """Payload digest and seconds by key, for an export of what is not there."""
+    return {k: (h.payload_sha256, h.compile_seconds) for k, h in side.entries.items()}

@@ -1,0 +1,238 @@
+"""Put the entries of a bundle into a cache: check all of it, plan, then write.
+
+Nothing is written before every byte of the bundle has been compared with the digests in its
+manifest. Entries are written as sealed frames, each atomically and its ``-atime`` before it, so
+that whatever interrupts an import leaves whole entries, and a second run does the rest. No lock is
+taken: JAX looks at a new entry only under its final name, and never at ours before.
+"""
+
+import hashlib
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from jaxcache.cache.bundle import Bundle, ContentReader, check_stream
+from jaxcache.cache.content import read_content
+from jaxcache.cache.inventory import Inventory, take_inventory
+from jaxcache.cache.manifest import BundleError, Item, Manifest, SideFile
+from jaxcache.cache.scan import Progress
+from jaxcache.entry.codec import CodecError
+from jaxcache.errors import JaxcacheError, UsageError
+from jaxcache.model import FileInfo
+from jaxcache.store.base import MissingError, Store, StoreError
+
+ON_CONFLICT = ("keep", "replace", "fail")
+
+
+class Action(StrEnum):
+    """What an import does with one entry or file of a bundle."""
+
+    WRITE = "write"
+    """It is not there yet."""
+    HEAL = "heal"
+    """The entry that is there is damaged, and is replaced."""
+    REPLACE = "replace"
+    """Another one is there, and is replaced as asked."""
+    SAME = "same"
+    """The same payload is there."""
+    KEEP = "keep"
+    """Another one is there, and stays."""
+    BLOCKED = "blocked"
+    """Something that is no entry has its name."""
+
+
+WRITES = frozenset({Action.WRITE, Action.HEAL, Action.REPLACE})
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What becomes of one entry or file."""
+
+    subject: Item | SideFile
+    action: Action
+    detail: str = ""
+    """For people."""
+    differs: bool = False
+    """The payload under the key here is another one, not only its header."""
+    there: FileInfo | None = None
+
+    @property
+    def name(self) -> str:
+        """Of the file in the cache."""
+        return self.subject.file if isinstance(self.subject, Item) else self.subject.name
+
+    @property
+    def content_bytes(self) -> int:
+        """What it takes of the stream."""
+        subject = self.subject
+        return subject.payload_bytes if isinstance(subject, Item) else subject.size_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class ImportPlan:
+    """What an import would do, in the order of the bundle."""
+
+    cache_dir: str
+    bundle: str
+    steps: tuple[Step, ...]
+    with_atimes: bool
+    """Whether entries get an ``-atime`` file."""
+
+    def count(self, *actions: Action) -> int:
+        """How many steps are of these kinds."""
+        counts = Counter(step.action for step in self.steps)
+        return sum(counts[a] for a in actions)
+
+    @property
+    def writes(self) -> tuple[Step, ...]:
+        """The steps that write."""
+        return tuple(s for s in self.steps if s.action in WRITES)
+
+    @property
+    def conflicts(self) -> tuple[Step, ...]:
+        """Steps whose key has another payload here."""
+        return tuple(s for s in self.steps if s.differs)
+
+
+def verify_bundle(bundle: Bundle, progress: Progress | None = None) -> None:
+    """Compare every byte of a bundle with the digests in its manifest; write nothing.
+
+    Raises:
+        BundleError
+    """
+    check_stream(bundle)
+    manifest, content, done = bundle.manifest, ContentReader(bundle), 0
+    for name, size, expected in _contents(manifest):
+        digest = hashlib.sha256()
+        for piece in content.take(size):
+            digest.update(piece)
+        if digest.hexdigest() != expected:
+            raise BundleError(f"{bundle.name}: the payload of {name} is not the one announced")
+        done += size
+        if progress:
+            progress(done, manifest.content_bytes)
+    content.end()
+
+
+def _contents(manifest: Manifest) -> list[tuple[str, int, str]]:
+    """(name, bytes, SHA-256) in the order of the stream."""
+    return [
+        *((i.file, i.payload_bytes, i.payload_sha256) for i in manifest.items),
+        *((f.name, f.size_bytes, f.sha256) for f in manifest.files),
+    ]
+
+
+def plan_import(
+    store: Store | None,
+    bundle: Bundle,
+    *,
+    cache_dir: str,
+    on_conflict: str = "keep",
+    side_caches: bool = True,
+    progress: Progress | None = None,
+) -> ImportPlan:
+    """Look at what is there already, and decide for each entry.
+
+    Args:
+        store: the cache; None where its directory does not exist yet.
+        on_conflict: what to do where the same key has another payload or header that is sound.
+
+    Raises:
+        UsageError: ``on_conflict`` is none of :data:`ON_CONFLICT`.
+        JaxcacheError: ``conflict`` where it is ``fail`` and there is one.
+    """
+    if on_conflict not in ON_CONFLICT:
+        raise UsageError(f"{on_conflict!r} is none of {', '.join(ON_CONFLICT)}")
+    there = _there(store)
+    inventory = take_inventory(store) if store else Inventory()
+    folded = {name.casefold(): name for name in there}
+    manifest = bundle.manifest
+    subjects: list[Item | SideFile] = [*manifest.items]
+    subjects += manifest.files if side_caches else ()
+    steps = []
+    for done, subject in enumerate(subjects, 1):
+        name = subject.file if isinstance(subject, Item) else subject.name
+        clash = folded.get(name.casefold(), name)
+        if clash != name:
+            steps.append(Step(subject, Action.BLOCKED, f"{clash} differs in case only"))
+        elif name not in there or store is None:
+            steps.append(Step(subject, Action.WRITE))
+        elif isinstance(subject, Item):
+            steps.append(_entry_step(store, subject, there[name], on_conflict))
+        else:
+            steps.append(_file_step(store, subject, there[name], on_conflict))
+        if progress:
+            progress(done, len(subjects))
+    plan = ImportPlan(cache_dir, bundle.name, tuple(steps), _wants_atimes(inventory, manifest))
+    if on_conflict == "fail" and (found := _refused(plan)):
+        raise JaxcacheError(
+            f"{len(found)} entries are there already with other contents, {found[0].name} first",
+            code="conflict",
+            hint="--on-conflict keep or replace decides for all of them",
+        )
+    return plan
+
+
+def _refused(plan: ImportPlan) -> Sequence[Step]:
+    return [s for s in plan.steps if s.action is Action.KEEP]
+
+
+def _there(store: Store | None) -> dict[str, FileInfo]:
+    """Everything in the root and in XLA's folder, by name."""
+    if store is None:
+        return {}
+    from jaxcache.entry.names import AUTOTUNE_DIR
+
+    found = {info.name: info for info in store.list()}
+    found.update((info.name, info) for info in store.list(AUTOTUNE_DIR))
+    return found
+
+
+def _wants_atimes(inventory: Inventory, manifest: Manifest) -> bool:
+    """A cache has ``-atime`` files for all its entries or for none: JAX with a cap before 0.11.2
+    fails on the first that lacks one, and JAX without a cap writes none."""
+    if inventory.atimes:
+        return True
+    return not inventory.entries and any(i.atime_ns is not None for i in manifest.items)
+
+
+def _entry_step(store: Store, item: Item, there: FileInfo, on_conflict: str) -> Step:
+    if there.type != "file":
+        return Step(item, Action.BLOCKED, f"a {there.type} has its name")
+    try:
+        with store.open(there.name) as file:
+            content = read_content(file, there.size_bytes)
+    except CodecError as error:
+        return Step(item, Action.HEAL, error.detail, there=there)
+    except MissingError:
+        return Step(item, Action.WRITE)
+    except StoreError as error:
+        return Step(item, Action.BLOCKED, error.reason)
+    if content.payload_sha256 == item.payload_sha256:
+        if content.compile_seconds == item.compile_seconds:
+            return Step(item, Action.SAME)
+        detail = f"took {content.compile_seconds} s here and {item.compile_seconds} s there"
+        return Step(item, _chosen(on_conflict, header_only=True), detail, there=there)
+    return Step(item, _chosen(on_conflict), "another payload is here", differs=True, there=there)
+
+
+def _chosen(on_conflict: str, *, header_only: bool = False) -> Action:
+    if header_only:  # the same executable: how long it took to compile is nobody's conflict
+        return Action.REPLACE if on_conflict == "replace" else Action.SAME
+    return Action.REPLACE if on_conflict == "replace" else Action.KEEP
+
+
+def _file_step(store: Store, wanted: SideFile, there: FileInfo, on_conflict: str) -> Step:
+    if there.type != "file":
+        return Step(wanted, Action.BLOCKED, f"a {there.type} has its name")
+    digest = hashlib.sha256()
+    try:
+        with store.open(there.name) as file:
+            while chunk := file.read(1 << 20):
+                digest.update(chunk)
+    except StoreError as error:
+        return Step(wanted, Action.BLOCKED, error.reason)
+    if digest.hexdigest() == wanted.sha256:
+        return Step(wanted, Action.SAME)
+    return Step(wanted, _chosen(on_conflict), "another one is here", differs=True, there=there)

@@ -1,0 +1,329 @@
+"""The manifest of a bundle: what is in it, as data and as JSON, checked on the way in.
+
+docs/bundles.md describes every field. Nothing in a manifest is believed: sizes and times are
+bounded, names must be ones that a cache can hold, and no two may meet in one file.
+"""
+
+import json
+import re
+import unicodedata
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+from jaxcache.cache.ledger_record import Event
+from jaxcache.entry.names import (
+    AUTOTUNE_DIR,
+    CACHE_SUFFIX,
+    KERNEL_CACHE,
+    Key,
+    parse_key,
+)
+from jaxcache.errors import JaxcacheError
+
+#: Longest file name that Linux file systems take, in bytes.
+MAX_NAME_BYTES = 255
+_MAX_BYTES = 1 << 48
+_MAX_NS = 1 << 63
+_MAX_SECONDS = 1 << 31
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+_HINT = "get the file again, or make it again with: jaxcache export"
+
+
+class BundleError(JaxcacheError):
+    """The file is no bundle, or a damaged or hostile one. Nothing was written."""
+
+    def __init__(self, message: str, *, hint: str | None = _HINT, code: str = "bad-bundle") -> None:
+        super().__init__(message, code=code, hint=hint)
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """What compiled an entry and for what; one for all entries that share it."""
+
+    platform: str = "unknown"
+    target: str | None = None
+    device_name: str | None = None
+    cpu_triple: str | None = None
+    cpu_name: str | None = None
+    cpu_features: tuple[str, ...] | None = None
+    compute_capability: str | None = None
+    toolkit: str | None = None
+    cudnn: str | None = None
+    ifrt_version: int | None = None
+    abi: str | None = None
+    container: str | None = None
+    like_jaxlib: str | None = None
+    """The known jaxlib whose default flags are nearest to the ones recorded."""
+    written_in_cache_dir: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """One entry of a bundle; times are nanoseconds since the epoch."""
+
+    key: str
+    legacy: bool
+    """Named without ``-cache``, as JAX up to 0.4.30 names it."""
+    codec: str
+    compile_seconds: int
+    """The 4-byte header."""
+    size_bytes: int
+    """Of the file it was exported from."""
+    payload_bytes: int
+    payload_sha256: str
+    created_ns: int
+    atime_ns: int | None
+    """What its ``-atime`` file said; None where it had none."""
+    origin: int
+    """Index into the origins of the manifest."""
+    ledger: tuple[Event, ...] = ()
+
+    @property
+    def file(self) -> str:
+        """The name in a cache directory."""
+        return self.key if self.legacy else self.key + CACHE_SUFFIX
+
+    @property
+    def module(self) -> str:
+        """The module's name, from the key."""
+        return (parse_key(self.key) or Key("", "")).module
+
+
+@dataclass(frozen=True, slots=True)
+class SideFile:
+    """One file of XLA's own caches."""
+
+    name: str
+    size_bytes: int
+    sha256: str
+    created_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """What a bundle announces."""
+
+    items: tuple[Item, ...]
+    """In the order of their payloads in the stream."""
+    files: tuple[SideFile, ...]
+    """Behind the payloads."""
+    origins: tuple[Origin, ...]
+    stream_sha256: str
+    """Over the compressed stream as it lies in the bundle."""
+    content_bytes: int
+    since: str | None = None
+    """SHA-256 of the manifest that this bundle is an increment to; empty for a directory."""
+
+    @property
+    def announced_bytes(self) -> int:
+        """Sum of what the items and files announce."""
+        return sum(i.payload_bytes for i in self.items) + sum(f.size_bytes for f in self.files)
+
+    def origin_of(self, item: Item) -> Origin:
+        """What compiled it."""
+        return self.origins[item.origin]
+
+
+def encode_manifest(manifest: Manifest) -> bytes:
+    """The manifest as JSON in one order, without spaces: equal manifests are equal bytes."""
+    document = {
+        "format": 1,
+        "since": manifest.since,
+        "stream": {"sha256": manifest.stream_sha256, "content_bytes": manifest.content_bytes},
+        "origins": [
+            {k: v for k, v in asdict(o).items() if v is not None} for o in manifest.origins
+        ],
+        "entries": [_item_json(i) for i in manifest.items],
+        "files": [asdict(f) for f in manifest.files],
+    }
+    return json.dumps(document, separators=(",", ":"), sort_keys=True).encode()
+
+
+def _item_json(item: Item) -> dict[str, Any]:
+    values = {n: getattr(item, n) for n in _ITEM_FIELDS}
+    values["ledger"] = [e.to_json() for e in item.ledger]
+    return {k: v for k, v in values.items() if not (v is None or v is False or v == [])}
+
+
+_ITEM_FIELDS = tuple(f.name for f in fields(Item))
+
+
+def decode_manifest(data: bytes | bytearray) -> Manifest:
+    """Read and check a manifest.
+
+    Raises:
+        BundleError: anything in it is not what :func:`encode_manifest` writes, a name could
+            leave the cache or is none of a cache, or two names meet.
+    """
+    try:
+        document = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise BundleError("its manifest is not JSON") from error
+    top = _Fields(document, "the manifest")
+    if top.whole("format", 1 << 16) != 1:
+        raise BundleError(
+            f"its manifest has format {document['format']}, and only 1 is known",
+            code="unknown-bundle",
+            hint="a newer jaxcache made it",
+        )
+    stream = _Fields(top.any("stream"), "the stream")
+    origins = tuple(_origin(v) for v in top.items_of("origins"))
+    manifest = Manifest(
+        items=tuple(_item(v, len(origins)) for v in top.items_of("entries")),
+        files=tuple(_side_file(v) for v in top.items_of("files")),
+        origins=origins,
+        stream_sha256=stream.digest("sha256"),
+        content_bytes=stream.whole("content_bytes", _MAX_BYTES),
+        since=top.text("since", optional=True),
+    )
+    if manifest.content_bytes != manifest.announced_bytes:
+        raise BundleError("the sizes that its manifest announces do not add up")
+    _check_clashes(manifest)
+    return manifest
+
+
+def check_file_name(name: str) -> str | None:
+    """Why a name cannot travel in a bundle; None if it can."""
+    if "/" in name or name.startswith("."):
+        return "is a path, not a name"
+    if not name.isprintable():
+        return "holds characters that do not print"
+    if len(name.encode()) > MAX_NAME_BYTES:
+        return f"is longer than {MAX_NAME_BYTES} bytes"
+    return None
+
+
+def is_side_file(name: str) -> bool:
+    """Whether a name is one of XLA's own caches, directly where XLA puts it."""
+    if name == KERNEL_CACHE:
+        return True
+    folder, _, base = name.partition("/")
+    return folder == AUTOTUNE_DIR and bool(base) and check_file_name(base) is None
+
+
+def _check_clashes(manifest: Manifest) -> None:
+    seen: set[str] = set()
+    for name in (*(i.file for i in manifest.items), *(f.name for f in manifest.files)):
+        folded = unicodedata.normalize("NFC", name).casefold()
+        if folded in seen:
+            raise BundleError(f"its manifest names {name} twice, or in another case")
+        seen.add(folded)
+
+
+def _item(value: object, origins: int) -> Item:
+    entry = _Fields(value, "an entry")
+    key = entry.text("key") or ""
+    item = Item(
+        key=key,
+        legacy=entry.flag("legacy"),
+        codec=entry.text("codec") or "",
+        compile_seconds=entry.whole("compile_seconds", _MAX_SECONDS),
+        size_bytes=entry.whole("size_bytes", _MAX_BYTES),
+        payload_bytes=entry.whole("payload_bytes", _MAX_BYTES),
+        payload_sha256=entry.digest("payload_sha256"),
+        created_ns=entry.whole("created_ns", _MAX_NS),
+        atime_ns=entry.whole("atime_ns", _MAX_NS) if "atime_ns" in entry.values else None,
+        origin=entry.whole("origin", max(origins, 1)),
+        ledger=tuple(_events(entry.values.get("ledger", []), key)),
+    )
+    reason = check_file_name(item.file) or (None if parse_key(key) else "is no key of JAX's")
+    if reason:
+        raise BundleError(f"its manifest names an entry {key[:300]!r}, which {reason}")
+    if item.codec not in ("zstd", "zlib"):
+        raise BundleError(f"its manifest gives {key} the unknown codec {item.codec[:20]!r}")
+    if item.origin >= origins:
+        raise BundleError(f"its manifest gives {key} an origin that it does not list")
+    return item
+
+
+def _events(values: object, key: str) -> list[Event]:
+    if not isinstance(values, list):
+        raise BundleError("its manifest holds a ledger that is no list")
+    events = [Event.from_json(v) if isinstance(v, dict) else None for v in values]
+    return [e for e in events if e is not None and e.key == key]
+
+
+def _side_file(value: object) -> SideFile:
+    entry = _Fields(value, "a file")
+    name = entry.text("name") or ""
+    if not is_side_file(name):
+        raise BundleError(f"its manifest names {name[:300]!r}, which is no file of XLA's caches")
+    return SideFile(
+        name,
+        entry.whole("size_bytes", _MAX_BYTES),
+        entry.digest("sha256"),
+        entry.whole("created_ns", _MAX_NS),
+    )
+
+
+def _origin(value: object) -> Origin:
+    entry = _Fields(value, "an origin")
+    known: dict[str, Any] = {}
+    for field in fields(Origin):
+        if field.name not in entry.values:
+            continue
+        if field.name == "ifrt_version":
+            known[field.name] = entry.whole(field.name, 1 << 32)
+        elif field.name == "cpu_features":
+            found = entry.items_of(field.name)
+            if not all(isinstance(f, str) for f in found):
+                raise BundleError("its manifest lists CPU features that are no text")
+            known[field.name] = tuple(found)
+        else:
+            known[field.name] = entry.text(field.name)
+    return Origin(**known)
+
+
+class _Fields:
+    """One JSON object, read field by field."""
+
+    def __init__(self, value: object, what: str) -> None:
+        if not isinstance(value, dict):
+            raise BundleError(f"{what} in its manifest is no object")
+        self.values: Mapping[str, Any] = value
+        self._what = what
+
+    def any(self, name: str) -> Any:
+        if name not in self.values:
+            raise BundleError(f"{self._what} in its manifest lacks {name}")
+        return self.values[name]
+
+    def _wrong(self, name: str) -> BundleError:
+        return BundleError(f"{name} of {self._what} in its manifest makes no sense")
+
+    def whole(self, name: str, below: int) -> int:
+        value = self.any(name)
+        if type(value) is not int or not 0 <= value < below:
+            raise self._wrong(name)
+        return value
+
+    def text(self, name: str, *, optional: bool = False) -> str | None:
+        value = self.values.get(name) if optional else self.any(name)
+        if value is None and optional:
+            return None
+        if not isinstance(value, str):
+            raise self._wrong(name)
+        try:
+            value.encode()
+        except UnicodeEncodeError as error:
+            raise self._wrong(name) from error
+        return value
+
+    def digest(self, name: str) -> str:
+        value = self.any(name)
+        if not isinstance(value, str) or not _SHA256.fullmatch(value):
+            raise self._wrong(name)
+        return value
+
+    def flag(self, name: str) -> bool:
+        value = self.values.get(name, False)
+        if not isinstance(value, bool):
+            raise self._wrong(name)
+        return value
+
+    def items_of(self, name: str) -> list[Any]:
+        value = self.any(name)
+        if not isinstance(value, list):
+            raise self._wrong(name)
+        return value

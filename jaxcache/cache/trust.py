@@ -1,0 +1,297 @@
+"""Ed25519 signatures of bundles, and the list of public keys that this user trusts.
+
+Keys are text, one line each: ``jaxcache-ed25519 <base64 of 32 bytes>``. A private key is the same
+with ``jaxcache-ed25519-private`` and its 32-byte seed, in a file that only its owner may read. The
+trusted keys are lines ``<public key> <name>`` in ``trusted-keys`` of the configuration folder.
+What a signature promises, and what not, is in docs/bundles.md.
+"""
+
+import base64
+import binascii
+import contextlib
+import os
+import re
+import stat
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from jaxcache.cache.bundle import Bundle, Signature, pack_signature, signed_bytes
+from jaxcache.errors import JaxcacheError, UntrustedError, UsageError
+
+_PUBLIC, _PRIVATE = "jaxcache-ed25519", "jaxcache-ed25519-private"
+_KEY_BYTES = 32
+_NAME = re.compile(r"[\w.@+-]{1,100}")
+_MAX_FILE_BYTES = 1 << 20
+TRUSTED_FILE = "trusted-keys"
+
+
+@dataclass(frozen=True, slots=True)
+class TrustedKey:
+    """A public key under the name that this user gave it."""
+
+    name: str
+    public_key: bytes
+
+    @property
+    def text(self) -> str:
+        """The key as one line, to hand to others."""
+        return public_key_text(self.public_key)
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Who signed a bundle, as far as this user knows."""
+
+    trusted: tuple[str, ...]
+    """Names of trusted keys whose signatures hold."""
+    unknown: tuple[str, ...]
+    """Public keys whose signatures hold, and that nobody here trusts."""
+    unchecked: int = 0
+    """Signatures that could not be checked: the ``sign`` extra is not installed."""
+
+    @property
+    def warning(self) -> str | None:
+        """What to tell the user; None where a trusted key signed."""
+        if self.trusted:
+            return None
+        if self.unchecked:
+            return "its signature was not checked: pip install 'jaxcache[sign]'"
+        if self.unknown:
+            return f"it is signed by an unknown key, {self.unknown[0]}"
+        return "it is not signed"
+
+
+def public_key_text(public_key: bytes) -> str:
+    """A public key as text."""
+    return f"{_PUBLIC} {base64.b64encode(public_key).decode()}"
+
+
+def parse_public_key(text: str) -> bytes:
+    """Read a public key, with or without the word in front.
+
+    Raises:
+        UsageError: ``bad-key``.
+    """
+    return _parse(text, _PUBLIC)
+
+
+def _parse(text: str, kind: str) -> bytes:
+    words = text.split()
+    if words[:1] == [kind]:
+        words = words[1:]
+    try:
+        key = base64.b64decode(words[0], validate=True) if words else b""
+    except (binascii.Error, ValueError):
+        key = b""
+    if len(key) != _KEY_BYTES:
+        raise UsageError(
+            f"not a key: a key is a line {kind!r} and {_KEY_BYTES} bytes in base64",
+            code="bad-key",
+            hint="jaxcache trust keygen makes a pair",
+        )
+    return key
+
+
+def config_folder(environment: "os._Environ[str] | dict[str, str]") -> Path:
+    """Where this user's keys are kept."""
+    base = environment.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config")
+    return Path(base, "jaxcache")
+
+
+def generate_key(path: Path) -> bytes:
+    """Make a key pair; write the private key to a new file and return the public key.
+
+    Raises:
+        UntrustedError: no ``cryptography``.
+        JaxcacheError: ``exists``, or the file cannot be written.
+    """
+    private = _ed25519().Ed25519PrivateKey.generate()
+    line = f"{_PRIVATE} {base64.b64encode(private.private_bytes_raw()).decode()}\n"
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(fd, "w") as file:
+            file.write(line)
+    except FileExistsError as error:
+        raise JaxcacheError(
+            f"{path} exists already", code="exists", hint="a key is never overwritten"
+        ) from error
+    except OSError as error:
+        raise JaxcacheError(f"cannot write {path}: {error.strerror}", code="io-error") from error
+    public: bytes = private.public_key().public_bytes_raw()
+    return public
+
+
+def read_private_key(path: Path) -> Any:
+    """Read a private key for :func:`sign`.
+
+    Raises:
+        UsageError: no such file, or no key in it.
+        UntrustedError: others may read it.
+    """
+    try:
+        mode = path.stat().st_mode
+        text = path.read_text("utf-8")[:_MAX_FILE_BYTES]
+    except (OSError, ValueError) as error:
+        raise UsageError(f"cannot read the key {path}: {error}", code="bad-key") from error
+    if mode & (stat.S_IRWXG | stat.S_IRWXO):
+        raise UntrustedError(
+            f"others may read the private key {path}",
+            code="unsafe-permissions",
+            hint=f"chmod 600 {path}, or better a new key: jaxcache trust keygen",
+        )
+    return _ed25519().Ed25519PrivateKey.from_private_bytes(_parse(text, _PRIVATE))
+
+
+def sign_header(header: bytes, private_keys: Sequence[Any]) -> bytes:
+    """Sign a header that says how many signatures follow; return it with them."""
+    message = signed_bytes(header)
+    return header + b"".join(
+        pack_signature(Signature(k.public_key().public_bytes_raw(), k.sign(message)))
+        for k in private_keys
+    )
+
+
+def load_trusted(folder: Path) -> list[TrustedKey]:
+    """The trusted keys; none where there is no list.
+
+    Raises:
+        UntrustedError: the list cannot be read, or others may write it.
+    """
+    path = folder / TRUSTED_FILE
+    try:
+        with path.open("rb") as file:
+            status = os.fstat(file.fileno())
+            text = file.read(_MAX_FILE_BYTES).decode("utf-8", "replace")
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise UntrustedError(f"cannot read {path}: {error.strerror}") from error
+    if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH) or status.st_uid not in (os.getuid(), 0):
+        raise UntrustedError(
+            f"others may write {path}, so it says nothing about trust",
+            code="unsafe-permissions",
+            hint=f"chmod 600 {path} after looking through it",
+        )
+    found = []
+    for line in text.splitlines():
+        with contextlib.suppress(UsageError):
+            key, _, name = line.strip().rpartition(" ")
+            if key and _NAME.fullmatch(name):
+                found.append(TrustedKey(name, parse_public_key(key)))
+    return found
+
+
+def save_trusted(folder: Path, keys: Sequence[TrustedKey]) -> None:
+    """Write the list anew, atomically."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / TRUSTED_FILE
+    temp = folder / f".{TRUSTED_FILE}-{os.getpid()}"
+    fd = os.open(temp, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(fd, "w") as file:
+        file.writelines(f"{k.text} {k.name}\n" for k in keys)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(temp, path)
+
+
+def add_trusted(folder: Path, name: str, key_text: str) -> TrustedKey:
+    """Trust a public key from now on.
+
+    Raises:
+        UsageError: ``bad-key``, or the name is taken or none.
+    """
+    if not _NAME.fullmatch(name):
+        raise UsageError(f"{name!r} is no name for a key: letters, digits and . @ + - _ are")
+    key = TrustedKey(name, parse_public_key(key_text))
+    keys = load_trusted(folder)
+    if any(k.name == name and k.public_key != key.public_key for k in keys):
+        raise UsageError(
+            f"another key is trusted as {name}", code="exists",
+            hint=f"jaxcache trust remove {name}, if that is meant",
+        )  # fmt: skip
+    save_trusted(folder, [k for k in keys if k.name != name] + [key])
+    return key
+
+
+def remove_trusted(folder: Path, name: str) -> TrustedKey:
+    """Trust a key no longer.
+
+    Raises:
+        JaxcacheError: ``no-match``.
+    """
+    keys = load_trusted(folder)
+    for key in keys:
+        if key.name == name:
+            save_trusted(folder, [k for k in keys if k is not key])
+            return key
+    raise JaxcacheError(f"no key is trusted as {name}", code="no-match")
+
+
+def check_signatures(bundle: Bundle, trusted: Sequence[TrustedKey], *, required: bool) -> Verdict:
+    """Check every signature of a bundle.
+
+    Args:
+        required: refuse what no trusted key has signed.
+
+    Raises:
+        UntrustedError: a signature does not hold, whether or not one is required; or none of a
+            trusted key is there and one is required.
+    """
+    names = {k.public_key: k.name for k in trusted}
+    known: list[str] = []
+    unknown: list[str] = []
+    unchecked = 0
+    for public_key, signature in bundle.signatures:
+        if not _has_cryptography():
+            unchecked += 1
+        elif not _holds(public_key, signature, bundle.signed_bytes):
+            raise UntrustedError(
+                f"{bundle.name}: a signature does not hold: it was changed after signing",
+                code="bad-signature",
+                hint="get it again from where it was made",
+            )
+        elif public_key in names:
+            known.append(names[public_key])
+        else:
+            unknown.append(public_key_text(public_key))
+    verdict = Verdict(tuple(known), tuple(unknown), unchecked)
+    if required and verdict.warning:
+        raise UntrustedError(
+            f"{bundle.name}: {verdict.warning}, and require-signed is set",
+            code="unsigned" if not bundle.signatures else "untrusted",
+            hint="jaxcache trust add NAME KEY trusts a key that you have from a safe source",
+        )
+    return verdict
+
+
+def _holds(public_key: bytes, signature: bytes, message: bytes) -> bool:
+    from cryptography.exceptions import InvalidSignature
+
+    try:
+        _ed25519().Ed25519PublicKey.from_public_bytes(public_key).verify(signature, message)
+    except (InvalidSignature, ValueError):
+        return False
+    return True
+
+
+def _has_cryptography() -> bool:
+    try:
+        _ed25519()
+    except UntrustedError:
+        return False
+    return True
+
+
+def _ed25519() -> Any:
+    try:
+        from cryptography.hazmat.primitives.asymmetric import ed25519
+    except ImportError as error:
+        raise UntrustedError(
+            "signing takes the package cryptography",
+            code="no-cryptography",
+            hint="pip install 'jaxcache[sign]'",
+        ) from error
+    return ed25519

@@ -1,0 +1,199 @@
+"""What the commands about bundles share: write one, receive one."""
+
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from jaxcache.cli.options import Format, config_is_set
+from jaxcache.errors import ExitCode, JaxcacheError
+
+if TYPE_CHECKING:
+    from jaxcache.cache.bundle import Bundle
+    from jaxcache.cache.compat import Host
+    from jaxcache.cache.export import ExportPlan
+    from jaxcache.cache.trust import Verdict
+    from jaxcache.store.base import Store
+
+
+def key_folder() -> Path:
+    """Where this user's keys are."""
+    from jaxcache.cache.trust import config_folder
+
+    return config_folder(os.environ)
+
+
+def key_path(name: str) -> Path:
+    """The private key that a name or path means."""
+    return Path(name) if os.sep in name or Path(name).is_file() else key_folder() / f"{name}.key"
+
+
+def signing_keys(names: Sequence[str]) -> list[Any]:
+    """Read the private keys to sign with."""
+    from jaxcache.cache.trust import read_private_key
+
+    return [read_private_key(key_path(name)) for name in names]
+
+
+def deliver(
+    store: "Store",
+    plan: "ExportPlan",
+    file: str,
+    form: Format,
+    level: int,
+    signers: Sequence[Any],
+    split_bytes: int | None,
+) -> bool:
+    """Write the bundle and say so; return whether something was left out."""
+    from jaxcache.cache.deliver import bundle_bytes, write_file
+    from jaxcache.cache.export import write_stream
+    from jaxcache.cli.output import note, print_json
+    from jaxcache.cli.progress import progress_bar
+    from jaxcache.entry.names import printable
+    from jaxcache.render.bundle import export_document, export_summary
+
+    folder = None if file == "-" else os.path.dirname(os.path.abspath(file))
+    try:
+        with progress_bar("exporting") as progress:
+            exported = write_stream(store, plan, level=level, folder=folder, progress=progress)
+        with exported.stream:
+            chunks = bundle_bytes(exported, signers)
+            if file == "-":
+                size_bytes = sum(map(sys.stdout.buffer.write, chunks))
+                files = ["standard output"]
+            else:
+                files = write_file(file, chunks, split_bytes=split_bytes)
+                size_bytes = sum(os.stat(f).st_size for f in files)
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        raise JaxcacheError(f"cannot write {file}: {reason}", code="io-error") from error
+    if form is Format.JSON:
+        print_json(export_document(plan.cache_dir, exported, files, size_bytes, len(signers)))
+    else:
+        for problem in exported.left_out:
+            note(f"left out {printable(problem.file)}: {problem.detail}")
+        note(export_summary(exported, files, size_bytes))
+    return bool(exported.left_out)
+
+
+def open_input(file: str) -> "Bundle":
+    """Open the bundle that the user names; ``-`` is standard input."""
+    from jaxcache.cache.bundle import open_bundle
+    from jaxcache.cache.deliver import spool
+
+    return spool(sys.stdin.buffer) if file == "-" else open_bundle(file)
+
+
+def check_trust(bundle: "Bundle") -> "Verdict":
+    """Check the signatures of a bundle as this user's configuration asks for, and warn.
+
+    Raises:
+        UntrustedError
+    """
+    from jaxcache.cache.trust import check_signatures, load_trusted
+    from jaxcache.cli.output import note
+
+    required = config_is_set("require-signed")
+    verdict = check_signatures(bundle, load_trusted(key_folder()), required=required)
+    if verdict.warning:
+        note(f"warning: {bundle.name}: {verdict.warning}; what it holds is machine code")
+    return verdict
+
+
+def ask_host(python: str | None, *, required: bool) -> "Host | None":
+    """Probe the Python that is to use the cache; None where none was named and ours has no jax.
+
+    Raises:
+        NoJaxError
+    """
+    from jaxcache.warm.probe import has_jax, probe_host
+
+    if not has_jax(python) and not required:
+        return None
+    return probe_host(python or sys.executable, os.environ)
+
+
+def receive(
+    bundle: "Bundle",
+    target: str,
+    form: Format,
+    *,
+    verdict: "Verdict",
+    host: "Host | None",
+    require_compatible: bool = False,
+    on_conflict: str = "keep",
+    side_caches: bool = True,
+    atomic: bool = False,
+    level: int = 3,
+    dry_run: bool = False,
+) -> int:
+    """Check, plan, say what to expect, write, and say what was done; return the exit code.
+
+    Raises:
+        JaxcacheError: ``incompatible``, ``conflict``, ``bad-bundle``.
+    """
+    from jaxcache.cache.compat import forecast
+    from jaxcache.cache.importing import Action, plan_import, verify_bundle
+    from jaxcache.cache.unpack import execute_import
+    from jaxcache.cli.output import note
+    from jaxcache.cli.progress import progress_bar
+    from jaxcache.render import bundle as render
+    from jaxcache.store import make_store, open_store
+
+    outlooks = forecast(bundle.manifest, host, target)
+    if form is not Format.JSON and form is not Format.JSONL:
+        note(render.outlook_line(outlooks))
+    if require_compatible and not outlooks.compatible:
+        raise JaxcacheError(
+            f"not everything in {bundle.name} will hit here: {render.outlook_line(outlooks)}",
+            code="incompatible",
+            hint="import without --require-compatible to have the rest",
+        )
+    with progress_bar("checking") as progress:
+        verify_bundle(bundle, progress)
+    store = open_store(target) if "://" in target or os.path.lexists(target) else None
+    with progress_bar("comparing") as progress:
+        plan = plan_import(
+            store, bundle, cache_dir=store.url if store else os.path.abspath(target),
+            on_conflict=on_conflict, side_caches=side_caches, progress=progress,
+        )  # fmt: skip
+    done = None
+    if not dry_run:
+        store = store or make_store(target)
+        with progress_bar("importing") as progress:
+            done = execute_import(
+                store, bundle, plan, level=level, atomic=atomic, progress=progress
+            )
+    _print_import(bundle, plan, outlooks, verdict, done, form)
+    failed = plan.count(Action.BLOCKED) or (done and done.failed)
+    return ExitCode.PARTIAL if failed else ExitCode.DONE
+
+
+def _print_import(
+    bundle: "Bundle", plan: Any, outlooks: Any, verdict: "Verdict", done: Any, form: Format
+) -> None:
+    from jaxcache.cli.output import note, print_json, print_json_lines, print_lines
+    from jaxcache.entry.names import printable
+    from jaxcache.render import bundle as render
+
+    if form in (Format.JSON, Format.JSONL):
+        document = render.import_document(
+            plan, outlooks, verdict, done, manifest_sha256=bundle.manifest_sha256
+        )
+        if form is Format.JSON:
+            print_json(document)
+        else:
+            print_json_lines(document["entries"])
+        return
+    if form is Format.KEYS:
+        steps = plan.writes if done is None else done.written
+        print_lines(printable(s.subject.key) for s in steps if hasattr(s.subject, "key"))
+        return
+    if form is Format.TSV or done is None:
+        print_lines(render.import_rows(plan, outlooks))
+    for step in plan.conflicts:
+        note(f"{printable(step.name)}: {step.detail}")
+    note(render.import_summary(plan, done))

@@ -1,0 +1,73 @@
+"""``jaxcache copy``."""
+
+import os
+import time
+from typing import Annotated
+
+import typer
+
+from jaxcache.cli.import_ import Atomic, OnConflict
+from jaxcache.cli.options import DryRun, Filters, Json, Jsonl, Quiet, choose_format
+from jaxcache.errors import ExitCode, UsageError
+
+EXAMPLE = "jaxcache copy ~/.cache/jax /mnt/usb/cache.jxb"
+EXIT_CODES = (0, 1, 2, 3, 10, 12)
+
+#: How a destination that does not exist yet says that it is to be a bundle.
+_SUFFIX = ".jxb"
+
+
+def command(
+    source: Annotated[str, typer.Argument(metavar="SRC", help="A cache directory or a bundle.")],
+    target: Annotated[
+        str, typer.Argument(metavar="DST", help="A cache directory, or a bundle (FILE.jxb).")
+    ],
+    filters: Filters = None,
+    on_conflict: OnConflict = "keep",
+    atomic: Atomic = False,
+    dry_run: DryRun = False,
+    json: Json = False,
+    jsonl: Jsonl = False,
+    quiet: Quiet = False,
+) -> int:
+    """Copy entries between cache directories and bundles, checking every byte on the way."""
+    from jaxcache.cache.bundle import is_bundle
+    from jaxcache.cache.deliver import bundle_chunks, check_target, make_in_between, write_file
+    from jaxcache.cache.importing import verify_bundle
+    from jaxcache.cache.trust import Verdict
+    from jaxcache.cli.bundle import check_trust, deliver, open_input, receive
+    from jaxcache.store import open_store
+
+    form = choose_format(json=json, jsonl=jsonl, quiet=quiet)
+    to_bundle = is_bundle(target) or (target.endswith(_SUFFIX) and not os.path.isdir(target))
+    from_bundle = is_bundle(source)
+    if from_bundle and filters:
+        raise UsageError("a bundle is copied whole; import it and filter then")
+    if to_bundle and dry_run:
+        raise UsageError("--dry-run is for copies into a directory")
+    if to_bundle:
+        check_target(target)
+    if not from_bundle:
+        from jaxcache.cache.export import plan_export
+
+        store = open_store(source)
+        plan = plan_export(store, filters=filters or [], now_ns=time.time_ns())
+        if to_bundle:
+            left_out = deliver(store, plan, target, form, 12, [], None)
+            return ExitCode.PARTIAL if left_out else ExitCode.DONE
+        bundle, exported = make_in_between(store, plan)
+        left_out = bool(exported.left_out)
+        verdict = Verdict(("this machine",), ())
+    else:
+        bundle, left_out = open_input(source), False
+        verdict = check_trust(bundle)
+    with bundle.file:
+        if to_bundle:
+            verify_bundle(bundle)
+            write_file(target, bundle_chunks(bundle))
+            return ExitCode.DONE
+        code = receive(
+            bundle, target, form, verdict=verdict, host=None,
+            on_conflict=on_conflict, atomic=atomic, dry_run=dry_run,
+        )  # fmt: skip
+    return ExitCode.PARTIAL if left_out else code

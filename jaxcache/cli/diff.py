@@ -1,0 +1,42 @@
+"""``jaxcache diff``."""
+
+from typing import Annotated
+
+import typer
+
+from jaxcache.cli.options import Format, Json, Jsonl, Quiet, choose_format
+from jaxcache.errors import ExitCode
+
+EXAMPLE = "jaxcache diff host0.jxb host1.jxb"
+EXIT_CODES = (0, 1, 2, 10)
+
+
+def command(
+    left: Annotated[str, typer.Argument(metavar="A", help="A cache directory or a bundle.")],
+    right: Annotated[str, typer.Argument(metavar="B", help="Another one.")],
+    json: Json = False,
+    jsonl: Jsonl = False,
+    quiet: Quiet = False,
+) -> int:
+    """Compare two caches or bundles by what their entries hold; 1 if they differ."""
+    from jaxcache.cache.diff import diff_sides, open_side
+    from jaxcache.cli.output import note, print_json, print_json_lines, print_lines
+    from jaxcache.cli.progress import progress_bar
+    from jaxcache.render import bundle as render
+    from jaxcache.store import open_store
+
+    form = choose_format(json=json, jsonl=jsonl, quiet=quiet)
+    with progress_bar("reading") as progress:
+        found = diff_sides(
+            open_side(left, open_store, progress), open_side(right, open_store, progress)
+        )
+    if form is Format.JSON:
+        print_json(render.diff_document(found))
+    elif form is Format.JSONL:
+        print_json_lines(render.diff_lines(found))
+    elif form is Format.KEYS:
+        print_lines(render.diff_keys(found))
+    else:
+        print_lines(render.diff_rows(found))
+        note(render.diff_summary(found))
+    return ExitCode.DONE if found.equal else ExitCode.PROBLEMS

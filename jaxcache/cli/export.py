@@ -1,0 +1,71 @@
+"""``jaxcache export``."""
+
+import sys
+import time
+from typing import Annotated
+
+import typer
+
+from jaxcache.cli.options import CacheDir, Filters, Json, Keys, choose_format, locate_cache
+from jaxcache.errors import ExitCode, UsageError
+
+EXAMPLE = "jaxcache export cache.jxb"
+EXIT_CODES = (0, 1, 2, 3, 10, 12)
+
+File = Annotated[str, typer.Argument(metavar="FILE", help="The bundle to write; - for stdout.")]
+Level = Annotated[int, typer.Option(min=1, max=22, metavar="1..22", help="zstd level.")]
+Sign = Annotated[
+    list[str] | None,
+    typer.Option("--sign", metavar="KEY", help="Sign with a private key file or name; repeatable."),
+]
+Split = Annotated[
+    str | None, typer.Option(metavar="SIZE", help="Write FILE.001, FILE.002, … of at most SIZE.")
+]
+
+
+def command(
+    file: File,
+    keys: Keys = None,
+    cache_dir: CacheDir = None,
+    filters: Filters = None,
+    level: Level = 12,
+    split: Split = None,
+    since: Annotated[
+        str | None, typer.Option(metavar="REF", help="Only what this bundle or cache has not.")
+    ] = None,
+    sign: Sign = None,
+    side_caches: Annotated[
+        bool | None,
+        typer.Option(
+            "--side-caches/--no-side-caches",
+            help="XLA's own caches; by default if nothing is selected.",
+        ),
+    ] = None,
+    json: Json = False,
+) -> int:
+    """Put entries into one small, checkable file."""
+    from jaxcache.cache.deliver import check_target
+    from jaxcache.cache.diff import known_in, open_side
+    from jaxcache.cache.export import plan_export
+    from jaxcache.cli.bundle import deliver, signing_keys
+    from jaxcache.cli.progress import progress_bar
+    from jaxcache.store import open_store
+    from jaxcache.units import parse_size_bytes
+
+    form = choose_format(json=json)
+    split_bytes = parse_size_bytes(split) if split is not None else None
+    if file == "-" and (json or split or sys.stdout.isatty()):
+        raise UsageError("a bundle on standard output leaves no room for anything else there")
+    if file != "-" and not split:
+        check_target(file)
+    signers = signing_keys(sign or [])
+    store = open_store(locate_cache(cache_dir).path)
+    with progress_bar("reading") as progress:
+        side = open_side(since, open_store, progress) if since else None
+        plan = plan_export(
+            store, keys=keys or [], filters=filters or [], since=side.reference if side else None,
+            known=known_in(side) if side else None, side_caches=side_caches,
+            now_ns=time.time_ns(), progress=progress,
+        )  # fmt: skip
+    left_out = deliver(store, plan, file, form, level, signers, split_bytes)
+    return ExitCode.PARTIAL if left_out else ExitCode.DONE

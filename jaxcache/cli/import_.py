@@ -1,0 +1,65 @@
+"""``jaxcache import``."""
+
+from typing import Annotated
+
+import typer
+
+from jaxcache.cli.options import (
+    CacheDir,
+    DryRun,
+    Json,
+    Jsonl,
+    Quiet,
+    choose_format,
+    locate_cache,
+)  # fmt: skip
+
+EXAMPLE = "jaxcache import cache.jxb --require-compatible"
+EXIT_CODES = (0, 1, 2, 3, 12, 13)
+
+Python = Annotated[
+    str | None,
+    typer.Option(metavar="PATH", help="The Python whose jax is to use the cache; ours if it has."),
+]
+OnConflict = Annotated[
+    str,
+    typer.Option(
+        metavar="keep|replace|fail", help="Where another sound entry is there under the same key."
+    ),
+]
+Atomic = Annotated[bool, typer.Option("--atomic", help="All entries, or none.")]
+
+
+def command(
+    file: Annotated[str, typer.Argument(metavar="FILE", help="The bundle; - for stdin.")],
+    cache_dir: CacheDir = None,
+    on_conflict: OnConflict = "keep",
+    atomic: Atomic = False,
+    require_compatible: Annotated[
+        bool, typer.Option("--require-compatible", help="Refuse what will not hit here.")
+    ] = False,
+    python: Python = None,
+    side_caches: Annotated[
+        bool, typer.Option("--side-caches/--no-side-caches", help="XLA's own caches too.")
+    ] = True,
+    level: Annotated[
+        int, typer.Option(min=1, max=22, metavar="1..22", help="zstd level of the entries.")
+    ] = 3,
+    dry_run: DryRun = False,
+    json: Json = False,
+    jsonl: Jsonl = False,
+    quiet: Quiet = False,
+) -> int:
+    """Check a bundle from end to end, say what will hit, and put its entries into a cache."""
+    from jaxcache.cli.bundle import ask_host, check_trust, open_input, receive
+
+    form = choose_format(json=json, jsonl=jsonl, quiet=quiet)
+    target = locate_cache(cache_dir).path
+    bundle = open_input(file)
+    with bundle.file:
+        return receive(
+            bundle, target, form, verdict=check_trust(bundle),
+            host=ask_host(python, required=require_compatible),
+            require_compatible=require_compatible, on_conflict=on_conflict,
+            side_caches=side_caches, atomic=atomic, level=level, dry_run=dry_run,
+        )  # fmt: skip

@@ -1,0 +1,33 @@
+"""Compile one trivial program and tell the versions; runs in the user's Python, with jax alone.
+
+The parent names a fresh cache directory in the environment and reads the entry that appears there.
+Prints one JSON object. Exits with 13 where jax does not import.
+"""
+
+import json
+import sys
+
+NO_JAX = 13
+
+
+def main() -> int:
+    sys.path.pop(0)  # this folder, which is none of the user's
+    try:
+        import jax
+        import jaxlib
+    except Exception as error:
+        print(f"{type(error).__name__}: {error}", file=sys.stderr)
+        return NO_JAX
+    jax.jit(lambda x: x + 1)(1.0).block_until_ready()
+    print(
+        json.dumps({
+            "jax_version": jax.__version__,
+            "jaxlib_version": getattr(jaxlib, "__version__", "") or jaxlib.version.__version__,
+            "platform": jax.default_backend(),
+        })
+    )  # fmt: skip
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

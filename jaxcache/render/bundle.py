@@ -1,0 +1,276 @@
+"""Exports, imports and differences as JSON documents and as text."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from jaxcache.cache.compat import Compatibility, Forecast, Outlook
+from jaxcache.cache.diff import Diff, Held, Pair, Side, sum_sizes
+from jaxcache.cache.export import Exported
+from jaxcache.cache.importing import Action, ImportPlan, Step
+from jaxcache.cache.manifest import Item
+from jaxcache.cache.trust import TrustedKey, Verdict
+from jaxcache.cache.unpack import Imported
+from jaxcache.entry.names import printable
+from jaxcache.render.document import Document, envelope, problem_document
+from jaxcache.units import format_size
+
+_MISS_REASONS = 3
+
+
+def export_document(
+    cache_dir: str, exported: Exported, files: Sequence[str], size_bytes: int, signatures: int
+) -> Document:
+    """What ``export --json`` prints."""
+    manifest = exported.manifest
+    return {
+        **envelope(cache_dir),
+        "files": [printable(f) for f in files],
+        "size_bytes": size_bytes,
+        "entries": len(manifest.items),
+        "side_files": len(manifest.files),
+        "payload_bytes": manifest.content_bytes,
+        "source_bytes": _source_bytes(exported),
+        "compile_seconds": float(sum(i.compile_seconds for i in manifest.items)),
+        "manifest_sha256": exported.manifest_sha256,
+        "signatures": signatures,
+        "left_out": [problem_document(p) for p in exported.left_out],
+    }
+
+
+def export_summary(exported: Exported, files: Sequence[str], size_bytes: int) -> str:
+    """One line on what was written."""
+    source = _source_bytes(exported)
+    count = len(exported.manifest.items)
+    sides = len(exported.manifest.files)
+    more = f" and {_count(sides, 'file')} of XLA's caches" if sides else ""
+    share = f", {size_bytes / source:.0%} of the files' {format_size(source)}" if source else ""
+    where = files[0] if len(files) == 1 else f"{files[0]} to {files[-1]}"
+    return f"{_count(count, 'entry')}{more} in {printable(where)}: {format_size(size_bytes)}{share}"
+
+
+def _source_bytes(exported: Exported) -> int:
+    manifest = exported.manifest
+    return sum(i.size_bytes for i in manifest.items) + sum(f.size_bytes for f in manifest.files)
+
+
+def import_document(
+    plan: ImportPlan,
+    outlooks: Compatibility,
+    verdict: Verdict,
+    done: Imported | None,
+    *,
+    manifest_sha256: str,
+) -> Document:
+    """What ``import --json`` prints; ``done`` is None for a dry run."""
+    forecasts = {f.key: f for f in outlooks.forecasts}
+    host = outlooks.host
+    return {
+        **envelope(plan.cache_dir),
+        "bundle": printable(plan.bundle),
+        "manifest_sha256": manifest_sha256,
+        "dry_run": done is None,
+        "rolled_back": bool(done and done.rolled_back),
+        "signed_by": list(verdict.trusted),
+        "signature_warning": verdict.warning,
+        "entries": [
+            step_document(s, forecasts.get(s.subject.key) if isinstance(s.subject, Item) else None)
+            for s in plan.steps
+        ],
+        "summary": {
+            **{action.value: plan.count(action) for action in Action},
+            "written": len(done.written) if done else 0,
+            "conflicts": len(plan.conflicts),
+        },
+        "outlook": {o.value: outlooks.counts.get(o, 0) for o in Outlook},
+        "host": host and {
+            "python": host.python, "jax": host.jax_version, "jaxlib": host.jaxlib_version,
+            "codec": host.codec, "platform": host.origin.platform, "target": host.origin.target,
+        },
+        "failed": [{"file": printable(f.name), "detail": f.detail} for f in failures(done)],
+    }  # fmt: skip
+
+
+def failures(done: Imported | None) -> Sequence[Any]:
+    """What could not be written."""
+    return done.failed if done else ()
+
+
+def step_document(step: Step, forecast: Forecast | None) -> Document:
+    """One entry or file of an import."""
+    item = step.subject if isinstance(step.subject, Item) else None
+    return {
+        "key": item and printable(item.key),
+        "file": printable(step.name),
+        "action": step.action.value,
+        "detail": printable(step.detail) or None,
+        "payload_bytes": step.content_bytes,
+        "compile_seconds": float(item.compile_seconds) if item else None,
+        "payload_differs": step.differs,
+        "outlook": forecast.outlook.value if forecast else None,
+        "reason": printable(forecast.reason) if forecast and forecast.reason else None,
+        "restore_to": printable(forecast.restore_to) if forecast and forecast.restore_to else None,
+    }
+
+
+def import_rows(plan: ImportPlan, outlooks: Compatibility) -> Iterator[str]:
+    """One line per entry: action, outlook, file, why."""
+    forecasts = {f.key: f for f in outlooks.forecasts}
+    for step in plan.steps:
+        item = step.subject
+        told = forecasts.get(item.key) if isinstance(item, Item) else None
+        why = step.detail or (told.reason if told else "") or ""
+        row = (step.action.value, told.outlook.value if told else "-", step.name, why)
+        yield "\t".join(map(printable, row))
+
+
+def import_summary(plan: ImportPlan, done: Imported | None) -> str:
+    """One line on what was done, or would be."""
+    if done and done.rolled_back:
+        return f"nothing was imported: {printable(done.failed[0].name)}: {done.failed[0].detail}"
+    writes = len(done.written) if done else len(plan.writes)
+    words = [f"{_count(writes, 'file')} {'written' if done else 'to write'}"]
+    for action, text in (
+        (Action.HEAL, "of them instead of damaged ones"),
+        (Action.SAME, "already there"),
+        (Action.KEEP, "kept though another one is in the bundle"),
+        (Action.BLOCKED, "blocked"),
+    ):
+        if count := plan.count(action):
+            words.append(f"{count} {text}")
+    if done and done.failed:
+        words.append(f"{len(done.failed)} failed ({done.failed[0].detail})")
+    return f"{printable(plan.cache_dir)}: {', '.join(words)}"
+
+
+def outlook_line(outlooks: Compatibility) -> str:
+    """One line on what is going to hit here."""
+    counts, host = outlooks.counts, outlooks.host
+    total = len(outlooks.forecasts)
+    with_what = f"jax {host.jax_version} ({host.origin.platform})" if host else None
+    if not total:
+        return "no entries"
+    if counts.get(Outlook.HIT) == total and with_what:
+        return f"all {total} entries should hit with {with_what}"
+    misses = [f for f in outlooks.forecasts if f.outlook is Outlook.MISS]
+    if not misses and host is None:
+        return (
+            f"whether {_count(total, 'entry')} will hit here was not checked: no jax was asked "
+            "(--python)"
+        )
+    told = [f"{counts.get(Outlook.HIT, 0)} of {total} entries should hit"]
+    if misses:
+        told.append(f"{len(misses)} will miss")
+    if unknown := counts.get(Outlook.UNKNOWN, 0):
+        told.append(f"{unknown} cannot be told")
+    line = ", ".join(told) + (f" with {with_what}" if with_what else "")
+    places = sorted({f.restore_to for f in misses if f.restore_to})
+    if places and all(f.restore_to for f in misses):
+        return f"{line}, unless restored to {printable(' or '.join(places[:_MISS_REASONS]))}"
+    reasons = list(dict.fromkeys(f.reason for f in misses if f.reason))
+    return line + (f": {printable('; '.join(reasons[:_MISS_REASONS]))}" if reasons else "")
+
+
+def diff_document(diff: Diff) -> Document:
+    """What ``diff --json`` prints; ``cache_dir`` is the left side."""
+    return {
+        **envelope(diff.left.location),
+        "left": _side_document(diff.left, diff.only_left),
+        "right": _side_document(diff.right, diff.only_right),
+        "equal": diff.equal,
+        "same": diff.same,
+        "only_left": [held_document(h) for h in diff.only_left],
+        "only_right": [held_document(h) for h in diff.only_right],
+        "differing": [pair_document(p) for p in diff.differing],
+    }
+
+
+def _side_document(side: Side, only: Sequence[Held]) -> Document:
+    size_bytes, seconds = sum_sizes(only)
+    return {
+        "location": printable(side.location),
+        "entries": len(side.entries),
+        "only_size_bytes": size_bytes,
+        "only_compile_seconds": seconds,
+        "damaged": [problem_document(p) for p in side.damaged],
+    }
+
+
+def held_document(held: Held) -> Document:
+    """One entry of one side."""
+    return {
+        "key": printable(held.key),
+        "size_bytes": held.size_bytes,
+        "payload_bytes": held.payload_bytes,
+        "payload_sha256": held.payload_sha256,
+        "compile_seconds": float(held.compile_seconds),
+    }
+
+
+def pair_document(pair: Pair) -> Document:
+    """One key with two contents."""
+    return {
+        "key": printable(pair.left.key),
+        "payload_differs": pair.payload_differs,
+        "left": held_document(pair.left),
+        "right": held_document(pair.right),
+    }
+
+
+def diff_lines(diff: Diff) -> Iterator[Document]:
+    """One document per difference."""
+    for held in diff.only_left:
+        yield {"where": "left", **held_document(held)}
+    for held in diff.only_right:
+        yield {"where": "right", **held_document(held)}
+    for pair in diff.differing:
+        yield {"where": "both", **pair_document(pair)}
+
+
+def diff_keys(diff: Diff) -> list[str]:
+    """The keys that differ, sorted."""
+    keys = [h.key for h in (*diff.only_left, *diff.only_right)]
+    return sorted(map(printable, keys + [p.left.key for p in diff.differing]))
+
+
+def diff_rows(diff: Diff) -> Iterator[str]:
+    """One line per difference: ``<`` only left, ``>`` only right, ``!`` other payload, ``~`` other
+    seconds only, ``x`` damaged."""
+    for mark, side in (("x<", diff.left), ("x>", diff.right)):
+        for problem in side.damaged:
+            yield f"{mark}\t{printable(problem.file)}\t{problem.kind}\t{problem.detail}"
+    for mark, entries in (("<", diff.only_left), (">", diff.only_right)):
+        for held in entries:
+            yield f"{mark}\t{printable(held.key)}\t{held.size_bytes}\t{held.compile_seconds}"
+    for pair in diff.differing:
+        mark = "!" if pair.payload_differs else "~"
+        yield (
+            f"{mark}\t{printable(pair.left.key)}\t{pair.left.size_bytes},{pair.right.size_bytes}"
+            f"\t{pair.left.compile_seconds},{pair.right.compile_seconds}"
+        )
+
+
+def diff_summary(diff: Diff) -> str:
+    """One line on how the sides differ, with what is at stake."""
+    if diff.equal:
+        return f"equal: {_count(diff.same, 'entry')} on both sides"
+    words = [f"{diff.same} the same"]
+    for what, entries in (("left", diff.only_left), ("right", diff.only_right)):
+        size_bytes, seconds = sum_sizes(entries)
+        if entries:
+            words.append(f"{len(entries)} only {what} ({format_size(size_bytes)}, {seconds:.0f} s)")
+    if diff.differing:
+        payloads = sum(p.payload_differs for p in diff.differing)
+        words.append(f"{len(diff.differing)} differ ({payloads} in their executables)")
+    if damaged := len(diff.left.damaged) + len(diff.right.damaged):
+        words.append(f"{damaged} damaged")
+    return ", ".join(words)
+
+
+def key_document(key: TrustedKey) -> Document:
+    """One trusted key."""
+    return {"name": key.name, "public_key": key.text}
+
+
+def _count(number: int, noun: str) -> str:
+    plural = f"{noun[:-1]}ies" if noun.endswith("y") else f"{noun}s"
+    return f"{number} {noun if number == 1 else plural}"

@@ -1,0 +1,90 @@
+"""Ask a Python that has jax what its cache entries look like, by letting it write one."""
+
+import json
+import os
+import subprocess
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+from jaxcache.cache.compat import Host
+from jaxcache.cache.export import plan_export, write_stream
+from jaxcache.errors import NoJaxError
+from jaxcache.store.local import LocalStore
+
+_SCRIPT = Path(__file__).parents[1] / "jaxside" / "probe.py"
+_NO_JAX = 13
+_TIMEOUT_SECONDS = 300
+_HINT = "name a Python that has jax with --python, or: pip install 'jaxcache[jax]'"
+
+
+def probe_host(python: str, environment: Mapping[str, str]) -> Host:
+    """Let ``python`` compile a trivial program into a directory of its own, and read the entry.
+
+    Args:
+        environment: of the child, as the program that is to use the cache will have it.
+
+    Raises:
+        NoJaxError: no jax there, or one that writes no entry.
+    """
+    with tempfile.TemporaryDirectory(prefix="jaxcache-probe-") as folder:
+        told = _run(python, environment, folder)
+        exported = write_stream(LocalStore(folder), plan_export(LocalStore(folder), now_ns=0))
+        exported.stream.close()
+        items = exported.manifest.items
+        if not items:
+            raise NoJaxError(
+                f"{python}: jax {told.get('jax_version')} on {told.get('platform')} wrote no entry",
+                code="no-entry",
+                hint="JAX up to 0.4.29 caches nothing on the CPU",
+            )
+        return Host(
+            python,
+            str(told.get("jax_version")),
+            str(told.get("jaxlib_version")),
+            items[0].codec,
+            exported.manifest.origin_of(items[0]),
+        )
+
+
+def _run(python: str, environment: Mapping[str, str], folder: str) -> dict[str, object]:
+    env = {
+        **environment,
+        "JAX_COMPILATION_CACHE_DIR": folder,
+        "JAX_ENABLE_COMPILATION_CACHE": "true",
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+        "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
+        "PYTHONDONTWRITEBYTECODE": "1",
+    }
+    env.pop("JAX_COMPILATION_CACHE_MAX_SIZE", None)
+    try:
+        done = subprocess.run(
+            [python, str(_SCRIPT)],
+            capture_output=True, text=True, timeout=_TIMEOUT_SECONDS, env=env, check=False,
+            stdin=subprocess.DEVNULL, cwd=folder,
+        )  # fmt: skip
+    except OSError as error:
+        raise NoJaxError(f"cannot run {python}: {error.strerror}", hint=_HINT) from error
+    except subprocess.TimeoutExpired as error:
+        raise NoJaxError(
+            f"{python}: jax did not compile a trivial program in {_TIMEOUT_SECONDS} s"
+        ) from error
+    lines = done.stdout.strip().splitlines()
+    if done.returncode or not lines:
+        last = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
+        what = "has no jax" if done.returncode == _NO_JAX else "jax fails there"
+        raise NoJaxError(f"{python}: {what}: {last[:300]}", hint=_HINT)
+    told = json.loads(lines[-1])
+    return told if isinstance(told, dict) else {}
+
+
+def has_jax(python: str | None = None) -> bool:
+    """Whether our own Python has jax, without importing it."""
+    import importlib.util
+
+    return python is not None or importlib.util.find_spec("jax") is not None
+
+
+def environment() -> Mapping[str, str]:
+    """The environment of this process, for the command line."""
+    return os.environ

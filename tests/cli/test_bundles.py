@@ -1,0 +1,275 @@
+"""``export``, ``import``, ``diff``, ``copy`` and ``trust`` as commands."""
+
+import itertools
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from conftest import RunCli, clean_environment
+
+SMALL = "0.4.38-cpu-zstd"
+SECOND = "0.8.3-cpu-zstd"
+
+
+@pytest.fixture
+def cache(corpus: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(corpus / SMALL, tmp_path / "cache"))
+
+
+@pytest.fixture
+def bundle(run_cli: RunCli, cache: Path, tmp_path: Path) -> Path:
+    path = tmp_path / "cache.jxb"
+    assert run_cli("export", path, "-C", cache).returncode == 0
+    return path
+
+
+def names(cache: Path) -> set[str]:
+    return {p.name for p in cache.glob("*-cache")}
+
+
+def test_there_and_back(run_cli: RunCli, cache: Path, bundle: Path, tmp_path: Path) -> None:
+    told = run_cli("export", tmp_path / "again.jxb", "-C", cache, "--json")
+    document = json.loads(told.stdout)
+    assert (document["schema_version"], document["entries"]) == (1, 7)
+    assert document["size_bytes"] == bundle.stat().st_size
+    assert document["source_bytes"] == sum(p.stat().st_size for p in cache.glob("*-cache"))
+    assert (tmp_path / "again.jxb").read_bytes() == bundle.read_bytes()
+    done = run_cli("import", bundle, "-C", tmp_path / "new" / "deep", "--json")
+    assert done.returncode == 0, done.stderr
+    document = json.loads(done.stdout)
+    assert document["summary"]["written"] == 7
+    assert {e["action"] for e in document["entries"]} == {"write"}
+    assert run_cli("diff", cache, tmp_path / "new" / "deep").returncode == 0
+    assert run_cli("diff", cache, bundle, "--json").returncode == 0
+    again = json.loads(run_cli("import", bundle, "-C", tmp_path / "new" / "deep", "--json").stdout)
+    assert (again["summary"]["same"], again["summary"]["written"]) == (7, 0)
+
+
+def test_a_dry_run_changes_nothing(run_cli: RunCli, bundle: Path, tmp_path: Path) -> None:
+    done = run_cli("import", bundle, "-C", tmp_path / "new", "--dry-run")
+    assert done.returncode == 0
+    assert not (tmp_path / "new").exists()
+    assert len(done.stdout.splitlines()) == 7
+    assert all(line.startswith("write\t") for line in done.stdout.splitlines())
+    assert len(run_cli("import", bundle, "-C", tmp_path / "n", "-n", "-q").stdout.split()) == 7
+    rows = run_cli("import", bundle, "-C", tmp_path / "n", "-n", "--jsonl").stdout.splitlines()
+    assert {json.loads(r)["action"] for r in rows} == {"write"}
+
+
+def test_through_a_pipe(cache: Path, tmp_path: Path) -> None:
+    env = clean_environment(tmp_path)
+    jaxcache = [sys.executable, "-m", "jaxcache"]
+    made = subprocess.run(
+        [*jaxcache, "export", "-", "-C", cache], env=env, capture_output=True, check=True
+    )
+    assert made.stdout.startswith(b"\x89JXB")
+    done = subprocess.run(
+        [*jaxcache, "import", "-", "-C", tmp_path / "new"],
+        env=env, input=made.stdout, capture_output=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert names(tmp_path / "new") == names(cache)
+    for data in (b"", b"junk", made.stdout[:-1]):
+        done = subprocess.run(
+            [*jaxcache, "import", "-", "-C", tmp_path / "none"],
+            env=env, input=data, capture_output=True, check=False,
+        )  # fmt: skip
+        assert done.returncode == 1
+        assert not (tmp_path / "none").exists()
+
+
+def test_selection(run_cli: RunCli, cache: Path, tmp_path: Path) -> None:
+    for args in (["jit_mlp*"], ["--filter", "module=jit_mlp"]):
+        done = run_cli("export", tmp_path / "part.jxb", *args, "-C", cache, "--json")
+        assert json.loads(done.stdout)["entries"] == 1, done.stderr
+    assert run_cli("export", tmp_path / "x.jxb", "nothing", "-C", cache).returncode == 1
+    assert not (tmp_path / "x.jxb").exists()
+
+
+def test_increments(run_cli: RunCli, corpus: Path, cache: Path, tmp_path: Path) -> None:
+    base, more = tmp_path / "base.jxb", tmp_path / "more.jxb"
+    run_cli("export", base, "-C", cache)
+    for path in (corpus / SECOND).glob("*-cache"):
+        shutil.copy2(path, cache)
+    for ref in (base, corpus / SMALL):
+        done = run_cli("export", more, "--since", ref, "-C", cache, "--json")
+        assert json.loads(done.stdout)["entries"] == len(names(corpus / SECOND)), done.stderr
+    run_cli("import", base, "-C", tmp_path / "new")
+    run_cli("import", more, "-C", tmp_path / "new")
+    assert run_cli("diff", cache, tmp_path / "new").returncode == 0
+
+
+def test_parts(run_cli: RunCli, corpus: Path, tmp_path: Path) -> None:
+    big = corpus / "0.12.0.1-cuda13-h200-zstd"
+    file = tmp_path / "big.jxb"
+    done = run_cli("export", file, "--split", "64KiB", "--level", "1", "-C", big, "--json")
+    files = json.loads(done.stdout)["files"]
+    assert [Path(f).name for f in files] == [p.name for p in sorted(tmp_path.glob("big.jxb.*"))]
+    assert len(files) >= 2
+    assert all(Path(f).stat().st_size == 65536 for f in files[:-1])
+    for name in (file, files[0]):
+        assert run_cli("import", name, "-C", tmp_path / "new").returncode == 0
+    assert run_cli("diff", big, tmp_path / "new").returncode == 0
+    assert run_cli("diff", big, file).returncode == 0
+    Path(files[-1]).unlink()
+    lacking = run_cli("import", file, "-C", tmp_path / "other")
+    assert lacking.returncode == 1
+    assert "cut off" in lacking.stderr
+    assert not (tmp_path / "other").exists()
+    assert run_cli("export", file, "--split", "1", "-C", big).returncode == 2
+
+
+def test_only_a_bundle_is_overwritten(run_cli: RunCli, cache: Path, tmp_path: Path) -> None:
+    precious = tmp_path / "thesis.tex"
+    precious.write_text("text")
+    assert run_cli("export", precious, "-C", cache).returncode == 2
+    assert precious.read_text() == "text"
+    missing = run_cli("export", tmp_path / "none" / "x.jxb", "-C", cache)
+    assert missing.returncode == 1
+    assert "Traceback" not in missing.stderr
+    assert not [p for p in tmp_path.iterdir() if "tmp" in p.name]
+
+
+def test_a_damaged_entry_finishes_in_part(run_cli: RunCli, cache: Path, tmp_path: Path) -> None:
+    min(cache.glob("*-cache")).write_bytes(b"junk")
+    done = run_cli("export", tmp_path / "x.jxb", "-C", cache, "--json")
+    assert done.returncode == 3
+    (left,) = json.loads(done.stdout)["left_out"]
+    assert left["kind"] == "bad-codec"
+
+
+def test_diff_says_what_is_at_stake(
+    run_cli: RunCli, corpus: Path, cache: Path, tmp_path: Path
+) -> None:
+    other = corpus / SECOND
+    done = run_cli("diff", cache, other, "--json")
+    assert done.returncode == 1
+    document = json.loads(done.stdout)
+    assert (document["same"], document["equal"]) == (0, False)
+    assert len(document["only_left"]) == len(names(cache))
+    assert len(document["only_right"]) == len(names(other))
+    assert document["left"]["only_size_bytes"] == sum(
+        p.stat().st_size for p in cache.glob("*-cache")
+    )
+    rows = run_cli("diff", cache, other).stdout.splitlines()
+    assert {r[0] for r in rows} == {"<", ">"}
+    assert len(run_cli("diff", cache, other, "-q").stdout.split()) == 14
+    assert len(run_cli("diff", cache, other, "--jsonl").stdout.splitlines()) == 14
+    (tmp_path / "twin").mkdir()
+    for path in cache.glob("*-cache"):
+        shutil.copy2(path, tmp_path / "twin")
+    first, second = sorted((tmp_path / "twin").glob("*-cache"))[:2]
+    shutil.copyfile(second, first)
+    second.write_bytes(b"")
+    rows = run_cli("diff", cache, tmp_path / "twin").stdout.splitlines()
+    assert sorted(r.split("\t")[0] for r in rows) == ["!", "<", "x>"]
+
+
+def test_copy_between_any_two(run_cli: RunCli, cache: Path, tmp_path: Path) -> None:
+    stops = [cache, tmp_path / "a", tmp_path / "b.jxb", tmp_path / "c.jxb", tmp_path / "d"]
+    for source, target in itertools.pairwise(stops):
+        done = run_cli("copy", source, target)
+        assert done.returncode == 0, done.stderr
+        assert run_cli("diff", cache, target).returncode == 0
+    assert (tmp_path / "b.jxb").read_bytes() == (tmp_path / "c.jxb").read_bytes()
+    assert run_cli("copy", tmp_path / "none", tmp_path / "e").returncode == 10
+
+
+@pytest.fixture
+def key(run_cli: RunCli) -> str:
+    pytest.importorskip("cryptography")
+    done = run_cli("trust", "keygen", "ci")
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip().partition("\t")[2]
+
+
+def require_signed(tmp_path: Path) -> None:
+    folder = tmp_path / ".config" / "jaxcache"
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "config.toml").write_text("require-signed = true\n")
+
+
+def test_trust(run_cli: RunCli, key: str, cache: Path, tmp_path: Path) -> None:
+    private = tmp_path / ".config" / "jaxcache" / "ci.key"
+    assert private.stat().st_mode & 0o777 == 0o600
+    unsigned, signed = tmp_path / "unsigned.jxb", tmp_path / "signed.jxb"
+    run_cli("export", unsigned, "-C", cache)
+    assert run_cli("export", signed, "--sign", "ci", "-C", cache).returncode == 0
+    warned = run_cli("import", signed, "-C", tmp_path / "w")
+    assert (warned.returncode, "unknown key" in warned.stderr) == (0, True)
+    require_signed(tmp_path)
+    for bundle in (unsigned, signed):
+        refused = run_cli("import", bundle, "-C", tmp_path / "new", "--json")
+        assert refused.returncode == 12
+        assert json.loads(refused.stderr)["error"]["exit_code"] == 12
+        assert not (tmp_path / "new").exists()
+    assert run_cli("trust", "add", "builders", key).returncode == 0
+    assert json.loads(run_cli("trust", "list", "--json").stdout)["keys"] == [
+        {"name": "builders", "public_key": key}
+    ]
+    done = run_cli("import", signed, "-C", tmp_path / "new", "--json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["signed_by"] == ["builders"]
+    assert run_cli("import", unsigned, "-C", tmp_path / "new").returncode == 12
+    assert run_cli("copy", unsigned, tmp_path / "other").returncode == 12
+    assert run_cli("trust", "remove", "builders").returncode == 0
+    assert run_cli("import", signed, "-C", tmp_path / "new").returncode == 12
+
+
+def test_a_broken_signature_is_refused_even_where_none_is_required(
+    run_cli: RunCli, key: str, cache: Path, tmp_path: Path
+) -> None:
+    signed = tmp_path / "signed.jxb"
+    run_cli("export", signed, "--sign", "ci", "-C", cache)
+    data = bytearray(signed.read_bytes())
+    data[60] ^= 1
+    signed.write_bytes(data)
+    refused = run_cli("import", signed, "-C", tmp_path / "new")
+    assert (refused.returncode, "bad-signature" in refused.stderr) == (12, True)
+
+
+def test_no_project_takes_the_switch_back(run_cli: RunCli, bundle: Path, tmp_path: Path) -> None:
+    require_signed(tmp_path)
+    (tmp_path / "pyproject.toml").write_text("[tool.jaxcache]\nrequire-signed = false\n")
+    assert run_cli("import", bundle, "-C", tmp_path / "new").returncode == 12
+
+
+def test_keys_are_looked_after(run_cli: RunCli, key: str, cache: Path, tmp_path: Path) -> None:
+    folder = tmp_path / ".config" / "jaxcache"
+    assert run_cli("trust", "keygen", "ci").returncode == 1
+    (folder / "ci.key").chmod(0o644)
+    loose = run_cli("export", tmp_path / "x.jxb", "--sign", "ci", "-C", cache)
+    assert (loose.returncode, "unsafe-permissions" in loose.stderr) == (12, True)
+    assert run_cli("export", tmp_path / "x.jxb", "--sign", "no", "-C", cache).returncode == 2
+    run_cli("trust", "add", "a", key)
+    assert run_cli("trust", "add", "a", key).returncode == 0
+    other = key[:-6] + ("AAAAA=" if not key.endswith("AAAAA=") else "BBBBA=")
+    assert run_cli("trust", "add", "a", other).returncode == 2
+    for words in (["add", "b", "junk"], ["add", "b"], ["frobnicate"], ["add", "a b", key]):
+        assert run_cli("trust", *words).returncode == 2
+    assert run_cli("trust", "remove", "nobody").returncode == 1
+    (folder / "trusted-keys").chmod(0o666)
+    assert run_cli("trust", "list").returncode == 12
+
+
+def test_a_python_without_jax_is_said(run_cli: RunCli, bundle: Path, tmp_path: Path) -> None:
+    fake = tmp_path / "python"
+    fake.write_text("#!/bin/sh\nexit 13\n")
+    fake.chmod(0o755)
+    for python in (fake, tmp_path / "none"):
+        done = run_cli("import", bundle, "-C", tmp_path / "new", "--python", python)
+        assert done.returncode == 13
+        assert not (tmp_path / "new").exists()
+
+
+def test_a_read_only_target(run_cli: RunCli, bundle: Path, tmp_path: Path) -> None:
+    if os.getuid() == 0:
+        pytest.skip("root may write everywhere")
+    (tmp_path / "ro").mkdir(mode=0o555)
+    done = run_cli("import", bundle, "-C", tmp_path / "ro")
+    assert done.returncode == 3
+    assert "Traceback" not in done.stderr

@@ -1,0 +1,66 @@
+"""What import says beforehand is what JAX then does."""
+
+import json
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import RunCli, clean_environment
+
+WORKLOAD = Path(__file__).with_name("bundle_workload.py")
+
+
+def run_jax(python: str, cache: Path, home: Path) -> dict[str, Any]:
+    done = subprocess.run(
+        [python, str(WORKLOAD), str(cache)],
+        capture_output=True, text=True, env=clean_environment(home) | {"PYTHONWARNINGS": ""},
+        check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-2000:]
+    told: dict[str, Any] = json.loads(done.stdout)
+    return told
+
+
+@pytest.mark.jax
+def test_the_outlook_comes_true(run_cli: RunCli, each_jax_python: str, tmp_path: Path) -> None:
+    first, second, bundle = tmp_path / "first", tmp_path / "second", tmp_path / "b.jxb"
+    cold = run_jax(each_jax_python, first, tmp_path)
+    assert cold["cache_hits"] == 0
+    compiles = cold["cache_misses"]
+    assert compiles >= 2
+    assert run_cli("export", bundle, "-C", first).returncode == 0
+    shutil.rmtree(first)
+
+    def bring(target: Path, *options: str) -> dict[str, Any]:
+        done = run_cli(
+            "import", bundle, "-C", target, "--python", each_jax_python, "--json", *options
+        )
+        assert done.returncode == 0, done.stderr
+        told: dict[str, Any] = json.loads(done.stdout)
+        return told
+
+    told = bring(second)
+    version = tuple(int(p) for p in told["host"]["jax"].split(".")[:3])
+    bound = (0, 4, 36) <= version < (0, 11)
+    assert told["outlook"] == {
+        "hit": 0 if bound else compiles, "miss": compiles if bound else 0, "unknown": 0,
+    }  # fmt: skip
+    moved = run_jax(each_jax_python, second, tmp_path)
+    assert moved["cache_hits"] == told["outlook"]["hit"]
+    assert moved["result"] == cold["result"]
+    if bound:
+        assert {e["restore_to"] for e in told["entries"]} == {str(first)}
+        refused = run_cli(
+            "import", bundle, "-C", tmp_path / "third", "--python", each_jax_python,
+            "--require-compatible",
+        )  # fmt: skip
+        assert refused.returncode == 1
+        assert f"unless restored to {first}" in refused.stderr
+        assert not (tmp_path / "third").exists()
+    told = bring(first, "--require-compatible")
+    assert told["outlook"]["hit"] == compiles
+    restored = run_jax(each_jax_python, first, tmp_path)
+    assert (restored["cache_hits"], restored["cache_misses"]) == (compiles, 0)
+    assert restored["result"] == cold["result"]
