@@ -3,21 +3,24 @@
 ``lru`` is JAX's own order (``jax/_src/lru_cache.py``): the least recently used first, equal ones
 by key.
 
-``cost`` keeps the compile seconds most likely to be saved again per byte. It is the value of
-GreedyDual-Size-Frequency, ``frequency × cost / size`` (L. Cherkasova, "Improving WWW Proxies
+``cost`` keeps the compile seconds most likely to be saved again per byte. Its core is the value
+of GreedyDual-Size-Frequency, ``frequency × cost / size`` (L. Cherkasova, "Improving WWW Proxies
 Performance with Greedy-Dual-Size-Frequency Caching Policy", HPL-98-69R1, 1998; after P. Cao and
-S. Irani, "Cost-Aware WWW Proxy Caching Algorithms", USITS 1997). GreedyDual ages an entry by a
-clock that only the cache itself can run; a snapshot has none, so the rate at which an entry will
-be used again is estimated from what the snapshot tells instead, as in LRV and hyperbolic caching
-(A. Blankstein, S. Sen, M. Freedman, "Hyperbolic Caching", USENIX ATC 2017)::
+S. Irani, "Cost-Aware WWW Proxy Caching Algorithms", USITS 1997). GreedyDual ages entries by a
+clock that only a running cache can keep; a snapshot has none, so the value decays with the time
+since the last use, as in hyperbolic caching (A. Blankstein, S. Sen, M. J. Freedman, "Hyperbolic
+Caching", USENIX ATC 2017), on the cache's own time scale::
 
-    value = compile_seconds / size_bytes * (1 + hits) / (age + 6 hours)
+    value = compile_seconds / size_bytes * sqrt(1 + hits) / (age + median age + 5 minutes)
 
-Without a count of hits, an entry that was read after the run that wrote it counts as 3 hits.
+The root, because old popularity fades where code is edited; the median, because a cache that is
+swept through in a week and one that turns over in an hour need the same answer. Without a count
+of hits, an entry that was read after the run that wrote it counts as 3 hits.
 ``docs/eviction.md`` shows how both fare on traces.
 """
 
 from collections.abc import Iterable
+from math import sqrt
 from typing import Literal, NamedTuple, Protocol
 
 from jaxcache.errors import UsageError
@@ -28,8 +31,8 @@ POLICIES: tuple[PolicyName, ...] = ("lru", "cost")
 
 #: The header counts whole seconds, rounded down; half a second is what that hides on average.
 _ROUNDED_AWAY_SECONDS = 0.5
-#: Uses closer together than this say little about the next one: they are one working day.
-AGE_FLOOR_SECONDS = 6 * 3600.0
+#: Uses closer together than this are one run of a program and no sign of the next.
+_ONE_RUN_SECONDS = 300.0
 #: What an entry counts as that was read some time after it was written, where nobody counted.
 UNCOUNTED_HITS = 3
 #: A use so soon after the writing belongs to the run that wrote the entry.
@@ -76,14 +79,14 @@ def estimate_hits(counted: int, created_ns: int, last_used_ns: int) -> int:
     return max(counted, UNCOUNTED_HITS if reused else 0)
 
 
-def value_per_byte(candidate: Candidate, now_ns: int) -> float:
-    """Estimate the compile seconds that a byte of this entry will save per second to come."""
+def value_per_byte(candidate: Candidate, now_ns: int, median_age_seconds: float) -> float:
+    """Estimate, up to a factor, the compile seconds that a byte of it saves per second to come."""
     seconds = candidate.compile_seconds or 0.0
     if not candidate.exact:
         seconds += _ROUNDED_AWAY_SECONDS
     age_seconds = max(0, now_ns - candidate.last_used_ns) / NS_PER_SECOND
-    rate = (1 + candidate.hits) / (age_seconds + AGE_FLOOR_SECONDS)
-    return seconds * rate / max(1, candidate.size_bytes)
+    interval_seconds = age_seconds + median_age_seconds + _ONE_RUN_SECONDS
+    return seconds * sqrt(1 + candidate.hits) / interval_seconds / max(1, candidate.size_bytes)
 
 
 def eviction_order(
@@ -96,9 +99,13 @@ def eviction_order(
     """
     if policy == "lru":
         return sorted(candidates, key=lambda c: (c.last_used_ns, c.name))
+    candidates = list(candidates)
+    used_ns = sorted(c.last_used_ns for c in candidates)
+    median_ns = used_ns[len(used_ns) // 2] if used_ns else now_ns
+    median_age_seconds = max(0, now_ns - median_ns) / NS_PER_SECOND
 
     def worth(candidate: Candidate) -> tuple[float, int, str]:
-        value = value_per_byte(candidate, now_ns)
+        value = value_per_byte(candidate, now_ns, median_age_seconds)
         scale = 1 if per_byte else max(1, candidate.size_bytes)
         return value * scale, candidate.last_used_ns, candidate.name
 
