@@ -19,6 +19,7 @@ COMMANDS: dict[str, str] = {
     "rm": "rm",
     "pin": "pin",
     "unpin": "unpin",
+    "doctor": "doctor",
 }
 
 #: What each exit code says in help and manual; see jaxcache.errors.ExitCode.

@@ -17,7 +17,7 @@ from jaxcache.entry.device import describe_abi, read_device
 from jaxcache.entry.envelope import Envelope, open_envelope
 from jaxcache.entry.hlo import ModuleReader
 from jaxcache.entry.memory import sum_buffers
-from jaxcache.entry.options import read_options
+from jaxcache.entry.options import Options, read_options
 from jaxcache.entry.wire import Budget, WireError
 from jaxcache.model import ProblemKind
 
@@ -104,16 +104,17 @@ class _Decoder:
         with self._finding("the buffer assignment"):
             if envelope.platform in ("cpu", "gpu"):
                 memory = sum_buffers(self._buffers(), code_bytes)
-        options, written_in = CompileOptions(), None
+        options = Options(CompileOptions(), None, None)
         with self._finding("the compile options"):
-            options, written_in = read_options(envelope.options, config, self._budget)
+            options = read_options(envelope.options, config, self._budget)
         version = abi = None
         with self._finding("the IFRT metadata"):
             if envelope.ifrt is not None:
                 version, abi = describe_abi(envelope.ifrt)
         return Contents(
-            program, source, memory, device, options, Format(version, abi, envelope.container),
-            written_in, tuple(self._found),
+            program, source, memory, device, options.compile_options,
+            Format(version, abi, envelope.container), options.written_in_cache_dir,
+            options.flags, tuple(self._found),
         )  # fmt: skip
 
     def _finding(self, part: str) -> "_Finding":

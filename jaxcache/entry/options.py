@@ -3,6 +3,7 @@
 import json
 import posixpath
 import struct
+from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -24,6 +25,9 @@ _MAX_REPLICAS = 1 << 16
 #: An entry with more unusual flags than this was made by a version whose defaults are not known.
 _MAX_CHANGES = 12
 
+#: Flags by which two compiles of one XLA may differ in what they write at all.
+_LOOSE_FLAGS = 6
+
 _Values = dict[int, tuple[str, ...]]
 FlagValue = str | int | float | bool | None
 
@@ -33,6 +37,8 @@ class Options(NamedTuple):
 
     compile_options: CompileOptions
     written_in_cache_dir: str | None
+    flags: dict[str, FlagValue] | None
+    """Every XLA flag by name, as written; None where there are none."""
 
 
 def read_options(options: memoryview | None, config: memoryview | None, budget: Budget) -> Options:
@@ -72,6 +78,7 @@ def read_options(options: memoryview | None, config: memoryview | None, budget: 
     return Options(
         CompileOptions(replicas, partitions, assignment, _changed(values, overrides)),
         _cache_dir(values or {}),
+        None if values is None else _named(values) | overrides,
     )
 
 
@@ -126,6 +133,11 @@ def _changed(
     return shown | overrides
 
 
+def _named(values: _Values) -> dict[str, FlagValue]:
+    names = flag_names()
+    return {names.get(n, f"#{n}"): _show(values[n]) for n in sorted(values)}
+
+
 def _differing(values: _Values, defaults: _Values) -> set[int]:
     numbers = {n for n in values.keys() | defaults.keys() if values.get(n) != defaults.get(n)}
     return numbers - _SET_BY_JAX
@@ -165,6 +177,27 @@ def _cache_dir(values: _Values) -> str | None:
 def flag_names() -> dict[int, str]:
     """Numbers of XLA's debug options (xla/xla.proto) to their names."""
     return {int(number): name for number, name in _load("xla_flags.json").items()}
+
+
+def same_generation(left: Iterable[str], right: Iterable[str]) -> bool:
+    """Whether one XLA may have written both sets of flags.
+
+    XLA writes nearly every flag that it has, so the names alone tell its version; a few appear
+    only when somebody sets them. Neighbouring releases of jaxlib differ by ten names or more.
+    """
+    return len(set(left) ^ set(right)) <= _LOOSE_FLAGS
+
+
+@cache
+def nearest_version(flags: frozenset[str]) -> str | None:
+    """The known jaxlib that writes just these flags; None where none of the known ones does."""
+    names = flag_names()
+    distances = {
+        version: len(flags ^ {names.get(n, f"#{n}") for n in defaults})
+        for version, defaults in known_defaults().items()
+    }
+    best = min(distances, key=lambda v: distances[v], default=None)
+    return best if best is not None and distances[best] <= _LOOSE_FLAGS else None
 
 
 @cache

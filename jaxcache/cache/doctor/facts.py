@@ -1,0 +1,128 @@
+"""What the traps are judged by: the cache, the Python that uses it, and the machine."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from jaxcache.cache.inventory import Inventory
+from jaxcache.cache.ledger_record import Record
+from jaxcache.entry.contents import Contents
+from jaxcache.entry.options import nearest_version, same_generation
+from jaxcache.model import Entry, FileInfo, Problem
+
+SettingValue = str | int | float | bool | None
+Origin = Literal["environment", "default", "script"]
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One setting of JAX with who made it."""
+
+    name: str
+    value: SettingValue
+    origin: Origin
+    """``script``: neither the environment nor JAX's default, so some code has set it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Interpreter:
+    """The Python that JAX runs in, as it was asked itself."""
+
+    executable: str
+    python_version: str
+    jax_version: str
+    jaxlib_version: str
+    jaxlib_build: str | None = None
+    """SHA-256 over what jaxlib's own list of files says of its binaries; None without a list."""
+    key_codec: str = "zstandard"
+    """What goes into the key: ``zstandard`` or ``zlib``."""
+    written_codec: str = "zstd"
+    """What entries are really written with: ``zstd`` or ``zlib``."""
+    has_filelock: bool = True
+    flags: frozenset[str] | None = None
+    """Names of the XLA flags that this jaxlib writes into compile options."""
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """The machine and the file system that the cache lies on; None is unknown."""
+
+    user: int = -1
+    cpu_features: frozenset[str] | None = None
+    """As LLVM names them, of those that the system tells."""
+    filesystem: str | None = None
+    """Type of the mount, such as ``ext4`` or ``nfs4``."""
+    free_bytes: int | None = None
+    total_bytes: int | None = None
+    lock_holders: tuple[str, ...] | None = None
+    """Who holds ``.lockfile``, as ``PID COMMAND``; empty where nobody does."""
+    name_max: int = 255
+    """Longest name, in bytes, that the file system takes."""
+
+
+@dataclass(frozen=True, slots=True)
+class CacheFacts:
+    """The cache as it was found."""
+
+    path: str
+    exists: bool = True
+    writable: bool = True
+    why_not_writable: str = ""
+    keeps_atime: bool = True
+    root: FileInfo | None = None
+    inventory: Inventory = field(default_factory=Inventory)
+    entries: tuple[Entry, ...] = ()
+    problems: tuple[Problem, ...] = ()
+    contents: Mapping[str, Contents] = field(default_factory=dict)
+    """By key, of the entries that were decoded."""
+    records: Mapping[str, Record] = field(default_factory=dict)
+    """By key, what the ledger knows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """Everything that the traps are judged by."""
+
+    cache: CacheFacts
+    settings: tuple[Setting, ...] = ()
+    interpreter: Interpreter | None = None
+    """None: no Python with jax was asked; traps that need one say nothing."""
+    host: Host = field(default_factory=Host)
+
+    def setting(self, name: str) -> SettingValue:
+        """The value of a setting; None where it is not known."""
+        return next((s.value for s in self.settings if s.name == name), None)
+
+    @property
+    def jax_release(self) -> tuple[int, ...] | None:
+        """The version of the interpreter's jax, as numbers."""
+        return parse_release(self.interpreter.jax_version) if self.interpreter else None
+
+    @property
+    def capped(self) -> bool:
+        """Whether JAX keeps the cache below a size, and so keeps ``-atime`` files and locks."""
+        limit = self.setting("jax_compilation_cache_max_size")
+        return isinstance(limit, int) and limit != -1
+
+    def version_of(self, key: str) -> str | None:
+        """The jax that wrote an entry; None where nothing tells."""
+        record = self.cache.records.get(key)
+        if record and (record.jax_version or record.jaxlib_version):
+            return record.jax_version or record.jaxlib_version
+        contents = self.cache.contents.get(key)
+        if contents is None or not contents.flags:
+            return None
+        mine = self.interpreter
+        if mine and mine.flags and same_generation(mine.flags, contents.flags):
+            return mine.jax_version
+        return nearest_version(frozenset(contents.flags))
+
+
+def parse_release(version: str) -> tuple[int, ...] | None:
+    """``0.10.2.dev1`` to ``(0, 10, 2)``; None where it does not start with numbers."""
+    numbers = []
+    for part in version.split("."):
+        if not part.isdigit():
+            break
+        numbers.append(int(part))
+    return tuple(numbers) or None

@@ -1,0 +1,34 @@
+"""What a trap says when it is there."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+Severity = Literal["problem", "note"]
+#: Repairs that ``--fix`` makes by itself: they lose nothing and change no result.
+Mend = Literal["write-atime", "drop-permissions"]
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One trap that is present here."""
+
+    trap: str
+    """Kebab-case name; part of the JSON of ``doctor``."""
+    severity: Severity
+    """A ``problem`` makes ``doctor`` exit with 1; a ``note`` is worth knowing."""
+    seen: str
+    """What was looked at and found."""
+    cost: str
+    """What it does to runs."""
+    fix: str
+    """The command, setting or step that mends it."""
+    mend: Mend | None = None
+    """What ``--fix`` would do; None where a person must decide."""
+    files: tuple[str, ...] = ()
+    """The files concerned, as far as it is about files."""
+
+
+def count(number: int, noun: str) -> str:
+    """``1 entry``, ``2 entries``, ``3,000 files``."""
+    plural = f"{noun[:-1]}ies" if noun.endswith("y") else f"{noun}s"
+    return f"{number:,} {noun if number == 1 else plural}"

@@ -1,0 +1,174 @@
+"""Traps that change the key, so that what is stored is never found again."""
+
+import os
+import shlex
+from collections import Counter
+from collections.abc import Iterable, Iterator
+
+from jaxcache.cache.doctor.facts import Facts, parse_release
+from jaxcache.cache.doctor.findings import Finding, count
+from jaxcache.entry.options import same_generation
+from jaxcache.units import format_size
+
+#: JAX 0.4.36 to 0.10.x hash the path of XLA's autotune folder, which lies in the cache directory.
+_PATH_IN_KEY = ((0, 4, 36), (0, 11))
+#: pmap of these versions goes through ``jit``, under this name, and puts an address into the key.
+_PMAP_CHURN = ((0, 8), (0, 10))
+_PMAP_MODULES = frozenset({"jit_call_wrapped"})
+_CODEC_OF_KEY = {"zstandard": "zstd", "zlib": "zlib"}
+
+
+def find_cache_dir_in_key(facts: Facts) -> Iterator[Finding]:
+    """Entries that were written while the cache had another path, by a JAX that hashes it."""
+    here = _spelt_by_jax(facts)
+    files = {e.key: e.file for e in facts.cache.entries}
+    moved: dict[str, list[str]] = {}
+    for key, contents in facts.cache.contents.items():
+        written_in = contents.written_in_cache_dir
+        release = parse_release(facts.version_of(key) or "")
+        if written_in is None or release is None or written_in == here:
+            continue
+        if _PATH_IN_KEY[0] <= release < _PATH_IN_KEY[1]:
+            moved.setdefault(written_in, []).append(files[key])
+    for written_in, names in sorted(moved.items()):
+        yield Finding(
+            "cache-dir-in-key",
+            "problem",
+            f"{count(len(names), 'entry')} written in {written_in}, and the cache is {here} now",
+            "JAX 0.4.36 to 0.10 hash that path into the key: these never hit here",
+            f"use the cache under its old path: ln -s {shlex.quote(here)} {shlex.quote(written_in)}; "
+            f"export JAX_COMPILATION_CACHE_DIR={shlex.quote(written_in)}. For caches that move: "
+            "JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES=none before the first run, or jax 0.11",
+            files=tuple(names),
+        )
+
+
+def _spelt_by_jax(facts: Facts) -> str:
+    """The directory as JAX would hash it: the very string of the setting, if it means this one."""
+    setting = facts.setting("jax_compilation_cache_dir")
+    if isinstance(setting, str) and setting:
+        real = os.path.realpath
+        if setting == facts.cache.path or real(setting) == real(facts.cache.path):
+            return setting
+    return facts.cache.path
+
+
+def find_codec_missing(facts: Facts) -> Iterator[Finding]:
+    """Entries of a Python that compressed otherwise: the codec's name is part of the key."""
+    mine = facts.interpreter
+    if mine is None or mine.written_codec != _CODEC_OF_KEY.get(mine.key_codec):
+        return  # the codec clash says more
+    others = [e for e in facts.cache.entries if e.codec not in (mine.written_codec, "unknown")]
+    if not others:
+        return
+    missing = mine.written_codec == "zlib"
+    yield Finding(
+        "zstandard-differs",
+        "problem",
+        f"{mine.executable} {'lacks' if missing else 'has'} zstandard, and "
+        f"{count(len(others), 'entry')} came from a Python that "
+        f"{'has' if missing else 'lacks'} it",
+        "the codec's name is part of the key: one Python never hits what the other wrote",
+        f"{mine.executable} -m pip install zstandard"
+        if missing
+        else "install zstandard in every environment that shares this cache",
+        files=tuple(e.file for e in others),
+    )
+
+
+def find_codec_clash(facts: Facts) -> Iterator[Finding]:
+    """Python 3.14: JAX compresses with the standard library's zstd, and the key says zlib."""
+    mine = facts.interpreter
+    if mine is None or mine.written_codec == _CODEC_OF_KEY.get(mine.key_codec):
+        return
+    yield Finding(
+        "codec-clash",
+        "problem",
+        f"{mine.executable} (Python {mine.python_version}, jax {mine.jax_version}) writes "
+        f"{mine.written_codec} under keys that say {mine.key_codec}",
+        "a Python without zstandard makes the same keys, reads zlib, and fails on such an entry "
+        "at every run; a Python with zstandard never hits them",
+        "give Python 3.14 and older Pythons different cache directories",
+    )
+
+
+def find_pmap_churn(facts: Facts) -> Iterator[Finding]:
+    """``pmap`` of JAX 0.8 and 0.9 makes a new key in every process."""
+    release = facts.jax_release
+    if release is not None and not _PMAP_CHURN[0] <= release < _PMAP_CHURN[1]:
+        return
+    found = [e for e in facts.cache.entries if e.module in _PMAP_MODULES]
+    if len(found) < 2:
+        return
+    size_bytes = sum(e.size_bytes for e in found)
+    yield Finding(
+        "pmap-churn",
+        "problem",
+        f"{count(len(found), 'entry')} of pmap ({', '.join(sorted({e.module for e in found}))}), "
+        f"{format_size(size_bytes)}",
+        "pmap of jax 0.8.3 and 0.9.2 makes another key in every run: it never hits, and every "
+        "run adds entries",
+        "use jax.jit with shardings, or a jax that is not 0.8 or 0.9; "
+        "remove them: jaxcache rm 'jit_call_wrapped-*'",
+        files=tuple(e.file for e in found),
+    )
+
+
+def find_orphaned_generations(facts: Facts) -> Iterator[Finding]:
+    """Entries of another jaxlib than the one in use: its version is part of the key."""
+    mine = facts.interpreter
+    if mine is None:
+        return
+    sizes = {e.key: (e.file, e.size_bytes) for e in facts.cache.entries}
+    orphans: dict[str, str] = {}
+    for key in sizes:
+        record, contents = facts.cache.records.get(key), facts.cache.contents.get(key)
+        if record and record.jaxlib_version:
+            if record.jaxlib_version != mine.jaxlib_version:
+                orphans[key] = record.jaxlib_version
+        elif contents and _other_generation(contents.flags, mine.flags):
+            orphans[key] = facts.version_of(key) or "another version"
+    if not orphans:
+        return
+    by_version = ", ".join(f"{n:,} of {v}" for v, n in Counter(orphans.values()).most_common())
+    size_bytes = sum(sizes[k][1] for k in orphans)
+    yield Finding(
+        "orphaned-generations",
+        "note",
+        f"{count(len(orphans), 'entry')} ({by_version}), {format_size(size_bytes)}, "
+        f"while {mine.executable} has jaxlib {mine.jaxlib_version}",
+        "another jaxlib never reads them; after an upgrade they only take space",
+        "if nobody uses the other version any more: jaxcache prune --unused-for 7d",
+        files=tuple(sizes[k][0] for k in orphans),
+    )
+
+
+def _other_generation(left: Iterable[str] | None, right: Iterable[str] | None) -> bool:
+    return bool(left and right) and not same_generation(left or (), right or ())
+
+
+def find_mixed_builds(facts: Facts) -> Iterator[Finding]:
+    """Entries of another build of jaxlib under the same version: the key cannot tell them apart."""
+    mine = facts.interpreter
+    builds: dict[str, dict[str, list[str]]] = {}
+    for key, record in facts.cache.records.items():
+        build = record.extra.get("jaxlib_build")
+        if record.jaxlib_version and isinstance(build, str):
+            builds.setdefault(record.jaxlib_version, {}).setdefault(build, []).append(key)
+    if mine and mine.jaxlib_build and mine.jaxlib_version in builds:
+        builds[mine.jaxlib_version].setdefault(mine.jaxlib_build, [])
+    files = {e.key: e.file for e in facts.cache.entries}
+    for version, by_build in sorted(builds.items()):
+        if len(by_build) < 2:
+            continue
+        named = ", ".join(sorted(b[:12] for b in by_build))
+        keys = [k for some in by_build.values() for k in some if k in files]
+        yield Finding(
+            "mixed-jaxlib-builds",
+            "problem",
+            f"{count(len(by_build), 'build')} of jaxlib {version} share this cache ({named})",
+            "the key holds the version alone: one build runs the machine code of the other, "
+            "which can crash or compute wrong results",
+            "give each build a cache directory of its own, and remove this one's entries",
+            files=tuple(files[k] for k in keys),
+        )

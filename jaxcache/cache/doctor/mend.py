@@ -1,0 +1,88 @@
+"""The repairs that ``doctor --fix`` makes by itself: nothing is lost, no result changes."""
+
+import os
+import stat
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from jaxcache.cache.doctor.facts import Facts
+from jaxcache.cache.doctor.findings import Finding, Mend, count
+from jaxcache.entry.names import ATIME_SUFFIX
+from jaxcache.store.base import ExistsError, Store, StoreError
+
+#: The lock is held for this many small writes at a stretch.
+_BATCH = 20
+_LOCK_TIMEOUT_SECONDS = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Repair:
+    """One repair of some files."""
+
+    mend: Mend
+    files: tuple[str, ...]
+
+    def __str__(self) -> str:
+        if self.mend == "write-atime":
+            return f"{count(len(self.files), '-atime file')} written"
+        return f"write permission of others taken from {count(len(self.files), 'file')}"
+
+
+def plan_repairs(findings: Sequence[Finding]) -> tuple[Repair, ...]:
+    """The repairs that findings offer."""
+    return tuple(Repair(f.mend, f.files) for f in findings if f.mend)
+
+
+def execute(store: Store, facts: Facts, repairs: Sequence[Repair]) -> tuple[str, ...]:
+    """Make repairs; a file that cannot be mended is left, and the next examination says so.
+
+    Returns:
+        What was done, one sentence each.
+
+    Raises:
+        LockedError: JAX's lock was not obtained.
+    """
+    done = []
+    for repair in repairs:
+        if repair.mend == "write-atime":
+            mended = tuple(_write_atimes(store, facts, repair.files))
+        else:
+            mended = tuple(f for f in repair.files if _drop_permissions(store, f))
+        if mended:
+            done.append(str(Repair(repair.mend, mended)))
+    return tuple(done)
+
+
+def _write_atimes(store: Store, facts: Facts, files: Sequence[str]) -> Iterator[str]:
+    """Date each entry to its last use, as JAX does: 8 bytes, little-endian nanoseconds."""
+    used = {e.file: (e.key, e.last_used_ns) for e in facts.cache.entries}
+    for start in range(0, len(files), _BATCH):
+        with store.lock(timeout_seconds=_LOCK_TIMEOUT_SECONDS):
+            for file in files[start : start + _BATCH]:
+                key, used_ns = used.get(file, (None, 0))
+                if key is None:
+                    continue
+                try:
+                    store.info(file)  # an entry that was pruned meanwhile needs none
+                    stamp = max(0, used_ns).to_bytes(8, "little")
+                    store.write(key + ATIME_SUFFIX, [stamp], replace=False)
+                    yield file
+                except ExistsError:
+                    continue
+                except StoreError:
+                    continue
+
+
+def _drop_permissions(store: Store, file: str) -> bool:
+    """Take write permission from group and others; links are left alone."""
+    path = store.url if file == "." else os.path.join(store.url, file)
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        try:
+            mode = stat.S_IMODE(os.fstat(fd).st_mode)
+            os.fchmod(fd, mode & ~(stat.S_IWGRP | stat.S_IWOTH))
+        finally:
+            os.close(fd)
+    except OSError:
+        return False
+    return True

@@ -1,0 +1,63 @@
+"""JAX's settings of the cache: their defaults, and who made them."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from jaxcache.cache.doctor.facts import Setting, SettingValue
+
+#: Every setting that decides what is cached, and JAX's default (jax/_src/config.py, 0.4.30 to
+#: 0.12). The environment's name is the same in upper case.
+DEFAULTS: dict[str, SettingValue] = {
+    "jax_enable_compilation_cache": True,
+    "jax_compilation_cache_dir": None,
+    "jax_persistent_cache_min_compile_time_secs": 1.0,
+    "jax_persistent_cache_min_entry_size_bytes": 0,
+    "jax_compilation_cache_max_size": -1,
+    "jax_persistent_cache_enable_xla_caches": "xla_gpu_per_fusion_autotune_cache_dir",
+    "jax_raise_persistent_cache_errors": False,
+    "jax_compilation_cache_include_metadata_in_key": False,
+    "jax_compilation_cache_check_contents": False,
+    "jax_compilation_cache_expect_pgle": False,
+    "jax_remove_custom_partitioning_ptr_from_cache_key": False,
+    "jax_share_binary_between_hosts": False,
+    "jax_enable_pgle": False,
+    "jax_explain_cache_misses": False,
+}
+_FALSE = frozenset({"n", "no", "f", "false", "off", "0"})
+
+
+def settings_of_jax(values: Mapping[str, Any], environment: Mapping[str, str]) -> list[Setting]:
+    """The settings that a jax tells, with who made them.
+
+    A jax older than a setting does not tell it, and it is left out.
+    """
+    return [_judge(n, values[n], environment) for n in DEFAULTS if n in values]
+
+
+def settings_of_environment(environment: Mapping[str, str]) -> list[Setting]:
+    """What a jax would find here, judged without one."""
+    return [
+        _judge(name, _read(environment.get(name.upper()), default), environment)
+        for name, default in DEFAULTS.items()
+    ]
+
+
+def _judge(name: str, value: SettingValue, environment: Mapping[str, str]) -> Setting:
+    given = environment.get(name.upper())
+    if given is not None and _read(given, DEFAULTS[name]) == value:
+        return Setting(name, value, "environment")
+    return Setting(name, value, "default" if value == DEFAULTS[name] else "script")
+
+
+def _read(text: str | None, default: SettingValue) -> SettingValue:
+    """A variable's text as JAX reads it for a setting with that default."""
+    if text is None:
+        return default
+    try:
+        if isinstance(default, bool):
+            return text.lower() not in _FALSE
+        if isinstance(default, int):
+            return int(text)
+        return float(text) if isinstance(default, float) else text
+    except ValueError:
+        return text

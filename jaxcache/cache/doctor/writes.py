@@ -1,0 +1,200 @@
+"""Traps that keep entries from being written."""
+
+import os
+import shlex
+from collections.abc import Iterator
+
+from jaxcache.cache.doctor.facts import Facts
+from jaxcache.cache.doctor.findings import Finding, count
+from jaxcache.entry.names import FileKind
+from jaxcache.units import format_size
+
+_ATIME_MAY_MISS = (0, 11, 2)
+#: A file system is nearly full below this share of it, unless that is still this much.
+_NEARLY_FULL, _PLENTY_BYTES = 0.05, 10 << 30
+_SLOW_CAP_ENTRIES = 5_000
+#: A module whose key is this near to the longest name will not survive a longer function name.
+_NAME_MARGIN = 8
+
+
+def find_cache_off(facts: Facts) -> Iterator[Finding]:
+    """JAX is told not to cache, or not told where."""
+    enabled = facts.setting("jax_enable_compilation_cache")
+    if enabled is False:
+        yield Finding(
+            "cache-off", "problem", "jax_enable_compilation_cache is off",
+            "JAX neither reads nor writes the cache",
+            "unset JAX_ENABLE_COMPILATION_CACHE",
+        )  # fmt: skip
+    chosen = facts.setting("jax_compilation_cache_dir")
+    if facts.settings and not chosen:
+        yield Finding(
+            "no-cache-dir", "note", "jax_compilation_cache_dir is not set outside scripts",
+            "only scripts that set it themselves use a cache",
+            f"export JAX_COMPILATION_CACHE_DIR={shlex.quote(facts.cache.path)}",
+        )  # fmt: skip
+    elif isinstance(chosen, str) and os.path.realpath(chosen) != os.path.realpath(facts.cache.path):
+        yield Finding(
+            "other-directory", "note",
+            f"jax_compilation_cache_dir is {chosen}, and this is {facts.cache.path}",
+            "JAX does not use the cache that is examined here",
+            f"jaxcache doctor -C {shlex.quote(chosen)}",
+        )  # fmt: skip
+
+
+def find_threshold(facts: Facts) -> Iterator[Finding]:
+    """Compiles under a second, which is most of them, are not written by default."""
+    limit = facts.setting("jax_persistent_cache_min_compile_time_secs")
+    if not isinstance(limit, int | float) or limit <= 0 or not facts.cache.exists:
+        return
+    entries = facts.cache.entries
+    cost = f"JAX writes nothing that compiled in under {limit:g} s, and compiles it in every run"
+    fix = "export JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS=0"
+    if not entries:
+        seen = f"the cache is empty, and the threshold is {limit:g} s"
+        yield Finding("threshold", "problem", seen, cost, fix)
+        return
+    # Entries tell whole seconds, so a threshold below one leaves no trace in them.
+    slow = (e.compile_seconds is not None and e.compile_seconds >= int(limit) for e in entries)
+    if limit >= 1 and all(slow):
+        seen = f"no entry of the {len(entries):,} here compiled in under {int(limit)} s"
+        yield Finding("threshold", "note", seen, cost, fix)
+
+
+def find_missing_atime(facts: Facts) -> Iterator[Finding]:
+    """Before 0.11.2 one entry without its ``-atime`` stops all writes under a size cap."""
+    inventory = facts.cache.inventory
+    missing = [
+        e.info.name for e in inventory.entries
+        if e.kind is FileKind.ENTRY and e.key_text not in inventory.atimes
+    ]  # fmt: skip
+    if not missing or not (facts.capped or inventory.atimes):
+        return
+    release = facts.jax_release
+    if release is not None and release >= _ATIME_MAY_MISS:
+        return
+    yield Finding(
+        "missing-atime",
+        "problem",
+        f"{count(len(missing), 'entry')} without an -atime file"
+        + ("" if facts.capped else " beside others that have one"),
+        "with jax_compilation_cache_max_size set, JAX before 0.11.2 fails on the first of them, "
+        "and writes nothing any more",
+        "jaxcache doctor --fix writes them, dated to the last use",
+        mend="write-atime",
+        files=tuple(missing),
+    )
+
+
+def find_lock_library_missing(facts: Facts) -> Iterator[Finding]:
+    """A size cap takes ``filelock``, which JAX does not install."""
+    mine = facts.interpreter
+    if mine and facts.capped and not mine.has_filelock:
+        yield Finding(
+            "lock-library-missing",
+            "problem",
+            f"jax_compilation_cache_max_size is set, and {mine.executable} has no filelock",
+            "JAX cannot open the cache at all, and compiles everything",
+            f"{mine.executable} -m pip install filelock",
+        )
+
+
+def find_lock_held(facts: Facts) -> Iterator[Finding]:
+    """Somebody has held JAX's lock for a while."""
+    if holders := facts.host.lock_holders:
+        yield Finding(
+            "lock-held",
+            "problem",
+            f".lockfile is held by {', '.join(holders)}",
+            "with a size cap, every read and write waits for it, up to 10 s each, and then "
+            "compiles anew",
+            "wait for that process, or end it if it hangs",
+            files=(".lockfile",),
+        )
+
+
+def find_slow_cap(facts: Facts) -> Iterator[Finding]:
+    """Under a size cap every write reads every ``-atime`` file."""
+    entries = len(facts.cache.inventory.entries)
+    if facts.capped and entries >= _SLOW_CAP_ENTRIES:
+        yield Finding(
+            "slow-cap",
+            "note",
+            f"jax_compilation_cache_max_size is set over {count(entries, 'entry')}",
+            "every write reads all -atime files under the lock: 0.5 s at 10,000 entries, "
+            "6 s at 100,000",
+            "unset the cap, and run jaxcache prune --max-size from time to time",
+        )
+
+
+def find_not_writable(facts: Facts) -> Iterator[Finding]:
+    """Nothing can be written there."""
+    if not facts.cache.writable:
+        yield Finding(
+            "not-writable",
+            "problem",
+            f"{facts.cache.path}: {facts.cache.why_not_writable or 'cannot be written'}",
+            "JAX warns at every write, and the next run compiles again",
+            "choose a directory of your own: export JAX_COMPILATION_CACHE_DIR=~/.cache/jax",
+        )
+
+
+def find_disk_full(facts: Facts) -> Iterator[Finding]:
+    """Little room is left; JAX's writes are not atomic, so a full disk leaves torn entries."""
+    free, total = facts.host.free_bytes, facts.host.total_bytes
+    if free is None or not total:
+        return
+    largest = max((e.size_bytes for e in facts.cache.entries), default=0)
+    if free < 2 * largest or (free < _NEARLY_FULL * total and free < _PLENTY_BYTES):
+        yield Finding(
+            "disk-nearly-full",
+            "problem",
+            f"{format_size(free)} of {format_size(total)} are free",
+            "a write that does not fit leaves a cut-off entry, which JAX then never replaces",
+            "jaxcache prune --max-size SIZE, or move the cache",
+        )
+
+
+def find_long_names(facts: Facts) -> Iterator[Finding]:
+    """Names longer than the file system takes are never cached."""
+    limit = facts.host.name_max
+    sizes = [(len(os_bytes(f.info.name)), f.info.name) for f in facts.cache.inventory.entries]
+    near = [name for size, name in sizes if size > limit - _NAME_MARGIN]
+    if near:
+        longest = max(size for size, _ in sizes)
+        over = longest > limit
+        yield Finding(
+            "name-too-long",
+            "problem" if over else "note",
+            f"{count(len(near), 'entry')} with a name of up to {longest} bytes; "
+            f"a name may have {limit}",
+            "an entry whose name is longer cannot be written, and compiles in every run",
+            "give the function a shorter __name__",
+            files=tuple(near),
+        )
+
+
+def find_damage(facts: Facts) -> Iterator[Finding]:
+    """Files that are visibly broken; JAX never replaces an entry that exists."""
+    kinds = {"empty", "truncated", "bad-codec", "bad-header", "bad-payload", "unreadable"}
+    found = [p.file for p in facts.cache.problems if p.kind in kinds]
+    found += [
+        e.file for e in facts.cache.entries
+        if e.file not in found and any(
+            kind in kinds for kind, _ in getattr(facts.cache.contents.get(e.key), "problems", ())
+        )
+    ]  # fmt: skip
+    if found:
+        yield Finding(
+            "damaged-entries",
+            "problem",
+            f"{count(len(found), 'entry')} that cannot be read",
+            "JAX warns and compiles at every run, and never replaces them",
+            "jaxcache verify --fix",
+            files=tuple(found),
+        )
+
+
+def os_bytes(name: str) -> bytes:
+    """A listed name as the bytes that the file system has."""
+    return name.encode("utf-8", "surrogateescape")

@@ -1,0 +1,81 @@
+"""Tell what jax in this Python would do with its cache; runs in the user's Python.
+
+Prints one JSON object with what importing jax tells, then a second one with the compile options
+that it would use: a wrong ``XLA_FLAGS`` ends the process between the two. Exits with 13 where
+jax cannot be imported. Nothing is compiled and no device is opened.
+
+Private names of JAX, tried on 0.4.30 to 0.12: ``jax._src.compilation_cache.{zstd,zstandard}``
+(its codecs), ``jax._src.compiler.get_compile_options``.
+"""
+
+import hashlib
+import json
+import sys
+from typing import Any
+
+NO_JAX = 13
+
+
+def jaxlib_build() -> "str | None":
+    """SHA-256 of what jaxlib's own list of files says of its binaries; None without a list."""
+    from importlib.metadata import PackageNotFoundError, distribution
+
+    try:
+        record = distribution("jaxlib").read_text("RECORD")
+    except PackageNotFoundError:
+        return None
+    lines = sorted(x for x in (record or "").splitlines() if x.split(",")[0].endswith(".so"))
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest() if lines else None
+
+
+def has_module(name: str) -> bool:
+    """Whether a module imports here."""
+    try:
+        __import__(name)
+    except ImportError:
+        return False
+    return True
+
+
+def describe(names: "list[str]") -> "dict[str, Any]":
+    """What importing jax tells: versions, settings, codecs."""
+    import jax
+    import jaxlib
+    from jax._src import compilation_cache
+
+    standard = getattr(compilation_cache, "zstd", None)
+    package = getattr(compilation_cache, "zstandard", None)
+    return {
+        "python_version": sys.version.split()[0],
+        "jax_version": str(jax.__version__),
+        "jaxlib_version": str(jaxlib.__version__),
+        "jaxlib_build": jaxlib_build(),
+        "key_codec": "zstandard" if package is not None else "zlib",
+        "written_codec": "zlib" if standard is None and package is None else "zstd",
+        "has_filelock": has_module("filelock"),
+        "settings": {n: getattr(jax.config, n) for n in names if hasattr(jax.config, n)},
+    }
+
+
+def compile_options() -> bytes:
+    """The compile options of a program for one device, serialized."""
+    from jax._src.compiler import get_compile_options
+
+    options: bytes = get_compile_options(num_replicas=1, num_partitions=1).SerializeAsString()
+    return options
+
+
+def main() -> int:
+    sys.path.pop(0)  # our own folder, whose names must not hide the user's modules
+    try:
+        facts = describe(sys.argv[1:])
+    except Exception as error:
+        print(f"{type(error).__name__}: {error}", file=sys.stderr)
+        return NO_JAX
+    print(json.dumps(facts, default=str), flush=True)
+    print(json.dumps({"compile_options": compile_options().hex()}), flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,100 @@
+"""``doctor`` as a document, TSV and a page for people."""
+
+from collections.abc import Iterator
+from dataclasses import asdict
+
+from jaxcache.cache.doctor.examine import Diagnosis
+from jaxcache.cache.doctor.findings import Finding, count
+from jaxcache.entry.names import printable
+from jaxcache.render.document import Document, envelope
+from jaxcache.render.table import Column, render_table
+
+#: Files that the page for people names per finding.
+_SHOWN_FILES = 3
+
+
+def doctor_document(diagnosis: Diagnosis) -> Document:
+    """What ``doctor --json`` prints."""
+    facts = diagnosis.facts
+    mine = facts.interpreter
+    return {
+        **envelope(facts.cache.path),
+        "interpreter": None
+        if mine is None
+        else {k: v for k, v in asdict(mine).items() if k != "flags"},
+        "no_jax": diagnosis.no_jax,
+        "settings": [asdict(s) for s in facts.settings],
+        "entries": len(facts.cache.entries),
+        "decoded": len(facts.cache.contents),
+        "findings": [finding_document(f) for f in diagnosis.findings],
+        "mended": list(diagnosis.mended),
+    }
+
+
+def finding_document(finding: Finding) -> Document:
+    """One finding, as in ``findings[]``."""
+    return {
+        "trap": finding.trap,
+        "severity": finding.severity,
+        "seen": printable(finding.seen),
+        "cost": finding.cost,
+        "fix": printable(finding.fix),
+        "mendable": finding.mend is not None,
+        "files": [printable(f) for f in finding.files],
+    }
+
+
+def doctor_tsv(diagnosis: Diagnosis) -> Iterator[str]:
+    """One line per finding: severity, trap, what was seen, the cost, the fix."""
+    for f in diagnosis.findings:
+        yield "\t".join((f.severity, f.trap, printable(f.seen), f.cost, printable(f.fix)))
+
+
+def doctor_page(diagnosis: Diagnosis, *, width: int, color: bool) -> str:
+    """A page for people, ``width`` columns wide at the most where it can be."""
+    facts = diagnosis.facts
+    parts = [_heading(diagnosis), _settings(diagnosis, width=width, color=color)]
+    for finding in diagnosis.findings:
+        lines = [
+            f"{finding.severity}: {finding.trap}",
+            f"  seen  {printable(finding.seen)}",
+            f"  cost  {finding.cost}",
+            f"  fix   {printable(finding.fix)}",
+        ]
+        if finding.files and len(facts.cache.entries) > 1:
+            shown = ", ".join(map(printable, finding.files[:_SHOWN_FILES]))
+            more = len(finding.files) - _SHOWN_FILES
+            lines.append(f"  files {shown}" + (f" and {more:,} more" if more > 0 else ""))
+        parts.append("\n".join(lines))
+    parts.extend(f"mended: {sentence}" for sentence in diagnosis.mended)
+    problems = sum(f.severity == "problem" for f in diagnosis.findings)
+    parts.append(count(problems, "problem") if problems else "no problem found")
+    return "\n\n".join(parts)
+
+
+def _heading(diagnosis: Diagnosis) -> str:
+    facts, mine = diagnosis.facts, diagnosis.facts.interpreter
+    cache = facts.cache
+    lines = [
+        f"{printable(cache.path)}: "
+        + (count(len(cache.entries), "entry") if cache.exists else "does not exist yet")
+    ]
+    if len(cache.contents) < len(cache.entries):
+        lines[0] += f", of which {len(cache.contents):,} were decoded"
+    if mine:
+        lines.append(
+            f"{mine.executable}: Python {mine.python_version}, jax {mine.jax_version}, "
+            f"jaxlib {mine.jaxlib_version}, {mine.written_codec}"
+        )
+    elif diagnosis.no_jax:
+        lines.append(f"{diagnosis.no_jax}; what takes a jax was left out")
+    return "\n".join(lines)
+
+
+def _settings(diagnosis: Diagnosis, *, width: int, color: bool) -> str:
+    columns = [Column("SETTING"), Column("VALUE", elastic=True), Column("FROM")]
+    rows = [
+        [s.name, "not set" if s.value is None else printable(str(s.value)), s.origin]
+        for s in diagnosis.facts.settings
+    ]
+    return render_table(columns, rows, width=width, color=color)
