@@ -31,13 +31,14 @@ def find_cache_dir_in_key(facts: Facts) -> Iterator[Finding]:
         if _PATH_IN_KEY[0] <= release < _PATH_IN_KEY[1]:
             moved.setdefault(written_in, []).append(files[key])
     for written_in, names in sorted(moved.items()):
+        old, new = shlex.quote(written_in), shlex.quote(here)
         yield Finding(
             "cache-dir-in-key",
             "problem",
             f"{count(len(names), 'entry')} written in {written_in}, and the cache is {here} now",
             "JAX 0.4.36 to 0.10 hash that path into the key: these never hit here",
-            f"use the cache under its old path: ln -s {shlex.quote(here)} {shlex.quote(written_in)}; "
-            f"export JAX_COMPILATION_CACHE_DIR={shlex.quote(written_in)}. For caches that move: "
+            f"use the cache under its old path: ln -s {new} {old}; "
+            f"export JAX_COMPILATION_CACHE_DIR={old}. For caches that move: "
             "JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES=none before the first run, or jax 0.11",
             files=tuple(names),
         )

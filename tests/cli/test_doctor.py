@@ -1,0 +1,293 @@
+"""``jaxcache doctor``: each trap set up for real, and each silent where it is absent."""
+
+import fcntl
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import RunCli, clean_environment
+
+HASH = "cd" * 32
+#: Settings under which nothing is wrong with any of the caches below.
+LOW = {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
+
+
+class Doctor:
+    """Runs ``doctor --json`` and looks for one trap in what it says."""
+
+    def __init__(self, run_cli: RunCli) -> None:
+        self._run_cli = run_cli
+
+    def __call__(
+        self, cache: Path, *args: str, env: dict[str, str] | None = None
+    ) -> dict[str, Any]:
+        if "--python" not in args:  # what takes a jax is tested in tests/integration
+            args = (*args, "--python", "/nonexistent")
+        done = self._run_cli("doctor", "--json", "-C", cache, *args, env=env or {})
+        assert done.returncode in (0, 1), done.stderr
+        document: dict[str, Any] = json.loads(done.stdout)
+        problems = [f for f in document["findings"] if f["severity"] == "problem"]
+        assert done.returncode == bool(problems)
+        return document
+
+    def finds(self, trap: str, cache: Path, *args: str, **kwargs: Any) -> dict[str, Any]:
+        found = {f["trap"]: f for f in self(cache, *args, **kwargs)["findings"]}
+        assert trap in found
+        finding: dict[str, Any] = found[trap]
+        assert all(finding[part] for part in ("seen", "cost", "fix"))
+        return finding
+
+    def is_silent(self, trap: str, cache: Path, *args: str, **kwargs: Any) -> bool:
+        return trap not in {f["trap"] for f in self(cache, *args, **kwargs)["findings"]}
+
+
+@pytest.fixture
+def doctor(run_cli: RunCli) -> Doctor:
+    return Doctor(run_cli)
+
+
+@pytest.fixture
+def cache(tmp_path: Path, corpus: Path) -> Path:
+    """A healthy cache of JAX 0.12 without a size cap."""
+    target = tmp_path / "cache"
+    shutil.copytree(corpus / "0.12.0.1-cpu-zstd", target)
+    for path in (target, *target.iterdir()):
+        path.chmod(0o755 if path.is_dir() else 0o644)
+    return target
+
+
+@pytest.fixture
+def capped(tmp_path: Path, corpus: Path) -> Path:
+    """A cache with ``-atime`` files and a lock."""
+    target = tmp_path / "capped"
+    shutil.copytree(corpus / "0.12.0.1-cpu-zstd-maxsize", target)
+    for path in (target, *target.iterdir()):
+        path.chmod(0o755 if path.is_dir() else 0o644)
+    return target
+
+
+def mounted(tmp_path: Path, options: str, source: Path, *args: str) -> dict[str, Any]:
+    """Run ``doctor`` over a copy of ``source`` on a file system of its own."""
+    point = tmp_path / "mount"
+    point.mkdir()
+    readonly = "ro" in options.split(",")
+    script = (
+        'mount -t tmpfs -o "$1" none "$2" || exit 99; mkdir "$2/c" && chmod 755 "$2/c" && '
+        'cp -p "$3"/* "$2/c" && { [ -z "$4" ] || mount -o remount,ro "$2"; } || exit 99; '
+        'cd /; python=$5; point=$2; shift 5; exec "$python" -m jaxcache doctor --json '
+        '-C "$point/c" "$@"'
+    )
+    plain = ",".join(o for o in options.split(",") if o != "ro") or "rw"
+    command = ["sh", "-c", script, "sh", plain, str(point), str(source)]
+    command += ["yes" if readonly else "", sys.executable, "--python", "/nonexistent", *args]
+    if not shutil.which("unshare"):
+        pytest.skip("no unshare")
+    done = subprocess.run(
+        ["unshare", "--user", "--map-root-user", "--mount", *command],
+        capture_output=True, text=True, env=clean_environment(tmp_path) | LOW, check=False,
+    )  # fmt: skip
+    if done.returncode not in (0, 1) or not done.stdout:
+        pytest.skip(f"no mounts of one's own here: {done.stderr.strip()[-80:]}")
+    document: dict[str, Any] = json.loads(done.stdout)
+    return document
+
+
+def traps(document: dict[str, Any]) -> set[str]:
+    return {f["trap"] for f in document["findings"]}
+
+
+def test_a_healthy_cache_has_no_findings(doctor: Doctor, cache: Path) -> None:
+    env = {**LOW, "JAX_COMPILATION_CACHE_DIR": str(cache)}
+    assert doctor(cache, env=env)["findings"] == []
+
+
+def test_settings_have_their_origin(doctor: Doctor, cache: Path) -> None:
+    settings = {s["name"]: s for s in doctor(cache, env=LOW)["settings"]}
+    low = settings["jax_persistent_cache_min_compile_time_secs"]
+    assert (low["value"], low["origin"]) == (0.0, "environment")
+    size = settings["jax_compilation_cache_max_size"]
+    assert (size["value"], size["origin"]) == (-1, "default")
+    assert settings["jax_compilation_cache_dir"]["value"] is None
+
+
+def test_without_jax_the_rest_is_done(doctor: Doctor, cache: Path, tmp_path: Path) -> None:
+    python = tmp_path / "python"
+    python.write_text("#!/bin/sh\necho no module named jax >&2; exit 13\n")
+    python.chmod(0o755)
+    cache.chmod(0o777)
+    document = doctor(cache, "--python", str(python))
+    assert document["interpreter"] is None
+    assert "no usable jax" in document["no_jax"]
+    assert "unsafe-permissions" in traps(document)
+    assert doctor(cache, "--python", str(tmp_path / "absent"))["interpreter"] is None
+
+
+def test_cache_off(doctor: Doctor, cache: Path) -> None:
+    doctor.finds("cache-off", cache, env={"JAX_ENABLE_COMPILATION_CACHE": "0"})
+    assert doctor.is_silent("cache-off", cache, env={"JAX_ENABLE_COMPILATION_CACHE": "1"})
+
+
+def test_no_cache_dir_and_another_one(doctor: Doctor, cache: Path, tmp_path: Path) -> None:
+    doctor.finds("no-cache-dir", cache)
+    other = {"JAX_COMPILATION_CACHE_DIR": str(tmp_path / "other")}
+    assert str(tmp_path / "other") in doctor.finds("other-directory", cache, env=other)["seen"]
+    (tmp_path / "link").symlink_to(cache)
+    same = {"JAX_COMPILATION_CACHE_DIR": str(tmp_path / "link")}
+    assert not {"no-cache-dir", "other-directory"} & traps(doctor(cache, env=same))
+
+
+def test_cache_dir_in_key(doctor: Doctor, corpus: Path, tmp_path: Path, cache: Path) -> None:
+    """The entries of 0.10.2 tell where they were written, and that is not where they are."""
+    moved = shutil.copytree(corpus / "0.10.2-cpu-zstd", tmp_path / "moved")
+    finding = doctor.finds("cache-dir-in-key", moved)
+    assert len(finding["files"]) == 7
+    shown = doctor._run_cli("show", "jit_mlp*", "-C", moved, "--json")
+    old = json.loads(shown.stdout)["written_in_cache_dir"]
+    assert f"ln -s {moved} {old}" in finding["fix"]
+    # 0.12 writes the path too, but not into the key; 0.4.30 writes none.
+    assert doctor.is_silent("cache-dir-in-key", cache)
+    assert doctor.is_silent("cache-dir-in-key", corpus / "0.4.30-cpu-zstd")
+
+
+def test_missing_atime(doctor: Doctor, capped: Path, cache: Path, run_cli: RunCli) -> None:
+    assert doctor.is_silent("missing-atime", capped)
+    cap = {"JAX_COMPILATION_CACHE_MAX_SIZE": "1000000"}
+    assert doctor.is_silent("missing-atime", cache)
+    assert len(doctor.finds("missing-atime", cache, env=cap)["files"]) == 7
+    victim = next(capped.glob("*-atime"))
+    victim.unlink()
+    assert doctor.finds("missing-atime", capped)["mendable"]
+
+    planned = doctor(capped, "--fix", "--dry-run")
+    assert planned["mended"] == ["1 -atime file written"]
+    assert not victim.exists()
+    fixed = doctor(capped, "--fix")
+    assert fixed["mended"] == ["1 -atime file written"]
+    assert "missing-atime" not in traps(fixed)
+    entry = victim.with_name(victim.name.removesuffix("-atime") + "-cache")
+    stamp = int.from_bytes(victim.read_bytes(), "little")
+    assert entry.stat().st_mtime_ns <= stamp
+    assert len(victim.read_bytes()) == 8
+
+
+def test_threshold(doctor: Doctor, cache: Path, tmp_path: Path) -> None:
+    empty = tmp_path / "empty"
+    empty.mkdir(mode=0o755)
+    doctor.finds("threshold", empty)
+    assert doctor.is_silent("threshold", empty, env=LOW)
+    assert doctor.is_silent("threshold", cache)  # it has entries of under a second
+    assert doctor.is_silent("threshold", tmp_path / "not there yet")
+
+
+def test_lock_held(doctor: Doctor, capped: Path) -> None:
+    lock = next(capped.glob(".lockfile"))
+    assert doctor.is_silent("lock-held", capped)
+    with lock.open("w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        finding = doctor.finds("lock-held", capped)
+    if Path("/proc/locks").exists():
+        assert f"process {os.getpid()} (" in finding["seen"]
+    assert doctor.is_silent("lock-held", capped)
+
+
+def test_not_writable(doctor: Doctor, cache: Path, tmp_path: Path) -> None:
+    assert doctor.is_silent("not-writable", cache)
+    assert doctor.is_silent("not-writable", tmp_path / "not" / "there" / "yet")
+    file = tmp_path / "file"
+    file.write_text("")
+    doctor.finds("not-writable", file)
+    assert "is no directory" in doctor.finds("not-writable", file / "cache")["seen"]
+    found = {f["trap"]: f for f in mounted(tmp_path, "ro", cache)["findings"]}
+    assert "read-only" in found["not-writable"]["seen"]
+
+
+def test_disk_nearly_full(cache: Path, tmp_path: Path) -> None:
+    pages = sum(-(-p.stat().st_size // 4096) for p in cache.iterdir())
+    size = (pages + 3) * 4096
+    assert "disk-nearly-full" in traps(mounted(tmp_path, f"size={size}", cache))
+
+
+def test_disk_with_room(cache: Path, tmp_path: Path) -> None:
+    assert "disk-nearly-full" not in traps(mounted(tmp_path, "size=50m", cache))
+
+
+def test_noatime(cache: Path, tmp_path: Path) -> None:
+    document = mounted(tmp_path, "noatime", cache)
+    assert "noatime" in traps(document)
+
+
+def test_relatime(cache: Path, tmp_path: Path) -> None:
+    assert "noatime" not in traps(mounted(tmp_path, "relatime", cache))
+
+
+def test_noatime_matters_not_beside_atime_files(capped: Path, tmp_path: Path) -> None:
+    assert "noatime" not in traps(mounted(tmp_path, "noatime", capped))
+
+
+def test_unsafe_permissions(doctor: Doctor, cache: Path) -> None:
+    assert doctor.is_silent("unsafe-permissions", cache)
+    entry = next(cache.glob("*-cache"))
+    entry.chmod(0o664)
+    assert doctor.finds("unsafe-permissions", cache)["files"] == [entry.name]
+    cache.chmod(0o777)
+    finding = doctor.finds("unsafe-permissions", cache)
+    assert finding["seen"].startswith("anybody may write")
+    fixed = doctor(cache, "--fix")
+    assert "unsafe-permissions" not in traps(fixed)
+    assert (cache.stat().st_mode & 0o777, entry.stat().st_mode & 0o777) == (0o755, 0o644)
+
+
+def test_foreign_owner(doctor: Doctor, cache: Path) -> None:
+    assert doctor.is_silent("foreign-owner", cache)
+    if os.geteuid() != 0:
+        pytest.skip("only root can give files away")
+    entry = next(cache.glob("*-cache"))
+    os.chown(entry, 12345, -1)
+    finding = doctor.finds("foreign-owner", cache)
+    assert finding["files"] == [entry.name]
+    assert "12345" in finding["seen"]
+
+
+def test_name_too_long(doctor: Doctor, cache: Path) -> None:
+    assert doctor.is_silent("name-too-long", cache)
+    entry = next(cache.glob("*-cache"))
+    module = "jit_" + "x" * (255 - 6 - 65 - 4)
+    shutil.copy(entry, cache / f"{module}-{HASH}-cache")
+    finding = doctor.finds("name-too-long", cache)
+    assert "255 bytes" in finding["seen"]
+
+
+def test_damaged_entries(doctor: Doctor, cache: Path) -> None:
+    assert doctor.is_silent("damaged-entries", cache)
+    entry = next(cache.glob("*-cache"))
+    entry.write_bytes(entry.read_bytes()[:-20])
+    assert doctor.finds("damaged-entries", cache)["files"] == [entry.name]
+
+
+def test_slow_cap(doctor: Doctor, cache: Path) -> None:
+    entry = next(cache.glob("*-cache"))
+    for number in range(5000):
+        os.link(entry, cache / f"jit_f-{number:064x}-cache")
+    assert doctor.is_silent("slow-cap", cache, "--decode", "1")
+    cap = {"JAX_COMPILATION_CACHE_MAX_SIZE": "1000000"}
+    doctor.finds("slow-cap", cache, "--decode", "1", env=cap)
+    for path in list(cache.glob("jit_f-*")):
+        path.unlink()
+    assert doctor.is_silent("slow-cap", cache, env=cap)
+
+
+def test_the_page_for_people_names_everything(run_cli: RunCli, cache: Path) -> None:
+    cache.chmod(0o777)
+    done = run_cli("doctor", "-C", cache)
+    assert done.returncode == 1
+    rows = [line.split("\t") for line in done.stdout.splitlines()]
+    assert ["problem", "unsafe-permissions"] in [row[:2] for row in rows]
+    assert all(len(row) == 5 for row in rows)
+    lines = run_cli("doctor", "-C", cache, "--jsonl").stdout.splitlines()
+    assert [json.loads(x)["trap"] for x in lines] == [row[1] for row in rows]
+    assert run_cli("doctor", "-C", cache, "--dry-run").returncode == 2

@@ -1,0 +1,218 @@
+"""Traps of the Python that runs JAX, each set up in a real one."""
+
+import json
+import shlex
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import RunCli, clean_environment
+
+from jaxcache.cache.ledger import append
+from jaxcache.cache.ledger_record import COMPILE, Event
+from jaxcache.store import open_store
+
+WORKLOAD = Path(__file__).with_name("doctor_workload.py")
+LOW = {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
+ABSENT = "raise ImportError('hidden for a test')\n"
+#: The standard library's zstd of Python 3.14, in so far as JAX looks at it when it is imported.
+PRESENT = ""
+
+pytestmark = pytest.mark.jax
+
+
+@pytest.fixture
+def python_with(tmp_path: Path) -> Any:
+    """A Python of the matrix in which some modules are hidden, or are there though they are not."""
+
+    def make(python: str, **modules: str) -> str:
+        folder = tmp_path / "modules"
+        for name, text in modules.items():
+            path = folder.joinpath(*name.split("__")).with_suffix(".py")
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+        script = tmp_path / "python"
+        inner = f"PYTHONPATH={shlex.quote(str(folder))} exec {shlex.quote(python)}"
+        script.write_text(f'#!/bin/sh\n{inner} "$@"\n')
+        script.chmod(0o755)
+        return str(script)
+
+    return make
+
+
+def compile_into(cache: Path, python: str, home: Path, env: dict[str, str] | None = None) -> None:
+    done = subprocess.run(
+        [python, str(WORKLOAD), str(cache)],
+        capture_output=True, text=True, check=False,
+        env=clean_environment(home) | {"PYTHONWARNINGS": ""} | (env or {}),
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-2000:]
+
+
+@pytest.fixture
+def doctor(run_cli: RunCli) -> Any:
+    def examine(cache: Path, python: str, *args: str, **env: str) -> dict[str, Any]:
+        done = run_cli(
+            "doctor", "--json", "-C", cache, "--python", python, *args,
+            env=LOW | {"PYTHONWARNINGS": "", "JAX_COMPILATION_CACHE_DIR": str(cache)} | env,
+        )  # fmt: skip
+        assert done.returncode in (0, 1), done.stderr
+        document: dict[str, Any] = json.loads(done.stdout)
+        assert document["interpreter"] is not None, document["no_jax"]
+        return document
+
+    return examine
+
+
+def traps(document: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    return {f["trap"]: f for f in document["findings"]}
+
+
+def release(document: dict[str, Any]) -> tuple[int, ...]:
+    return tuple(int(p) for p in document["interpreter"]["jax_version"].split(".")[:3])
+
+
+def test_what_jax_just_wrote_is_healthy(doctor: Any, each_jax_python: str, tmp_path: Path) -> None:
+    """Silent: every trap of keys; and pmap's where that version has it, after a second run."""
+    cache = tmp_path / "cache"
+    cache.mkdir(mode=0o755)
+    compile_into(cache, each_jax_python, tmp_path)
+    document = doctor(cache, each_jax_python)
+    assert {n for n, f in traps(document).items() if f["severity"] == "problem"} == set()
+    assert "orphaned-generations" not in traps(document)
+    settings = {s["name"]: s for s in document["settings"]}
+    assert settings["jax_compilation_cache_dir"]["origin"] == "environment"
+    assert document["decoded"] == document["entries"] > 0
+
+    compile_into(cache, each_jax_python, tmp_path)
+    again = traps(doctor(cache, each_jax_python))
+    assert ("pmap-churn" in again) is ((0, 8) <= release(document) < (0, 10))
+
+    moved = tmp_path / "moved"
+    cache.rename(moved)
+    hashes_path = (0, 4, 36) <= release(document) < (0, 11)
+    assert ("cache-dir-in-key" in traps(doctor(moved, each_jax_python))) is hashes_path
+    # The old path again, as the advice has it: JAX reads and hashes that string.
+    cache.symlink_to(moved)
+    assert "cache-dir-in-key" not in traps(doctor(cache, each_jax_python))
+
+
+def test_a_moved_cache_misses_as_doctor_says(
+    doctor: Any, each_jax_python: str, tmp_path: Path
+) -> None:
+    """The truth behind cache-dir-in-key: what JAX does in the new directory."""
+    cache, moved = tmp_path / "cache", tmp_path / "moved"
+    cache.mkdir(mode=0o755)
+    compile_into(cache, each_jax_python, tmp_path)
+    shutil.copytree(cache, moved)
+    said = "cache-dir-in-key" in traps(doctor(moved, each_jax_python))
+    before = {p.name for p in moved.glob("jit_scale-*")}
+    compile_into(moved, each_jax_python, tmp_path)
+    new = {p.name for p in moved.glob("jit_scale-*")} - before
+    assert bool(new) is said
+
+
+def test_zstandard_missing(
+    doctor: Any, jax_python: str, python_with: Any, corpus: Path, tmp_path: Path
+) -> None:
+    cache = shutil.copytree(corpus / "0.12.0.1-cpu-zstd", tmp_path / "cache")
+    without = python_with(jax_python, zstandard=ABSENT, compression=ABSENT)
+    finding = traps(doctor(cache, without))["zstandard-differs"]
+    assert "lacks zstandard" in finding["seen"]
+    assert len(finding["files"]) == 7
+    zlib = shutil.copytree(corpus / "0.4.38-cpu-zlib", tmp_path / "zlib")
+    assert "zstandard-differs" not in traps(doctor(zlib, without))
+    if doctor(cache, jax_python)["interpreter"]["key_codec"] != "zstandard":
+        pytest.skip("this Python has no zstandard")
+    assert "zstandard-differs" not in traps(doctor(cache, jax_python))
+    assert "has zstandard" in traps(doctor(zlib, jax_python))["zstandard-differs"]["seen"]
+
+
+def test_codec_clash(
+    doctor: Any, jax_python: str, python_with: Any, corpus: Path, tmp_path: Path
+) -> None:
+    cache = shutil.copytree(corpus / "0.12.0.1-cpu-zstd", tmp_path / "cache")
+    clashing = python_with(jax_python, compression____init__=PRESENT, compression__zstd=PRESENT)
+    document = doctor(cache, clashing)
+    if release(document) < (0, 7, 1):
+        assert "codec-clash" not in traps(document)
+        pytest.skip("only JAX 0.7.1 and later looks for the standard library's zstd")
+    assert "under keys that say zlib" in traps(document)["codec-clash"]["seen"]
+    without = python_with(jax_python, compression____init__=ABSENT, compression__zstd=ABSENT)
+    assert "codec-clash" not in traps(doctor(cache, without))
+
+
+def test_lock_library_missing(
+    doctor: Any, jax_python: str, python_with: Any, corpus: Path, tmp_path: Path
+) -> None:
+    cache = shutil.copytree(corpus / "0.12.0.1-cpu-zstd-maxsize", tmp_path / "cache")
+    cap = {"JAX_COMPILATION_CACHE_MAX_SIZE": "10000000"}
+    without = python_with(jax_python, filelock=ABSENT)
+    assert "lock-library-missing" in traps(doctor(cache, without, **cap))
+    assert "lock-library-missing" not in traps(doctor(cache, without))
+    there = python_with(jax_python, filelock=PRESENT)
+    assert "lock-library-missing" not in traps(doctor(cache, there, **cap))
+
+
+def test_missing_atime_stops_jax_before_0_11_2(
+    doctor: Any, each_jax_python: str, python_with: Any, tmp_path: Path
+) -> None:
+    """Written without a cap, then used with one: what doctor says is what JAX does."""
+    cache = tmp_path / "cache"
+    cache.mkdir(mode=0o755)
+    compile_into(cache, each_jax_python, tmp_path)
+    for path in cache.glob("*-atime"):
+        path.unlink()
+    document = doctor(cache, each_jax_python, JAX_COMPILATION_CACHE_MAX_SIZE="10000000")
+    named_so = any(cache.glob("*-cache"))
+    assert ("missing-atime" in traps(document)) is (named_so and release(document) < (0, 11, 2))
+    if "missing-atime" in traps(document):
+        args = ("--fix",)
+        fixed = doctor(cache, each_jax_python, *args, JAX_COMPILATION_CACHE_MAX_SIZE="10000000")
+        assert "missing-atime" not in traps(fixed)
+        assert len(list(cache.glob("*-atime"))) == len(list(cache.glob("*-cache")))
+
+
+def test_orphaned_generations(
+    doctor: Any, each_jax_python: str, corpus: Path, tmp_path: Path
+) -> None:
+    for name in ("0.4.30-cpu-zstd", "0.6.2-cpu-zstd", "0.10.2-cpu-zstd", "0.12.0.1-cpu-zstd"):
+        cache = shutil.copytree(corpus / name, tmp_path / name)
+        document = doctor(cache, each_jax_python)
+        version = document["interpreter"]["jax_version"]
+        known = version in {"0.4.30", "0.4.38", "0.5.3", "0.6.2", "0.8.3", "0.10.2", "0.12.0.1"}
+        if version == name.split("-")[0]:
+            assert "orphaned-generations" not in traps(document)
+        elif known:
+            finding = traps(document)["orphaned-generations"]
+            assert f"of {name.split('-')[0]}" in finding["seen"]
+
+
+def test_mixed_builds(doctor: Any, jax_python: str, tmp_path: Path) -> None:
+    cache = tmp_path / "cache"
+    cache.mkdir(mode=0o755)
+    compile_into(cache, jax_python, tmp_path)
+    interpreter = doctor(cache, jax_python)["interpreter"]
+    assert len(interpreter["jaxlib_build"]) == 64
+    entries = sorted(p.name.removesuffix("-cache") for p in cache.glob("jit_*-cache"))
+
+    def record(key: str, build: str) -> None:
+        facts = {"jaxlib_version": interpreter["jaxlib_version"], "jaxlib_build": build}
+        assert append(open_store(str(cache)), [Event(key, COMPILE, 1, facts)])
+
+    record(entries[0], interpreter["jaxlib_build"])
+    assert "mixed-jaxlib-builds" not in traps(doctor(cache, jax_python))
+    record(entries[1], "ab" * 32)
+    assert "2 builds" in traps(doctor(cache, jax_python))["mixed-jaxlib-builds"]["seen"]
+
+
+def test_a_setting_made_by_code(
+    doctor: Any, jax_python: str, python_with: Any, tmp_path: Path
+) -> None:
+    """A sitecustomize that changes a default is neither the environment nor JAX."""
+    text = "import jax\njax.config.update('jax_compilation_cache_max_size', 12345)\n"
+    settings = doctor(tmp_path, python_with(jax_python, sitecustomize=text))["settings"]
+    chosen = next(s for s in settings if s["name"] == "jax_compilation_cache_max_size")
+    assert (chosen["value"], chosen["origin"]) == (12345, "script")
