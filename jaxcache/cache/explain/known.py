@@ -1,0 +1,111 @@
+"""Add what a cache and its ledger know of a compile."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from jaxcache.cache.explain.sides import Compile, Side
+from jaxcache.cache.inventory import EntryFile, take_inventory
+from jaxcache.cache.ledger import Ledger
+from jaxcache.cache.scan import read_entries
+from jaxcache.cache.select import select_by_keys
+from jaxcache.entry.codec import CodecError
+from jaxcache.entry.decode import decode_payload, find_hlo_module
+from jaxcache.entry.names import parse_key
+from jaxcache.entry.outline import outline
+from jaxcache.entry.read import read_payload
+from jaxcache.entry.wire import WireError
+from jaxcache.store.base import Store, StoreError
+
+
+class KnownCache:
+    """The entries and the ledger of one cache, opened one by one as they are asked for."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        inventory = take_inventory(store)
+        self._files = {f.key_text: f for f in inventory.entries}
+        self._ledger = Ledger.load(store)
+        self._complete: dict[str, Compile] = {}
+
+    @property
+    def url(self) -> str:
+        """Where the cache is."""
+        return self._store.url
+
+    def keys(self) -> list[str]:
+        """Every key with an entry or a record."""
+        return sorted({*self._files, *self._ledger})
+
+    def keys_of(self, module: str) -> list[str]:
+        """The keys of a module, those written last first."""
+        found = [f for f in self._files.values() if f.key.module == module]
+        return [f.key_text for f in sorted(found, key=lambda f: -f.info.mtime_ns)]
+
+    def side(self, wanted: str) -> Side:
+        """A KEY argument as a side: every compile that it fits.
+
+        Raises:
+            JaxcacheError: ``no-match`` or ``ambiguous-key``.
+        """
+        if (known := self._ledger.record(wanted)) and wanted not in self._files:
+            parsed = parse_key(wanted)
+            made = Compile(parsed.module if parsed else "", wanted, record=known)
+            return Side(wanted, (self.complete(made),), is_run=False)
+        stubs, _ = read_entries(self._store, list(self._files.values()), {}, heads=False)
+        chosen = select_by_keys(stubs, [wanted])
+        compiles = (Compile(e.module, e.key) for e in chosen)
+        return Side(wanted, tuple(map(self.complete, compiles)), is_run=False)
+
+    def whole(self) -> Side:
+        """Everything in the cache as a side, not yet opened."""
+        files = self._files.values()
+        return Side(self.url, tuple(Compile(f.key.module, f.key_text) for f in files), is_run=False)
+
+    def complete(self, compile_: Compile) -> Compile:
+        """Add the ledger's record and the entry's contents, where the key is known."""
+        key = compile_.key
+        if key is None:
+            return compile_
+        if key not in self._complete:
+            self._complete[key] = self._read(key)
+        known = self._complete[key]
+        record = compile_.record or known.record
+        components = compile_.components or (record and record.components) or None
+        flags = compile_.xla_flags
+        if flags is None and record and record.xla_flags is not None:
+            flags = tuple(sorted(record.xla_flags.split()))
+        return replace(
+            compile_, contents=known.contents, outline=known.outline, codec=known.codec,
+            record=record, components=components, xla_flags=flags,
+        )  # fmt: skip
+
+    def _read(self, key: str) -> Compile:
+        file, record = self._files.get(key), self._ledger.record(key)
+        blank = Compile("", key, record=record)
+        if file is None:
+            return blank
+        try:
+            codec = self._codec(file)
+            with self._store.open(file.info.name) as stream:
+                payload = read_payload(stream, file.info.size_bytes)
+        except (StoreError, CodecError):
+            return blank
+        contents = decode_payload(payload, check=False)
+        lines: Sequence[str] | None
+        try:
+            lines = outline(find_hlo_module(payload))
+        except WireError:
+            lines = None
+        return replace(
+            blank, contents=contents, outline=None if lines is None else tuple(lines), codec=codec
+        )
+
+    def _codec(self, file: EntryFile) -> str | None:
+        entries, _ = read_entries(self._store, [file], {})
+        codec = entries[0].codec if entries else "unknown"
+        return None if codec == "unknown" else codec
+
+
+def complete_all(known: KnownCache | None, compiles: Iterable[Compile]) -> tuple[Compile, ...]:
+    """Complete each compile, where there is a cache."""
+    return tuple(compiles) if known is None else tuple(map(known.complete, compiles))

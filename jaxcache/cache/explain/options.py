@@ -1,0 +1,137 @@
+"""Which XLA flag and which compile option differ."""
+
+from collections.abc import Mapping
+
+from jaxcache.cache.explain.sides import Compile, Difference
+
+#: Options that hold a path inside the cache directory (jax/_src/compiler.py, 0.4.36 and later).
+_PATHS = frozenset({"xla_gpu_per_fusion_autotune_cache_dir", "xla_gpu_kernel_cache_file"})
+_SHOWN = 8
+
+Values = Mapping[str, object]
+
+
+def flag_differences(left: Compile, right: Compile) -> Difference:
+    """Which flags differ: as they were given, else as the entries hold them."""
+    fix = "set the same XLA_FLAGS, LIBTPU_INIT_ARGS and --xla… arguments on both sides"
+    if left.xla_flags is not None and right.xla_flags is not None:
+        old = [f for f in left.xla_flags if f not in right.xla_flags]
+        new = [f for f in right.xla_flags if f not in left.xla_flags]
+        meaning = "the XLA flags, from XLA_FLAGS, LIBTPU_INIT_ARGS and the command line"
+        return Difference("XLA flags", _given(old), _given(new), meaning, fix)
+    lefts, rights = _entry_flags(left), _entry_flags(right)
+    if lefts is None or rights is None:
+        return Difference(
+            "XLA flags", _hash(left), _hash(right),
+            "the XLA flags; which of them cannot be told: no entry of one side", fix,
+        )  # fmt: skip
+    names = [n for n in _differing(lefts, rights) if n not in _PATHS]
+    if not names and _hash(left):
+        return Difference(
+            "XLA flags", _hash(left), _hash(right),
+            "flags that XLA did not read, such as --xla… arguments of the script itself: "
+            "JAX hashes them all the same",
+            "pass the same --xla… arguments, or rename options of the script that begin so",
+        )  # fmt: skip
+    return Difference(
+        "XLA flags", _assigned(names, lefts), _assigned(names, rights),
+        "XLA flags as the compiled programs have them", fix,
+    )  # fmt: skip
+
+
+def flags_explain_options(left: Compile, right: Compile) -> bool:
+    """Whether the compile options differ by nothing but what the XLA flags set in them."""
+    lefts, rights = _entry_flags(left), _entry_flags(right)
+    if lefts is None or rights is None or len(set(map(str, _placements(left, right)))) > 1:
+        return False
+    if any(n in _PATHS for n in _differing(lefts, rights)):
+        return False
+    given = {_flag_name(f) for c in (left, right) for f in c.xla_flags or ()}
+    names = set(_differing(lefts, rights))
+    return not given or names <= given
+
+
+def compare_options(left: Compile, right: Compile) -> Difference:
+    """Which compile option differs; ``left`` equals ``right`` where none that is known does."""
+    old, new = _placements(left, right)
+    names = _differing(old, new)
+    if names:
+        return Difference(
+            "compile_options", _assigned(names, old), _assigned(names, new),
+            "how many devices the program runs on, and which",
+            "use the same mesh and number of devices; JAX_… and XLA_FLAGS may set them",
+        )  # fmt: skip
+    lefts, rights = _entry_flags(left), _entry_flags(right)
+    paths = left.cache_path or _written_in(left), right.cache_path or _written_in(right)
+    if all(paths) and paths[0] != paths[1]:
+        return Difference(
+            "compile_options", *paths,
+            "the path of the cache directory, which JAX 0.4.36 to 0.10 hash "
+            "(xla_gpu_per_fusion_autotune_cache_dir)",
+            "use the cache under one path, or set JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES=none "
+            "on both sides, or use jax 0.11",
+        )  # fmt: skip
+    if lefts is not None and rights is not None:
+        flags = [n for n in _differing(lefts, rights) if n not in _PATHS]
+        if flags:
+            return Difference(
+                "compile_options", _assigned(flags, lefts), _assigned(flags, rights),
+                "options that XLA was given",
+                "pass the same compiler_options to jit, and the same XLA_FLAGS",
+            )  # fmt: skip
+        if not _hash(left):
+            return Difference("compile_options", None, None, "the same", None)
+    return Difference(
+        "compile_options", _hash(left, "compile_options"), _hash(right, "compile_options"),
+        "the compile options; which of them cannot be told",
+        "keep both entries in one cache, and explain again with --cache-dir",
+    )  # fmt: skip
+
+
+def _placements(left: Compile, right: Compile) -> tuple[Values, Values]:
+    """Replicas, partitions and devices of both sides: of the entries, else of the logs."""
+    found: list[Values] = []
+    for compile_ in (left, right):
+        known = compile_.contents.compile_options if compile_.contents else None
+        if known is not None and known.num_replicas is not None:
+            found.append(
+                {
+                    "num_replicas": known.num_replicas,
+                    "num_partitions": known.num_partitions,
+                    "device_assignment": known.device_assignment,
+                }
+            )
+    return (found[0], found[1]) if len(found) == 2 else (left.options, right.options)
+
+
+def _entry_flags(compile_: Compile) -> Values | None:
+    return compile_.contents.flags if compile_.contents else None
+
+
+def _written_in(compile_: Compile) -> str | None:
+    return compile_.contents.written_in_cache_dir if compile_.contents else None
+
+
+def _differing(left: Values, right: Values) -> list[str]:
+    missing = object()
+    names = left.keys() | right.keys()
+    return sorted(n for n in names if left.get(n, missing) != right.get(n, missing))
+
+
+def _given(flags: list[str]) -> str:
+    return " ".join(flags) or "without"
+
+
+def _assigned(names: list[str], values: Values) -> str:
+    shown = [f"{n}={values.get(n, 'unset')}" for n in names[:_SHOWN]]
+    more = len(names) - len(shown)
+    return " ".join(shown) + (f" and {more} more" if more > 0 else "")
+
+
+def _hash(compile_: Compile, name: str = "XLA flags") -> str | None:
+    digest = (compile_.components or {}).get(name)
+    return f"sha256 {digest[:12]}" if digest else None
+
+
+def _flag_name(flag: str) -> str:
+    return flag.lstrip("-").partition("=")[0]

@@ -1,0 +1,99 @@
+"""Read a run that was saved: ``warm --json``, or a log of JAX."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from jaxcache.cache.explain.logs import read_log
+from jaxcache.cache.explain.sides import Compile, Side
+from jaxcache.errors import UsageError
+
+_MAX_BYTES = 512 << 20
+_OUTCOMES = frozenset({"hit", "written", "skipped", "uncacheable", "error"})
+
+
+def read_run(path: str) -> Side:
+    """Read a saved run.
+
+    Raises:
+        UsageError: ``bad-run``: it cannot be read, or is no run.
+    """
+    try:
+        if Path(path).stat().st_size > _MAX_BYTES:
+            raise UsageError(f"{path} is larger than any log of a run", code="bad-run")
+        text = Path(path).read_text("utf-8", "replace")
+    except OSError as error:
+        raise UsageError(f"cannot read {path}: {error.strerror}", code="bad-run") from error
+    document = _document(text)
+    compiles = read_document(document) if document else read_log(text.splitlines())
+    if not compiles:
+        raise UsageError(
+            f"{path} tells of no compile",
+            code="bad-run",
+            hint="make one with: jaxcache warm SCRIPT --json > run.json, "
+            "or JAX_LOGGING_LEVEL=DEBUG python SCRIPT 2> run.log",
+        )
+    return Side(path, compiles)
+
+
+def _document(text: str) -> Mapping[str, Any] | None:
+    if not text.lstrip().startswith("{"):
+        return None
+    try:
+        document = json.loads(text)
+    except ValueError:
+        return None
+    return document if isinstance(document, dict) else None
+
+
+def read_document(document: Mapping[str, Any]) -> tuple[Compile, ...]:
+    """The compiles of a ``warm --json`` document; what has the wrong type is left out."""
+    rows = document.get("modules")
+    found: dict[str, Compile] = {}
+    for row in rows if isinstance(rows, list) else ():
+        if isinstance(row, dict) and isinstance(row.get("module"), str):
+            compile_ = _compile(row)
+            name = compile_.key or f"{compile_.module} {len(found)}"
+            if name in found and compile_.outcome == "hit":
+                continue  # the first look-up is the one that says something
+            found[name] = compile_
+    return tuple(found.values())
+
+
+def _compile(row: Mapping[str, Any]) -> Compile:
+    outcome = row.get("outcome")
+    seconds = row.get("compile_seconds")
+    reason = row.get("detail") or row.get("reason")
+    components = row.get("components")
+    flags = row.get("xla_flags")
+    source = row.get("source")
+    if isinstance(row.get("file"), str) and isinstance(row.get("line"), int):
+        source = f"{row['file']}:{row['line']}"
+    made = Compile(
+        module=row["module"],
+        key=row["key"] if isinstance(row.get("key"), str) else None,
+        outcome=outcome if outcome in _OUTCOMES else None,
+        reason=reason if isinstance(reason, str) else None,
+        arguments=_arguments(row.get("arguments")),
+        source=source if isinstance(source, str) else None,
+        compile_seconds=float(seconds) if isinstance(seconds, int | float) else None,
+    )
+    if isinstance(components, dict):
+        made = replace(made, components={str(k): str(v) for k, v in components.items()})
+    if isinstance(flags, list):
+        made = replace(made, xla_flags=tuple(map(str, flags)))
+    return made
+
+
+def _arguments(value: object) -> str | None:
+    if not isinstance(value, list):
+        return None
+    shown = []
+    for argument in value:
+        if not isinstance(argument, dict):
+            return None
+        dims = ",".join(map(str, argument.get("shape") or ()))
+        shown.append(f"{argument.get('dtype')}[{dims}]")
+    return ", ".join(shown)

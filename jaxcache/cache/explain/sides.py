@@ -1,0 +1,88 @@
+"""What is compared: compiles, each with as much as is known of its key."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from jaxcache.cache.ledger_record import Record
+from jaxcache.entry.contents import Contents
+
+Outcome = Literal["hit", "written", "skipped", "uncacheable", "error"]
+
+#: The parts of a key by JAX's own names for them, in the order in which they are hashed
+#: (``get`` in jax/_src/cache_key.py; "backend version" since 0.6.2).
+COMPONENTS = (
+    "computation", "jax_lib version", "backend version", "XLA flags", "compile_options",
+    "accelerator_config", "compression", "custom_hook",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Compile:
+    """One compile of one side; what is not known is None."""
+
+    module: str
+    key: str | None = None
+    components: Mapping[str, str] | None = None
+    """SHA-256 of each part of the key, by JAX's name for it."""
+    outcome: Outcome | None = None
+    reason: str | None = None
+    """Why it was not written, in JAX's words."""
+    arguments: str | None = None
+    """Global types of the arguments: ``float32[8,16], int32[]``."""
+    xla_flags: tuple[str, ...] | None = None
+    """The flags that went into the key."""
+    options: Mapping[str, str] = field(default_factory=dict)
+    """Compile options as a log tells them: num_replicas, num_partitions, device_assignment."""
+    cache_path: str | None = None
+    """The cache directory that the options point into."""
+    source: str | None = None
+    """``file:line`` of the function."""
+    compile_seconds: float | None = None
+    contents: Contents | None = None
+    """What its entry holds, where that is in the cache."""
+    outline: tuple[str, ...] | None = None
+    """The optimized program of its entry, one line per instruction."""
+    record: Record | None = None
+    codec: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """One of the two things that are compared."""
+
+    name: str
+    compiles: tuple[Compile, ...]
+    is_run: bool = True
+    """A run made every compile that it has; a cache or a key does not say what was not asked."""
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """One component that differs, what that means, and what to do."""
+
+    component: str
+    left: str | None
+    right: str | None
+    meaning: str
+    fix: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """A compile of the right side beside the one of the left that is nearest to it."""
+
+    left: Compile | None
+    right: Compile
+    differences: tuple[Difference, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """What ``explain`` says."""
+
+    left: str
+    right: str
+    same: int
+    """Compiles of the right side whose key the left side has too, and which are no trouble."""
+    comparisons: tuple[Comparison, ...]

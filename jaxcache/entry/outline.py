@@ -1,0 +1,142 @@
+"""An optimized program as lines that can be compared: one per instruction, without its names.
+
+Names and ids change from compile to compile; what an instruction does not. Field numbers are
+those of ``HloModuleProto``, ``HloComputationProto``, ``HloInstructionProto`` and ``LiteralProto``
+(xla/service/hlo.proto, xla/xla_data.proto), the same in every release from JAX 0.4.30 to 0.12.
+"""
+
+import hashlib
+import struct
+from collections.abc import Iterator
+
+from jaxcache.entry import wire
+from jaxcache.entry.schema import parse
+from jaxcache.entry.shapes import array_types, short_type
+from jaxcache.entry.wire import Budget, WireError
+
+_NAME, _OPCODE, _SHAPE, _METADATA, _LITERAL = 1, 2, 3, 7, 8
+_ID, _OPERANDS, _PREDECESSORS, _CALLED, _BACKEND = 35, 36, 37, 38, 43
+_PRECISION = 51
+#: Fields that say nothing of what is computed, or are shown by themselves.
+_LEFT_OUT = frozenset({
+    _NAME, _OPCODE, _SHAPE, _METADATA, _LITERAL, _ID, _OPERANDS, _PREDECESSORS, _CALLED,
+    _BACKEND, _PRECISION,
+})  # fmt: skip
+_MODULE_FIELDS = {8: "aliases", 13: "result sharding", 14: "parameter shardings", 18: "donors"}
+#: Scalars of literals: field number to the packed value's format.
+_SCALARS = {4: "v", 5: "v", 6: "v", 7: "v", 8: "<f", 9: "<d"}
+MAX_LINES = 20_000
+
+
+def outline(module: memoryview) -> list[str]:
+    """The lines of a module, at most :data:`MAX_LINES` of them.
+
+    Args:
+        module: an ``HloModuleProto``.
+
+    Raises:
+        WireError: the bytes are none.
+    """
+    budget = Budget()
+    lines: list[str] = []
+    for number, wire_type, value in wire.walk(module, budget):
+        if wire_type != wire.BYTES or not isinstance(value, memoryview):
+            continue
+        if number in _MODULE_FIELDS and len(value):
+            lines.append(f"{_MODULE_FIELDS[number]} #{_digest(value)}")
+        elif number == 3:
+            lines.extend(_computation(value, budget))
+            if len(lines) > MAX_LINES:
+                return lines[:MAX_LINES]
+    return lines
+
+
+def _computation(data: memoryview, budget: Budget) -> Iterator[str]:
+    instructions = [
+        list(wire.walk(f.value, budget))
+        for f in wire.walk(data, budget)
+        if f.number == 2 and isinstance(f.value, memoryview)
+    ]
+    opcodes: dict[int, str] = {}
+    for fields in instructions:
+        number = next((f.value for f in fields if f.number == _ID), None)
+        if isinstance(number, int):
+            opcodes[number] = _text(fields, _OPCODE)
+    yield "computation:"
+    for fields in instructions:
+        yield "  " + _instruction(fields, opcodes, budget)
+
+
+def _instruction(fields: list[wire.Field], opcodes: dict[int, str], budget: Budget) -> str:
+    opcode = _text(fields, _OPCODE)
+    shape = next((f.value for f in fields if f.number == _SHAPE), None)
+    words = [opcode, _type(shape) if isinstance(shape, memoryview) else ""]
+    operands = [opcodes.get(n, "?") for n in _numbers(fields, _OPERANDS)]
+    if operands:
+        words.append(f"({', '.join(operands)})")
+    for field in fields:
+        if field.number == _LITERAL and isinstance(field.value, memoryview):
+            words.append(f"= {_literal(field.value, budget)}")
+        elif field.number == _PRECISION and isinstance(field.value, memoryview):
+            words.append(f"precision={_precision(field.value, budget)}")
+    rest = b"".join(wire.write_field(f) for f in fields if f.number not in _LEFT_OUT)
+    if rest:
+        words.append(f"#{_digest(rest)}")
+    return " ".join(w for w in words if w)
+
+
+def _type(shape: memoryview) -> str:
+    try:
+        types = [short_type(a) for a in array_types(parse("Shape", shape))]
+    except WireError:
+        return "?"
+    return types[0] if len(types) == 1 else f"({', '.join(types)})"
+
+
+def _text(fields: list[wire.Field], number: int) -> str:
+    for field in fields:
+        if field.number == number and isinstance(field.value, memoryview):
+            return bytes(field.value[:256]).decode("utf-8", "backslashreplace")
+    return ""
+
+
+def _numbers(fields: list[wire.Field], number: int) -> Iterator[int]:
+    """Values of a repeated integer, packed or not."""
+    for field in fields:
+        if field.number != number:
+            continue
+        if isinstance(field.value, int):
+            yield field.value
+            continue
+        at = 0
+        while at < len(field.value):
+            value, at = wire.read_varint(field.value, at)
+            yield value
+
+
+def _literal(data: memoryview, budget: Budget) -> str:
+    """A scalar as a number; anything larger as its digest."""
+    for number, _, value in wire.walk(data, budget):
+        form = _SCALARS.get(number)
+        if form is None or not isinstance(value, memoryview):
+            continue
+        if form == "v":
+            first, end = wire.read_varint(value, 0)
+            if end == len(value):
+                return str(first - (1 << 64) if first >> 63 else first)
+        elif len(value) == struct.calcsize(form):
+            return f"{struct.unpack(form, value)[0]:.9g}"
+    return f"#{_digest(data)}"
+
+
+def _precision(data: memoryview, budget: Budget) -> str:
+    """``PrecisionConfig``: 1 operand_precision (0 default, 1 high, 2 highest), 2 algorithm."""
+    fields = list(wire.walk(data, budget))
+    names = {0: "default", 1: "high", 2: "highest"}
+    words = [names.get(n, str(n)) for n in _numbers(fields, 1)]
+    words += [f"algorithm {n}" for n in _numbers(fields, 2)]
+    return "/".join(words) or "default"
+
+
+def _digest(data: bytes | memoryview) -> str:
+    return hashlib.sha256(data).hexdigest()[:8]
