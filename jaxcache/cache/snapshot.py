@@ -6,6 +6,8 @@ is counted anew. What depends on the present time, the age classes, is kept as c
 again.
 """
 
+from __future__ import annotations
+
 import contextlib
 import json
 import os
@@ -18,8 +20,9 @@ from typing import Any
 from jaxcache.cache.groups import Group
 from jaxcache.cache.inventory import Inventory
 from jaxcache.cache.listing import Summary
+from jaxcache.cache.scan import Progress
 from jaxcache.cache.sidefile import read_checked, side_path, write_checked
-from jaxcache.cache.stats import AGE_CLASSES, FileCount, Stats
+from jaxcache.cache.stats import AGE_CLASSES, FileCount, Stats, count_cache
 from jaxcache.entry.names import AUTOTUNE_DIR, OWN_DIR, FileKind
 from jaxcache.model import Entry, FileInfo
 from jaxcache.store.base import Store
@@ -92,6 +95,30 @@ class Snapshot:
         write_checked(self._path, _MAGIC, b"".join(parts))
 
 
+def recall_or_count(
+    store: Store,
+    folder: Path,
+    *,
+    now_ns: int,
+    workers: int = 1,
+    progress: Progress | None = None,
+) -> Stats:
+    """Count a cache, sparing what index and snapshot in ``folder`` still tell truly.
+
+    Raises:
+        NoCacheError: the directory cannot be listed.
+    """
+    snapshot = Snapshot(folder, store.url, now_ns=now_ns)
+    if (stats := snapshot.recall(store)) is not None:
+        return stats
+    from jaxcache.cache.index import Index
+
+    index = Index.load(folder, store.url, now_ns=now_ns)
+    return count_cache(
+        store, now_ns=now_ns, index=index, snapshot=snapshot, workers=workers, progress=progress
+    )
+
+
 def _identity(path: Path) -> list[int] | None:
     """Which index told the platforms: another one may know more."""
     try:
@@ -129,9 +156,13 @@ def _digest_root(root: bytes) -> int:
 
 
 def _stats(url: str, header: dict[str, Any], body: memoryview, now_ns: int) -> Stats:
-    used, size, payload, seconds = array("q"), array("q"), array("q"), array("d")
+    used: array[int] = array("q")
+    size: array[int] = array("q")
+    payload: array[int] = array("q")
+    seconds: array[float] = array("d")
     width = len(body) // 4
-    for number, column in enumerate((used, size, payload, seconds)):
+    columns: tuple[array[Any], ...] = (used, size, payload, seconds)
+    for number, column in enumerate(columns):
         column.frombytes(body[number * width : (number + 1) * width])
     ages = []
     end = len(used)
@@ -158,7 +189,7 @@ def _stats(url: str, header: dict[str, Any], body: memoryview, now_ns: int) -> S
     )
 
 
-def _first_younger(used: "array[int]", now_ns: int, limit_seconds: float) -> int:
+def _first_younger(used: array[int], now_ns: int, limit_seconds: float) -> int:
     """Index of the first entry, oldest first, that was used within the limit."""
     low, high = 0, len(used)
     while low < high:
