@@ -11,23 +11,19 @@ absent.
 """
 
 import contextlib
-import hashlib
 import json
-import os
-import secrets
-import zlib
 from array import array
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from jaxcache.cache.heads import Facts
+from jaxcache.cache.sidefile import read_checked, side_path, write_checked
 from jaxcache.entry.brief import Brief
 from jaxcache.entry.codec import Head
 from jaxcache.model import FileInfo
 
 _MAGIC = b"jaxcache-index 1\n"
-_MAX_BYTES = 1 << 30
 _SETTLED_NS = 2_000_000_000
 #: Columns of 64-bit integers; -1 is None.
 _COLUMNS = (
@@ -71,10 +67,9 @@ class Index:
         Args:
             now_ns: the time before anything is read; what is younger is not remembered.
         """
-        name = hashlib.sha256(url.encode("utf-8", "surrogateescape")).hexdigest()[:32]
-        index = cls(folder / f"{name}.idx", now_ns=now_ns)
+        index = cls(side_path(folder, url, ".idx"), now_ns=now_ns)
         with contextlib.suppress(OSError, ValueError, TypeError, KeyError, RecursionError):
-            index._read(_read_checked(index.path))
+            index._read(bytes(read_checked(index.path, _MAGIC)))
         return index
 
     def __len__(self) -> int:
@@ -138,16 +133,7 @@ class Index:
         if not self._learnt or self._learnt * 100 < len(self._rows):
             return
         rows = {name: row for name in present if (row := self._rows.get(name)) is not None}
-        temp = self.path.with_name(f"{self.path.name}.{os.getpid()}-{secrets.token_hex(4)}.tmp")
-        with contextlib.suppress(OSError):
-            os.makedirs(self.path.parent, mode=0o700, exist_ok=True)
-            try:
-                with open(temp, "xb", opener=_private) as file:
-                    file.write(self._serialize(rows))
-                os.replace(temp, self.path)
-            finally:
-                with contextlib.suppress(OSError):
-                    os.unlink(temp)
+        write_checked(self.path, _MAGIC, self._serialize(rows))
 
     def _head_row(self, facts: Facts) -> tuple[int, ...]:
         head, (kind, detail) = facts.head, facts.problem or (None, None)
@@ -206,20 +192,19 @@ class Index:
         columns = [array("q", [column[row] for row in rows.values()]) for column in self._columns]
         texts = json.dumps(self._texts).encode()
         header = {"rows": len(rows), "names_bytes": len(names), "texts_bytes": len(texts)}
-        parts = [_MAGIC, json.dumps(header).encode(), b"\n", texts, names]
-        body = b"".join([*parts, *(column.tobytes() for column in columns)])
-        return body + zlib.crc32(body).to_bytes(4, "big")
+        parts = [json.dumps(header).encode(), b"\n", texts, names]
+        return b"".join([*parts, *(column.tobytes() for column in columns)])
 
     def _read(self, data: bytes) -> None:
-        """Take over a file that :func:`_read_checked` found whole."""
-        header_end = data.index(b"\n", len(_MAGIC))
-        header = json.loads(data[len(_MAGIC) : header_end])
+        """Take over the body of a file that was found whole."""
+        header_end = data.index(b"\n")
+        header = json.loads(data[:header_end])
         count, at = int(header["rows"]), header_end + 1
         texts = json.loads(data[at : at + header["texts_bytes"]])
         at += header["texts_bytes"]
         names = data[at : at + header["names_bytes"]].decode("utf-8", "surrogateescape")
         at += header["names_bytes"]
-        if not count or len(data) - 4 - at != count * _WIDTH * len(_COLUMNS):
+        if not count or len(data) - at != count * _WIDTH * len(_COLUMNS):
             return
         columns = []
         for name in _COLUMNS:
@@ -238,22 +223,3 @@ class Index:
 def _is_unreadable(problem: tuple[str, str] | None) -> bool:
     """Whether it may be gone next time without the file having changed."""
     return problem is not None and problem[0] == "unreadable"
-
-
-def _read_checked(path: Path) -> bytes:
-    """The bytes of an index file of ours that is whole.
-
-    Raises:
-        OSError, ValueError: there is none.
-    """
-    with open(path, "rb") as file:
-        if os.fstat(file.fileno()).st_size > _MAX_BYTES:
-            raise ValueError("too large")
-        data = file.read(_MAX_BYTES)
-    if not data.startswith(_MAGIC) or zlib.crc32(data[:-4]) != int.from_bytes(data[-4:], "big"):
-        raise ValueError("damaged, or of another version")
-    return data
-
-
-def _private(path: str, flags: int) -> int:
-    return os.open(path, flags, 0o600)

@@ -16,6 +16,7 @@ from jaxcache.units import NS_PER_SECOND
 
 if TYPE_CHECKING:
     from jaxcache.cache.index import Index
+    from jaxcache.cache.snapshot import Snapshot
 
 #: Undecoded entries that ``stats`` decodes by the way: 0.3 s of work.
 _DECODED_AT_ONCE = 1_000
@@ -70,6 +71,7 @@ def count_cache(
     *,
     now_ns: int,
     index: "Index | None" = None,
+    snapshot: "Snapshot | None" = None,
     workers: int = 1,
     progress: Progress | None = None,
 ) -> Stats:
@@ -80,6 +82,7 @@ def count_cache(
 
     Args:
         index: see :func:`jaxcache.cache.scan.scan`.
+        snapshot: takes the result, for a second look at an unchanged cache.
 
     Raises:
         NoCacheError: the directory cannot be listed.
@@ -91,7 +94,7 @@ def count_cache(
     if index is not None:
         index.save(file.info.name for file in seen.inventory.entries)
     kinds = Counter(problem.kind for problem in seen.problems)
-    return Stats(
+    stats = Stats(
         cache_dir=store.url,
         total=summarize(seen.entries),
         files=_count_files(seen.inventory),
@@ -103,6 +106,9 @@ def count_cache(
         orphan_atimes=kinds["orphan-atime"],
         problems=tuple(sorted(kinds.items())),
     )
+    if snapshot is not None:
+        snapshot.remember(stats, seen.entries, seen.inventory)
+    return stats
 
 
 def _count_files(inventory: Inventory) -> tuple[FileCount, ...]:

@@ -30,8 +30,7 @@ def command(
     jsonl: Jsonl = False,
 ) -> None:
     """Count everything in a cache directory, by kind, platform, module and age."""
-    from jaxcache.cache.index import Index
-    from jaxcache.cache.stats import count_cache
+    from jaxcache.cache.snapshot import recall_or_count
     from jaxcache.cli.output import (
         print_json,
         print_json_lines,
@@ -48,10 +47,9 @@ def command(
     form = choose_format(json=json, jsonl=jsonl)
     store = open_store(locate_cache(cache_dir).path)
     now_ns = time.time_ns()
-    index = Index.load(index_folder(), store.url, now_ns=now_ns)
     with progress_bar("reading entries") as progress:
-        stats = count_cache(
-            store, now_ns=now_ns, index=index, workers=available_cores(), progress=progress
+        stats = recall_or_count(
+            store, index_folder(), now_ns=now_ns, workers=available_cores(), progress=progress
         )
     if prometheus:
         print_lines(render.stats_prometheus(stats))

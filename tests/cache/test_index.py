@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from jaxcache.cache.index import Index
 from jaxcache.cache.listing import Listing, list_cache
+from jaxcache.cache.snapshot import Snapshot, recall_or_count
 from jaxcache.cache.stats import count_cache
 from jaxcache.store.local import LocalStore
 
@@ -169,3 +170,72 @@ def test_a_damaged_index_counts_as_absent(
     again, _ = listing(cache, folder)
     used = {e.key: e.last_used_ns for e in whole.entries}  # reading may have moved the atime
     assert [replace(e, last_used_ns=used[e.key]) for e in again.entries] == list(whole.entries)
+
+
+@pytest.fixture
+def small_snapshots(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("jaxcache.cache.snapshot._WORTH_KEEPING", 1)
+
+
+@pytest.mark.usefixtures("small_snapshots")
+def test_an_unchanged_cache_is_not_counted_again(cache: Path, tmp_path: Path) -> None:
+    first = recall_or_count(Counting(cache), tmp_path / "i", now_ns=time.time_ns())
+    store = Counting(cache)
+    later_ns = time.time_ns() + 3 * 86_400 * 10**9
+    assert Snapshot(tmp_path / "i", store.url, now_ns=later_ns).recall(store) is not None
+    second = recall_or_count(store, tmp_path / "i", now_ns=later_ns)
+    assert store.opened == 0
+    assert second == count_cache(store, now_ns=later_ns)
+    assert replace(second, by_age=()) == replace(first, by_age=())
+    assert second.by_age != first.by_age
+
+
+@pytest.mark.usefixtures("small_snapshots")
+@pytest.mark.parametrize(
+    "change", ["rewrite", "touch", "rename", "add", "delete", "stray", "own", "mode", "index"]
+)
+def test_any_change_is_counted(tmp_path: Path, change: str) -> None:
+    cache = tmp_path / "cache"
+    shutil.copytree(CORPUS / FOLDERS[0], cache)
+    (cache / ".jaxcache").mkdir()
+    (cache / ".jaxcache" / "note").write_text("x")
+    then = time.time() - 60
+    for path in cache.rglob("*"):
+        os.utime(path, (then, then))
+    recall_or_count(LocalStore(cache), tmp_path / "i", now_ns=time.time_ns())
+    path = next(cache.glob("*-cache"))
+    if change == "rewrite":
+        path.write_bytes(path.read_bytes())
+        os.utime(path, (then, then + 0.001))
+    elif change == "touch":
+        os.utime(next(cache.glob("*-atime")), (then, then - 1))
+    elif change == "rename":
+        path.rename(path.with_name(path.name.replace("jit", "jat")))
+    elif change == "add":
+        shutil.copy2(path, path.with_name(path.name.replace("jit", "jat")))
+    elif change == "delete":
+        path.unlink()
+    elif change == "stray":
+        (cache / "README").write_text("")
+    elif change == "own":
+        (cache / ".jaxcache" / "note").write_text("xy")
+    elif change == "mode":
+        path.chmod(0o600)
+    else:
+        next((tmp_path / "i").glob("*.idx")).unlink()
+    store, now_ns = LocalStore(cache), time.time_ns()
+    assert Snapshot(tmp_path / "i", store.url, now_ns=now_ns).recall(store) is None
+    assert recall_or_count(store, tmp_path / "i", now_ns=now_ns) == count_cache(
+        store, now_ns=now_ns
+    )
+
+
+@pytest.mark.usefixtures("small_snapshots")
+def test_a_damaged_snapshot_counts_as_absent(cache: Path, tmp_path: Path) -> None:
+    store = LocalStore(cache)
+    recall_or_count(store, tmp_path / "i", now_ns=time.time_ns())
+    path = next((tmp_path / "i").glob("*.stats"))
+    good = path.read_bytes()
+    for bad in (good[:-1], good[: len(good) // 2], b"", good.replace(b'"sealed"', b'"seeled"')):
+        path.write_bytes(bad)
+        assert Snapshot(tmp_path / "i", store.url, now_ns=time.time_ns()).recall(store) is None

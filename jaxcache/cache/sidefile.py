@@ -1,0 +1,53 @@
+"""Files of our own outside the cache: written atomically, checked when read, never needed."""
+
+import contextlib
+import hashlib
+import os
+import secrets
+import zlib
+from pathlib import Path
+
+_MAX_BYTES = 1 << 30
+_CRC_BYTES = 4
+
+
+def side_path(folder: Path, url: str, suffix: str) -> Path:
+    """Where the file of that kind lies for the cache at ``url``."""
+    digest = hashlib.sha256(url.encode("utf-8", "surrogateescape")).hexdigest()
+    return folder / f"{digest[:32]}{suffix}"
+
+
+def read_checked(path: Path, magic: bytes) -> memoryview:
+    """The bytes between magic and checksum of a file that is whole.
+
+    Raises:
+        OSError, ValueError: there is none, or it is damaged or of another version.
+    """
+    with open(path, "rb") as file:
+        if os.fstat(file.fileno()).st_size > _MAX_BYTES:
+            raise ValueError("too large")
+        data = memoryview(file.read(_MAX_BYTES))
+    body = data[:-_CRC_BYTES]
+    if body[: len(magic)] != magic or zlib.crc32(body) != int.from_bytes(data[-4:], "big"):
+        raise ValueError("damaged, or of another version")
+    return body[len(magic) :]
+
+
+def write_checked(path: Path, magic: bytes, body: bytes) -> None:
+    """Write a file that :func:`read_checked` reads; where it cannot be written, do nothing."""
+    temp = path.with_name(f"{path.name}.{os.getpid()}-{secrets.token_hex(4)}.tmp")
+    with contextlib.suppress(OSError):
+        os.makedirs(path.parent, mode=0o700, exist_ok=True)
+        try:
+            with open(temp, "xb", opener=_private) as file:
+                file.write(magic + body)
+                checksum = zlib.crc32(body, zlib.crc32(magic))
+                file.write(checksum.to_bytes(_CRC_BYTES, "big"))
+            os.replace(temp, path)
+        finally:
+            with contextlib.suppress(OSError):
+                os.unlink(temp)
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)

@@ -1,0 +1,213 @@
+"""The last ``stats`` of a cache, which holds as long as the directory is exactly as it was.
+
+Whether it is costs one ``stat`` per file and nothing else: an order-free sum over name, inode,
+size, times, mode and owner of every file. Where it differs, the snapshot is dropped and everything
+is counted anew. What depends on the present time, the age classes, is kept as columns and summed
+again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import zlib
+from array import array
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from jaxcache.cache.groups import Group
+from jaxcache.cache.inventory import Inventory
+from jaxcache.cache.listing import Summary
+from jaxcache.cache.scan import Progress
+from jaxcache.cache.sidefile import read_checked, side_path, write_checked
+from jaxcache.cache.stats import AGE_CLASSES, FileCount, Stats, count_cache
+from jaxcache.entry.names import AUTOTUNE_DIR, OWN_DIR, FileKind
+from jaxcache.model import Entry, FileInfo
+from jaxcache.store.base import Store
+from jaxcache.units import NS_PER_SECOND
+
+_MAGIC = b"jaxcache-stats 1\n"
+_MASK = (1 << 64) - 1
+_SETTLED_NS = 2_000_000_000
+#: Below this counting anew takes no time to speak of.
+_WORTH_KEEPING = 2_000
+_WALKED = (AUTOTUNE_DIR, OWN_DIR)
+
+
+class Snapshot:
+    """The remembered ``stats`` of one cache; :meth:`recall` it, else :meth:`remember` the new."""
+
+    def __init__(self, folder: Path, url: str, *, now_ns: int) -> None:
+        self._path = side_path(folder, url, ".stats")
+        self._index = side_path(folder, url, ".idx")
+        self._now_ns = now_ns
+
+    def recall(self, store: Store) -> Stats | None:
+        """The statistics of before, if every file is as it was then; None if not."""
+        root = getattr(store, "path", None)
+        if root is None:
+            return None
+        with contextlib.suppress(OSError, ValueError, TypeError, KeyError, RecursionError):
+            body = read_checked(self._path, _MAGIC)
+            size = int.from_bytes(body[:8], "big")
+            header = json.loads(bytes(body[8 : 8 + size]))
+            if header["index"] == _identity(self._index):
+                digest = _digest_root(os.fsencode(root))
+                for folder in _WALKED:
+                    digest += _digest(store.walk(folder))
+                if header["digest"] == digest & _MASK:
+                    return _stats(store.url, header, body[8 + size :], self._now_ns)
+        return None
+
+    def remember(self, stats: Stats, entries: Sequence[Entry], inventory: Inventory) -> None:
+        """Keep statistics for the next time, unless some file is too young to be sure of."""
+        infos = [
+            *(file.info for file in inventory.entries),
+            *inventory.atimes.values(),
+            *(file.info for file in inventory.others),
+        ]
+        newest = max((info.mtime_ns for info in infos), default=0)
+        if len(entries) < _WORTH_KEEPING or newest > self._now_ns - _SETTLED_NS:
+            return
+        header = {
+            "digest": _digest(infos) & _MASK,
+            "index": _identity(self._index),
+            "total": _numbers(stats.total),
+            "files": [[str(f.kind), f.files, f.size_bytes] for f in stats.files],
+            "by_platform": _rows(stats.by_platform),
+            "by_module": _rows(stats.by_module),
+            "by_codec": _rows(stats.by_codec),
+            "sealed": stats.sealed,
+            "orphan_atimes": stats.orphan_atimes,
+            "problems": stats.problems,
+        }
+        text = json.dumps(header).encode()
+        ordered = sorted(entries, key=lambda e: e.last_used_ns)
+        columns = (
+            array("q", [e.last_used_ns for e in ordered]),
+            array("q", [e.size_bytes for e in ordered]),
+            array("q", [e.payload_bytes or 0 for e in ordered]),
+            array("d", [e.compile_seconds or 0.0 for e in ordered]),
+        )
+        parts = (len(text).to_bytes(8, "big"), text, *(c.tobytes() for c in columns))
+        write_checked(self._path, _MAGIC, b"".join(parts))
+
+
+def recall_or_count(
+    store: Store,
+    folder: Path,
+    *,
+    now_ns: int,
+    workers: int = 1,
+    progress: Progress | None = None,
+) -> Stats:
+    """Count a cache, sparing what index and snapshot in ``folder`` still tell truly.
+
+    Raises:
+        NoCacheError: the directory cannot be listed.
+    """
+    snapshot = Snapshot(folder, store.url, now_ns=now_ns)
+    if (stats := snapshot.recall(store)) is not None:
+        return stats
+    from jaxcache.cache.index import Index
+
+    index = Index.load(folder, store.url, now_ns=now_ns)
+    return count_cache(
+        store, now_ns=now_ns, index=index, snapshot=snapshot, workers=workers, progress=progress
+    )
+
+
+def _identity(path: Path) -> list[int] | None:
+    """Which index told the platforms: another one may know more."""
+    try:
+        status = os.stat(path)
+    except OSError:
+        return None
+    return [status.st_ino, status.st_size, status.st_mtime_ns]
+
+
+def _digest(infos: Iterable[FileInfo]) -> int:
+    return sum(
+        hash((
+            zlib.crc32(os.fsencode(info.name)), info.inode, info.size_bytes, info.mtime_ns,
+            info.atime_ns, info.mode, info.owner,
+        ))
+        for info in infos
+    )  # fmt: skip
+
+
+def _digest_root(root: bytes) -> int:
+    """The same over a directory, without making an object per file."""
+    digest, crc32, walked = 0, zlib.crc32, {os.fsencode(name) for name in _WALKED}
+    with os.scandir(root) as names:
+        for item in names:
+            name = item.name
+            if name in walked and item.is_dir(follow_symlinks=False):
+                continue
+            with contextlib.suppress(FileNotFoundError):
+                s = item.stat(follow_symlinks=False)
+                digest += hash((
+                    crc32(name), s.st_ino, s.st_size, s.st_mtime_ns, s.st_atime_ns, s.st_mode,
+                    s.st_uid,
+                ))  # fmt: skip
+    return digest
+
+
+def _stats(url: str, header: dict[str, Any], body: memoryview, now_ns: int) -> Stats:
+    used: array[int] = array("q")
+    size: array[int] = array("q")
+    payload: array[int] = array("q")
+    seconds: array[float] = array("d")
+    width = len(body) // 4
+    columns: tuple[array[Any], ...] = (used, size, payload, seconds)
+    for number, column in enumerate(columns):
+        column.frombytes(body[number * width : (number + 1) * width])
+    ages = []
+    end = len(used)
+    for name, limit in AGE_CLASSES:
+        start = 0
+        if limit != float("inf"):
+            start = _first_younger(used, now_ns, limit)
+        part = slice(min(start, end), end)
+        ages.append((name, Summary(
+            len(used[part]), sum(size[part]), sum(payload[part]), sum(seconds[part])
+        )))  # fmt: skip
+        end = min(start, end)
+    return Stats(
+        cache_dir=url,
+        total=Summary(*header["total"]),
+        files=tuple(FileCount(FileKind(k), n, b) for k, n, b in header["files"]),
+        by_platform=_groups(header["by_platform"]),
+        by_module=_groups(header["by_module"]),
+        by_codec=_groups(header["by_codec"]),
+        by_age=tuple(ages),
+        sealed=header["sealed"],
+        orphan_atimes=header["orphan_atimes"],
+        problems=tuple((kind, count) for kind, count in header["problems"]),
+    )
+
+
+def _first_younger(used: array[int], now_ns: int, limit_seconds: float) -> int:
+    """Index of the first entry, oldest first, that was used within the limit."""
+    low, high = 0, len(used)
+    while low < high:
+        middle = (low + high) // 2
+        if (now_ns - used[middle]) / NS_PER_SECOND < limit_seconds:
+            high = middle
+        else:
+            low = middle + 1
+    return low
+
+
+def _numbers(summary: Summary) -> list[float]:
+    return [summary.entries, summary.size_bytes, summary.payload_bytes, summary.compile_seconds]
+
+
+def _rows(groups: Iterable[Group]) -> list[list[Any]]:
+    return [[g.name, *_numbers(g.summary), g.last_used_ns] for g in groups]
+
+
+def _groups(rows: Iterable[Sequence[Any]]) -> tuple[Group, ...]:
+    return tuple(Group(row[0], Summary(*row[1:5]), row[5]) for row in rows)
