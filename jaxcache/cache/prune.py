@@ -153,7 +153,9 @@ def plan_prune(
             item.reason = None
     unmet = _mark_by_bounds(items, before, options, now_ns)
     removals = tuple(
-        i.removal._replace(reason=i.reason) for i in sorted(items, key=_order) if i.reason
+        i.removal._replace(reason=i.reason)
+        for i in sorted((i for i in items if i.reason), key=_order)
+        if i.reason
     )
     held = sum(i.protected and i.removal.subject == "entry" for i in items)
     return PrunePlan(
