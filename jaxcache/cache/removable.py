@@ -4,16 +4,16 @@ from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 
 from jaxcache.cache.policy import Candidate, UseRecord, estimate_hits
+from jaxcache.cache.quarantine import QUARANTINE_DIR
 from jaxcache.cache.removal import Reason, Removal, Subject
 from jaxcache.cache.scan import Scan
-from jaxcache.entry.names import OWN_DIR, FileKind
+from jaxcache.entry.names import FileKind
 from jaxcache.model import FileInfo, ProblemKind
 from jaxcache.units import NS_PER_SECOND
 
 #: Looks up what the ledger knows of a key; None where it knows nothing.
 Lookup = Callable[[str], UseRecord | None]
 
-QUARANTINE = f"{OWN_DIR}/quarantine/"
 #: Problems that do not keep JAX from using an entry; any other makes it worth nothing.
 _HARMLESS: frozenset[ProblemKind] = frozenset(
     {"legacy-name", "bad-atime", "missing-atime", "unsealed", "unreadable"}
@@ -114,7 +114,7 @@ def _other_files(seen: Scan) -> Iterator[tuple[Subject, FileInfo]]:
             yield "side-cache", other.info
         elif other.kind is FileKind.TEMP:
             yield "temp-file", other.info
-        elif other.info.name.startswith(QUARANTINE):
+        elif other.info.name.startswith(f"{QUARANTINE_DIR}/"):
             yield "quarantine", other.info
 
 

@@ -1,6 +1,7 @@
 """Planning and carrying out a prune, over caches of every shape."""
 
 import contextlib
+import fcntl
 import os
 import time
 from collections.abc import Iterator
@@ -301,6 +302,22 @@ def test_young_files_are_left_alone(tmp_path: Path) -> None:
     assert made.unmet == ("max-size",)
     assert made.protected == 1
     assert set(gone(plan(tmp_path, max_entries=0, grace_seconds=1))) == {key(1)}
+
+
+def test_a_temporary_file_goes_when_its_writer_is_gone(tmp_path: Path) -> None:
+    dead, alive = tmp_path / ".jaxcache-tmp-1-dead", tmp_path / ".jaxcache-tmp-2-alive"
+    for path in (dead, alive):
+        path.write_bytes(b"half")
+        os.utime(path, ns=(NOW - HOUR * NS,) * 2)
+    made = plan(tmp_path, orphans=True)
+    assert set(gone(made)) == {dead.name, alive.name}
+    with alive.open() as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        done = remove(LocalStore(tmp_path), made.removals)
+    assert [r.file.name for r in done.removed] == [dead.name]
+    assert [(s.removal.file.name, s.why) for s in done.spared] == [(alive.name, "used")]
+    assert alive.exists()
+    assert not dead.exists()
 
 
 def test_no_bound_is_a_usage_error(tmp_path: Path) -> None:
