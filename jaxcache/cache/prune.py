@@ -21,7 +21,7 @@ from jaxcache.cache.removal import Reason, Removal, Subject, freed_bytes
 from jaxcache.cache.scan import Scan
 from jaxcache.errors import JaxcacheError, UsageError
 from jaxcache.model import Entry
-from jaxcache.units import NS_PER_SECOND
+from jaxcache.units import NS_PER_SECOND, format_size
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +129,8 @@ def plan_prune(
 
     Raises:
         UsageError: ``no-bound``.
+        JaxcacheError: ``bound-out-of-reach`` where files that are no entries, and may not go,
+            alone exceed the bound: then it would empty the cache and still not hold.
     """
     options.check()
     items = list(
@@ -145,6 +147,7 @@ def plan_prune(
         seen, options.other_subjects, now_ns=now_ns, grace_seconds=options.grace_seconds
     )
     before = total_bytes(seen)
+    _check_reachable(before - sum(i.removal.size_bytes for i in items), options.max_size_bytes)
     _mark_by_rules(items, options, now_ns)
     _mark_superseded(items, options)
     saved = {id(i) for i in items if i.reason and i.protected}
@@ -169,6 +172,16 @@ def plan_prune(
         unmet=unmet,
         undated=sum(i.reason == "used-since" and not i.dated for i in items),
     )
+
+
+def _check_reachable(fixed_bytes: int, bound_bytes: int | None) -> None:
+    if bound_bytes and fixed_bytes > bound_bytes:
+        raise JaxcacheError(
+            f"files that are no entries take {format_size(fixed_bytes)}, more than --max-size",
+            code="bound-out-of-reach",
+            hint="let them go too, with --side-caches, --quarantine or --orphans; "
+            "jaxcache stats shows what they are",
+        )
 
 
 def plan_removal(
