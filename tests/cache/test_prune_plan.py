@@ -17,6 +17,7 @@ from jaxcache.cache.ledger_record import Event
 from jaxcache.cache.prune import PruneOptions, PrunePlan
 from jaxcache.cache.survey import plan_cache_prune, plan_cache_removal
 from jaxcache.errors import JaxcacheError, LockedError, UsageError
+from jaxcache.store.base import StoreError
 from jaxcache.store.local import LocalStore
 
 HOUR = 3600
@@ -398,6 +399,28 @@ def test_the_lock_is_let_go_every_fifty_milliseconds(tmp_path: Path) -> None:
     assert max(store.held) == pytest.approx(done.longest_hold_seconds)
     assert done.longest_hold_seconds <= 0.05
     assert len(pauses) == 9
+
+
+class StubbornStore(LocalStore):
+    """One file cannot be deleted."""
+
+    def delete(self, name: str, **rest: object) -> bool:
+        if name == f"{key(1)}-cache":
+            raise StoreError(name, "operation not permitted", code="io-error")
+        return super().delete(name, **rest)  # type: ignore[arg-type]
+
+
+def test_what_cannot_be_removed_is_told_and_the_rest_goes(tmp_path: Path) -> None:
+    for number in range(3):
+        put(tmp_path, key(number))
+    done = remove(StubbornStore(tmp_path), plan(tmp_path, max_entries=0).removals)
+    assert done.failed
+    assert [(s.removal.key, s.why, s.detail) for s in done.spared] == [
+        (key(1), "failed", "operation not permitted")
+    ]
+    assert {p.name for p in tmp_path.iterdir()} == {
+        ".lockfile", f"{key(1)}-cache", f"{key(1)}-atime",
+    }  # fmt: skip
 
 
 def test_the_entry_goes_before_its_date(tmp_path: Path) -> None:
