@@ -98,7 +98,7 @@ def test_jax_with_a_cap_goes_on_where_prune_stopped(
     assert sum(p.stat().st_size for p in cache.glob("*-cache")) <= tight
 
 
-@pytest.mark.parametrize("cap", [50_000_000, -1])
+@pytest.mark.parametrize("cap", [50_000_000, pytest.param(-1, marks=pytest.mark.slow)])
 def test_two_prunes_and_a_writer_at_once(tmp_path: Path, jax_python: str, cap: int) -> None:
     cache = tmp_path / "cache"
     cache.mkdir()
