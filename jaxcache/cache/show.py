@@ -8,6 +8,7 @@ from jaxcache.cache.ledger import Ledger
 from jaxcache.cache.ledger_record import Record
 from jaxcache.cache.scan import read_entries
 from jaxcache.cache.select import select_by_keys
+from jaxcache.entry.brief import summarize_contents
 from jaxcache.entry.codec import HEADER_BYTES, CodecError, decompress_chunks
 from jaxcache.entry.contents import Contents
 from jaxcache.entry.decode import find_hlo_module
@@ -157,11 +158,13 @@ def _show(
         for kind, detail in contents.problems
         if kind not in entry.problems
     ]
-    device = contents.device
+    brief = summarize_contents(contents)
     entry = replace(
         entry,
-        platform=device.platform,
-        target=device.target,
+        platform=brief.platform,
+        target=brief.target,
+        signature=brief.signature,
+        source=brief.source,
         problems=tuple(dict.fromkeys(p.kind for p in problems)),
     )
     return Shown(store.url, entry, contents, tuple(problems), ledger.record(entry.key))

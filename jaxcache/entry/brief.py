@@ -3,6 +3,7 @@
 from typing import BinaryIO, NamedTuple
 
 from jaxcache.entry.codec import CodecError
+from jaxcache.entry.contents import Contents
 from jaxcache.entry.decode import decode_program
 from jaxcache.entry.read import read_payload
 from jaxcache.entry.shapes import signature
@@ -38,14 +39,19 @@ def read_brief(file: BinaryIO, size_bytes: int, module: str | None) -> Brief:
         payload = read_payload(file, size_bytes)
     except CodecError as error:
         return Brief(problem=(error.kind, error.detail))
-    found = decode_program(payload, module)
+    return summarize_contents(decode_program(payload, module))
+
+
+def summarize_contents(contents: Contents) -> Brief:
+    """The brief facts of decoded contents."""
     shown = source = None
-    if found.program:
-        shown = signature(found.program.parameters, found.program.results)
+    if contents.program:
+        program = contents.program
+        shown = signature(program.parameters, program.results)
         if len(shown) > _MAX_SIGNATURE:
-            results = signature((), found.program.results).partition("→")[2]
+            results = signature((), program.results).partition("→")[2]
             shown = f"{shown[: _MAX_SIGNATURE // 2]}… →{results[: _MAX_SIGNATURE // 2]}"
-    if found.source:
-        source = f"{found.source[0].file}:{found.source[0].line}"
-    problem = found.problems[0] if found.problems else None
-    return Brief(found.device.platform, found.device.target, shown, source, problem)
+    if contents.source:
+        source = f"{contents.source[0].file}:{contents.source[0].line}"
+    problem = contents.problems[0] if contents.problems else None
+    return Brief(contents.device.platform, contents.device.target, shown, source, problem)

@@ -7,10 +7,17 @@ from jaxcache.entry import wire
 from jaxcache.entry.contents import Device
 from jaxcache.entry.envelope import Envelope
 from jaxcache.entry.schema import parse
-from jaxcache.entry.wire import Budget, WireError
+from jaxcache.entry.wire import Budget
 
 #: ``FeatureExtension`` of xla/stream_executor/cuda: the letter behind the capability.
 _EXTENSIONS = {2: "a", 3: "f"}
+_GPU_ABI = b"xla::GpuXlaExecutableAbiVersion"
+_TPU_ABI = b"xla::TpuXlaExecutableAbiVersion"
+#: Generation and variant to JAX's ``device_kind``, as libtpu 0.0.51 compiled for each of them.
+_TPU_KINDS = {
+    (1, b""): "TPU v2", (2, b""): "TPU v3", (3, b""): "TPU v4",
+    (4, b""): "TPU v5", (4, b"lite"): "TPU v5 lite", (5, b""): "TPU v6 lite",
+}  # fmt: skip
 _PTX_TARGET = re.compile(rb"^\.target\s+sm_(\d+)(\d)([af]?)\b", re.MULTILINE)
 _PTX_HEAD_BYTES = 4096
 _ELF_MAGIC = b"\x7fELF"
@@ -28,6 +35,8 @@ def read_device(envelope: Envelope, budget: Budget) -> tuple[Device, int | None]
         return _cpu(envelope, budget)
     if envelope.platform == "gpu":
         return _gpu(envelope, budget)
+    if envelope.platform == "tpu":
+        return _tpu(envelope), None
     return Device(envelope.platform), None
 
 
@@ -78,6 +87,15 @@ def _gpu(envelope: Envelope, budget: Budget) -> tuple[Device, int]:
     return Device("gpu", **found), code  # type: ignore[arg-type]
 
 
+def _tpu(envelope: Envelope) -> Device:
+    """The generation, which the ABI in the metadata in front tells (0.12 and later)."""
+    executable = parse("IfrtMeta", envelope.ifrt or b"").abi.executable
+    if executable.type_name != _TPU_ABI:
+        return Device("tpu")
+    abi = parse("TpuAbi", parse("XlaExecutableAbi", executable.value).target)
+    return Device("tpu", name=_TPU_KINDS.get((abi.generation, abi.variant)))
+
+
 def _capability(data: memoryview) -> str | None:
     capability = parse("ComputeCapability", data)
     if capability.HasField("rocm"):
@@ -105,10 +123,9 @@ def describe_abi(ifrt: memoryview) -> tuple[int | None, str | None]:
     if not executable.type_name:
         return version, None
     words = [_text(executable.type_name)]
-    try:
-        gpu = parse("XlaExecutableAbi", executable.value).gpu
-    except WireError:  # of another type than the one known
+    if executable.type_name != _GPU_ABI:
         return version, words[0]
+    gpu = parse("GpuAbi", parse("XlaExecutableAbi", executable.value).target)
     words.append(_text(gpu.platform))
     for label, value in (
         ("", gpu.versions.toolkit), ("cuDNN ", gpu.versions.cudnn), ("CUB ", gpu.versions.cub),

@@ -15,11 +15,11 @@ from jaxcache.entry.wire import Budget, WireError
 
 #: ``xla_gpu_kernel_cache_file`` and ``xla_gpu_per_fusion_autotune_cache_dir``: JAX 0.4.36 and
 #: later sets them to paths inside the cache directory.
-_PATHS_IN_CACHE = (306, 310)
+PATHS_IN_CACHE = (306, 310)
 #: Options that JAX or PJRT set by themselves, whatever the user asked for (jax/_src/compiler.py
 #: of 0.10.2): xla_gpu_cuda_data_dir, xla_detailed_logging, LLVM parallelism (with a kernel
 #: cache), xla_gpu_experimental_autotune_cache_mode, xla_pjrt_allow_auto_layout_in_hlo.
-_SET_BY_JAX = frozenset({61, 252, 268, 324, 344, *_PATHS_IN_CACHE})
+_SET_BY_JAX = frozenset({61, 252, 268, 324, 344, *PATHS_IN_CACHE})
 #: Larger assignments are damage.
 _MAX_REPLICAS = 1 << 16
 #: An entry with more unusual flags than this was made by a version whose defaults are not known.
@@ -76,7 +76,7 @@ def read_options(options: memoryview | None, config: memoryview | None, budget: 
                 replicas = replicas or value
             elif number == 5 and isinstance(value, int):
                 partitions = partitions or value
-    values = _flag_values(debug, budget) if debug is not None else None
+    values = flag_values(debug, budget) if debug is not None else None
     like, changed = _nearest(values) if values is not None else (None, None)
     shown = None if changed is None else _show_changed(values or {}, changed)
     return Options(
@@ -110,8 +110,13 @@ def _override(data: memoryview) -> tuple[str, FlagValue]:
     return message.key.decode("utf-8", "backslashreplace"), chosen
 
 
-def _flag_values(debug: memoryview, budget: Budget) -> _Values:
-    """Field number to its values, each as ``i7``, ``f1.5``, ``d1.5`` or ``x`` and hexadecimals."""
+def flag_values(debug: memoryview, budget: Budget | None = None) -> _Values:
+    """DebugOptions: number to values, each as ``i7``, ``f1.5``, ``d1.5`` or ``x`` and hexadecimals.
+
+    Raises:
+        WireError: it is no message.
+    """
+    budget = budget or Budget()
     found: dict[int, list[str]] = {}
     for number, wire_type, value in wire.walk(debug, budget):
         if isinstance(value, int):
@@ -174,7 +179,7 @@ def _show_one(text: str) -> str | int | float:
 
 def _cache_dir(values: _Values) -> str | None:
     """The cache directory, from the paths that JAX derives from it."""
-    for number in _PATHS_IN_CACHE[::-1]:
+    for number in PATHS_IN_CACHE[::-1]:
         for text in values.get(number, ()):
             if text.startswith("x") and (path := bytes.fromhex(text[1:])):
                 return posixpath.dirname(path.decode("utf-8", "backslashreplace")) or None

@@ -99,13 +99,19 @@ def show_page(shown: Shown, *, now_ns: int, width: int, color: bool) -> str:
     lines.append("")
     for label, texts in _sections(shown, now_ns):
         for text in texts:
-            indent = " " * _LABEL_WIDTH
-            lines += textwrap.wrap(
-                printable(text), max(width, 40), initial_indent=f"{label:<{_LABEL_WIDTH}}",
-                subsequent_indent=indent, break_on_hyphens=False,
-            )  # fmt: skip
+            lines += _wrap(printable(text), label, max(width, 40))
             label = ""
     return "\n".join(lines)
+
+
+def _wrap(text: str, label: str, width: int) -> list[str]:
+    """Lines of a labelled text; things joined by a dot are not broken inside."""
+    glued = " · ".join(part.replace(" ", "\0") for part in text.split(" · "))
+    wrapped = textwrap.wrap(
+        glued if "·" in text else text, width, initial_indent=f"{label:<{_LABEL_WIDTH}}",
+        subsequent_indent=" " * _LABEL_WIDTH, break_on_hyphens=False,
+    )  # fmt: skip
+    return [line.replace("\0", " ") for line in wrapped]
 
 
 def _sections(shown: Shown, now_ns: int) -> Iterator[tuple[str, list[str]]]:

@@ -49,9 +49,11 @@ def outer(executable: bytes, options: bytes = b"") -> bytes:
     return message(1, executable) + message(2, options)
 
 
-def ifrt(payload: bytes) -> bytes:
-    """IFRT's length-prefixed metadata in front of a payload."""
+def ifrt(payload: bytes, abi: tuple[bytes, bytes] | None = None) -> bytes:
+    """IFRT's length-prefixed metadata in front of a payload; ``abi`` is type name and target."""
     meta = number(1, 3) + message(2, b"pjrt_ifrt")
+    if abi:
+        meta += message(9, message(3, message(1, abi[0]), message(2, message(2, abi[1]))))
     return write_varint(len(meta)) + meta + payload
 
 

@@ -124,6 +124,19 @@ def test_a_tpu_executable(snappy: bool, per_chunk: int) -> None:
     assert contents.compile_options.num_partitions == 4
 
 
+@pytest.mark.parametrize(
+    ("generation", "variant", "name"),
+    [(1, b"", "TPU v2"), (4, b"lite", "TPU v5 lite"), (5, b"", "TPU v6 lite"), (99, b"", None)],
+)
+def test_the_abi_names_the_tpu(generation: int, variant: bytes, name: str | None) -> None:
+    hlo = forge.message(2, forge.message(1, forge.module()))
+    file = forge.riegeli(forge.split(b"xla.TpuExecutableProto", [hlo]))
+    target = forge.number(1, generation) + forge.message(2, variant)
+    contents = decode_payload(forge.ifrt(file, (b"xla::TpuXlaExecutableAbiVersion", target)))
+    assert contents.problems == ()
+    assert contents.device.name == contents.device.target == name
+
+
 def test_gpu_records_may_override_single_fields() -> None:
     ptx = b"//\n.version 8.0\n.target sm_90a\n"
     merged = forge.message(1, forge.message(1, forge.module()))
