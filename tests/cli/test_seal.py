@@ -37,7 +37,9 @@ def seal(run_cli, cache: Path, *args: str, code: int = 0):
     return json.loads(done.stdout)
 
 
-@pytest.fixture(params=["0.12.0.1-cpu-zstd-maxsize", "0.12.0.1-cuda13-h200-zstd", "0.4.38-cpu-zlib"])
+@pytest.fixture(
+    params=["0.12.0.1-cpu-zstd-maxsize", "0.12.0.1-cuda13-h200-zstd", "0.4.38-cpu-zlib"]
+)
 def cache(request: pytest.FixtureRequest, corpus: Path, tmp_path: Path) -> Path:
     target = tmp_path / "cache"
     shutil.copytree(corpus / request.param, target)

@@ -190,7 +190,9 @@ def test_young_files_are_left_and_reported(run_cli, cache: Path) -> None:
     path = entry(cache, "jit_mlp")
     path.write_bytes(path.read_bytes()[:-5])
     document = verify(run_cli, cache, "--fix", code=1)
-    assert [p["action"] for p in document["problems"] if p["kind"] == "truncated"] == ["leave-young"]
+    assert [p["action"] for p in document["problems"] if p["kind"] == "truncated"] == [
+        "leave-young"
+    ]
     assert path.exists()
     verify(run_cli, cache, "--fix", "--grace", "0s")
     assert not path.exists()

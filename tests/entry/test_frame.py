@@ -12,7 +12,9 @@ from hypothesis import strategies as st
 from jaxcache.entry.codec import CodecError, check_content, decompress_chunks
 from jaxcache.entry.frame import add_checksum, compress_content, seal_frame
 
-contents = st.one_of(st.binary(min_size=4, max_size=300), st.binary(min_size=4).map(lambda b: b * 99))
+contents = st.one_of(
+    st.binary(min_size=4, max_size=300), st.binary(min_size=4).map(lambda b: b * 99)
+)
 contents = contents.map(lambda b: b"\0" + b[1:])
 
 
