@@ -1,5 +1,6 @@
 """Sealed frames: the same content, and no single-bit flip yields another one silently."""
 
+import contextlib
 import io
 import zlib
 from pathlib import Path
@@ -59,11 +60,9 @@ def silent_flips(frame: bytes) -> int:
     damaged = bytearray(frame)
     for bit in range(8 * len(frame)):
         damaged[bit >> 3] ^= 1 << (bit & 7)
-        try:
+        with contextlib.suppress(zstandard.ZstdError, MemoryError):
             # As JAX does it (jax/_src/compilation_cache.py, decompress_executable).
             silent += zstandard.ZstdDecompressor().decompress(bytes(damaged)) != before
-        except (zstandard.ZstdError, MemoryError):
-            pass
         damaged[bit >> 3] ^= 1 << (bit & 7)
     return silent
 

@@ -9,10 +9,10 @@ import sys
 import threading
 import warnings
 
-events = []
 import jax
 import jax.numpy as jnp
 
+events = []
 jax.monitoring.register_event_listener(lambda event, **_: events.append(event))
 salt = float(os.environ.get("SALT", "1"))
 
