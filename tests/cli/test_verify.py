@@ -1,0 +1,249 @@
+"""``jaxcache verify``: every kind of damage is named, put away, and comes back if asked."""
+
+import json
+import os
+import shutil
+import time
+from pathlib import Path
+
+import pytest
+import zstandard
+
+from jaxcache.cache.ledger import append
+from jaxcache.cache.ledger_record import PAYLOAD, Event
+from jaxcache.store import open_store
+
+LONG_AGO = time.time() - 3600
+
+
+def age(cache: Path) -> None:
+    for path in cache.rglob("*"):
+        if path.is_file() and not path.is_symlink():
+            os.utime(path, (LONG_AGO, LONG_AGO))
+
+
+def entry(cache: Path, module: str) -> Path:
+    (path,) = cache.glob(f"{module}-*-cache")
+    return path
+
+
+@pytest.fixture
+def cache(corpus: Path, tmp_path: Path) -> Path:
+    """Seven entries of JAX 0.12, none of which has an -atime file."""
+    return copy(corpus, tmp_path, "0.12.0.1-cpu-zstd")
+
+
+@pytest.fixture
+def capped(corpus: Path, tmp_path: Path) -> Path:
+    """The same, written under a size cap: each has its -atime file."""
+    return copy(corpus, tmp_path, "0.12.0.1-cpu-zstd-maxsize")
+
+
+def copy(corpus: Path, tmp_path: Path, name: str) -> Path:
+    target = tmp_path / "cache"
+    shutil.copytree(corpus / name, target, copy_function=shutil.copy)
+    target.chmod(0o755)
+    for path in target.iterdir():
+        path.chmod(0o644)
+    age(target)
+    return target
+
+
+def verify(run_cli, cache: Path, *args: str, code: int = 0):
+    done = run_cli("verify", "-C", cache, "--json", *args)
+    assert done.returncode == code, (done.stdout, done.stderr)
+    return json.loads(done.stdout)
+
+
+def kinds(document) -> dict[str, str]:
+    return {p["file"]: p["kind"] for p in document["problems"] if p["kind"] != "unsealed"}
+
+
+def test_a_sound_unsealed_cache_is_never_called_intact(run_cli, cache: Path) -> None:
+    document = verify(run_cli, cache)
+    assert (document["checked"], document["ok"], document["proven"]) == (7, 7, 0)
+    assert document["not_provable"] == 7
+    assert {p["kind"] for p in document["problems"]} == {"unsealed"}
+    done = run_cli("verify", "-C", cache)
+    assert "7 no corruption found, not provable" in done.stderr
+    assert "intact" not in done.stdout + done.stderr
+
+
+def bad_checksum(path: Path) -> None:
+    content = zstandard.decompress(path.read_bytes())
+    frame = zstandard.ZstdCompressor(write_checksum=True).compress(content)
+    path.write_bytes(frame[:-1] + bytes([frame[-1] ^ 1]))
+
+
+def other_content(path: Path, content: bytes) -> None:
+    path.write_bytes(zstandard.ZstdCompressor().compress(content))
+
+
+DAMAGE = {
+    "empty": (lambda p: p.write_bytes(b""), "quick"),
+    "truncated": (lambda p: p.write_bytes(p.read_bytes()[:-1]), "quick"),
+    "bad-codec": (lambda p: p.write_bytes(b"junk" + p.read_bytes()[4:]), "quick"),
+    "trailing-bytes": (lambda p: p.write_bytes(p.read_bytes() + b"x"), "quick"),
+    "bad-header": (lambda p: other_content(p, b"\xff" * 90), "full"),
+    "bad-payload": (lambda p: other_content(p, bytes(4) + b"\x0a\xff\x01nothing"), "full"),
+    "checksum-mismatch": (bad_checksum, "full"),
+}
+
+
+@pytest.mark.parametrize("kind", DAMAGE)
+def test_damage_is_named_put_away_and_comes_back(run_cli, cache: Path, kind: str) -> None:
+    damage, level = DAMAGE[kind]
+    path = entry(cache, "jit_mlp")
+    damage(path)
+    age(cache)
+    damaged = path.read_bytes()
+    assert kinds(verify(run_cli, cache, "--level", level, code=1)) == {path.name: kind}
+    if level == "full" and kind != "bad-header":
+        assert not kinds(verify(run_cli, cache, "--level", "quick"))
+    dry = verify(run_cli, cache, "--fix", "--dry-run", code=1)
+    assert dry["dry_run"] is True
+    assert [p["action"] for p in dry["problems"] if p["kind"] == kind] == ["quarantine"]
+    assert path.exists()
+    fixed = verify(run_cli, cache, "--fix")
+    assert [p["action"] for p in fixed["problems"] if p["kind"] == kind] == ["quarantine"]
+    assert not path.exists()
+    assert not kinds(verify(run_cli, cache))
+    restored = verify(run_cli, cache, "--restore")
+    assert [r["file"] for r in restored["restored"]] == [path.name]
+    assert path.read_bytes() == damaged
+
+
+def test_an_entry_under_another_modules_name(run_cli, cache: Path) -> None:
+    wrong = entry(cache, "jit_mlp").rename(cache / f"jit_other-{'0' * 64}-cache")
+    assert kinds(verify(run_cli, cache, code=1)) == {wrong.name: "module-mismatch"}
+
+
+def test_a_recorded_digest_proves_or_accuses(run_cli, cache: Path) -> None:
+    path = entry(cache, "jit_mlp")
+    key = path.name.removesuffix("-cache")
+    for digest, found in (("ab" * 32, {path.name: "digest-mismatch"}), (None, {})):
+        if digest is None:
+            import hashlib
+
+            digest = hashlib.sha256(zstandard.decompress(path.read_bytes())[4:]).hexdigest()
+        facts = {"payload_sha256": digest, "file_mtime_ns": path.stat().st_mtime_ns}
+        append(open_store(str(cache)), [Event(key, PAYLOAD, time.time_ns(), facts)])
+        document = verify(run_cli, cache, code=1 if found else 0)
+        assert kinds(document) == found
+        assert document["proven"] == (0 if found else 1)
+    # A file that was written anew may hold another payload.
+    os.utime(path, (LONG_AGO + 5, LONG_AGO + 5))
+    assert verify(run_cli, cache)["proven"] == 0
+
+
+def test_atimes_are_filled_in_where_the_cache_uses_them(run_cli, capped: Path) -> None:
+    path = entry(capped, "jit_mlp")
+    stamp = path.with_name(path.name.replace("-cache", "-atime"))
+    stamp.unlink()
+    other = entry(capped, "jit_loss")
+    other.with_name(other.name.replace("-cache", "-atime")).write_bytes(b"12")
+    orphan = capped / f"jit_gone-{'1' * 64}-atime"
+    orphan.write_bytes(bytes(8))
+    age(capped)
+    found = {path.name: "missing-atime", other.name: "bad-atime", orphan.name: "orphan-atime"}
+    assert kinds(verify(run_cli, capped, code=1)) == found
+    actions = {p["kind"]: p["action"] for p in verify(run_cli, capped, "--fix")["problems"]}
+    assert actions["missing-atime"] == actions["bad-atime"] == "back-fill"
+    assert actions["orphan-atime"] == "delete"
+    assert int.from_bytes(stamp.read_bytes(), "little") == path.stat().st_mtime_ns
+    assert not orphan.exists()
+    assert not kinds(verify(run_cli, capped))
+
+
+def test_a_cache_without_atimes_gets_none_unless_asked(run_cli, cache: Path) -> None:
+    verify(run_cli, cache, "--fix")
+    assert not list(cache.glob("*-atime"))
+    verify(run_cli, cache, "--fix", "--atimes")
+    assert len(list(cache.glob("*-atime"))) == 7
+
+
+def test_quarantine_takes_the_atime_along_and_brings_it_back(run_cli, capped: Path) -> None:
+    path = entry(capped, "jit_mlp")
+    stamp = path.with_name(path.name.replace("-cache", "-atime"))
+    path.write_bytes(b"")
+    age(capped)
+    before = stamp.read_bytes()
+    verify(run_cli, capped, "--fix")
+    assert not path.exists() and not stamp.exists()
+    verify(run_cli, capped, "--restore", path.name[:20])
+    assert path.exists() and stamp.read_bytes() == before
+
+
+def test_restoring_never_replaces_what_jax_wrote_anew(run_cli, cache: Path) -> None:
+    path = entry(cache, "jit_mlp")
+    good = path.read_bytes()
+    path.write_bytes(b"")
+    age(cache)
+    verify(run_cli, cache, "--fix")
+    path.write_bytes(good)
+    document = verify(run_cli, cache, "--restore", code=3)
+    assert document["restored"] == [] and len(document["left"]) == 1
+    assert path.read_bytes() == good
+
+
+def test_young_files_are_left_and_reported(run_cli, cache: Path) -> None:
+    path = entry(cache, "jit_mlp")
+    path.write_bytes(path.read_bytes()[:-5])
+    document = verify(run_cli, cache, "--fix", code=1)
+    assert [p["action"] for p in document["problems"] if p["kind"] == "truncated"] == [
+        "leave-young"
+    ]
+    assert path.exists()
+    verify(run_cli, cache, "--fix", "--grace", "0s")
+    assert not path.exists()
+
+
+def test_delete_asks_and_deletes(run_cli, capped: Path) -> None:
+    path = entry(capped, "jit_mlp")
+    path.write_bytes(b"")
+    age(capped)
+    refused = run_cli("verify", "-C", capped, "--fix", "--delete", "--json")
+    assert refused.returncode == 2 and "needs-yes" in refused.stderr
+    verify(run_cli, capped, "--fix", "--delete", "--yes")
+    assert not path.exists() and not (capped / ".jaxcache" / "quarantine").exists()
+    assert not kinds(verify(run_cli, capped))
+
+
+def test_strangers_are_reported_and_left(run_cli, cache: Path) -> None:
+    (cache / "notes.txt").write_text("mine")
+    (cache / "_temp_jit_x").write_text("half")
+    entry(cache, "jit_mlp").chmod(0o666)
+    cache.chmod(0o777)
+    age(cache)
+    found = sorted(p["kind"] for p in verify(run_cli, cache, code=1)["problems"])
+    assert [k for k in found if k != "unsealed"] == [
+        "stray-file", "temp-file", "unsafe-permissions", "unsafe-permissions",
+    ]  # fmt: skip
+    verify(run_cli, cache, "--fix", code=1)
+    assert (cache / "notes.txt").exists() and not (cache / "_temp_jit_x").exists()
+
+
+def test_keys_choose_what_is_verified(run_cli, cache: Path) -> None:
+    entry(cache, "jit_mlp").write_bytes(b"")
+    (cache / "stray").write_text("")
+    assert verify(run_cli, cache, "jit_loss*")["checked"] == 1
+    assert run_cli("verify", "-C", cache, "jit_nothing*").returncode == 1
+
+
+def test_every_real_cache_passes(run_cli, corpus: Path, tmp_path: Path) -> None:
+    for source in sorted(p for p in corpus.iterdir() if p.is_dir()):
+        target = tmp_path / source.name
+        shutil.copytree(source, target)
+        target.chmod(0o755)
+        for path in target.iterdir():
+            path.chmod(0o644)
+        age(target)
+        document = verify(run_cli, target, code=1 if "0.4.30" in source.name else 0)
+        assert set(kinds(document).values()) <= {"legacy-name"}, source.name
+
+
+def test_unusable_combinations(run_cli, cache: Path) -> None:
+    for args in (["--delete"], ["--restore", "--fix"], ["--level", "half"], ["--grace", "soon"]):
+        assert run_cli("verify", "-C", cache, *args).returncode == 2
+    done = run_cli("verify", "-C", cache, "--level", "load", "--python", "/bin/false")
+    assert done.returncode == 13

@@ -1,0 +1,164 @@
+"""verify and seal beside real JAX."""
+
+import json
+import os
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.jax
+
+HERE = Path(__file__).parent
+PROGRAM = HERE / "cache_program.py"
+LONG_AGO = time.time() - 3600
+
+
+class Cache:
+    """A cache directory and a Python whose JAX uses it."""
+
+    def __init__(self, path: Path, python: str) -> None:
+        self.path, self.python = path, python
+
+    def environment(self, **more: str) -> dict[str, str]:
+        env = {k: v for k, v in os.environ.items() if not k.startswith(("JAX", "XLA", "PYTHON"))}
+        env |= {
+            "JAX_PLATFORMS": "cpu",
+            "JAX_COMPILATION_CACHE_DIR": str(self.path),
+            "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+            "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "0",
+        }
+        return env | more
+
+    def run(self, **more: str) -> dict[str, int]:
+        """Run the program; hits, requests and warnings about the cache."""
+        done = subprocess.run(
+            [self.python, PROGRAM], env=self.environment(**more),
+            capture_output=True, text=True, timeout=300, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout.splitlines()[-1])
+
+    def entry(self, module: str) -> Path:
+        (path,) = self.path.glob(f"{module}-*-cache")
+        return path
+
+    def truncate(self, module: str) -> Path:
+        path = self.entry(module)
+        os.truncate(path, path.stat().st_size // 2)
+        os.utime(path, (LONG_AGO, LONG_AGO))
+        return path
+
+
+@pytest.fixture
+def cache(jax_python: str, tmp_path: Path) -> Cache:
+    made = Cache(tmp_path / "cache", jax_python)
+    assert made.run()["hits"] == 0
+    return made
+
+
+def test_sealed_entries_are_hits(cache: Cache, run_cli) -> None:
+    warm = cache.run()
+    assert warm["hits"] == warm["requests"] > 1
+    assert run_cli("seal", "-C", cache.path).returncode == 0
+    assert cache.run() == warm
+
+
+def test_a_truncated_entry_is_rewritten_after_a_fix(cache: Cache, run_cli) -> None:
+    warm = cache.run()
+    path = cache.truncate("jit_step")
+    for _ in range(2):  # JAX warns and recompiles on every run, for ever
+        assert cache.run() == {**warm, "hits": warm["hits"] - 1, "warnings": 1}
+    assert not path.stat().st_size > 10**6
+    assert run_cli("verify", "-C", cache.path, "--fix").returncode == 0
+    assert cache.run() == {**warm, "hits": warm["hits"] - 1, "warnings": 0}
+    assert cache.run() == warm
+    assert run_cli("verify", "-C", cache.path).returncode == 0
+
+
+def test_load_names_the_entry_that_kills_and_goes_on(cache: Cache, run_cli) -> None:
+    args = ("verify", "-C", cache.path, "--level", "load", "--python", cache.python, "--json")
+    done = run_cli(*args)
+    assert done.returncode == 0, done.stdout + done.stderr
+    # An executable of another module under this one's name loads; a hollow one does not.
+    import zstandard
+
+    path = cache.entry("jit_step")
+    content = zstandard.decompress(path.read_bytes())
+    hollow = content.replace(b"\x7fELF", b"\x7fFLE")
+    assert hollow != content
+    path.write_bytes(zstandard.ZstdCompressor(write_checksum=True).compress(hollow))
+    done = run_cli(*args)
+    found = [p for p in json.loads(done.stdout)["problems"] if p["kind"] != "unsealed"]
+    assert done.returncode == 1
+    assert [p["file"] for p in found] == [path.name]
+    assert found[0]["kind"] in ("load-failed", "load-crashed", "bad-payload")
+
+
+def test_jax_does_not_mind_our_folder(each_jax_python: str, tmp_path: Path, run_cli) -> None:
+    cache = Cache(tmp_path / "cache", each_jax_python)
+    cache.run()
+    warm = cache.run()
+    assert run_cli("seal", "-C", cache.path).returncode == 0
+    cache.truncate("jit_step")
+    assert run_cli("verify", "-C", cache.path, "--fix", "--atimes").returncode == 0
+    assert list((cache.path / ".jaxcache" / "quarantine").glob("*/*-cache"))
+    assert list((cache.path / ".jaxcache" / "ledger").iterdir())
+    for more in ({}, {"JAX_COMPILATION_CACHE_MAX_SIZE": "1000000000"}):
+        first = cache.run(**more)
+        assert first["warnings"] == 0
+        assert cache.run(**more) == {**warm, "warnings": 0}
+    # A cap so small that each write evicts must take entries, never our folder.
+    tiny = sum(p.stat().st_size for p in cache.path.glob("*-cache")) // 2
+    assert cache.run(JAX_COMPILATION_CACHE_MAX_SIZE=str(tiny), SALT="2")["warnings"] == 0
+    assert list((cache.path / ".jaxcache" / "ledger").iterdir())
+
+
+@pytest.mark.parametrize("cap", ["-1", "1000000000"])
+def test_beside_a_running_jax(cache: Cache, run_cli, cap: str) -> None:
+    """JAX reads and writes in a loop while entries are sealed, broken and put away."""
+    env = cache.environment(JAX_COMPILATION_CACHE_MAX_SIZE=cap, LOOP="1")
+    if cap != "-1":
+        assert run_cli("verify", "-C", cache.path, "--fix", "--atimes").returncode == 0
+    process = subprocess.Popen(
+        [cache.python, PROGRAM], env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert process.stdout and process.stdout.readline() == "looping\n"
+    broken = cache.path / f"jit_broken-{'0' * 64}-cache"
+    for level in (1, 9, 3, 19):
+        # With its date, or a capped JAX before 0.11.2 would stop writing by itself.
+        broken.with_name(broken.name.replace("-cache", "-atime")).write_bytes(bytes(8))
+        broken.write_bytes(b"")
+        os.utime(broken, (LONG_AGO, LONG_AGO))
+        done = run_cli("seal", "-C", cache.path, "--again", "--level", str(level), "--json")
+        assert {p["kind"] for p in json.loads(done.stdout)["problems"]} <= {"empty"}
+        done = run_cli("verify", "-C", cache.path, "--fix", "--json")
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert not broken.exists()
+    out, err = process.communicate("stop\n", timeout=120)
+    assert process.returncode == 0, err
+    result = json.loads(out.splitlines()[-1])
+    assert result["warnings"] == 0, err
+    assert result["rounds"] > 2
+    assert result["hits"] == result["expected_hits"]
+
+
+@pytest.mark.parametrize("trials", [4, pytest.param(40, marks=pytest.mark.slow)])
+def test_no_damage_to_a_sealed_entry_reaches_the_result(
+    each_jax_python: str, tmp_path: Path, run_cli, trials: int
+) -> None:
+    """Flips and truncations; the same on unsealed entries kills, or changes the result."""
+    cache = Cache(tmp_path, each_jax_python)
+    sweep = [each_jax_python, HERE / "flip_sweep.py", tmp_path]
+    for count in ("0", str(trials)):
+        done = subprocess.run(
+            [*sweep, count, "7"], env=cache.environment(), capture_output=True, text=True,
+            timeout=600, check=True,
+        )  # fmt: skip
+        assert run_cli("seal", "-C", tmp_path).returncode == 0
+    seen = json.loads(done.stdout)
+    assert seen["died"] == seen["wrong"] == 0
+    assert seen["warned"] + seen["unnoticed"] == seen["trials"] == trials
+    assert seen["unnoticed"] <= trials // 20 + 1  # bits that mean nothing
