@@ -12,11 +12,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from jaxcache.cache.bundle import Bundle, ContentReader, check_stream
+from jaxcache.cache.bundle import Bundle
 from jaxcache.cache.content import read_content
+from jaxcache.cache.fields import BundleError
 from jaxcache.cache.inventory import Inventory, take_inventory
-from jaxcache.cache.manifest import BundleError, Item, Manifest, SideFile
+from jaxcache.cache.manifest import Item, Manifest, SideFile
 from jaxcache.cache.scan import Progress
+from jaxcache.cache.stream import ContentReader, check_stream
 from jaxcache.entry.codec import CodecError
 from jaxcache.errors import JaxcacheError, UsageError
 from jaxcache.model import FileInfo
