@@ -4,10 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from jaxcache.cache.inventory import EntryFile, Inventory
-from jaxcache.cache.manifest import (
-    check_file_name,
-    is_side_file,
-)
+from jaxcache.cache.manifest import check_file_name, is_side_file
 from jaxcache.cache.scan import Progress, scan
 from jaxcache.cache.select import Selection
 from jaxcache.entry.names import FileKind
@@ -56,7 +53,10 @@ def plan_export(
         JaxcacheError: a KEY fits nothing, or more than it may.
     """
     selection = Selection.parse(keys, filters, "key")
-    seen = scan(store, heads=selection.needs_heads, deep=True, progress=progress)
+    seen = scan(
+        store, heads=selection.needs_heads, details=selection.needs_details, deep=True,
+        progress=progress,
+    )  # fmt: skip
     chosen = {e.file for e in selection.apply(seen.entries, now_ns)}
     files, left_out = _portable(seen.inventory, chosen)
     if side_caches is None:

@@ -127,7 +127,7 @@ def receive(
     on_conflict: str = "keep",
     side_caches: bool = True,
     atomic: bool = False,
-    level: int = 3,
+    level: int = 1,
     dry_run: bool = False,
 ) -> int:
     """Check, plan, say what to expect, write, and say what was done; return the exit code.
