@@ -9,13 +9,14 @@ import hashlib
 import io
 import os
 import struct
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import BinaryIO, NamedTuple
 
 import zstandard
 
-from jaxcache.cache.manifest import BundleError, Manifest, decode_manifest
+from jaxcache.cache.fields import BundleError
+from jaxcache.cache.manifest import Manifest, decode_manifest
+from jaxcache.cache.parts import first_part, open_whole
 from jaxcache.entry.codec import CodecError, decompress_chunks
 
 MAGIC = b"\x89JXB\r\n\x1a\n"
@@ -33,7 +34,6 @@ _SIGNED_PREFIX = b"jaxcache bundle v1\0"
 #: 2^27 bytes of window: what the zstd command takes with --long, and our own decoder's bound.
 WINDOW_LOG = 27
 _MANIFEST_LEVEL = 12
-_CHUNK_BYTES = 1 << 20
 
 
 class Signature(NamedTuple):
@@ -120,29 +120,14 @@ def is_bundle(path: str) -> bool:
         return False
 
 
-def part_name(path: str, number: int) -> str:
-    """The name of a part; the first is number 1."""
-    return f"{path}.{number:03d}"
-
-
-def first_part(path: str) -> str:
-    """The file itself, or where it does not exist but its first part does, that part."""
-    first = part_name(path, 1)
-    return first if not os.path.lexists(path) and os.path.exists(first) else path
-
-
 def open_bundle(path: str) -> Bundle:
     """Open a bundle, or one in parts by its name or that of its first part.
 
     Raises:
         BundleError: no bundle, or damaged.
     """
-    first = first_part(path)
     try:
-        if first.endswith(".001"):
-            file: BinaryIO = io.BufferedReader(_Parts(first.removesuffix(".001")), _CHUNK_BYTES)
-        else:
-            file = open(first, "rb")  # noqa: SIM115 - closed by whoever takes the bundle
+        file = open_whole(path)
     except OSError as error:
         raise BundleError(
             f"cannot read {path}: {(error.strerror or str(error)).lower()}",
@@ -218,140 +203,3 @@ def _unpack_manifest(packed: bytes) -> bytearray:
     if sum(map(raw.count, (b",", b"[", b"{"))) > MAX_MANIFEST_VALUES:
         raise BundleError("its manifest holds more values than any")
     return raw
-
-
-def check_stream(bundle: Bundle) -> None:
-    """Compare the stream, as it lies there, with the digest in the manifest.
-
-    Raises:
-        BundleError
-    """
-    digest = hashlib.sha256()
-    stream = Window(bundle.file, bundle.stream_at, bundle.stream_bytes)
-    try:
-        while chunk := stream.read(_CHUNK_BYTES):
-            digest.update(chunk)
-    except OSError as error:
-        raise BundleError(f"{bundle.name}: {error}", hint=None) from error
-    if digest.hexdigest() != bundle.manifest.stream_sha256:
-        raise BundleError(f"{bundle.name}: its stream is damaged")
-
-
-class ContentReader:
-    """Reads the decompressed stream of a bundle from front to back, never more than announced.
-
-    Raises:
-        BundleError: from every method.
-    """
-
-    def __init__(self, bundle: Bundle) -> None:
-        self._name = bundle.name
-        self._chunks = self._decompress(bundle)
-        self._left = memoryview(b"")
-
-    def _decompress(self, bundle: Bundle) -> Iterator[bytes]:
-        if not bundle.stream_bytes:
-            return
-        stream = Window(bundle.file, bundle.stream_at, bundle.stream_bytes)
-        try:
-            yield from decompress_chunks(stream, bundle.stream_bytes)  # type: ignore[arg-type]
-        except (CodecError, OSError) as error:
-            raise BundleError(f"{self._name}: its stream is damaged: {error}") from error
-
-    def take(self, size_bytes: int) -> Iterator[memoryview]:
-        """Yield the next ``size_bytes`` in pieces, which hold until the next piece."""
-        while size_bytes:
-            if not self._left:
-                self._left = memoryview(next(self._chunks, b""))
-                if not self._left:
-                    raise BundleError(f"{self._name}: its stream ends before the last payload")
-            piece = self._left[:size_bytes]
-            self._left = self._left[len(piece) :]
-            size_bytes -= len(piece)
-            yield piece
-
-    def skip(self, size_bytes: int) -> None:
-        """Pass over the next ``size_bytes``."""
-        for _ in self.take(size_bytes):
-            pass
-
-    def end(self) -> None:
-        """Make sure that nothing follows."""
-        rest = next(self._chunks, b"")
-        if self._left or rest:
-            raise BundleError(f"{self._name}: its stream goes on behind the last payload")
-
-
-class Window:
-    """A part of a seekable file as a file of its own."""
-
-    def __init__(self, file: BinaryIO, start: int, size_bytes: int) -> None:
-        self._file, self._start, self._size, self._at = file, start, size_bytes, 0
-
-    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        """As of any file."""
-        base = {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self._size}[whence]
-        self._at = base + offset
-        return self._at
-
-    def tell(self) -> int:
-        """As of any file."""
-        return self._at
-
-    def read(self, limit: int = -1) -> bytes:
-        """As of any file."""
-        left = max(0, self._size - self._at)
-        self._file.seek(self._start + self._at)
-        data = self._file.read(left if limit < 0 else min(limit, left))
-        self._at += len(data)
-        return data
-
-
-class _Parts(io.RawIOBase):
-    """``FILE.001``, ``FILE.002``, … as one seekable file."""
-
-    def __init__(self, path: str) -> None:
-        super().__init__()
-        self._files: list[BinaryIO] = []
-        self._ends: list[int] = []
-        self._at = 0
-        try:
-            while not self._files or os.path.exists(part_name(path, len(self._files) + 1)):
-                file = open(part_name(path, len(self._files) + 1), "rb")  # noqa: SIM115
-                self._files.append(file)
-                self._ends.append((self._ends or [0])[-1] + os.fstat(file.fileno()).st_size)
-        except BaseException:
-            self.close()
-            raise
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        base = {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self._ends[-1]}[whence]
-        self._at = base + offset
-        return self._at
-
-    def tell(self) -> int:
-        return self._at
-
-    def readinto(self, buffer: object) -> int:
-        view = memoryview(buffer).cast("B")  # type: ignore[arg-type]
-        start = 0
-        for file, end in zip(self._files, self._ends, strict=True):
-            if self._at < end:
-                file.seek(self._at - start)
-                data = file.read(min(len(view), end - self._at))
-                view[: len(data)] = data
-                self._at += len(data)
-                return len(data)
-            start = end
-        return 0
-
-    def close(self) -> None:
-        for file in getattr(self, "_files", ()):
-            file.close()
-        super().close()

@@ -1,44 +1,16 @@
-"""Put entries into a bundle: plan which, then write them as one solid stream.
+"""Choose what goes into a bundle; :mod:`jaxcache.cache.pack` then writes it."""
 
-The same cache gives the same bytes: entries go by module, then payload size, then key, so that
-programs that differ little lie near each other; nothing in the bundle says when or where it was
-made.
-"""
-
-import hashlib
-import tempfile
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import BinaryIO
 
-import zstandard
-
-from jaxcache.cache.bundle import pack_manifest, stream_parameters
-from jaxcache.cache.content import read_content
 from jaxcache.cache.inventory import EntryFile, Inventory
-from jaxcache.cache.ledger import Ledger
-from jaxcache.cache.ledger_record import PAYLOAD, PINNING, Event
-from jaxcache.cache.manifest import (
-    Item,
-    Manifest,
-    Origin,
-    SideFile,
-    check_file_name,
-    encode_manifest,
-    is_side_file,
-)
+from jaxcache.cache.manifest import check_file_name, is_side_file
 from jaxcache.cache.scan import Progress, scan
 from jaxcache.cache.select import Selection
-from jaxcache.entry.codec import CodecError
-from jaxcache.entry.decode import decode_origin
-from jaxcache.entry.names import FileKind, printable
+from jaxcache.entry.names import FileKind
 from jaxcache.model import FileInfo, Problem
-from jaxcache.store.base import MissingError, Store, StoreError
+from jaxcache.store.base import Store
 
-#: What the default costs and gives is in docs/bundles.md.
-DEFAULT_LEVEL = 12
-_ATIME_BYTES = 8
-_CHUNK_BYTES = 1 << 20
 #: (payload digest, compile seconds) by key, of what another bundle or cache has.
 Known = dict[str, tuple[str, int]]
 
@@ -56,18 +28,6 @@ class ExportPlan:
     """What cannot travel, and why."""
     since: str | None = None
     known: Known = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class Exported:
-    """What a bundle came to hold."""
-
-    manifest: Manifest
-    manifest_sha256: str
-    packed_manifest: bytes
-    stream: BinaryIO
-    stream_bytes: int
-    left_out: tuple[Problem, ...]
 
 
 def plan_export(
@@ -93,7 +53,10 @@ def plan_export(
         JaxcacheError: a KEY fits nothing, or more than it may.
     """
     selection = Selection.parse(keys, filters, "key")
-    seen = scan(store, heads=selection.needs_heads, deep=True, progress=progress)
+    seen = scan(
+        store, heads=selection.needs_heads, details=selection.needs_details, deep=True,
+        progress=progress,
+    )  # fmt: skip
     chosen = {e.file for e in selection.apply(seen.entries, now_ns)}
     files, left_out = _portable(seen.inventory, chosen)
     if side_caches is None:
@@ -136,196 +99,3 @@ def _side_files(inventory: Inventory) -> Iterator[FileInfo]:
     for other in inventory.others:
         if other.info.type == "file" and is_side_file(other.info.name):
             yield other.info
-
-
-def write_stream(
-    store: Store,
-    plan: ExportPlan,
-    *,
-    level: int = DEFAULT_LEVEL,
-    folder: str | None = None,
-    progress: Progress | None = None,
-) -> Exported:
-    """Compress what a plan names into a nameless temporary file, and describe it.
-
-    Damaged entries are left out and reported. Memory stays bounded whatever the cache holds.
-
-    Args:
-        folder: where the temporary file lies; the system's folder for those by default.
-
-    Raises:
-        JaxcacheError: ``changed`` where a large entry changed while it was read.
-        OSError: no room for the temporary file.
-    """
-    out: BinaryIO = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115 - outlives this function
-    try:
-        return _Writer(store, plan, out, level, progress).run()
-    except BaseException:
-        out.close()
-        raise
-
-
-class _Writer:
-    def __init__(
-        self,
-        store: Store,
-        plan: ExportPlan,
-        out: BinaryIO,
-        level: int,
-        progress: Progress | None,
-    ) -> None:
-        self._store, self._plan, self._out, self._progress = store, plan, out, progress
-        self._ledger = Ledger.load(store)
-        self._events = _events_by_key(self._ledger)
-        compressor = zstandard.ZstdCompressor(compression_params=stream_parameters(level))
-        self._stream = compressor.compressobj()
-        self._digest = hashlib.sha256()
-        self._stream_bytes = self._content_bytes = self._done = 0
-        self._origins: dict[Origin, int] = {}
-        self._left_out = list(plan.left_out)
-
-    def run(self) -> Exported:
-        items = list(self._items())
-        files = list(self._side_items())
-        if self._content_bytes:
-            self._emit(self._stream.flush())
-        manifest = Manifest(
-            tuple(items), tuple(files), tuple(self._origins), self._digest.hexdigest(),
-            self._content_bytes, self._plan.since,
-        )  # fmt: skip
-        packed = pack_manifest(encode_manifest(manifest))
-        self._out.seek(0)
-        return Exported(
-            manifest,
-            hashlib.sha256(packed).hexdigest(),
-            packed,
-            self._out,
-            self._stream_bytes,
-            tuple(self._left_out),
-        )
-
-    def _items(self) -> Iterator[Item]:
-        for file, atime in sorted(self._plan.files, key=_order):
-            try:
-                with self._store.open(file.info.name) as stream:
-                    item = self._item(file, atime, stream)
-                    if item is not None:
-                        yield item
-            except CodecError as error:
-                self._leave_out(file, error.kind, error.detail)
-            except MissingError:
-                pass  # removed since it was listed
-            except StoreError as error:
-                self._leave_out(file, "unreadable", error.reason)
-            self._advance(file.info.size_bytes)
-
-    def _leave_out(self, file: EntryFile, kind: object, detail: str) -> None:
-        self._left_out.append(Problem(file.info.name, kind, detail, file.key_text))  # type: ignore[arg-type]
-
-    def _item(self, file: EntryFile, atime: FileInfo | None, stream: BinaryIO) -> Item | None:
-        content = read_content(stream, file.info.size_bytes)
-        key = file.key_text
-        if self._plan.known.get(key) == (content.payload_sha256, content.compile_seconds):
-            return None
-        origin = _origin(content.held)
-        for chunk in content.chunks(stream):
-            self._emit(self._stream.compress(chunk))
-        self._content_bytes += content.payload_bytes
-        return Item(
-            key=key,
-            legacy=file.kind is FileKind.LEGACY_ENTRY,
-            codec=content.codec,
-            compile_seconds=content.compile_seconds,
-            size_bytes=file.info.size_bytes,
-            payload_bytes=content.payload_bytes,
-            payload_sha256=content.payload_sha256,
-            created_ns=max(0, file.info.mtime_ns),
-            atime_ns=self._stamp(atime),
-            origin=self._origins.setdefault(origin, len(self._origins)),
-            ledger=self._events.get(key, ()),
-        )
-
-    def _stamp(self, atime: FileInfo | None) -> int | None:
-        if atime is None:
-            return None
-        try:
-            data = self._store.read(atime.name, limit=_ATIME_BYTES + 1)
-        except StoreError:
-            return None
-        stamp = int.from_bytes(data, "little")
-        return stamp if len(data) == _ATIME_BYTES and stamp < 1 << 63 else None
-
-    def _side_items(self) -> Iterator[SideFile]:
-        for info in self._plan.side_files:
-            try:
-                with self._store.open(info.name) as stream:
-                    digest, size = hashlib.sha256(), 0
-                    while chunk := stream.read(_CHUNK_BYTES):
-                        digest.update(chunk)
-                        size += len(chunk)
-                        self._emit(self._stream.compress(chunk))
-            except MissingError:
-                continue
-            self._content_bytes += size
-            self._advance(info.size_bytes)
-            yield SideFile(info.name, size, digest.hexdigest(), max(0, info.mtime_ns))
-
-    def _emit(self, data: bytes) -> None:
-        if data:
-            self._digest.update(data)
-            self._out.write(data)
-            self._stream_bytes += len(data)
-
-    def _advance(self, size_bytes: int) -> None:
-        self._done += size_bytes
-        if self._progress:
-            self._progress(self._done, self._plan.size_bytes)
-
-
-def _order(planned: tuple[EntryFile, FileInfo | None]) -> tuple[str, int, str]:
-    file = planned[0]
-    return file.key.module, file.info.size_bytes, file.info.name
-
-
-def _events_by_key(ledger: Ledger) -> dict[str, tuple[Event, ...]]:
-    """Every event that travels: pins are a decision of the cache they were made in."""
-    found: dict[str, list[Event]] = {}
-    for event in ledger.events():
-        if event.kind not in PINNING and event.kind != PAYLOAD:
-            found.setdefault(event.key, []).append(event)
-    order: Callable[[Event], tuple[int, str]] = lambda e: (e.at_ns, e.kind)  # noqa: E731
-    return {key: tuple(sorted(events, key=order)) for key, events in found.items()}
-
-
-def _origin(payload: bytearray) -> Origin:
-    found = decode_origin(payload)
-    device = found.device
-    return Origin(
-        platform=device.platform,
-        target=_text(device.target),
-        device_name=_text(device.name),
-        cpu_triple=_text(device.cpu_triple),
-        cpu_name=_text(device.cpu_name),
-        cpu_features=device.cpu_features,
-        compute_capability=_text(device.compute_capability),
-        toolkit=_text(device.toolkit),
-        cudnn=_text(device.cudnn),
-        ifrt_version=found.format.ifrt_version,
-        abi=_text(found.format.abi),
-        container=found.format.container,
-        like_jaxlib=found.like_jaxlib,
-        written_in_cache_dir=_text(found.written_in_cache_dir),
-    )
-
-
-def _text(value: str | None) -> str | None:
-    return None if value is None else printable(value)
-
-
-def known_of(manifests: Iterable[Manifest]) -> Known:
-    """What bundles have, for :func:`plan_export`."""
-    return {
-        item.key: (item.payload_sha256, item.compile_seconds)
-        for manifest in manifests
-        for item in manifest.items
-    }

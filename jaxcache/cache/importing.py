@@ -8,15 +8,18 @@ taken: JAX looks at a new entry only under its final name, and never at ours bef
 
 import hashlib
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from enum import StrEnum
 
-from jaxcache.cache.bundle import Bundle, ContentReader, check_stream
+from jaxcache.cache.bundle import Bundle
 from jaxcache.cache.content import read_content
+from jaxcache.cache.fields import BundleError
 from jaxcache.cache.inventory import Inventory, take_inventory
-from jaxcache.cache.manifest import BundleError, Item, Manifest, SideFile
+from jaxcache.cache.manifest import Item, Manifest, SideFile
 from jaxcache.cache.scan import Progress
+from jaxcache.cache.stream import ContentReader, check_stream
 from jaxcache.entry.codec import CodecError
 from jaxcache.errors import JaxcacheError, UsageError
 from jaxcache.model import FileInfo
@@ -103,16 +106,27 @@ def verify_bundle(bundle: Bundle, progress: Progress | None = None) -> None:
     """
     check_stream(bundle)
     manifest, content, done = bundle.manifest, ContentReader(bundle), 0
-    for name, size, expected in _contents(manifest):
-        digest = hashlib.sha256()
-        for piece in content.take(size):
-            digest.update(piece)
-        if digest.hexdigest() != expected:
-            raise BundleError(f"{bundle.name}: the payload of {name} is not the one announced")
-        done += size
-        if progress:
-            progress(done, manifest.content_bytes)
+    with ThreadPoolExecutor(1) as hasher:
+        for name, size, expected in _contents(manifest):
+            if _digest(content.take(size), hasher) != expected:
+                raise BundleError(f"{bundle.name}: the payload of {name} is not the one announced")
+            done += size
+            if progress:
+                progress(done, manifest.content_bytes)
     content.end()
+
+
+def _digest(pieces: Iterable[memoryview], hasher: ThreadPoolExecutor) -> str:
+    """Hash in one thread what another decompresses."""
+    digest = hashlib.sha256()
+    before: Future[None] | None = None
+    for piece in pieces:
+        if before is not None:
+            before.result()
+        before = hasher.submit(digest.update, piece)
+    if before is not None:
+        before.result()
+    return digest.hexdigest()
 
 
 def _contents(manifest: Manifest) -> list[tuple[str, int, str]]:

@@ -5,12 +5,11 @@ bounded, names must be ones that a cache can hold, and no two may meet in one fi
 """
 
 import json
-import re
 import unicodedata
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
+from jaxcache.cache.fields import BundleError, Fields
 from jaxcache.cache.ledger_record import Event
 from jaxcache.entry.names import (
     AUTOTUNE_DIR,
@@ -19,22 +18,12 @@ from jaxcache.entry.names import (
     Key,
     parse_key,
 )
-from jaxcache.errors import JaxcacheError
 
 #: Longest file name that Linux file systems take, in bytes.
 MAX_NAME_BYTES = 255
 _MAX_BYTES = 1 << 48
 _MAX_NS = 1 << 63
 _MAX_SECONDS = 1 << 31
-_SHA256 = re.compile(r"[0-9a-f]{64}")
-_HINT = "get the file again, or make it again with: jaxcache export"
-
-
-class BundleError(JaxcacheError):
-    """The file is no bundle, or a damaged or hostile one. Nothing was written."""
-
-    def __init__(self, message: str, *, hint: str | None = _HINT, code: str = "bad-bundle") -> None:
-        super().__init__(message, code=code, hint=hint)
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,14 +149,14 @@ def decode_manifest(data: bytes | bytearray) -> Manifest:
         document = json.loads(data)
     except (ValueError, RecursionError) as error:
         raise BundleError("its manifest is not JSON") from error
-    top = _Fields(document, "the manifest")
+    top = Fields(document, "the manifest")
     if top.whole("format", 1 << 16) != 1:
         raise BundleError(
             f"its manifest has format {document['format']}, and only 1 is known",
             code="unknown-bundle",
             hint="a newer jaxcache made it",
         )
-    stream = _Fields(top.any("stream"), "the stream")
+    stream = Fields(top.any("stream"), "the stream")
     origins = tuple(_origin(v) for v in top.items_of("origins"))
     manifest = Manifest(
         items=tuple(_item(v, len(origins)) for v in top.items_of("entries")),
@@ -212,7 +201,7 @@ def _check_clashes(manifest: Manifest) -> None:
 
 
 def _item(value: object, origins: int) -> Item:
-    entry = _Fields(value, "an entry")
+    entry = Fields(value, "an entry")
     key = entry.text("key") or ""
     item = Item(
         key=key,
@@ -245,7 +234,7 @@ def _events(values: object, key: str) -> list[Event]:
 
 
 def _side_file(value: object) -> SideFile:
-    entry = _Fields(value, "a file")
+    entry = Fields(value, "a file")
     name = entry.text("name") or ""
     if not is_side_file(name):
         raise BundleError(f"its manifest names {name[:300]!r}, which is no file of XLA's caches")
@@ -258,7 +247,7 @@ def _side_file(value: object) -> SideFile:
 
 
 def _origin(value: object) -> Origin:
-    entry = _Fields(value, "an origin")
+    entry = Fields(value, "an origin")
     known: dict[str, Any] = {}
     for field in fields(Origin):
         if field.name not in entry.values:
@@ -273,57 +262,3 @@ def _origin(value: object) -> Origin:
         else:
             known[field.name] = entry.text(field.name)
     return Origin(**known)
-
-
-class _Fields:
-    """One JSON object, read field by field."""
-
-    def __init__(self, value: object, what: str) -> None:
-        if not isinstance(value, dict):
-            raise BundleError(f"{what} in its manifest is no object")
-        self.values: Mapping[str, Any] = value
-        self._what = what
-
-    def any(self, name: str) -> Any:
-        if name not in self.values:
-            raise BundleError(f"{self._what} in its manifest lacks {name}")
-        return self.values[name]
-
-    def _wrong(self, name: str) -> BundleError:
-        return BundleError(f"{name} of {self._what} in its manifest makes no sense")
-
-    def whole(self, name: str, below: int) -> int:
-        value = self.any(name)
-        if type(value) is not int or not 0 <= value < below:
-            raise self._wrong(name)
-        return value
-
-    def text(self, name: str, *, optional: bool = False) -> str | None:
-        value = self.values.get(name) if optional else self.any(name)
-        if value is None and optional:
-            return None
-        if not isinstance(value, str):
-            raise self._wrong(name)
-        try:
-            value.encode()
-        except UnicodeEncodeError as error:
-            raise self._wrong(name) from error
-        return value
-
-    def digest(self, name: str) -> str:
-        value = self.any(name)
-        if not isinstance(value, str) or not _SHA256.fullmatch(value):
-            raise self._wrong(name)
-        return value
-
-    def flag(self, name: str) -> bool:
-        value = self.values.get(name, False)
-        if not isinstance(value, bool):
-            raise self._wrong(name)
-        return value
-
-    def items_of(self, name: str) -> list[Any]:
-        value = self.any(name)
-        if not isinstance(value, list):
-            raise self._wrong(name)
-        return value

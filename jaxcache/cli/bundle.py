@@ -47,7 +47,7 @@ def deliver(
 ) -> bool:
     """Write the bundle and say so; return whether something was left out."""
     from jaxcache.cache.deliver import bundle_bytes, write_file
-    from jaxcache.cache.export import write_stream
+    from jaxcache.cache.pack import write_stream
     from jaxcache.cli.output import note, print_json
     from jaxcache.cli.progress import progress_bar
     from jaxcache.entry.names import printable
@@ -127,7 +127,7 @@ def receive(
     on_conflict: str = "keep",
     side_caches: bool = True,
     atomic: bool = False,
-    level: int = 3,
+    level: int = 1,
     dry_run: bool = False,
 ) -> int:
     """Check, plan, say what to expect, write, and say what was done; return the exit code.

@@ -44,7 +44,7 @@ def command(
     ] = True,
     level: Annotated[
         int, typer.Option(min=1, max=22, metavar="1..22", help="zstd level of the entries.")
-    ] = 3,
+    ] = 1,
     dry_run: DryRun = False,
     json: Json = False,
     jsonl: Jsonl = False,

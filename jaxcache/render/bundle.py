@@ -5,9 +5,9 @@ from typing import Any
 
 from jaxcache.cache.compat import Compatibility, Forecast, Outlook
 from jaxcache.cache.diff import Diff, Held, Pair, Side, sum_sizes
-from jaxcache.cache.export import Exported
 from jaxcache.cache.importing import Action, ImportPlan, Step
 from jaxcache.cache.manifest import Item
+from jaxcache.cache.pack import Exported
 from jaxcache.cache.trust import TrustedKey, Verdict
 from jaxcache.cache.unpack import Imported
 from jaxcache.entry.names import printable

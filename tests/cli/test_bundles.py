@@ -86,6 +86,8 @@ def test_selection(run_cli: RunCli, cache: Path, tmp_path: Path) -> None:
     for args in (["jit_mlp*"], ["--filter", "module=jit_mlp"]):
         done = run_cli("export", tmp_path / "part.jxb", *args, "-C", cache, "--json")
         assert json.loads(done.stdout)["entries"] == 1, done.stderr
+    cpu = run_cli("export", tmp_path / "c.jxb", "--filter", "platform=cpu", "-C", cache, "--json")
+    assert json.loads(cpu.stdout)["entries"] == 7
     assert run_cli("export", tmp_path / "x.jxb", "nothing", "-C", cache).returncode == 1
     assert not (tmp_path / "x.jxb").exists()
 
