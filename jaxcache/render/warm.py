@@ -22,6 +22,7 @@ def report_document(report: Report) -> Document:
             {
                 "process": p.process,
                 "pid": p.pid,
+                "process_id": p.process_id,
                 "python": p.executable,
                 "jax": p.jax,
                 "jaxlib": p.jaxlib,
@@ -75,6 +76,7 @@ def module_document(module: Module) -> Document:
         ],
         "occurrences": module.occurrences,
         "process": module.process,
+        "counted": module.counted,
     }
 
 
