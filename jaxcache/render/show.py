@@ -134,12 +134,32 @@ def _sections(shown: Shown, now_ns: int) -> Iterator[tuple[str, list[str]]]:
         yield "Written in", [c.written_in_cache_dir]
     yield "File", list(_file_lines(shown, now_ns))
     if shown.provenance:
-        record = ((k, v) for k, v in _record(shown.provenance).items() if v not in (None, [], 0))
-        yield "Known", [", ".join(f"{name} {_cell(value)}" for name, value in record)]
+        yield "Known", list(_known_lines(shown.provenance))
     if shown.problems:
         yield "Problems", [f"{p.kind}: {p.detail}" for p in shown.problems]
     elif entry.platform == "unknown":
         yield "Problems", ["its platform cannot be told"]
+
+
+def _known_lines(record: Record) -> Iterator[str]:
+    """What the ledger adds to the file, without the hashes, which the documents hold."""
+    parts = []
+    if record.jax_version:
+        parts.append(f"jax {record.jax_version}, jaxlib {record.jaxlib_version or '?'}")
+    if record.device_kind:
+        parts.append(f"on {record.device_kind}")
+    if record.compile_seconds is not None:
+        parts.append(f"compiled in {record.compile_seconds:.2f} s")
+    if record.hits:
+        parts.append(f"{_count(record.hits, 'hit')} recorded")
+    if record.pinned:
+        parts.append("pinned")
+    if parts:
+        yield " · ".join(parts)
+    if record.script:
+        yield f"{record.script}" + (f", function {record.function}" if record.function else "")
+    if record.xla_flags:
+        yield f"XLA_FLAGS {record.xla_flags}"
 
 
 def _program_lines(c: Contents) -> Iterator[str]:
@@ -206,8 +226,8 @@ def _file_lines(shown: Shown, now_ns: int) -> Iterator[str]:
         line += f"; compiled in {took}"
     yield line
     yield (
-        f"created {format_ago(entry.created_ns, now_ns)}, "
-        f"used {format_ago(entry.last_used_ns, now_ns)} (by {entry.last_used_from})"
+        f"created {_ago(entry.created_ns, now_ns)}, "
+        f"used {_ago(entry.last_used_ns, now_ns)} (by {entry.last_used_from})"
     )
     words = [layout.container]
     if layout.ifrt_version is not None:
@@ -284,3 +304,8 @@ def _record(record: Record) -> Document:
 
 def _count(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def _ago(then_ns: int, now_ns: int) -> str:
+    shown = format_ago(then_ns, now_ns)
+    return shown if shown == "now" else f"{shown} ago"
