@@ -158,6 +158,19 @@ def test_compiler_options_count_as_changed_flags() -> None:
     assert contents.compile_options.flags_changed == {"xla_cpu_enable_fast_math": True}
 
 
+@pytest.mark.parametrize("says_so", [True, False])  # 0.6.2 and later, and before
+def test_a_donated_argument_is_aliased(says_so: bool) -> None:
+    def buffer(size: int, *flags: int) -> bytes:
+        return forge.message(3, forge.number(2, size), *(forge.number(f, 1) for f in flags))
+
+    donated = buffer(100, 5, 7, *([13] if says_so else []))
+    buffers = [donated, buffer(10, 5), buffer(1000, 7), buffer(7), buffer(3, 12), buffer(1, 3)]
+    result = forge.message(1, forge.message(1, forge.module())) + forge.message(2, *buffers)
+    memory = decode_payload(forge.outer(result + forge.number(5, 2))).memory
+    assert (memory.argument_bytes, memory.output_bytes, memory.alias_bytes) == (110, 1100, 100)
+    assert (memory.temp_bytes, memory.constant_bytes, memory.total_bytes) == (7, 3, 1120)
+
+
 def test_a_device_assignment_is_by_replica_then_partition() -> None:
     columns = [forge.message(3, forge.message(1, bytes(ids))) for ids in ((0, 1), (2, 3), (4, 5))]
     matrix = forge.number(1, 2) + forge.number(2, 3) + b"".join(columns)
