@@ -84,6 +84,8 @@ def test_the_directory_counts_where_jax_hashes_it() -> None:
     old = replace(there, like_jaxlib="0.6.2")
     assert told(old, None).outlook is Outlook.MISS
     assert told(there, None).outlook is Outlook.UNKNOWN
+    kernels = replace(there, kernel_cache=True)
+    assert told(kernels, there).restore_to == "/there"
 
 
 def test_versions() -> None:
