@@ -33,6 +33,7 @@ MAX_MANIFEST_VALUES = 4 << 20
 _SIGNED_PREFIX = b"jaxcache bundle v1\0"
 #: 2^27 bytes of window: what the zstd command takes with --long, and our own decoder's bound.
 WINDOW_LOG = 27
+_LAST_MODEST_LEVEL = 19
 _MANIFEST_LEVEL = 12
 
 
@@ -68,9 +69,13 @@ class Bundle:
 
 
 def stream_parameters(level: int) -> zstandard.ZstdCompressionParameters:
-    """How the stream is compressed: matches over 128 MiB, and a checksum."""
+    """How the stream is compressed: matches over 128 MiB, and a checksum.
+
+    Beyond level 19 zstd would take most of a gigabyte for its tables; those stay as they are there.
+    """
+    tables = {"chain_log": 24, "hash_log": 22} if level > _LAST_MODEST_LEVEL else {}
     return zstandard.ZstdCompressionParameters.from_level(
-        level, window_log=WINDOW_LOG, enable_ldm=True, write_checksum=True
+        level, window_log=WINDOW_LOG, enable_ldm=True, write_checksum=True, **tables
     )
 
 

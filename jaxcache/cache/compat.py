@@ -2,7 +2,8 @@
 
 A probe is the entry that this jax writes for a trivial program (``jaxcache/warm/probe.py``): what
 the two have in common is what their keys have in common. JAX 0.4.36 to 0.10.x hashes the cache
-directory into the key (``xla_gpu_per_fusion_autotune_cache_dir``); 0.11.0 and later do not.
+directory into the key (``xla_gpu_per_fusion_autotune_cache_dir``); 0.11.0 and later do so only
+where ``xla_gpu_kernel_cache_file`` is on.
 """
 
 import os
@@ -96,7 +97,8 @@ def _forecast(item: Item, origin: Origin, host: Host | None, directory: str) -> 
     recorded = origin.written_in_cache_dir
     moved = recorded is not None and recorded != directory
     if host is None:
-        if moved and path_in_key(_jax_version(item) or origin.like_jaxlib or "0.4.36"):
+        version = _jax_version(item) or origin.like_jaxlib or "0.4.36"
+        if moved and (origin.kernel_cache or path_in_key(version)):
             return Forecast(item.key, Outlook.MISS, _moved(recorded), recorded)
         return Forecast(item.key, Outlook.UNKNOWN, "no jax was asked")
     if reason := _other_build(item, origin, host) or _other_device(origin, host.origin):
@@ -104,7 +106,7 @@ def _forecast(item: Item, origin: Origin, host: Host | None, directory: str) -> 
     if item.codec != host.codec:
         reason = f"compressed with {item.codec}, and jax here uses {host.codec}"
         return Forecast(item.key, Outlook.MISS, reason)
-    if moved and path_in_key(host.jax_version):
+    if moved and (origin.kernel_cache or path_in_key(host.jax_version)):
         return Forecast(item.key, Outlook.MISS, _moved(recorded), recorded)
     if origin.platform == "unknown":
         return Forecast(item.key, Outlook.UNKNOWN, "its executable could not be read")

@@ -45,6 +45,8 @@ class Origin:
     like_jaxlib: str | None = None
     """The known jaxlib whose default flags are nearest to the ones recorded."""
     written_in_cache_dir: str | None = None
+    kernel_cache: bool | None = None
+    """True where XLA's kernel cache was on, whose path every JAX since 0.4.36 hashes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,6 +256,8 @@ def _origin(value: object) -> Origin:
             continue
         if field.name == "ifrt_version":
             known[field.name] = entry.whole(field.name, 1 << 32)
+        elif field.name == "kernel_cache":
+            known[field.name] = entry.flag(field.name) or None
         elif field.name == "cpu_features":
             found = entry.items_of(field.name)
             if not all(isinstance(f, str) for f in found):

@@ -228,6 +228,7 @@ def _origin(payload: bytearray) -> Origin:
         container=found.format.container,
         like_jaxlib=found.like_jaxlib,
         written_in_cache_dir=_text(found.written_in_cache_dir),
+        kernel_cache=found.kernel_cache or None,
     )
 
 

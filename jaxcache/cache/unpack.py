@@ -28,7 +28,7 @@ DEFAULT_LEVEL = 1
 INCOMING_DIR = f"{OWN_DIR}/incoming"
 #: More than there are cores: most of their time goes into waiting for the disk to sync.
 _WRITERS = 8
-_BUDGET_BYTES = 64 << 20
+_BUDGET_BYTES = 32 << 20
 #: Larger payloads are compressed as they come, on their own.
 _PIECE_BYTES = 16 << 20
 

@@ -118,6 +118,8 @@ class Origin:
     written_in_cache_dir: str | None = None
     like_jaxlib: str | None = None
     """The known jaxlib whose default flags are nearest to the ones recorded."""
+    kernel_cache: bool = False
+    """XLA's kernel cache was on, whose path every JAX since 0.4.36 hashes into the key."""
 
 
 @dataclass(frozen=True, slots=True)

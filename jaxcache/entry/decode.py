@@ -23,6 +23,7 @@ from jaxcache.entry.wire import Budget, WireError
 from jaxcache.model import ProblemKind
 
 _Findings = list[tuple[ProblemKind, str]]
+_KERNEL_CACHE_FLAG = "xla_gpu_kernel_cache_file"
 #: What JAX leaves of a name (``_module_name_regex`` in jax/_src/interpreters/mlir.py).
 _NOT_IN_NAMES = re.compile(r"[^\w.-]")
 
@@ -158,6 +159,7 @@ class _Decoder:
         return Origin(
             device, Format(version, abi, envelope.container),
             options.written_in_cache_dir, options.like_jaxlib,
+            bool((options.flags or {}).get(_KERNEL_CACHE_FLAG)),
         )  # fmt: skip
 
     def _finding(self, part: str) -> "_Finding":

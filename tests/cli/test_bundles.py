@@ -3,6 +3,7 @@
 import itertools
 import json
 import os
+import resource
 import shutil
 import subprocess
 import sys
@@ -275,3 +276,33 @@ def test_a_read_only_target(run_cli: RunCli, bundle: Path, tmp_path: Path) -> No
     done = run_cli("import", bundle, "-C", tmp_path / "ro")
     assert done.returncode == 3
     assert "Traceback" not in done.stderr
+
+
+def limited(cache: Path, limit_bytes: int, *args: str | Path) -> "subprocess.CompletedProcess[str]":
+    """Run a command that cannot write files larger than a limit, as on a full disk."""
+    return subprocess.run(
+        [sys.executable, "-m", "jaxcache", *map(str, args), "-C", str(cache)],
+        env=clean_environment(cache.parent), capture_output=True, text=True, check=False,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit_bytes, limit_bytes)),
+    )  # fmt: skip
+
+
+def test_no_room_for_a_bundle(cache: Path, tmp_path: Path) -> None:
+    before = sorted(p.name for p in tmp_path.iterdir())
+    done = limited(cache, 4096, "export", tmp_path / "x.jxb")
+    assert (done.returncode, "Traceback" in done.stderr) == (1, False)
+    assert sorted(p.name for p in tmp_path.iterdir()) == before
+
+
+def test_no_room_for_the_entries(
+    run_cli: RunCli, bundle: Path, cache: Path, tmp_path: Path
+) -> None:
+    for options in ([], ["--atomic"]):
+        target = tmp_path / f"new{len(options)}"
+        done = limited(target, 4000, "import", bundle, *options)
+        assert (done.returncode, "Traceback" in done.stderr) == (3, False)
+        if options:
+            assert not names(target)
+        assert not list(target.rglob(".jaxcache-tmp-*"))
+        assert run_cli("import", bundle, *options, "-C", target).returncode == 0
+        assert run_cli("diff", cache, target).returncode == 0

@@ -1,0 +1,94 @@
+"""What is told beforehand of entries, by the manifest and a probe alone."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from jaxcache.cache.compat import Forecast, Host, Outlook, forecast, path_in_key
+from jaxcache.cache.ledger_record import Event
+from jaxcache.cache.manifest import Item, Manifest, Origin
+
+KEY = "jit_f-" + "a" * 64
+CPU = Origin(
+    platform="cpu", target="zen4", cpu_name="zen4", cpu_features=("+avx2", "+fma", "-amx"),
+    ifrt_version=3, container="ifrt+proto", like_jaxlib="0.12.0.1",
+)  # fmt: skip
+GPU = Origin(
+    platform="gpu", target="sm_90a", device_name="NVIDIA H200", compute_capability="9.0a",
+    toolkit="12.8.0", cudnn="9.10.0", ifrt_version=3, container="ifrt+riegeli+riegeli(snappy)",
+    like_jaxlib="0.12.0.1",
+)  # fmt: skip
+
+
+def told(
+    origin: Origin, mine: Origin | None, *, jax: str = "0.12.0.1", where: str = "/here", **item: Any
+) -> Forecast:
+    values: dict[str, Any] = {
+        "key": KEY, "legacy": False, "codec": "zstd", "compile_seconds": 1, "size_bytes": 1,
+        "payload_bytes": 1, "payload_sha256": "0" * 64, "created_ns": 1, "atime_ns": None,
+        "origin": 0,
+    }  # fmt: skip
+    manifest = Manifest((Item(**values | item),), (), (origin,), "0" * 64, 1)
+    host = None if mine is None else Host("python", jax, jax, "zstd", mine)
+    (found,) = forecast(manifest, host, where).forecasts
+    return found
+
+
+def test_the_same_hits() -> None:
+    assert told(CPU, CPU).outlook is Outlook.HIT
+    assert told(GPU, GPU).outlook is Outlook.HIT
+
+
+@pytest.mark.parametrize(
+    ("origin", "mine", "word"),
+    [
+        (CPU, GPU, "compiled for cpu"),
+        (CPU, replace(CPU, like_jaxlib="0.10.2"), "like 0.12.0.1"),
+        (CPU, replace(CPU, cpu_features=("+avx2", "-fma", "-amx")), "with fma"),
+        (CPU, replace(CPU, cpu_features=(*CPU.cpu_features, "+sha")), "another CPU"),
+        (CPU, replace(CPU, container="proto"), "packed"),
+        (GPU, replace(GPU, compute_capability="8.0"), "compute capability 9.0a"),
+        (GPU, replace(GPU, device_name="NVIDIA H100"), "NVIDIA H200"),
+        (GPU, replace(GPU, cudnn="9.1.0"), "cuDNN"),
+    ],
+)
+def test_what_differs_misses_and_is_named(origin: Origin, mine: Origin, word: str) -> None:
+    found = told(origin, mine)
+    assert found.outlook is Outlook.MISS
+    assert word in str(found.reason)
+    assert found.restore_to is None
+
+
+def test_the_codec_counts() -> None:
+    assert told(CPU, CPU, codec="zlib").outlook is Outlook.MISS
+
+
+def test_the_ledger_knows_the_version_better() -> None:
+    def ledger(version: str) -> tuple[Event, ...]:
+        return (Event(KEY, "compile", 1, {"jaxlib_version": version}),)
+
+    assert told(CPU, CPU, ledger=ledger("0.12.0.1")).outlook is Outlook.HIT
+    assert "jaxlib 0.12.1" in str(told(CPU, CPU, ledger=ledger("0.12.1")).reason)
+
+
+def test_the_directory_counts_where_jax_hashes_it() -> None:
+    there = replace(CPU, written_in_cache_dir="/there")
+    assert told(there, there).outlook is Outlook.HIT
+    for version in ("0.4.36", "0.10.2"):
+        found = told(there, there, jax=version)
+        assert (found.outlook, found.restore_to) == (Outlook.MISS, "/there")
+        assert told(there, there, jax=version, where="/there").outlook is Outlook.HIT
+        assert told(there, there, jax=version, where="/x/../there").outlook is Outlook.HIT
+    assert told(there, there, jax="0.4.35").outlook is Outlook.HIT
+    old = replace(there, like_jaxlib="0.6.2")
+    assert told(old, None).outlook is Outlook.MISS
+    assert told(there, None).outlook is Outlook.UNKNOWN
+    kernels = replace(there, kernel_cache=True)
+    assert told(kernels, there).restore_to == "/there"
+
+
+def test_versions() -> None:
+    assert [path_in_key(v) for v in ("0.4.35", "0.4.36", "0.10.9", "0.11.0", "0.11.0rc1", "?")] == [
+        False, True, True, False, False, False,
+    ]  # fmt: skip

@@ -1,0 +1,94 @@
+"""A manifest is believed in nothing: names stay in the cache, and sizes are bounded."""
+
+import json
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from jaxcache.cache.fields import BundleError
+from jaxcache.cache.manifest import (
+    Item,
+    Manifest,
+    Origin,
+    SideFile,
+    decode_manifest,
+    encode_manifest,
+)
+from jaxcache.entry.names import FileKind, parse_name
+
+MANIFEST = Manifest(
+    items=(
+        Item("jit_f-" + "a" * 64, False, "zstd", 0, 10, 7, "0" * 64, 5, None, 0),
+        Item("jit_g-" + "b" * 64, True, "zlib", 3, 10, 0, "1" * 64, 5, 6, 1),
+    ),
+    files=(SideFile("xla_gpu_kernel_cache_file", 3, "2" * 64, 9),),
+    origins=(Origin("cpu", cpu_features=("+avx2",)), Origin("gpu", ifrt_version=3)),
+    stream_sha256="3" * 64,
+    content_bytes=10,
+    since="",
+)
+DOCUMENT = json.loads(encode_manifest(MANIFEST))
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text()
+    | st.sampled_from(["../x", "/etc/passwd", "jit_f-" + "a" * 64, "a" * 300, "\udc80", 2**70]),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=5,
+)  # fmt: skip
+
+
+def test_there_and_back() -> None:
+    assert decode_manifest(encode_manifest(MANIFEST)) == MANIFEST
+
+
+def places(value: Any, at: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    """The path of every value inside."""
+    inner = value.items() if isinstance(value, dict) else enumerate(value)
+    found = [at]
+    for name, one in inner:
+        found += places(one, (*at, name)) if isinstance(one, dict | list) else [(*at, name)]
+    return found
+
+
+PLACES = [p for p in places(DOCUMENT) if p]
+
+
+@settings(max_examples=400, deadline=None)
+@given(st.lists(st.tuples(st.sampled_from(PLACES), VALUES), min_size=1, max_size=3))
+def test_any_value_anywhere_is_refused_or_harmless(changes: list[tuple[Any, Any]]) -> None:
+    document = json.loads(json.dumps(DOCUMENT))
+    for place, value in changes:
+        at = document
+        try:
+            for name in place[:-1]:
+                at = at[name]
+            at[place[-1]] = value
+        except (TypeError, KeyError, IndexError):
+            continue
+    try:
+        manifest = decode_manifest(json.dumps(document).encode())
+    except BundleError:
+        return
+    assert manifest.content_bytes == manifest.announced_bytes
+    names = [i.file for i in manifest.items]
+    for name in names:
+        assert parse_name(name).kind in (FileKind.ENTRY, FileKind.LEGACY_ENTRY)
+        assert "/" not in name
+        assert len(name.encode()) <= 255
+    for item in manifest.items:
+        assert 0 <= item.compile_seconds < 1 << 31
+        assert (item.atime_ns or 0).to_bytes(8, "little")
+        assert manifest.origin_of(item)
+    for file in manifest.files:
+        assert parse_name(file.name).kind in (FileKind.KERNEL_CACHE, FileKind.AUTOTUNE)
+    assert decode_manifest(encode_manifest(manifest)) == manifest
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.binary(max_size=300) | VALUES.map(lambda v: json.dumps(v).encode()))
+def test_anything_else_is_refused(data: bytes) -> None:
+    try:
+        decode_manifest(data)
+    except BundleError:
+        return
+    raise AssertionError(data)
