@@ -1,11 +1,14 @@
 """What every test may ask for: the command line, real caches, and Pythons that have jax."""
 
+import json
 import os
 import subprocess
 import sys
+import textwrap
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -80,6 +83,38 @@ def jax_python() -> str:
     if not pythons:
         pytest.skip("no Python with jax: set JAXCACHE_TEST_JAX_PYTHON")
     return pythons[0]
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> Path:
+    """Where a cache may come to be."""
+    return tmp_path / "cache"
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> Callable[..., Path]:
+    """Write a script and return its path."""
+
+    def write(text: str, name: str = "script.py") -> Path:
+        path = tmp_path / name
+        path.write_text(textwrap.dedent(text))
+        return path
+
+    return write
+
+
+@pytest.fixture
+def warm(run_cli: RunCli, cache: Path, each_jax_python: str) -> Callable[..., Any]:
+    """Run ``warm --json`` and return its document; the exit code is checked."""
+
+    def run(path: Path, *args: str, options: tuple[str, ...] = (), code: int = 0, **kw: Any) -> Any:
+        done = run_cli(
+            "warm", "--json", "-C", cache, "--python", each_jax_python, *options, path, *args, **kw
+        )
+        assert done.returncode == code, done.stderr
+        return json.loads(done.stdout) if done.stdout else done.stderr
+
+    return run
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

@@ -8,14 +8,18 @@ itself looks up at each call, so that replacing the attribute is enough:
 * ``jax._src.compilation_cache.get_executable_and_time(key, …)`` and
   ``put_executable_and_time(key, module, …)``: what is between JAX and the store. JAX turns an
   exception here into a warning, which the script may have silenced; here it is seen anyway.
+* ``jax._src.compilation_cache.get_cache_key(…)``: JAX logs a failure of it and goes on uncached.
+* ``jax._src.cache_key._log_cache_key_hash(hash, name, hash_component)``: the key's components.
 * ``jax._src.compiler._cache_write(key, seconds, module, …)``: JAX's own measure of the compile.
 * ``jax._src.interpreters.mlir.lower_jaxpr_to_module(name, jaxpr, …)``: which function, from which
   line, with which arguments became a module.
 """
 
 import functools
+import hashlib
 import inspect
 import os
+import sys
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -34,18 +38,19 @@ class Jax:
         self.jax = jax
         self.version = str(jax.__version__)
         try:
-            from jax._src import compilation_cache, compiler, distributed
+            from jax._src import cache_key, compilation_cache, compiler, distributed
             from jax._src.interpreters import mlir
 
             self._cache, self._compiler, self._distributed = (
                 compilation_cache, compiler, distributed,
             )  # fmt: skip
-            self._mlir = mlir
+            self._mlir, self._cache_key = mlir, cache_key
             for module, name in (
                 (compiler, "compile_or_get_cached"),
                 (compiler, "_cache_write"),
                 (compilation_cache, "get_executable_and_time"),
                 (compilation_cache, "put_executable_and_time"),
+                (compilation_cache, "get_cache_key"),
                 (mlir, "lower_jaxpr_to_module"),
             ):
                 getattr(module, name)
@@ -67,9 +72,12 @@ class Jax:
         monitoring.register_event_duration_secs_listener(observer.on_duration)
         self._wrap(self._mlir, "lower_jaxpr_to_module", observer.around_lowering)
         self._wrap(self._compiler, "compile_or_get_cached", observer.around_request)
+        self._wrap(self._cache, "get_cache_key", observer.around_key)
         self._wrap(self._cache, "get_executable_and_time", observer.around_read)
         self._wrap(self._compiler, "_cache_write", observer.around_decision)
         self._wrap(self._cache, "put_executable_and_time", observer.around_write)
+        if hasattr(self._cache_key, "_log_cache_key_hash"):
+            self._wrap(self._cache_key, "_log_cache_key_hash", observer.around_component)
 
     @staticmethod
     def _wrap(module: Any, name: str, around: Callable[..., Any]) -> None:
@@ -146,6 +154,9 @@ class Jax:
             "jax_persistent_cache_min_compile_time_secs",
             "jax_persistent_cache_min_entry_size_bytes",
             "jax_compilation_cache_max_size",
+            "jax_compilation_cache_check_contents",
+            "jax_persistent_cache_enable_xla_caches",
+            "jax_share_binary_between_hosts",
         )
         return {name: getattr(config, name, None) for name in names}
 
@@ -168,7 +179,65 @@ class Jax:
             config.update("jax_enable_compilation_cache", True)
 
     def describe(self) -> dict[str, Any]:
-        """Versions of jax and jaxlib."""
+        """Versions of jax and jaxlib, and a digest that tells two builds of one version apart."""
         import jaxlib
 
-        return {"jax": self.version, "jaxlib": str(getattr(jaxlib, "__version__", "")) or None}
+        return {
+            "jax": self.version,
+            "jaxlib": str(getattr(jaxlib, "__version__", "")) or None,
+            "jaxlib_digest": _binaries_digest(jaxlib),
+            "xla_flags": _xla_flags(),
+        }
+
+    @staticmethod
+    def hash_component(hash_component: Callable[[Any], None]) -> str:
+        """The hash of one component of a key, as JAX itself would log it."""
+        digest = hashlib.sha256()
+        hash_component(digest)
+        return digest.hexdigest()
+
+    @staticmethod
+    def describe_backend(backend: Any, devices: Any) -> dict[str, Any]:
+        """What the key knows of the hardware: the first device stands for all."""
+        device = devices.flat[0]
+        return {
+            "platform": str(backend.platform),
+            "platform_version": str(backend.platform_version),
+            "device_kind": str(device.device_kind),
+            "topology_fingerprint": _topology_fingerprint(devices),
+        }
+
+
+def _topology_fingerprint(devices: Any) -> str | None:
+    """The fingerprint that JAX 0.10 and later put into the key; None before."""
+    try:
+        from jax._src.lib import xla_client
+
+        topology = xla_client.get_topology_for_devices(list(devices.flat))
+        value = getattr(topology, "fingerprint", None)
+        value = value() if callable(value) else value  # a method on 0.10.2
+    except Exception:
+        return None
+    return None if value is None else str(value)
+
+
+def _xla_flags() -> str:
+    """The flags that JAX puts into the key (``_hash_xla_flags`` in jax/_src/cache_key.py)."""
+    flags = [
+        *os.environ.get("XLA_FLAGS", "").split(),
+        *os.environ.get("LIBTPU_INIT_ARGS", "").split(),
+        *(a for a in sys.argv if a.startswith("--xla")),
+    ]
+    return " ".join(sorted(flags))
+
+
+def _binaries_digest(jaxlib: Any) -> str | None:
+    """A digest over what the wheel's RECORD says of its shared libraries, each with its SHA-256."""
+    folder = os.path.dirname(os.path.dirname(os.path.abspath(jaxlib.__file__)))
+    try:
+        names = [n for n in os.listdir(folder) if n.startswith("jaxlib-") and "info" in n]
+        with open(os.path.join(folder, names[0], "RECORD"), "rb") as record:
+            lines = sorted(ln.strip() for ln in record if b".so," in ln or b".dylib," in ln)
+    except (OSError, IndexError):
+        return None
+    return hashlib.sha256(b"\n".join(lines)).hexdigest() if lines else None

@@ -14,7 +14,7 @@ from typing import Any
 
 from . import channel
 from .adapter import Jax
-from .outcome import Request, judge
+from .outcome import Request, entry_file, judge
 
 _COUNTED = {
     "/jax/compilation_cache/compile_requests_use_cache": "requests",
@@ -26,6 +26,8 @@ _COUNTED = {
 _TRACED = "/jax/core/compile/jaxpr_trace_duration"
 _SAVED = "/jax/compilation_cache/compile_time_saved_sec"
 _FORCE = "JAXCACHE_FORCE_CACHE_DIR"
+_CHECK = "JAXCACHE_CHECK"
+_COMPONENTS = "JAXCACHE_COMPONENTS"
 
 
 class Listener:
@@ -39,12 +41,16 @@ class Listener:
         self._counters: dict[str, float] = dict.fromkeys([*_COUNTED.values(), "saved_seconds"], 0)
         self._settings: dict[str, Any] | None = None
         self._forced = os.environ.get(_FORCE)
+        self._checking = bool(os.environ.get(_CHECK))
+        self._hashes_all = bool(os.environ.get(_COMPONENTS))
+        self._backends: dict[tuple[int, str, int], int] = {}
         os.register_at_fork(after_in_child=self._start_afresh)
 
     def _start_afresh(self) -> None:
         """A forked child counts for itself."""
         self._counters = dict.fromkeys(self._counters, 0)
         self._settings = None
+        self._backends = {}
 
     # JAX's own counters -----------------------------------------------------------------------
 
@@ -99,6 +105,24 @@ class Listener:
             request.ended = time.time()
             self._safely(lambda: self._end(request))
 
+    def around_key(self, make_key: Any, args: Any, kwargs: Any) -> Any:
+        """JAX makes the key; where that fails, it compiles as if there were no cache."""
+        request = self._request
+        if request is None:
+            return make_key(*args, **kwargs)
+        request.components.clear()  # with PGLE several keys are made; the last one is used
+        try:
+            return make_key(*args, **kwargs)
+        except Exception as error:
+            request.key_error = f"{type(error).__name__}: {error}"
+            raise
+
+    def around_component(self, log: Any, args: Any, kwargs: Any) -> Any:
+        """JAX has hashed one component of the key; hash it alone only if that is asked for."""
+        if (request := self._request) is not None and len(args) > 2:
+            request.components[str(args[1])] = args[2]
+        return log(*args, **kwargs)
+
     def around_read(self, read: Any, args: Any, kwargs: Any) -> Any:
         """JAX looks the key up."""
         request = self._request
@@ -113,7 +137,11 @@ class Listener:
             raise
         finally:
             request.read = (started, time.time() - started)
+            if request.read_error:
+                self._safely(lambda: self._hash_components(request))
         request.hit, request.stored_seconds = executable is not None, seconds
+        # Now, not at the end: compiling may change the module.
+        self._safely(lambda: self._hash_components(request))
         return executable, seconds
 
     def around_decision(self, decide: Any, args: Any, kwargs: Any) -> Any:
@@ -128,10 +156,17 @@ class Listener:
         if request is None:
             return write(*args, **kwargs)
         started = time.time()
+        directory = self._jax.opened_directory()
+        request.existed = entry_file(directory, request.key) is not None
         try:
             return write(*args, **kwargs)
         except Exception as error:
-            request.write_error = f"{type(error).__name__}: {error}"
+            if type(error).__name__ == "CacheVerificationError":
+                request.differs = str(error)
+                if self._checking:  # JAX would end the script at the first one
+                    return None
+            else:
+                request.write_error = f"{type(error).__name__}: {error}"
             raise
         finally:
             request.write = (started, time.time() - started)
@@ -143,19 +178,42 @@ class Listener:
         request.module = self._jax.module_name(computation)
         callbacks = args[4] if len(args) > 4 else kwargs.get("host_callbacks", ())
         request.callbacks = len(callbacks or ())
+        request.backend = self._describe_backend(args[0], args[2])
         request.lowering = self._jax.lowering_of(computation)
         request.settings = self._tell_settings()
         self._send({"event": "begin", "id": request.number, "module": request.module,
                     "at": request.started})  # fmt: skip
 
+    def _describe_backend(self, backend: Any, devices: Any) -> int:
+        """Tell of a backend and kind of device once; its number stands for it from then on."""
+        place = (id(backend), str(devices.flat[0].device_kind), devices.size)
+        number = self._backends.get(place)
+        if number is None:
+            number = self._backends[place] = len(self._backends)
+            self._send({"event": "backend", "backend": number,
+                        **self._jax.describe_backend(backend, devices)})  # fmt: skip
+        return number
+
+    def _hash_components(self, request: Request) -> None:
+        """Hash each component of the key on its own: for misses, and for hits where asked for."""
+        if not request.hit or self._hashes_all:
+            request.hashes = {
+                name: self._jax.hash_component(component)
+                for name, component in request.components.items()
+            }
+        request.components.clear()
+
     def _end(self, request: Request) -> None:
         directory = self._jax.opened_directory()
+        request.disabled_at_first = bool(self._counters["tasks_disabled_cache"])
         verdict = judge(request, directory, refuses_callbacks=self._jax.refuses_callbacks)
         self._send({
             "event": "module", "id": request.number, "module": request.module,
             "key": request.key, "at": request.started,
             "seconds": request.ended - request.started,
             "thread": threading.get_ident(), "process_id": self._jax.process_id(),
+            "directory": directory, "backend": request.backend,
+            "components": request.hashes, "counted": sorted(request.counted),
             **verdict, **request.lowering, "counters": self._counters,
         })  # fmt: skip
         if directory != (self._settings or {}).get("opened_directory"):

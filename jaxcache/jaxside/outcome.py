@@ -28,6 +28,17 @@ class Request:
     stored_seconds: float | None = None
     read: Span | None = None
     read_error: str | None = None
+    key_error: str | None = None
+    components: dict[str, Any] = field(default_factory=dict)
+    """Component name to the function that hashes it."""
+    hashes: dict[str, str] | None = None
+    backend: int | None = None
+    existed: bool = False
+    """The entry's file was there before the write."""
+    disabled_at_first: bool = False
+    """JAX asks once per process whether the cache is on, and keeps the answer."""
+    differs: str | None = None
+    """What JAX's verification says of an entry that differs from the new executable."""
     decided: bool = False
     compile_seconds: float | None = None
     process_id: int = 0
@@ -73,52 +84,87 @@ def _judge(
 ) -> tuple[str, str, str | None]:
     if request.hit:
         return "hit", "in-cache", None
+    if request.differs:
+        return "error", "not-deterministic", request.differs
     if request.write_error or request.read_error:
         return _judge_error(request)
     if request.raised:
         return "error", "compile-failed", request.raised
+    if request.key_error:
+        return "uncacheable", "key-failed", request.key_error
     if "requests" not in request.counted:
         return _judge_unasked(request)
     if "misses" in request.counted:
-        return "written", "not-in-cache", None
-    if directory is None:
-        return "uncacheable", "no-directory", "jax_compilation_cache_dir is not set"
-    if not request.decided:
-        return "skipped", "shared-by-process-0", "process 0 compiled it for all"
+        return _judge_written(request, directory)
+    if request.decided:
+        return _judge_decided(request, directory, refuses_callbacks)
+    return "skipped", "shared-by-process-0", "process 0 compiled it for all"
+
+
+def _judge_decided(
+    request: Request, directory: str | None, refuses_callbacks: bool
+) -> tuple[str, str, str | None]:
+    """JAX has compiled and then not written."""
+    settings = request.settings
     if request.process_id:
         return "skipped", "not-process-0", f"this is process {request.process_id}"
     if request.callbacks and refuses_callbacks:
         return "uncacheable", "host-callbacks", f"{request.callbacks} host callbacks"
+    if not settings.get("jax_compilation_cache_dir") and directory is None:
+        return "uncacheable", "no-directory", "jax_compilation_cache_dir is not set"
     if request.write is None:
-        limit = request.settings.get("jax_persistent_cache_min_compile_time_secs")
+        limit = settings.get("jax_persistent_cache_min_compile_time_secs")
         return "skipped", "compile-time", f"took {request.compile_seconds:.2f} s, under {limit} s"
-    limit = request.settings.get("jax_persistent_cache_min_entry_size_bytes")
+    if directory is None:
+        return "uncacheable", "cache-not-opened", "JAX could not open the cache"
+    limit = settings.get("jax_persistent_cache_min_entry_size_bytes")
     return "skipped", "size", f"smaller than {limit} bytes"
+
+
+def _judge_written(request: Request, directory: str | None) -> tuple[str, str, str | None]:
+    """JAX counts a write; whether it made one is another question."""
+    if request.settings.get("jax_compilation_cache_check_contents") and request.existed:
+        return "skipped", "verified", "compiled again, the same bytes as the entry"
+    if request.existed:
+        return "written", "written-meanwhile", "another thread or process wrote it first"
+    local = directory is not None and "://" not in directory
+    if local and entry_file(directory, request.key) is None:
+        return "skipped", "over-cap", "larger than jax_compilation_cache_max_size"
+    return "written", "not-in-cache", None
 
 
 def _judge_error(request: Request) -> tuple[str, str, str | None]:
     message = request.write_error or request.read_error or ""
     if "File name too long" in message:
         return "uncacheable", "name-too-long", message
-    if request.write_error:
-        return "error", "write-error", message
-    return "error", "read-error", message
+    if request.read_error:
+        # JAX compiles, but leaves a file that is there as it is: the next run fails again.
+        return "error", "read-error", request.read_error
+    return "error", "write-error", message
 
 
 def _judge_unasked(request: Request) -> tuple[str, str, str | None]:
     """JAX made no key, so it did not count the request as one that uses the cache."""
     if not request.settings.get("jax_enable_compilation_cache"):
         return "uncacheable", "cache-disabled", "jax_enable_compilation_cache is off"
+    if request.disabled_at_first:
+        return "uncacheable", "cache-disabled", "the cache was off at the first compile"
     return "uncacheable", "platform", "JAX does not cache for this platform"
 
 
-def _size_bytes(directory: str | None, key: str | None) -> int | None:
-    """The size of the entry's file; None where there is none, or it is not on a local disk."""
+def entry_file(directory: str | None, key: str | None) -> os.stat_result | None:
+    """The entry's file, under the name of any JAX; None if it is not there, or not local."""
     if not directory or not key or "://" in directory:
         return None
     for name in (f"{key}-cache", key):
         try:
-            return os.stat(os.path.join(directory, name)).st_size
+            return os.stat(os.path.join(directory, name))
         except OSError:
             continue
     return None
+
+
+def _size_bytes(directory: str | None, key: str | None) -> int | None:
+    """The size of the entry's file."""
+    found = entry_file(directory, key)
+    return None if found is None else found.st_size

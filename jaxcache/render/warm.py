@@ -75,6 +75,7 @@ def module_document(module: Module) -> Document:
         ],
         "occurrences": module.occurrences,
         "process": module.process,
+        "counted": module.counted,
     }
 
 

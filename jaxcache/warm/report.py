@@ -41,6 +41,9 @@ class Module:
     lower_seconds: float | None
     size_bytes: int | None
     process: int
+    counted: str | None = None
+    """How JAX's own monitoring counted it: ``hit``, ``miss`` (JAX meant to write), ``request``
+    (neither), or None (JAX made no key)."""
 
     @property
     def saved_seconds(self) -> float:
@@ -120,21 +123,30 @@ class Recorder:
     """Takes events one by one; :meth:`report` can be made of whatever has arrived."""
 
     cache_dir: str
-    _modules: list[Event] = field(default_factory=list)
-    _processes: dict[int, Event] = field(default_factory=lambda: defaultdict(dict))
+    asked: Mapping[str, float] = field(default_factory=dict)
+    """Thresholds that the environment of the program asks for, by JAX's name of the setting."""
+    known_seconds: dict[str, float] = field(default_factory=dict)
+    """Exact compile seconds of keys from earlier runs; JAX keeps whole seconds only."""
+    modules: list[Event] = field(default_factory=list)
+    processes: dict[int, Event] = field(default_factory=lambda: defaultdict(dict))
     _trouble: list[str] = field(default_factory=list)
     _begun: dict[tuple[int, Any], Event] = field(default_factory=dict)
+    backends: dict[tuple[int, Any], Event] = field(default_factory=dict)
     no_jax: Event | None = None
     """The event of a Python without jax, where the run needed one."""
 
     def add(self, event: Event) -> None:
         """Take one event; kinds that are not known are left alone."""
-        process = self._processes[event["process"]]
+        process = self.processes[event["process"]]
         kind = event["event"]
         if kind == "module":
-            self._modules.append(event)
+            if event.get("outcome") == "hit" and event.get("key") in self.known_seconds:
+                event = {**event, "stored_seconds": self.known_seconds[event["key"]]}
+            self.modules.append(event)
             self._begun.pop((event["process"], event.get("id")), None)
             process["counters"] = event.get("counters")
+        elif kind == "backend":
+            self.backends[event["process"], event.get("backend")] = event
         elif kind == "begin":
             self._begun[event["process"], event.get("id")] = event
         elif kind in ("trouble", "jax-failed"):
@@ -149,14 +161,14 @@ class Recorder:
     def report(self, ended: Ended) -> Report:
         """Make the report of a run that has ended."""
         processes = tuple(
-            _process(number, event) for number, event in self._processes.items() if "jax" in event
+            _process(number, event) for number, event in self.processes.items() if "jax" in event
         )
         return Report(
             cache_dir=self.cache_dir,
-            modules=tuple(_fold_modules(self._modules)),
-            functions=tuple(_fold_functions(self._modules)),
+            modules=tuple(_fold_modules(self.modules)),
+            functions=tuple(_fold_functions(self.modules)),
             processes=processes,
-            notes=tuple(self._notes(processes, ended)),
+            notes=tuple(dict.fromkeys(self._notes(processes, ended))),
             script_exit_code=ended.exit_code,
             timed_out=ended.timed_out,
             interrupted=ended.interrupted,
@@ -165,16 +177,29 @@ class Recorder:
 
     def _notes(self, processes: Iterable[Process], ended: Ended) -> Iterable[str]:
         for process in processes:
-            used = process.cache_dir
-            if used and used.rstrip("/") != self.cache_dir.rstrip("/"):
-                yield f"the program used {used}, not {self.cache_dir}"
-            if process.settings.get("jax_enable_compilation_cache") is False:
-                yield "the program turned the compilation cache off"
-        if not self._processes and ended.exit_code == 0:
+            yield from settings_notes(process, self.cache_dir, self.asked)
+        if not self.processes and ended.exit_code == 0:
             yield "the program never imported jax"
         for event in self._begun.values():
             yield f"{event.get('module')} was still compiling when its process ended"
         yield from dict.fromkeys(self._trouble)
+
+
+def settings_notes(
+    process: Process, cache_dir: str, asked: Mapping[str, float]
+) -> Iterable[str]:
+    """Say which settings the program changed, against what it was started with."""
+    used, settings = process.cache_dir, process.settings
+    if used and used.rstrip("/") != cache_dir.rstrip("/"):
+        yield f"the program used {used}, not {cache_dir}; --force-cache-dir would win over it"
+    elif settings and not used:
+        yield "the program runs with no cache directory; --force-cache-dir would set one"
+    if settings.get("jax_enable_compilation_cache") is False:
+        yield "the program turned the compilation cache off"
+    for name, value in asked.items():
+        now = settings.get(name)
+        if now is not None and float(now) != float(value):
+            yield f"the program set {name} to {now}, which was {value:g}"
 
 
 def _process(number: int, event: Event) -> Process:
@@ -194,7 +219,9 @@ def _process(number: int, event: Event) -> Process:
 def _fold_modules(events: Iterable[Event]) -> Iterable[Module]:
     groups: defaultdict[tuple[Any, ...], list[Event]] = defaultdict(list)
     for e in events:
-        groups[e["process"], e.get("module"), e.get("key"), e["outcome"], e.get("reason")].append(e)
+        groups[
+            e["process"], e.get("module"), e.get("key"), e["outcome"], e.get("reason"), _counted(e)
+        ].append(e)
     for same in groups.values():
         first = same[0]
         hit = first["outcome"] == "hit"
@@ -217,6 +244,7 @@ def _fold_modules(events: Iterable[Event]) -> Iterable[Module]:
             lower_seconds=_mean(_length(e.get("lower")) for e in same),
             size_bytes=first.get("size_bytes"),
             process=first["process"],
+            counted=_counted(first),
         )
 
 
@@ -268,6 +296,14 @@ _SHOWN_VALUES = 6
 def _arguments(event: Event) -> tuple[Argument, ...]:
     found = event.get("arguments") or ()
     return tuple(Argument(a["name"], a["dtype"], tuple(a["shape"])) for a in found)
+
+
+def _counted(event: Event) -> str | None:
+    counted = event.get("counted") or ()
+    for name, said in (("hits", "hit"), ("misses", "miss"), ("requests", "request")):
+        if name in counted:
+            return said
+    return None
 
 
 def _length(span: Any) -> float | None:

@@ -1,13 +1,15 @@
 """``warm`` and ``run``: a program with the cache on, and an account of every compile."""
 
+import contextlib
 import os
 import shutil
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from jaxcache.errors import NoJaxError, UsageError
 from jaxcache.warm.launch import Event, run_listening
+from jaxcache.warm.remember import known_seconds, remember
 from jaxcache.warm.report import Recorder, Report
 
 
@@ -72,7 +74,11 @@ def _run(
     *,
     needs_jax: bool,
 ) -> Report:
-    recorder = Recorder(options.cache_dir)
+    recorder = Recorder(
+        options.cache_dir,
+        asked=asked_thresholds({**os.environ, **extra_env}),
+        known_seconds=known_seconds(options.cache_dir),
+    )
 
     def take(event: Event) -> None:
         recorder.add(event)
@@ -92,7 +98,25 @@ def _run(
             f"{command[0]} has no jax",
             hint="name a Python that has it with --python, or: pip install 'jaxcache[jax]'",
         )
+    remember(recorder.modules, recorder.processes, recorder.backends)
     return recorder.report(ended)
+
+
+#: JAX's defaults (jax/_src/config.py) of the settings that decide what is written.
+_THRESHOLDS = {
+    "jax_persistent_cache_min_compile_time_secs": 1.0,
+    "jax_persistent_cache_min_entry_size_bytes": 0.0,
+    "jax_compilation_cache_max_size": -1.0,
+}
+
+
+def asked_thresholds(env: Mapping[str, str]) -> dict[str, float]:
+    """The thresholds that hold in a program with this environment, unless it sets them itself."""
+    asked = dict(_THRESHOLDS)
+    for name in asked:
+        with contextlib.suppress(KeyError, ValueError):
+            asked[name] = float(env[name.upper()])
+    return asked
 
 
 def _environment(options: WarmOptions) -> dict[str, str]:

@@ -6,72 +6,15 @@ import shutil
 import signal
 import subprocess
 import sys
-import textwrap
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from conftest import REPOSITORY, RunCli, clean_environment
+from warm_checks import STEP, Warm, assert_counts_are_jax_own, outcomes
 
 pytestmark = pytest.mark.jax
-
-STEP = """
-import jax, jax.numpy as jnp
-@jax.jit
-def step(x):
-    return jnp.sin(x) @ x
-step(jnp.ones((8, 8)))
-"""
-
-Warm = Callable[..., dict[str, Any]]
-
-
-@pytest.fixture
-def cache(tmp_path: Path) -> Path:
-    return tmp_path / "cache"
-
-
-@pytest.fixture
-def script(tmp_path: Path) -> Callable[[str], Path]:
-    def write(text: str, name: str = "script.py") -> Path:
-        path = tmp_path / name
-        path.write_text(textwrap.dedent(text))
-        return path
-
-    return write
-
-
-@pytest.fixture
-def warm(run_cli: RunCli, cache: Path, each_jax_python: str) -> Warm:
-    """Run ``warm --json`` and return its document; the exit code is checked."""
-
-    def run(path: Path, *args: str, options: tuple[str, ...] = (), code: int = 0, **kw: Any) -> Any:
-        done = run_cli(
-            "warm", "--json", "-C", cache, "--python", each_jax_python, *options, path, *args, **kw
-        )
-        assert done.returncode == code, done.stderr
-        return json.loads(done.stdout) if done.stdout else done.stderr
-
-    return run
-
-
-def outcomes(document: dict[str, Any], module: str | None = None) -> set[tuple[str, str]]:
-    modules = document["modules"]
-    return {(m["outcome"], m["reason"]) for m in modules if module in (None, m["module"])}
-
-
-def assert_counts_are_jax_own(document: dict[str, Any]) -> None:
-    """The report's sums equal the counters of JAX's monitoring."""
-    summary = document["summary"]
-    counters = [p["counters"] for p in document["processes"]]
-    assert summary["hits"] == sum(c["hits"] for c in counters)
-    assert summary["written"] == sum(c["misses"] for c in counters)
-    asked = sum(m["occurrences"] for m in document["modules"] if m["key"])
-    assert asked == sum(c["requests"] for c in counters)
-    parts = ("hits", "written", "skipped", "uncacheable", "errors")
-    assert summary["compile_requests"] == sum(summary[p] for p in parts)
 
 
 def test_the_second_run_is_all_hits(warm: Warm, cache: Path, script: Any, run_cli: RunCli) -> None:

@@ -1,0 +1,204 @@
+"""Every outcome and every reason that ``warm`` knows, brought about in real JAX."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from warm_checks import STEP, Warm, assert_counts_are_jax_own, only, outcomes
+
+pytestmark = pytest.mark.jax
+
+#: JAX warns of errors of the cache, and goes on.
+LENIENT = {"PYTHONWARNINGS": "default"}
+
+
+def jax_version(document: dict[str, Any]) -> tuple[int, ...]:
+    return tuple(int(part) for part in document["processes"][0]["jax"].split(".")[:3])
+
+
+def run_changed(warm: Warm, script: Any, before: str, **kw: Any) -> dict[str, Any]:
+    """Warm STEP with some lines in front of it."""
+    document = warm(script(f"import jax\n{before}\n{STEP}"), env=LENIENT, **kw)
+    assert_counts_are_jax_own(document)
+    return document
+
+
+def test_hit_and_written(warm: Warm, script: Any) -> None:
+    first, second = (run_changed(warm, script, "") for _ in range(2))
+    assert outcomes(first) == {("written", "not-in-cache")}
+    assert outcomes(second) == {("hit", "in-cache")}
+    row = only(second, "jit_step")
+    assert row["retrieval_seconds"] > 0
+    saved = (m["compile_seconds"] - m["retrieval_seconds"] for m in second["modules"])
+    assert second["summary"]["saved_seconds"] == pytest.approx(sum(saved))
+
+
+def test_skipped_for_the_time(warm: Warm, script: Any) -> None:
+    setting = "jax.config.update('jax_persistent_cache_min_compile_time_secs', 100.0)"
+    document = run_changed(warm, script, setting)
+    assert outcomes(document) == {("skipped", "compile-time")}
+    assert "under 100.0 s" in only(document, "jit_step")["detail"]
+    assert any("min_compile_time_secs" in note for note in document["notes"])
+
+
+def test_skipped_for_the_size(warm: Warm, script: Any) -> None:
+    setting = "jax.config.update('jax_persistent_cache_min_entry_size_bytes', 10**9)"
+    document = run_changed(warm, script, setting)
+    assert outcomes(document) == {("skipped", "size")}
+    assert any("min_entry_size_bytes" in note for note in document["notes"])
+
+
+def test_skipped_for_the_cap(warm: Warm, script: Any) -> None:
+    document = run_changed(
+        warm, script, "jax.config.update('jax_compilation_cache_max_size', 10)"
+    )
+    assert outcomes(document) == {("skipped", "over-cap")}
+
+
+def test_skipped_because_it_is_not_process_0(warm: Warm, script: Any) -> None:
+    document = run_changed(
+        warm, script, "from jax._src import distributed as d; d.global_state.process_id = 1"
+    )
+    assert outcomes(document) == {("skipped", "not-process-0")}
+
+
+def test_uncacheable_host_callbacks(warm: Warm, script: Any) -> None:
+    path = script(
+        """
+        import jax, numpy as np
+        @jax.jit
+        def call(x):
+            jax.debug.print("{}", x)
+            return x + 1
+        call(np.ones(3, np.float32)).block_until_ready()
+        """
+    )
+    document = warm(path)
+    assert_counts_are_jax_own(document)
+    cacheable = jax_version(document) >= (0, 11)
+    assert outcomes(document, "jit_call") == {
+        ("written", "not-in-cache") if cacheable else ("uncacheable", "host-callbacks")
+    }
+    assert warm(path, options=("--strict",), code=0 if cacheable else 1)
+
+
+def test_uncacheable_platform(warm: Warm, script: Any) -> None:
+    document = run_changed(
+        warm, script, "type(jax.devices()[0].client).supports_executable_serialization = False"
+    )
+    assert outcomes(document) == {("uncacheable", "platform")}
+
+
+@pytest.mark.parametrize("later", [False, True])
+def test_uncacheable_while_the_cache_is_off(warm: Warm, script: Any, later: bool) -> None:
+    off = "jax.config.update('jax_enable_compilation_cache', False)"
+    again = "jax.jit(lambda x: x)(1); jax.config.update('jax_enable_compilation_cache', True)"
+    document = run_changed(warm, script, f"{off}; {again}" if later else off)
+    if later and jax_version(document) < (0, 4, 36):  # which asks at every compile
+        return
+    assert outcomes(document) == {("uncacheable", "cache-disabled")}
+
+
+def test_uncacheable_without_a_directory(warm: Warm, script: Any) -> None:
+    document = run_changed(warm, script, "jax.config.update('jax_compilation_cache_dir', None)")
+    assert outcomes(document) == {("uncacheable", "no-directory")}
+    assert any("no cache directory" in note for note in document["notes"])
+
+
+def test_uncacheable_when_the_key_cannot_be_made(warm: Warm, script: Any) -> None:
+    document = run_changed(
+        warm,
+        script,
+        """
+from jax._src import cache_key
+try:
+    from jax.errors import JaxRuntimeError as Error
+except ImportError:
+    from jaxlib.xla_extension import XlaRuntimeError as Error
+def get(*args, **kwargs):
+    raise Error("no key today")
+cache_key.get = get
+""",
+    )
+    assert outcomes(document) == {("uncacheable", "key-failed")}
+    assert "no key today" in only(document, "jit_step")["detail"]
+
+
+def test_uncacheable_because_of_a_long_name(warm: Warm, script: Any) -> None:
+    name = "f" * 230
+    document = run_changed(
+        warm, script, f"exec('@jax.jit\\ndef {name}(x): return x + 1'); {name}(1.0)"
+    )
+    assert outcomes(document, f"jit_{name}") == {("uncacheable", "name-too-long")}
+
+
+def test_error_of_a_rotten_entry_that_jax_leaves_in_place(
+    warm: Warm, script: Any, cache: Path
+) -> None:
+    key = only(run_changed(warm, script, ""), "jit_step")["key"]
+    (path,) = (p for p in cache.iterdir() if p.name in (key, f"{key}-cache"))
+    path.write_bytes(b"rotten")
+    for _ in range(2):
+        document = run_changed(warm, script, "")
+        assert outcomes(document, "jit_step") == {("error", "read-error")}
+        assert only(document, "jit_step")["counted"] == "miss"
+    assert path.read_bytes() == b"rotten"
+
+
+def test_error_of_a_write_that_fails(warm: Warm, script: Any, cache: Path) -> None:
+    document = run_changed(
+        warm,
+        script,
+        """
+import errno, pathlib
+def write_bytes(self, data):
+    raise OSError(errno.ENOSPC, "No space left on device")
+pathlib.Path.write_bytes = write_bytes
+""",
+    )
+    assert outcomes(document) == {("error", "write-error")}
+    assert "No space left" in only(document, "jit_step")["detail"]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs a mount")
+def test_error_of_a_full_disk(warm: Warm, script: Any, cache: Path) -> None:
+    import subprocess
+
+    cache.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(cache)]
+    if subprocess.run(mount, capture_output=True, check=False).returncode:
+        pytest.skip("cannot mount a file system here")
+    try:
+        (cache / "ballast").write_bytes(bytes(60 << 10))
+        document = run_changed(warm, script, "")
+        assert ("error", "write-error") in outcomes(document)
+        assert "No space left" in only(document, "jit_step")["detail"]
+    finally:
+        subprocess.run(["umount", str(cache)], check=True)
+
+
+def test_error_of_a_compile_that_fails(warm: Warm, script: Any) -> None:
+    path = script(
+        STEP
+        + """
+try:
+    jax.jit(lambda x: x + 1, compiler_options={"xla_no_such_option": "1"})(1.0)
+except Exception as error:
+    print(error)
+"""
+    )
+    document = warm(path, env=LENIENT)
+    assert_counts_are_jax_own(document)
+    rows = [m for m in document["modules"] if m["outcome"] == "error"]
+    assert {m["reason"] for m in rows} <= {"compile-failed"}
+    assert outcomes(document, "jit_step") == {("written", "not-in-cache")}
+
+
+def test_errors_that_jax_is_told_to_raise(warm: Warm, script: Any, cache: Path) -> None:
+    key = only(run_changed(warm, script, ""), "jit_step")["key"]
+    (path,) = (p for p in cache.iterdir() if p.name in (key, f"{key}-cache"))
+    path.write_bytes(b"rotten")
+    before = "jax.config.update('jax_raise_persistent_cache_errors', True)"
+    document = run_changed(warm, script, before, code=1)
+    assert outcomes(document, "jit_step") == {("error", "read-error")}
