@@ -62,13 +62,15 @@ def load_command(name: str) -> Any:
     """Import one command's module and build its parser.
 
     A command module has a function ``command``, an ``EXAMPLE`` line and the ``EXIT_CODES`` that
-    it can return; the last two end its ``--help``.
+    it can return; the last two end its ``--help``. It may have ``CONTEXT_SETTINGS`` and a
+    ``COMMAND_CLASS`` of its own.
     """
     module = import_module(f"jaxcache.cli.{COMMANDS[name]}")
     codes = "\n".join(f"  {code:<3} {EXIT_CODES[code]}" for code in module.EXIT_CODES)
     app = typer.Typer(add_completion=False, rich_markup_mode=None)
     app.command(
         name=name,
+        cls=getattr(module, "COMMAND_CLASS", None),
         epilog=f"\b\nExample:\n  {module.EXAMPLE}\n\n\b\nExit codes:\n{codes}",
         context_settings=getattr(module, "CONTEXT_SETTINGS", None),
         no_args_is_help=False,

@@ -64,10 +64,20 @@ ForceCacheDir = Annotated[
 FailOnMiss = Annotated[
     str | None,
     typer.Option(
-        metavar="N|DURATION",
-        help="Exit 1 where more than N compiles (or so much compiling) were not hits; 0 for none.",
+        metavar="[N|DURATION]",
+        help="Exit 1 where more than N compiles (or so much compiling) were not hits; alone: any.",
         show_default=False,
     ),
+]
+Strict = Annotated[
+    bool, typer.Option("--strict", help="Exit 1 where a module cannot be cached at all.")
+]
+TraceFile = Annotated[
+    str | None,
+    typer.Option("--trace", metavar="FILE", help="Write Chrome trace events; Perfetto opens them."),
+]
+Components = Annotated[
+    bool, typer.Option("--components", help="Remember the key's components of hits, too.")
 ]
 Timeout = Annotated[
     str | None, typer.Option(metavar="DURATION", help="Stop the program after so long.")

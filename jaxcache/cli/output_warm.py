@@ -1,32 +1,34 @@
-"""What ``warm`` and ``run`` have in common: options, live lines, the report, the exit code."""
+"""What ``warm`` and ``run`` have in common: options, the report, the exit code."""
 
 import os
-import sys
-from collections.abc import Callable
+from collections.abc import Sequence
+from typing import Any
 
 import typer
 
 from jaxcache.cli.options import locate_cache
 from jaxcache.cli.output import note, print_json, print_json_lines
-from jaxcache.entry.names import printable
 from jaxcache.errors import ExitCode, UsageError
-from jaxcache.units import format_duration, parse_duration_seconds
-from jaxcache.warm.launch import Event
+from jaxcache.units import parse_duration_seconds
 from jaxcache.warm.report import Report
-from jaxcache.warm.run import WarmOptions
+from jaxcache.warm.run import Program, WarmOptions
+
+#: What a shell adds to the number of the signal that ended a program.
+_SIGNALLED = 128
 
 
 def warm_options(
     cache_dir: str | None,
     *,
     timeout: str | None,
-    force_cache_dir: bool,
     document: bool,
-    python: str | None = None,
-    platform: str | None = None,
-    devices: int | None = None,
+    **others: Any,
 ) -> WarmOptions:
     """Make the options of a run; a local cache directory need not exist yet.
+
+    Args:
+        document: standard output is for a document.
+        others: fields of :class:`WarmOptions`.
 
     Raises:
         UsageError: the duration cannot be read, or the directory is a file.
@@ -38,65 +40,108 @@ def warm_options(
             raise UsageError(f"{path} is a file, not a cache directory", code="not-a-directory")
     return WarmOptions(
         cache_dir=path,
-        python=python,
-        platform=platform,
-        devices=devices,
-        force_cache_dir=force_cache_dir,
         timeout_seconds=parse_duration_seconds(timeout) if timeout else None,
         stdout_to_stderr=document,
+        **others,
     )
 
 
-def announce() -> Callable[[Event], None] | None:
-    """On a terminal, say of each compile that takes a while that it has ended, as it does."""
-    if not sys.stderr.isatty():
-        return None
+def programs(
+    script: str | None, arguments: Sequence[str] | None, file: str | None
+) -> Sequence[Program]:
+    """The one script of the command line, or those of a warm list.
 
-    def show(event: Event) -> None:
-        if event["event"] == "module" and float(event.get("seconds") or 0) >= _SLOW_SECONDS:
-            shown = format_duration(float(event["seconds"]))
-            note(f"jaxcache: {printable(str(event.get('module')))} {event['outcome']}, {shown}")
+    Raises:
+        UsageError: neither or both were given, or the list cannot be read.
+    """
+    if (script is None) == (file is None):
+        raise UsageError(
+            "name a script, or a list of scripts with --file",
+            hint="jaxcache warm --help shows what it takes",
+        )
+    if file is not None:
+        from jaxcache.warm.programs import read_programs
 
-    return show
+        return read_programs(file)
+    return [Program(script or "", tuple(arguments or ()))]
 
 
-_SLOW_SECONDS = 0.5
+#: Reasons of ``--check`` that say that the entry was there.
+_IN = ("verified", "not-deterministic")
 
 
-def finish(report: Report, *, json: bool, jsonl: bool, fail_on_miss: str | None) -> None:
-    """Print the report and exit: as the program did, or 1 for an assertion that failed.
+class Verdict:
+    """What the caller asserts of the run.
 
     Raises:
         UsageError: ``fail_on_miss`` is neither a number nor a duration.
+    """
+
+    def __init__(
+        self, fail_on_miss: str | None, *, strict: bool = False, check: bool = False
+    ) -> None:
+        self._most_misses = self._most_seconds = None
+        self._strict, self._check = strict, check
+        if fail_on_miss is not None and fail_on_miss.isdigit():
+            self._most_misses = int(fail_on_miss)
+        elif fail_on_miss is not None:
+            self._most_seconds = parse_duration_seconds(fail_on_miss)
+
+    def complaints(self, report: Report) -> list[str]:
+        """What was asserted and is not so, one sentence each."""
+        found = []
+        served = sum(m.occurrences for m in report.modules if m.outcome == "hit" or m.reason in _IN)
+        missed = report.compile_requests - served
+        if self._most_misses is not None and missed > self._most_misses:
+            found.append(f"{missed} compiles were not served by the cache")
+        if self._most_seconds is not None and report.compile_seconds > self._most_seconds:
+            found.append(f"{report.compile_seconds:.1f} s of compiling was not served by the cache")
+        if self._strict and (count := report.count("uncacheable")):
+            found.append(f"{count} compiles cannot be cached")
+        reasons = [m.reason for m in report.modules for _ in range(m.occurrences)]
+        if self._check and (count := reasons.count("not-deterministic")):
+            found.append(f"{count} executables differ from their entries")
+        if self._check and not {"verified", "not-deterministic"} & {*reasons} and reasons:
+            found.append("nothing was verified; that needs JAX 0.9.1 or newer")
+        return found
+
+
+def finish(report: Report, verdict: Verdict, *, json: bool, jsonl: bool, trace: str | None) -> None:
+    """Print the report and exit: as the program did, or 1 for an assertion that failed.
+
+    Raises:
+        UsageError: the trace cannot be written.
         typer.Exit: with any code but 0.
     """
     from jaxcache.cli.output import terminal_width, wants_color
     from jaxcache.render.warm import module_document, report_document, report_page
 
-    limit = _parse_limit(fail_on_miss) if fail_on_miss is not None else None
     if json:
         print_json(report_document(report))
     elif jsonl:
         print_json_lines(module_document(m) for m in report.modules)
     else:
-        page = report_page(report, width=terminal_width(), color=wants_color())
-        note(page)
+        note(report_page(report, width=terminal_width(), color=wants_color()))
+    if trace is not None:
+        _write_trace(report, trace)
     if report.interrupted:
         raise typer.Exit(ExitCode.INTERRUPTED)
     if report.script_exit_code:
         code = report.script_exit_code
         raise typer.Exit(code if code > 0 else _SIGNALLED - code)
-    if limit is not None and limit(report):
+    if complaints := verdict.complaints(report):
+        if not json:
+            note("\n".join(f"failed: {complaint}" for complaint in complaints))
         raise typer.Exit(ExitCode.PROBLEMS)
 
 
-#: What a shell adds to the number of the signal that ended a program.
-_SIGNALLED = 128
+def _write_trace(report: Report, path: str) -> None:
+    import json
 
-
-def _parse_limit(text: str) -> Callable[[Report], bool]:
-    if text.isdigit():
-        most = int(text)
-        return lambda report: report.compile_requests - report.count("hit") > most
-    seconds = parse_duration_seconds(text)
-    return lambda report: report.compile_seconds > seconds
+    try:
+        with open(path, "w", encoding="utf-8") as file:
+            json.dump(report.trace, file)
+    except OSError as error:
+        raise UsageError(
+            f"cannot write {path}: {os.strerror(error.errno or 0).lower()}", code="cannot-write"
+        ) from error

@@ -4,18 +4,23 @@ from typing import Annotated
 
 import typer
 
+from jaxcache.cli.optional_value import FailOnMissCommand
 from jaxcache.cli.options import (
     CacheDir,
+    Components,
     FailOnMiss,
     ForceCacheDir,
     Json,
     Jsonl,
+    Strict,
     Timeout,
+    TraceFile,
 )  # fmt: skip
 
-EXAMPLE = "jaxcache run --fail-on-miss 0 -- ./train.sh"
+EXAMPLE = "jaxcache run --fail-on-miss -- ./train.sh"
 EXIT_CODES = (0, 1, 2, 130)
 CONTEXT_SETTINGS = {"allow_interspersed_args": False}
+COMMAND_CLASS = FailOnMissCommand
 
 
 def command(
@@ -25,6 +30,9 @@ def command(
     cache_dir: CacheDir = None,
     force_cache_dir: ForceCacheDir = False,
     fail_on_miss: FailOnMiss = None,
+    strict: Strict = False,
+    components: Components = False,
+    trace: TraceFile = None,
     timeout: Timeout = None,
     json: Json = False,
     jsonl: Jsonl = False,
@@ -33,11 +41,14 @@ def command(
 
     JAX's thresholds are left as they are.
     """
-    from jaxcache.cli.output_warm import announce, finish, warm_options
+    from jaxcache.cli.live import watch
+    from jaxcache.cli.output_warm import Verdict, finish, warm_options
     from jaxcache.warm.run import run_command
 
+    verdict = Verdict(fail_on_miss, strict=strict)
     options = warm_options(
-        cache_dir, timeout=timeout, force_cache_dir=force_cache_dir, document=json or jsonl
-    )
-    report = run_command(command_line, options, announce())
-    finish(report, json=json, jsonl=jsonl, fail_on_miss=fail_on_miss)
+        cache_dir, timeout=timeout, force_cache_dir=force_cache_dir, document=json or jsonl,
+        components=components,
+    )  # fmt: skip
+    report = run_command(command_line, options, watch())
+    finish(report, verdict, json=json, jsonl=jsonl, trace=trace)

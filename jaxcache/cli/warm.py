@@ -4,8 +4,10 @@ from typing import Annotated
 
 import typer
 
+from jaxcache.cli.optional_value import FailOnMissCommand
 from jaxcache.cli.options import (
     CacheDir,
+    Components,
     Devices,
     FailOnMiss,
     ForceCacheDir,
@@ -13,27 +15,53 @@ from jaxcache.cli.options import (
     Jsonl,
     Platform,
     Python,
+    Strict,
     Timeout,
+    TraceFile,
 )  # fmt: skip
 
 EXAMPLE = "jaxcache warm train.py --steps 1"
 EXIT_CODES = (0, 1, 2, 13, 130)
 #: What follows the script's name belongs to the script.
 CONTEXT_SETTINGS = {"allow_interspersed_args": False, "ignore_unknown_options": False}
+COMMAND_CLASS = FailOnMissCommand
 
 
 def command(
-    script: Annotated[str, typer.Argument(metavar="SCRIPT", help="The Python script to run.")],
+    script: Annotated[
+        str | None,
+        typer.Argument(metavar="[SCRIPT]", help="The Python script to run.", show_default=False),
+    ] = None,
     arguments: Annotated[
         list[str] | None,
         typer.Argument(metavar="[ARG]...", help="Its own arguments.", show_default=False),
     ] = None,
+    file: Annotated[
+        str | None,
+        typer.Option(metavar="LIST", help="A TOML file that names several scripts, instead."),
+    ] = None,
+    jobs: Annotated[
+        int, typer.Option(min=1, metavar="N", help="Run so many scripts of the list at once.")
+    ] = 1,
     cache_dir: CacheDir = None,
     python: Python = None,
     platform: Platform = None,
     devices: Devices = None,
+    processes: Annotated[
+        int | None,
+        typer.Option(min=1, metavar="N", help="Run as N JAX processes on this machine."),
+    ] = None,
+    mock_gpu_topology: Annotated[
+        str | None, typer.Option(metavar="NxNxN", help="Sets JAX_MOCK_GPU_TOPOLOGY.")
+    ] = None,
     force_cache_dir: ForceCacheDir = False,
     fail_on_miss: FailOnMiss = None,
+    strict: Strict = False,
+    check: Annotated[
+        bool, typer.Option("--check", help="Run again; JAX compares executables with entries.")
+    ] = False,
+    components: Components = False,
+    trace: TraceFile = None,
     timeout: Timeout = None,
     json: Json = False,
     jsonl: Jsonl = False,
@@ -44,12 +72,15 @@ def command(
     The thresholds below which JAX does not cache are lifted. The report goes to standard error;
     with --json it goes to standard output, and the script's own output to standard error.
     """
-    from jaxcache.cli.output_warm import announce, finish, warm_options
-    from jaxcache.warm.run import warm_script
+    from jaxcache.cli.live import watch
+    from jaxcache.cli.output_warm import Verdict, finish, programs, warm_options
+    from jaxcache.warm.run import warm_programs
 
+    verdict = Verdict(fail_on_miss, strict=strict, check=check)
     options = warm_options(
         cache_dir, python=python, platform=platform, devices=devices, timeout=timeout,
-        force_cache_dir=force_cache_dir, document=json or jsonl,
+        force_cache_dir=force_cache_dir, document=json or jsonl, components=components,
+        processes=processes, jobs=jobs, check=check, mock_gpu_topology=mock_gpu_topology,
     )  # fmt: skip
-    report = warm_script(script, arguments or [], options, announce())
-    finish(report, json=json, jsonl=jsonl, fail_on_miss=fail_on_miss)
+    report = warm_programs(programs(script, arguments, file), options, watch())
+    finish(report, verdict, json=json, jsonl=jsonl, trace=trace)

@@ -12,7 +12,7 @@ import threading
 import time
 from typing import Any
 
-from . import channel
+from . import channel, together
 from .adapter import Jax
 from .outcome import Request, entry_file, judge
 
@@ -252,3 +252,4 @@ def attach(module: Any) -> None:
     channel.CHANNEL.send({"event": "jax", **jax.describe()})
     jax.listen(listener)
     atexit.register(listener.say_goodbye)
+    together.join(module)

@@ -22,6 +22,7 @@ def report_document(report: Report) -> Document:
             {
                 "process": p.process,
                 "pid": p.pid,
+                "process_id": p.process_id,
                 "python": p.executable,
                 "jax": p.jax,
                 "jaxlib": p.jaxlib,

@@ -1,151 +1,215 @@
-"""Start the user's command with the listener in it, and gather what the listener tells.
+"""Start the user's commands with the listener in them, and gather what the listener tells.
 
-The command runs as it would without us: same standard streams, arguments, working directory and
+A command runs as it would without us: same standard streams, arguments, working directory and
 exit code. What is added is environment: ``jaxside/startup`` on ``PYTHONPATH``, whose
 ``sitecustomize`` waits for jax and then reports over a Unix socket.
 """
 
 import contextlib
-import json
 import os
-import queue
 import signal
-import socket
 import subprocess
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from jaxcache.errors import UsageError
-
-#: An event as the listener sends it, with ``process``, a number per connection.
-Event = dict[str, Any]
+from jaxcache.warm.inbox import Event, Inbox, socket_folder
 
 STARTUP = Path(__file__).parents[1] / "jaxside" / "startup"
-#: Longer lines are dropped: nothing that the listener sends comes near.
-_MAX_LINE_BYTES = 4 << 20
 #: How long processes that outlive the command may go on reporting.
 _LINGER_SECONDS = 1.0
 _KILL_AFTER_SECONDS = 10.0
-_MAX_TEMP_PATH_BYTES = 70
+#: How long the processes of one program may outlive the first of them that failed.
+_MOURN_SECONDS = 10.0
+_TICK_SECONDS = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """One command to run."""
+
+    command: tuple[str, ...]
+    env: Mapping[str, str] = field(default_factory=dict)
+    """Over the caller's environment."""
+    cwd: str | None = None
+    needs_jax: bool = False
+    """The command itself is a Python that must have jax; where it has none, it stops with exit
+    code 13 after a ``no-jax`` event."""
+    aside: bool = False
+    """Not the one at the terminal: no standard input, and its output to standard error."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """How the command ended."""
+    """How the commands ended."""
 
     exit_code: int
-    """As the system has it: negative for a signal."""
+    """As the system has it: negative for a signal. Of several, the first that is not 0."""
     timed_out: bool
     interrupted: bool
     wall_seconds: float
 
 
-def listening_environment(
-    base: Mapping[str, str], extra: Mapping[str, str], *, events: str, needs_jax: bool
-) -> dict[str, str]:
-    """The command's environment: the caller's, ``extra`` over it, and the listener's."""
-    env = {**base, **extra, "JAXCACHE_EVENTS": events}
-    path = [str(STARTUP), *filter(None, [base.get("PYTHONPATH")])]
+def listening_environment(launch: Launch, *, events: str) -> dict[str, str]:
+    """The command's environment: the caller's, its own over it, and the listener's."""
+    env = {**os.environ, **launch.env, "JAXCACHE_EVENTS": events}
+    path = [str(STARTUP), *filter(None, [env.get("PYTHONPATH")])]
     env["PYTHONPATH"] = os.pathsep.join(path)
-    if needs_jax:
-        env["JAXCACHE_NEEDS_JAX"] = str(os.getpid())
+    env["JAXCACHE_PARENT"] = str(os.getpid())
+    if launch.needs_jax:
+        env["JAXCACHE_NEEDS_JAX"] = "1"
     return env
 
 
 def run_listening(
-    command: Sequence[str],
+    launches: Sequence[Launch],
     *,
-    extra_env: Mapping[str, str],
     on_event: Callable[[Event], None],
-    needs_jax: bool = False,
+    on_tick: Callable[[], None] | None = None,
+    jobs: int = 1,
+    together: bool = False,
     stdout_to_stderr: bool = False,
     timeout_seconds: float | None = None,
 ) -> Ended:
-    """Run a command to its end, calling ``on_event`` in this thread for what it reports.
+    """Run commands to their end, calling ``on_event`` in this thread for what they report.
 
-    An interrupt reaches the command too; we wait for it to end, so that the report says what is
-    known. A second one kills it.
+    An interrupt reaches the commands too; we wait for them to end, so that the report says what
+    is known. A second one kills them.
 
     Args:
-        needs_jax: the command itself is a Python that must have jax; where it has none, it stops
-            with exit code 13 after a ``no-jax`` event.
+        on_tick: called about twice a second.
+        jobs: how many to run at once.
+        together: they are the processes of one program; when one fails, the others cannot go on.
         stdout_to_stderr: keep our standard output free for a document.
 
     Raises:
-        UsageError: ``cannot-run`` where the command cannot be started.
+        UsageError: ``cannot-run`` where a command cannot be started.
     """
-    with _socket_folder() as folder, _Inbox(folder) as inbox:
-        env = listening_environment(
-            os.environ, extra_env, events=inbox.address, needs_jax=needs_jax
-        )
+    with socket_folder() as folder, Inbox(folder) as inbox:
+        crew = _Crew(launches, inbox, jobs, together=together, stdout_to_stderr=stdout_to_stderr)
         started = time.monotonic()
-        try:
-            child = subprocess.Popen(command, env=env, stdout=2 if stdout_to_stderr else None)
-        except OSError as error:
-            raise UsageError(
-                f"cannot run {command[0]}: {os.strerror(error.errno or 0).lower()}",
-                code="cannot-run",
-            ) from error
-        with _passing_signals(child) as interrupted:
-            timed_out = _wait(child, inbox, on_event, timeout_seconds)
+        with _passing_signals(crew) as interrupted:
+            timed_out = _wait(crew, inbox, on_event, on_tick, timeout_seconds)
         wall_seconds = time.monotonic() - started
         for event in inbox.drain(_LINGER_SECONDS):
             on_event(event)
-    return Ended(child.returncode, timed_out, bool(interrupted), wall_seconds)
+    return Ended(crew.exit_code, timed_out, bool(interrupted), wall_seconds)
 
 
-def _socket_folder() -> "tempfile.TemporaryDirectory[str]":
-    """A private folder whose path leaves room for a socket's name (107 bytes on Linux)."""
-    long = len(os.fsencode(tempfile.gettempdir())) > _MAX_TEMP_PATH_BYTES
-    return tempfile.TemporaryDirectory(prefix="jaxcache-", dir="/tmp" if long else None)  # noqa: S108
+class _Crew:
+    """The commands: those that wait for their turn, those that run, and how the others ended."""
+
+    def __init__(
+        self,
+        launches: Sequence[Launch],
+        inbox: Inbox,
+        jobs: int,
+        *,
+        together: bool,
+        stdout_to_stderr: bool,
+    ) -> None:
+        self._waiting = list(launches)
+        self._inbox = inbox
+        self._jobs = len(launches) if together else jobs
+        self._together = together
+        self._stdout_to_stderr = stdout_to_stderr
+        self._running: list[subprocess.Popen[bytes]] = []
+        self._stopped = False
+        self._mourn_until: float | None = None
+        self.exit_code = 0
+
+    def advance(self) -> bool:
+        """Bury the dead, start those whose turn it is; whether anything runs or will."""
+        for child in [c for c in self._running if c.poll() is not None]:
+            self._running.remove(child)
+            self.exit_code = self.exit_code or child.returncode
+            if child.returncode and self._together and self._mourn_until is None:
+                self._mourn_until = time.monotonic() + _MOURN_SECONDS
+        if self._mourn_until is not None and time.monotonic() > self._mourn_until:
+            self._mourn_until = time.monotonic() + _MOURN_SECONDS
+            self.signal(signal.SIGTERM)
+        while self._waiting and not self._stopped and len(self._running) < self._jobs:
+            self._start(self._waiting.pop(0))
+        return bool(self._running)
+
+    def _start(self, launch: Launch) -> None:
+        aside = launch.aside
+        try:
+            child = subprocess.Popen(
+                launch.command,
+                env=listening_environment(launch, events=self._inbox.address),
+                cwd=launch.cwd,
+                stdin=subprocess.DEVNULL if aside else None,
+                stdout=2 if aside or self._stdout_to_stderr else None,
+            )
+        except OSError as error:
+            self.signal(signal.SIGTERM)
+            reason = os.strerror(error.errno or 0).lower()
+            raise UsageError(
+                f"cannot run {launch.command[0]}: {reason}", code="cannot-run"
+            ) from error
+        self._running.append(child)
+
+        def wait() -> None:
+            child.wait()
+            self._inbox.wake()
+
+        threading.Thread(target=wait, daemon=True).start()
+
+    def signal(self, number: int) -> None:
+        """Send a signal to all that run; nothing more is started."""
+        self._stopped = True
+        for child in list(self._running):
+            child.send_signal(number)
+
+    def stop_starting(self) -> None:
+        """Let what runs end, and start nothing more."""
+        self._stopped = True
 
 
 def _wait(
-    child: "subprocess.Popen[bytes]",
-    inbox: "_Inbox",
+    crew: _Crew,
+    inbox: Inbox,
     on_event: Callable[[Event], None],
+    on_tick: Callable[[], None] | None,
     timeout_seconds: float | None,
 ) -> bool:
-    """Hand on events until the child has ended; whether it had to be stopped for the time."""
-
-    def wait() -> None:
-        child.wait()
-        inbox.wake()
-
-    threading.Thread(target=wait, daemon=True).start()
+    """Hand on events until all have ended; whether they had to be stopped for the time."""
     deadline = None if timeout_seconds is None else time.monotonic() + timeout_seconds
     timed_out = False
-    while child.returncode is None:
-        left = None if deadline is None else deadline - time.monotonic()
-        if left is not None and left <= 0:
-            child.send_signal(signal.SIGKILL if timed_out else signal.SIGTERM)
-            timed_out, deadline = True, time.monotonic() + _KILL_AFTER_SECONDS
+    while crew.advance():
+        now = time.monotonic()
+        if deadline is not None and now >= deadline:
+            crew.signal(signal.SIGKILL if timed_out else signal.SIGTERM)
+            timed_out, deadline = True, now + _KILL_AFTER_SECONDS
             continue
+        left = _TICK_SECONDS if deadline is None else min(_TICK_SECONDS, deadline - now)
         event = inbox.next(left)
         if event is not None:
             on_event(event)
+        if on_tick is not None:
+            on_tick()
     return timed_out
 
 
 @contextlib.contextmanager
-def _passing_signals(child: "subprocess.Popen[bytes]") -> Iterator[list[int]]:
-    """Outlive the signals that end the child, and pass on those that only we have got."""
+def _passing_signals(crew: _Crew) -> Iterator[list[int]]:
+    """Outlive the signals that end the commands, and pass on those that only we have got."""
     seen: list[int] = []
 
     def on_interrupt(number: int, _: object) -> None:
-        # The terminal has sent it to the child as well; a second one means: now.
+        # The terminal has sent it to the commands as well; a second one means: now.
         seen.append(number)
+        crew.stop_starting()
         if len(seen) > 1:
-            child.kill()
+            crew.signal(signal.SIGKILL)
 
     def on_terminate(number: int, _: object) -> None:
         seen.append(number)
-        child.send_signal(number)
+        crew.signal(number)
 
     handlers = {
         signal.SIGINT: on_interrupt,
@@ -161,75 +225,3 @@ def _passing_signals(child: "subprocess.Popen[bytes]") -> Iterator[list[int]]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-class _Inbox:
-    """A listening socket, and one queue for what every connection sends."""
-
-    def __init__(self, folder: str) -> None:
-        self.address = os.path.join(folder, "events")
-        self._server = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self._server.bind(self.address)
-        self._server.listen(64)
-        self._events: queue.SimpleQueue[Event | None] = queue.SimpleQueue()
-        self._open = 0
-        self._lock = threading.Lock()
-
-    def __enter__(self) -> "_Inbox":
-        threading.Thread(target=self._accept, daemon=True).start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._server.close()
-
-    def wake(self) -> None:
-        """Make :meth:`next` return."""
-        self._events.put(None)
-
-    def next(self, timeout_seconds: float | None) -> Event | None:
-        """The next event; None after a wake or when the time is up."""
-        try:
-            return self._events.get(timeout=timeout_seconds)
-        except queue.Empty:
-            return None
-
-    def drain(self, linger_seconds: float) -> Iterator[Event]:
-        """Yield what is still to come, at the latest until the time is up."""
-        # Connections are accepted in order: behind ours there are only those made later.
-        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as last:
-            last.connect(self.address)
-            last.sendall(b'{"event": "marker"}\n')
-        deadline = time.monotonic() + linger_seconds
-        marked = False
-        while not marked or self._open or not self._events.empty():
-            left = deadline - time.monotonic()
-            event = self.next(max(left, 0.001))
-            if event is None and left <= 0:
-                return
-            if event is not None and event["event"] == "marker":
-                marked = True
-            elif event is not None:
-                yield event
-
-    def _accept(self) -> None:
-        number = 0
-        while True:
-            try:
-                connection, _ = self._server.accept()
-            except OSError:
-                return
-            number += 1
-            with self._lock:
-                self._open += 1
-            threading.Thread(target=self._read, args=(connection, number), daemon=True).start()
-
-    def _read(self, connection: socket.socket, number: int) -> None:
-        with connection, connection.makefile("rb") as lines:
-            while line := lines.readline(_MAX_LINE_BYTES):
-                with contextlib.suppress(ValueError):
-                    event = json.loads(line)
-                    if isinstance(event, dict) and isinstance(event.get("event"), str):
-                        self._events.put({**event, "process": number})
-        with self._lock:
-            self._open -= 1
-        self.wake()

@@ -13,7 +13,7 @@ from jaxcache.cache.ledger_record import COMPILE, HIT
 from jaxcache.cache.ledger_record import Event as Fact
 from jaxcache.errors import JaxcacheError
 from jaxcache.store import open_store
-from jaxcache.warm.launch import Event
+from jaxcache.warm.inbox import Event
 
 #: Outcomes after which an entry with that key holds what was compiled here.
 _LEARNT = {"written": COMPILE, "hit": HIT}
@@ -35,7 +35,8 @@ def remember(
         if kind and key and directory and "://" not in directory:
             known = _facts(event, processes[event["process"]], backends)
             facts[directory].append(Fact(key, kind, int(event["at"] * 1e9), known))
-    return all([_append(directory, found) for directory, found in facts.items()])
+    kept = [_append(directory, found) for directory, found in facts.items()]
+    return all(kept)
 
 
 def _append(directory: str, facts: list[Fact]) -> bool:

@@ -5,7 +5,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from jaxcache.warm.launch import Ended, Event
+from jaxcache.warm.inbox import Event
+from jaxcache.warm.launch import Ended
+from jaxcache.warm.trace import trace_document
 
 Outcome = Literal["hit", "written", "skipped", "uncacheable", "error"]
 OUTCOMES: tuple[Outcome, ...] = ("hit", "written", "skipped", "uncacheable", "error")
@@ -76,6 +78,8 @@ class Process:
     executable: str
     jax: str | None
     jaxlib: str | None
+    process_id: int
+    """Its number in a distributed program; 0 where it is alone."""
     cache_dir: str | None
     settings: Mapping[str, Any]
     counters: Mapping[str, float]
@@ -96,6 +100,8 @@ class Report:
     timed_out: bool
     interrupted: bool
     wall_seconds: float
+    trace: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    """Chrome trace events of everything that was compiled or retrieved."""
 
     def count(self, outcome: Outcome) -> int:
         """Compile requests that ended so."""
@@ -128,7 +134,7 @@ class Recorder:
     known_seconds: dict[str, float] = field(default_factory=dict)
     """Exact compile seconds of keys from earlier runs; JAX keeps whole seconds only."""
     modules: list[Event] = field(default_factory=list)
-    processes: dict[int, Event] = field(default_factory=lambda: defaultdict(dict))
+    processes: dict[int, Event] = field(default_factory=dict)
     _trouble: list[str] = field(default_factory=list)
     _begun: dict[tuple[int, Any], Event] = field(default_factory=dict)
     backends: dict[tuple[int, Any], Event] = field(default_factory=dict)
@@ -137,7 +143,7 @@ class Recorder:
 
     def add(self, event: Event) -> None:
         """Take one event; kinds that are not known are left alone."""
-        process = self.processes[event["process"]]
+        process = self.processes.setdefault(event["process"], {})
         kind = event["event"]
         if kind == "module":
             if event.get("outcome") == "hit" and event.get("key") in self.known_seconds:
@@ -145,6 +151,7 @@ class Recorder:
             self.modules.append(event)
             self._begun.pop((event["process"], event.get("id")), None)
             process["counters"] = event.get("counters")
+            process["process_id"] = event.get("process_id")
         elif kind == "backend":
             self.backends[event["process"], event.get("backend")] = event
         elif kind == "begin":
@@ -173,6 +180,7 @@ class Recorder:
             timed_out=ended.timed_out,
             interrupted=ended.interrupted,
             wall_seconds=ended.wall_seconds,
+            trace=trace_document(self.modules, self.processes),
         )
 
     def _notes(self, processes: Iterable[Process], ended: Ended) -> Iterable[str]:
@@ -185,9 +193,7 @@ class Recorder:
         yield from dict.fromkeys(self._trouble)
 
 
-def settings_notes(
-    process: Process, cache_dir: str, asked: Mapping[str, float]
-) -> Iterable[str]:
+def settings_notes(process: Process, cache_dir: str, asked: Mapping[str, float]) -> Iterable[str]:
     """Say which settings the program changed, against what it was started with."""
     used, settings = process.cache_dir, process.settings
     if used and used.rstrip("/") != cache_dir.rstrip("/"):
@@ -210,6 +216,7 @@ def _process(number: int, event: Event) -> Process:
         executable=str(event.get("executable") or ""),
         jax=event.get("jax"),
         jaxlib=event.get("jaxlib"),
+        process_id=int(event.get("process_id") or 0),
         cache_dir=settings.get("opened_directory") or settings.get("jax_compilation_cache_dir"),
         settings={k: v for k, v in settings.items() if k.startswith("jax_")},
         counters=event.get("counters") or {},

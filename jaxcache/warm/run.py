@@ -3,12 +3,14 @@
 import contextlib
 import os
 import shutil
+import socket
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from jaxcache.errors import NoJaxError, UsageError
-from jaxcache.warm.launch import Event, run_listening
+from jaxcache.warm.inbox import Event
+from jaxcache.warm.launch import Ended, Launch, run_listening
 from jaxcache.warm.remember import known_seconds, remember
 from jaxcache.warm.report import Recorder, Report
 
@@ -22,16 +24,45 @@ class WarmOptions:
     python: str | None = None
     platform: str | None = None
     devices: int | None = None
+    processes: int | None = None
+    """Run the script as so many JAX processes on this machine."""
+    jobs: int = 1
+    """How many programs of a list to run at once."""
+    mock_gpu_topology: str | None = None
     force_cache_dir: bool = False
+    check: bool = False
+    """Run everything a second time, with JAX comparing each executable with its entry."""
+    components: bool = False
+    """Hash the components of keys that were hit, too; 1.1 times the cost of a hot run."""
     timeout_seconds: float | None = None
     stdout_to_stderr: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class Program:
+    """One Python script to warm, as a command line or a warm list names it."""
+
+    script: str
+    arguments: tuple[str, ...] = ()
+    env: Mapping[str, str] = field(default_factory=dict)
+    cwd: str | None = None
+    python: str | None = None
+    platform: str | None = None
+    devices: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Watch:
+    """Who looks on while it runs."""
+
+    on_event: Callable[[Event], None] | None = None
+    on_tick: Callable[[], None] | None = None
+    on_known: Callable[[Mapping[str, float]], None] | None = None
+    """Told, before the start, the compile seconds by key that earlier runs took."""
+
+
 def warm_script(
-    script: str,
-    arguments: Sequence[str],
-    options: WarmOptions,
-    on_event: Callable[[Event], None] | None = None,
+    script: str, arguments: Sequence[str], options: WarmOptions, watch: Watch | None = None
 ) -> Report:
     """Run a Python script with both thresholds lifted, so that everything cacheable is cached.
 
@@ -39,67 +70,119 @@ def warm_script(
         UsageError: no such script, or no such Python.
         NoJaxError: that Python has no jax.
     """
-    if not os.path.isfile(script):
-        raise UsageError(
-            f"there is no script {script}", code="no-script", hint="name a Python file"
-        )
-    python = find_python(options.python)
-    lifted = {
-        "JAX_ENABLE_COMPILATION_CACHE": "true",
-        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
-        "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
-    }
-    command = [python, script, *arguments]
-    return _run(command, options, lifted, on_event, needs_jax=True)
+    return warm_programs([Program(script, tuple(arguments))], options, watch)
 
 
-def run_command(
-    command: Sequence[str],
-    options: WarmOptions,
-    on_event: Callable[[Event], None] | None = None,
+def warm_programs(
+    programs: Sequence[Program], options: WarmOptions, watch: Watch | None = None
 ) -> Report:
+    """Run several scripts as :func:`warm_script` runs one, and report on all of them.
+
+    Raises:
+        UsageError: no such script, or no such Python.
+        NoJaxError: that Python has no jax.
+    """
+    launches = [launch for program in programs for launch in _launches(program, options)]
+    return _run(launches, options, watch or Watch(), _LIFTED)
+
+
+def run_command(command: Sequence[str], options: WarmOptions, watch: Watch | None = None) -> Report:
     """Run any command line with the cache directory set and nothing else changed.
 
     Raises:
         UsageError: the command cannot be run.
     """
-    return _run(command, options, {}, on_event, needs_jax=False)
+    launch = Launch(tuple(command), _environment(options))
+    return _run([launch], options, watch or Watch(), {})
+
+
+#: With these everything that can be cached is.
+_LIFTED = {
+    "JAX_ENABLE_COMPILATION_CACHE": "true",
+    "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+    "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
+}
+
+
+def _launches(program: Program, options: WarmOptions) -> Iterator[Launch]:
+    """One launch, or one for each process of a program of several."""
+    path = os.path.join(program.cwd or "", program.script)
+    if not os.path.isfile(path):
+        raise UsageError(f"there is no script {path}", code="no-script", hint="name a Python file")
+    options = replace(
+        options,
+        platform=program.platform or options.platform,
+        devices=program.devices or options.devices,
+    )
+    python = find_python(program.python or options.python)
+    command = (python, program.script, *program.arguments)
+    env = {**_LIFTED, **_environment(options), **program.env}
+    if options.processes is None:
+        yield Launch(command, env, program.cwd, needs_jax=True)
+        return
+    address = f"127.0.0.1:{_free_port()}"
+    env.setdefault("JAX_CPU_COLLECTIVES_IMPLEMENTATION", "gloo")
+    for number in range(options.processes):
+        own = {**env, "JAXCACHE_TOGETHER": f"{address},{options.processes},{number}"}
+        yield Launch(command, own, program.cwd, needs_jax=True, aside=number > 0)
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
 
 
 def _run(
-    command: Sequence[str],
-    options: WarmOptions,
-    extra_env: dict[str, str],
-    on_event: Callable[[Event], None] | None,
-    *,
-    needs_jax: bool,
+    launches: Sequence[Launch], options: WarmOptions, watch: Watch, lifted: Mapping[str, str]
 ) -> Report:
+    known = known_seconds(options.cache_dir)
+    if watch.on_known:
+        watch.on_known(known)
     recorder = Recorder(
-        options.cache_dir,
-        asked=asked_thresholds({**os.environ, **extra_env}),
-        known_seconds=known_seconds(options.cache_dir),
+        options.cache_dir, asked=asked_thresholds({**os.environ, **lifted}), known_seconds=known
     )
+    ended = _listen(launches, options, watch, recorder)
+    if options.check and not (ended.exit_code or ended.interrupted or ended.timed_out):
+        again = [replace(launch, env={**launch.env, **_CHECKED}) for launch in launches]
+        first, recorder = recorder, replace(recorder, modules=[], processes={}, backends={})
+        _learn(first)
+        second = _listen(again, options, watch, recorder)
+        ended = replace(second, wall_seconds=ended.wall_seconds + second.wall_seconds)
+    _learn(recorder)
+    return recorder.report(ended)
 
+
+_CHECKED = {"JAX_COMPILATION_CACHE_CHECK_CONTENTS": "true", "JAXCACHE_CHECK": "1"}
+
+
+def _listen(
+    launches: Sequence[Launch], options: WarmOptions, watch: Watch, recorder: Recorder
+) -> Ended:
     def take(event: Event) -> None:
         recorder.add(event)
-        if on_event:
-            on_event(event)
+        if watch.on_event:
+            watch.on_event(event)
 
     ended = run_listening(
-        command,
-        extra_env={**extra_env, **_environment(options)},
+        launches,
         on_event=take,
-        needs_jax=needs_jax,
+        on_tick=watch.on_tick,
+        jobs=options.jobs,
+        together=options.processes is not None,
         stdout_to_stderr=options.stdout_to_stderr,
         timeout_seconds=options.timeout_seconds,
     )
     if recorder.no_jax is not None:
         raise NoJaxError(
-            f"{command[0]} has no jax",
+            f"{recorder.no_jax.get('executable')} has no jax",
             hint="name a Python that has it with --python, or: pip install 'jaxcache[jax]'",
         )
+    return ended
+
+
+def _learn(recorder: Recorder) -> None:
     remember(recorder.modules, recorder.processes, recorder.backends)
-    return recorder.report(ended)
 
 
 #: JAX's defaults (jax/_src/config.py) of the settings that decide what is written.
@@ -123,8 +206,12 @@ def _environment(options: WarmOptions) -> dict[str, str]:
     env = {"JAX_COMPILATION_CACHE_DIR": options.cache_dir}
     if options.force_cache_dir:
         env["JAXCACHE_FORCE_CACHE_DIR"] = options.cache_dir
+    if options.components:
+        env["JAXCACHE_COMPONENTS"] = "1"
     if options.platform:
         env["JAX_PLATFORMS"] = options.platform
+    if options.mock_gpu_topology:
+        env["JAX_MOCK_GPU_TOPOLOGY"] = options.mock_gpu_topology
     if options.devices:
         flags = os.environ.get("XLA_FLAGS", "")
         count = f"--xla_force_host_platform_device_count={options.devices}"

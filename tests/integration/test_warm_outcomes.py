@@ -50,9 +50,7 @@ def test_skipped_for_the_size(warm: Warm, script: Any) -> None:
 
 
 def test_skipped_for_the_cap(warm: Warm, script: Any) -> None:
-    document = run_changed(
-        warm, script, "jax.config.update('jax_compilation_cache_max_size', 10)"
-    )
+    document = run_changed(warm, script, "jax.config.update('jax_compilation_cache_max_size', 10)")
     assert outcomes(document) == {("skipped", "over-cap")}
 
 

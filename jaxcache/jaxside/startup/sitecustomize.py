@@ -12,7 +12,9 @@ from importlib.machinery import PathFinder
 _HERE = os.path.dirname(os.path.abspath(__file__))
 #: Address of the parent's socket. The variables are read here and in ``channel.py`` alone.
 _EVENTS = "JAXCACHE_EVENTS"
-#: Process id of a parent that wants its own child to stop where jax is missing.
+#: Process id of jaxcache: some wishes are for its own children, and not for theirs.
+_PARENT = "JAXCACHE_PARENT"
+#: The child is to stop where jax is missing.
 _NEEDS_JAX = "JAXCACHE_NEEDS_JAX"
 _NO_JAX_EXIT_CODE = 13
 
@@ -109,6 +111,7 @@ if os.environ.get(_EVENTS):
     else:
         sys.meta_path.insert(0, _JaxFinder())
 _run_hidden_sitecustomize()
-if os.environ.get(_NEEDS_JAX) == str(os.getppid()) and PathFinder.find_spec("jax") is None:
+_OWN_CHILD = os.environ.get(_PARENT) == str(os.getppid())
+if _OWN_CHILD and os.environ.get(_NEEDS_JAX) and PathFinder.find_spec("jax") is None:
     _report({"event": "no-jax", "executable": sys.executable, "python": sys.version.split()[0]})
     os._exit(_NO_JAX_EXIT_CODE)

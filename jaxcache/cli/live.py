@@ -1,0 +1,84 @@
+"""A line on the terminal while a program runs: what compiles now, since when, how far we are."""
+
+import shutil
+import sys
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from jaxcache.entry.names import printable
+from jaxcache.units import format_duration
+from jaxcache.warm.inbox import Event
+from jaxcache.warm.run import Watch
+
+#: Compiles that end sooner are not worth a line: it would only flicker.
+_PATIENCE_SECONDS = 1.0
+_BAR_WIDTH = 20
+
+
+def watch() -> Watch:
+    """What to call while a program runs; nothing where standard error is no terminal."""
+    if not sys.stderr.isatty():
+        return Watch()
+    line = LiveLine()
+    return Watch(line.take, line.tick, line.expect)
+
+
+class LiveLine:
+    """Keeps the line; the cursor stays at its start, so that the program's output replaces it."""
+
+    def __init__(self) -> None:
+        self._running: dict[tuple[int, Any], Event] = {}
+        self._last: dict[str, float] = {}
+        self._known: set[str] = set()
+        self._done: set[str] = set()
+        self._drawn = False
+
+    def expect(self, seconds: Mapping[str, float]) -> None:
+        """Learn the compile seconds by key that earlier runs took."""
+        self._known = set(seconds)
+        for key, took in seconds.items():
+            module = key.rpartition("-")[0]
+            self._last[module] = max(took, self._last.get(module, 0.0))
+
+    def take(self, event: Event) -> None:
+        """Take one event of the listener."""
+        place = (event["process"], event.get("id"))
+        if event["event"] == "begin":
+            self._running[place] = event
+        elif event["event"] == "module":
+            self._running.pop(place, None)
+            self._done.add(str(event.get("key")))
+            self._erase()
+
+    def tick(self) -> None:
+        """Draw the line anew if something has been compiling for a while."""
+        now = time.time()
+        slow = [e for e in self._running.values() if now - float(e["at"]) > _PATIENCE_SECONDS]
+        if not slow:
+            self._erase()
+            return
+        shown = self.text(slow[0], now)[: shutil.get_terminal_size((80, 24)).columns - 1]
+        sys.stderr.write(f"\r\x1b[2K{shown}\r")
+        sys.stderr.flush()
+        self._drawn = True
+
+    def text(self, event: Event, now: float) -> str:
+        """What the line says of one compile that runs."""
+        module = str(event.get("module"))
+        took = f" (last time {format_duration(self._last[module])})" if module in self._last else ""
+        elapsed = format_duration(now - float(event["at"]))
+        return f"{self._bar()}compiling {printable(module)} for {elapsed}{took}"
+
+    def _bar(self) -> str:
+        if not self._known:
+            return ""
+        done = len(self._done & self._known)
+        filled = _BAR_WIDTH * done // len(self._known)
+        return f"[{'#' * filled}{'.' * (_BAR_WIDTH - filled)}] {done}/{len(self._known)} "
+
+    def _erase(self) -> None:
+        if self._drawn:
+            sys.stderr.write("\r\x1b[2K")
+            sys.stderr.flush()
+            self._drawn = False

@@ -1,0 +1,30 @@
+"""Makes one process of a program of several, where ``--processes`` asks for it.
+
+A script for several hosts calls ``jax.distributed.initialize()``, which finds its peers through
+a cluster manager; another has never thought of it. Here both are told the same: who they are and
+where process 0 listens. The script's own call then has nothing left to do.
+"""
+
+import functools
+import os
+from typing import Any
+
+#: ``host:port,number of processes,this process``
+_TOGETHER = "JAXCACHE_TOGETHER"
+_PARENT = "JAXCACHE_PARENT"
+
+
+def join(jax: Any) -> None:
+    """Join the other processes, as soon as jax is imported and before anything is computed."""
+    wish = os.environ.get(_TOGETHER)
+    if not wish or os.environ.get(_PARENT) != str(os.getppid()):
+        return
+    address, count, number = wish.split(",")
+    original = jax.distributed.initialize
+    original(coordinator_address=address, num_processes=int(count), process_id=int(number))
+
+    @functools.wraps(original)
+    def initialize(*args: Any, **kwargs: Any) -> None:
+        """Done already, by ``jaxcache warm --processes``."""
+
+    jax.distributed.initialize = initialize

@@ -1,0 +1,97 @@
+"""The parent's end of the listener's sockets: one queue for what every process tells."""
+
+import contextlib
+import json
+import os
+import queue
+import socket
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+#: An event as the listener sends it, with ``process``, a number per connection.
+Event = dict[str, Any]
+
+#: Longer lines are dropped: nothing that the listener sends comes near.
+_MAX_LINE_BYTES = 4 << 20
+_MAX_TEMP_PATH_BYTES = 70
+
+
+def socket_folder() -> "tempfile.TemporaryDirectory[str]":
+    """A private folder whose path leaves room for a socket's name (107 bytes on Linux)."""
+    long = len(os.fsencode(tempfile.gettempdir())) > _MAX_TEMP_PATH_BYTES
+    return tempfile.TemporaryDirectory(prefix="jaxcache-", dir="/tmp" if long else None)  # noqa: S108
+
+
+class Inbox:
+    """A listening socket, and one queue for what every connection sends."""
+
+    def __init__(self, folder: str) -> None:
+        self.address = os.path.join(folder, "events")
+        self._server = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._server.bind(self.address)
+        self._server.listen(64)
+        self._events: queue.SimpleQueue[Event | None] = queue.SimpleQueue()
+        self._open = 0
+        self._lock = threading.Lock()
+
+    def __enter__(self) -> "Inbox":
+        threading.Thread(target=self._accept, daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._server.close()
+
+    def wake(self) -> None:
+        """Make :meth:`next` return."""
+        self._events.put(None)
+
+    def next(self, timeout_seconds: float | None) -> Event | None:
+        """The next event; None after a wake or when the time is up."""
+        try:
+            return self._events.get(timeout=timeout_seconds)
+        except queue.Empty:
+            return None
+
+    def drain(self, linger_seconds: float) -> Iterator[Event]:
+        """Yield what is still to come, at the latest until the time is up."""
+        # Connections are accepted in order: behind ours there are only those made later.
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as last:
+            last.connect(self.address)
+            last.sendall(b'{"event": "marker"}\n')
+        deadline = time.monotonic() + linger_seconds
+        marked = False
+        while not marked or self._open or not self._events.empty():
+            left = deadline - time.monotonic()
+            event = self.next(max(left, 0.001))
+            if event is None and left <= 0:
+                return
+            if event is not None and event["event"] == "marker":
+                marked = True
+            elif event is not None:
+                yield event
+
+    def _accept(self) -> None:
+        number = 0
+        while True:
+            try:
+                connection, _ = self._server.accept()
+            except OSError:
+                return
+            number += 1
+            with self._lock:
+                self._open += 1
+            threading.Thread(target=self._read, args=(connection, number), daemon=True).start()
+
+    def _read(self, connection: socket.socket, number: int) -> None:
+        with connection, connection.makefile("rb") as lines:
+            while line := lines.readline(_MAX_LINE_BYTES):
+                with contextlib.suppress(ValueError):
+                    event = json.loads(line)
+                    if isinstance(event, dict) and isinstance(event.get("event"), str):
+                        self._events.put({**event, "process": number})
+        with self._lock:
+            self._open -= 1
+        self.wake()

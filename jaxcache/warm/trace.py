@@ -1,0 +1,55 @@
+"""The events of a run as Chrome trace events, which Perfetto and chrome://tracing open.
+
+Format: "Trace Event Format", complete events (``ph`` ``X``) with microseconds, one process per
+Python, one thread per thread that compiled.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from jaxcache.warm.inbox import Event
+
+#: What a span of the listener is called in the trace.
+_SPANS = ("trace", "lower", "retrieve", "compile", "write")
+
+
+def trace_document(modules: Iterable[Event], processes: Mapping[int, Event]) -> dict[str, Any]:
+    """Make the document; times count from the first thing that happened."""
+    spans = [
+        (event, name, event[name])
+        for event in modules
+        for name in _SPANS
+        if event.get(name) and (name != "retrieve" or event["outcome"] == "hit")
+    ]
+    origin = min((start for _, _, (start, _) in spans), default=0.0)
+    return {
+        "displayTimeUnit": "ms",
+        "traceEvents": [
+            *_names(processes),
+            *(_complete(event, name, span, origin) for event, name, span in spans),
+        ],
+    }
+
+
+def _names(processes: Mapping[int, Event]) -> Iterator[dict[str, Any]]:
+    for number, process in processes.items():
+        if "jax" in process:
+            argv = " ".join(process.get("argv") or [])
+            yield {
+                "ph": "M", "name": "process_name", "pid": number,
+                "args": {"name": f"{argv or 'python'} (pid {process.get('pid')})"},
+            }  # fmt: skip
+
+
+def _complete(event: Event, name: str, span: tuple[float, float], origin: float) -> dict[str, Any]:
+    start, seconds = span
+    return {
+        "ph": "X",
+        "name": f"{name} {event.get('module')}",
+        "cat": name,
+        "ts": round((start - origin) * 1e6, 3),
+        "dur": round(max(0.0, seconds) * 1e6, 3),
+        "pid": event["process"],
+        "tid": event.get("thread") or 0,
+        "args": {n: event.get(n) for n in ("key", "outcome", "reason", "function", "file", "line")},
+    }

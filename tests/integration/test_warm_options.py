@@ -1,0 +1,241 @@
+"""What ``warm`` and ``run`` can be asked for beyond a plain run."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import RunCli
+from warm_checks import STEP, Warm, assert_counts_are_jax_own, only, outcomes
+
+from jaxcache.cache.ledger import Ledger
+from jaxcache.store import open_store
+
+pytestmark = pytest.mark.jax
+
+#: A program that works alone and as one of several processes.
+SHARDED = """
+import jax, jax.numpy as jnp, numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
+jax.distributed.initialize()
+mesh = Mesh(np.array(jax.devices()), ("x",))
+split = NamedSharding(mesh, P("x"))
+x = jax.make_array_from_callback((8,), split, lambda i: np.arange(8, dtype=np.float32)[i])
+total = jax.jit(lambda x: jnp.sum(x * 2), out_shardings=NamedSharding(mesh, P()))
+total.__wrapped__.__name__ = "total"
+value = float(total(x))
+print("process", jax.process_index(), "of", jax.process_count(), "says", value)
+assert value == 56
+"""
+
+
+def test_fail_on_miss_stands_alone(warm: Warm, script: Any, run_cli: RunCli, cache: Path) -> None:
+    path = script(STEP)
+    document = warm(path, options=("--fail-on-miss",), code=1)
+    assert document["script_exit_code"] == 0
+    warm(path, "--fail-on-miss", "is", "the", "script's", options=("--fail-on-miss",))
+    warm(script(STEP.replace("sin", "cos")), options=("--fail-on-miss", "1"))
+    warm(script(STEP.replace("sin", "tan")), options=("--fail-on-miss=0.0001s",), code=1)
+    done = run_cli("warm", "-C", cache, "--fail-on-miss=often", path)
+    assert (done.returncode, "bad-duration" in done.stderr) == (2, True)
+    assert not list(cache.glob("jit_often*"))
+
+
+def test_the_ledger_learns(warm: Warm, script: Any, cache: Path) -> None:
+    path = script(STEP)
+    first, second = warm(path), warm(path)
+    ledger = Ledger.load(open_store(str(cache)))
+    row = only(first, "jit_step")
+    record = ledger.record(row["key"])
+    assert record is not None
+    assert record.compile_seconds == pytest.approx(row["compile_seconds"], abs=1e-5)
+    assert (record.script, record.function, record.hits) == (str(path), "step", 1)
+    (process,) = first["processes"]
+    assert (record.jax_version, record.jaxlib_version) == (process["jax"], process["jaxlib"])
+    assert record.platform_version
+    assert record.device_kind == "cpu"
+    assert record.xla_flags == ""
+    assert {"computation", "compile_options", "XLA flags"} <= set(record.components or {})
+    assert len(record.extra["jaxlib_digest"]) == 64
+    # JAX keeps whole seconds; the ledger knows better.
+    assert only(second, "jit_step")["compile_seconds"] == record.compile_seconds
+
+
+def test_components_are_those_that_jax_logs(warm: Warm, script: Any, cache: Path) -> None:
+    path = script(
+        """
+        import logging, json, jax
+        said = {}
+        class Keep(logging.Handler):
+            def emit(self, record):
+                if record.msg.startswith("get_cache_key hash of serialized"):
+                    said[record.args[0]] = record.args[1]
+        log = logging.getLogger("jax._src.cache_key")
+        log.setLevel(logging.DEBUG), log.addHandler(Keep())
+        """
+        + STEP
+        + 'import sys; open(sys.argv[1], "w").write(json.dumps(said))'
+    )
+    out = path.with_suffix(".json")
+    for options in ((), ("--components",)):
+        document = warm(path, str(out), options=options)
+        record = Ledger.load(open_store(str(cache))).record(only(document, "jit_step")["key"])
+        assert record is not None
+        assert dict(record.components or {}) == json.loads(out.read_text())
+
+
+def test_a_cache_that_learns_nothing_still_warms(warm: Warm, script: Any, cache: Path) -> None:
+    cache.mkdir()
+    (cache / ".jaxcache").write_text("not a folder")
+    assert outcomes(warm(script(STEP))) == {("written", "not-in-cache")}
+
+
+def test_check_compares_with_the_entries(warm: Warm, script: Any) -> None:
+    document = warm(script(STEP + "print('ran')"), options=("--check", "--fail-on-miss"), code=None)
+    version = tuple(map(int, document["processes"][0]["jax"].split(".")[:3]))
+    if version < (0, 9, 1):
+        assert outcomes(document) == {("hit", "in-cache")}
+        return
+    assert outcomes(document) <= {("skipped", "verified"), ("error", "not-deterministic")}
+    assert document["script_exit_code"] == 0
+
+
+def test_an_executable_that_differs_is_named(warm: Warm, script: Any) -> None:
+    change = """
+import os
+from jax._src import compilation_cache as c
+combine = c.combine_executable_and_time
+c.combine_executable_and_time = lambda e, t: combine(e + os.urandom(4), t)
+"""
+    text = "import jax\n" + change + STEP
+    document = warm(script(text), options=("--check",), code=1)
+    if not any("check_contents" in s for s in document["processes"][0]["settings"]):
+        return
+    version = tuple(map(int, document["processes"][0]["jax"].split(".")[:3]))
+    if version >= (0, 9, 1):
+        assert outcomes(document) == {("error", "not-deterministic")}
+        assert "does not match" in only(document, "jit_step")["detail"]
+
+
+def test_trace_opens_in_perfetto(warm: Warm, script: Any, tmp_path: Path) -> None:
+    path = script(STEP)
+    spans = []
+    for name in ("cold", "hot"):
+        file = tmp_path / f"{name}.json"
+        warm(path, options=("--trace", str(file)))
+        events = json.loads(file.read_text())["traceEvents"]
+        spans.append({e["cat"] for e in events if e["ph"] == "X"})
+        step = [e for e in events if e["ph"] == "X" and e["name"].endswith(" jit_step")]
+        assert all(e["dur"] >= 0 and e["ts"] >= 0 for e in step)
+        ends = [e["ts"] for e in sorted(step, key=lambda e: e["ts"])]
+        assert ends == sorted(ends)
+        assert any(e["ph"] == "M" and "script.py" in e["args"]["name"] for e in events)
+    assert spans == [{"trace", "lower", "compile", "write"}, {"trace", "lower", "retrieve"}]
+
+
+@pytest.mark.parametrize("share", [False, True])
+def test_processes(warm: Warm, script: Any, cache: Path, share: bool) -> None:
+    env = {"JAX_SHARE_BINARY_BETWEEN_HOSTS": "true"} if share else {}
+    path = script(SHARDED)
+    document = warm(path, options=("--processes", "2", "--timeout", "120s"), env=env)
+    assert_counts_are_jax_own(document)
+    assert len(document["processes"]) == 2
+    told = {p["process"]: p["process_id"] for p in document["processes"]}
+    assert sorted(told.values()) == [0, 1]
+    rows = [
+        m
+        for m in document["modules"]
+        if m["module"] in ("jit_total", "jit__lambda", "jit__lambda_")
+    ]
+    by_process = {told[m["process"]]: (m["outcome"], m["reason"]) for m in rows}
+    assert by_process[0] == ("written", "not-in-cache")
+    assert by_process[1] == ("skipped", "shared-by-process-0" if share else "not-process-0")
+    again = warm(path, options=("--processes", "2", "--timeout", "120s"), env=env)
+    rows = [
+        m for m in again["modules"] if m["module"] in ("jit_total", "jit__lambda", "jit__lambda_")
+    ]
+    assert {m["outcome"] for m in rows} == {"hit"}
+
+
+def test_one_process_that_fails_ends_all(warm: Warm, script: Any) -> None:
+    path = script(
+        "import jax, time, sys\nsys.exit(5) if jax.process_index() == 1 else time.sleep(100)"
+    )
+    document = warm(path, options=("--processes", "2", "--timeout", "60s"), code=None)
+    assert document["script_exit_code"] != 0
+    assert not document["timed_out"]
+
+
+def test_a_list_of_scripts(
+    run_cli: RunCli, cache: Path, script: Any, each_jax_python: str, tmp_path: Path
+) -> None:
+    script(STEP + "import sys, os; print(sys.argv[1:], os.environ['SIZE'])", "one.py")
+    script(STEP.replace("sin", "cos"), "two.py")
+    file = script(
+        f"""
+        [[script]]
+        path = "one.py"
+        args = ["a", 1]
+        env = {{ SIZE = "small" }}
+        [[script]]
+        path = "two.py"
+        platforms = ["cpu"]
+        python = "{each_jax_python}"
+        """,
+        "list.toml",
+    )
+    args = ("warm", "--json", "-C", cache, "--python", each_jax_python, "--file", file)
+    done = run_cli(*args, "--jobs", "2", cwd=tmp_path.parent)
+    assert done.returncode == 0, done.stderr
+    assert "['a', '1'] small" in done.stderr
+    document = json.loads(done.stdout)
+    assert len(document["processes"]) == 2
+    assert_counts_are_jax_own(document)
+    assert len({m["key"] for m in document["modules"] if m["module"] == "jit_step"}) == 2
+    done = run_cli(*args, "--fail-on-miss")
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "[[script]]", "[[script]]\npath = 1", "[[script]]\nscript = 'x.py'", "[", "script = 1"],
+)
+def test_lists_that_say_something_else(
+    run_cli: RunCli, cache: Path, script: Any, text: str
+) -> None:
+    done = run_cli("warm", "-C", cache, "--file", script(text, "list.toml"))
+    assert (done.returncode, "bad-list" in done.stderr) == (2, True)
+    done = run_cli("warm", "-C", cache)
+    assert (done.returncode, "--file" in done.stderr) == (2, True)
+
+
+def test_run_chains_to_a_sitecustomize(
+    run_cli: RunCli, cache: Path, script: Any, each_jax_python: str, tmp_path: Path
+) -> None:
+    (tmp_path / "site").mkdir()
+    script("import builtins; builtins.was_here = True", "site/sitecustomize.py")
+    path = script(
+        STEP + "assert was_here; import sitecustomize; assert 'site/' in sitecustomize.__file__"
+    )
+    done = run_cli(
+        "run", "--json", "-C", cache, "--", each_jax_python, path,
+        env={"PYTHONPATH": f"{tmp_path / 'site'}:{Path(__file__).parents[2]}"},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["summary"]["skipped"] > 0
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs a pseudo-terminal")
+def test_the_live_line(cache: Path) -> None:
+    from jaxcache.cli.live import LiveLine
+
+    line = LiveLine()
+    line.expect({"jit_step-" + "0" * 64: 8.0, "jit_init-" + "1" * 64: 1.0})
+    begin = {"event": "begin", "process": 1, "id": 1, "module": "jit_step", "at": 100.0}
+    text = line.text(begin, 103.0)
+    assert "compiling jit_step for 3.0 s (last time 8.0 s)" in text
+    assert "0/2" in text
+    line.take(begin)
+    line.take({"event": "module", "process": 1, "id": 1, "key": "jit_step-" + "0" * 64})
+    assert "1/2" in line.text(begin, 103.0)
