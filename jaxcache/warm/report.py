@@ -186,11 +186,30 @@ class Recorder:
     def _notes(self, processes: Iterable[Process], ended: Ended) -> Iterable[str]:
         for process in processes:
             yield from settings_notes(process, self.cache_dir, self.asked)
+        yield from divided_keys(self.modules)
         if not self.processes and ended.exit_code == 0:
             yield "the program never imported jax"
         for event in self._begun.values():
             yield f"{event.get('module')} was still compiling when its process ended"
         yield from dict.fromkeys(self._trouble)
+
+
+def divided_keys(modules: Iterable[Event]) -> Iterable[str]:
+    """Say where the processes of one program cannot share entries: their keys differ.
+
+    JAX 0.5 to 0.12 does so on CPU, through ``accelerator_config``; with
+    ``jax_share_binary_between_hosts`` such processes wait for each other in vain.
+    """
+    keys: defaultdict[Any, defaultdict[int, set[str]]] = defaultdict(lambda: defaultdict(set))
+    for e in modules:
+        if e.get("key"):
+            keys[e.get("module")][int(e.get("process_id") or 0)].add(e["key"])
+    for module, found in keys.items():
+        first = found.pop(0, set())
+        others = [number for number, own in found.items() if first and not own & first]
+        if others:
+            numbers = ", ".join(map(str, sorted(others)))
+            yield f"process {numbers} made another key for {module} than process 0"
 
 
 def settings_notes(process: Process, cache_dir: str, asked: Mapping[str, float]) -> Iterable[str]:
