@@ -24,6 +24,8 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
+from . import pmapped
+
 TRIED = "0.4.30 to 0.12"
 
 
@@ -129,7 +131,7 @@ class Jax:
         file, _, line = place.rpartition(":")
         avals = kwargs.get("in_avals") or jaxpr.in_avals
         names = kwargs.get("arg_names") or [""] * len(avals)
-        return {
+        described = {
             "function": function or None,
             "kind": getattr(info, "traced_for", None),
             "file": file or None,
@@ -138,12 +140,14 @@ class Jax:
                 {
                     "name": str(name or ""),
                     "dtype": str(getattr(aval, "dtype", "") or ""),
-                    "shape": [d if isinstance(d, int) else str(d) for d in
-                              getattr(aval, "shape", ())],
+                    "shape": [
+                        d if isinstance(d, int) else str(d) for d in getattr(aval, "shape", ())
+                    ],
                 }
                 for name, aval in zip(names, avals, strict=False)
             ],
-        }  # fmt: skip
+        }
+        return described | pmapped.find_mapped(getattr(jaxpr, "jaxpr", jaxpr), function, file)  # fmt: skip
 
     def settings(self) -> dict[str, Any]:
         """The settings of the cache that hold at this moment."""

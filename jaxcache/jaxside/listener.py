@@ -12,7 +12,7 @@ import threading
 import time
 from typing import Any
 
-from . import channel, together
+from . import channel, colocated, together
 from .adapter import Jax
 from .outcome import Request, entry_file, judge
 
@@ -252,4 +252,5 @@ def attach(module: Any) -> None:
     channel.CHANNEL.send({"event": "jax", **jax.describe()})
     jax.listen(listener)
     atexit.register(listener.say_goodbye)
+    colocated.watch(channel.CHANNEL.send)
     together.join(module)

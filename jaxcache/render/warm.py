@@ -8,9 +8,6 @@ from jaxcache.render.table import Column, render_table
 from jaxcache.units import format_duration, format_size
 from jaxcache.warm.report import OUTCOMES, Function, Module, Report
 
-#: A function with more signatures than this is worth a line of its own.
-_MANY_SIGNATURES = 8
-
 
 def report_document(report: Report) -> Document:
     """What ``warm --json`` and ``run --json`` print."""
@@ -87,6 +84,7 @@ def _function_document(function: Function) -> Document:
         "file": function.file,
         "line": function.line,
         "signatures": function.signatures,
+        "compiles": function.compiles,
         "compile_seconds": function.compile_seconds,
         "varies": list(function.varies),
     }
@@ -133,12 +131,6 @@ def _why(module: Module) -> str:
 
 
 def _remarks(report: Report) -> Iterator[str]:
-    for function in report.functions:
-        if function.signatures > _MANY_SIGNATURES:
-            yield (
-                f"{function.function} compiled for {function.signatures} signatures: "
-                f"{'; '.join(function.varies)} varies"
-            )
     for note in report.notes:
         yield f"note: {printable(note)}"
     if report.timed_out:

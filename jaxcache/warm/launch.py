@@ -119,6 +119,7 @@ class _Crew:
         self._running: list[subprocess.Popen[bytes]] = []
         self._stopped = False
         self._mourn_until: float | None = None
+        self._mourned = False
         self.exit_code = 0
 
     def advance(self) -> bool:
@@ -130,7 +131,9 @@ class _Crew:
                 self._mourn_until = time.monotonic() + _MOURN_SECONDS
         if self._mourn_until is not None and time.monotonic() > self._mourn_until:
             self._mourn_until = time.monotonic() + _MOURN_SECONDS
-            self.signal(signal.SIGTERM)
+            # JAX's own notifier of preemption may catch the first.
+            self.signal(signal.SIGKILL if self._mourned else signal.SIGTERM)
+            self._mourned = True
         while self._waiting and not self._stopped and len(self._running) < self._jobs:
             self._start(self._waiting.pop(0))
         return bool(self._running)

@@ -1,6 +1,6 @@
 """Fold the events of a run into a report: one outcome and one reason for every compile."""
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -64,6 +64,9 @@ class Function:
     file: str | None
     line: int | None
     signatures: int
+    """Different shapes and dtypes of arguments."""
+    compiles: int
+    """Executables in memory, in the process that had the most: static arguments count here."""
     compile_seconds: float
     varies: tuple[str, ...]
     """What differs between the signatures, such as ``axis 1 of x (8, 16, 24)``."""
@@ -138,6 +141,7 @@ class Recorder:
     _trouble: list[str] = field(default_factory=list)
     _begun: dict[tuple[int, Any], Event] = field(default_factory=dict)
     backends: dict[tuple[int, Any], Event] = field(default_factory=dict)
+    colocated: list[Event] = field(default_factory=list)
     no_jax: Event | None = None
     """The event of a Python without jax, where the run needed one."""
 
@@ -154,6 +158,8 @@ class Recorder:
             process["process_id"] = event.get("process_id")
         elif kind == "backend":
             self.backends[event["process"], event.get("backend")] = event
+        elif kind == "colocated":
+            self.colocated.append(event)
         elif kind == "begin":
             self._begun[event["process"], event.get("id")] = event
         elif kind in ("trouble", "jax-failed"):
@@ -170,12 +176,13 @@ class Recorder:
         processes = tuple(
             _process(number, event) for number, event in self.processes.items() if "jax" in event
         )
+        functions = tuple(_fold_functions([*self.modules, *self.colocated]))
         return Report(
             cache_dir=self.cache_dir,
             modules=tuple(_fold_modules(self.modules)),
-            functions=tuple(_fold_functions(self.modules)),
+            functions=functions,
             processes=processes,
-            notes=tuple(dict.fromkeys(self._notes(processes, ended))),
+            notes=tuple(dict.fromkeys([*self._notes(processes, ended), *_storms(functions)])),
             script_exit_code=ended.exit_code,
             timed_out=ended.timed_out,
             interrupted=ended.interrupted,
@@ -186,11 +193,30 @@ class Recorder:
     def _notes(self, processes: Iterable[Process], ended: Ended) -> Iterable[str]:
         for process in processes:
             yield from settings_notes(process, self.cache_dir, self.asked)
+        yield from divided_keys(self.modules)
         if not self.processes and ended.exit_code == 0:
             yield "the program never imported jax"
         for event in self._begun.values():
             yield f"{event.get('module')} was still compiling when its process ended"
         yield from dict.fromkeys(self._trouble)
+
+
+def divided_keys(modules: Iterable[Event]) -> Iterable[str]:
+    """Say where the processes of one program cannot share entries: their keys differ.
+
+    JAX 0.5 to 0.12 does so on CPU, through ``accelerator_config``; with
+    ``jax_share_binary_between_hosts`` such processes wait for each other in vain.
+    """
+    keys: defaultdict[Any, defaultdict[int, set[str]]] = defaultdict(lambda: defaultdict(set))
+    for e in modules:
+        if e.get("key"):
+            keys[e.get("module")][int(e.get("process_id") or 0)].add(e["key"])
+    for module, found in keys.items():
+        first = found.pop(0, set())
+        others = [number for number, own in found.items() if first and not own & first]
+        if others:
+            numbers = ", ".join(map(str, sorted(others)))
+            yield f"process {numbers} made another key for {module} than process 0"
 
 
 def settings_notes(process: Process, cache_dir: str, asked: Mapping[str, float]) -> Iterable[str]:
@@ -268,9 +294,27 @@ def _fold_functions(events: Iterable[Event]) -> Iterable[Function]:
             file=file,
             line=line,
             signatures=len(signatures),
+            compiles=max(Counter(e["process"] for e in same).values()),
             compile_seconds=sum(_length(e.get("compile")) or 0.0 for e in same),
             varies=tuple(describe_variation(signatures)),
         )
+
+
+#: A function that is compiled more often than this is worth a word.
+_STORM = 8
+
+
+def _storms(functions: Iterable[Function]) -> Iterable[str]:
+    """Name the functions that are compiled again and again, and what makes them be."""
+    for f in functions:
+        if f.compiles > _STORM:
+            cause = "; ".join(f.varies) + " varies" if f.varies else _HIDDEN_CAUSE
+            yield f"`{f.function}` compiled {f.compiles} times: {cause}"
+
+
+_HIDDEN_CAUSE = (
+    "its arguments keep their shapes, so static arguments, or constants that it closes over, vary"
+)
 
 
 def describe_variation(signatures: list[tuple[Argument, ...]]) -> Iterable[str]:
