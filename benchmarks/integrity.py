@@ -74,7 +74,7 @@ def measure(folder: Path, size_mb: int, small: int, rounds: int) -> list[Ratio]:
     two.mkdir()
     for name in sorted(files)[:3]:
         shutil.copy(name, two)
-    claim = f"seal --level 3, 3 × {size_mb} MB, 1 thread / zstd -d | zstd -3"
+    claim = f"seal --level 3, 3 × {size_mb} MB, 1 thread / zstd -d piped into zstd -3"
     rows.append(
         compare(
             claim,
