@@ -15,7 +15,7 @@ from typing import Literal
 from jaxcache.cache.budget import ByteBudget
 from jaxcache.cache.check import MAX_DECODED_BYTES, check_payload, recorded_digest
 from jaxcache.cache.inventory import EntryFile
-from jaxcache.cache.ledger import Ledger, append
+from jaxcache.cache.ledger import COMPACT_ABOVE, Ledger, append, compact
 from jaxcache.cache.ledger_record import SEALED, Event, Record
 from jaxcache.cache.scan import Progress, Scan, scan
 from jaxcache.cache.select import select_by_keys
@@ -24,8 +24,7 @@ from jaxcache.entry.codec import (
     HEADER_BYTES,
     CodecError,
     check_content,
-    check_header,
-    decompress_chunks,
+    decompress_whole,
 )
 from jaxcache.entry.frame import DEFAULT_LEVEL, seal_frame
 from jaxcache.entry.names import OWN_DIR
@@ -162,6 +161,8 @@ def execute_seal(
                 pool.shutdown(cancel_futures=True)
     finally:
         worker.write_ledger()
+    if worker.ledger_segments > COMPACT_ABOVE:
+        compact(store)
     return SealResult(
         tuple(worker.sealed), (*plan.skipped, *worker.skipped), tuple(worker.problems)
     )
@@ -176,6 +177,7 @@ class _Worker:
         self._now_ns = now_ns
         self._files = {f.info.name: f for f in plan.scan.inventory.entries}
         self._ledger = Ledger.load(store)
+        self.ledger_segments = len(self._ledger.segments)
         self._budget = ByteBudget(_MEMORY_BYTES)
         self._jax = SharedLock(store)
         self._lock = threading.Lock()
@@ -190,8 +192,8 @@ class _Worker:
         if self.stopped:
             return
         file = self._files[entry.file]
-        # The content, twice while it is joined, the old frame and the new.
-        held = 2 * (entry.payload_bytes or 8 * entry.size_bytes) + 2 * entry.size_bytes
+        # The content, a copy where it is decoded, the old frame and the new.
+        held = 2 * ((entry.payload_bytes or 8 * entry.size_bytes) + entry.size_bytes)
         with self._budget.take(held):
             try:
                 self._seal(entry, file)
@@ -211,7 +213,7 @@ class _Worker:
             self._skip(entry, "too-large")
             return
         frame = self._store.read(entry.file, limit=entry.size_bytes + 1)
-        content = _decompress(frame)
+        content = decompress_whole(frame, limit=MAX_DECODED_BYTES)
         if content is None:
             self._skip(entry, "too-large")
             return
@@ -261,17 +263,3 @@ class _Worker:
         with self._lock:
             events, self._events = self._events, []
         append(self._store, events)
-
-
-def _decompress(frame: bytes) -> bytes | None:
-    """Decompress a whole entry, checking it; None if it is too large to hold."""
-    chunks: list[bytes] = []
-    size_bytes = 0
-    for chunk in decompress_chunks(io.BytesIO(frame), len(frame)):
-        size_bytes += len(chunk)
-        if size_bytes > MAX_DECODED_BYTES:
-            return None
-        chunks.append(chunk)
-    content = b"".join(chunks)
-    check_header(content[:HEADER_BYTES])
-    return content

@@ -84,6 +84,7 @@ def command(
 ) -> int:
     """Find corrupt entries and misplaced files; put them right with --fix."""
     from jaxcache.cache.verify import VerifyOptions, verify
+    from jaxcache.cli.output import note
     from jaxcache.cli.output_verify import print_restoration, print_verification
     from jaxcache.cli.progress import progress_bar
     from jaxcache.store import open_store
@@ -121,6 +122,8 @@ def command(
         found = verify(store, options, now_ns=time.time_ns(), loader=loader, progress=progress)
     repair = _repair(store, found, delete, dry_run, yes) if fix or dry_run else None
     print_verification(found, repair, form)
+    if loader and loader.skipped:
+        note(f"{len(loader.skipped):,} for another platform than this jax has were not loaded")
     if repair and not repair.dry_run:
         return ExitCode.PROBLEMS if repair.unsolved(found.failures) else ExitCode.DONE
     return ExitCode.PROBLEMS if found.failures else ExitCode.DONE

@@ -6,6 +6,8 @@ package (or Python 3.14's ``compression.zstd``) imports, else with zlib. Its zst
 the content size and carry no checksum.
 """
 
+import contextlib
+import io
 import threading
 import zlib
 from collections.abc import Iterator
@@ -232,6 +234,34 @@ def check_small(data: bytes) -> bool | None:
     except (CodecError, zstandard.ZstdError):
         return None
     return checksum if len(content) == content_bytes and content[0] < 0x80 else None
+
+
+def decompress_whole(data: bytes, *, limit: int) -> bytes | None:
+    """Decompress a whole entry in memory, header included; None if it holds more than ``limit``.
+
+    Raises:
+        CodecError: as :func:`decompress_chunks`, and bad-header.
+    """
+    if detect_codec(data) == "zstd":
+        content_bytes, _ = _zstd_frame(data, len(data))
+        if content_bytes is not None and content_bytes > limit:
+            return None
+        if content_bytes is not None:
+            # In one piece; where that fails, the stream below says what is wrong.
+            with contextlib.suppress(zstandard.ZstdError, MemoryError):
+                content: bytes = _decompressor().decompress(data, allow_extra_data=False)
+                check_header(content[:HEADER_BYTES])
+                return content
+    chunks: list[bytes] = []
+    size_bytes = 0
+    for chunk in decompress_chunks(io.BytesIO(data), len(data)):
+        size_bytes += len(chunk)
+        if size_bytes > limit:
+            return None
+        chunks.append(chunk)
+    content = b"".join(chunks)
+    check_header(content[:HEADER_BYTES])
+    return content
 
 
 def check_content(file: BinaryIO, size_bytes: int) -> None:

@@ -70,6 +70,9 @@ def seal_frame(frame: bytes, content: bytes, codec: Codec, level: int) -> bytes:
         Never more than four bytes longer than ``frame``.
     """
     anew = compress_content(content, codec, level)
-    if len(anew) <= len(frame):
+    if codec == "zlib":
+        return min(frame, anew, key=len)
+    sealed = frame[len(ZSTD_MAGIC)] & _CHECKSUM_FLAG
+    if len(anew) <= len(frame) + (0 if sealed else _CHECKSUM_BYTES):
         return anew
-    return frame if codec == "zlib" else add_checksum(frame, content)
+    return add_checksum(frame, content)

@@ -10,7 +10,10 @@ from pathlib import Path
 import pytest
 import zstandard
 
+from jaxcache.cache.ledger import COMPACT_ABOVE, Ledger, append
+from jaxcache.cache.ledger_record import HIT, Event
 from jaxcache.entry.codec import decompress_chunks
+from jaxcache.store import open_store
 
 
 def payloads(cache: Path) -> dict[str, str]:
@@ -120,6 +123,21 @@ def test_left_over_temporary_files_go(run_cli, corpus: Path, tmp_path: Path) -> 
     (cache / ".jaxcache-tmp-1-abc").write_bytes(b"half")
     seal(run_cli, cache)
     assert not list(cache.glob(".jaxcache-tmp-*"))
+
+
+def test_a_ledger_of_many_segments_is_compacted(run_cli, corpus: Path, tmp_path: Path) -> None:
+    cache = tmp_path / "cache"
+    shutil.copytree(corpus / "0.12.0.1-cpu-zstd", cache)
+    store = open_store(str(cache))
+    key = "jit_step-" + "a" * 64
+    for at in range(COMPACT_ABOVE + 1):
+        append(store, [Event(key, HIT, at)])
+    seal(run_cli, cache)
+    ledger = Ledger.load(store)
+    assert len(ledger.segments) == 1
+    record = ledger.record(key)
+    assert record and record.hits == COMPACT_ABOVE + 1
+    assert len(ledger) == 8
 
 
 def test_levels_have_bounds(run_cli, tmp_path: Path) -> None:
