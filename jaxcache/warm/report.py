@@ -204,7 +204,7 @@ class Recorder:
 def divided_keys(modules: Iterable[Event]) -> Iterable[str]:
     """Say where the processes of one program cannot share entries: their keys differ.
 
-    JAX 0.5 to 0.12 does so on CPU, through ``accelerator_config``; with
+    JAX 0.8.3, 0.10.2 and 0.12 do so on CPU, through ``accelerator_config``; with
     ``jax_share_binary_between_hosts`` such processes wait for each other in vain.
     """
     keys: defaultdict[Any, defaultdict[int, set[str]]] = defaultdict(lambda: defaultdict(set))
