@@ -11,8 +11,9 @@ from dataclasses import dataclass, field, replace
 from jaxcache.errors import NoJaxError, UsageError
 from jaxcache.warm.inbox import Event
 from jaxcache.warm.launch import Ended, Launch, run_listening
+from jaxcache.warm.recorder import Recorder
 from jaxcache.warm.remember import known_seconds, remember
-from jaxcache.warm.report import Recorder, Report
+from jaxcache.warm.report import Report
 from jaxcache.warm.sealing import seal_written
 
 
