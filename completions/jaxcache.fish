@@ -49,6 +49,7 @@ complete -c jaxcache -n '__fish_seen_subcommand_from warm' -l force-cache-dir -d
 complete -c jaxcache -n '__fish_seen_subcommand_from warm' -l fail-on-miss -r -d 'Exit 1 where more than N compiles (or so much compiling) were not hits; alone: any.'
 complete -c jaxcache -n '__fish_seen_subcommand_from warm' -l strict -d 'Exit 1 where a module cannot be cached at all.'
 complete -c jaxcache -n '__fish_seen_subcommand_from warm' -l check -d 'Run again; JAX compares executables with entries.'
+complete -c jaxcache -n '__fish_seen_subcommand_from warm' -l seal -d 'Seal what was written; see jaxcache seal.'
 complete -c jaxcache -n '__fish_seen_subcommand_from warm' -l components -d 'Remember the key\'s components of hits, too.'
 complete -c jaxcache -n '__fish_seen_subcommand_from warm' -l trace -r -F -d 'Write Chrome trace events; Perfetto opens them.'
 complete -c jaxcache -n '__fish_seen_subcommand_from warm' -l timeout -r -d 'Stop the program after so long.'

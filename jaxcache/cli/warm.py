@@ -60,6 +60,9 @@ def command(
     check: Annotated[
         bool, typer.Option("--check", help="Run again; JAX compares executables with entries.")
     ] = False,
+    seal: Annotated[
+        bool, typer.Option("--seal", help="Seal what was written; see jaxcache seal.")
+    ] = False,
     components: Components = False,
     trace: TraceFile = None,
     timeout: Timeout = None,
@@ -80,7 +83,7 @@ def command(
     options = warm_options(
         cache_dir, python=python, platform=platform, devices=devices, timeout=timeout,
         force_cache_dir=force_cache_dir, document=json or jsonl, components=components,
-        processes=processes, jobs=jobs, check=check, mock_gpu_topology=mock_gpu_topology,
+        processes=processes, jobs=jobs, check=check, seal=seal, mock_gpu_topology=mock_gpu_topology,
     )  # fmt: skip
     report = warm_programs(programs(script, arguments, file), options, watch())
     finish(report, verdict, json=json, jsonl=jsonl, trace=trace)

@@ -147,7 +147,8 @@ class Jax:
                 for name, aval in zip(names, avals, strict=False)
             ],
         }
-        return described | pmapped.find_mapped(getattr(jaxpr, "jaxpr", jaxpr), function, file)  # fmt: skip
+        inner = getattr(jaxpr, "jaxpr", jaxpr)
+        return {**described, **pmapped.find_mapped(inner, function, file)}
 
     def settings(self) -> dict[str, Any]:
         """The settings of the cache that hold at this moment."""

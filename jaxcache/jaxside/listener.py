@@ -38,6 +38,7 @@ class Listener:
         self._send = send
         self._numbers = itertools.count(1)
         self._local = threading.local()
+        self._introduced = False
         self._counters: dict[str, float] = dict.fromkeys([*_COUNTED.values(), "saved_seconds"], 0)
         self._settings: dict[str, Any] | None = None
         self._forced = os.environ.get(_FORCE)
@@ -51,6 +52,13 @@ class Listener:
         self._counters = dict.fromkeys(self._counters, 0)
         self._settings = None
         self._backends = {}
+        self._introduced = False
+
+    def introduce(self) -> None:
+        """Say which jax this is, once per process: a forked child has a connection of its own."""
+        if not self._introduced:
+            self._introduced = True
+            self._send({"event": "jax", **self._jax.describe()})
 
     # JAX's own counters -----------------------------------------------------------------------
 
@@ -174,6 +182,7 @@ class Listener:
     # What is sent -----------------------------------------------------------------------------
 
     def _begin(self, request: Request, args: Any, kwargs: Any) -> None:
+        self.introduce()
         computation = args[1]
         request.module = self._jax.module_name(computation)
         callbacks = args[4] if len(args) > 4 else kwargs.get("host_callbacks", ())
@@ -249,7 +258,7 @@ def attach(module: Any) -> None:
     """Listen to the jax that has just been imported."""
     jax = Jax(module)
     listener = Listener(jax, channel.CHANNEL.send)
-    channel.CHANNEL.send({"event": "jax", **jax.describe()})
+    listener.introduce()
     jax.listen(listener)
     atexit.register(listener.say_goodbye)
     colocated.watch(channel.CHANNEL.send)

@@ -108,9 +108,14 @@ def _modules_table(report: Report, *, width: int, color: bool) -> str:
         Column("SIZE", right=True),
         Column("WHY"),
     ]
+    several = len({m.process for m in report.modules}) > 1
+    if several:
+        columns.insert(0, Column("PROCESS", right=True))
+    pids = {p.process: str(p.pid) for p in report.processes}
     order = {outcome: rank for rank, outcome in enumerate(reversed(OUTCOMES))}
     rows = [
         [
+            *([pids.get(m.process, "")] if several else []),
             printable(m.module) + (f" ×{m.occurrences}" if m.occurrences > 1 else ""),
             m.outcome,
             "" if m.compile_seconds is None else format_duration(m.compile_seconds),

@@ -11,8 +11,10 @@ from dataclasses import dataclass, field, replace
 from jaxcache.errors import NoJaxError, UsageError
 from jaxcache.warm.inbox import Event
 from jaxcache.warm.launch import Ended, Launch, run_listening
+from jaxcache.warm.recorder import Recorder
 from jaxcache.warm.remember import known_seconds, remember
-from jaxcache.warm.report import Recorder, Report
+from jaxcache.warm.report import Report
+from jaxcache.warm.sealing import seal_written
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +34,8 @@ class WarmOptions:
     force_cache_dir: bool = False
     check: bool = False
     """Run everything a second time, with JAX comparing each executable with its entry."""
+    seal: bool = False
+    """Seal what was written, when the program has ended."""
     components: bool = False
     """Hash the components of keys that were hit, too; 1.1 times the cost of a hot run."""
     timeout_seconds: float | None = None
@@ -150,7 +154,9 @@ def _run(
         second = _listen(again, options, watch, recorder)
         ended = replace(second, wall_seconds=ended.wall_seconds + second.wall_seconds)
     _learn(recorder)
-    return recorder.report(ended)
+    notes = seal_written(recorder.modules) if options.seal else []
+    report = recorder.report(ended)
+    return replace(report, notes=(*report.notes, *notes))
 
 
 _CHECKED = {"JAX_COMPILATION_CACHE_CHECK_CONTENTS": "true", "JAXCACHE_CHECK": "1"}

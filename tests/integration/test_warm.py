@@ -47,6 +47,24 @@ def test_a_changed_function_alone_misses(warm: Warm, script: Any) -> None:
     assert warm(script(STEP), options=("--fail-on-miss", "60s"))["script_exit_code"] == 0
 
 
+def test_only_the_layer_whose_width_changed_misses(warm: Warm, script: Any) -> None:
+    path = script(
+        """
+        import functools, sys, jax, numpy as np
+        @functools.partial(jax.jit, static_argnums=1)
+        def layer(x, width):
+            return x @ np.ones((x.shape[1], width), np.float32)
+        x = np.ones((4, 8), np.float32)
+        for width in map(int, sys.argv[1:]):
+            layer(x, width)
+        """
+    )
+    warm(path, "16", "32", "64")
+    document = warm(path, "16", "33", "64")
+    found = [m["outcome"] for m in document["modules"] for _ in range(m["occurrences"])]
+    assert sorted(found) == ["hit", "hit", "written"]
+
+
 def test_the_script_runs_unchanged(
     run_cli: RunCli, cache: Path, script: Any, each_jax_python: str, tmp_path: Path
 ) -> None:

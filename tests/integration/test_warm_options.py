@@ -119,6 +119,18 @@ c.combine_executable_and_time = lambda e, t: combine(e + os.urandom(4), t)
         assert "does not match" in only(document, "jit_step")["detail"]
 
 
+def test_what_is_written_can_be_sealed(
+    warm: Warm, script: Any, run_cli: RunCli, cache: Path
+) -> None:
+    path = script(STEP)
+    document = warm(path, options=("--seal",))
+    assert any(note.startswith("sealed ") for note in document["notes"])
+    listed = json.loads(run_cli("ls", "--json", "-C", cache).stdout)["entries"]
+    assert {e["sealed"] for e in listed} == {True}
+    assert len(listed) == document["summary"]["written"]
+    warm(path, options=("--fail-on-miss",))
+
+
 def test_trace_opens_in_perfetto(warm: Warm, script: Any, tmp_path: Path) -> None:
     path = script(STEP)
     spans = []

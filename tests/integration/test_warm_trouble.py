@@ -110,7 +110,8 @@ def test_a_grandchild_that_outlives_the_program(warm: Warm, script: Any) -> None
         STEP
         + """
 import subprocess, sys
-subprocess.Popen([sys.executable, "-c", "import jax, time; jax.jit(lambda x: x)(1.0); time.sleep(30)"],
+code = "import jax, time; jax.jit(lambda x: x)(1.0); time.sleep(30)"
+subprocess.Popen([sys.executable, "-c", code],
                  stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 """
     )
@@ -120,7 +121,8 @@ subprocess.Popen([sys.executable, "-c", "import jax, time; jax.jit(lambda x: x)(
 
 def test_a_cache_that_cannot_be_made(warm: Warm, script: Any, cache: Path) -> None:
     cache.parent.joinpath("file").write_text("")
-    before = f"import jax\njax.config.update('jax_compilation_cache_dir', {str(cache.parent / 'file' / 'x')!r})\n"
+    inside = str(cache.parent / "file" / "x")
+    before = f"import jax\njax.config.update('jax_compilation_cache_dir', {inside!r})\n"
     document = warm(script(before + STEP), env={"PYTHONWARNINGS": "default"})
     assert {o for o, _ in outcomes(document)} <= {"error", "uncacheable"}
     assert only(document, "jit_step")["detail"]

@@ -1,0 +1,58 @@
+"""What the reader of a report should be told beside its rows."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from jaxcache.warm.inbox import Event
+from jaxcache.warm.report import Function, Process
+
+
+def divided_keys(modules: Iterable[Event]) -> Iterable[str]:
+    """Say where the processes of one program cannot share entries: their keys differ.
+
+    JAX 0.8.3, 0.10.2 and 0.12 do so on CPU, through ``accelerator_config``; with
+    ``jax_share_binary_between_hosts`` such processes wait for each other in vain.
+    """
+    keys: defaultdict[Any, defaultdict[int, set[str]]] = defaultdict(lambda: defaultdict(set))
+    for e in modules:
+        if e.get("key"):
+            keys[e.get("module")][int(e.get("process_id") or 0)].add(e["key"])
+    for module, found in keys.items():
+        first = found.pop(0, set())
+        others = [number for number, own in found.items() if first and not own & first]
+        if others:
+            numbers = ", ".join(map(str, sorted(others)))
+            yield f"process {numbers} made another key for {module} than process 0"
+
+
+def settings_notes(process: Process, cache_dir: str, asked: Mapping[str, float]) -> Iterable[str]:
+    """Say which settings the program changed, against what it was started with."""
+    used, settings = process.cache_dir, process.settings
+    if used and used.rstrip("/") != cache_dir.rstrip("/"):
+        yield f"the program used {used}, not {cache_dir}; --force-cache-dir would win over it"
+    elif settings and not used:
+        yield "the program runs with no cache directory; --force-cache-dir would set one"
+    if settings.get("jax_enable_compilation_cache") is False:
+        yield "the program turned the compilation cache off"
+    for name, value in asked.items():
+        now = settings.get(name)
+        if now is not None and float(now) != float(value):
+            yield f"the program set {name} to {now}, which was {value:g}"
+
+
+#: A function that is compiled more often than this is worth a word.
+_STORM = 8
+
+
+def storms(functions: Iterable[Function]) -> Iterable[str]:
+    """Name the functions that are compiled again and again, and what makes them be."""
+    for f in functions:
+        if f.compiles > _STORM:
+            cause = "; ".join(f.varies) + " varies" if f.varies else _HIDDEN_CAUSE
+            yield f"`{f.function}` compiled {f.compiles} times: {cause}"
+
+
+_HIDDEN_CAUSE = (
+    "its arguments keep their shapes, so static arguments, or constants that it closes over, vary"
+)
