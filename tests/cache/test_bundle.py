@@ -418,6 +418,15 @@ def test_links_and_folders_in_the_way_stay(tmp_path: Path) -> None:
     assert len(list(cache.glob("*-cache"))) == 7
 
 
+def test_a_name_that_differs_in_case_only_is_not_written_beside_the_other(tmp_path: Path) -> None:
+    cache = tmp_path / "c"
+    bring(forged(lambda d: None), cache)
+    (there,) = cache.glob("*-cache")
+    other = there.rename(there.with_name(there.name.replace("jit_f", "JIT_F")))
+    assert not bring(forged(lambda d: None), cache).written
+    assert list(cache.glob("*-cache")) == [other]
+
+
 def test_a_linked_side_folder_is_not_followed(tmp_path: Path) -> None:
     source, cache, outside = tmp_path / "s", tmp_path / "c", tmp_path / "outside"
     folder = "xla_gpu_per_fusion_autotune_cache_dir"

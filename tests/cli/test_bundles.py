@@ -46,6 +46,8 @@ def test_there_and_back(run_cli: RunCli, cache: Path, bundle: Path, tmp_path: Pa
     assert {e["action"] for e in document["entries"]} == {"write"}
     assert run_cli("diff", cache, tmp_path / "new" / "deep").returncode == 0
     assert run_cli("diff", cache, bundle, "--json").returncode == 0
+    verified = run_cli("verify", "-C", tmp_path / "new" / "deep", "--grace", "0s", "--json")
+    assert json.loads(verified.stdout)["problems"] == []
     again = json.loads(run_cli("import", bundle, "-C", tmp_path / "new" / "deep", "--json").stdout)
     assert (again["summary"]["same"], again["summary"]["written"]) == (7, 0)
 
