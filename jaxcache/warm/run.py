@@ -15,7 +15,6 @@ from jaxcache.warm.launch import Ended, Launch, run_listening
 from jaxcache.warm.recorder import Recorder
 from jaxcache.warm.remember import known_seconds, remember
 from jaxcache.warm.report import Report
-from jaxcache.warm.sealing import seal_written
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +160,11 @@ def _run(
         ended = replace(second, wall_seconds=ended.wall_seconds + second.wall_seconds)
     reader.join()
     _learn(recorder)
-    notes = seal_written(recorder.modules) if options.seal else []
+    notes: list[str] = []
+    if options.seal:
+        from jaxcache.warm.sealing import seal_written
+
+        notes = seal_written(recorder.modules)
     report = recorder.report(ended, known)
     return replace(report, notes=(*report.notes, *notes))
 
