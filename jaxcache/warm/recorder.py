@@ -19,8 +19,6 @@ class Recorder:
     cache_dir: str
     asked: Mapping[str, float] = field(default_factory=dict)
     """Thresholds that the environment of the program asks for, by JAX's name of the setting."""
-    known_seconds: dict[str, float] = field(default_factory=dict)
-    """Exact compile seconds of keys from earlier runs; JAX keeps whole seconds only."""
     modules: list[Event] = field(default_factory=list)
     processes: dict[int, Event] = field(default_factory=dict)
     _trouble: list[str] = field(default_factory=list)
@@ -35,8 +33,6 @@ class Recorder:
         process = self.processes.setdefault(event["process"], {})
         kind = event["event"]
         if kind == "module":
-            if event.get("outcome") == "hit" and event.get("key") in self.known_seconds:
-                event = {**event, "stored_seconds": self.known_seconds[event["key"]]}
             self.modules.append(event)
             self._begun.pop((event["process"], event.get("id")), None)
             process["counters"] = event.get("counters")
@@ -56,15 +52,19 @@ class Recorder:
         elif kind == "settings":
             process.setdefault("settings", []).append(event)
 
-    def report(self, ended: Ended) -> Report:
-        """Make the report of a run that has ended."""
+    def report(self, ended: Ended, known_seconds: Mapping[str, float]) -> Report:
+        """Make the report of a run that has ended.
+
+        Args:
+            known_seconds: exact compile seconds by key, where JAX keeps whole seconds only.
+        """
         processes = tuple(
             _process(number, event) for number, event in self.processes.items() if "jax" in event
         )
         functions = tuple(_fold_functions([*self.modules, *self.colocated]))
         return Report(
             cache_dir=self.cache_dir,
-            modules=tuple(_fold_modules(self.modules)),
+            modules=tuple(_fold_modules(self.modules, known_seconds)),
             functions=functions,
             processes=processes,
             notes=tuple(dict.fromkeys([*self._notes(processes, ended), *storms(functions)])),
@@ -101,7 +101,7 @@ def _process(number: int, event: Event) -> Process:
     )
 
 
-def _fold_modules(events: Iterable[Event]) -> Iterable[Module]:
+def _fold_modules(events: Iterable[Event], known_seconds: Mapping[str, float]) -> Iterable[Module]:
     groups: defaultdict[tuple[Any, ...], list[Event]] = defaultdict(list)
     for e in events:
         groups[
@@ -121,7 +121,7 @@ def _fold_modules(events: Iterable[Event]) -> Iterable[Module]:
             line=first.get("line"),
             arguments=_arguments(first),
             occurrences=len(same),
-            compile_seconds=_mean(e.get("stored_seconds") for e in same)
+            compile_seconds=known_seconds.get(first["key"], first.get("stored_seconds"))
             if hit
             else _mean(_length(e.get("compile")) for e in same),
             retrieval_seconds=_mean(_length(e.get("retrieve")) for e in same),

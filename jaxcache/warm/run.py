@@ -5,6 +5,7 @@ import os
 import shutil
 import socket
 import sys
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -14,7 +15,6 @@ from jaxcache.warm.launch import Ended, Launch, run_listening
 from jaxcache.warm.recorder import Recorder
 from jaxcache.warm.remember import known_seconds, remember
 from jaxcache.warm.report import Report
-from jaxcache.warm.sealing import seal_written
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ class Watch:
     on_event: Callable[[Event], None] | None = None
     on_tick: Callable[[], None] | None = None
     on_known: Callable[[Mapping[str, float]], None] | None = None
-    """Told, before the start, the compile seconds by key that earlier runs took."""
+    """Told, from another thread, the compile seconds by key that earlier runs took."""
 
 
 def warm_script(
@@ -140,12 +140,17 @@ def _free_port() -> int:
 def _run(
     launches: Sequence[Launch], options: WarmOptions, watch: Watch, lifted: Mapping[str, str]
 ) -> Report:
-    known = known_seconds(options.cache_dir)
-    if watch.on_known:
-        watch.on_known(known)
-    recorder = Recorder(
-        options.cache_dir, asked=asked_thresholds({**os.environ, **lifted}), known_seconds=known
-    )
+    known: dict[str, float] = {}
+
+    def look_up() -> None:
+        known.update(known_seconds(options.cache_dir))
+        if watch.on_known:
+            watch.on_known(known)
+
+    # Beside the program, whose imports take longer: a long ledger must not delay its start.
+    reader = threading.Thread(target=look_up, daemon=True)
+    reader.start()
+    recorder = Recorder(options.cache_dir, asked=asked_thresholds({**os.environ, **lifted}))
     ended = _listen(launches, options, watch, recorder)
     if options.check and not (ended.exit_code or ended.interrupted or ended.timed_out):
         again = [replace(launch, env={**launch.env, **_CHECKED}) for launch in launches]
@@ -153,9 +158,14 @@ def _run(
         _learn(first)
         second = _listen(again, options, watch, recorder)
         ended = replace(second, wall_seconds=ended.wall_seconds + second.wall_seconds)
+    reader.join()
     _learn(recorder)
-    notes = seal_written(recorder.modules) if options.seal else []
-    report = recorder.report(ended)
+    notes: list[str] = []
+    if options.seal:
+        from jaxcache.warm.sealing import seal_written
+
+        notes = seal_written(recorder.modules)
+    report = recorder.report(ended, known)
     return replace(report, notes=(*report.notes, *notes))
 
 

@@ -178,9 +178,10 @@ def test_processes_with_equal_keys_share(warm: Warm, script: Any) -> None:
     env = {"JAX_SHARE_BINARY_BETWEEN_HOSTS": "true"}
     document = warm(path, options=TOGETHER, env=env)
     assert_counts_are_jax_own(document)
-    assert by_process_id(document) == {
-        0: ("written", "not-in-cache"), 1: ("skipped", "shared-by-process-0"),
-    }  # fmt: skip
+    became = by_process_id(document)
+    assert became[0] == ("written", "not-in-cache")
+    # The slower process may find on disk what the other has just written.
+    assert became[1] in (("skipped", "shared-by-process-0"), ("hit", "in-cache"))
     again = by_process_id(warm(path, options=TOGETHER, env=env))
     assert set(again.values()) == {("hit", "in-cache")}
 
