@@ -171,4 +171,7 @@ class Jax:
         """Versions of jax and jaxlib."""
         import jaxlib
 
-        return {"jax": self.version, "jaxlib": str(getattr(jaxlib, "__version__", "")) or None}
+        from .settings import jaxlib_build
+
+        version = str(getattr(jaxlib, "__version__", "")) or None
+        return {"jax": self.version, "jaxlib": version, "jaxlib_build": jaxlib_build()}

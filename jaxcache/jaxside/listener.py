@@ -12,7 +12,7 @@ import threading
 import time
 from typing import Any
 
-from . import channel
+from . import channel, keyparts
 from .adapter import Jax
 from .outcome import Request, judge
 
@@ -39,6 +39,7 @@ class Listener:
         self._counters: dict[str, float] = dict.fromkeys([*_COUNTED.values(), "saved_seconds"], 0)
         self._settings: dict[str, Any] | None = None
         self._forced = os.environ.get(_FORCE)
+        self._parts = keyparts.listen()
         os.register_at_fork(after_in_child=self._start_afresh)
 
     def _start_afresh(self) -> None:
@@ -157,6 +158,7 @@ class Listener:
             "seconds": request.ended - request.started,
             "thread": threading.get_ident(), "process_id": self._jax.process_id(),
             **verdict, **request.lowering, "counters": self._counters,
+            **(self._parts.take(request.key) if self._parts else {}),
         })  # fmt: skip
         if directory != (self._settings or {}).get("opened_directory"):
             self._tell_settings()

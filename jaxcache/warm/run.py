@@ -23,6 +23,8 @@ class WarmOptions:
     force_cache_dir: bool = False
     timeout_seconds: float | None = None
     stdout_to_stderr: bool = False
+    key_parts: bool = False
+    """Also report the hash of each component of every key; see ``jaxside/keyparts.py``."""
 
 
 def warm_script(
@@ -99,6 +101,8 @@ def _environment(options: WarmOptions) -> dict[str, str]:
     env = {"JAX_COMPILATION_CACHE_DIR": options.cache_dir}
     if options.force_cache_dir:
         env["JAXCACHE_FORCE_CACHE_DIR"] = options.cache_dir
+    if options.key_parts:
+        env["JAXCACHE_KEY_PARTS"] = "1"
     if options.platform:
         env["JAX_PLATFORMS"] = options.platform
     if options.devices:

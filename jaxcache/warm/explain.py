@@ -1,0 +1,84 @@
+"""``explain SCRIPT``: run it, and compare each miss with what the cache had before."""
+
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from jaxcache.cache.explain.compare import explain
+from jaxcache.cache.explain.known import KnownCache
+from jaxcache.cache.explain.reports import read_document
+from jaxcache.cache.explain.sides import Compile, Explanation, Side
+from jaxcache.cache.ledger import append
+from jaxcache.cache.ledger_record import COMPILE
+from jaxcache.cache.ledger_record import Event as LedgerEvent
+from jaxcache.errors import NoCacheError
+from jaxcache.store import open_store
+from jaxcache.warm.launch import Event
+from jaxcache.warm.run import WarmOptions, warm_script
+
+#: Keys of one module, the newest ones, that a miss is compared with.
+_MAX_CANDIDATES = 20
+
+
+def explain_script(
+    script: str, arguments: Sequence[str], options: WarmOptions
+) -> tuple[Explanation, int]:
+    """Run a script with the cache on, and say why each compile missed.
+
+    What is learnt of the keys goes into the cache's ledger, so that the next time more is known.
+
+    Returns:
+        The explanation, with the cache as it was before on the left, and the exit code.
+
+    Raises:
+        UsageError, NoJaxError: see :func:`jaxcache.warm.run.warm_script`.
+    """
+    before = _keys(options.cache_dir)
+    events: list[Event] = []
+    report = warm_script(script, arguments, replace(options, key_parts=True), events.append)
+    compiles = read_document({"modules": [e for e in events if e["event"] == "module"]})
+    try:
+        store = open_store(options.cache_dir)
+    except NoCacheError:  # nothing was cacheable
+        return explain(Side(options.cache_dir, (), is_run=False), Side(script, compiles)), (
+            report.script_exit_code
+        )
+    append(store, _ledger_events(events, script))
+    known = KnownCache(store)
+    misses = {c.module for c in compiles if c.outcome != "hit"}
+    candidates: list[Compile] = []
+    for module in sorted(misses):
+        keys = [k for k in known.keys_of(module) if k in before]
+        candidates += (known.complete(Compile(module, k)) for k in keys[:_MAX_CANDIDATES])
+    left = Side(f"{options.cache_dir} as it was before", tuple(candidates), is_run=False)
+    missed = (c for c in compiles if c.outcome != "hit" or c.key in before)
+    right = Side(script, tuple(map(known.complete, missed)))
+    return explain(left, right), report.script_exit_code
+
+
+def _keys(cache_dir: str) -> set[str]:
+    if "://" not in cache_dir and not Path(cache_dir).is_dir():
+        return set()
+    return set(KnownCache(open_store(cache_dir)).keys())
+
+
+def _ledger_events(events: Sequence[Event], script: str) -> list[LedgerEvent]:
+    versions = {e["process"]: e for e in events if e["event"] == "jax"}
+    found = []
+    for event in events:
+        if event["event"] != "module" or event["outcome"] != "written" or not event.get("key"):
+            continue
+        version = versions.get(event["process"], {})
+        facts = {
+            "components": event.get("components"),
+            "xla_flags": " ".join(event.get("xla_flags") or ()),
+            "jax_version": version.get("jax"),
+            "jaxlib_version": version.get("jaxlib"),
+            "jaxlib_build": version.get("jaxlib_build"),
+            "script": script,
+            "function": event.get("function"),
+        }
+        kept = {k: v for k, v in facts.items() if v is not None}
+        found.append(LedgerEvent(event["key"], COMPILE, time.time_ns(), kept))
+    return found
