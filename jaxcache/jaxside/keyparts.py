@@ -13,7 +13,8 @@ from typing import Any
 
 _WANTED = "JAXCACHE_KEY_PARTS"
 _PART = re.compile(r"get_cache_key hash (of|after) serializ(?:ed|ing) (.+): ([0-9a-f]{64})$")
-_FLAG = re.compile(r"Including XLA flag in cache key: (.*)$")
+_FLAG = re.compile(r"^(Including|Not including) XLA flag in cache key: (.*)$")
+_LISTS = {"Including": "xla_flags", "Not including": "ignored_flags"}
 _FIRST, _LAST = "computation", "custom_hook"
 #: Keys that nobody has asked for are forgotten beyond this number.
 _MAX_KEPT = 4096
@@ -34,7 +35,9 @@ class KeyParts(logging.Filter):
         if match := _PART.search(message):
             self._read(*match.groups())
         elif match := _FLAG.search(message):
-            self._now()["xla_flags"].append(match[1].strip())
+            found = self._now()[_LISTS[match[1]]]
+            if match[2].strip() not in found:
+                found.append(match[2].strip())
         return record.levelno >= self._shown_from
 
     def _read(self, kind: str, name: str, digest: str) -> None:
@@ -50,7 +53,7 @@ class KeyParts(logging.Filter):
 
     def _now(self) -> "dict[str, Any]":
         if getattr(self._local, "parts", None) is None:
-            self._local.parts = {"components": {}, "xla_flags": []}
+            self._local.parts = {"components": {}, "xla_flags": [], "ignored_flags": []}
         parts: dict[str, Any] = self._local.parts
         return parts
 

@@ -131,19 +131,29 @@ def _by_components(left: Compile, right: Compile) -> Iterator[Difference]:
 def _by_hash(name: str, left: Compile, right: Compile) -> Difference:
     meaning, fix = _MEANINGS.get(name, ("a part of the key that is not known here", None))
     old, new = (_value(name, c) for c in (left, right))
+    if name == "accelerator_config":
+        ignored = [set(c.ignored_flags) for c in (left, right)]
+        if ignored[0] != ignored[1]:
+            old, new = (" ".join([v, *sorted(f)]) for v, f in zip((old, new), ignored, strict=True))
+        elif old == new:  # what is known of the devices does not show it
+            old, new = (f"{v} {_hash(name, c)}" for v, c in ((old, left), (new, right)))
     return Difference(name, old, new, meaning, fix)
 
 
 def _value(name: str, compile_: Compile) -> str:
     """What was hashed, where that can be found out, else the start of the hash."""
-    digest = (compile_.components or {}).get(name, "")
     if name == "accelerator_config" and compile_.contents and compile_.contents.device.target:
         device = compile_.contents.device
         words = [device.platform, device.name or device.target or ""]
         if assignment := compile_.options.get("device_assignment"):
             words.append(assignment)
         return " ".join(words)
-    return _values_by_hash().get((name, digest)) or f"sha256 {digest[:12]}"
+    digest = (compile_.components or {}).get(name, "")
+    return _values_by_hash().get((name, digest)) or _hash(name, compile_)
+
+
+def _hash(name: str, compile_: Compile) -> str:
+    return f"sha256 {(compile_.components or {}).get(name, '')[:12]}"
 
 
 @cache

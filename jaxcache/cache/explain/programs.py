@@ -33,6 +33,7 @@ def compare_programs(left: Compile, right: Compile) -> Difference:
     return (
         _by_name(left, right)
         or _by_arguments(left, right)
+        or _by_layout(left, right)
         or _by_outline(left, right)
         or Difference(
             COMPUTATION, None, None,
@@ -90,10 +91,28 @@ def _by_arguments(left: Compile, right: Compile) -> Difference | None:
             COMPUTATION, *shown, "the dtypes of arguments", "cast to one dtype before the call"
         )
     what = "the shapes of arguments" if not dtypes else "the shapes and dtypes of arguments"
+    if left.arguments is None and (_partitions(left) > 1 or _partitions(right) > 1):
+        what = "the shapes on each device: of arguments, or of their shardings"
     return Difference(
         COMPUTATION, *shown, what,
         "pad to a few fixed shapes: each shape is a program of its own",
     )  # fmt: skip
+
+
+def _partitions(compile_: Compile) -> int:
+    return (compile_.contents and compile_.contents.compile_options.num_partitions) or 1
+
+
+def _by_layout(left: Compile, right: Compile) -> Difference | None:
+    """The same arguments, in other pieces on each device."""
+    known = [c.contents and c.contents.program for c in (left, right)]
+    if left.arguments is None or left.arguments != right.arguments or not all(known):
+        return None
+    shards = [", ".join(map(_show, p.parameters)) for p in known if p]
+    if shards[0] == shards[1]:
+        return None
+    meaning, fix = _HEADERS["parameter shardings"]
+    return Difference(COMPUTATION, f"{shards[0]} on each device", shards[1], meaning, fix)
 
 
 def _bits(dtype: str) -> int:
