@@ -45,6 +45,9 @@ def compare(left: Compile | None, right: Compile, side: Side) -> Iterator[Differ
             "was it called there under another name, or not at all?",
         )  # fmt: skip
         return
+    if right.outcome == "uncacheable" and "callback" in (right.reason or ""):
+        yield _callbacks(left, right)
+        return
     if right.key is not None and right.key == left.key:
         yield from _same_key(left, right)
         return
@@ -86,11 +89,7 @@ def _same_key(left: Compile, right: Compile) -> Iterator[Difference]:
             )  # fmt: skip
         return
     if "callback" in reason:
-        yield Difference(
-            "host callbacks", left.outcome, right.outcome,
-            "the program calls back into Python, and JAX before 0.11 never caches such",
-            "leave debug.print and pure_callback out of what is compiled, or use jax 0.11",
-        )  # fmt: skip
+        yield _callbacks(left, right)
     elif "took" in reason or "compile-time" in reason:
         yield Difference(
             "jax_persistent_cache_min_compile_time_secs", reason, right.reason,
@@ -108,6 +107,14 @@ def _same_key(left: Compile, right: Compile) -> Iterator[Difference]:
             _SAME_KEY, left.outcome, right.outcome,
             f"the same key, but it was not written: {reason}", None,
         )  # fmt: skip
+
+
+def _callbacks(left: Compile, right: Compile) -> Difference:
+    return Difference(
+        "host callbacks", left.outcome, right.outcome,
+        "the program calls back into Python, and JAX before 0.11 never caches such",
+        "leave debug.print and pure_callback out of what is compiled, or use jax 0.11",
+    )  # fmt: skip
 
 
 def _by_components(left: Compile, right: Compile) -> Iterator[Difference]:

@@ -3,6 +3,7 @@
 import difflib
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 
 from jaxcache.cache.explain.pair import without_addresses
 from jaxcache.cache.explain.sides import Compile, Difference
@@ -146,11 +147,11 @@ def _by_outline(left: Compile, right: Compile) -> Difference | None:
         return None
     old, new = list(left.outline), list(right.outline)
     if header := _by_header(old, new):
-        return header
+        return _with_bytes(header, left, right)
     if _without(_PRECISION, old) == _without(_PRECISION, new):
         lines = [(a, b) for a, b in zip(old, new, strict=True) if a != b]
         return Difference(
-            COMPUTATION, lines[0][0].strip(), lines[0][1].strip(),
+            COMPUTATION, _HASH.sub("", lines[0][0]).strip(), _HASH.sub("", lines[0][1]).strip(),
             "the precision of matrix products",
             "set jax_default_matmul_precision alike on both sides",
         )  # fmt: skip
@@ -184,6 +185,14 @@ def _by_header(old: list[str], new: list[str]) -> Difference | None:
             after = next((x for x in news if x.startswith(name)), "none")
             return Difference(COMPUTATION, before, after, meaning, fix)
     return None
+
+
+def _with_bytes(found: Difference, left: Compile, right: Compile) -> Difference:
+    """Donations in bytes, which the message itself does not show."""
+    if found.meaning != _HEADERS["aliases"][0]:
+        return found
+    sizes = [c.contents and c.contents.memory.alias_bytes for c in (left, right)]
+    return replace(found, left=f"{sizes[0] or 0} bytes", right=f"{sizes[1] or 0} bytes")
 
 
 def _body(lines: list[str]) -> list[str]:
