@@ -52,9 +52,10 @@ def explain_script(
         keys = [k for k in known.keys_of(module) if k in before]
         candidates += (known.complete(Compile(module, k)) for k in keys[:_MAX_CANDIDATES])
     left = Side(f"{options.cache_dir} as it was before", tuple(candidates), is_run=False)
-    missed = (c for c in compiles if c.outcome != "hit" or c.key in before)
-    right = Side(script, tuple(map(known.complete, missed)))
-    return explain(left, right), report.script_exit_code
+    missed = tuple(known.complete(c) for c in compiles if c.outcome != "hit")
+    found = explain(left, Side(script, missed))
+    hits = len(compiles) - len(missed)
+    return replace(found, same=found.same + hits), report.script_exit_code
 
 
 def _keys(cache_dir: str) -> set[str]:

@@ -190,9 +190,10 @@ def _by_entry(left: Compile, right: Compile) -> Iterator[Difference]:
         before, after = (nearest_version(frozenset(f)) or "?" for f in (old.flags, new.flags))
         yield Difference("jax_lib version", before, after, meaning, fix)
         return  # everything else differs with it
-    if flag_differences(left, right).left != flag_differences(left, right).right:
-        yield flag_differences(left, right)
-    options = compare_options(left, right)
+    flags = flag_differences(left, right)
+    if flags.left != flags.right:
+        yield flags
+    options = compare_options(left, right, flags_too=False)
     if options.left != options.right:
         yield options
     devices = [
