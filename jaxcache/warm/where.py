@@ -2,8 +2,9 @@
 
 import os
 import signal
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
 from jaxcache.warm.launch import Event, run_listening
 
@@ -19,6 +20,10 @@ class Use:
     setting: str | None
     """``jax_compilation_cache_dir`` as it last was."""
     enabled: bool | None
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    """Settings of the cache at the last compile."""
+    uncacheable: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Modules that JAX could not cache, by the reason."""
 
 
 def find_where(
@@ -47,6 +52,9 @@ def find_where(
             known.update({k: v for k, v in event.items() if k not in ("event", "at")})
             if event["event"] == "jax":
                 known["has_jax"] = True
+        if event["event"] == "module" and event.get("outcome") == "uncacheable":
+            reasons = known.setdefault("uncacheable", {})
+            reasons.setdefault(str(event.get("reason")), {})[str(event.get("module"))] = None
         pid = known.get("pid")
         if stop and known.get("opened_directory") and isinstance(pid, int) and pid > 1:
             os.kill(pid, signal.SIGTERM)
@@ -63,6 +71,8 @@ def find_where(
             opened=p.get("opened_directory"),
             setting=p.get("jax_compilation_cache_dir"),
             enabled=p.get("jax_enable_compilation_cache"),
+            settings={k: v for k, v in p.items() if k.startswith("jax_")},
+            uncacheable={k: tuple(v) for k, v in p.get("uncacheable", {}).items()},
         )
         for p in processes.values()
         if p.get("has_jax")
