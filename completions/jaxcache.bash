@@ -28,7 +28,7 @@ _jaxcache() {
     pin) options='-C --cache-dir --json --jsonl -h --help'; words=keys ;;
     unpin) options='-C --cache-dir --json --jsonl -h --help'; words=keys ;;
     explain) options='-C --cache-dir --churn --python --json --jsonl -h --help'; words=keys ;;
-    doctor) options='-C --cache-dir --python --fix -n --dry-run --decode --json --jsonl -h --help'; words=none ;;
+    doctor) options='-C --cache-dir --python --fix -n --dry-run --decode --json --jsonl -h --help'; words=files ;;
     export) options='-C --cache-dir --filter --level --split --since --sign --side-caches --no-side-caches --json -h --help'; words=keys ;;
     import) options='-C --cache-dir --on-conflict --atomic --require-compatible --python --side-caches --no-side-caches --level -n --dry-run --json --jsonl -q --quiet -h --help'; words=files ;;
     diff) options='--json --jsonl -q --quiet -h --help'; words=files ;;

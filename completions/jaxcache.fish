@@ -151,6 +151,7 @@ complete -c jaxcache -n '__fish_seen_subcommand_from doctor' -l decode -r -d 'De
 complete -c jaxcache -n '__fish_seen_subcommand_from doctor' -l json -d 'Print one JSON document.'
 complete -c jaxcache -n '__fish_seen_subcommand_from doctor' -l jsonl -d 'Print one JSON object per line.'
 complete -c jaxcache -n '__fish_seen_subcommand_from doctor' -s h -l help -d 'Show this message and exit.'
+complete -c jaxcache -n '__fish_seen_subcommand_from doctor' -F
 complete -c jaxcache -n __fish_use_subcommand -a export -d 'Put entries into one small, checkable file.'
 complete -c jaxcache -n '__fish_seen_subcommand_from export' -s C -l cache-dir -r -F -d 'The cache; default: JAX_COMPILATION_CACHE_DIR, the configuration, ~/.cache/jax.'
 complete -c jaxcache -n '__fish_seen_subcommand_from export' -l filter -r -d 'Only entries that fit, such as \'size>1MB\', \'unused>7d\', \'platform=gpu\'; repeatable.'
