@@ -9,7 +9,7 @@ from jaxcache.cli.options import CacheDir, Format, Json, Jsonl, choose_format, l
 from jaxcache.errors import UsageError
 
 EXAMPLE = "jaxcache explain yesterday.json today.json"
-EXIT_CODES = (0, 2, 10, 13)
+EXIT_CODES = (0, 1, 2, 10, 13)
 
 
 def command(

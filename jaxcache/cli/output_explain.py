@@ -33,8 +33,9 @@ def print_sides(given: Sequence[str], path: str, form: Format, *, explicit: bool
     known = _open(path, explicit=explicit)
     sides = [_side(text, known) for text in given]
     if len(sides) == 1:
-        sides.insert(0, _others(sides[0], known))
-    left, right = (_complete(side, known) for side in sides)
+        sides.insert(0, (_others(sides[0][0], known), known))
+    shared = {c.key for c in sides[0][0].compiles} & {c.key for c in sides[1][0].compiles}
+    left, right = (_complete(*side, shared) for side in sides)
     _print(explain(left, right), path, form)
 
 
@@ -47,16 +48,16 @@ def _open(path: str, *, explicit: bool) -> KnownCache | None:
         return None
 
 
-def _side(text: str, known: KnownCache | None) -> Side:
+def _side(text: str, known: KnownCache | None) -> tuple[Side, KnownCache | None]:
+    """A side, and the cache that knows more of its keys."""
     if os.path.isdir(text):
         cache = KnownCache(open_store(text))
-        side = cache.whole()
-        return replace(side, compiles=tuple(map(cache.complete, side.compiles)))
+        return cache.whole(), cache
     if os.path.isfile(text):
-        return read_run(text)
+        return read_run(text), known
     if known is None:
         raise UsageError(f"there is no run {text}, and no cache whose key it could be")
-    return known.side(text)
+    return known.side(text), known
 
 
 def _others(side: Side, known: KnownCache | None) -> Side:
@@ -68,7 +69,7 @@ def _others(side: Side, known: KnownCache | None) -> Side:
     mine = {c.key for c in side.compiles}
     modules = {c.module for c in side.compiles}
     others = (c for c in known.whole().compiles if c.module in modules and c.key not in mine)
-    found = tuple(map(known.complete, others))
+    found = tuple(others)
     if not found:
         raise JaxcacheError(
             f"{side.name} is the only key of its module", code="no-match",
@@ -77,10 +78,12 @@ def _others(side: Side, known: KnownCache | None) -> Side:
     return Side("the other keys of the module", found, is_run=False)
 
 
-def _complete(side: Side, known: KnownCache | None) -> Side:
-    if known is None or not side.is_run:
+def _complete(side: Side, known: KnownCache | None, shared: set[str | None]) -> Side:
+    """Open the entries of a side, but for the keys that the other side has too."""
+    if known is None:
         return side
-    return replace(side, compiles=tuple(map(known.complete, side.compiles)))
+    compiles = (c if c.key in shared else known.complete(c) for c in side.compiles)
+    return replace(side, compiles=tuple(compiles))
 
 
 def script_options(path: str, python: str | None, *, document: bool) -> WarmOptions:

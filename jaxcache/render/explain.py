@@ -89,7 +89,8 @@ def explain_page(explanation: Explanation) -> str:
         parts.append("\n".join(lines))
     differing = len(explanation.comparisons)
     same = f"{count(explanation.same, 'module')} the same"
-    parts.append(f"{count(differing, 'module')} differ, {same}" if differing else same)
+    verb = "differs" if differing == 1 else "differ"
+    parts.append(f"{count(differing, 'module')} {verb}, {same}" if differing else same)
     return "\n\n".join(parts)
 
 

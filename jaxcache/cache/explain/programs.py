@@ -225,6 +225,7 @@ def _diff(old: list[str], new: list[str]) -> tuple[list[str], list[str]]:
 
 
 def _shorten(lines: Sequence[str]) -> str:
+    lines = [x for x in lines if x != "computation:"]
     shown = [_HASH.sub("", x) for x in lines[:_SHOWN_LINES]]
     more = len(lines) - len(shown)
     return "; ".join(shown) + (f"; and {more:,} more" if more > 0 else "") or "nothing"
