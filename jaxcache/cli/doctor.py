@@ -8,7 +8,6 @@ import typer
 from jaxcache.cli.options import (
     CacheDir,
     DryRun,
-    Format,
     Json,
     Jsonl,
     choose_format,
@@ -21,6 +20,10 @@ EXIT_CODES = (0, 1, 2, 11)
 
 
 def command(
+    command_line: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[-- CMD...]", help="Run this first, and examine what it uses."),
+    ] = None,
     cache_dir: CacheDir = None,
     python: Annotated[
         str | None, typer.Option(metavar="PYTHON", help="The Python that runs JAX.")
@@ -35,36 +38,32 @@ def command(
 ) -> None:
     """Show the settings that JAX would use here, and every known trap that is present."""
     from jaxcache.cache.doctor.diagnose import diagnose
-    from jaxcache.cache.doctor.settings import settings_of_environment
-    from jaxcache.cli import output
+    from jaxcache.cache.doctor.settings import settings_of_environment, with_script
+    from jaxcache.cli.output_doctor import print_diagnosis
     from jaxcache.cli.progress import progress_bar
-    from jaxcache.render import doctor as render
     from jaxcache.warm.settings import ask_python
+    from jaxcache.warm.where import find_where
 
     if dry_run and not fix:
         raise UsageError("--dry-run goes with --fix")
     form = choose_format(json=json, jsonl=jsonl)
     interpreter, settings, no_jax = None, settings_of_environment(os.environ), None
+    uses = find_where(command_line, stdout_to_stderr=True)[0] if command_line else ()
+    used = next((u for u in uses if u.opened), next(iter(uses), None))
     try:
-        interpreter, settings = ask_python(python)
+        interpreter, settings = ask_python(python or (used.executable if used else None))
     except NoJaxError as error:
         no_jax = error.message
+    path = locate_cache(cache_dir).path
+    if used:
+        settings = with_script(settings, used.settings)
+        path = path if cache_dir else used.opened or path
     with progress_bar("reading entries") as progress:
         diagnosis = diagnose(
-            locate_cache(cache_dir).path, settings=settings, interpreter=interpreter,
-            no_jax=no_jax, max_decoded=decode or None, fix=fix, dry_run=dry_run,
-            progress=progress,
+            path, settings=settings, interpreter=interpreter, no_jax=no_jax,
+            uncacheable=used.uncacheable if used else None, max_decoded=decode or None,
+            fix=fix, dry_run=dry_run, progress=progress,
         )  # fmt: skip
-    if form is Format.JSON:
-        output.print_json(render.doctor_document(diagnosis))
-    elif form is Format.JSONL:
-        output.print_json_lines(map(render.finding_document, diagnosis.findings))
-    elif form is Format.TSV:
-        output.print_lines(render.doctor_tsv(diagnosis))
-    else:
-        width, color = output.terminal_width(), output.wants_color()
-        print(render.doctor_page(diagnosis, width=width, color=color))
-    if no_jax and form is Format.TSV:
-        output.note(f"{no_jax}; what takes a jax was left out")
+    print_diagnosis(diagnosis, form)
     if diagnosis.wrong:
         raise typer.Exit(ExitCode.PROBLEMS)

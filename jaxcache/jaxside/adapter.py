@@ -187,10 +187,12 @@ class Jax:
         """Versions of jax and jaxlib, and a digest that tells two builds of one version apart."""
         import jaxlib
 
+        from .settings import jaxlib_digest
+
         return {
             "jax": self.version,
             "jaxlib": str(getattr(jaxlib, "__version__", "")) or None,
-            "jaxlib_digest": _binaries_digest(jaxlib),
+            "jaxlib_digest": jaxlib_digest(),
             "xla_flags": _xla_flags(),
         }
 
@@ -234,15 +236,3 @@ def _xla_flags() -> str:
         *(a for a in sys.argv if a.startswith("--xla")),
     ]
     return " ".join(sorted(flags))
-
-
-def _binaries_digest(jaxlib: Any) -> str | None:
-    """A digest over what the wheel's RECORD says of its shared libraries, each with its SHA-256."""
-    folder = os.path.dirname(os.path.dirname(os.path.abspath(jaxlib.__file__)))
-    try:
-        names = [n for n in os.listdir(folder) if n.startswith("jaxlib-") and "info" in n]
-        with open(os.path.join(folder, names[0], "RECORD"), "rb") as record:
-            lines = sorted(ln.strip() for ln in record if b".so," in ln or b".dylib," in ln)
-    except (OSError, IndexError):
-        return None
-    return hashlib.sha256(b"\n".join(lines)).hexdigest() if lines else None

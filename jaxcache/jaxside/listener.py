@@ -12,7 +12,7 @@ import threading
 import time
 from typing import Any
 
-from . import channel, colocated, together
+from . import channel, colocated, keyflags, together
 from .adapter import Jax
 from .outcome import Request, entry_file, judge
 
@@ -44,6 +44,7 @@ class Listener:
         self._forced = os.environ.get(_FORCE)
         self._checking = bool(os.environ.get(_CHECK))
         self._hashes_all = bool(os.environ.get(_COMPONENTS))
+        self._flags = keyflags.listen()
         self._backends: dict[tuple[int, str, int], int] = {}
         os.register_at_fork(after_in_child=self._start_afresh)
 
@@ -224,6 +225,7 @@ class Listener:
             "directory": directory, "backend": request.backend,
             "components": request.hashes, "counted": sorted(request.counted),
             **verdict, **request.lowering, "counters": self._counters,
+            **(self._flags.take(request.key) if self._flags else {}),
         })  # fmt: skip
         if directory != (self._settings or {}).get("opened_directory"):
             self._tell_settings()

@@ -16,7 +16,7 @@ from typing import Any
 NO_JAX = 13
 
 
-def jaxlib_build() -> "str | None":
+def jaxlib_digest() -> "str | None":
     """SHA-256 of what jaxlib's own list of files says of its binaries; None without a list."""
     from importlib.metadata import PackageNotFoundError, distribution
 
@@ -49,7 +49,7 @@ def describe(names: "list[str]") -> "dict[str, Any]":
         "python_version": sys.version.split()[0],
         "jax_version": str(jax.__version__),
         "jaxlib_version": str(jaxlib.__version__),
-        "jaxlib_build": jaxlib_build(),
+        "jaxlib_digest": jaxlib_digest(),
         "key_codec": "zstandard" if package is not None else "zlib",
         "written_codec": "zlib" if standard is None and package is None else "zstd",
         "has_filelock": has_module("filelock"),

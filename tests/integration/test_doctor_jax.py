@@ -195,15 +195,15 @@ def test_mixed_builds(doctor: Any, jax_python: str, tmp_path: Path) -> None:
     cache.mkdir(mode=0o755)
     compile_into(cache, jax_python, tmp_path)
     interpreter = doctor(cache, jax_python)["interpreter"]
-    assert len(interpreter["jaxlib_build"]) == 64
+    assert len(interpreter["jaxlib_digest"]) == 64
     names = (p.name for p in cache.glob("jit_*") if not p.name.endswith("-atime"))
     entries = sorted(name.removesuffix("-cache") for name in names)
 
     def record(key: str, build: str) -> None:
-        facts = {"jaxlib_version": interpreter["jaxlib_version"], "jaxlib_build": build}
+        facts = {"jaxlib_version": interpreter["jaxlib_version"], "jaxlib_digest": build}
         assert append(open_store(str(cache)), [Event(key, COMPILE, 1, facts)])
 
-    record(entries[0], interpreter["jaxlib_build"])
+    record(entries[0], interpreter["jaxlib_digest"])
     assert "mixed-jaxlib-builds" not in traps(doctor(cache, jax_python))
     record(entries[1], "ab" * 32)
     assert "2 builds" in traps(doctor(cache, jax_python))["mixed-jaxlib-builds"]["seen"]
@@ -217,3 +217,45 @@ def test_a_setting_made_by_code(
     settings = doctor(tmp_path, python_with(jax_python, sitecustomize=text))["settings"]
     chosen = next(s for s in settings if s["name"] == "jax_compilation_cache_max_size")
     assert (chosen["value"], chosen["origin"]) == (12345, "script")
+
+
+def test_a_command_is_run_and_examined(
+    run_cli: RunCli, each_jax_python: str, tmp_path: Path
+) -> None:
+    """Its own directory, settings and Python; and what it compiled that JAX cannot cache."""
+    cache = tmp_path / "cache"
+    cache.mkdir(mode=0o755)
+    script = tmp_path / "script.py"
+
+    def examine(text: str) -> dict[str, Any]:
+        script.write_text(WORKLOAD.read_text() + text)
+        command = (each_jax_python, str(script), str(cache))
+        done = run_cli("doctor", "--json", "--", *command, env={"PYTHONWARNINGS": ""})
+        assert done.returncode in (0, 1), done.stderr
+        document: dict[str, Any] = json.loads(done.stdout)
+        return document
+
+    document = examine("")
+    assert not {"name-too-long", "host-callbacks"} & traps(document).keys()
+    assert document["cache_dir"] == str(cache)
+    assert document["interpreter"]["executable"] == each_jax_python
+    settings = {s["name"]: s for s in document["settings"]}
+    low = settings["jax_persistent_cache_min_compile_time_secs"]
+    assert (low["value"], low["origin"]) == (0.0, "script")
+    assert settings["jax_compilation_cache_dir"]["origin"] == "script"
+    assert settings["jax_compilation_cache_max_size"]["origin"] == "default"
+
+    found = traps(examine(LONG_NAME + CALLBACK))
+    assert "255 bytes" in found["name-too-long"]["seen"]
+    assert ("host-callbacks" in found) is (release(document) < (0, 11))
+
+
+LONG_NAME = """
+scale.__name__ = "scale_" + "x" * 300
+jax.jit(scale)(jnp.ones(4))
+"""
+CALLBACK = """
+jax.jit(lambda x: jax.pure_callback(lambda v: v, jax.ShapeDtypeStruct((3,), x.dtype), x))(
+    jnp.ones(3)
+)
+"""

@@ -1,6 +1,6 @@
 """``doctor`` as data: look, ask every trap, mend what may be mended, and look again."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from jaxcache.cache.doctor.examine import Diagnosis, examine
 from jaxcache.cache.doctor.facts import Facts, Interpreter, Setting
@@ -16,6 +16,7 @@ def diagnose(
     settings: Sequence[Setting],
     interpreter: Interpreter | None,
     no_jax: str | None = None,
+    uncacheable: Mapping[str, tuple[str, ...]] | None = None,
     max_decoded: int | None = None,
     fix: bool = False,
     dry_run: bool = False,
@@ -26,6 +27,7 @@ def diagnose(
     Args:
         settings, interpreter: see :mod:`jaxcache.warm.settings`.
         no_jax: why there is no interpreter.
+        uncacheable: modules of a run that JAX could not cache, by the reason.
         max_decoded: how many entries to decode, the newest first; all if None.
         fix: make the repairs that lose nothing, then look again.
         dry_run: with ``fix``, only tell what would be done.
@@ -37,7 +39,7 @@ def diagnose(
 
     def look() -> Facts:
         cache = look_at_cache(path, max_decoded=max_decoded, progress=progress)
-        return Facts(cache, tuple(settings), interpreter, look_at_host(path))
+        return Facts(cache, tuple(settings), interpreter, look_at_host(path), uncacheable or {})
 
     facts = look()
     findings = examine(facts)

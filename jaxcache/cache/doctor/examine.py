@@ -18,6 +18,7 @@ TRAPS: tuple[Callable[[Facts], Iterator[Finding]], ...] = (
     writes.find_threshold,
     writes.find_damage,
     writes.find_long_names,
+    writes.find_uncacheable,
     writes.find_slow_cap,
     keys.find_cache_dir_in_key,
     keys.find_codec_missing,

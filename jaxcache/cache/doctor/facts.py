@@ -32,7 +32,7 @@ class Interpreter:
     python_version: str
     jax_version: str
     jaxlib_version: str
-    jaxlib_build: str | None = None
+    jaxlib_digest: str | None = None
     """SHA-256 over what jaxlib's own list of files says of its binaries; None without a list."""
     key_codec: str = "zstandard"
     """What goes into the key: ``zstandard`` or ``zlib``."""
@@ -88,6 +88,8 @@ class Facts:
     interpreter: Interpreter | None = None
     """None: no Python with jax was asked; traps that need one say nothing."""
     host: Host = field(default_factory=Host)
+    uncacheable: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Modules of a run that JAX could not cache, by the reason as ``run`` names it."""
 
     def setting(self, name: str) -> SettingValue:
         """The value of a setting; None where it is not known."""

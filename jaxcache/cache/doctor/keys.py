@@ -153,11 +153,11 @@ def find_mixed_builds(facts: Facts) -> Iterator[Finding]:
     mine = facts.interpreter
     builds: dict[str, dict[str, list[str]]] = {}
     for key, record in facts.cache.records.items():
-        build = record.extra.get("jaxlib_build")
+        build = record.extra.get("jaxlib_digest")
         if record.jaxlib_version and isinstance(build, str):
             builds.setdefault(record.jaxlib_version, {}).setdefault(build, []).append(key)
-    if mine and mine.jaxlib_build and mine.jaxlib_version in builds:
-        builds[mine.jaxlib_version].setdefault(mine.jaxlib_build, [])
+    if mine and mine.jaxlib_digest and mine.jaxlib_version in builds:
+        builds[mine.jaxlib_version].setdefault(mine.jaxlib_digest, [])
     files = {e.key: e.file for e in facts.cache.entries}
     for version, by_build in sorted(builds.items()):
         if len(by_build) < 2:

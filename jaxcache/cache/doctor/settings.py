@@ -1,6 +1,6 @@
 """JAX's settings of the cache: their defaults, and who made them."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from jaxcache.cache.doctor.facts import Setting, SettingValue
@@ -39,6 +39,16 @@ def settings_of_environment(environment: Mapping[str, str]) -> list[Setting]:
     return [
         _judge(name, _read(environment.get(name.upper()), default), environment)
         for name, default in DEFAULTS.items()
+    ]
+
+
+def with_script(settings: Sequence[Setting], values: Mapping[str, Any]) -> list[Setting]:
+    """Settings as a script left them: those that it changed are its own."""
+    return [
+        Setting(s.name, values[s.name], "script")
+        if s.name in values and values[s.name] != s.value
+        else s
+        for s in settings
     ]
 
 

@@ -2,7 +2,7 @@
 
 import os
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from jaxcache.cache.doctor.facts import Facts
 from jaxcache.cache.doctor.findings import Finding, count
@@ -15,6 +15,7 @@ _NEARLY_FULL, _PLENTY_BYTES = 0.05, 10 << 30
 _SLOW_CAP_ENTRIES = 5_000
 #: A module whose key is this near to the longest name will not survive a longer function name.
 _NAME_MARGIN = 8
+_SHOWN_NAME = 60
 
 
 def find_cache_off(facts: Facts) -> Iterator[Finding]:
@@ -172,6 +173,32 @@ def find_long_names(facts: Facts) -> Iterator[Finding]:
             "give the function a shorter __name__",
             files=tuple(near),
         )
+
+
+def find_uncacheable(facts: Facts) -> Iterator[Finding]:
+    """What a run compiled and JAX refused to cache."""
+    if modules := facts.uncacheable.get("name-too-long"):
+        yield Finding(
+            "name-too-long",
+            "problem",
+            f"{_shown(modules)}: the file's name would have more than {facts.host.name_max} bytes",
+            "such an entry cannot be written, and compiles in every run",
+            "give the function a shorter __name__",
+        )
+    if modules := facts.uncacheable.get("host-callbacks"):
+        yield Finding(
+            "host-callbacks",
+            "problem",
+            f"{_shown(modules)} calls back into Python",
+            "JAX before 0.11 never caches such a program",
+            "leave debug.print and pure_callback out of what is compiled, or use jax 0.11",
+        )
+
+
+def _shown(modules: Sequence[str]) -> str:
+    names = [m if len(m) <= _SHOWN_NAME else f"{m[:_SHOWN_NAME]}…" for m in modules[:3]]
+    more = len(modules) - len(names)
+    return ", ".join(names) + (f" and {more} more" if more else "")
 
 
 def find_damage(facts: Facts) -> Iterator[Finding]:

@@ -45,6 +45,9 @@ def compare(left: Compile | None, right: Compile, side: Side) -> Iterator[Differ
             "was it called there under another name, or not at all?",
         )  # fmt: skip
         return
+    if right.outcome == "uncacheable" and "callback" in (right.reason or ""):
+        yield _callbacks(left, right)
+        return
     if right.key is not None and right.key == left.key:
         yield from _same_key(left, right)
         return
@@ -86,11 +89,7 @@ def _same_key(left: Compile, right: Compile) -> Iterator[Difference]:
             )  # fmt: skip
         return
     if "callback" in reason:
-        yield Difference(
-            "host callbacks", left.outcome, right.outcome,
-            "the program calls back into Python, and JAX before 0.11 never caches such",
-            "leave debug.print and pure_callback out of what is compiled, or use jax 0.11",
-        )  # fmt: skip
+        yield _callbacks(left, right)
     elif "took" in reason or "compile-time" in reason:
         yield Difference(
             "jax_persistent_cache_min_compile_time_secs", reason, right.reason,
@@ -108,6 +107,14 @@ def _same_key(left: Compile, right: Compile) -> Iterator[Difference]:
             _SAME_KEY, left.outcome, right.outcome,
             f"the same key, but it was not written: {reason}", None,
         )  # fmt: skip
+
+
+def _callbacks(left: Compile, right: Compile) -> Difference:
+    return Difference(
+        "host callbacks", left.outcome, right.outcome,
+        "the program calls back into Python, and JAX before 0.11 never caches such",
+        "leave debug.print and pure_callback out of what is compiled, or use jax 0.11",
+    )  # fmt: skip
 
 
 def _by_components(left: Compile, right: Compile) -> Iterator[Difference]:
@@ -131,19 +138,29 @@ def _by_components(left: Compile, right: Compile) -> Iterator[Difference]:
 def _by_hash(name: str, left: Compile, right: Compile) -> Difference:
     meaning, fix = _MEANINGS.get(name, ("a part of the key that is not known here", None))
     old, new = (_value(name, c) for c in (left, right))
+    if name == "accelerator_config":
+        ignored = [set(c.ignored_flags) for c in (left, right)]
+        if ignored[0] != ignored[1]:
+            old, new = (" ".join([v, *sorted(f)]) for v, f in zip((old, new), ignored, strict=True))
+        elif old == new:  # what is known of the devices does not show it
+            old, new = (f"{v} {_hash(name, c)}" for v, c in ((old, left), (new, right)))
     return Difference(name, old, new, meaning, fix)
 
 
 def _value(name: str, compile_: Compile) -> str:
     """What was hashed, where that can be found out, else the start of the hash."""
-    digest = (compile_.components or {}).get(name, "")
     if name == "accelerator_config" and compile_.contents and compile_.contents.device.target:
         device = compile_.contents.device
         words = [device.platform, device.name or device.target or ""]
         if assignment := compile_.options.get("device_assignment"):
             words.append(assignment)
         return " ".join(words)
-    return _values_by_hash().get((name, digest)) or f"sha256 {digest[:12]}"
+    digest = (compile_.components or {}).get(name, "")
+    return _values_by_hash().get((name, digest)) or _hash(name, compile_)
+
+
+def _hash(name: str, compile_: Compile) -> str:
+    return f"sha256 {(compile_.components or {}).get(name, '')[:12]}"
 
 
 @cache
@@ -173,9 +190,10 @@ def _by_entry(left: Compile, right: Compile) -> Iterator[Difference]:
         before, after = (nearest_version(frozenset(f)) or "?" for f in (old.flags, new.flags))
         yield Difference("jax_lib version", before, after, meaning, fix)
         return  # everything else differs with it
-    if flag_differences(left, right).left != flag_differences(left, right).right:
-        yield flag_differences(left, right)
-    options = compare_options(left, right)
+    flags = flag_differences(left, right)
+    if flags.left != flags.right:
+        yield flags
+    options = compare_options(left, right, flags_too=False)
     if options.left != options.right:
         yield options
     devices = [

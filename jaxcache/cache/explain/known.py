@@ -1,6 +1,6 @@
 """Add what a cache and its ledger know of a compile."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from jaxcache.cache.explain.sides import Compile, Side
@@ -42,7 +42,7 @@ class KnownCache:
         return [f.key_text for f in sorted(found, key=lambda f: -f.info.mtime_ns)]
 
     def side(self, wanted: str) -> Side:
-        """A KEY argument as a side: every compile that it fits.
+        """A KEY argument as a side: every compile that it fits, not yet opened.
 
         Raises:
             JaxcacheError: ``no-match`` or ``ambiguous-key``.
@@ -50,11 +50,10 @@ class KnownCache:
         if (known := self._ledger.record(wanted)) and wanted not in self._files:
             parsed = parse_key(wanted)
             made = Compile(parsed.module if parsed else "", wanted, record=known)
-            return Side(wanted, (self.complete(made),), is_run=False)
+            return Side(wanted, (made,), is_run=False)
         stubs, _ = read_entries(self._store, list(self._files.values()), {}, heads=False)
         chosen = select_by_keys(stubs, [wanted])
-        compiles = (Compile(e.module, e.key) for e in chosen)
-        return Side(wanted, tuple(map(self.complete, compiles)), is_run=False)
+        return Side(wanted, tuple(Compile(e.module, e.key) for e in chosen), is_run=False)
 
     def whole(self) -> Side:
         """Everything in the cache as a side, not yet opened."""
@@ -104,8 +103,3 @@ class KnownCache:
         entries, _ = read_entries(self._store, [file], {})
         codec = entries[0].codec if entries else "unknown"
         return None if codec == "unknown" else codec
-
-
-def complete_all(known: KnownCache | None, compiles: Iterable[Compile]) -> tuple[Compile, ...]:
-    """Complete each compile, where there is a cache."""
-    return tuple(compiles) if known is None else tuple(map(known.complete, compiles))

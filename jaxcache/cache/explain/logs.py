@@ -65,12 +65,19 @@ class LogReader:
         self._next = replace(self._next, cache_path=path.removesuffix(_AUTOTUNE))
 
     def _on_flag(self, flag: str) -> None:
-        self._next = replace(self._next, xla_flags=(*(self._next.xla_flags or ()), flag.strip()))
+        before, flag = self._next.xla_flags or (), flag.strip()
+        if flag not in before:  # a log that asks for hashes makes JAX read the flags twice
+            self._next = replace(self._next, xla_flags=(*before, flag))
+
+    def _on_ignored_flag(self, flag: str) -> None:
+        before, flag = self._next.ignored_flags, flag.strip()
+        if flag not in before:
+            self._next = replace(self._next, ignored_flags=(*before, flag))
 
     def _on_component(self, name: str, digest: str) -> None:
         if name == COMPONENTS[0]:
             self._hashed = {}
-            self._next = replace(self._next, xla_flags=())
+            self._next = replace(self._next, xla_flags=(), ignored_flags=())
         self._hashed[name] = digest
 
     def _on_key(self, digest: str) -> None:
@@ -141,6 +148,7 @@ _PATTERNS: tuple[tuple[re.Pattern[str], _Handler], ...] = (
     ),
     (re.compile(r"Enabling XLA autotuning cache at '(.*)'"), LogReader._on_path),
     (re.compile(r"Including XLA flag in cache key: (.*)$"), LogReader._on_flag),
+    (re.compile(r"Not including XLA flag in cache key: (.*)$"), LogReader._on_ignored_flag),
     (
         re.compile(r"get_cache_key hash of serialized ([\w ]+): ([0-9a-f]{64})"),
         LogReader._on_component,

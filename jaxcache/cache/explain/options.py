@@ -35,7 +35,7 @@ def flag_differences(left: Compile, right: Compile) -> Difference:
         )  # fmt: skip
     return Difference(
         "XLA flags", _assigned(names, lefts), _assigned(names, rights),
-        "XLA flags as the compiled programs have them", fix,
+        "XLA flags as the compiled programs have them, from XLA_FLAGS or compiler_options", fix,
     )  # fmt: skip
 
 
@@ -51,8 +51,12 @@ def flags_explain_options(left: Compile, right: Compile) -> bool:
     return not given or names <= given
 
 
-def compare_options(left: Compile, right: Compile) -> Difference:
-    """Which compile option differs; ``left`` equals ``right`` where none that is known does."""
+def compare_options(left: Compile, right: Compile, *, flags_too: bool = True) -> Difference:
+    """Which compile option differs; ``left`` equals ``right`` where none that is known does.
+
+    Args:
+        flags_too: XLA flags among the options count; False where they are told by themselves.
+    """
     old, new = _placements(left, right)
     names = _differing(old, new)
     if names:
@@ -73,13 +77,13 @@ def compare_options(left: Compile, right: Compile) -> Difference:
         )  # fmt: skip
     if lefts is not None and rights is not None:
         flags = [n for n in _differing(lefts, rights) if n not in _PATHS]
-        if flags:
+        if flags and flags_too:
             return Difference(
                 "compile_options", _assigned(flags, lefts), _assigned(flags, rights),
                 "options that XLA was given",
                 "pass the same compiler_options to jit, and the same XLA_FLAGS",
             )  # fmt: skip
-        if not _hash(left):
+        if not _hash(left) or not flags_too:
             return Difference("compile_options", None, None, "the same", None)
     return Difference(
         "compile_options", _hash(left, "compile_options"), _hash(right, "compile_options"),

@@ -40,11 +40,26 @@ def pair(
         yield best, compile_
 
 
-def _distance(left: Compile, right: Compile) -> tuple[int, bool, bool]:
+def _distance(left: Compile, right: Compile) -> tuple[int, bool, bool, int]:
     differing = 0
     if left.components and right.components:
         differing = sum(
             left.components.get(n) != right.components.get(n)
             for n in left.components.keys() | right.components.keys()
         )
-    return differing, left.module != right.module, left.arguments != right.arguments
+    arguments = left.arguments != right.arguments
+    return differing, left.module != right.module, arguments, _inner_distance(left, right)
+
+
+def _inner_distance(left: Compile, right: Compile) -> int:
+    """How many parts of the entries differ, where both are known."""
+    old, new = left.contents, right.contents
+    if old is None or new is None:
+        return 0
+    return (
+        (old.flags != new.flags)
+        + (old.compile_options != new.compile_options)
+        + (old.program is None or new.program is None)
+        + bool(old.program and new.program and old.program.parameters != new.program.parameters)
+        + (left.outline != right.outline)
+    )

@@ -3,6 +3,7 @@
 import difflib
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 
 from jaxcache.cache.explain.pair import without_addresses
 from jaxcache.cache.explain.sides import Compile, Difference
@@ -33,6 +34,7 @@ def compare_programs(left: Compile, right: Compile) -> Difference:
     return (
         _by_name(left, right)
         or _by_arguments(left, right)
+        or _by_layout(left, right)
         or _by_outline(left, right)
         or Difference(
             COMPUTATION, None, None,
@@ -90,10 +92,28 @@ def _by_arguments(left: Compile, right: Compile) -> Difference | None:
             COMPUTATION, *shown, "the dtypes of arguments", "cast to one dtype before the call"
         )
     what = "the shapes of arguments" if not dtypes else "the shapes and dtypes of arguments"
+    if left.arguments is None and (_partitions(left) > 1 or _partitions(right) > 1):
+        what = "the shapes on each device: of arguments, or of their shardings"
     return Difference(
         COMPUTATION, *shown, what,
         "pad to a few fixed shapes: each shape is a program of its own",
     )  # fmt: skip
+
+
+def _partitions(compile_: Compile) -> int:
+    return (compile_.contents and compile_.contents.compile_options.num_partitions) or 1
+
+
+def _by_layout(left: Compile, right: Compile) -> Difference | None:
+    """The same arguments, in other pieces on each device."""
+    known = [c.contents and c.contents.program for c in (left, right)]
+    if left.arguments is None or left.arguments != right.arguments or not all(known):
+        return None
+    shards = [", ".join(map(_show, p.parameters)) for p in known if p]
+    if shards[0] == shards[1]:
+        return None
+    meaning, fix = _HEADERS["parameter shardings"]
+    return Difference(COMPUTATION, f"{shards[0]} on each device", shards[1], meaning, fix)
 
 
 def _bits(dtype: str) -> int:
@@ -127,11 +147,11 @@ def _by_outline(left: Compile, right: Compile) -> Difference | None:
         return None
     old, new = list(left.outline), list(right.outline)
     if header := _by_header(old, new):
-        return header
+        return _with_bytes(header, left, right)
     if _without(_PRECISION, old) == _without(_PRECISION, new):
         lines = [(a, b) for a, b in zip(old, new, strict=True) if a != b]
         return Difference(
-            COMPUTATION, lines[0][0].strip(), lines[0][1].strip(),
+            COMPUTATION, _HASH.sub("", lines[0][0]).strip(), _HASH.sub("", lines[0][1]).strip(),
             "the precision of matrix products",
             "set jax_default_matmul_precision alike on both sides",
         )  # fmt: skip
@@ -167,6 +187,14 @@ def _by_header(old: list[str], new: list[str]) -> Difference | None:
     return None
 
 
+def _with_bytes(found: Difference, left: Compile, right: Compile) -> Difference:
+    """Donations in bytes, which the message itself does not show."""
+    if found.meaning != _HEADERS["aliases"][0]:
+        return found
+    sizes = [c.contents and c.contents.memory.alias_bytes for c in (left, right)]
+    return replace(found, left=f"{sizes[0] or 0} bytes", right=f"{sizes[1] or 0} bytes")
+
+
 def _body(lines: list[str]) -> list[str]:
     return [x for x in lines if x.partition(" #")[0] not in _HEADERS]
 
@@ -197,6 +225,7 @@ def _diff(old: list[str], new: list[str]) -> tuple[list[str], list[str]]:
 
 
 def _shorten(lines: Sequence[str]) -> str:
+    lines = [x for x in lines if x != "computation:"]
     shown = [_HASH.sub("", x) for x in lines[:_SHOWN_LINES]]
     more = len(lines) - len(shown)
     return "; ".join(shown) + (f"; and {more:,} more" if more > 0 else "") or "nothing"

@@ -67,7 +67,7 @@ def _compile(row: Mapping[str, Any]) -> Compile:
     seconds = row.get("compile_seconds")
     reason = row.get("detail") or row.get("reason")
     components = row.get("components")
-    flags = row.get("xla_flags")
+    flags, ignored = row.get("xla_flags"), row.get("ignored_flags")
     source = row.get("source")
     if isinstance(row.get("file"), str) and isinstance(row.get("line"), int):
         source = f"{row['file']}:{row['line']}"
@@ -84,6 +84,8 @@ def _compile(row: Mapping[str, Any]) -> Compile:
         made = replace(made, components={str(k): str(v) for k, v in components.items()})
     if isinstance(flags, list):
         made = replace(made, xla_flags=tuple(map(str, flags)))
+    if isinstance(ignored, list):
+        made = replace(made, ignored_flags=tuple(map(str, ignored)))
     return made
 
 

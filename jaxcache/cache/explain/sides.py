@@ -32,6 +32,8 @@ class Compile:
     """Global types of the arguments: ``float32[8,16], int32[]``."""
     xla_flags: tuple[str, ...] | None = None
     """The flags that went into the key."""
+    ignored_flags: tuple[str, ...] = ()
+    """Flags that JAX keeps out of the key, though they may change the devices."""
     options: Mapping[str, str] = field(default_factory=dict)
     """Compile options as a log tells them: num_replicas, num_partitions, device_assignment."""
     cache_path: str | None = None

@@ -1,0 +1,54 @@
+"""``jaxcache explain``."""
+
+import os
+from typing import Annotated
+
+import typer
+
+from jaxcache.cli.options import CacheDir, Format, Json, Jsonl, choose_format, locate_cache
+from jaxcache.errors import UsageError
+
+EXAMPLE = "jaxcache explain yesterday.json today.json"
+EXIT_CODES = (0, 1, 2, 10, 13)
+
+
+def command(
+    sides: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[LEFT RIGHT | KEY | SCRIPT [ARG]...]",
+            help="Saved runs (warm --json, or a log of JAX at DEBUG), keys, caches, or a script; "
+            "options of the script go after --.",
+            show_default=False,
+        ),
+    ] = None,
+    cache_dir: CacheDir = None,
+    churn: Annotated[
+        bool, typer.Option("--churn", help="Modules with many keys, what they cost, and why.")
+    ] = False,
+    python: Annotated[
+        str | None, typer.Option(metavar="PYTHON", help="The Python that runs SCRIPT.")
+    ] = None,
+    json: Json = False,
+    jsonl: Jsonl = False,
+) -> None:
+    """Say why two runs, two keys, or a script and the cache differ."""
+    from jaxcache.cli import output_explain as output
+
+    form = choose_format(json=json, jsonl=jsonl)
+    path = locate_cache(cache_dir).path
+    given = sides or []
+    if churn:
+        if given:
+            raise UsageError("--churn takes no sides")
+        output.print_churn(path, form)
+    elif given and given[0].endswith(".py"):
+        options = output.script_options(path, python, document=form is not Format.TABLE)
+        output.print_script(given[0], given[1:], options, form)
+    elif len(given) in (1, 2):
+        output.print_sides(given, path, form, explicit=cache_dir is not None)
+    else:
+        raise UsageError(
+            "explain takes two sides, a script, a key, or --churn",
+            hint=f"a side is a saved run, a key, or a cache directory ({os.sep} in its name)",
+        )

@@ -1,0 +1,48 @@
+"""``jaxcache where``."""
+
+from typing import Annotated
+
+import typer
+
+from jaxcache.cli.options import Json, Jsonl, Timeout
+from jaxcache.errors import NoCacheError
+
+EXAMPLE = "jaxcache where -- python train.py --steps 1"
+EXIT_CODES = (0, 2, 10)
+CONTEXT_SETTINGS = {"allow_interspersed_args": False}
+
+
+def command(
+    command_line: Annotated[
+        list[str], typer.Argument(metavar="CMD...", help="The command, after --.")
+    ],
+    stop: Annotated[
+        bool, typer.Option("--stop", help="End each Python as soon as it has opened its cache.")
+    ] = False,
+    timeout: Timeout = None,
+    json: Json = False,
+    jsonl: Jsonl = False,
+) -> None:
+    """Print the cache directory that a command really uses. What it prints goes to stderr."""
+    from jaxcache.cli import output
+    from jaxcache.cli.options import choose_format
+    from jaxcache.render.where import use_document, where_document
+    from jaxcache.units import parse_duration_seconds
+    from jaxcache.warm.where import find_where
+
+    choose_format(json=json, jsonl=jsonl)
+    seconds = None if timeout is None else parse_duration_seconds(timeout)
+    uses, _ = find_where(command_line, stop=stop, stdout_to_stderr=True, timeout_seconds=seconds)
+    if json:
+        output.print_json(where_document(uses))
+    elif jsonl:
+        output.print_json_lines(map(use_document, uses))
+    else:
+        from jaxcache.entry.names import printable
+
+        output.print_lines(dict.fromkeys(printable(u.opened) for u in uses if u.opened))
+    if not any(u.opened for u in uses):
+        setting = next((u.setting for u in uses if u.setting), None)
+        why = "no Python below it imported jax" if not uses else "JAX opened no cache directory"
+        hint = f"it compiled nothing, and would use {setting}" if setting else None
+        raise NoCacheError(f"{command_line[0]}: {why}", code="no-cache-used", hint=hint)

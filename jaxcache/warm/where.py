@@ -1,0 +1,81 @@
+"""``where``: which cache directories a command really uses."""
+
+import os
+import signal
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from jaxcache.warm.inbox import Event
+from jaxcache.warm.launch import Launch, run_listening
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """One Python with jax below the command, and the cache it used."""
+
+    pid: int
+    executable: str
+    opened: str | None
+    """The directory that JAX opened; None where it opened none."""
+    setting: str | None
+    """``jax_compilation_cache_dir`` as it last was."""
+    enabled: bool | None
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    """Settings of the cache at the last compile."""
+    uncacheable: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Modules that JAX could not cache, by the reason."""
+
+
+def find_where(
+    command: Sequence[str],
+    *,
+    stop: bool = False,
+    stdout_to_stderr: bool = False,
+    timeout_seconds: float | None = None,
+) -> tuple[tuple[Use, ...], int]:
+    """Run a command as it is, nothing changed, and see which caches JAX opens.
+
+    Args:
+        stop: end each Python as soon as it has opened its cache.
+
+    Returns:
+        The Pythons that imported jax, in the order of their first word, and the exit code.
+
+    Raises:
+        UsageError: ``cannot-run``.
+    """
+    processes: dict[int, Event] = {}
+
+    def take(event: Event) -> None:
+        known = processes.setdefault(event["process"], {})
+        if event["event"] in ("start", "jax", "settings"):
+            known.update({k: v for k, v in event.items() if k not in ("event", "at")})
+            if event["event"] == "jax":
+                known["has_jax"] = True
+        if event["event"] == "module" and event.get("outcome") == "uncacheable":
+            reasons = known.setdefault("uncacheable", {})
+            reasons.setdefault(str(event.get("reason")), {})[str(event.get("module"))] = None
+        pid = known.get("pid")
+        if stop and known.get("opened_directory") and isinstance(pid, int) and pid > 1:
+            os.kill(pid, signal.SIGTERM)
+            known["pid_stopped"] = known.pop("pid")
+
+    ended = run_listening(
+        [Launch(tuple(command))], on_event=take, stdout_to_stderr=stdout_to_stderr,
+        timeout_seconds=timeout_seconds,
+    )  # fmt: skip
+    uses = (
+        Use(
+            pid=int(p.get("pid") or p.get("pid_stopped") or 0),
+            executable=str(p.get("executable") or ""),
+            opened=p.get("opened_directory"),
+            setting=p.get("jax_compilation_cache_dir"),
+            enabled=p.get("jax_enable_compilation_cache"),
+            settings={k: v for k, v in p.items() if k.startswith("jax_")},
+            uncacheable={k: tuple(v) for k, v in p.get("uncacheable", {}).items()},
+        )
+        for p in processes.values()
+        if p.get("has_jax")
+    )
+    return tuple(uses), ended.exit_code

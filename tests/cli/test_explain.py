@@ -1,0 +1,158 @@
+"""``jaxcache explain`` over golden caches and saved runs; no jax is needed."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import RunCli
+
+from jaxcache.cache.explain.churn import SAME_PROGRAM
+
+KEY = "ab" * 32
+OTHER = "cd" * 32
+
+
+def document(run_cli: RunCli, *args: str | Path) -> dict[str, Any]:
+    done = run_cli("explain", "--json", *args)
+    assert done.returncode == 0, done.stderr
+    loaded: dict[str, Any] = json.loads(done.stdout)
+    return loaded
+
+
+def components(found: dict[str, Any]) -> set[str]:
+    return {d["component"] for d in found["differences"]}
+
+
+@pytest.mark.parametrize(
+    ("left", "right", "component", "values"),
+    [
+        ("0.10.2-cpu-zstd", "0.12.0.1-cpu-zstd", "jax_lib version", ("0.10.2", "0.12.0.1")),
+        ("0.4.38-cpu-zstd", "0.4.38-cpu-zlib", "compression", ("zstd", "zlib")),
+        ("0.12.0.1-cpu-zstd", "0.12.0.1-cuda13-h200-zstd", "accelerator_config", None),
+    ],
+)
+def test_two_caches(
+    run_cli: RunCli, corpus: Path, left: str, right: str, component: str, values: Any
+) -> None:
+    found = document(run_cli, corpus / left, corpus / right)
+    named = [d for d in found["differences"] if d["component"] == component]
+    assert named
+    assert named[0]["modules"]
+    if values:
+        assert (named[0]["left"], named[0]["right"]) == values
+    for difference in found["differences"]:
+        assert set(difference) == {"component", "left", "right", "meaning", "fix", "modules"}
+
+
+def test_a_cache_and_itself(run_cli: RunCli, corpus: Path) -> None:
+    cache = corpus / "0.12.0.1-cpu-zstd"
+    found = document(run_cli, cache, cache)
+    assert (found["differences"], found["same"]) == ([], 7)
+
+
+def run_file(path: Path, *rows: dict[str, Any]) -> Path:
+    path.write_text(json.dumps({"schema_version": 1, "modules": rows}))
+    return path
+
+
+def row(key: str, outcome: str = "written", **facts: Any) -> dict[str, Any]:
+    return {"module": "jit_f", "key": f"jit_f-{key}", "outcome": outcome, **facts}
+
+
+def test_saved_runs_tell_what_they_know(run_cli: RunCli, tmp_path: Path) -> None:
+    left = run_file(tmp_path / "left.json", row(KEY, components={"compression": "aa", "x": "1"}))
+    right = run_file(
+        tmp_path / "right.json", row(OTHER, components={"compression": "bb", "x": "1"})
+    )
+    found = document(run_cli, left, right)
+    assert components(found) == {"compression"}
+    assert found["comparisons"][0]["left_key"] == f"jit_f-{KEY}"
+
+
+def test_cannot_tell_is_said(run_cli: RunCli, tmp_path: Path) -> None:
+    """Two keys and nothing else: no guess."""
+    left, right = run_file(tmp_path / "l.json", row(KEY)), run_file(tmp_path / "r.json", row(OTHER))
+    (found,) = document(run_cli, left, right)["differences"]
+    assert found["component"] == "unknown"
+    assert found["meaning"].startswith("cannot tell")
+
+
+def test_arguments_of_saved_runs(run_cli: RunCli, tmp_path: Path) -> None:
+    def file(name: str, key: str, dtype: str, shape: list[int]) -> Path:
+        arguments = [{"name": "x", "dtype": dtype, "shape": shape}]
+        hashes = {"computation": key}
+        return run_file(tmp_path / name, row(key, arguments=arguments, components=hashes))
+
+    base = file("a", KEY, "float32", [8])
+    (shape,) = document(run_cli, base, file("b", OTHER, "float32", [9]))["differences"]
+    assert (shape["left"], shape["right"]) == ("float32[8]", "float32[9]")
+    (wide,) = document(run_cli, base, file("b", OTHER, "float64", [8]))["differences"]
+    assert "x64" in wide["meaning"]
+
+
+@pytest.mark.parametrize(
+    ("reason", "component"),
+    [
+        ("took 0.2 s, under 1.0 s", "jax_persistent_cache_min_compile_time_secs"),
+        ("smaller than 4096 bytes", "jax_persistent_cache_min_entry_size_bytes"),
+    ],
+)
+def test_one_key_that_was_not_written(
+    run_cli: RunCli, tmp_path: Path, reason: str, component: str
+) -> None:
+    rows = [row(KEY, "skipped", detail=reason)]
+    left, right = run_file(tmp_path / "l", *rows), run_file(tmp_path / "r", *rows)
+    assert components(document(run_cli, left, right)) == {component}
+
+
+def test_a_key_beside_the_others_of_its_module(run_cli: RunCli, corpus: Path) -> None:
+    cache = corpus / "0.12.0.1-cpu-zstd"
+    modules: dict[str, list[str]] = {}
+    for path in cache.glob("*-cache"):
+        modules.setdefault(path.name[:-71], []).append(path.name.removesuffix("-cache"))
+    alone = next(keys[0] for keys in modules.values() if len(keys) == 1)
+    done = run_cli("explain", alone, "-C", cache)
+    assert done.returncode == 1
+    assert "only key" in done.stderr
+
+
+def test_what_makes_no_sense_is_refused(run_cli: RunCli, corpus: Path, tmp_path: Path) -> None:
+    cache = corpus / "0.12.0.1-cpu-zstd"
+    (tmp_path / "empty.log").write_text("nothing of JAX in here\n")
+    for args in ([], ["--churn", "x"], ["a", "b", "c"], [tmp_path / "empty.log", cache]):
+        assert run_cli("explain", "-C", cache, *args).returncode == 2
+    assert run_cli("explain", "--churn", "-C", tmp_path / "absent").returncode == 10
+
+
+def test_churn(run_cli: RunCli, corpus: Path, tmp_path: Path) -> None:
+    cache = shutil.copytree(corpus / "0.12.0.1-cpu-zstd", tmp_path / "cache")
+    entry = next(cache.glob("jit_mlp*-cache"))
+    for number in range(3):
+        shutil.copy(entry, cache / f"jit_same-{number:064x}-cache")
+        address = f"0x7f{number:010x}"
+        shutil.copy(entry, cache / f"jit_at_{address}-{number:064x}-cache")
+    rows = {r["module"]: r for r in document(run_cli, "--churn", "-C", cache)["modules"]}
+    assert set(rows) == {"jit_same", "jit_at_0x…"}
+    size = entry.stat().st_size
+    assert all(r["keys"] == 3 and r["size_bytes"] == 3 * size for r in rows.values())
+    assert "address" in rows["jit_at_0x…"]["causes"][0]["meaning"]
+    assert rows["jit_same"]["causes"][0]["meaning"] == SAME_PROGRAM
+    table = run_cli("explain", "--churn", "-C", cache).stdout.splitlines()
+    assert len(table) == 2
+    assert all(len(line.split("\t")) == 6 for line in table)
+
+
+def test_churn_of_shapes(run_cli: RunCli, corpus: Path, tmp_path: Path) -> None:
+    """Entries of programs over other shapes under one name."""
+    cache = tmp_path / "cache"
+    cache.mkdir()
+    for number, name in enumerate(("jit_mlp", "jit_dtypes", "jit_matmul", "jit_loss")):
+        for path in (corpus / "0.12.0.1-cpu-zstd").glob(f"{name}*-cache"):
+            shutil.copy(path, cache / f"jit_f-{number:064x}-cache")
+    count = len(list(cache.iterdir()))
+    if count < 3:
+        pytest.skip("the golden caches have other programs by now")
+    (found,) = document(run_cli, "--churn", "-C", cache)["modules"]
+    assert {c["component"] for c in found["causes"]} == {"computation"}

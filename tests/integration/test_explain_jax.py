@@ -1,0 +1,303 @@
+"""Every cause of a miss, made by a real pair of runs: explain names it."""
+
+import json
+import os
+import shlex
+import subprocess
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import RunCli, clean_environment
+
+WORKLOAD = Path(__file__).with_name("explain_workload.py")
+LOG = {
+    "JAX_LOGGING_LEVEL": "DEBUG",
+    # What 0.4.30 reads; there the level alone shows nothing.
+    "JAX_DEBUG_LOG_MODULES": "jax._src.cache_key,jax._src.compiler,"
+    "jax._src.compilation_cache,jax._src.interpreters.pxla",
+    "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+    "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
+}
+FOUR = {"XLA_FLAGS": "--xla_force_host_platform_device_count=4"}
+FLAG = {"XLA_FLAGS": "--xla_llvm_disable_expensive_passes=true"}
+SLOW = {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "100"}
+
+pytestmark = pytest.mark.jax
+
+
+@dataclass(frozen=True)
+class Cause:
+    """Two runs that differ in one thing, and what explain must say of it."""
+
+    name: str
+    component: str
+    says: str
+    """Part of the meaning, or of the value on the right."""
+    right: dict[str, Any] = field(default_factory=dict)
+    left: dict[str, Any] = field(default_factory=dict)
+    right_env: dict[str, str] = field(default_factory=dict)
+    left_env: dict[str, str] = field(default_factory=dict)
+    argv: tuple[str, ...] = ()
+    fresh: bool = False
+    """Each run is another one: its first result must not be used again."""
+
+
+CAUSES = (
+    Cause("an XLA flag", "XLA flags", "--xla_llvm_disable_expensive_passes", right_env=FLAG),
+    Cause("a flag on argv", "XLA flags", "--xla_mine=1", argv=("--xla_mine=1",)),
+    Cause("x64", "computation", "jax_enable_x64", right_env={"JAX_ENABLE_X64": "1"}),
+    Cause("dtype", "computation", "the dtypes of arguments", {"dtype": "int32"}),
+    Cause("shape", "computation", "the shapes of arguments", {"shape": [8, 24]}),
+    Cause("constant", "computation", "a constant in the program", {"constant": 4}),
+    Cause("code", "computation", "explain_workload.py:27", {"code": 1}),
+    Cause("device count", "accelerator_config", "device_count=4", right_env=FOUR),
+    Cause(
+        "mesh", "compile_options", "num_partitions=4",
+        {"sharding": ["d"], "devices": 4}, {"sharding": ["d"], "devices": 2}, FOUR, FOUR,
+    ),
+    Cause(
+        "sharding", "computation", "shardings of arguments",
+        {"sharding": ["d"]}, {"sharding": []}, FOUR, FOUR,
+    ),
+    Cause(
+        "threshold", "jax_persistent_cache_min_compile_time_secs", "too fast",
+        {"constant": 50}, {"constant": 50}, SLOW, SLOW, fresh=True,
+    ),
+    Cause("custom hook", "custom_hook", "custom_hook", {"hook": "mine"}),
+    Cause("donated argument", "computation", "donated arguments", {"donate": 1}, {"scale": 1}),
+    Cause(
+        "matmul precision", "computation", "the precision of matrix products",
+        right_env={"JAX_DEFAULT_MATMUL_PRECISION": "float32"},
+    ),
+    Cause(
+        "a name with an address", "computation", "holds an address",
+        {"address": 1}, {"address": 1}, fresh=True,
+    ),
+)  # fmt: skip
+
+
+class Lab:
+    """Makes runs with one Python, each different one once."""
+
+    def __init__(self, python: str, home: Path) -> None:
+        self.python = python
+        self.home = home
+        self.cache = home / "cache"
+        self._logs: dict[str, Path] = {}
+        self._count = 0
+
+    def run(
+        self,
+        change: dict[str, Any],
+        env: dict[str, str],
+        *argv: str,
+        fresh: bool = False,
+        cache: Path | None = None,
+        python: str | None = None,
+    ) -> Path:
+        name = json.dumps([change, env, argv, str(cache), python])
+        if name in self._logs and not fresh:
+            return self._logs[name]
+        self._count += 1
+        log = self.home / f"{self._count}.log"
+        command = [python or self.python, WORKLOAD, cache or self.cache, json.dumps(change), *argv]
+        with log.open("w") as stderr:
+            done = subprocess.run(
+                list(map(str, command)), stderr=stderr, check=False,
+                env=clean_environment(self.home) | {"PYTHONWARNINGS": ""} | LOG | env,
+            )  # fmt: skip
+        assert done.returncode == 0, log.read_text()[-1500:]
+        self._logs[name] = log
+        return log
+
+    def release(self) -> tuple[int, ...]:
+        program = "import jax; print(jax.__version__)"
+        done = subprocess.run([self.python, "-c", program], capture_output=True, text=True)
+        return tuple(int(p) for p in done.stdout.strip().split(".")[:3])
+
+
+@pytest.fixture(scope="module")
+def labs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Lab]:
+    return {}
+
+
+@pytest.fixture
+def lab(labs: dict[str, Lab], jax_python: str, tmp_path_factory: pytest.TempPathFactory) -> Lab:
+    return _lab(labs, jax_python, tmp_path_factory)
+
+
+def _lab(labs: dict[str, Lab], python: str, factory: pytest.TempPathFactory) -> Lab:
+    if python not in labs:
+        labs[python] = Lab(python, factory.mktemp("lab"))
+    return labs[python]
+
+
+def explained(run_cli: RunCli, *args: str | Path) -> list[dict[str, Any]]:
+    """The differences of the program that the workload compiles."""
+    done = run_cli("explain", *args, "--json")
+    assert done.returncode == 0, done.stderr
+    document = json.loads(done.stdout)
+    assert document["schema_version"] == 1
+    rows = [c for c in document["comparisons"] if c["module"].startswith("jit_step")]
+    assert len(rows) <= 1
+    return [d for row in rows for d in row["differences"]]
+
+
+def check(run_cli: RunCli, lab: Lab, cause: Cause) -> None:
+    left = lab.run(cause.left, cause.left_env, fresh=cause.fresh)
+    right = lab.run(cause.right, cause.right_env, *cause.argv, fresh=cause.fresh)
+    found = explained(run_cli, left, right, "-C", lab.cache)
+    named = [d for d in found if d["component"] == cause.component]
+    assert len(named) == 1, found
+    assert cause.says in f"{named[0]['meaning']} {named[0]['right']}", named
+    assert named[0]["fix"]
+    others = {d["component"] for d in found} - {cause.component}
+    assert others <= ({"computation"} if cause.name == "mesh" else set()), found
+
+
+#: The default suite makes one pair for each component; the sweep makes them all, with every JAX.
+QUICK = {"an XLA flag", "constant", "code", "device count", "custom hook", "a name with an address"}
+
+
+@pytest.mark.parametrize("cause", [c for c in CAUSES if c.name in QUICK], ids=lambda c: c.name)
+def test_the_cause_is_named(run_cli: RunCli, lab: Lab, cause: Cause) -> None:
+    check(run_cli, lab, cause)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("cause", CAUSES, ids=lambda c: c.name)
+def test_the_cause_is_named_by_every_jax(
+    run_cli: RunCli,
+    labs: dict[str, Lab],
+    each_jax_python: str,
+    tmp_path_factory: pytest.TempPathFactory,
+    cause: Cause,
+) -> None:
+    check(run_cli, _lab(labs, each_jax_python, tmp_path_factory), cause)
+
+
+def test_the_same_run_twice_differs_in_nothing(run_cli: RunCli, lab: Lab) -> None:
+    left = lab.run({"constant": 7}, {}, fresh=True)
+    assert explained(run_cli, left, lab.run({"constant": 7}, {}, fresh=True)) == []
+
+
+def test_another_cache_path(run_cli: RunCli, lab: Lab) -> None:
+    """0.4.36 to 0.10 hash the path; the others make the same key, and find no entry."""
+    left, right = lab.run({}, {}), lab.run({}, {}, cache=lab.home / "elsewhere")
+    (found,) = explained(run_cli, left, right, "-C", lab.cache)
+    if (0, 4, 36) <= lab.release() < (0, 11):
+        assert found["component"] == "compile_options"
+        assert "the path of the cache directory" in found["meaning"]
+        assert found["right"] == str(lab.home / "elsewhere")
+    else:
+        assert found["component"] == "entry"
+        assert "in another directory" in found["meaning"]
+
+
+def test_a_host_callback(run_cli: RunCli, lab: Lab) -> None:
+    left = lab.run({"callback": 1}, {}, fresh=True)
+    found = explained(run_cli, left, lab.run({"callback": 1}, {}, fresh=True), "-C", lab.cache)
+    if lab.release() >= (0, 11):
+        assert found == []
+    else:
+        assert [d["component"] for d in found] == ["host callbacks"]
+
+
+def test_another_codec(run_cli: RunCli, lab: Lab) -> None:
+    """A Python without zstandard beside one that has it."""
+    hidden = lab.home / "hidden"
+    hidden.mkdir()
+    for name in ("zstandard.py", "compression.py"):
+        (hidden / name).write_text("raise ImportError('hidden for a test')\n")
+    python = lab.home / "python"
+    python.write_text(
+        f'#!/bin/sh\nPYTHONPATH={shlex.quote(str(hidden))} exec {shlex.quote(lab.python)} "$@"\n'
+    )
+    python.chmod(0o755)
+    left, right = lab.run({}, {}), lab.run({}, {}, python=str(python))
+    if '"zstandard"' not in _codec(lab.python):
+        pytest.skip("this Python has no zstandard")
+    (found,) = explained(run_cli, left, right, "-C", lab.cache)
+    assert (found["component"], found["left"], found["right"]) == (
+        "compression", "zstandard", "zlib",
+    )  # fmt: skip
+
+
+def _codec(python: str) -> str:
+    program = (
+        "import json; from jax._src import compilation_cache as c; "
+        "print(json.dumps('zstandard' if c.zstandard else 'zlib'))"
+    )
+    return subprocess.run([python, "-c", program], capture_output=True, text=True).stdout
+
+
+def test_another_jaxlib(run_cli: RunCli, labs: dict[str, Lab], lab: Lab) -> None:
+    many = os.environ.get("JAXCACHE_TEST_JAX_PYTHONS", "").split(os.pathsep)
+    others = [p for p in many if p and p != lab.python]
+    if not others:
+        pytest.skip("needs a second JAX: set JAXCACHE_TEST_JAX_PYTHONS")
+    found = explained(run_cli, lab.run({}, {}), lab.run({}, {}, python=others[-1]))
+    versions = {d["component"]: (d["left"], d["right"]) for d in found}["jax_lib version"]
+    assert all(v[0].isdigit() for v in versions)
+    assert versions[0] != versions[1]
+
+
+def test_without_the_entries_it_cannot_tell(run_cli: RunCli, lab: Lab) -> None:
+    """Only hashes are known: that the program differs is certain, why is not."""
+    left, right = lab.run({}, {}), lab.run({"constant": 4}, {})
+    (found,) = explained(run_cli, left, right)
+    assert found["component"] == "computation"
+    assert "cannot be told" in found["meaning"]
+    assert found["left"] is None
+
+
+def test_two_keys_are_compared_by_their_entries(run_cli: RunCli, lab: Lab) -> None:
+    logs = lab.run({}, {}), lab.run({"shape": [8, 24]}, {}), lab.run({}, FLAG)
+    keys = [_key(log) for log in logs]
+    (shape,) = explained(run_cli, keys[0], keys[1], "-C", lab.cache)
+    assert shape["component"] == "computation"
+    assert "the shapes of arguments" in shape["meaning"]
+    (flag,) = explained(run_cli, keys[0], keys[2], "-C", lab.cache)
+    assert flag["component"] == "XLA flags"
+    assert "xla_llvm_disable_expensive_passes=1" in flag["right"]
+
+
+def _key(log: Path) -> str:
+    line = next(x for x in log.read_text().splitlines() if "Writing jit_step" in x)
+    return line.rpartition("with key ")[2].strip("'. \n")
+
+
+def test_a_script_is_explained_against_the_cache(
+    run_cli: RunCli, jax_python: str, tmp_path: Path
+) -> None:
+    """The second run of an edited script, and the ledger then knows the components."""
+    cache = tmp_path / "cache"
+
+    def explain(change: dict[str, Any]) -> list[dict[str, Any]]:
+        args = (WORKLOAD, cache, json.dumps(change), "-C", cache, "--python", jax_python)
+        return explained(run_cli, *args)
+
+    first = explain({})
+    assert [d["component"] for d in first] == ["computation"]
+    assert "no compile of that name" in first[0]["meaning"]
+    assert explain({}) == []
+    (found,) = explain({"constant": 4})
+    assert "a constant in the program" in found["meaning"]
+    (found,) = explain({"hook": "mine"})
+    assert found["component"] == "custom_hook"
+
+
+@pytest.mark.parametrize("stop", [False, True])
+def test_where(run_cli: RunCli, jax_python: str, tmp_path: Path, stop: bool) -> None:
+    """The script overrides the variable, and where says so."""
+    asked, used = tmp_path / "asked", tmp_path / "used"
+    command = (jax_python, WORKLOAD, used, "{}")
+    args = ("where", *(("--stop",) if stop else ()), "--", *command)
+    done = run_cli(*args, env={"JAX_COMPILATION_CACHE_DIR": str(asked), "PYTHONWARNINGS": ""})
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == [str(used)]
+    nothing = run_cli("where", "--json", "--", jax_python, "-c", "print(1)")
+    assert nothing.returncode == 10
+    assert json.loads(nothing.stdout)["processes"] == []
