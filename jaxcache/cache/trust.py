@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from jaxcache.cache.bundle import Bundle, Signature, pack_signature, signed_bytes
+from jaxcache.cache.bundle.format import Bundle, Signature, pack_signature, signed_bytes
 from jaxcache.errors import JaxcacheError, UntrustedError, UsageError
 
 _PUBLIC, _PRIVATE = "jaxcache-ed25519", "jaxcache-ed25519-private"

@@ -10,9 +10,9 @@ from jaxcache.cli.options import Format, config_is_set
 from jaxcache.errors import ExitCode, JaxcacheError
 
 if TYPE_CHECKING:
-    from jaxcache.cache.bundle import Bundle
-    from jaxcache.cache.compat import Host
-    from jaxcache.cache.export import ExportPlan
+    from jaxcache.cache.bundle.compat import Host
+    from jaxcache.cache.bundle.export import ExportPlan
+    from jaxcache.cache.bundle.format import Bundle
     from jaxcache.cache.trust import Verdict
     from jaxcache.store.base import Store
 
@@ -46,8 +46,8 @@ def deliver(
     split_bytes: int | None,
 ) -> bool:
     """Write the bundle and say so; return whether something was left out."""
-    from jaxcache.cache.deliver import bundle_bytes, write_file
-    from jaxcache.cache.pack import write_stream
+    from jaxcache.cache.bundle.deliver import bundle_bytes, write_file
+    from jaxcache.cache.bundle.pack import write_stream
     from jaxcache.cli.output import note, print_json
     from jaxcache.cli.progress import progress_bar
     from jaxcache.entry.names import printable
@@ -81,8 +81,8 @@ def deliver(
 
 def open_input(file: str) -> "Bundle":
     """Open the bundle that the user names; ``-`` is standard input."""
-    from jaxcache.cache.bundle import open_bundle
-    from jaxcache.cache.deliver import spool
+    from jaxcache.cache.bundle.deliver import spool
+    from jaxcache.cache.bundle.format import open_bundle
 
     return spool(sys.stdin.buffer) if file == "-" else open_bundle(file)
 
@@ -135,9 +135,9 @@ def receive(
     Raises:
         JaxcacheError: ``incompatible``, ``conflict``, ``bad-bundle``.
     """
-    from jaxcache.cache.compat import forecast
-    from jaxcache.cache.importing import Action, plan_import, verify_bundle
-    from jaxcache.cache.unpack import execute_import
+    from jaxcache.cache.bundle.compat import forecast
+    from jaxcache.cache.bundle.importing import Action, plan_import, verify_bundle
+    from jaxcache.cache.bundle.unpack import execute_import
     from jaxcache.cli.output import note
     from jaxcache.cli.progress import progress_bar
     from jaxcache.render import bundle as render

@@ -31,9 +31,14 @@ def command(
     quiet: Quiet = False,
 ) -> int:
     """Copy entries between cache directories and bundles, checking every byte on the way."""
-    from jaxcache.cache.bundle import is_bundle
-    from jaxcache.cache.deliver import bundle_chunks, check_target, make_in_between, write_file
-    from jaxcache.cache.importing import verify_bundle
+    from jaxcache.cache.bundle.deliver import (
+        bundle_chunks,
+        check_target,
+        make_in_between,
+        write_file,
+    )
+    from jaxcache.cache.bundle.format import is_bundle
+    from jaxcache.cache.bundle.importing import verify_bundle
     from jaxcache.cache.trust import Verdict
     from jaxcache.cli.bundle import check_trust, deliver, open_input, receive
     from jaxcache.store import open_store
@@ -48,7 +53,7 @@ def command(
     if to_bundle:
         check_target(target)
     if not from_bundle:
-        from jaxcache.cache.export import plan_export
+        from jaxcache.cache.bundle.export import plan_export
 
         store = open_store(source)
         plan = plan_export(store, filters=filters or [], now_ns=time.time_ns())

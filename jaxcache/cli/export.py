@@ -44,9 +44,9 @@ def command(
     json: Json = False,
 ) -> int:
     """Put entries into one small, checkable file."""
-    from jaxcache.cache.deliver import check_target
+    from jaxcache.cache.bundle.deliver import check_target
+    from jaxcache.cache.bundle.export import plan_export
     from jaxcache.cache.diff import known_in, open_side
-    from jaxcache.cache.export import plan_export
     from jaxcache.cli.bundle import deliver, signing_keys
     from jaxcache.cli.progress import progress_bar
     from jaxcache.store import open_store

@@ -3,13 +3,13 @@
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from jaxcache.cache.compat import Compatibility, Forecast, Outlook
+from jaxcache.cache.bundle.compat import Compatibility, Forecast, Outlook
+from jaxcache.cache.bundle.importing import Action, ImportPlan, Step
+from jaxcache.cache.bundle.manifest import Item
+from jaxcache.cache.bundle.pack import Exported
+from jaxcache.cache.bundle.unpack import Imported
 from jaxcache.cache.diff import Diff, Held, Pair, Side, sum_sizes
-from jaxcache.cache.importing import Action, ImportPlan, Step
-from jaxcache.cache.manifest import Item
-from jaxcache.cache.pack import Exported
 from jaxcache.cache.trust import TrustedKey, Verdict
-from jaxcache.cache.unpack import Imported
 from jaxcache.entry.names import printable
 from jaxcache.render.document import Document, envelope, problem_document
 from jaxcache.units import format_size

@@ -7,9 +7,9 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
-from jaxcache.cache.compat import Host
-from jaxcache.cache.export import plan_export
-from jaxcache.cache.pack import write_stream
+from jaxcache.cache.bundle.compat import Host
+from jaxcache.cache.bundle.export import plan_export
+from jaxcache.cache.bundle.pack import write_stream
 from jaxcache.errors import NoJaxError
 from jaxcache.store.local import LocalStore
 

@@ -21,17 +21,17 @@ from conftest import CORPUS, REPOSITORY
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jaxcache.cache.bundle import MAGIC, Bundle, pack_header, pack_manifest, read_bundle
-from jaxcache.cache.deliver import bundle_bytes
+from jaxcache.cache.bundle.deliver import bundle_bytes
+from jaxcache.cache.bundle.export import plan_export
+from jaxcache.cache.bundle.fields import BundleError
+from jaxcache.cache.bundle.format import MAGIC, Bundle, pack_header, pack_manifest, read_bundle
+from jaxcache.cache.bundle.importing import Action, plan_import, verify_bundle
+from jaxcache.cache.bundle.pack import write_stream
+from jaxcache.cache.bundle.unpack import Imported, execute_import
 from jaxcache.cache.diff import diff_sides, open_side
-from jaxcache.cache.export import plan_export
-from jaxcache.cache.fields import BundleError
-from jaxcache.cache.importing import Action, plan_import, verify_bundle
 from jaxcache.cache.ledger import Ledger, append
 from jaxcache.cache.ledger_record import Event
-from jaxcache.cache.pack import write_stream
 from jaxcache.cache.trust import check_signatures, generate_key, read_private_key
-from jaxcache.cache.unpack import Imported, execute_import
 from jaxcache.entry.codec import decompress_chunks
 from jaxcache.errors import JaxcacheError, UntrustedError
 from jaxcache.store import make_store, open_store

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from jaxcache.cache.compat import Forecast, Host, Outlook, forecast, path_in_key
+from jaxcache.cache.bundle.compat import Forecast, Host, Outlook, forecast, path_in_key
+from jaxcache.cache.bundle.manifest import Item, Manifest, Origin
 from jaxcache.cache.ledger_record import Event
-from jaxcache.cache.manifest import Item, Manifest, Origin
 
 KEY = "jit_f-" + "a" * 64
 CPU = Origin(

@@ -6,8 +6,8 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jaxcache.cache.fields import BundleError
-from jaxcache.cache.manifest import (
+from jaxcache.cache.bundle.fields import BundleError
+from jaxcache.cache.bundle.manifest import (
     Item,
     Manifest,
     Origin,

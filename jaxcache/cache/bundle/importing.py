@@ -13,13 +13,13 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from enum import StrEnum
 
-from jaxcache.cache.bundle import Bundle
-from jaxcache.cache.content import read_content
-from jaxcache.cache.fields import BundleError
+from jaxcache.cache.bundle.content import read_content
+from jaxcache.cache.bundle.fields import BundleError
+from jaxcache.cache.bundle.format import Bundle
+from jaxcache.cache.bundle.manifest import Item, Manifest, SideFile
+from jaxcache.cache.bundle.stream import ContentReader, check_stream
 from jaxcache.cache.inventory import Inventory, take_inventory
-from jaxcache.cache.manifest import Item, Manifest, SideFile
 from jaxcache.cache.scan import Progress
-from jaxcache.cache.stream import ContentReader, check_stream
 from jaxcache.entry.codec import CodecError
 from jaxcache.errors import JaxcacheError, UsageError
 from jaxcache.model import FileInfo

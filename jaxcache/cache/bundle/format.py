@@ -14,9 +14,9 @@ from typing import BinaryIO, NamedTuple
 
 import zstandard
 
-from jaxcache.cache.fields import BundleError
-from jaxcache.cache.manifest import Manifest, decode_manifest
-from jaxcache.cache.parts import first_part, open_whole
+from jaxcache.cache.bundle.fields import BundleError
+from jaxcache.cache.bundle.manifest import Manifest, decode_manifest
+from jaxcache.cache.bundle.parts import first_part, open_whole
 from jaxcache.entry.codec import CodecError, decompress_chunks
 
 MAGIC = b"\x89JXB\r\n\x1a\n"

@@ -9,7 +9,7 @@ import unicodedata
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
-from jaxcache.cache.fields import BundleError, Fields
+from jaxcache.cache.bundle.fields import BundleError, Fields
 from jaxcache.cache.ledger_record import Event
 from jaxcache.entry.names import (
     AUTOTUNE_DIR,

@@ -3,9 +3,9 @@
 import hashlib
 from collections.abc import Iterator
 
-from jaxcache.cache.bundle import Bundle
-from jaxcache.cache.fields import BundleError
-from jaxcache.cache.parts import Window
+from jaxcache.cache.bundle.fields import BundleError
+from jaxcache.cache.bundle.format import Bundle
+from jaxcache.cache.bundle.parts import Window
 from jaxcache.entry.codec import CodecError, decompress_chunks
 
 _CHUNK_BYTES = 1 << 20

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-from jaxcache.cache.manifest import Item, Manifest, Origin
+from jaxcache.cache.bundle.manifest import Item, Manifest, Origin
 
 _PATH_IN_KEY_SINCE, _PATH_IN_KEY_BEFORE = (0, 4, 36), (0, 11, 0)
 _SHOWN_FEATURES = 4

@@ -1,10 +1,10 @@
-"""Choose what goes into a bundle; :mod:`jaxcache.cache.pack` then writes it."""
+"""Choose what goes into a bundle; :mod:`jaxcache.cache.bundle.pack` then writes it."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
+from jaxcache.cache.bundle.manifest import check_file_name, is_side_file
 from jaxcache.cache.inventory import EntryFile, Inventory
-from jaxcache.cache.manifest import check_file_name, is_side_file
 from jaxcache.cache.scan import Progress, scan
 from jaxcache.cache.select import Selection
 from jaxcache.entry.names import FileKind

@@ -6,11 +6,11 @@ import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, BinaryIO
 
-from jaxcache.cache.bundle import MAGIC, Bundle, is_bundle, pack_header, read_bundle
-from jaxcache.cache.export import ExportPlan
-from jaxcache.cache.fields import BundleError
-from jaxcache.cache.pack import Exported, write_stream
-from jaxcache.cache.parts import part_name
+from jaxcache.cache.bundle.export import ExportPlan
+from jaxcache.cache.bundle.fields import BundleError
+from jaxcache.cache.bundle.format import MAGIC, Bundle, is_bundle, pack_header, read_bundle
+from jaxcache.cache.bundle.pack import Exported, write_stream
+from jaxcache.cache.bundle.parts import part_name
 from jaxcache.cache.trust import sign_header
 from jaxcache.errors import JaxcacheError, UsageError
 from jaxcache.store.base import Store

@@ -13,19 +13,19 @@ from typing import BinaryIO
 
 import zstandard
 
-from jaxcache.cache.bundle import pack_manifest, stream_parameters
-from jaxcache.cache.content import read_content
-from jaxcache.cache.export import ExportPlan
-from jaxcache.cache.inventory import EntryFile
-from jaxcache.cache.ledger import Ledger
-from jaxcache.cache.ledger_record import PAYLOAD, PINNING, Event
-from jaxcache.cache.manifest import (
+from jaxcache.cache.bundle.content import read_content
+from jaxcache.cache.bundle.export import ExportPlan
+from jaxcache.cache.bundle.format import pack_manifest, stream_parameters
+from jaxcache.cache.bundle.manifest import (
     Item,
     Manifest,
     Origin,
     SideFile,
     encode_manifest,
 )
+from jaxcache.cache.inventory import EntryFile
+from jaxcache.cache.ledger import Ledger
+from jaxcache.cache.ledger_record import PAYLOAD, PINNING, Event
 from jaxcache.cache.scan import Progress
 from jaxcache.entry.codec import CodecError
 from jaxcache.entry.decode import decode_origin

@@ -10,13 +10,13 @@ from typing import Any
 import zstandard
 
 from jaxcache.cache.budget import ByteBudget
-from jaxcache.cache.bundle import Bundle
-from jaxcache.cache.importing import ImportPlan, Step
+from jaxcache.cache.bundle.format import Bundle
+from jaxcache.cache.bundle.importing import ImportPlan, Step
+from jaxcache.cache.bundle.manifest import Item
+from jaxcache.cache.bundle.stream import ContentReader
 from jaxcache.cache.ledger import Ledger, append
 from jaxcache.cache.ledger_record import PAYLOAD, Event
-from jaxcache.cache.manifest import Item
 from jaxcache.cache.scan import Progress
-from jaxcache.cache.stream import ContentReader
 from jaxcache.entry.frame import compress_content
 from jaxcache.entry.names import ATIME_SUFFIX, OWN_DIR
 from jaxcache.model import Codec
