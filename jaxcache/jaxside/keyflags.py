@@ -43,6 +43,11 @@ class KeyFlags(logging.Filter):
             self._local.flags = None
         return record.levelno >= self._shown_from
 
+    def show_from(self, level: "int | str") -> None:
+        """The program's own ``setLevel``: it decides what it sees, not what we read."""
+        known = logging.getLevelName(level) if isinstance(level, str) else level
+        self._shown_from = known if isinstance(known, int) else self._shown_from
+
     def _now(self) -> "dict[str, Any]":
         if getattr(self._local, "flags", None) is None:
             self._local.flags = {"xla_flags": [], "ignored_flags": []}
@@ -62,4 +67,5 @@ def listen() -> "KeyFlags | None":
     flags = KeyFlags(logger.getEffectiveLevel())
     logger.addFilter(flags)
     logger.setLevel(logging.DEBUG)
+    logger.setLevel = flags.show_from  # type: ignore[method-assign]
     return flags
