@@ -3,6 +3,7 @@
 import json
 import os
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -77,23 +78,63 @@ def test_a_truncated_entry_is_rewritten_after_a_fix(cache: Cache, run_cli) -> No
     assert run_cli("verify", "-C", cache.path).returncode == 0
 
 
-def test_load_names_the_entry_that_kills_and_goes_on(cache: Cache, run_cli) -> None:
-    args = ("verify", "-C", cache.path, "--level", "load", "--python", cache.python, "--json")
-    done = run_cli(*args)
-    assert done.returncode == 0, done.stdout + done.stderr
-    # An executable of another module under this one's name loads; a hollow one does not.
+#: A Python that passes everything on to the real one, and dies of a real signal at one payload.
+FRAGILE = """#!{own}
+import json, os, signal, subprocess, sys
+real = subprocess.Popen([{real!r}, *sys.argv[1:]], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+sys.stdout.buffer.write(real.stdout.readline()); sys.stdout.flush()
+while line := sys.stdin.buffer.readline():
+    payload = sys.stdin.buffer.read(json.loads(line)["size_bytes"])
+    if b"jit_step" in payload:
+        real.kill()
+        os.kill(os.getpid(), signal.SIGSEGV)
+    real.stdin.write(line + payload); real.stdin.flush()
+    sys.stdout.buffer.write(real.stdout.readline()); sys.stdout.flush()
+"""
+
+
+def test_load_names_the_entry_that_kills_its_child_and_goes_on(
+    cache: Cache, run_cli, tmp_path: Path
+) -> None:
+    fragile = tmp_path / "fragile"
+    fragile.write_text(FRAGILE.format(own=sys.executable, real=cache.python))
+    fragile.chmod(0o755)
+    hollow_out(cache.entry("jit_loss"))  # found by a child that is alive, before or after
+    done = run_cli(
+        "verify", "-C", cache.path, "--level", "load", "--python", fragile, "--no-payload", "--json"
+    )
+    assert done.returncode == 1, done.stderr
+    found = {p["file"]: p for p in json.loads(done.stdout)["problems"] if p["kind"] != "unsealed"}
+    step, loss = cache.entry("jit_step").name, cache.entry("jit_loss").name
+    assert {name: p["kind"] for name, p in found.items()} == {
+        step: "load-crashed",
+        loss: "load-failed",
+    }
+    assert "SIGSEGV" in found[step]["detail"] or "11" in found[step]["detail"]
+
+
+def hollow_out(path: Path) -> None:
+    """Make an entry that decompresses well and holds no executable that could be loaded."""
     import zstandard
 
-    path = cache.entry("jit_step")
     content = zstandard.decompress(path.read_bytes())
     hollow = content.replace(b"\x7fELF", b"\x7fFLE")
     assert hollow != content
     path.write_bytes(zstandard.ZstdCompressor(write_checksum=True).compress(hollow))
+
+
+def test_load_names_the_entry_that_does_not_load(cache: Cache, run_cli) -> None:
+    args = ("verify", "-C", cache.path, "--level", "load", "--python", cache.python, "--json")
+    done = run_cli(*args)
+    assert done.returncode == 0, done.stdout + done.stderr
+    # An executable of another module under this one's name loads; a hollow one does not.
+    path = cache.entry("jit_step")
+    hollow_out(path)
     done = run_cli(*args)
     found = [p for p in json.loads(done.stdout)["problems"] if p["kind"] != "unsealed"]
     assert done.returncode == 1
     assert [p["file"] for p in found] == [path.name]
-    assert found[0]["kind"] in ("load-failed", "load-crashed", "bad-payload")
+    assert found[0]["kind"] in ("load-failed", "bad-payload")
 
 
 def test_jax_does_not_mind_our_folder(each_jax_python: str, tmp_path: Path, run_cli) -> None:
