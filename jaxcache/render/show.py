@@ -1,7 +1,7 @@
 """``show`` as a document, TSV, and a page for people."""
 
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import fields
 from typing import Any
 
@@ -283,7 +283,7 @@ def _plain(value: Any) -> Document:
 def _plain_value(value: Any) -> Any:
     if isinstance(value, str):
         return printable(value)
-    if isinstance(value, dict):
+    if isinstance(value, Mapping):
         return {printable(k): _plain_value(v) for k, v in value.items()}
     return [_plain_value(v) for v in value] if isinstance(value, tuple) else value
 
@@ -298,7 +298,9 @@ def _record(record: Record) -> Document:
         if field.name.endswith("_ns"):
             document[f"{field.name[:-3]}_at"] = None if value is None else rfc3339(value)
         else:
-            document[field.name] = _plain_value(value)
+            document[field.name] = (
+                dict(value) if isinstance(value, Mapping) else _plain_value(value)
+            )
     return document
 
 

@@ -3,6 +3,7 @@
 import json
 import os
 import pty
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +12,10 @@ from typing import Any
 import pytest
 import zstandard
 from conftest import RunCli, clean_environment
+
+from jaxcache.cache.ledger import append
+from jaxcache.cache.ledger_record import COMPILE, Event
+from jaxcache.store.local import LocalStore
 
 GPU, CPU, OLD = "0.12.0.1-cuda13-h200-zstd", "0.12.0.1-cpu-zstd", "0.4.38-cpu-zlib"
 HASH = "cd" * 32
@@ -208,3 +213,21 @@ def test_hlo_is_text(run_cli: RunCli, corpus: Path, jax_python: str) -> None:
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("HloModule jit_mlp")
     assert "ENTRY" in done.stdout and "f32[8,16]" in done.stdout
+
+
+def test_what_the_ledger_knows_is_shown(run_cli: RunCli, corpus: Path, tmp_path: Path) -> None:
+    cache = tmp_path / "cache"
+    shutil.copytree(corpus / CPU, cache)
+    key = next(cache.glob("jit_mlp*-cache")).name[:-6]
+    facts = {
+        "jax_version": "0.12.0.1", "components": {"computation": "ab" * 32}, "jaxlib_digest": "cd",
+        "compile_seconds": 0.25,
+    }  # fmt: skip
+    append(LocalStore(cache), [Event(key, COMPILE, 1_700_000_000 * 10**9, facts)])
+    known = shown(run_cli, "-C", cache, key)["provenance"]
+    assert known["components"] == {"computation": "ab" * 32}
+    assert known["extra"] == {"jaxlib_digest": "cd"}
+    assert known["compile_seconds"] == 0.25
+    text = page(tmp_path, "-C", cache, key)
+    assert "jax 0.12.0.1" in text
+    assert "ab" * 32 not in text
