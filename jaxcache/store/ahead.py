@@ -1,5 +1,7 @@
 """Do one thing to many names at once, and give the results in order."""
 
+import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -25,7 +27,10 @@ def in_order(
     if len(first) < 2:  # not worth a thread
         yield from map(work, first)
         return
-    pool = ThreadPoolExecutor(workers, thread_name_prefix="jaxcache-store")
+    stopped = threading.Event()
+    pool = ThreadPoolExecutor(
+        workers, "jaxcache-store", initializer=_remember, initargs=(stopped,)
+    )  # fmt: skip
     running: deque[Future[_Result]] = deque()
     try:
         running.extend(pool.submit(work, item) for item in (*first, *islice(source, workers - 2)))
@@ -34,4 +39,29 @@ def in_order(
             running.extend(pool.submit(work, item) for item in islice(source, 1))
             yield result
     finally:
+        stopped.set()
         pool.shutdown(wait=False, cancel_futures=True)
+
+
+class StoppedError(Exception):
+    """Nobody waits for the result any more."""
+
+
+def pause(seconds: float) -> None:
+    """Sleep inside the work of :func:`in_order`, no longer than its result is wanted.
+
+    Raises:
+        StoppedError
+    """
+    stopped: threading.Event | None = getattr(_OF_THREAD, "stopped", None)
+    if stopped is None:
+        time.sleep(seconds)
+    elif stopped.wait(seconds):
+        raise StoppedError
+
+
+_OF_THREAD = threading.local()
+
+
+def _remember(stopped: threading.Event) -> None:
+    _OF_THREAD.stopped = stopped

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from jaxcache.errors import JaxcacheError
+from jaxcache.store.ahead import pause
 from jaxcache.store.object.failures import understand
 from jaxcache.store.object.traffic import Traffic, Verb
 
@@ -84,7 +85,7 @@ class Requests:
 
     def _wait(self) -> None:
         while (seconds := self._not_before - time.monotonic()) > 0:
-            time.sleep(seconds)
+            pause(seconds)
 
     def _hold_back(self, attempt: int, *, throttled: bool) -> None:
         """Wait longer each time; after throttling nobody sends anything until then."""
@@ -92,7 +93,7 @@ class Requests:
         most = min(patience.longest_wait_seconds, patience.first_wait_seconds * 2 ** (attempt - 1))
         seconds = random.uniform(most / 2, most)  # noqa: S311 - to spread requests, not to hide
         if not throttled:
-            time.sleep(seconds)
+            pause(seconds)
             return
         with self._lock:
             now = time.monotonic()
