@@ -14,25 +14,27 @@ _jaxcache() {
   --cache-dir | --payload | --python | --trace | -C) mapfile -t COMPREPLY < <(compgen -f -- "$current"); return ;;
   esac
   case $command in
-    '') options='--help --version'; mapfile -t COMPREPLY < <(compgen -W 'ls show stats warm run where verify seal prune rm pin unpin explain doctor export import diff copy trust' -- "$current") ;;
-    ls) options='-C --cache-dir --sort --filter --limit --group-by -l --long --json --jsonl -q --quiet -h --help'; words=keys ;;
-    show) options='-C --cache-dir --hlo --payload --python --json --jsonl -h --help'; words=keys ;;
-    stats) options='-C --cache-dir --prometheus --json --jsonl -h --help'; words=none ;;
+    '') options='--help --version'; mapfile -t COMPREPLY < <(compgen -W 'ls show stats warm run where verify seal prune rm pin unpin explain doctor export import push pull diff copy trust' -- "$current") ;;
+    ls) options='-C --cache-dir --sort --filter --limit --group-by -l --long --json --jsonl -q --quiet --stats -h --help'; words=keys ;;
+    show) options='-C --cache-dir --hlo --payload --python --json --jsonl --stats -h --help'; words=keys ;;
+    stats) options='-C --cache-dir --prometheus --json --jsonl --stats -h --help'; words=none ;;
     warm) options='--file --jobs -C --cache-dir --python --platform --devices --processes --mock-gpu-topology --force-cache-dir --fail-on-miss --strict --check --seal --components --trace --timeout --json --jsonl -h --help'; words=files ;;
     run) options='-C --cache-dir --force-cache-dir --fail-on-miss --strict --components --trace --timeout --json --jsonl -h --help'; words=files ;;
     where) options='--stop --timeout --json --jsonl -h --help'; words=files ;;
-    verify) options='-C --cache-dir --level --payload --no-payload --fix --delete --restore --atimes --grace -j --jobs --python -n --dry-run -y --yes --json --jsonl -q --quiet -h --help'; words=keys ;;
-    seal) options='-C --cache-dir --level --again -j --jobs -n --dry-run --json -q --quiet -h --help'; words=keys ;;
-    prune) options='-C --cache-dir --max-size --max-entries --unused-for --older-than --used-since --keep-last --policy --keep --orphans --legacy --side-caches --quarantine --grace -n --dry-run -y --yes --json --jsonl -q --quiet -h --help'; words=none ;;
-    rm) options='-C --cache-dir -n --dry-run -y --yes --json --jsonl -q --quiet -h --help'; words=keys ;;
-    pin) options='-C --cache-dir --json --jsonl -h --help'; words=keys ;;
-    unpin) options='-C --cache-dir --json --jsonl -h --help'; words=keys ;;
+    verify) options='-C --cache-dir --level --payload --no-payload --fix --delete --restore --atimes --grace -j --jobs --python -n --dry-run -y --yes --json --jsonl -q --quiet --stats -h --help'; words=keys ;;
+    seal) options='-C --cache-dir --level --again -j --jobs -n --dry-run --json -q --quiet --stats -h --help'; words=keys ;;
+    prune) options='-C --cache-dir --max-size --max-entries --unused-for --older-than --used-since --keep-last --policy --keep --orphans --legacy --side-caches --quarantine --grace -n --dry-run -y --yes --json --jsonl -q --quiet --stats -h --help'; words=none ;;
+    rm) options='-C --cache-dir -n --dry-run -y --yes --json --jsonl -q --quiet --stats -h --help'; words=keys ;;
+    pin) options='-C --cache-dir --json --jsonl --stats -h --help'; words=keys ;;
+    unpin) options='-C --cache-dir --json --jsonl --stats -h --help'; words=keys ;;
     explain) options='-C --cache-dir --churn --python --json --jsonl -h --help'; words=keys ;;
     doctor) options='-C --cache-dir --python --fix -n --dry-run --decode --json --jsonl -h --help'; words=files ;;
-    export) options='-C --cache-dir --filter --level --split --since --sign --side-caches --no-side-caches --json -h --help'; words=keys ;;
+    export) options='-C --cache-dir --filter --level --split --since --sign --side-caches --no-side-caches --json --stats -h --help'; words=keys ;;
     import) options='-C --cache-dir --on-conflict --atomic --require-compatible --python --side-caches --no-side-caches --level -n --dry-run --json --jsonl -q --quiet -h --help'; words=files ;;
-    diff) options='--json --jsonl -q --quiet -h --help'; words=files ;;
-    copy) options='--filter --on-conflict --atomic -n --dry-run --json --jsonl -q --quiet -h --help'; words=files ;;
+    push) options='-C --cache-dir --include --exclude --max-size --prune-remote --side-caches --no-side-caches --ledger --no-ledger --requests -n --dry-run -y --yes --json --jsonl -q --quiet --stats -h --help'; words=files ;;
+    pull) options='-C --cache-dir --include --exclude --max-size --side-caches --no-side-caches --ledger --no-ledger --requests -n --dry-run --json --jsonl -q --quiet --stats -h --help'; words=files ;;
+    diff) options='--json --jsonl -q --quiet --stats -h --help'; words=files ;;
+    copy) options='--filter --on-conflict --atomic -n --dry-run --json --jsonl -q --quiet --stats -h --help'; words=files ;;
     trust) options='--json -h --help'; words=keys ;;
   esac
   case $current in

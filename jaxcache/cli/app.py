@@ -7,6 +7,7 @@ import typer
 from typer.core import TyperGroup
 
 from jaxcache import __version__
+from jaxcache.cli import metering
 
 #: Command name to the module in this package that holds it, in the order of ``--help``.
 COMMANDS: dict[str, str] = {
@@ -26,6 +27,8 @@ COMMANDS: dict[str, str] = {
     "doctor": "doctor",
     "export": "export",
     "import": "import_",
+    "push": "push",
+    "pull": "pull",
     "diff": "diff",
     "copy": "copy",
     "trust": "trust",
@@ -77,7 +80,10 @@ def load_command(name: str) -> Any:
         context_settings=getattr(module, "CONTEXT_SETTINGS", None),
         no_args_is_help=False,
     )(module.command)
-    return typer.main.get_command(app)
+    command = typer.main.get_command(app)
+    if name in metering.COMMANDS:
+        metering.add_option(command)
+    return command
 
 
 app = typer.Typer(
