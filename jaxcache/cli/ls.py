@@ -55,16 +55,25 @@ def command(
     store = open_store(locate_cache(cache_dir).path)
     now_ns = time.time_ns()
     details = long or group_by in ("platform", "target")
-    details = details or form in (Format.TABLE, Format.JSON, Format.JSONL)
+    heads = form is not Format.KEYS
+    if store.remote:  # every read is a request, so they are only done where asked for
+        heads = heads and (details or group_by == "codec")
+    else:
+        details = details or form in (Format.TABLE, Format.JSON, Format.JSONL)
     index = None
-    if details or filters or sort.startswith("platform"):
+    if details or filters or sort.startswith("platform") or store.remote:
         from jaxcache.cache.index import Index
 
         index = Index.load(index_folder(), store.url, now_ns=now_ns)
     with progress_bar("reading entries") as progress:
         listing = list_cache(
             store, keys=keys or [], filters=filters or [], sort=sort, limit=limit,
-            heads=form is not Format.KEYS, details=details, index=index, now_ns=now_ns,
+            heads=heads, details=details, index=index, now_ns=now_ns,
             workers=available_cores(), progress=progress,
         )  # fmt: skip
     print_listing(listing, form, group_by=group_by, long=long)
+    if form in (Format.TABLE, Format.TSV) and any(e.codec == "unknown" for e in listing.entries):
+        from jaxcache.cli.output import note
+
+        if store.remote and not heads:
+            note("compile seconds and platforms take a request per entry: --long")

@@ -26,6 +26,12 @@ def command(
     prometheus: Annotated[
         bool, typer.Option("--prometheus", help="Print the text format of Prometheus.")
     ] = False,
+    long: Annotated[
+        bool,
+        typer.Option(
+            "--long", "-l", help="Of a bucket: read entries too, for codec, seconds and platform."
+        ),
+    ] = False,
     json: Json = False,
     jsonl: Jsonl = False,
 ) -> None:
@@ -49,8 +55,9 @@ def command(
     now_ns = time.time_ns()
     with progress_bar("reading entries") as progress:
         stats = recall_or_count(
-            store, index_folder(), now_ns=now_ns, workers=available_cores(), progress=progress
-        )
+            store, index_folder(), now_ns=now_ns, read=long or not store.remote,
+            workers=available_cores(), progress=progress,
+        )  # fmt: skip
     if prometheus:
         print_lines(render.stats_prometheus(stats))
     elif form is Format.JSON:
