@@ -17,7 +17,7 @@ _jaxcache() {
     '') options='--help --version'; mapfile -t COMPREPLY < <(compgen -W 'ls show stats warm run where verify seal prune rm pin unpin explain doctor export import push pull diff copy trust' -- "$current") ;;
     ls) options='-C --cache-dir --sort --filter --limit --group-by -l --long --json --jsonl -q --quiet --stats -h --help'; words=keys ;;
     show) options='-C --cache-dir --hlo --payload --python --json --jsonl --stats -h --help'; words=keys ;;
-    stats) options='-C --cache-dir --prometheus --json --jsonl --stats -h --help'; words=none ;;
+    stats) options='-C --cache-dir --prometheus -l --long --json --jsonl --stats -h --help'; words=none ;;
     warm) options='--file --jobs -C --cache-dir --python --platform --devices --processes --mock-gpu-topology --force-cache-dir --fail-on-miss --strict --check --seal --components --trace --timeout --json --jsonl -h --help'; words=files ;;
     run) options='-C --cache-dir --force-cache-dir --fail-on-miss --strict --components --trace --timeout --json --jsonl -h --help'; words=files ;;
     where) options='--stop --timeout --json --jsonl -h --help'; words=files ;;
@@ -31,8 +31,8 @@ _jaxcache() {
     doctor) options='-C --cache-dir --python --fix -n --dry-run --decode --json --jsonl -h --help'; words=files ;;
     export) options='-C --cache-dir --filter --level --split --since --sign --side-caches --no-side-caches --json --stats -h --help'; words=keys ;;
     import) options='-C --cache-dir --on-conflict --atomic --require-compatible --python --side-caches --no-side-caches --level -n --dry-run --json --jsonl -q --quiet -h --help'; words=files ;;
-    push) options='-C --cache-dir --include --exclude --max-size --prune-remote --side-caches --no-side-caches --ledger --no-ledger --requests -n --dry-run -y --yes --json --jsonl -q --quiet --stats -h --help'; words=files ;;
-    pull) options='-C --cache-dir --include --exclude --max-size --side-caches --no-side-caches --ledger --no-ledger --requests -n --dry-run --json --jsonl -q --quiet --stats -h --help'; words=files ;;
+    push) options='-C --cache-dir --include --exclude --max-size --prune-remote --side-caches --no-side-caches --ledger --no-ledger -j --jobs -n --dry-run -y --yes --json --jsonl -q --quiet --stats -h --help'; words=files ;;
+    pull) options='-C --cache-dir --include --exclude --max-size --side-caches --no-side-caches --ledger --no-ledger -j --jobs -n --dry-run --json --jsonl -q --quiet --stats -h --help'; words=files ;;
     diff) options='--json --jsonl -q --quiet --stats -h --help'; words=files ;;
     copy) options='--filter --on-conflict --atomic -n --dry-run --json --jsonl -q --quiet --stats -h --help'; words=files ;;
     trust) options='--json -h --help'; words=keys ;;

@@ -27,7 +27,7 @@ def command(
     max_size: MaxSize = None,
     side_caches: SideCaches = True,
     ledger: LedgerToo = True,
-    requests: Requests = None,
+    jobs: Requests = None,
     dry_run: DryRun = False,
     json: Json = False,
     jsonl: Jsonl = False,
@@ -41,5 +41,5 @@ def command(
     options = read_options(include, exclude, max_size, side_caches=side_caches, ledger=ledger)
     target = locate_cache(cache_dir).path
     return carry_over(
-        open_store(url), target, options, form, jobs=requests, dry_run=dry_run, needs_some=True
+        open_store(url), target, options, form, jobs=jobs, dry_run=dry_run, needs_some=True
     )

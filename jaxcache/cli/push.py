@@ -34,7 +34,7 @@ def command(
     ] = False,
     side_caches: SideCaches = True,
     ledger: LedgerToo = True,
-    requests: Requests = None,
+    jobs: Requests = None,
     dry_run: DryRun = False,
     yes: Yes = False,
     json: Json = False,
@@ -54,4 +54,4 @@ def command(
 
         require_consent(dry_run=dry_run, yes=yes)
     source = open_store(locate_cache(cache_dir).path)
-    return carry_over(source, url, options, form, jobs=requests, dry_run=dry_run, yes=yes)
+    return carry_over(source, url, options, form, jobs=jobs, dry_run=dry_run, yes=yes)

@@ -35,7 +35,10 @@ LedgerToo = Annotated[
     bool, typer.Option("--ledger/--no-ledger", help="What is known of the entries too.")
 ]
 Requests = Annotated[
-    int | None, typer.Option(min=1, max=256, metavar="N", help="Requests at once; default: 32.")
+    int | None,
+    typer.Option(
+        "--jobs", "-j", min=1, max=256, metavar="N", help="Requests at once; default: 32."
+    ),
 ]
 
 
