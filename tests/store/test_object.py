@@ -36,6 +36,14 @@ class TestMemory(StoreConformance):
         return open_store(f"memory://{request.node.nodeid.encode().hex()}-{id(request)}")
 
 
+class TestAzure(StoreConformance):
+    """And Azure's emulator, where there is one."""
+
+    @pytest.fixture
+    def store(self, azure: str) -> Store:
+        return open_store(azure)
+
+
 def test_a_url_says_which_store(bucket: str, tmp_path: Path) -> None:
     assert open_store(f"{bucket}/").url == bucket
     assert open_store(bucket).remote

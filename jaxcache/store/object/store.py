@@ -212,14 +212,17 @@ class ObjectStore:
     ) -> FileInfo:
         """See :meth:`jaxcache.store.base.Store.rewrite`."""
         try:
-            before = self.info(name)
+            meta, before = self._get(
+                "head", name, lambda now: (now.meta, _info(now.meta, now.attributes)), head=True
+            )
         except MissingError as error:
             raise ChangedError(name) from error
         if not same_file(before, expected):
             raise ChangedError(name)
         data = b"".join(chunks)
+        unchanged = {n: meta[n] for n in ("e_tag", "version") if meta[n]}  # GCS goes by the latter
         with guard or nullcontext():
-            return self._put(name, [data], {"e_tag": before.etag}, before.mtime_ns)
+            return self._put(name, [data], unchanged, before.mtime_ns)
 
     def _put(self, name: str, chunks: Iterable[bytes], mode: Any, mtime_ns: int | None) -> FileInfo:
         import obstore
@@ -250,9 +253,7 @@ class ObjectStore:
                 return ours
             raise
         now_ns = time.time_ns() if mtime_ns is None else mtime_ns
-        return FileInfo(
-            name, "file", len(data), now_ns, 0, _inode(done), 0, -1, done["e_tag"] or ""
-        )
+        return FileInfo(name, "file", len(data), now_ns, 0, _inode(done), 0, -1, _etag(done))
 
     def _if_ours(self, name: str, digest: str) -> FileInfo | None:
         def take(found: Any) -> FileInfo | None:
@@ -359,13 +360,18 @@ def _info(meta: Any, attributes: Any = None) -> FileInfo:
         with suppress(ArithmeticError, ValueError):
             mtime_ns = int(Decimal(given) * _NS)
     return FileInfo(
-        meta["path"], "file", meta["size"], mtime_ns, 0, _inode(meta), 0, -1, meta["e_tag"] or ""
+        meta["path"], "file", meta["size"], mtime_ns, 0, _inode(meta), 0, -1, _etag(meta)
     )  # fmt: skip
+
+
+def _etag(meta: Any) -> str:
+    """The ETag without quotes: Azure puts them into headers and not into listings."""
+    return (meta["e_tag"] or "").strip('"')
 
 
 def _inode(meta: Any) -> int:
     """A number that changes with the ETag, for the index, which keeps numbers."""
-    digest = hashlib.blake2b((meta["e_tag"] or "").encode(), digest_size=8).digest()
+    digest = hashlib.blake2b(_etag(meta).encode(), digest_size=8).digest()
     return int.from_bytes(digest, "big") >> 1
 
 
