@@ -23,6 +23,7 @@ from jaxcache.store.object.failures import OutOfRangeError
 from jaxcache.store.object.listing import Lister, Listing
 from jaxcache.store.object.patience import Patience, Requests
 from jaxcache.store.object.traffic import TRAFFIC, Traffic, Verb
+from jaxcache.store.object.web import WebLister
 
 _Result = TypeVar("_Result")
 #: The most that S3 takes in one request (5 GiB, "Amazon S3 quotas"), and far more than the 2 GiB
@@ -63,7 +64,10 @@ class ObjectStore:
         self._url, self._writable = url, writable
         self._client, self._traffic = client, traffic
         self._requests = Requests(url, traffic, patience or Patience())
-        self._lister = Lister(client, listing, self._requests, traffic)
+        if url.startswith("http"):
+            self._lister: Lister = WebLister(client, url, listing, self._requests, traffic)
+        else:
+            self._lister = Lister(client, listing, self._requests, traffic)
 
     def __repr__(self) -> str:
         return f"ObjectStore({self._url!r})"
@@ -126,6 +130,12 @@ class ObjectStore:
             )
         except OutOfRangeError:
             return b""
+        except StoreError as error:
+            if error.code != "no-ranges":
+                raise
+            with self.open(name) as file:  # a simple web server
+                file.seek(offset)
+                return file.read(limit)
         self._traffic.add(received_bytes=len(data))
         return data
 
