@@ -325,3 +325,34 @@ def test_paths_will_do_as_well(run_cli: RunCli, local: Path, tmp_path: Path) -> 
     dry = run_cli("pull", shared, "-C", tmp_path / "fourth", "-n")
     assert dry.returncode == 0, dry.stderr
     assert not (tmp_path / "fourth").exists()
+
+
+def test_only_what_a_trusted_key_has_signed(
+    run_cli: RunCli, local: Path, bucket: str, tmp_path: Path, s3_server: S3Server
+) -> None:
+    pytest.importorskip("cryptography")
+    mine = run_cli("trust", "keygen", "me").stdout.strip().partition("\t")[2]
+    assert run_cli("trust", "keygen", "other").returncode == 0
+    one, two, *rest = sorted(names(local))
+    assert (
+        run_cli("push", bucket, "-C", local, "--sign", "me", "--exclude", two[:-6]).returncode == 0
+    )
+    assert run_cli("push", bucket, "-C", local, "--sign", "other").returncode == 0
+    forged = (local / rest[0]).read_bytes()
+    s3_server.put(bucket, one, forged)
+    place = tmp_path / "place"
+    nobody = run_cli("pull", bucket, "-C", place, "--json", "--require-signed")
+    assert nobody.returncode == 12
+    assert len(json.loads(nobody.stdout)["untrusted"]) == ENTRIES
+    assert not list(place.glob("*-cache"))
+    assert run_cli("trust", "add", "me", mine).returncode == 0
+    some = run_cli("pull", bucket, "-C", place, "--json", "--require-signed")
+    assert some.returncode == 12
+    assert {t["file"] for t in json.loads(some.stdout)["untrusted"]} == {one, two}
+    assert names(place) == set(rest)
+    # Sealing in the bucket changes bytes and no payload.
+    assert run_cli("seal", "-C", bucket).returncode == 0
+    (tmp_path / ".config" / "jaxcache" / "config.toml").write_text("require-signed = true\n")
+    again = tmp_path / "again"
+    assert run_cli("pull", bucket, "-C", again).returncode == 12
+    assert names(again) == set(rest)
