@@ -30,7 +30,7 @@ _jaxcache() {
     explain) options='-C --cache-dir --churn --python --json --jsonl -h --help'; words=keys ;;
     doctor) options='-C --cache-dir --python --fix -n --dry-run --decode --json --jsonl -h --help'; words=files ;;
     export) options='-C --cache-dir --filter --level --split --since --sign --side-caches --no-side-caches --json --stats -h --help'; words=keys ;;
-    import) options='-C --cache-dir --on-conflict --atomic --require-compatible --python --side-caches --no-side-caches --level -n --dry-run --json --jsonl -q --quiet -h --help'; words=files ;;
+    import) options='-C --cache-dir --on-conflict --atomic --require-compatible --python --side-caches --no-side-caches --level -n --dry-run --json --jsonl -q --quiet --stats -h --help'; words=files ;;
     push) options='-C --cache-dir --include --exclude --max-size --prune-remote --sign --side-caches --no-side-caches --ledger --no-ledger -j --jobs -n --dry-run -y --yes --json --jsonl -q --quiet --stats -h --help'; words=files ;;
     pull) options='-C --cache-dir --include --exclude --max-size --require-signed --side-caches --no-side-caches --ledger --no-ledger -j --jobs -n --dry-run --json --jsonl -q --quiet --stats -h --help'; words=files ;;
     diff) options='--json --jsonl -q --quiet --stats -h --help'; words=files ;;

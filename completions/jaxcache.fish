@@ -198,6 +198,7 @@ complete -c jaxcache -n '__fish_seen_subcommand_from import' -s n -l dry-run -d 
 complete -c jaxcache -n '__fish_seen_subcommand_from import' -l json -d 'Print one JSON document.'
 complete -c jaxcache -n '__fish_seen_subcommand_from import' -l jsonl -d 'Print one JSON object per line.'
 complete -c jaxcache -n '__fish_seen_subcommand_from import' -s q -l quiet -d 'Print keys only.'
+complete -c jaxcache -n '__fish_seen_subcommand_from import' -l stats -d 'Tell requests and bytes of object stores.'
 complete -c jaxcache -n '__fish_seen_subcommand_from import' -s h -l help -d 'Show this message and exit.'
 complete -c jaxcache -n '__fish_seen_subcommand_from import' -F
 complete -c jaxcache -n __fish_use_subcommand -a push -d 'Send the entries that a bucket lacks; never replace one that is there.'

@@ -14,6 +14,7 @@ from jaxcache.cli.options import (
     Yes,
     available_cores,
     choose_format,
+    index_folder,
     locate_cache,
 )  # fmt: skip
 
@@ -110,9 +111,14 @@ def command(
     require_consent(dry_run=dry_run, yes=yes)
     store = open_store(locate_cache(cache_dir).path)
     ledger = Ledger.load(store)
+    index = None
+    if store.remote:
+        from jaxcache.cache.index import Index
+
+        index = Index.load(index_folder(), store.url, now_ns=now_ns)
     with progress_bar("reading entries") as progress:
         plan = plan_cache_prune(
             store, options, keep=keep or [], lookup=ledger.record if ledger else None,
-            now_ns=now_ns, workers=available_cores(), progress=progress,
+            now_ns=now_ns, index=index, workers=available_cores(), progress=progress,
         )  # fmt: skip
     return carry_out(store, plan, form, dry_run=dry_run, yes=yes)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from jaxcache.cli.options import Format
+from jaxcache.cli.options import Format, index_folder
 from jaxcache.errors import ExitCode, JaxcacheError, NoCacheError, UsageError
 
 if TYPE_CHECKING:
@@ -112,11 +112,17 @@ def carry_over(
         raise JaxcacheError(f"{target.url} cannot be written", code="read-only")
     signers = signing_keys(sign)
     signed = load_signed(source, load_trusted(key_folder())) if require_signed else None
-    lookup = _lookup(source, target) if options.max_size_bytes is not None else None
+    lookup = index = None
+    if options.max_size_bytes is not None:
+        lookup = _lookup(source, target)
+        if target is not None and target.remote:
+            from jaxcache.cache.index import Index
+
+            index = Index.load(index_folder(), target.url, now_ns=time.time_ns())
     with progress_bar("comparing") as progress:
         plan = plan_sync(
             source, target, options, target_url=os.path.abspath(location), now_ns=time.time_ns(),
-            lookup=lookup, progress=progress,
+            lookup=lookup, index=index, progress=progress,
         )  # fmt: skip
     if needs_some and not plan.entries:
         raise NoCacheError(

@@ -4,12 +4,17 @@ import json
 import os
 import re
 import shutil
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 from conftest import RunCli
 from object_server import Proxy, S3Server, times
+
+from jaxcache.cache.ledger import LEDGER_DIR, Ledger, append
+from jaxcache.cache.ledger_record import Event
+from jaxcache.store import open_store
 
 ENTRIES = 7
 
@@ -251,6 +256,37 @@ def test_pull_verifies_and_heals_and_keeps(
     assert (here / torn).read_bytes() == data
     assert (here / other).read_bytes() == kept
     assert not (here / rotten).exists()
+
+
+def test_a_bound_reads_what_is_there_once(
+    run_cli: RunCli, remote: str, local: Path, s3: Proxy
+) -> None:
+    time.sleep(2)  # the index does not trust files that are younger
+    push = ("push", remote, "-C", local)
+    for command, most in ((push, ENTRIES + 1), (push, 0), (("prune", "-C", remote, "-n"), 0)):
+        s3.forget()
+        assert run_cli(*command, "--max-size", "1MB").returncode == 0
+        assert s3.counts()["get"] <= most
+
+
+def test_many_ledger_segments_become_few(
+    run_cli: RunCli, remote: str, local: Path, s3: Proxy
+) -> None:
+    store = open_store(str(local))
+    for number in range(70):
+        assert append(store, [Event("k", "hit", 10**18 + number)])
+    assert told(run_cli("push", remote, "-C", local, "--json"))["ledger_segments"] == 70
+    bucket = open_store(remote)
+    assert len(list(bucket.list(LEDGER_DIR))) == 1
+    record = Ledger.load(bucket).record("k")
+    assert record is not None
+    assert record.hits == 70
+    # What was compacted away does not come again, from here or from the bucket.
+    assert told(run_cli("push", remote, "-C", local, "--json"))["ledger_segments"] == 0
+    assert told(run_cli("pull", remote, "-C", local, "--json"))["ledger_segments"] == 1
+    record = Ledger.load(store).record("k")
+    assert record is not None
+    assert record.hits == 70
 
 
 def test_a_bound_keeps_the_most_valuable(run_cli: RunCli, local: Path, bucket: str) -> None:
