@@ -99,7 +99,7 @@ def test_what_each_command_costs(
     done = run_cli(*(remote if a == "URL" else a for a in command), *place, "--stats")
     assert done.returncode == 0, done.stderr
     assert all(s3.counts()[verb] <= most.get(verb, 0) for verb in s3.counts()), s3.counts()
-    line = re.search(r"(\d+) requests \((.*?)\), .* sent, .* received", done.stderr)
+    line = re.search(r"(\d+) requests? \((.*?)\), .* sent, .* received", done.stderr)
     assert line, done.stderr
     counted = {v: int(n) for n, v in (w.split() for w in line[2].split(", "))}
     assert (int(line[1]), counted) == (s3.counts().total(), dict(s3.counts()))

@@ -56,8 +56,7 @@ def open_object_store(url: str) -> ObjectStore:
     shown = f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/')}"
     obstore = _import_obstore()
     if service == "memory":
-        client = _MEMORY.setdefault(shown, None) or obstore.store.MemoryStore()
-        _MEMORY[shown] = client
+        client = _MEMORY.setdefault(shown, obstore.store.MemoryStore())
     else:
         client = _connect(obstore, url, shown, service)
     return ObjectStore(client, shown, listing=_LISTINGS[service], writable=service != "http")
