@@ -33,17 +33,19 @@ def topology_facts(devices: "list[Any]") -> "dict[str, Any]":
     from jax._src.lib import xla_client
 
     topology = xla_client.get_topology_for_devices(devices)
-    facts = dict.fromkeys(("topology", "topology_fingerprint", "target_config"))
-    for name, read in (
-        ("topology", lambda: base64.b64encode(topology.serialize()).decode()),
-        ("topology_fingerprint", lambda: str(topology.fingerprint())),
-        ("target_config", lambda: _text(topology.target_config)),
-    ):
-        try:
-            facts[name] = read()
-        except Exception:  # each is missing somewhere, and raises what it likes
-            facts[name] = None
-    return facts
+    return {
+        "topology": _try(lambda: base64.b64encode(topology.serialize()).decode()),
+        "topology_fingerprint": _try(lambda: str(topology.fingerprint())),
+        "target_config": _try(lambda: _text(topology.target_config)),
+    }
+
+
+def _try(read: "Callable[[], str | None]") -> "str | None":
+    """What is missing somewhere, and raises there what it likes."""
+    try:
+        return read()
+    except Exception:
+        return None
 
 
 def _text(value: Any) -> "str | None":
@@ -69,9 +71,8 @@ def cpu_facts() -> "dict[str, Any]":
     facts: dict[str, Any] = {"machine": platform.machine(), "name": None, "features": []}
     try:
         with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:
-            lines = dict(
-                (part.strip() for part in line.split(":", 1)) for line in file if ":" in line
-            )
+            pairs = (line.split(":", 1) for line in file if ":" in line)
+            lines = {name.strip(): value.strip() for name, value in pairs}
     except OSError:
         return facts
     facts["name"] = lines.get("model name")

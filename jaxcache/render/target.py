@@ -16,7 +16,9 @@ def profile_document(
         "schema_version": SCHEMA_VERSION,
         "cache_dir": printable(cache_dir),
         "profile": profile.to_json(),
-        "differences": None if differences is None else [difference_document(d) for d in differences],
+        "differences": None
+        if differences is None
+        else [difference_document(d) for d in differences],
     }
 
 

@@ -46,10 +46,10 @@ def _differences(target: Profile, here: Profile) -> Iterator[Difference]:
             "another jax traces and lowers otherwise, and the program is in the key",
             f"pip install jax=={target.jax_version}", prevents=True,
         )  # fmt: skip
-    if target.topology is None:
+    if not target.is_complete:
         yield Difference(
-            "accelerator_config", f"fingerprint {target.topology_fingerprint}", "",
-            "the target's jaxlib cannot serialize its topology, so nothing can be compiled for it",
+            "accelerator_config", f"fingerprint {target.topology_fingerprint or 'unknown'}", "",
+            "the target's jaxlib does not tell enough of its topology to compile for it elsewhere",
             "jax 0.11 or newer on the target, and capture again", prevents=True,
         )  # fmt: skip
     elif target.topology_fingerprint != here.topology_fingerprint:
@@ -97,7 +97,7 @@ def _differences(target: Profile, here: Profile) -> Iterator[Difference]:
 
 def _compiles(name: str) -> bool:
     """Whether a package is needed to compile for its platform; CUDA's libraries are not."""
-    return name == "libtpu" or name.endswith("-pjrt") or name.endswith("-plugin")
+    return name == "libtpu" or name.endswith(("-pjrt", "-plugin"))
 
 
 def _short(digest: str | None) -> str:

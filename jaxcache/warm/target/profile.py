@@ -77,6 +77,11 @@ class Profile:
         return len(self.device_ids)
 
     @property
+    def is_complete(self) -> bool:
+        """Whether the topology can be rebuilt elsewhere: from JAX 0.11 on."""
+        return self.topology is not None and self.topology_fingerprint is not None
+
+    @property
     def devices(self) -> str:
         """The devices in words: ``8 × NVIDIA H200``."""
         kinds = Counter(self.device_kinds)
