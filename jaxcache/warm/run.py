@@ -18,6 +18,7 @@ from jaxcache.warm.launch import Ended, Launch, run_listening
 from jaxcache.warm.recorder import Recorder
 from jaxcache.warm.remember import known_seconds, remember
 from jaxcache.warm.report import Report
+from jaxcache.warm.target.delivery import Aim, Delivery, deliver
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +44,8 @@ class WarmOptions:
     """Hash the components of keys that were hit, too; 1.1 times the cost of a hot run."""
     timeout_seconds: float | None = None
     stdout_to_stderr: bool = False
+    target: Aim | None = None
+    """A host that is not here, to fill the cache for instead."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +104,7 @@ def run_command(command: Sequence[str], options: WarmOptions, watch: Watch | Non
     Raises:
         UsageError: the command cannot be run.
     """
-    launch = Launch(tuple(command), _environment(options))
+    launch = Launch(tuple(command), _environment(options), unset=_unset(options))
     return _run([launch], options, watch or Watch(), {})
 
 
@@ -125,7 +128,7 @@ def _launches(program: Program, options: WarmOptions) -> Iterator[Launch]:
     command = (python, *words)
     env = {**_LIFTED, **_environment(options), **program.env}
     if options.processes is None:
-        yield Launch(command, env, program.cwd, needs_jax=True)
+        yield Launch(command, env, program.cwd, needs_jax=True, unset=_unset(options))
         return
     address = f"127.0.0.1:{_free_port()}"
     env.setdefault("JAX_CPU_COLLECTIVES_IMPLEMENTATION", "gloo")
@@ -159,6 +162,21 @@ def _free_port() -> int:
 def _run(
     launches: Sequence[Launch], options: WarmOptions, watch: Watch, lifted: Mapping[str, str]
 ) -> Report:
+    if options.target is None:
+        return _run_all(launches, options, watch, lifted)
+    with deliver(options.cache_dir, options.target) as delivery:
+        env = {"JAXCACHE_TARGET": delivery.request}
+        launches = [replace(launch, env={**launch.env, **env}) for launch in launches]
+        return _run_all(launches, options, watch, lifted, delivery)
+
+
+def _run_all(
+    launches: Sequence[Launch],
+    options: WarmOptions,
+    watch: Watch,
+    lifted: Mapping[str, str],
+    delivery: Delivery | None = None,
+) -> Report:
     known: dict[str, float] = {}
 
     def look_up() -> None:
@@ -170,7 +188,7 @@ def _run(
     reader = threading.Thread(target=look_up, daemon=True)
     reader.start()
     recorder = Recorder(options.cache_dir, asked=asked_thresholds({**os.environ, **lifted}))
-    ended = _listen(launches, options, watch, recorder)
+    ended = _listen(launches, options, watch, recorder, delivery)
     if options.check and not (ended.exit_code or ended.interrupted or ended.timed_out):
         again = [replace(launch, env={**launch.env, **_CHECKED}) for launch in launches]
         first, recorder = recorder, replace(recorder, modules=[], processes={}, backends={})
@@ -192,9 +210,15 @@ _CHECKED = {"JAX_COMPILATION_CACHE_CHECK_CONTENTS": "true", "JAXCACHE_CHECK": "1
 
 
 def _listen(
-    launches: Sequence[Launch], options: WarmOptions, watch: Watch, recorder: Recorder
+    launches: Sequence[Launch],
+    options: WarmOptions,
+    watch: Watch,
+    recorder: Recorder,
+    delivery: Delivery | None = None,
 ) -> Ended:
     def take(event: Event) -> None:
+        if delivery is not None:
+            event = delivery.take(event)
         recorder.add(event)
         if watch.on_event:
             watch.on_event(event)
@@ -212,6 +236,10 @@ def _listen(
         raise NoJaxError(
             f"{recorder.no_jax.get('executable')} has no jax",
             hint="name a Python that has it with --python, or: pip install 'jaxcache[jax]'",
+        )
+    if (refused := recorder.refused) is not None:
+        raise NoJaxError(
+            str(refused.get("detail")), code=str(refused.get("code")), hint=refused.get("hint")
         )
     if recorder.no_function is not None:
         raise UsageError(str(recorder.no_function.get("detail")), code="no-function")
@@ -253,7 +281,13 @@ def _environment(options: WarmOptions) -> dict[str, str]:
         flags = os.environ.get("XLA_FLAGS", "")
         count = f"--xla_force_host_platform_device_count={options.devices}"
         env["XLA_FLAGS"] = f"{flags} {count}".strip()
+    if options.target:
+        env |= options.target.environment(devices=options.devices)
     return env
+
+
+def _unset(options: WarmOptions) -> tuple[str, ...]:
+    return options.target.unset(os.environ) if options.target else ()
 
 
 def find_python(python: str | None) -> str:
