@@ -24,7 +24,7 @@ _jaxcache() {
     where) options='--stop --timeout --json --jsonl -h --help'; words=files ;;
     verify) options='-C --cache-dir --level --payload --no-payload --fix --delete --restore --atimes --grace -j --jobs --python -n --dry-run -y --yes --json --jsonl -q --quiet -h --help'; words=keys ;;
     seal) options='-C --cache-dir --level --again -j --jobs -n --dry-run --json -q --quiet -h --help'; words=keys ;;
-    prune) options='-C --cache-dir --max-size --max-entries --unused-for --older-than --used-since --keep-last --policy --keep --orphans --legacy --side-caches --quarantine --grace -n --dry-run -y --yes --json --jsonl -q --quiet -h --help'; words=none ;;
+    prune) options='-C --cache-dir --max-size --max-entries --unused-for --older-than --used-since --keep-last --policy --keep --orphans --legacy --untuned --side-caches --quarantine --grace -n --dry-run -y --yes --json --jsonl -q --quiet -h --help'; words=none ;;
     rm) options='-C --cache-dir -n --dry-run -y --yes --json --jsonl -q --quiet -h --help'; words=keys ;;
     pin) options='-C --cache-dir --json --jsonl -h --help'; words=keys ;;
     unpin) options='-C --cache-dir --json --jsonl -h --help'; words=keys ;;

@@ -133,6 +133,7 @@ complete -c jaxcache -n '__fish_seen_subcommand_from prune' -l policy -r -d 'Wha
 complete -c jaxcache -n '__fish_seen_subcommand_from prune' -l keep -r -d 'Never remove these; repeatable.'
 complete -c jaxcache -n '__fish_seen_subcommand_from prune' -l orphans -d '-atime files without entry, broken temporary files.'
 complete -c jaxcache -n '__fish_seen_subcommand_from prune' -l legacy -d 'Entries that only JAX up to 0.4.30 reads.'
+complete -c jaxcache -n '__fish_seen_subcommand_from prune' -l untuned -d 'Entries that warm --target made without their GPU.'
 complete -c jaxcache -n '__fish_seen_subcommand_from prune' -l side-caches -d 'Let the bounds take XLA\'s own caches too.'
 complete -c jaxcache -n '__fish_seen_subcommand_from prune' -l quarantine -d 'What verify moved away.'
 complete -c jaxcache -n '__fish_seen_subcommand_from prune' -l grace -r -d 'Leave younger files alone: they may be half written.'

@@ -45,6 +45,7 @@ def entry_document(entry: Entry) -> Document:
         "problems": list(entry.problems),
         "signature": entry.signature,
         "source": entry.source and printable(entry.source),
+        "tuning": entry.tuning,
     }
 
 
