@@ -15,25 +15,25 @@ _jaxcache() {
   esac
   case $command in
     '') options='--help --version'; mapfile -t COMPREPLY < <(compgen -W 'ls show stats warm run where verify seal prune rm pin unpin explain doctor export import diff copy trust' -- "$current") ;;
-    ls) options='-C --cache-dir --sort --filter --limit --group-by -l --long --json --jsonl -q --quiet -h --help'; words=keys ;;
-    show) options='-C --cache-dir --hlo --payload --python --json --jsonl -h --help'; words=keys ;;
-    stats) options='-C --cache-dir --prometheus --json --jsonl -h --help'; words=none ;;
-    warm) options='--file --jobs -C --cache-dir --python --platform --devices --processes --mock-gpu-topology --force-cache-dir --fail-on-miss --strict --check --seal --components --trace --timeout --json --jsonl -h --help'; words=files ;;
-    run) options='-C --cache-dir --force-cache-dir --fail-on-miss --strict --components --trace --timeout --json --jsonl -h --help'; words=files ;;
-    where) options='--stop --timeout --json --jsonl -h --help'; words=files ;;
-    verify) options='-C --cache-dir --level --payload --no-payload --fix --delete --restore --atimes --grace -j --jobs --python -n --dry-run -y --yes --json --jsonl -q --quiet -h --help'; words=keys ;;
-    seal) options='-C --cache-dir --level --again -j --jobs -n --dry-run --json -q --quiet -h --help'; words=keys ;;
-    prune) options='-C --cache-dir --max-size --max-entries --unused-for --older-than --used-since --keep-last --policy --keep --orphans --legacy --side-caches --quarantine --grace -n --dry-run -y --yes --json --jsonl -q --quiet -h --help'; words=none ;;
-    rm) options='-C --cache-dir -n --dry-run -y --yes --json --jsonl -q --quiet -h --help'; words=keys ;;
-    pin) options='-C --cache-dir --json --jsonl -h --help'; words=keys ;;
-    unpin) options='-C --cache-dir --json --jsonl -h --help'; words=keys ;;
-    explain) options='-C --cache-dir --churn --python --json --jsonl -h --help'; words=keys ;;
-    doctor) options='-C --cache-dir --python --fix -n --dry-run --decode --json --jsonl -h --help'; words=files ;;
-    export) options='-C --cache-dir --filter --level --split --since --sign --side-caches --no-side-caches --json -h --help'; words=keys ;;
-    import) options='-C --cache-dir --on-conflict --atomic --require-compatible --python --side-caches --no-side-caches --level -n --dry-run --json --jsonl -q --quiet -h --help'; words=files ;;
-    diff) options='--json --jsonl -q --quiet -h --help'; words=files ;;
-    copy) options='--filter --on-conflict --atomic -n --dry-run --json --jsonl -q --quiet -h --help'; words=files ;;
-    trust) options='--json -h --help'; words=keys ;;
+    ls) options='-C --cache-dir --sort --filter --limit --group-by -l --long --json --jsonl -q --quiet --color --debug -h --help'; words=keys ;;
+    show) options='-C --cache-dir --hlo --payload --python --json --jsonl --color --debug -h --help'; words=keys ;;
+    stats) options='-C --cache-dir --prometheus --json --jsonl --color --debug -h --help'; words=none ;;
+    warm) options='--file --jobs -C --cache-dir --python --platform --devices --processes --mock-gpu-topology --force-cache-dir --fail-on-miss --strict --check --seal --components --trace --timeout --json --jsonl --color --debug -h --help'; words=files ;;
+    run) options='-C --cache-dir --force-cache-dir --fail-on-miss --strict --components --trace --timeout --json --jsonl --color --debug -h --help'; words=files ;;
+    where) options='--stop --timeout --json --jsonl --color --debug -h --help'; words=files ;;
+    verify) options='-C --cache-dir --level --payload --no-payload --fix --delete --restore --atimes --grace -j --jobs --python -n --dry-run -y --yes --json --jsonl -q --quiet --color --debug -h --help'; words=keys ;;
+    seal) options='-C --cache-dir --level --again -j --jobs -n --dry-run --json -q --quiet --color --debug -h --help'; words=keys ;;
+    prune) options='-C --cache-dir --max-size --max-entries --unused-for --older-than --used-since --keep-last --policy --keep --orphans --legacy --side-caches --quarantine --grace -n --dry-run -y --yes --json --jsonl -q --quiet --color --debug -h --help'; words=none ;;
+    rm) options='-C --cache-dir -n --dry-run -y --yes --json --jsonl -q --quiet --color --debug -h --help'; words=keys ;;
+    pin) options='-C --cache-dir --json --jsonl --color --debug -h --help'; words=keys ;;
+    unpin) options='-C --cache-dir --json --jsonl --color --debug -h --help'; words=keys ;;
+    explain) options='-C --cache-dir --churn --python --json --jsonl --color --debug -h --help'; words=keys ;;
+    doctor) options='-C --cache-dir --python --fix -n --dry-run --decode --json --jsonl --color --debug -h --help'; words=files ;;
+    export) options='-C --cache-dir --filter --level --split --since --sign --side-caches --no-side-caches --json --color --debug -h --help'; words=keys ;;
+    import) options='-C --cache-dir --on-conflict --atomic --require-compatible --python --side-caches --no-side-caches --level -n --dry-run --json --jsonl -q --quiet --color --debug -h --help'; words=files ;;
+    diff) options='--json --jsonl -q --quiet --color --debug -h --help'; words=files ;;
+    copy) options='--filter --on-conflict --atomic -n --dry-run --json --jsonl -q --quiet --color --debug -h --help'; words=files ;;
+    trust) options='--json --color --debug -h --help'; words=keys ;;
   esac
   case $current in
   -*) mapfile -t COMPREPLY < <(compgen -W "$options" -- "$current"); return ;;
