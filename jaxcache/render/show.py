@@ -99,13 +99,13 @@ def show_page(shown: Shown, *, now_ns: int, width: int, color: bool) -> str:
     lines.append("")
     for label, texts in _sections(shown, now_ns):
         for text in texts:
-            lines += _wrap(printable(text), label, max(width, 40))
+            lines += labelled(printable(text), label, max(width, 40))
             label = ""
     return "\n".join(lines)
 
 
-def _wrap(text: str, label: str, width: int) -> list[str]:
-    """Lines of a labelled text; things joined by a dot are not broken inside."""
+def labelled(text: str, label: str, width: int) -> list[str]:
+    """The lines of a labelled text; things joined by a dot are not broken inside."""
     glued = " · ".join(part.replace(" ", "\0") for part in text.split(" · "))
     wrapped = textwrap.wrap(
         glued if "·" in text else text, width, initial_indent=f"{label:<{_LABEL_WIDTH}}",
