@@ -15,13 +15,13 @@ _jaxcache() {
   esac
   case $command in
     '') options='--help --version'; mapfile -t COMPREPLY < <(compgen -W 'ls show stats warm run where verify seal prune rm pin unpin explain doctor export import diff copy trust' -- "$current") ;;
-    ls) options='-C --cache-dir --sort --filter --limit --group-by -l --long --json --jsonl -q --quiet --color --debug -h --help'; words=keys ;;
-    show) options='-C --cache-dir --hlo --payload --python --json --jsonl --color --debug -h --help'; words=keys ;;
-    stats) options='-C --cache-dir --prometheus --json --jsonl --color --debug -h --help'; words=none ;;
+    ls) options='-C --cache-dir --layout --sort --filter --limit --group-by -l --long --json --jsonl -q --quiet --color --debug -h --help'; words=keys ;;
+    show) options='-C --cache-dir --layout --hlo --payload --python --json --jsonl --color --debug -h --help'; words=keys ;;
+    stats) options='-C --cache-dir --layout --prometheus --json --jsonl --color --debug -h --help'; words=none ;;
     warm) options='--file --jobs -C --cache-dir --python --platform --devices --processes --mock-gpu-topology --force-cache-dir --fail-on-miss --strict --check --seal --components --trace --timeout --json --jsonl --color --debug -h --help'; words=files ;;
     run) options='-C --cache-dir --force-cache-dir --fail-on-miss --strict --components --trace --timeout --json --jsonl --color --debug -h --help'; words=files ;;
     where) options='--stop --timeout --json --jsonl --color --debug -h --help'; words=files ;;
-    verify) options='-C --cache-dir --level --payload --no-payload --fix --delete --restore --atimes --grace -j --jobs --python -n --dry-run -y --yes --json --jsonl -q --quiet --color --debug -h --help'; words=keys ;;
+    verify) options='-C --cache-dir --layout --level --payload --no-payload --fix --delete --restore --atimes --grace -j --jobs --python -n --dry-run -y --yes --json --jsonl -q --quiet --color --debug -h --help'; words=keys ;;
     seal) options='-C --cache-dir --level --again -j --jobs -n --dry-run --json -q --quiet --color --debug -h --help'; words=keys ;;
     prune) options='-C --cache-dir --max-size --max-entries --unused-for --older-than --used-since --keep-last --policy --keep --orphans --legacy --side-caches --quarantine --grace -n --dry-run -y --yes --json --jsonl -q --quiet --color --debug -h --help'; words=none ;;
     rm) options='-C --cache-dir -n --dry-run -y --yes --json --jsonl -q --quiet --color --debug -h --help'; words=keys ;;

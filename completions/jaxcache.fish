@@ -11,6 +11,7 @@ end
 complete -c jaxcache -f
 complete -c jaxcache -n __fish_use_subcommand -a ls -d 'List the entries of a cache.'
 complete -c jaxcache -n '__fish_seen_subcommand_from ls' -s C -l cache-dir -r -F -d 'The cache; default: JAX_COMPILATION_CACHE_DIR, the configuration, ~/.cache/jax.'
+complete -c jaxcache -n '__fish_seen_subcommand_from ls' -l layout -r -d 'Whose cache it is; default: what its folders say.'
 complete -c jaxcache -n '__fish_seen_subcommand_from ls' -l sort -r -d 'key, size, payload, compile, created, used, platform.'
 complete -c jaxcache -n '__fish_seen_subcommand_from ls' -l filter -r -d 'Only entries that fit, such as \'size>1MB\', \'unused>7d\', \'platform=gpu\'; repeatable.'
 complete -c jaxcache -n '__fish_seen_subcommand_from ls' -l limit -r -d 'Print at most N.'
@@ -25,6 +26,7 @@ complete -c jaxcache -n '__fish_seen_subcommand_from ls' -s h -l help -d 'Show t
 complete -c jaxcache -n '__fish_seen_subcommand_from ls' -a '(__jaxcache_keys)'
 complete -c jaxcache -n __fish_use_subcommand -a show -d 'Show everything inside an entry: program, source, memory, target, options.'
 complete -c jaxcache -n '__fish_seen_subcommand_from show' -s C -l cache-dir -r -F -d 'The cache; default: JAX_COMPILATION_CACHE_DIR, the configuration, ~/.cache/jax.'
+complete -c jaxcache -n '__fish_seen_subcommand_from show' -l layout -r -d 'Whose cache it is; default: what its folders say.'
 complete -c jaxcache -n '__fish_seen_subcommand_from show' -l hlo -d 'Print the optimized HLO as text, through jaxlib.'
 complete -c jaxcache -n '__fish_seen_subcommand_from show' -l payload -r -F -d 'Write the decompressed executable; - is stdout.'
 complete -c jaxcache -n '__fish_seen_subcommand_from show' -l python -r -F -d 'A Python that has jaxlib, for --hlo.'
@@ -36,6 +38,7 @@ complete -c jaxcache -n '__fish_seen_subcommand_from show' -s h -l help -d 'Show
 complete -c jaxcache -n '__fish_seen_subcommand_from show' -a '(__jaxcache_keys)'
 complete -c jaxcache -n __fish_use_subcommand -a stats -d 'Count everything in a cache directory, by kind, platform, module and age.'
 complete -c jaxcache -n '__fish_seen_subcommand_from stats' -s C -l cache-dir -r -F -d 'The cache; default: JAX_COMPILATION_CACHE_DIR, the configuration, ~/.cache/jax.'
+complete -c jaxcache -n '__fish_seen_subcommand_from stats' -l layout -r -d 'Whose cache it is; default: what its folders say.'
 complete -c jaxcache -n '__fish_seen_subcommand_from stats' -l prometheus -d 'Print the text format of Prometheus.'
 complete -c jaxcache -n '__fish_seen_subcommand_from stats' -l json -d 'Print one JSON document.'
 complete -c jaxcache -n '__fish_seen_subcommand_from stats' -l jsonl -d 'Print one JSON object per line.'
@@ -90,6 +93,7 @@ complete -c jaxcache -n '__fish_seen_subcommand_from where' -s h -l help -d 'Sho
 complete -c jaxcache -n '__fish_seen_subcommand_from where' -F
 complete -c jaxcache -n __fish_use_subcommand -a verify -d 'Find corrupt entries and misplaced files; put them right with --fix.'
 complete -c jaxcache -n '__fish_seen_subcommand_from verify' -s C -l cache-dir -r -F -d 'The cache; default: JAX_COMPILATION_CACHE_DIR, the configuration, ~/.cache/jax.'
+complete -c jaxcache -n '__fish_seen_subcommand_from verify' -l layout -r -d 'Whose cache it is; default: what its folders say.'
 complete -c jaxcache -n '__fish_seen_subcommand_from verify' -l level -r -d 'quick: names, dates and frames. full: everything inside. load: also have JAX load each entry, in processes that may die of it.'
 complete -c jaxcache -n '__fish_seen_subcommand_from verify' -l payload -l no-payload -d 'Decode what full has decompressed.'
 complete -c jaxcache -n '__fish_seen_subcommand_from verify' -l fix -d 'Move bad entries to quarantine; put -atime files right.'
