@@ -17,6 +17,7 @@ COMMANDS: dict[str, str] = {
     "stats": "stats",
     "warm": "warm",
     "run": "run",
+    "target": "target",
     "where": "where",
     "verify": "verify",
     "seal": "seal",

@@ -1,6 +1,7 @@
 """``warm`` and ``run``: a program with the cache on, and an account of every compile."""
 
 import contextlib
+import json
 import os
 import shutil
 import socket
@@ -8,8 +9,10 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 from jaxcache.errors import NoJaxError, UsageError
+from jaxcache.warm.arguments import Call
 from jaxcache.warm.inbox import Event
 from jaxcache.warm.launch import Ended, Launch, run_listening
 from jaxcache.warm.recorder import Recorder
@@ -44,15 +47,17 @@ class WarmOptions:
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """One Python script to warm, as a command line or a warm list names it."""
+    """One Python script or function to warm, as a command line or a warm list names it."""
 
-    script: str
+    script: str = ""
     arguments: tuple[str, ...] = ()
     env: Mapping[str, str] = field(default_factory=dict)
     cwd: str | None = None
     python: str | None = None
     platform: str | None = None
     devices: int | None = None
+    call: Call | None = None
+    """The function to lower and compile, instead of running a script."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,16 +115,14 @@ _LIFTED = {
 
 def _launches(program: Program, options: WarmOptions) -> Iterator[Launch]:
     """One launch, or one for each process of a program of several."""
-    path = os.path.join(program.cwd or "", program.script)
-    if not os.path.isfile(path):
-        raise UsageError(f"there is no script {path}", code="no-script", hint="name a Python file")
+    words = _words(program)
     options = replace(
         options,
         platform=program.platform or options.platform,
         devices=program.devices or options.devices,
     )
     python = find_python(program.python or options.python)
-    command = (python, program.script, *program.arguments)
+    command = (python, *words)
     env = {**_LIFTED, **_environment(options), **program.env}
     if options.processes is None:
         yield Launch(command, env, program.cwd, needs_jax=True)
@@ -129,6 +132,22 @@ def _launches(program: Program, options: WarmOptions) -> Iterator[Launch]:
     for number in range(options.processes):
         own = {**env, "JAXCACHE_TOGETHER": f"{address},{options.processes},{number}"}
         yield Launch(command, own, program.cwd, needs_jax=True, aside=number > 0)
+
+
+_CALL = Path(__file__).parents[1] / "jaxside" / "call_function.py"
+
+
+def _words(program: Program) -> tuple[str, ...]:
+    """What the Python is started with."""
+    if program.call is not None:
+        return str(_CALL), json.dumps(program.call.to_json())
+    path = os.path.join(program.cwd or "", program.script)
+    if not os.path.isfile(path):
+        raise UsageError(
+            f"there is no script {path}", code="no-script",
+            hint="name a Python file, or a function as MODULE:FUNCTION",
+        )  # fmt: skip
+    return program.script, *program.arguments
 
 
 def _free_port() -> int:
@@ -194,6 +213,8 @@ def _listen(
             f"{recorder.no_jax.get('executable')} has no jax",
             hint="name a Python that has it with --python, or: pip install 'jaxcache[jax]'",
         )
+    if recorder.no_function is not None:
+        raise UsageError(str(recorder.no_function.get("detail")), code="no-function")
     return ended
 
 
