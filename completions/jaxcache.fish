@@ -223,7 +223,7 @@ complete -c jaxcache -n '__fish_seen_subcommand_from ci; and not __fish_seen_sub
 complete -c jaxcache -n '__fish_seen_subcommand_from ci; and __fish_seen_subcommand_from restore' -s C -l cache-dir -r -F -d 'The cache; default: JAX_COMPILATION_CACHE_DIR, the configuration, ~/.cache/jax.'
 complete -c jaxcache -n '__fish_seen_subcommand_from ci; and __fish_seen_subcommand_from restore' -l lookup-only -d 'Say what fits, and restore nothing.'
 complete -c jaxcache -n '__fish_seen_subcommand_from ci; and __fish_seen_subcommand_from restore' -l fail-on-cache-miss -d 'Exit 1 where nothing there fits.'
-complete -c jaxcache -n '__fish_seen_subcommand_from ci; and __fish_seen_subcommand_from restore' -l everything -d 'Restore what cannot hit here, too.'
+complete -c jaxcache -n '__fish_seen_subcommand_from ci; and __fish_seen_subcommand_from restore' -l everything -d 'Restore what cannot hit here, too; no jax is asked without --python.'
 complete -c jaxcache -n '__fish_seen_subcommand_from ci; and __fish_seen_subcommand_from restore' -l python -r -F -d 'The Python that has jax; default: our own.'
 complete -c jaxcache -n '__fish_seen_subcommand_from ci; and __fish_seen_subcommand_from restore' -l platform -r -d 'Sets JAX_PLATFORMS, such as cpu or cuda.'
 complete -c jaxcache -n '__fish_seen_subcommand_from ci; and __fish_seen_subcommand_from restore' -l outputs -r -F -d 'Append JAXCACHE_NAME=value lines, as GitLab\'s dotenv reports take them.'

@@ -32,7 +32,11 @@ def command(
         bool, typer.Option("--fail-on-cache-miss", help="Exit 1 where nothing there fits.")
     ] = False,
     everything: Annotated[
-        bool, typer.Option("--everything", help="Restore what cannot hit here, too.")
+        bool,
+        typer.Option(
+            "--everything",
+            help="Restore what cannot hit here, too; no jax is asked without --python.",
+        ),
     ] = False,
     python: Python = None,
     platform: Platform = None,

@@ -48,7 +48,8 @@ def restore(
     bundle, plan = None, None
     try:
         bundle, left_out = _open(source)
-        plan = _plan(bundle, cache_dir, left_out, _ask(python, platform), everything)
+        host = None if everything and python is None else _ask(python, platform)
+        plan = _plan(bundle, cache_dir, left_out, host, everything)
     except (BundleError, NoCacheError) as error:
         plan = nothing_to_restore(cache_dir, source, error.message)
     try:
