@@ -7,14 +7,15 @@ _jaxcache() {
     case ${COMP_WORDS[i]} in
     -C | --cache-dir) cache=(-C "${COMP_WORDS[i + 1]}"); ((i++)) ;;
     -*) ;;
-    *) [ -n "$command" ] || command=${COMP_WORDS[i]} ;;
+    *) case $command in '' | ci) command="${command:+$command }${COMP_WORDS[i]}" ;; esac ;;
     esac
   done
   case $previous in
-  --args | --cache-dir | --payload | --python | --trace | -C) mapfile -t COMPREPLY < <(compgen -f -- "$current"); return ;;
+  --args | --cache-dir | --outputs | --payload | --python | --summary | --trace | -C) mapfile -t COMPREPLY < <(compgen -f -- "$current"); return ;;
   esac
   case $command in
-    '') options='--help --version'; mapfile -t COMPREPLY < <(compgen -W 'ls show stats warm run target where verify seal prune rm pin unpin explain doctor export import diff copy trust' -- "$current") ;;
+    '') options='--help --version'; mapfile -t COMPREPLY < <(compgen -W 'ls show stats warm run target where verify seal prune rm pin unpin explain doctor export import diff copy trust ci' -- "$current") ;;
+    ci) mapfile -t COMPREPLY < <(compgen -W 'key restore save' -- "$current"); return ;;
     ls) options='-C --cache-dir --layout --sort --filter --limit --group-by -l --long --json --jsonl -q --quiet --color --debug -h --help'; words=keys ;;
     show) options='-C --cache-dir --layout --hlo --payload --python --json --jsonl --color --debug -h --help'; words=keys ;;
     stats) options='-C --cache-dir --layout --prometheus --json --jsonl --color --debug -h --help'; words=none ;;
@@ -35,6 +36,9 @@ _jaxcache() {
     diff) options='--json --jsonl -q --quiet --color --debug -h --help'; words=files ;;
     copy) options='--filter --on-conflict --atomic -n --dry-run --json --jsonl -q --quiet --color --debug -h --help'; words=files ;;
     trust) options='--json --color --debug -h --help'; words=keys ;;
+    'ci key') options='-C --cache-dir --hash-files --restore-keys --prefix --python --platform --json --color --debug -h --help'; words=none ;;
+    'ci restore') options='-C --cache-dir --lookup-only --fail-on-cache-miss --everything --python --platform --outputs --summary --json -q --quiet --color --debug -h --help'; words=files ;;
+    'ci save') options='-C --cache-dir --save-if --max-size --unused-for --key --level --sign --outputs --summary -n --dry-run --json -q --quiet --color --debug -h --help'; words=files ;;
   esac
   case $current in
   -*) mapfile -t COMPREPLY < <(compgen -W "$options" -- "$current"); return ;;
