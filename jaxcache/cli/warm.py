@@ -15,6 +15,7 @@ from jaxcache.cli.options import (
     Jsonl,
     Platform,
     Python,
+    Record,
     Strict,
     Timeout,
     TraceFile,
@@ -89,6 +90,7 @@ def command(
         bool, typer.Option("--seal", help="Seal what was written; see jaxcache seal.")
     ] = False,
     components: Components = False,
+    record: Record = None,
     trace: TraceFile = None,
     timeout: Timeout = None,
     json: Json = False,
@@ -112,6 +114,7 @@ def command(
         cache_dir, python=python, platform=platform, devices=devices, timeout=timeout,
         force_cache_dir=force_cache_dir, document=json or jsonl, components=components,
         processes=processes, jobs=jobs, check=check, seal=seal, mock_gpu_topology=mock_gpu_topology,
+        record=record,
     )  # fmt: skip
     call = Words(tuple(arg or ()), tuple(static or ()), args, committed)
     report = warm_programs(programs(script, arguments, file, call), options, watch())
