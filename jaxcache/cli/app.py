@@ -15,6 +15,7 @@ COMMANDS: dict[str, str] = {
     "ls": "ls",
     "show": "show",
     "stats": "stats",
+    "report": "report",
     "warm": "warm",
     "run": "run",
     "where": "where",
