@@ -14,11 +14,12 @@ _jaxcache() {
   --cache-dir | --payload | --python | --trace | -C) mapfile -t COMPREPLY < <(compgen -f -- "$current"); return ;;
   esac
   case $command in
-    '') options='--help --version'; mapfile -t COMPREPLY < <(compgen -W 'ls show stats report warm run where verify seal prune rm pin unpin explain doctor export import diff copy trust' -- "$current") ;;
+    '') options='--help --version'; mapfile -t COMPREPLY < <(compgen -W 'ls show stats report top warm run where verify seal prune rm pin unpin explain doctor export import diff copy trust' -- "$current") ;;
     ls) options='-C --cache-dir --sort --filter --limit --group-by -l --long --json --jsonl -q --quiet --color --debug -h --help'; words=keys ;;
     show) options='-C --cache-dir --hlo --payload --python --json --jsonl --color --debug -h --help'; words=keys ;;
     stats) options='-C --cache-dir --prometheus --json --jsonl --color --debug -h --help'; words=none ;;
     report) options='-C --cache-dir --png --force --json --color --debug -h --help'; words=files ;;
+    top) options='-C --cache-dir --interval --once --json --jsonl --color --debug -h --help'; words=none ;;
     warm) options='--file --jobs -C --cache-dir --python --platform --devices --processes --mock-gpu-topology --force-cache-dir --fail-on-miss --strict --check --seal --components --trace --timeout --json --jsonl --color --debug -h --help'; words=files ;;
     run) options='-C --cache-dir --force-cache-dir --fail-on-miss --strict --components --trace --timeout --json --jsonl --color --debug -h --help'; words=files ;;
     where) options='--stop --timeout --json --jsonl --color --debug -h --help'; words=files ;;

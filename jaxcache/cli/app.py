@@ -16,6 +16,7 @@ COMMANDS: dict[str, str] = {
     "show": "show",
     "stats": "stats",
     "report": "report",
+    "top": "top",
     "warm": "warm",
     "run": "run",
     "where": "where",
