@@ -25,11 +25,12 @@ from jaxcache.units import NS_PER_SECOND
 
 Level = Literal["quick", "full", "load"]
 #: What says something and accuses nothing.
-INFORMATIONAL: frozenset[ProblemKind] = frozenset({"unsealed"})
-#: What makes an entry worthless: JAX fails on it, or must not be trusted with it.
+INFORMATIONAL: frozenset[ProblemKind] = frozenset({"unsealed", "missing-source"})
+#: What makes a file worthless: its compiler fails on it, or must not be trusted with it.
 CORRUPT: frozenset[ProblemKind] = frozenset({
     "empty", "truncated", "bad-codec", "trailing-bytes", "bad-header", "bad-payload",
     "module-mismatch", "digest-mismatch", "checksum-mismatch", "load-failed", "load-crashed",
+    "key-mismatch", "wrong-class", "source-mismatch", "dangling-reference",
 })  # fmt: skip
 #: What all workers together may hold: compressed and decompressed entries.
 _MEMORY_BYTES = 2 << 30

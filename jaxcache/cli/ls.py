@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from jaxcache.cli.opening import LayoutName, open_cache
 from jaxcache.cli.options import (
     CacheDir,
     Filters,
@@ -16,7 +17,6 @@ from jaxcache.cli.options import (
     available_cores,
     choose_format,
     index_folder,
-    locate_cache,
 )  # fmt: skip
 
 EXAMPLE = "jaxcache ls --sort size:desc --filter 'unused>7d'"
@@ -26,6 +26,7 @@ EXIT_CODES = (0, 1, 2, 10)
 def command(
     keys: Keys = None,
     cache_dir: CacheDir = None,
+    layout: LayoutName = None,
     sort: Annotated[
         str,
         typer.Option(
@@ -46,25 +47,19 @@ def command(
     quiet: Quiet = False,
 ) -> None:
     """List the entries of a cache."""
-    from jaxcache.cache.listing import list_cache
     from jaxcache.cli.output import print_listing
     from jaxcache.cli.progress import progress_bar
-    from jaxcache.store import open_store
 
     form = choose_format(json=json, jsonl=jsonl, quiet=quiet)
-    store = open_store(locate_cache(cache_dir).path)
+    opened = open_cache(cache_dir, layout)
     now_ns = time.time_ns()
     details = long or group_by in ("platform", "target")
     details = details or form in (Format.TABLE, Format.JSON, Format.JSONL)
-    index = None
-    if details or filters or sort.startswith("platform"):
-        from jaxcache.cache.index import Index
-
-        index = Index.load(index_folder(), store.url, now_ns=now_ns)
     with progress_bar("reading entries") as progress:
-        listing = list_cache(
-            store, keys=keys or [], filters=filters or [], sort=sort, limit=limit,
-            heads=form is not Format.KEYS, details=details, index=index, now_ns=now_ns,
-            workers=available_cores(), progress=progress,
+        listing = opened.layout.list_cache(
+            opened.store, keys=keys or [], filters=filters or [], sort=sort, limit=limit,
+            heads=form is not Format.KEYS, details=details, long=long,
+            index_folder=index_folder(), now_ns=now_ns, workers=available_cores(),
+            progress=progress,
         )  # fmt: skip
     print_listing(listing, form, group_by=group_by, long=long)

@@ -101,13 +101,13 @@ def show_page(shown: Shown, *, now_ns: int, width: int, color: bool) -> str:
     lines.append("")
     for label, texts in _sections(shown, now_ns):
         for text in texts:
-            lines += _wrap(printable(text), label, width)
+            lines += labelled(printable(text), label, width)
             label = ""
     return "\n".join(lines)
 
 
-def _wrap(text: str, label: str, width: int) -> list[str]:
-    """Lines of a labelled text; things joined by a dot are not broken inside."""
+def labelled(text: str, label: str, width: int) -> list[str]:
+    """The lines of a labelled text; things joined by a dot are not broken inside."""
     glued = " · ".join(part.replace(" ", _GLUE) for part in text.split(" · "))
     lead = f"{label:<{_LABEL_WIDTH}}"
     wrapped = wrap(glued if "·" in text else text, width, first=lead, rest=" " * _LABEL_WIDTH)

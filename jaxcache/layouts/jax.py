@@ -1,0 +1,100 @@
+"""JAX's persistent compilation cache as a layout: the operations of :mod:`jaxcache.cache`."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from jaxcache.layouts.base import Progress
+from jaxcache.store.base import Store
+
+if TYPE_CHECKING:
+    from jaxcache.cache.listing import Listing
+    from jaxcache.cache.quarantine import Restoration
+    from jaxcache.cache.repair import Repair, RepairPlan
+    from jaxcache.cache.stats import Stats
+    from jaxcache.cache.verify import Loader, Verification, VerifyOptions
+
+
+class JaxLayout:
+    """See :class:`jaxcache.layouts.base.Layout`."""
+
+    name = "jax"
+    loads = True
+
+    def list_cache(
+        self,
+        store: Store,
+        *,
+        keys: Sequence[str],
+        filters: Sequence[str],
+        sort: str,
+        limit: int | None,
+        heads: bool,
+        details: bool,
+        long: bool,  # noqa: ARG002 - every entry that is shown is decoded anyway
+        index_folder: Path | None,
+        now_ns: int,
+        workers: int,
+        progress: Progress | None,
+    ) -> "Listing":
+        """See :func:`jaxcache.cache.listing.list_cache`."""
+        from jaxcache.cache.listing import list_cache
+
+        index = None
+        if index_folder and (details or filters or sort.startswith("platform")):
+            from jaxcache.cache.index import Index
+
+            index = Index.load(index_folder, store.url, now_ns=now_ns)
+        return list_cache(
+            store, keys=keys, filters=filters, sort=sort, limit=limit, heads=heads,
+            details=details, index=index, now_ns=now_ns, workers=workers, progress=progress,
+        )  # fmt: skip
+
+    def count(
+        self,
+        store: Store,
+        index_folder: Path,
+        *,
+        now_ns: int,
+        workers: int,
+        progress: Progress | None,
+    ) -> "Stats":
+        """See :func:`jaxcache.cache.snapshot.recall_or_count`."""
+        from jaxcache.cache.snapshot import recall_or_count
+
+        return recall_or_count(
+            store, index_folder, now_ns=now_ns, workers=workers, progress=progress
+        )
+
+    def verify(
+        self,
+        store: Store,
+        options: "VerifyOptions",
+        *,
+        now_ns: int,
+        loader: "Loader | None",
+        progress: Progress | None,
+    ) -> "Verification":
+        """See :func:`jaxcache.cache.verify.verify`."""
+        from jaxcache.cache.verify import verify
+
+        return verify(store, options, now_ns=now_ns, loader=loader, progress=progress)
+
+    def execute_repair(
+        self,
+        store: Store,
+        plan: "RepairPlan",
+        *,
+        young: frozenset[str],
+        progress: Progress | None,
+    ) -> "Repair":
+        """See :func:`jaxcache.cache.repair.execute_repair`."""
+        from jaxcache.cache.repair import execute_repair
+
+        return execute_repair(store, plan, young=young, progress=progress)
+
+    def restore(self, store: Store, *, keys: Sequence[str], dry_run: bool) -> "Restoration":
+        """See :func:`jaxcache.cache.quarantine.restore`."""
+        from jaxcache.cache.quarantine import restore
+
+        return restore(store, keys=keys, dry_run=dry_run)
