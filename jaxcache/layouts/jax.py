@@ -41,7 +41,7 @@ class JaxLayout:
         from jaxcache.cache.listing import list_cache
 
         index = None
-        if index_folder and (details or filters or sort.startswith("platform")):
+        if index_folder and (details or filters or sort.startswith("platform") or store.remote):
             from jaxcache.cache.index import Index
 
             index = Index.load(index_folder, store.url, now_ns=now_ns)
@@ -56,6 +56,7 @@ class JaxLayout:
         index_folder: Path,
         *,
         now_ns: int,
+        read: bool,
         workers: int,
         progress: Progress | None,
     ) -> "Stats":
@@ -63,7 +64,7 @@ class JaxLayout:
         from jaxcache.cache.snapshot import recall_or_count
 
         return recall_or_count(
-            store, index_folder, now_ns=now_ns, workers=workers, progress=progress
+            store, index_folder, now_ns=now_ns, read=read, workers=workers, progress=progress
         )
 
     def verify(

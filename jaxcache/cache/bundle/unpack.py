@@ -65,9 +65,10 @@ def execute_import(
     A file that cannot be written ends the import: most likely there is no room for the next one
     either. What was written until then stays, each entry whole; with ``atomic`` nothing stays.
     """
-    with contextlib.suppress(StoreError):
-        for info in list(store.list()):
-            store.delete_abandoned(info.name)
+    if not store.remote:  # where nothing is ever left behind
+        with contextlib.suppress(StoreError):
+            for info in list(store.list()):
+                store.delete_abandoned(info.name)
     unpacking = _Unpacking(store, bundle, plan, level, atomic)
     with ThreadPoolExecutor(_WRITERS) as pool:
         unpacking.run(pool, progress)
