@@ -26,7 +26,7 @@ _WHY: dict[Why, str] = {
     "empty": "not saved: the cache is empty",
 }
 _WITNESSES: dict[Witness, str] = {
-    Witness.ATIME_FILES: "by JAX's -atime files",
+    Witness.JAX: "by JAX's own dates of use",
     Witness.FILE_SYSTEM: "by the file system's access times",
     Witness.LEDGER: "by the ledger, which knows what ran under jaxcache",
     Witness.NOBODY: "nothing here records uses",
