@@ -7,6 +7,7 @@ import typer
 from typer.core import TyperGroup
 
 from jaxcache import __version__
+from jaxcache.cli import metering
 
 #: Command name to the module in this package that holds it, in the order of ``--help``. A name of
 #: two words is a command of a group, which :data:`GROUPS` describes.
@@ -27,6 +28,8 @@ COMMANDS: dict[str, str] = {
     "doctor": "doctor",
     "export": "export",
     "import": "import_",
+    "push": "push",
+    "pull": "pull",
     "diff": "diff",
     "copy": "copy",
     "trust": "trust",
@@ -98,7 +101,10 @@ def load_command(name: str) -> Any:
         context_settings=getattr(module, "CONTEXT_SETTINGS", None),
         no_args_is_help=False,
     )(module.command)
-    return typer.main.get_command(app)
+    command = typer.main.get_command(app)
+    if name in metering.COMMANDS:
+        metering.add_option(command)
+    return command
 
 
 app = typer.Typer(

@@ -21,6 +21,7 @@ def main() -> NoReturn:
 
 def run(argv: list[str]) -> int:
     """Run one command line and return its exit code; see :class:`ExitCode`."""
+    from jaxcache.cli import metering
     from jaxcache.cli.app import app
 
     as_json = any(a in ("--json", "--jsonl") for a in argv)
@@ -44,6 +45,8 @@ def run(argv: list[str]) -> int:
         if debug:
             raise
         return _fail(_internal_error(error), as_json)
+    finally:
+        metering.report()
     return code if isinstance(code, int) else ExitCode.DONE
 
 
