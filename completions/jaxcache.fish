@@ -274,6 +274,7 @@ complete -c jaxcache -n '__fish_seen_subcommand_from ci; and __fish_seen_subcomm
 complete -c jaxcache -n '__fish_seen_subcommand_from ci; and __fish_seen_subcommand_from restore' -l summary -r -F -d 'Append a summary in Markdown; default: $GITHUB_STEP_SUMMARY, if it is set.'
 complete -c jaxcache -n '__fish_seen_subcommand_from ci; and __fish_seen_subcommand_from restore' -l json -d 'Print one JSON document.'
 complete -c jaxcache -n '__fish_seen_subcommand_from ci; and __fish_seen_subcommand_from restore' -s q -l quiet -d 'Print keys only.'
+complete -c jaxcache -n '__fish_seen_subcommand_from ci; and __fish_seen_subcommand_from restore' -l stats -d 'Tell requests and bytes of object stores.'
 complete -c jaxcache -n '__fish_seen_subcommand_from ci; and __fish_seen_subcommand_from restore' -s h -l help -d 'Show this message and exit.'
 complete -c jaxcache -n '__fish_seen_subcommand_from ci; and __fish_seen_subcommand_from restore' -F
 complete -c jaxcache -n '__fish_seen_subcommand_from ci; and not __fish_seen_subcommand_from key restore save' -a save -d 'After the job: keep what it used, if it compiled anything new.'
@@ -289,5 +290,6 @@ complete -c jaxcache -n '__fish_seen_subcommand_from ci; and __fish_seen_subcomm
 complete -c jaxcache -n '__fish_seen_subcommand_from ci; and __fish_seen_subcommand_from save' -s n -l dry-run -d 'Show the plan, change nothing.'
 complete -c jaxcache -n '__fish_seen_subcommand_from ci; and __fish_seen_subcommand_from save' -l json -d 'Print one JSON document.'
 complete -c jaxcache -n '__fish_seen_subcommand_from ci; and __fish_seen_subcommand_from save' -s q -l quiet -d 'Print keys only.'
+complete -c jaxcache -n '__fish_seen_subcommand_from ci; and __fish_seen_subcommand_from save' -l stats -d 'Tell requests and bytes of object stores.'
 complete -c jaxcache -n '__fish_seen_subcommand_from ci; and __fish_seen_subcommand_from save' -s h -l help -d 'Show this message and exit.'
 complete -c jaxcache -n '__fish_seen_subcommand_from ci; and __fish_seen_subcommand_from save' -F
