@@ -15,6 +15,7 @@ COMMANDS: dict[str, str] = {
     "stats": "stats",
     "warm": "warm",
     "run": "run",
+    "compile": "compile",
     "where": "where",
     "verify": "verify",
     "seal": "seal",
