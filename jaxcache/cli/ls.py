@@ -18,6 +18,7 @@ from jaxcache.cli.options import (
     index_folder,
     locate_cache,
 )  # fmt: skip
+from jaxcache.errors import UsageError
 
 EXAMPLE = "jaxcache ls --sort size:desc --filter 'unused>7d'"
 EXIT_CODES = (0, 1, 2, 10)
@@ -45,14 +46,21 @@ def command(
     jsonl: Jsonl = False,
     quiet: Quiet = False,
 ) -> None:
-    """List the entries of a cache."""
+    """List the entries of a cache, or the modules of a recipe."""
     from jaxcache.cache.listing import list_cache
     from jaxcache.cli.output import print_listing
+    from jaxcache.cli.output_recipe import names_recipe, print_recipe
     from jaxcache.cli.progress import progress_bar
     from jaxcache.store import open_store
 
     form = choose_format(json=json, jsonl=jsonl, quiet=quiet)
-    store = open_store(locate_cache(cache_dir).path)
+    path = locate_cache(cache_dir).path
+    if names_recipe(path):
+        if filters or group_by or long:
+            raise UsageError("--filter, --group-by and --long are not for recipes")
+        print_recipe(path, form, keys=keys or [], sort=sort, limit=limit)
+        return
+    store = open_store(path)
     now_ns = time.time_ns()
     details = long or group_by in ("platform", "target")
     details = details or form in (Format.TABLE, Format.JSON, Format.JSONL)

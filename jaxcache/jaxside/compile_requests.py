@@ -244,6 +244,19 @@ def main() -> int:
         line = requests.readline()
         return bool(line) and bool(json.loads(line)["compile"])
 
+    with contextlib.suppress(BrokenPipeError):
+        _serve(worker, requests, answer, ask)
+    # The parent has gone, or is done: what it has not taken nobody will.
+    shutil.rmtree(wish["folder"], ignore_errors=True)
+    with contextlib.suppress(OSError):
+        os.rmdir(os.path.dirname(wish["folder"]))
+        os.rmdir(os.path.dirname(os.path.dirname(wish["folder"])))
+    # Other processes of a program may be gone already, and jax would wait for them.
+    os._exit(0)
+
+
+def _serve(worker: Worker, requests: Any, answer: Any, ask: Any) -> None:
+    """Answer until there are no more requests, or nobody who listens."""
     while line := requests.readline():
         request = json.loads(line)
         bytecode = requests.read(request["bytecode_bytes"])
@@ -259,12 +272,6 @@ def main() -> int:
                 answer(event="skipped")
             else:
                 answer(event="done", file=done[0], compile_seconds=done[1])
-    # The parent has gone, or is done: what it has not taken nobody will.
-    shutil.rmtree(wish["folder"], ignore_errors=True)
-    with contextlib.suppress(OSError):
-        os.rmdir(os.path.dirname(wish["folder"]))
-    # Other processes of a program may be gone already, and jax would wait for them.
-    os._exit(0)
 
 
 def _jaxlib_digest() -> "str | None":

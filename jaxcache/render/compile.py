@@ -41,6 +41,7 @@ def compiled_document(module: Compiled) -> Document:
         "compile_seconds": module.compile_seconds,
         "recorded_key": module.recorded_key,
         "differs": list(module.differs),
+        "moved": module.moved,
         "reason": module.reason,
         "detail": module.detail,
         "size_bytes": module.size_bytes,
@@ -97,7 +98,9 @@ def _table(report: CompileReport, *, width: int, color: bool) -> str:
 
 def _why(module: Compiled) -> str:
     said = [f"{module.reason}: {module.detail}"] if module.reason else []
-    if module.differs:
+    if module.moved:
+        said.append("for this directory")
+    elif module.differs:
         said.append(f"another key than recorded: {', '.join(module.differs)}")
     if module.doubts:
         said.append(f"collected with doubts: {', '.join(module.doubts)}")

@@ -129,7 +129,7 @@ def test_four_shards_merge_to_what_one_compile_makes(
     assert sum(map(len, parts)) == len(set().union(*parts)) == whole["summary"]["requested"]
     assert all(parts)
     for i in range(1, 5):
-        done = run_cli("copy", tmp_path / f"part{i}", place, "--yes")
+        done = run_cli("copy", tmp_path / f"part{i}", place)
         assert done.returncode == 0, done.stderr
     assert entries(place) == entries(tmp_path / "whole")
     run = compiled(recipe, place)["summary"]

@@ -24,6 +24,8 @@ class Compiled:
     size_bytes: int | None = None
     differs: tuple[str, ...] = ()
     """Parts of the key that are not as recorded, by JAX's names."""
+    moved: bool = False
+    """Nothing but the cache directory differs, which is part of the key in JAX 0.4.36 to 0.10."""
     attempts: int = 1
     function: str | None = None
     doubts: tuple[str, ...] = ()

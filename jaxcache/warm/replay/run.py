@@ -9,12 +9,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from jaxcache.cache.bundle.compat import path_in_key
 from jaxcache.cache.recipe.format import RecipeFile
 from jaxcache.cache.recipe.model import Environment, Request
+from jaxcache.cache.recipe.refusals import REFUSALS, kept_flags
 from jaxcache.errors import UsageError
 from jaxcache.store.base import Store
 from jaxcache.warm.replay.deliver import Delivery, facts_of
-from jaxcache.warm.replay.plan import REFUSALS, CompilePlan, Job, Refused, kept_flags
+from jaxcache.warm.replay.plan import CompilePlan, Job, Refused
 from jaxcache.warm.replay.pool import Pool, Watcher
 from jaxcache.warm.replay.report import Compiled, CompileReport
 from jaxcache.warm.replay.worker import Team
@@ -119,13 +121,15 @@ class _Session:
         process = job.environment.process_id
         written = team.compile(request, process, self._options.used_at, blobs, ask)
         key, components = str(seen.get("key")), seen.get("components", {})
+        differs = _differing(request, key, components)
         result = Compiled(
             module=request.module,
             key=key,
             outcome="already-cached" if seen.get("cached") else "missing",
             recorded_key=request.key,
             compile_seconds=request.compile_seconds,
-            differs=_differing(request, key, components),
+            differs=differs,
+            moved=differs == ("compile_options",) and self._is_moved(job.environment, team),
             function=request.function,
             doubts=request.doubts,
         )
@@ -138,6 +142,12 @@ class _Session:
         )
         outcome = "already-cached" if size_bytes is None else "written"
         return replace(result, outcome=outcome, compile_seconds=seconds, size_bytes=size_bytes)  # type: ignore[arg-type]
+
+    def _is_moved(self, environment: Environment, team: Team) -> bool:
+        """Whether the directory is part of the key, and another one than where it was recorded."""
+        return environment.cache_dir != self._options.used_at and path_in_key(
+            str(team.ready.get("jax_version"))
+        )
 
 
 def _key_flags(environment: Environment) -> Iterator[str]:
@@ -202,7 +212,12 @@ def _version_notes(environments: Sequence[Environment], ready: Mapping[str, Any]
 
 
 def _key_notes(done: Sequence[Compiled]) -> Iterator[str]:
-    differing = [m for m in done if m.differs]
+    if moved := sum(m.moved for m in done):
+        yield (
+            f"{moved} keys are for this directory instead of the one where they were recorded, "
+            "which this jax hashes"
+        )
+    differing = [m for m in done if m.differs and not m.moved]
     if differing:
         parts = Counter(name for m in differing for name in m.differs)
         names = ", ".join(f"{name} ({count})" for name, count in parts.most_common())

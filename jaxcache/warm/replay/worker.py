@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import IO, Any, cast
 
 from jaxcache.cache.recipe.model import Environment, Request
+from jaxcache.cache.recipe.refusals import kept_flags
 from jaxcache.errors import JaxcacheError, NoJaxError
-from jaxcache.warm.replay.plan import kept_flags
 
 _SCRIPT = Path(__file__).parents[2] / "jaxside" / "compile_requests.py"
 _START_SECONDS = 300.0

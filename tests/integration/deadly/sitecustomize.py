@@ -18,7 +18,7 @@ def arm():
     compile_ = compiler._compile_and_write_cache
 
     def trap(*args):
-        if os.environ["DEADLY"] in args and is_first():
+        if os.environ["DEADLY"] in [a for a in args if isinstance(a, str)] and is_first():
             os.kill(os.getpid(), signal.SIGKILL)
         return compile_(*args)
 
