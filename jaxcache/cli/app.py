@@ -20,6 +20,7 @@ COMMANDS: dict[str, str] = {
     "top": "top",
     "warm": "warm",
     "run": "run",
+    "compile": "compile",
     "target": "target",
     "where": "where",
     "verify": "verify",
