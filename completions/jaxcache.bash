@@ -11,7 +11,7 @@ _jaxcache() {
     esac
   done
   case $previous in
-  --args | --cache-dir | --outputs | --payload | --python | --record | --summary | --trace | --used-at | -C) mapfile -t COMPREPLY < <(compgen -f -- "$current"); return ;;
+  --args | --autotune-from | --cache-dir | --outputs | --payload | --python | --record | --summary | --trace | --used-at | -C) mapfile -t COMPREPLY < <(compgen -f -- "$current"); return ;;
   esac
   case $command in
     '') options='--help --version'; mapfile -t COMPREPLY < <(compgen -W 'ls show stats report top warm run compile target where verify seal prune rm pin unpin explain doctor export import push pull diff copy trust ci' -- "$current") ;;
@@ -21,8 +21,8 @@ _jaxcache() {
     stats) options='-C --cache-dir --layout --prometheus -l --long --json --jsonl --stats --color --debug -h --help'; words=none ;;
     report) options='-C --cache-dir --png --force --json --color --debug -h --help'; words=files ;;
     top) options='-C --cache-dir --interval --once --json --jsonl --color --debug -h --help'; words=none ;;
-    warm) options='--file --arg --static --args --committed --jobs -C --cache-dir --python --platform --devices --processes --mock-gpu-topology --force-cache-dir --fail-on-miss --strict --check --seal --components --record --trace --timeout --json --jsonl --color --debug -h --help'; words=files ;;
-    run) options='-C --cache-dir --force-cache-dir --fail-on-miss --strict --components --record --trace --timeout --json --jsonl --color --debug -h --help'; words=files ;;
+    warm) options='--file --arg --static --args --committed --jobs -C --cache-dir --python --platform --devices --processes --mock-gpu-topology --force-cache-dir --fail-on-miss --strict --check --seal --components --record --target --gemm --autotune-from --require-tuned --trace --timeout --json --jsonl --color --debug -h --help'; words=files ;;
+    run) options='-C --cache-dir --force-cache-dir --fail-on-miss --strict --components --record --target --gemm --autotune-from --require-tuned --trace --timeout --json --jsonl --color --debug -h --help'; words=files ;;
     compile) options='-C --cache-dir -j --jobs --shard --check --used-at --devices --max-memory --python --json --jsonl -q --quiet --color --debug -h --help'; words=files ;;
     target) options='--python --json --color --debug -h --help'; words=files ;;
     where) options='--stop --timeout --json --jsonl --color --debug -h --help'; words=files ;;
