@@ -38,6 +38,8 @@ class FileInfo(NamedTuple):
     """Permission bits and file type as in ``st_mode``; 0 where a store has none."""
     owner: int
     """Numeric user id; -1 where a store has none."""
+    etag: str = ""
+    """What an object store calls this version of the bytes; empty on a file system."""
 
 
 @dataclass(frozen=True, slots=True)

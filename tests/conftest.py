@@ -7,12 +7,15 @@ import subprocess
 import sys
 import tarfile
 import textwrap
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
+
+if TYPE_CHECKING:
+    from object_server import Proxy
 
 REPOSITORY = Path(__file__).parents[1]
 CORPUS = Path(__file__).parent / "data" / "corpus"
@@ -154,3 +157,45 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         marks = pytest.mark.skip(reason="no Python with jax")
         params = [pytest.param(p, id=f"jax{i}") for i, p in enumerate(pythons)]
         metafunc.parametrize("each_jax_python", params or [pytest.param("", marks=marks)])
+
+
+@pytest.fixture(scope="session")
+def s3_server() -> Iterator[str]:
+    """The endpoint of a real S3 server process."""
+    pytest.importorskip("moto")
+    from object_server import run_s3_server
+
+    with run_s3_server() as endpoint:
+        yield endpoint
+
+
+@pytest.fixture(scope="session")
+def _s3_proxy(s3_server: str) -> "Iterator[Proxy]":
+    from object_server import run_proxy
+
+    with run_proxy(s3_server) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+def s3(_s3_proxy: "Proxy", monkeypatch: pytest.MonkeyPatch) -> "Iterator[Proxy]":
+    """A proxy before the S3 server, which the environment points to."""
+    from object_server import CREDENTIALS
+
+    for name in [n for n in os.environ if n.startswith("AWS_")]:
+        monkeypatch.delenv(name)
+    for name, value in (CREDENTIALS | {"AWS_ENDPOINT_URL": _s3_proxy.endpoint}).items():
+        monkeypatch.setenv(name, value)
+    _s3_proxy.forget()
+    yield _s3_proxy
+    _s3_proxy.forget()
+
+
+@pytest.fixture
+def bucket(s3: "Proxy", s3_server: str) -> str:
+    """The URL of a folder in a bucket of one's own."""
+    from object_server import make_bucket
+
+    name = f"bucket-{os.urandom(6).hex()}"
+    make_bucket(s3_server, name)
+    return f"s3://{name}/team/cache"

@@ -55,7 +55,7 @@ def deliver(
 
     folder = None if file == "-" else os.path.dirname(os.path.abspath(file))
     try:
-        with progress_bar("exporting") as progress:
+        with progress_bar("exporting", in_bytes=True) as progress:
             exported = write_stream(store, plan, level=level, folder=folder, progress=progress)
         with exported.stream:
             chunks = bundle_bytes(exported, signers)
@@ -152,7 +152,7 @@ def receive(
             code="incompatible",
             hint="import without --require-compatible to have the rest",
         )
-    with progress_bar("checking") as progress:
+    with progress_bar("checking", in_bytes=True) as progress:
         verify_bundle(bundle, progress)
     store = open_store(target) if "://" in target or os.path.lexists(target) else None
     with progress_bar("comparing") as progress:

@@ -79,6 +79,12 @@ TraceFile = Annotated[
 Components = Annotated[
     bool, typer.Option("--components", help="Remember the key's components of hits, too.")
 ]
+Record = Annotated[
+    str | None,
+    typer.Option(
+        "--record", metavar="RECIPE", help="Keep every module, for: jaxcache compile RECIPE."
+    ),
+]
 Timeout = Annotated[
     str | None, typer.Option(metavar="DURATION", help="Stop the program after so long.")
 ]

@@ -12,6 +12,7 @@ from jaxcache.cli.options import (
     ForceCacheDir,
     Json,
     Jsonl,
+    Record,
     Strict,
     Timeout,
     TraceFile,
@@ -32,6 +33,7 @@ def command(
     fail_on_miss: FailOnMiss = None,
     strict: Strict = False,
     components: Components = False,
+    record: Record = None,
     trace: TraceFile = None,
     timeout: Timeout = None,
     json: Json = False,
@@ -48,7 +50,7 @@ def command(
     verdict = Verdict(fail_on_miss, strict=strict)
     options = warm_options(
         cache_dir, timeout=timeout, force_cache_dir=force_cache_dir, document=json or jsonl,
-        components=components,
+        components=components, record=record,
     )  # fmt: skip
     report = run_command(command_line, options, watch())
     finish(report, verdict, json=json, jsonl=jsonl, trace=trace)

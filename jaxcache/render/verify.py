@@ -52,11 +52,11 @@ def verification_table(
         return None
     columns = [Column("PROBLEM", style="red"), Column("FILE", elastic=True)]
     columns += [Column("ACTION")] if repair else []
-    columns += [Column("DETAIL")]
+    columns += [Column("DETAIL", elastic=True, cut="end")]
     rows = []
     for p in failures[:_SHOWN_ROWS]:
         action = [(repair.action(p) or "none")] if repair else []
-        rows.append([p.kind, _short(p), *action, printable(p.detail)[: max(20, width // 2)]])
+        rows.append([p.kind, _short(p), *action, printable(p.detail)])
     table = render_table(columns, rows, width=width, color=color)
     hidden = len(failures) - len(rows)
     return f"{table}\n({hidden:,} more)" if hidden else table

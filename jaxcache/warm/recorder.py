@@ -27,6 +27,8 @@ class Recorder:
     colocated: list[Event] = field(default_factory=list)
     no_jax: Event | None = None
     """The event of a Python without jax, where the run needed one."""
+    no_function: Event | None = None
+    """The event of a function that is not there."""
 
     def add(self, event: Event) -> None:
         """Take one event; kinds that are not known are left alone."""
@@ -47,6 +49,8 @@ class Recorder:
             self._trouble.append(str(event.get("detail")))
         elif kind == "no-jax":
             self.no_jax = event
+        elif kind == "no-function":
+            self.no_function = event
         if kind in ("start", "jax", "end"):
             process.update({k: v for k, v in event.items() if k not in ("event", "at")})
         elif kind == "settings":

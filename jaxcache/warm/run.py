@@ -1,6 +1,7 @@
 """``warm`` and ``run``: a program with the cache on, and an account of every compile."""
 
 import contextlib
+import json
 import os
 import shutil
 import socket
@@ -8,11 +9,14 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 from jaxcache.errors import NoJaxError, UsageError
+from jaxcache.warm.arguments import Call
 from jaxcache.warm.inbox import Event
 from jaxcache.warm.launch import Ended, Launch, run_listening
 from jaxcache.warm.recorder import Recorder
+from jaxcache.warm.recording import RecipeRecorder, recording, save_recipe
 from jaxcache.warm.remember import known_seconds, remember
 from jaxcache.warm.report import Report
 
@@ -38,21 +42,25 @@ class WarmOptions:
     """Seal what was written, when the program has ended."""
     components: bool = False
     """Hash the components of keys that were hit, too; 1.1 times the cost of a hot run."""
+    record: str | None = None
+    """Where to write a recipe of every compile."""
     timeout_seconds: float | None = None
     stdout_to_stderr: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """One Python script to warm, as a command line or a warm list names it."""
+    """One Python script or function to warm, as a command line or a warm list names it."""
 
-    script: str
+    script: str = ""
     arguments: tuple[str, ...] = ()
     env: Mapping[str, str] = field(default_factory=dict)
     cwd: str | None = None
     python: str | None = None
     platform: str | None = None
     devices: int | None = None
+    call: Call | None = None
+    """The function to lower and compile, instead of running a script."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,16 +118,14 @@ _LIFTED = {
 
 def _launches(program: Program, options: WarmOptions) -> Iterator[Launch]:
     """One launch, or one for each process of a program of several."""
-    path = os.path.join(program.cwd or "", program.script)
-    if not os.path.isfile(path):
-        raise UsageError(f"there is no script {path}", code="no-script", hint="name a Python file")
+    words = _words(program)
     options = replace(
         options,
         platform=program.platform or options.platform,
         devices=program.devices or options.devices,
     )
     python = find_python(program.python or options.python)
-    command = (python, program.script, *program.arguments)
+    command = (python, *words)
     env = {**_LIFTED, **_environment(options), **program.env}
     if options.processes is None:
         yield Launch(command, env, program.cwd, needs_jax=True)
@@ -129,6 +135,22 @@ def _launches(program: Program, options: WarmOptions) -> Iterator[Launch]:
     for number in range(options.processes):
         own = {**env, "JAXCACHE_TOGETHER": f"{address},{options.processes},{number}"}
         yield Launch(command, own, program.cwd, needs_jax=True, aside=number > 0)
+
+
+_CALL = Path(__file__).parents[1] / "jaxside" / "call_function.py"
+
+
+def _words(program: Program) -> tuple[str, ...]:
+    """What the Python is started with."""
+    if program.call is not None:
+        return str(_CALL), json.dumps(program.call.to_json())
+    path = os.path.join(program.cwd or "", program.script)
+    if not os.path.isfile(path):
+        raise UsageError(
+            f"there is no script {path}", code="no-script",
+            hint="name a Python file, or a function as MODULE:FUNCTION",
+        )  # fmt: skip
+    return program.script, *program.arguments
 
 
 def _free_port() -> int:
@@ -151,22 +173,45 @@ def _run(
     reader = threading.Thread(target=look_up, daemon=True)
     reader.start()
     recorder = Recorder(options.cache_dir, asked=asked_thresholds({**os.environ, **lifted}))
-    ended = _listen(launches, options, watch, recorder)
+    notes: list[str] = []
+    with recording(options.record) as recipe:
+        ended = _listen(_recorded(launches, recipe), options, _tell(watch, recipe), recorder)
+        reader.join()
+        if recipe and options.record:
+            notes.append(save_recipe(recipe, options.record, known, ended))
     if options.check and not (ended.exit_code or ended.interrupted or ended.timed_out):
         again = [replace(launch, env={**launch.env, **_CHECKED}) for launch in launches]
         first, recorder = recorder, replace(recorder, modules=[], processes={}, backends={})
         _learn(first)
         second = _listen(again, options, watch, recorder)
         ended = replace(second, wall_seconds=ended.wall_seconds + second.wall_seconds)
-    reader.join()
     _learn(recorder)
-    notes: list[str] = []
     if options.seal:
         from jaxcache.warm.sealing import seal_written
 
         notes = seal_written(recorder.modules)
     report = recorder.report(ended, known)
     return replace(report, notes=(*report.notes, *notes))
+
+
+def _recorded(launches: Sequence[Launch], recipe: RecipeRecorder | None) -> Sequence[Launch]:
+    """The same launches, with the listener keeping every module."""
+    if recipe is None:
+        return launches
+    return [replace(launch, env={**launch.env, **recipe.environment}) for launch in launches]
+
+
+def _tell(watch: Watch, recipe: RecipeRecorder | None) -> Watch:
+    """The same watch, with a recorder told first."""
+    if recipe is None:
+        return watch
+
+    def on_event(event: Event) -> None:
+        recipe.add(event)
+        if watch.on_event:
+            watch.on_event(event)
+
+    return replace(watch, on_event=on_event)
 
 
 _CHECKED = {"JAX_COMPILATION_CACHE_CHECK_CONTENTS": "true", "JAXCACHE_CHECK": "1"}
@@ -194,6 +239,8 @@ def _listen(
             f"{recorder.no_jax.get('executable')} has no jax",
             hint="name a Python that has it with --python, or: pip install 'jaxcache[jax]'",
         )
+    if recorder.no_function is not None:
+        raise UsageError(str(recorder.no_function.get("detail")), code="no-function")
     return ended
 
 

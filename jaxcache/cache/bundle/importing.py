@@ -8,7 +8,7 @@ taken: JAX looks at a new entry only under its final name, and never at ours bef
 
 import hashlib
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from enum import StrEnum
@@ -43,6 +43,8 @@ class Action(StrEnum):
     """Another one is there, and stays."""
     BLOCKED = "blocked"
     """Something that is no entry has its name."""
+    LEFT = "left"
+    """It was not asked for."""
 
 
 WRITES = frozenset({Action.WRITE, Action.HEAL, Action.REPLACE})
@@ -144,6 +146,7 @@ def plan_import(
     cache_dir: str,
     on_conflict: str = "keep",
     side_caches: bool = True,
+    wanted: Callable[[Item], bool] | None = None,
     progress: Progress | None = None,
 ) -> ImportPlan:
     """Look at what is there already, and decide for each entry.
@@ -151,6 +154,7 @@ def plan_import(
     Args:
         store: the cache; None where its directory does not exist yet.
         on_conflict: what to do where the same key has another payload or header that is sound.
+        wanted: whether to bring an entry in at all; every one if None.
 
     Raises:
         UsageError: ``on_conflict`` is none of :data:`ON_CONFLICT`.
@@ -168,7 +172,9 @@ def plan_import(
     for done, subject in enumerate(subjects, 1):
         name = subject.file if isinstance(subject, Item) else subject.name
         clash = folded.get(name.casefold(), name)
-        if clash != name:
+        if wanted is not None and isinstance(subject, Item) and not wanted(subject):
+            steps.append(Step(subject, Action.LEFT))
+        elif clash != name:
             steps.append(Step(subject, Action.BLOCKED, f"{clash} differs in case only"))
         elif name not in there or store is None:
             steps.append(Step(subject, Action.WRITE))
