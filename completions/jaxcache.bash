@@ -11,7 +11,7 @@ _jaxcache() {
     esac
   done
   case $previous in
-  --args | --cache-dir | --outputs | --payload | --python | --summary | --trace | -C) mapfile -t COMPREPLY < <(compgen -f -- "$current"); return ;;
+  --args | --cache-dir | --outputs | --payload | --python | --record | --summary | --trace | -C) mapfile -t COMPREPLY < <(compgen -f -- "$current"); return ;;
   esac
   case $command in
     '') options='--help --version'; mapfile -t COMPREPLY < <(compgen -W 'ls show stats warm run target where verify seal prune rm pin unpin explain doctor export import diff copy trust ci' -- "$current") ;;
@@ -19,14 +19,14 @@ _jaxcache() {
     ls) options='-C --cache-dir --layout --sort --filter --limit --group-by -l --long --json --jsonl -q --quiet --color --debug -h --help'; words=keys ;;
     show) options='-C --cache-dir --layout --hlo --payload --python --json --jsonl --color --debug -h --help'; words=keys ;;
     stats) options='-C --cache-dir --layout --prometheus --json --jsonl --color --debug -h --help'; words=none ;;
-    warm) options='--file --arg --static --args --committed --jobs -C --cache-dir --python --platform --devices --processes --mock-gpu-topology --force-cache-dir --fail-on-miss --strict --check --seal --components --trace --timeout --json --jsonl --color --debug -h --help'; words=files ;;
-    run) options='-C --cache-dir --force-cache-dir --fail-on-miss --strict --components --trace --timeout --json --jsonl --color --debug -h --help'; words=files ;;
+    warm) options='--file --arg --static --args --committed --jobs -C --cache-dir --python --platform --devices --processes --mock-gpu-topology --force-cache-dir --fail-on-miss --strict --check --seal --components --record --trace --timeout --json --jsonl --color --debug -h --help'; words=files ;;
+    run) options='-C --cache-dir --force-cache-dir --fail-on-miss --strict --components --record --trace --timeout --json --jsonl --color --debug -h --help'; words=files ;;
     target) options='--python --json --color --debug -h --help'; words=files ;;
     where) options='--stop --timeout --json --jsonl --color --debug -h --help'; words=files ;;
     verify) options='-C --cache-dir --layout --level --payload --no-payload --fix --delete --restore --atimes --grace -j --jobs --python -n --dry-run -y --yes --json --jsonl -q --quiet --color --debug -h --help'; words=keys ;;
     seal) options='-C --cache-dir --level --again -j --jobs -n --dry-run --json -q --quiet --color --debug -h --help'; words=keys ;;
-    prune) options='-C --cache-dir --max-size --max-entries --unused-for --older-than --used-since --keep-last --policy --keep --orphans --legacy --side-caches --quarantine --grace -n --dry-run -y --yes --json --jsonl -q --quiet --color --debug -h --help'; words=none ;;
-    rm) options='-C --cache-dir -n --dry-run -y --yes --json --jsonl -q --quiet --color --debug -h --help'; words=keys ;;
+    prune) options='-C --cache-dir --layout --max-size --max-entries --unused-for --older-than --used-since --keep-last --policy --keep --orphans --legacy --side-caches --quarantine --grace -n --dry-run -y --yes --json --jsonl -q --quiet --color --debug -h --help'; words=none ;;
+    rm) options='-C --cache-dir --layout -n --dry-run -y --yes --json --jsonl -q --quiet --color --debug -h --help'; words=keys ;;
     pin) options='-C --cache-dir --json --jsonl --color --debug -h --help'; words=keys ;;
     unpin) options='-C --cache-dir --json --jsonl --color --debug -h --help'; words=keys ;;
     explain) options='-C --cache-dir --churn --python --json --jsonl --color --debug -h --help'; words=keys ;;

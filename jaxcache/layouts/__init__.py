@@ -44,10 +44,12 @@ def choose_layout(store: Store, name: str | None = None) -> Layout:
 def detect_layout(store: Store) -> str:
     """Tell what wrote a cache by its folders; an empty one counts as JAX's. Opens no file.
 
+    An object store has no folders to look at for free: there it is JAX's unless one says otherwise.
+
     Raises:
         UsageError: ``two-layouts``.
     """
-    if not any(_is_folder(store, name) for name in _TORCH_FOLDERS):
+    if store.remote or not any(_is_folder(store, name) for name in _TORCH_FOLDERS):
         return "jax"
     from jaxcache.entry.names import parse_name
 

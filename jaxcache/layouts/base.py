@@ -12,7 +12,9 @@ from jaxcache.store.base import Store
 
 if TYPE_CHECKING:
     from jaxcache.cache.listing import Listing
+    from jaxcache.cache.prune import PruneOptions, PrunePlan
     from jaxcache.cache.quarantine import Restoration
+    from jaxcache.cache.removal import Execution, Removal
     from jaxcache.cache.repair import Repair, RepairPlan
     from jaxcache.cache.stats import Stats
     from jaxcache.cache.verify import Loader, Verification, VerifyOptions
@@ -93,3 +95,37 @@ class Layout(Protocol):
 
     def restore(self, store: Store, *, keys: Sequence[str], dry_run: bool) -> "Restoration":
         """Bring files back from quarantine."""
+
+    def plan_prune(
+        self,
+        store: Store,
+        options: "PruneOptions",
+        *,
+        keep: Sequence[str],
+        index_folder: Path,
+        now_ns: int,
+        workers: int,
+        progress: Progress | None,
+    ) -> "PrunePlan":
+        """Plan what a cache can do without.
+
+        Args:
+            keep: KEY arguments of what must stay.
+        """
+
+    def plan_removal(
+        self,
+        store: Store,
+        keys: Sequence[str],
+        *,
+        index_folder: Path,
+        now_ns: int,
+        workers: int,
+        progress: Progress | None,
+    ) -> "PrunePlan":
+        """Plan to remove what KEY arguments name."""
+
+    def remove(
+        self, store: Store, removals: "Sequence[Removal]", *, progress: Progress | None
+    ) -> "Execution":
+        """Carry out the removals of a plan, beside the compiler that uses the cache."""

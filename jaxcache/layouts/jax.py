@@ -9,7 +9,9 @@ from jaxcache.store.base import Store
 
 if TYPE_CHECKING:
     from jaxcache.cache.listing import Listing
+    from jaxcache.cache.prune import PruneOptions, PrunePlan
     from jaxcache.cache.quarantine import Restoration
+    from jaxcache.cache.removal import Execution, Removal
     from jaxcache.cache.repair import Repair, RepairPlan
     from jaxcache.cache.stats import Stats
     from jaxcache.cache.verify import Loader, Verification, VerifyOptions
@@ -98,3 +100,52 @@ class JaxLayout:
         from jaxcache.cache.quarantine import restore
 
         return restore(store, keys=keys, dry_run=dry_run)
+
+    def plan_prune(
+        self,
+        store: Store,
+        options: "PruneOptions",
+        *,
+        keep: Sequence[str],
+        index_folder: Path,  # noqa: ARG002 - the plan reads headers, which is as cheap
+        now_ns: int,
+        workers: int,
+        progress: Progress | None,
+    ) -> "PrunePlan":
+        """See :func:`jaxcache.cache.survey.plan_cache_prune`."""
+        from jaxcache.cache.ledger import Ledger
+        from jaxcache.cache.survey import plan_cache_prune
+
+        ledger = Ledger.load(store)
+        return plan_cache_prune(
+            store, options, keep=keep, lookup=ledger.record if ledger else None, now_ns=now_ns,
+            workers=workers, progress=progress,
+        )  # fmt: skip
+
+    def plan_removal(
+        self,
+        store: Store,
+        keys: Sequence[str],
+        *,
+        index_folder: Path,  # noqa: ARG002 - the plan reads headers, which is as cheap
+        now_ns: int,
+        workers: int,
+        progress: Progress | None,
+    ) -> "PrunePlan":
+        """See :func:`jaxcache.cache.survey.plan_cache_removal`."""
+        from jaxcache.cache.ledger import Ledger
+        from jaxcache.cache.survey import plan_cache_removal
+
+        ledger = Ledger.load(store)
+        return plan_cache_removal(
+            store, keys, lookup=ledger.record if ledger else None, now_ns=now_ns,
+            workers=workers, progress=progress,
+        )  # fmt: skip
+
+    def remove(
+        self, store: Store, removals: "Sequence[Removal]", *, progress: Progress | None
+    ) -> "Execution":
+        """See :func:`jaxcache.cache.evict.remove`."""
+        from jaxcache.cache.evict import remove
+
+        return remove(store, removals, progress=progress)

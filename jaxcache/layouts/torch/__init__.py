@@ -9,7 +9,9 @@ from jaxcache.store.base import Store
 
 if TYPE_CHECKING:
     from jaxcache.cache.listing import Listing
+    from jaxcache.cache.prune import PruneOptions, PrunePlan
     from jaxcache.cache.quarantine import Restoration
+    from jaxcache.cache.removal import Execution, Removal
     from jaxcache.cache.repair import Repair, RepairPlan
     from jaxcache.cache.stats import Stats
     from jaxcache.cache.verify import Loader, Verification, VerifyOptions
@@ -92,3 +94,48 @@ class TorchLayout:
         from jaxcache.layouts.torch.repair import restore
 
         return restore(store, keys=keys, dry_run=dry_run)
+
+    def plan_prune(
+        self,
+        store: Store,
+        options: "PruneOptions",
+        *,
+        keep: Sequence[str],
+        index_folder: Path,
+        now_ns: int,
+        workers: int,
+        progress: Progress | None,
+    ) -> "PrunePlan":
+        """See :func:`jaxcache.layouts.torch.survey.plan_prune`."""
+        from jaxcache.layouts.torch.survey import plan_prune
+
+        return plan_prune(
+            store, options, keep=keep, index_folder=index_folder, now_ns=now_ns,
+            workers=workers, progress=progress,
+        )  # fmt: skip
+
+    def plan_removal(
+        self,
+        store: Store,
+        keys: Sequence[str],
+        *,
+        index_folder: Path,
+        now_ns: int,
+        workers: int,
+        progress: Progress | None,
+    ) -> "PrunePlan":
+        """See :func:`jaxcache.layouts.torch.survey.plan_removal`."""
+        from jaxcache.layouts.torch.survey import plan_removal
+
+        return plan_removal(
+            store, keys, index_folder=index_folder, now_ns=now_ns, workers=workers,
+            progress=progress,
+        )  # fmt: skip
+
+    def remove(
+        self, store: Store, removals: "Sequence[Removal]", *, progress: Progress | None
+    ) -> "Execution":
+        """See :func:`jaxcache.layouts.torch.prune.remove`."""
+        from jaxcache.layouts.torch.prune import remove
+
+        return remove(store, removals, progress=progress)
