@@ -14,11 +14,13 @@ _jaxcache() {
   --args | --cache-dir | --outputs | --payload | --python | --record | --summary | --trace | -C) mapfile -t COMPREPLY < <(compgen -f -- "$current"); return ;;
   esac
   case $command in
-    '') options='--help --version'; mapfile -t COMPREPLY < <(compgen -W 'ls show stats warm run target where verify seal prune rm pin unpin explain doctor export import diff copy trust ci' -- "$current") ;;
+    '') options='--help --version'; mapfile -t COMPREPLY < <(compgen -W 'ls show stats report top warm run target where verify seal prune rm pin unpin explain doctor export import diff copy trust ci' -- "$current") ;;
     ci) mapfile -t COMPREPLY < <(compgen -W 'key restore save' -- "$current"); return ;;
     ls) options='-C --cache-dir --layout --sort --filter --limit --group-by -l --long --json --jsonl -q --quiet --color --debug -h --help'; words=keys ;;
     show) options='-C --cache-dir --layout --hlo --payload --python --json --jsonl --color --debug -h --help'; words=keys ;;
     stats) options='-C --cache-dir --layout --prometheus --json --jsonl --color --debug -h --help'; words=none ;;
+    report) options='-C --cache-dir --png --force --json --color --debug -h --help'; words=files ;;
+    top) options='-C --cache-dir --interval --once --json --jsonl --color --debug -h --help'; words=none ;;
     warm) options='--file --arg --static --args --committed --jobs -C --cache-dir --python --platform --devices --processes --mock-gpu-topology --force-cache-dir --fail-on-miss --strict --check --seal --components --record --trace --timeout --json --jsonl --color --debug -h --help'; words=files ;;
     run) options='-C --cache-dir --force-cache-dir --fail-on-miss --strict --components --record --trace --timeout --json --jsonl --color --debug -h --help'; words=files ;;
     target) options='--python --json --color --debug -h --help'; words=files ;;

@@ -16,6 +16,8 @@ COMMANDS: dict[str, str] = {
     "ls": "ls",
     "show": "show",
     "stats": "stats",
+    "report": "report",
+    "top": "top",
     "warm": "warm",
     "run": "run",
     "target": "target",

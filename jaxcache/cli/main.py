@@ -21,6 +21,11 @@ def main() -> NoReturn:
 
 def run(argv: list[str]) -> int:
     """Run one command line and return its exit code; see :class:`ExitCode`."""
+    if argv[:1] == ["--complete"]:
+        from jaxcache.cli.complete import complete
+
+        print("\n".join(complete(argv[1:])))
+        return ExitCode.DONE
     from jaxcache.cli.app import app
     from jaxcache.cli.terminal import prepare_streams
 
