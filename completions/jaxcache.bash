@@ -33,10 +33,10 @@ _jaxcache() {
     unpin) options='-C --cache-dir --json --jsonl --color --debug -h --help'; words=keys ;;
     explain) options='-C --cache-dir --churn --python --json --jsonl --color --debug -h --help'; words=keys ;;
     doctor) options='-C --cache-dir --python --fix -n --dry-run --decode --json --jsonl --color --debug -h --help'; words=files ;;
-    export) options='-C --cache-dir --filter --level --split --since --sign --side-caches --no-side-caches --json --color --debug -h --help'; words=keys ;;
-    import) options='-C --cache-dir --on-conflict --atomic --require-compatible --python --side-caches --no-side-caches --level -n --dry-run --json --jsonl -q --quiet --color --debug -h --help'; words=files ;;
-    diff) options='--json --jsonl -q --quiet --color --debug -h --help'; words=files ;;
-    copy) options='--filter --on-conflict --atomic -n --dry-run --json --jsonl -q --quiet --color --debug -h --help'; words=files ;;
+    export) options='-C --cache-dir --layout --filter --level --split --since --sign --side-caches --no-side-caches --json --color --debug -h --help'; words=keys ;;
+    import) options='-C --cache-dir --layout --on-conflict --atomic --require-compatible --python --side-caches --no-side-caches --level -n --dry-run --json --jsonl -q --quiet --color --debug -h --help'; words=files ;;
+    diff) options='--layout --json --jsonl -q --quiet --color --debug -h --help'; words=files ;;
+    copy) options='--layout --filter --on-conflict --atomic -n --dry-run --json --jsonl -q --quiet --color --debug -h --help'; words=files ;;
     trust) options='--json --color --debug -h --help'; words=keys ;;
     'ci key') options='-C --cache-dir --hash-files --restore-keys --prefix --python --platform --json --color --debug -h --help'; words=none ;;
     'ci restore') options='-C --cache-dir --lookup-only --fail-on-cache-miss --everything --python --platform --outputs --summary --json -q --quiet --color --debug -h --help'; words=files ;;

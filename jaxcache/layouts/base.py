@@ -11,6 +11,10 @@ from typing import TYPE_CHECKING, Protocol
 from jaxcache.store.base import Store
 
 if TYPE_CHECKING:
+    from jaxcache.cache.bundle.export import ExportPlan
+    from jaxcache.cache.bundle.format import Bundle
+    from jaxcache.cache.bundle.importing import ImportPlan
+    from jaxcache.cache.diff import Side
     from jaxcache.cache.listing import Listing
     from jaxcache.cache.prune import PruneOptions, PrunePlan
     from jaxcache.cache.quarantine import Restoration
@@ -129,3 +133,35 @@ class Layout(Protocol):
         self, store: Store, removals: "Sequence[Removal]", *, progress: Progress | None
     ) -> "Execution":
         """Carry out the removals of a plan, beside the compiler that uses the cache."""
+
+    def plan_export(
+        self,
+        store: Store,
+        *,
+        keys: Sequence[str],
+        filters: Sequence[str],
+        since: "Side | None",
+        side_caches: bool | None,
+        now_ns: int,
+        progress: Progress | None,
+    ) -> "ExportPlan":
+        """Choose what goes into a bundle.
+
+        Args:
+            since: leave out what this side has.
+        """
+
+    def plan_import(
+        self,
+        store: Store | None,
+        bundle: "Bundle",
+        *,
+        cache_dir: str,
+        on_conflict: str,
+        side_caches: bool,
+        progress: Progress | None,
+    ) -> "ImportPlan":
+        """Look at what is there already, and decide for each file of a verified bundle."""
+
+    def read_side(self, store: Store, progress: Progress | None) -> "Side":
+        """Read everything that a cache holds, to be compared."""

@@ -8,6 +8,10 @@ from jaxcache.layouts.base import Progress
 from jaxcache.store.base import Store
 
 if TYPE_CHECKING:
+    from jaxcache.cache.bundle.export import ExportPlan
+    from jaxcache.cache.bundle.format import Bundle
+    from jaxcache.cache.bundle.importing import ImportPlan
+    from jaxcache.cache.diff import Side
     from jaxcache.cache.listing import Listing
     from jaxcache.cache.prune import PruneOptions, PrunePlan
     from jaxcache.cache.quarantine import Restoration
@@ -139,3 +143,47 @@ class TorchLayout:
         from jaxcache.layouts.torch.prune import remove
 
         return remove(store, removals, progress=progress)
+
+    def plan_export(
+        self,
+        store: Store,
+        *,
+        keys: Sequence[str],
+        filters: Sequence[str],
+        since: "Side | None",
+        side_caches: bool | None,
+        now_ns: int,
+        progress: Progress | None,
+    ) -> "ExportPlan":
+        """See :func:`jaxcache.layouts.torch.bundle.plan_export`."""
+        from jaxcache.layouts.torch.bundle import plan_export
+
+        return plan_export(
+            store, keys=keys, filters=filters, since=since.reference if since else None,
+            known=since.files if since else (), side_caches=side_caches, now_ns=now_ns,
+            progress=progress,
+        )  # fmt: skip
+
+    def plan_import(
+        self,
+        store: Store | None,
+        bundle: "Bundle",
+        *,
+        cache_dir: str,
+        on_conflict: str,
+        side_caches: bool,
+        progress: Progress | None,
+    ) -> "ImportPlan":
+        """See :func:`jaxcache.layouts.torch.bundle.plan_import`."""
+        from jaxcache.layouts.torch.bundle import plan_import
+
+        return plan_import(
+            store, bundle, cache_dir=cache_dir, on_conflict=on_conflict, side_caches=side_caches,
+            progress=progress,
+        )  # fmt: skip
+
+    def read_side(self, store: Store, progress: Progress | None) -> "Side":
+        """See :func:`jaxcache.layouts.torch.sides.read_side`."""
+        from jaxcache.layouts.torch.sides import read_side
+
+        return read_side(store, progress)
