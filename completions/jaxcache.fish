@@ -188,6 +188,7 @@ complete -c jaxcache -n '__fish_seen_subcommand_from seal' -s h -l help -d 'Show
 complete -c jaxcache -n '__fish_seen_subcommand_from seal' -a '(__jaxcache_keys)'
 complete -c jaxcache -n __fish_use_subcommand -a prune -d 'Remove entries and leftovers until the given bounds hold, the least valuable first.'
 complete -c jaxcache -n '__fish_seen_subcommand_from prune' -s C -l cache-dir -r -F -d 'The cache; default: JAX_COMPILATION_CACHE_DIR, the configuration, ~/.cache/jax.'
+complete -c jaxcache -n '__fish_seen_subcommand_from prune' -l layout -r -d 'Whose cache it is; default: what its folders say.'
 complete -c jaxcache -n '__fish_seen_subcommand_from prune' -l max-size -r -d 'Bound the whole directory, such as 10GB.'
 complete -c jaxcache -n '__fish_seen_subcommand_from prune' -l max-entries -r -d 'Keep at most N entries.'
 complete -c jaxcache -n '__fish_seen_subcommand_from prune' -l unused-for -r -d 'What was not used for so long, such as 30d.'
@@ -212,6 +213,7 @@ complete -c jaxcache -n '__fish_seen_subcommand_from prune' -l debug -d 'Where s
 complete -c jaxcache -n '__fish_seen_subcommand_from prune' -s h -l help -d 'Show this message and exit.'
 complete -c jaxcache -n __fish_use_subcommand -a rm -d 'Remove single entries.'
 complete -c jaxcache -n '__fish_seen_subcommand_from rm' -s C -l cache-dir -r -F -d 'The cache; default: JAX_COMPILATION_CACHE_DIR, the configuration, ~/.cache/jax.'
+complete -c jaxcache -n '__fish_seen_subcommand_from rm' -l layout -r -d 'Whose cache it is; default: what its folders say.'
 complete -c jaxcache -n '__fish_seen_subcommand_from rm' -s n -l dry-run -d 'Show the plan, change nothing.'
 complete -c jaxcache -n '__fish_seen_subcommand_from rm' -s y -l yes -d 'Do not ask.'
 complete -c jaxcache -n '__fish_seen_subcommand_from rm' -l json -d 'Print one JSON document.'
@@ -264,6 +266,7 @@ complete -c jaxcache -n '__fish_seen_subcommand_from doctor' -s h -l help -d 'Sh
 complete -c jaxcache -n '__fish_seen_subcommand_from doctor' -F
 complete -c jaxcache -n __fish_use_subcommand -a export -d 'Put entries into one small, checkable file.'
 complete -c jaxcache -n '__fish_seen_subcommand_from export' -s C -l cache-dir -r -F -d 'The cache; default: JAX_COMPILATION_CACHE_DIR, the configuration, ~/.cache/jax.'
+complete -c jaxcache -n '__fish_seen_subcommand_from export' -l layout -r -d 'Whose cache it is; default: what its folders say.'
 complete -c jaxcache -n '__fish_seen_subcommand_from export' -l filter -r -d 'Only entries that fit, such as \'size>1MB\', \'unused>7d\', \'platform=gpu\'; repeatable.'
 complete -c jaxcache -n '__fish_seen_subcommand_from export' -l level -r -d 'zstd level.'
 complete -c jaxcache -n '__fish_seen_subcommand_from export' -l split -r -d 'Write FILE.001, FILE.002, … of at most SIZE.'
@@ -278,6 +281,7 @@ complete -c jaxcache -n '__fish_seen_subcommand_from export' -s h -l help -d 'Sh
 complete -c jaxcache -n '__fish_seen_subcommand_from export' -a '(__jaxcache_keys)'
 complete -c jaxcache -n __fish_use_subcommand -a import -d 'Check a bundle from end to end, say what will hit, and put its entries into a cache.'
 complete -c jaxcache -n '__fish_seen_subcommand_from import' -s C -l cache-dir -r -F -d 'The cache; default: JAX_COMPILATION_CACHE_DIR, the configuration, ~/.cache/jax.'
+complete -c jaxcache -n '__fish_seen_subcommand_from import' -l layout -r -d 'Whose cache it is; default: what its folders say.'
 complete -c jaxcache -n '__fish_seen_subcommand_from import' -l on-conflict -r -d 'Where another sound entry is there under the same key.'
 complete -c jaxcache -n '__fish_seen_subcommand_from import' -l atomic -d 'All entries, or none.'
 complete -c jaxcache -n '__fish_seen_subcommand_from import' -l require-compatible -d 'Refuse what will not hit here.'
@@ -329,6 +333,7 @@ complete -c jaxcache -n '__fish_seen_subcommand_from pull' -l debug -d 'Where so
 complete -c jaxcache -n '__fish_seen_subcommand_from pull' -s h -l help -d 'Show this message and exit.'
 complete -c jaxcache -n '__fish_seen_subcommand_from pull' -F
 complete -c jaxcache -n __fish_use_subcommand -a diff -d 'Compare two caches or bundles by what their entries hold; 1 if they differ.'
+complete -c jaxcache -n '__fish_seen_subcommand_from diff' -l layout -r -d 'Whose cache it is; default: what its folders say.'
 complete -c jaxcache -n '__fish_seen_subcommand_from diff' -l json -d 'Print one JSON document.'
 complete -c jaxcache -n '__fish_seen_subcommand_from diff' -l jsonl -d 'Print one JSON object per line.'
 complete -c jaxcache -n '__fish_seen_subcommand_from diff' -s q -l quiet -d 'Print keys only.'
@@ -338,6 +343,7 @@ complete -c jaxcache -n '__fish_seen_subcommand_from diff' -l debug -d 'Where so
 complete -c jaxcache -n '__fish_seen_subcommand_from diff' -s h -l help -d 'Show this message and exit.'
 complete -c jaxcache -n '__fish_seen_subcommand_from diff' -F
 complete -c jaxcache -n __fish_use_subcommand -a copy -d 'Copy entries between cache directories and bundles, checking every byte on the way.'
+complete -c jaxcache -n '__fish_seen_subcommand_from copy' -l layout -r -d 'Whose cache it is; default: what its folders say.'
 complete -c jaxcache -n '__fish_seen_subcommand_from copy' -l filter -r -d 'Only entries that fit, such as \'size>1MB\', \'unused>7d\', \'platform=gpu\'; repeatable.'
 complete -c jaxcache -n '__fish_seen_subcommand_from copy' -l on-conflict -r -d 'Where another sound entry is there under the same key.'
 complete -c jaxcache -n '__fish_seen_subcommand_from copy' -l atomic -d 'All entries, or none.'

@@ -12,6 +12,7 @@ from jaxcache.model import Entry
 from jaxcache.units import NS_PER_SECOND, parse_duration_seconds, parse_size_bytes
 
 Predicate = Callable[[Entry], bool]
+AnyEntry = TypeVar("AnyEntry", bound=Entry)
 
 
 class Named(Protocol):

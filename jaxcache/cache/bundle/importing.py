@@ -16,7 +16,7 @@ from enum import StrEnum
 from jaxcache.cache.bundle.content import read_content
 from jaxcache.cache.bundle.fields import BundleError
 from jaxcache.cache.bundle.format import Bundle
-from jaxcache.cache.bundle.manifest import Item, Manifest, SideFile
+from jaxcache.cache.bundle.manifest import JAX, Item, Manifest, SideFile
 from jaxcache.cache.bundle.stream import ContentReader, check_stream
 from jaxcache.cache.inventory import Inventory, take_inventory
 from jaxcache.cache.scan import Progress
@@ -163,6 +163,12 @@ def plan_import(
     """
     if on_conflict not in ON_CONFLICT:
         raise UsageError(f"{on_conflict!r} is none of {', '.join(ON_CONFLICT)}")
+    if bundle.manifest.layout != JAX:
+        raise BundleError(
+            f"{bundle.name} holds a cache of {bundle.manifest.layout}, not of JAX",
+            code="other-layout",
+            hint="put it into a cache with: jaxcache import",
+        )
     there = _there(store)
     inventory = take_inventory(store) if store else Inventory()
     folded = {name.casefold(): name for name in there}

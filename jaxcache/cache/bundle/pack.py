@@ -104,7 +104,7 @@ class _Writer:
             self._emit(self._stream.flush())
         manifest = Manifest(
             tuple(items), tuple(files), tuple(self._origins), self._digest.hexdigest(),
-            self._content_bytes, self._plan.since,
+            self._content_bytes, self._plan.since, self._plan.layout,
         )  # fmt: skip
         packed = pack_manifest(encode_manifest(manifest))
         self._out.seek(0)
