@@ -14,6 +14,8 @@ class Row:
     argv: tuple[str, ...]
     timely: bool = False
     """Whether what it does depends on how old things are."""
+    chooses: bool = False
+    """Whether what goes depends on all that is there, so that beside another any entry may go."""
     in_parts: bool = False
     """Whether it replaces several files that only together are whole: a reader must refuse what
     is neither the old nor the new."""
@@ -34,8 +36,18 @@ ROWS: tuple[Row, ...] = (
         "prune -C cache --unused-for 25d --orphans --legacy --quarantine --yes",
         timely=True,
     ),
-    _row("prune by bounds", "prune -C cache --max-entries 4 --policy lru --yes", timely=True),
-    _row("prune by size", "prune -C cache --max-size 40kB --side-caches --yes", timely=True),
+    _row(
+        "prune by bounds",
+        "prune -C cache --max-entries 4 --policy lru --yes",
+        timely=True,
+        chooses=True,
+    ),
+    _row(
+        "prune by size",
+        "prune -C cache --max-size 40kB --side-caches --yes",
+        timely=True,
+        chooses=True,
+    ),
     _row("rm", f"rm -C cache {_ENTRY} --yes"),
     _row("pin", f"pin -C cache {_ENTRY}"),
     _row("unpin", f"unpin -C cache {_PINNED}"),

@@ -1,8 +1,9 @@
 """Stop a process at each system call that writes, and decide what becomes of the call.
 
-A seccomp filter in the child hands the calls that change a file to its supervisor (seccomp_unotify(2),
-Linux 5.5 and later; no privilege, no ptrace, no tracer program). The supervisor lets a call go on,
-makes it fail with an error, leaves it waiting, or kills the process before it happens.
+A seccomp filter in the child hands the calls that change a file to its supervisor
+(seccomp_unotify(2), Linux 5.5 and later; no privilege, no ptrace, no tracer program). The
+supervisor lets a call go on, makes it fail with an error, leaves it waiting, or kills the process
+before it happens.
 """
 
 import ctypes
@@ -71,7 +72,7 @@ class Call:
 Decide = Callable[[Call], Verdict | int]
 
 
-def go_on(call: Call) -> Verdict:  # noqa: ARG001
+def go_on(call: Call) -> Verdict:
     """Let everything happen."""
     return Verdict.GO_ON
 

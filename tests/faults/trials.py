@@ -160,7 +160,9 @@ def pairs(lab: Lab, first: Plan, second: Plan, numbers: Sequence[int]) -> Iterat
             now = look(root)
             broken = [*_whole(first, now), *_ended(done), *_ended(other)]
             known = [lab.before, first.after, second.after, *orders]
-            broken += (b for b in _among(known, now) if ".jxb" not in b)  # of any moment between
+            may_go = first.row.chooses or second.row.chooses
+            between = _among(known, now, may_go=may_go)
+            broken += (b for b in between if ".jxb" not in b)  # a bundle may be of any moment
             broken += [f"left {name}" for name in now.leftovers - lab.before.leftovers]
             for row in (first.row, second.row):
                 broken += _ended(run_cli(root, row.argv, clock=later(2)))
