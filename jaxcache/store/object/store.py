@@ -325,6 +325,11 @@ class ObjectStore:
         """Never: an object is whole, or not there."""
         return False
 
+    def hold(self, name: str) -> AbstractContextManager[None]:
+        """Hold nothing: no other process could tell a writer that lives from one that is gone."""
+        check_name(name)
+        return nullcontext()
+
     def lock(self, *, timeout_seconds: float) -> AbstractContextManager[None]:  # noqa: ARG002
         """Hold nothing: nobody would respect it; see :mod:`jaxcache.store.base`."""
         return nullcontext()
