@@ -264,11 +264,11 @@ class ObjectStore:
         except MissingError:
             return None
 
-    def rename(self, name: str, new_name: str) -> None:
+    def rename(self, name: str, new_name: str, *, replace: bool = False) -> None:
         """Write under the new name, then delete: see :mod:`jaxcache.store.base`."""
         check_name(new_name)
         data, info = self.fetch(name, limit=MAX_OBJECT_BYTES)
-        self._put(new_name, [data], "create", info.mtime_ns)
+        self._put(new_name, [data], "overwrite" if replace else "create", info.mtime_ns)
         self.delete(name, expected=info)
 
     def delete(self, name: str, *, expected: FileInfo | None = None) -> bool:
