@@ -42,8 +42,9 @@ class Event:
         return count if type(count) is int and 0 <= count < _MAX_NS else 1
 
     def to_json(self) -> dict[str, Any]:
-        """The event as one JSON object."""
-        return {"key": self.key, "kind": self.kind, "at_ns": self.at_ns, **self.facts}
+        """The event as one JSON object; an absurd time becomes the nearest good one."""
+        at_ns = min(max(self.at_ns, 0), _MAX_NS - 1)
+        return {"key": self.key, "kind": self.kind, "at_ns": at_ns, **self.facts}
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> "Event | None":

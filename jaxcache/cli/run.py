@@ -14,6 +14,7 @@ from jaxcache.cli.options import (
     Gemm,
     Json,
     Jsonl,
+    Record,
     RequireTuned,
     Strict,
     TargetFile,
@@ -36,6 +37,7 @@ def command(
     fail_on_miss: FailOnMiss = None,
     strict: Strict = False,
     components: Components = False,
+    record: Record = None,
     target: TargetFile = None,
     gemm: Gemm = "cublas",
     autotune_from: AutotuneFrom = None,
@@ -60,7 +62,7 @@ def command(
     )  # fmt: skip
     options = warm_options(
         cache_dir, timeout=timeout, force_cache_dir=force_cache_dir, document=json or jsonl,
-        components=components, target=aim,
+        components=components, record=record, target=aim,
     )  # fmt: skip
     report = run_command(command_line, options, watch())
     finish(report, verdict, json=json, jsonl=jsonl, trace=trace)

@@ -17,6 +17,7 @@ from jaxcache.cli.options import (
     Jsonl,
     Platform,
     Python,
+    Record,
     RequireTuned,
     Strict,
     TargetFile,
@@ -93,6 +94,7 @@ def command(
         bool, typer.Option("--seal", help="Seal what was written; see jaxcache seal.")
     ] = False,
     components: Components = False,
+    record: Record = None,
     target: TargetFile = None,
     gemm: Gemm = "cublas",
     autotune_from: AutotuneFrom = None,
@@ -125,7 +127,7 @@ def command(
         cache_dir, python=python, platform=platform, devices=devices, timeout=timeout,
         force_cache_dir=force_cache_dir, document=json or jsonl, components=components,
         processes=processes, jobs=jobs, check=check, seal=seal, mock_gpu_topology=mock_gpu_topology,
-        target=aim,
+        record=record, target=aim,
     )  # fmt: skip
     call = Words(tuple(arg or ()), tuple(static or ()), args, committed)
     report = warm_programs(programs(script, arguments, file, call), options, watch())

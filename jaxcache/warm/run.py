@@ -16,6 +16,7 @@ from jaxcache.warm.arguments import Call
 from jaxcache.warm.inbox import Event
 from jaxcache.warm.launch import Ended, Launch, run_listening
 from jaxcache.warm.recorder import Recorder
+from jaxcache.warm.recording import RecipeRecorder, recording, save_recipe
 from jaxcache.warm.remember import known_seconds, remember
 from jaxcache.warm.report import Report
 from jaxcache.warm.target.delivery import Aim, Delivery, deliver
@@ -42,6 +43,8 @@ class WarmOptions:
     """Seal what was written, when the program has ended."""
     components: bool = False
     """Hash the components of keys that were hit, too; 1.1 times the cost of a hot run."""
+    record: str | None = None
+    """Where to write a recipe of every compile."""
     timeout_seconds: float | None = None
     stdout_to_stderr: bool = False
     target: Aim | None = None
@@ -188,22 +191,47 @@ def _run_all(
     reader = threading.Thread(target=look_up, daemon=True)
     reader.start()
     recorder = Recorder(options.cache_dir, asked=asked_thresholds({**os.environ, **lifted}))
-    ended = _listen(launches, options, watch, recorder, delivery)
+    notes: list[str] = []
+    with recording(options.record) as recipe:
+        ended = _listen(
+            _recorded(launches, recipe), options, _tell(watch, recipe), recorder, delivery
+        )
+        reader.join()
+        if recipe and options.record:
+            notes.append(save_recipe(recipe, options.record, known, ended))
     if options.check and not (ended.exit_code or ended.interrupted or ended.timed_out):
         again = [replace(launch, env={**launch.env, **_CHECKED}) for launch in launches]
         first, recorder = recorder, replace(recorder, modules=[], processes={}, backends={})
         _learn(first)
         second = _listen(again, options, watch, recorder)
         ended = replace(second, wall_seconds=ended.wall_seconds + second.wall_seconds)
-    reader.join()
     _learn(recorder)
-    notes: list[str] = []
     if options.seal:
         from jaxcache.warm.sealing import seal_written
 
-        notes = seal_written(recorder.modules)
+        notes += seal_written(recorder.modules)
     report = recorder.report(ended, known)
     return replace(report, notes=(*report.notes, *notes))
+
+
+def _recorded(launches: Sequence[Launch], recipe: RecipeRecorder | None) -> Sequence[Launch]:
+    """The same launches, with the listener keeping every module."""
+    if recipe is None:
+        return launches
+    return [replace(launch, env={**launch.env, **recipe.environment}) for launch in launches]
+
+
+def _tell(watch: Watch, recipe: RecipeRecorder | None) -> Watch:
+    """The same watch, with a recorder told first."""
+    if recipe is None:
+        return watch
+
+    def on_event(event: Event) -> None:
+        recipe.add(event)
+        if watch.on_event:
+            watch.on_event(event)
+
+    return replace(watch, on_event=on_event)
 
 
 _CHECKED = {"JAX_COMPILATION_CACHE_CHECK_CONTENTS": "true", "JAXCACHE_CHECK": "1"}
