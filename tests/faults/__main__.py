@@ -11,11 +11,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TypeVar
 
-from faults import process, trials, world
+from faults import places, process, trials, world
 from faults.commands import ROWS
 from faults.intercept import why_not
 
-KINDS = ("kill", "eio", "eacces", "full", "clock", "pair")
+KINDS = ("kill", "eio", "eacces", "full", "disk", "clock", "lock", "pair")
 
 
 def main() -> int:
@@ -24,6 +24,9 @@ def main() -> int:
     if reason := why_not():
         print(f"skipped: {reason}")
         return 77
+    if "disk" in asked.kinds and (reason := places.why_no_mounts()):
+        print(f"skipped disk: {reason}")
+        asked.kinds.remove("disk")
     process.preload()
     folder = Path(tempfile.mkdtemp(dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None))
     started, tried, failed = time.monotonic(), 0, 0
@@ -74,7 +77,13 @@ def _try(
     calls = range(1, len(plan.done.calls) + 1)
     if kind == "pair":
         for second in _pick(plans, sample, number):
-            yield from trials.pairs(lab, plan, second, _pick(calls, sample or _STOPS, number))
+            yield from trials.pairs(
+                lab, plan, second, _pick(calls, min(sample or _STOPS, _STOPS), number)
+            )
+    elif kind == "disk":
+        yield from places.full_disks(lab, plan, _pick(places.ROOMS, sample, number))
+    elif kind == "lock":
+        yield from places.stopped_holder(lab, plan)
     elif kind == "clock":
         yield from trials.clocks(lab, plan, _pick(list(trials.CLOCKS), sample, number))
     elif kind == "kill":

@@ -37,7 +37,7 @@ class State:
     undated: frozenset[str]
     """Entries of a dated cache without a date."""
     records: dict[str, str]
-    """What the ledgers know of each key."""
+    """What the ledgers know of each key, by fact."""
 
 
 def build(root: Path) -> None:
@@ -250,8 +250,11 @@ def _read_ledger(cache: Path, records: dict[str, str]) -> list[str]:
     for key in ledger:
         record = ledger.record(key)
         assert record is not None
-        what = (record.payload_sha256, record.hits, record.pinned, record.sealed_ns is not None)
-        records[f"{cache.name}/{key}"] = repr((*what, record.compile_seconds, dict(record.extra)))
+        known = {
+            "payload": record.payload_sha256, "hits": record.hits, "pinned": record.pinned,
+            "sealed": record.sealed_ns is not None, "seconds": record.compile_seconds,
+        } | record.extra  # fmt: skip
+        records |= {f"{cache.name}/{key}: {what}": repr(said) for what, said in known.items()}
     return [f"{cache.name}: {ledger.damaged} damaged parts of the ledger"] if ledger.damaged else []
 
 
