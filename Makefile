@@ -9,7 +9,7 @@ MATRIX ?= 3.11:0.4.30 3.11:0.4.38 3.11:0.5.3 3.11:0.6.2 3.11:0.8.3 3.11:0.10.2 3
 
 BENCHMARKS ?= listing second_look integrity prune warm bundle eviction
 
-.PHONY: test check demo bench test-matrix test-slow faults fuzz clean
+.PHONY: test check demo bench test-matrix test-slow faults fuzz mutation clean
 
 test: $(STAMP) check
 	$(BIN)/python -m pytest -q -n 2 -m "not slow"
@@ -51,15 +51,27 @@ $(STAMP): pyproject.toml
 	$(BIN)/python -m pip install --quiet --editable '.[jax]' --group dev
 	rm -f $(VENV)/.installed-* && touch $@
 
-# Coverage-guided fuzzing of the decoders, with atheris (CPython 3.11 to 3.13 on Linux and macOS).
+# Coverage-guided fuzzing, with atheris (CPython 3.11 to 3.13 on Linux and macOS): each target of
+# tools/fuzz/targets.py for FUZZ_SECONDS.
 FUZZ_SECONDS ?= 60
+FUZZ_TARGETS ?= entry riegeli snappy bundle ledger
+FUZZ := build/fuzz
 fuzz: $(STAMP)
 	$(BIN)/python -m pip install --quiet atheris
-	$(BIN)/python tools/fuzz/seeds.py build/fuzz/seeds
-	mkdir -p build/fuzz/corpus
-	$(BIN)/python tools/fuzz/fuzz_decode.py -max_total_time=$(FUZZ_SECONDS) -timeout=20 \
-		-rss_limit_mb=2048 -max_len=65536 -artifact_prefix=build/fuzz/ \
-		build/fuzz/corpus build/fuzz/seeds
+	$(BIN)/python tools/fuzz/seeds.py $(FUZZ)/seeds
+	for target in $(FUZZ_TARGETS); do \
+		echo "## $$target" && mkdir -p $(FUZZ)/corpus/$$target && \
+		$(BIN)/python tools/fuzz/fuzz.py $$target -max_total_time=$(FUZZ_SECONDS) -timeout=20 \
+			-rss_limit_mb=2048 -max_len=65536 -print_final_stats=1 \
+			-artifact_prefix=$(FUZZ)/$$target- $(FUZZ)/corpus/$$target $(FUZZ)/seeds/$$target || exit; \
+	done
+
+# How many of SAMPLE small changes of the code the tests notice, with cosmic-ray.
+SAMPLE ?= 300
+SEED   ?= 1
+mutation: $(STAMP)
+	$(BIN)/python -m pip install --quiet cosmic-ray
+	$(BIN)/python tools/mutation.py --sample $(SAMPLE) --seed $(SEED)
 
 clean:
 	rm -rf $(VENV) .venvs $(DEMO) dist build

@@ -21,6 +21,7 @@ from jaxcache.store.base import (
     BadNameError,
     ChangedError,
     ExistsError,
+    Fetched,
     MissingError,
     StoreError,
     check_name,
@@ -73,6 +74,11 @@ class LocalStore:
     def keeps_atime(self) -> bool:
         """Whether the mount records reads (``relatime`` does, at most once a day)."""
         return not os.fstatvfs(self._fd).f_flag & getattr(os, "ST_NOATIME", 0)
+
+    @property
+    def remote(self) -> bool:
+        """Never: a mounted file system counts as near."""
+        return False
 
     @property
     def root(self) -> FileInfo:
@@ -162,6 +168,27 @@ class LocalStore:
             os.close(fd)
             raise StoreError(name, "not a regular file", code="not-a-file")
         return os.fdopen(fd, "rb")
+
+    def open_many(self, names: Sequence[str]) -> Iterator[BinaryIO | StoreError]:
+        """See :meth:`jaxcache.store.base.Store.open_many`."""
+        for name in names:
+            try:
+                yield self.open(name)
+            except StoreError as error:
+                yield error
+
+    def fetch(self, name: str, *, limit: int) -> Fetched:
+        """See :meth:`jaxcache.store.base.Store.fetch`."""
+        with self.open(name) as file, _naming(name):
+            before = _info(name, os.fstat(file.fileno()))
+            if before.size_bytes > limit:
+                raise StoreError(name, f"holds more than {limit} bytes", code="too-large")
+            data = file.read(before.size_bytes + 1)
+            if not same_file(_info(name, os.fstat(file.fileno())), before):
+                raise ChangedError(name)
+        if len(data) != before.size_bytes:
+            raise ChangedError(name)
+        return Fetched(data, before)
 
     def write(
         self,
@@ -253,6 +280,14 @@ class LocalStore:
         except MissingError:
             return False
         return True
+
+    def delete_many(self, files: Sequence[FileInfo]) -> Iterator[StoreError | bool]:
+        """See :meth:`jaxcache.store.base.Store.delete_many`."""
+        for file in files:
+            try:
+                yield self.delete(file.name, expected=file)
+            except StoreError as error:
+                yield error
 
     def delete_abandoned(self, name: str) -> bool:
         """See :meth:`jaxcache.store.base.Store.delete_abandoned`."""
