@@ -31,9 +31,10 @@ def main() -> int:
     folder = Path(tempfile.mkdtemp(dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None))
     started, tried, failed = time.monotonic(), 0, 0
     try:
-        world.build(folder / "world")
-        lab = trials.Lab(folder / "world", world.look(folder / "world"))
-        for outcome in _run(lab, asked):
+        world.build(folder / "jax")
+        world.build_torch(folder / "torch")
+        labs = {False: trials.Lab(folder / "jax"), True: trials.Lab(folder / "torch")}
+        for outcome in _run(labs, asked):
             tried += 1
             if outcome:
                 failed += 1
@@ -54,12 +55,17 @@ def _parse() -> argparse.Namespace:
     return asked
 
 
-def _run(lab: trials.Lab, asked: argparse.Namespace) -> Iterator[trials.Failure | None]:
-    plans = [trials.plan(lab, row) for row in ROWS]
+def _run(
+    labs: dict[bool, trials.Lab], asked: argparse.Namespace
+) -> Iterator[trials.Failure | None]:
+    """Try each command in its world, whether that is one of torch or of JAX."""
+    plans = [trials.plan(labs[row.torch], row) for row in ROWS]
     chosen = [p for p in plans if not asked.only or any(o in p.row.name for o in asked.only)]
     for number, plan in enumerate(chosen):
         for kind in asked.kinds:
-            outcomes = list(_try(lab, plan, kind, plans, asked.sample, number))
+            fellows = [p for p in plans if p.row.torch == plan.row.torch]
+            lab = labs[plan.row.torch]
+            outcomes = list(_try(lab, plan, kind, fellows, asked.sample, number))
             broken = sum(o is not None for o in outcomes)
             print(f"{plan.row.name}, {kind}: {len(outcomes)} tried, {broken} failed", flush=True)
             yield from outcomes

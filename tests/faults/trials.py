@@ -2,6 +2,7 @@
 
 import contextlib
 import errno
+import functools
 import itertools
 import os
 from collections.abc import Iterable, Iterator, Sequence
@@ -36,8 +37,12 @@ class Lab:
     """A world as a template, and where copies of it live."""
 
     template: Path
-    before: State
     _count: int = 0
+
+    @functools.cached_property
+    def before(self) -> State:
+        """How a world is at first."""
+        return look(self.template)
 
     def fresh(self) -> contextlib.AbstractContextManager[Path]:
         """A copy."""

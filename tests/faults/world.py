@@ -6,6 +6,7 @@ import io
 import os
 import shutil
 import stat
+import tarfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -60,6 +61,27 @@ def build(root: Path) -> None:
     _age(bad, 20)
     _cli(root, "verify", "-C", cache, "--fix", code=1)  # fills the quarantine
     _spoil(cache)
+
+
+def build_torch(root: Path) -> None:
+    """Make the same of a cache of torch's compilers."""
+    for name in ("home", "tmp", "out"):
+        (root / name).mkdir(parents=True)
+    with tarfile.open(CORPUS.parent / "torch" / "golden.tar.xz") as golden:
+        golden.extractall(root, filter="data")
+    cache = root / "cache"
+    _cli(root, "export", "in.jxb", "-C", cache)
+    for path in cache.rglob("*"):
+        _age(path, 10)
+    _cut(min(cache.glob("aotautograd/*/*")))
+    _cli(root, "verify", "-C", cache, "--fix")  # fills the quarantine
+    _cut(max(cache.glob("fxgraph/*/*/*")))
+    _cut(max(cache.glob("*/*.main.so")))
+
+
+def _cut(path: Path) -> None:
+    os.truncate(path, path.stat().st_size // 2)
+    _age(path, 9)
 
 
 def _copy(version: str, to: Path, *modules: str) -> None:
