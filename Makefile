@@ -9,7 +9,7 @@ MATRIX ?= 3.11:0.4.30 3.11:0.4.38 3.11:0.5.3 3.11:0.6.2 3.11:0.8.3 3.11:0.10.2 3
 
 BENCHMARKS ?= listing second_look integrity prune warm bundle eviction
 
-.PHONY: test check demo bench test-matrix test-slow fuzz mutation clean
+.PHONY: test check demo bench test-matrix test-slow faults fuzz mutation clean
 
 test: $(STAMP) check
 	$(BIN)/python -m pytest -q -n 2 -m "not slow"
@@ -39,6 +39,11 @@ test-slow: $(STAMP)
 
 test-matrix: $(STAMP)
 	tools/test_matrix.sh $(BIN)/python $(MATRIX)
+
+# Kills, failing calls, full disks, wrong clocks, stopped locks, two commands at once; Linux only.
+FAULTS ?=
+faults: $(STAMP)
+	PYTHONPATH=.:tests $(BIN)/python -m faults $(FAULTS)
 
 $(STAMP): pyproject.toml
 	$(PYTHON) -m venv $(VENV)
