@@ -3,7 +3,6 @@
 import contextlib
 import hashlib
 import os
-import secrets
 import zlib
 from pathlib import Path
 
@@ -35,7 +34,7 @@ def read_checked(path: Path, magic: bytes) -> memoryview:
 
 def write_checked(path: Path, magic: bytes, body: bytes) -> None:
     """Write a file that :func:`read_checked` reads; where it cannot be written, do nothing."""
-    temp = path.with_name(f"{path.name}.{os.getpid()}-{secrets.token_hex(4)}.tmp")
+    temp = path.with_name(f"{path.name}.{os.getpid()}-{os.urandom(4).hex()}.tmp")
     with contextlib.suppress(OSError):
         os.makedirs(path.parent, mode=0o700, exist_ok=True)
         try:

@@ -57,7 +57,7 @@ def command(
     details = long or group_by in ("platform", "target")
     details = details or form in (Format.TABLE, Format.JSON, Format.JSONL)
     index = None
-    if details or filters or sort.startswith("platform"):
+    if form is not Format.KEYS or filters or sort != "key":
         from jaxcache.cache.index import Index
 
         index = Index.load(index_folder(), store.url, now_ns=now_ns)
