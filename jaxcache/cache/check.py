@@ -1,6 +1,7 @@
 """Check one entry from end to end, as ``verify`` does at ``full``."""
 
 import hashlib
+import io
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import BinaryIO
@@ -69,11 +70,28 @@ def check_entry(store: Store, file: EntryFile, record: Record | None, *, decode:
     except StoreError as error:
         if error.code == "missing":
             return Checked(missing=True)
-        return Checked((_problem(file, "unreadable", error.reason),))
+        kind: ProblemKind = "unreadable"
+        if error.code == "checksum-mismatch":  # what an object store was told of the bytes
+            kind = "checksum-mismatch"
+        return Checked((_problem(file, kind, error.reason),))
     except OSError as error:
         return Checked((_problem(file, "unreadable", str(error.strerror).lower()),))
     proven = not problems and (sealed or digest is not None)
     return Checked(tuple(problems), proven=proven, unsealed=not sealed)
+
+
+def check_bytes(file: EntryFile, data: bytes, record: Record | None) -> tuple[Problem, ...]:
+    """Decompress an entry that is in memory, and compare it with what the ledger knows.
+
+    Its payload is not decoded and nothing of it is kept.
+    """
+    info = file.info._replace(size_bytes=len(data))
+    file = file._replace(info=info)
+    try:
+        digest = recorded_digest(file, record)
+        return tuple(_check_payload(io.BytesIO(data), file, digest, decode=False))
+    except CodecError as error:
+        return (_problem(file, error.kind, error.detail),)
 
 
 def recorded_digest(file: EntryFile, record: Record | None) -> str | None:

@@ -43,9 +43,10 @@ class _Reader:
 
 
 def _read(store: Store, wanted: Sequence[_Wanted]) -> Iterator[Brief]:
-    for name, size_bytes, module in wanted:
-        try:
-            with store.open(name) as file:
-                yield read_brief(file, size_bytes, module or None)
-        except StoreError as error:
-            yield Brief(problem=("unreadable", error.reason))
+    files = store.open_many([name for name, _, _ in wanted])
+    for (_, size_bytes, module), opened in zip(wanted, files, strict=True):
+        if isinstance(opened, StoreError):
+            yield Brief(problem=("unreadable", opened.reason))
+            continue
+        with opened as file:
+            yield read_brief(file, size_bytes, module or None)

@@ -8,17 +8,20 @@ long enough for a process that polls it to get it.
 import time
 from collections.abc import Callable, Sequence
 
+from jaxcache.cache.leftovers import delete_leftover, is_temporary
 from jaxcache.cache.removal import Execution, Removal, Spared
 from jaxcache.cache.scan import Progress
 from jaxcache.entry.names import ATIME_SUFFIX, CACHE_SUFFIX
 from jaxcache.model import FileInfo
-from jaxcache.store.base import TEMP_PREFIX, MissingError, Store, StoreError, same_file
+from jaxcache.store.ahead import in_order
+from jaxcache.store.base import MissingError, Store, StoreError, same_file
 
 #: After this long the lock is let go, at the next file. Half of what the lock rules allow,
 #: because unlinking one large file can take milliseconds.
 HOLD_SECONDS = 0.025
 #: How long others get. filelock polls every 50 ms, so this lets one process in ten in at once.
 PAUSE_SECONDS = 0.003
+_USED = "used since the plan was made"
 
 
 def remove(
@@ -38,6 +41,8 @@ def remove(
     Raises:
         LockedError: the lock was not obtained; what was removed until then stays removed.
     """
+    if store.remote:
+        return _remove_remote(store, removals, progress)
     removed: list[Removal] = []
     spared: list[Spared] = []
     longest = 0.0
@@ -61,16 +66,54 @@ def remove(
     return Execution(tuple(removed), tuple(spared), longest)
 
 
+def _remove_remote(
+    store: Store, removals: Sequence[Removal], progress: Progress | None
+) -> Execution:
+    """Remove many objects with few requests; there is no lock, and no order among them.
+
+    Entries go before their ``-atime``. They are sorted by name, so that those that are looked at
+    together lie together.
+    """
+    ordered = sorted(removals, key=lambda r: r.file.name)
+    dated = [r for r in ordered if r.atime is not None]
+    used = {
+        r.file.name
+        for r, now in zip(dated, in_order(lambda r: _look_at_atime(store, r), dated), strict=True)
+        if not _same(now, r.atime)
+    }
+    spared = [Spared(r, "used", _USED) for r in ordered if r.file.name in used]
+    going = [r for r in ordered if r.file.name not in used]
+    removed: list[Removal] = []
+    outcomes = store.delete_many([r.file for r in going])
+    for done, (removal, outcome) in enumerate(zip(going, outcomes, strict=True), 1):
+        if isinstance(outcome, StoreError):
+            spared.append(Spared(removal, "failed", outcome.reason))
+        elif outcome:
+            removed.append(removal)
+        else:
+            spared.append(Spared(removal, "changed", "changed since the plan was made, or gone"))
+        if progress:
+            progress(done, len(going))
+    stamps = [r.atime for r in removed if r.atime is not None]
+    for _ in store.delete_many(stamps):
+        pass
+    return Execution(tuple(removed), tuple(spared), 0.0)
+
+
+def _look_at_atime(store: Store, removal: Removal) -> FileInfo | None:
+    return _look(store, removal.atime.name) if removal.atime else None
+
+
 def _remove_one(store: Store, removal: Removal) -> Spared | None:
     """Remove one thing, ``-cache`` before ``-atime``; say why if it was not."""
     name = removal.file.name
     try:
         stamp = _atime_name(removal)
         if stamp and not _same(_look(store, stamp), removal.atime):
-            return Spared(removal, "used", "used since the plan was made")
-        if name.rpartition("/")[2].startswith(TEMP_PREFIX):
+            return Spared(removal, "used", _USED)
+        if is_temporary(name):
             alive = Spared(removal, "used", "its writer may be alive")
-            return None if store.delete_abandoned(name) else alive
+            return None if delete_leftover(store, name) else alive
         if not store.delete(name, expected=removal.file):
             if _look(store, name) is None:
                 return Spared(removal, "gone", "another process removed it")

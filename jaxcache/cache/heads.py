@@ -11,6 +11,7 @@ from typing import NamedTuple
 from jaxcache.cache.parallel import in_processes
 from jaxcache.entry.codec import HEAD_BYTES, CodecError, Head, read_head
 from jaxcache.model import ProblemKind
+from jaxcache.store.ahead import in_order
 from jaxcache.store.base import MissingError, Store, StoreError
 
 #: Fewer entries than this are read before another process has started.
@@ -48,6 +49,11 @@ def read_facts(store: Store, requests: Sequence[Request], *, workers: int = 1) -
         workers: processes to read with where there is enough to read. More than one needs a
             main module that can be imported (``if __name__ == "__main__"``), as spawning does.
     """
+    if store.remote and any(
+        r.open_entry for r in requests
+    ):  # one that takes a second read must not keep the others waiting
+        yield from in_order(lambda request: next(_read(store, [request])), requests)
+        return
     location = getattr(store, "path", None)
     if workers < 2 or location is None or len(requests) < PARALLEL_ABOVE:
         yield from _read(store, requests)

@@ -13,6 +13,7 @@ simply learns nothing.
 import hashlib
 import json
 import os
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -33,6 +34,7 @@ _MAX_REPLACED = 10_000
 COMPACT_ABOVE = 64
 
 _SUFFIX = ".jsonl"
+_NAME = re.compile(r"\d{1,20}-(c[0-9a-f]{16}-\d{1,6}|[0-9a-f]{16})\.jsonl")
 _SEGMENT_KIND = "segment"
 
 
@@ -78,6 +80,11 @@ class Ledger:
         events = self._events.get(key)
         return fold(key, events.values()) if events else None
 
+    @property
+    def originals(self) -> frozenset[str]:
+        """Names of every segment as first written that is folded in, compacted away or not."""
+        return self._originals
+
     def events(self) -> Iterator[Event]:
         """Yield the fewest events that say the same: one per key and kind."""
         return (event for kinds in self._events.values() for event in kinds.values())
@@ -95,6 +102,16 @@ class Ledger:
         if event.kind in COUNTED:
             facts = {**facts, "count": (before.count if before else 0) + event.count}
         kinds[event.kind] = Event(event.key, event.kind, event.at_ns, facts)
+
+
+def is_segment(name: str) -> bool:
+    """Whether a name in the ledger's folder is one that :func:`append` or :func:`compact` gives."""
+    return bool(_NAME.fullmatch(name.rpartition("/")[2]))
+
+
+def is_compacted(name: str) -> bool:
+    """Whether :func:`compact` made the segment of that name."""
+    return "-c" in name
 
 
 def append(store: Store, events: Iterable[Event]) -> bool:

@@ -118,8 +118,15 @@ def choose_for_room(
     """Choose what goes to free ``excess_bytes``, or everything where that does not suffice."""
     if excess_bytes <= 0:
         return []
+    return choose_in_order(eviction_order(candidates, policy, now_ns), excess_bytes, policy)
+
+
+def choose_in_order(
+    order: Iterable[Candidate], excess_bytes: int, policy: PolicyName
+) -> list[Candidate]:
+    """The same over candidates that are in the policy's order already."""
     chosen: list[Candidate] = []
-    for candidate in eviction_order(candidates, policy, now_ns):
+    for candidate in order:
         if excess_bytes <= 0:
             break
         chosen.append(candidate)

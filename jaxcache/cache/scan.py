@@ -115,7 +115,7 @@ def read_entries(
     if index is not None:
         recalled = _recall(files, atimes, index)
     unread = [f for f, known in zip(files, recalled, strict=True) if known is None]
-    facts_of = read_facts(store, _requests(unread, atimes, heads), workers=workers)
+    facts_of = read_facts(store, _requests(store, unread, atimes, heads), workers=workers)
     undecoded = [
         f
         for f, known in zip(files, recalled, strict=True)
@@ -142,7 +142,8 @@ def read_entries(
             index.learn(file.info, stamp, facts, brief)
         found = tuple(_problems(file, facts, brief))
         problems.extend(found)
-        entries.append(_entry(file, facts, brief, keeps_atime, found))
+        written = _atime_of(file, atimes) if store.remote else None
+        entries.append(_entry(file, facts, brief, keeps_atime, written, found))
     return entries, problems
 
 
@@ -158,11 +159,12 @@ def _atime_of(file: EntryFile, atimes: dict[str, FileInfo]) -> FileInfo | None:
 
 
 def _requests(
-    files: Sequence[EntryFile], atimes: dict[str, FileInfo], heads: bool
+    store: Store, files: Sequence[EntryFile], atimes: dict[str, FileInfo], heads: bool
 ) -> list[Request]:
     requests = []
     for file in files:
-        atime = _atime_of(file, atimes)
+        # A request each would only tell what the listing does: see _last_used.
+        atime = None if store.remote else _atime_of(file, atimes)
         requests.append(Request(file.info.name, file.info.size_bytes, atime and atime.name, heads))
     return requests
 
@@ -196,10 +198,13 @@ def _entry(
     facts: Facts,
     brief: "Brief | None",
     keeps_atime: bool,
+    atime_object: FileInfo | None,
     problems: tuple[Problem, ...],
 ) -> Entry:
     info, key, head = file.info, file.key, facts.head
     used_ns, used_from = _last_used(info, facts.stamp, keeps_atime)
+    if atime_object is not None:  # JAX puts it at every use, so its own time is the one inside
+        used_ns, used_from = atime_object.mtime_ns, "atime-file"
     content = head.content_bytes if head else None
     seconds = head.compile_seconds if head else None
     return Entry(

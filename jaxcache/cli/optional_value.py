@@ -20,12 +20,31 @@ class FailOnMissCommand(TyperCommand):
             and not getattr(p, "is_flag", False) for name in p.opts
         }  # fmt: skip
         position = 0
-        while position < len(args) and args[position].startswith("-") and args[position] != "--":
+        while position < len(args) and args[position] != "--":
             option = args[position]
             following = args[position + 1] if position + 1 < len(args) else ""
-            if option == _FAIL_ON_MISS and not _LIMIT.fullmatch(following):
+            if not option.startswith("-"):
+                if not self.takes_options_after(option):
+                    break
+                ctx.allow_interspersed_args = True
+                position += 1
+            elif option == _FAIL_ON_MISS and not _LIMIT.fullmatch(following):
                 args[position] = f"{_FAIL_ON_MISS}=0"
                 position += 1
             else:
                 position += 2 if option in with_value else 1
         return super().parse_args(ctx, args)
+
+    def takes_options_after(self, program: str) -> bool:  # noqa: ARG002
+        """Whether what follows the program is ours, too."""
+        return False
+
+
+class WarmCommand(FailOnMissCommand):
+    """``warm``: what follows a script is the script's own, what follows a function is ours."""
+
+    def takes_options_after(self, program: str) -> bool:
+        """A function has arguments of its own only as options of ours."""
+        from jaxcache.cli.output_warm import is_function
+
+        return is_function(program)

@@ -126,4 +126,4 @@ def _print(explanation: Explanation, path: str, form: Format) -> None:
     elif form is Format.TSV:
         print_lines(render.explain_tsv(explanation))
     else:
-        print(render.explain_page(explanation))
+        print(render.explain_page(explanation, width=terminal_width()))

@@ -12,7 +12,7 @@ import threading
 import time
 from typing import Any
 
-from . import channel, colocated, keyflags, together
+from . import channel, colocated, keyflags, record, together
 from .adapter import Jax
 from .outcome import Request, entry_file, judge
 
@@ -45,6 +45,7 @@ class Listener:
         self._checking = bool(os.environ.get(_CHECK))
         self._hashes_all = bool(os.environ.get(_COMPONENTS))
         self._flags = keyflags.listen()
+        self._recording = record.start(jax.jax)
         self._backends: dict[tuple[int, str, int], int] = {}
         os.register_at_fork(after_in_child=self._start_afresh)
 
@@ -192,7 +193,19 @@ class Listener:
         request.lowering = self._jax.lowering_of(computation)
         request.settings = self._tell_settings()
         self._send({"event": "begin", "id": request.number, "module": request.module,
-                    "at": request.started})  # fmt: skip
+                    "at": request.started, **self._record(request, args, kwargs)})  # fmt: skip
+
+    def _record(self, request: Request, args: Any, kwargs: Any) -> dict[str, Any]:
+        """Keep what it takes to compile the module again, where that is wanted."""
+        if self._recording is None:
+            return {}
+        asked = self._jax.asked(args, kwargs)
+        recorded = self._recording.describe(
+            asked["backend"], asked["computation"], asked["devices"], asked["compile_options"],
+            asked.get("executable_devices"),
+        )  # fmt: skip
+        return {"recorded": {**recorded, "callbacks": request.callbacks,
+                             "backend": request.backend}}  # fmt: skip
 
     def _describe_backend(self, backend: Any, devices: Any) -> int:
         """Tell of a backend and kind of device once; its number stands for it from then on."""
@@ -206,7 +219,7 @@ class Listener:
 
     def _hash_components(self, request: Request) -> None:
         """Hash each component of the key on its own: for misses, and for hits where asked for."""
-        if not request.hit or self._hashes_all:
+        if not request.hit or self._hashes_all or self._recording:
             request.hashes = {
                 name: self._jax.hash_component(component)
                 for name, component in request.components.items()

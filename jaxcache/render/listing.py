@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from jaxcache.cache.listing import Listing, Summary
 from jaxcache.entry.names import printable
 from jaxcache.model import Entry
-from jaxcache.render.table import Column, render_table
+from jaxcache.render.table import Column, render_table, squeeze
 from jaxcache.units import format_ago, format_duration, format_size, rfc3339
 
 if TYPE_CHECKING:
@@ -60,14 +60,14 @@ def entries_table(
     """
     entries = list(entries)
     columns = [
-        Column("KEY", elastic=True),
+        Column("KEY", elastic=True, least=16),
         Column("SIZE", right=True),
         Column("COMPILE", right=True),
         Column("USED", right=True),
-        Column("PLATFORM"),
+        Column("PLATFORM", elastic=True, cut="end"),
     ]
     if any(e.problems for e in entries):
-        columns.append(Column("PROBLEMS", style="red"))
+        columns.append(Column("PROBLEMS", style="red", elastic=True, cut="end"))
     rows = [
         [
             short_key(e),
@@ -86,12 +86,8 @@ def entries_table(
     for line, entry in zip(lines, entries, strict=True):
         title += f"\n{line}"
         for text in (entry.signature, entry.source):
-            title += f"\n    {_cut(printable(text), width - 4)}" if text else ""
+            title += f"\n    {squeeze(printable(text), width - 4)}" if text else ""
     return title
-
-
-def _cut(text: str, room: int) -> str:
-    return text if len(text) <= room else f"{text[: room - 1]}…"
 
 
 def groups_table(

@@ -5,37 +5,67 @@ import os
 from jaxcache.errors import NoCacheError, UsageError
 from jaxcache.store.base import Store
 
+#: Schemes that the object store serves (see jaxcache/store/object/location.py), named here so that
+#: a local path imports none of it.
+_OBJECT_SCHEMES = frozenset({
+    "s3", "s3a", "gs", "az", "azure", "abfs", "abfss", "http", "https", "memory",
+})  # fmt: skip
+
+
+def is_remote(location: str) -> bool:
+    """Whether a location is a URL of an object store and no path."""
+    return location.partition("://")[0] in _OBJECT_SCHEMES and "://" in location
+
 
 def make_store(location: str) -> Store:
-    """Open the store at a path, making the directory where there is none.
+    """Open the store at a path or URL, making the directory where there is none.
 
     Raises:
         NoCacheError: it cannot be made.
         UsageError: a URL of a kind that no store serves.
     """
-    if "://" not in location:
+    if not is_remote(location):
+        path = _local_path(location)
         try:
-            os.makedirs(location, exist_ok=True)
+            os.makedirs(path, exist_ok=True)
         except OSError as error:
             reason = (error.strerror or str(error)).lower()
-            raise NoCacheError(f"cannot make {location}: {reason}", code="io-error") from error
+            raise NoCacheError(f"cannot make {path}: {reason}", code="io-error") from error
     return open_store(location)
 
 
 def open_store(location: str) -> Store:
-    """Open the store at a path or URL.
+    """Open the store at a path or URL; of an object store without sending a request.
 
     Raises:
         NoCacheError: nothing there, or not readable.
         UsageError: a URL of a kind that no store serves.
+        JaxcacheError: ``no-obstore`` where the extra ``remote`` is not installed.
     """
-    scheme, separator, rest = location.partition("://")
-    if separator and scheme != "file":
-        raise UsageError(
-            f"no store serves {scheme}:// yet",
-            code="unknown-store",
-            hint="copy the cache to a local directory and name that",
-        )
+    if is_remote(location):
+        from jaxcache.store.object import open_object_store
+
+        return open_object_store(location)
     from jaxcache.store.local import LocalStore
 
-    return LocalStore(rest if separator else location)
+    return LocalStore(_local_path(location))
+
+
+def _local_path(location: str) -> str:
+    scheme, separator, rest = location.partition("://")
+    if not separator:
+        return location
+    if scheme == "file":
+        from urllib.parse import unquote
+
+        host, slash, path = rest.partition("/")
+        if slash and host in ("", "localhost"):
+            return unquote(slash + path, errors="surrogateescape")
+        raise UsageError(
+            f"{location} does not name an absolute path", code="bad-url", hint="file:///PATH"
+        )
+    raise UsageError(
+        f"no store serves {scheme}://",
+        code="unknown-store",
+        hint=f"a path, or one of {', '.join(f'{s}://' for s in ('s3', 'gs', 'az', 'https'))}",
+    )

@@ -16,11 +16,30 @@ The contract, which ``tests/store/conformance.py`` holds every store to:
   :meth:`Store.delete_abandoned` removes.
 * **Deletes** can be made conditional on the file still being the one that was looked at.
 * Failures of one file raise :class:`StoreError` with the name; they never end a listing.
+* Failures of the place itself (no such bucket, no credentials, no network) raise
+  :class:`jaxcache.errors.NoCacheError` from any method: they would repeat for every file.
+
+Object stores (:attr:`Store.remote`) keep the same promises by other means:
+
+* A version of an object is told by its ETag, which stands in :attr:`FileInfo.etag`; there is no
+  inode, owner, mode or access time.
+* ``replace=False`` and ``rewrite(expected=…)`` are conditional requests (``If-None-Match: *``,
+  ``If-Match``), so the server itself decides races. No store offers conditional deletes through
+  the library used here: :meth:`Store.delete` looks again right before it deletes, and what comes
+  in between is lost. Nobody replaces an entry but ``seal``, ``verify --fix`` and a conflicting
+  import, so what can be lost is a compile, never the soundness of an entry.
+* There is no rename: it is a conditional write and a delete, and between them both names exist.
+* There is no lock, and JAX takes none there either (``jax/_src/lru_cache.py`` makes a
+  ``SoftFileLock`` of a local path even for a bucket): :meth:`Store.lock` holds nothing.
+* An object appears whole or not at all, so nothing is ever left behind and no temporary name is
+  made.
+* Listings date an object by when it was put; :meth:`Store.info`, :meth:`Store.fetch` and
+  :meth:`Store.rewrite` know the time that it was given.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from typing import BinaryIO, Protocol, runtime_checkable
+from typing import BinaryIO, NamedTuple, Protocol, runtime_checkable
 
 from jaxcache.errors import JaxcacheError
 from jaxcache.model import FileInfo
@@ -66,6 +85,13 @@ class ChangedError(StoreError):
         super().__init__(name, "changed meanwhile", code="changed")
 
 
+class Fetched(NamedTuple):
+    """A whole file, and what it was at the moment of reading."""
+
+    data: bytes
+    info: FileInfo
+
+
 def check_name(name: str) -> str:
     """Return ``name`` if it stays inside a store, else raise :class:`BadNameError`."""
     if not name or "\0" in name or any(part in ("", ".", "..") for part in name.split("/")):
@@ -88,6 +114,10 @@ class Store(Protocol):
     @property
     def keeps_atime(self) -> bool:
         """Whether reads by others show in ``FileInfo.atime_ns`` (not on a noatime mount)."""
+
+    @property
+    def remote(self) -> bool:
+        """Whether every read is a request over a network: worth sparing, and many at once."""
 
     @property
     def root(self) -> FileInfo | None:
@@ -126,6 +156,21 @@ class Store(Protocol):
             MissingError, StoreError
         """
 
+    def open_many(self, names: Sequence[str]) -> Iterator[BinaryIO | StoreError]:
+        """Open each name, in order, some ahead where it helps; a failure takes its place.
+
+        The caller closes each file.
+        """
+
+    def fetch(self, name: str, *, limit: int) -> Fetched:
+        """Read a whole file of at most ``limit`` bytes, all of it of one version.
+
+        Raises:
+            ChangedError: it was written to meanwhile.
+            MissingError, StoreError: ``too-large`` where it holds more; ``checksum-mismatch``
+                where the store was told a digest that does not fit.
+        """
+
     def write(
         self,
         name: str,
@@ -158,18 +203,30 @@ class Store(Protocol):
             ChangedError: the file is another one by now, or gone; it is left as it is.
         """
 
-    def rename(self, name: str, new_name: str) -> None:
+    def rename(self, name: str, new_name: str, *, replace: bool = False) -> None:
         """Move a file inside the store, atomically, making folders as needed.
 
         Raises:
-            ExistsError: ``new_name`` is taken.
+            ExistsError: ``new_name`` is taken, and not to be replaced.
         """
 
     def delete(self, name: str, *, expected: FileInfo | None = None) -> bool:
         """Remove a file; False if it was gone, or is no longer the one ``expected``."""
 
+    def delete_many(self, files: Sequence[FileInfo]) -> Iterator[StoreError | bool]:
+        """Delete what is still as it was seen; for each what :meth:`delete` says, or an error."""
+
     def delete_abandoned(self, name: str) -> bool:
         """Remove a temporary file whose writer is gone; False if it lives, or none can tell."""
+
+    def hold(self, name: str) -> AbstractContextManager[None]:
+        """Keep an empty file of a temporary name that is not abandoned while the context lasts.
+
+        An object store keeps none: there no name could tell whether its writer lives.
+
+        Raises:
+            StoreError
+        """
 
     def lock(self, *, timeout_seconds: float) -> AbstractContextManager[None]:
         """Hold JAX's own lock (``.lockfile``), where a JAX with a size cap would respect it.
@@ -180,5 +237,10 @@ class Store(Protocol):
 
 
 def same_file(now: FileInfo, then: FileInfo) -> bool:
-    """Whether ``now`` is the file seen ``then``: same inode, size and modification time."""
+    """Whether ``now`` is the file seen ``then``: same inode, size and modification time.
+
+    Of objects: same ETag and size.
+    """
+    if now.etag or then.etag:
+        return (now.etag, now.size_bytes) == (then.etag, then.size_bytes)
     return (now.inode, now.size_bytes, now.mtime_ns) == (then.inode, then.size_bytes, then.mtime_ns)

@@ -10,11 +10,18 @@ from typing import BinaryIO
 
 from jaxcache.errors import LockedError, NoCacheError
 from jaxcache.model import FileInfo, FileType
-from jaxcache.store.atomic import Dates, delete_if_abandoned, new_file, sync_folder
+from jaxcache.store.atomic import (
+    Dates,
+    delete_if_abandoned,
+    locked_name,
+    new_file,
+    sync_folder,
+)
 from jaxcache.store.base import (
     BadNameError,
     ChangedError,
     ExistsError,
+    Fetched,
     MissingError,
     StoreError,
     check_name,
@@ -67,6 +74,11 @@ class LocalStore:
     def keeps_atime(self) -> bool:
         """Whether the mount records reads (``relatime`` does, at most once a day)."""
         return not os.fstatvfs(self._fd).f_flag & getattr(os, "ST_NOATIME", 0)
+
+    @property
+    def remote(self) -> bool:
+        """Never: a mounted file system counts as near."""
+        return False
 
     @property
     def root(self) -> FileInfo:
@@ -157,6 +169,27 @@ class LocalStore:
             raise StoreError(name, "not a regular file", code="not-a-file")
         return os.fdopen(fd, "rb")
 
+    def open_many(self, names: Sequence[str]) -> Iterator[BinaryIO | StoreError]:
+        """See :meth:`jaxcache.store.base.Store.open_many`."""
+        for name in names:
+            try:
+                yield self.open(name)
+            except StoreError as error:
+                yield error
+
+    def fetch(self, name: str, *, limit: int) -> Fetched:
+        """See :meth:`jaxcache.store.base.Store.fetch`."""
+        with self.open(name) as file, _naming(name):
+            before = _info(name, os.fstat(file.fileno()))
+            if before.size_bytes > limit:
+                raise StoreError(name, f"holds more than {limit} bytes", code="too-large")
+            data = file.read(before.size_bytes + 1)
+            if not same_file(_info(name, os.fstat(file.fileno())), before):
+                raise ChangedError(name)
+        if len(data) != before.size_bytes:
+            raise ChangedError(name)
+        return Fetched(data, before)
+
     def write(
         self,
         name: str,
@@ -207,7 +240,7 @@ class LocalStore:
             raise ChangedError(name)
         return status
 
-    def rename(self, name: str, new_name: str) -> None:
+    def rename(self, name: str, new_name: str, *, replace: bool = False) -> None:
         """See :meth:`jaxcache.store.base.Store.rename`."""
         with (
             _naming(new_name),
@@ -215,15 +248,15 @@ class LocalStore:
             _naming(name),
             self._parent(name) as (from_folder, from_base),
         ):
-            # A link and an unlink, because rename() would replace what is there.
-            try:
-                os.link(
-                    from_base, to_base,
-                    src_dir_fd=from_folder, dst_dir_fd=to_folder, follow_symlinks=False,
-                )  # fmt: skip
-            except FileExistsError as error:
-                raise ExistsError(new_name) from error
-            os.unlink(from_base, dir_fd=from_folder)
+            folders = {"src_dir_fd": from_folder, "dst_dir_fd": to_folder}
+            if replace:
+                os.replace(from_base, to_base, **folders)
+            else:  # a link and an unlink, because rename() would replace what is there
+                try:
+                    os.link(from_base, to_base, follow_symlinks=False, **folders)
+                except FileExistsError as error:
+                    raise ExistsError(new_name) from error
+                os.unlink(from_base, dir_fd=from_folder)
             sync_folder(to_folder)
 
     def delete(self, name: str, *, expected: FileInfo | None = None) -> bool:
@@ -243,6 +276,14 @@ class LocalStore:
             return False
         return True
 
+    def delete_many(self, files: Sequence[FileInfo]) -> Iterator[StoreError | bool]:
+        """See :meth:`jaxcache.store.base.Store.delete_many`."""
+        for file in files:
+            try:
+                yield self.delete(file.name, expected=file)
+            except StoreError as error:
+                yield error
+
     def delete_abandoned(self, name: str) -> bool:
         """See :meth:`jaxcache.store.base.Store.delete_abandoned`."""
         try:
@@ -250,6 +291,15 @@ class LocalStore:
                 return delete_if_abandoned(folder, base)
         except StoreError:
             return False
+
+    @contextlib.contextmanager
+    def hold(self, name: str) -> Iterator[None]:
+        """See :meth:`jaxcache.store.base.Store.hold`."""
+        with contextlib.ExitStack() as held:
+            with _naming(name):
+                folder, base = held.enter_context(self._parent(name, make=True))
+                held.enter_context(locked_name(folder, base))
+            yield
 
     @contextlib.contextmanager
     def lock(self, *, timeout_seconds: float) -> Iterator[None]:

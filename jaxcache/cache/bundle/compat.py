@@ -38,6 +38,12 @@ class Host:
     codec: str
     origin: Origin
     """Of the entry that it wrote."""
+    device_kind: str = ""
+    """As JAX names it, such as ``NVIDIA H200`` or ``TPU v5e``."""
+    platform_version: str = ""
+    """As the backend tells it; on GPUs it holds the driver's and the toolkit's versions."""
+    key: str = ""
+    """JAX's own key of the entry that it wrote."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,161 @@
+"""Carry entries over: each is read whole, checked, and only then written, never over another."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+from jaxcache.cache.budget import ByteBudget
+from jaxcache.cache.check import check_bytes
+from jaxcache.cache.evict import remove
+from jaxcache.cache.ledger import Ledger
+from jaxcache.cache.removal import Execution
+from jaxcache.cache.scan import Progress
+from jaxcache.cache.sync.ledgers import carry_segments
+from jaxcache.cache.sync.plan import GRACE_NS, SyncPlan, Transfer
+from jaxcache.entry.names import ATIME_SUFFIX, FileKind
+from jaxcache.model import Problem
+from jaxcache.store.ahead import REQUESTS_AT_ONCE, in_order
+from jaxcache.store.base import ChangedError, ExistsError, MissingError, Store, StoreError
+
+#: A serialized executable is a protobuf message of less than 2 GiB, and zstd adds little.
+MAX_ENTRY_BYTES = (2 << 30) + (16 << 20)
+#: What all workers together hold in memory.
+_BUDGET_BYTES = 256 << 20
+
+
+class Failed(NamedTuple):
+    """A file that could not be read or written."""
+
+    transfer: Transfer
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Synced:
+    """What became of a plan."""
+
+    carried: tuple[Transfer, ...]
+    overtaken: tuple[Transfer, ...]
+    """Another one brought them meanwhile, or removed them from the source."""
+    unfinished: tuple[Transfer, ...]
+    """Still being written, as it seems: they go over next time."""
+    damaged: tuple[Problem, ...]
+    """Left behind: what is rotten must not spread."""
+    failed: tuple[Failed, ...]
+    segments: int = 0
+    """Of the ledger."""
+    removed: Execution | None = None
+    """What went from the target to make room."""
+
+    @property
+    def carried_bytes(self) -> int:
+        """Sizes of the entries and side files that went over."""
+        return sum(t.info.size_bytes for t in self.carried)
+
+    @property
+    def complete(self) -> bool:
+        """Whether everything is there that was to come."""
+        return not (self.damaged or self.failed or (self.removed and self.removed.failed))
+
+
+Outcome = Literal["carried", "overtaken", "unfinished"]
+
+
+def execute(
+    source: Store,
+    target: Store,
+    plan: SyncPlan,
+    *,
+    now_ns: int,
+    jobs: int = REQUESTS_AT_ONCE,
+    progress: Progress | None = None,
+) -> Synced:
+    """Carry out a plan.
+
+    Room is made first. Ledger segments come last: they speak of entries that are there.
+
+    Args:
+        jobs: files under way at once.
+
+    Raises:
+        NoCacheError: a store cannot be reached any more; what went over until then is whole, and
+            another run does the rest.
+        LockedError: see :func:`jaxcache.cache.evict.remove`.
+    """
+    removed = remove(target, plan.removals) if plan.removals else None
+    carrier = _Carrier(source, target, plan, now_ns)
+    outcomes: list[Outcome | Problem | Failed] = []
+    for outcome in in_order(carrier.carry, plan.transfers, workers=jobs):
+        outcomes.append(outcome)
+        if progress:
+            progress(len(outcomes), len(plan.transfers))
+    segments = carry_segments(source, target, plan.segments) if plan.segments else 0
+    return _sum_up(plan.transfers, outcomes, segments, removed)
+
+
+class _Carrier:
+    def __init__(self, source: Store, target: Store, plan: SyncPlan, now_ns: int) -> None:
+        self._source, self._target, self._now_ns = source, target, now_ns
+        self._with_atimes = plan.with_atimes
+        self._ledger = Ledger() if source.remote else Ledger.load(source)
+        self._budget = ByteBudget(_BUDGET_BYTES)
+
+    def carry(self, transfer: Transfer) -> Outcome | Problem | Failed:
+        """Bring one file over and say what became of it."""
+        try:
+            with self._budget.take(2 * transfer.info.size_bytes):
+                return self._carry(transfer)
+        except (ExistsError, ChangedError, MissingError) as error:
+            # Of the source: it changed or went since the listing. Of the target: it is there.
+            young = isinstance(error, ChangedError) and transfer.there is None
+            return "unfinished" if young else "overtaken"
+        except StoreError as error:
+            return Failed(transfer, error.reason)
+
+    def _carry(self, transfer: Transfer) -> Outcome | Problem | Failed:
+        name = transfer.info.name
+        data, info = self._source.fetch(name, limit=MAX_ENTRY_BYTES)
+        if transfer.file is not None:
+            file = transfer.file._replace(info=info)
+            problem = next(iter(check_bytes(file, data, self._ledger.record(file.key_text))), None)
+            if problem and self._may_grow(info.mtime_ns):
+                return "unfinished"
+            if problem:
+                return problem
+        if self._with_atimes and transfer.file and transfer.file.kind is FileKind.ENTRY:
+            self._write_atime(transfer.file.key_text + ATIME_SUFFIX, transfer.last_used_ns)
+        if transfer.there is not None:
+            self._target.rewrite(name, [data], expected=transfer.there)
+        else:
+            self._target.write(name, [data], mtime_ns=info.mtime_ns, replace=False)
+        return "carried"
+
+    def _may_grow(self, mtime_ns: int) -> bool:
+        return not self._source.remote and abs(self._now_ns - mtime_ns) < GRACE_NS
+
+    def _write_atime(self, name: str, stamp_ns: int) -> None:
+        stamp = min(max(stamp_ns, 0), 2**63 - 1).to_bytes(8, "little")
+        try:
+            self._target.write(name, [stamp], replace=False)
+        except ExistsError:
+            return  # of an entry that was removed or is being brought by somebody else
+
+
+def _sum_up(
+    transfers: Sequence[Transfer],
+    outcomes: Sequence[Outcome | Problem | Failed],
+    segments: int,
+    removed: Execution | None,
+) -> Synced:
+    def of(kind: Outcome) -> tuple[Transfer, ...]:
+        return tuple(t for t, o in zip(transfers, outcomes, strict=True) if o == kind)
+
+    return Synced(
+        carried=of("carried"),
+        overtaken=of("overtaken"),
+        unfinished=of("unfinished"),
+        damaged=tuple(o for o in outcomes if isinstance(o, Problem)),
+        failed=tuple(o for o in outcomes if isinstance(o, Failed)),
+        segments=segments,
+        removed=removed,
+    )

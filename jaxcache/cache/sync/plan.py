@@ -1,0 +1,224 @@
+"""Decide what goes from one cache to another, by two listings."""
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import NamedTuple
+
+from jaxcache.cache.bundle.manifest import check_file_name
+from jaxcache.cache.inventory import EntryFile, Inventory
+from jaxcache.cache.removable import Lookup
+from jaxcache.cache.removal import Removal
+from jaxcache.cache.scan import Progress, Scan, scan
+from jaxcache.cache.sync.ledgers import missing_segments
+from jaxcache.cache.sync.room import make_room
+from jaxcache.entry.codec import CodecError, check_frame
+from jaxcache.entry.names import AUTOTUNE_DIR, FileKind
+from jaxcache.model import FileInfo, Problem
+from jaxcache.store.base import Store, StoreError
+from jaxcache.units import NS_PER_SECOND
+
+#: An entry this young may still be being written by a JAX, which writes in place.
+GRACE_NS = 60 * NS_PER_SECOND
+#: What XLA calls the results of autotuning one fusion (xla/service/gpu/autotuning,
+#: ``GetCacheFilePath``): base64 of a hash. Its temporary files are called otherwise.
+_AUTOTUNE_NAME = re.compile(rf"{AUTOTUNE_DIR}/[\w=+-]{{1,200}}\.textproto", re.ASCII)
+_MAX_AUTOTUNE_BYTES = 16 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class SyncOptions:
+    """What is to go over."""
+
+    include: Sequence[str] = ()
+    """Globs over module or key; all entries if none is given."""
+    exclude: Sequence[str] = ()
+    """Globs over module or key; they win."""
+    max_size_bytes: int | None = None
+    """What the target may hold afterwards; the least valuable entries stay where they are."""
+    make_room: bool = False
+    """Under ``max_size_bytes``, entries of the target may go to let better ones in."""
+    side_caches: bool = True
+    """XLA's autotuning results too; its kernel cache changes in place and never goes over."""
+    ledger: bool = True
+    """What is known of the entries too."""
+
+
+class Transfer(NamedTuple):
+    """One file that goes over."""
+
+    file: EntryFile | None
+    """The entry; None for a side file."""
+    info: FileInfo
+    """In the source."""
+    last_used_ns: int
+    there: FileInfo | None = None
+    """A damaged file in the target, which it replaces."""
+
+    @property
+    def key(self) -> str | None:
+        """Of an entry."""
+        return self.file.key_text if self.file else None
+
+
+@dataclass(frozen=True, slots=True)
+class SyncPlan:
+    """What would go over; nothing has happened yet."""
+
+    source: str
+    target: str
+    entries: int
+    """In the source, selected or not."""
+    transfers: tuple[Transfer, ...]
+    present: int
+    """Selected files that the target has already."""
+    left_out: tuple[Problem, ...]
+    """Names that cannot travel."""
+    no_room: tuple[Transfer, ...] = ()
+    """What ``max_size_bytes`` leaves behind."""
+    removals: tuple[Removal, ...] = ()
+    """What goes from the target to make room."""
+    unmet: bool = False
+    """The target holds more than ``max_size_bytes`` whatever is done."""
+    segments: tuple[FileInfo, ...] = ()
+    """Of the ledger."""
+    with_atimes: bool = False
+    """The target has ``-atime`` files, so new entries get theirs."""
+
+    @property
+    def transfer_bytes(self) -> int:
+        """What goes over, without the ledger."""
+        return sum(t.info.size_bytes for t in self.transfers)
+
+
+def plan_sync(
+    source: Store,
+    target: Store | None,
+    options: SyncOptions | None = None,
+    *,
+    target_url: str = "",
+    now_ns: int,
+    lookup: Lookup | None = None,
+    progress: Progress | None = None,
+) -> SyncPlan:
+    """Compare two caches by their listings.
+
+    Of the entries that both have, those of a local target that are torn are replaced; nothing
+    else there is read. A bound opens entries of the target for their compile seconds.
+
+    Args:
+        target: None where its directory does not exist yet; then ``target_url`` says its name.
+        lookup: a ledger, for the value of entries where a bound asks for it.
+
+    Raises:
+        NoCacheError: one of them cannot be listed.
+        UsageError, JaxcacheError: a bound that cannot be kept; see
+            :func:`jaxcache.cache.prune.plan_prune`.
+    """
+    options = options or SyncOptions()
+    bounded = options.max_size_bytes is not None
+    ours = scan(source, heads=bounded and not source.remote, deep=options.side_caches)
+    theirs = _scan_target(target, bounded)
+    names = {i.name: i for i in _all_files(theirs.inventory)}
+    used_ns = {e.file: e.last_used_ns for e in ours.entries}
+    left_out: list[Problem] = []
+    wanted = [
+        *(t for t in _entries(ours, options, used_ns, left_out)),
+        *(t for t in _side_files(ours.inventory) if options.side_caches),
+    ]
+    transfers = []
+    for number, transfer in enumerate(wanted):
+        there = names.get(transfer.info.name)
+        if there is None:
+            transfers.append(transfer)
+        elif target is not None and _is_torn(target, transfer, there, now_ns):
+            transfers.append(transfer._replace(there=there))
+        if progress and number % 256 == 0:
+            progress(number, len(wanted))
+    plan = SyncPlan(
+        source=source.url,
+        target=target.url if target else target_url,
+        entries=len(ours.inventory.entries),
+        transfers=tuple(transfers),
+        present=len(wanted) - len(transfers),
+        left_out=tuple(left_out),
+        segments=missing_segments(source, target) if options.ledger else (),
+        with_atimes=bool(theirs.inventory.atimes),
+    )
+    if options.max_size_bytes is None:
+        return plan
+    entries = {e.file: e for e in ours.entries}
+    return make_room(
+        plan, theirs, entries, options.max_size_bytes,
+        remove=options.make_room, now_ns=now_ns, lookup=lookup,
+    )  # fmt: skip
+
+
+def _scan_target(target: Store | None, bounded: bool) -> Scan:
+    if target is None:
+        return Scan((), Inventory(), ())
+    return scan(target, heads=bounded, deep=True)
+
+
+def _all_files(inventory: Inventory) -> Iterator[FileInfo]:
+    yield from (e.info for e in inventory.entries)
+    yield from (o.info for o in inventory.others)
+
+
+def _entries(
+    seen: Scan, options: SyncOptions, used_ns: dict[str, int], left_out: list[Problem]
+) -> Iterator[Transfer]:
+    for file in sorted(seen.inventory.entries, key=lambda e: e.info.name):
+        if file.info.name not in used_ns or not _is_selected(file, options):
+            continue
+        if reason := check_file_name(file.info.name):
+            left_out.append(Problem(file.info.name, "stray-file", reason, file.key_text))
+            continue
+        yield Transfer(file, file.info, used_ns[file.info.name])
+
+
+def _side_files(inventory: Inventory) -> Iterator[Transfer]:
+    for other in inventory.others:
+        info = other.info
+        if (
+            other.kind is FileKind.AUTOTUNE
+            and info.type == "file"
+            and _AUTOTUNE_NAME.fullmatch(info.name)
+            and 0 < info.size_bytes <= _MAX_AUTOTUNE_BYTES
+        ):
+            yield Transfer(None, info, info.mtime_ns)
+
+
+def _is_selected(file: EntryFile, options: SyncOptions) -> bool:
+    def fits(globs: Sequence[str]) -> bool:
+        return any(
+            fnmatchcase(file.key.module, glob) or fnmatchcase(file.key_text, glob) for glob in globs
+        )
+
+    return (not options.include or fits(options.include)) and not fits(options.exclude)
+
+
+def _is_torn(target: Store, transfer: Transfer, there: FileInfo, now_ns: int) -> bool:
+    """Whether what the target has is only the beginning of an entry.
+
+    An empty file is; another size is a reason to look, where looking costs nothing: sealed
+    entries differ in size, too.
+    """
+    same_size = there.size_bytes == transfer.info.size_bytes
+    if transfer.file is None or there.type != "file" or same_size:
+        return False
+    if abs(now_ns - there.mtime_ns) < GRACE_NS and not target.remote:
+        return False
+    if there.size_bytes == 0:
+        return True
+    if target.remote:
+        return False
+    try:
+        with target.open(there.name) as opened:
+            check_frame(opened, there.size_bytes)
+    except CodecError:
+        return True
+    except StoreError:
+        return False
+    return False

@@ -1,0 +1,153 @@
+"""What an object store's answer means: for one object, for the whole place, or for a while.
+
+obstore gives few kinds of exceptions and puts the rest into their text (its ``exceptions`` module,
+0.6 to 0.12), so the text is read here and nowhere else.
+"""
+
+import re
+from typing import Literal, NamedTuple
+
+from jaxcache.errors import JaxcacheError, NoCacheError
+from jaxcache.store.base import (
+    BadNameError,
+    ChangedError,
+    ExistsError,
+    MissingError,
+    StoreError,
+)
+
+#: How often it is worth asking again: never, or while the network is bad, or when told to wait.
+Again = Literal["never", "connection", "server", "throttled"]
+
+
+class OutOfRangeError(StoreError):
+    """A ranged read began behind the last byte."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name, "ends before that", code="out-of-range")
+
+
+class Failure(NamedTuple):
+    """An answer, understood."""
+
+    error: JaxcacheError
+    again: Again
+
+
+_STATUS = re.compile(r"status code: (\d{3})")
+_NO_BUCKET = re.compile(
+    r"NoSuchBucket|specified bucket does not exist|ContainerNotFound"
+    r"|specified container does not exist"
+)
+#: Where clients look for credentials when nobody gave them any.
+_NO_CREDENTIALS = re.compile(
+    r"169\.254\.\d+\.\d+|metadata\.google\.internal|Missing\w*(AccessKey|SecretAccessKey|Account)"
+    r"|Missing (AccessKeyId|SecretAccessKey)|Account must be specified|token request"
+    r"|credentials? (provider|not found)|ExpiredToken|InvalidAccessKeyId|SignatureDoesNotMatch"
+)
+_NETWORK = re.compile(
+    r"error sending request|error decoding response|connection|timed? ?out|dns error|broken pipe"
+    r"|HTTP error|unexpected (EOF|end)|IncompleteBody|body from connection",
+    re.IGNORECASE,
+)
+_THROTTLED = re.compile(r"SlowDown|TooManyRequests|ThrottlingException|ServerBusy")
+_OUT_OF_RANGE = re.compile(r"InvalidRange|Invalid range|StartTooLarge")
+_READING = frozenset({"list", "head", "get"})
+
+_HINTS = {
+    "s3": "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (or AWS_PROFILE with boto3 installed); "
+    "AWS_SKIP_SIGNATURE=true for a public bucket",
+    "gs": "set GOOGLE_APPLICATION_CREDENTIALS, or: gcloud auth application-default login",
+    "az": "set AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY (or a SAS token)",
+}
+
+
+def understand(error: Exception, *, url: str, verb: str, name: str) -> Failure:
+    """Tell what an exception of obstore means.
+
+    Args:
+        url: the store, as people write it.
+        verb: of the request.
+        name: of the object; empty for a listing.
+    """
+    text, kind = str(error), type(error).__name__
+    status = _status(text)
+    scheme = url.partition("://")[0]
+    if _NO_BUCKET.search(text):
+        return _final(NoCacheError(
+            f"there is no bucket for {url}", code="no-bucket",
+            hint="check its name and the region, or make it with your provider's own tool",
+        ))  # fmt: skip
+    if kind == "FileNotFoundError" or kind == "NotFoundError" or status == 404:
+        if not name:
+            return _final(NoCacheError(f"there is nothing at {url}"))
+        return _final(MissingError(name))
+    if kind == "AlreadyExistsError":
+        return _final(ExistsError(name))
+    if kind == "PreconditionError" or status == 412:
+        return _final(ChangedError(name))
+    if status == 416 or _OUT_OF_RANGE.search(text):
+        return _final(OutOfRangeError(name))
+    if kind in ("InvalidPathError", "ValueError", "UnicodeEncodeError"):
+        if name:
+            return _final(BadNameError(name))
+        return _final(StoreError(url, f"an object there has an unusable name: {first_line(text)}"))
+    if _NO_CREDENTIALS.search(text) or kind == "UnauthenticatedError" or status == 401:
+        return _final(NoCacheError(
+            f"no credentials that {url} accepts", code="no-credentials", hint=_HINTS.get(scheme)
+        ))  # fmt: skip
+    if kind == "PermissionDeniedError" or status == 403:
+        return _final(_denied(url, verb))
+    if status == 429 or status == 503 or _THROTTLED.search(text):
+        return Failure(_unavailable(f"{url} asks to slow down ({status or 503})"), "throttled")
+    if status is not None and (status >= 500 or status == 408):
+        return Failure(_unavailable(f"{url} answers with error {status}"), "server")
+    if status in (301, 307, 400) and verb == "list":
+        return _final(NoCacheError(
+            f"{url} is not served like this: {first_line(text)}", code="bad-request",
+            hint="check region and endpoint (AWS_REGION, AWS_ENDPOINT_URL)",
+        ))  # fmt: skip
+    if status is None and _NETWORK.search(text):
+        return Failure(
+            NoCacheError(
+                f"cannot reach {url}: {first_line(text)}", code="no-network",
+                hint="check the network, a proxy, and the endpoint",
+            ),
+            "connection",
+        )  # fmt: skip
+    if kind in ("NotSupportedError", "NotImplementedError") or status in (405, 501):
+        return _final(StoreError(name or url, "not supported by this store", code="not-supported"))
+    return _final(StoreError(name or url, first_line(text)))
+
+
+def first_line(text: str) -> str:
+    """The readable part of an obstore message: no debug dump, no body."""
+    line = text.partition("\n")[0]
+    line = re.sub(r"Error performing (\w+) \S+ in \S+ - ", "", line)
+    line = re.sub(r": <(\?xml|html|Error).*", "", line)
+    return line.removeprefix("Generic ").strip()[:200]
+
+
+def _final(error: JaxcacheError) -> Failure:
+    return Failure(error, "never")
+
+
+def _denied(url: str, verb: str) -> JaxcacheError:
+    if verb in _READING:
+        return NoCacheError(
+            f"no permission to read {url}", code="permission-denied",
+            hint="docs/remote.md names the permissions that reading takes",
+        )  # fmt: skip
+    return JaxcacheError(
+        f"{url} cannot be written", code="read-only",
+        hint="docs/remote.md names the permissions that writing takes",
+    )  # fmt: skip
+
+
+def _unavailable(message: str) -> NoCacheError:
+    return NoCacheError(message, code="unavailable", hint="try again later; what is done stays")
+
+
+def _status(text: str) -> int | None:
+    match = _STATUS.search(text)
+    return int(match[1]) if match else None

@@ -1,0 +1,379 @@
+"""A cache in an object store. The promises, and what takes the place of which: store/base.py."""
+
+import hashlib
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext, suppress
+from decimal import Decimal
+from typing import Any, BinaryIO, TypeVar, cast
+
+from jaxcache.model import FileInfo
+from jaxcache.store.ahead import in_order
+from jaxcache.store.base import (
+    ChangedError,
+    ExistsError,
+    Fetched,
+    MissingError,
+    StoreError,
+    check_name,
+    same_file,
+)  # fmt: skip
+from jaxcache.store.object.failures import OutOfRangeError
+from jaxcache.store.object.listing import Lister, Listing
+from jaxcache.store.object.patience import Patience, Requests
+from jaxcache.store.object.traffic import TRAFFIC, Traffic, Verb
+
+_Result = TypeVar("_Result")
+#: The most that S3 takes in one request (5 GiB, "Amazon S3 quotas"), and far more than the 2 GiB
+#: that a serialized executable can have.
+MAX_OBJECT_BYTES = 5 << 30
+#: Opened objects up to this size are held in memory, larger ones in a temporary file.
+_HELD_BYTES = 1 << 20
+_CHUNK_BYTES = 1 << 20
+#: Names of user metadata. ``mtime`` is rclone's: seconds since the epoch with a fraction.
+_MTIME, _SHA256 = "mtime", "sha256"
+_HEX_DIGITS = 64
+_NS = 1_000_000_000
+#: Up to this many objects are looked at one by one before they are deleted, more by a listing.
+_LOOK_SINGLY = 100
+#: Keys in one deleting request of S3.
+_DELETE_AT_ONCE = 1000
+
+
+class ObjectStore:
+    """Objects under one prefix of a bucket; see :class:`jaxcache.store.base.Store`.
+
+    Args:
+        client: an obstore store that does not retry by itself.
+        url: what to call it; without credentials.
+        writable: False refuses writes before they are tried.
+    """
+
+    def __init__(
+        self,
+        client: Any,
+        url: str,
+        *,
+        listing: Listing,
+        writable: bool = True,
+        traffic: Traffic = TRAFFIC,
+        patience: Patience | None = None,
+    ) -> None:
+        self._url, self._writable = url, writable
+        self._client, self._traffic = client, traffic
+        self._requests = Requests(url, traffic, patience or Patience())
+        self._lister = Lister(client, listing, self._requests, traffic)
+
+    def __repr__(self) -> str:
+        return f"ObjectStore({self._url!r})"
+
+    @property
+    def url(self) -> str:
+        """The URL, without a slash at its end."""
+        return self._url
+
+    @property
+    def writable(self) -> bool:
+        """Whether the service takes writes at all; what the credentials allow shows in trying."""
+        return self._writable
+
+    @property
+    def keeps_atime(self) -> bool:
+        """Never: no object store tells of reads."""
+        return False
+
+    @property
+    def remote(self) -> bool:
+        """Always."""
+        return True
+
+    @property
+    def root(self) -> None:
+        """None: who may do what is a matter of the provider's policies."""
+        return
+
+    def list(self, prefix: str = "") -> Iterator[FileInfo]:
+        """See :meth:`jaxcache.store.base.Store.list`; folders are told by what lies in them."""
+        lead = _lead(prefix)
+        folders: set[str] = set()
+        for meta in self._lister.objects(lead, past_folders=True):
+            folder, inside, _ = meta["path"][len(lead) :].partition("/")
+            if not inside:
+                if folder:  # the prefix itself, which some tools make an empty object of
+                    yield _info(meta)
+            elif folder not in folders:
+                folders.add(folder)
+                yield FileInfo(lead + folder, "dir", 0, 0, 0, 0, 0, -1)
+
+    def walk(self, prefix: str) -> Iterator[FileInfo]:
+        """See :meth:`jaxcache.store.base.Store.walk`."""
+        lead = _lead(prefix)
+        yield from (_info(m) for m in self._lister.objects(lead) if len(m["path"]) > len(lead))
+
+    def info(self, name: str) -> FileInfo:
+        """See :meth:`jaxcache.store.base.Store.info`."""
+        return self._get("head", name, lambda found: _info(found.meta, found.attributes), head=True)
+
+    def read(self, name: str, *, limit: int, offset: int = 0) -> bytes:
+        """See :meth:`jaxcache.store.base.Store.read`."""
+        check_name(name)
+        if not limit:
+            return b""
+        try:
+            data = self._get(
+                "get", name, lambda found: bytes(found.bytes()), range=(offset, offset + limit)
+            )
+        except OutOfRangeError:
+            return b""
+        self._traffic.add(received_bytes=len(data))
+        return data
+
+    def read_many(self, names: Sequence[str], *, limit: int) -> Iterator[bytes | StoreError]:
+        """See :meth:`jaxcache.store.base.Store.read_many`."""
+        return in_order(lambda name: _or_error(lambda: self.read(name, limit=limit)), names)
+
+    def open(self, name: str) -> BinaryIO:
+        """Copy an object to where it can be read back and forth, in one request.
+
+        Raises:
+            MissingError, StoreError: ``checksum-mismatch`` where it was written with a digest
+                that does not fit.
+        """
+
+        def take(found: Any) -> BinaryIO:
+            file = tempfile.SpooledTemporaryFile(_HELD_BYTES)  # noqa: SIM115 - the caller's
+            seen = hashlib.sha256()
+            try:
+                for chunk in found.stream(min_chunk_size=_CHUNK_BYTES):
+                    file.write(chunk)
+                    seen.update(chunk)
+                _check_whole(file.tell(), found.meta)
+                _check_digest(name, seen.hexdigest(), found.attributes)
+                file.seek(0)
+            except BaseException:
+                file.close()
+                raise
+            self._traffic.add(received_bytes=found.meta["size"])
+            return cast(BinaryIO, file)
+
+        return self._get("get", name, take)
+
+    def open_many(self, names: Sequence[str]) -> Iterator[BinaryIO | StoreError]:
+        """See :meth:`jaxcache.store.base.Store.open_many`."""
+        return in_order(lambda name: _or_error(lambda: self.open(name)), names)
+
+    def fetch(self, name: str, *, limit: int) -> Fetched:
+        """See :meth:`jaxcache.store.base.Store.fetch`; the digest it was written with is checked.
+
+        Objects of other writers have none.
+        """
+
+        def take(found: Any) -> Fetched:
+            if found.meta["size"] > limit:
+                raise StoreError(name, f"holds more than {limit} bytes", code="too-large")
+            data = bytes(found.bytes())
+            _check_whole(len(data), found.meta)
+            self._traffic.add(received_bytes=len(data))
+            _check_digest(name, hashlib.sha256(data).hexdigest(), found.attributes)
+            return Fetched(data, _info(found.meta, found.attributes))
+
+        return self._get("get", name, take)
+
+    def _get(
+        self, verb: Verb, name: str, take: Callable[[Any], _Result], **options: Any
+    ) -> _Result:
+        import obstore
+
+        check_name(name)
+        return self._requests.send(
+            verb, name, lambda: take(obstore.get(self._client, name, options=cast(Any, options)))
+        )
+
+    def write(
+        self,
+        name: str,
+        chunks: Iterable[bytes],
+        *,
+        mtime_ns: int | None = None,
+        replace: bool = True,
+    ) -> FileInfo:
+        """See :meth:`jaxcache.store.base.Store.write`. Holds all of it in memory."""
+        check_name(name)
+        return self._put(name, chunks, "overwrite" if replace else "create", mtime_ns)
+
+    def rewrite(
+        self,
+        name: str,
+        chunks: Iterable[bytes],
+        *,
+        expected: FileInfo,
+        guard: AbstractContextManager[None] | None = None,
+    ) -> FileInfo:
+        """See :meth:`jaxcache.store.base.Store.rewrite`."""
+        try:
+            before = self.info(name)
+        except MissingError as error:
+            raise ChangedError(name) from error
+        if not same_file(before, expected):
+            raise ChangedError(name)
+        data = b"".join(chunks)
+        with guard or nullcontext():
+            return self._put(name, [data], {"e_tag": before.etag}, before.mtime_ns)
+
+    def _put(self, name: str, chunks: Iterable[bytes], mode: Any, mtime_ns: int | None) -> FileInfo:
+        import obstore
+
+        if not self._writable:
+            raise StoreError(name, f"{self._url} is read-only", code="read-only")
+        data = b"".join(chunks)
+        if len(data) > MAX_OBJECT_BYTES:
+            raise StoreError(name, f"{len(data)} bytes are too many for an object")
+        digest = hashlib.sha256(data).hexdigest()
+        attributes = {_SHA256: digest}
+        if mtime_ns is not None:
+            attributes[_MTIME] = f"{mtime_ns // _NS}.{mtime_ns % _NS:09d}"
+        tries = 0
+
+        def put() -> Any:
+            nonlocal tries
+            tries += 1
+            return obstore.put(
+                self._client, name, data, mode=mode, attributes=attributes, use_multipart=False
+            )  # fmt: skip
+
+        try:
+            done = self._requests.send("put", name, put, sent_bytes=len(data))
+        except (ExistsError, ChangedError):
+            # The first try may have arrived though its answer did not.
+            if tries > 1 and (ours := self._if_ours(name, digest)) is not None:
+                return ours
+            raise
+        now_ns = time.time_ns() if mtime_ns is None else mtime_ns
+        return FileInfo(
+            name, "file", len(data), now_ns, 0, _inode(done), 0, -1, done["e_tag"] or ""
+        )
+
+    def _if_ours(self, name: str, digest: str) -> FileInfo | None:
+        def take(found: Any) -> FileInfo | None:
+            same = _digest(found.attributes) == digest
+            return _info(found.meta, found.attributes) if same else None
+
+        try:
+            return self._get("head", name, take, head=True)
+        except MissingError:
+            return None
+
+    def rename(self, name: str, new_name: str, *, replace: bool = False) -> None:
+        """Write under the new name, then delete: see :mod:`jaxcache.store.base`."""
+        check_name(new_name)
+        data, info = self.fetch(name, limit=MAX_OBJECT_BYTES)
+        self._put(new_name, [data], "overwrite" if replace else "create", info.mtime_ns)
+        self.delete(name, expected=info)
+
+    def delete(self, name: str, *, expected: FileInfo | None = None) -> bool:
+        """See :meth:`jaxcache.store.base.Store.delete`: looks, then deletes."""
+        try:
+            now = self.info(name)
+        except MissingError:
+            return False
+        if expected is not None and not same_file(now, expected):
+            return False
+        self._delete([name])
+        return True
+
+    def delete_many(self, files: Sequence[FileInfo]) -> Iterator[StoreError | bool]:
+        """See :meth:`jaxcache.store.base.Store.delete_many`; cheapest where sorted by name."""
+        for start in range(0, len(files), _DELETE_AT_ONCE):
+            batch = files[start : start + _DELETE_AT_ONCE]
+            now = self._look(batch)
+            same = [f.name for f in batch if f.name in now and same_file(now[f.name], f)]
+            error: StoreError | None = None
+            try:
+                if same:
+                    self._delete(same)
+            except StoreError as failed:
+                error = failed
+            unchanged = frozenset(same)
+            for file in batch:
+                there = file.name in unchanged
+                yield error if there and error else there
+
+    def _look(self, files: Sequence[FileInfo]) -> dict[str, FileInfo]:
+        """What these are by now: one listing of that stretch of names, or one look each."""
+        if len(files) > _LOOK_SINGLY and self._lister.can_skip:
+            names = {f.name for f in files}
+            last = max(names)
+            found = {}
+            for meta in self._lister.objects("", after=min(names)[:-1]):
+                if meta["path"] in names:
+                    found[meta["path"]] = _info(meta)
+                if meta["path"] >= last:
+                    break
+            return found
+        looks = in_order(lambda file: _or_error(lambda: self.info(file.name)), files)
+        return {info.name: info for info in looks if isinstance(info, FileInfo)}
+
+    def _delete(self, names: Sequence[str]) -> None:
+        import obstore
+
+        if not self._writable:
+            raise StoreError(names[0], f"{self._url} is read-only", code="read-only")
+        self._requests.send("delete", names[0], lambda: obstore.delete(self._client, names))
+
+    def delete_abandoned(self, name: str) -> bool:  # noqa: ARG002
+        """Never: an object is whole, or not there."""
+        return False
+
+    def hold(self, name: str) -> AbstractContextManager[None]:
+        """Hold nothing: no other process could tell a writer that lives from one that is gone."""
+        check_name(name)
+        return nullcontext()
+
+    def lock(self, *, timeout_seconds: float) -> AbstractContextManager[None]:  # noqa: ARG002
+        """Hold nothing: nobody would respect it; see :mod:`jaxcache.store.base`."""
+        return nullcontext()
+
+
+def _lead(prefix: str) -> str:
+    return f"{check_name(prefix.rstrip('/'))}/" if prefix else ""
+
+
+def _or_error(work: Callable[[], _Result]) -> _Result | StoreError:
+    try:
+        return work()
+    except StoreError as error:
+        return error
+
+
+def _check_whole(seen_bytes: int, meta: Any) -> None:
+    if seen_bytes != meta["size"]:  # worded as failures.py knows a broken connection
+        raise OSError(f"unexpected end: {seen_bytes} of {meta['size']} bytes")
+
+
+def _check_digest(name: str, seen: str, attributes: Any) -> None:
+    digest = _digest(attributes)
+    if digest is not None and digest != seen:
+        raise StoreError(name, "its bytes are not the ones sent", code="checksum-mismatch")
+
+
+def _info(meta: Any, attributes: Any = None) -> FileInfo:
+    mtime_ns = int(meta["last_modified"].timestamp() * _NS)
+    given = (attributes or {}).get(_MTIME)
+    if given is not None:
+        with suppress(ArithmeticError, ValueError):
+            mtime_ns = int(Decimal(given) * _NS)
+    return FileInfo(
+        meta["path"], "file", meta["size"], mtime_ns, 0, _inode(meta), 0, -1, meta["e_tag"] or ""
+    )  # fmt: skip
+
+
+def _inode(meta: Any) -> int:
+    """A number that changes with the ETag, for the index, which keeps numbers."""
+    digest = hashlib.blake2b((meta["e_tag"] or "").encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "big") >> 1
+
+
+def _digest(attributes: Any) -> str | None:
+    value = attributes.get(_SHA256)
+    return value if isinstance(value, str) and len(value) == _HEX_DIGITS else None

@@ -1,0 +1,212 @@
+"""A real S3 server process, and a proxy before it that counts requests and spoils some."""
+
+import contextlib
+import http.client
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+import urllib.request
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from urllib.parse import parse_qs, unquote, urlsplit
+
+#: What S3 clients read; the server believes any key.
+CREDENTIALS = {
+    "AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test", "AWS_REGION": "us-east-1",
+    "AWS_ALLOW_HTTP": "true",
+}  # fmt: skip
+_HOP_HEADERS = {"connection", "transfer-encoding", "content-length", "keep-alive"}
+
+
+class S3Server:
+    """A server process and its URL."""
+
+    def __init__(self, process: "subprocess.Popen[str]") -> None:
+        assert process.stdin and process.stdout
+        self._in, self._out = process.stdin, process.stdout
+        self.endpoint = f"http://127.0.0.1:{int(self._out.readline())}"
+
+    def fill(self, url: str, names: Iterable[str], data: str = "x") -> None:
+        """Make many equal objects."""
+        bucket, _, folder = url.removeprefix("s3://").partition("/")
+        order = {"bucket": bucket, "names": [f"{folder}/{n}" for n in names], "data": data}
+        self._in.write(json.dumps(order) + "\n")
+        self._in.flush()
+        assert self._out.readline() == "done\n"
+
+    def put(self, url: str, name: str, data: bytes, **metadata: str) -> None:
+        """Put an object past the proxy and past jaxcache, as any other client would."""
+        import obstore
+        from obstore.store import S3Store
+
+        store = S3Store.from_url(
+            url, endpoint=self.endpoint, region="us-east-1", access_key_id="x",
+            secret_access_key="x", client_options={"allow_http": True},
+        )  # fmt: skip
+        obstore.put(store, name, data, attributes=metadata)
+
+
+@contextlib.contextmanager
+def run_s3_server() -> Iterator[S3Server]:
+    """Run moto's server on a port of its own."""
+    process = subprocess.Popen(
+        [sys.executable, str(Path(__file__).with_name("s3_process.py"))],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+        env={k: v for k, v in os.environ.items() if k != "PYTHONWARNINGS"},
+    )  # fmt: skip
+    try:
+        yield S3Server(process)
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def make_bucket(endpoint: str, name: str) -> None:
+    """Make a bucket."""
+    urllib.request.urlopen(urllib.request.Request(f"{endpoint}/{name}", method="PUT")).close()
+
+
+@dataclass
+class Seen:
+    """One request that came through."""
+
+    method: str
+    name: str
+    """Of the object, without its bucket."""
+    query: dict[str, list[str]]
+    sent_bytes: int
+    status: int = 0
+
+    @property
+    def verb(self) -> str:
+        """As :mod:`jaxcache.store.object.traffic` names it."""
+        if self.method == "GET":
+            return "list" if "list-type" in self.query else "get"
+        return "delete" if self.method == "POST" else self.method.lower()
+
+
+#: Spoils a request: gets it and says how, or None.
+#: A number is a status, "drop" closes before anything happens, "lose" closes after the server has
+#: done it, "truncate" sends half of the answer, "slow" waits a moment.
+Fault = Callable[[Seen], "int | str | None"]
+
+
+@dataclass
+class Proxy:
+    """What passed, and what is to be spoiled."""
+
+    endpoint: str = ""
+    seen: list[Seen] = field(default_factory=list)
+    fault: Fault | None = None
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def counts(self) -> Counter[str]:
+        """Requests by verb."""
+        return Counter(s.verb for s in self.seen)
+
+    def names(self, verb: str) -> list[str]:
+        """Objects that such requests were about."""
+        return [s.name for s in self.seen if s.verb == verb]
+
+    def forget(self) -> None:
+        """Begin anew."""
+        with self.lock:
+            self.seen.clear()
+            self.fault = None
+
+
+def times(count: int, how: "int | str", *verbs: str) -> Fault:
+    """Spoil the first ``count`` requests of these kinds."""
+    left = [count]
+
+    def fault(seen: Seen) -> "int | str | None":
+        if seen.verb in verbs and left[0] > 0:
+            left[0] -= 1
+            return how
+        return None
+
+    return fault
+
+
+@contextlib.contextmanager
+def run_proxy(upstream: str) -> Iterator[Proxy]:
+    """Run a proxy before a server."""
+    proxy = Proxy()
+    host = urlsplit(upstream).netloc
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+        def handle_one_request(self) -> None:
+            with contextlib.suppress(ConnectionError):
+                super().handle_one_request()
+
+        def forward(self) -> None:
+            body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+            parts = urlsplit(self.path)
+            name = unquote(parts.path.lstrip("/").partition("/")[2])
+            seen = Seen(
+                self.command, name, parse_qs(parts.query, keep_blank_values=True), len(body)
+            )  # fmt: skip
+            with proxy.lock:
+                proxy.seen.append(seen)
+                how = proxy.fault(seen) if proxy.fault else None
+            if how == "drop":
+                self.close_connection = True
+                return
+            if isinstance(how, int):
+                seen.status = how
+                self.answer(how, [], b"<Error><Code>Spoiled</Code></Error>")
+                return
+            if how == "slow":
+                time.sleep(0.3)
+            connection = http.client.HTTPConnection(host, timeout=60)
+            try:
+                connection.request(self.command, self.path, body, dict(self.headers))
+                answer = connection.getresponse()
+                data = answer.read()
+                seen.status = answer.status
+                length = answer.getheader("Content-Length")
+            finally:
+                connection.close()
+            if how == "lose":
+                self.close_connection = True
+                return
+            self.answer(answer.status, answer.getheaders(), data, length, half=how == "truncate")
+
+        def answer(
+            self, status: int, headers: list[tuple[str, str]], data: bytes,
+            length: str | None = None, half: bool = False,
+        ) -> None:  # fmt: skip
+            self.send_response_only(status)
+            for header, value in headers:
+                if header.lower() not in _HOP_HEADERS:
+                    self.send_header(header, value)
+            # The answer to HEAD announces a length and has no body.
+            self.send_header("Content-Length", length if self.command == "HEAD" else str(len(data)))
+            self.end_headers()
+            self.wfile.write(data[: len(data) // 2] if half else data)
+            self.close_connection = self.close_connection or half
+
+        do_GET = do_PUT = do_HEAD = do_POST = do_DELETE = forward  # noqa: N815
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.daemon_threads = True
+    proxy.endpoint = f"http://127.0.0.1:{server.server_port}"
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        yield proxy
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
