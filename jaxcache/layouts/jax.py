@@ -47,7 +47,7 @@ class JaxLayout:
         from jaxcache.cache.listing import list_cache
 
         index = None
-        if index_folder and (details or filters or sort.startswith("platform") or store.remote):
+        if index_folder and (heads or details or filters or sort != "key" or store.remote):
             from jaxcache.cache.index import Index
 
             index = Index.load(index_folder, store.url, now_ns=now_ns)
