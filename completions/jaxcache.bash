@@ -35,9 +35,9 @@ _jaxcache() {
     explain) options='-C --cache-dir --churn --python --json --jsonl --color --debug -h --help'; words=keys ;;
     doctor) options='-C --cache-dir --python --fix -n --dry-run --decode --json --jsonl --color --debug -h --help'; words=files ;;
     export) options='-C --cache-dir --layout --filter --level --split --since --sign --side-caches --no-side-caches --json --stats --color --debug -h --help'; words=keys ;;
-    import) options='-C --cache-dir --layout --on-conflict --atomic --require-compatible --python --side-caches --no-side-caches --level -n --dry-run --json --jsonl -q --quiet --color --debug -h --help'; words=files ;;
-    push) options='-C --cache-dir --include --exclude --max-size --prune-remote --side-caches --no-side-caches --ledger --no-ledger --requests -n --dry-run -y --yes --json --jsonl -q --quiet --stats --color --debug -h --help'; words=files ;;
-    pull) options='-C --cache-dir --include --exclude --max-size --side-caches --no-side-caches --ledger --no-ledger --requests -n --dry-run --json --jsonl -q --quiet --stats --color --debug -h --help'; words=files ;;
+    import) options='-C --cache-dir --layout --on-conflict --atomic --require-compatible --python --side-caches --no-side-caches --level -n --dry-run --json --jsonl -q --quiet --stats --color --debug -h --help'; words=files ;;
+    push) options='-C --cache-dir --include --exclude --max-size --prune-remote --sign --side-caches --no-side-caches --ledger --no-ledger -j --jobs -n --dry-run -y --yes --json --jsonl -q --quiet --stats --color --debug -h --help'; words=files ;;
+    pull) options='-C --cache-dir --include --exclude --max-size --require-signed --side-caches --no-side-caches --ledger --no-ledger -j --jobs -n --dry-run --json --jsonl -q --quiet --stats --color --debug -h --help'; words=files ;;
     diff) options='--layout --json --jsonl -q --quiet --stats --color --debug -h --help'; words=files ;;
     copy) options='--layout --filter --on-conflict --atomic -n --dry-run --json --jsonl -q --quiet --stats --color --debug -h --help'; words=files ;;
     trust) options='--json --color --debug -h --help'; words=keys ;;
