@@ -7,12 +7,14 @@ import typer
 from jaxcache.cli.optional_value import FailOnMissCommand
 from jaxcache.cli.options import (
     CacheDir,
+    CollectOnly,
     Components,
     Devices,
     FailOnMiss,
     ForceCacheDir,
     Json,
     Jsonl,
+    Patience,
     Platform,
     Python,
     Record,
@@ -66,6 +68,8 @@ def command(
     ] = False,
     components: Components = False,
     record: Record = None,
+    collect_only: CollectOnly = None,
+    patience: Patience = None,
     trace: TraceFile = None,
     timeout: Timeout = None,
     json: Json = False,
@@ -86,7 +90,7 @@ def command(
         cache_dir, python=python, platform=platform, devices=devices, timeout=timeout,
         force_cache_dir=force_cache_dir, document=json or jsonl, components=components,
         processes=processes, jobs=jobs, check=check, seal=seal, mock_gpu_topology=mock_gpu_topology,
-        record=record,
+        record=record, collect=collect_only, patience=patience,
     )  # fmt: skip
     report = warm_programs(programs(script, arguments, file), options, watch())
     finish(report, verdict, json=json, jsonl=jsonl, trace=trace)
