@@ -18,9 +18,9 @@ _jaxcache() {
     ls) options='-C --cache-dir --sort --filter --limit --group-by -l --long --json --jsonl -q --quiet -h --help'; words=keys ;;
     show) options='-C --cache-dir --hlo --payload --python --json --jsonl -h --help'; words=keys ;;
     stats) options='-C --cache-dir --prometheus --json --jsonl -h --help'; words=none ;;
-    warm) options='--file --jobs -C --cache-dir --python --platform --devices --processes --mock-gpu-topology --force-cache-dir --fail-on-miss --strict --check --seal --components --record --trace --timeout --json --jsonl -h --help'; words=files ;;
+    warm) options='--file --jobs -C --cache-dir --python --platform --devices --processes --mock-gpu-topology --force-cache-dir --fail-on-miss --strict --check --seal --components --record --collect-only --patience --trace --timeout --json --jsonl -h --help'; words=files ;;
     run) options='-C --cache-dir --force-cache-dir --fail-on-miss --strict --components --record --trace --timeout --json --jsonl -h --help'; words=files ;;
-    compile) options='-C --cache-dir -j --jobs --shard --check --used-at --devices --max-memory --python --json --jsonl -q --quiet -h --help'; words=files ;;
+    compile) options='-C --cache-dir -j --jobs --shard --check --used-at --devices --max-memory --dask --python --json --jsonl -q --quiet -h --help'; words=files ;;
     where) options='--stop --timeout --json --jsonl -h --help'; words=files ;;
     verify) options='-C --cache-dir --level --payload --no-payload --fix --delete --restore --atimes --grace -j --jobs --python -n --dry-run -y --yes --json --jsonl -q --quiet -h --help'; words=keys ;;
     seal) options='-C --cache-dir --level --again -j --jobs -n --dry-run --json -q --quiet -h --help'; words=keys ;;
