@@ -32,7 +32,7 @@ _jaxcache() {
     rm) options='-C --cache-dir --layout -n --dry-run -y --yes --json --jsonl -q --quiet --stats --color --debug -h --help'; words=keys ;;
     pin) options='-C --cache-dir --json --jsonl --stats --color --debug -h --help'; words=keys ;;
     unpin) options='-C --cache-dir --json --jsonl --stats --color --debug -h --help'; words=keys ;;
-    explain) options='-C --cache-dir --churn --python --json --jsonl --color --debug -h --help'; words=keys ;;
+    explain) options='-C --cache-dir --layout --churn --python --json --jsonl --color --debug -h --help'; words=keys ;;
     doctor) options='-C --cache-dir --python --fix -n --dry-run --decode --json --jsonl --color --debug -h --help'; words=files ;;
     export) options='-C --cache-dir --layout --filter --level --split --since --sign --side-caches --no-side-caches --json --stats --color --debug -h --help'; words=keys ;;
     import) options='-C --cache-dir --layout --on-conflict --atomic --require-compatible --python --side-caches --no-side-caches --level -n --dry-run --json --jsonl -q --quiet --stats --color --debug -h --help'; words=files ;;

@@ -248,6 +248,7 @@ complete -c jaxcache -n '__fish_seen_subcommand_from unpin' -s h -l help -d 'Sho
 complete -c jaxcache -n '__fish_seen_subcommand_from unpin' -a '(__jaxcache_keys)'
 complete -c jaxcache -n __fish_use_subcommand -a explain -d 'Say why two runs, two keys, or a script and the cache differ.'
 complete -c jaxcache -n '__fish_seen_subcommand_from explain' -s C -l cache-dir -r -F -d 'The cache; default: JAX_COMPILATION_CACHE_DIR, the configuration, ~/.cache/jax.'
+complete -c jaxcache -n '__fish_seen_subcommand_from explain' -l layout -r -d 'Whose cache it is; default: what its folders say.'
 complete -c jaxcache -n '__fish_seen_subcommand_from explain' -l churn -d 'Modules with many keys, what they cost, and why.'
 complete -c jaxcache -n '__fish_seen_subcommand_from explain' -l python -r -F -d 'The Python that runs SCRIPT.'
 complete -c jaxcache -n '__fish_seen_subcommand_from explain' -l json -d 'Print one JSON document.'
