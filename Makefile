@@ -9,7 +9,7 @@ MATRIX ?= 3.11:0.4.30 3.11:0.4.38 3.11:0.5.3 3.11:0.6.2 3.11:0.8.3 3.11:0.10.2 3
 
 BENCHMARKS ?= listing second_look integrity prune warm bundle eviction
 
-.PHONY: test check demo bench test-matrix test-slow fuzz mutation clean
+.PHONY: test check demo bench test-matrix test-typer test-slow fuzz mutation clean
 
 test: $(STAMP) check
 	$(BIN)/python -m pytest -q -n 2 -m "not slow"
@@ -39,6 +39,11 @@ test-slow: $(STAMP)
 
 test-matrix: $(STAMP)
 	tools/test_matrix.sh $(BIN)/python $(MATRIX)
+
+# Completions and manual come out the same under every Typer that pyproject.toml admits.
+TYPERS ?= 0.26 0.27 0.28
+test-typer: $(STAMP)
+	tools/test_typer.sh $(BIN)/python $(TYPERS)
 
 $(STAMP): pyproject.toml
 	$(PYTHON) -m venv $(VENV)

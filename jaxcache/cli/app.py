@@ -116,7 +116,8 @@ def _take_color(wanted: Color | None) -> None:
 ColorOption = Annotated[
     Color | None,
     typer.Option(
-        "--color", metavar="auto|always|never", callback=_take_color, is_eager=True, expose_value=False,
+        "--color", metavar="auto|always|never", callback=_take_color, is_eager=True,
+        expose_value=False,
         help="When to colour; by default on a terminal, unless NO_COLOR is set.",
     ),
 ]  # fmt: skip

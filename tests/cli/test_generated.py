@@ -4,13 +4,15 @@ import os
 import shutil
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
+from typing import get_type_hints
 
 import pytest
 from conftest import REPOSITORY, clean_environment
 from terminal import Terminal
 
-from jaxcache.cli.app import COMMANDS
+from jaxcache.cli.app import COMMANDS, load_command
 
 COMPLETIONS = REPOSITORY / "completions"
 
@@ -46,6 +48,17 @@ def test_what_is_committed_is_what_is_generated() -> None:
         capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert (done.returncode, done.stdout) == (0, "")
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_an_option_that_is_named_as_its_value_says_so(name: str) -> None:
+    """Typer 0.27 takes such a metavar for the option's name, unless the option is spelt out."""
+    load_command(name)
+    command = import_module(f"jaxcache.cli.{COMMANDS[name]}").command
+    for parameter, hint in get_type_hints(command, include_extras=True).items():
+        for info in getattr(hint, "__metadata__", ()):
+            if getattr(info, "metavar", None) == parameter.upper() and hasattr(info, "is_flag"):
+                assert info.param_decls, f"spell --{parameter} out in jaxcache/cli"
 
 
 def complete_in_bash(env: dict[str, str], *words: str) -> list[str]:
