@@ -2,17 +2,18 @@
 
 import contextlib
 import http.client
+import json
 import os
-import re
 import subprocess
 import sys
 import threading
 import time
 import urllib.request
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from urllib.parse import parse_qs, unquote, urlsplit
 
 #: What S3 clients read; the server believes any key.
@@ -23,30 +24,47 @@ CREDENTIALS = {
 _HOP_HEADERS = {"connection", "transfer-encoding", "content-length", "keep-alive"}
 
 
+class S3Server:
+    """A server process and its URL."""
+
+    def __init__(self, process: "subprocess.Popen[str]") -> None:
+        assert process.stdin and process.stdout
+        self._in, self._out = process.stdin, process.stdout
+        self.endpoint = f"http://127.0.0.1:{int(self._out.readline())}"
+
+    def fill(self, url: str, names: Iterable[str], data: str = "x") -> None:
+        """Make many equal objects."""
+        bucket, _, folder = url.removeprefix("s3://").partition("/")
+        order = {"bucket": bucket, "names": [f"{folder}/{n}" for n in names], "data": data}
+        self._in.write(json.dumps(order) + "\n")
+        self._in.flush()
+        assert self._out.readline() == "done\n"
+
+    def put(self, url: str, name: str, data: bytes, **metadata: str) -> None:
+        """Put an object past the proxy and past jaxcache, as any other client would."""
+        import obstore
+        from obstore.store import S3Store
+
+        store = S3Store.from_url(
+            url, endpoint=self.endpoint, region="us-east-1", access_key_id="x",
+            secret_access_key="x", client_options={"allow_http": True},
+        )  # fmt: skip
+        obstore.put(store, name, data, attributes=metadata)
+
+
 @contextlib.contextmanager
-def run_s3_server() -> Iterator[str]:
-    """Run moto's server on a port of its own; yields its URL."""
+def run_s3_server() -> Iterator[S3Server]:
+    """Run moto's server on a port of its own."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", "0"],
-        stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+        [sys.executable, str(Path(__file__).with_name("s3_process.py"))],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
         env={k: v for k, v in os.environ.items() if k != "PYTHONWARNINGS"},
     )  # fmt: skip
     try:
-        assert process.stderr
-        for line in process.stderr:
-            if found := re.search(r"Running on (http://127\.0\.0\.1:\d+)", line):
-                break
-        else:
-            raise RuntimeError("the S3 server did not start")
-        reader = threading.Thread(target=process.stderr.read)  # the pipe must never be full
-        reader.start()
-        yield found[1]
+        yield S3Server(process)
     finally:
-        process.terminate()
-        process.wait(10)
-        reader.join()
-        assert process.stderr
-        process.stderr.close()
+        process.kill()
+        process.communicate()
 
 
 def make_bucket(endpoint: str, name: str) -> None:

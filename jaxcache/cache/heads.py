@@ -49,7 +49,9 @@ def read_facts(store: Store, requests: Sequence[Request], *, workers: int = 1) -
         workers: processes to read with where there is enough to read. More than one needs a
             main module that can be imported (``if __name__ == "__main__"``), as spawning does.
     """
-    if store.remote and any(r.open_entry for r in requests):  # one that takes a second read must not keep the others waiting
+    if store.remote and any(
+        r.open_entry for r in requests
+    ):  # one that takes a second read must not keep the others waiting
         yield from in_order(lambda request: next(_read(store, [request])), requests)
         return
     location = getattr(store, "path", None)

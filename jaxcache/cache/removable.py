@@ -3,6 +3,7 @@
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 
+from jaxcache.cache.leftovers import is_temporary
 from jaxcache.cache.policy import Candidate, UseRecord, estimate_hits
 from jaxcache.cache.quarantine import QUARANTINE_DIR
 from jaxcache.cache.removal import Reason, Removal, Subject
@@ -110,10 +111,10 @@ def _other_files(seen: Scan) -> Iterator[tuple[Subject, FileInfo]]:
     for other in seen.inventory.others:
         if other.info.type != "file":
             continue
-        if other.kind in (FileKind.KERNEL_CACHE, FileKind.AUTOTUNE):
-            yield "side-cache", other.info
-        elif other.kind is FileKind.TEMP:
+        if other.kind is FileKind.TEMP or is_temporary(other.info.name):
             yield "temp-file", other.info
+        elif other.kind in (FileKind.KERNEL_CACHE, FileKind.AUTOTUNE):
+            yield "side-cache", other.info
         elif other.info.name.startswith(f"{QUARANTINE_DIR}/"):
             yield "quarantine", other.info
 

@@ -61,7 +61,12 @@ def _records_use(seen: Scan, lookup: Lookup | None) -> bool:
 def price(
     store: Store, seen: Scan, removals: Sequence[Removal], workers: int = 1
 ) -> tuple[Removal, ...]:
-    """Fill in the compile seconds of removals that a scan without heads left unknown."""
+    """Fill in the compile seconds of removals that a scan without heads left unknown.
+
+    Not where that takes a request for each.
+    """
+    if store.remote:
+        return tuple(removals)
     unknown = {r.file.name for r in removals if r.key is not None and r.compile_seconds is None}
     files = [f for f in seen.inventory.entries if f.info.name in unknown]
     entries, _ = read_entries(store, files, {}, workers=workers)

@@ -7,7 +7,7 @@ import typer
 from typer.core import TyperGroup
 
 from jaxcache import __version__
-from jaxcache.cli import terminal
+from jaxcache.cli import metering, terminal
 from jaxcache.cli.terminal import Color
 
 #: Command name to the module in this package that holds it, in the order of ``--help``. A name of
@@ -20,6 +20,7 @@ COMMANDS: dict[str, str] = {
     "top": "top",
     "warm": "warm",
     "run": "run",
+    "compile": "compile",
     "target": "target",
     "where": "where",
     "verify": "verify",
@@ -32,6 +33,8 @@ COMMANDS: dict[str, str] = {
     "doctor": "doctor",
     "export": "export",
     "import": "import_",
+    "push": "push",
+    "pull": "pull",
     "diff": "diff",
     "copy": "copy",
     "trust": "trust",
@@ -104,6 +107,8 @@ def load_command(name: str) -> Any:
         no_args_is_help=False,
     )(module.command)
     parser = typer.main.get_command(app)
+    if name in metering.COMMANDS:
+        metering.add_option(parser)
     parser.params.extend(_shared_options())
     return parser
 

@@ -26,6 +26,7 @@ def run(argv: list[str]) -> int:
 
         print("\n".join(complete(argv[1:])))
         return ExitCode.DONE
+    from jaxcache.cli import metering
     from jaxcache.cli.app import app
     from jaxcache.cli.terminal import prepare_streams
 
@@ -54,6 +55,8 @@ def run(argv: list[str]) -> int:
         if wants_debug():
             raise
         return _fail(_internal_error(error), as_json)
+    finally:
+        metering.report()
     return code if isinstance(code, int) else ExitCode.DONE
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 import typer
 
 from jaxcache.cli.options import locate_cache
+from jaxcache.errors import UsageError
 
 if TYPE_CHECKING:
     from jaxcache.layouts import Layout
@@ -49,6 +50,25 @@ def open_cache(cache_dir: str | None, layout: str | None = None) -> Opened:
         cache_dir = torch_cache_dir()
     store = open_store(locate_cache(cache_dir).path)
     return Opened(store, choose_layout(store, layout))
+
+
+def locate_target(cache_dir: str | None, layout: str | None, whose: str) -> str:
+    """Where what one compiler made is to be put: the option, else that compiler's own place.
+
+    Raises:
+        UsageError: ``other-layout`` where ``--layout`` or the directory says otherwise.
+    """
+    from jaxcache.layouts import check_target, load_layout
+    from jaxcache.store import is_remote, open_store
+
+    if layout is not None and load_layout(layout).name != whose:
+        raise UsageError(f"what is to be imported is of {whose}", code="other-layout")
+    if whose == "torch" and not cache_dir:
+        cache_dir = torch_cache_dir()
+    path = locate_cache(cache_dir).path
+    if not is_remote(path) and os.path.isdir(path):
+        check_target(open_store(path), whose)
+    return path
 
 
 def torch_cache_dir() -> str:

@@ -93,6 +93,29 @@ Timeout = Annotated[
 ]
 
 
+TargetFile = Annotated[
+    str | None,
+    typer.Option(
+        "--target",
+        metavar="PROFILE",
+        help="Compile for the host of this profile (jaxcache target capture), running on the CPU.",
+    ),
+]
+Gemm = Annotated[
+    str,
+    typer.Option(
+        metavar="cublas|cost-model|triton", help="Matrix products that cannot be tuned without GPU."
+    ),
+]
+AutotuneFrom = Annotated[
+    str | None,
+    typer.Option(metavar="DIR", help="Tune with the autotune directory of a real host."),
+]
+RequireTuned = Annotated[
+    bool, typer.Option("--require-tuned", help="Leave out what could only be made untuned.")
+]
+
+
 class Format(StrEnum):
     """How a result goes to standard output."""
 

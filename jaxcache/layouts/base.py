@@ -11,8 +11,14 @@ from typing import TYPE_CHECKING, Protocol
 from jaxcache.store.base import Store
 
 if TYPE_CHECKING:
+    from jaxcache.cache.bundle.export import ExportPlan
+    from jaxcache.cache.bundle.format import Bundle
+    from jaxcache.cache.bundle.importing import ImportPlan
+    from jaxcache.cache.diff import Side
     from jaxcache.cache.listing import Listing
+    from jaxcache.cache.prune import PruneOptions, PrunePlan
     from jaxcache.cache.quarantine import Restoration
+    from jaxcache.cache.removal import Execution, Removal
     from jaxcache.cache.repair import Repair, RepairPlan
     from jaxcache.cache.stats import Stats
     from jaxcache.cache.verify import Loader, Verification, VerifyOptions
@@ -65,10 +71,11 @@ class Layout(Protocol):
         index_folder: Path,
         *,
         now_ns: int,
+        read: bool,
         workers: int,
         progress: Progress | None,
     ) -> "Stats":
-        """Count everything in a cache directory."""
+        """Count everything in a cache directory; entries are opened only if ``read``."""
 
     def verify(
         self,
@@ -93,3 +100,69 @@ class Layout(Protocol):
 
     def restore(self, store: Store, *, keys: Sequence[str], dry_run: bool) -> "Restoration":
         """Bring files back from quarantine."""
+
+    def plan_prune(
+        self,
+        store: Store,
+        options: "PruneOptions",
+        *,
+        keep: Sequence[str],
+        index_folder: Path,
+        now_ns: int,
+        workers: int,
+        progress: Progress | None,
+    ) -> "PrunePlan":
+        """Plan what a cache can do without.
+
+        Args:
+            keep: KEY arguments of what must stay.
+        """
+
+    def plan_removal(
+        self,
+        store: Store,
+        keys: Sequence[str],
+        *,
+        index_folder: Path,
+        now_ns: int,
+        workers: int,
+        progress: Progress | None,
+    ) -> "PrunePlan":
+        """Plan to remove what KEY arguments name."""
+
+    def remove(
+        self, store: Store, removals: "Sequence[Removal]", *, progress: Progress | None
+    ) -> "Execution":
+        """Carry out the removals of a plan, beside the compiler that uses the cache."""
+
+    def plan_export(
+        self,
+        store: Store,
+        *,
+        keys: Sequence[str],
+        filters: Sequence[str],
+        since: "Side | None",
+        side_caches: bool | None,
+        now_ns: int,
+        progress: Progress | None,
+    ) -> "ExportPlan":
+        """Choose what goes into a bundle.
+
+        Args:
+            since: leave out what this side has.
+        """
+
+    def plan_import(
+        self,
+        store: Store | None,
+        bundle: "Bundle",
+        *,
+        cache_dir: str,
+        on_conflict: str,
+        side_caches: bool,
+        progress: Progress | None,
+    ) -> "ImportPlan":
+        """Look at what is there already, and decide for each file of a verified bundle."""
+
+    def read_side(self, store: Store, progress: Progress | None) -> "Side":
+        """Read everything that a cache holds, to be compared."""

@@ -56,7 +56,7 @@ def graph_page(shown: ShownGraph, *, now_ns: int, width: int, color: bool) -> st
     lines = [f"{bold}{printable(shown.entry.key)}{plain}", ""]
     for label, texts in _sections(shown, now_ns):
         for text in texts:
-            lines += labelled(printable(text), label, max(width, 40))
+            lines += labelled(printable(text), label, width)
             label = ""
     return "\n".join(lines)
 

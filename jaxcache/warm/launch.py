@@ -40,6 +40,8 @@ class Launch:
     code 13 after a ``no-jax`` event."""
     aside: bool = False
     """Not the one at the terminal: no standard input, and its output to standard error."""
+    unset: tuple[str, ...] = ()
+    """Left out of the caller's environment."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +57,8 @@ class Ended:
 
 def listening_environment(launch: Launch, *, events: str) -> dict[str, str]:
     """The command's environment: the caller's, its own over it, and the listener's."""
-    env = {**os.environ, **launch.env, "JAXCACHE_EVENTS": events}
+    own = {name: value for name, value in os.environ.items() if name not in launch.unset}
+    env = {**own, **launch.env, "JAXCACHE_EVENTS": events}
     path = [str(STARTUP), *filter(None, [env.get("PYTHONPATH")])]
     env["PYTHONPATH"] = os.pathsep.join(path)
     env["JAXCACHE_PARENT"] = str(os.getpid())

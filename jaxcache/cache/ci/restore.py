@@ -24,6 +24,8 @@ class RestorePlan:
     outlooks: Compatibility
     left_out: int = 0
     """Entries of the source that are damaged."""
+    present: int = 0
+    """Entries that were not even fetched, because the cache has them."""
     trouble: str = ""
     """Why there is nothing to restore from."""
 
@@ -39,7 +41,7 @@ class RestorePlan:
     @property
     def hit(self) -> bool:
         """Whether the source has anything for this job."""
-        return bool(self.fitting)
+        return bool(self.fitting) or self.present > 0
 
     @property
     def stored_seconds(self) -> float:
@@ -61,9 +63,11 @@ def plan_restore(
     store: Store | None,
     bundle: Bundle,
     *,
+    source: str,
     cache_dir: str,
     host: Host | None,
     left_out: int = 0,
+    present: int = 0,
     everything: bool = False,
     progress: Progress | None = None,
 ) -> RestorePlan:
@@ -71,8 +75,10 @@ def plan_restore(
 
     Args:
         store: the cache; None where its directory does not exist yet.
+        source: as the user named it.
         host: the jax of the job; where none was asked, everything may hit.
-        left_out: what could not come into the bundle.
+        left_out: how many entries could not come into the bundle.
+        present: how many did not have to.
         everything: also what cannot hit.
 
     Raises:
@@ -86,7 +92,7 @@ def plan_restore(
         store, bundle, cache_dir=cache_dir, side_caches=bool(fits),
         wanted=lambda item: item.key in fits,
     )  # fmt: skip
-    return RestorePlan(cache_dir, bundle.name, importing, outlooks, left_out)
+    return RestorePlan(cache_dir, source, importing, outlooks, left_out, present)
 
 
 def nothing_to_restore(cache_dir: str, source: str, trouble: str) -> RestorePlan:

@@ -8,8 +8,14 @@ from jaxcache.layouts.base import Progress
 from jaxcache.store.base import Store
 
 if TYPE_CHECKING:
+    from jaxcache.cache.bundle.export import ExportPlan
+    from jaxcache.cache.bundle.format import Bundle
+    from jaxcache.cache.bundle.importing import ImportPlan
+    from jaxcache.cache.diff import Side
     from jaxcache.cache.listing import Listing
+    from jaxcache.cache.prune import PruneOptions, PrunePlan
     from jaxcache.cache.quarantine import Restoration
+    from jaxcache.cache.removal import Execution, Removal
     from jaxcache.cache.repair import Repair, RepairPlan
     from jaxcache.cache.stats import Stats
     from jaxcache.cache.verify import Loader, Verification, VerifyOptions
@@ -52,6 +58,7 @@ class TorchLayout:
         index_folder: Path,
         *,
         now_ns: int,
+        read: bool,  # noqa: ARG002 - its graphs are opened anyway
         workers: int,
         progress: Progress | None,
     ) -> "Stats":
@@ -92,3 +99,92 @@ class TorchLayout:
         from jaxcache.layouts.torch.repair import restore
 
         return restore(store, keys=keys, dry_run=dry_run)
+
+    def plan_prune(
+        self,
+        store: Store,
+        options: "PruneOptions",
+        *,
+        keep: Sequence[str],
+        index_folder: Path,
+        now_ns: int,
+        workers: int,
+        progress: Progress | None,
+    ) -> "PrunePlan":
+        """See :func:`jaxcache.layouts.torch.survey.plan_prune`."""
+        from jaxcache.layouts.torch.survey import plan_prune
+
+        return plan_prune(
+            store, options, keep=keep, index_folder=index_folder, now_ns=now_ns,
+            workers=workers, progress=progress,
+        )  # fmt: skip
+
+    def plan_removal(
+        self,
+        store: Store,
+        keys: Sequence[str],
+        *,
+        index_folder: Path,
+        now_ns: int,
+        workers: int,
+        progress: Progress | None,
+    ) -> "PrunePlan":
+        """See :func:`jaxcache.layouts.torch.survey.plan_removal`."""
+        from jaxcache.layouts.torch.survey import plan_removal
+
+        return plan_removal(
+            store, keys, index_folder=index_folder, now_ns=now_ns, workers=workers,
+            progress=progress,
+        )  # fmt: skip
+
+    def remove(
+        self, store: Store, removals: "Sequence[Removal]", *, progress: Progress | None
+    ) -> "Execution":
+        """See :func:`jaxcache.layouts.torch.prune.remove`."""
+        from jaxcache.layouts.torch.prune import remove
+
+        return remove(store, removals, progress=progress)
+
+    def plan_export(
+        self,
+        store: Store,
+        *,
+        keys: Sequence[str],
+        filters: Sequence[str],
+        since: "Side | None",
+        side_caches: bool | None,
+        now_ns: int,
+        progress: Progress | None,
+    ) -> "ExportPlan":
+        """See :func:`jaxcache.layouts.torch.bundle.plan_export`."""
+        from jaxcache.layouts.torch.bundle import plan_export
+
+        return plan_export(
+            store, keys=keys, filters=filters, since=since.reference if since else None,
+            known=since.files if since else (), side_caches=side_caches, now_ns=now_ns,
+            progress=progress,
+        )  # fmt: skip
+
+    def plan_import(
+        self,
+        store: Store | None,
+        bundle: "Bundle",
+        *,
+        cache_dir: str,
+        on_conflict: str,
+        side_caches: bool,
+        progress: Progress | None,
+    ) -> "ImportPlan":
+        """See :func:`jaxcache.layouts.torch.bundle.plan_import`."""
+        from jaxcache.layouts.torch.bundle import plan_import
+
+        return plan_import(
+            store, bundle, cache_dir=cache_dir, on_conflict=on_conflict, side_caches=side_caches,
+            progress=progress,
+        )  # fmt: skip
+
+    def read_side(self, store: Store, progress: Progress | None) -> "Side":
+        """See :func:`jaxcache.layouts.torch.sides.read_side`."""
+        from jaxcache.layouts.torch.sides import read_side
+
+        return read_side(store, progress)

@@ -23,7 +23,7 @@ def holding(store: Store, name: str) -> Iterator[bool]:
     hold one, in a store that is no directory, there is none to take.
     """
     found = parse_path(name)
-    root = getattr(store, "path", None)
+    root = None if store.remote else getattr(store, "path", None)
     if root is None or found.kind not in _LOCKED or found.key is None:
         yield True
         return

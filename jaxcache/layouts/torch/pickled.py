@@ -106,6 +106,8 @@ class Pickle:
 
 
 _MARK = object()
+#: What pickletools says of bytes that end too early.
+_ENDED = ("exhausted", "remain", "no newline", "not enough data")
 
 
 def read_pickle(
@@ -132,9 +134,8 @@ def read_pickle(
                 raise PickleError(f"more than {max_operations} operations")
             machine.run(opcode.name, argument)
     except (ValueError, OverflowError, MemoryError) as error:
-        # pickletools says "pickle exhausted before seeing STOP" or "expected N bytes ... remain".
         text = str(error)
-        ended = "exhausted" in text or "remain" in text or "no newline" in text
+        ended = any(sign in text for sign in _ENDED)
         raise PickleError(text[:200], truncated=ended) from error
     if rest := len(data) - stream.tell():
         raise PickleError(f"{rest} bytes behind its end")

@@ -21,7 +21,7 @@ from jaxcache.layouts.torch.elf import elf_problem
 from jaxcache.layouts.torch.examine import Facts, Found, examine_file, facts_of
 from jaxcache.layouts.torch.inventory import GraphFile, Inventory, take_inventory
 from jaxcache.layouts.torch.links import link
-from jaxcache.layouts.torch.names import digest_of_text
+from jaxcache.layouts.torch.names import TorchKind, digest_of_text
 from jaxcache.layouts.torch.scan import look
 from jaxcache.model import FileInfo, Problem
 from jaxcache.store.base import MissingError, Store, StoreError
@@ -95,7 +95,7 @@ def _choose(store: Store, inventory: Inventory, options: VerifyOptions) -> _Chos
     """What is meant: everything, or the graphs that fit a KEY and what exists for them."""
     if not options.keys:
         kernels = [*inventory.kernels.values()]
-        kernels += [o.info for o in inventory.others if o.info.name.endswith(".so")]
+        kernels += [info for info, kind in inventory.others if _is_probe(info, kind)]
         return inventory.graphs, [*inventory.sources.items()], kernels
     entries = select_by_keys(look(store).entries, options.keys)
     names = {e.file for e in entries}
@@ -116,6 +116,10 @@ def _choose(store: Store, inventory: Inventory, options: VerifyOptions) -> _Chos
         [(key, inventory.sources[key]) for key in sorted(sources & inventory.sources.keys())],
         [inventory.kernels[key] for key in sorted(kernels_of & inventory.kernels.keys())],
     )
+
+
+def _is_probe(info: FileInfo, kind: TorchKind) -> bool:
+    return kind is TorchKind.PROBE and info.name.endswith(".so")
 
 
 def _check_graph(store: Store, file: GraphFile, checks: _Checks, *, quick: bool) -> None:

@@ -134,14 +134,22 @@ class ObjectStore:
         return in_order(lambda name: _or_error(lambda: self.read(name, limit=limit)), names)
 
     def open(self, name: str) -> BinaryIO:
-        """Copy an object to where it can be read back and forth, in one request."""
+        """Copy an object to where it can be read back and forth, in one request.
+
+        Raises:
+            MissingError, StoreError: ``checksum-mismatch`` where it was written with a digest
+                that does not fit.
+        """
 
         def take(found: Any) -> BinaryIO:
             file = tempfile.SpooledTemporaryFile(_HELD_BYTES)  # noqa: SIM115 - the caller's
+            seen = hashlib.sha256()
             try:
                 for chunk in found.stream(min_chunk_size=_CHUNK_BYTES):
                     file.write(chunk)
+                    seen.update(chunk)
                 _check_whole(file.tell(), found.meta)
+                _check_digest(name, seen.hexdigest(), found.attributes)
                 file.seek(0)
             except BaseException:
                 file.close()
@@ -161,18 +169,16 @@ class ObjectStore:
         Objects of other writers have none.
         """
 
-        def take(found: Any) -> tuple[Fetched, str | None]:
+        def take(found: Any) -> Fetched:
             if found.meta["size"] > limit:
                 raise StoreError(name, f"holds more than {limit} bytes", code="too-large")
             data = bytes(found.bytes())
             _check_whole(len(data), found.meta)
             self._traffic.add(received_bytes=len(data))
-            return Fetched(data, _info(found.meta, found.attributes)), _digest(found.attributes)
+            _check_digest(name, hashlib.sha256(data).hexdigest(), found.attributes)
+            return Fetched(data, _info(found.meta, found.attributes))
 
-        fetched, digest = self._get("get", name, take)
-        if digest is not None and hashlib.sha256(fetched.data).hexdigest() != digest:
-            raise StoreError(name, "its bytes are not the ones sent", code="checksum-mismatch")
-        return fetched
+        return self._get("get", name, take)
 
     def _get(
         self, verb: Verb, name: str, take: Callable[[Any], _Result], **options: Any
@@ -319,6 +325,11 @@ class ObjectStore:
         """Never: an object is whole, or not there."""
         return False
 
+    def hold(self, name: str) -> AbstractContextManager[None]:
+        """Hold nothing: no other process could tell a writer that lives from one that is gone."""
+        check_name(name)
+        return nullcontext()
+
     def lock(self, *, timeout_seconds: float) -> AbstractContextManager[None]:  # noqa: ARG002
         """Hold nothing: nobody would respect it; see :mod:`jaxcache.store.base`."""
         return nullcontext()
@@ -338,6 +349,12 @@ def _or_error(work: Callable[[], _Result]) -> _Result | StoreError:
 def _check_whole(seen_bytes: int, meta: Any) -> None:
     if seen_bytes != meta["size"]:  # worded as failures.py knows a broken connection
         raise OSError(f"unexpected end: {seen_bytes} of {meta['size']} bytes")
+
+
+def _check_digest(name: str, seen: str, attributes: Any) -> None:
+    digest = _digest(attributes)
+    if digest is not None and digest != seen:
+        raise StoreError(name, "its bytes are not the ones sent", code="checksum-mismatch")
 
 
 def _info(meta: Any, attributes: Any = None) -> FileInfo:
