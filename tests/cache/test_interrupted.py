@@ -16,9 +16,9 @@ from jaxcache.cache.bundle.format import open_bundle
 from jaxcache.cache.bundle.importing import plan_import, verify_bundle
 from jaxcache.cache.bundle.pack import write_stream
 from jaxcache.cache.bundle.unpack import execute_import
-from jaxcache.cache.leftovers import delete_leftovers, staging
 from jaxcache.cache.ledger import Ledger, append
 from jaxcache.cache.ledger_record import HIT, Event
+from jaxcache.cache.leftovers import delete_leftovers, staging
 from jaxcache.cache.pins import pin, unpin
 from jaxcache.cache.repair import execute_repair, plan_repair
 from jaxcache.cache.sidefile import read_checked, write_checked
