@@ -7,7 +7,7 @@ DEMO   := .demo
 # The JAX versions that the integration tests run against, with the Python each needs.
 MATRIX ?= 3.11:0.4.30 3.11:0.4.38 3.11:0.5.3 3.11:0.6.2 3.11:0.8.3 3.11:0.10.2 3.12:0.12.0.1
 
-.PHONY: test check demo bench test-matrix test-slow faults fuzz mutation clean
+.PHONY: test check demo bench test-matrix test-typer test-slow faults fuzz mutation clean
 
 test: $(STAMP) check
 	$(BIN)/python -m pytest -q -n 2 -m "not slow"
@@ -43,6 +43,11 @@ test-matrix: $(STAMP)
 FAULTS ?=
 faults: $(STAMP)
 	PYTHONPATH=.:tests $(BIN)/python -m faults $(FAULTS)
+
+# Completions and manual come out the same under every Typer that pyproject.toml admits.
+TYPERS ?= 0.26 0.27 0.28
+test-typer: $(STAMP)
+	tools/test_typer.sh $(BIN)/python $(TYPERS)
 
 $(STAMP): pyproject.toml
 	$(PYTHON) -m venv $(VENV)

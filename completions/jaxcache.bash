@@ -10,6 +10,54 @@ _jaxcache() {
     *) case $command in '' | ci) command="${command:+$command }${COMP_WORDS[i]}" ;; esac ;;
     esac
   done
+  case "$command $previous" in
+  'ls --layout') mapfile -t COMPREPLY < <(compgen -W 'jax torch' -- "$current"); return ;;
+  'ls --color') mapfile -t COMPREPLY < <(compgen -W 'auto always never' -- "$current"); return ;;
+  'show --layout') mapfile -t COMPREPLY < <(compgen -W 'jax torch' -- "$current"); return ;;
+  'show --color') mapfile -t COMPREPLY < <(compgen -W 'auto always never' -- "$current"); return ;;
+  'stats --layout') mapfile -t COMPREPLY < <(compgen -W 'jax torch' -- "$current"); return ;;
+  'stats --color') mapfile -t COMPREPLY < <(compgen -W 'auto always never' -- "$current"); return ;;
+  'report --color') mapfile -t COMPREPLY < <(compgen -W 'auto always never' -- "$current"); return ;;
+  'top --color') mapfile -t COMPREPLY < <(compgen -W 'auto always never' -- "$current"); return ;;
+  'warm --gemm') mapfile -t COMPREPLY < <(compgen -W 'cublas cost-model triton' -- "$current"); return ;;
+  'warm --color') mapfile -t COMPREPLY < <(compgen -W 'auto always never' -- "$current"); return ;;
+  'run --gemm') mapfile -t COMPREPLY < <(compgen -W 'cublas cost-model triton' -- "$current"); return ;;
+  'run --color') mapfile -t COMPREPLY < <(compgen -W 'auto always never' -- "$current"); return ;;
+  'compile --color') mapfile -t COMPREPLY < <(compgen -W 'auto always never' -- "$current"); return ;;
+  'target --color') mapfile -t COMPREPLY < <(compgen -W 'auto always never' -- "$current"); return ;;
+  'where --color') mapfile -t COMPREPLY < <(compgen -W 'auto always never' -- "$current"); return ;;
+  'verify --layout') mapfile -t COMPREPLY < <(compgen -W 'jax torch' -- "$current"); return ;;
+  'verify --level') mapfile -t COMPREPLY < <(compgen -W 'quick full load' -- "$current"); return ;;
+  'verify --color') mapfile -t COMPREPLY < <(compgen -W 'auto always never' -- "$current"); return ;;
+  'seal --color') mapfile -t COMPREPLY < <(compgen -W 'auto always never' -- "$current"); return ;;
+  'prune --layout') mapfile -t COMPREPLY < <(compgen -W 'jax torch' -- "$current"); return ;;
+  'prune --policy') mapfile -t COMPREPLY < <(compgen -W 'lru cost' -- "$current"); return ;;
+  'prune --color') mapfile -t COMPREPLY < <(compgen -W 'auto always never' -- "$current"); return ;;
+  'rm --layout') mapfile -t COMPREPLY < <(compgen -W 'jax torch' -- "$current"); return ;;
+  'rm --color') mapfile -t COMPREPLY < <(compgen -W 'auto always never' -- "$current"); return ;;
+  'pin --color') mapfile -t COMPREPLY < <(compgen -W 'auto always never' -- "$current"); return ;;
+  'unpin --color') mapfile -t COMPREPLY < <(compgen -W 'auto always never' -- "$current"); return ;;
+  'explain --layout') mapfile -t COMPREPLY < <(compgen -W 'jax torch' -- "$current"); return ;;
+  'explain --color') mapfile -t COMPREPLY < <(compgen -W 'auto always never' -- "$current"); return ;;
+  'doctor --color') mapfile -t COMPREPLY < <(compgen -W 'auto always never' -- "$current"); return ;;
+  'export --layout') mapfile -t COMPREPLY < <(compgen -W 'jax torch' -- "$current"); return ;;
+  'export --color') mapfile -t COMPREPLY < <(compgen -W 'auto always never' -- "$current"); return ;;
+  'import --layout') mapfile -t COMPREPLY < <(compgen -W 'jax torch' -- "$current"); return ;;
+  'import --on-conflict') mapfile -t COMPREPLY < <(compgen -W 'keep replace fail' -- "$current"); return ;;
+  'import --color') mapfile -t COMPREPLY < <(compgen -W 'auto always never' -- "$current"); return ;;
+  'push --color') mapfile -t COMPREPLY < <(compgen -W 'auto always never' -- "$current"); return ;;
+  'pull --color') mapfile -t COMPREPLY < <(compgen -W 'auto always never' -- "$current"); return ;;
+  'diff --layout') mapfile -t COMPREPLY < <(compgen -W 'jax torch' -- "$current"); return ;;
+  'diff --color') mapfile -t COMPREPLY < <(compgen -W 'auto always never' -- "$current"); return ;;
+  'copy --layout') mapfile -t COMPREPLY < <(compgen -W 'jax torch' -- "$current"); return ;;
+  'copy --on-conflict') mapfile -t COMPREPLY < <(compgen -W 'keep replace fail' -- "$current"); return ;;
+  'copy --color') mapfile -t COMPREPLY < <(compgen -W 'auto always never' -- "$current"); return ;;
+  'trust --color') mapfile -t COMPREPLY < <(compgen -W 'auto always never' -- "$current"); return ;;
+  'ci key --color') mapfile -t COMPREPLY < <(compgen -W 'auto always never' -- "$current"); return ;;
+  'ci restore --color') mapfile -t COMPREPLY < <(compgen -W 'auto always never' -- "$current"); return ;;
+  'ci save --save-if') mapfile -t COMPREPLY < <(compgen -W 'true always false' -- "$current"); return ;;
+  'ci save --color') mapfile -t COMPREPLY < <(compgen -W 'auto always never' -- "$current"); return ;;
+  esac
   case $previous in
   --args | --autotune-from | --cache-dir | --outputs | --payload | --python | --record | --summary | --trace | --used-at | -C) mapfile -t COMPREPLY < <(compgen -f -- "$current"); return ;;
   esac
@@ -49,7 +97,9 @@ _jaxcache() {
   -*) mapfile -t COMPREPLY < <(compgen -W "$options" -- "$current"); return ;;
   esac
   case $words in
-  keys) mapfile -t COMPREPLY < <(compgen -W "$(jaxcache ls -q "${cache[@]}" 2>/dev/null)" -- "$current") ;;
+  # Never through compgen -W: it would run what a name of a file says.
+  keys) mapfile -t COMPREPLY < <(jaxcache --complete keys "$current" "${cache[@]}" 2>/dev/null)
+    [[ ${#COMPREPLY[@]} -gt 1 || ${COMPREPLY[0]} != *- ]] || compopt -o nospace 2>/dev/null ;;
   files) mapfile -t COMPREPLY < <(compgen -f -- "$current") ;;
   esac
 }
