@@ -44,8 +44,6 @@ def choose_layout(store: Store, name: str | None = None) -> Layout:
 def detect_layout(store: Store) -> str:
     """Tell what wrote a cache by its folders; an empty one counts as JAX's. Opens no file.
 
-    In an object store it counts as JAX's, because to look would take requests each time.
-
     An object store has no folders to look at for free: there it is JAX's unless one says otherwise.
 
     Raises:
