@@ -48,15 +48,15 @@ $(STAMP): pyproject.toml
 # Coverage-guided fuzzing, with atheris (CPython 3.11 to 3.13 on Linux and macOS): each target of
 # tools/fuzz/targets.py for FUZZ_SECONDS.
 FUZZ_SECONDS ?= 60
-FUZZ_TARGETS ?= entry riegeli snappy bundle ledger
+FUZZ_TARGETS ?= entry riegeli snappy bundle ledger recipe torch
 FUZZ := build/fuzz
 fuzz: $(STAMP)
 	$(BIN)/python -m pip install --quiet atheris
-	$(BIN)/python tools/fuzz/seeds.py $(FUZZ)/seeds
+	$(BIN)/python -m tools.fuzz.seeds $(FUZZ)/seeds
 	for target in $(FUZZ_TARGETS); do \
 		echo "## $$target" && mkdir -p $(FUZZ)/corpus/$$target && \
-		$(BIN)/python tools/fuzz/fuzz.py $$target -max_total_time=$(FUZZ_SECONDS) -timeout=20 \
-			-rss_limit_mb=2048 -max_len=65536 -print_final_stats=1 \
+		$(BIN)/python -m tools.fuzz.fuzz $$target -max_total_time=$(FUZZ_SECONDS) -timeout=20 \
+			-rss_limit_mb=2048 -max_len=131072 -print_final_stats=1 \
 			-artifact_prefix=$(FUZZ)/$$target- $(FUZZ)/corpus/$$target $(FUZZ)/seeds/$$target || exit; \
 	done
 
