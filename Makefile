@@ -7,7 +7,7 @@ DEMO   := .demo
 # The JAX versions that the integration tests run against, with the Python each needs.
 MATRIX ?= 3.11:0.4.30 3.11:0.4.38 3.11:0.5.3 3.11:0.6.2 3.11:0.8.3 3.11:0.10.2 3.12:0.12.0.1
 
-.PHONY: test check demo bench test-matrix test-slow fuzz mutation clean
+.PHONY: test check demo bench test-matrix test-slow fuzz mutation scale clean
 
 test: $(STAMP) check
 	$(BIN)/python -m pytest -q -n 2 -m "not slow"
@@ -59,6 +59,11 @@ fuzz: $(STAMP)
 			-rss_limit_mb=2048 -max_len=131072 -print_final_stats=1 \
 			-artifact_prefix=$(FUZZ)/$$target- $(FUZZ)/corpus/$$target $(FUZZ)/seeds/$$target || exit; \
 	done
+
+# Seconds, memory and how they grow; a million entries want 10 GB and two million inodes.
+SCALE ?= --entries 10000 100000 1000000
+scale: $(STAMP)
+	$(BIN)/python -m benchmarks.scale $(SCALE)
 
 # How many of SAMPLE small changes of the code the tests notice, with cosmic-ray.
 SAMPLE ?= 300
