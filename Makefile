@@ -7,7 +7,7 @@ DEMO   := .demo
 # The JAX versions that the integration tests run against, with the Python each needs.
 MATRIX ?= 3.11:0.4.30 3.11:0.4.38 3.11:0.5.3 3.11:0.6.2 3.11:0.8.3 3.11:0.10.2 3.12:0.12.0.1
 
-BENCHMARKS ?= listing second_look integrity prune warm bundle eviction
+BENCHMARKS ?= listing second_look integrity prune warm bundle eviction recipe
 
 .PHONY: test check demo bench test-matrix test-slow fuzz clean
 
