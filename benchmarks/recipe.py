@@ -108,8 +108,8 @@ def main() -> None:
         if "size" in args.only:
             size, packed, apart, raw = bench.sizes()
             print(
-                f"\nrecipe {size} bytes of {raw} bytes of bytecode: {size / packed:.2f} × of zstd "
-                f"-19 over all of it at once (target ≤ 1.1 ×), {size / apart:.2f} × over each module"
+                f"\nrecipe {size} bytes of {raw} bytes of bytecode; against zstd -19 over all of "
+                f"it {size / packed:.2f} × (target ≤ 1.1 ×), over each module {size / apart:.2f} ×"
             )
 
 
