@@ -7,9 +7,7 @@ DEMO   := .demo
 # The JAX versions that the integration tests run against, with the Python each needs.
 MATRIX ?= 3.11:0.4.30 3.11:0.4.38 3.11:0.5.3 3.11:0.6.2 3.11:0.8.3 3.11:0.10.2 3.12:0.12.0.1
 
-BENCHMARKS ?= listing second_look integrity prune warm bundle eviction
-
-.PHONY: test check demo bench test-matrix test-typer test-slow fuzz mutation clean
+.PHONY: test check demo bench test-matrix test-typer test-slow faults fuzz mutation clean
 
 test: $(STAMP) check
 	$(BIN)/python -m pytest -q -n 2 -m "not slow"
@@ -30,15 +28,21 @@ demo: $(STAMP)
 	@echo '--- second run: every compile is a hit'
 	$(BIN)/jaxcache warm -C $(DEMO)/cache --fail-on-miss examples/train.py
 
-# Ratios against named peers, each a Markdown table; wants an idle machine.
+# One table of ratios against named peers, in build/bench/; wants an idle machine and ten minutes.
+# BENCH takes the options of benchmarks/run.py, such as BENCH='--only start --pairs 5'.
 bench: $(STAMP)
-	for name in $(BENCHMARKS); do echo "## $$name" && $(BIN)/python -m benchmarks.$$name || exit; done
+	$(BIN)/python -m benchmarks.run $(BENCH)
 
 test-slow: $(STAMP)
 	$(BIN)/python -m pytest -q -n 2
 
 test-matrix: $(STAMP)
 	tools/test_matrix.sh $(BIN)/python $(MATRIX)
+
+# Kills, failing calls, full disks, wrong clocks, stopped locks, two commands at once; Linux only.
+FAULTS ?=
+faults: $(STAMP)
+	PYTHONPATH=.:tests $(BIN)/python -m faults $(FAULTS)
 
 # Completions and manual come out the same under every Typer that pyproject.toml admits.
 TYPERS ?= 0.26 0.27 0.28

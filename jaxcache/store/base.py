@@ -222,6 +222,8 @@ class Store(Protocol):
     def hold(self, name: str) -> AbstractContextManager[None]:
         """Keep an empty file of a temporary name that is not abandoned while the context lasts.
 
+        An object store keeps none: there no name could tell whether its writer lives.
+
         Raises:
             StoreError
         """

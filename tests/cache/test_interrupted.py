@@ -3,6 +3,7 @@
 import base64
 import os
 import shutil
+import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 import pytest
 
 from jaxcache.cache import quarantine
-from jaxcache.cache.bundle.deliver import bundle_bytes, write_file
+from jaxcache.cache.bundle.deliver import bundle_bytes, make_in_between, write_file
 from jaxcache.cache.bundle.export import plan_export
 from jaxcache.cache.bundle.format import open_bundle
 from jaxcache.cache.bundle.importing import plan_import, verify_bundle
@@ -193,3 +194,15 @@ def test_the_next_writer_removes_what_a_killed_one_left_beside(cache: Path, tmp_
     add_trusted(tmp_path / "trust", "me", base64.b64encode(bytes(32)).decode())
     export(cache, tmp_path / "out" / "b.jxb")
     assert not list(tmp_path.glob(f"*/{LEFT}"))
+
+
+def test_no_room_for_temporary_files_is_an_error_with_a_name(
+    cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*args: Any, **options: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(tempfile, "TemporaryFile", full)
+    store = LocalStore(cache)
+    with pytest.raises(JaxcacheError, match="no space left on device"):
+        make_in_between(store, plan_export(store, now_ns=0))

@@ -178,7 +178,8 @@ class StoreConformance:
     def test_a_name_that_is_held_is_not_abandoned(self, store: Store) -> None:
         name = f"folder/{TEMP_PREFIX}held"
         with store.hold(name):
-            assert {i.name for i in store.walk("folder")} == {name}
+            if not store.remote:  # elsewhere no name can tell whether its writer lives
+                assert {i.name for i in store.walk("folder")} == {name}
             assert not store.delete_abandoned(name)
         assert list(store.walk("folder")) == []
 

@@ -46,7 +46,7 @@ class RestorePlan:
     @property
     def stored_seconds(self) -> float:
         """What compiling the fitting entries took once."""
-        return sum(map(item_seconds, self.fitting))
+        return sum(map(item_seconds, self.fitting), 0.0)
 
 
 @dataclass(frozen=True, slots=True)
