@@ -7,7 +7,7 @@ DEMO   := .demo
 # The JAX versions that the integration tests run against, with the Python each needs.
 MATRIX ?= 3.11:0.4.30 3.11:0.4.38 3.11:0.5.3 3.11:0.6.2 3.11:0.8.3 3.11:0.10.2 3.12:0.12.0.1
 
-.PHONY: test check demo bench test-matrix test-typer test-slow faults fuzz mutation scale clean
+.PHONY: test check demo bench test-matrix test-typer test-slow docs faults fuzz mutation scale clean
 
 test: $(STAMP) check
 	$(BIN)/python -m pytest -q -n 2 -m "not slow"
@@ -35,6 +35,9 @@ bench: $(STAMP)
 
 test-slow: $(STAMP)
 	$(BIN)/python -m pytest -q -n 2
+
+docs: $(STAMP)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --site-dir site
 
 test-matrix: $(STAMP)
 	tools/test_matrix.sh $(BIN)/python $(MATRIX)
@@ -83,4 +86,4 @@ mutation: $(STAMP)
 	$(BIN)/python tools/mutation.py --sample $(SAMPLE) --seed $(SEED)
 
 clean:
-	rm -rf $(VENV) .venvs $(DEMO) dist build
+	rm -rf $(VENV) .venvs $(DEMO) dist build site
