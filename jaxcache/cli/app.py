@@ -7,7 +7,8 @@ import typer
 from typer.core import TyperGroup
 
 from jaxcache import __version__
-from jaxcache.cli import metering
+from jaxcache.cli import metering, terminal
+from jaxcache.cli.terminal import Color
 
 #: Command name to the module in this package that holds it, in the order of ``--help``. A name of
 #: two words is a command of a group, which :data:`GROUPS` describes.
@@ -15,8 +16,12 @@ COMMANDS: dict[str, str] = {
     "ls": "ls",
     "show": "show",
     "stats": "stats",
+    "report": "report",
+    "top": "top",
     "warm": "warm",
     "run": "run",
+    "compile": "compile",
+    "target": "target",
     "where": "where",
     "verify": "verify",
     "seal": "seal",
@@ -101,10 +106,44 @@ def load_command(name: str) -> Any:
         context_settings=getattr(module, "CONTEXT_SETTINGS", None),
         no_args_is_help=False,
     )(module.command)
-    command = typer.main.get_command(app)
+    parser = typer.main.get_command(app)
     if name in metering.COMMANDS:
-        metering.add_option(command)
-    return command
+        metering.add_option(parser)
+    parser.params.extend(_shared_options())
+    return parser
+
+
+def _take_color(wanted: Color | None) -> None:
+    if wanted is not None:
+        terminal.choose_color(wanted)
+
+
+ColorOption = Annotated[
+    Color | None,
+    typer.Option(
+        "--color", metavar="auto|always|never", callback=_take_color, is_eager=True,
+        expose_value=False,
+        help="When to colour; by default on a terminal, unless NO_COLOR is set.",
+    ),
+]  # fmt: skip
+DebugOption = Annotated[
+    bool,
+    typer.Option(
+        "--debug", callback=terminal.choose_debug, is_eager=True, expose_value=False,
+        help="Where something fails, show the traceback.",
+    ),
+]  # fmt: skip
+
+
+def _shared_options() -> list[Any]:
+    """What every command takes, so that it may stand before the command's name or behind it."""
+    shared = typer.Typer(add_completion=False, rich_markup_mode=None)
+
+    @shared.command()
+    def _(color: ColorOption = None, debug: DebugOption = False) -> None: ...
+
+    parameters: list[Any] = typer.main.get_command(shared).params
+    return parameters
 
 
 app = typer.Typer(
@@ -132,8 +171,7 @@ def root(
             "--version", callback=_print_version, is_eager=True, help="Print the version."
         ),
     ] = False,
-    debug: Annotated[
-        bool, typer.Option("--debug", help="Show where a failure of jaxcache itself happened.")
-    ] = False,
+    color: ColorOption = None,
+    debug: DebugOption = False,
 ) -> None:
     """Take the options before the command; the help is SUMMARY, which the manual shows too."""

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from jaxcache.cache.bundle.manifest import check_file_name, is_side_file
+from jaxcache.cache.bundle.manifest import JAX, check_file_name, is_side_file
 from jaxcache.cache.inventory import EntryFile, Inventory
 from jaxcache.cache.scan import Progress, scan
 from jaxcache.cache.select import Selection
@@ -28,6 +28,10 @@ class ExportPlan:
     """What cannot travel, and why."""
     since: str | None = None
     known: Known = field(default_factory=dict)
+    layout: str = JAX
+    """Whose cache it is; of any other than JAX everything is a side file."""
+    warnings: tuple[str, ...] = ()
+    """What whoever passes it on should know of what it holds."""
 
 
 def plan_export(

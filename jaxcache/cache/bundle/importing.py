@@ -16,13 +16,14 @@ from enum import StrEnum
 from jaxcache.cache.bundle.content import read_content
 from jaxcache.cache.bundle.fields import BundleError
 from jaxcache.cache.bundle.format import Bundle
-from jaxcache.cache.bundle.manifest import Item, Manifest, SideFile
+from jaxcache.cache.bundle.manifest import JAX, Item, Manifest, SideFile
 from jaxcache.cache.bundle.stream import ContentReader, check_stream
 from jaxcache.cache.inventory import Inventory, take_inventory
 from jaxcache.cache.scan import Progress
 from jaxcache.entry.codec import CodecError
 from jaxcache.errors import JaxcacheError, UsageError
 from jaxcache.model import FileInfo
+from jaxcache.store.ahead import in_order
 from jaxcache.store.base import MissingError, Store, StoreError
 
 ON_CONFLICT = ("keep", "replace", "fail")
@@ -162,28 +163,38 @@ def plan_import(
     """
     if on_conflict not in ON_CONFLICT:
         raise UsageError(f"{on_conflict!r} is none of {', '.join(ON_CONFLICT)}")
+    if bundle.manifest.layout != JAX:
+        raise BundleError(
+            f"{bundle.name} holds a cache of {bundle.manifest.layout}, not of JAX",
+            code="other-layout",
+            hint="put it into a cache with: jaxcache import",
+        )
     there = _there(store)
     inventory = take_inventory(store) if store else Inventory()
     folded = {name.casefold(): name for name in there}
     manifest = bundle.manifest
     subjects: list[Item | SideFile] = [*manifest.items]
     subjects += manifest.files if side_caches else ()
-    steps = []
-    for done, subject in enumerate(subjects, 1):
+
+    def plan_step(subject: Item | SideFile) -> Step:
         name = subject.file if isinstance(subject, Item) else subject.name
         clash = folded.get(name.casefold(), name)
         if wanted is not None and isinstance(subject, Item) and not wanted(subject):
-            steps.append(Step(subject, Action.LEFT))
-        elif clash != name:
-            steps.append(Step(subject, Action.BLOCKED, f"{clash} differs in case only"))
-        elif name not in there or store is None:
-            steps.append(Step(subject, Action.WRITE))
-        elif isinstance(subject, Item):
-            steps.append(_entry_step(store, subject, there[name], on_conflict))
-        else:
-            steps.append(_file_step(store, subject, there[name], on_conflict))
+            return Step(subject, Action.LEFT)
+        if clash != name:
+            return Step(subject, Action.BLOCKED, f"{clash} differs in case only")
+        if name not in there or store is None:
+            return Step(subject, Action.WRITE)
+        if isinstance(subject, Item):
+            return _entry_step(store, subject, there[name], on_conflict)
+        return _file_step(store, subject, there[name], on_conflict)
+
+    steps = []
+    remote = store is not None and store.remote
+    for step in in_order(plan_step, subjects) if remote else map(plan_step, subjects):
+        steps.append(step)
         if progress:
-            progress(done, len(subjects))
+            progress(len(steps), len(subjects))
     plan = ImportPlan(cache_dir, bundle.name, tuple(steps), _wants_atimes(inventory, manifest))
     if on_conflict == "fail" and (found := _refused(plan)):
         raise JaxcacheError(

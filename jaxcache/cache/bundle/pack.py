@@ -104,7 +104,7 @@ class _Writer:
             self._emit(self._stream.flush())
         manifest = Manifest(
             tuple(items), tuple(files), tuple(self._origins), self._digest.hexdigest(),
-            self._content_bytes, self._plan.since,
+            self._content_bytes, self._plan.since, self._plan.layout,
         )  # fmt: skip
         packed = pack_manifest(encode_manifest(manifest))
         self._out.seek(0)
@@ -118,9 +118,13 @@ class _Writer:
         )
 
     def _items(self) -> Iterator[Item]:
-        for file, atime in sorted(self._plan.files, key=_order):
+        files = sorted(self._plan.files, key=_order)
+        opened = self._store.open_many([file.info.name for file, _ in files])
+        for (file, atime), stream in zip(files, opened, strict=True):
             try:
-                with self._store.open(file.info.name) as stream:
+                if isinstance(stream, StoreError):
+                    raise stream
+                with stream:
                     item = self._item(file, atime, stream)
                     if item is not None:
                         yield item
