@@ -14,6 +14,9 @@ ProblemKind = Literal[
     "module-mismatch", "digest-mismatch", "checksum-mismatch", "load-failed", "load-crashed",
     "missing-atime", "bad-atime", "orphan-atime", "legacy-name", "temp-file", "stray-file",
     "unsafe-permissions", "foreign-owner", "unsealed", "unreadable",
+    # of torch's caches:
+    "key-mismatch", "wrong-class", "source-mismatch", "dangling-reference", "foreign-globals",
+    "missing-source",
 ]  # fmt: skip
 
 
@@ -80,3 +83,26 @@ class Entry:
     """``f32[8,16] → f32[8]``; like platform and target only where entries are decoded."""
     source: str | None = None
     """``FILE:LINE`` that most of its instructions came from."""
+    tuning: str | None = None
+    """Of an entry compiled for a GPU that was not there: ``tuned`` or ``untuned``."""
+
+
+@dataclass(frozen=True, slots=True)
+class GraphEntry(Entry):
+    """One graph in a cache of torch's compilers: an entry of AOTAutogradCache or FxGraphCache.
+
+    Its module is the tier, ``aotautograd`` or ``fxgraph``; several files may share a key, each
+    with guards of its own. ``compile_seconds`` are without those of the graphs that it refers to.
+    """
+
+    function: str | None = None
+    """The function that it was traced from, as far as its stack traces tell."""
+    devices: tuple[str, ...] = ()
+    """As torch calls them: ``cpu``, ``cuda``, …"""
+    guards: str | None = None
+    """The condition on symbolic sizes under which it serves; None: always."""
+    torch_version: str | None = None
+    references: tuple[str, ...] = ()
+    """Keys of what it needs: FX graphs of an AOT graph, the generated ``.py`` of an FX graph."""
+    dependants: tuple[str, ...] = ()
+    """Files that belong to it: generated ``.py``, kernels; filled where they were asked for."""

@@ -5,6 +5,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tarfile
 import textwrap
 from collections.abc import Callable, Iterator
 from functools import cache
@@ -63,6 +64,32 @@ def run_cli(tmp_path: Path) -> RunCli:
 def corpus() -> Path:
     """Real cache directories of five JAX versions; see ``PROVENANCE.md`` there."""
     return CORPUS
+
+
+@pytest.fixture(scope="session")
+def unpacked_torch(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """``cache`` and ``artifacts.bin`` of a real torch; see ``tests/data/torch/PROVENANCE.md``."""
+    folder = tmp_path_factory.mktemp("golden")
+    with tarfile.open(CORPUS.parent / "torch" / "golden.tar.xz") as archive:
+        archive.extractall(folder, filter="data")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def golden(unpacked_torch: Path) -> Path:
+    """A cache of torch's compilers to look at."""
+    return unpacked_torch / "cache"
+
+
+@pytest.fixture
+def torch_cache(golden: Path, tmp_path: Path) -> Path:
+    """A copy of it to change."""
+    return Path(shutil.copytree(golden, tmp_path / "torch-cache"))
+
+
+def first_file(cache: Path, pattern: str) -> Path:
+    """The first file below a cache that fits a pattern."""
+    return min(p for p in cache.glob(pattern) if p.is_file())
 
 
 @cache

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from jaxcache.cache.bundle.content import read_content
 from jaxcache.cache.bundle.format import is_bundle, open_bundle
+from jaxcache.cache.bundle.manifest import JAX
 from jaxcache.cache.inventory import take_inventory
 from jaxcache.cache.scan import Progress
 from jaxcache.entry.codec import CodecError
@@ -32,6 +33,9 @@ class Side:
     damaged: tuple[Problem, ...] = ()
     reference: str = ""
     """SHA-256 of a bundle's manifest; empty for a directory."""
+    files: frozenset[str] = frozenset()
+    """Names that say what their bytes are, in layouts that have such."""
+    layout: str = JAX
 
 
 class Pair(NamedTuple):
@@ -80,10 +84,15 @@ def open_side(
             for i in bundle.manifest.items
         }
         return Side(location, entries, reference=bundle.manifest_sha256)
-    return _read_cache(open_cache(location), progress)
+    return read_cache(open_cache(location), progress)
 
 
-def _read_cache(store: Store, progress: Progress | None) -> Side:
+def read_cache(store: Store, progress: Progress | None) -> Side:
+    """Read every entry of a cache.
+
+    Raises:
+        NoCacheError
+    """
     entries: dict[str, Held] = {}
     damaged: list[Problem] = []
     files = sorted(take_inventory(store).entries, key=lambda e: e.info.name)

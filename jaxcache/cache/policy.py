@@ -58,6 +58,18 @@ class UseRecord(Protocol):
     def pinned(self) -> bool:
         """Whether nothing but its name may remove it."""
 
+    @property
+    def tuning(self) -> str | None:
+        """How it was made, if it was made for a GPU that was not there."""
+
+    @property
+    def tuning_mtime_ns(self) -> int | None:
+        """Of the file that was written then."""
+
+    @property
+    def tuning_size_bytes(self) -> int | None:
+        """Of the same file."""
+
 
 class Candidate(NamedTuple):
     """What a policy weighs: a file that may have to go."""
@@ -118,8 +130,15 @@ def choose_for_room(
     """Choose what goes to free ``excess_bytes``, or everything where that does not suffice."""
     if excess_bytes <= 0:
         return []
+    return choose_in_order(eviction_order(candidates, policy, now_ns), excess_bytes, policy)
+
+
+def choose_in_order(
+    order: Iterable[Candidate], excess_bytes: int, policy: PolicyName
+) -> list[Candidate]:
+    """The same over candidates that are in the policy's order already."""
     chosen: list[Candidate] = []
-    for candidate in eviction_order(candidates, policy, now_ns):
+    for candidate in order:
         if excess_bytes <= 0:
             break
         chosen.append(candidate)

@@ -5,16 +5,33 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from operator import eq, ge, gt, le, lt, ne
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 from jaxcache.errors import JaxcacheError, UsageError
 from jaxcache.model import Entry
 from jaxcache.units import NS_PER_SECOND, parse_duration_seconds, parse_size_bytes
 
 Predicate = Callable[[Entry], bool]
+AnyEntry = TypeVar("AnyEntry", bound=Entry)
 
 
-def select_by_keys(entries: Sequence[Entry], wanted: Sequence[str]) -> list[Entry]:
+class Named(Protocol):
+    """What a KEY argument can pick."""
+
+    @property
+    def key(self) -> str: ...
+
+    @property
+    def module(self) -> str: ...
+
+    @property
+    def hash(self) -> str: ...
+
+
+_Named = TypeVar("_Named", bound=Named)
+
+
+def select_by_keys(entries: Sequence[_Named], wanted: Sequence[str]) -> list[_Named]:
     """Pick entries by KEY arguments, in the entries' own order; all of them if none is given.
 
     A KEY is a full key, a unique prefix of a key or of its hash, or a glob over module names.
@@ -28,7 +45,7 @@ def select_by_keys(entries: Sequence[Entry], wanted: Sequence[str]) -> list[Entr
     return [e for e in entries if id(e) in picked]
 
 
-def _match_key(entries: Sequence[Entry], text: str) -> list[Entry]:
+def _match_key(entries: Sequence[_Named], text: str) -> list[_Named]:
     if any(c in text for c in "*?["):
         found = [e for e in entries if fnmatchcase(e.module, text) or fnmatchcase(e.key, text)]
     else:

@@ -3,6 +3,7 @@
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from jaxcache.cache.groups import Group, group_entries
@@ -36,7 +37,8 @@ AGE_CLASSES: tuple[tuple[str, float], ...] = (
 class FileCount:
     """How many files of one kind there are, and their bytes."""
 
-    kind: FileKind
+    kind: StrEnum
+    """Of the layout: what a file is."""
     files: int
     size_bytes: int
 
@@ -105,7 +107,7 @@ def count_cache(
         by_platform=tuple(group_entries(seen.entries, "platform")),
         by_module=tuple(group_entries(seen.entries, "module")),
         by_codec=tuple(group_entries(seen.entries, "codec")),
-        by_age=_by_age(seen.entries, now_ns),
+        by_age=group_by_age(seen.entries, now_ns),
         sealed=sum(entry.sealed for entry in seen.entries),
         orphan_atimes=kinds["orphan-atime"],
         problems=tuple(sorted(kinds.items())),
@@ -129,7 +131,8 @@ def _count_files(inventory: Inventory) -> tuple[FileCount, ...]:
     return tuple(FileCount(kind, files[kind], sizes[kind]) for kind in FileKind if files[kind])
 
 
-def _by_age(entries: Iterable[Entry], now_ns: int) -> tuple[tuple[str, Summary], ...]:
+def group_by_age(entries: Iterable[Entry], now_ns: int) -> tuple[tuple[str, Summary], ...]:
+    """Sum up entries by :data:`AGE_CLASSES`."""
     classes: defaultdict[str, list[Entry]] = defaultdict(list)
     for entry in entries:
         unused_seconds = (now_ns - entry.last_used_ns) / NS_PER_SECOND

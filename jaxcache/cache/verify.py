@@ -15,22 +15,24 @@ from jaxcache.cache.budget import ByteBudget
 from jaxcache.cache.check import SMALL_BYTES, Checked, check_entry
 from jaxcache.cache.inventory import EntryFile, Inventory, take_inventory
 from jaxcache.cache.ledger import Ledger
+from jaxcache.cache.leftovers import find_leftovers
 from jaxcache.cache.scan import Progress, read_entries
 from jaxcache.cache.select import select_by_keys
 from jaxcache.entry.codec import HEAD_BYTES, CodecError, check_frame, read_head
-from jaxcache.entry.names import OWN_DIR, FileKind
+from jaxcache.entry.names import FileKind
 from jaxcache.model import Entry, FileInfo, Problem, ProblemKind
 from jaxcache.store.ahead import REQUESTS_AT_ONCE
-from jaxcache.store.base import TEMP_PREFIX, Store, StoreError
+from jaxcache.store.base import Store, StoreError
 from jaxcache.units import NS_PER_SECOND
 
 Level = Literal["quick", "full", "load"]
 #: What says something and accuses nothing.
-INFORMATIONAL: frozenset[ProblemKind] = frozenset({"unsealed"})
-#: What makes an entry worthless: JAX fails on it, or must not be trusted with it.
+INFORMATIONAL: frozenset[ProblemKind] = frozenset({"unsealed", "missing-source"})
+#: What makes a file worthless: its compiler fails on it, or must not be trusted with it.
 CORRUPT: frozenset[ProblemKind] = frozenset({
     "empty", "truncated", "bad-codec", "trailing-bytes", "bad-header", "bad-payload",
     "module-mismatch", "digest-mismatch", "checksum-mismatch", "load-failed", "load-crashed",
+    "key-mismatch", "wrong-class", "source-mismatch", "dangling-reference",
 })  # fmt: skip
 #: What all workers together may hold: compressed and decompressed entries.
 _MEMORY_BYTES = 2 << 30
@@ -264,9 +266,8 @@ def _about_directory(
 ) -> Iterator[Problem]:
     """Yield what is wrong with the files that are no entries, and with who may write."""
     yield from inventory.problems()
-    for info in store.walk(OWN_DIR):
-        if info.name.rpartition("/")[2].startswith(TEMP_PREFIX):
-            yield Problem(info.name, "temp-file", "left by a broken write")
+    for info in find_leftovers(store):
+        yield Problem(info.name, "temp-file", "left by a broken write")
     root = store.root
     if root is None:
         return
@@ -293,7 +294,7 @@ def _infos(
     for name in {p.file for p in problems}:
         if name in known:
             found[name] = known[name]
-        elif name.startswith(OWN_DIR):
+        elif "/" in name:
             try:
                 found[name] = store.info(name)
             except StoreError:

@@ -7,15 +7,21 @@ import typer
 from typer.core import TyperGroup
 
 from jaxcache import __version__
-from jaxcache.cli import metering
+from jaxcache.cli import metering, terminal
+from jaxcache.cli.terminal import Color
 
-#: Command name to the module in this package that holds it, in the order of ``--help``.
+#: Command name to the module in this package that holds it, in the order of ``--help``. A name of
+#: two words is a command of a group, which :data:`GROUPS` describes.
 COMMANDS: dict[str, str] = {
     "ls": "ls",
     "show": "show",
     "stats": "stats",
+    "report": "report",
+    "top": "top",
     "warm": "warm",
     "run": "run",
+    "compile": "compile",
+    "target": "target",
     "where": "where",
     "verify": "verify",
     "seal": "seal",
@@ -32,7 +38,11 @@ COMMANDS: dict[str, str] = {
     "diff": "diff",
     "copy": "copy",
     "trust": "trust",
+    "ci key": "ci_key",
+    "ci restore": "ci_restore",
+    "ci save": "ci_save",
 }
+GROUPS = {"ci": "The steps of a CI job: name its cache, restore it, save it."}
 
 #: What each exit code says in help and manual; see jaxcache.errors.ExitCode.
 EXIT_CODES = {
@@ -54,13 +64,29 @@ SUMMARY = "Inspect, verify, prune, warm and move JAX's persistent compilation ca
 class LazyGroup(TyperGroup):
     """A command group that imports a command's module when the command is asked for."""
 
+    #: First word of the group's commands; empty for the commands of one word.
+    family = ""
+
     def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002
         """Every command's name, in the order of ``--help``."""
-        return list(COMMANDS)
+        words = (name.split() for name in COMMANDS)
+        if self.family:
+            return [w[1] for w in words if w[0] == self.family]
+        return list(dict.fromkeys(w[0] for w in words))
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ARG002
-        """The command of that name, or None."""
-        return load_command(cmd_name) if cmd_name in COMMANDS else None
+        """The command or group of that name, or None."""
+        if not self.family and cmd_name in GROUPS:
+            return load_group(cmd_name)
+        name = f"{self.family} {cmd_name}".lstrip()
+        return load_command(name) if name in COMMANDS else None
+
+
+def load_group(name: str) -> LazyGroup:
+    """Build the group of the commands whose first word is ``name``."""
+    group = LazyGroup(name=name, help=GROUPS[name], no_args_is_help=True, rich_markup_mode=None)
+    group.family = name
+    return group
 
 
 def load_command(name: str) -> Any:
@@ -74,16 +100,50 @@ def load_command(name: str) -> Any:
     codes = "\n".join(f"  {code:<3} {EXIT_CODES[code]}" for code in module.EXIT_CODES)
     app = typer.Typer(add_completion=False, rich_markup_mode=None)
     app.command(
-        name=name,
+        name=name.split()[-1],
         cls=getattr(module, "COMMAND_CLASS", None),
         epilog=f"\b\nExample:\n  {module.EXAMPLE}\n\n\b\nExit codes:\n{codes}",
         context_settings=getattr(module, "CONTEXT_SETTINGS", None),
         no_args_is_help=False,
     )(module.command)
-    command = typer.main.get_command(app)
+    parser = typer.main.get_command(app)
     if name in metering.COMMANDS:
-        metering.add_option(command)
-    return command
+        metering.add_option(parser)
+    parser.params.extend(_shared_options())
+    return parser
+
+
+def _take_color(wanted: Color | None) -> None:
+    if wanted is not None:
+        terminal.choose_color(wanted)
+
+
+ColorOption = Annotated[
+    Color | None,
+    typer.Option(
+        "--color", metavar="auto|always|never", callback=_take_color, is_eager=True,
+        expose_value=False,
+        help="When to colour; by default on a terminal, unless NO_COLOR is set.",
+    ),
+]  # fmt: skip
+DebugOption = Annotated[
+    bool,
+    typer.Option(
+        "--debug", callback=terminal.choose_debug, is_eager=True, expose_value=False,
+        help="Where something fails, show the traceback.",
+    ),
+]  # fmt: skip
+
+
+def _shared_options() -> list[Any]:
+    """What every command takes, so that it may stand before the command's name or behind it."""
+    shared = typer.Typer(add_completion=False, rich_markup_mode=None)
+
+    @shared.command()
+    def _(color: ColorOption = None, debug: DebugOption = False) -> None: ...
+
+    parameters: list[Any] = typer.main.get_command(shared).params
+    return parameters
 
 
 app = typer.Typer(
@@ -111,8 +171,7 @@ def root(
             "--version", callback=_print_version, is_eager=True, help="Print the version."
         ),
     ] = False,
-    debug: Annotated[
-        bool, typer.Option("--debug", help="Show where a failure of jaxcache itself happened.")
-    ] = False,
+    color: ColorOption = None,
+    debug: DebugOption = False,
 ) -> None:
     """Take the options before the command; the help is SUMMARY, which the manual shows too."""

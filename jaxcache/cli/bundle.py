@@ -2,18 +2,21 @@
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from jaxcache.cli.options import Format, config_is_set
-from jaxcache.errors import ExitCode, JaxcacheError
+from jaxcache.errors import ExitCode, JaxcacheError, UsageError
 
 if TYPE_CHECKING:
     from jaxcache.cache.bundle.compat import Host
     from jaxcache.cache.bundle.export import ExportPlan
     from jaxcache.cache.bundle.format import Bundle
     from jaxcache.cache.trust import Verdict
+    from jaxcache.model import Problem
     from jaxcache.store.base import Store
 
 
@@ -53,9 +56,11 @@ def deliver(
     from jaxcache.entry.names import printable
     from jaxcache.render.bundle import export_document, export_summary
 
+    for warning in plan.warnings:
+        note(f"warning: {printable(warning)}")
     folder = None if file == "-" else os.path.dirname(os.path.abspath(file))
     try:
-        with progress_bar("exporting") as progress:
+        with progress_bar("exporting", in_bytes=True) as progress:
             exported = write_stream(store, plan, level=level, folder=folder, progress=progress)
         with exported.stream:
             chunks = bundle_bytes(exported, signers)
@@ -73,8 +78,7 @@ def deliver(
     if form is Format.JSON:
         print_json(export_document(plan.cache_dir, exported, files, size_bytes, len(signers)))
     else:
-        for problem in exported.left_out:
-            note(f"left out {printable(problem.file)}: {problem.detail}")
+        _note_left_out(exported.left_out)
         note(export_summary(exported, files, size_bytes))
     return bool(exported.left_out)
 
@@ -85,6 +89,32 @@ def open_input(file: str) -> "Bundle":
     from jaxcache.cache.bundle.format import open_bundle
 
     return spool(sys.stdin.buffer) if file == "-" else open_bundle(file)
+
+
+@contextmanager
+def open_import(file: str) -> "Iterator[tuple[Bundle, tuple[Problem, ...]]]":
+    """Open what is to be imported, a bundle or artifacts of torch, and say what is left out."""
+    from jaxcache.cache.bundle.format import is_bundle
+
+    if file != "-" and not is_bundle(file):
+        from jaxcache.layouts.torch.artifacts import as_bundle, is_artifacts
+
+        if is_artifacts(file):
+            with as_bundle(file) as (bundle, left_out):
+                _note_left_out(left_out)
+                yield replace(bundle, name=file), left_out
+            return
+    bundle = open_input(file)
+    with bundle.file:
+        yield bundle, ()
+
+
+def _note_left_out(problems: "Sequence[Problem]") -> None:
+    from jaxcache.cli.output import note
+    from jaxcache.entry.names import printable
+
+    for problem in problems:
+        note(f"left out {printable(problem.file)}: {printable(problem.detail)}")
 
 
 def check_trust(bundle: "Bundle") -> "Verdict":
@@ -136,27 +166,31 @@ def receive(
         JaxcacheError: ``incompatible``, ``conflict``, ``bad-bundle``.
     """
     from jaxcache.cache.bundle.compat import forecast
-    from jaxcache.cache.bundle.importing import Action, plan_import, verify_bundle
+    from jaxcache.cache.bundle.importing import Action, verify_bundle
     from jaxcache.cache.bundle.unpack import execute_import
     from jaxcache.cli.output import note
     from jaxcache.cli.progress import progress_bar
+    from jaxcache.layouts import load_layout
     from jaxcache.render import bundle as render
     from jaxcache.store import make_store, open_store
 
+    layout = load_layout(bundle.manifest.layout)
     outlooks = forecast(bundle.manifest, host, target)
-    if form is not Format.JSON and form is not Format.JSONL:
+    if form not in (Format.JSON, Format.JSONL) and layout.loads:
         note(render.outlook_line(outlooks))
+    if require_compatible and not layout.loads:
+        raise UsageError("--require-compatible is for JAX's entries: torch alone knows its keys")
     if require_compatible and not outlooks.compatible:
         raise JaxcacheError(
             f"not everything in {bundle.name} will hit here: {render.outlook_line(outlooks)}",
             code="incompatible",
             hint="import without --require-compatible to have the rest",
         )
-    with progress_bar("checking") as progress:
+    with progress_bar("checking", in_bytes=True) as progress:
         verify_bundle(bundle, progress)
     store = open_store(target) if "://" in target or os.path.lexists(target) else None
     with progress_bar("comparing") as progress:
-        plan = plan_import(
+        plan = layout.plan_import(
             store, bundle, cache_dir=store.url if store else os.path.abspath(target),
             on_conflict=on_conflict, side_caches=side_caches, progress=progress,
         )  # fmt: skip

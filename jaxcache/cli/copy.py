@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from jaxcache.cli.import_ import Atomic, OnConflict
+from jaxcache.cli.opening import LayoutName, open_cache
 from jaxcache.cli.options import DryRun, Filters, Json, Jsonl, Quiet, choose_format
 from jaxcache.errors import ExitCode, UsageError
 
@@ -22,6 +23,7 @@ def command(
     target: Annotated[
         str, typer.Argument(metavar="DST", help="A cache directory, or a bundle (FILE.jxb).")
     ],
+    layout: LayoutName = None,
     filters: Filters = None,
     on_conflict: OnConflict = "keep",
     atomic: Atomic = False,
@@ -41,7 +43,6 @@ def command(
     from jaxcache.cache.bundle.importing import verify_bundle
     from jaxcache.cache.trust import Verdict
     from jaxcache.cli.bundle import check_trust, deliver, open_input, receive
-    from jaxcache.store import open_store
 
     form = choose_format(json=json, jsonl=jsonl, quiet=quiet)
     to_bundle = is_bundle(target) or (target.endswith(_SUFFIX) and not os.path.isdir(target))
@@ -53,10 +54,11 @@ def command(
     if to_bundle:
         check_target(target)
     if not from_bundle:
-        from jaxcache.cache.bundle.export import plan_export
-
-        store = open_store(source)
-        plan = plan_export(store, filters=filters or [], now_ns=time.time_ns())
+        store, whose = open_cache(source, layout)
+        plan = whose.plan_export(
+            store, keys=(), filters=filters or [], since=None, side_caches=None,
+            now_ns=time.time_ns(), progress=None,
+        )  # fmt: skip
         if to_bundle:
             left_out = deliver(store, plan, target, form, 12, [], None)
             return ExitCode.PARTIAL if left_out else ExitCode.DONE

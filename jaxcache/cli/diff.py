@@ -4,6 +4,7 @@ from typing import Annotated
 
 import typer
 
+from jaxcache.cli.opening import LayoutName
 from jaxcache.cli.options import Format, Json, Jsonl, Quiet, choose_format
 from jaxcache.errors import ExitCode
 
@@ -14,22 +15,24 @@ EXIT_CODES = (0, 1, 2, 10)
 def command(
     left: Annotated[str, typer.Argument(metavar="A", help="A cache directory or a bundle.")],
     right: Annotated[str, typer.Argument(metavar="B", help="Another one.")],
+    layout: LayoutName = None,
     json: Json = False,
     jsonl: Jsonl = False,
     quiet: Quiet = False,
 ) -> int:
     """Compare two caches or bundles by what their entries hold; 1 if they differ."""
-    from jaxcache.cache.diff import diff_sides, open_side
+    from jaxcache.cache.diff import diff_sides
     from jaxcache.cli.output import note, print_json, print_json_lines, print_lines
     from jaxcache.cli.progress import progress_bar
+    from jaxcache.layouts.sides import check_same_layout, open_side
     from jaxcache.render import bundle as render
     from jaxcache.store import open_store
 
     form = choose_format(json=json, jsonl=jsonl, quiet=quiet)
     with progress_bar("reading") as progress:
-        found = diff_sides(
-            open_side(left, open_store, progress), open_side(right, open_store, progress)
-        )
+        sides = [open_side(s, open_store, progress, layout=layout) for s in (left, right)]
+    check_same_layout(*sides)
+    found = diff_sides(*sides)
     if form is Format.JSON:
         print_json(render.diff_document(found))
     elif form is Format.JSONL:

@@ -6,7 +6,8 @@ from typing import Annotated
 
 import typer
 
-from jaxcache.cli.options import CacheDir, Filters, Json, Keys, choose_format, locate_cache
+from jaxcache.cli.opening import LayoutName, open_cache
+from jaxcache.cli.options import CacheDir, Filters, Json, Keys, choose_format
 from jaxcache.errors import ExitCode, UsageError
 
 EXAMPLE = "jaxcache export cache.jxb"
@@ -27,6 +28,7 @@ def command(
     file: File,
     keys: Keys = None,
     cache_dir: CacheDir = None,
+    layout: LayoutName = None,
     filters: Filters = None,
     level: Level = 12,
     split: Split = None,
@@ -45,10 +47,9 @@ def command(
 ) -> int:
     """Put entries into one small, checkable file."""
     from jaxcache.cache.bundle.deliver import check_target
-    from jaxcache.cache.bundle.export import plan_export
-    from jaxcache.cache.diff import known_in, open_side
     from jaxcache.cli.bundle import deliver, signing_keys
     from jaxcache.cli.progress import progress_bar
+    from jaxcache.layouts.sides import open_side
     from jaxcache.store import open_store
     from jaxcache.units import parse_size_bytes
 
@@ -59,13 +60,12 @@ def command(
     if file != "-" and not split:
         check_target(file)
     signers = signing_keys(sign or [])
-    store = open_store(locate_cache(cache_dir).path)
+    opened = open_cache(cache_dir, layout)
     with progress_bar("reading") as progress:
-        side = open_side(since, open_store, progress) if since else None
-        plan = plan_export(
-            store, keys=keys or [], filters=filters or [], since=side.reference if side else None,
-            known=known_in(side) if side else None, side_caches=side_caches,
-            now_ns=time.time_ns(), progress=progress,
+        side = open_side(since, open_store, progress, layout=layout) if since else None
+        plan = opened.layout.plan_export(
+            opened.store, keys=keys or [], filters=filters or [], since=side,
+            side_caches=side_caches, now_ns=time.time_ns(), progress=progress,
         )  # fmt: skip
-    left_out = deliver(store, plan, file, form, level, signers, split_bytes)
+    left_out = deliver(opened.store, plan, file, form, level, signers, split_bytes)
     return ExitCode.PARTIAL if left_out else ExitCode.DONE

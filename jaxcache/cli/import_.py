@@ -4,6 +4,7 @@ from typing import Annotated
 
 import typer
 
+from jaxcache.cli.opening import LayoutName
 from jaxcache.cli.options import (
     CacheDir,
     DryRun,
@@ -11,8 +12,8 @@ from jaxcache.cli.options import (
     Jsonl,
     Quiet,
     choose_format,
-    locate_cache,
 )  # fmt: skip
+from jaxcache.errors import ExitCode
 
 EXAMPLE = "jaxcache import cache.jxb --require-compatible"
 EXIT_CODES = (0, 1, 2, 3, 12, 13)
@@ -31,8 +32,14 @@ Atomic = Annotated[bool, typer.Option("--atomic", help="All entries, or none.")]
 
 
 def command(
-    file: Annotated[str, typer.Argument(metavar="FILE", help="The bundle; - for stdin.")],
+    file: Annotated[
+        str,
+        typer.Argument(
+            metavar="FILE", help="The bundle; - for stdin. Or what torch.compiler saved."
+        ),
+    ],
     cache_dir: CacheDir = None,
+    layout: LayoutName = None,
     on_conflict: OnConflict = "keep",
     atomic: Atomic = False,
     require_compatible: Annotated[
@@ -51,15 +58,17 @@ def command(
     quiet: Quiet = False,
 ) -> int:
     """Check a bundle from end to end, say what will hit, and put its entries into a cache."""
-    from jaxcache.cli.bundle import ask_host, check_trust, open_input, receive
+    from jaxcache.cli.bundle import ask_host, check_trust, open_import, receive
+    from jaxcache.cli.opening import locate_target
 
     form = choose_format(json=json, jsonl=jsonl, quiet=quiet)
-    target = locate_cache(cache_dir).path
-    bundle = open_input(file)
-    with bundle.file:
-        return receive(
+    with open_import(file) as (bundle, left_out):
+        whose = bundle.manifest.layout
+        target = locate_target(cache_dir, layout, whose)
+        code = receive(
             bundle, target, form, verdict=check_trust(bundle),
-            host=ask_host(python, required=require_compatible),
+            host=ask_host(python, required=require_compatible) if whose == "jax" else None,
             require_compatible=require_compatible, on_conflict=on_conflict,
             side_caches=side_caches, atomic=atomic, level=level, dry_run=dry_run,
         )  # fmt: skip
+    return ExitCode.PARTIAL if left_out and code == ExitCode.DONE else code

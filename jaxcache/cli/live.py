@@ -1,11 +1,11 @@
 """A line on the terminal while a program runs: what compiles now, since when, how far we are."""
 
-import shutil
 import sys
 import time
 from collections.abc import Mapping
 from typing import Any
 
+from jaxcache.cli.terminal import is_dumb, terminal_width
 from jaxcache.entry.names import printable
 from jaxcache.units import format_duration
 from jaxcache.warm.inbox import Event
@@ -17,8 +17,8 @@ _BAR_WIDTH = 20
 
 
 def watch() -> Watch:
-    """What to call while a program runs; nothing where standard error is no terminal."""
-    if not sys.stderr.isatty():
+    """What to call while a program runs; nothing where standard error is no live terminal."""
+    if not sys.stderr.isatty() or is_dumb():
         return Watch()
     line = LiveLine()
     return Watch(line.take, line.tick, line.expect)
@@ -58,7 +58,7 @@ class LiveLine:
         if not slow:
             self._erase()
             return
-        shown = self.text(slow[0], now)[: shutil.get_terminal_size((80, 24)).columns - 1]
+        shown = _cut(self.text(slow[0], now), terminal_width() - 1)
         sys.stderr.write(f"\r\x1b[2K{shown}\r")
         sys.stderr.flush()
         self._drawn = True
@@ -82,3 +82,9 @@ class LiveLine:
             sys.stderr.write("\r\x1b[2K")
             sys.stderr.flush()
             self._drawn = False
+
+
+def _cut(text: str, width: int) -> str:
+    from rich.cells import cell_len, set_cell_size
+
+    return text if cell_len(text) <= width else set_cell_size(text, width)

@@ -21,15 +21,25 @@ def main() -> NoReturn:
 
 def run(argv: list[str]) -> int:
     """Run one command line and return its exit code; see :class:`ExitCode`."""
+    if argv[:1] == ["--complete"]:
+        from jaxcache.cli.complete import complete
+
+        print("\n".join(complete(argv[1:])))
+        return ExitCode.DONE
     from jaxcache.cli import metering
     from jaxcache.cli.app import app
+    from jaxcache.cli.terminal import prepare_streams
 
     as_json = any(a in ("--json", "--jsonl") for a in argv)
-    debug = "--debug" in argv[:1] or bool(os.environ.get("JAXCACHE_DEBUG"))
+    prepare_streams()
     try:
         code = app(argv, prog_name="jaxcache", standalone_mode=False)
         sys.stdout.flush()
     except JaxcacheError as error:
+        if wants_debug():
+            import traceback
+
+            traceback.print_exc()
         return _fail(error, as_json)
     except KeyboardInterrupt:
         return _fail(_interrupted(), as_json)
@@ -42,12 +52,19 @@ def run(argv: list[str]) -> int:
     except Exception as error:
         if any(base.__name__ == _PARSER_ERROR for base in type(error).__mro__):
             return _fail(_usage_error(error), as_json)
-        if debug:
+        if wants_debug():
             raise
         return _fail(_internal_error(error), as_json)
     finally:
         metering.report()
     return code if isinstance(code, int) else ExitCode.DONE
+
+
+def wants_debug() -> bool:
+    """Whether ``--debug`` or ``JAXCACHE_DEBUG`` asks for the place of a failure."""
+    from jaxcache.cli import terminal
+
+    return terminal.debugging or bool(os.environ.get("JAXCACHE_DEBUG"))
 
 
 def _fail(error: JaxcacheError, as_json: bool) -> int:
@@ -62,9 +79,11 @@ def _fail(error: JaxcacheError, as_json: bool) -> int:
         }
         print(json.dumps({"error": document}), file=sys.stderr)
     else:
+        from jaxcache.cli.terminal import wants_color
         from jaxcache.entry.names import printable
 
-        print(f"jaxcache: {printable(error.message)} [{error.code}]", file=sys.stderr)
+        red, plain = ("\x1b[1;31m", "\x1b[0m") if wants_color(sys.stderr) else ("", "")
+        print(f"{red}jaxcache:{plain} {printable(error.message)} [{error.code}]", file=sys.stderr)
         if error.hint:
             print(f"  hint: {printable(error.hint)}", file=sys.stderr)
     return int(error.exit_code)
@@ -72,6 +91,13 @@ def _fail(error: JaxcacheError, as_json: bool) -> int:
 
 def _interrupted() -> JaxcacheError:
     return JaxcacheError("interrupted", code="interrupted", exit_code=ExitCode.INTERRUPTED)
+
+
+def _system_error(error: Exception) -> JaxcacheError:
+    """Say what the system refused where no caller had more to say: a full disk, an I/O error."""
+    reason = (getattr(error, "strerror", None) or str(error)).lower()
+    name = getattr(error, "filename", None)
+    return JaxcacheError(f"{name}: {reason}" if name else reason, code="io-error")
 
 
 def _internal_error(error: Exception) -> JaxcacheError:

@@ -3,11 +3,14 @@
 import os
 import sys
 from enum import StrEnum
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from jaxcache.cli.location import Location as Location
+from jaxcache.cli.location import config_is_set as config_is_set
+from jaxcache.cli.location import index_folder as index_folder
+from jaxcache.cli.location import locate_cache as locate_cache
 from jaxcache.errors import JaxcacheError, UsageError
 
 if TYPE_CHECKING:
@@ -79,8 +82,53 @@ TraceFile = Annotated[
 Components = Annotated[
     bool, typer.Option("--components", help="Remember the key's components of hits, too.")
 ]
+Record = Annotated[
+    str | None,
+    typer.Option(
+        "--record", metavar="RECIPE", help="Keep every module, for: jaxcache compile RECIPE."
+    ),
+]
+CollectOnly = Annotated[
+    str | None,
+    typer.Option(
+        "--collect-only",
+        metavar="[N]",
+        help="With --record: answer modules of more than N operations (alone: 50) with zeros.",
+        show_default=False,
+    ),
+]
+Patience = Annotated[
+    str | None,
+    typer.Option(
+        metavar="DURATION",
+        help="With --collect-only: stop when nothing new comes for so long.",
+    ),
+]
 Timeout = Annotated[
     str | None, typer.Option(metavar="DURATION", help="Stop the program after so long.")
+]
+
+
+TargetFile = Annotated[
+    str | None,
+    typer.Option(
+        "--target",
+        metavar="PROFILE",
+        help="Compile for the host of this profile (jaxcache target capture), running on the CPU.",
+    ),
+]
+Gemm = Annotated[
+    str,
+    typer.Option(
+        metavar="cublas|cost-model|triton", help="Matrix products that cannot be tuned without GPU."
+    ),
+]
+AutotuneFrom = Annotated[
+    str | None,
+    typer.Option(metavar="DIR", help="Tune with the autotune directory of a real host."),
+]
+RequireTuned = Annotated[
+    bool, typer.Option("--require-tuned", help="Leave out what could only be made untuned.")
 ]
 
 
@@ -125,82 +173,3 @@ def require_writable(store: "Store") -> None:
 def available_cores() -> int:
     """Cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def index_folder() -> Path:
-    """Where indexes of caches are kept: ``$XDG_CACHE_HOME/jaxcache/index``."""
-    base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    return Path(base, "jaxcache", "index")
-
-
-class Location(NamedTuple):
-    """Where the cache is, and who said so."""
-
-    path: str
-    origin: str
-
-
-def locate_cache(option: str | None) -> Location:
-    """Resolve the cache directory by the order of the command-line contract.
-
-    ``--cache-dir``, else ``JAX_COMPILATION_CACHE_DIR``, else ``cache-dir`` in
-    ``[tool.jaxcache]`` of the nearest pyproject.toml or in the user's ``config.toml``, else
-    ``$XDG_CACHE_HOME/jax``.
-
-    Raises:
-        UsageError: ``bad-config`` where a configuration file cannot be read.
-    """
-    if option:
-        return Location(_expand(option), "--cache-dir")
-    if value := os.environ.get("JAX_COMPILATION_CACHE_DIR"):
-        return Location(_expand(value), "JAX_COMPILATION_CACHE_DIR")
-    for path in filter(os.path.isfile, _config_files()):
-        table = _read_config(path)
-        if value := table.get("cache-dir"):
-            if not isinstance(value, str):
-                raise UsageError(f"cache-dir in {path} is not a string", code="bad-config")
-            return Location(_expand(value, path.parent), str(path))
-    base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    return Location(os.path.join(base, "jax"), "default")
-
-
-def config_is_set(name: str) -> bool:
-    """Whether any configuration file sets a switch: none of them can take it back.
-
-    Raises:
-        UsageError: ``bad-config`` where one cannot be read, or its value is no true or false.
-    """
-    found = False
-    for path in filter(os.path.isfile, _config_files()):
-        value = _read_config(path).get(name, False)
-        if not isinstance(value, bool):
-            raise UsageError(f"{name} in {path} is neither true nor false", code="bad-config")
-        found = found or value
-    return found
-
-
-def _expand(value: str, base: Path | None = None) -> str:
-    if "://" in value:
-        return value
-    return os.path.join(base or "", os.path.expanduser(value))
-
-
-def _config_files() -> list[Path]:
-    """The nearest pyproject.toml that has our table, then the user's own configuration."""
-    here = Path.cwd()
-    projects = [p / "pyproject.toml" for p in (here, *here.parents)]
-    nearest = [p for p in projects if p.is_file()][:1]
-    home = os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config")
-    return [*nearest, Path(home, "jaxcache", "config.toml")]
-
-
-def _read_config(path: Path) -> dict[str, Any]:
-    import tomllib
-
-    try:
-        document = tomllib.loads(path.read_text("utf-8"))
-    except (OSError, ValueError) as error:
-        raise UsageError(f"cannot read {path}: {error}", code="bad-config") from error
-    if path.name == "pyproject.toml":
-        document = document.get("tool", {}).get("jaxcache", {})
-    return document if isinstance(document, dict) else {}

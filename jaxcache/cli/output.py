@@ -1,7 +1,5 @@
 """Put results on standard output in the format that was asked for."""
 
-import os
-import shutil
 import sys
 import time
 from collections.abc import Iterable
@@ -9,6 +7,8 @@ from typing import Any
 
 from jaxcache.cache.listing import Listing
 from jaxcache.cli.options import Format
+from jaxcache.cli.terminal import terminal_width as terminal_width
+from jaxcache.cli.terminal import wants_color as wants_color
 from jaxcache.entry.names import printable
 
 
@@ -35,20 +35,16 @@ def print_lines(lines: Iterable[str]) -> None:
     sys.stdout.writelines(f"{line}\n" for line in lines)
 
 
-def terminal_width() -> int:
-    """Columns of the terminal, or ``COLUMNS``, or 80."""
-    return shutil.get_terminal_size((80, 24)).columns
-
-
-def wants_color() -> bool:
-    """Whether standard output takes colour: a terminal, and NO_COLOR is not set."""
-    return (
-        sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
-    )
-
-
 def note(text: str) -> None:
-    """Say something beside the result, on standard error."""
+    """Say something beside the result, on standard error; a terminal breaks it between words."""
+    if sys.stderr.isatty():
+        from jaxcache.render.prose import wrap
+
+        width = terminal_width()
+        text = "\n".join(
+            line if len(line) <= width or "\x1b" in line else "\n".join(wrap(line, width))
+            for line in text.split("\n")
+        )
     print(text, file=sys.stderr)
 
 

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -13,6 +13,10 @@ from jaxcache.units import parse_duration_seconds
 from jaxcache.warm.report import Report
 from jaxcache.warm.run import Program, WarmOptions
 
+if TYPE_CHECKING:
+    from jaxcache.warm.arguments import Words
+    from jaxcache.warm.target.delivery import Aim
+
 #: What a shell adds to the number of the signal that ended a program.
 _SIGNALLED = 128
 
@@ -22,6 +26,8 @@ def warm_options(
     *,
     timeout: str | None,
     document: bool,
+    collect: str | None = None,
+    patience: str | None = None,
     **others: Any,
 ) -> WarmOptions:
     """Make the options of a run; a local cache directory need not exist yet.
@@ -33,6 +39,15 @@ def warm_options(
     Raises:
         UsageError: the duration cannot be read, or the directory is a file.
     """
+    if collect is not None and not collect.isdigit():
+        raise UsageError(f"{collect!r} is no number of operations")
+    if collect is not None and not others.get("record"):
+        raise UsageError(
+            "--collect-only runs nothing large, so it is of use only for a recipe",
+            hint="say where to write it with --record",
+        )
+    if patience is not None:
+        others["patience_seconds"] = parse_duration_seconds(patience)
     path = locate_cache(cache_dir).path
     if "://" not in path:
         path = os.path.abspath(path)
@@ -42,28 +57,89 @@ def warm_options(
         cache_dir=path,
         timeout_seconds=parse_duration_seconds(timeout) if timeout else None,
         stdout_to_stderr=document,
+        collect=None if collect is None else int(collect),
         **others,
     )
 
 
-def programs(
-    script: str | None, arguments: Sequence[str] | None, file: str | None
-) -> Sequence[Program]:
-    """The one script of the command line, or those of a warm list.
+def read_aim(
+    target: str | None,
+    *,
+    gemm: str,
+    autotune_from: str | None,
+    require_tuned: bool,
+    **others: Any,
+) -> "Aim | None":
+    """The target that the options describe, if any.
+
+    Args:
+        others: options that make no sense with a target, by name.
 
     Raises:
-        UsageError: neither or both were given, or the list cannot be read.
+        UsageError: they do not go together, or there is no such profile or directory.
     """
-    if (script is None) == (file is None):
+    if target is None:
+        if autotune_from or require_tuned or gemm != _GEMM[0]:
+            raise UsageError("--gemm, --autotune-from and --require-tuned are for --target")
+        return None
+    if gemm not in _GEMM:
+        raise UsageError(f"{gemm!r} is none of {', '.join(_GEMM)}")
+    if given := [name for name, value in others.items() if value]:
+        raise UsageError(f"--target excludes --{given[0].replace('_', '-')}")
+    if autotune_from is not None and not os.path.isdir(autotune_from):
+        raise UsageError(f"there is no directory {autotune_from}", code="no-directory")
+    from jaxcache.warm.target.delivery import Aim
+    from jaxcache.warm.target.profile import read_profile
+
+    directory = autotune_from and os.path.abspath(autotune_from)
+    return Aim(read_profile(target), gemm, directory, require_tuned)
+
+
+_GEMM = ("cublas", "cost-model", "triton")
+
+
+def is_function(program: str) -> bool:
+    """Whether it means MODULE:FUNCTION; a file of that name is a script."""
+    from jaxcache.warm.arguments import names_function
+
+    return names_function(program) and not os.path.exists(program)
+
+
+def programs(
+    program: str | None,
+    arguments: Sequence[str] | None,
+    file: str | None,
+    call: "Words",
+) -> Sequence[Program]:
+    """The one script or function of the command line, or those of a warm list.
+
+    Args:
+        call: how the function is called, if it is one.
+
+    Raises:
+        UsageError: neither or both were given, or the list or the call cannot be read.
+    """
+    if (program is None) == (file is None):
         raise UsageError(
             "name a script, or a list of scripts with --file",
             hint="jaxcache warm --help shows what it takes",
         )
+    if program is not None and is_function(program):
+        from jaxcache.warm.arguments import read_call
+
+        if arguments:
+            raise UsageError(
+                f"{program} is a function, and {arguments[0]!r} no option",
+                hint="write its arguments as --arg 'f32[8,128]'",
+            )
+        return [Program(call=read_call(program, call))]
+    if call:
+        raise UsageError("--arg, --static, --args and --committed are for MODULE:FUNCTION")
     if file is not None:
         from jaxcache.warm.programs import read_programs
 
         return read_programs(file)
-    return [Program(script or "", tuple(arguments or ()))]
+    return [Program(program or "", tuple(arguments or ()))]
 
 
 #: Reasons of ``--check`` that say that the entry was there.

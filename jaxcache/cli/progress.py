@@ -4,17 +4,26 @@ import contextlib
 import sys
 import time
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from jaxcache.cache.scan import Progress
+from jaxcache.cli.terminal import is_dumb, terminal_width, wants_color
+
+if TYPE_CHECKING:
+    from rich.progress import Progress as RichProgress
 
 #: Work that ends sooner than this shows no bar: it would only flicker.
 _PATIENCE_SECONDS = 0.4
 
 
 @contextlib.contextmanager
-def progress_bar(title: str) -> Iterator[Progress | None]:
-    """Give a function (done, total) that draws a bar; None where there is no terminal."""
-    if not sys.stderr.isatty():
+def progress_bar(title: str, *, in_bytes: bool = False) -> Iterator[Progress | None]:
+    """Give a function (done, total) that draws a bar; None where there is no live terminal.
+
+    Args:
+        in_bytes: whether bytes are counted, and not things.
+    """
+    if not sys.stderr.isatty() or is_dumb():
         yield None
         return
     started = time.monotonic()
@@ -25,7 +34,7 @@ def progress_bar(title: str) -> Iterator[Progress | None]:
         if bar is None:
             if time.monotonic() - started < _PATIENCE_SECONDS or done >= total:
                 return
-            bar = _start_bar(title, total)
+            bar = _start_bar(title, total, in_bytes)
         bar.update(bar.task_ids[0], completed=done, total=total)
 
     try:
@@ -35,21 +44,29 @@ def progress_bar(title: str) -> Iterator[Progress | None]:
             bar.stop()
 
 
-def _start_bar(title: str, total: int):  # type: ignore[no-untyped-def]
+def _start_bar(title: str, total: int, in_bytes: bool) -> "RichProgress":
+    """A bar with what is done, the rate, and the time that is left."""
+    from rich import progress
     from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        TextColumn,
-        TimeRemainingColumn,
-    )  # fmt: skip
-    from rich.progress import (
-        Progress as RichProgress,
-    )
+    from rich.table import Column
+    from rich.text import Text
 
-    bar = RichProgress(
-        TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(),
-        console=Console(stderr=True), transient=True,
+    class Rate(progress.ProgressColumn):
+        def render(self, task: progress.Task) -> Text:
+            return Text("" if task.speed is None else f"{task.speed:,.0f}/s")
+
+    color = wants_color(sys.stderr)
+    console = Console(
+        stderr=True, width=terminal_width(), force_terminal=True, no_color=not color,
+        color_system="standard" if color else None,
+    )  # fmt: skip
+    bar = progress.Progress(
+        progress.TextColumn("{task.description}", table_column=Column(no_wrap=True)),
+        progress.BarColumn(bar_width=None),
+        progress.DownloadColumn() if in_bytes else progress.MofNCompleteColumn(),
+        progress.TransferSpeedColumn() if in_bytes else Rate(),
+        progress.TimeRemainingColumn(),
+        console=console, transient=True, expand=True,
     )  # fmt: skip
     bar.add_task(title, total=total)
     bar.start()

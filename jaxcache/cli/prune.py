@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from jaxcache.cli.opening import LayoutName, open_cache
 from jaxcache.cli.options import (
     CacheDir,
     DryRun,
@@ -15,7 +16,6 @@ from jaxcache.cli.options import (
     available_cores,
     choose_format,
     index_folder,
-    locate_cache,
 )  # fmt: skip
 
 EXAMPLE = "jaxcache prune --max-size 10GB --unused-for 30d --dry-run"
@@ -29,6 +29,7 @@ def _text(metavar: str, text: str) -> typer.models.OptionInfo:
 
 def command(
     cache_dir: CacheDir = None,
+    layout: LayoutName = None,
     max_size: Annotated[
         str | None, _text("SIZE", "Bound the whole directory, such as 10GB.")
     ] = None,
@@ -65,6 +66,10 @@ def command(
     legacy: Annotated[
         bool, typer.Option("--legacy", help="Entries that only JAX up to 0.4.30 reads.")
     ] = False,
+    untuned: Annotated[
+        bool,
+        typer.Option("--untuned", help="Entries that warm --target made without their GPU."),
+    ] = False,
     side_caches: Annotated[
         bool, typer.Option("--side-caches", help="Let the bounds take XLA's own caches too.")
     ] = False,
@@ -81,14 +86,11 @@ def command(
     quiet: Quiet = False,
 ) -> int:
     """Remove entries and leftovers until the given bounds hold, the least valuable first."""
-    from jaxcache.cache.ledger import Ledger
     from jaxcache.cache.policy import parse_policy
     from jaxcache.cache.prune import PruneOptions
-    from jaxcache.cache.survey import plan_cache_prune
     from jaxcache.cli.moment import read_moment
     from jaxcache.cli.progress import progress_bar
     from jaxcache.cli.removal import carry_out, require_consent
-    from jaxcache.store import open_store
     from jaxcache.units import parse_duration_seconds, parse_size_bytes
 
     form = choose_format(json=json, jsonl=jsonl, quiet=quiet)
@@ -103,22 +105,17 @@ def command(
         policy=parse_policy(policy),
         orphans=orphans,
         legacy=legacy,
+        untuned=untuned,
         side_caches=side_caches,
         quarantine=quarantine,
         grace_seconds=parse_duration_seconds(grace),
     )
     options.check()
     require_consent(dry_run=dry_run, yes=yes)
-    store = open_store(locate_cache(cache_dir).path)
-    ledger = Ledger.load(store)
-    index = None
-    if store.remote:
-        from jaxcache.cache.index import Index
-
-        index = Index.load(index_folder(), store.url, now_ns=now_ns)
+    opened = open_cache(cache_dir, layout)
     with progress_bar("reading entries") as progress:
-        plan = plan_cache_prune(
-            store, options, keep=keep or [], lookup=ledger.record if ledger else None,
-            now_ns=now_ns, index=index, workers=available_cores(), progress=progress,
+        plan = opened.layout.plan_prune(
+            opened.store, options, keep=keep or [], index_folder=index_folder(),
+            now_ns=now_ns, workers=available_cores(), progress=progress,
         )  # fmt: skip
-    return carry_out(store, plan, form, dry_run=dry_run, yes=yes)
+    return carry_out(opened, plan, form, dry_run=dry_run, yes=yes)

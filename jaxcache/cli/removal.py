@@ -10,6 +10,7 @@ from jaxcache.errors import ExitCode, JaxcacheError, UsageError
 if TYPE_CHECKING:
     from jaxcache.cache.prune import PrunePlan
     from jaxcache.cache.removal import Execution, Removal
+    from jaxcache.cli.opening import Opened
     from jaxcache.store.base import Store
 
 #: Rows of a plan that a terminal shows.
@@ -30,7 +31,9 @@ def require_consent(*, dry_run: bool, yes: bool) -> None:
         )
 
 
-def carry_out(store: "Store", plan: "PrunePlan", form: Format, *, dry_run: bool, yes: bool) -> int:
+def carry_out(
+    opened: "Opened", plan: "PrunePlan", form: Format, *, dry_run: bool, yes: bool
+) -> int:
     """Show a plan, or ask, execute and show what happened; return the exit code.
 
     Raises:
@@ -38,16 +41,15 @@ def carry_out(store: "Store", plan: "PrunePlan", form: Format, *, dry_run: bool,
             ``read-only`` where nothing can be removed.
         LockedError
     """
-    from jaxcache.cache.evict import remove
     from jaxcache.cli.progress import progress_bar
 
     if dry_run:
         _print(plan, form, None)
         return ExitCode.DONE
     if plan.removals:
-        _ask(store, plan, yes=yes)
+        _ask(opened.store, plan, yes=yes)
     with progress_bar("removing") as progress:
-        done = remove(store, plan.removals, progress=progress)
+        done = opened.layout.remove(opened.store, plan.removals, progress=progress)
     _print(plan, form, done)
     return ExitCode.PARTIAL if done.failed or plan.unmet else ExitCode.DONE
 

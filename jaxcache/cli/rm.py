@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from jaxcache.cli.opening import LayoutName, open_cache
 from jaxcache.cli.options import (
     CacheDir,
     DryRun,
@@ -14,7 +15,7 @@ from jaxcache.cli.options import (
     Yes,
     available_cores,
     choose_format,
-    locate_cache,
+    index_folder,
 )  # fmt: skip
 
 EXAMPLE = "jaxcache rm 'jit_step*' --dry-run"
@@ -29,6 +30,7 @@ def command(
         ),
     ],
     cache_dir: CacheDir = None,
+    layout: LayoutName = None,
     dry_run: DryRun = False,
     yes: Yes = False,
     json: Json = False,
@@ -36,19 +38,15 @@ def command(
     quiet: Quiet = False,
 ) -> int:
     """Remove single entries."""
-    from jaxcache.cache.ledger import Ledger
-    from jaxcache.cache.survey import plan_cache_removal
     from jaxcache.cli.progress import progress_bar
     from jaxcache.cli.removal import carry_out, require_consent
-    from jaxcache.store import open_store
 
     form = choose_format(json=json, jsonl=jsonl, quiet=quiet)
     require_consent(dry_run=dry_run, yes=yes)
-    store = open_store(locate_cache(cache_dir).path)
-    ledger = Ledger.load(store)
+    opened = open_cache(cache_dir, layout)
     with progress_bar("reading entries") as progress:
-        plan = plan_cache_removal(
-            store, keys, lookup=ledger.record if ledger else None, now_ns=time.time_ns(),
+        plan = opened.layout.plan_removal(
+            opened.store, keys, index_folder=index_folder(), now_ns=time.time_ns(),
             workers=available_cores(), progress=progress,
         )  # fmt: skip
-    return carry_out(store, plan, form, dry_run=dry_run, yes=yes)
+    return carry_out(opened, plan, form, dry_run=dry_run, yes=yes)

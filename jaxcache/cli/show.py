@@ -6,10 +6,13 @@ from typing import Annotated
 
 import typer
 
-from jaxcache.cli.options import CacheDir, Json, Jsonl, choose_format, locate_cache
+from jaxcache.cli.opening import LayoutName, Opened, open_cache
+from jaxcache.cli.options import CacheDir, Format, Json, Jsonl, choose_format, locate_cache
 from jaxcache.errors import ExitCode, UsageError
 
 EXAMPLE = "jaxcache show 'jit_train_step*'"
+#: How a pickle of protocol 2 or later begins.
+_PICKLED = b"\x80"
 EXIT_CODES = (0, 1, 2, 10, 13)
 
 
@@ -18,10 +21,11 @@ def command(
         str,
         typer.Argument(
             metavar="KEY|FILE",
-            help="Key, unique prefix, module glob, a file, or xla_gpu_kernel_cache_file.",
+            help="Key, prefix, module glob, a file, a recipe, or xla_gpu_kernel_cache_file.",
         ),
     ],
     cache_dir: CacheDir = None,
+    layout: LayoutName = None,
     hlo: Annotated[
         bool, typer.Option("--hlo", help="Print the optimized HLO as text, through jaxlib.")
     ] = False,
@@ -30,23 +34,36 @@ def command(
         typer.Option(metavar="FILE", help="Write the decompressed executable; - is stdout."),
     ] = None,
     python: Annotated[
-        str | None, typer.Option(metavar="PYTHON", help="A Python that has jaxlib, for --hlo.")
+        str | None,
+        typer.Option("--python", metavar="PYTHON", help="A Python that has jaxlib, for --hlo."),
     ] = None,
     json: Json = False,
     jsonl: Jsonl = False,
-) -> None:
-    """Show everything inside an entry: program, source, memory, target, options."""
+) -> int:
+    """Show everything inside an entry, or what is in a recipe."""
     from jaxcache.cache import show
     from jaxcache.cli import output_show as output
+    from jaxcache.cli.output_recipe import names_recipe, print_modules
     from jaxcache.entry.names import FileKind, parse_name
-    from jaxcache.store import open_store
 
     if hlo and payload is not None:
         raise UsageError("--hlo and --payload exclude each other")
     form = choose_format(json=json, jsonl=jsonl)
+    path = locate_cache(cache_dir).path
+    for recipe, wanted in ((key, None), (path, key)):
+        if names_recipe(recipe):
+            if hlo or payload is not None:
+                raise UsageError("--hlo and --payload are for entries: a recipe holds none")
+            print_modules(recipe, form, wanted)
+            return ExitCode.DONE
     is_file = os.sep in key or os.path.isfile(key)
-    folder, name = os.path.split(key) if is_file else (locate_cache(cache_dir).path, key)
-    store = open_store(folder or ".")
+    folder, name = os.path.split(key) if is_file else ("", key)
+    opened = _open_file(folder, name) if is_file else open_cache(cache_dir, layout)
+    store = opened.store
+    if opened.layout.name == "torch":
+        if hlo or payload is not None:
+            raise UsageError("--hlo and --payload are for JAX's entries")
+        return _show_graphs(opened, name, form, is_file=is_file)
     if hlo or payload is not None:
         name = name if is_file else show.choose_file(store, key)
     if payload is not None:
@@ -61,4 +78,25 @@ def command(
         found = [show.show_file(store, name)] if is_file else list(show.show_entries(store, key))
         output.print_shown(found, form, now_ns=time.time_ns())
         if any(s.contents.problems for s in found):
-            raise typer.Exit(ExitCode.PROBLEMS)
+            return ExitCode.PROBLEMS
+    return ExitCode.DONE
+
+
+def _open_file(folder: str, name: str) -> Opened:
+    """The folder of one file, and whose file it is: torch's are pickles, JAX's are compressed."""
+    from jaxcache.layouts import load_layout
+    from jaxcache.store import open_store
+
+    store = open_store(folder or ".")
+    pickled = store.read(name, limit=1) == _PICKLED
+    return Opened(store, load_layout("torch" if pickled else "jax"))
+
+
+def _show_graphs(opened: Opened, name: str, form: Format, *, is_file: bool) -> int:
+    from jaxcache.cli.output_graph import print_graphs
+    from jaxcache.layouts.torch.show import show_graph_file, show_graphs
+
+    store = opened.store
+    found = [show_graph_file(store, name)] if is_file else show_graphs(store, name)
+    print_graphs(found, form, now_ns=time.time_ns())
+    return ExitCode.PROBLEMS if any(s.problems for s in found) else ExitCode.DONE

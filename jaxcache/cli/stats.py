@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from jaxcache.cli.opening import LayoutName, open_cache
 from jaxcache.cli.options import (
     CacheDir,
     Format,
@@ -13,7 +14,6 @@ from jaxcache.cli.options import (
     available_cores,
     choose_format,
     index_folder,
-    locate_cache,
 )
 from jaxcache.errors import UsageError
 
@@ -23,6 +23,7 @@ EXIT_CODES = (0, 2, 10)
 
 def command(
     cache_dir: CacheDir = None,
+    layout: LayoutName = None,
     prometheus: Annotated[
         bool, typer.Option("--prometheus", help="Print the text format of Prometheus.")
     ] = False,
@@ -36,7 +37,6 @@ def command(
     jsonl: Jsonl = False,
 ) -> None:
     """Count everything in a cache directory, by kind, platform, module and age."""
-    from jaxcache.cache.snapshot import recall_or_count
     from jaxcache.cli.output import (
         print_json,
         print_json_lines,
@@ -46,16 +46,16 @@ def command(
     )
     from jaxcache.cli.progress import progress_bar
     from jaxcache.render import stats as render
-    from jaxcache.store import open_store
 
     if prometheus and (json or jsonl):
         raise UsageError("--prometheus and --json exclude each other")
     form = choose_format(json=json, jsonl=jsonl)
-    store = open_store(locate_cache(cache_dir).path)
+    opened = open_cache(cache_dir, layout)
     now_ns = time.time_ns()
     with progress_bar("reading entries") as progress:
-        stats = recall_or_count(
-            store, index_folder(), now_ns=now_ns, read=long or not store.remote,
+        stats = opened.layout.count(
+            opened.store, index_folder(), now_ns=now_ns,
+            read=long or not opened.store.remote,
             workers=available_cores(), progress=progress,
         )  # fmt: skip
     if prometheus:

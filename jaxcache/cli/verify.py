@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from jaxcache.cli.opening import LayoutName, Opened, open_cache
 from jaxcache.cli.options import (
     CacheDir,
     DryRun,
@@ -18,7 +19,6 @@ from jaxcache.cli.options import (
     Yes,
     available_cores,
     choose_format,
-    locate_cache,
     require_writable,
 )  # fmt: skip
 from jaxcache.errors import ExitCode, UsageError
@@ -26,7 +26,6 @@ from jaxcache.errors import ExitCode, UsageError
 if TYPE_CHECKING:
     from jaxcache.cache.repair import Repair
     from jaxcache.cache.verify import Verification
-    from jaxcache.store.base import Store
 
 EXAMPLE = "jaxcache verify --fix"
 EXIT_CODES = (0, 1, 2, 3, 10, 11, 13)
@@ -43,6 +42,7 @@ class Level(StrEnum):
 def command(
     keys: Keys = None,
     cache_dir: CacheDir = None,
+    layout: LayoutName = None,
     level: Annotated[
         Level,
         typer.Option(
@@ -83,11 +83,10 @@ def command(
     quiet: Quiet = False,
 ) -> int:
     """Find corrupt entries and misplaced files; put them right with --fix."""
-    from jaxcache.cache.verify import VerifyOptions, verify
+    from jaxcache.cache.verify import VerifyOptions
     from jaxcache.cli.output import note
     from jaxcache.cli.output_verify import print_restoration, print_verification
     from jaxcache.cli.progress import progress_bar
-    from jaxcache.store import open_store
     from jaxcache.units import parse_duration_seconds
 
     form = choose_format(json=json, jsonl=jsonl, quiet=quiet)
@@ -104,23 +103,23 @@ def command(
         jobs=jobs or available_cores(), grace_seconds=parse_duration_seconds(grace),
         user=os.geteuid(), want_atimes=True if atimes else None,
     )  # fmt: skip
-    store = open_store(locate_cache(cache_dir).path)
+    opened = open_cache(cache_dir, layout)
     if restore:
-        from jaxcache.cache import quarantine
-
         if not dry_run:
-            require_writable(store)
-        result = quarantine.restore(store, keys=options.keys, dry_run=dry_run)
+            require_writable(opened.store)
+        result = opened.layout.restore(opened.store, keys=options.keys, dry_run=dry_run)
         print_restoration(result, form)
         return ExitCode.PARTIAL if result.left else ExitCode.DONE
     loader = None
-    if level is Level.LOAD:
+    if level is Level.LOAD and opened.layout.loads:
         from jaxcache.warm.loading import SacrificialLoader
 
         loader = SacrificialLoader(python)
     with progress_bar("verifying") as progress:
-        found = verify(store, options, now_ns=time.time_ns(), loader=loader, progress=progress)
-    repair = _repair(store, found, delete, dry_run, yes) if fix or dry_run else None
+        found = opened.layout.verify(
+            opened.store, options, now_ns=time.time_ns(), loader=loader, progress=progress
+        )
+    repair = _repair(opened, found, delete, dry_run, yes) if fix or dry_run else None
     print_verification(found, repair, form)
     if loader and loader.skipped:
         note(f"{len(loader.skipped):,} for another platform than this jax has were not loaded")
@@ -130,18 +129,20 @@ def command(
 
 
 def _repair(
-    store: "Store", found: "Verification", delete: bool, dry_run: bool, yes: bool
+    opened: Opened, found: "Verification", delete: bool, dry_run: bool, yes: bool
 ) -> "Repair":
     """Show what is going to be done, or do it."""
-    from jaxcache.cache.repair import execute_repair, plan_repair, show_repair
+    from jaxcache.cache.repair import plan_repair, show_repair
     from jaxcache.cli.output_verify import ask_to_delete
     from jaxcache.cli.progress import progress_bar
 
     plan = plan_repair(found, now_ns=time.time_ns(), delete=delete)
     if dry_run or not plan.steps:
         return show_repair(plan, dry_run=dry_run)
-    require_writable(store)
+    require_writable(opened.store)
     if delete and not yes:
         ask_to_delete(found, show_repair(plan, dry_run=True))
     with progress_bar("repairing") as progress:
-        return execute_repair(store, plan, young=found.young, progress=progress)
+        return opened.layout.execute_repair(
+            opened.store, plan, young=found.young, progress=progress
+        )

@@ -4,18 +4,25 @@ from typing import Annotated
 
 import typer
 
-from jaxcache.cli.optional_value import FailOnMissCommand
+from jaxcache.cli.optional_value import WarmCommand
 from jaxcache.cli.options import (
+    AutotuneFrom,
     CacheDir,
+    CollectOnly,
     Components,
     Devices,
     FailOnMiss,
     ForceCacheDir,
+    Gemm,
     Json,
     Jsonl,
+    Patience,
     Platform,
     Python,
+    Record,
+    RequireTuned,
     Strict,
+    TargetFile,
     Timeout,
     TraceFile,
 )  # fmt: skip
@@ -24,13 +31,17 @@ EXAMPLE = "jaxcache warm train.py --steps 1"
 EXIT_CODES = (0, 1, 2, 13, 130)
 #: What follows the script's name belongs to the script.
 CONTEXT_SETTINGS = {"allow_interspersed_args": False, "ignore_unknown_options": False}
-COMMAND_CLASS = FailOnMissCommand
+COMMAND_CLASS = WarmCommand
 
 
 def command(
     script: Annotated[
         str | None,
-        typer.Argument(metavar="[SCRIPT]", help="The Python script to run.", show_default=False),
+        typer.Argument(
+            metavar="[SCRIPT|MODULE:FUNCTION]",
+            help="The Python script to run, or a function to compile without running it.",
+            show_default=False,
+        ),
     ] = None,
     arguments: Annotated[
         list[str] | None,
@@ -40,6 +51,27 @@ def command(
         str | None,
         typer.Option(metavar="LIST", help="A TOML file that names several scripts, instead."),
     ] = None,
+    arg: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="[NAME=]ARG",
+            help="An argument of FUNCTION: 'f32[8,128]', key[], or a Python literal; repeatable.",
+            show_default=False,
+        ),
+    ] = None,
+    static: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=VALUE", help="A static argument of FUNCTION.", show_default=False
+        ),
+    ] = None,
+    args: Annotated[
+        str | None,
+        typer.Option(metavar="FILE", help="A TOML file with FUNCTION's arguments: pytrees."),
+    ] = None,
+    committed: Annotated[
+        bool, typer.Option("--committed", help="FUNCTION's arrays are committed to a device.")
+    ] = False,
     jobs: Annotated[
         int, typer.Option(min=1, metavar="N", help="Run so many scripts of the list at once.")
     ] = 1,
@@ -64,26 +96,43 @@ def command(
         bool, typer.Option("--seal", help="Seal what was written; see jaxcache seal.")
     ] = False,
     components: Components = False,
+    record: Record = None,
+    collect_only: CollectOnly = None,
+    patience: Patience = None,
+    target: TargetFile = None,
+    gemm: Gemm = "cublas",
+    autotune_from: AutotuneFrom = None,
+    require_tuned: RequireTuned = False,
     trace: TraceFile = None,
     timeout: Timeout = None,
     json: Json = False,
     jsonl: Jsonl = False,
 ) -> None:
-    """Run a script with the cache on, and account for every compile.
+    """Run a script with the cache on, and account for every compile; or compile a function.
 
     The script runs unchanged in its own Python; its output, input and exit code pass through.
     The thresholds below which JAX does not cache are lifted. The report goes to standard error;
     with --json it goes to standard output, and the script's own output to standard error.
+
+    MODULE:FUNCTION (or FILE.py:FUNCTION) is lowered and compiled for --arg without being run.
     """
     from jaxcache.cli.live import watch
-    from jaxcache.cli.output_warm import Verdict, finish, programs, warm_options
+    from jaxcache.cli.output_warm import Verdict, finish, programs, read_aim, warm_options
+    from jaxcache.warm.arguments import Words
     from jaxcache.warm.run import warm_programs
 
     verdict = Verdict(fail_on_miss, strict=strict, check=check)
+    aim = read_aim(
+        target, gemm=gemm, autotune_from=autotune_from, require_tuned=require_tuned,
+        platform=platform, processes=processes, mock_gpu_topology=mock_gpu_topology,
+        force_cache_dir=force_cache_dir, check=check,
+    )  # fmt: skip
     options = warm_options(
         cache_dir, python=python, platform=platform, devices=devices, timeout=timeout,
         force_cache_dir=force_cache_dir, document=json or jsonl, components=components,
         processes=processes, jobs=jobs, check=check, seal=seal, mock_gpu_topology=mock_gpu_topology,
+        record=record, collect=collect_only, patience=patience, target=aim,
     )  # fmt: skip
-    report = warm_programs(programs(script, arguments, file), options, watch())
+    call = Words(tuple(arg or ()), tuple(static or ()), args, committed)
+    report = warm_programs(programs(script, arguments, file, call), options, watch())
     finish(report, verdict, json=json, jsonl=jsonl, trace=trace)

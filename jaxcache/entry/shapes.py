@@ -1,5 +1,7 @@
 """XLA's element types and shapes in NumPy's terms."""
 
+import re
+from functools import cache
 from typing import Any
 
 from jaxcache.entry.contents import ArrayType
@@ -43,6 +45,34 @@ def _short_dtype(dtype: str) -> str:
     if dtype.startswith("float"):  # float8_e4m3fn -> f8e4m3fn
         return "f" + dtype[5:].replace("_", "")
     return dtype
+
+
+_ARRAY = re.compile(r"(?P<dtype>[a-z][a-z0-9_]*)\[(?P<dims>\s*\d+\s*(,\s*\d+\s*)*)?\]")
+#: No array that a program declares has more, and dimensions are 64 bits.
+_MAX_RANK, _MAX_DIM_DIGITS = 64, 18
+
+
+def parse_short_type(text: str) -> ArrayType | None:
+    """Read an array in HLO's, JAX's or NumPy's notation; None if it is none.
+
+    ``f32[8,16]``, ``i32[]``, ``s32[]``, ``bool[4]``, ``float8_e4m3fn[2]``.
+    """
+    match = _ARRAY.fullmatch(text.strip())
+    dtype = _dtype_names().get(match["dtype"]) if match else None
+    if match is None or dtype is None:
+        return None
+    dims = match["dims"].split(",") if match["dims"] else []
+    if len(dims) > _MAX_RANK or any(len(d.strip()) > _MAX_DIM_DIGITS for d in dims):
+        return None
+    return ArrayType(dtype, tuple(map(int, dims)))
+
+
+@cache
+def _dtype_names() -> dict[str, str]:
+    """Every way to write a dtype, to its name."""
+    arrays = [d for d in _DTYPES.values() if d not in ("tuple", "opaque", "token", "buffer")]
+    known = {d: d for d in arrays} | {_short_dtype(d): d for d in arrays}
+    return known | {f"i{d[3:]}": d for d in arrays if d.startswith("int")}
 
 
 def signature(parameters: tuple[ArrayType, ...], results: tuple[ArrayType, ...]) -> str:

@@ -65,6 +65,11 @@ class Jax:
             "host_callbacks" in inspect.signature(compiler._cache_write).parameters
         )
         self._lowered: dict[int, tuple[Any, Any]] = {}
+        self._request = inspect.signature(compiler.compile_or_get_cached)
+
+    def asked(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+        """The arguments of one request by their names; ``executable_devices`` since 0.6."""
+        return self._request.bind(*args, **kwargs).arguments
 
     def listen(self, observer: Any) -> None:
         """Put ``observer`` around every step; see :class:`listener.Listener` for its methods."""

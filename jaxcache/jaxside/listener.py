@@ -12,7 +12,7 @@ import threading
 import time
 from typing import Any
 
-from . import channel, colocated, keyflags, together
+from . import channel, collect, colocated, keyflags, record, together
 from .adapter import Jax
 from .outcome import Request, entry_file, judge
 
@@ -45,6 +45,8 @@ class Listener:
         self._checking = bool(os.environ.get(_CHECK))
         self._hashes_all = bool(os.environ.get(_COMPONENTS))
         self._flags = keyflags.listen()
+        self._recording = record.start(jax.jax)
+        self._collector = collect.start(send)
         self._backends: dict[tuple[int, str, int], int] = {}
         os.register_at_fork(after_in_child=self._start_afresh)
 
@@ -85,12 +87,16 @@ class Listener:
         started = time.time()
         traced = getattr(self._local, "traced", None)
         self._local.traced = None
+        if self._collector:
+            self._collector.begin_lowering()
         result = lower(*args, **kwargs)
         ended = time.time()
 
         def remember() -> None:
             info = self._jax.describe_lowering(args, kwargs)
             info["lower"] = [started, ended - started]
+            if self._collector:
+                info["doubts"] = self._collector.end_lowering()
             if traced:
                 info["trace"] = [traced[0] - traced[1], traced[1]]
             self._jax.remember_lowering(result.module, info)
@@ -106,6 +112,8 @@ class Listener:
         outer, self._local.request = self._request, request
         try:
             return compile_(*args, **kwargs)
+        except collect.Collect:
+            return self._collect(request, compile_, args, kwargs)
         except BaseException as error:
             request.raised = f"{type(error).__name__}: {error}"
             raise
@@ -113,6 +121,17 @@ class Listener:
             self._local.request = outer
             request.ended = time.time()
             self._safely(lambda: self._end(request))
+
+    def _collect(self, request: Request, compile_: Any, args: Any, kwargs: Any) -> Any:
+        """Answer with zeros; where that is not possible, compile after all."""
+        answer: list[Any] = []
+        if self._collector:
+            made = self._collector.answer
+            self._safely(lambda: answer.append(made(self._jax.asked(args, kwargs))))
+        if answer and answer[0] is not None:
+            return answer[0]
+        request.stubbed = False
+        return compile_(*args, **kwargs)
 
     def around_key(self, make_key: Any, args: Any, kwargs: Any) -> Any:
         """JAX makes the key; where that fails, it compiles as if there were no cache."""
@@ -138,6 +157,9 @@ class Listener:
         if request is None:
             return read(*args, **kwargs)
         request.key = str(args[0])
+        if request.stubbed:
+            self._safely(lambda: self._hash_components(request))
+            raise collect.Collect
         started = time.time()
         try:
             executable, seconds = read(*args, **kwargs)
@@ -192,7 +214,22 @@ class Listener:
         request.lowering = self._jax.lowering_of(computation)
         request.settings = self._tell_settings()
         self._send({"event": "begin", "id": request.number, "module": request.module,
-                    "at": request.started})  # fmt: skip
+                    "at": request.started, **self._record(request, args, kwargs)})  # fmt: skip
+
+    def _record(self, request: Request, args: Any, kwargs: Any) -> dict[str, Any]:
+        """Keep what it takes to compile the module again, where that is wanted."""
+        if self._recording is None:
+            return {}
+        asked = self._jax.asked(args, kwargs)
+        recorded = self._recording.describe(
+            asked["backend"], asked["computation"], asked["devices"], asked["compile_options"],
+            asked.get("executable_devices"),
+        )  # fmt: skip
+        if self._collector:
+            request.stubbed = not request.callbacks and self._collector.wants(asked["computation"])
+            recorded["doubts"] = self._collector.doubts(request.lowering)
+        return {"recorded": {**recorded, "callbacks": request.callbacks,
+                             "backend": request.backend}}  # fmt: skip
 
     def _describe_backend(self, backend: Any, devices: Any) -> int:
         """Tell of a backend and kind of device once; its number stands for it from then on."""
@@ -206,7 +243,7 @@ class Listener:
 
     def _hash_components(self, request: Request) -> None:
         """Hash each component of the key on its own: for misses, and for hits where asked for."""
-        if not request.hit or self._hashes_all:
+        if not request.hit or self._hashes_all or self._recording:
             request.hashes = {
                 name: self._jax.hash_component(component)
                 for name, component in request.components.items()
@@ -224,7 +261,7 @@ class Listener:
             "thread": threading.get_ident(), "process_id": self._jax.process_id(),
             "directory": directory, "backend": request.backend,
             "components": request.hashes, "counted": sorted(request.counted),
-            **verdict, **request.lowering, "counters": self._counters,
+            "stubbed": request.stubbed, **verdict, **request.lowering, "counters": self._counters,
             **(self._flags.take(request.key) if self._flags else {}),
         })  # fmt: skip
         if directory != (self._settings or {}).get("opened_directory"):

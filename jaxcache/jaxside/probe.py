@@ -19,11 +19,14 @@ def main() -> int:
         print(f"{type(error).__name__}: {error}", file=sys.stderr)
         return NO_JAX
     jax.jit(lambda x: x + 1)(1.0).block_until_ready()
+    device = jax.devices()[0]
     print(
         json.dumps({
             "jax_version": jax.__version__,
             "jaxlib_version": getattr(jaxlib, "__version__", "") or jaxlib.version.__version__,
             "platform": jax.default_backend(),
+            "device_kind": str(device.device_kind),
+            "platform_version": str(device.client.platform_version),
         })
     )  # fmt: skip
     return 0

@@ -7,10 +7,12 @@ from jaxcache.cache.doctor.examine import Diagnosis
 from jaxcache.cache.doctor.findings import Finding, count
 from jaxcache.entry.names import printable
 from jaxcache.render.document import Document, envelope
+from jaxcache.render.prose import labelled
 from jaxcache.render.table import Column, render_table
 
 #: Files that the page for people names per finding.
 _SHOWN_FILES = 3
+_STYLES = {"problem": "\x1b[31m", "note": "\x1b[1m"}
 
 
 def doctor_document(diagnosis: Diagnosis) -> Document:
@@ -55,16 +57,18 @@ def doctor_page(diagnosis: Diagnosis, *, width: int, color: bool) -> str:
     facts = diagnosis.facts
     parts = [_heading(diagnosis), _settings(diagnosis, width=width, color=color)]
     for finding in diagnosis.findings:
+        style, plain = (_STYLES[finding.severity], "\x1b[0m") if color else ("", "")
         lines = [
-            f"{finding.severity}: {finding.trap}",
-            f"  seen  {printable(finding.seen)}",
-            f"  cost  {finding.cost}",
-            f"  fix   {printable(finding.fix)}",
+            f"{style}{finding.severity}{plain}: {finding.trap}",
+            labelled("seen", printable(finding.seen), width=width),
+            labelled("cost", finding.cost, width=width),
+            f"  fix   {printable(finding.fix)}",  # unbroken: it is copied
         ]
         if finding.files and len(facts.cache.entries) > 1:
             shown = ", ".join(map(printable, finding.files[:_SHOWN_FILES]))
             more = len(finding.files) - _SHOWN_FILES
-            lines.append(f"  files {shown}" + (f" and {more:,} more" if more > 0 else ""))
+            shown += f" and {more:,} more" if more > 0 else ""
+            lines.append(labelled("files", shown, width=width))
         parts.append("\n".join(lines))
     parts.extend(f"mended: {sentence}" for sentence in diagnosis.mended)
     problems = sum(f.severity == "problem" for f in diagnosis.findings)
@@ -92,7 +96,10 @@ def _heading(diagnosis: Diagnosis) -> str:
 
 
 def _settings(diagnosis: Diagnosis, *, width: int, color: bool) -> str:
-    columns = [Column("SETTING"), Column("VALUE", elastic=True), Column("FROM")]
+    columns = [
+        Column("SETTING", elastic=True, least=32), Column("VALUE", elastic=True),
+        Column("FROM", elastic=True),
+    ]  # fmt: skip
     rows = [
         [s.name, "not set" if s.value is None else printable(str(s.value)), s.origin]
         for s in diagnosis.facts.settings

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from jaxcache.cache.listing import Listing, Summary
 from jaxcache.entry.names import printable
-from jaxcache.model import Entry, Problem
+from jaxcache.model import Entry, GraphEntry, Problem
 from jaxcache.units import rfc3339
 
 if TYPE_CHECKING:
@@ -27,6 +27,22 @@ def envelope(cache_dir: str) -> Document:
 
 def entry_document(entry: Entry) -> Document:
     """One entry, as in ``ls``: ``entries[]`` and ``show``: ``entry``."""
+    document = _entry_document(entry)
+    return document | _graph_fields(entry) if isinstance(entry, GraphEntry) else document
+
+
+def _graph_fields(entry: GraphEntry) -> Document:
+    """What the entries of torch's compilers have beside."""
+    return {
+        "function": entry.function and printable(entry.function),
+        "devices": list(map(printable, entry.devices)),
+        "guards": entry.guards and printable(entry.guards),
+        "torch_version": entry.torch_version,
+        "references": list(map(printable, entry.references)),
+    }
+
+
+def _entry_document(entry: Entry) -> Document:
     return {
         "key": printable(entry.key),
         "module": printable(entry.module),
@@ -43,8 +59,9 @@ def entry_document(entry: Entry) -> Document:
         "platform": entry.platform,
         "target": entry.target,
         "problems": list(entry.problems),
-        "signature": entry.signature,
+        "signature": entry.signature and printable(entry.signature),
         "source": entry.source and printable(entry.source),
+        "tuning": entry.tuning,
     }
 
 

@@ -8,6 +8,7 @@ from jaxcache.cache.explain.churn import Churn
 from jaxcache.cache.explain.sides import Comparison, Difference, Explanation
 from jaxcache.entry.names import printable
 from jaxcache.render.document import Document, envelope
+from jaxcache.render.prose import labelled
 from jaxcache.render.table import Column, render_table
 from jaxcache.units import format_duration, format_size
 
@@ -73,17 +74,19 @@ def explain_tsv(explanation: Explanation) -> Iterator[str]:
             yield "\t".join(printable(c or "").replace("\t", " ") for c in cells)
 
 
-def explain_page(explanation: Explanation) -> str:
-    """A page for people."""
+def explain_page(explanation: Explanation, *, width: int) -> str:
+    """A page for people, broken between words at ``width`` columns; what is copied is not."""
     parts = [f"left   {printable(explanation.left)}\nright  {printable(explanation.right)}"]
     for difference, modules in _summed(explanation):
         names = list(dict.fromkeys(map(printable, modules)))
         more = len(names) - _SHOWN_MODULES
         shown = ", ".join(names[:_SHOWN_MODULES]) + (f" and {more:,} more" if more > 0 else "")
         d = difference_document(difference)
-        lines = [f"{d['component']}: {d['meaning']}"]
+        lines = [
+            labelled("", f"{d['component']}: {d['meaning']}", width=width, indent=0, label_width=0)
+        ]
         lines += [f"  {side:<7}{d[side]}" for side in ("left", "right") if d[side]]
-        lines.append(f"  in     {shown}")
+        lines.append(labelled("in", shown, width=width, label_width=7))
         if d["fix"]:
             lines.append(f"  fix    {d['fix']}")
         parts.append("\n".join(lines))
@@ -124,11 +127,11 @@ def churn_tsv(churns: Sequence[Churn]) -> Iterator[str]:
 def churn_table(churns: Sequence[Churn], *, width: int, color: bool) -> str:
     """A table for people."""
     columns = [
-        Column("MODULE"),
+        Column("MODULE", elastic=True),
         Column("KEYS", right=True),
         Column("SIZE", right=True),
         Column("COMPILE", right=True),
-        Column("LIKELY CAUSE", elastic=True),
+        Column("LIKELY CAUSE", elastic=True, cut="end"),
     ]
     rows = [
         [

@@ -4,9 +4,10 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from jaxcache.cache.listing import Listing, Summary
+from jaxcache.cache.tuning import UNTUNED
 from jaxcache.entry.names import printable
 from jaxcache.model import Entry
-from jaxcache.render.table import Column, render_table
+from jaxcache.render.table import Column, render_table, squeeze
 from jaxcache.units import format_ago, format_duration, format_size, rfc3339
 
 if TYPE_CHECKING:
@@ -60,21 +61,21 @@ def entries_table(
     """
     entries = list(entries)
     columns = [
-        Column("KEY", elastic=True),
+        Column("KEY", elastic=True, least=16),
         Column("SIZE", right=True),
         Column("COMPILE", right=True),
         Column("USED", right=True),
-        Column("PLATFORM"),
+        Column("PLATFORM", elastic=True, cut="end"),
     ]
     if any(e.problems for e in entries):
-        columns.append(Column("PROBLEMS", style="red"))
+        columns.append(Column("PROBLEMS", style="red", elastic=True, cut="end"))
     rows = [
         [
             short_key(e),
             format_size(e.size_bytes),
             "?" if e.compile_seconds is None else _compile(e.compile_seconds),
             format_ago(e.last_used_ns, now_ns),
-            printable(e.target or e.platform),
+            _target(e),
             ", ".join(e.problems),
         ]
         for e in entries
@@ -86,8 +87,14 @@ def entries_table(
     for line, entry in zip(lines, entries, strict=True):
         title += f"\n{line}"
         for text in (entry.signature, entry.source):
-            title += f"\n    {_cut(printable(text), width - 4)}" if text else ""
+            title += f"\n    {squeeze(printable(text), width - 4)}" if text else ""
     return title
+
+
+def _target(entry: Entry) -> str:
+    """What an entry runs on, and that it is less than it could be."""
+    shown = printable(entry.target or entry.platform)
+    return f"{shown} {entry.tuning}" if entry.tuning == UNTUNED else shown
 
 
 def _cut(text: str, room: int) -> str:

@@ -1,22 +1,25 @@
 """``show`` as a document, TSV, and a page for people."""
 
-import textwrap
 from collections.abc import Iterator, Mapping
 from dataclasses import fields
 from typing import Any
 
 from jaxcache.cache.ledger_record import Record
 from jaxcache.cache.show import Shown, ShownKernels
+from jaxcache.cache.tuning import UNTUNED
 from jaxcache.entry.contents import ArrayType, Contents, Device, Memory, Program
 from jaxcache.entry.names import printable
 from jaxcache.entry.shapes import signature
 from jaxcache.render.document import Document, entry_document, envelope, problem_document
+from jaxcache.render.prose import wrap
 from jaxcache.render.table import Column, render_table
 from jaxcache.units import format_ago, format_duration, format_size, rfc3339
 
 _LABEL_WIDTH = 12
 _SHOWN_OPCODES = 12
 _SHOWN_LINES = 8
+#: As wide as a blank, and no place to break a line.
+_GLUE = "\xa0"
 
 
 def show_document(shown: Shown) -> Document:
@@ -95,23 +98,21 @@ def show_page(shown: Shown, *, now_ns: int, width: int, color: bool) -> str:
     lines = [f"{bold}{printable(shown.entry.key)}{plain}"]
     if program := shown.contents.program:
         arrow = signature(program.parameters, program.results)
-        lines += textwrap.wrap(arrow, width, initial_indent="  ", subsequent_indent="    ")
+        lines += wrap(arrow, width, first="  ", rest="    ")
     lines.append("")
     for label, texts in _sections(shown, now_ns):
         for text in texts:
-            lines += _wrap(printable(text), label, max(width, 40))
+            lines += labelled(printable(text), label, width)
             label = ""
     return "\n".join(lines)
 
 
-def _wrap(text: str, label: str, width: int) -> list[str]:
-    """Lines of a labelled text; things joined by a dot are not broken inside."""
-    glued = " · ".join(part.replace(" ", "\0") for part in text.split(" · "))
-    wrapped = textwrap.wrap(
-        glued if "·" in text else text, width, initial_indent=f"{label:<{_LABEL_WIDTH}}",
-        subsequent_indent=" " * _LABEL_WIDTH, break_on_hyphens=False,
-    )  # fmt: skip
-    return [line.replace("\0", " ") for line in wrapped]
+def labelled(text: str, label: str, width: int) -> list[str]:
+    """The lines of a labelled text; things joined by a dot are not broken inside."""
+    glued = " · ".join(part.replace(" ", _GLUE) for part in text.split(" · "))
+    lead = f"{label:<{_LABEL_WIDTH}}"
+    wrapped = wrap(glued if "·" in text else text, width, first=lead, rest=" " * _LABEL_WIDTH)
+    return [line.replace(_GLUE, " ") for line in wrapped]
 
 
 def _sections(shown: Shown, now_ns: int) -> Iterator[tuple[str, list[str]]]:
@@ -137,6 +138,8 @@ def _sections(shown: Shown, now_ns: int) -> Iterator[tuple[str, list[str]]]:
         yield "Known", list(_known_lines(shown.provenance))
     if shown.problems:
         yield "Problems", [f"{p.kind}: {p.detail}" for p in shown.problems]
+    elif entry.tuning == UNTUNED:
+        yield "Problems", ["untuned: compiled without the GPU; jaxcache prune --untuned drops it"]
     elif entry.platform == "unknown":
         yield "Problems", ["its platform cannot be told"]
 

@@ -8,6 +8,7 @@ from jaxcache.cache.stats import Stats
 from jaxcache.entry.names import printable
 from jaxcache.render.document import Document, envelope, group_document, summary_document
 from jaxcache.render.listing import groups_table, summary_line
+from jaxcache.render.prose import wrap
 from jaxcache.render.table import Column, render_table
 from jaxcache.units import format_duration, format_size
 
@@ -77,8 +78,13 @@ def stats_page(stats: Stats, *, now_ns: int, width: int, color: bool) -> str:
     """A page for people, ``width`` columns wide at the most."""
     parts = [
         printable(stats.cache_dir),
-        f"{summary_line(stats.total)}; {stats.sealed:,} sealed; "
-        f"the directory holds {format_size(stats.directory_bytes)}",
+        "\n".join(
+            wrap(
+                f"{summary_line(stats.total)}; {stats.sealed:,} sealed; "
+                f"the directory holds {format_size(stats.directory_bytes)}",
+                width,
+            )
+        ),
         _files_table(stats, width=width, color=color),
         _ages_table(stats, width=width, color=color),
     ]

@@ -1,7 +1,12 @@
 """Plain tables through rich, without borders, never wider than asked."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+_GAP = 2
+#: Cells kept at the end of a squeezed cell: the hash digits of a key.
+SQUEEZED_TAIL = 12
 
 
 @dataclass(frozen=True, slots=True)
@@ -9,13 +14,20 @@ class Column:
     """How one column is set.
 
     Attributes:
-        elastic: gives way, with an ellipsis in the middle, where the width does not suffice.
+        elastic: gives way, with an ellipsis, where the width does not suffice.
+        least: what it keeps in any case, while others can give way.
+        cut: where the ellipsis goes; in the middle of a key both module and hash can be told.
+        style: of every cell.
+        styles: of the cells with these texts: what is good, what is wrong.
     """
 
     title: str
     right: bool = False
     elastic: bool = False
+    least: int = 8
+    cut: Literal["middle", "end"] = "middle"
     style: str = ""
+    styles: Mapping[str, str] = field(default_factory=dict)
 
 
 def render_table(
@@ -33,21 +45,25 @@ def render_table(
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    for column in columns:
+    table = Table(box=None, pad_edge=False, padding=(0, _GAP, 0, 0), header_style="bold")
+    rooms = _rooms(columns, rows, width)
+    for column, room in zip(columns, rooms, strict=True):
         table.add_column(
-            column.title,
+            Text(column.title),
             justify="right" if column.right else "left",
             style=column.style,
             no_wrap=True,
             overflow="ellipsis",
-            ratio=None,
-            min_width=8 if column.elastic else None,
+            min_width=min(room, column.least) if column.elastic else None,
         )
-    room = _elastic_room(columns, rows, width)
     for row in rows:
-        cells = zip(columns, row, strict=False)
-        table.add_row(*(Text(_squeeze(t, room) if c.elastic else t) for c, t in cells))
+        cells = zip(columns, rooms, row, strict=False)
+        table.add_row(
+            *(
+                Text(squeeze(t, room, c.cut) if c.elastic else t, style=c.styles.get(t, ""))
+                for c, room, t in cells
+            )
+        )
     out = io.StringIO()
     console = Console(
         file=out, width=width, force_terminal=color, no_color=not color, highlight=False,
@@ -57,24 +73,42 @@ def render_table(
     return "\n".join(line.rstrip() for line in out.getvalue().splitlines())
 
 
-def _elastic_room(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int) -> int:
-    """What is left for the elastic column after the others and the gaps."""
-    taken = 0
+def _rooms(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int) -> list[int]:
+    """How wide each column may be: the elastic ones share what the others and the gaps leave."""
+    from rich.cells import cell_len
+
+    rooms = []
     for index, column in enumerate(columns):
-        if not column.elastic:
-            cells = (len(row[index]) for row in rows if index < len(row))
-            taken += max(len(column.title), *cells, 0) if rows else len(column.title)
-    return max(8, width - taken - 2 * (len(columns) - 1))
+        cells = (cell_len(row[index]) for row in rows if index < len(row))
+        rooms.append(max(cell_len(column.title), *cells, 0))
+    elastic = [i for i, column in enumerate(columns) if column.elastic]
+    excess = sum(rooms) + _GAP * (len(columns) - 1) - width
+    while excess > 0 and (able := [i for i in elastic if rooms[i] > columns[i].least]):
+        widest = max(able, key=lambda i: rooms[i])
+        rooms[widest] -= 1
+        excess -= 1
+    return rooms
 
 
-def _squeeze(text: str, room: int) -> str:
-    """Cut out the middle, so that both the module and the hash can still be told."""
-    if len(text) <= room:
+def squeeze(text: str, room: int, cut: Literal["middle", "end"] = "end") -> str:
+    """Cut a text to ``room`` terminal columns, with an ellipsis for what is left out."""
+    from rich.cells import cell_len
+
+    if cell_len(text) <= room:
         return text
     keep = room - 1
-    tail = min(SQUEEZED_TAIL, keep // 2)
-    return f"{text[: keep - tail]}…{text[len(text) - tail :]}"
+    tail = min(SQUEEZED_TAIL, keep // 2) if cut == "middle" else 0
+    start, end = _fitting(text, keep - tail), _fitting(text[::-1], tail)
+    return f"{text[:start]}…{text[len(text) - end :]}"
 
 
-#: Characters kept at the end of a squeezed cell: the hash digits of a key.
-SQUEEZED_TAIL = 12
+def _fitting(text: str, room: int) -> int:
+    """How many characters from the start take at most ``room`` columns."""
+    from rich.cells import cell_len
+
+    taken = 0
+    for count, character in enumerate(text):
+        taken += cell_len(character)
+        if taken > room:
+            return count
+    return len(text)

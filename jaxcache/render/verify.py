@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from jaxcache.cache.quarantine import Restoration
 from jaxcache.cache.repair import Repair
-from jaxcache.cache.verify import INFORMATIONAL, Verification
+from jaxcache.cache.verify import Verification
 from jaxcache.entry.names import printable
 from jaxcache.model import Problem
 from jaxcache.render.document import Document, envelope, problem_document
@@ -52,11 +52,11 @@ def verification_table(
         return None
     columns = [Column("PROBLEM", style="red"), Column("FILE", elastic=True)]
     columns += [Column("ACTION")] if repair else []
-    columns += [Column("DETAIL")]
+    columns += [Column("DETAIL", elastic=True, cut="end")]
     rows = []
     for p in failures[:_SHOWN_ROWS]:
         action = [(repair.action(p) or "none")] if repair else []
-        rows.append([p.kind, _short(p), *action, printable(p.detail)[: max(20, width // 2)]])
+        rows.append([p.kind, _short(p), *action, printable(p.detail)])
     table = render_table(columns, rows, width=width, color=color)
     hidden = len(failures) - len(rows)
     return f"{table}\n({hidden:,} more)" if hidden else table
@@ -79,7 +79,7 @@ def verification_summary(found: Verification, repair: Repair | None) -> Iterator
     kinds = Counter(p.kind for p in found.failures)
     if kinds:
         yield "problems: " + ", ".join(f"{n} {kind}" for kind, n in sorted(kinds.items()))
-    if unsealed := sum(p.kind in INFORMATIONAL for p in found.problems):
+    if unsealed := sum(p.kind == "unsealed" for p in found.problems):
         yield f"{unsealed:,} unsealed: jaxcache seal lets JAX itself detect corruption"
     if repair is None:
         if any(kinds.values()):

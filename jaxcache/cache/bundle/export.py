@@ -1,14 +1,14 @@
 """Choose what goes into a bundle; :mod:`jaxcache.cache.bundle.pack` then writes it."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from jaxcache.cache.bundle.manifest import check_file_name, is_side_file
+from jaxcache.cache.bundle.manifest import JAX, check_file_name, is_side_file
 from jaxcache.cache.inventory import EntryFile, Inventory
 from jaxcache.cache.scan import Progress, scan
 from jaxcache.cache.select import Selection
 from jaxcache.entry.names import FileKind
-from jaxcache.model import FileInfo, Problem
+from jaxcache.model import Entry, FileInfo, Problem
 from jaxcache.store.base import Store
 
 #: (payload digest, compile seconds) by key, of what another bundle or cache has.
@@ -28,6 +28,10 @@ class ExportPlan:
     """What cannot travel, and why."""
     since: str | None = None
     known: Known = field(default_factory=dict)
+    layout: str = JAX
+    """Whose cache it is; of any other than JAX everything is a side file."""
+    warnings: tuple[str, ...] = ()
+    """What whoever passes it on should know of what it holds."""
 
 
 def plan_export(
@@ -37,6 +41,7 @@ def plan_export(
     filters: Sequence[str] = (),
     since: str | None = None,
     known: Known | None = None,
+    only: Callable[[Entry], bool] | None = None,
     side_caches: bool | None = None,
     now_ns: int,
     progress: Progress | None = None,
@@ -46,6 +51,7 @@ def plan_export(
     Args:
         since, known: leave out entries that ``known`` has with the same payload; ``since`` goes
             into the manifest.
+        only: of those chosen, the entries for which this is true.
         side_caches: whether XLA's own caches go too; by default if nothing was selected.
 
     Raises:
@@ -57,7 +63,8 @@ def plan_export(
         store, heads=selection.needs_heads, details=selection.needs_details, deep=True,
         progress=progress,
     )  # fmt: skip
-    chosen = {e.file for e in selection.apply(seen.entries, now_ns)}
+    selected = selection.apply(seen.entries, now_ns)
+    chosen = {e.file for e in selected if only is None or only(e)}
     files, left_out = _portable(seen.inventory, chosen)
     if side_caches is None:
         side_caches = not keys and not filters

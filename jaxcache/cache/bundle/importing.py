@@ -8,7 +8,7 @@ taken: JAX looks at a new entry only under its final name, and never at ours bef
 
 import hashlib
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from enum import StrEnum
@@ -16,7 +16,7 @@ from enum import StrEnum
 from jaxcache.cache.bundle.content import read_content
 from jaxcache.cache.bundle.fields import BundleError
 from jaxcache.cache.bundle.format import Bundle
-from jaxcache.cache.bundle.manifest import Item, Manifest, SideFile
+from jaxcache.cache.bundle.manifest import JAX, Item, Manifest, SideFile
 from jaxcache.cache.bundle.stream import ContentReader, check_stream
 from jaxcache.cache.inventory import Inventory, take_inventory
 from jaxcache.cache.scan import Progress
@@ -44,6 +44,8 @@ class Action(StrEnum):
     """Another one is there, and stays."""
     BLOCKED = "blocked"
     """Something that is no entry has its name."""
+    LEFT = "left"
+    """It was not asked for."""
 
 
 WRITES = frozenset({Action.WRITE, Action.HEAL, Action.REPLACE})
@@ -145,6 +147,7 @@ def plan_import(
     cache_dir: str,
     on_conflict: str = "keep",
     side_caches: bool = True,
+    wanted: Callable[[Item], bool] | None = None,
     progress: Progress | None = None,
 ) -> ImportPlan:
     """Look at what is there already, and decide for each entry.
@@ -152,6 +155,7 @@ def plan_import(
     Args:
         store: the cache; None where its directory does not exist yet.
         on_conflict: what to do where the same key has another payload or header that is sound.
+        wanted: whether to bring an entry in at all; every one if None.
 
     Raises:
         UsageError: ``on_conflict`` is none of :data:`ON_CONFLICT`.
@@ -159,6 +163,12 @@ def plan_import(
     """
     if on_conflict not in ON_CONFLICT:
         raise UsageError(f"{on_conflict!r} is none of {', '.join(ON_CONFLICT)}")
+    if bundle.manifest.layout != JAX:
+        raise BundleError(
+            f"{bundle.name} holds a cache of {bundle.manifest.layout}, not of JAX",
+            code="other-layout",
+            hint="put it into a cache with: jaxcache import",
+        )
     there = _there(store)
     inventory = take_inventory(store) if store else Inventory()
     folded = {name.casefold(): name for name in there}
@@ -169,6 +179,8 @@ def plan_import(
     def plan_step(subject: Item | SideFile) -> Step:
         name = subject.file if isinstance(subject, Item) else subject.name
         clash = folded.get(name.casefold(), name)
+        if wanted is not None and isinstance(subject, Item) and not wanted(subject):
+            return Step(subject, Action.LEFT)
         if clash != name:
             return Step(subject, Action.BLOCKED, f"{clash} differs in case only")
         if name not in there or store is None:

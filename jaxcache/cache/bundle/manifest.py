@@ -21,8 +21,12 @@ from jaxcache.entry.names import (
 
 #: Longest file name that Linux file systems take, in bytes.
 MAX_NAME_BYTES = 255
+#: The layout that a manifest without one means.
+JAX = "jax"
 _MAX_BYTES = 1 << 48
 _MAX_NS = 1 << 63
+#: Folders within folders of a path that travels.
+_MAX_PARTS = 16
 _MAX_SECONDS = 1 << 31
 
 
@@ -105,6 +109,8 @@ class Manifest:
     content_bytes: int
     since: str | None = None
     """SHA-256 of the manifest that this bundle is an increment to; empty for a directory."""
+    layout: str = JAX
+    """Whose cache it is from; of any other than JAX there are files alone, and no items."""
 
     @property
     def announced_bytes(self) -> int:
@@ -128,6 +134,8 @@ def encode_manifest(manifest: Manifest) -> bytes:
         "entries": [_item_json(i) for i in manifest.items],
         "files": [asdict(f) for f in manifest.files],
     }
+    if manifest.layout != JAX:
+        document["layout"] = manifest.layout
     return json.dumps(document, separators=(",", ":"), sort_keys=True).encode()
 
 
@@ -159,15 +167,25 @@ def decode_manifest(data: bytes | bytearray) -> Manifest:
             hint="a newer jaxcache made it",
         )
     stream = Fields(top.any("stream"), "the stream")
+    layout = top.text("layout", optional=True) or JAX
+    if layout not in (JAX, "torch"):
+        raise BundleError(
+            f"it holds a cache of the layout {layout[:40]!r}, which is not known",
+            code="unknown-bundle",
+            hint="a newer jaxcache made it",
+        )
     origins = tuple(_origin(v) for v in top.items_of("origins"))
     manifest = Manifest(
         items=tuple(_item(v, len(origins)) for v in top.items_of("entries")),
-        files=tuple(_side_file(v) for v in top.items_of("files")),
+        files=tuple(_side_file(v, layout) for v in top.items_of("files")),
         origins=origins,
         stream_sha256=stream.digest("sha256"),
         content_bytes=stream.whole("content_bytes", _MAX_BYTES),
         since=top.text("since", optional=True),
+        layout=layout,
     )
+    if layout != JAX and manifest.items:
+        raise BundleError(f"its manifest lists entries of JAX's beside the layout {layout}")
     if manifest.content_bytes != manifest.announced_bytes:
         raise BundleError("the sizes that its manifest announces do not add up")
     _check_clashes(manifest)
@@ -183,6 +201,15 @@ def check_file_name(name: str) -> str | None:
     if len(name.encode()) > MAX_NAME_BYTES:
         return f"is longer than {MAX_NAME_BYTES} bytes"
     return None
+
+
+def check_path(name: str) -> str | None:
+    """Why a path below a cache directory cannot travel in a bundle; None if it can."""
+    parts = name.split("/")
+    if len(parts) > _MAX_PARTS:
+        return f"is nested deeper than {_MAX_PARTS}"
+    reasons = (check_file_name(part) if part else "is no path" for part in parts)
+    return next((reason for reason in reasons if reason), None)
 
 
 def is_side_file(name: str) -> bool:
@@ -235,10 +262,12 @@ def _events(values: object, key: str) -> list[Event]:
     return [e for e in events if e is not None and e.key == key]
 
 
-def _side_file(value: object) -> SideFile:
+def _side_file(value: object, layout: str) -> SideFile:
     entry = Fields(value, "a file")
     name = entry.text("name") or ""
-    if not is_side_file(name):
+    if layout != JAX and (reason := check_path(name)):
+        raise BundleError(f"its manifest names {name[:300]!r}, which {reason}")
+    if layout == JAX and not is_side_file(name):
         raise BundleError(f"its manifest names {name[:300]!r}, which is no file of XLA's caches")
     return SideFile(
         name,

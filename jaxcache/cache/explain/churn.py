@@ -8,7 +8,7 @@ from jaxcache.cache.explain.compare import UNKNOWN, compare
 from jaxcache.cache.explain.known import KnownCache
 from jaxcache.cache.explain.pair import without_addresses
 from jaxcache.cache.explain.sides import Compile, Side
-from jaxcache.cache.scan import Progress, scan
+from jaxcache.cache.scan import Progress, Scan, scan
 from jaxcache.model import Entry
 from jaxcache.store.base import Store
 
@@ -34,33 +34,44 @@ class Churn:
 
 
 def find_churn(
-    store: Store, *, at_least: int = 3, progress: Progress | None = None
+    store: Store,
+    *,
+    at_least: int = 3,
+    explained: int | None = None,
+    seen: Scan | None = None,
+    progress: Progress | None = None,
 ) -> tuple[Churn, ...]:
     """Modules with many keys, those that take most bytes first.
 
     Args:
         at_least: how many keys make a module worth reporting.
+        explained: look for the causes of only so many modules, those that take most bytes.
+        seen: a scan that was made already.
 
     Raises:
         NoCacheError
     """
-    seen = scan(store, progress=progress)
+    seen = seen or scan(store, progress=progress)
     known = KnownCache(store)
     modules: defaultdict[str, list[Entry]] = defaultdict(list)
     for entry in seen.entries:
         modules[without_addresses(entry.module)].append(entry)
     found = [
-        Churn(
-            module=module,
-            keys=len(entries),
-            size_bytes=sum(e.size_bytes for e in entries),
-            compile_seconds=sum(e.compile_seconds or 0.0 for e in entries),
-            causes=tuple(_causes(known, entries)),
-        )
+        (sum(e.size_bytes for e in entries), module, entries)
         for module, entries in modules.items()
         if len(entries) >= at_least
     ]
-    return tuple(sorted(found, key=lambda c: (-c.size_bytes, c.module)))
+    found.sort(key=lambda item: (-item[0], item[1]))
+    return tuple(
+        Churn(
+            module=module,
+            keys=len(entries),
+            size_bytes=size_bytes,
+            compile_seconds=sum(e.compile_seconds or 0.0 for e in entries),
+            causes=tuple(_causes(known, entries)) if explained is None or rank < explained else (),
+        )
+        for rank, (size_bytes, module, entries) in enumerate(found)
+    )
 
 
 def _causes(known: KnownCache, entries: list[Entry]) -> list[tuple[str, str, int]]:

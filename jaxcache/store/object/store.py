@@ -275,11 +275,11 @@ class ObjectStore:
         except MissingError:
             return None
 
-    def rename(self, name: str, new_name: str) -> None:
+    def rename(self, name: str, new_name: str, *, replace: bool = False) -> None:
         """Write under the new name, then delete: see :mod:`jaxcache.store.base`."""
         check_name(new_name)
         data, info = self.fetch(name, limit=MAX_OBJECT_BYTES)
-        self._put(new_name, [data], "create", info.mtime_ns)
+        self._put(new_name, [data], "overwrite" if replace else "create", info.mtime_ns)
         self.delete(name, expected=info)
 
     def delete(self, name: str, *, expected: FileInfo | None = None) -> bool:
@@ -335,6 +335,11 @@ class ObjectStore:
     def delete_abandoned(self, name: str) -> bool:  # noqa: ARG002
         """Never: an object is whole, or not there."""
         return False
+
+    def hold(self, name: str) -> AbstractContextManager[None]:
+        """Hold nothing: no other process could tell a writer that lives from one that is gone."""
+        check_name(name)
+        return nullcontext()
 
     def lock(self, *, timeout_seconds: float) -> AbstractContextManager[None]:  # noqa: ARG002
         """Hold nothing: nobody would respect it; see :mod:`jaxcache.store.base`."""

@@ -1,0 +1,143 @@
+"""What lay in a cache before the job ran, kept in ``.jaxcache/ci.json`` until it is over."""
+
+import json
+import os
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from jaxcache.cache.inventory import EntryFile, Inventory, take_inventory
+from jaxcache.entry.names import OWN_DIR, FileKind
+from jaxcache.model import FileInfo
+from jaxcache.store.base import Store, StoreError
+
+BASELINE = f"{OWN_DIR}/ci.json"
+_FORMAT = 1
+_MAX_BYTES = 256 << 20
+_MAX_NS = 1 << 63
+_DAY_NS = 86_400 * 10**9
+
+
+@dataclass(frozen=True, slots=True)
+class Before:
+    """One entry as it was; times are nanoseconds since the epoch."""
+
+    mtime_ns: int
+    atime_ns: int
+    stamp_ns: int | None
+    """When JAX dated a use: the time of the ``-atime`` file, or of the entry itself where that
+    has no suffix (JAX 0.4.30 touches what it reads); None where it dates none."""
+
+    @property
+    def fresh(self) -> bool:
+        """Whether the very next read shows, also where only every day's first does (relatime)."""
+        return self.atime_ns <= self.mtime_ns
+
+
+@dataclass(frozen=True, slots=True)
+class Baseline:
+    """A cache right before a job."""
+
+    started_ns: int
+    source: str
+    """What it was restored from; empty if from nothing."""
+    records_reads: bool
+    """Whether a read of a file showed in its access time when that was tried here."""
+    entries: Mapping[str, Before] = field(default_factory=dict)
+    """By key."""
+
+
+def take_baseline(store: Store, *, source: str, now_ns: int) -> Baseline:
+    """Look at a cache as it is now, and try whether reads will show."""
+    return Baseline(now_ns, source, records_reads(store), _entries(take_inventory(store)))
+
+
+def _entries(inventory: Inventory) -> dict[str, Before]:
+    found = {}
+    for file in inventory.entries:
+        stamp = dated_by(file, inventory)
+        found[file.key_text] = Before(
+            file.info.mtime_ns, file.info.atime_ns, stamp.mtime_ns if stamp else None
+        )
+    return found
+
+
+def dated_by(file: EntryFile, inventory: Inventory) -> FileInfo | None:
+    """The file whose time JAX sets when it reads an entry; None where it sets none."""
+    if file.kind is FileKind.LEGACY_ENTRY:
+        return file.info
+    return inventory.atimes.get(file.key_text)
+
+
+def records_reads(store: Store) -> bool:
+    """Try whether reading a file there changes its access time.
+
+    Mount options do not tell: containers and network file systems have their own mind.
+    """
+    folder = getattr(store, "path", None)
+    if folder is None or not store.writable:
+        return False
+    try:
+        with tempfile.NamedTemporaryFile(prefix=".jaxcache-tmp-", dir=folder) as file:
+            file.write(b"read me")
+            file.flush()
+            old_ns = os.fstat(file.fileno()).st_mtime_ns - 2 * _DAY_NS
+            os.utime(file.name, ns=(old_ns, old_ns))
+            with open(file.name, "rb") as reader:
+                reader.read()
+            return os.stat(file.name).st_atime_ns != old_ns
+    except OSError:
+        return False
+
+
+def write_baseline(store: Store, baseline: Baseline) -> None:
+    """Keep a baseline in the cache.
+
+    Raises:
+        StoreError
+    """
+    entries = {k: [b.mtime_ns, b.atime_ns, b.stamp_ns] for k, b in baseline.entries.items()}
+    document = {
+        "format": _FORMAT,
+        "started_ns": baseline.started_ns,
+        "source": baseline.source,
+        "records_reads": baseline.records_reads,
+        "entries": entries,
+    }
+    store.write(BASELINE, [json.dumps(document, separators=(",", ":")).encode()])
+
+
+def read_baseline(store: Store) -> Baseline | None:
+    """The baseline of a cache; None where there is none, or none that makes sense."""
+    try:
+        data = store.read(BASELINE, limit=_MAX_BYTES)
+        document = json.loads(data)
+    except (StoreError, ValueError, RecursionError):
+        return None
+    if not isinstance(document, dict) or document.get("format") != _FORMAT:
+        return None
+    started_ns, entries = document.get("started_ns"), document.get("entries")
+    if type(started_ns) is not int or not isinstance(entries, dict):
+        return None
+    found = {key: before for key, row in entries.items() if (before := _before(row))}
+    source = document.get("source")
+    return Baseline(
+        started_ns,
+        source if isinstance(source, str) else "",
+        document.get("records_reads") is True,
+        found,
+    )
+
+
+def _before(row: Any) -> Before | None:
+    if not isinstance(row, list) or len(row) != 3:
+        return None
+    mtime_ns, atime_ns, stamp_ns = row
+    if not (_is_time(mtime_ns) and _is_time(atime_ns) and (stamp_ns is None or _is_time(stamp_ns))):
+        return None
+    return Before(mtime_ns, atime_ns, stamp_ns)
+
+
+def _is_time(value: Any) -> bool:
+    return type(value) is int and abs(value) < _MAX_NS

@@ -1,0 +1,147 @@
+"""A name for the environment of a CI job: equal where JAX can hit, different where it cannot.
+
+At its heart is the key that the job's own jax made for one trivial program
+(``jaxcache/warm/probe.py``): a SHA-256 over jaxlib, platform, XLA's flags, compile options,
+accelerator and codec, by JAX's own hand (``jax/_src/cache_key.py``), so that nothing that enters
+JAX's keys can be forgotten here. What that key leaves out is added: the directory, for those JAX
+that hash it, and the CPU, for those that do not.
+"""
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from jaxcache.cache.bundle.compat import Host, path_in_key, version_tuple
+from jaxcache.cache.ci.files import HashedFiles
+
+#: Counted up when the same environment gets another name.
+SCHEME = "v1"
+XLA_CACHES = "JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES"
+_XLA_FLAGS = ("XLA_FLAGS", "LIBTPU_INIT_ARGS")
+_KERNEL_CACHE = "xla_gpu_kernel_cache_file"
+_PATH_MATTERS_SINCE = (0, 4, 36)
+_DIGITS = 12
+
+
+@dataclass(frozen=True, slots=True)
+class Environment:
+    """What the keys of one job's JAX depend on."""
+
+    platform: str
+    device: str
+    """CPU name, ``sm_90a``, or the device's name."""
+    device_kind: str
+    platform_version: str
+    jax_version: str
+    jaxlib_version: str
+    codec: str
+    cpu_features: tuple[str, ...] | None
+    """As LLVM names them, sorted; None on accelerators, and where nothing tells."""
+    xla_flags: tuple[str, ...]
+    xla_caches: str | None
+    """``JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES``; None where it is not set."""
+    cache_dir: str | None
+    """None where the directory is not part of JAX's keys."""
+    jax_key: str
+    """The hash that JAX gave to the trivial program."""
+
+    @property
+    def digest(self) -> str:
+        """Over everything but the version of jax, which JAX does not hash."""
+        told = {
+            "jax_key": self.jax_key,
+            "cpu_features": self.cpu_features,
+            "xla_caches": self.xla_caches,
+            "cache_dir": self.cache_dir,
+        }
+        text = json.dumps(told, sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:_DIGITS]
+
+
+@dataclass(frozen=True, slots=True)
+class CiKey:
+    """The name of a cache, and those under which an older one would do."""
+
+    environment: Environment
+    files: HashedFiles | None
+    prefix: str = "jaxcache"
+
+    @property
+    def key(self) -> str:
+        """Letters, digits, ``.``, ``_`` and ``-``, from the loosest component to the tightest."""
+        return "-".join(self._parts)
+
+    @property
+    def restore_keys(self) -> tuple[str, ...]:
+        """Prefixes, from precise to loose.
+
+        The loosest still names the environment: under another one JAX finds nothing, and
+        downloading it would be for nothing.
+        """
+        parts, fewest = self._parts, len(self._environment_parts)
+        return tuple("-".join(parts[:n]) + "-" for n in range(len(parts) - 1, fewest - 1, -1))
+
+    @property
+    def _environment_parts(self) -> list[str]:
+        told = self.environment
+        return [
+            slug(self.prefix), SCHEME, told.platform, slug(told.device),
+            f"jaxlib{slug(told.jaxlib_version)}", told.digest,
+        ]  # fmt: skip
+
+    @property
+    def _parts(self) -> list[str]:
+        parts = [*self._environment_parts, f"jax{slug(self.environment.jax_version)}"]
+        return [*parts, self.files.digest[:_DIGITS]] if self.files else parts
+
+
+def describe_environment(
+    host: Host,
+    environment: Mapping[str, str],
+    *,
+    cache_dir: str,
+    machine_features: Sequence[str] | None,
+) -> Environment:
+    """Put together what keys depend on.
+
+    Args:
+        host: probed with ``JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES=none``, so that the probe's own
+            directory is not in its key.
+        environment: of the job.
+        cache_dir: as JAX is going to be given it, for that is how it enters the key.
+        machine_features: of the CPU as the system tells them, for JAX that does not.
+    """
+    origin = host.origin
+    features = None
+    if origin.platform == "cpu":
+        told = origin.cpu_features or machine_features
+        features = None if told is None else tuple(sorted(told))
+    caches = environment.get(XLA_CACHES)
+    return Environment(
+        platform=origin.platform,
+        device=origin.target or origin.device_name or host.device_kind or "unknown",
+        device_kind=host.device_kind,
+        platform_version=host.platform_version,
+        jax_version=host.jax_version,
+        jaxlib_version=host.jaxlib_version,
+        codec=host.codec,
+        cpu_features=features,
+        xla_flags=tuple(sorted(f for n in _XLA_FLAGS for f in environment.get(n, "").split())),
+        xla_caches=caches,
+        cache_dir=cache_dir if _hashes_directory(host.jax_version, caches) else None,
+        jax_key=host.key[-64:],
+    )
+
+
+def _hashes_directory(jax_version: str, caches: str | None) -> bool:
+    """Whether that jax, so set, hashes the path of the cache into every key."""
+    if caches == "none" or version_tuple(jax_version) < _PATH_MATTERS_SINCE:
+        return False
+    return path_in_key(jax_version) or caches in ("all", _KERNEL_CACHE)
+
+
+def slug(text: str) -> str:
+    """A text in letters, digits, ``.`` and ``_``: what every CI system takes in a key."""
+    return re.sub(r"[^A-Za-z0-9.]+", "_", text).strip("_") or "unknown"

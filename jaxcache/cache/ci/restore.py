@@ -1,0 +1,143 @@
+"""Bring into a cache what fits this job, from a bundle that another job has left."""
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from jaxcache.cache.bundle.compat import Compatibility, Host, Outlook, forecast
+from jaxcache.cache.bundle.format import Bundle
+from jaxcache.cache.bundle.importing import Action, ImportPlan, plan_import, verify_bundle
+from jaxcache.cache.bundle.manifest import Item
+from jaxcache.cache.bundle.unpack import Failure, execute_import
+from jaxcache.cache.ci.baseline import take_baseline, write_baseline
+from jaxcache.cache.scan import Progress
+from jaxcache.store.base import Store
+
+
+@dataclass(frozen=True, slots=True)
+class RestorePlan:
+    """What a restore would bring."""
+
+    cache_dir: str
+    source: str
+    importing: ImportPlan | None
+    """None where the source is missing or unusable."""
+    outlooks: Compatibility
+    left_out: int = 0
+    """Entries of the source that are damaged."""
+    present: int = 0
+    """Entries that were not even fetched, because the cache has them."""
+    trouble: str = ""
+    """Why there is nothing to restore from."""
+
+    @property
+    def fitting(self) -> tuple[Item, ...]:
+        """Entries that are there when it is done, because they may hit."""
+        steps = self.importing.steps if self.importing else ()
+        absent = (Action.LEFT, Action.BLOCKED)
+        return tuple(
+            s.subject for s in steps if isinstance(s.subject, Item) and s.action not in absent
+        )
+
+    @property
+    def hit(self) -> bool:
+        """Whether the source has anything for this job."""
+        return bool(self.fitting) or self.present > 0
+
+    @property
+    def stored_seconds(self) -> float:
+        """What compiling the fitting entries took once."""
+        return sum(map(item_seconds, self.fitting), 0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Restored:
+    """What became of a plan."""
+
+    plan: RestorePlan
+    written: int = 0
+    failed: tuple[Failure, ...] = ()
+    looked_up_only: bool = False
+
+
+def plan_restore(
+    store: Store | None,
+    bundle: Bundle,
+    *,
+    source: str,
+    cache_dir: str,
+    host: Host | None,
+    left_out: int = 0,
+    present: int = 0,
+    everything: bool = False,
+    progress: Progress | None = None,
+) -> RestorePlan:
+    """Check a bundle from end to end and choose what may hit here.
+
+    Args:
+        cache_dir: as JAX is going to be given it.
+        store: the cache; None where its directory does not exist yet.
+        source: as the user named it.
+        host: the jax of the job; where none was asked, everything may hit.
+        left_out: how many entries could not come into the bundle.
+        present: how many did not have to.
+        everything: also what cannot hit.
+
+    Raises:
+        BundleError: the bundle is damaged.
+    """
+    outlooks = forecast(bundle.manifest, host, cache_dir)
+    useless = {f.key for f in outlooks.forecasts if f.outlook is Outlook.MISS}
+    verify_bundle(bundle, progress)
+    fits = {i.key for i in bundle.manifest.items if everything or i.key not in useless}
+    cache_dir = os.path.abspath(cache_dir)
+    importing = plan_import(
+        store, bundle, cache_dir=cache_dir, side_caches=bool(fits),
+        wanted=lambda item: item.key in fits,
+    )  # fmt: skip
+    return RestorePlan(cache_dir, source, importing, outlooks, left_out, present)
+
+
+def nothing_to_restore(cache_dir: str, source: str, trouble: str) -> RestorePlan:
+    """The plan where the source is missing or unusable: the job compiles, and saves."""
+    return RestorePlan(cache_dir, source, None, Compatibility((), None), trouble=trouble)
+
+
+def execute_restore(
+    store: Store,
+    bundle: Bundle | None,
+    plan: RestorePlan,
+    *,
+    now_ns: int,
+    progress: Progress | None = None,
+) -> Restored:
+    """Write what a plan says, and remember how the cache looks before the job.
+
+    Raises:
+        StoreError: that could not be written down.
+    """
+    written = 0
+    failed: tuple[Failure, ...] = ()
+    if bundle is not None and plan.importing is not None:
+        done = execute_import(store, bundle, plan.importing, progress=progress)
+        written, failed = len(done.written), done.failed
+    write_baseline(store, take_baseline(store, source=plan.source, now_ns=now_ns))
+    return Restored(plan, written, failed)
+
+
+def item_seconds(item: Item) -> float:
+    """What compiling an entry of a bundle took: as measured, else its header's whole seconds."""
+    for event in reversed(item.ledger):
+        seconds = event.facts.get("compile_seconds")
+        if isinstance(seconds, int | float) and not isinstance(seconds, bool):
+            return float(seconds)
+    return float(item.compile_seconds)
+
+
+def miss_reasons(outlooks: Compatibility) -> Sequence[tuple[str, int]]:
+    """Why entries cannot hit, the most frequent first."""
+    counts: dict[str, int] = {}
+    for told in outlooks.forecasts:
+        if told.outlook is Outlook.MISS and told.reason:
+            counts[told.reason] = counts.get(told.reason, 0) + 1
+    return sorted(counts.items(), key=lambda pair: (-pair[1], pair[0]))

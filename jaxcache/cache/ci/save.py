@@ -1,0 +1,141 @@
+"""Keep of a cache what the job needed, if it compiled anything new."""
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+from jaxcache.cache.bundle.export import ExportPlan, plan_export
+from jaxcache.cache.ci.baseline import Baseline
+from jaxcache.cache.ci.usage import Usage, judge_usage
+from jaxcache.cache.ledger import Ledger
+from jaxcache.cache.policy import choose_for_room
+from jaxcache.cache.removable import removable_entries
+from jaxcache.cache.scan import Progress, Scan, scan
+from jaxcache.errors import UsageError
+from jaxcache.model import Entry
+from jaxcache.store.base import Store
+from jaxcache.units import NS_PER_SECOND
+
+#: ``true``: if there is something new; ``always``: in any case; ``false``: in no case.
+SaveIf = Literal["true", "always", "false"]
+#: Why something is saved, or why not.
+Why = Literal["new", "always", "first", "nothing-new", "not-wanted", "empty"]
+#: Why an entry is left out.
+Reason = Literal["unused", "max-size"]
+_SAVING: frozenset[Why] = frozenset({"new", "always", "first"})
+_DIGITS = 12
+
+
+@dataclass(frozen=True, slots=True)
+class SavePlan:
+    """What is to be saved."""
+
+    cache_dir: str
+    target: str
+    usage: Usage
+    kept: tuple[Entry, ...]
+    dropped: tuple[tuple[Entry, Reason], ...]
+    export: ExportPlan
+    why: Why
+    source: str
+    """What the job was restored from; empty if from nothing."""
+
+    @property
+    def saves(self) -> bool:
+        """Whether anything is to be written."""
+        return self.why in _SAVING
+
+    @property
+    def digest(self) -> str:
+        """Over the keys that are kept: the same content has the same name."""
+        keys = "\n".join(sorted(e.key for e in self.kept))
+        return hashlib.sha256(keys.encode("utf-8", "surrogateescape")).hexdigest()[:_DIGITS]
+
+
+def parse_save_if(text: str) -> SaveIf:
+    """Read ``--save-if``, which may come out of another system's expression.
+
+    Raises:
+        UsageError: ``bad-save-if``.
+    """
+    known: dict[str, SaveIf] = {"true": "true", "false": "false", "always": "always"}
+    if text.lower() not in known:
+        raise UsageError(f"{text!r} is none of true, false, always", code="bad-save-if")
+    return known[text.lower()]
+
+
+def plan_save(
+    store: Store,
+    target: str,
+    *,
+    baseline: Baseline | None,
+    save_if: SaveIf,
+    target_exists: bool,
+    max_size_bytes: int | None = None,
+    unused_for_seconds: float | None = None,
+    now_ns: int,
+    progress: Progress | None = None,
+) -> SavePlan:
+    """Decide what to keep and whether to save it.
+
+    Args:
+        baseline: the cache before the job; None where nobody looked.
+        target_exists: whether there is anything to be replaced.
+        max_size_bytes: of the entries as they lie in the cache; the cheapest to lose go first.
+        unused_for_seconds: what the job did not use stays if it was used within this time.
+    """
+    seen = scan(store, progress=progress)
+    ledger = Ledger.load(store)
+    usage = judge_usage(seen, ledger, baseline)
+    dropped: dict[str, Reason] = {}
+    for entry in usage.unused:
+        if _age_seconds(entry, ledger, now_ns) > (unused_for_seconds or 0.0):
+            dropped[entry.file] = "unused"
+    for file in _over(seen, ledger, dropped.__contains__, max_size_bytes, now_ns):
+        dropped[file] = "max-size"
+    return SavePlan(
+        cache_dir=store.url,
+        target=target,
+        usage=usage,
+        kept=tuple(e for e in seen.entries if e.file not in dropped),
+        dropped=tuple((e, dropped[e.file]) for e in seen.entries if e.file in dropped),
+        export=plan_export(store, only=lambda e: e.file not in dropped, now_ns=now_ns),
+        why=_why(save_if, usage, target_exists=target_exists),
+        source=baseline.source if baseline else "",
+    )
+
+
+def _why(save_if: SaveIf, usage: Usage, *, target_exists: bool) -> Why:
+    if save_if == "false":
+        return "not-wanted"
+    if not usage.entries:
+        return "empty"
+    if save_if == "always":
+        return "always"
+    if usage.new:
+        return "new"
+    return "nothing-new" if target_exists else "first"
+
+
+def _age_seconds(entry: Entry, ledger: Ledger, now_ns: int) -> float:
+    record = ledger.record(entry.key)
+    hit_ns = record.last_hit_ns if record else None
+    return (now_ns - max(entry.last_used_ns, hit_ns or 0)) / NS_PER_SECOND
+
+
+def _over(
+    seen: Scan,
+    ledger: Ledger,
+    gone: Callable[[str], bool],
+    max_size_bytes: int | None,
+    now_ns: int,
+) -> list[str]:
+    """Files that must go to meet the bound."""
+    if max_size_bytes is None:
+        return []
+    items = removable_entries(seen, now_ns=now_ns, grace_seconds=0, lookup=ledger.record)
+    left = [i for i in items if not gone(i.removal.file.name)]
+    excess = sum(i.removal.size_bytes for i in left) - max_size_bytes
+    free = [i.candidate for i in left if not i.protected]
+    return [c.name for c in choose_for_room(free, excess, "cost", now_ns)]

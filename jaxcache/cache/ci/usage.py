@@ -1,0 +1,141 @@
+"""What a job did with its cache: which entries are new, which it read, which it left alone.
+
+Three witnesses are heard, none of which is always there: the ledger, if the job ran under
+``jaxcache run`` or ``warm``; JAX's own dates of use, which it keeps under a size cap; and the file
+system's access times, which ``ci restore`` has made sure will move at the first read. Any of them
+proves a use. That an entry was *not* used is believed of a witness that would have seen it.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from jaxcache.cache.ci.baseline import Baseline, Before, dated_by
+from jaxcache.cache.inventory import EntryFile, Inventory
+from jaxcache.cache.ledger import Ledger
+from jaxcache.cache.ledger_record import COMPILE, HIT, Event
+from jaxcache.cache.scan import Scan
+from jaxcache.entry.names import FileKind
+from jaxcache.model import Entry
+
+
+class Witness(StrEnum):
+    """Who says that an entry was not used."""
+
+    JAX = "jax"
+    """It dates reads itself: under a size cap, and up to 0.5.0 always."""
+    FILE_SYSTEM = "file-system"
+    LEDGER = "ledger"
+    NOBODY = "nobody"
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """The entries of a cache after a job, each in exactly one of four lists."""
+
+    new: tuple[Entry, ...]
+    used: tuple[Entry, ...]
+    unused: tuple[Entry, ...]
+    unknown: tuple[Entry, ...]
+    witness: Witness
+    unrecorded: tuple[str, ...]
+    """Keys whose use the ledger does not know yet."""
+    saved_seconds: float
+    """What compiling the used ones took once, by the ledger or else by their headers."""
+    new_seconds: float
+
+    @property
+    def entries(self) -> int:
+        """All of them."""
+        return len(self.new) + len(self.used) + len(self.unused) + len(self.unknown)
+
+
+def judge_usage(seen: Scan, ledger: Ledger, baseline: Baseline | None) -> Usage:
+    """Compare a cache with what it was before the job.
+
+    Args:
+        seen: a scan with heads.
+        baseline: None where nobody looked: then everything is new.
+    """
+    if baseline is None:
+        seconds = sum((exact_seconds(e, ledger) for e in seen.entries), 0.0)
+        return Usage(seen.entries, (), (), (), Witness.NOBODY, (), 0.0, seconds)
+    lists: dict[str, list[Entry]] = {"new": [], "used": [], "unused": [], "unknown": []}
+    recorded = _recorded_since(ledger, baseline.started_ns)
+    inventory = seen.inventory
+    files = {f.info.name: f for f in inventory.entries}
+    proofs = {
+        e.key: _witnesses(files[e.file], inventory, baseline.entries.get(e.key))
+        for e in seen.entries
+    }
+    witness = _best_witness(seen.entries, baseline, proofs, recorded)
+    for entry in seen.entries:
+        before = baseline.entries.get(entry.key)
+        legacy = files[entry.file].kind is FileKind.LEGACY_ENTRY
+        if before is None or (before.mtime_ns != entry.created_ns and not legacy):
+            lists["new"].append(entry)
+        elif entry.key in recorded or proofs[entry.key]:
+            lists["used"].append(entry)
+        else:
+            lists["unused" if _would_know(witness, before) else "unknown"].append(entry)
+    return Usage(
+        **{name: tuple(found) for name, found in lists.items()},
+        witness=witness,
+        unrecorded=tuple(e.key for e in lists["used"] if e.key not in recorded),
+        saved_seconds=sum((exact_seconds(e, ledger) for e in lists["used"]), 0.0),
+        new_seconds=sum((exact_seconds(e, ledger) for e in lists["new"]), 0.0),
+    )
+
+
+def exact_seconds(entry: Entry, ledger: Ledger) -> float:
+    """What compiling an entry took: as measured, else in the whole seconds of its header."""
+    record = ledger.record(entry.key)
+    known = record.compile_seconds if record else None
+    return known if known is not None else entry.compile_seconds or 0.0
+
+
+def use_events(usage: Usage, now_ns: int) -> list[Event]:
+    """What the ledger should learn, so that uses age out and not entries."""
+    return [Event(key, HIT, now_ns) for key in usage.unrecorded]
+
+
+def _recorded_since(ledger: Ledger, started_ns: int) -> set[str]:
+    kinds = (COMPILE, HIT)
+    return {e.key for e in ledger.events() if e.kind in kinds and e.at_ns >= started_ns}
+
+
+def _witnesses(file: EntryFile, inventory: Inventory, before: Before | None) -> set[Witness]:
+    """Who has seen a use."""
+    found: set[Witness] = set()
+    if before is None:
+        return found
+    stamp = dated_by(file, inventory)
+    if stamp is not None and stamp.mtime_ns != before.stamp_ns:
+        found.add(Witness.JAX)
+    if file.info.atime_ns != before.atime_ns:
+        found.add(Witness.FILE_SYSTEM)
+    return found
+
+
+def _best_witness(
+    entries: Sequence[Entry],
+    baseline: Baseline,
+    proofs: dict[str, set[Witness]],
+    recorded: set[str],
+) -> Witness:
+    """Who can be believed to have seen every use."""
+    if any(Witness.JAX in found for found in proofs.values()):
+        return Witness.JAX  # this job's JAX had a cap, and then it stamps every read
+    if baseline.records_reads:
+        return Witness.FILE_SYSTEM
+    if recorded & {e.key for e in entries}:
+        return Witness.LEDGER
+    return Witness.NOBODY
+
+
+def _would_know(witness: Witness, before: Before) -> bool:
+    if witness is Witness.JAX:
+        return before.stamp_ns is not None
+    if witness is Witness.FILE_SYSTEM:
+        return before.fresh
+    return witness is Witness.LEDGER

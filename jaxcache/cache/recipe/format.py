@@ -1,0 +1,235 @@
+"""The file of a recipe: a header and one zstd frame. docs/recipe.md describes it byte by byte.
+
+The frame holds the manifest, then the blobs it speaks of, one after the other: modules that
+resemble each other, and the paths that both they and the manifest name, are stored once.
+"""
+
+import hashlib
+import os
+import struct
+import tempfile
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+from typing import BinaryIO
+
+import zstandard
+
+from jaxcache.cache.bundle.parts import Window
+from jaxcache.cache.recipe.manifest import Manifest, encode_manifest
+from jaxcache.cache.recipe.model import Recipe, RecipeError, Request
+from jaxcache.entry.codec import CodecError, decompress_chunks
+
+MAGIC = b"\x89JXR\r\n\x1a\n"
+VERSION = 1
+SUFFIX = ".recipe"
+#: Magic, version, reserved, length of the manifest, length of the content, length of the frame,
+#: SHA-256 of the frame; little-endian.
+_HEADER = struct.Struct("<8sHHIQQ32s")
+HEADER_BYTES = _HEADER.size
+_MAX_MANIFEST_BYTES = 256 << 20
+#: What is decompressed to a temporary file at the most.
+_MAX_CONTENT_BYTES = 16 << 30
+_CHUNK_BYTES = 1 << 20
+#: Beyond this size the slowest levels take minutes and gain little.
+_PATIENT_BYTES = 64 << 20
+_PATIENT_LEVEL, _HASTY_LEVEL = 19, 9
+_WINDOW_LOG = 27
+
+ReadBlob = Callable[[str], bytes]
+
+
+def encode_recipe(recipe: Recipe, read_blob: ReadBlob) -> Iterator[bytes]:
+    """The bytes of a recipe; equal recipes are equal bytes, in whatever order they were recorded.
+
+    Args:
+        read_blob: gives the bytes of a blob by the SHA-256 that requests name it by.
+    """
+    recipe = sort_recipe(recipe)
+    order = dict.fromkeys([r.bytecode for r in recipe.requests])
+    order |= dict.fromkeys(sorted({r.options for r in recipe.requests}))
+    blobs = [(digest, len(read_blob(digest))) for digest in order]
+    manifest = encode_manifest(recipe, blobs)
+    content_bytes = len(manifest) + sum(size for _, size in blobs)
+    level = _PATIENT_LEVEL if content_bytes <= _PATIENT_BYTES else _HASTY_LEVEL
+    parameters = zstandard.ZstdCompressionParameters.from_level(
+        level, window_log=_WINDOW_LOG if content_bytes > 1 << 23 else 0,
+        enable_ldm=content_bytes > 1 << 23, write_checksum=True,
+    )  # fmt: skip
+    packer = zstandard.ZstdCompressor(compression_params=parameters).compressobj(size=content_bytes)
+    with tempfile.TemporaryFile() as frame:
+        digest = hashlib.sha256()
+        for piece in (manifest, *(read_blob(name) for name, _ in blobs)):
+            packed = packer.compress(piece)
+            digest.update(packed)
+            frame.write(packed)
+        packed = packer.flush()
+        digest.update(packed)
+        frame.write(packed)
+        frame_bytes = frame.tell()
+        yield _HEADER.pack(
+            MAGIC, VERSION, 0, len(manifest), content_bytes, frame_bytes, digest.digest()
+        )
+        frame.seek(0)
+        while chunk := frame.read(_CHUNK_BYTES):
+            yield chunk
+
+
+def sort_recipe(recipe: Recipe) -> Recipe:
+    """The same recipe in the one order that a file has: by environment, module, then key."""
+    place = sorted(range(len(recipe.environments)), key=lambda i: repr(recipe.environments[i]))
+    new = {old: number for number, old in enumerate(place)}
+    moved = (replace(r, environment=new[r.environment]) for r in recipe.requests)
+    return replace(
+        recipe,
+        environments=tuple(recipe.environments[i] for i in place),
+        requests=tuple(sorted(moved, key=_order)),
+    )
+
+
+def _order(request: Request) -> tuple[str, ...]:
+    return (request.module, str(request.environment).zfill(9), request.key or "",
+            request.bytecode, request.options, repr(request))  # fmt: skip
+
+
+def is_recipe(path: str) -> bool:
+    """Whether a file begins like a recipe."""
+    try:
+        with open(path, "rb") as file:
+            return file.read(len(MAGIC)) == MAGIC
+    except OSError:
+        return False
+
+
+class RecipeFile:
+    """A recipe that has been read and checked, with its blobs in a nameless temporary file.
+
+    Args:
+        path: of the file.
+
+    Raises:
+        RecipeError: it cannot be read, is none, or is damaged.
+    """
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self._content: BinaryIO = tempfile.TemporaryFile()  # noqa: SIM115 (closed by close)
+        try:
+            with open(path, "rb") as file:
+                self.size_bytes = os.fstat(file.fileno()).st_size
+                self.digest, manifest_bytes = self._unpack(file)
+            self._read(manifest_bytes)
+        except RecipeError as error:
+            self.close()
+            raise RecipeError(
+                f"{path}: {error.message}", code=error.code, hint=error.hint
+            ) from error
+        except OSError as error:
+            self.close()
+            reason = (error.strerror or str(error)).lower()
+            raise RecipeError(
+                f"cannot read {path}: {reason}", code="no-recipe", hint=None
+            ) from error
+        except BaseException:
+            self.close()
+            raise
+
+    def __enter__(self) -> "RecipeFile":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let the temporary file go."""
+        self._content.close()
+
+    def blob(self, digest: str) -> bytes:
+        """The bytes of a module or of options, by the digest that a request names."""
+        at, size_bytes = self._places[digest]
+        self._content.seek(at)
+        return self._content.read(size_bytes)
+
+    def blob_bytes(self, digest: str) -> int:
+        """How many bytes that are."""
+        return self._places[digest][1]
+
+    def _unpack(self, file: BinaryIO) -> tuple[str, int]:
+        """Check header and digest, and decompress the frame; its digest, and where blobs begin."""
+        header = file.read(HEADER_BYTES)
+        if header[: len(MAGIC)] != MAGIC[: len(header)] or not header:
+            raise RecipeError("is no recipe of jaxcache", code="not-a-recipe", hint=None)
+        if len(header) < HEADER_BYTES:
+            raise RecipeError("ends inside its header")
+        _, version, reserved, manifest_bytes, content_bytes, frame_bytes, digest = _HEADER.unpack(
+            header
+        )
+        if version != VERSION:
+            raise RecipeError(
+                f"has version {version}, and only {VERSION} is known",
+                code="unknown-recipe", hint="a newer jaxcache made it, or it is damaged",
+            )  # fmt: skip
+        if reserved:
+            raise RecipeError("says something in its header that has no meaning")
+        if frame_bytes != self.size_bytes - HEADER_BYTES:
+            short = frame_bytes > self.size_bytes - HEADER_BYTES
+            raise RecipeError("is cut off" if short else "goes on behind its end")
+        if manifest_bytes > min(content_bytes, _MAX_MANIFEST_BYTES):
+            raise RecipeError("announces a larger manifest than any recipe has")
+        if content_bytes > _MAX_CONTENT_BYTES:
+            raise RecipeError("announces more than any recipe holds")
+        _check_digest(file, digest)
+        for chunk in _frame(file, frame_bytes):
+            if self._content.tell() + len(chunk) > content_bytes:
+                raise RecipeError("holds more than it announces")
+            self._content.write(chunk)
+        if self._content.tell() != content_bytes:
+            raise RecipeError("holds less than it announces")
+        return digest.hex(), manifest_bytes
+
+    def _read(self, manifest_bytes: int) -> None:
+        end = self._content.tell()
+        self._content.seek(0)
+        manifest = Manifest(self._content.read(manifest_bytes))
+        at = manifest_bytes
+        if at + sum(manifest.blob_sizes) != end:
+            raise RecipeError("its manifest and its content do not fit")
+        digests, self._places = [], {}
+        for size_bytes in manifest.blob_sizes:
+            digests.append(_hash(self._content, size_bytes))
+            self._places[digests[-1]] = (at, size_bytes)
+            at += size_bytes
+        self.recipe = manifest.recipe(digests)
+
+
+def _check_digest(file: BinaryIO, expected: bytes) -> None:
+    found = hashlib.sha256()
+    while chunk := file.read(_CHUNK_BYTES):
+        found.update(chunk)
+    if found.digest() != expected:
+        raise RecipeError("is damaged: its digest is another one")
+
+
+def _frame(file: BinaryIO, size_bytes: int) -> Iterable[bytes]:
+    window = Window(file, HEADER_BYTES, size_bytes)
+    try:
+        yield from decompress_chunks(window, size_bytes)  # type: ignore[arg-type]
+    except CodecError as error:
+        raise RecipeError(f"is damaged: {error.detail}") from error
+
+
+def _hash(file: BinaryIO, size_bytes: int) -> str:
+    found = hashlib.sha256()
+    while size_bytes:
+        chunk = file.read(min(size_bytes, _CHUNK_BYTES))
+        found.update(chunk)
+        size_bytes -= len(chunk)
+    return found.hexdigest()
+
+
+def open_recipe(path: str) -> RecipeFile:
+    """Open a recipe; see :class:`RecipeFile`.
+
+    Raises:
+        RecipeError
+    """
+    return RecipeFile(path)

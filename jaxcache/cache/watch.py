@@ -1,0 +1,115 @@
+"""Watch a cache in use: what is new, what was hit, what went, one look after the other.
+
+A look lists the directory and opens only what is new or has changed. JAX dates a use in an
+entry's ``-atime`` file (``jax/_src/lru_cache.py``: always up to 0.5.0, then under a size cap
+only); without those files hits do not show. Uses between two looks count as one.
+"""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from jaxcache.cache.inventory import EntryFile, Inventory, take_inventory
+from jaxcache.cache.listing import Summary, summarize
+from jaxcache.cache.scan import Progress, read_entries
+from jaxcache.model import Entry, FileInfo
+from jaxcache.store.base import Store, same_file
+
+if TYPE_CHECKING:
+    from jaxcache.cache.index import Index
+
+ChangeKind = Literal["new", "hit", "gone"]
+#: JAX writes an entry in place: one that grew so lately may not be whole.
+_SETTLED_NS = 1_000_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """Something that happened to one entry between two looks."""
+
+    kind: ChangeKind
+    at_ns: int
+    """By the file's own date; of what went, the time of the look."""
+    entry: Entry
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """A cache at one moment."""
+
+    cache_dir: str
+    total: Summary
+    changes: tuple[Change, ...]
+    """Since the look before, in the order of time; none in the first."""
+    dates_uses: bool
+    """Whether there are ``-atime`` files, without which no hit shows."""
+
+
+class Watcher:
+    """Looks at one cache again and again."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._entries: dict[str, Entry] = {}
+        self._files: dict[str, FileInfo] = {}
+        self._uses: dict[str, FileInfo] = {}
+        self._started = False
+
+    @property
+    def entries(self) -> tuple[Entry, ...]:
+        """The entries of the last look."""
+        return tuple(self._entries.values())
+
+    def look(
+        self, *, now_ns: int, index: "Index | None" = None, workers: int = 1,
+        progress: Progress | None = None,
+    ) -> Look:  # fmt: skip
+        """Look at the cache, and tell what happened since the last time.
+
+        Args:
+            index: spares opening entries at the first look (:func:`jaxcache.cache.scan.scan`).
+
+        Raises:
+            NoCacheError: the directory cannot be listed.
+        """
+        inventory = take_inventory(self._store)
+        changes = self._gone(inventory, now_ns)
+        changed = [f for f in inventory.entries if self._is_news(f, now_ns)]
+        read, _ = read_entries(
+            self._store, changed, inventory.atimes, index=index, workers=workers, progress=progress
+        )
+        infos = {f.info.name: f.info for f in changed}
+        for entry in read:
+            self._entries[entry.file], self._files[entry.file] = entry, infos[entry.file]
+            changes.append(Change("new", entry.created_ns, entry))
+        changes += self._hits(inventory, {e.file for e in read})
+        self._uses = inventory.atimes
+        first, self._started = not self._started, True
+        return Look(
+            cache_dir=self._store.url,
+            total=summarize(self._entries.values()),
+            changes=() if first else tuple(sorted(changes, key=lambda c: c.at_ns)),
+            dates_uses=bool(inventory.atimes),
+        )
+
+    def _is_news(self, file: EntryFile, now_ns: int) -> bool:
+        known = self._files.get(file.info.name)
+        if known is not None and same_file(file.info, known):
+            return False
+        return not self._started or now_ns - file.info.mtime_ns >= _SETTLED_NS
+
+    def _gone(self, inventory: Inventory, now_ns: int) -> list[Change]:
+        here = {f.info.name for f in inventory.entries}
+        gone = [name for name in self._entries if name not in here]
+        for name in gone:
+            del self._files[name]
+        return [Change("gone", now_ns, self._entries.pop(name)) for name in gone]
+
+    def _hits(self, inventory: Inventory, fresh: set[str]) -> list[Change]:
+        """Entries whose ``-atime`` file was written again; writing an entry dates it, too."""
+        found = []
+        for file in inventory.entries:
+            now, then = inventory.atimes.get(file.key_text), self._uses.get(file.key_text)
+            entry = self._entries.get(file.info.name)
+            if now and then and entry and file.info.name not in fresh and not same_file(now, then):
+                found.append(Change("hit", now.mtime_ns, entry))
+        return found

@@ -1,0 +1,201 @@
+"""A picture of an HTML file, taken by the Chromium or Chrome of this machine.
+
+Chromium is spoken to over a pipe, in its DevTools protocol
+(https://chromedevtools.github.io/devtools-protocol/), because its ``--screenshot`` neither waits
+for a page to be drawn nor takes more of it than a window shows.
+"""
+
+import base64
+import contextlib
+import fcntl
+import json
+import os
+import select
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from jaxcache.errors import JaxcacheError
+
+#: Names on PATH, and where macOS keeps it.
+_NAMES = (
+    "chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome",
+    "microsoft-edge", "/Applications/Google Chrome.app/Contents/MacOS/Google Chrome",
+)  # fmt: skip
+_WIDTH, _HEIGHT = 1240, 900
+_TIMEOUT_SECONDS = 120.0
+#: What the page's script sets when everything is drawn.
+_DRAWN = "document.documentElement.dataset.drawn || ''"
+_READ_BYTES = 1 << 20
+
+
+def find_browser() -> str:
+    """The browser to use; ``JAXCACHE_BROWSER`` names one.
+
+    Raises:
+        JaxcacheError: ``no-browser``.
+    """
+    named = os.environ.get("JAXCACHE_BROWSER")
+    for name in [named] if named else _NAMES:
+        if found := shutil.which(name):
+            return found
+    raise JaxcacheError(
+        f"{named} cannot be run" if named else "--png needs Chromium or Chrome, and none was found",
+        code="no-browser",
+        hint="install one, or name its program in JAXCACHE_BROWSER",
+    )
+
+
+def screenshot(program: str, url: str) -> bytes:
+    """Open a report, wait until it is drawn, and return a PNG of all of it.
+
+    Raises:
+        JaxcacheError: ``no-picture``.
+    """
+    with open_browser(program) as browser:
+        browser.open(url)
+        return browser.picture()
+
+
+@contextlib.contextmanager
+def open_browser(program: str) -> "Iterator[Browser]":
+    """Start a browser without a window, with a profile that is thrown away.
+
+    Raises:
+        JaxcacheError: ``no-picture``.
+    """
+    with tempfile.TemporaryDirectory(prefix="jaxcache-", ignore_cleanup_errors=True) as folder:
+        try:
+            browser = Browser(program, folder)
+        except OSError as error:
+            raise _no_picture(program, str(error)) from error
+        try:
+            yield browser
+        finally:
+            browser.close()
+
+
+class Browser:
+    """One browser with one page; what the page says is kept in :attr:`events`."""
+
+    def __init__(self, program: str, profile: str) -> None:
+        command = [
+            program, "--headless", "--remote-debugging-pipe", "--disable-gpu", "--no-first-run",
+            "--hide-scrollbars", "--disable-background-networking", f"--user-data-dir={profile}",
+            f"--window-size={_WIDTH},{_HEIGHT}", "about:blank",
+        ]  # fmt: skip
+        if sys.platform == "linux" and os.geteuid() == 0:
+            command.insert(1, "--no-sandbox")  # Chromium has none for root
+        theirs_in, self._out = _high(os.pipe())
+        self._in, theirs_out = _high(os.pipe())
+
+        def wire() -> None:
+            os.dup2(theirs_in, 3)
+            os.dup2(theirs_out, 4)
+
+        self._program = program
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL, preexec_fn=wire, close_fds=False,
+        )  # fmt: skip
+        os.close(theirs_in)
+        os.close(theirs_out)
+        self._buffer = bytearray()
+        self._sent = 0
+        self._session: str | None = None
+        self._deadline = time.monotonic() + _TIMEOUT_SECONDS
+        self.events: list[dict[str, Any]] = []
+        """Everything the page reported: ``Network``, ``Runtime`` and ``Log`` events."""
+
+    def open(self, url: str) -> None:
+        """Open a report and wait until its script says that it is drawn.
+
+        Raises:
+            JaxcacheError: ``no-picture``.
+        """
+        target = self.call("Target.createTarget", url="about:blank")["targetId"]
+        attached = self.call("Target.attachToTarget", targetId=target, flatten=True)
+        self._session = attached["sessionId"]
+        for domain in ("Page", "Runtime", "Network", "Log"):
+            self.call(f"{domain}.enable")
+        self.call("Page.navigate", url=url)
+        while not self.evaluate(_DRAWN):
+            if broken := [e for e in self.events if e["method"] == "Runtime.exceptionThrown"]:
+                raise _no_picture(self._program, str(broken[0]["params"]["exceptionDetails"]))
+            time.sleep(0.05)
+
+    def picture(self) -> bytes:
+        """All of the page as a PNG."""
+        height = self.evaluate("Math.ceil(document.documentElement.getBoundingClientRect().height)")
+        shot = self.call(
+            "Page.captureScreenshot", captureBeyondViewport=True,
+            clip={"x": 0, "y": 0, "width": _WIDTH, "height": height, "scale": 1},
+        )  # fmt: skip
+        return base64.b64decode(shot["data"])
+
+    def evaluate(self, expression: str) -> Any:
+        """The value of an expression of JavaScript in the page."""
+        answer = self.call("Runtime.evaluate", expression=expression, returnByValue=True)
+        return answer["result"].get("value")
+
+    def call(self, method: str, **parameters: Any) -> dict[str, Any]:
+        """Send one command and wait for its answer."""
+        self._sent += 1
+        message = {"id": self._sent, "method": method, "params": parameters}
+        if self._session:
+            message["sessionId"] = self._session
+        with contextlib.suppress(BrokenPipeError):  # what it died of shows below
+            os.write(self._out, json.dumps(message).encode() + b"\0")
+        while True:
+            answer = self._receive()
+            if answer.get("id") == self._sent:
+                if "error" in answer:
+                    raise _no_picture(self._program, str(answer["error"].get("message")))
+                result: dict[str, Any] = answer["result"]
+                return result
+            if "method" in answer:
+                self.events.append(answer)
+
+    def _receive(self) -> dict[str, Any]:
+        while b"\0" not in self._buffer:
+            left = self._deadline - time.monotonic()
+            if left <= 0 or not select.select([self._in], [], [], left)[0]:
+                raise _no_picture(self._program, "it did not answer in time")
+            chunk = os.read(self._in, _READ_BYTES)
+            if not chunk:
+                raise _no_picture(self._program, f"it ended with {self._process.wait(10)}")
+            self._buffer += chunk
+        end = self._buffer.index(b"\0")
+        message: dict[str, Any] = json.loads(self._buffer[:end])
+        del self._buffer[: end + 1]
+        return message
+
+    def close(self) -> None:
+        """End the browser."""
+        os.close(self._out)  # which it takes as the wish to end
+        try:
+            self._process.wait(10)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        os.close(self._in)
+
+
+def _high(ends: tuple[int, int]) -> tuple[int, int]:
+    """Move a pipe away from the numbers 3 and 4, which the browser's own ends get."""
+    moved = tuple(fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 10) for fd in ends)
+    for fd in ends:
+        os.close(fd)
+    return moved[0], moved[1]
+
+
+def _no_picture(program: str, reason: str) -> JaxcacheError:
+    return JaxcacheError(
+        f"{program} took no picture: {reason}",
+        code="no-picture",
+        hint="the HTML file is whole; open it in a browser and print it",
+    )

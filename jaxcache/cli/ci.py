@@ -1,0 +1,142 @@
+"""What the steps of a CI job share: the job's environment, its outputs, its summary."""
+
+import os
+import secrets
+import sys
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from jaxcache.cli.options import Format
+from jaxcache.errors import UsageError
+
+if TYPE_CHECKING:
+    from jaxcache.cache.ci.key import Environment
+
+OutputsFile = Annotated[
+    str | None,
+    typer.Option(
+        "--outputs", metavar="FILE",
+        help="Append JAXCACHE_NAME=value lines, as GitLab's dotenv reports take them.",
+    ),
+]  # fmt: skip
+SummaryFile = Annotated[
+    str | None,
+    typer.Option(
+        "--summary", metavar="FILE",
+        help="Append a summary in Markdown; default: $GITHUB_STEP_SUMMARY, if it is set.",
+    ),
+]  # fmt: skip
+
+
+#: How a bundle that is not there yet is told from a directory.
+_SUFFIX = ".jxb"
+
+
+def is_bundle_name(location: str) -> bool:
+    """Whether a source or target is a bundle, or would be one, and not a cache."""
+    from jaxcache.cache.bundle.format import is_bundle
+    from jaxcache.store import is_remote
+
+    if is_remote(location):
+        return location.endswith(_SUFFIX)
+    if os.path.isdir(location):
+        return False
+    named = location == "-" or location.endswith((_SUFFIX, f"{_SUFFIX}.001"))
+    return named or os.path.isfile(location) or is_bundle(location)
+
+
+def check_local(cache_dir: str, other: str) -> None:
+    """Refuse a cache that the steps of a job can do nothing with.
+
+    Raises:
+        UsageError: ``not-local``, ``same-directory``
+    """
+    if "://" in cache_dir:
+        raise UsageError(
+            f"{cache_dir} is no local directory",
+            code="not-local",
+            hint="give JAX a local directory, and name the bucket as source and target",
+        )
+    if os.path.realpath(other) == os.path.realpath(cache_dir):
+        raise UsageError(
+            f"{other} is the cache itself",
+            code="same-directory",
+            hint="name another directory, or a bundle: that is smaller, too",
+        )
+
+
+def job_environment(platform: str | None) -> dict[str, str]:
+    """The environment of the job's own jax."""
+    return {**os.environ, **({"JAX_PLATFORMS": platform} if platform else {})}
+
+
+def describe_job(path: str, python: str | None, platform: str | None) -> "Environment":
+    """Ask the job's Python what its keys depend on.
+
+    Raises:
+        NoJaxError
+    """
+    from jaxcache.cache.ci.key import XLA_CACHES, describe_environment
+    from jaxcache.cache.doctor.survey import look_at_host
+    from jaxcache.warm.probe import probe_host
+
+    environment = job_environment(platform)
+    host = probe_host(python or sys.executable, {**environment, XLA_CACHES: "none"})
+    features = look_at_host(path).cpu_features
+    return describe_environment(
+        host, environment, cache_dir=path,
+        machine_features=None if features is None else sorted(features),
+    )  # fmt: skip
+
+
+def write_outputs(outputs: Mapping[str, str], file: str | None = None) -> None:
+    """Hand outputs to the steps that follow: to GitHub's runner, and to ``file``.
+
+    Raises:
+        UsageError: ``cannot-write``
+    """
+    from jaxcache.render.ci import dotenv, github_outputs
+
+    if path := os.environ.get("GITHUB_OUTPUT"):
+        _append(path, github_outputs(outputs, f"jaxcache-{secrets.token_hex(16)}"))
+    if file:
+        _append(file, dotenv(outputs))
+
+
+def write_summary(text: str, file: str | None) -> None:
+    """Append to the job's summary, where it has one.
+
+    Raises:
+        UsageError: ``cannot-write``
+    """
+    if path := file or os.environ.get("GITHUB_STEP_SUMMARY"):
+        _append(path, text + "\n")
+
+
+def print_step(
+    form: Format, document: Mapping[str, object], outputs: Mapping[str, str], lines: Iterable[str],
+    keys: Iterable[str],
+) -> None:  # fmt: skip
+    """Print what a step did: outputs on standard output, the rest beside."""
+    from jaxcache.cli.output import note, print_json, print_lines
+
+    if form is Format.JSON:
+        print_json(dict(document))
+        return
+    if form is Format.KEYS:
+        print_lines(keys)
+        return
+    print_lines(f"{name}\t{value}" for name, value in outputs.items())
+    for line in lines:
+        note(line)
+
+
+def _append(path: str, text: str) -> None:
+    try:
+        with open(path, "a", encoding="utf-8") as file:
+            file.write(text)
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        raise UsageError(f"cannot write {path}: {reason}", code="cannot-write") from error

@@ -1,0 +1,117 @@
+"""Restore from whatever the command line names as a source."""
+
+import os
+import sys
+import time
+
+from jaxcache.cache.bundle.compat import Host
+from jaxcache.cache.bundle.deliver import spool
+from jaxcache.cache.bundle.fields import BundleError
+from jaxcache.cache.bundle.parts import first_part
+from jaxcache.cache.ci.restore import (
+    Restored,
+    RestorePlan,
+    execute_restore,
+    nothing_to_restore,
+    plan_restore,
+)
+from jaxcache.cache.ci.staging import Fetched, fetch_directory, fetch_remote
+from jaxcache.cli.bundle import check_trust, open_input
+from jaxcache.cli.ci import check_local, is_bundle_name, job_environment
+from jaxcache.cli.options import config_is_set
+from jaxcache.cli.progress import progress_bar
+from jaxcache.errors import NoCacheError, UntrustedError
+from jaxcache.store import is_remote, make_store, open_store
+from jaxcache.store.base import Store, StoreError
+
+
+def restore(
+    source: str,
+    target: str,
+    *,
+    python: str | None,
+    platform: str | None,
+    lookup_only: bool,
+    everything: bool,
+) -> Restored:
+    """Restore a cache; a source that is missing, damaged or out of reach is a miss.
+
+    Raises:
+        UntrustedError, NoJaxError, NoCacheError, UsageError
+    """
+    check_local(target, source)
+    cache_dir = os.path.abspath(target)
+    fetched = None
+    try:
+        store = open_store(cache_dir) if os.path.isdir(cache_dir) else None
+        fetched = _fetch(source, store)
+        host = None if everything and python is None else _ask(python, platform)
+        plan = _plan(fetched, source, store, target, host, everything)
+    except (BundleError, NoCacheError, StoreError) as error:
+        plan = nothing_to_restore(cache_dir, source, error.message)
+    bundle = fetched.bundle if fetched else None
+    try:
+        if lookup_only:
+            return Restored(plan, looked_up_only=True)
+        with progress_bar("restoring") as progress:
+            return execute_restore(
+                make_store(target), bundle, plan, now_ns=time.time_ns(), progress=progress
+            )
+    finally:
+        if bundle is not None:
+            bundle.close()
+
+
+def _fetch(source: str, target: Store | None) -> Fetched:
+    """What is at the source, as a bundle.
+
+    Raises:
+        BundleError, NoCacheError, StoreError: missing, damaged, out of reach.
+        UntrustedError
+    """
+    if is_bundle_name(source):
+        if is_remote(source):
+            folder, _, name = source.rpartition("/")
+            with open_store(folder).open(name) as file:
+                bundle = spool(file)
+        elif source == "-" or os.path.lexists(first_part(source)):
+            bundle = open_input(source)
+        else:
+            raise NoCacheError(f"{source} does not exist")
+        check_trust(bundle)
+        return Fetched(bundle, 0)
+    if config_is_set("require-signed"):
+        raise UntrustedError(
+            f"{source} is no bundle, and nothing else can be signed",
+            hint="save and restore a bundle: jaxcache ci save FILE.jxb --sign KEY",
+        )
+    store = open_store(source)
+    if not store.remote:
+        return fetch_directory(store, now_ns=time.time_ns())
+    with progress_bar("fetching") as progress:
+        return fetch_remote(store, target, now_ns=time.time_ns(), progress=progress)
+
+
+def _ask(python: str | None, platform: str | None) -> Host | None:
+    """The jax of the job; None where none was named and ours has none."""
+    from jaxcache.warm.probe import has_jax, probe_host
+
+    if not has_jax(python):
+        return None
+    return probe_host(python or sys.executable, job_environment(platform))
+
+
+def _plan(
+    fetched: Fetched,
+    source: str,
+    store: Store | None,
+    cache_dir: str,
+    host: Host | None,
+    everything: bool,
+) -> RestorePlan:
+    with progress_bar("checking") as progress:
+        return plan_restore(
+            store, fetched.bundle, source=source, cache_dir=cache_dir, host=host,
+            left_out=fetched.damaged, present=fetched.present, everything=everything,
+            progress=progress,
+        )  # fmt: skip

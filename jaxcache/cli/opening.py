@@ -1,0 +1,88 @@
+"""Open the cache that a command is about, and find out whose it is."""
+
+import os
+from typing import TYPE_CHECKING, Annotated, NamedTuple
+
+import typer
+
+from jaxcache.cli.options import locate_cache
+from jaxcache.errors import UsageError
+
+if TYPE_CHECKING:
+    from jaxcache.layouts import Layout
+    from jaxcache.store.base import Store
+
+LayoutName = Annotated[
+    str | None,
+    typer.Option(
+        "--layout",
+        metavar="jax|torch",
+        help="Whose cache it is; default: what its folders say.",
+        show_default=False,
+    ),
+]
+
+
+class Opened(NamedTuple):
+    """A cache, and how to work on it."""
+
+    store: "Store"
+    layout: "Layout"
+
+
+def open_cache(cache_dir: str | None, layout: str | None = None) -> Opened:
+    """Open the cache that the options name.
+
+    ``--layout torch`` without ``--cache-dir`` means torch's own directory.
+
+    Raises:
+        UsageError, NoCacheError
+    """
+    from jaxcache.layouts import choose_layout, load_layout
+    from jaxcache.store import open_store
+
+    if layout is not None:
+        load_layout(layout)
+    if layout == "torch" and not cache_dir:
+        cache_dir = torch_cache_dir()
+    store = open_store(locate_cache(cache_dir).path)
+    return Opened(store, choose_layout(store, layout))
+
+
+def locate_target(cache_dir: str | None, layout: str | None, whose: str) -> str:
+    """Where what one compiler made is to be put: the option, else that compiler's own place.
+
+    Raises:
+        UsageError: ``other-layout`` where ``--layout`` or the directory says otherwise.
+    """
+    from jaxcache.layouts import check_target, load_layout
+    from jaxcache.store import is_remote, open_store
+
+    if layout is not None and load_layout(layout).name != whose:
+        raise UsageError(f"what is to be imported is of {whose}", code="other-layout")
+    if whose == "torch" and not cache_dir:
+        cache_dir = torch_cache_dir()
+    path = locate_cache(cache_dir).path
+    if not is_remote(path) and os.path.isdir(path):
+        check_target(open_store(path), whose)
+    return path
+
+
+def torch_cache_dir() -> str:
+    """``TORCHINDUCTOR_CACHE_DIR``, else ``torchinductor_<user>`` in the folder for temporary files.
+
+    Source: ``torch/_inductor/runtime/cache_dir_utils.py`` of 2.13.
+    """
+    if found := os.environ.get("TORCHINDUCTOR_CACHE_DIR"):
+        return found
+    import getpass
+    import re
+    import tempfile
+
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):
+        user = f"uid_{os.getuid()}"
+    return os.path.join(
+        tempfile.gettempdir(), "torchinductor_" + re.sub(r'[\\/:*?"<>|]', "_", user)
+    )

@@ -1,0 +1,46 @@
+"""Put a report where it was asked for."""
+
+import contextlib
+import os
+
+from jaxcache.errors import JaxcacheError, UsageError
+from jaxcache.render.report.page import MARK
+from jaxcache.store.atomic import replace_file
+
+
+def check_replaceable(path: str, *, force: bool) -> None:
+    """Refuse to overwrite anything but a report.
+
+    Raises:
+        UsageError: ``exists``.
+    """
+    if os.path.isdir(path):
+        raise UsageError(f"{path} is a directory", code="exists", hint="name a file in it")
+    if force or not os.path.lexists(path):
+        return
+    with contextlib.suppress(OSError), open(path, "rb") as file:
+        if file.read(len(MARK)) == MARK.encode():
+            return
+    raise UsageError(
+        f"{path} exists and is no report",
+        code="exists",
+        hint="name another file, or add --force to replace it",
+    )
+
+
+def write_file(path: str, data: bytes) -> None:
+    """Write a file, whole or not at all.
+
+    Raises:
+        JaxcacheError: ``cannot-write``.
+    """
+    try:
+        replace_file(path, [data])
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        raise JaxcacheError(f"cannot write {path}: {reason}", code="cannot-write") from error
+
+
+def png_path(path: str) -> str:
+    """The name of the picture beside a report."""
+    return f"{os.path.splitext(path)[0]}.png"

@@ -1,0 +1,103 @@
+"""Show what a watcher sees: once, as lines, or as a page that stays."""
+
+import sys
+import time
+from shutil import get_terminal_size
+
+from jaxcache.cache.index import Index
+from jaxcache.cache.watch import Change, Look, Watcher
+from jaxcache.cli.options import Format, available_cores, index_folder
+from jaxcache.cli.output import note, print_json, print_json_lines, print_lines
+from jaxcache.cli.progress import progress_bar
+from jaxcache.cli.terminal import is_dumb, terminal_width, wants_color
+from jaxcache.render import top as render
+from jaxcache.store.base import Store
+
+#: Entries that a single look shows.
+_NEWEST = 20
+
+
+class View:
+    """What is shown of one cache.
+
+    Args:
+        interval_seconds: from one look to the next.
+    """
+
+    def __init__(self, store: Store, interval_seconds: float) -> None:
+        self._store = store
+        self._interval = interval_seconds
+        self._watcher = Watcher(store)
+        self._tally = render.Tally(time.time_ns())
+
+    def once(self, form: Format) -> None:
+        """Show the sums, and what was written last."""
+        look = self._first()
+        entries = sorted(self._watcher.entries, key=lambda e: -e.created_ns)[:_NEWEST]
+        newest = [Change("new", e.created_ns, e) for e in entries]
+        if form is Format.JSON:
+            print_json(render.look_document(look, newest))
+        elif form is Format.JSONL:
+            print_json_lines(map(render.change_document, newest))
+        elif form is Format.TSV:
+            print_lines(map(render.change_tsv, newest))
+        else:
+            self._tally.latest = newest
+            print(self._page(look, height=len(newest) + 10))
+
+    def lines(self, form: Format) -> None:
+        """Print each change as it is seen, until interrupted."""
+        self._first()
+        while True:
+            look = self._next()
+            if form is Format.JSONL:
+                print_json_lines(map(render.change_document, look.changes))
+            else:
+                print_lines(map(render.change_tsv, look.changes))
+            sys.stdout.flush()
+
+    def live(self) -> None:
+        """Keep a page on the terminal, until interrupted."""
+        look = self._first()
+        if is_dumb():
+            self.lines(Format.TSV)
+        from rich.console import Console
+        from rich.live import Live
+        from rich.text import Text
+
+        color = wants_color()
+        console = Console(
+            width=terminal_width(), no_color=not color, force_terminal=True, highlight=False,
+            color_system="standard" if color else None,
+        )  # fmt: skip
+        with Live(console=console, screen=True, auto_refresh=False) as live:
+            while True:
+                console.width = terminal_width()
+                height = get_terminal_size().lines
+                live.update(Text.from_ansi(self._page(look, height=height)), refresh=True)
+                look = self._next()
+
+    def end(self, form: Format) -> None:
+        """Say what was seen in all."""
+        if form is Format.TABLE:
+            note(render.tally_line(self._tally, time.time_ns()))
+
+    def _first(self) -> Look:
+        now_ns = time.time_ns()
+        index = Index.load(index_folder(), self._store.url, now_ns=now_ns)
+        with progress_bar("reading entries") as progress:
+            return self._watcher.look(
+                now_ns=now_ns, index=index, workers=available_cores(), progress=progress
+            )
+
+    def _next(self) -> Look:
+        time.sleep(self._interval)
+        look = self._watcher.look(now_ns=time.time_ns())
+        self._tally.add(look.changes)
+        return look
+
+    def _page(self, look: Look, *, height: int) -> str:
+        return render.top_page(
+            look, self._tally, now_ns=time.time_ns(), width=terminal_width(), height=height,
+            color=wants_color(),
+        )  # fmt: skip

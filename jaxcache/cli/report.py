@@ -1,0 +1,71 @@
+"""``jaxcache report``."""
+
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from jaxcache.cli.options import (
+    CacheDir,
+    Json,
+    available_cores,
+    choose_format,
+    index_folder,
+    locate_cache,
+)  # fmt: skip
+
+EXAMPLE = "jaxcache report cache.html --png"
+EXIT_CODES = (0, 1, 2, 10)
+
+
+def command(
+    file: Annotated[str, typer.Argument(metavar="FILE", help="The HTML file to write.")],
+    cache_dir: CacheDir = None,
+    png: Annotated[
+        bool, typer.Option("--png", help="Also a picture of it beside it, by Chromium or Chrome.")
+    ] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Replace FILE even where it is no report.")
+    ] = False,
+    json: Json = False,
+) -> None:
+    """Draw a cache as one HTML file that opens anywhere, without a network."""
+    from jaxcache import __version__
+    from jaxcache.cache.index import Index
+    from jaxcache.cache.ledger import Ledger
+    from jaxcache.cache.picture import take_picture
+    from jaxcache.cli.browser import find_browser, screenshot
+    from jaxcache.cli.output import note, print_json
+    from jaxcache.cli.output_report import check_replaceable, png_path, write_file
+    from jaxcache.cli.progress import progress_bar
+    from jaxcache.render.document import envelope
+    from jaxcache.render.report.page import report_html
+    from jaxcache.store import open_store
+    from jaxcache.units import format_size
+
+    choose_format(json=json)
+    check_replaceable(file, force=force)
+    browser = find_browser() if png else None
+    store = open_store(locate_cache(cache_dir).path)
+    now_ns = time.time_ns()
+    ledger = Ledger.load(store)
+    with progress_bar("reading entries") as progress:
+        picture = take_picture(
+            store, now_ns=now_ns, lookup=ledger.record if ledger else None,
+            index=Index.load(index_folder(), store.url, now_ns=now_ns),
+            workers=available_cores(), progress=progress,
+        )  # fmt: skip
+    page = report_html(picture, version=__version__).encode()
+    write_file(file, page)
+    image = png_path(file) if browser else None
+    if browser and image:
+        write_file(image, screenshot(browser, Path(file).resolve().as_uri()))
+    if json:
+        print_json({
+            **envelope(store.url), "file": file, "size_bytes": len(page), "png": image,
+            "entries": len(picture.entries),
+        })  # fmt: skip
+    else:
+        shown = f" and {image}" if image else ""
+        note(f"wrote {file}{shown}: {len(picture.entries):,} entries, {format_size(len(page))}")

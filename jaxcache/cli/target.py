@@ -1,0 +1,60 @@
+"""``jaxcache target``."""
+
+import time
+from typing import Annotated
+
+import typer
+
+from jaxcache.cli.options import Format, Json, Python, choose_format, locate_cache
+from jaxcache.errors import ExitCode, NoJaxError, UsageError
+
+EXAMPLE = "jaxcache target capture h200.json"
+EXIT_CODES = (0, 1, 2, 13)
+
+
+def command(
+    verb: Annotated[str, typer.Argument(metavar="capture|show", help="What to do.")],
+    file: Annotated[
+        str,
+        typer.Argument(metavar="[FILE]", help="The profile; - is standard output."),
+    ] = "-",
+    python: Python = None,
+    json: Json = False,
+) -> None:
+    """Keep what this host's keys depend on, or explain such a file and what differs here.
+
+    With the file, warm --target fills a cache for this host on a machine without its hardware.
+    """
+    from jaxcache.cli.output import note, print_json, print_lines
+    from jaxcache.cli.output_show import write_payload
+    from jaxcache.render.target import profile_document, profile_page, profile_tsv
+    from jaxcache.warm.target.capture import capture_profile
+    from jaxcache.warm.target.differences import compare_profiles
+    from jaxcache.warm.target.profile import profile_bytes, read_profile
+
+    form = choose_format(json=json)
+    now_ns = time.time_ns()
+    if verb == "capture":
+        profile = capture_profile(python, now_ns=now_ns)
+        write_payload([profile_bytes(profile)], file)
+        note(f"{profile.devices} with jax {profile.jax_version}, fingerprint "
+             f"{profile.topology_fingerprint or 'unknown'}")  # fmt: skip
+        return
+    if verb != "show" or file == "-":
+        raise UsageError("write target capture [FILE], or target show FILE")
+    profile = read_profile(file)
+    differences = None
+    try:
+        differences = compare_profiles(profile, capture_profile(python, now_ns=now_ns))
+    except NoJaxError as error:
+        if python is not None:
+            raise
+        note(f"not compared with this host: {error.message}; --python names a Python with jax")
+    if form is Format.JSON:
+        print_json(profile_document(profile, differences, locate_cache(None).path))
+    elif form is Format.TSV:
+        print_lines(profile_tsv(profile, differences))
+    else:
+        print(profile_page(profile, differences))
+    if any(d.prevents for d in differences or ()):
+        raise typer.Exit(ExitCode.PROBLEMS)

@@ -1,0 +1,111 @@
+"""What the terminal can show: colour, width, and characters beyond ASCII.
+
+``--color`` wins over ``NO_COLOR`` (https://no-color.org), which wins over what the stream is.
+"""
+
+import codecs
+import os
+import sys
+from enum import StrEnum
+from typing import TextIO
+
+#: One cell for one cell, so that nothing that was set in columns moves.
+_ASCII = {"…": "~", "→": ">", "·": ",", "×": "x", "–": "-", "—": "-", "█": "#", "░": "."}
+_HANDLER = "jaxcache-ascii"
+
+
+class Color(StrEnum):
+    """When to colour."""
+
+    AUTO = "auto"
+    ALWAYS = "always"
+    NEVER = "never"
+
+
+_wanted = Color.AUTO
+#: Whether ``--debug`` was given; a failure then shows where it happened.
+debugging = False
+
+
+def choose_debug(wanted: bool) -> None:
+    """Take what ``--debug`` says."""
+    global debugging
+    debugging = debugging or wanted
+
+
+def choose_color(wanted: Color) -> None:
+    """Take what ``--color`` says."""
+    global _wanted
+    _wanted = wanted
+
+
+def wants_color(stream: TextIO | None = None) -> bool:
+    """Whether a stream, standard output by default, takes colour."""
+    if _wanted is not Color.AUTO:
+        return _wanted is Color.ALWAYS
+    stream = stream or sys.stdout
+    return stream.isatty() and not os.environ.get("NO_COLOR") and not is_dumb()
+
+
+def is_dumb() -> bool:
+    """Whether the terminal says that it cannot move its cursor."""
+    return os.environ.get("TERM") == "dumb"
+
+
+def terminal_width() -> int:
+    """Columns: ``COLUMNS``, or those of the terminal behind any of our streams, or 80."""
+    if (columns := os.environ.get("COLUMNS", "")).isdigit() and int(columns) > 0:
+        return int(columns)
+    for stream in (sys.stdout, sys.stderr, sys.stdin):
+        try:
+            width = os.get_terminal_size(stream.fileno()).columns
+        except (OSError, ValueError, AttributeError):
+            continue
+        if width > 0:
+            return width
+    return 80
+
+
+def prepare_streams() -> None:
+    """Make standard output and error take any text.
+
+    A terminal that shows no more than ASCII gets what stands for a character in one cell, or
+    ``?``, which a KEY argument reads as any character. A pipe gets its own encoding, and escapes
+    for what that cannot say.
+    """
+    codecs.register_error(_HANDLER, _to_ascii)
+    for stream in (sys.stdout, sys.stderr):
+        reconfigure = getattr(stream, "reconfigure", None)
+        if reconfigure is None:
+            continue
+        if stream.isatty() and _is_ascii(stream):
+            reconfigure(encoding="ascii", errors=_HANDLER)
+        else:
+            reconfigure(errors="backslashreplace")
+
+
+def _is_ascii(stream: TextIO) -> bool:
+    """Whether a terminal shows ASCII only, by its encoding or by the locale.
+
+    Python itself turns to UTF-8 in the locales C and POSIX (PEP 538, PEP 540): what was asked for
+    shows in the environment alone.
+    """
+    env = os.environ
+    asked = next((env[n] for n in ("LC_ALL", "LC_CTYPE", "LANG") if env.get(n)), "")
+    if env.get("LC_CTYPE") == "C.UTF-8" and not env.get("LC_ALL"):  # what Python has put there
+        asked = env.get("LANG", "")
+    plain = asked.partition(".")[0] in ("C", "POSIX") and "utf" not in asked.lower()
+    return plain or is_dumb() or not (stream.encoding or "").lower().startswith("utf")
+
+
+def _to_ascii(error: UnicodeError) -> tuple[str, int]:
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    text = error.object[error.start : error.end]
+    return "".join(map(_stand_in, text)), error.end
+
+
+def _stand_in(character: str) -> str:
+    from rich.cells import cell_len
+
+    return _ASCII.get(character) or "?" * cell_len(character)

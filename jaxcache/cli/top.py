@@ -1,0 +1,48 @@
+"""``jaxcache top``."""
+
+from typing import Annotated
+
+import typer
+
+from jaxcache.cli.options import CacheDir, Format, Json, Jsonl, choose_format, locate_cache
+from jaxcache.errors import UsageError
+
+EXAMPLE = "jaxcache top --interval 2s"
+EXIT_CODES = (0, 2, 10)
+
+
+def command(
+    cache_dir: CacheDir = None,
+    interval: Annotated[
+        str, typer.Option(metavar="DURATION", help="How long from one look to the next.")
+    ] = "1s",
+    once: Annotated[
+        bool, typer.Option("--once", help="Look once, show what was written last, and end.")
+    ] = False,
+    json: Json = False,
+    jsonl: Jsonl = False,
+) -> None:
+    """Watch a cache in use: what is new, what is hit, what goes. Ctrl-C ends it, with code 0.
+
+    In a pipe, and with --jsonl, each change is a line.
+    """
+    from jaxcache.cli import output_top as output
+    from jaxcache.store import open_store
+    from jaxcache.units import parse_duration_seconds
+
+    form = choose_format(json=json, jsonl=jsonl)
+    if form is Format.JSON and not once:
+        raise UsageError("--json goes with --once", hint="--jsonl prints changes as they come")
+    seconds = parse_duration_seconds(interval)
+    if seconds <= 0:
+        raise UsageError("--interval must be longer than nothing")
+    view = output.View(open_store(locate_cache(cache_dir).path), seconds)
+    try:
+        if once:
+            view.once(form)
+        elif form is Format.TABLE:
+            view.live()
+        else:
+            view.lines(form)
+    except KeyboardInterrupt:
+        view.end(form)

@@ -1,0 +1,171 @@
+"""Lower and compile one function for arguments of which only shapes are known.
+
+Started by path as a script in the user's Python, with the listener in it: what the compile does
+to the cache is reported as for any script. ``argv[1]`` is the call as JSON; see
+``warm/arguments.py`` for its form. A mistake in the call is told to the parent as ``no-function``.
+"""
+
+import importlib
+import importlib.util
+import json
+import os
+import sys
+from typing import Any
+
+_CANNOT = 2
+
+
+class CallError(Exception):
+    """The call cannot be made; the text says why."""
+
+
+def find_function(name: str) -> Any:
+    """The object behind ``MODULE:NAME`` or ``FILE.py:NAME``; names may have dots."""
+    module_name, _, path = name.rpartition(":")
+    try:
+        if module_name.endswith(".py"):
+            found: Any = _load_file(module_name)
+        else:
+            found = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        raise CallError(f"cannot import {module_name}: {error}") from error
+    for part in path.split("."):
+        try:
+            found = getattr(found, part)
+        except AttributeError as error:
+            raise CallError(f"there is no {path} in {module_name}") from error
+    if not callable(found):
+        raise CallError(f"{name} is no function")
+    return found
+
+
+def _load_file(path: str) -> Any:
+    path = os.path.abspath(path)
+    name = os.path.splitext(os.path.basename(path))[0]
+    if not os.path.isfile(path):
+        raise CallError(f"there is no file {path}")
+    if name in sys.modules:
+        return sys.modules[name]
+    sys.path[0] = os.path.dirname(path)  # as for a script
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise CallError(f"{path} is no Python file")
+    sys.modules[name] = module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+class Arguments:
+    """Builds arguments from JSON.
+
+    Args:
+        committed: give arrays the sharding that ``device_put(x, device)`` gives.
+    """
+
+    def __init__(self, jax: Any, *, committed: bool) -> None:
+        self._jax = jax
+        self._more = {}
+        if committed:
+            device = jax.devices()[0]
+            self._more["sharding"] = jax.sharding.SingleDeviceSharding(device)
+
+    def build(self, node: "dict[str, Any]") -> Any:
+        """One argument."""
+        ((kind, value),) = node.items()
+        return getattr(self, f"_{kind}")(value)
+
+    def _array(self, value: "tuple[str, list[int]]") -> Any:
+        name, shape = value
+        # As a call would: without jax_enable_x64 there are no 64 bits.
+        dtype = self._jax.dtypes.canonicalize_dtype(name)
+        return self._jax.ShapeDtypeStruct(tuple(shape), dtype, **self._more)
+
+    def _key(self, shape: "list[int]") -> Any:
+        key = self._jax.eval_shape(lambda: self._jax.random.key(0))
+        return self._jax.ShapeDtypeStruct(tuple(shape), key.dtype, **self._more)
+
+    def _value(self, value: Any) -> Any:
+        return value
+
+    def _list(self, items: "list[Any]") -> "list[Any]":
+        return [self.build(item) for item in items]
+
+    def _tuple(self, items: "list[Any]") -> "tuple[Any, ...]":
+        return tuple(self.build(item) for item in items)
+
+    def _dict(self, items: "dict[str, Any]") -> "dict[str, Any]":
+        return {name: self.build(item) for name, item in items.items()}
+
+    def _call(self, call: "dict[str, Any]") -> Any:
+        """What a function returns, in shapes alone."""
+        function, args, kwargs, static = read_call(call, self)
+        shapes = self._jax.eval_shape(lambda a, k: function(*a, **k, **static), args, kwargs)
+        if not self._more:
+            return shapes
+        commit = self._jax.ShapeDtypeStruct
+        return self._jax.tree_util.tree_map(
+            lambda leaf: commit(leaf.shape, leaf.dtype, **self._more), shapes
+        )
+
+
+def read_call(call: "dict[str, Any]", arguments: Arguments) -> "tuple[Any, Any, Any, Any]":
+    """The function of a call, and its arguments: positional, by keyword, static."""
+    return (
+        find_function(call["function"]),
+        [arguments.build(node) for node in call["args"]],
+        {name: arguments.build(node) for name, node in call["kwargs"].items()},
+        {name: arguments.build(node) for name, node in call["static"].items()},
+    )
+
+
+def lower(call: "dict[str, Any]") -> Any:
+    """Lower a call; a function that is not jitted yet is, with its static arguments."""
+    import jax
+
+    function, args, kwargs, static = read_call(call, Arguments(jax, committed=call["committed"]))
+    if not hasattr(function, "lower"):
+        function = jax.jit(function, static_argnames=tuple(static) or None)
+    observer = _target()
+    if observer is None:
+        return function.lower(*args, **kwargs, **static)
+    # Tracing may compute constants here; what it yields is for the target alone.
+    traced = function.trace(*args, **kwargs, **static)
+    return observer.lower_alone(traced.lower)
+
+
+def _target() -> Any:
+    """What compiles for a host that is not here, where the parent asks for that."""
+    side = sys.modules.get("_jaxcache_side.target.abroad")
+    return side.OBSERVER if side else None
+
+
+def main() -> int:
+    call = json.loads(sys.argv[1])
+    sys.argv[:] = [call["function"]]  # what the program sees, and what the ledger learns
+    sys.path[0] = os.getcwd()
+    try:
+        lowered = lower(call)
+    except CallError as error:
+        side = sys.modules.get("_jaxcache_side.channel") or _load_channel()
+        side.CHANNEL.send({"event": "no-function", "detail": str(error)})
+        return _CANNOT
+    observer = _target()
+    if observer is None:
+        lowered.compile()
+    else:
+        observer.make(lowered._lowering)
+    return 0
+
+
+def _load_channel() -> Any:
+    """The channel where jax, and so the listener, has not been imported yet."""
+    path = os.path.join(os.path.dirname(os.path.abspath(__file__)), "channel.py")
+    spec = importlib.util.spec_from_file_location("_jaxcache_channel", path)
+    assert spec is not None and spec.loader is not None  # noqa: S101
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,135 @@
+"""Tell what the keys of this host depend on; runs in the user's Python, with jax alone.
+
+Prints one JSON object: the body of a target profile (docs/target.md). Opens the devices, compiles
+nothing. Exits with 13 where jax does not import or finds no device, with the reason on standard
+error.
+
+Private names of JAX, tried on 0.10.2, 0.11.2 and 0.12: ``xla_client.get_topology_for_devices`` and
+what its result knows (``serialize`` from 0.11, ``target_config`` on GPU); the client's
+``_raw_platform``, which is the platform that JAX lowers for; those of ``settings.py``.
+"""
+
+import base64
+import json
+import os
+import platform
+import sys
+from collections.abc import Callable
+from typing import Any
+
+NO_JAX = 13
+#: Configuration that enters keys through the program or the compile options, not by itself.
+_NOT_IN_KEYS = ("JAX_COMPILATION_CACHE", "JAX_PERSISTENT_CACHE_MIN", "JAX_ENABLE_COMPILATION_CACHE",
+                "JAX_LOG", "JAX_DUMP", "JAX_PLATFORMS", "JAX_RAISE", "JAX_EXPLAIN", "JAX_DEBUG_LOG",
+                "JAX_COORDINATOR", "JAX_TRACEBACK")  # fmt: skip
+_FLAGS = ("XLA_FLAGS", "LIBTPU_INIT_ARGS")
+
+
+def topology_facts(devices: "list[Any]") -> "dict[str, Any]":
+    """The topology of some devices: serialized if this jaxlib can, its fingerprint, its config.
+
+    Before 0.10 there is no fingerprint; on 0.10 it is there, and nothing to serialize.
+    """
+    from jax._src.lib import xla_client
+
+    topology = xla_client.get_topology_for_devices(devices)
+    return {
+        "topology": _try(lambda: base64.b64encode(topology.serialize()).decode()),
+        "topology_fingerprint": _try(lambda: str(topology.fingerprint())),
+        "target_config": _try(lambda: _text(topology.target_config)),
+    }
+
+
+def _try(read: "Callable[[], str | None]") -> "str | None":
+    """What is missing somewhere, and raises there what it likes."""
+    try:
+        return read()
+    except Exception:
+        return None
+
+
+def _text(value: Any) -> "str | None":
+    value = value() if callable(value) else value
+    return value.decode() if isinstance(value, bytes) else None if value is None else str(value)
+
+
+def plugin_versions() -> "dict[str, str]":
+    """Versions of what is installed beside jaxlib and compiles: PJRT plugins, libtpu, CUDA."""
+    from importlib.metadata import distributions
+
+    found = {}
+    for distribution in distributions():
+        name = str(distribution.metadata["Name"] or "").lower().replace("_", "-")
+        plugin = name.startswith("jax-") and name.endswith(("-plugin", "-pjrt"))
+        if plugin or name.startswith(("libtpu", "nvidia-cu", "nvidia-nccl", "jax-rocm")):
+            found[name] = distribution.version
+    return dict(sorted(found.items()))
+
+
+def cpu_facts() -> "dict[str, Any]":
+    """The host's processor: GPU fingerprints hold its name, CPU ones what it can do."""
+    facts: dict[str, Any] = {"machine": platform.machine(), "name": None, "features": []}
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:
+            pairs = (line.split(":", 1) for line in file if ":" in line)
+            lines = {name.strip(): value.strip() for name, value in pairs}
+    except OSError:
+        return facts
+    facts["name"] = lines.get("model name")
+    facts["features"] = sorted((lines.get("flags") or lines.get("Features") or "").split())
+    return facts
+
+
+def environment(environ: Any) -> "dict[str, str]":
+    """What of the environment enters keys: flags literally, settings through the program."""
+    import jax
+
+    found = {name: environ[name] for name in _FLAGS if environ.get(name)}
+    for name, value in environ.items():
+        known = name.startswith("JAX_") and hasattr(jax.config, name.lower())
+        if known and not name.startswith(_NOT_IN_KEYS):
+            found[name] = value
+    return dict(sorted(found.items()))
+
+
+def describe(describe_jax: "Callable[[list[str]], dict[str, Any]]") -> "dict[str, Any]":
+    """Everything that a key made here depends on, and what it takes to make it elsewhere."""
+    import jax
+
+    devices = jax.devices()
+    client = devices[0].client
+    told = describe_jax(["jax_compilation_cache_dir", "jax_persistent_cache_enable_xla_caches"])
+    return {
+        "platform": str(client.platform),
+        "lowering_platform": str(getattr(client, "_raw_platform", client.platform)),
+        "platform_version": str(client.platform_version),
+        "device_kinds": [str(device.device_kind) for device in devices],
+        "device_ids": [int(device.id) for device in devices],
+        "process_count": int(jax.process_count()),
+        **topology_facts(devices),
+        **{n: told[n] for n in ("python_version", "jax_version", "jaxlib_version",
+                                "jaxlib_digest", "key_codec", "written_codec", "settings")},
+        "plugins": plugin_versions(),
+        "cpu": cpu_facts(),
+        "environment": environment(os.environ),
+    }  # fmt: skip
+
+
+def main() -> int:
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # what plugins print is no answer
+    side = __import__("settings")
+    sys.path.pop(0)  # our own folder, whose names must not hide the user's modules
+    del sys.modules["settings"]
+    try:
+        facts = describe(side.describe)
+    except Exception as error:
+        print(f"{type(error).__name__}: {error}", file=sys.stderr)
+        return NO_JAX
+    answers.write(json.dumps(facts) + "\n")
+    answers.flush()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

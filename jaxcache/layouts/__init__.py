@@ -1,0 +1,91 @@
+"""Caches of several compilers behind the same operations; :func:`choose_layout` picks one."""
+
+from importlib import import_module
+
+from jaxcache.errors import UsageError
+from jaxcache.layouts.base import Layout
+from jaxcache.store.base import MissingError, Store
+
+#: Name to ``module:class``; imported when it is chosen.
+LAYOUTS: dict[str, str] = {
+    "jax": "jaxcache.layouts.jax:JaxLayout",
+    "torch": "jaxcache.layouts.torch:TorchLayout",
+}
+#: Folders that torch's compilers make in their cache, and JAX never.
+_TORCH_FOLDERS = ("aotautograd", "fxgraph")
+
+__all__ = ["LAYOUTS", "Layout", "check_target", "choose_layout", "detect_layout", "load_layout"]
+
+
+def load_layout(name: str) -> Layout:
+    """The layout of that name.
+
+    Raises:
+        UsageError: ``bad-layout``.
+    """
+    if name not in LAYOUTS:
+        raise UsageError(
+            f"{name!r} is no layout", code="bad-layout", hint=f"one of {', '.join(LAYOUTS)}"
+        )
+    module, _, made_by = LAYOUTS[name].partition(":")
+    layout: Layout = getattr(import_module(module), made_by)()
+    return layout
+
+
+def choose_layout(store: Store, name: str | None = None) -> Layout:
+    """The layout that was asked for, else the one that the cache has.
+
+    Raises:
+        UsageError: ``bad-layout``, or ``two-layouts`` where JAX and torch share a directory.
+    """
+    return load_layout(name or detect_layout(store))
+
+
+def detect_layout(store: Store) -> str:
+    """Tell what wrote a cache by its folders; an empty one counts as JAX's. Opens no file.
+
+    An object store has no folders to look at for free: there it is JAX's unless one says otherwise.
+
+    Raises:
+        UsageError: ``two-layouts``.
+    """
+    if store.remote or not any(_is_folder(store, name) for name in _TORCH_FOLDERS):
+        return "jax"
+    if _has_jax_entries(store):
+        raise UsageError(
+            f"{store.url} holds entries of JAX and of torch",
+            code="two-layouts",
+            hint="choose with --layout jax or --layout torch",
+        )
+    return "torch"
+
+
+def check_target(store: Store, layout: str) -> None:
+    """Refuse to put what one compiler made into a cache of another.
+
+    Raises:
+        UsageError: ``other-layout``.
+    """
+    if store.remote:
+        return
+    has_torch = any(_is_folder(store, name) for name in _TORCH_FOLDERS)
+    if has_torch if layout == "jax" else _has_jax_entries(store) and not has_torch:
+        other = "torch" if layout == "jax" else "JAX"
+        raise UsageError(
+            f"{store.url} is a cache of {other}",
+            code="other-layout",
+            hint="name another directory with --cache-dir",
+        )
+
+
+def _has_jax_entries(store: Store) -> bool:
+    from jaxcache.entry.names import parse_name
+
+    return any(parse_name(info.name).key for info in store.list() if info.type == "file")
+
+
+def _is_folder(store: Store, name: str) -> bool:
+    try:
+        return store.info(name).type == "dir"
+    except MissingError:
+        return False

@@ -1,0 +1,168 @@
+"""What a cache of any compiler can be asked: the protocol that commands speak.
+
+A layout answers in the results of :mod:`jaxcache.cache`, so that one renderer serves all. What
+only one compiler's cache can do (sealing, warming, loading) has no method here.
+"""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from jaxcache.store.base import Store
+
+if TYPE_CHECKING:
+    from jaxcache.cache.bundle.export import ExportPlan
+    from jaxcache.cache.bundle.format import Bundle
+    from jaxcache.cache.bundle.importing import ImportPlan
+    from jaxcache.cache.diff import Side
+    from jaxcache.cache.listing import Listing
+    from jaxcache.cache.prune import PruneOptions, PrunePlan
+    from jaxcache.cache.quarantine import Restoration
+    from jaxcache.cache.removal import Execution, Removal
+    from jaxcache.cache.repair import Repair, RepairPlan
+    from jaxcache.cache.stats import Stats
+    from jaxcache.cache.verify import Loader, Verification, VerifyOptions
+
+Progress = Callable[[int, int], None]
+
+
+class Layout(Protocol):
+    """The operations on one compiler's cache; each imports what it needs when it is asked."""
+
+    @property
+    def name(self) -> str:
+        """What ``--layout`` calls it."""
+
+    @property
+    def loads(self) -> bool:
+        """Whether ``verify --level load`` can have its compiler load an entry in a child."""
+
+    def list_cache(
+        self,
+        store: Store,
+        *,
+        keys: Sequence[str],
+        filters: Sequence[str],
+        sort: str,
+        limit: int | None,
+        heads: bool,
+        details: bool,
+        long: bool,
+        index_folder: Path | None,
+        now_ns: int,
+        workers: int,
+        progress: Progress | None,
+    ) -> "Listing":
+        """List entries.
+
+        Args:
+            heads, details, long: whether the output shows what needs entries to be opened, to be
+                decoded, and whether it must show that of every one.
+            index_folder: where indexes are kept.
+
+        Raises:
+            UsageError, NoCacheError
+            JaxcacheError: a KEY fits nothing, or more than it may.
+        """
+
+    def count(
+        self,
+        store: Store,
+        index_folder: Path,
+        *,
+        now_ns: int,
+        read: bool,
+        workers: int,
+        progress: Progress | None,
+    ) -> "Stats":
+        """Count everything in a cache directory; entries are opened only if ``read``."""
+
+    def verify(
+        self,
+        store: Store,
+        options: "VerifyOptions",
+        *,
+        now_ns: int,
+        loader: "Loader | None",
+        progress: Progress | None,
+    ) -> "Verification":
+        """Look at everything and change nothing; ``load`` is for JAX's caches alone."""
+
+    def execute_repair(
+        self,
+        store: Store,
+        plan: "RepairPlan",
+        *,
+        young: frozenset[str],
+        progress: Progress | None,
+    ) -> "Repair":
+        """Carry out what :func:`jaxcache.cache.repair.plan_repair` planned."""
+
+    def restore(self, store: Store, *, keys: Sequence[str], dry_run: bool) -> "Restoration":
+        """Bring files back from quarantine."""
+
+    def plan_prune(
+        self,
+        store: Store,
+        options: "PruneOptions",
+        *,
+        keep: Sequence[str],
+        index_folder: Path,
+        now_ns: int,
+        workers: int,
+        progress: Progress | None,
+    ) -> "PrunePlan":
+        """Plan what a cache can do without.
+
+        Args:
+            keep: KEY arguments of what must stay.
+        """
+
+    def plan_removal(
+        self,
+        store: Store,
+        keys: Sequence[str],
+        *,
+        index_folder: Path,
+        now_ns: int,
+        workers: int,
+        progress: Progress | None,
+    ) -> "PrunePlan":
+        """Plan to remove what KEY arguments name."""
+
+    def remove(
+        self, store: Store, removals: "Sequence[Removal]", *, progress: Progress | None
+    ) -> "Execution":
+        """Carry out the removals of a plan, beside the compiler that uses the cache."""
+
+    def plan_export(
+        self,
+        store: Store,
+        *,
+        keys: Sequence[str],
+        filters: Sequence[str],
+        since: "Side | None",
+        side_caches: bool | None,
+        now_ns: int,
+        progress: Progress | None,
+    ) -> "ExportPlan":
+        """Choose what goes into a bundle.
+
+        Args:
+            since: leave out what this side has.
+        """
+
+    def plan_import(
+        self,
+        store: Store | None,
+        bundle: "Bundle",
+        *,
+        cache_dir: str,
+        on_conflict: str,
+        side_caches: bool,
+        progress: Progress | None,
+    ) -> "ImportPlan":
+        """Look at what is there already, and decide for each file of a verified bundle."""
+
+    def read_side(self, store: Store, progress: Progress | None) -> "Side":
+        """Read everything that a cache holds, to be compared."""

@@ -1,0 +1,168 @@
+"""``torch.compiler.save_cache_artifacts()`` files: read, checked, and put into a bundle.
+
+The format (``torch/compiler/_cache.py`` and ``torch/utils/_appending_byte_serializer.py``, 2.13),
+all numbers big-endian: CRC-32 of the rest (4 bytes), version 1 (8), then until the end a type, a
+count (8), and as many pairs of key and bytes. Bytes are led by their length (8); type and key are
+base64 of UTF-8.
+"""
+
+import base64
+import binascii
+import tempfile
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from jaxcache.cache.bundle.deliver import make_in_between
+from jaxcache.cache.bundle.fields import BundleError
+from jaxcache.cache.bundle.format import Bundle
+from jaxcache.layouts.torch.bundle import judge, plan_export
+from jaxcache.layouts.torch.names import AOT_DIR, FX_DIR, TorchKind, digest_of, parse_path
+from jaxcache.model import Problem
+
+_MAX_FILE_BYTES = 4 << 30
+_CHECKSUM_BYTES = 4
+_NUMBER_BYTES = 8
+_VERSION = (1).to_bytes(_NUMBER_BYTES, "big")
+_MAX_KEY_BYTES = 4096
+
+
+class Artifact(NamedTuple):
+    """One thing that torch saved."""
+
+    type: str
+    key: str
+    content: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Artifacts:
+    """What a file of artifacts comes to in a cache directory."""
+
+    files: dict[str, bytes]
+    """By path below the cache directory."""
+    left_out: tuple[Problem, ...]
+    """What is damaged, names no place in a cache, or has none outside torch."""
+
+
+def is_artifacts(path: str) -> bool:
+    """Whether a file begins as torch's artifacts do."""
+    try:
+        with open(path, "rb") as file:
+            return file.read(_CHECKSUM_BYTES + _NUMBER_BYTES)[_CHECKSUM_BYTES:] == _VERSION
+    except OSError:
+        return False
+
+
+def read_artifacts(path: str) -> Artifacts:
+    """Read a file of artifacts, believing nothing in it. Nothing is unpickled.
+
+    Raises:
+        BundleError: the file is damaged as a whole.
+    """
+    try:
+        with open(path, "rb") as file:
+            data = file.read(_MAX_FILE_BYTES + 1)
+    except OSError as error:
+        raise BundleError(f"cannot read {path}: {error.strerror}", hint=None) from error
+    if len(data) > _MAX_FILE_BYTES:
+        raise BundleError(f"{path} is larger than {_MAX_FILE_BYTES} bytes", hint=None)
+    files: dict[str, bytes] = {}
+    left_out: list[Problem] = []
+    for artifact in parse_artifacts(data):
+        name = _place(artifact)
+        if name is None:
+            detail = f"a key that names no place in a cache: {artifact.key[:80]!r}"
+            if artifact.type not in _PLACES:
+                detail = f"artifacts of the type {artifact.type[:40]!r} are torch's own business"
+            left_out.append(Problem(artifact.key[:200], "stray-file", detail))
+        elif problem := judge(artifact.content, name, parse_path(name)):
+            left_out.append(Problem(name, "bad-payload", problem, artifact.key))
+        else:
+            files[name] = artifact.content
+    return Artifacts(files, tuple(left_out))
+
+
+_PLACES = frozenset({"aot_autograd", "inductor", "autotune"})
+
+
+def _place(artifact: Artifact) -> str | None:
+    """Where torch would write it; None where that is no place of its kind."""
+    key, digest = artifact.key, digest_of(artifact.content)
+    name, kind = {
+        "aot_autograd": (f"{AOT_DIR}/{key}/{digest}", TorchKind.AOT),
+        "inductor": (f"{FX_DIR}/{key[1:3]}/{key}/{digest}", TorchKind.FX),
+        "autotune": (key, TorchKind.AUTOTUNE),
+    }.get(artifact.type, ("", TorchKind.STRAY))
+    return name if name and parse_path(name).kind is kind else None
+
+
+def parse_artifacts(data: bytes) -> Iterator[Artifact]:
+    """Yield what is in the bytes of a file of artifacts.
+
+    Raises:
+        BundleError: the checksum is wrong, or a length leads out of the file.
+    """
+    if zlib.crc32(data[_CHECKSUM_BYTES:]) != int.from_bytes(data[:_CHECKSUM_BYTES], "big"):
+        raise BundleError("these artifacts are damaged: their checksum is wrong", hint=None)
+    reader = _Reader(data)
+    if reader.take(_NUMBER_BYTES) != _VERSION:
+        raise BundleError("these artifacts are of another version than 1", hint=None)
+    while not reader.done:
+        kind = reader.text()
+        for _ in range(reader.number()):
+            yield Artifact(kind, reader.text(), reader.sized())
+
+
+class _Reader:
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self._at = _CHECKSUM_BYTES
+
+    @property
+    def done(self) -> bool:
+        return self._at == len(self._data)
+
+    def take(self, size: int) -> bytes:
+        if size > len(self._data) - self._at:
+            raise BundleError(
+                "these artifacts are cut off, or a length in them is wrong", hint=None
+            )
+        self._at += size
+        return self._data[self._at - size : self._at]
+
+    def number(self) -> int:
+        return int.from_bytes(self.take(_NUMBER_BYTES), "big")
+
+    def sized(self) -> bytes:
+        return self.take(self.number())
+
+    def text(self) -> str:
+        data = self.sized()
+        if len(data) > _MAX_KEY_BYTES:
+            raise BundleError("a key in these artifacts is too long", hint=None)
+        try:
+            return base64.b64decode(data, validate=True).decode()
+        except (binascii.Error, ValueError) as error:
+            raise BundleError("a key in these artifacts is no text", hint=None) from error
+
+
+@contextmanager
+def as_bundle(path: str) -> Iterator[tuple[Bundle, tuple[Problem, ...]]]:
+    """Artifacts as a bundle that nobody keeps, and what of them cannot be imported.
+
+    Raises:
+        BundleError
+    """
+    from jaxcache.store.local import LocalStore
+
+    found = read_artifacts(path)
+    with tempfile.TemporaryDirectory(prefix="jaxcache-") as folder:
+        store = LocalStore(folder)
+        for name, content in found.files.items():
+            store.write(name, [content])
+        bundle, _ = make_in_between(store, plan_export(store, now_ns=0))
+    with bundle.file:
+        yield bundle, found.left_out

@@ -1,0 +1,216 @@
+"""Caches of torch's compilers in bundles: the files as they are, each under the digest it needs.
+
+``torch.compiler.save_cache_artifacts()`` leaves kernels out, so that loading it runs the C++
+compiler again, unpickles while it loads, and takes any path for a key. A bundle carries kernels
+and compiler probes, is checked from end to end before anything is written, and a name in it must
+be one that torch gives, and say what its bytes are.
+"""
+
+import hashlib
+from collections.abc import Collection, Iterator, Sequence
+
+from jaxcache.cache.bundle.export import ExportPlan
+from jaxcache.cache.bundle.fields import BundleError
+from jaxcache.cache.bundle.format import Bundle
+from jaxcache.cache.bundle.importing import ON_CONFLICT, Action, ImportPlan, Step
+from jaxcache.cache.bundle.manifest import SideFile, check_path
+from jaxcache.cache.bundle.stream import ContentReader
+from jaxcache.cache.scan import Progress
+from jaxcache.cache.select import Selection
+from jaxcache.errors import JaxcacheError, UsageError
+from jaxcache.layouts.torch.elf import judge_header
+from jaxcache.layouts.torch.examine import examine
+from jaxcache.layouts.torch.inventory import Inventory, take_inventory
+from jaxcache.layouts.torch.links import files_below, link
+from jaxcache.layouts.torch.names import (
+    TorchKind,
+    TorchName,
+    digest_of,
+    digest_of_text,
+    parse_path,
+)  # fmt: skip
+from jaxcache.layouts.torch.pickled import MAX_BYTES
+from jaxcache.layouts.torch.scan import Scan, scan
+from jaxcache.model import FileInfo, Problem
+from jaxcache.store.base import Store, StoreError
+
+#: What travels, in the order of writing: torch must never find a graph before its parts.
+_TRAVELS = (
+    TorchKind.PROBE, TorchKind.KERNEL, TorchKind.KERNEL_SOURCE, TorchKind.TRITON,
+    TorchKind.AUTOTUNE, TorchKind.SYSTEM, TorchKind.SOURCE, TorchKind.FX, TorchKind.AOT,
+)  # fmt: skip
+#: Goes along only where everything does.
+_COMMON = frozenset({
+    TorchKind.PROBE, TorchKind.TRITON, TorchKind.AUTOTUNE, TorchKind.SYSTEM,
+})  # fmt: skip
+_HEAD_BYTES = 64
+_SHOWN_NAMES = 5
+
+
+def plan_export(
+    store: Store,
+    *,
+    keys: Sequence[str] = (),
+    filters: Sequence[str] = (),
+    since: str | None = None,
+    known: Collection[str] = (),
+    side_caches: bool | None = None,
+    now_ns: int,
+    progress: Progress | None = None,
+) -> ExportPlan:
+    """Choose graphs as ``ls`` does, and what exists for them.
+
+    Args:
+        since, known: leave out the files of these names; ``since`` goes into the manifest.
+        side_caches: whether Triton's, autotuning's and the system's files go too, and compiler
+            probes; by default if nothing was selected.
+
+    Raises:
+        UsageError, NoCacheError
+        JaxcacheError: a KEY fits nothing, or more than it may.
+    """
+    selection = Selection.parse(keys, filters, "key")
+    seen = scan(store, progress=progress)
+    chosen = {e.file for e in selection.apply(seen.entries, now_ns)}
+    everything = not keys and not filters
+    wanted = dict(_chosen_files(store, seen, chosen, everything=everything))
+    if everything if side_caches is None else side_caches:
+        common = (info for info, kind in seen.inventory.others if kind in _COMMON)
+        wanted |= {info.name: info for info in common if info.type == "file"}
+    left_out = {p.file: p for p in seen.problems if p.file in wanted and p.key}
+    for name in wanted:
+        if reason := check_path(name):
+            left_out.setdefault(name, Problem(name, "stray-file", reason))
+    files = [i for n, i in wanted.items() if n not in left_out and n not in known]
+    files.sort(key=_writing_order)
+    return ExportPlan(
+        store.url, (), tuple(files), sum(i.size_bytes for i in files), tuple(left_out.values()),
+        since, layout="torch", warnings=_warnings(seen, chosen),
+    )  # fmt: skip
+
+
+def _chosen_files(
+    store: Store, seen: Scan, chosen: Collection[str], *, everything: bool
+) -> Iterator[tuple[str, FileInfo]]:
+    inventory = seen.inventory
+    if everything:
+        for kind, info in inventory.files():
+            if kind in _TRAVELS and kind not in _COMMON and info.type == "file":
+                yield info.name, info
+        return
+    links = link(store, inventory, seen.facts)
+    for graph in inventory.graphs:
+        if graph.info.name in chosen:
+            yield graph.info.name, graph.info
+            for info in files_below(graph, seen.facts, links, inventory):
+                yield info.name, info
+
+
+def _writing_order(info: FileInfo) -> tuple[int, str]:
+    return _TRAVELS.index(parse_path(info.name).kind), info.name
+
+
+def _warnings(seen: Scan, chosen: Collection[str]) -> tuple[str, ...]:
+    """What graphs carry along that may be nobody else's business."""
+    names = sorted(
+        {n for file in chosen if file in seen.facts for n in seen.facts[file].environment}
+    )
+    if not chosen:
+        return ()
+    shown = f" and the values of {', '.join(names[:_SHOWN_NAMES])}" if names else ""
+    more = f" and {len(names) - _SHOWN_NAMES} more" if len(names) > _SHOWN_NAMES else ""
+    return (f"graphs hold lines of source, paths{shown}{more}",)
+
+
+def plan_import(
+    store: Store | None,
+    bundle: Bundle,
+    *,
+    cache_dir: str,
+    on_conflict: str = "keep",
+    side_caches: bool = True,
+    progress: Progress | None = None,
+) -> ImportPlan:
+    """Check every file of a bundle against its name, look at what is there, and decide.
+
+    Raises:
+        BundleError: a name is none of torch's, or not that of its bytes.
+        UsageError: ``on_conflict`` is none of :data:`ON_CONFLICT`.
+        JaxcacheError: ``conflict`` where it is ``fail`` and there is one.
+    """
+    if on_conflict not in ON_CONFLICT:
+        raise UsageError(f"{on_conflict!r} is none of {', '.join(ON_CONFLICT)}")
+    inventory = take_inventory(store) if store else Inventory()
+    there = {info.name: info for _, info in inventory.files()}
+    content = ContentReader(bundle)
+    steps: list[Step] = []
+    for done, file in enumerate(bundle.manifest.files, 1):
+        found = parse_path(file.name)
+        if found.kind not in _TRAVELS:
+            raise BundleError(f"it names {file.name[:300]!r}, which torch does not make")
+        _check_content(file, found, content)
+        if found.kind in _COMMON and found.kind is not TorchKind.PROBE and not side_caches:
+            continue
+        if file.name not in there or store is None:
+            steps.append(Step(file, Action.WRITE))
+        else:
+            steps.append(_step(store, file, found, there[file.name], on_conflict))
+        if progress:
+            progress(done, len(bundle.manifest.files))
+    plan = ImportPlan(cache_dir, bundle.name, tuple(steps), False)
+    if on_conflict == "fail" and plan.count(Action.KEEP):
+        raise JaxcacheError(
+            f"{plan.count(Action.KEEP)} files are there already with other contents",
+            code="conflict",
+            hint="--on-conflict keep or replace decides for all of them",
+        )
+    return plan
+
+
+def _check_content(file: SideFile, found: TorchName, content: ContentReader) -> None:
+    """Read one file and hold it against its name, without keeping it."""
+    if file.size_bytes > MAX_BYTES or found.kind not in _JUDGED:
+        content.skip(file.size_bytes)
+        if found.digest:
+            raise BundleError(f"{file.name} in it is larger than the {MAX_BYTES} bytes allowed")
+        return
+    problem = judge(b"".join(content.take(file.size_bytes)), file.name, found)
+    if problem:
+        raise BundleError(f"{file.name} in it is no sound file: {problem}")
+
+
+_JUDGED = frozenset({TorchKind.AOT, TorchKind.FX, TorchKind.SOURCE, TorchKind.KERNEL})
+
+
+def judge(data: bytes, name: str, found: TorchName) -> str | None:
+    """Why bytes cannot stand under a name of torch's; None if nothing speaks against it."""
+    if found.kind is TorchKind.SOURCE:
+        fits = digest_of_text(data) == found.digest
+        return None if fits else "its code is not the one that it is named by"
+    if found.kind is TorchKind.KERNEL:
+        bad = judge_header(data[:_HEAD_BYTES], len(data))
+        return bad[1] if bad else None
+    if found.kind in (TorchKind.AOT, TorchKind.FX):
+        tier = "aotautograd" if found.kind is TorchKind.AOT else "fxgraph"
+        problems = examine(data, tier, found.key or "", found.digest or "").problems  # type: ignore[arg-type]
+        return problems[0][1] if problems else None
+    return None if name else "has no name"
+
+
+def _step(
+    store: Store, file: SideFile, found: TorchName, there: FileInfo, on_conflict: str
+) -> Step:
+    if there.type != "file":
+        return Step(file, Action.BLOCKED, f"a {there.type} has its name")
+    try:
+        data = store.read(there.name, limit=MAX_BYTES + 1)
+    except StoreError as error:
+        return Step(file, Action.BLOCKED, error.reason)
+    if hashlib.sha256(data).hexdigest() == file.sha256:
+        return Step(file, Action.SAME)
+    if found.kind in _JUDGED and (problem := judge(data, file.name, found)):
+        return Step(file, Action.HEAL, problem, there=there)
+    if found.digest and digest_of(data) == found.digest:
+        return Step(file, Action.SAME)
+    action = Action.REPLACE if on_conflict == "replace" else Action.KEEP
+    return Step(file, action, "another one is here", differs=True, there=there)

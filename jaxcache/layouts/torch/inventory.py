@@ -1,0 +1,109 @@
+"""What lies in a cache directory of torch's compilers, by name alone."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from jaxcache.entry.names import printable
+from jaxcache.layouts.torch.graph import Tier
+from jaxcache.layouts.torch.names import TorchKind, parse_path
+from jaxcache.model import FileInfo, Problem
+from jaxcache.store.base import Store
+
+
+class GraphFile(NamedTuple):
+    """A file whose path says that it is a graph."""
+
+    info: FileInfo
+    tier: Tier
+    key: str
+    """As torch calls it: ``a…`` or ``f…``. Several files may share it, with other guards."""
+    digest: str
+    """What its bytes must hash to."""
+
+    @property
+    def name(self) -> str:
+        """The key as this program shows it, with the tier in front."""
+        return f"{self.tier}-{self.key}"
+
+
+class OtherFile(NamedTuple):
+    """Any file that is neither a graph nor generated code."""
+
+    info: FileInfo
+    kind: TorchKind
+
+
+@dataclass(frozen=True, slots=True)
+class Inventory:
+    """Every file of a cache under what it is. Nothing has been opened."""
+
+    graphs: list[GraphFile] = field(default_factory=list)
+    sources: dict[str, FileInfo] = field(default_factory=dict)
+    """Generated ``.py`` by key."""
+    kernel_sources: dict[str, FileInfo] = field(default_factory=dict)
+    """``.main.cpp`` by key."""
+    kernels: dict[str, FileInfo] = field(default_factory=dict)
+    """``.main.so`` by key."""
+    others: list[OtherFile] = field(default_factory=list)
+
+    def files(self) -> Iterator[tuple[TorchKind, FileInfo]]:
+        """Yield every file with what it is."""
+        for graph in self.graphs:
+            yield TorchKind.AOT if graph.tier == "aotautograd" else TorchKind.FX, graph.info
+        for kind, found in (
+            (TorchKind.SOURCE, self.sources),
+            (TorchKind.KERNEL_SOURCE, self.kernel_sources),
+            (TorchKind.KERNEL, self.kernels),
+        ):
+            for info in found.values():
+                yield kind, info
+        for other in self.others:
+            yield other.kind, other.info
+
+    def total_bytes(self) -> int:
+        """Sum up everything in the directory."""
+        return sum(info.size_bytes for _, info in self.files() if info.type == "file")
+
+    def problems(self) -> Iterator[Problem]:
+        """Yield what the names alone show to be wrong."""
+        for info, kind in self.others:
+            shown = printable(info.name)
+            if kind is TorchKind.TEMP:
+                yield Problem(info.name, "temp-file", f"{shown} was left by a broken write")
+            elif kind is TorchKind.STRAY:
+                linked = info.type == "symlink"
+                detail = "a symbolic link" if linked else "not a name that torch's compilers give"
+                yield Problem(info.name, "stray-file", detail)
+
+
+def take_inventory(store: Store) -> Inventory:
+    """List a cache directory and tell its files apart.
+
+    Raises:
+        NoCacheError: the directory cannot be listed.
+    """
+    found = Inventory()
+    for info in store.list():
+        for file in store.walk(info.name) if info.type == "dir" else (info,):
+            _add(found, file)
+    return found
+
+
+def _add(found: Inventory, info: FileInfo) -> None:
+    kind, key, digest = parse_path(info.name)
+    if info.type != "file" and kind is not TorchKind.OWN:
+        found.others.append(OtherFile(info, TorchKind.STRAY))
+    elif key is None:
+        found.others.append(OtherFile(info, kind))
+    elif kind is TorchKind.AOT or kind is TorchKind.FX:
+        tier: Tier = "aotautograd" if kind is TorchKind.AOT else "fxgraph"
+        found.graphs.append(GraphFile(info, tier, key, digest or ""))
+    elif kind is TorchKind.SOURCE:
+        found.sources[key] = info
+    elif kind is TorchKind.KERNEL_SOURCE:
+        found.kernel_sources[key] = info
+    elif kind is TorchKind.KERNEL:
+        found.kernels[key] = info
+    else:
+        found.others.append(OtherFile(info, kind))

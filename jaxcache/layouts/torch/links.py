@@ -1,0 +1,108 @@
+"""Which files exist for which graph: AOT → FX → generated ``.py`` → kernels.
+
+A generated ``.py`` holds the source of its kernels as raw strings; a ``.main.cpp`` begins with
+that source, followed by the bindings that torch adds. Their names do not tell of each other, so
+the text is compared (``torch/_inductor/codecache.py``: ``CppPythonBindingsCodeCache``, 2.13).
+"""
+
+import hashlib
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from jaxcache.layouts.torch.examine import Facts
+from jaxcache.layouts.torch.inventory import GraphFile, Inventory
+from jaxcache.model import FileInfo
+from jaxcache.store.base import Store, StoreError
+
+#: Generated code is some kB; what is larger is not searched.
+_MAX_BYTES = 16 << 20
+_KERNEL = re.compile(rb"'''\n(.*?)'''", re.DOTALL)
+_BINDINGS = b"\n// Python bindings to call"
+
+
+@dataclass(frozen=True, slots=True)
+class Links:
+    """Who needs whom, by key."""
+
+    fx_files: Mapping[str, tuple[GraphFile, ...]]
+    """FX key → its files."""
+    source_of: Mapping[str, str]
+    """FX file → key of its generated ``.py``, where that exists."""
+    kernels_of: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Key of a generated ``.py`` → keys of its kernels."""
+
+
+def link(
+    store: Store,
+    inventory: Inventory,
+    facts: Mapping[str, Facts],
+    *,
+    sources: Iterable[str] | None = None,
+) -> Links:
+    """Find out who needs whom, among graphs that were read.
+
+    Args:
+        sources: keys of the generated ``.py`` whose kernels are wanted; by default all.
+    """
+    fx: dict[str, list[GraphFile]] = {}
+    for graph in inventory.graphs:
+        if graph.tier == "fxgraph":
+            fx.setdefault(graph.key, []).append(graph)
+    source_of = {
+        name: found.source_key for name, found in facts.items()
+        if found.source_key and found.source_key in inventory.sources
+    }  # fmt: skip
+    wanted = inventory.sources.keys() if sources is None else set(sources)
+    return Links(
+        {key: tuple(files) for key, files in fx.items()},
+        source_of,
+        _link_kernels(store, inventory, sorted(wanted)),
+    )
+
+
+def _link_kernels(
+    store: Store, inventory: Inventory, sources: Iterable[str]
+) -> dict[str, tuple[str, ...]]:
+    by_text: dict[bytes, list[str]] = {}
+    for key, info in inventory.kernel_sources.items():
+        text, separator, _ = _read(store, info).partition(_BINDINGS)
+        if separator:
+            by_text.setdefault(_hash(text), []).append(key)
+    found: dict[str, tuple[str, ...]] = {}
+    for key in sources:
+        source = inventory.sources.get(key)
+        if source is not None and by_text:
+            texts = (match[1] for match in _KERNEL.finditer(_read(store, source)))
+            kernels = [k for text in texts for k in by_text.get(_hash(text), ())]
+            found[key] = tuple(dict.fromkeys(kernels))
+    return found
+
+
+def _read(store: Store, info: FileInfo) -> bytes:
+    try:
+        return store.read(info.name, limit=_MAX_BYTES)
+    except StoreError:
+        return b""
+
+
+def _hash(text: bytes) -> bytes:
+    return hashlib.sha256(text.strip()).digest()
+
+
+def files_below(
+    file: GraphFile, facts: Mapping[str, Facts], links: Links, inventory: Inventory
+) -> Iterator[FileInfo]:
+    """Yield what exists for one graph: FX graphs below it, generated ``.py``, kernels."""
+    known = facts.get(file.info.name, Facts())
+    if file.tier == "aotautograd":
+        for key in known.references:
+            for inner in links.fx_files.get(key, ()):
+                yield inner.info
+                yield from files_below(inner, facts, links, inventory)
+    elif source := links.source_of.get(file.info.name):
+        yield inventory.sources[source]
+        for kernel in links.kernels_of.get(source, ()):
+            for found in (inventory.kernel_sources, inventory.kernels):
+                if kernel in found:
+                    yield found[kernel]

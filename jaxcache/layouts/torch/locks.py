@@ -1,0 +1,47 @@
+"""Torch's own locks: ``locks/<key>.lock``, held with ``flock`` while a kernel is compiled.
+
+Source: ``torch/utils/_filelock.py`` (the ``filelock`` package, ``flock`` on Unix) and
+``torch/_inductor/codecache.py``: ``CppCodeCache`` of 2.13. Graphs and generated ``.py`` are
+written by rename without a lock, and need none to be removed.
+"""
+
+import contextlib
+import os
+from collections.abc import Iterator
+
+from jaxcache.layouts.torch.names import TorchKind, lock_path, parse_path
+from jaxcache.store.base import Store
+
+_LOCKED = frozenset({TorchKind.KERNEL_SOURCE, TorchKind.KERNEL, TorchKind.PROBE})
+
+
+@contextlib.contextmanager
+def holding(store: Store, name: str) -> Iterator[bool]:
+    """Hold the lock that goes with a file, without waiting; False where somebody else has it.
+
+    The lock's file stays where it is: another process may be waiting on it. Where no process can
+    hold one, in a store that is no directory, there is none to take.
+    """
+    found = parse_path(name)
+    root = None if store.remote else getattr(store, "path", None)
+    if root is None or found.kind not in _LOCKED or found.key is None:
+        yield True
+        return
+    import fcntl
+
+    path = os.path.join(root, lock_path(found.key))
+    try:
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
+    except OSError:
+        yield False
+        return
+    try:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            yield False
+            return
+        yield True
+    finally:
+        os.close(fd)

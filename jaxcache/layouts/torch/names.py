@@ -1,0 +1,125 @@
+"""What a path below ``TORCHINDUCTOR_CACHE_DIR`` means, and what its name says of its bytes.
+
+Names are base32 of SHA-256, 51 digits in lower case, led by the letter of their kind. The name of
+a graph's file is the hash of its bytes, that of a generated ``.py`` the hash of its stripped
+text; kernels and compiler probes are named by their source *and* the compiler's command, which is
+not stored, so that nothing can be held against those.
+
+Source: ``torch/_inductor/codecache.py`` and ``torch/_functorch/_aot_autograd`` of torch 2.13.
+"""
+
+import base64
+import hashlib
+import re
+from enum import StrEnum
+from typing import NamedTuple
+
+from jaxcache.store.base import TEMP_PREFIX
+
+AOT_DIR = "aotautograd"
+FX_DIR = "fxgraph"
+LOCK_DIR = "locks"
+_OWN_DIR = ".jaxcache"
+_DIGITS = 51
+
+
+class TorchKind(StrEnum):
+    """What one file in a cache directory of torch's compilers is."""
+
+    AOT = "aot-graph"
+    FX = "fx-graph"
+    SOURCE = "generated-python"
+    KERNEL_SOURCE = "kernel-source"
+    KERNEL = "kernel"
+    PROBE = "compiler-probe"
+    TRITON = "triton"
+    AUTOTUNE = "autotune"
+    PROFILE = "profile"
+    SYSTEM = "system"
+    LOCK = "lock"
+    TEMP = "temp"
+    OWN = "own"
+    STRAY = "stray"
+
+
+class TorchName(NamedTuple):
+    """A path with its meaning."""
+
+    kind: TorchKind
+    key: str | None = None
+    """Of a graph, a generated ``.py`` or a kernel: what torch calls it by."""
+    digest: str | None = None
+    """What the bytes must hash to (see :func:`digest_of`); None where the name does not say."""
+
+
+_HASH = f"[a-z2-7]{{{_DIGITS}}}"
+_GRAPH = re.compile(
+    rf"(?:{AOT_DIR}/(?P<aot>a{_HASH})|{FX_DIR}/(?P<fan>[a-z2-7]{{2}})/(?P<fx>f{_HASH}))"
+    rf"/(?P<digest>{_HASH})"
+)
+_CODE = re.compile(
+    rf"(?P<fan>[a-z2-7]{{2}})/(?P<key>c{_HASH})(?P<suffix>\.py|\.main\.cpp|\.main\.so|\.cpp|\.so)"
+)
+_BEST_CONFIG = re.compile(r"[a-z2-7]{2}/[0-9a-z]{51,64}\.best_config")
+_SUFFIXES = {
+    ".py": TorchKind.SOURCE,
+    ".main.cpp": TorchKind.KERNEL_SOURCE,
+    ".main.so": TorchKind.KERNEL,
+    ".cpp": TorchKind.PROBE,
+    ".so": TorchKind.PROBE,
+}
+_FOLDERS = {
+    "triton": TorchKind.TRITON,
+    "dynamo": TorchKind.PROFILE,
+    "cache": TorchKind.SYSTEM,
+    _OWN_DIR: TorchKind.OWN,
+}
+
+
+def parse_path(name: str) -> TorchName:
+    """Tell what a path below the cache directory is; one that torch never makes is a stray."""
+    base = name.rpartition("/")[2]
+    if base.startswith(TEMP_PREFIX) or (base.startswith(".") and base.endswith(".tmp")):
+        return TorchName(TorchKind.TEMP)
+    if match := _GRAPH.fullmatch(name):
+        if match["aot"]:
+            return TorchName(TorchKind.AOT, match["aot"], match["digest"])
+        if match["fan"] == match["fx"][1:3]:
+            return TorchName(TorchKind.FX, match["fx"], match["digest"])
+        return _STRAY
+    if match := _CODE.fullmatch(name):
+        key, kind = match["key"], _SUFFIXES[match["suffix"]]
+        if match["fan"] != key[1:3]:
+            return _STRAY
+        return TorchName(kind, key, key[1:] if kind is TorchKind.SOURCE else None)
+    folder, slash, rest = name.partition("/")
+    if folder == LOCK_DIR and rest.endswith(".lock") and "/" not in rest:
+        return TorchName(TorchKind.LOCK)
+    if slash and folder in _FOLDERS:
+        return TorchName(_FOLDERS[folder])
+    return TorchName(TorchKind.AUTOTUNE) if _BEST_CONFIG.fullmatch(name) else _STRAY
+
+
+_STRAY = TorchName(TorchKind.STRAY)
+
+
+def digest_of(data: bytes) -> str:
+    """The 51 digits that torch names bytes by."""
+    return base64.b32encode(hashlib.sha256(data).digest()).decode()[:_DIGITS].lower()
+
+
+def digest_of_text(data: bytes) -> str:
+    """The 51 digits that torch names a generated ``.py`` by: over its text without the margins."""
+    return digest_of(
+        data.decode("utf-8", "surrogateescape").strip().encode("utf-8", "surrogateescape")
+    )
+
+
+def source_path(key: str) -> str:
+    """Where a generated ``.py`` lies."""
+    return f"{key[1:3]}/{key}.py"
+
+
+def lock_path(key: str) -> str:
+    """The lock that torch holds while it compiles what is named by a key."""
+    return f"{LOCK_DIR}/{key}.lock"

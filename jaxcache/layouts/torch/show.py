@@ -1,0 +1,113 @@
+"""``show`` for graphs: everything inside one entry, and what exists for it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from jaxcache.cache.select import select_by_keys
+from jaxcache.layouts.torch.examine import Examined, Facts, examine, examine_file, facts_of
+from jaxcache.layouts.torch.graph import Graph, Tier
+from jaxcache.layouts.torch.inventory import GraphFile, Inventory
+from jaxcache.layouts.torch.links import files_below, link
+from jaxcache.layouts.torch.names import digest_of, parse_path
+from jaxcache.layouts.torch.pickled import MAX_BYTES
+from jaxcache.layouts.torch.scan import look, make_scan
+from jaxcache.model import FileInfo, GraphEntry, Problem
+from jaxcache.store.base import MissingError, Store
+
+
+@dataclass(frozen=True, slots=True)
+class ShownGraph:
+    """One graph with its contents."""
+
+    cache_dir: str
+    entry: GraphEntry
+    graph: Graph | None
+    """None where the file could not be read."""
+    files: tuple[FileInfo, ...]
+    """What exists for it: FX graphs, generated ``.py``, kernels."""
+    missing: tuple[str, ...]
+    """Keys that it refers to and that are not there."""
+    problems: tuple[Problem, ...]
+
+
+def show_graphs(store: Store, wanted: str) -> list[ShownGraph]:
+    """Read the graphs that a KEY means: one, or several where it is a glob or has several files.
+
+    Raises:
+        NoCacheError
+        JaxcacheError: it fits nothing, or is ambiguous.
+    """
+    seen = look(store)
+    chosen = {e.file for e in select_by_keys(seen.entries, [wanted])}
+    files = [g for g in seen.inventory.graphs if g.info.name in chosen]
+    found: dict[str, Examined] = {}
+    _examine(store, files, found)
+    keys = {key for e in found.values() if e.graph for key in e.graph.references}
+    below = [g for g in seen.inventory.graphs if g.tier == "fxgraph" and g.key in keys]
+    _examine(store, below, found)
+    facts = {name: facts_of(e) for name, e in found.items()}
+    scan = make_scan(seen.inventory, facts, keeps_atime=store.keeps_atime)
+    sources = {f.source_key for f in facts.values() if f.source_key}
+    links = link(store, seen.inventory, facts, sources=sources)
+    entries = {e.file: e for e in scan.entries}
+    shown = []
+    for file in files:
+        if file.info.name in found:
+            belonging = tuple(
+                {i.name: i for i in files_below(file, facts, links, seen.inventory)}.values()
+            )
+            entry = replace(entries[file.info.name], dependants=tuple(i.name for i in belonging))
+            shown.append(_shown(store, entry, found[file.info.name], belonging, seen.inventory))
+    return shown
+
+
+def _examine(store: Store, files: Sequence[GraphFile], found: dict[str, Examined]) -> None:
+    for file in files:
+        try:
+            found[file.info.name] = examine_file(store, file)
+        except MissingError:
+            continue
+
+
+def _shown(
+    store: Store,
+    entry: GraphEntry,
+    examined: Examined,
+    files: tuple[FileInfo, ...],
+    inventory: Inventory,
+) -> ShownGraph:
+    there = inventory.sources.keys() | {g.key for g in inventory.graphs}
+    return ShownGraph(
+        store.url,
+        entry,
+        examined.graph,
+        files,
+        tuple(key for key in entry.references if key not in there),
+        tuple(Problem(entry.file, kind, text, entry.key) for kind, text in examined.problems),
+    )
+
+
+def show_graph_file(store: Store, name: str) -> ShownGraph:
+    """Read one file that holds a pickle, wherever it lies.
+
+    Raises:
+        MissingError, StoreError
+    """
+    info = store.info(name)
+    data = store.read(name, limit=MAX_BYTES + 1)
+    digest = digest_of(data)
+    guesses: tuple[Tier, Tier] = ("fxgraph", "aotautograd")
+    examined = examine(data, guesses[0], "", digest)
+    tier = guesses[0]
+    if examined.graph is None or examined.graph.own_key is None:
+        tier = guesses[1]
+        examined = examine(data, tier, "", digest)
+    problems = tuple(p for p in examined.problems if p[0] != "key-mismatch")
+    if parse_path(name).digest not in (None, digest):
+        problems += (("digest-mismatch", "its bytes are not the ones that it is named by"),)
+    examined = Examined(examined.graph, problems)
+    key = examined.graph.own_key if examined.graph and examined.graph.own_key else name
+    file = GraphFile(info, tier, key, digest)
+    facts: dict[str, Facts] = {name: facts_of(examined)}
+    scan = make_scan(Inventory(graphs=[file]), facts, keeps_atime=store.keeps_atime)
+    return _shown(store, scan.entries[0], examined, (), Inventory())

@@ -1,0 +1,255 @@
+"""The steps of a CI job as documents, as outputs of a step, and as a summary in Markdown."""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from jaxcache.cache.ci.key import CiKey
+from jaxcache.cache.ci.publish import Saved
+from jaxcache.cache.ci.restore import Restored, miss_reasons
+from jaxcache.cache.ci.save import SavePlan, Why
+from jaxcache.cache.ci.usage import Witness
+from jaxcache.entry.names import printable
+from jaxcache.model import Entry
+from jaxcache.render.document import Document, envelope
+from jaxcache.units import format_duration, format_size
+
+Outputs = Mapping[str, str]
+_SHOWN_MODULES = 20
+_SHOWN_REASONS = 5
+_WHY: dict[Why, str] = {
+    "new": "the job compiled something new",
+    "always": "as asked",
+    "first": "there was nothing yet",
+    "nothing-new": "not saved: the job compiled nothing new",
+    "not-wanted": "not saved: --save-if said so",
+    "empty": "not saved: the cache is empty",
+}
+_WITNESSES: dict[Witness, str] = {
+    Witness.JAX: "by JAX's own dates of use",
+    Witness.FILE_SYSTEM: "by the file system's access times",
+    Witness.LEDGER: "by the ledger, which knows what ran under jaxcache",
+    Witness.NOBODY: "nothing here records uses",
+}
+
+
+def key_document(cache_dir: str, key: CiKey) -> Document:
+    """What ``ci key --json`` prints."""
+    told = key.environment
+    return {
+        **envelope(cache_dir),
+        "key": key.key,
+        "restore_keys": list(key.restore_keys),
+        "components": {
+            "platform": told.platform,
+            "device": told.device,
+            "device_kind": told.device_kind,
+            "platform_version": told.platform_version,
+            "jax_version": told.jax_version,
+            "jaxlib_version": told.jaxlib_version,
+            "codec": told.codec,
+            "cpu_features": None if told.cpu_features is None else list(told.cpu_features),
+            "xla_flags": list(told.xla_flags),
+            "xla_caches": told.xla_caches,
+            "cache_dir_in_key": told.cache_dir,
+            "jax_key": told.jax_key,
+            "environment_digest": told.digest,
+            "files_digest": key.files and key.files.digest,
+            "files": len(key.files.names) if key.files else None,
+        },
+    }
+
+
+def restore_outputs(restored: Restored) -> Outputs:
+    """What the steps after a restore may ask for."""
+    plan = restored.plan
+    return {
+        "cache-hit": _flag(plan.hit),
+        "entries": str(len(plan.fitting) + plan.present),
+        "stored-seconds": _seconds(plan.stored_seconds),
+    }
+
+
+def save_outputs(plan: SavePlan, saved: Saved | None, key: str | None) -> Outputs:
+    """What the steps after a save may ask for."""
+    outputs = {
+        "saved": _flag(saved is not None and plan.saves),
+        "entries": str(len(plan.kept)),
+        "new-entries": str(len(plan.usage.new)),
+        "saved-seconds": _seconds(plan.usage.saved_seconds),
+        "digest": plan.digest,
+    }
+    return outputs if key is None else {**outputs, "key": f"{key}-{plan.digest}"}
+
+
+def restore_document(restored: Restored) -> Document:
+    """What ``ci restore --json`` prints."""
+    plan = restored.plan
+    return {
+        **envelope(plan.cache_dir),
+        "source": printable(plan.source),
+        "cache_hit": plan.hit,
+        "lookup_only": restored.looked_up_only,
+        "entries": len(plan.fitting) + plan.present,
+        "found": len(plan.outlooks.forecasts) + plan.present,
+        "present": plan.present,
+        "written": restored.written,
+        "left_out": plan.left_out,
+        "stored_seconds": plan.stored_seconds,
+        "outlook": {o.value: n for o, n in sorted(plan.outlooks.counts.items())},
+        "misses": [{"reason": printable(r), "entries": n} for r, n in miss_reasons(plan.outlooks)],
+        "trouble": printable(plan.trouble) or None,
+        "failed": [{"file": printable(f.name), "detail": f.detail} for f in restored.failed],
+    }
+
+
+def save_document(plan: SavePlan, saved: Saved | None, key: str | None) -> Document:
+    """What ``ci save --json`` prints; ``saved`` is None for a dry run."""
+    usage = plan.usage
+    return {
+        **envelope(plan.cache_dir),
+        "target": printable(plan.target),
+        "dry_run": saved is None,
+        "saved": saved is not None and plan.saves,
+        "why": plan.why,
+        "key": None if key is None else f"{key}-{plan.digest}",
+        "digest": plan.digest,
+        "entries": len(plan.kept),
+        "new": _keys(usage.new),
+        "used": _keys(usage.used),
+        "unused": _keys(usage.unused),
+        "unknown": _keys(usage.unknown),
+        "witness": usage.witness.value,
+        "dropped": [{"key": printable(e.key), "reason": r} for e, r in plan.dropped],
+        "saved_seconds": usage.saved_seconds,
+        "new_seconds": usage.new_seconds,
+        "written": saved.written if saved else 0,
+        "size_bytes": saved.size_bytes if saved else 0,
+        "pruned": saved.pruned if saved else 0,
+        "left_out": [printable(p.file) for p in saved.left_out] if saved else [],
+        "failed": [printable(f) for f in saved.failed] if saved else [],
+    }
+
+
+def restore_lines(restored: Restored) -> Iterator[str]:
+    """What was restored, for people."""
+    plan = restored.plan
+    source = printable(plan.source)
+    if plan.trouble:
+        yield f"nothing restored from {source}: {printable(plan.trouble)}"
+        return
+    found, fit = len(plan.outlooks.forecasts), len(plan.fitting)
+    verb = "would be restored" if restored.looked_up_only else "restored"
+    yield (
+        f"{fit} of {_count(found, 'entry')} {verb} from {source}: "
+        f"{format_duration(plan.stored_seconds)} of compiling"
+    )
+    for reason, number in miss_reasons(plan.outlooks)[:_SHOWN_REASONS]:
+        yield f"left: {_count(number, 'entry')}, {printable(reason)}"
+    if plan.present:
+        yield f"{_count(plan.present, 'entry')} more are here already"
+    if plan.left_out:
+        yield f"left: {_count(plan.left_out, 'entry')}, damaged"
+    if plan.outlooks.host is None and found:
+        yield "whether they fit was not checked: no jax was asked (--python)"
+    for failure in restored.failed:
+        yield f"not written: {printable(failure.name)}: {failure.detail}"
+
+
+def save_lines(plan: SavePlan, saved: Saved | None) -> Iterator[str]:
+    """What was saved, for people."""
+    usage = plan.usage
+    yield (
+        f"{len(usage.used)} used ({format_duration(usage.saved_seconds)} of compiling saved), "
+        f"{len(usage.new)} new ({format_duration(usage.new_seconds)}), "
+        f"{len(usage.unused)} not used, {len(usage.unknown)} unknown: {_WITNESSES[usage.witness]}"
+    )
+    counts = Counter(reason for _, reason in plan.dropped)
+    for reason, number in sorted(counts.items()):
+        yield f"left out: {_count(number, 'entry')} ({reason})"
+    if saved is None or not plan.saves:
+        target = printable(plan.target)
+        yield f"would save {len(plan.kept)} to {target}" if plan.saves else _WHY[plan.why]
+    else:
+        yield (
+            f"saved {_count(saved.written, 'entry')}, {format_size(saved.size_bytes)}, to "
+            f"{printable(plan.target)}: {_WHY[plan.why]}"
+        )
+    if saved and saved.pruned:
+        yield f"removed there: {_count(saved.pruned, 'entry')}"
+    for problem in saved.left_out if saved else ():
+        yield f"left out {printable(problem.file)}: {problem.detail}"
+    for failure in saved.failed if saved else ():
+        yield f"not written: {printable(failure)}"
+
+
+def restore_summary(restored: Restored) -> str:
+    """What was restored, as Markdown."""
+    return _section("JAX compilation cache: restored", restore_lines(restored))
+
+
+def save_summary(plan: SavePlan, saved: Saved | None) -> str:
+    """What was used and saved, as Markdown."""
+    parts = [_section("JAX compilation cache: used and saved", save_lines(plan, saved))]
+    newest = sorted(plan.usage.new, key=lambda e: (-(e.compile_seconds or 0.0), e.key))
+    if newest:
+        parts.append(_modules(newest[:_SHOWN_MODULES]))
+        if len(newest) > _SHOWN_MODULES:
+            parts.append(f"and {len(newest) - _SHOWN_MODULES} more\n")
+    return "\n".join(parts)
+
+
+def _section(title: str, lines: Iterable[str]) -> str:
+    return f"### {title}\n\n" + "".join(f"- {markdown(line)}\n" for line in lines)
+
+
+def _modules(entries: Sequence[Entry]) -> str:
+    rows = [
+        f"| {markdown(e.module)} | {format_duration(e.compile_seconds or 0.0)} "
+        f"| {format_size(e.size_bytes)} |\n"
+        for e in entries
+    ]
+    return "| new module | compile | size |\n|---|---:|---:|\n" + "".join(rows)
+
+
+def markdown(text: str) -> str:
+    """A text as Markdown shows it verbatim: what could be markup becomes a character reference.
+
+    CommonMark 6.2: references are text, and never the structure of a document.
+    """
+    plain = " .,:;()+%/=-"
+    shown = printable(text)
+    return "".join(
+        c if c.isalnum() or (c in plain) or not c.isascii() else f"&#{ord(c)};" for c in shown
+    ).replace("://", "&#58;//").replace("www.", "www&#46;")  # fmt: skip
+
+
+def dotenv(outputs: Outputs) -> str:
+    """Outputs as ``JAXCACHE_NAME=value`` lines, which GitLab's dotenv reports take."""
+    return "".join(f"JAXCACHE_{n.upper().replace('-', '_')}={v}\n" for n, v in outputs.items())
+
+
+def github_outputs(outputs: Outputs, delimiter: str) -> str:
+    """Outputs as a step writes them to ``$GITHUB_OUTPUT``.
+
+    Args:
+        delimiter: a line that is in none of the values; nobody must be able to guess it.
+    """
+    return "".join(f"{n}<<{delimiter}\n{v}\n{delimiter}\n" for n, v in outputs.items())
+
+
+def _keys(entries: Sequence[Entry]) -> list[str]:
+    return [printable(e.key) for e in entries]
+
+
+def _flag(value: Any) -> str:
+    return "true" if value else "false"
+
+
+def _seconds(value: float) -> str:
+    return f"{value:.1f}"
+
+
+def _count(number: int, noun: str) -> str:
+    plural = f"{noun[:-1]}ies" if noun.endswith("y") else f"{noun}s"
+    return f"{number} {noun if number == 1 else plural}"

@@ -1,0 +1,1 @@
+"""The report of a cache: one HTML file that needs nothing else."""

@@ -1,0 +1,112 @@
+"""A picture of a cache as the columns that the page's script draws."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from jaxcache.cache.explain.churn import Churn
+from jaxcache.cache.foresight import Step
+from jaxcache.cache.picture import Picture
+from jaxcache.cache.removal import Removal
+from jaxcache.entry.names import printable
+from jaxcache.model import Entry
+from jaxcache.units import NS_PER_SECOND
+
+#: Entries that are drawn one by one; the smallest beyond count in every sum all the same.
+MOST_DRAWN = 20_000
+#: Hash digits: what a KEY argument needs.
+_HASH_DIGITS = 12
+_CHURN_ROWS = 40
+
+
+class _Names:
+    """Numbers names in the order in which they first come."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[str, int] = {}
+
+    def number(self, name: str) -> int:
+        """The number of a name."""
+        return self._numbers.setdefault(printable(name), len(self._numbers))
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._numbers)
+
+
+def picture_data(picture: Picture, *, version: str) -> dict[str, Any]:
+    """What the script reads: sizes in bytes, durations in seconds, times in epoch seconds."""
+    entries = picture.entries
+    modules, platforms = _Names(), _Names()
+    drawn = entries[:MOST_DRAWN]
+    return {
+        "jaxcache": version,
+        "cache_dir": printable(picture.cache_dir),
+        "made": picture.made_ns // NS_PER_SECOND,
+        "totals": {
+            "entries": len(entries),
+            "size": sum(e.size_bytes for e in entries),
+            "seconds": sum(e.compile_seconds or 0.0 for e in entries),
+            "directory": picture.directory_bytes,
+            "sealed": sum(e.sealed for e in entries),
+            "problems": len(picture.problems),
+            "modules": len({e.module for e in entries}),
+        },
+        "entries": {
+            "hash": "".join(e.hash[:_HASH_DIGITS] for e in drawn),
+            "module": [modules.number(e.module or "(no module)") for e in drawn],
+            "platform": [platforms.number(e.platform) for e in drawn],
+            "size": [e.size_bytes for e in drawn],
+            "seconds": [_seconds(e) for e in drawn],
+            "exact": [n for n, e in enumerate(drawn) if e.key in picture.exact],
+            "created": [e.created_ns // NS_PER_SECOND for e in drawn],
+            "used": [e.last_used_ns // NS_PER_SECOND for e in drawn],
+        },
+        "undrawn": {
+            "entries": len(entries) - len(drawn),
+            "size": sum(e.size_bytes for e in entries[MOST_DRAWN:]),
+        },
+        "modules": list(modules),
+        "platforms": list(platforms),
+        "prune": {policy: _steps(steps) for policy, steps in picture.foresight},
+        "churn": [_churn(c) for c in picture.churn[:_CHURN_ROWS]],
+    }
+
+
+def _seconds(entry: Entry) -> float | None:
+    return None if entry.compile_seconds is None else round(entry.compile_seconds, 3)
+
+
+def _steps(steps: Sequence[Step]) -> list[dict[str, Any]]:
+    return [
+        {
+            "bound": s.max_size_bytes,
+            "entries": s.entries,
+            "freed": s.freed_bytes,
+            "lost": round(s.lost_compile_seconds, 3),
+            "costliest": [_removal(r) for r in s.costliest],
+        }
+        for s in steps
+    ]
+
+
+def _removal(removal: Removal) -> list[Any]:
+    """Name, bytes, seconds, last use."""
+    start = len(removal.module) + 1 if removal.module else 0
+    return [
+        printable((removal.key or removal.file.name)[: start + _HASH_DIGITS]),
+        removal.size_bytes,
+        removal.compile_seconds,
+        removal.last_used_ns // NS_PER_SECOND,
+    ]
+
+
+def _churn(churn: Churn) -> dict[str, Any]:
+    return {
+        "module": printable(churn.module),
+        "keys": churn.keys,
+        "size": churn.size_bytes,
+        "seconds": round(churn.compile_seconds, 3),
+        "causes": [
+            f"{printable(component)}: {printable(meaning)}"
+            for component, meaning, _ in churn.causes[:2]
+        ],
+    }

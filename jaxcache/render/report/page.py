@@ -1,0 +1,76 @@
+"""The HTML file: plotly.js, our script, and the data, under a policy that lets nothing else in.
+
+Everything that comes from the cache is inside one block of JSON in which ``<``, ``>`` and ``&``
+are escaped, so that no name can end the block; the script puts names into the page as text only.
+The Content-Security-Policy allows the two scripts by their SHA-256 and no request at all.
+"""
+
+import base64
+import hashlib
+import json
+from importlib import resources
+from typing import Any
+
+from jaxcache.cache.picture import Picture
+from jaxcache.errors import JaxcacheError
+from jaxcache.render.report.data import picture_data
+
+#: What a file of ours begins with: such a file may be replaced without asking.
+MARK = "<!DOCTYPE html>\n<!-- jaxcache report -->\n"
+
+
+def report_html(picture: Picture, *, version: str) -> str:
+    """The whole file.
+
+    Raises:
+        JaxcacheError: ``no-plotly`` where the extra ``report`` is not installed.
+    """
+    here = resources.files(__package__)
+    script = here.joinpath("report.js").read_text("utf-8")
+    library = _plotly()
+    data = json_for_html(picture_data(picture, version=version))
+    parts = {
+        "POLICY": _policy(library, script),
+        "STYLE": here.joinpath("report.css").read_text("utf-8"),
+        "LIBRARY": library,
+        "DATA": data,
+        "SCRIPT": script,
+    }
+    page = here.joinpath("report.html").read_text("utf-8")
+    first, *rest = page.split("{{")
+    pieces = [MARK, first]
+    for piece in rest:
+        name, _, text = piece.partition("}}")
+        pieces += [parts[name], text]
+    return "".join(pieces)
+
+
+def _plotly() -> str:
+    try:
+        library = resources.files("plotly") / "package_data" / "plotly.min.js"
+    except ModuleNotFoundError as error:
+        raise JaxcacheError(
+            "a report needs plotly, which is not installed",
+            code="no-plotly",
+            hint="pip install 'jaxcache[report]'",
+        ) from error
+    # The page is not XML, and a stray end tag would end the script; plotly.js holds neither.
+    return library.read_text("utf-8").replace("</script", "<\\/script")
+
+
+def _policy(*scripts: str) -> str:
+    allowed = " ".join(f"'sha256-{_digest(s)}'" for s in scripts)
+    return (
+        f"default-src 'none'; script-src {allowed}; style-src 'unsafe-inline'; "
+        "img-src data: blob:; base-uri 'none'; form-action 'none'"
+    )
+
+
+def _digest(script: str) -> str:
+    return base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+
+
+def json_for_html(value: Any) -> str:
+    """JSON that can stand inside a script element, whatever its texts are."""
+    text = json.dumps(value, separators=(",", ":"))
+    return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")

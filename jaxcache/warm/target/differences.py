@@ -1,0 +1,104 @@
+"""What differs between a target and the Python that is to warm for it, and what that means."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from jaxcache.warm.target.profile import Profile
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """One thing that is otherwise here."""
+
+    component: str
+    """The component of the key, as JAX names it, or what else it is about."""
+    target: str
+    here: str
+    meaning: str
+    fix: str | None
+    """What to do about it; None where nothing needs to be done."""
+    prevents: bool
+    """Whether nothing can be warmed for the target from here."""
+
+
+def compare_profiles(target: Profile, here: Profile) -> tuple[Difference, ...]:
+    """Every difference that matters when warming here for the target, what prevents it first."""
+    found = sorted(_differences(target, here), key=lambda d: not d.prevents)
+    return tuple(found)
+
+
+def _differences(target: Profile, here: Profile) -> Iterator[Difference]:
+    if target.jaxlib_version != here.jaxlib_version:
+        yield Difference(
+            "jax_lib version", target.jaxlib_version, here.jaxlib_version,
+            "the version is in the key, and another compiler makes other executables",
+            f"pip install jaxlib=={target.jaxlib_version}", prevents=True,
+        )  # fmt: skip
+    elif target.jaxlib_digest != here.jaxlib_digest:
+        yield Difference(
+            "jaxlib binaries", _short(target.jaxlib_digest), _short(here.jaxlib_digest),
+            "the version is the same, the build is not: keys agree, executables may not",
+            "install the same wheel on both", prevents=False,
+        )  # fmt: skip
+    if target.jax_version != here.jax_version:
+        yield Difference(
+            "computation", f"jax {target.jax_version}", f"jax {here.jax_version}",
+            "another jax traces and lowers otherwise, and the program is in the key",
+            f"pip install jax=={target.jax_version}", prevents=True,
+        )  # fmt: skip
+    if not target.is_complete:
+        yield Difference(
+            "accelerator_config", f"fingerprint {target.topology_fingerprint or 'unknown'}", "",
+            "the target's jaxlib does not tell enough of its topology to compile for it elsewhere",
+            "jax 0.11 or newer on the target, and capture again", prevents=True,
+        )  # fmt: skip
+    elif target.topology_fingerprint != here.topology_fingerprint:
+        yield Difference(
+            "accelerator_config", target.topology_fingerprint or "?",
+            here.topology_fingerprint or "?",
+            f"{target.devices} there, {here.devices} here", None, prevents=False,
+        )  # fmt: skip
+    for name, version in target.plugins.items():
+        if _compiles(name) and here.plugins.get(name) != version:
+            missing = name not in here.plugins
+            yield Difference(
+                "plugin", f"{name} {version}", "missing" if missing else here.plugins[name],
+                "it holds the compiler for the target",
+                f"pip install {name}=={version}", prevents=missing,
+            )  # fmt: skip
+    if target.platform_version != here.platform_version:
+        yield Difference(
+            "backend version", target.platform_version, here.platform_version,
+            "in the key; the target's is used", None, prevents=False,
+        )  # fmt: skip
+    if target.key_codec != here.key_codec or target.codec != here.codec:
+        yield Difference(
+            "compression", target.key_codec, here.key_codec,
+            "its name is in the key; the target's is used, and entries are written with it",
+            None, prevents=False,
+        )  # fmt: skip
+    for name in sorted({*target.environment, *here.environment}):
+        there, now = target.environment.get(name), here.environment.get(name)
+        if there != now:
+            flags = name in ("XLA_FLAGS", "LIBTPU_INIT_ARGS")
+            yield Difference(
+                "XLA flags" if flags else "environment",
+                f"{name}={there}" if there is not None else f"{name} is not set",
+                f"{name}={now}" if now is not None else f"{name} is not set",
+                "the target's is used", None, prevents=False,
+            )  # fmt: skip
+    if target.python_version.split(".")[:2] != here.python_version.split(".")[:2]:
+        yield Difference(
+            "Python", target.python_version, here.python_version,
+            "not in the key; a program that asks for it may trace otherwise", None,
+            prevents=False,
+        )  # fmt: skip
+
+
+def _compiles(name: str) -> bool:
+    """Whether a package is needed to compile for its platform; CUDA's libraries are not."""
+    return name == "libtpu" or name.endswith(("-pjrt", "-plugin"))
+
+
+def _short(digest: str | None) -> str:
+    return "?" if digest is None else digest[:12]

@@ -1,0 +1,273 @@
+"""A target profile: one file that says what the keys of a host depend on. See docs/target.md."""
+
+import base64
+import binascii
+import json
+import os
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+from jaxcache.errors import UsageError
+from jaxcache.model import Codec
+from jaxcache.units import rfc3339
+
+FORMAT = "jaxcache-target"
+VERSION = 1
+#: A profile is some kilobytes; the topology of a large pod would be some hundred.
+MAX_PROFILE_BYTES = 8 << 20
+_MAX_TEXT = 256 << 10
+_MAX_ITEMS = 1 << 16
+#: ``get_cache_key`` in jax/_src/compilation_cache.py names the codec so.
+_KEY_CODECS = ("zstandard", "zlib")
+
+
+class ProfileError(UsageError):
+    """The file is no target profile, or one that cannot be used."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cpu:
+    """The processor of a host."""
+
+    machine: str | None
+    name: str | None
+    features: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """What the keys of a host depend on. Everything is as the host itself said."""
+
+    captured_at: str
+    platform: str
+    """``cpu``, ``gpu``, ``tpu``: what JAX puts into the key."""
+    lowering_platform: str
+    """``cpu``, ``cuda``, ``rocm``, ``tpu``: what JAX lowers for."""
+    platform_version: str
+    device_kinds: tuple[str, ...]
+    """One for each device, in the order of ``jax.devices()``."""
+    device_ids: tuple[int, ...]
+    topology: bytes | None
+    """``PjRtTopologyDescriptionProto``, from JAX 0.11 on."""
+    topology_fingerprint: str | None
+    """64 bits in decimal; from JAX 0.10 on, in the key."""
+    target_config: str | None
+    """``GpuTargetConfigProto`` as text, on GPU."""
+    python_version: str
+    jax_version: str
+    jaxlib_version: str
+    jaxlib_digest: str | None
+    plugins: Mapping[str, str]
+    """Versions by name of the package: PJRT plugins, libtpu, CUDA's libraries."""
+    key_codec: str
+    """The codec's name in keys: ``zstandard`` or ``zlib``."""
+    codec: Codec
+    """What JAX there compresses entries with."""
+    cpu: Cpu
+    environment: Mapping[str, str]
+    """``XLA_FLAGS``, ``LIBTPU_INIT_ARGS`` and JAX's settings, as set there."""
+    settings: Mapping[str, Any]
+    """Settings of the cache that enter the compile options."""
+
+    @property
+    def device_count(self) -> int:
+        """How many devices a program sees there."""
+        return len(self.device_ids)
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the topology can be rebuilt elsewhere: from JAX 0.11 on."""
+        return self.topology is not None and self.topology_fingerprint is not None
+
+    @property
+    def devices(self) -> str:
+        """The devices in words: ``8 × NVIDIA H200``."""
+        kinds = Counter(self.device_kinds)
+        return ", ".join(f"{count} × {kind}" for kind, count in kinds.items())
+
+    def to_json(self) -> dict[str, Any]:
+        """The document that :func:`parse_profile` reads."""
+        document: dict[str, Any] = {"format": FORMAT, "version": VERSION}
+        for field in fields(self):
+            value = getattr(self, field.name)
+            document[field.name] = dict(value) if isinstance(value, Mapping) else value
+        document["topology"] = (
+            None if self.topology is None else base64.b64encode(self.topology).decode()
+        )
+        document["cpu"] = {
+            "machine": self.cpu.machine, "name": self.cpu.name, "features": self.cpu.features,
+        }  # fmt: skip
+        return document
+
+
+def read_profile(path: str) -> Profile:
+    """Read a profile.
+
+    Raises:
+        ProfileError: ``no-profile``, ``bad-profile``, or ``newer-profile``.
+    """
+    try:
+        with open(path, "rb") as file:
+            data = file.read(MAX_PROFILE_BYTES + 1)
+    except OSError as error:
+        raise ProfileError(
+            f"cannot read {path}: {os.strerror(error.errno or 0).lower()}", code="no-profile",
+            hint="jaxcache target capture FILE makes one, on the host that it is about",
+        ) from error  # fmt: skip
+    if len(data) > MAX_PROFILE_BYTES:
+        raise ProfileError(f"{path} is too large to be a target profile", code="bad-profile")
+    try:
+        document = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise ProfileError(f"{path} is no target profile", code="bad-profile") from error
+    return parse_profile(document, path)
+
+
+def profile_bytes(profile: Profile) -> bytes:
+    """The file's contents."""
+    return json.dumps(profile.to_json(), indent=1).encode() + b"\n"
+
+
+def make_profile(facts: Mapping[str, Any], *, now_ns: int) -> Profile:
+    """Make a profile of what ``jaxside/capture.py`` told.
+
+    Raises:
+        ProfileError: it told something else.
+    """
+    return parse_profile(
+        {**facts, "codec": facts.get("written_codec"), "format": FORMAT, "version": VERSION,
+         "captured_at": rfc3339(now_ns)},
+        "what jax told",
+    )  # fmt: skip
+
+
+def parse_profile(document: Any, origin: str) -> Profile:
+    """Check a document and make a profile of it; fields that are not known are left alone.
+
+    Args:
+        origin: what to call it in a message.
+
+    Raises:
+        ProfileError: ``bad-profile``, or ``newer-profile``.
+    """
+    if not isinstance(document, dict) or document.get("format") != FORMAT:
+        raise ProfileError(f"{origin} is no target profile", code="bad-profile")
+    if document.get("version") != VERSION:
+        raise ProfileError(
+            f"{origin} is of version {document.get('version')!r}, and known is {VERSION}",
+            code="newer-profile", hint="upgrade jaxcache, or capture the profile anew",
+        )  # fmt: skip
+    read = _Reader(document, origin)
+    profile = Profile(
+        captured_at=read.text("captured_at"),
+        platform=read.text("platform"),
+        lowering_platform=read.text("lowering_platform"),
+        platform_version=read.text("platform_version"),
+        device_kinds=read.texts("device_kinds"),
+        device_ids=read.numbers("device_ids"),
+        topology=read.base64("topology"),
+        topology_fingerprint=read.optional_text("topology_fingerprint"),
+        target_config=read.optional_text("target_config"),
+        python_version=read.text("python_version"),
+        jax_version=read.text("jax_version"),
+        jaxlib_version=read.text("jaxlib_version"),
+        jaxlib_digest=read.optional_text("jaxlib_digest"),
+        plugins=read.mapping("plugins"),
+        key_codec=read.one_of("key_codec", _KEY_CODECS),
+        codec=read.codec(),
+        cpu=read.cpu(),
+        environment=read.mapping("environment"),
+        settings=read.settings(),
+    )
+    fingerprint = profile.topology_fingerprint
+    if fingerprint is not None and not (fingerprint.isdecimal() and int(fingerprint) < 1 << 64):
+        raise read.wrong("topology_fingerprint")
+    if not profile.device_ids or len(profile.device_ids) != len(profile.device_kinds):
+        raise read.wrong("device_ids")
+    return profile
+
+
+class _Reader:
+    """Takes fields out of a document that anybody may have written."""
+
+    def __init__(self, document: Mapping[str, Any], origin: str) -> None:
+        self._document = document
+        self._origin = origin
+
+    def wrong(self, name: str) -> ProfileError:
+        return ProfileError(
+            f"{name} is missing in {self._origin}, or not what it should be", code="bad-profile",
+            hint="capture the profile anew: jaxcache target capture FILE",
+        )  # fmt: skip
+
+    def optional_text(self, name: str) -> str | None:
+        value = self._document.get(name)
+        if value is None or (isinstance(value, str) and len(value) <= _MAX_TEXT):
+            return value
+        raise self.wrong(name)
+
+    def text(self, name: str) -> str:
+        value = self.optional_text(name)
+        if not value:
+            raise self.wrong(name)
+        return value
+
+    def one_of(self, name: str, known: tuple[str, ...]) -> str:
+        value = self.text(name)
+        if value not in known:
+            raise self.wrong(name)
+        return value
+
+    def codec(self) -> Codec:
+        return "zstd" if self.one_of("codec", ("zstd", "zlib")) == "zstd" else "zlib"
+
+    def _items(self, name: str, kind: type) -> tuple[Any, ...]:
+        value = self._document.get(name)
+        if not isinstance(value, list) or len(value) > _MAX_ITEMS:
+            raise self.wrong(name)
+        if not all(type(v) is kind for v in value):
+            raise self.wrong(name)
+        return tuple(value)
+
+    def texts(self, name: str) -> tuple[str, ...]:
+        return self._items(name, str)
+
+    def numbers(self, name: str) -> tuple[int, ...]:
+        return self._items(name, int)
+
+    def base64(self, name: str) -> bytes | None:
+        value = self._document.get(name)
+        if value is None:
+            return None
+        if not isinstance(value, str):
+            raise self.wrong(name)
+        try:
+            return base64.b64decode(value, validate=True)
+        except (binascii.Error, ValueError) as error:
+            raise self.wrong(name) from error
+
+    def mapping(self, name: str) -> dict[str, str]:
+        value = self._document.get(name)
+        if not isinstance(value, dict) or len(value) > _MAX_ITEMS:
+            raise self.wrong(name)
+        if not all(isinstance(v, str) and "\0" not in v + k for k, v in value.items()):
+            raise self.wrong(name)
+        return value
+
+    def settings(self) -> dict[str, Any]:
+        value = self._document.get("settings")
+        simple = (str, int, float, bool, type(None))
+        if not isinstance(value, dict) or not all(isinstance(v, simple) for v in value.values()):
+            raise self.wrong("settings")
+        return value
+
+    def cpu(self) -> Cpu:
+        value = self._document.get("cpu")
+        if not isinstance(value, dict):
+            raise self.wrong("cpu")
+        inner = _Reader(value, self._origin)
+        return Cpu(
+            inner.optional_text("machine"), inner.optional_text("name"), inner.texts("features")
+        )

@@ -1,0 +1,113 @@
+"""How ``warm`` reads MODULE:FUNCTION and its arguments; nothing here needs jax."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import RunCli
+from hypothesis import given
+from hypothesis import strategies as st
+
+from jaxcache.entry.contents import ArrayType
+from jaxcache.entry.shapes import parse_short_type, short_type
+from jaxcache.errors import UsageError
+from jaxcache.warm.arguments import Words, names_function, read_call, read_table
+from jaxcache.warm.programs import read_programs
+
+DTYPES = ("bool", "int8", "uint4", "bfloat16", "float32", "float8_e4m3fn", "complex64")
+
+
+@given(st.sampled_from(DTYPES), st.lists(st.integers(0, 10**12), max_size=5))
+def test_arrays_are_read_as_they_are_written(dtype: str, shape: list[int]) -> None:
+    array = ArrayType(dtype, tuple(shape))
+    assert parse_short_type(short_type(array)) == array
+    assert parse_short_type(f"{dtype}{shape}") == array
+
+
+@given(st.text(max_size=20))
+def test_any_text_is_an_argument_or_refused(text: str) -> None:
+    try:
+        (node,) = (*(c := read_call("m:f", Words((text,)))).args, *c.kwargs.values())
+    except UsageError as error:
+        assert error.code == "bad-argument"
+    else:
+        assert json.loads(json.dumps(node)) == node
+
+
+def test_i_is_s_and_neither_is_a_script() -> None:
+    assert parse_short_type("i32[2]") == parse_short_type("s32[2]") == ArrayType("int32", (2,))
+    assert parse_short_type("f32[-1]") is parse_short_type("f33[1]") is None
+    assert parse_short_type("tuple[]") is None
+    assert names_function("a.b:C.f")
+    assert names_function("train.py:step")
+    assert not any(map(names_function, ("train.py", "a:", ":f", "a:1", "a:b-c")))
+
+
+def test_a_tree_of_arguments() -> None:
+    call = read_table(
+        "m:f",
+        {
+            "args": ["f32[2]", [1, {"$tuple": ["key[3]"]}], {"$value": "text"}],
+            "kwargs": {"p": {"w": "f32[]", "s": {"$call": {"function": "m:g", "args": [2.5]}}}},
+            "committed": True,
+        },
+        "here",
+    )
+    assert call.args == (
+        {"array": ["float32", [2]]},
+        {"list": [{"value": 1}, {"tuple": [{"key": [3]}]}]},
+        {"value": "text"},
+    )
+    inner = {"function": "m:g", "args": [{"value": 2.5}], "kwargs": {}, "static": {}}
+    made = {"call": {**inner, "committed": False}}
+    assert call.kwargs == {"p": {"dict": {"w": {"array": ["float32", []]}, "s": made}}}
+    assert call.committed
+
+
+@pytest.mark.parametrize(
+    "table",
+    [
+        {"args": "f32[2]"}, {"args": ["hello"]}, {"args": [{"$tuple": 1}]},
+        {"args": [{"$tuple": [], "more": 1}]}, {"args": [{"$call": {"function": "g"}}]},
+        {"args": [{"$shape": [1]}]}, {"arg": []}, {"committed": 1},
+    ],
+)  # fmt: skip
+def test_what_is_no_call_is_refused(table: dict[str, Any]) -> None:
+    with pytest.raises(UsageError) as caught:
+        read_table("m:f", table, "here")
+    assert caught.value.code == "bad-list"
+
+
+def test_a_list_of_scripts_and_functions(tmp_path: Path) -> None:
+    path = tmp_path / "list.toml"
+    path.write_text(
+        '[[function]]\nname = "m:f"\nargs = ["f32[2]"]\nplatforms = ["cpu", "cuda"]\ndevices = 2\n'
+        '[[script]]\npath = "a.py"\n'
+    )
+    script, *functions = read_programs(str(path))
+    assert (script.script, script.call) == ("a.py", None)
+    assert [(f.platform, f.devices) for f in functions] == [("cpu", 2), ("cuda", 2)]
+    assert {f.call.function for f in functions if f.call} == {"m:f"}
+    for text in ('[[function]]\nname = "f"\n', '[[function]]\nname="m:f"\npath="x"\n', ""):
+        path.write_text(text)
+        with pytest.raises(UsageError) as caught:
+            read_programs(str(path))
+        assert caught.value.code == "bad-list"
+
+
+def test_what_does_not_go_together(run_cli: RunCli, tmp_path: Path) -> None:
+    (tmp_path / "a:b").write_text("print('a script after all')")
+    for args in (
+        ("m:f", "x"),
+        ("m:f", "--arg", "f32[2]", "--args", "x.toml"),
+        ("m:f", "--args", "missing.toml"),
+        ("m:f", "--static", "3"),
+        ("script.py", "--arg", "f32[2]"),  # the script's own
+        ("--arg", "f32[2]", "script.py"),
+        ("a:b", "--frobnicate"),
+    ):
+        done = run_cli("warm", "--python", "/bin/false", *args)
+        assert done.returncode in (1, 2), args
+        assert "Traceback" not in done.stderr
+    assert "no script" in run_cli("warm", "script.py", "--arg", "f32[2]").stderr

@@ -1,0 +1,356 @@
+"""``ci restore`` and ``ci save`` as commands, over real entries and without jax.
+
+What a job does to its cache is done by hand here: a read is an access time, set as the kernel sets
+it, because not every file system that these tests run on records reads.
+"""
+
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import RunCli
+
+FIRST, SECOND = "0.10.2-cpu-zstd", "0.8.3-cpu-zstd"
+CAPPED = "0.12.0.1-cpu-zstd-maxsize"
+Step = Callable[..., Any]
+
+
+@pytest.fixture
+def cache(corpus: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(corpus / FIRST, tmp_path / "cache"))
+
+
+@pytest.fixture
+def bundle(run_cli: RunCli, cache: Path, tmp_path: Path) -> Path:
+    path = tmp_path / "cache.jxb"
+    assert run_cli("export", path, "-C", cache).returncode == 0
+    return path
+
+
+@pytest.fixture
+def step(run_cli: RunCli, tmp_path: Path) -> Step:
+    """Run ``ci restore`` or ``ci save`` in a job's directory and return its document."""
+
+    def run(verb: str, place: Path, *options: str | Path, code: int = 0) -> Any:
+        all_of_it = ["--everything"] if verb == "restore" else []
+        done = run_cli(
+            "ci", verb, place, "-C", tmp_path / "job", "--json", *all_of_it, *options
+        )  # fmt: skip
+        assert done.returncode == code, done.stderr
+        return json.loads(done.stdout)
+
+    return run
+
+
+def witnessed(job: Path, *, reads: bool) -> None:
+    """Say whether the file system records reads, whatever it is that the test runs on."""
+    path = job / ".jaxcache" / "ci.json"
+    document = json.loads(path.read_text())
+    path.write_text(json.dumps({**document, "records_reads": reads}))
+
+
+def read(entry: Path) -> None:
+    """What the kernel does to a file that is read."""
+    status = entry.stat()
+    os.utime(entry, ns=(status.st_atime_ns + 10**9, status.st_mtime_ns))
+
+
+def compile_new(job: Path, corpus: Path, module: str = "jit_mlp-*-cache") -> Path:
+    """Let an entry of another cache appear, as if JAX had just written it."""
+    (source,) = (corpus / SECOND).glob(module)
+    return Path(shutil.copyfile(source, job / source.name))
+
+
+def names(cache: Path) -> set[str]:
+    return {p.name for p in cache.glob("*-cache")}
+
+
+def in_bundle(run_cli: RunCli, bundle: Path, tmp_path: Path) -> set[str]:
+    target = tmp_path / f"unpacked-{len(list(tmp_path.iterdir()))}"
+    assert run_cli("import", bundle, "-C", target).returncode == 0
+    return names(target)
+
+
+def test_a_job_keeps_what_it_used_and_what_is_new(
+    run_cli: RunCli, step: Step, bundle: Path, cache: Path, corpus: Path, tmp_path: Path
+) -> None:
+    told = step("restore", bundle)
+    assert (told["cache_hit"], told["entries"], told["written"]) == (True, 7, 7)
+    job = tmp_path / "job"
+    assert names(job) == names(cache)
+    witnessed(job, reads=True)
+    used = sorted(job.glob("*-cache"))[:2]
+    for entry in used:
+        read(entry)
+    new = compile_new(job, corpus)
+    told = step("save", bundle)
+    assert (told["saved"], told["why"], told["witness"]) == (True, "new", "file-system")
+    assert {k + "-cache" for k in told["used"]} == {p.name for p in used}
+    assert [k + "-cache" for k in told["new"]] == [new.name]
+    assert {d["reason"] for d in told["dropped"]} == {"unused"}
+    assert in_bundle(run_cli, bundle, tmp_path) == {*(p.name for p in used), new.name}
+    assert names(job) == names(cache) | {new.name}, "the job's own cache is left alone"
+
+
+def test_nothing_new_is_not_saved(step: Step, bundle: Path, tmp_path: Path) -> None:
+    step("restore", bundle)
+    before = bundle.stat()
+    told = step("save", bundle)
+    assert (told["saved"], told["why"]) == (False, "nothing-new")
+    assert bundle.stat().st_mtime_ns == before.st_mtime_ns
+    assert step("save", tmp_path / "other.jxb")["why"] == "first"
+    told = step("save", bundle, "--save-if", "always")
+    assert (told["saved"], told["why"]) == (True, "always")
+
+
+@pytest.mark.parametrize("save_if", ["false", "False"])
+def test_save_if(step: Step, bundle: Path, corpus: Path, tmp_path: Path, save_if: str) -> None:
+    step("restore", bundle)
+    compile_new(tmp_path / "job", corpus)
+    before = bundle.read_bytes()
+    told = step("save", bundle, "--save-if", save_if)
+    assert (told["saved"], told["why"]) == (False, "not-wanted")
+    assert bundle.read_bytes() == before
+    assert step("save", bundle, "--save-if", "TRUE", "--dry-run")["saved"] is False
+    assert bundle.read_bytes() == before
+    assert step("save", bundle, "--save-if", "TRUE")["saved"] is True
+
+
+def test_where_nobody_records_uses_everything_is_kept(
+    step: Step, bundle: Path, corpus: Path, tmp_path: Path
+) -> None:
+    step("restore", bundle)
+    witnessed(tmp_path / "job", reads=False)
+    compile_new(tmp_path / "job", corpus)
+    told = step("save", bundle)
+    assert (told["witness"], len(told["unknown"]), told["entries"]) == ("nobody", 7, 8)
+
+
+def test_without_a_restore_everything_is_new(step: Step, cache: Path, tmp_path: Path) -> None:
+    shutil.copytree(cache, tmp_path / "job")
+    told = step("save", tmp_path / "deep" / "er" / "first.jxb")
+    assert (len(told["new"]), told["written"]) == (7, 7)
+
+
+def test_stamps_of_a_capped_cache_are_believed(step: Step, corpus: Path, tmp_path: Path) -> None:
+    step("restore", corpus / CAPPED)
+    job = tmp_path / "job"
+    witnessed(job, reads=False)
+    stamp = min(job.glob("*-atime"))
+    os.utime(stamp)
+    told = step("save", tmp_path / "b.jxb")
+    assert (told["witness"], len(told["used"]), len(told["unused"])) == ("jax", 1, 6)
+
+
+def test_what_others_used_lately_may_stay(
+    run_cli: RunCli, step: Step, bundle: Path, corpus: Path, tmp_path: Path
+) -> None:
+    job = tmp_path / "job"
+    step("restore", bundle)
+    witnessed(job, reads=True)
+    used = min(job.glob("*-cache"))
+    read(used)
+    compile_new(job, corpus)
+    step("save", bundle, "--unused-for", "3650d")  # remembers the use, and keeps the rest
+    shutil.rmtree(job)
+    assert step("restore", bundle)["entries"] == 8
+    witnessed(job, reads=True)
+    compile_new(job, corpus, "jit_loss-*-cache")
+    told = step("save", bundle, "--unused-for", "1h")
+    kept = in_bundle(run_cli, bundle, tmp_path)
+    assert used.name in kept, "its use in the job before is known"
+    assert told["used"] == []
+
+
+def test_a_bound_keeps_the_costliest(
+    run_cli: RunCli, step: Step, bundle: Path, corpus: Path, tmp_path: Path
+) -> None:
+    step("restore", bundle)
+    witnessed(tmp_path / "job", reads=False)
+    compile_new(tmp_path / "job", corpus)
+    told = step("save", bundle, "--max-size", "8kB")
+    job = tmp_path / "job"
+    kept = in_bundle(run_cli, bundle, tmp_path)
+    assert 0 < sum((job / name).stat().st_size for name in kept) <= 8000
+    assert {d["reason"] for d in told["dropped"]} == {"max-size"}
+
+
+def test_a_missing_or_damaged_source_is_a_miss(
+    run_cli: RunCli, step: Step, bundle: Path, tmp_path: Path
+) -> None:
+    damaged, empty = tmp_path / "damaged.jxb", tmp_path / "empty.jxb"
+    data = bytearray(bundle.read_bytes())
+    data[-20] ^= 1
+    damaged.write_bytes(data)
+    empty.write_bytes(b"")
+    for source in (tmp_path / "none.jxb", damaged, empty, tmp_path / "no" / "folder"):
+        told = step("restore", source)
+        assert (told["cache_hit"], told["entries"], bool(told["trouble"])) == (False, 0, True)
+        assert names(tmp_path / "job") == set()
+        failed = run_cli("ci", "restore", source, "-C", tmp_path / "job", "--fail-on-cache-miss")
+        assert (failed.returncode, "[cache-miss]" in failed.stderr) == (1, True)
+        assert "cache-hit\tfalse" in failed.stdout
+
+
+def test_lookup_only(step: Step, bundle: Path, tmp_path: Path) -> None:
+    told = step("restore", bundle, "--lookup-only", "--fail-on-cache-miss")
+    assert (told["cache_hit"], told["written"], told["lookup_only"]) == (True, 0, True)
+    assert not (tmp_path / "job").exists()
+
+
+def test_damaged_entries_of_a_directory_stay_there(step: Step, cache: Path, tmp_path: Path) -> None:
+    victim = min(cache.glob("*-cache"))
+    victim.write_bytes(victim.read_bytes()[:-8])
+    told = step("restore", cache)
+    assert (told["entries"], told["left_out"]) == (6, 1)
+    assert victim.name not in names(tmp_path / "job")
+
+
+def test_a_shared_directory_grows_and_ages(
+    run_cli: RunCli, step: Step, cache: Path, corpus: Path, tmp_path: Path
+) -> None:
+    shared, job = tmp_path / "shared", tmp_path / "job"
+    shutil.copytree(cache, job)
+    assert step("save", shared)["written"] == 7
+    shutil.rmtree(job)
+    assert step("restore", shared)["written"] == 7
+    witnessed(job, reads=True)
+    used = min(job.glob("*-cache"))
+    read(used)
+    new = compile_new(job, corpus)
+    told = step("save", shared)
+    assert (told["written"], told["pruned"]) == (1, 0)
+    assert names(shared) == names(cache) | {new.name}
+    sealed = json.loads(run_cli("ls", "-C", shared, "--json").stdout)["entries"]
+    assert all(entry["sealed"] for entry in sealed)
+    # The next job uses nothing; what no job has used for a while goes.
+    for entry in shared.glob("*-cache"):
+        os.utime(entry, (1, 1))
+    shutil.rmtree(job)
+    step("restore", shared)
+    told = step("save", shared, "--unused-for", "1h")
+    assert told["saved"] is False
+    assert names(shared) == {used.name}
+
+
+def test_the_cache_is_no_place_to_save_it(run_cli: RunCli, cache: Path) -> None:
+    for verb in ("restore", "save"):
+        done = run_cli("ci", verb, cache, "-C", cache)
+        assert (done.returncode, "[same-directory]" in done.stderr) == (2, True)
+
+
+def test_nothing_but_a_bundle_is_overwritten(
+    run_cli: RunCli, step: Step, cache: Path, tmp_path: Path
+) -> None:
+    other = tmp_path / "thesis.jxb"
+    other.write_text("chapter one")
+    done = run_cli("ci", "save", other, "-C", cache)
+    assert (done.returncode, other.read_text()) == (2, "chapter one")
+
+
+def runner_files(folder: Path) -> dict[str, str]:
+    return {
+        "GITHUB_OUTPUT": str(folder / "output"),
+        "GITHUB_STEP_SUMMARY": str(folder / "summary"),
+    }
+
+
+def parse_github_outputs(text: str) -> dict[str, str]:
+    """Read the file as the runner does: ``name<<delimiter``, lines, the delimiter."""
+    found, lines = {}, iter(text.splitlines())
+    for line in lines:
+        name, _, delimiter = line.partition("<<")
+        value = []
+        while (inner := next(lines)) != delimiter:
+            value.append(inner)
+        found[name] = "\n".join(value)
+    return found
+
+
+def test_outputs_for_the_steps_that_follow(
+    run_cli: RunCli, bundle: Path, corpus: Path, tmp_path: Path
+) -> None:
+    env, job = runner_files(tmp_path), tmp_path / "job"
+    done = run_cli("ci", "restore", bundle, "-C", job, "--everything", env=env)
+    assert done.stdout.splitlines()[:2] == ["cache-hit\ttrue", "entries\t7"]
+    assert parse_github_outputs((tmp_path / "output").read_text())["cache-hit"] == "true"
+    compile_new(job, corpus)
+    done = run_cli(
+        "ci", "save", bundle, "-C", job, "--key", "k", "--outputs", tmp_path / "env", env=env
+    )
+    assert done.returncode == 0, done.stderr
+    told = parse_github_outputs((tmp_path / "output").read_text())
+    assert (told["saved"], told["new-entries"]) == ("true", "1")
+    assert told["key"] == f"k-{told['digest']}"
+    assert float(told["saved-seconds"]) >= 0
+    lines = (tmp_path / "env").read_text().splitlines()
+    assert "JAXCACHE_SAVED=true" in lines
+    assert all(line.replace("_", "").partition("=")[0].isalnum() for line in lines)
+    summary = (tmp_path / "summary").read_text()
+    assert summary.count("### ") == 2
+    assert "| jit&#95;mlp |" in summary
+
+
+def test_the_same_content_has_the_same_digest(
+    step: Step, bundle: Path, corpus: Path, tmp_path: Path
+) -> None:
+    step("restore", bundle)
+    witnessed(tmp_path / "job", reads=False)
+    first = step("save", bundle, "--key", "k")["key"]
+    assert step("save", bundle, "--key", "k")["key"] == first
+    compile_new(tmp_path / "job", corpus)
+    assert step("save", bundle, "--key", "k")["key"] != first
+
+
+def test_names_from_a_cache_are_text_in_a_summary(
+    run_cli: RunCli, cache: Path, tmp_path: Path
+) -> None:
+    source = min(cache.glob("*-cache"))
+    hostile = "<img src=x>|`[a](http:__www.b.de)*#\x1b[31m\n## pwned"
+    shutil.copyfile(source, cache / f"{hostile}-{source.name[-70:]}")
+    env = runner_files(tmp_path)
+    done = run_cli("ci", "save", tmp_path / "b.jxb", "-C", cache, env=env)
+    assert "\x1b" not in done.stdout + done.stderr
+    summary = (tmp_path / "summary").read_text()
+    assert not {"<", "`", "[", "*", "\x1b"} & set(summary)
+    assert [line for line in summary.splitlines() if line.startswith("#")] == [
+        "### JAX compilation cache: used and saved"
+    ]
+    assert all(line.count("|") == 4 for line in summary.splitlines() if line.startswith("|"))
+
+
+def test_where_outputs_cannot_go(run_cli: RunCli, bundle: Path, tmp_path: Path) -> None:
+    env = {"GITHUB_OUTPUT": str(tmp_path / "no" / "where")}
+    done = run_cli("ci", "restore", bundle, "-C", tmp_path / "job", "--everything", env=env)
+    assert (done.returncode, "[cannot-write]" in done.stderr) == (2, True)
+
+
+def test_a_baseline_that_makes_no_sense_is_none(step: Step, bundle: Path, tmp_path: Path) -> None:
+    for text in ("", "[]", '{"format":2}', '{"format":1,"started_ns":"x"}', "[" * 10_000):
+        step("restore", bundle)
+        (tmp_path / "job" / ".jaxcache" / "ci.json").write_text(text)
+        assert len(step("save", bundle)["new"]) == 7
+
+
+def test_signed_bundles_and_nothing_else(
+    run_cli: RunCli, step: Step, cache: Path, tmp_path: Path
+) -> None:
+    pytest.importorskip("cryptography")
+    public = run_cli("trust", "keygen", "ci").stdout.strip().partition("\t")[2]
+    config = tmp_path / ".config" / "jaxcache" / "config.toml"
+    config.write_text("require-signed = true\n")
+    signed, unsigned = tmp_path / "signed.jxb", tmp_path / "unsigned.jxb"
+    assert run_cli("ci", "save", signed, "-C", cache, "--sign", "ci").returncode == 0
+    assert run_cli("ci", "save", unsigned, "-C", cache).returncode == 0
+    assert run_cli("ci", "save", tmp_path / "dir", "-C", cache, "--sign", "ci").returncode == 2
+    for source in (signed, unsigned, cache):
+        refused = run_cli("ci", "restore", source, "-C", tmp_path / "job", "--everything")
+        assert refused.returncode == 12
+        assert not (tmp_path / "job").exists()
+    assert run_cli("trust", "add", "builders", public).returncode == 0
+    assert step("restore", signed)["entries"] == 7
+    assert run_cli("ci", "restore", unsigned, "-C", tmp_path / "job").returncode == 12

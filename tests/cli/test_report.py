@@ -1,0 +1,255 @@
+"""``jaxcache report``: one file, safe whatever the names are, and drawn by a real Chromium."""
+
+import hashlib
+import json
+import os
+import re
+import shutil
+import struct
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import RunCli, clean_environment
+
+from jaxcache.cache.foresight import foresee
+from jaxcache.cache.policy import POLICIES
+from jaxcache.cache.prune import PruneOptions, plan_prune
+from jaxcache.cache.scan import scan
+from jaxcache.cli.browser import Browser, open_browser
+from jaxcache.store import open_store
+
+pytest.importorskip("plotly")
+HOSTILE = (
+    "</script><img src=x onerror=alert(1)>".replace("/", "\u2215"),
+    "<img src=x onerror=alert(1)>", "<script>alert(1)<", "'\"><svg onload=alert(1)>",
+    "%{y}{{SCRIPT}}${alert(1)}", "<a href='javascript:alert(1)'>x<a>", "]]>--><!--",
+    "\u202eevil", "訓練", "<b>bold<br>",
+)  # fmt: skip
+_DATA = re.compile(r'<script type="application/json" id="data">(.*?)</script>', re.DOTALL)
+
+
+@pytest.fixture
+def cache(tmp_path: Path, corpus: Path) -> Path:
+    """Two platforms, several keys of a module, names that want to do harm."""
+    target = tmp_path / "cache"
+    shutil.copytree(corpus / "0.12.0.1-cuda13-h200-zstd", target)
+    mlp = next((corpus / "0.10.2-cpu-zstd").glob("jit_mlp*-cache"))
+    for number, name in enumerate((*HOSTILE, *["jit_mlp"] * 4)):
+        shutil.copy(mlp, target / f"{name}-{hashlib.sha256(bytes([number])).hexdigest()}-cache")
+    for number, file in enumerate(sorted(target.iterdir())):
+        at_ns = time.time_ns() - (number + 1) * 86_400 * 10**9
+        os.utime(file, ns=(at_ns, at_ns))
+    return target
+
+
+@pytest.fixture
+def report(run_cli: RunCli, tmp_path: Path) -> Callable[..., Path]:
+    def write(cache: Path, *options: str) -> Path:
+        done = run_cli("report", tmp_path / "out.html", "-C", cache, *options)
+        assert done.returncode == 0, done.stderr
+        return tmp_path / "out.html"
+
+    return write
+
+
+@pytest.fixture(scope="module")
+def program() -> str:
+    for name in ("chromium", "chromium-browser", "google-chrome"):
+        if found := shutil.which(name):
+            return found
+    pytest.skip("neither Chromium nor Chrome is installed")
+
+
+@pytest.fixture
+def browser(program: str) -> Iterator[Browser]:
+    with open_browser(program) as opened:
+        yield opened
+
+
+def read_data(page: Path) -> Any:
+    match = _DATA.search(page.read_text("utf-8"))
+    assert match
+    return json.loads(match[1])
+
+
+def test_the_data_of_the_page_are_those_of_the_cache(
+    report: Callable[..., Path], run_cli: RunCli, cache: Path
+) -> None:
+    data = read_data(report(cache))
+    listing = json.loads(run_cli("ls", "--json", "-C", cache).stdout)
+    assert data["totals"]["entries"] == listing["summary"]["entries"] == len(HOSTILE) + 12
+    assert sum(data["entries"]["size"]) == listing["summary"]["size_bytes"]
+    mine = {
+        (data["modules"][m], data["platforms"][p], size)
+        for m, p, size in zip(
+            data["entries"]["module"], data["entries"]["platform"], data["entries"]["size"],
+            strict=True,
+        )
+    }  # fmt: skip
+    assert mine == {(e["module"], e["platform"], e["size_bytes"]) for e in listing["entries"]}
+    (churn,) = (c for c in data["churn"] if c["module"] == "jit_mlp")
+    assert churn["keys"] == 5
+
+
+def test_the_slider_says_what_prune_does(tmp_path: Path, corpus: Path) -> None:
+    from benchmarks.make_cache import make_cache
+
+    make_cache(tmp_path / "cache", 300, source=corpus / "0.12.0.1-cpu-zstd")
+    (tmp_path / "cache" / "notes.txt").write_bytes(bytes(50_000))
+    store, now_ns = open_store(str(tmp_path / "cache")), time.time_ns()
+    seen = scan(store, deep=True)
+    for policy in POLICIES:
+        steps = foresee(seen, policy, now_ns=now_ns)
+        assert steps[0].entries == 0
+        assert steps[-1].max_size_bytes >= 50_000
+        for step in steps:
+            options = PruneOptions(max_size_bytes=step.max_size_bytes, policy=policy)
+            plan = plan_prune(seen, options, cache_dir="", now_ns=now_ns)
+            assert step.entries == len(plan.removals)
+            assert step.freed_bytes == plan.size_bytes_before - plan.size_bytes_after
+            assert {r.key for r in step.costliest} <= {r.key for r in plan.removals}
+
+
+def test_no_name_leaves_its_place(report: Callable[..., Path], cache: Path) -> None:
+    text = report(cache).read_text("utf-8")
+    assert text.count("<script") - text.count("'<script") >= 3
+    match = _DATA.search(text)
+    assert match
+    assert not set("<>&") & set(match[1])
+    assert "onerror" in match[1]
+    assert "onerror" not in text[: match.start()].rpartition("<style>")[0]
+    assert "http-equiv" in text
+    assert "default-src 'none'" in text
+
+
+def test_a_real_browser_draws_it_without_a_word(
+    report: Callable[..., Path], browser: Browser, cache: Path
+) -> None:
+    page = report(cache)
+    browser.open(page.as_uri())
+    assert browser.evaluate("document.querySelectorAll('.js-plotly-plot').length") == 5
+    assert "jit_mlp" in browser.evaluate("document.getElementById('treemap').textContent")
+    assert browser.evaluate("document.querySelectorAll('#churned tr').length") > 1
+    # Names are text, and the elements that they spell are not there.
+    for tag in ("img", "iframe", "a[href^=javascript]", "main b"):
+        assert browser.evaluate(f"document.querySelectorAll({tag!r}).length") == 0
+    shown = browser.evaluate("document.body.textContent")
+    assert "<svg onload=alert(1)>" in shown
+    said = [e for e in browser.events if e["method"] in (
+        "Runtime.consoleAPICalled", "Runtime.exceptionThrown", "Log.entryAdded",
+        "Page.javascriptDialogOpening",
+    )]  # fmt: skip
+    assert said == []
+    asked = [e["params"]["request"]["url"] for e in browser.events
+             if e["method"] == "Network.requestWillBeSent"]  # fmt: skip
+    assert asked == [page.as_uri()]
+
+
+def test_the_slider_moves_and_the_boxes_change(
+    report: Callable[..., Path], browser: Browser, cache: Path
+) -> None:
+    browser.open(report(cache).as_uri())
+    move = (
+        "(to) => { const s = document.getElementById('bound'); s.value = to; "
+        "s.dispatchEvent(new Event('input')); return document.getElementById('verdict').innerText }"
+    )
+    assert browser.evaluate(f"({move})(50)") == "Nothing would go."
+    lowest = browser.evaluate(f"({move})(0)")
+    assert lowest.startswith(f"{len(HOSTILE) + 12} entries of {len(HOSTILE) + 12} would go")
+    browser.evaluate("document.querySelector('[data-value=seconds]').click()")
+    assert "less than a second" in browser.evaluate("document.getElementById('treemap').innerText")
+    browser.evaluate("document.querySelector('[data-value=lru]').click()")
+    assert browser.evaluate("document.querySelector('[data-value=lru]').ariaPressed") == "true"
+
+
+def test_the_policy_of_the_page_stops_what_would_leave_it(
+    report: Callable[..., Path], browser: Browser, cache: Path
+) -> None:
+    page = report(cache)
+    page.write_text(page.read_text("utf-8").replace(
+        "<body>", "<body><img src='https://example.org/x.png'><script>document.title=1</script>"
+    ))  # fmt: skip
+    browser.open(page.as_uri())
+    assert browser.evaluate("document.title") == "jaxcache report"
+    refused = [e for e in browser.events if e["method"] == "Log.entryAdded"]
+    assert len(refused) >= 2
+    answered = [e["params"]["response"]["url"] for e in browser.events
+                if e["method"] == "Network.responseReceived"]  # fmt: skip
+    assert answered == [page.as_uri()]
+
+
+def test_an_empty_cache_has_a_report(
+    report: Callable[..., Path], browser: Browser, tmp_path: Path
+) -> None:
+    (tmp_path / "empty").mkdir()
+    browser.open(report(tmp_path / "empty").as_uri())
+    assert "The cache is empty." in browser.evaluate("document.body.innerText")
+    assert not [e for e in browser.events if e["method"] == "Runtime.exceptionThrown"]
+
+
+def test_a_picture_shows_the_whole_page(
+    run_cli: RunCli, program: str, tmp_path: Path, cache: Path
+) -> None:
+    done = run_cli("report", "out.html", "--png", "--json", "-C", cache, timeout=200)
+    assert done.returncode == 0, done.stderr
+    document = json.loads(done.stdout)
+    assert document["png"] == "out.png"
+    assert document["size_bytes"] == (tmp_path / "out.html").stat().st_size
+    image = (tmp_path / "out.png").read_bytes()
+    assert image[:8] == b"\x89PNG\r\n\x1a\n"
+    width, height = struct.unpack(">II", image[16:24])
+    assert width == 1240
+    assert 2000 < height < 6000
+
+
+def test_without_a_browser_the_error_says_what_to_do(run_cli: RunCli, cache: Path) -> None:
+    done = run_cli(
+        "report", "out.html", "--png", "-C", cache, env={"JAXCACHE_BROWSER": "/no/such/browser"}
+    )
+    assert done.returncode == 1
+    assert "[no-browser]" in done.stderr
+    assert "hint: install one" in done.stderr
+    assert not os.path.exists("out.html")
+
+
+def test_a_browser_that_dies_is_an_error(run_cli: RunCli, cache: Path, tmp_path: Path) -> None:
+    done = run_cli("report", "o.html", "--png", "-C", cache, env={"JAXCACHE_BROWSER": "/bin/false"})
+    assert done.returncode == 1
+    assert "[no-picture]" in done.stderr
+    assert (tmp_path / "o.html").is_file()
+
+
+def test_only_a_report_is_replaced_without_asking(
+    run_cli: RunCli, cache: Path, tmp_path: Path
+) -> None:
+    mine = tmp_path / "thesis.html"
+    mine.write_text("years of work")
+    done = run_cli("report", mine, "-C", cache)
+    assert done.returncode == 2
+    assert "add --force" in done.stderr
+    assert mine.read_text() == "years of work"
+    assert run_cli("report", mine, "-C", cache, "--force").returncode == 0
+    assert run_cli("report", mine, "-C", cache).returncode == 0
+    assert run_cli("report", tmp_path, "-C", cache, "--force").returncode == 2
+    lost = run_cli("report", tmp_path / "no" / "such.html", "-C", cache)
+    assert (lost.returncode, "[cannot-write]" in lost.stderr) == (1, True)
+    assert [p.name for p in tmp_path.iterdir() if p.name.endswith(".tmp")] == []
+
+
+def test_without_plotly_the_error_says_what_to_install(tmp_path: Path, cache: Path) -> None:
+    script = (
+        "import sys; sys.modules['plotly'] = None\n"
+        "from jaxcache.cli.main import run\n"
+        f"sys.exit(run(['report', 'x.html', '-C', {str(cache)!r}]))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, cwd=tmp_path,
+        env=clean_environment(tmp_path), check=False,
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert "pip install 'jaxcache[report]'" in done.stderr

@@ -1,0 +1,155 @@
+"""``target``: what a host's keys depend on, as a file."""
+
+import contextlib
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import RunCli
+from hypothesis import given
+from hypothesis import strategies as st
+
+from jaxcache.render.target import profile_page
+from jaxcache.warm.target.differences import compare_profiles
+from jaxcache.warm.target.profile import (
+    MAX_PROFILE_BYTES,
+    Cpu,
+    Profile,
+    ProfileError,
+    parse_profile,
+    profile_bytes,
+    read_profile,
+)
+
+H200 = Profile(
+    captured_at="2026-01-01T00:00:00.000000Z",
+    platform="gpu",
+    lowering_platform="cuda",
+    platform_version="PJRT C API\ncuda 13000",
+    device_kinds=("NVIDIA H200",) * 8,
+    device_ids=tuple(range(8)),
+    topology=b"\x00topology",
+    topology_fingerprint=str(2**64 - 1),
+    target_config="gpu_device_info { }",
+    python_version="3.12.1",
+    jax_version="0.12.0.1",
+    jaxlib_version="0.12.0.1",
+    jaxlib_digest="ab" * 32,
+    plugins={"jax-cuda13-pjrt": "0.12.0.1", "nvidia-cudnn-cu13": "9.1"},
+    key_codec="zstandard",
+    codec="zstd",
+    cpu=Cpu("x86_64", "Some CPU", ("avx2",)),
+    environment={"XLA_FLAGS": "--xla_gpu_autotune_level=2"},
+    settings={"jax_compilation_cache_dir": None},
+)
+HERE = replace(
+    H200, platform="cpu", lowering_platform="cpu", platform_version="cpu", device_kinds=("cpu",),
+    device_ids=(0,), topology_fingerprint="7", target_config=None, plugins={}, key_codec="zlib",
+    codec="zlib", environment={},
+)  # fmt: skip
+
+
+def test_a_profile_survives_its_file(tmp_path: Path) -> None:
+    path = tmp_path / "h200.json"
+    path.write_bytes(profile_bytes(H200))
+    assert read_profile(str(path)) == H200
+    assert H200.devices == "8 × NVIDIA H200"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"format": "other"}, {"version": 2}, {"platform": ""}, {"platform": None},
+        {"topology": "not base64!"}, {"topology": 5}, {"topology_fingerprint": "-1"},
+        {"topology_fingerprint": str(2**64)}, {"device_ids": []}, {"device_ids": [0]},
+        {"device_ids": ["0"] * 8}, {"device_ids": [True] * 8}, {"codec": "lzma"},
+        {"key_codec": "../zlib"}, {"environment": {"A": 1}}, {"environment": {"A": "\0"}},
+        {"cpu": None}, {"cpu": {"features": "avx"}}, {"settings": {"x": []}},
+        {"platform_version": "x" * (1 << 20)},
+    ],
+)  # fmt: skip
+def test_what_is_no_profile_is_refused(change: dict[str, Any]) -> None:
+    document = json.loads(profile_bytes(H200))
+    parse_profile(document, "it")
+    with pytest.raises(ProfileError) as caught:
+        parse_profile({**document, **change}, "it")
+    assert caught.value.code in ("bad-profile", "newer-profile")
+
+
+@given(st.recursive(st.none() | st.booleans() | st.integers() | st.text(max_size=5),
+                    lambda x: st.lists(x, max_size=3) | st.dictionaries(st.text(max_size=5), x,
+                                                                        max_size=3)),
+       st.sampled_from(sorted(json.loads(profile_bytes(H200)))))  # fmt: skip
+def test_no_field_can_break_the_reader(value: Any, name: str) -> None:
+    document = json.loads(profile_bytes(H200))
+    with contextlib.suppress(ProfileError):
+        parse_profile({**document, name: value}, "it")
+
+
+def test_files_that_are_no_profiles(tmp_path: Path, run_cli: RunCli) -> None:
+    large = tmp_path / "large"
+    with open(large, "wb") as file:
+        file.truncate(MAX_PROFILE_BYTES + 1)
+    deep = tmp_path / "deep"
+    deep.write_text("[" * 100_000)
+    for path, code in ((large, "bad-profile"), (deep, "bad-profile"), ("missing", "no-profile")):
+        done = run_cli("target", "show", "--json", path)
+        assert done.returncode == 2
+        assert json.loads(done.stderr)["error"]["code"] == code
+    for args in (("show",), ("forget", "x"), ("capture", "x", "y")):
+        assert run_cli("target", *args).returncode == 2
+
+
+def test_what_prevents_comes_first_and_names_the_command() -> None:
+    found = compare_profiles(H200, replace(HERE, jaxlib_version="0.11.2"))
+    assert [(d.component, d.fix) for d in found if d.prevents] == [
+        ("jax_lib version", "pip install jaxlib==0.12.0.1"),
+        ("plugin", "pip install jax-cuda13-pjrt==0.12.0.1"),
+    ]
+    assert [d.component for d in found[2:]] == [
+        "accelerator_config", "backend version", "compression", "XLA flags"
+    ]  # fmt: skip
+    assert compare_profiles(H200, H200) == ()
+    before_011 = replace(H200, topology=None)
+    assert [d.prevents for d in compare_profiles(before_011, before_011)] == [True]
+
+
+def test_a_page_says_what_enters_keys() -> None:
+    hostile = replace(H200, device_kinds=("\x1b[31mH200",), device_ids=(0,))
+    page = profile_page(hostile, compare_profiles(hostile, HERE))
+    assert "\x1b" not in page
+    assert "cuda 13000  (in keys)" in page
+    assert "nothing can be warmed for this target from here" in page
+
+
+@pytest.mark.jax
+def test_capture_and_show(run_cli: RunCli, each_jax_python: str, tmp_path: Path) -> None:
+    fake = "--xla_force_host_platform_device_count=4"
+    env = {"XLA_FLAGS": fake, "JAX_ENABLE_X64": "1", "JAX_PLATFORMS": "cpu"}
+    python = ("--python", each_jax_python)
+    assert run_cli("target", "capture", "four.json", *python, env=env).returncode == 0
+    profile = read_profile(str(tmp_path / "four.json"))
+    version = tuple(map(int, profile.jax_version.split(".")[:2]))
+    assert profile.devices == "4 × cpu"
+    assert profile.environment == {"XLA_FLAGS": fake, "JAX_ENABLE_X64": "1"}
+    assert (profile.topology_fingerprint is not None) == (version >= (0, 10))
+    printed = run_cli("target", "capture", *python, env=env)  # to standard output
+    again = parse_profile(json.loads(printed.stdout), "it")
+    assert replace(again, captured_at=profile.captured_at) == profile
+
+    same = run_cli("target", "show", "four.json", *python, "--json", env=env)
+    other = run_cli("target", "show", "four.json", *python, "--json")
+    assert same.returncode == other.returncode == (version < (0, 11))
+    prevents = ["accelerator_config"] if version < (0, 11) else []
+    assert [d["component"] for d in json.loads(same.stdout)["differences"]] == prevents
+    components = {d["component"] for d in json.loads(other.stdout)["differences"]}
+    assert components >= {"accelerator_config", "XLA flags", "environment"}
+
+
+def test_without_jax_it_is_explained_all_the_same(run_cli: RunCli, tmp_path: Path) -> None:
+    (tmp_path / "h200.json").write_bytes(profile_bytes(H200))
+    assert run_cli("target", "show", "h200.json", "--python", "/bin/false").returncode == 13
+    assert run_cli("target", "capture", "x", "--python", "/nowhere").returncode == 13
+    assert not (tmp_path / "x").exists()

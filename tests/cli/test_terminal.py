@@ -1,0 +1,192 @@
+"""What people see: snapshots at fixed widths, colour, ASCII, and names that want to do harm.
+
+``JAXCACHE_UPDATE_GOLDEN=1`` writes ``tests/data/screens/`` anew; read the difference.
+"""
+
+import os
+import re
+import shutil
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from conftest import REPOSITORY, RunCli
+from terminal import Terminal, columns, run_all, without_style
+
+SCREENS = REPOSITORY / "tests" / "data" / "screens"
+DAY_NS = 86_400 * 10**9
+#: Wide, combining, right-to-left, emoji, control characters, markup, and just long.
+HOSTILE = (
+    "jit_訓練ステップの関数", "jit_e\u0301\u0302\u0303le\u0300ve", "jit_\u202eevil\u2066",
+    "jit_🚀🧑‍🚀", "jit_\x1b[31mred\x1b[2J", "jit_tab\tand\nline", "jit_[bold red]x",
+    "jit_" + "x" * 150,
+)  # fmt: skip
+
+
+@pytest.fixture
+def cache(tmp_path: Path, corpus: Path) -> Path:
+    """Entries of GPU and CPU, written and used a fixed number of days ago."""
+    target = tmp_path / "cache"
+    shutil.copytree(corpus / "0.12.0.1-cuda13-h200-zstd", target)
+    for file in sorted((corpus / "0.10.2-cpu-zstd").iterdir())[:3]:
+        shutil.copy(file, target)
+    torn = next(target.glob("jit_sort*-cache"))
+    torn.write_bytes(torn.read_bytes()[:-100])
+    _date(target)
+    return target
+
+
+@pytest.fixture
+def hostile(tmp_path: Path, corpus: Path) -> Path:
+    """Sound entries under names that no honest program has."""
+    target = tmp_path / "hostile"
+    target.mkdir()
+    source = next((corpus / "0.10.2-cpu-zstd").glob("jit_mlp*-cache"))
+    for number, name in enumerate(HOSTILE):
+        shutil.copy(source, target / f"{name}-{number:064x}-cache")
+    _date(target)
+    return target
+
+
+def _date(cache: Path) -> None:
+    now_ns = time.time_ns() - 60 * 10**9
+    for number, file in enumerate(sorted(cache.iterdir())):
+        # The same for both, because not every file system tells a use.
+        os.utime(file, ns=(now_ns - number * DAY_NS, now_ns - number * DAY_NS))
+
+
+def command_lines(cache: Path) -> dict[str, list[str]]:
+    at = ["-C", str(cache)]
+    return {
+        "ls": ["ls", *at],
+        "ls-long": ["ls", "--long", "--sort", "size", *at],
+        "ls-group": ["ls", "--group-by", "platform", *at],
+        "stats": ["stats", *at],
+        "verify": ["verify", *at],
+        "prune": ["prune", "--max-size", "60kB", "--dry-run", *at],
+        "seal": ["seal", "--dry-run", *at],
+        "diff": ["diff", str(cache), str(cache)],
+        "explain": ["explain", "--churn", *at],
+    }
+
+
+@pytest.mark.parametrize("width", [60, 100])
+def test_screens(cache: Path, tmp_path: Path, width: int) -> None:
+    lines = command_lines(cache) | {
+        "show": ["show", "jit_mlp*", "-C", str(cache)],
+        "no-match": ["show", "nothing", "-C", str(cache)],
+        "usage": ["ls", "--sort", "colour", "-C", str(cache)],
+        "no-cache": ["ls", "-C", "/nowhere"],
+    }
+    shown = run_all(list(lines.values()), home=tmp_path, width=width)
+    text = "".join(
+        f"$ jaxcache {name}\n{without_style(screen)}[{code}]\n\n"
+        for name, (code, screen) in zip(lines, shown, strict=True)
+    )
+    # The place of the cache is another one in each run, and as long as it likes.
+    text = re.sub(rf"\s*{re.escape(str(tmp_path))}", " TMP", text)
+    golden = SCREENS / f"{width}.txt"
+    if os.environ.get("JAXCACHE_UPDATE_GOLDEN"):
+        SCREENS.mkdir(exist_ok=True)
+        golden.write_text(text, "utf-8")
+    assert text == golden.read_text("utf-8")
+
+
+def fits(line: str, width: int) -> bool:
+    """Whether it is in its place; a key, a path or a command is kept whole, to be copied."""
+    longest = max(map(columns, line.split()), default=0)
+    copied = "\t" in line or line.startswith(("  fix", "  hint:"))
+    return columns(line) <= width or longest > width // 2 or copied
+
+
+@pytest.mark.parametrize("width", [60, 80, 127, 200])
+def test_no_row_is_broken(cache: Path, hostile: Path, tmp_path: Path, width: int) -> None:
+    lines = [*command_lines(hostile).values(), *command_lines(cache).values()]
+    lines.append(["show", "jit_訓練*", "-C", str(hostile)])
+    for argv, (_, screen) in zip(lines, run_all(lines, home=tmp_path, width=width), strict=True):
+        plain = without_style(screen)
+        assert not re.search(r"[\x00-\x08\x0b-\x1f\x7f]", plain), (argv, plain)
+        assert "\u202e" not in plain
+        assert [line for line in plain.splitlines() if not fits(line, width)] == [], argv
+
+
+def test_colour_is_a_choice(cache: Path, tmp_path: Path) -> None:
+    def styled(*argv: str, **env: str) -> bool:
+        ((_, screen),) = run_all([[*argv, "-C", str(cache)]], home=tmp_path, width=80, env=env)
+        return "\x1b[" in screen
+
+    assert styled("ls")
+    assert not styled("ls", NO_COLOR="1")
+    assert styled("ls", NO_COLOR="")
+    assert not styled("ls", TERM="dumb")
+    assert styled("ls", "--color", "always", NO_COLOR="1")
+    assert not styled("--color", "never", "ls")
+    assert not styled("ls", "--color=never")
+
+
+def test_a_pipe_gets_no_colour_unless_asked(run_cli: RunCli, cache: Path) -> None:
+    done = run_cli("show", "nothing", "-C", cache)
+    assert "\x1b" not in done.stdout + done.stderr
+    assert "\x1b" in run_cli("show", "nothing", "-C", cache, "--color", "always").stderr
+    bad = run_cli("ls", "--color", "sometimes", "-C", cache)
+    assert bad.returncode == 2
+    assert "'auto', 'always', 'never'" in bad.stderr
+
+
+@pytest.mark.parametrize(
+    "env",
+    [{"LANG": "C"}, {"LC_ALL": "POSIX"}, {"TERM": "dumb"}, {"PYTHONIOENCODING": "latin-1"}],
+    ids=str,
+)
+def test_a_terminal_without_unicode_gets_ascii(
+    hostile: Path, tmp_path: Path, env: dict[str, str]
+) -> None:
+    lines = [["ls", "--long", "-C", str(hostile)], ["show", "jit_?????????*-*", "-C", str(hostile)]]
+    for code, screen in run_all(lines, home=tmp_path, width=80, env=env):
+        assert code in (0, 1)
+        assert screen.isascii()
+        assert [line for line in without_style(screen).splitlines() if not fits(line, 80)] == []
+        assert "~" in screen or "program" in screen.lower()
+
+
+def test_a_pipe_that_cannot_say_it_gets_escapes(run_cli: RunCli, hostile: Path) -> None:
+    latin = run_cli("ls", "-q", "-C", hostile, env={"PYTHONIOENCODING": "ascii"})
+    assert latin.returncode == 0
+    assert "\\u8a13\\u7df4" in latin.stdout
+
+
+_SLOW_WORK = """
+import sys, time
+from jaxcache.cli.progress import progress_bar
+with progress_bar("reading entries", in_bytes=len(sys.argv) > 1) as progress:
+    print("none" if progress is None else "some")
+    for done in range(30):
+        if progress:
+            progress(done * 1000, 30000)
+        time.sleep(0.05)
+"""
+
+
+@pytest.mark.parametrize("unit", [[], ["bytes"]], ids=["things", "bytes"])
+def test_a_bar_shows_how_far_how_fast_and_how_long(tmp_path: Path, unit: list[str]) -> None:
+    terminal = Terminal([sys.executable, "-c", _SLOW_WORK, *unit], home=tmp_path, width=80)
+    assert terminal.finish() == 0
+    bars = [x for x in re.split(r"[\r\n]", without_style(terminal.text)) if "reading" in x]
+    assert all(columns(bar) <= 80 for bar in bars)
+    rate = r"[0-9.]+ [kM]B/s" if unit else r"[0-9,]+/s"
+    assert any(re.search(rf"━.*{rate} .*0:00:0", bar) for bar in bars), bars
+
+
+def test_an_ascii_terminal_gets_an_ascii_bar(tmp_path: Path) -> None:
+    work = f"from jaxcache.cli.terminal import prepare_streams; prepare_streams(){_SLOW_WORK}"
+    terminal = Terminal([sys.executable, "-c", work], home=tmp_path, env={"LANG": "C"})
+    assert terminal.finish() == 0
+    assert terminal.text.isascii()
+    assert re.search(r"reading entries -+ .*/s", without_style(terminal.text))
+
+
+def test_no_bar_in_a_pipe_or_on_a_dumb_terminal(tmp_path: Path) -> None:
+    terminal = Terminal([sys.executable, "-c", _SLOW_WORK], home=tmp_path, env={"TERM": "dumb"})
+    assert terminal.finish() == 0
+    assert terminal.text == "none\n"

@@ -1,0 +1,162 @@
+"""``jaxcache top``: what happens in a cache is seen, and nothing is read twice."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import RunCli, clean_environment
+from terminal import Terminal, without_style
+
+from jaxcache.cache.watch import Watcher
+from jaxcache.store.local import LocalStore
+
+SECOND_NS = 10**9
+
+
+@pytest.fixture
+def cache(tmp_path: Path, corpus: Path) -> Path:
+    """A cache whose uses JAX dates."""
+    target = tmp_path / "cache"
+    shutil.copytree(corpus / "0.12.0.1-cpu-zstd-maxsize", target)
+    for file in target.iterdir():
+        os.utime(file, ns=(time.time_ns() - 3600 * SECOND_NS,) * 2)
+    return target
+
+
+class Counting(LocalStore):
+    """Counts the files that are opened to be read."""
+
+    opened = 0
+
+    def read_many(self, names: Any, *, limit: int) -> Iterator[Any]:
+        names = list(names)
+        self.opened += len(names)
+        return super().read_many(names, limit=limit)
+
+
+def write_entry(cache: Path, module: str, number: int) -> Path:
+    """What JAX does: the entry and its date."""
+    source = sorted(cache.glob("*-cache"))[0]
+    entry = cache / f"{module}-{number:064x}-cache"
+    entry.write_bytes(source.read_bytes())
+    stamp = entry.with_name(entry.name.removesuffix("-cache") + "-atime")
+    stamp.write_bytes(time.time_ns().to_bytes(8, "little"))
+    return entry
+
+
+def use_entry(entry: Path) -> None:
+    stamp = entry.with_name(entry.name.removesuffix("-cache") + "-atime")
+    stamp.write_bytes(time.time_ns().to_bytes(8, "little"))
+
+
+def test_each_look_tells_what_happened_and_reads_only_that(cache: Path) -> None:
+    store = Counting(str(cache))
+    watcher = Watcher(store)
+    first = watcher.look(now_ns=time.time_ns())
+    assert (first.changes, first.total.entries, first.dates_uses) == ((), 7, True)
+    entry = write_entry(cache, "jit_new", 1)
+    hit = sorted(cache.glob("jit_mlp*-cache"))[0]
+    use_entry(hit)
+    next(cache.glob("jit_bigconst*-cache")).unlink()
+
+    now_ns = time.time_ns() + 5 * SECOND_NS
+    store.opened = 0
+    look = watcher.look(now_ns=now_ns)
+    found = {(c.kind, c.entry.module) for c in look.changes}
+    assert found == {("new", "jit_new"), ("hit", "jit_mlp"), ("gone", "jit_bigconst")}
+    assert store.opened <= 2  # the new entry and its date
+    assert look.total.entries == 7
+
+    store.opened = 0
+    assert watcher.look(now_ns=now_ns).changes == ()
+    assert store.opened == 0
+    use_entry(entry)
+    assert [c.kind for c in watcher.look(now_ns=now_ns).changes] == ["hit"]
+
+
+def test_what_is_being_written_waits(cache: Path) -> None:
+    watcher = Watcher(LocalStore(str(cache)))
+    watcher.look(now_ns=time.time_ns())
+    entry = write_entry(cache, "jit_new", 1)
+    written_ns = entry.stat().st_mtime_ns
+    assert watcher.look(now_ns=written_ns + SECOND_NS // 2).changes == ()
+    assert len(watcher.look(now_ns=written_ns + SECOND_NS).changes) == 1
+
+
+def test_without_dates_it_says_that_no_hit_shows(corpus: Path, tmp_path: Path) -> None:
+    shutil.copytree(corpus / "0.12.0.1-cpu-zstd", tmp_path / "plain")
+    terminal = Terminal(
+        [sys.executable, "-m", "jaxcache", "top", "--once", "-C", tmp_path / "plain"],
+        home=tmp_path,
+    )
+    assert terminal.finish() == 0
+    assert "no hit shows here" in " ".join(without_style(terminal.text).split())
+
+
+def test_a_live_view_shows_changes_and_ends_cleanly(cache: Path, tmp_path: Path) -> None:
+    terminal = Terminal(
+        [sys.executable, "-m", "jaxcache", "top", "--interval", "0.1s", "-C", cache],
+        home=tmp_path, width=70,
+    )  # fmt: skip
+    terminal.wait_for("nothing has happened yet")
+    assert "\x1b[?1049h" in terminal.text  # a screen of its own
+    write_entry(cache, "jit_while_watching", 3)
+    terminal.wait_for("jit_while_watching-000000000000")
+    terminal.press("\x03")
+    assert terminal.finish() == 0
+    after = terminal.text.rpartition("\x1b[?1049l")[2]
+    assert "\x1b[?25h" in terminal.text  # the cursor is back
+    assert "1 new" in after
+    assert "Traceback" not in terminal.text
+    assert "interrupted" not in terminal.text
+
+
+def test_lines_in_a_pipe_until_interrupted(cache: Path, tmp_path: Path) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "jaxcache", "top", "--jsonl", "--interval", "0.1s", "-C", cache],
+        env=clean_environment(tmp_path), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert process.stdout
+    time.sleep(1)
+    known, number = "", 10
+    while not known:  # however long it takes to start: one of these comes after its first look
+        write_entry(cache, "jit_seen", number)
+        number += 1
+        deadline = time.monotonic() + 3
+        os.set_blocking(process.stdout.fileno(), False)
+        while not known and time.monotonic() < deadline:
+            known = process.stdout.readline()
+            time.sleep(0.05)
+        assert process.poll() is None
+    change = json.loads(known)
+    assert (change["change"], change["module"]) == ("new", "jit_seen")
+    process.send_signal(signal.SIGINT)
+    assert process.wait(30) == 0
+    assert process.stderr
+    assert process.stderr.read() == ""
+    process.stdout.close()
+    process.stderr.close()
+
+
+def test_once_for_scripts(run_cli: RunCli, cache: Path) -> None:
+    document = json.loads(run_cli("top", "--once", "--json", "-C", cache).stdout)
+    assert document["schema_version"] == 1
+    assert document["total"]["entries"] == len(document["newest"]) == 7
+    lines = run_cli("top", "--once", "-C", cache).stdout.splitlines()
+    assert len(lines) == 7
+    assert all(len(line.split("\t")) == 5 for line in lines)
+
+
+def test_what_makes_no_sense_is_refused(run_cli: RunCli, cache: Path) -> None:
+    assert run_cli("top", "--json", "-C", cache).returncode == 2
+    assert run_cli("top", "--interval", "0s", "-C", cache).returncode == 2
+    assert run_cli("top", "--interval", "soon", "-C", cache).returncode == 2
+    assert run_cli("top", "-C", cache / "no").returncode == 10

@@ -1,0 +1,149 @@
+"""The steps of a CI job around a real JAX: the key tells hits, and the cache keeps what is used."""
+
+import json
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import RunCli, clean_environment
+
+WORKLOAD = Path(__file__).with_name("bundle_workload.py")
+FLAG = {"XLA_FLAGS": "--xla_llvm_disable_expensive_passes=true"}
+NO_XLA_CACHES = {"JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES": "none"}
+OTHER_CPU = {"XLA_FLAGS": "--xla_cpu_max_isa=AVX"}
+
+pytestmark = pytest.mark.jax
+
+
+def run_jax(
+    python: str, cache: Path, home: Path, env: dict[str, str] | None = None
+) -> dict[str, Any]:
+    done = subprocess.run(
+        [python, str(WORKLOAD), str(cache)],
+        capture_output=True, text=True, check=False,
+        env=clean_environment(home) | {"PYTHONWARNINGS": ""} | (env or {}),
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-2000:]
+    told: dict[str, Any] = json.loads(done.stdout)
+    return told
+
+
+def ci(run_cli: RunCli, *args: str | Path, env: dict[str, str] | None = None) -> Any:
+    done = run_cli("ci", *args, "--json", env=env)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def test_equal_keys_are_hits_and_others_are_not(
+    run_cli: RunCli, each_jax_python: str, tmp_path: Path
+) -> None:
+    first, second = tmp_path / "first", tmp_path / "second"
+
+    def key(cache: Path, env: dict[str, str] | None = None) -> Any:
+        return ci(run_cli, "key", "-C", cache, "--python", each_jax_python, env=env)
+
+    here = key(first)
+    assert key(first)["key"] == here["key"], "it names the environment, not the moment"
+    compiled = run_jax(each_jax_python, first, tmp_path)["cache_misses"]
+    assert compiled
+    pairs: list[tuple[Path, dict[str, str]]] = [(second, {}), (first, FLAG)]
+    if not here["components"]["jax_version"].startswith("0.4.30"):  # it does not know the flag
+        pairs.append((first, OTHER_CPU))
+    for cache, env in pairs:
+        if cache != first:
+            shutil.copytree(first, cache)
+        there = key(cache, env)
+        hits = run_jax(each_jax_python, cache, tmp_path, env)["cache_hits"]
+        equal = (
+            there["components"]["environment_digest"] == here["components"]["environment_digest"]
+        )
+        assert (hits == compiled, hits == 0) == (equal, not equal), (cache, env)
+    assert key(first, NO_XLA_CACHES)["components"]["cache_dir_in_key"] is None
+    free = [key(cache, NO_XLA_CACHES)["key"] for cache in (first, second)]
+    assert free[0] == free[1]
+
+
+def test_a_key_from_precise_to_loose(run_cli: RunCli, jax_python: str, tmp_path: Path) -> None:
+    source = tmp_path / "src" / "deep"
+    source.mkdir(parents=True)
+    (source / "model.py").write_text("x = 1\n")
+    (source / "model.txt").write_text("1\n")
+    globs = ("--hash-files", "src/**/*.py", "--prefix", "my job")
+    command = ("ci", "key", "-C", tmp_path / "cache", "--python", jax_python, *globs)
+    key = run_cli(*command).stdout.strip()
+    loose = run_cli(*command, "--restore-keys").stdout.splitlines()
+    assert key.startswith("my_job-v1-cpu-")
+    assert len(loose) == 2
+    assert all(key.startswith(k) and k.endswith("-") for k in loose)
+    assert len(loose[0]) > len(loose[1])
+    (source / "model.txt").write_text("2\n")
+    assert run_cli(*command).stdout.strip() == key
+    (source / "model.py").write_text("x = 2\n")
+    changed = run_cli(*command).stdout.strip()
+    assert (changed != key, changed.startswith(loose[0])) == (True, True)
+    env = {"GITHUB_OUTPUT": str(tmp_path / "output")}
+    run_cli(*command, env=env)
+    assert "\n".join(loose) in (tmp_path / "output").read_text()
+    none = run_cli("ci", "key", "--python", jax_python, "--hash-files", "nothing/*.py")
+    assert (none.returncode, "[no-match]" in none.stderr) == (2, True)
+
+
+def test_a_key_needs_a_jax(run_cli: RunCli, tmp_path: Path) -> None:
+    assert run_cli("ci", "key", "--python", tmp_path / "none").returncode == 13
+
+
+def test_three_jobs(run_cli: RunCli, each_jax_python: str, tmp_path: Path) -> None:
+    cache, bundle = tmp_path / "cache", tmp_path / "cache.jxb"
+    restore = ("restore", bundle, "-C", cache, "--python", each_jax_python)
+    assert ci(run_cli, *restore)["cache_hit"] is False
+    cold = run_jax(each_jax_python, cache, tmp_path)
+    told = ci(run_cli, "save", bundle, "-C", cache)
+    assert (told["saved"], told["entries"]) == (True, cold["cache_misses"])
+
+    shutil.rmtree(cache)
+    assert ci(run_cli, *restore)["entries"] == cold["cache_misses"]
+    warm = run_jax(each_jax_python, cache, tmp_path)
+    assert (warm["cache_misses"], warm["result"]) == (0, cold["result"])
+    records_reads = json.loads((cache / ".jaxcache" / "ci.json").read_text())["records_reads"]
+    told = ci(run_cli, "save", bundle, "-C", cache)
+    assert (told["saved"], told["new"]) == (False, [])
+    if records_reads:
+        assert len(told["used"]) == cold["cache_misses"]
+
+    shutil.rmtree(cache)
+    ci(run_cli, *restore)
+    script = "import jax, sys; jax.jit(lambda x: x * 3)(2.0).block_until_ready()"
+    done = run_cli(
+        "run", "-C", cache, "--json", "--", each_jax_python, "-c", script,
+        env={"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    told = ci(run_cli, "save", bundle, "-C", cache)
+    assert (told["saved"], len(told["new"])) == (True, 1)
+    if records_reads:
+        assert (len(told["unused"]), told["written"]) == (cold["cache_misses"], 1)
+
+
+def entries(cache: Path) -> set[str]:
+    files = (p.name for p in cache.iterdir() if p.is_file())
+    return {n for n in files if not n.startswith(".") and not n.endswith("-atime")}
+
+
+def test_only_what_fits_is_restored(
+    run_cli: RunCli, each_jax_python: str, corpus: Path, tmp_path: Path
+) -> None:
+    mixed, cache = tmp_path / "mixed", tmp_path / "cache"
+    run_jax(each_jax_python, cache, tmp_path)
+    mine = entries(cache)
+    shutil.move(cache, mixed)
+    for folder in ("0.4.38-cpu-zlib", "0.12.0.1-cuda13-h200-zstd"):
+        for entry in (corpus / folder).iterdir():
+            shutil.copy(entry, mixed)
+    foreign = len(entries(mixed)) - len(mine)
+    told = ci(run_cli, "restore", mixed, "-C", cache, "--python", each_jax_python)
+    if told["outlook"].get("unknown"):
+        pytest.skip("a JAX that does not say in its entries what wrote them")
+    assert entries(cache) == mine
+    assert sum(m["entries"] for m in told["misses"]) == foreign

@@ -1,0 +1,222 @@
+"""With a real torch: every fault is named and put right, and a pruned cache serves what it kept.
+
+Wants a Python that has torch 2.13 and a C++ compiler: ``make test-torch`` installs one, or set
+``JAXCACHE_TEST_TORCH_PYTHON``.
+"""
+
+import json
+import os
+import pickle
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import RunCli, clean_environment, first_file
+
+from jaxcache.layouts.torch.names import digest_of
+
+pytestmark = [pytest.mark.torch, pytest.mark.slow]
+WORKLOAD = Path(__file__).with_name("torch_workload.py")
+RESULTS = {"scale": 127.0, "loss": [29.4722, 15.3872], "spread": 16.0}
+
+Run = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+@pytest.fixture(scope="session")
+def torch_python() -> str:
+    python = os.environ.get("JAXCACHE_TEST_TORCH_PYTHON")
+    if not python:
+        pytest.skip("no Python with torch: set JAXCACHE_TEST_TORCH_PYTHON")
+    return python
+
+
+@pytest.fixture(scope="session")
+def run_torch(torch_python: str, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """Run the workload against a cache."""
+    env = clean_environment(tmp_path_factory.mktemp("home"))
+    del env["PYTHONPATH"], env["PYTHONWARNINGS"]
+
+    def run(cache: Path, *wanted: str, script: Path = WORKLOAD) -> Any:
+        return subprocess.run(
+            [torch_python, script, *wanted], env=env | {"TORCHINDUCTOR_CACHE_DIR": str(cache)},
+            capture_output=True, text=True, check=False, timeout=600,
+        )  # fmt: skip
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def warm_cache(run_torch: Run, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What torch wrote, from cold."""
+    cache = tmp_path_factory.mktemp("warm") / "cache"
+    done = run_torch(cache)
+    assert done.returncode == 0, done.stderr
+    check_results(done.stdout)
+    return cache
+
+
+@pytest.fixture
+def real_cache(warm_cache: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(warm_cache, tmp_path / "cache"))
+
+
+def counted(stdout: str) -> dict[str, dict[str, int]]:
+    found: dict[str, dict[str, int]] = json.loads(stdout)["counters"]
+    return found
+
+
+def check_results(stdout: str) -> None:
+    results = json.loads(stdout)["results"]
+    for name, value in results.items():
+        assert value == pytest.approx(RESULTS[name], rel=1e-4)
+
+
+def cut_graph(cache: Path, tier: str) -> Path:
+    path = first_file(cache, tier)
+    path.write_bytes(path.read_bytes()[:-500])
+    return path
+
+
+def source_of(cache: Path) -> Path:
+    return next(p for p in cache.glob("*/*.py") if "relu" in p.read_text())
+
+
+def truncate_source(cache: Path) -> Path:
+    path = source_of(cache)
+    path.write_text(path.read_text()[:900])
+    return path
+
+
+def empty_source(cache: Path) -> Path:
+    path = source_of(cache)
+    path.write_text("")
+    return path
+
+
+def tamper_source(cache: Path) -> Path:
+    """The kernel's constant: the program goes on and answers wrongly."""
+    path = source_of(cache)
+    path.write_text(path.read_text().replace("static_cast<float>(2.0)", "static_cast<float>(3.0)"))
+    return path
+
+
+def tamper_fx(cache: Path) -> Path:
+    """The same inside the FX graph, whose ``.py`` is not there."""
+    source_of(cache).unlink()
+    for path in cache.glob("fxgraph/*/*/*"):
+        data = path.read_bytes()
+        if b"clamp_min" in data and b"float>(2.0)" in data:
+            new = data.replace(b"static_cast<float>(2.0)", b"static_cast<float>(3.0)")
+            path.unlink()
+            path = path.with_name(digest_of(new))
+            path.write_bytes(new)
+            return path
+    raise AssertionError("no such graph")
+
+
+def cut_kernel(cache: Path) -> Path:
+    path = max(cache.glob("*/*.main.so"))
+    path.write_bytes(path.read_bytes()[:4096])
+    return path
+
+
+def foreign_fx(cache: Path) -> Path:
+    """The graph of one function under the key of another, where it is tried first."""
+    paths = sorted(cache.glob("fxgraph/*/*/*"))
+    (mine,) = (p for p in paths if b"relu" in p.read_bytes())
+    other = next(p for p in paths if b"aten.tanh" in p.read_bytes())  # which has no guards
+    data = other.read_bytes()
+    mine.unlink()
+    path = mine.with_name(other.name)
+    path.write_bytes(data)
+    return path
+
+
+def wrong_class(cache: Path) -> Path:
+    """A pickle of another class that sorts before the real one."""
+    folder = first_file(cache, "fxgraph/*/*/*").parent
+    (real,) = folder.iterdir()
+    for number in range(10_000):
+        data = pickle.dumps({"no graph": number}, 4)
+        if digest_of(data) < real.name:
+            break
+    path = folder / digest_of(data)
+    path.write_bytes(data)
+    return path
+
+
+FAULTS: dict[str, tuple[Callable[[Path], Path], str]] = {
+    "cut-aot": (lambda c: cut_graph(c, "aotautograd/*/*"), "truncated"),
+    "cut-fx": (lambda c: cut_graph(c, "fxgraph/*/*/*"), "truncated"),
+    "cut-py": (truncate_source, "digest-mismatch"),
+    "empty-py": (empty_source, "empty"),
+    "tampered-py": (tamper_source, "digest-mismatch"),
+    "tampered-fx": (tamper_fx, "source-mismatch"),
+    "cut-kernel": (cut_kernel, "truncated"),
+    "foreign-fx": (foreign_fx, "key-mismatch"),
+    "wrong-class": (wrong_class, "wrong-class"),
+}
+#: What torch makes of it by itself: it recovers, it fails, or it answers wrongly.
+HARMLESS = {"cut-aot", "cut-fx"}
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_each_fault_is_named_and_put_right(
+    run_cli: RunCli, run_torch: Run, real_cache: Path, tmp_path: Path, name: str
+) -> None:
+    fault, kind = FAULTS[name]
+    bad = fault(real_cache)
+    broken = Path(shutil.copytree(real_cache, tmp_path / "broken"))
+    ran = run_torch(broken)
+    right = ran.returncode == 0 and json.loads(ran.stdout)["results"]["scale"] == 127.0
+    assert right == (name in HARMLESS), ran.stderr  # the fault is a real one
+
+    found = run_cli("verify", "-C", real_cache, "--json", "--grace", "0s")
+    assert found.returncode == 1
+    file = str(bad.relative_to(real_cache))
+    assert kind in {p["kind"] for p in json.loads(found.stdout)["problems"] if p["file"] == file}
+    fixed = run_cli("verify", "-C", real_cache, "--json", "--grace", "0s", "--fix")
+    assert {p["file"]: p["action"] for p in json.loads(fixed.stdout)["problems"]}[file] == (
+        "quarantine"
+    )
+    again = run_torch(real_cache)
+    assert again.returncode == 0, again.stderr
+    check_results(again.stdout)
+    assert run_cli("verify", "-C", real_cache).returncode == 0
+
+
+def test_pruned_to_half_what_stayed_hits(run_cli: RunCli, run_torch: Run, real_cache: Path) -> None:
+    size = sum(p.stat().st_size for p in real_cache.rglob("*") if p.is_file())
+    done = run_cli(
+        "prune", "-C", real_cache, "--max-size", str(size // 2), "--grace", "0s", "-y", "--json"
+    )
+    assert done.returncode == 0, done.stderr
+    left = json.loads(run_cli("ls", "-C", real_cache, "--json").stdout)["entries"]
+    kept = {e["function"] for e in left if e["module"] == "fxgraph"}
+    assert kept and kept < set(RESULTS)
+    for function in RESULTS:
+        ran = run_torch(real_cache, function)
+        assert ran.returncode == 0, ran.stderr
+        check_results(ran.stdout)
+        aot = counted(ran.stdout)["aot_autograd"]
+        assert aot.get("autograd_cache_hit", 0) == (1 if function in kept else 0)
+        assert aot.get("autograd_cache_miss", 0) == (0 if function in kept else 1)
+
+
+def test_a_hostile_entry_is_named_before_torch_runs_it(
+    run_cli: RunCli, run_torch: Run, real_cache: Path, tmp_path: Path
+) -> None:
+    trap = tmp_path / "trap"
+    data = b"cposix\nmkdir\n(S'" + str(trap).encode() + b"'\ntR."
+    folder = first_file(real_cache, "fxgraph/*/*/*").parent
+    (folder / digest_of(data)).write_bytes(data)
+    for command in ("ls", "stats", "verify"):
+        run_cli(command, "-C", real_cache)
+    assert not trap.exists()
+    fixed = run_cli("verify", "-C", real_cache, "--fix", "--grace", "0s")
+    assert "foreign-globals" in fixed.stdout
+    assert run_torch(real_cache).returncode == 0
+    assert not trap.exists()

@@ -1,0 +1,188 @@
+"""``ls``, ``show`` and ``stats`` in a cache of torch's compilers."""
+
+import json
+import os
+import pickle
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import RunCli, first_file
+
+
+def document(run_cli: RunCli, *args: str | Path, code: int = 0) -> Any:
+    done = run_cli(*args, "--json")
+    assert done.returncode == code, done.stderr
+    return json.loads(done.stdout)
+
+
+def test_the_layout_is_detected_and_graphs_are_entries(run_cli: RunCli, golden: Path) -> None:
+    listed = document(run_cli, "ls", "-C", golden)
+    entries = listed["entries"]
+    assert [e["module"] for e in entries].count("aotautograd") == 4
+    assert [e["module"] for e in entries].count("fxgraph") == 5
+    assert {e["torch_version"] for e in entries} == {"2.13.0+cpu"}
+    assert {e["platform"] for e in entries} == {"cpu"}
+    by_function = {e["function"]: e for e in entries if e["module"] == "fxgraph"}
+    assert set(by_function) == {"scale", "loss", "spread"}
+    assert by_function["scale"]["source"] == "/srv/app/app.py:17"
+    assert by_function["scale"]["signature"] == "f32[8,8]"
+    assert by_function["scale"]["guards"] is None
+    assert "4096" in by_function["spread"]["guards"]
+    assert listed["problems"] == []
+
+
+def test_seconds_are_counted_once(run_cli: RunCli, golden: Path) -> None:
+    """AOT's seconds include Inductor's, so a sum over both tiers must leave those out."""
+    listed = document(run_cli, "ls", "-C", golden)
+    backward = next(e for e in listed["entries"] if len(e["references"]) == 2)
+    shown = document(run_cli, "show", "-C", golden, backward["hash"])
+    inner = sum(
+        document(run_cli, "show", "-C", golden, key)["seconds"]["total"]
+        for key in backward["references"]
+    )
+    assert shown["seconds"]["forward"] + shown["seconds"]["backward"] == pytest.approx(
+        shown["seconds"]["total"]
+    )
+    assert backward["compile_seconds"] == pytest.approx(shown["seconds"]["total"] - inner)
+    total = sum(e["compile_seconds"] for e in listed["entries"])
+    assert listed["summary"]["compile_seconds"] == pytest.approx(total)
+
+
+def test_filters_sorting_and_keys_are_those_of_every_layout(run_cli: RunCli, golden: Path) -> None:
+    slow = run_cli("ls", "-C", golden, "-q", "--filter", "compile>10s").stdout.split()
+    assert {k.partition("-")[0] for k in slow} == {"fxgraph"}
+    first = document(run_cli, "ls", "-C", golden, "--sort", "compile", "--limit", "1")
+    assert first["entries"][0]["function"] == "scale"
+    assert len(run_cli("ls", "-C", golden, "-q", "aot*").stdout.split()) == 4
+    assert run_cli("ls", "-C", golden, "-q", "f").returncode == 1
+    grouped = document(run_cli, "ls", "-C", golden, "--group-by", "module")
+    assert [g["name"] for g in grouped["groups"]] == ["fxgraph", "aotautograd"]
+
+
+def test_a_plain_listing_opens_no_file(run_cli: RunCli, torch_cache: Path) -> None:
+    for path in (torch_cache / "fxgraph").glob("*/*/*"):
+        path.write_bytes(b"\0" * path.stat().st_size)
+    done = run_cli("ls", "-q", "-C", torch_cache)
+    assert done.returncode == 0
+    assert len(done.stdout.split()) == 9
+
+
+def test_the_index_spares_reading_and_notices_changes(run_cli: RunCli, torch_cache: Path) -> None:
+    before = document(run_cli, "ls", "-C", torch_cache)
+    path = first_file(torch_cache, "fxgraph/*/*/*")
+    status = path.stat()
+    data = path.read_bytes()
+    path.write_bytes(bytes(len(data)))
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+    assert document(run_cli, "ls", "-C", torch_cache) == before  # not opened
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns + 1))
+    assert document(run_cli, "ls", "-C", torch_cache) != before
+
+
+def test_show_tells_everything_of_a_graph(run_cli: RunCli, golden: Path) -> None:
+    listed = document(run_cli, "ls", "-C", golden)["entries"]
+    loss = next(e for e in listed if len(e["references"]) == 2)
+    shown = document(run_cli, "show", "-C", golden, loss["hash"][:9])
+    assert shown["root"].endswith("AOTAutogradResult")
+    assert [f["file"].split("/")[0] for f in shown["files"]].count("fxgraph") == 2
+    suffixes = sorted(f["file"].partition(".")[2] for f in shown["files"] if "." in f["file"])
+    assert suffixes == ["main.cpp", "main.cpp", "main.so", "main.so", "py", "py"]
+    assert shown["missing"] == []
+    assert "torch._dynamo.source.LocalSource" in shown["globals"]
+    forward = document(run_cli, "show", "-C", golden, loss["references"][0])
+    assert forward["environment"][0] == "TORCHINDUCTOR_CACHE_DIR"
+    components = {c["component"]: c["hash"] for c in forward["key_components"]}
+    assert len(components) > 600
+    assert {"gm", "torch_version", "inductor_config[max_autotune]"} <= set(components)
+
+
+def test_a_key_with_several_files_shows_each(run_cli: RunCli, golden: Path) -> None:
+    keys = run_cli("ls", "-C", golden, "-q", "fx*").stdout.split()
+    twice = next(k for k in keys if keys.count(k) == 2)
+    shown = document(run_cli, "show", "-C", golden, twice)
+    assert len(shown["entries"]) == 2
+    page = run_cli("show", "-C", golden, twice, env={"COLUMNS": "100"})
+    assert page.returncode == 0
+
+
+def test_stats_count_every_file(run_cli: RunCli, golden: Path) -> None:
+    counted = document(run_cli, "stats", "-C", golden)
+    files = [p for p in golden.rglob("*") if p.is_file()]
+    assert sum(f["files"] for f in counted["files"]) == len(files)
+    assert counted["directory_bytes"] == sum(p.stat().st_size for p in files)
+    kinds = {f["kind"]: f["files"] for f in counted["files"]}
+    assert (kinds["aot-graph"], kinds["fx-graph"], kinds["generated-python"]) == (4, 5, 4)
+    assert (kinds["kernel"], kinds["kernel-source"]) == (4, 4)
+    assert run_cli("stats", "-C", golden, "--prometheus").returncode == 0
+
+
+class Evil:
+    """Unpickling it would leave a file."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return os.mkdir, (self.path,)
+
+
+def test_a_hostile_entry_is_listed_and_never_run(
+    run_cli: RunCli, torch_cache: Path, tmp_path: Path
+) -> None:
+    from jaxcache.layouts.torch.names import digest_of
+
+    trap = tmp_path / "trap"
+    data = pickle.dumps(Evil(str(trap)), 4)
+    folder = first_file(torch_cache, "fxgraph/*/*/*").parent
+    (folder / digest_of(data)).write_bytes(data)  # under a name that fits its bytes
+    listed = document(run_cli, "ls", "-C", torch_cache)
+    hostile = next(e for e in listed["entries"] if e["file"].endswith(digest_of(data)))
+    assert hostile["problems"] == ["foreign-globals", "wrong-class"]
+    for command in (
+        ["ls", "--long"], ["show", folder.name], ["stats"], ["verify"], ["ls", "--sort", "compile"],
+    ):  # fmt: skip
+        done = run_cli(*command, "-C", torch_cache)
+        assert done.returncode in (0, 1), done.stderr
+    shown = run_cli("show", folder / digest_of(data))
+    assert "posix.mkdir" in shown.stdout
+    assert not trap.exists()
+    pickle.loads(data)  # the trap is real
+    assert trap.exists()
+
+
+def test_names_and_texts_from_a_cache_cannot_act_on_the_terminal(
+    run_cli: RunCli, torch_cache: Path
+) -> None:
+    (torch_cache / "ab").mkdir(exist_ok=True)
+    (torch_cache / "ab" / "\x1b[31mred\n").write_bytes(b"")
+    for command in ("ls", "stats", "verify"):
+        done = run_cli(command, "-C", torch_cache)
+        assert "\x1b" not in done.stdout + done.stderr
+
+
+def test_the_layout_can_be_chosen(run_cli: RunCli, golden: Path, tmp_path: Path) -> None:
+    assert run_cli("ls", "-q", "-C", golden, "--layout", "jax").stdout == ""
+    assert run_cli("ls", "-C", golden, "--layout", "tf").returncode == 2
+    found = run_cli("ls", "-q", "--layout", "torch", env={"TORCHINDUCTOR_CACHE_DIR": str(golden)})
+    assert len(found.stdout.split()) == 9
+    env = {"TMPDIR": str(tmp_path), "LOGNAME": "ann"}
+    shutil.copytree(golden, tmp_path / "torchinductor_ann")
+    assert run_cli("ls", "-q", "--layout", "torch", env=env).stdout == found.stdout
+
+
+def test_a_directory_that_jax_and_torch_share_asks_whose(
+    run_cli: RunCli, torch_cache: Path, corpus: Path
+) -> None:
+    shutil.copytree(corpus / "0.10.2-cpu-zstd", torch_cache, dirs_exist_ok=True)
+    done = run_cli("ls", "-C", torch_cache)
+    assert done.returncode == 2
+    assert "two-layouts" in done.stderr
+    assert len(run_cli("ls", "-q", "-C", torch_cache, "--layout", "jax").stdout.split()) == 7
+    assert len(run_cli("ls", "-q", "-C", torch_cache, "--layout", "torch").stdout.split()) == 9
+
+
+def test_show_refuses_what_is_for_jax(run_cli: RunCli, golden: Path) -> None:
+    assert run_cli("show", "-C", golden, "f*", "--hlo").returncode == 2
+    assert run_cli("verify", "-C", golden, "--level", "load").returncode == 2

@@ -1,0 +1,154 @@
+"""``prune`` and ``rm`` in a cache of torch's compilers: whole units, in dependency order."""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import RunCli
+
+KINDS = ["aotautograd/", "fxgraph/", ".py", ".main."]
+
+
+def rank(file: str) -> int:
+    return next(n for n, kind in enumerate(KINDS) if kind in file)
+
+
+def run(run_cli: RunCli, command: str, cache: Path, *args: str, code: int = 0) -> Any:
+    done = run_cli(command, "-C", cache, "--json", *args)
+    assert done.returncode == code, done.stderr
+    return json.loads(done.stdout)
+
+
+def files(cache: Path) -> set[str]:
+    return {str(p.relative_to(cache)) for p in cache.rglob("*") if p.is_file()}
+
+
+def size(cache: Path) -> int:
+    return sum((cache / name).stat().st_size for name in files(cache))
+
+
+def sound(run_cli: RunCli, cache: Path) -> bool:
+    """Nothing that is left refers to what went."""
+    found = json.loads(run_cli("verify", "-C", cache, "--json").stdout)
+    return not found["problems"]
+
+
+def test_duplicates_go_first_and_the_first_by_name_stays(
+    run_cli: RunCli, torch_cache: Path
+) -> None:
+    before = size(torch_cache)
+    done = run(run_cli, "prune", torch_cache, "--max-size", f"{before - 1}", "-y")
+    assert {r["reason"] for r in done["removed"]} == {"duplicate"}
+    assert sorted(r["key"].partition("-")[0] for r in done["removed"]) == ["aotautograd", "fxgraph"]
+    assert done["lost_compile_seconds"] == 0
+    for removed in done["removed"]:
+        folder = (torch_cache / removed["file"]).parent
+        (kept,) = os.listdir(folder)
+        assert kept < Path(removed["file"]).name  # torch takes the first by name
+    assert sound(run_cli, torch_cache)
+
+
+@pytest.mark.parametrize("policy", ["lru", "cost"])
+@pytest.mark.parametrize("share", [0.8, 0.5, 0.3])
+def test_a_bound_holds_and_what_stays_is_whole(
+    run_cli: RunCli, torch_cache: Path, share: float, policy: str
+) -> None:
+    bound = int(size(torch_cache) * share)
+    args = ("--max-size", f"{bound}", "--policy", policy)
+    planned = run(run_cli, "prune", torch_cache, *args, "-n")
+    done = run(run_cli, "prune", torch_cache, *args, "-y")
+    assert planned["removed"] == done["removed"]
+    assert size(torch_cache) == done["size_bytes_after"] <= bound
+    assert [rank(r["file"]) for r in done["removed"]] == sorted(
+        rank(r["file"]) for r in done["removed"]
+    )
+    assert sound(run_cli, torch_cache)
+    probes = {n for n in files(torch_cache) if n.endswith((".cpp", ".so")) and ".main" not in n}
+    assert len(probes) == 12
+
+
+def test_cost_keeps_what_took_longest(run_cli: RunCli, torch_cache: Path) -> None:
+    bound = size(torch_cache) // 2
+    run(run_cli, "prune", torch_cache, "--max-size", str(bound), "-y")
+    listed = json.loads(run_cli("ls", "-C", torch_cache, "--json").stdout)["entries"]
+    assert "scale" in {e["function"] for e in listed}
+
+
+def test_a_bound_on_entries_counts_graphs(run_cli: RunCli, torch_cache: Path) -> None:
+    done = run(run_cli, "prune", torch_cache, "--max-entries", "3", "-y")
+    assert done["kept"] == len(run_cli("ls", "-q", "-C", torch_cache).stdout.split()) <= 3
+    assert sound(run_cli, torch_cache)
+
+
+def test_what_is_kept_keeps_what_it_needs(run_cli: RunCli, torch_cache: Path) -> None:
+    listed = json.loads(run_cli("ls", "-C", torch_cache, "--json").stdout)["entries"]
+    loss = next(e for e in listed if len(e["references"]) == 2)
+    args = ("--max-size", "600kB", "--keep", loss["hash"])
+    done = run(run_cli, "prune", torch_cache, *args, "-y")
+    left = run_cli("ls", "-q", "-C", torch_cache).stdout
+    assert loss["hash"] in left
+    assert all(key in left for key in loss["references"])
+    assert done["kept"] == 3
+    assert sound(run_cli, torch_cache)
+
+
+def test_rm_of_a_graph_takes_what_only_it_needs(run_cli: RunCli, torch_cache: Path) -> None:
+    listed = json.loads(run_cli("ls", "-C", torch_cache, "--json").stdout)["entries"]
+    loss = next(e for e in listed if len(e["references"]) == 2)
+    before = files(torch_cache)
+    done = run(run_cli, "rm", torch_cache, loss["hash"], "-y")
+    assert len(done["removed"]) == 9  # AOT, two FX, two .py, two kernels and their source
+    assert before - files(torch_cache) == {r["file"] for r in done["removed"]}
+    assert sound(run_cli, torch_cache)
+
+
+def test_rm_of_an_fx_graph_takes_what_is_useless_without_it(
+    run_cli: RunCli, torch_cache: Path
+) -> None:
+    listed = json.loads(run_cli("ls", "-C", torch_cache, "--json").stdout)["entries"]
+    loss = next(e for e in listed if len(e["references"]) == 2)
+    done = run(run_cli, "rm", torch_cache, loss["references"][1], "-y")
+    assert loss["file"] in {r["file"] for r in done["removed"]}
+    assert sound(run_cli, torch_cache)
+
+
+def test_orphans_are_code_that_no_graph_needs(run_cli: RunCli, torch_cache: Path) -> None:
+    for path in (*torch_cache.glob("aotautograd/*/*"), *torch_cache.glob("fxgraph/*/*/*")):
+        path.unlink()
+    temp = torch_cache / "fxgraph" / ".12.34.tmp"
+    temp.write_bytes(b"half")
+    os.utime(temp, ns=(0, 0))
+    done = run(run_cli, "prune", torch_cache, "--orphans", "-y")
+    assert {r["reason"] for r in done["removed"]} == {"unreferenced", "temp-file"}
+    assert {r["kind"] for r in done["removed"]} == {"generated-code", "temp-file"}
+    assert not list(torch_cache.glob("*/*.py")) + list(torch_cache.glob("*/*.main.*"))
+    assert not temp.exists()
+
+
+def test_young_graphs_are_protected(run_cli: RunCli, torch_cache: Path) -> None:
+    for path in torch_cache.rglob("*"):
+        os.utime(path)
+    done = run(run_cli, "prune", torch_cache, "--max-size", "1", "-y", code=3)
+    assert done["removed"] == []
+    assert done["unmet"] == ["max-size"]
+
+
+def test_a_kernel_that_is_being_compiled_stays(run_cli: RunCli, torch_cache: Path) -> None:
+    import fcntl
+
+    (torch_cache / "locks").mkdir(exist_ok=True)
+    kernel = min(torch_cache.glob("*/*.main.so"))
+    lock = torch_cache / "locks" / f"{kernel.name.partition('.')[0]}.lock"
+    with open(lock, "w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        done = run(run_cli, "prune", torch_cache, "--unused-for", "0s", "-y")
+    assert {s["why"] for s in done["spared"]} == {"used"}
+    assert kernel.exists()
+    assert lock.exists()
+
+
+def test_nothing_to_bound_is_a_usage_error(run_cli: RunCli, torch_cache: Path) -> None:
+    assert run_cli("prune", "-C", torch_cache, "-y").returncode == 2
+    assert run_cli("prune", "-C", torch_cache, "--legacy", "-y").returncode == 2

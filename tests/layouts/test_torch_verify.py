@@ -1,0 +1,205 @@
+"""``verify`` by six rules: each fault is named, ``--fix`` takes away what torch would fall over."""
+
+import json
+import pickle
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import RunCli, first_file
+
+from jaxcache.layouts.torch.elf import judge_header
+from jaxcache.layouts.torch.names import digest_of, digest_of_text
+
+ARGS = ("--grace", "0s")
+
+
+def cut(path: Path, keep: float = 0.5) -> Path:
+    data = path.read_bytes()
+    path.write_bytes(data[: int(len(data) * keep)])
+    return path
+
+
+def flip(path: Path) -> Path:
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(bytes(data))
+    return path
+
+
+def empty(path: Path) -> Path:
+    path.write_bytes(b"")
+    return path
+
+
+def tamper(path: Path) -> Path:
+    path.write_text(path.read_text().replace("2.0", "3.0").replace("torch", "torch ", 1))
+    return path
+
+
+def rename(path: Path) -> Path:
+    """A file whose name fits bytes that torch never wrote."""
+    return path.rename(path.with_name(digest_of(path.read_bytes())))
+
+
+def tamper_graph(path: Path) -> Path:
+    path.write_bytes(path.read_bytes().replace(b"import torch\n", b"import t0rch\n"))
+    return rename(path)
+
+
+def under_another_key(path: Path) -> Path:
+    other = max(p for p in path.parents[2].glob("*/*") if p != path.parent)
+    return Path(shutil.copy(path, other / path.name))
+
+
+def wrong_class(path: Path) -> Path:
+    data = pickle.dumps({"not": "a graph"}, 4)
+    new = path.with_name(digest_of(data))
+    new.write_bytes(data)
+    return new
+
+
+FAULTS: list[tuple[str, Callable[[Path], Path], set[str]]] = [
+    ("aotautograd/*/*", cut, {"truncated"}),
+    ("aotautograd/*/*", empty, {"empty"}),
+    ("aotautograd/*/*", flip, {"digest-mismatch", "bad-payload", "truncated"}),
+    ("aotautograd/*/*", wrong_class, {"wrong-class"}),
+    ("fxgraph/*/*/*", cut, {"truncated"}),
+    ("fxgraph/*/*/*", empty, {"empty"}),
+    ("fxgraph/*/*/*", flip, {"digest-mismatch", "bad-payload", "truncated"}),
+    ("fxgraph/*/*/*", wrong_class, {"wrong-class"}),
+    ("fxgraph/*/*/*", tamper_graph, {"source-mismatch"}),
+    ("fxgraph/*/*/*", under_another_key, {"key-mismatch"}),
+    ("*/*.py", cut, {"digest-mismatch"}),
+    ("*/*.py", empty, {"empty"}),
+    ("*/*.py", tamper, {"digest-mismatch"}),
+    ("*/*.main.so", cut, {"truncated"}),
+    ("*/*.main.so", empty, {"empty"}),
+]
+
+
+def verify(run_cli: RunCli, cache: Path, *args: str, code: int | None = None) -> Any:
+    done = run_cli("verify", "-C", cache, "--json", *ARGS, *args)
+    assert code is None or done.returncode == code, done.stderr
+    return json.loads(done.stdout)
+
+
+def test_a_real_cache_is_sound(run_cli: RunCli, golden: Path) -> None:
+    found = verify(run_cli, golden, code=0)
+    assert found["problems"] == []
+    # 9 graphs and 4 generated files prove themselves; kernels and probes cannot.
+    assert (found["checked"], found["proven"]) == (23, 13)
+
+
+@pytest.mark.parametrize(("pattern", "fault", "kinds"), FAULTS)
+def test_each_fault_is_named_and_taken_away(
+    run_cli: RunCli, torch_cache: Path, pattern: str,
+    fault: Callable[[Path], Path], kinds: set[str],
+) -> None:  # fmt: skip
+    bad = fault(first_file(torch_cache, pattern))
+    name = str(bad.relative_to(torch_cache))
+    found = verify(run_cli, torch_cache, code=1)
+    assert {p["kind"] for p in found["problems"] if p["file"] == name} & kinds
+    # nothing else is accused, but for who refers to what was renamed or is unreadable
+    others = {p["kind"] for p in found["problems"] if p["file"] != name}
+    assert others <= {"dangling-reference"}
+    fixed = verify(run_cli, torch_cache, "--fix")
+    assert {p["action"] for p in fixed["problems"] if p["file"] == name} == {"quarantine"}
+    assert not bad.exists()
+    again = verify(run_cli, torch_cache, "--fix")  # references to what went
+    assert {p["kind"] for p in again["problems"]} <= {"dangling-reference", "missing-source"}
+    assert verify(run_cli, torch_cache, code=0)
+    assert list((torch_cache / ".jaxcache" / "quarantine").glob(f"*/{name}"))
+
+
+def test_what_refers_to_nothing_is_named(run_cli: RunCli, torch_cache: Path) -> None:
+    shutil.rmtree(torch_cache / "fxgraph")
+    (torch_cache / "fxgraph").mkdir()
+    found = verify(run_cli, torch_cache, code=1)
+    assert [p["kind"] for p in found["problems"]] == ["dangling-reference"] * 4
+
+
+def test_a_missing_py_accuses_nobody(run_cli: RunCli, torch_cache: Path) -> None:
+    first_file(torch_cache, "*/*.py").unlink()
+    found = verify(run_cli, torch_cache, code=0)
+    assert {p["kind"] for p in found["problems"]} == {"missing-source"}
+    assert found["ok"] == found["checked"]
+
+
+def test_what_went_to_quarantine_comes_back(run_cli: RunCli, torch_cache: Path) -> None:
+    bad = cut(first_file(torch_cache, "*/*.main.so"))
+    data = bad.read_bytes()
+    verify(run_cli, torch_cache, "--fix", code=0)
+    assert not bad.exists()
+    done = run_cli("verify", "--restore", "-C", torch_cache, "--json")
+    assert json.loads(done.stdout)["restored"][0]["file"] == str(bad.relative_to(torch_cache))
+    assert bad.read_bytes() == data
+
+
+def test_one_key_is_verified_with_what_it_needs(
+    run_cli: RunCli, torch_cache: Path, golden: Path
+) -> None:
+    listed = json.loads(run_cli("ls", "-C", golden, "--json").stdout)["entries"]
+    loss = next(e for e in listed if len(e["references"]) == 2)
+    found = verify(run_cli, torch_cache, loss["hash"], code=0)
+    assert found["checked"] == 7  # AOT, two FX, two .py, two kernels
+
+
+def test_young_files_are_left_alone(run_cli: RunCli, torch_cache: Path) -> None:
+    bad = empty(first_file(torch_cache, "*/*.py"))
+    done = run_cli("verify", "-C", torch_cache, "--fix", "--json")
+    assert json.loads(done.stdout)["problems"][0]["action"] == "leave-young"
+    assert bad.exists()
+
+
+def test_a_kernel_whose_lock_is_held_is_left_alone(run_cli: RunCli, torch_cache: Path) -> None:
+    import fcntl
+
+    bad = cut(first_file(torch_cache, "*/*.main.so"))
+    lock = torch_cache / "locks" / f"{bad.name.partition('.')[0]}.lock"
+    lock.parent.mkdir(exist_ok=True)
+    with open(lock, "w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        fixed = verify(run_cli, torch_cache, "--fix")
+        assert fixed["problems"][0]["action"] == "leave-young"
+        assert bad.exists()
+    verify(run_cli, torch_cache, "--fix", code=0)
+    assert not bad.exists()
+    assert lock.exists()  # others may be waiting on it
+
+
+def test_quick_reads_no_graph(run_cli: RunCli, torch_cache: Path) -> None:
+    flip(first_file(torch_cache, "fxgraph/*/*/*"))
+    assert verify(run_cli, torch_cache, "--level", "quick", code=0)["proven"] == 0
+    empty(first_file(torch_cache, "fxgraph/*/*/*"))
+    assert verify(run_cli, torch_cache, "--level", "quick", code=1)
+
+
+def test_who_may_write_is_told(run_cli: RunCli, torch_cache: Path) -> None:
+    torch_cache.chmod(0o777)
+    found = verify(run_cli, torch_cache, code=1)
+    assert [p["kind"] for p in found["problems"]] == ["unsafe-permissions"]
+
+
+def test_every_name_proves_its_bytes(golden: Path) -> None:
+    for path in golden.glob("fxgraph/*/*/*"):
+        assert digest_of(path.read_bytes()) == path.name
+    for path in golden.glob("*/*.py"):
+        assert digest_of_text(path.read_bytes()) == path.stem[1:]
+
+
+def test_a_header_of_any_bytes_is_judged() -> None:
+    good = bytearray(64)
+    good[:6] = b"\x7fELF\x02\x01"
+    good[40:48] = (4096).to_bytes(8, "little")
+    good[58:62] = (64).to_bytes(2, "little") + (10).to_bytes(2, "little")
+    assert judge_header(bytes(good), 4736) is None
+    assert judge_header(bytes(good), 4735) == (
+        "truncated", "4,735 bytes, and its sections end at 4,736"
+    )  # fmt: skip
+    for bad in (b"", b"\x7fELF", b"MZ" * 32, bytes(good[:6]) + b"\0" * 58):
+        found = judge_header(bad, 10_000)
+        assert found and found[0] in ("empty", "bad-header")
+    assert judge_header(b"\xcf\xfa\xed\xfe" + b"\0" * 60, 100) is None

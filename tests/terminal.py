@@ -1,0 +1,130 @@
+"""A real terminal for a test: the command line behind a pty of a given width."""
+
+import fcntl
+import json
+import os
+import pty
+import re
+import signal
+import struct
+import subprocess
+import sys
+import termios
+import threading
+import time
+import unicodedata
+from collections.abc import Sequence
+from pathlib import Path
+
+from conftest import clean_environment
+
+_ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+_MARK = "\x02"
+#: Runs several command lines in one process: starting one for each would cost most of the time.
+_DRIVER = """
+import json, sys
+from jaxcache.cli.main import run
+for argv in json.loads(sys.argv[1]):
+    code = run(argv)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    sys.stdout.write(f"\\x02{code}\\x02")
+    sys.stdout.flush()
+"""
+
+
+class Terminal:
+    """One process behind a pty.
+
+    Args:
+        command: what runs; standard input, output and error are the terminal.
+    """
+
+    def __init__(
+        self, command: Sequence[str | Path], *, home: Path, width: int = 80,
+        env: dict[str, str] | None = None,
+    ) -> None:  # fmt: skip
+        self._master, inner = pty.openpty()
+        fcntl.ioctl(inner, termios.TIOCSWINSZ, struct.pack("HHHH", 40, width, 0, 0))
+        given = clean_environment(home) | {"TERM": "xterm-256color", "LANG": "C.UTF-8"}
+        self.process = subprocess.Popen(
+            [str(c) for c in command],
+            stdin=inner, stdout=inner, stderr=inner, cwd=home, env=given | (env or {}),
+            start_new_session=True, preexec_fn=_take_terminal,
+        )  # fmt: skip
+        os.close(inner)
+        self._chunks: list[bytes] = []
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        while True:
+            try:
+                chunk = os.read(self._master, 65536)
+            except OSError:
+                return
+            if not chunk:
+                return
+            self._chunks.append(chunk)
+
+    @property
+    def text(self) -> str:
+        """What was shown so far, with its escape sequences."""
+        return b"".join(self._chunks).decode("utf-8", "replace").replace("\r\n", "\n")
+
+    def wait_for(self, wanted: str, timeout: float = 60) -> None:
+        """Wait until a text was shown."""
+        deadline = time.monotonic() + timeout
+        while wanted not in without_style(self.text):
+            assert time.monotonic() < deadline, f"{wanted!r} not in {self.text!r}"
+            assert self.process.poll() is None or wanted in self.text, self.text
+            time.sleep(0.02)
+
+    def press(self, text: str) -> None:
+        """Type something."""
+        os.write(self._master, text.encode())
+
+    def finish(self, timeout: float = 120) -> int:
+        """Wait for the end, and return the exit code."""
+        try:
+            code = self.process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            os.killpg(self.process.pid, signal.SIGKILL)
+            raise
+        self._reader.join(10)
+        os.close(self._master)
+        return code
+
+
+def _take_terminal() -> None:
+    """Make the pty the controlling terminal, so that Ctrl-C reaches the process."""
+    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+
+
+def run_all(
+    commands: Sequence[Sequence[str | Path]], *, home: Path, width: int,
+    env: dict[str, str] | None = None,
+) -> list[tuple[int, str]]:  # fmt: skip
+    """Run command lines one after the other in one terminal; (exit code, what it showed) each."""
+    lines = json.dumps([[str(a) for a in argv] for argv in commands])
+    terminal = Terminal([sys.executable, "-c", _DRIVER, lines], home=home, width=width, env=env)
+    terminal.finish()
+    parts = terminal.text.split(_MARK)
+    assert len(parts) == 2 * len(commands) + 1, terminal.text
+    return [(int(parts[i + 1]), parts[i]) for i in range(0, len(parts) - 1, 2)]
+
+
+def without_style(text: str) -> str:
+    """A text without escape sequences."""
+    return _ANSI.sub("", text)
+
+
+def columns(line: str) -> int:
+    """How many terminal columns a line takes, by Unicode's own tables."""
+    return sum(_columns(c) for c in without_style(line))
+
+
+def _columns(character: str) -> int:
+    if unicodedata.combining(character) or unicodedata.category(character) in ("Mn", "Me", "Cf"):
+        return 0
+    return 2 if unicodedata.east_asian_width(character) in "WF" else 1

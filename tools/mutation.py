@@ -1,0 +1,348 @@
+"""Mutation testing by sample: how many small changes of the code do the tests notice?
+
+``python tools/mutation.py [--sample N] [--seed N] [--jobs N] [--room NAME] [--again]`` draws places
+of the rooms below at random, makes one change of cosmic-ray's at each in a copy of the repository,
+and runs the tests of that room until the first failure. Prints the share that was noticed with
+its 95 % interval; every result goes to ``build/mutation/results.jsonl``, and the changes that
+nothing noticed, as diffs, to ``build/mutation/survivors.diff``. ``--again`` tries those once
+more, in files that have not changed since. A run that was interrupted goes on where it stopped.
+
+A place is drawn first and the change second, so that a ``+`` with eleven possible replacements
+counts no more than a ``not``. Left out: annotations, the arguments of decorators, and what only a
+type checker runs.
+"""
+
+import argparse
+import difflib
+import hashlib
+import itertools
+import json
+import math
+import os
+import random
+import resource
+import shutil
+import subprocess
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from queue import SimpleQueue
+
+import cosmic_ray.plugins
+from cosmic_ray.ast import ast_nodes, get_ast
+from cosmic_ray.mutating import mutate_code
+
+ROOT = Path(__file__).parents[1]
+BUILD = ROOT / "build" / "mutation"
+#: Room: modules, and the tests that ought to notice a change of them, the quick ones first.
+ROOMS: dict[str, list[tuple[str, str]]] = {
+    "entry": [
+        ("jaxcache/entry/{names,codec,frame,read}.py",
+         "entry/test_names entry/test_codec entry/test_frame entry/test_decode cli/test_ls"),
+        ("jaxcache/entry/{wire,outline,kernels,riegeli,highwayhash,envelope,schema}.py",
+         "entry/test_decode entry/test_hostile cli/test_show"),
+        ("jaxcache/entry/{brief,contents,decode,device,hlo,memory,options,shapes}.py",
+         "entry/test_decode cli/test_show cli/test_ls"),
+    ],
+    "prune": [
+        ("jaxcache/cache/{prune,policy,removable,removal,evict,survey}.py",
+         "cache/test_prune_plan cache/test_eviction_traces cli/test_prune"),
+    ],
+    "seal": [("jaxcache/cache/seal.py", "cli/test_seal cache/test_seal_kill")],
+    "bundle": [
+        ("jaxcache/cache/bundle/{manifest,fields,format,parts,content,stream,pack}.py",
+         "cache/test_manifest cache/test_bundle cli/test_bundles"),
+        ("jaxcache/cache/bundle/{compat,export,importing,unpack,deliver}.py",
+         "cache/test_compat cache/test_bundle cli/test_bundles"),
+    ],
+}  # fmt: skip
+#: Which of the tests a room names are run: no sweeps, and nothing that needs a jax.
+_MARKS = "not slow and not jax"
+_MEMORY_BYTES = 8 << 30
+#: A change that makes the tests take this many times as long has made them fail.
+_PATIENCE = 4
+#: Of the operators that put one binary operator or comparison for another, those that a person
+#: might mistake; the others fail for the type alone.
+_LIKELY_BINARY = {
+    "Add_Sub", "Sub_Add", "Mul_Add", "Mul_FloorDiv", "Div_Mul", "FloorDiv_Mul", "Mod_FloorDiv",
+    "LShift_RShift", "RShift_LShift", "BitOr_BitAnd", "BitAnd_BitOr", "BitXor_BitOr", "Pow_Mul",
+}  # fmt: skip
+_LIKELY_COMPARISONS = {
+    "Eq_NotEq", "NotEq_Eq", "Lt_LtE", "Lt_GtE", "LtE_Lt", "LtE_Gt", "Gt_GtE", "Gt_LtE", "GtE_Gt",
+    "GtE_Lt", "Is_IsNot", "IsNot_Is",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Mutant:
+    """One change at one place."""
+
+    room: str
+    tests: str
+    """As :data:`ROOMS` names them."""
+    file: str
+    line: int
+    operator: str
+    occurrence: int
+    """Which of the operator's places in the file it is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What the tests made of a mutant."""
+
+    mutant: Mutant
+    outcome: str
+    """``killed``, ``timeout`` (noticed, too) or ``survived``."""
+    seconds: float
+    diff: str
+    source: str
+    """Digest of the file that was changed."""
+
+
+def operators() -> Iterator[tuple[str, object]]:
+    """The operators that are drawn from, by name."""
+    for name in cosmic_ray.plugins.operator_names():
+        kind, _, pair = name.removeprefix("core/").partition("_")
+        if kind == "ReplaceBinaryOperator" and pair not in _LIKELY_BINARY:
+            continue
+        if kind == "ReplaceComparisonOperator" and pair not in _LIKELY_COMPARISONS:
+            continue
+        cls = cosmic_ray.plugins.get_operator(name)
+        if not cls.arguments():
+            yield name, cls()
+
+
+def is_behaviour(node: object) -> bool:
+    """Whether a node is more than an annotation, a decorator's argument, or a checker's import."""
+    while (parent := node.parent) is not None:
+        if parent.type == "tfpdef" and node is parent.children[-1]:
+            return False
+        if parent.type == "annassign" and node is parent.children[1]:
+            return False
+        if parent.type == "funcdef" and node is parent.annotation:
+            return False
+        if parent.type == "decorator":
+            return False
+        if parent.type == "if_stmt" and parent.children[1].get_code().strip() == "TYPE_CHECKING":
+            return False
+        node = parent
+    return True
+
+
+def places(room: str, tests: str, file: Path) -> dict[tuple[int, int], list[Mutant]]:
+    """Every mutant of a file under the position of what it changes."""
+    tree = get_ast(file.read_text())
+    found: defaultdict[tuple[int, int], list[Mutant]] = defaultdict(list)
+    name = str(file.relative_to(ROOT))
+    for operator_name, operator in operators():
+        occurrence = 0
+        for node in ast_nodes(tree):
+            for start, _ in operator.mutation_positions(node):
+                if is_behaviour(node):
+                    found[start].append(
+                        Mutant(room, tests, name, start[0], operator_name, occurrence)
+                    )
+                occurrence += 1
+    return found
+
+
+def modules(pattern: str) -> list[Path]:
+    """The files of ``FOLDER/{NAME,NAME}.py``, or of a plain path."""
+    folder, _, names = pattern.removesuffix(".py").rpartition("/")
+    return [ROOT / folder / f"{name}.py" for name in names.strip("{}").split(",")]
+
+
+def draw(rooms: list[str], sample: int, seed: int) -> tuple[list[Mutant], int]:
+    """A sample of mutants in random order, and how many places there are to draw from."""
+    chance = random.Random(seed)
+    everything = [
+        mutants
+        for room in rooms
+        for pattern, tests in ROOMS[room]
+        for file in modules(pattern)
+        for _, mutants in sorted(places(room, tests, file).items())
+    ]
+    chosen = chance.sample(everything, min(sample, len(everything)))
+    return [chance.choice(mutants) for mutants in chosen], len(everything)
+
+
+def make_copy(folder: Path) -> None:
+    """The repository as it is checked out, test data as a link."""
+    shutil.rmtree(folder, ignore_errors=True)
+    ignored = shutil.ignore_patterns("__pycache__", "data", ".hypothesis")
+    for name in ("jaxcache", "tests", "benchmarks", "tools", "examples", "completions", "man"):
+        shutil.copytree(ROOT / name, folder / name, ignore=ignored)
+    for name in ("pyproject.toml", "README.md"):
+        shutil.copy(ROOT / name, folder)
+    (folder / "tests" / "data").symlink_to(ROOT / "tests" / "data")
+
+
+def run_tests(copy: Path, tests: str, timeout_seconds: float | None) -> int | None:
+    """The exit code of tests in a copy; None where they took too long."""
+    env = {**os.environ, "PYTHONPATH": str(copy)}
+    env.pop("PYTHONDONTWRITEBYTECODE", None)
+    command = [
+        sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "-m", _MARKS,
+        "--hypothesis-seed=0", *(f"tests/{name}.py" for name in tests.split()),
+    ]  # fmt: skip
+    child = subprocess.Popen(
+        command, cwd=copy, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL, start_new_session=True, preexec_fn=_bound_memory,
+    )  # fmt: skip
+    try:
+        return child.wait(timeout_seconds)
+    except subprocess.TimeoutExpired:
+        return None
+    finally:
+        if child.poll() is None:
+            os.killpg(child.pid, 9)
+            child.wait()
+
+
+def _bound_memory() -> None:
+    resource.setrlimit(resource.RLIMIT_AS, (_MEMORY_BYTES, _MEMORY_BYTES))
+
+
+def try_mutant(mutant: Mutant, copy: Path, timeout_seconds: float) -> Result | None:
+    """Make the change, run the tests, take it back; None where it changes nothing."""
+    original = (copy / mutant.file).read_text()
+    operator = cosmic_ray.plugins.get_operator(mutant.operator)()
+    changed = mutate_code(original, operator, mutant.occurrence)
+    if changed is None or changed == original:
+        return None
+    started = time.perf_counter()
+    try:
+        _put(copy / mutant.file, changed)
+        code = run_tests(copy, mutant.tests, timeout_seconds)
+    finally:
+        _put(copy / mutant.file, original)
+    outcome = {None: "timeout", 0: "survived"}.get(code, "killed")
+    lines = difflib.unified_diff(
+        original.splitlines(), changed.splitlines(), mutant.file, mutant.file, lineterm="", n=1
+    )
+    seconds = time.perf_counter() - started
+    return Result(mutant, outcome, seconds, "\n".join(lines), digest(original))
+
+
+def _put(path: Path, source: str) -> None:
+    """Write a module under a time that no bytecode was compiled of."""
+    path.write_text(source)
+    moment = next(_moments)
+    os.utime(path, (moment, moment))
+
+
+_moments = itertools.count(1_000_000_000)
+
+
+def digest(source: str) -> str:
+    """Names one version of a file."""
+    return hashlib.sha256(source.encode()).hexdigest()[:16]
+
+
+def interval(hits: int, trials: int) -> tuple[float, float]:
+    """Wilson's 95 % interval of a share."""
+    z, share = 1.96, hits / trials
+    middle = share + z * z / (2 * trials)
+    half = z * math.sqrt(share * (1 - share) / trials + z * z / (4 * trials * trials))
+    scale = 1 + z * z / trials
+    return (middle - half) / scale, (middle + half) / scale
+
+
+def run(mutants: list[Mutant], jobs: int) -> Iterator[Result]:
+    """Try mutants on several copies at once; yield the results as they come."""
+    BUILD.mkdir(parents=True, exist_ok=True)
+    copies: SimpleQueue[Path] = SimpleQueue()
+    for number in range(jobs):
+        copy = BUILD / f"copy-{number}"
+        make_copy(copy)
+        copies.put(copy)
+    limits: dict[str, float] = {}
+    for tests in sorted({m.tests for m in mutants}):
+        copy = copies.get()
+        started = time.perf_counter()
+        if run_tests(copy, tests, None):
+            sys.exit(f"they fail without any change: {tests}")
+        limits[tests] = _PATIENCE * (time.perf_counter() - started) + 30
+        copies.put(copy)
+
+    def one(mutant: Mutant) -> Result | None:
+        copy = copies.get()
+        try:
+            return try_mutant(mutant, copy, limits[mutant.tests])
+        finally:
+            copies.put(copy)
+
+    with ThreadPoolExecutor(jobs) as pool:
+        yield from (r for r in pool.map(one, mutants) if r is not None)
+
+
+def read_results(log: Path) -> list[Result]:
+    """The results in a log that still hold: of files that are as they were."""
+    lines = log.read_text().splitlines() if log.exists() else ()
+    rows = [
+        Result(**{**(r := json.loads(line)), "mutant": Mutant(**r["mutant"])}) for line in lines
+    ]
+    return [r for r in rows if r.source == digest((ROOT / r.mutant.file).read_text())]
+
+
+def report(results: list[Result]) -> None:
+    """Print the shares, by room and in all, and keep the survivors."""
+    rooms: defaultdict[str, list[Result]] = defaultdict(list)
+    for result in results:
+        rooms[result.mutant.room].append(result)
+    print("| room | changes | noticed | share | 95 % interval |\n|---|---|---|---|---|")
+    for name, some in [*sorted(rooms.items()), ("all", results)]:
+        hits = sum(r.outcome != "survived" for r in some)
+        low, high = interval(hits, len(some))
+        print(
+            f"| {name} | {len(some)} | {hits} | {hits / len(some):.1%} | {low:.1%} to {high:.1%} |"
+        )
+    survivors = [r for r in results if r.outcome == "survived"]
+    text = "\n\n".join(f"# {r.mutant.room}: {r.mutant.operator}\n{r.diff}" for r in survivors)
+    (BUILD / "survivors.diff").write_text(text + "\n")
+    print(f"\n{len(survivors)} survivors in {BUILD.relative_to(ROOT) / 'survivors.diff'}")
+
+
+def main() -> None:
+    """Draw, try, report."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--sample", type=int, default=300)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument("--room", choices=ROOMS, action="append")
+    parser.add_argument("--again", action="store_true", help="only what survived before")
+    args = parser.parse_args()
+    log, partial = BUILD / "results.jsonl", BUILD / "results.partial"
+    if args.again:
+        before = [r for r in read_results(log) if r.outcome != "survived"]
+        mutants = [r.mutant for r in read_results(log) if r.outcome == "survived"]
+    else:
+        mutants, count = draw(args.room or list(ROOMS), args.sample, args.seed)
+        print(f"{len(mutants)} of {count} places, seed {args.seed}", file=sys.stderr)
+        before = [r for r in read_results(partial) if r.mutant in mutants]
+        mutants = [m for m in mutants if m not in {r.mutant for r in before}]
+    BUILD.mkdir(parents=True, exist_ok=True)
+    results = list(before)
+    with partial.open("w") as out:
+        out.writelines(json.dumps(asdict(r)) + "\n" for r in before)
+        for result in run(mutants, args.jobs):
+            results.append(result)
+            out.write(json.dumps(asdict(result)) + "\n")
+            out.flush()
+            mutant = result.mutant
+            print(
+                f"{len(results)}: {result.outcome} in {result.seconds:.0f} s: "
+                f"{mutant.file}:{mutant.line} {mutant.operator}",
+                file=sys.stderr, flush=True,
+            )  # fmt: skip
+    partial.replace(log)
+    report(results)
+
+
+if __name__ == "__main__":
+    main()
