@@ -7,7 +7,7 @@ DEMO   := .demo
 # The JAX versions that the integration tests run against, with the Python each needs.
 MATRIX ?= 3.11:0.4.30 3.11:0.4.38 3.11:0.5.3 3.11:0.6.2 3.11:0.8.3 3.11:0.10.2 3.12:0.12.0.1
 
-.PHONY: test check demo bench test-matrix test-slow fuzz mutation scale clean
+.PHONY: test check demo bench test-matrix test-typer test-slow docs faults fuzz mutation scale clean
 
 test: $(STAMP) check
 	$(BIN)/python -m pytest -q -n 2 -m "not slow"
@@ -36,8 +36,21 @@ bench: $(STAMP)
 test-slow: $(STAMP)
 	$(BIN)/python -m pytest -q -n 2
 
+docs: $(STAMP)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --site-dir site
+
 test-matrix: $(STAMP)
 	tools/test_matrix.sh $(BIN)/python $(MATRIX)
+
+# Kills, failing calls, full disks, wrong clocks, stopped locks, two commands at once; Linux only.
+FAULTS ?=
+faults: $(STAMP)
+	PYTHONPATH=.:tests $(BIN)/python -m faults $(FAULTS)
+
+# Completions and manual come out the same under every Typer that pyproject.toml admits.
+TYPERS ?= 0.26 0.27 0.28
+test-typer: $(STAMP)
+	tools/test_typer.sh $(BIN)/python $(TYPERS)
 
 $(STAMP): pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -73,4 +86,4 @@ mutation: $(STAMP)
 	$(BIN)/python tools/mutation.py --sample $(SAMPLE) --seed $(SEED)
 
 clean:
-	rm -rf $(VENV) .venvs $(DEMO) dist build
+	rm -rf $(VENV) .venvs $(DEMO) dist build site

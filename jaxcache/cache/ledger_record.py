@@ -87,7 +87,8 @@ class Record:
     """``untuned`` where the entry was compiled for a GPU that was not there, ``tuned`` where
     nothing had to be measured or a real host's measurements were at hand; None for all others."""
     tuning_mtime_ns: int | None = None
-    """The mtime of the file that ``tuning`` is about: it says nothing of one written anew."""
+    tuning_size_bytes: int | None = None
+    """Time and size of the file that ``tuning`` is about: it says nothing of one written anew."""
     hits: int = 0
     last_hit_ns: int | None = None
     sealed_ns: int | None = None
@@ -100,6 +101,7 @@ _TEXTS = frozenset({
     "payload_sha256", "jax_version", "jaxlib_version", "platform_version", "device_kind",
     "xla_flags", "script", "function", "tuning",
 })  # fmt: skip
+_INTEGERS = frozenset({"file_mtime_ns", "tuning_mtime_ns", "tuning_size_bytes"})
 _DERIVED = frozenset({"hits", "last_hit_ns", "sealed_ns", "pinned", "extra", "key"})
 _KNOWN = frozenset(f.name for f in fields(Record)) - _DERIVED
 
@@ -129,7 +131,7 @@ def _checked(name: str, value: Any) -> Any:
     """The value if it is of the type that the field has, else None."""
     if name in _TEXTS:
         return value if isinstance(value, str) else None
-    if name == "file_mtime_ns":
+    if name in _INTEGERS:
         return value if type(value) is int and abs(value) < _MAX_NS else None
     if name == "compile_seconds":
         number = isinstance(value, int | float) and not isinstance(value, bool)

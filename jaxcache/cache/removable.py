@@ -8,6 +8,7 @@ from jaxcache.cache.policy import Candidate, UseRecord, estimate_hits
 from jaxcache.cache.quarantine import QUARANTINE_DIR
 from jaxcache.cache.removal import Reason, Removal, Subject
 from jaxcache.cache.scan import Scan
+from jaxcache.cache.tuning import UNTUNED, tuning_of
 from jaxcache.entry.names import FileKind
 from jaxcache.model import FileInfo, ProblemKind
 from jaxcache.units import NS_PER_SECOND
@@ -31,6 +32,7 @@ class Item:
     candidate: Candidate
     dated: bool
     protected: bool
+    untuned: bool = False
     reason: Reason | None = None
     """Set once something takes it."""
 
@@ -83,6 +85,7 @@ def removable_entries(
                 or bool(known and known.pinned)
                 or abs(now_ns - entry.created_ns) < grace_ns
             ),
+            untuned=tuning_of(known, entry.created_ns, entry.size_bytes) == UNTUNED,
         )  # fmt: skip
 
 

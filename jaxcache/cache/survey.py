@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from jaxcache.cache.heads import Facts, Request, read_facts
 from jaxcache.cache.prune import PruneOptions, PrunePlan, plan_prune, plan_removal
@@ -12,6 +13,9 @@ from jaxcache.cache.select import select_by_keys
 from jaxcache.errors import JaxcacheError
 from jaxcache.store.base import Store
 
+if TYPE_CHECKING:
+    from jaxcache.cache.index import Index
+
 
 def plan_cache_prune(
     store: Store,
@@ -20,6 +24,7 @@ def plan_cache_prune(
     keep: Sequence[str] = (),
     lookup: Lookup | None = None,
     now_ns: int,
+    index: "Index | None" = None,
     workers: int = 1,
     progress: Progress | None = None,
 ) -> PrunePlan:
@@ -27,6 +32,7 @@ def plan_cache_prune(
 
     Args:
         keep: KEY arguments; each must fit an entry, so that a typing error deletes nothing.
+        index: what earlier scans read, where opening entries is slow.
         workers: processes to read with in a large directory.
 
     Raises:
@@ -38,7 +44,9 @@ def plan_cache_prune(
     options.check()
     bounded = options.max_size_bytes is not None or options.max_entries is not None
     heads = options.policy == "cost" and bounded
-    seen = scan(store, heads=heads, deep=True, workers=workers, progress=progress)
+    seen = scan(store, heads=heads, deep=True, index=index, workers=workers, progress=progress)
+    if index is not None:
+        index.save(file.info.name for file in seen.inventory.entries)
     kept = {e.key for e in select_by_keys(seen.entries, keep)} if keep else set()
     plan = plan_prune(
         seen, options, cache_dir=store.url, now_ns=now_ns, keep=kept, lookup=lookup

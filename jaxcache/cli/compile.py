@@ -37,6 +37,10 @@ def command(
         str | None,
         typer.Option(metavar="SIZE", help="Of all workers; default: 4/5 of what is available."),
     ] = None,
+    dask: Annotated[
+        str | None,
+        typer.Option(metavar="ADDRESS", help="A dask scheduler whose workers do it: tcp://…"),
+    ] = None,
     python: Python = None,
     json: Json = False,
     jsonl: Jsonl = False,
@@ -52,7 +56,8 @@ def command(
     from jaxcache.store import make_store
     from jaxcache.units import parse_size_bytes
     from jaxcache.warm.replay.plan import parse_shard, plan_compile
-    from jaxcache.warm.replay.run import CompileOptions, absolute, compile_recipe, default_jobs
+    from jaxcache.warm.replay.run import absolute, compile_recipe, default_jobs
+    from jaxcache.warm.replay.session import CompileOptions
 
     form = choose_format(json=json, jsonl=jsonl, quiet=quiet)
     with open_recipe(recipe) as file:
@@ -65,6 +70,7 @@ def command(
             devices=devices,
             memory_bytes=parse_size_bytes(max_memory) if max_memory else None,
             check=check,
+            dask=dask,
         )
         with watch(plan, options.jobs) as watcher:
             report = compile_recipe(file, plan, make_store(location), options, watcher)

@@ -63,6 +63,7 @@ def _facts(event: Event, process: Event, backends: Mapping[Any, Event]) -> dict[
         "components": event.get("components"),
         "tuning": event.get("tuning"),
         "tuning_mtime_ns": event.get("mtime_ns") if event.get("tuning") else None,
+        "tuning_size_bytes": event.get("size_bytes") if event.get("tuning") else None,
     }
     if event["outcome"] == "written" and event.get("compile"):
         facts["compile_seconds"] = round(event["compile"][1], 6)

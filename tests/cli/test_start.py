@@ -13,6 +13,7 @@ from jaxcache.cli.app import COMMANDS
 #: What a plain listing must never pay for.
 HEAVY = [
     "jax", "numpy", "pydantic", "asyncio", "filelock", "rich.table", "google.protobuf",
+    "obstore",
     "concurrent.futures", "logging", "tempfile",
 ]  # fmt: skip
 

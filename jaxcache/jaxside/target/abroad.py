@@ -196,8 +196,8 @@ class Abroad:
         for place in asked:
             self._send({
                 "event": "trouble",
-                "detail": f"{place} asked for the platform outside of tracing, and was told cpu; "
-                "what depends on it is not what the target would compile",
+                "detail": f"{place} asked for the platform and was told cpu; what depends on "
+                "the answer is not what the target would compile",
             })  # fmt: skip
         self._send({"event": "end", "counters": {}})
 

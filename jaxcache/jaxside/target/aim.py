@@ -93,6 +93,10 @@ class Target:
                 "bad-topology", f"jaxlib cannot rebuild the target's topology: {_line(error)}",
                 "see jaxcache target show for what differs here",
             ) from error  # fmt: skip
+        if not {str(made[0].client.platform), str(made[0].platform)} & self.platforms:
+            raise TargetError(
+                "bad-topology", f"the topology is one of {made[0].client.platform} devices"
+            )
         if fingerprints != {self.profile["topology_fingerprint"]}:
             raise TargetError(
                 "lost-fingerprint",

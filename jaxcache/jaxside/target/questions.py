@@ -43,7 +43,7 @@ class Questions:
         self._local = threading.local()
         self._asked: dict[Place, str] = {}
         self.outside: dict[str, None] = {}
-        """``file:line`` of questions by the program that no trace was part of."""
+        """``file:line`` where the program asked for the platform while nothing was traced."""
 
     def suspended(self, work: Any) -> Any:
         """Do something in which questions do not count: lowering, which is done twice."""
@@ -70,7 +70,7 @@ class Questions:
             return
         place = f"{user[0]}:{user[3]}"
         if self._core.trace_state_clean():
-            if not by_jax:
+            if frames[0][2] == "default_backend" and not by_jax:
                 self.outside[place] = None
             return
         for file, first_line, _, _ in frames:

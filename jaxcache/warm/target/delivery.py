@@ -65,6 +65,9 @@ class Aim:
             "JAX_SKIP_CUDA_CONSTRAINTS_CHECK": "1",
             "TPU_SKIP_MDS_QUERY": "1",
         }
+        if profile.platform == "gpu":
+            # XLA says of every kernel that it cannot measure it; the report does so once.
+            env["TF_CPP_MIN_LOG_LEVEL"] = "3"
         for name, value in profile.settings.items():
             if isinstance(value, str):
                 env[name.upper()] = value
