@@ -10,7 +10,8 @@ keeps archives by key as actions/cache does:
 * a tar file under a key of each commit: always saved, restored from the newest;
 * a bundle under ``ci key``, with ``ci restore`` and ``ci save``.
 
-Prints seconds spent compiling, by ``jaxcache run``, and the size of the archive restored.
+Prints, by ``jaxcache run``, the seconds spent compiling and in parentheses the number of programs
+compiled; then the size of the archive restored, and of all that are kept in the end.
 """
 
 import argparse
@@ -54,10 +55,13 @@ class Cell:
     """What one job cost."""
 
     compile_seconds: float
+    compiles: int
+    """Requests that were no hits."""
     restored_bytes: int
 
     def __str__(self) -> str:
-        return f"{self.compile_seconds:.1f} s | {self.restored_bytes / 1e6:.2f} MB"
+        seconds = f"{self.compile_seconds:.1f} s ({self.compiles})"
+        return f"{seconds} | {self.restored_bytes / 1000:.0f} kB"
 
 
 class Machine:
@@ -84,47 +88,47 @@ class Machine:
         )  # fmt: skip
         return done.stdout
 
-    def work(self, job: Job) -> float:
-        """Run the job itself; seconds of compiling."""
+    def work(self, job: Job) -> tuple[float, int]:
+        """Run the job itself; seconds of compiling, and how many programs were compiled."""
         text = _EXAMPLE.read_text()
         script = self.folder / "train.py"
         script.write_text(text.replace(*_CHANGE) if job.changed else text)
         told = self.jaxcache(job, "run", "--json", "--", job.python, str(script), *self._arguments)
         summary: dict[str, Any] = json.loads(told)["summary"]
-        return float(summary["compile_seconds"])
+        return float(summary["compile_seconds"]), summary["compile_requests"] - summary["hits"]
 
 
-Way = Callable[[Machine, CacheStore, Job, int], float]
+Way = Callable[[Machine, CacheStore, Job, int], tuple[float, int]]
 
 
-def tar_by_lock_file(machine: Machine, caches: CacheStore, job: Job, _: int) -> float:
+def tar_by_lock_file(machine: Machine, caches: CacheStore, job: Job, _: int) -> tuple[float, int]:
     """``key: jax-${{ hashFiles('requirements.txt') }}``, ``restore-keys: jax-``."""
     caches.restore(machine.cache, f"jax-{job.lock}", ["jax-"])
-    seconds = machine.work(job)
+    cost = machine.work(job)
     caches.save(machine.cache, f"jax-{job.lock}")
-    return seconds
+    return cost
 
 
-def tar_by_commit(machine: Machine, caches: CacheStore, job: Job, number: int) -> float:
+def tar_by_commit(machine: Machine, caches: CacheStore, job: Job, number: int) -> tuple[float, int]:
     """``key: jax-${{ hashFiles('requirements.txt') }}-${{ github.sha }}``."""
     key = f"jax-{job.lock}-{number}"
     caches.restore(machine.cache, key, [f"jax-{job.lock}-", "jax-"])
-    seconds = machine.work(job)
+    cost = machine.work(job)
     caches.save(machine.cache, key)
-    return seconds
+    return cost
 
 
-def restore_and_save(machine: Machine, caches: CacheStore, job: Job, _: int) -> float:
+def restore_and_save(machine: Machine, caches: CacheStore, job: Job, _: int) -> tuple[float, int]:
     """As examples/ci/github-cache.yml does."""
     told = json.loads(machine.jaxcache(job, "ci", "key", "--json", "--python", job.python))
     caches.restore(machine.bundle, told["key"], told["restore_keys"])
     machine.jaxcache(job, "ci", "restore", str(machine.bundle), "--python", job.python)
-    seconds = machine.work(job)
+    cost = machine.work(job)
     words = ("ci", "save", str(machine.bundle), "--key", told["key"], "--json")
     saved = json.loads(machine.jaxcache(job, *words))
     if saved["saved"]:
         caches.save(machine.bundle, saved["key"])
-    return seconds
+    return cost
 
 
 WAYS: dict[str, Way] = {
@@ -154,8 +158,8 @@ def measure(
     for number, job in enumerate(jobs):
         machine.wipe()
         caches.restored_bytes = 0
-        seconds = way(machine, caches, job, number)
-        cells.append(Cell(seconds, caches.restored_bytes))
+        cost = way(machine, caches, job, number)
+        cells.append(Cell(*cost, caches.restored_bytes))
         print(f"{job.name}: {cells[-1]}", file=sys.stderr)
     return cells, caches.size_bytes()
 
@@ -193,9 +197,12 @@ def main() -> None:
     print("|---|" + "---:|---:|" * len(WAYS))
     for number, job in enumerate(jobs):
         print(f"| {job.name} | " + " | ".join(str(c[number]) for c in columns) + " |")
-    sums = [f"{sum(c.compile_seconds for c in cells):.1f} s" for cells in columns]
+    sums = [
+        f"{sum(c.compile_seconds for c in cells):.1f} s ({sum(c.compiles for c in cells)})"
+        for cells in columns
+    ]
     print("| all | " + " | ".join(
-        f"{seconds} | {total / 1e6:.2f} MB kept"
+        f"{seconds} | {total / 1000:.0f} kB kept"
         for seconds, total in zip(sums, totals, strict=True)
     ) + " |")  # fmt: skip
 

@@ -116,12 +116,10 @@ def test_github(name: str, env: dict[str, str], project: Project, tmp_path: Path
     assert counted(second) == (True, False)
     assert (second.outputs[restore]["cache-hit"], archives()) == ("true", 1)
     project.text = TRAIN.replace("tanh", "sinh")
-    pull_request = job("refs/pull/7/merge")
-    assert counted(pull_request) == (True, True)
+    assert counted(job("refs/pull/7/merge")) == (True, True)
     assert archives() == 1, "a pull request saves nothing"
     assert counted(job()) == (True, True)
     assert archives() == 2
-    assert counted(job()) == (True, False)
     assert "install -r requirements.txt" in (Path(env["HOME"]) / "pip").read_text()
 
 
@@ -191,7 +189,6 @@ def test_gitlab(env: dict[str, str], project: Project, tmp_path: Path) -> None:
     assert counted(job("feature")) == (True, False)
     project.text = TRAIN.replace("tanh", "sinh")
     assert counted(job("feature")) == (True, True)
-    assert counted(job("feature")) == (True, False)
     assert counted(job("main")) == (True, True), "main has not seen what a branch compiled"
 
 
