@@ -67,7 +67,7 @@ _jaxcache() {
     ls) options='-C --cache-dir --layout --sort --filter --limit --group-by -l --long --json --jsonl -q --quiet --stats --color --debug -h --help'; words=keys ;;
     show) options='-C --cache-dir --layout --hlo --payload --python --json --jsonl --stats --color --debug -h --help'; words=keys ;;
     stats) options='-C --cache-dir --layout --prometheus -l --long --json --jsonl --stats --color --debug -h --help'; words=none ;;
-    report) options='-C --cache-dir --png --force --json --color --debug -h --help'; words=files ;;
+    report) options='-C --cache-dir --png --force --json --stats --color --debug -h --help'; words=files ;;
     top) options='-C --cache-dir --interval --once --json --jsonl --color --debug -h --help'; words=none ;;
     warm) options='--file --arg --static --args --committed --jobs -C --cache-dir --python --platform --devices --processes --mock-gpu-topology --force-cache-dir --fail-on-miss --strict --check --seal --components --record --collect-only --patience --target --gemm --autotune-from --require-tuned --trace --timeout --json --jsonl --color --debug -h --help'; words=files ;;
     run) options='-C --cache-dir --force-cache-dir --fail-on-miss --strict --components --record --target --gemm --autotune-from --require-tuned --trace --timeout --json --jsonl --color --debug -h --help'; words=files ;;

@@ -55,6 +55,7 @@ complete -c jaxcache -n '__fish_seen_subcommand_from report' -s C -l cache-dir -
 complete -c jaxcache -n '__fish_seen_subcommand_from report' -l png -d 'Also a picture of it beside it, by Chromium or Chrome.'
 complete -c jaxcache -n '__fish_seen_subcommand_from report' -l force -d 'Replace FILE even where it is no report.'
 complete -c jaxcache -n '__fish_seen_subcommand_from report' -l json -d 'Print one JSON document.'
+complete -c jaxcache -n '__fish_seen_subcommand_from report' -l stats -d 'Tell requests and bytes of object stores.'
 complete -c jaxcache -n '__fish_seen_subcommand_from report' -l color -x -a 'auto always never' -d 'When to colour; by default on a terminal, unless NO_COLOR is set.'
 complete -c jaxcache -n '__fish_seen_subcommand_from report' -l debug -d 'Where something fails, show the traceback.'
 complete -c jaxcache -n '__fish_seen_subcommand_from report' -s h -l help -d 'Show this message and exit.'
