@@ -7,7 +7,7 @@ DEMO   := .demo
 # The JAX versions that the integration tests run against, with the Python each needs.
 MATRIX ?= 3.11:0.4.30 3.11:0.4.38 3.11:0.5.3 3.11:0.6.2 3.11:0.8.3 3.11:0.10.2 3.12:0.12.0.1
 
-.PHONY: test check demo bench test-matrix test-typer test-slow faults fuzz mutation clean
+.PHONY: test check demo bench test-matrix test-typer test-slow docs faults fuzz mutation scale clean
 
 test: $(STAMP) check
 	$(BIN)/python -m pytest -q -n 2 -m "not slow"
@@ -36,6 +36,9 @@ bench: $(STAMP)
 test-slow: $(STAMP)
 	$(BIN)/python -m pytest -q -n 2
 
+docs: $(STAMP)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --site-dir site
+
 test-matrix: $(STAMP)
 	tools/test_matrix.sh $(BIN)/python $(MATRIX)
 
@@ -58,17 +61,22 @@ $(STAMP): pyproject.toml
 # Coverage-guided fuzzing, with atheris (CPython 3.11 to 3.13 on Linux and macOS): each target of
 # tools/fuzz/targets.py for FUZZ_SECONDS.
 FUZZ_SECONDS ?= 60
-FUZZ_TARGETS ?= entry riegeli snappy bundle ledger
+FUZZ_TARGETS ?= entry riegeli snappy bundle ledger recipe torch
 FUZZ := build/fuzz
 fuzz: $(STAMP)
 	$(BIN)/python -m pip install --quiet atheris
-	$(BIN)/python tools/fuzz/seeds.py $(FUZZ)/seeds
+	$(BIN)/python -m tools.fuzz.seeds $(FUZZ)/seeds
 	for target in $(FUZZ_TARGETS); do \
 		echo "## $$target" && mkdir -p $(FUZZ)/corpus/$$target && \
-		$(BIN)/python tools/fuzz/fuzz.py $$target -max_total_time=$(FUZZ_SECONDS) -timeout=20 \
-			-rss_limit_mb=2048 -max_len=65536 -print_final_stats=1 \
+		$(BIN)/python -m tools.fuzz.fuzz $$target -max_total_time=$(FUZZ_SECONDS) -timeout=20 \
+			-rss_limit_mb=2048 -max_len=131072 -print_final_stats=1 \
 			-artifact_prefix=$(FUZZ)/$$target- $(FUZZ)/corpus/$$target $(FUZZ)/seeds/$$target || exit; \
 	done
+
+# Seconds, memory and how they grow; a million entries want 10 GB and two million inodes.
+SCALE ?= --entries 10000 100000 1000000
+scale: $(STAMP)
+	$(BIN)/python -m benchmarks.scale $(SCALE)
 
 # How many of SAMPLE small changes of the code the tests notice, with cosmic-ray.
 SAMPLE ?= 300
@@ -78,4 +86,4 @@ mutation: $(STAMP)
 	$(BIN)/python tools/mutation.py --sample $(SAMPLE) --seed $(SEED)
 
 clean:
-	rm -rf $(VENV) .venvs $(DEMO) dist build
+	rm -rf $(VENV) .venvs $(DEMO) dist build site

@@ -17,12 +17,23 @@ _SPREAD_SECONDS = 100 * 86_400
 
 
 def make_cache(
-    target: Path, count: int, *, source: Path = DEFAULT_SOURCE, atimes: bool = True
+    target: Path,
+    count: int,
+    *,
+    source: Path = DEFAULT_SOURCE,
+    atimes: bool = True,
+    most_bytes: int | None = None,
 ) -> None:
-    """Fill ``target`` with ``count`` entries; the same arguments give the same names and bytes."""
+    """Fill ``target`` with ``count`` entries; the same arguments give the same names and bytes.
+
+    Args:
+        most_bytes: leave larger entries out.
+    """
     target.mkdir(parents=True, exist_ok=True)
     entries = [
-        (path.name.rsplit("-", 2)[0], path.read_bytes()) for path in sorted(source.glob("*-cache"))
+        (path.name.rsplit("-", 2)[0], path.read_bytes())
+        for path in sorted(source.glob("*-cache"))
+        if most_bytes is None or path.stat().st_size <= most_bytes
     ]
     order = random.Random(count)
     now_ns = time.time_ns()

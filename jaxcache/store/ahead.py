@@ -29,7 +29,7 @@ def in_order(
     if len(first) < 2:  # not worth a thread
         yield from map(work, first)
         return
-    from concurrent.futures import ThreadPoolExecutor
+    from concurrent.futures import ThreadPoolExecutor  # which takes logging along
 
     stopped = threading.Event()
     pool = ThreadPoolExecutor(

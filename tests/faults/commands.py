@@ -15,7 +15,8 @@ class Row:
     timely: bool = False
     """Whether what it does depends on how old things are."""
     chooses: bool = False
-    """Whether what goes depends on all that is there, so that beside another any entry may go."""
+    """Whether what goes and comes depends on all that is there, so that beside another command, at
+    another time or after a fault it may rightly be another entry."""
     torch: bool = False
     """Whether its world is a cache of torch's compilers."""
     in_parts: bool = False

@@ -16,7 +16,7 @@ from faults.commands import ROWS, Row
 from faults.intercept import Verdict, why_not
 from faults.process import DAY_NS, NOW_NS, run_cli
 
-PROGRAM = Path(__file__).with_name("jax_program.py")
+PROGRAM = Path(__file__).parents[1] / "conformance" / "compile_program.py"
 _ROWS = (
     "seal", "verify --fix", "verify --fix --delete", "prune by bounds", "rm", "import --atomic",
     "import into nothing",

@@ -188,13 +188,15 @@ def look(root: Path) -> State:
     records: dict[str, str] = {}
     for path in sorted(p for p in root.rglob("*") if not p.is_dir()):
         name = str(path.relative_to(root))
+        if name.startswith("tmp/"):  # the system's own folder for what is temporary
+            continue
         if _is_temporary(name):
             leftovers.add(name)
         elif path.name.endswith("-atime") and "/quarantine/" in name:
             continue  # restoring makes a date where there is none
         elif path.name.endswith("-atime") and not path.with_name(path.name[:-5] + "cache").exists():
             leftovers.add(name)
-        elif path.name == ".lockfile" or "/.jaxcache/ledger/" in name or name.startswith("tmp/"):
+        elif path.name == ".lockfile" or "/.jaxcache/ledger/" in name:
             continue
         elif name.endswith(".idx"):
             torn += [] if _is_index(path) else [name]

@@ -40,16 +40,20 @@ def record(run_cli: RunCli, cache: Path, each_jax_python: str, tmp_path: Path) -
 
 
 @pytest.mark.parametrize(
-    ("options", "program"),
-    [((), TRAIN), (("--devices", "8"), (WORKLOAD, "sharded"))],
-    ids=["train", "sharded"],
+    ("options", "program", "most"),
+    [
+        ((), TRAIN, "--collect-only"),
+        (("--devices", "8"), (WORKLOAD, "sharded"), "--collect-only=0"),
+        pytest.param((), TRAIN, "--collect-only=0", marks=pytest.mark.slow),
+    ],
+    ids=["train", "sharded", "train-all"],
 )
-@pytest.mark.parametrize("most", ["--collect-only", "--collect-only=0"])
 def test_the_keys_are_those_of_a_full_run(
     record: Any, options: tuple[str, ...], program: tuple[Any, ...], most: str
 ) -> None:
     collected = record(*program, options=(*options, most))
-    assert any(r.stubbed for r in collected.requests) or most == "--collect-only"
+    # GSPMD chooses shardings while it compiles, so there such modules are compiled.
+    assert any(r.stubbed for r in collected.requests)
     full = record(*program, options=options)
     assert not any(r.stubbed for r in full.requests)
     assert {r.key for r in collected.requests} == {r.key for r in full.requests}

@@ -46,8 +46,8 @@ def make_in_between(store: Store, plan: ExportPlan) -> tuple[Bundle, Exported]:
     Raises:
         JaxcacheError: ``io-error``: no room in the folder for temporary files.
     """
+    exported = write_stream(store, plan, level=_FAST_LEVEL)
     try:
-        exported = write_stream(store, plan, level=_FAST_LEVEL)
         with exported.stream:
             file: BinaryIO = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the bundle
             for chunk in bundle_bytes(exported):
@@ -57,7 +57,6 @@ def make_in_between(store: Store, plan: ExportPlan) -> tuple[Bundle, Exported]:
         raise JaxcacheError(
             f"cannot keep the bundle meanwhile: {(error.strerror or str(error)).lower()}",
             code="io-error",
-            hint="TMPDIR names the folder for temporary files",
         ) from error
     return read_bundle(file, store.url), exported
 

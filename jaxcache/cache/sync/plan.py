@@ -87,7 +87,7 @@ class SyncPlan:
     segments: tuple[FileInfo, ...] = ()
     """Of the ledger."""
     with_atimes: bool = False
-    """The target has ``-atime`` files, so new entries get theirs."""
+    """Whether new entries get an ``-atime`` file."""
 
     @property
     def transfer_bytes(self) -> int:
@@ -149,7 +149,7 @@ def plan_sync(
         present=len(wanted) - len(transfers),
         left_out=tuple(left_out),
         segments=missing_segments(source, target) if options.ledger else (),
-        with_atimes=bool(theirs.inventory.atimes),
+        with_atimes=_wants_atimes(ours.inventory, theirs.inventory, target),
     )
     if options.max_size_bytes is None:
         return plan
@@ -158,6 +158,14 @@ def plan_sync(
         plan, theirs, entries, options.max_size_bytes,
         remove=options.make_room, now_ns=now_ns, lookup=lookup,
     )  # fmt: skip
+
+
+def _wants_atimes(ours: Inventory, theirs: Inventory, target: Store | None) -> bool:
+    """A cache has ``-atime`` files for all its entries or for none: a new directory is like the
+    one that it is filled from. A bucket, which no JAX evicts from, is spared the requests."""
+    if theirs.atimes:
+        return True
+    return bool(ours.atimes and not theirs.entries and not (target and target.remote))
 
 
 def _scan_target(
