@@ -12,7 +12,9 @@ from jaxcache.cache.ledger_record import COMPILE, Event
 from jaxcache.cache.recipe.model import Request
 from jaxcache.entry.names import ATIME_SUFFIX, FileKind, parse_name
 from jaxcache.errors import JaxcacheError
+from jaxcache.model import Codec
 from jaxcache.store.base import ExistsError, Store
+from jaxcache.warm.target.framing import frame_payload
 
 _CHUNK_BYTES = 1 << 20
 
@@ -38,8 +40,13 @@ class Delivery:
         with self._lock:
             return key in self._there
 
-    def take(self, file: Path, key: str, facts: Mapping[str, Any]) -> int | None:
+    def take(
+        self, file: Path, key: str, facts: Mapping[str, Any], *, codec: Codec | None = None
+    ) -> int | None:
         """Move one file of a worker into the cache.
+
+        Args:
+            codec: the file is an executable without header, for an entry with this codec.
 
         Returns:
             Its size in bytes; None where somebody else has written that entry meanwhile.
@@ -55,7 +62,15 @@ class Delivery:
             stamp = now_ns.to_bytes(8, "little")
             self._store.write(f"{key}{ATIME_SUFFIX}", [stamp])
         try:
-            size_bytes = self._store.write(file.name, _chunks(file), replace=False).size_bytes
+            chunks = _chunks(file)
+            if codec is not None:
+                framed = frame_payload(file, float(facts.get("compile_seconds") or 0), codec)
+                chunks = iter([framed.frame])
+            info = self._store.write(file.name, chunks, replace=False)
+            size_bytes = info.size_bytes
+            if facts.get("tuning"):
+                about = {"tuning_mtime_ns": info.mtime_ns, "tuning_size_bytes": size_bytes}
+                facts = {**facts, **about}
         except ExistsError:
             size_bytes = None
         file.unlink(missing_ok=True)

@@ -21,6 +21,7 @@ from jaxcache.warm.replay.pool import Pool, Watcher
 from jaxcache.warm.replay.report import Compiled, CompileReport
 from jaxcache.warm.replay.worker import Team
 from jaxcache.warm.run import find_python
+from jaxcache.warm.target.delivery import Aim
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +38,8 @@ class CompileOptions:
     """Of all workers together."""
     check: bool = False
     """Make the keys, and compile nothing."""
+    target: Aim | None = None
+    """A host that is not here, on which the recipe was recorded or whose platform it is for."""
 
 
 def compile_recipe(
@@ -55,9 +58,11 @@ def compile_recipe(
     """
     python = find_python(options.python)
     check_devices(plan, options.devices)
+    check_target(plan, options.target)
     started = time.monotonic()
     session = _Session(file, Delivery(store), options)
     with tempfile.TemporaryDirectory(prefix="jaxcache-compile-", ignore_cleanup_errors=True) as top:
+        target = options.target.write_request(top, store.url) if options.target else None
 
         def make_team(job: Job) -> Team:
             return session.start(
@@ -66,6 +71,7 @@ def compile_recipe(
                     job.environment,
                     devices=options.devices,
                     folder=tempfile.mkdtemp(dir=top),
+                    target=target,
                 )
             )
 
@@ -135,13 +141,20 @@ class _Session:
         )
         if written is None:
             return result
-        path, seconds = written
+        seconds = written.seconds
         flags = " ".join(sorted(_key_flags(job.environment)))
+        facts = facts_of(request, team.ready, components, seconds, flags)
+        if written.tuning is not None:
+            facts["tuning"] = written.tuning
+        target = self._options.target
         size_bytes = self.delivery.take(
-            path, key, facts_of(request, team.ready, components, seconds, flags)
+            written.file, key, facts, codec=target.profile.codec if target else None
         )
         outcome = "already-cached" if size_bytes is None else "written"
-        return replace(result, outcome=outcome, compile_seconds=seconds, size_bytes=size_bytes)  # type: ignore[arg-type]
+        return replace(
+            result, outcome=outcome, compile_seconds=seconds, size_bytes=size_bytes,  # type: ignore[arg-type]
+            tuning=written.tuning,
+        )  # fmt: skip
 
     def _is_moved(self, environment: Environment, team: Team) -> bool:
         """Whether the directory is part of the key, and another one than where it was recorded."""
@@ -189,6 +202,27 @@ def check_devices(plan: CompilePlan, devices: int | None) -> None:
                 f"{job.request.module} was recorded with {needed} devices, and not {devices}",
                 code="too-few-devices",
                 hint=f"--devices {needed}, or none: then it is as recorded",
+            )
+
+
+def check_target(plan: CompilePlan, target: Aim | None) -> None:
+    """Refuse a recipe that was recorded on another platform than the target's.
+
+    Raises:
+        UsageError: ``other-platform``, or ``several-processes``.
+    """
+    if target is None:
+        return
+    profile = target.profile
+    for environment in {id(j.environment): j.environment for j in plan.jobs}.values():
+        if environment.platform not in (profile.platform, profile.lowering_platform):
+            raise UsageError(
+                f"the recipe is for {environment.platform}, and the target is {profile.devices}",
+                code="other-platform", hint="record it there, or warm its script with --target",
+            )  # fmt: skip
+        if environment.process_count > 1:
+            raise UsageError(
+                "the recipe is of several processes, and a target is one", code="several-processes"
             )
 
 
