@@ -9,7 +9,7 @@ MATRIX ?= 3.11:0.4.30 3.11:0.4.38 3.11:0.5.3 3.11:0.6.2 3.11:0.8.3 3.11:0.10.2 3
 
 BENCHMARKS ?= listing second_look integrity prune warm bundle eviction
 
-.PHONY: test check demo bench test-matrix test-slow fuzz mutation clean
+.PHONY: test check demo bench test-matrix test-slow fuzz mutation clean test-cuda test-tpu
 
 test: $(STAMP) check
 	$(BIN)/python -m pytest -q -n 2 -m "not slow"
@@ -39,6 +39,16 @@ test-slow: $(STAMP)
 
 test-matrix: $(STAMP)
 	tools/test_matrix.sh $(BIN)/python $(MATRIX)
+
+# Entries for an H200 and a TPU, made on a machine that has neither. The wheels are large.
+DEVICELESS_PYTHON ?= python3.12
+DEVICELESS_JAX    ?= 0.12.0.1
+test-cuda: $(STAMP)
+	tools/test_deviceless.sh $(BIN)/python cuda $(DEVICELESS_PYTHON) jax==$(DEVICELESS_JAX) \
+		jax-cuda13-pjrt==$(DEVICELESS_JAX) jax-cuda13-plugin==$(DEVICELESS_JAX)
+
+test-tpu: $(STAMP)
+	tools/test_deviceless.sh $(BIN)/python tpu $(DEVICELESS_PYTHON) 'jax[tpu]==$(DEVICELESS_JAX)'
 
 $(STAMP): pyproject.toml
 	$(PYTHON) -m venv $(VENV)
