@@ -10,6 +10,55 @@ _jaxcache() {
     *) case $command in '' | ci) command="${command:+$command }${COMP_WORDS[i]}" ;; esac ;;
     esac
   done
+  case "$command $previous" in
+  'ls --layout') mapfile -t COMPREPLY < <(compgen -W 'jax torch' -- "$current"); return ;;
+  'ls --color') mapfile -t COMPREPLY < <(compgen -W 'auto always never' -- "$current"); return ;;
+  'show --layout') mapfile -t COMPREPLY < <(compgen -W 'jax torch' -- "$current"); return ;;
+  'show --color') mapfile -t COMPREPLY < <(compgen -W 'auto always never' -- "$current"); return ;;
+  'stats --layout') mapfile -t COMPREPLY < <(compgen -W 'jax torch' -- "$current"); return ;;
+  'stats --color') mapfile -t COMPREPLY < <(compgen -W 'auto always never' -- "$current"); return ;;
+  'report --color') mapfile -t COMPREPLY < <(compgen -W 'auto always never' -- "$current"); return ;;
+  'top --color') mapfile -t COMPREPLY < <(compgen -W 'auto always never' -- "$current"); return ;;
+  'warm --gemm') mapfile -t COMPREPLY < <(compgen -W 'cublas cost-model triton' -- "$current"); return ;;
+  'warm --color') mapfile -t COMPREPLY < <(compgen -W 'auto always never' -- "$current"); return ;;
+  'run --gemm') mapfile -t COMPREPLY < <(compgen -W 'cublas cost-model triton' -- "$current"); return ;;
+  'run --color') mapfile -t COMPREPLY < <(compgen -W 'auto always never' -- "$current"); return ;;
+  'compile --gemm') mapfile -t COMPREPLY < <(compgen -W 'cublas cost-model triton' -- "$current"); return ;;
+  'compile --color') mapfile -t COMPREPLY < <(compgen -W 'auto always never' -- "$current"); return ;;
+  'target --color') mapfile -t COMPREPLY < <(compgen -W 'auto always never' -- "$current"); return ;;
+  'where --color') mapfile -t COMPREPLY < <(compgen -W 'auto always never' -- "$current"); return ;;
+  'verify --layout') mapfile -t COMPREPLY < <(compgen -W 'jax torch' -- "$current"); return ;;
+  'verify --level') mapfile -t COMPREPLY < <(compgen -W 'quick full load' -- "$current"); return ;;
+  'verify --color') mapfile -t COMPREPLY < <(compgen -W 'auto always never' -- "$current"); return ;;
+  'seal --color') mapfile -t COMPREPLY < <(compgen -W 'auto always never' -- "$current"); return ;;
+  'prune --layout') mapfile -t COMPREPLY < <(compgen -W 'jax torch' -- "$current"); return ;;
+  'prune --policy') mapfile -t COMPREPLY < <(compgen -W 'lru cost' -- "$current"); return ;;
+  'prune --color') mapfile -t COMPREPLY < <(compgen -W 'auto always never' -- "$current"); return ;;
+  'rm --layout') mapfile -t COMPREPLY < <(compgen -W 'jax torch' -- "$current"); return ;;
+  'rm --color') mapfile -t COMPREPLY < <(compgen -W 'auto always never' -- "$current"); return ;;
+  'pin --color') mapfile -t COMPREPLY < <(compgen -W 'auto always never' -- "$current"); return ;;
+  'unpin --color') mapfile -t COMPREPLY < <(compgen -W 'auto always never' -- "$current"); return ;;
+  'explain --layout') mapfile -t COMPREPLY < <(compgen -W 'jax torch' -- "$current"); return ;;
+  'explain --color') mapfile -t COMPREPLY < <(compgen -W 'auto always never' -- "$current"); return ;;
+  'doctor --color') mapfile -t COMPREPLY < <(compgen -W 'auto always never' -- "$current"); return ;;
+  'export --layout') mapfile -t COMPREPLY < <(compgen -W 'jax torch' -- "$current"); return ;;
+  'export --color') mapfile -t COMPREPLY < <(compgen -W 'auto always never' -- "$current"); return ;;
+  'import --layout') mapfile -t COMPREPLY < <(compgen -W 'jax torch' -- "$current"); return ;;
+  'import --on-conflict') mapfile -t COMPREPLY < <(compgen -W 'keep replace fail' -- "$current"); return ;;
+  'import --color') mapfile -t COMPREPLY < <(compgen -W 'auto always never' -- "$current"); return ;;
+  'push --color') mapfile -t COMPREPLY < <(compgen -W 'auto always never' -- "$current"); return ;;
+  'pull --color') mapfile -t COMPREPLY < <(compgen -W 'auto always never' -- "$current"); return ;;
+  'diff --layout') mapfile -t COMPREPLY < <(compgen -W 'jax torch' -- "$current"); return ;;
+  'diff --color') mapfile -t COMPREPLY < <(compgen -W 'auto always never' -- "$current"); return ;;
+  'copy --layout') mapfile -t COMPREPLY < <(compgen -W 'jax torch' -- "$current"); return ;;
+  'copy --on-conflict') mapfile -t COMPREPLY < <(compgen -W 'keep replace fail' -- "$current"); return ;;
+  'copy --color') mapfile -t COMPREPLY < <(compgen -W 'auto always never' -- "$current"); return ;;
+  'trust --color') mapfile -t COMPREPLY < <(compgen -W 'auto always never' -- "$current"); return ;;
+  'ci key --color') mapfile -t COMPREPLY < <(compgen -W 'auto always never' -- "$current"); return ;;
+  'ci restore --color') mapfile -t COMPREPLY < <(compgen -W 'auto always never' -- "$current"); return ;;
+  'ci save --save-if') mapfile -t COMPREPLY < <(compgen -W 'true always false' -- "$current"); return ;;
+  'ci save --color') mapfile -t COMPREPLY < <(compgen -W 'auto always never' -- "$current"); return ;;
+  esac
   case $previous in
   --args | --autotune-from | --cache-dir | --outputs | --payload | --python | --record | --summary | --trace | --used-at | -C) mapfile -t COMPREPLY < <(compgen -f -- "$current"); return ;;
   esac
@@ -21,9 +70,9 @@ _jaxcache() {
     stats) options='-C --cache-dir --layout --prometheus -l --long --json --jsonl --stats --color --debug -h --help'; words=none ;;
     report) options='-C --cache-dir --png --force --json --color --debug -h --help'; words=files ;;
     top) options='-C --cache-dir --interval --once --json --jsonl --color --debug -h --help'; words=none ;;
-    warm) options='--file --arg --static --args --committed --jobs -C --cache-dir --python --platform --devices --processes --mock-gpu-topology --force-cache-dir --fail-on-miss --strict --check --seal --components --record --target --gemm --autotune-from --require-tuned --trace --timeout --json --jsonl --color --debug -h --help'; words=files ;;
+    warm) options='--file --arg --static --args --committed --jobs -C --cache-dir --python --platform --devices --processes --mock-gpu-topology --force-cache-dir --fail-on-miss --strict --check --seal --components --record --collect-only --patience --target --gemm --autotune-from --require-tuned --trace --timeout --json --jsonl --color --debug -h --help'; words=files ;;
     run) options='-C --cache-dir --force-cache-dir --fail-on-miss --strict --components --record --target --gemm --autotune-from --require-tuned --trace --timeout --json --jsonl --color --debug -h --help'; words=files ;;
-    compile) options='-C --cache-dir -j --jobs --shard --check --used-at --devices --target --gemm --autotune-from --require-tuned --max-memory --python --json --jsonl -q --quiet --color --debug -h --help'; words=files ;;
+    compile) options='-C --cache-dir -j --jobs --shard --check --used-at --devices --target --gemm --autotune-from --require-tuned --max-memory --dask --python --json --jsonl -q --quiet --color --debug -h --help'; words=files ;;
     target) options='--python --json --color --debug -h --help'; words=files ;;
     where) options='--stop --timeout --json --jsonl --color --debug -h --help'; words=files ;;
     verify) options='-C --cache-dir --layout --level --payload --no-payload --fix --delete --restore --atimes --grace -j --jobs --python -n --dry-run -y --yes --json --jsonl -q --quiet --stats --color --debug -h --help'; words=keys ;;
@@ -32,12 +81,12 @@ _jaxcache() {
     rm) options='-C --cache-dir --layout -n --dry-run -y --yes --json --jsonl -q --quiet --stats --color --debug -h --help'; words=keys ;;
     pin) options='-C --cache-dir --json --jsonl --stats --color --debug -h --help'; words=keys ;;
     unpin) options='-C --cache-dir --json --jsonl --stats --color --debug -h --help'; words=keys ;;
-    explain) options='-C --cache-dir --churn --python --json --jsonl --color --debug -h --help'; words=keys ;;
+    explain) options='-C --cache-dir --layout --churn --python --json --jsonl --color --debug -h --help'; words=keys ;;
     doctor) options='-C --cache-dir --python --fix -n --dry-run --decode --json --jsonl --color --debug -h --help'; words=files ;;
     export) options='-C --cache-dir --layout --filter --level --split --since --sign --side-caches --no-side-caches --json --stats --color --debug -h --help'; words=keys ;;
-    import) options='-C --cache-dir --layout --on-conflict --atomic --require-compatible --python --side-caches --no-side-caches --level -n --dry-run --json --jsonl -q --quiet --color --debug -h --help'; words=files ;;
-    push) options='-C --cache-dir --include --exclude --max-size --prune-remote --side-caches --no-side-caches --ledger --no-ledger --requests -n --dry-run -y --yes --json --jsonl -q --quiet --stats --color --debug -h --help'; words=files ;;
-    pull) options='-C --cache-dir --include --exclude --max-size --side-caches --no-side-caches --ledger --no-ledger --requests -n --dry-run --json --jsonl -q --quiet --stats --color --debug -h --help'; words=files ;;
+    import) options='-C --cache-dir --layout --on-conflict --atomic --require-compatible --python --side-caches --no-side-caches --level -n --dry-run --json --jsonl -q --quiet --stats --color --debug -h --help'; words=files ;;
+    push) options='-C --cache-dir --include --exclude --max-size --prune-remote --sign --side-caches --no-side-caches --ledger --no-ledger -j --jobs -n --dry-run -y --yes --json --jsonl -q --quiet --stats --color --debug -h --help'; words=files ;;
+    pull) options='-C --cache-dir --include --exclude --max-size --require-signed --side-caches --no-side-caches --ledger --no-ledger -j --jobs -n --dry-run --json --jsonl -q --quiet --stats --color --debug -h --help'; words=files ;;
     diff) options='--layout --json --jsonl -q --quiet --stats --color --debug -h --help'; words=files ;;
     copy) options='--layout --filter --on-conflict --atomic -n --dry-run --json --jsonl -q --quiet --stats --color --debug -h --help'; words=files ;;
     trust) options='--json --color --debug -h --help'; words=keys ;;
@@ -49,7 +98,9 @@ _jaxcache() {
   -*) mapfile -t COMPREPLY < <(compgen -W "$options" -- "$current"); return ;;
   esac
   case $words in
-  keys) mapfile -t COMPREPLY < <(compgen -W "$(jaxcache ls -q "${cache[@]}" 2>/dev/null)" -- "$current") ;;
+  # Never through compgen -W: it would run what a name of a file says.
+  keys) mapfile -t COMPREPLY < <(jaxcache --complete keys "$current" "${cache[@]}" 2>/dev/null)
+    [[ ${#COMPREPLY[@]} -gt 1 || ${COMPREPLY[0]} != *- ]] || compopt -o nospace 2>/dev/null ;;
   files) mapfile -t COMPREPLY < <(compgen -f -- "$current") ;;
   esac
 }

@@ -199,3 +199,22 @@ def bucket(s3: "Proxy", s3_server: "S3Server") -> str:
     name = f"bucket-{os.urandom(6).hex()}"
     make_bucket(s3_server.endpoint, name)
     return f"s3://{name}/team/cache"
+
+
+@pytest.fixture(scope="session")
+def _azurite(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
+    program = os.environ.get("JAXCACHE_TEST_AZURITE") or shutil.which("azurite-blob")
+    if not program:
+        pytest.skip("no azurite-blob (npm install azurite), and JAXCACHE_TEST_AZURITE is not set")
+    from object_server import run_azurite
+
+    with run_azurite(program, tmp_path_factory.mktemp("azurite")) as port:
+        yield port
+
+
+@pytest.fixture
+def azure(_azurite: int, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The URL of a folder in a container of Azure's emulator."""
+    monkeypatch.setenv("AZURE_STORAGE_USE_EMULATOR", "true")
+    monkeypatch.setenv("AZURITE_BLOB_STORAGE_URL", f"http://127.0.0.1:{_azurite}")
+    return f"az://container/{os.urandom(6).hex()}"

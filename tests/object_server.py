@@ -1,9 +1,13 @@
 """A real S3 server process, and a proxy before it that counts requests and spoils some."""
 
+import base64
 import contextlib
+import email.utils
+import hmac
 import http.client
 import json
 import os
+import socket
 import subprocess
 import sys
 import threading
@@ -210,3 +214,51 @@ def run_proxy(upstream: str) -> Iterator[Proxy]:
         server.shutdown()
         server.server_close()
         thread.join()
+
+
+#: The emulator's well-known account (Microsoft Learn, "Use the Azurite emulator").
+_AZURE_ACCOUNT = "devstoreaccount1"
+_AZURE_KEY = (
+    "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
+)
+
+
+@contextlib.contextmanager
+def run_azurite(program: str, folder: Path) -> Iterator[int]:
+    """Run Azure's blob emulator with a container; yields its port."""
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = probe.getsockname()[1]
+    process = subprocess.Popen(
+        [program, "--inMemoryPersistence", "--skipApiVersionCheck", "--blobPort", str(port)],
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=folder,
+    )  # fmt: skip
+    try:
+        assert process.stdout
+        while "successfully listen" not in process.stdout.readline():
+            if process.poll() is not None:
+                raise RuntimeError("the Azure emulator did not start")
+        _make_container(port)
+        yield port
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def _make_container(port: int) -> None:
+    """Ask for a container, signed as Azure wants it."""
+    date = email.utils.formatdate(usegmt=True)
+    headers = f"x-ms-date:{date}\nx-ms-version:2021-12-02"
+    resource = f"/{_AZURE_ACCOUNT}/{_AZURE_ACCOUNT}/container\nrestype:container"
+    text = "PUT" + "\n" * 12 + f"{headers}\n{resource}"
+    digest = hmac.digest(base64.b64decode(_AZURE_KEY), text.encode(), "sha256")
+    signature = base64.b64encode(digest).decode()
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+    connection.request(
+        "PUT", f"/{_AZURE_ACCOUNT}/container?restype=container",
+        headers={
+            "x-ms-date": date, "x-ms-version": "2021-12-02", "Content-Length": "0",
+            "Authorization": f"SharedKey {_AZURE_ACCOUNT}:{signature}",
+        },
+    )  # fmt: skip
+    assert connection.getresponse().status == 201
+    connection.close()

@@ -65,6 +65,8 @@ def delete_leftover(store: Store, name: str) -> bool:
 
 def delete_leftovers(store: Store) -> None:
     """Remove all that nobody uses any more, as far as that can be told."""
+    if store.remote:  # where nothing is ever left behind
+        return
     with contextlib.suppress(StoreError):
         names = [i.name for i in store.list() if i.name.startswith(TEMP_PREFIX)]
         names += [i.name for i in find_leftovers(store)]

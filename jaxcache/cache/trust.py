@@ -261,7 +261,7 @@ def check_signatures(bundle: Bundle, trusted: Sequence[TrustedKey], *, required:
     for public_key, signature in bundle.signatures:
         if not _has_cryptography():
             unchecked += 1
-        elif not _holds(public_key, signature, bundle.signed_bytes):
+        elif not holds(public_key, signature, bundle.signed_bytes):
             raise UntrustedError(
                 f"{bundle.name}: a signature does not hold: it was changed after signing",
                 code="bad-signature",
@@ -281,7 +281,12 @@ def check_signatures(bundle: Bundle, trusted: Sequence[TrustedKey], *, required:
     return verdict
 
 
-def _holds(public_key: bytes, signature: bytes, message: bytes) -> bool:
+def holds(public_key: bytes, signature: bytes, message: bytes) -> bool:
+    """Whether a signature is one of that key over that message.
+
+    Raises:
+        UntrustedError: no ``cryptography``.
+    """
     from cryptography.exceptions import InvalidSignature
 
     try:

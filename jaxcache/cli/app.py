@@ -121,8 +121,9 @@ def _take_color(wanted: Color | None) -> None:
 ColorOption = Annotated[
     Color | None,
     typer.Option(
-        "--color", metavar="WHEN", callback=_take_color, is_eager=True, expose_value=False,
-        help="auto, always or never; default: on a terminal, unless NO_COLOR is set.",
+        "--color", metavar="auto|always|never", callback=_take_color, is_eager=True,
+        expose_value=False,
+        help="When to colour; by default on a terminal, unless NO_COLOR is set.",
     ),
 ]  # fmt: skip
 DebugOption = Annotated[

@@ -53,8 +53,11 @@ def deliver(
     from jaxcache.cache.bundle.pack import write_stream
     from jaxcache.cli.output import note, print_json
     from jaxcache.cli.progress import progress_bar
+    from jaxcache.entry.names import printable
     from jaxcache.render.bundle import export_document, export_summary
 
+    for warning in plan.warnings:
+        note(f"warning: {printable(warning)}")
     folder = None if file == "-" else os.path.dirname(os.path.abspath(file))
     try:
         with progress_bar("exporting", in_bytes=True) as progress:

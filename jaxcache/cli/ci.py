@@ -78,7 +78,7 @@ def describe_job(path: str, python: str | None, platform: str | None) -> "Enviro
     Raises:
         NoJaxError
     """
-    from jaxcache.cache.ci.key import XLA_CACHES, absolute, describe_environment
+    from jaxcache.cache.ci.key import XLA_CACHES, describe_environment
     from jaxcache.cache.doctor.survey import look_at_host
     from jaxcache.warm.probe import probe_host
 
@@ -86,7 +86,7 @@ def describe_job(path: str, python: str | None, platform: str | None) -> "Enviro
     host = probe_host(python or sys.executable, {**environment, XLA_CACHES: "none"})
     features = look_at_host(path).cpu_features
     return describe_environment(
-        host, environment, cache_dir=absolute(path),
+        host, environment, cache_dir=path,
         machine_features=None if features is None else sorted(features),
     )  # fmt: skip
 

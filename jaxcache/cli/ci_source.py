@@ -46,7 +46,7 @@ def restore(
         store = open_store(cache_dir) if os.path.isdir(cache_dir) else None
         fetched = _fetch(source, store)
         host = None if everything and python is None else _ask(python, platform)
-        plan = _plan(fetched, source, store, cache_dir, host, everything)
+        plan = _plan(fetched, source, store, target, host, everything)
     except (BundleError, NoCacheError, StoreError) as error:
         plan = nothing_to_restore(cache_dir, source, error.message)
     bundle = fetched.bundle if fetched else None

@@ -53,6 +53,10 @@ def command(
         str | None,
         typer.Option(metavar="SIZE", help="Of all workers; default: 4/5 of what is available."),
     ] = None,
+    dask: Annotated[
+        str | None,
+        typer.Option(metavar="ADDRESS", help="A dask scheduler whose workers do it: tcp://…"),
+    ] = None,
     python: Python = None,
     json: Json = False,
     jsonl: Jsonl = False,
@@ -69,12 +73,14 @@ def command(
     from jaxcache.store import make_store
     from jaxcache.units import parse_size_bytes
     from jaxcache.warm.replay.plan import parse_shard, plan_compile
-    from jaxcache.warm.replay.run import CompileOptions, absolute, compile_recipe, default_jobs
+    from jaxcache.warm.replay.run import absolute, compile_recipe, default_jobs
+    from jaxcache.warm.replay.session import CompileOptions
 
     form = choose_format(json=json, jsonl=jsonl, quiet=quiet)
     aim = read_aim(
-        target, gemm=gemm, autotune_from=autotune_from, require_tuned=require_tuned, devices=devices
-    )
+        target, gemm=gemm, autotune_from=autotune_from, require_tuned=require_tuned,
+        devices=devices, dask=dask,
+    )  # fmt: skip
     with open_recipe(recipe) as file:
         plan = plan_compile(file, shard=parse_shard(shard) if shard else None)
         location = absolute(locate_cache(cache_dir).path)
@@ -86,6 +92,7 @@ def command(
             memory_bytes=parse_size_bytes(max_memory) if max_memory else None,
             check=check,
             target=aim,
+            dask=dask,
         )
         with watch(plan, options.jobs) as watcher:
             report = compile_recipe(file, plan, make_store(location), options, watcher)

@@ -1,12 +1,16 @@
 """``jaxcache explain``."""
 
 import os
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from jaxcache.cli.opening import LayoutName, open_cache
 from jaxcache.cli.options import CacheDir, Format, Json, Jsonl, choose_format, locate_cache
-from jaxcache.errors import UsageError
+from jaxcache.errors import NoCacheError, UsageError
+
+if TYPE_CHECKING:
+    from jaxcache.store.base import Store
 
 EXAMPLE = "jaxcache explain yesterday.json today.json"
 EXIT_CODES = (0, 1, 2, 10, 13)
@@ -23,11 +27,12 @@ def command(
         ),
     ] = None,
     cache_dir: CacheDir = None,
+    layout: LayoutName = None,
     churn: Annotated[
         bool, typer.Option("--churn", help="Modules with many keys, what they cost, and why.")
     ] = False,
     python: Annotated[
-        str | None, typer.Option(metavar="PYTHON", help="The Python that runs SCRIPT.")
+        str | None, typer.Option("--python", metavar="PYTHON", help="The Python that runs SCRIPT.")
     ] = None,
     json: Json = False,
     jsonl: Jsonl = False,
@@ -36,8 +41,15 @@ def command(
     from jaxcache.cli import output_explain as output
 
     form = choose_format(json=json, jsonl=jsonl)
-    path = locate_cache(cache_dir).path
     given = sides or []
+    if torch := _torch_cache(cache_dir, layout, given):
+        from jaxcache.layouts.torch.explain import explain_graphs
+
+        if churn or len(given) not in (1, 2):
+            raise UsageError("in a cache of torch, explain takes one key or two")
+        output.print_explanation(explain_graphs(torch, given), torch.url, form)
+        return
+    path = locate_cache(cache_dir).path
     if churn:
         if given:
             raise UsageError("--churn takes no sides")
@@ -52,3 +64,14 @@ def command(
             "explain takes two sides, a script, a key, or --churn",
             hint=f"a side is a saved run, a key, or a cache directory ({os.sep} in its name)",
         )
+
+
+def _torch_cache(cache_dir: str | None, layout: str | None, sides: list[str]) -> "Store | None":
+    """The cache, if it is one of torch's and what is compared are keys in it."""
+    if layout == "jax" or any(os.path.exists(side) or side.endswith(".py") for side in sides):
+        return None
+    try:
+        opened = open_cache(cache_dir, layout)
+    except NoCacheError:
+        return None  # there may be no need of one
+    return opened.store if opened.layout.name == "torch" else None

@@ -93,6 +93,13 @@ def _interrupted() -> JaxcacheError:
     return JaxcacheError("interrupted", code="interrupted", exit_code=ExitCode.INTERRUPTED)
 
 
+def _system_error(error: Exception) -> JaxcacheError:
+    """Say what the system refused where no caller had more to say: a full disk, an I/O error."""
+    reason = (getattr(error, "strerror", None) or str(error)).lower()
+    name = getattr(error, "filename", None)
+    return JaxcacheError(f"{name}: {reason}" if name else reason, code="io-error")
+
+
 def _internal_error(error: Exception) -> JaxcacheError:
     """Say of a mistake of ours what a report of it needs."""
     return JaxcacheError(

@@ -5,8 +5,8 @@ from typing import Any
 
 #: Commands that may talk to an object store; each takes ``--stats``.
 COMMANDS = frozenset({
-    "ls", "show", "stats", "verify", "seal", "prune", "rm", "pin", "unpin", "export", "push",
-    "pull", "diff", "copy", "ci restore", "ci save",
+    "ls", "show", "stats", "verify", "seal", "prune", "rm", "pin", "unpin", "export", "import",
+    "push", "pull", "diff", "copy", "ci restore", "ci save",
 })  # fmt: skip
 
 _wanted = False
@@ -56,7 +56,8 @@ def report() -> None:
     from jaxcache.units import format_size
 
     kinds = ", ".join(f"{count:,} {verb}" for verb, count in told["requests"].items())
-    line = f"{told['requests_total']:,} requests" + (f" ({kinds})" if kinds else "")
+    total = told["requests_total"]
+    line = f"{total:,} {'request' if total == 1 else 'requests'}" + (f" ({kinds})" if kinds else "")
     line += f", {format_size(told['sent_bytes'])} sent"
     line += f", {format_size(told['received_bytes'])} received"
     for name, text in (("retries", "sent again"), ("throttled", "throttled")):

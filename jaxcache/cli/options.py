@@ -88,6 +88,22 @@ Record = Annotated[
         "--record", metavar="RECIPE", help="Keep every module, for: jaxcache compile RECIPE."
     ),
 ]
+CollectOnly = Annotated[
+    str | None,
+    typer.Option(
+        "--collect-only",
+        metavar="[N]",
+        help="With --record: answer modules of more than N operations (alone: 50) with zeros.",
+        show_default=False,
+    ),
+]
+Patience = Annotated[
+    str | None,
+    typer.Option(
+        metavar="DURATION",
+        help="With --collect-only: stop when nothing new comes for so long.",
+    ),
+]
 Timeout = Annotated[
     str | None, typer.Option(metavar="DURATION", help="Stop the program after so long.")
 ]

@@ -36,7 +36,7 @@ def print_sides(given: Sequence[str], path: str, form: Format, *, explicit: bool
         sides.insert(0, (_others(sides[0][0], known), known))
     shared = {c.key for c in sides[0][0].compiles} & {c.key for c in sides[1][0].compiles}
     left, right = (_complete(*side, shared) for side in sides)
-    _print(explain(left, right), path, form)
+    print_explanation(explain(left, right), path, form)
 
 
 def _open(path: str, *, explicit: bool) -> KnownCache | None:
@@ -97,7 +97,7 @@ def print_script(script: str, arguments: Sequence[str], options: WarmOptions, fo
     from jaxcache.warm.explain import explain_script
 
     explanation, exit_code = explain_script(script, arguments, options)
-    _print(explanation, options.cache_dir, form)
+    print_explanation(explanation, options.cache_dir, form)
     if exit_code:
         note(f"{script} ended with exit code {exit_code}")
 
@@ -118,7 +118,8 @@ def print_churn(path: str, form: Format) -> None:
         print("no module has three keys or more")
 
 
-def _print(explanation: Explanation, path: str, form: Format) -> None:
+def print_explanation(explanation: Explanation, path: str, form: Format) -> None:
+    """Print what differs; ``path`` is the cache."""
     if form is Format.JSON:
         print_json(render.explain_document(explanation, path))
     elif form is Format.JSONL:

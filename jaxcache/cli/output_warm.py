@@ -26,6 +26,8 @@ def warm_options(
     *,
     timeout: str | None,
     document: bool,
+    collect: str | None = None,
+    patience: str | None = None,
     **others: Any,
 ) -> WarmOptions:
     """Make the options of a run; a local cache directory need not exist yet.
@@ -37,6 +39,15 @@ def warm_options(
     Raises:
         UsageError: the duration cannot be read, or the directory is a file.
     """
+    if collect is not None and not collect.isdigit():
+        raise UsageError(f"{collect!r} is no number of operations")
+    if collect is not None and not others.get("record"):
+        raise UsageError(
+            "--collect-only runs nothing large, so it is of use only for a recipe",
+            hint="say where to write it with --record",
+        )
+    if patience is not None:
+        others["patience_seconds"] = parse_duration_seconds(patience)
     path = locate_cache(cache_dir).path
     if "://" not in path:
         path = os.path.abspath(path)
@@ -46,6 +57,7 @@ def warm_options(
         cache_dir=path,
         timeout_seconds=parse_duration_seconds(timeout) if timeout else None,
         stdout_to_stderr=document,
+        collect=None if collect is None else int(collect),
         **others,
     )
 

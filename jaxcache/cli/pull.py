@@ -11,12 +11,13 @@ from jaxcache.cli.options import (
     Jsonl,
     Quiet,
     choose_format,
+    config_is_set,
     locate_cache,
 )  # fmt: skip
 from jaxcache.cli.sync import Exclude, Include, LedgerToo, MaxSize, Requests, SideCaches
 
 EXAMPLE = "jaxcache pull s3://bucket/team/jax --include 'jit_train*'"
-EXIT_CODES = (0, 1, 2, 3, 10, 130)
+EXIT_CODES = (0, 1, 2, 3, 10, 12, 130)
 
 
 def command(
@@ -25,9 +26,15 @@ def command(
     include: Include = None,
     exclude: Exclude = None,
     max_size: MaxSize = None,
+    require_signed: Annotated[
+        bool,
+        typer.Option(
+            "--require-signed", help="Only what a trusted key has signed; see jaxcache trust."
+        ),
+    ] = False,
     side_caches: SideCaches = True,
     ledger: LedgerToo = True,
-    requests: Requests = None,
+    jobs: Requests = None,
     dry_run: DryRun = False,
     json: Json = False,
     jsonl: Jsonl = False,
@@ -41,5 +48,6 @@ def command(
     options = read_options(include, exclude, max_size, side_caches=side_caches, ledger=ledger)
     target = locate_cache(cache_dir).path
     return carry_over(
-        open_store(url), target, options, form, jobs=requests, dry_run=dry_run, needs_some=True
-    )
+        open_store(url), target, options, form, jobs=jobs, dry_run=dry_run, needs_some=True,
+        require_signed=require_signed or config_is_set("require-signed"),
+    )  # fmt: skip

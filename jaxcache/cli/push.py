@@ -4,6 +4,7 @@ from typing import Annotated
 
 import typer
 
+from jaxcache.cli.export import Sign
 from jaxcache.cli.options import (
     CacheDir,
     DryRun,
@@ -32,9 +33,10 @@ def command(
             "--prune-remote", help="With --max-size: entries there may go to let better ones in."
         ),
     ] = False,
+    sign: Sign = None,
     side_caches: SideCaches = True,
     ledger: LedgerToo = True,
-    requests: Requests = None,
+    jobs: Requests = None,
     dry_run: DryRun = False,
     yes: Yes = False,
     json: Json = False,
@@ -54,4 +56,7 @@ def command(
 
         require_consent(dry_run=dry_run, yes=yes)
     source = open_store(locate_cache(cache_dir).path)
-    return carry_over(source, url, options, form, jobs=requests, dry_run=dry_run, yes=yes)
+    return carry_over(
+        source, url, options, form,
+        jobs=jobs, sign=sign or (), dry_run=dry_run, yes=yes,
+    )  # fmt: skip

@@ -34,7 +34,8 @@ def command(
         typer.Option(metavar="FILE", help="Write the decompressed executable; - is stdout."),
     ] = None,
     python: Annotated[
-        str | None, typer.Option(metavar="PYTHON", help="A Python that has jaxlib, for --hlo.")
+        str | None,
+        typer.Option("--python", metavar="PYTHON", help="A Python that has jaxlib, for --hlo."),
     ] = None,
     json: Json = False,
     jsonl: Jsonl = False,

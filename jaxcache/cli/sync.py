@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from jaxcache.cli.options import Format
+from jaxcache.cli.options import Format, index_folder
 from jaxcache.errors import ExitCode, JaxcacheError, NoCacheError, UsageError
 
 if TYPE_CHECKING:
@@ -35,7 +35,10 @@ LedgerToo = Annotated[
     bool, typer.Option("--ledger/--no-ledger", help="What is known of the entries too.")
 ]
 Requests = Annotated[
-    int | None, typer.Option(min=1, max=256, metavar="N", help="Requests at once; default: 32.")
+    int | None,
+    typer.Option(
+        "--jobs", "-j", min=1, max=256, metavar="N", help="Requests at once; default: 32."
+    ),
 ]
 
 
@@ -75,6 +78,8 @@ def carry_over(
     form: Format,
     *,
     jobs: int | None = None,
+    sign: Sequence[str] = (),
+    require_signed: bool = False,
     dry_run: bool = False,
     yes: bool = True,
     needs_some: bool = False,
@@ -83,13 +88,19 @@ def carry_over(
 
     Args:
         location: of the target.
+        sign: names or files of private keys that vouch for what goes over.
+        require_signed: bring only what a trusted key vouches for.
         needs_some: a source without entries is none at all.
 
     Raises:
         NoCacheError: a place cannot be reached, or there is nothing to get.
+        UntrustedError: no ``cryptography``, or a list of keys that others may write.
         JaxcacheError: ``read-only``, ``declined``, ``interrupted``.
     """
     from jaxcache.cache.sync import execute, plan_sync
+    from jaxcache.cache.sync.signatures import load_signed
+    from jaxcache.cache.trust import load_trusted
+    from jaxcache.cli.bundle import key_folder, signing_keys
     from jaxcache.cli.output_sync import print_sync
     from jaxcache.cli.progress import progress_bar
     from jaxcache.store import is_remote, make_store, open_store
@@ -99,11 +110,19 @@ def carry_over(
     target = open_store(location) if there else None
     if target is not None and not dry_run and not target.writable:
         raise JaxcacheError(f"{target.url} cannot be written", code="read-only")
-    lookup = _lookup(source, target) if options.max_size_bytes is not None else None
+    signers = signing_keys(sign)
+    signed = load_signed(source, load_trusted(key_folder())) if require_signed else None
+    lookup = index = None
+    if options.max_size_bytes is not None:
+        lookup = _lookup(source, target)
+        if target is not None and target.remote:
+            from jaxcache.cache.index import Index
+
+            index = Index.load(index_folder(), target.url, now_ns=time.time_ns())
     with progress_bar("comparing") as progress:
         plan = plan_sync(
             source, target, options, target_url=os.path.abspath(location), now_ns=time.time_ns(),
-            lookup=lookup, progress=progress,
+            lookup=lookup, index=index, progress=progress,
         )  # fmt: skip
     if needs_some and not plan.entries:
         raise NoCacheError(
@@ -117,7 +136,8 @@ def carry_over(
             try:
                 done = execute(
                     source, target or make_store(location), plan, now_ns=time.time_ns(),
-                    jobs=jobs or REQUESTS_AT_ONCE, progress=progress,
+                    jobs=jobs or REQUESTS_AT_ONCE, signers=signers, signed=signed,
+                    progress=progress,
                 )  # fmt: skip
             except KeyboardInterrupt as error:
                 raise JaxcacheError(
@@ -125,6 +145,8 @@ def carry_over(
                     hint="run it again: what is there already is not sent again",
                 ) from error  # fmt: skip
     print_sync(plan, done, form)
+    if done and done.untrusted:
+        return ExitCode.UNTRUSTED
     if plan.left_out or plan.unmet or (done and not done.complete):
         return ExitCode.PARTIAL
     return ExitCode.DONE

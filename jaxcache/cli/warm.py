@@ -8,6 +8,7 @@ from jaxcache.cli.optional_value import WarmCommand
 from jaxcache.cli.options import (
     AutotuneFrom,
     CacheDir,
+    CollectOnly,
     Components,
     Devices,
     FailOnMiss,
@@ -15,6 +16,7 @@ from jaxcache.cli.options import (
     Gemm,
     Json,
     Jsonl,
+    Patience,
     Platform,
     Python,
     Record,
@@ -95,6 +97,8 @@ def command(
     ] = False,
     components: Components = False,
     record: Record = None,
+    collect_only: CollectOnly = None,
+    patience: Patience = None,
     target: TargetFile = None,
     gemm: Gemm = "cublas",
     autotune_from: AutotuneFrom = None,
@@ -127,7 +131,7 @@ def command(
         cache_dir, python=python, platform=platform, devices=devices, timeout=timeout,
         force_cache_dir=force_cache_dir, document=json or jsonl, components=components,
         processes=processes, jobs=jobs, check=check, seal=seal, mock_gpu_topology=mock_gpu_topology,
-        record=record, target=aim,
+        record=record, collect=collect_only, patience=patience, target=aim,
     )  # fmt: skip
     call = Words(tuple(arg or ()), tuple(static or ()), args, committed)
     report = warm_programs(programs(script, arguments, file, call), options, watch())

@@ -43,9 +43,12 @@ def export_summary(exported: Exported, files: Sequence[str], size_bytes: int) ->
     count = len(exported.manifest.items)
     sides = len(exported.manifest.files)
     more = f" and {_count(sides, 'file')} of XLA's caches" if sides else ""
+    what = f"{_count(count, 'entry')}{more}"
+    if exported.manifest.layout != "jax":
+        what = f"{_count(sides, 'file')} of {exported.manifest.layout}'s caches"
     share = f", {size_bytes / source:.0%} of the files' {format_size(source)}" if source else ""
     where = files[0] if len(files) == 1 else f"{files[0]} to {files[-1]}"
-    return f"{_count(count, 'entry')}{more} in {printable(where)}: {format_size(size_bytes)}{share}"
+    return f"{what} in {printable(where)}: {format_size(size_bytes)}{share}"
 
 
 def _source_bytes(exported: Exported) -> int:

@@ -27,6 +27,7 @@ def sync_document(plan: SyncPlan, done: Synced | None) -> Document:
         "present": plan.present + (len(done.overtaken) if done else 0),
         "no_room": [transfer_document(t) for t in plan.no_room],
         "unfinished": [transfer_document(t) for t in (done.unfinished if done else ())],
+        "untrusted": [transfer_document(t) for t in (done.untrusted if done else ())],
         "left_out": [
             problem_document(p) for p in (*plan.left_out, *(done.damaged if done else ()))
         ],
@@ -65,6 +66,8 @@ def sync_records(plan: SyncPlan, done: Synced | None) -> Iterator[Document]:
         yield {"outcome": "present", **transfer_document(transfer)}
     for transfer in done.unfinished:
         yield {"outcome": "unfinished", **transfer_document(transfer)}
+    for transfer in done.untrusted:
+        yield {"outcome": "untrusted", **transfer_document(transfer)}
     for problem in done.damaged:
         yield {"outcome": "left-out", **problem_document(problem)}
     for failed in done.failed:
@@ -84,6 +87,8 @@ def sync_notes(plan: SyncPlan, done: Synced | None) -> Iterator[str]:
         yield f"{printable(failed.transfer.info.name)}: {failed.reason}"
     if done and done.unfinished:
         yield f"{_count(len(done.unfinished))} still being written: run it again for them"
+    if done and done.untrusted:
+        yield f"{_count(len(done.untrusted))} left out: no key that you trust has signed them"
     if plan.no_room:
         yield f"{_count(len(plan.no_room))} stay behind: --max-size leaves no room for them"
     if plan.unmet:

@@ -256,7 +256,12 @@ class LocalStore:
                     os.link(from_base, to_base, follow_symlinks=False, **folders)
                 except FileExistsError as error:
                     raise ExistsError(new_name) from error
-                os.unlink(from_base, dir_fd=from_folder)
+                try:
+                    os.unlink(from_base, dir_fd=from_folder)
+                except OSError:
+                    with contextlib.suppress(OSError):
+                        os.unlink(to_base, dir_fd=to_folder)
+                    raise
             sync_folder(to_folder)
 
     def delete(self, name: str, *, expected: FileInfo | None = None) -> bool:

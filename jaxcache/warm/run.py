@@ -45,6 +45,10 @@ class WarmOptions:
     """Hash the components of keys that were hit, too; 1.1 times the cost of a hot run."""
     record: str | None = None
     """Where to write a recipe of every compile."""
+    collect: int | None = None
+    """While recording: answer modules of more operations than this with zeros."""
+    patience_seconds: float = 60.0
+    """While collecting: stop the program when it asks for nothing new for so long."""
     timeout_seconds: float | None = None
     stdout_to_stderr: bool = False
     target: Aim | None = None
@@ -192,13 +196,13 @@ def _run_all(
     reader.start()
     recorder = Recorder(options.cache_dir, asked=asked_thresholds({**os.environ, **lifted}))
     notes: list[str] = []
-    with recording(options.record) as recipe:
+    with recording(options.record, options.collect) as recipe:
         ended = _listen(
             _recorded(launches, recipe), options, _tell(watch, recipe), recorder, delivery
         )
         reader.join()
         if recipe and options.record:
-            notes.append(save_recipe(recipe, options.record, known, ended))
+            notes += save_recipe(recipe, options.record, known, ended)
     if options.check and not (ended.exit_code or ended.interrupted or ended.timed_out):
         again = [replace(launch, env={**launch.env, **_CHECKED}) for launch in launches]
         first, recorder = recorder, replace(recorder, modules=[], processes={}, backends={})
@@ -259,6 +263,7 @@ def _listen(
         together=options.processes is not None,
         stdout_to_stderr=options.stdout_to_stderr,
         timeout_seconds=options.timeout_seconds,
+        patience_seconds=None if options.collect is None else options.patience_seconds,
     )
     if recorder.no_jax is not None:
         raise NoJaxError(

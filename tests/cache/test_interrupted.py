@@ -3,6 +3,7 @@
 import base64
 import os
 import shutil
+import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -10,21 +11,24 @@ from typing import Any
 import pytest
 
 from jaxcache.cache import quarantine
-from jaxcache.cache.bundle.deliver import bundle_bytes, write_file
+from jaxcache.cache.bundle.deliver import bundle_bytes, make_in_between, write_file
 from jaxcache.cache.bundle.export import plan_export
 from jaxcache.cache.bundle.format import open_bundle
 from jaxcache.cache.bundle.importing import plan_import, verify_bundle
 from jaxcache.cache.bundle.pack import write_stream
 from jaxcache.cache.bundle.unpack import execute_import
+from jaxcache.cache.ci.staging import sealed_copy
 from jaxcache.cache.ledger import Ledger, append
 from jaxcache.cache.ledger_record import HIT, Event
 from jaxcache.cache.leftovers import delete_leftovers, staging
 from jaxcache.cache.pins import pin, unpin
 from jaxcache.cache.repair import execute_repair, plan_repair
 from jaxcache.cache.sidefile import read_checked, write_checked
+from jaxcache.cache.sync import execute, plan_sync
 from jaxcache.cache.trust import add_trusted, generate_key, load_trusted
 from jaxcache.cache.verify import VerifyOptions, verify
 from jaxcache.errors import JaxcacheError
+from jaxcache.store.base import StoreError
 from jaxcache.store.local import LocalStore
 
 LEFT = ".jaxcache-tmp-1-left"
@@ -193,3 +197,39 @@ def test_the_next_writer_removes_what_a_killed_one_left_beside(cache: Path, tmp_
     add_trusted(tmp_path / "trust", "me", base64.b64encode(bytes(32)).decode())
     export(cache, tmp_path / "out" / "b.jxb")
     assert not list(tmp_path.glob(f"*/{LEFT}"))
+
+
+def test_no_room_for_temporary_files_is_an_error_with_a_name(
+    cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*args: Any, **options: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(tempfile, "TemporaryFile", full)
+    store = LocalStore(cache)
+    with pytest.raises(JaxcacheError, match="no space left on device"):
+        make_in_between(store, plan_export(store, now_ns=0))
+
+
+def test_what_cannot_be_staged_for_a_shared_cache_is_an_error_and_not_left_out(
+    cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(self: LocalStore, name: str, *args: Any, **options: Any) -> None:
+        raise StoreError(name, "no space left on device")
+
+    store = LocalStore(cache)
+    plan = plan_export(store, now_ns=0)
+    monkeypatch.setattr(LocalStore, "write", full)
+    with pytest.raises(JaxcacheError, match="no space left on device"), sealed_copy(store, plan):
+        raise AssertionError("it was taken for complete")
+
+
+def test_a_new_directory_is_dated_like_the_one_it_is_filled_from(
+    cache: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "new").mkdir()
+    source, target = LocalStore(cache), LocalStore(tmp_path / "new")
+    execute(source, target, plan_sync(source, target, now_ns=LATER_NS), now_ns=LATER_NS)
+    assert len(list(target.path.glob("*-cache"))) == 7
+    for stamp in cache.glob("*-atime"):
+        assert (target.path / stamp.name).read_bytes() == stamp.read_bytes()

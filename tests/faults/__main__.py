@@ -11,11 +11,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TypeVar
 
-from faults import process, trials, world
+from faults import places, process, trials, world
 from faults.commands import ROWS
 from faults.intercept import why_not
 
-KINDS = ("kill", "eio", "eacces", "full", "clock", "pair")
+KINDS = ("kill", "eio", "eacces", "full", "disk", "clock", "lock", "pair")
 
 
 def main() -> int:
@@ -24,13 +24,17 @@ def main() -> int:
     if reason := why_not():
         print(f"skipped: {reason}")
         return 77
+    if "disk" in asked.kinds and (reason := places.why_no_mounts()):
+        print(f"skipped disk: {reason}")
+        asked.kinds.remove("disk")
     process.preload()
     folder = Path(tempfile.mkdtemp(dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None))
     started, tried, failed = time.monotonic(), 0, 0
     try:
-        world.build(folder / "world")
-        lab = trials.Lab(folder / "world", world.look(folder / "world"))
-        for outcome in _run(lab, asked):
+        world.build(folder / "jax")
+        world.build_torch(folder / "torch")
+        labs = {False: trials.Lab(folder / "jax"), True: trials.Lab(folder / "torch")}
+        for outcome in _run(labs, asked):
             tried += 1
             if outcome:
                 failed += 1
@@ -51,12 +55,17 @@ def _parse() -> argparse.Namespace:
     return asked
 
 
-def _run(lab: trials.Lab, asked: argparse.Namespace) -> Iterator[trials.Failure | None]:
-    plans = [trials.plan(lab, row) for row in ROWS]
+def _run(
+    labs: dict[bool, trials.Lab], asked: argparse.Namespace
+) -> Iterator[trials.Failure | None]:
+    """Try each command in its world, whether that is one of torch or of JAX."""
+    plans = [trials.plan(labs[row.torch], row) for row in ROWS]
     chosen = [p for p in plans if not asked.only or any(o in p.row.name for o in asked.only)]
     for number, plan in enumerate(chosen):
         for kind in asked.kinds:
-            outcomes = list(_try(lab, plan, kind, plans, asked.sample, number))
+            fellows = [p for p in plans if p.row.torch == plan.row.torch]
+            lab = labs[plan.row.torch]
+            outcomes = list(_try(lab, plan, kind, fellows, asked.sample, number))
             broken = sum(o is not None for o in outcomes)
             print(f"{plan.row.name}, {kind}: {len(outcomes)} tried, {broken} failed", flush=True)
             yield from outcomes
@@ -74,7 +83,13 @@ def _try(
     calls = range(1, len(plan.done.calls) + 1)
     if kind == "pair":
         for second in _pick(plans, sample, number):
-            yield from trials.pairs(lab, plan, second, _pick(calls, sample or _STOPS, number))
+            yield from trials.pairs(
+                lab, plan, second, _pick(calls, min(sample or _STOPS, _STOPS), number)
+            )
+    elif kind == "disk":
+        yield from places.full_disks(lab, plan, _pick(places.ROOMS, sample, number))
+    elif kind == "lock":
+        yield from places.stopped_holder(lab, plan)
     elif kind == "clock":
         yield from trials.clocks(lab, plan, _pick(list(trials.CLOCKS), sample, number))
     elif kind == "kill":

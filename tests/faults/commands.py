@@ -15,7 +15,10 @@ class Row:
     timely: bool = False
     """Whether what it does depends on how old things are."""
     chooses: bool = False
-    """Whether what goes depends on all that is there, so that beside another any entry may go."""
+    """Whether what goes and comes depends on all that is there, so that beside another command, at
+    another time or after a fault it may rightly be another entry."""
+    torch: bool = False
+    """Whether its world is a cache of torch's compilers."""
     in_parts: bool = False
     """Whether it replaces several files that only together are whole: a reader must refuse what
     is neither the old nor the new."""
@@ -62,8 +65,23 @@ ROWS: tuple[Row, ...] = (
     _row("export", "export out/new.jxb -C cache"),
     _row("export over a bundle", "export out/old.jxb -C cache"),
     _row("export --split", "export out/parts.jxb -C gpu --split 65536", in_parts=True),
+    _row("push", "push other -C cache"),
+    _row(
+        "push into a bound", "push other -C cache --max-size 30kB --prune-remote -y", chooses=True
+    ),
+    _row("pull", "pull source -C cache"),
+    _row("ci save", "ci save out/old.jxb -C cache --save-if always"),
+    _row("ci save, shared", "ci save other -C cache --save-if always"),
+    _row("ci restore", "ci restore in.jxb -C cache --everything"),
     _row("trust keygen", "trust keygen mine"),
     _row("trust add", f"trust add friend jaxcache-ed25519 {'A' * 43}="),
     _row("trust remove", "trust remove foe"),
     _row("ls", "ls -C cache --long"),
+    _row("torch verify --fix", "verify -C cache --fix", torch=True),
+    _row("torch verify --delete", "verify -C cache --fix --delete --yes", torch=True),
+    _row("torch verify --restore", "verify -C cache --restore", torch=True),
+    _row("torch prune", "prune -C cache --max-size 700kB --yes", torch=True, chooses=True),
+    _row("torch rm", "rm -C cache aotautograd-atk --yes", torch=True),
+    _row("torch export", "export out/new.jxb -C cache", torch=True),
+    _row("torch import", "import in.jxb -C new", torch=True),
 )

@@ -42,13 +42,31 @@ def preload() -> None:
         importlib.import_module(name)
 
 
+@dataclass
+class Running:
+    """A command that was started in a world."""
+
+    process: Supervised
+    _errors: int
+
+    def run(self) -> Done | None:
+        """Serve it until it ends, or waits: then None."""
+        code = self.process.run()
+        if code is None:
+            return None
+        said = os.pread(self._errors, 1 << 20, 0).decode(errors="replace")
+        os.close(self._errors)
+        return Done(code, said, tuple(self.process.calls))
+
+
 def start_cli(
     root: Path, argv: Sequence[str], decide: Decide = go_on, *, clock: Clock | None = None
-) -> Supervised:
+) -> Running:
     """Start ``jaxcache ARG…`` in a world."""
+    errors = os.memfd_create("stderr")
 
     def prepare() -> None:
-        _move_in(root)
+        _move_in(root, errors)
         time.time_ns = clock or _shifted(0)
         time.time = lambda: time.time_ns() / 1e9
         _scale_down()
@@ -61,24 +79,16 @@ def start_cli(
         sys.stderr.flush()
         return code
 
-    return start(child, decide, prepare=prepare)
-
-
-def finish(process: Supervised, root: Path) -> Done:
-    """Serve a process to its end."""
-    code = process.run()
-    assert code is not None
-    errors = _stderr(root, process.pid)
-    said = errors.read_text(errors="replace")
-    errors.unlink()
-    return Done(code, said, tuple(process.calls))
+    return Running(start(child, decide, prepare=prepare), errors)
 
 
 def run_cli(
     root: Path, argv: Sequence[str], decide: Decide = go_on, *, clock: Clock | None = None
 ) -> Done:
     """Run ``jaxcache ARG…`` in a world from start to end."""
-    return finish(start_cli(root, argv, decide, clock=clock), root)
+    done = start_cli(root, argv, decide, clock=clock).run()
+    assert done is not None
+    return done
 
 
 def later(hours: float) -> Clock:
@@ -93,11 +103,7 @@ def _shifted(by_ns: int) -> Clock:
     return lambda: _real_time_ns() + by_ns
 
 
-def _stderr(root: Path, pid: int) -> Path:
-    return root.with_name(f"{root.name}.{pid}.stderr")
-
-
-def _move_in(root: Path) -> None:
+def _move_in(root: Path, errors: int) -> None:
     os.environ.clear()
     os.environ.update({
         "HOME": str(root / "home"), "TMPDIR": str(root / "tmp"), "PATH": os.defpath,
@@ -105,7 +111,6 @@ def _move_in(root: Path) -> None:
         "XDG_CACHE_HOME": str(root / "home" / "cache"),
     })  # fmt: skip
     os.chdir(root)
-    errors = os.open(_stderr(root, os.getpid()), os.O_WRONLY | os.O_CREAT, 0o600)
     nothing = os.open(os.devnull, os.O_RDWR)
     for source, target in ((nothing, 0), (nothing, 1), (errors, 2)):
         os.dup2(source, target)

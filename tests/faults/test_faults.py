@@ -50,3 +50,9 @@ def test_a_store_that_writes_in_place_is_found_out() -> None:
     done = run_python("-c", CARELESS)
     assert done.returncode == 1, done.stdout + done.stderr
     assert "not one of" in done.stdout
+
+
+@pytest.mark.jax
+def test_jax_runs_right_on_what_a_kill_leaves(jax_python: str) -> None:
+    done = run_python("-m", "faults.with_jax", jax_python, "1")
+    assert done.returncode == 0, done.stdout + done.stderr

@@ -2,6 +2,7 @@
 
 import contextlib
 import errno
+import functools
 import itertools
 import os
 from collections.abc import Iterable, Iterator, Sequence
@@ -10,7 +11,7 @@ from pathlib import Path
 
 from faults.commands import Row
 from faults.intercept import Call, Decide, Verdict
-from faults.process import DAY_NS, Clock, Done, finish, later, run_cli, start_cli
+from faults.process import DAY_NS, Clock, Done, later, run_cli, start_cli
 from faults.world import State, copy_of, look
 
 #: Exit codes of the command line's contract, without those of signals and of mistakes.
@@ -36,8 +37,12 @@ class Lab:
     """A world as a template, and where copies of it live."""
 
     template: Path
-    before: State
     _count: int = 0
+
+    @functools.cached_property
+    def before(self) -> State:
+        """How a world is at first."""
+        return look(self.template)
 
     def fresh(self) -> contextlib.AbstractContextManager[Path]:
         """A copy."""
@@ -124,25 +129,40 @@ def clocks(lab: Lab, plan: Plan, names: Iterable[str]) -> Iterator[Failure | Non
                 broken += _same("in that time", plan.after, now)
                 broken += _same_records(plan.after, now)
             broken += _ended(run_cli(root, plan.row.argv, clock=later(2)))
-            yield _judge(plan, name, broken)
+            yield judge(plan, name, broken)
 
 
 def _one(lab: Lab, plan: Plan, fault: str, decide: Decide) -> Failure | None:
     with lab.fresh() as root:
         done = run_cli(root, plan.row.argv, decide)
-        now = look(root)
-        broken = [*_whole(plan, now), *_as_before_or(plan, now)]
-        if done.code >= 0:
-            broken += _ended(done)
-            if done.code == 0 and done.code == plan.done.code:
-                broken += _same("it exits 0 and", plan.after, now)
-        again = run_cli(root, plan.row.argv, clock=later(2))
-        if again.code not in (plan.done.code, plan.again.code):
-            broken.append(f"run again it exits with {again.code}: {again.stderr[-300:]}")
-        final = look(root)
+        broken = after_fault(plan, done, look(root))
+        broken += afterwards(root, plan)
+        return judge(plan, fault, broken)
+
+
+def after_fault(plan: Plan, done: Done, now: State) -> list[str]:
+    """What must hold at once: nothing lost, nothing torn, and no success that is none."""
+    broken = [*_whole(plan, now), *_as_before_or(plan, now)]
+    if done.code >= 0:
+        broken += _ended(done)
+        if done.code == plan.done.code == 0:
+            broken += _same("it exits 0 and", plan.after, now)
+    return broken
+
+
+def afterwards(root: Path, plan: Plan) -> list[str]:
+    """What must hold later: a second run does the rest, and nothing is left for ever."""
+    again = run_cli(root, plan.row.argv, clock=later(2))
+    broken = []
+    if again.code not in (plan.done.code, plan.again.code):
+        broken.append(f"run again it exits with {again.code}: {again.stderr[-300:]}")
+    final = look(root)
+    if plan.row.chooses:
+        broken += _among([plan.before, plan.after], final, may_go=True)
+    else:
         broken += _same("run again,", plan.after, final)
-        broken += _left_over(root, lab.before, final)
-        return _judge(plan, fault, broken)
+    broken += _left_over(root, plan.before, final)
+    return broken
 
 
 def pairs(lab: Lab, first: Plan, second: Plan, numbers: Sequence[int]) -> Iterator[Failure | None]:
@@ -151,12 +171,12 @@ def pairs(lab: Lab, first: Plan, second: Plan, numbers: Sequence[int]) -> Iterat
     for number in numbers:
         with lab.fresh() as root:
             stopped = start_cli(root, first.row.argv, _at(number, Verdict.WAIT))
-            if stopped.run() is None:
-                other = run_cli(root, second.row.argv)
-                stopped.release()
-            else:
-                other = run_cli(root, second.row.argv)
-            done = finish(stopped, root)
+            done = stopped.run()
+            other = run_cli(root, second.row.argv)
+            if done is None:
+                stopped.process.release()
+                done = stopped.run()
+                assert done is not None
             now = look(root)
             broken = [*_whole(first, now), *_ended(done), *_ended(other)]
             known = [lab.before, first.after, second.after, *orders]
@@ -167,7 +187,7 @@ def pairs(lab: Lab, first: Plan, second: Plan, numbers: Sequence[int]) -> Iterat
             for row in (first.row, second.row):
                 broken += _ended(run_cli(root, row.argv, clock=later(2)))
             broken += _whole(first, look(root))
-            yield _judge(first, f"stopped at call {number} for {second.row.name}", broken)
+            yield judge(first, f"stopped at call {number} for {second.row.name}", broken)
 
 
 def _in_order(lab: Lab, first: Plan, second: Plan) -> State:
@@ -181,7 +201,8 @@ def _at(number: int, verdict: Verdict | int) -> Decide:
     return lambda call: verdict if call.number == number else Verdict.GO_ON
 
 
-def _judge(plan: Plan, fault: str, broken: Sequence[str]) -> Failure | None:
+def judge(plan: Plan, fault: str, broken: Sequence[str]) -> Failure | None:
+    """The outcome of a trial; None where nothing was broken."""
     return Failure(plan.row.name, fault, tuple(broken)) if broken else None
 
 
@@ -208,14 +229,24 @@ def _as_before_or(plan: Plan, now: State, *, may_go: bool = False) -> Iterator[s
 
 
 def _among(known: Sequence[State], now: State, *, may_go: bool = False) -> Iterator[str]:
+    """Each file and each fact is as one of the known states has it.
+
+    Args:
+        may_go: or it is gone, or it came from another cache of the world.
+    """
     for name in {n for state in (*known, now) for n in state.files}:
-        allowed = {state.files.get(name) for state in known} | ({None} if may_go else set())
+        allowed = {state.files.get(name) for state in known}
+        if may_go:
+            base = os.path.basename(name)
+            allowed |= {None, *(s for n, s in known[0].files.items() if n.endswith(f"/{base}"))}
         if now.files.get(name) not in allowed:
             yield f"{name} is {now.files.get(name)}, not one of {allowed}"
     for key in {k for state in (*known, now) for k in state.records}:
-        allowed = {state.records.get(key) for state in known}
-        if now.records.get(key) not in allowed:
-            yield f"the ledger says of {key}: {now.records.get(key)}, not one of {allowed}"
+        said = [state.records[key] for state in known if key in state.records]
+        seen = now.records.get(key)
+        counted = key.endswith(": hits") and seen and 0 <= int(seen) <= max(map(int, said))
+        if seen not in (None, *said) and not counted:
+            yield f"the ledger says of {key} {seen}, not one of {said}"
 
 
 def _same(when: str, expected: State, now: State) -> Iterator[str]:

@@ -6,6 +6,7 @@ import io
 import os
 import shutil
 import stat
+import tarfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,7 +38,7 @@ class State:
     undated: frozenset[str]
     """Entries of a dated cache without a date."""
     records: dict[str, str]
-    """What the ledgers know of each key."""
+    """What the ledgers know of each key, by fact."""
 
 
 def build(root: Path) -> None:
@@ -60,6 +61,27 @@ def build(root: Path) -> None:
     _age(bad, 20)
     _cli(root, "verify", "-C", cache, "--fix", code=1)  # fills the quarantine
     _spoil(cache)
+
+
+def build_torch(root: Path) -> None:
+    """Make the same of a cache of torch's compilers."""
+    for name in ("home", "tmp", "out"):
+        (root / name).mkdir(parents=True)
+    with tarfile.open(CORPUS.parent / "torch" / "golden.tar.xz") as golden:
+        golden.extractall(root, filter="data")
+    cache = root / "cache"
+    _cli(root, "export", "in.jxb", "-C", cache)
+    for path in cache.rglob("*"):
+        _age(path, 10)
+    _cut(min(cache.glob("aotautograd/*/*")))
+    _cli(root, "verify", "-C", cache, "--fix")  # fills the quarantine
+    _cut(max(cache.glob("fxgraph/*/*/*")))
+    _cut(max(cache.glob("*/*.main.so")))
+
+
+def _cut(path: Path) -> None:
+    os.truncate(path, path.stat().st_size // 2)
+    _age(path, 9)
 
 
 def _copy(version: str, to: Path, *modules: str) -> None:
@@ -166,13 +188,15 @@ def look(root: Path) -> State:
     records: dict[str, str] = {}
     for path in sorted(p for p in root.rglob("*") if not p.is_dir()):
         name = str(path.relative_to(root))
+        if name.startswith("tmp/"):  # the system's own folder for what is temporary
+            continue
         if _is_temporary(name):
             leftovers.add(name)
         elif path.name.endswith("-atime") and "/quarantine/" in name:
             continue  # restoring makes a date where there is none
         elif path.name.endswith("-atime") and not path.with_name(path.name[:-5] + "cache").exists():
             leftovers.add(name)
-        elif path.name == ".lockfile" or "/.jaxcache/ledger/" in name or name.startswith("tmp/"):
+        elif path.name == ".lockfile" or "/.jaxcache/ledger/" in name:
             continue
         elif name.endswith(".idx"):
             torn += [] if _is_index(path) else [name]
@@ -250,8 +274,11 @@ def _read_ledger(cache: Path, records: dict[str, str]) -> list[str]:
     for key in ledger:
         record = ledger.record(key)
         assert record is not None
-        what = (record.payload_sha256, record.hits, record.pinned, record.sealed_ns is not None)
-        records[f"{cache.name}/{key}"] = repr((*what, record.compile_seconds, dict(record.extra)))
+        known = {
+            "payload": record.payload_sha256, "hits": record.hits, "pinned": record.pinned,
+            "sealed": record.sealed_ns is not None, "seconds": record.compile_seconds,
+        } | record.extra  # fmt: skip
+        records |= {f"{cache.name}/{key}: {what}": repr(said) for what, said in known.items()}
     return [f"{cache.name}: {ledger.damaged} damaged parts of the ledger"] if ledger.damaged else []
 
 

@@ -50,6 +50,13 @@ def pmapped():
     print(jax.pmap(step, axis_name="i")(np.ones((jax.device_count(), 4), np.float32)))
 
 
+def devices():
+    """One process with eight devices: all of the above."""
+    single()
+    sharded()
+    pmapped()
+
+
 def together():
     """Two processes: a program over all devices, and one of each process alone."""
     from jax.sharding import Mesh, NamedSharding

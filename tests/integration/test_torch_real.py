@@ -127,7 +127,7 @@ def foreign_fx(cache: Path) -> Path:
     """The graph of one function under the key of another, where it is tried first."""
     paths = sorted(cache.glob("fxgraph/*/*/*"))
     (mine,) = (p for p in paths if b"relu" in p.read_bytes())
-    other = next(p for p in paths if p != mine)
+    other = next(p for p in paths if b"aten.tanh" in p.read_bytes())  # which has no guards
     data = other.read_bytes()
     mine.unlink()
     path = mine.with_name(other.name)

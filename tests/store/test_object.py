@@ -5,6 +5,7 @@ import logging
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -34,6 +35,14 @@ class TestMemory(StoreConformance):
     @pytest.fixture
     def store(self, request: pytest.FixtureRequest) -> Store:
         return open_store(f"memory://{request.node.nodeid.encode().hex()}-{id(request)}")
+
+
+class TestAzure(StoreConformance):
+    """And Azure's emulator, where there is one."""
+
+    @pytest.fixture
+    def store(self, azure: str) -> Store:
+        return open_store(azure)
 
 
 def test_a_url_says_which_store(bucket: str, tmp_path: Path) -> None:
@@ -239,9 +248,47 @@ def test_many_deletes_are_few_requests(bucket: str, s3: Proxy, s3_server: S3Serv
     assert s3.counts()["head"] == 0
 
 
-def test_what_a_web_server_has_is_read_and_never_written() -> None:
-    store = open_store("http://127.0.0.1:9/x")
+@pytest.fixture
+def web(tmp_path: Path) -> Iterator[tuple[Path, str]]:
+    """A folder and the URL under which the standard library's web server shows it."""
+    folder = tmp_path / "www" / "my cache"
+    folder.mkdir(parents=True)
+    process = subprocess.Popen(
+        [sys.executable, "-u", "-m", "http.server", "0", "--bind", "127.0.0.1"],
+        cwd=folder.parent, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+    )  # fmt: skip
+    assert process.stdout
+    port = process.stdout.readline().split(" port ")[1].split()[0]
+    yield folder, f"http://127.0.0.1:{port}/my%20cache"
+    process.kill()
+    process.communicate()
+
+
+def test_what_a_web_server_shows_is_read_and_never_written(web: tuple[Path, str]) -> None:
+    folder, url = web
+    store = open_store(url)
+    assert list(store.list()) == []
+    (folder / "a-cache").write_bytes(b"onetwo")
+    (folder / "b c+é").write_bytes(b"")
+    (folder / ".jaxcache" / "ledger").mkdir(parents=True)
+    (folder / ".jaxcache" / "ledger" / "x").write_text("x")
+    found = {i.name: (i.type, i.size_bytes) for i in store.list()}
+    assert found == {"a-cache": ("file", 6), "b c+é": ("file", 0), ".jaxcache": ("dir", 0)}
+    assert [i.name for i in store.list(".jaxcache/ledger")] == [".jaxcache/ledger/x"]
+    assert {i.name for i in store.walk("")} == {"a-cache", "b c+é", ".jaxcache/ledger/x"}
+    assert store.read("a-cache", limit=3, offset=2) == b"etw"
+    assert store.fetch("a-cache", limit=9).data == b"onetwo"
     assert not store.writable
-    for attempt in (lambda: store.write("a", [b"x"]), lambda: store.rename("a", "b")):
+    for attempt in (
+        lambda: store.write("a", [b"x"]),
+        lambda: store.rename("a-cache", "b"),
+        lambda: store.delete("a-cache"),
+    ):
         with pytest.raises(JaxcacheError):
             attempt()
+    assert (folder / "a-cache").read_bytes() == b"onetwo"
+
+
+def test_no_web_server_at_all() -> None:
+    with pytest.raises(NoCacheError):
+        list(open_store("http://127.0.0.1:9/x").list())

@@ -41,12 +41,23 @@ def bundle_chunks(bundle: Bundle) -> Iterator[bytes]:
 
 
 def make_in_between(store: Store, plan: ExportPlan) -> tuple[Bundle, Exported]:
-    """A bundle that nobody keeps, for a copy from directory to directory."""
+    """A bundle that nobody keeps, for a copy from directory to directory.
+
+    Raises:
+        JaxcacheError: ``io-error``: no room in the folder for temporary files.
+    """
     exported = write_stream(store, plan, level=_FAST_LEVEL)
-    file: BinaryIO = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the bundle
-    with exported.stream:
-        for chunk in bundle_bytes(exported):
-            file.write(chunk)
+    try:
+        with exported.stream:
+            file: BinaryIO = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the bundle
+            for chunk in bundle_bytes(exported):
+                file.write(chunk)
+            file.flush()
+    except OSError as error:
+        raise JaxcacheError(
+            f"cannot keep the bundle meanwhile: {(error.strerror or str(error)).lower()}",
+            code="io-error",
+        ) from error
     return read_bundle(file, store.url), exported
 
 

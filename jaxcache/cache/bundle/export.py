@@ -30,6 +30,8 @@ class ExportPlan:
     known: Known = field(default_factory=dict)
     layout: str = JAX
     """Whose cache it is; of any other than JAX everything is a side file."""
+    warnings: tuple[str, ...] = ()
+    """What whoever passes it on should know of what it holds."""
 
 
 def plan_export(

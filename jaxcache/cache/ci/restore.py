@@ -1,5 +1,6 @@
 """Bring into a cache what fits this job, from a bundle that another job has left."""
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -46,7 +47,7 @@ class RestorePlan:
     @property
     def stored_seconds(self) -> float:
         """What compiling the fitting entries took once."""
-        return sum(map(item_seconds, self.fitting))
+        return sum(map(item_seconds, self.fitting), 0.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +75,7 @@ def plan_restore(
     """Check a bundle from end to end and choose what may hit here.
 
     Args:
+        cache_dir: as JAX is going to be given it.
         store: the cache; None where its directory does not exist yet.
         source: as the user named it.
         host: the jax of the job; where none was asked, everything may hit.
@@ -88,6 +90,7 @@ def plan_restore(
     useless = {f.key for f in outlooks.forecasts if f.outlook is Outlook.MISS}
     verify_bundle(bundle, progress)
     fits = {i.key for i in bundle.manifest.items if everything or i.key not in useless}
+    cache_dir = os.path.abspath(cache_dir)
     importing = plan_import(
         store, bundle, cache_dir=cache_dir, side_caches=bool(fits),
         wanted=lambda item: item.key in fits,

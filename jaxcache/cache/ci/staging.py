@@ -16,6 +16,7 @@ from jaxcache.cache.bundle.importing import plan_import
 from jaxcache.cache.bundle.unpack import execute_import
 from jaxcache.cache.scan import Progress
 from jaxcache.cache.sync import execute, plan_sync
+from jaxcache.errors import JaxcacheError
 from jaxcache.model import Problem
 from jaxcache.store.base import Store
 from jaxcache.store.local import LocalStore
@@ -68,11 +69,23 @@ def sealed_copy(store: Store, plan: ExportPlan) -> Iterator[tuple[Store, tuple[P
         bundle, exported = make_in_between(store, plan)
         with bundle.file:
             importing = plan_import(staged, bundle, cache_dir=staged.url)
-            execute_import(staged, bundle, importing)
+            done = execute_import(staged, bundle, importing)
+        if done.failed:
+            raise JaxcacheError(
+                f"cannot write {done.failed[0].name} to {staged.url}: {done.failed[0].detail}",
+                code="io-error",
+            )
         yield staged, exported.left_out
 
 
 @contextlib.contextmanager
 def _folder() -> Iterator[LocalStore]:
-    with tempfile.TemporaryDirectory(prefix="jaxcache-ci-") as folder:
+    try:
+        made = tempfile.TemporaryDirectory(prefix="jaxcache-ci-", ignore_cleanup_errors=True)
+    except OSError as error:
+        raise JaxcacheError(
+            f"cannot make a folder in {tempfile.gettempdir()}: {(error.strerror or '').lower()}",
+            code="io-error",
+        ) from error
+    with made as folder:
         yield LocalStore(folder)

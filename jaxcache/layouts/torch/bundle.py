@@ -7,7 +7,7 @@ be one that torch gives, and say what its bytes are.
 """
 
 import hashlib
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 from jaxcache.cache.bundle.export import ExportPlan
 from jaxcache.cache.bundle.fields import BundleError
@@ -44,6 +44,7 @@ _COMMON = frozenset({
     TorchKind.PROBE, TorchKind.TRITON, TorchKind.AUTOTUNE, TorchKind.SYSTEM,
 })  # fmt: skip
 _HEAD_BYTES = 64
+_SHOWN_NAMES = 5
 
 
 def plan_export(
@@ -84,7 +85,7 @@ def plan_export(
     files.sort(key=_writing_order)
     return ExportPlan(
         store.url, (), tuple(files), sum(i.size_bytes for i in files), tuple(left_out.values()),
-        since, layout="torch",
+        since, layout="torch", warnings=_warnings(seen, chosen),
     )  # fmt: skip
 
 
@@ -109,13 +110,16 @@ def _writing_order(info: FileInfo) -> tuple[int, str]:
     return _TRAVELS.index(parse_path(info.name).kind), info.name
 
 
-def embedded(seen: Iterable[str]) -> str | None:
-    """What to say of the values that graphs carry along; None where there are none."""
-    names = sorted(set(seen))
-    if not names:
-        return None
-    shown = ", ".join(names[:5]) + (", …" if len(names) > 5 else "")
-    return f"graphs hold source lines, paths and the values of {shown}"
+def _warnings(seen: Scan, chosen: Collection[str]) -> tuple[str, ...]:
+    """What graphs carry along that may be nobody else's business."""
+    names = sorted(
+        {n for file in chosen if file in seen.facts for n in seen.facts[file].environment}
+    )
+    if not chosen:
+        return ()
+    shown = f" and the values of {', '.join(names[:_SHOWN_NAMES])}" if names else ""
+    more = f" and {len(names) - _SHOWN_NAMES} more" if len(names) > _SHOWN_NAMES else ""
+    return (f"graphs hold lines of source, paths{shown}{more}",)
 
 
 def plan_import(

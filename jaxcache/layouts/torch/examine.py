@@ -28,6 +28,8 @@ class Facts(NamedTuple):
     source: str | None = None
     function: str | None = None
     signature: str | None = None
+    environment: tuple[str, ...] = ()
+    """Names of environment variables whose values it holds."""
     problems: tuple[Found, ...] = ()
     gone: bool = False
     """It vanished since it was listed."""
@@ -103,5 +105,5 @@ def facts_of(examined: Examined) -> Facts:
     return Facts(
         graph.seconds, graph.devices, graph.guards, graph.torch_version, graph.references,
         graph.bundled, graph.source_key, graph.source, graph.function, graph.signature,
-        examined.problems,
+        graph.environment,        examined.problems,
     )  # fmt: skip

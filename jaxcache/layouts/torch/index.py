@@ -46,6 +46,7 @@ class GraphIndex:
         return known._replace(
             devices=tuple(known.devices),
             references=tuple(known.references),
+            environment=tuple(known.environment),
             problems=tuple((kind, detail) for kind, detail in known.problems),
         )
 

@@ -23,6 +23,7 @@ from jaxcache.store.object.failures import OutOfRangeError
 from jaxcache.store.object.listing import Lister, Listing
 from jaxcache.store.object.patience import Patience, Requests
 from jaxcache.store.object.traffic import TRAFFIC, Traffic, Verb
+from jaxcache.store.object.web import WebLister
 
 _Result = TypeVar("_Result")
 #: The most that S3 takes in one request (5 GiB, "Amazon S3 quotas"), and far more than the 2 GiB
@@ -63,7 +64,10 @@ class ObjectStore:
         self._url, self._writable = url, writable
         self._client, self._traffic = client, traffic
         self._requests = Requests(url, traffic, patience or Patience())
-        self._lister = Lister(client, listing, self._requests, traffic)
+        if url.startswith("http"):
+            self._lister: Lister = WebLister(client, url, listing, self._requests, traffic)
+        else:
+            self._lister = Lister(client, listing, self._requests, traffic)
 
     def __repr__(self) -> str:
         return f"ObjectStore({self._url!r})"
@@ -126,6 +130,12 @@ class ObjectStore:
             )
         except OutOfRangeError:
             return b""
+        except StoreError as error:
+            if error.code != "no-ranges":
+                raise
+            with self.open(name) as file:  # a simple web server
+                file.seek(offset)
+                return file.read(limit)
         self._traffic.add(received_bytes=len(data))
         return data
 
@@ -212,14 +222,17 @@ class ObjectStore:
     ) -> FileInfo:
         """See :meth:`jaxcache.store.base.Store.rewrite`."""
         try:
-            before = self.info(name)
+            meta, before = self._get(
+                "head", name, lambda now: (now.meta, _info(now.meta, now.attributes)), head=True
+            )
         except MissingError as error:
             raise ChangedError(name) from error
         if not same_file(before, expected):
             raise ChangedError(name)
         data = b"".join(chunks)
+        unchanged = {n: meta[n] for n in ("e_tag", "version") if meta[n]}  # GCS goes by the latter
         with guard or nullcontext():
-            return self._put(name, [data], {"e_tag": before.etag}, before.mtime_ns)
+            return self._put(name, [data], unchanged, before.mtime_ns)
 
     def _put(self, name: str, chunks: Iterable[bytes], mode: Any, mtime_ns: int | None) -> FileInfo:
         import obstore
@@ -250,9 +263,7 @@ class ObjectStore:
                 return ours
             raise
         now_ns = time.time_ns() if mtime_ns is None else mtime_ns
-        return FileInfo(
-            name, "file", len(data), now_ns, 0, _inode(done), 0, -1, done["e_tag"] or ""
-        )
+        return FileInfo(name, "file", len(data), now_ns, 0, _inode(done), 0, -1, _etag(done))
 
     def _if_ours(self, name: str, digest: str) -> FileInfo | None:
         def take(found: Any) -> FileInfo | None:
@@ -364,13 +375,18 @@ def _info(meta: Any, attributes: Any = None) -> FileInfo:
         with suppress(ArithmeticError, ValueError):
             mtime_ns = int(Decimal(given) * _NS)
     return FileInfo(
-        meta["path"], "file", meta["size"], mtime_ns, 0, _inode(meta), 0, -1, meta["e_tag"] or ""
+        meta["path"], "file", meta["size"], mtime_ns, 0, _inode(meta), 0, -1, _etag(meta)
     )  # fmt: skip
+
+
+def _etag(meta: Any) -> str:
+    """The ETag without quotes: Azure puts them into headers and not into listings."""
+    return (meta["e_tag"] or "").strip('"')
 
 
 def _inode(meta: Any) -> int:
     """A number that changes with the ETag, for the index, which keeps numbers."""
-    digest = hashlib.blake2b((meta["e_tag"] or "").encode(), digest_size=8).digest()
+    digest = hashlib.blake2b(_etag(meta).encode(), digest_size=8).digest()
     return int.from_bytes(digest, "big") >> 1
 
 

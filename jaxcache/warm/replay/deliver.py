@@ -2,19 +2,15 @@
 
 import threading
 import time
-from collections.abc import Iterator, Mapping
-from pathlib import Path
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, BinaryIO
 
 from jaxcache.cache.inventory import take_inventory
 from jaxcache.cache.ledger import append
 from jaxcache.cache.ledger_record import COMPILE, Event
-from jaxcache.cache.recipe.model import Request
 from jaxcache.entry.names import ATIME_SUFFIX, FileKind, parse_name
 from jaxcache.errors import JaxcacheError
-from jaxcache.model import Codec
 from jaxcache.store.base import ExistsError, Store
-from jaxcache.warm.target.framing import frame_payload
 
 _CHUNK_BYTES = 1 << 20
 
@@ -35,18 +31,25 @@ class Delivery:
         self._learnt: list[Event] = []
         self._lock = threading.Lock()
 
+    @property
+    def url(self) -> str:
+        """Where the cache is."""
+        return self._store.url
+
     def has(self, key: str) -> bool:
         """Whether the cache holds an entry of that key."""
         with self._lock:
             return key in self._there
 
-    def take(
-        self, file: Path, key: str, facts: Mapping[str, Any], *, codec: Codec | None = None
-    ) -> int | None:
-        """Move one file of a worker into the cache.
+    def known_keys(self) -> list[str]:
+        """Keys that the cache has."""
+        with self._lock:
+            return sorted(self._there)
 
-        Args:
-            codec: the file is an executable without header, for an entry with this codec.
+    def take(
+        self, name: str, chunks: Iterable[bytes], key: str, facts: Mapping[str, Any]
+    ) -> int | None:
+        """Write one entry into the cache, under the name that JAX gave it.
 
         Returns:
             Its size in bytes; None where somebody else has written that entry meanwhile.
@@ -54,27 +57,21 @@ class Delivery:
         Raises:
             JaxcacheError: it cannot be written, or is not what the worker said.
         """
-        name = parse_name(file.name)
-        if name.kind not in (FileKind.ENTRY, FileKind.LEGACY_ENTRY) or str(name.key) != key:
-            raise JaxcacheError(f"{file.name} is not the entry of {key}", code="bad-name")
+        parsed = parse_name(name)
+        if parsed.kind not in (FileKind.ENTRY, FileKind.LEGACY_ENTRY) or str(parsed.key) != key:
+            raise JaxcacheError(f"{name} is not the entry of {key}", code="bad-name")
         now_ns = time.time_ns()
-        if self._with_atimes and name.kind is FileKind.ENTRY:
-            stamp = now_ns.to_bytes(8, "little")
-            self._store.write(f"{key}{ATIME_SUFFIX}", [stamp])
+        if self._with_atimes and parsed.kind is FileKind.ENTRY:
+            self._store.write(f"{key}{ATIME_SUFFIX}", [now_ns.to_bytes(8, "little")])
+        size_bytes: int | None
         try:
-            chunks = _chunks(file)
-            if codec is not None:
-                framed = frame_payload(file, float(facts.get("compile_seconds") or 0), codec)
-                chunks = iter([framed.frame])
-            info = self._store.write(file.name, chunks, replace=False)
+            info = self._store.write(name, chunks, replace=False)
             size_bytes = info.size_bytes
             if facts.get("tuning"):
                 about = {"tuning_mtime_ns": info.mtime_ns, "tuning_size_bytes": size_bytes}
                 facts = {**facts, **about}
         except ExistsError:
             size_bytes = None
-        file.unlink(missing_ok=True)
-        file.with_name(f"{key}{ATIME_SUFFIX}").unlink(missing_ok=True)
         with self._lock:
             self._there.add(key)
             if size_bytes is not None:
@@ -92,30 +89,7 @@ class Delivery:
                 return
 
 
-def facts_of(
-    request: Request,
-    ready: Mapping[str, Any],
-    components: Mapping[str, str],
-    seconds: float | None,
-    flags: str,
-) -> dict[str, Any]:
-    """What the ledger learns of one entry."""
-    facts = {
-        "jax_version": ready.get("jax_version"),
-        "jaxlib_version": ready.get("jaxlib_version"),
-        "jaxlib_digest": ready.get("jaxlib_digest"),
-        "platform": ready.get("platform"),
-        "platform_version": ready.get("platform_version"),
-        "device_kind": ready.get("device_kind"),
-        "xla_flags": flags,
-        "function": request.function,
-        "components": dict(components),
-        "compile_seconds": None if seconds is None else round(seconds, 6),
-    }
-    return {name: value for name, value in facts.items() if value is not None}
-
-
-def _chunks(path: Path) -> Iterator[bytes]:
-    with path.open("rb") as file:
-        while chunk := file.read(_CHUNK_BYTES):
-            yield chunk
+def file_chunks(file: BinaryIO) -> Iterator[bytes]:
+    """The bytes of an open file, in pieces."""
+    while chunk := file.read(_CHUNK_BYTES):
+        yield chunk

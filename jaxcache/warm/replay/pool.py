@@ -1,20 +1,20 @@
-"""Several workers, each with one module at a time, longest first."""
+"""Several workers on this machine, each with one module at a time, longest first."""
 
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from jaxcache.errors import JaxcacheError
+from jaxcache.warm.replay.bench import Answer, Bench, Failure
 from jaxcache.warm.replay.memory import MemoryGate
 from jaxcache.warm.replay.plan import Job
 from jaxcache.warm.replay.report import Compiled
-from jaxcache.warm.replay.worker import DiedError, FailedError, RefusedError, Team, launch_kind
+from jaxcache.warm.replay.worker import Team, launch_kind
 
-_ATTEMPTS = 2
-
-#: Makes the children for a job.
-MakeTeam = Callable[[Job], Team]
+#: Has one job done on a bench; None where it was stopped.
+Attempt = Callable[[Bench, Job], Answer | Failure | None]
+Conclude = Callable[[Job, Answer | Failure], Compiled]
 
 
 class Watcher(Protocol):
@@ -27,20 +27,19 @@ class Watcher(Protocol):
         """A job has come to its end."""
 
 
-#: Has one job done by a team.
-DoJob = Callable[[Team, Job], Compiled]
-
-
 @dataclass(slots=True)
 class Pool:
-    """Works through jobs in threads, each of which feeds one team of children.
+    """Works through jobs in threads, each of which feeds a bench of its own.
 
-    A job whose children die, or that JAX cannot compile, is tried once more with fresh children,
-    and then named; the others go on.
+    Args:
+        make_team: starts children for a job.
+        attempt: has one job done.
+        conclude: takes what came of it.
     """
 
-    make_team: MakeTeam
-    do_job: DoJob
+    make_team: Callable[[Job], Team]
+    attempt: Attempt
+    conclude: Conclude
     workers: int
     memory_bytes: int | None = None
     watcher: Watcher | None = None
@@ -102,17 +101,17 @@ class Pool:
             self._stop()
 
     def _work(self, gate: MemoryGate) -> None:
-        bench = _Bench(self)
+        bench = Bench(self._start, self._end, lambda: self._stopped)
         try:
             while (taken := self._take(bench.kind)) is not None:
                 position, job = taken
                 with gate.admitted(give_back=bench.clear):
                     if self.watcher:
                         self.watcher.begin(job)
-                    result = self._do(bench, job)
-                if result is None:
+                    answer = self.attempt(bench, job)
+                if answer is None:
                     return
-                self.results[position] = result
+                result = self.results[position] = self.conclude(job, answer)
                 if self.watcher:
                     self.watcher.end(job, result)
         finally:
@@ -128,26 +127,8 @@ class Pool:
                     return self._left.pop(number)
             return self._left.pop(0)
 
-    def _do(self, bench: "_Bench", job: Job) -> Compiled | None:
-        """One job, at the second try with fresh children; None where we are to stop."""
-        for attempt in range(1, _ATTEMPTS + 1):
-            try:
-                team = bench.team(job)
-                return replace(self.do_job(team, job), attempts=attempt)
-            except JaxcacheError as error:
-                return failed(job, "not-started", error.message, attempt)
-            except RefusedError as error:
-                return failed(job, "refused-here", str(error), attempt)
-            except (DiedError, FailedError) as error:
-                bench.clear()
-                if self._stopped:
-                    return None
-                reason = "worker-died" if isinstance(error, DiedError) else "compile-failed"
-                result = failed(job, reason, str(error), attempt)
-        return result
-
-    def start(self, job: Job) -> Team:
-        """Start children for a job; those of a kind that could not start once are not tried again.
+    def _start(self, job: Job) -> Team:
+        """Start children for a job; a kind that could not be started once is not tried again.
 
         Raises:
             JaxcacheError
@@ -172,42 +153,7 @@ class Pool:
             team.kill()
         return team
 
-    def end(self, team: Team) -> None:
-        """Stop children that are not wanted any more."""
+    def _end(self, team: Team) -> None:
         with self._lock:
             self._teams.discard(team)
         team.stop()
-
-
-class _Bench:
-    """The children of one thread."""
-
-    def __init__(self, pool: Pool) -> None:
-        self._pool = pool
-        self._team: Team | None = None
-        self.kind: tuple[object, ...] | None = None
-
-    def team(self, job: Job) -> Team:
-        """Children that can do a job."""
-        kind = launch_kind(job.environment)
-        if self._team is None or kind != self.kind:
-            self.clear()
-            self._team = self._pool.start(job)
-            self.kind = kind
-        return self._team
-
-    def clear(self) -> None:
-        """Let the children go."""
-        if self._team is not None:
-            self._pool.end(self._team)
-        self._team = self.kind = None
-
-
-def failed(job: Job, reason: str, detail: str, attempts: int) -> Compiled:
-    """A job that came to nothing."""
-    request = job.request
-    return Compiled(
-        module=request.module, key=request.key, outcome="failed", recorded_key=request.key,
-        reason=reason, detail=detail, attempts=attempts, function=request.function,
-        doubts=request.doubts,
-    )  # fmt: skip

@@ -2,44 +2,26 @@
 
 import os
 import tempfile
-import threading
 import time
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import Sequence
 
-from jaxcache.cache.bundle.compat import path_in_key
 from jaxcache.cache.recipe.format import RecipeFile
-from jaxcache.cache.recipe.model import Environment, Request
-from jaxcache.cache.recipe.refusals import REFUSALS, kept_flags
-from jaxcache.errors import UsageError
+from jaxcache.errors import JaxcacheError, UsageError
 from jaxcache.store.base import Store
-from jaxcache.warm.replay.deliver import Delivery, facts_of
-from jaxcache.warm.replay.plan import CompilePlan, Job, Refused
+from jaxcache.warm.replay.deliver import Delivery
+from jaxcache.warm.replay.plan import CompilePlan, Job
 from jaxcache.warm.replay.pool import Pool, Watcher
 from jaxcache.warm.replay.report import Compiled, CompileReport
+from jaxcache.warm.replay.session import (
+    CompileOptions,
+    Session,
+    key_notes,
+    refused,
+    version_notes,
+)
 from jaxcache.warm.replay.worker import Team
 from jaxcache.warm.run import find_python
 from jaxcache.warm.target.delivery import Aim
-
-
-@dataclass(frozen=True, slots=True)
-class CompileOptions:
-    """How to compile a recipe."""
-
-    used_at: str
-    """The cache directory as JAX is going to be given it; it is part of some keys."""
-    python: str | None = None
-    jobs: int = 1
-    devices: int | None = None
-    """CPU devices that a worker pretends to have, instead of as many as were recorded."""
-    memory_bytes: int | None = None
-    """Of all workers together."""
-    check: bool = False
-    """Make the keys, and compile nothing."""
-    target: Aim | None = None
-    """A host that is not here, on which the recipe was recorded or whose platform it is for."""
 
 
 def compile_recipe(
@@ -53,141 +35,64 @@ def compile_recipe(
 
     Raises:
         NoJaxError: there is no usable jax.
-        UsageError: ``too-few-devices``.
-        JaxcacheError: ``no-platform``, where that holds for the whole recipe.
+        UsageError: ``too-few-devices``, ``no-dask``, ``other-platform``, ``several-processes``.
+        JaxcacheError: ``no-platform``, where that holds for the whole recipe; ``no-cluster``.
     """
-    python = find_python(options.python)
-    check_devices(plan, options.devices)
-    check_target(plan, options.target)
+    _check_devices(plan, options.devices)
+    _check_target(plan, options.target)
     started = time.monotonic()
-    session = _Session(file, Delivery(store), options)
-    with tempfile.TemporaryDirectory(prefix="jaxcache-compile-", ignore_cleanup_errors=True) as top:
-        target = options.target.write_request(top, store.url) if options.target else None
+    session = Session(file, Delivery(store), options)
+    try:
+        if options.dask is None:
+            done, refusals, interrupted = _compile_here(plan, session, watcher)
+        else:
+            from jaxcache.warm.replay.cluster import compile_on_cluster
 
-        def make_team(job: Job) -> Team:
-            return session.start(
-                Team(
-                    python,
-                    job.environment,
-                    devices=options.devices,
-                    folder=tempfile.mkdtemp(dir=top),
-                    target=target,
-                )
-            )
-
-        pool = Pool(
-            make_team, session.do, options.jobs, memory_bytes=options.memory_bytes, watcher=watcher
-        )
-        try:
-            interrupted = pool.run(plan.jobs)
-        finally:
-            session.delivery.remember()
-    done = [pool.results[i] for i in sorted(pool.results)]
-    if pool.refusals and all(m.reason == "not-started" for m in done):
-        raise pool.refusals[0]
-    notes = [e.message for e in pool.refusals]
+            done, refusals, interrupted = compile_on_cluster(options.dask, plan, session, watcher)
+    finally:
+        session.delivery.remember()
+    if refusals and all(m.reason == "not-started" for m in done):
+        raise refusals[0]
+    notes = (
+        *(error.message for error in refusals),
+        *version_notes(file.recipe.environments, session.ready),
+        *key_notes(done),
+    )
     return CompileReport(
         cache_dir=store.url,
         recipe=file.path,
-        modules=(*done, *(_refused(r) for r in plan.refused)),
+        modules=(*done, *map(refused, plan.refused)),
         wall_seconds=time.monotonic() - started,
         check=options.check,
         interrupted=interrupted,
         unreached=len(plan.jobs) - len(done),
-        notes=(*notes, *_version_notes(file.recipe.environments, session.ready), *_key_notes(done)),
+        notes=notes,
     )
 
 
-class _Session:
-    """Has one job done by a team: what is common to all of them."""
+def _compile_here(
+    plan: CompilePlan, session: Session, watcher: Watcher | None
+) -> tuple[list[Compiled], Sequence[JaxcacheError], bool]:
+    options = session.options
+    python = find_python(options.python)
+    with tempfile.TemporaryDirectory(prefix="jaxcache-compile-", ignore_cleanup_errors=True) as top:
+        target = options.target.write_request(top, session.delivery.url) if options.target else None
 
-    def __init__(self, file: RecipeFile, delivery: Delivery, options: CompileOptions) -> None:
-        self._file = file
-        self._options = options
-        self.delivery = delivery
-        self.ready: Mapping[str, Any] = {}
-        self._reading = threading.Lock()
+        def make_team(job: Job) -> Team:
+            folder = tempfile.mkdtemp(dir=top)
+            return Team(
+                python, job.environment, devices=options.devices, folder=folder, target=target
+            )
 
-    def start(self, team: Team) -> Team:
-        """Remember what the first children say of themselves."""
-        self.ready = self.ready or team.ready
-        return team
-
-    def do(self, team: Team, job: Job) -> Compiled:
-        """Compile one request, unless the cache has it or nothing is to be compiled."""
-        request = job.request
-        with self._reading:
-            blobs = (self._file.blob(request.bytecode), self._file.blob(request.options))
-        seen: dict[str, Any] = {}
-
-        def ask(key: str, components: Mapping[str, str]) -> bool:
-            seen.update(key=key, components=components, cached=self.delivery.has(key))
-            return not (seen["cached"] or self._options.check)
-
-        process = job.environment.process_id
-        written = team.compile(request, process, self._options.used_at, blobs, ask)
-        key, components = str(seen.get("key")), seen.get("components", {})
-        differs = _differing(request, key, components)
-        result = Compiled(
-            module=request.module,
-            key=key,
-            outcome="already-cached" if seen.get("cached") else "missing",
-            recorded_key=request.key,
-            compile_seconds=request.compile_seconds,
-            differs=differs,
-            moved=differs == ("compile_options",) and self._is_moved(job.environment, team),
-            function=request.function,
-            doubts=request.doubts,
-        )
-        if written is None:
-            return result
-        seconds = written.seconds
-        flags = " ".join(sorted(_key_flags(job.environment)))
-        facts = facts_of(request, team.ready, components, seconds, flags)
-        if written.tuning is not None:
-            facts["tuning"] = written.tuning
-        target = self._options.target
-        size_bytes = self.delivery.take(
-            written.file, key, facts, codec=target.profile.codec if target else None
-        )
-        outcome = "already-cached" if size_bytes is None else "written"
-        return replace(
-            result, outcome=outcome, compile_seconds=seconds, size_bytes=size_bytes,  # type: ignore[arg-type]
-            tuning=written.tuning,
+        pool = Pool(
+            make_team, session.attempt, session.conclude, options.jobs,
+            memory_bytes=options.memory_bytes, watcher=watcher,
         )  # fmt: skip
-
-    def _is_moved(self, environment: Environment, team: Team) -> bool:
-        """Whether the directory is part of the key, and another one than where it was recorded."""
-        return environment.cache_dir != self._options.used_at and path_in_key(
-            str(team.ready.get("jax_version"))
-        )
+        interrupted = pool.run(plan.jobs)
+    return [pool.results[i] for i in sorted(pool.results)], pool.refusals, interrupted
 
 
-def _key_flags(environment: Environment) -> Iterator[str]:
-    for flags in (environment.xla_flags, environment.libtpu_init_args, environment.argv_flags):
-        yield from kept_flags(flags)
-
-
-def _differing(request: Request, key: str, components: Mapping[str, str]) -> tuple[str, ...]:
-    """The parts of a key that are not as recorded."""
-    if request.key is None or key == request.key:
-        return ()
-    names = dict.fromkeys([*components, *request.components])
-    found = tuple(n for n in names if components.get(n) != request.components.get(n))
-    return found or ("unknown",)
-
-
-def _refused(refused: Refused) -> Compiled:
-    request = refused.request
-    return Compiled(
-        module=request.module, key=request.key, outcome="refused", recorded_key=request.key,
-        compile_seconds=request.compile_seconds, reason=refused.reason,
-        detail=REFUSALS[refused.reason], attempts=0, function=request.function,
-        doubts=request.doubts,
-    )  # fmt: skip
-
-
-def check_devices(plan: CompilePlan, devices: int | None) -> None:
+def _check_devices(plan: CompilePlan, devices: int | None) -> None:
     """Refuse a number of devices that the recipe cannot be compiled with.
 
     Raises:
@@ -205,7 +110,7 @@ def check_devices(plan: CompilePlan, devices: int | None) -> None:
             )
 
 
-def check_target(plan: CompilePlan, target: Aim | None) -> None:
+def _check_target(plan: CompilePlan, target: Aim | None) -> None:
     """Refuse a recipe that was recorded on another platform than the target's.
 
     Raises:
@@ -224,38 +129,6 @@ def check_target(plan: CompilePlan, target: Aim | None) -> None:
             raise UsageError(
                 "the recipe is of several processes, and a target is one", code="several-processes"
             )
-
-
-def _version_notes(environments: Sequence[Environment], ready: Mapping[str, Any]) -> Iterator[str]:
-    """Say where this jax is not the one that recorded, and what follows from that."""
-    if not ready:
-        return
-    for name, shown in (("jax_version", "jax"), ("jaxlib_version", "jaxlib")):
-        others = {getattr(e, name) for e in environments} - {ready.get(name)}
-        if others:
-            yield (
-                f"recorded with {shown} {', '.join(sorted(others))}, compiled with "
-                f"{shown} {ready.get(name)}: the keys are those of the latter"
-            )
-    here = ready.get("jaxlib_digest")
-    if any(
-        e.jaxlib_version == ready.get("jaxlib_version") and e.jaxlib_digest not in (None, here)
-        for e in environments
-    ):
-        yield "this is another build of the jaxlib that recorded, and keys do not tell them apart"
-
-
-def _key_notes(done: Sequence[Compiled]) -> Iterator[str]:
-    if moved := sum(m.moved for m in done):
-        yield (
-            f"{moved} keys are for this directory instead of the one where they were recorded, "
-            "which this jax hashes"
-        )
-    differing = [m for m in done if m.differs and not m.moved]
-    if differing:
-        parts = Counter(name for m in differing for name in m.differs)
-        names = ", ".join(f"{name} ({count})" for name, count in parts.most_common())
-        yield f"{len(differing)} keys are not the recorded ones, which differ in {names}"
 
 
 def absolute(location: str) -> str:

@@ -1,0 +1,173 @@
+"""Why two FX graphs have two keys: by the parts of their keys, as torch stored them.
+
+An FX graph holds about 640 lines, ``[hash] part: text``, that torch logs for a key
+(``FxGraphCachePickler.debug_lines``, ``torch/_inductor/codecache.py`` of 2.13). The hashes are
+compared and not the texts, which hold addresses.
+"""
+
+import difflib
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from jaxcache.cache.explain.sides import Comparison, Compile, Difference, Explanation
+from jaxcache.cache.select import select_by_keys
+from jaxcache.errors import JaxcacheError
+from jaxcache.layouts.torch.examine import examine_file
+from jaxcache.layouts.torch.graph import Component, Graph
+from jaxcache.layouts.torch.inventory import GraphFile
+from jaxcache.layouts.torch.scan import Scan, look
+from jaxcache.store.base import MissingError, Store
+
+_PROGRAM = "gm"
+_SHOWN_CHARACTERS = 200
+#: What a part of a key is about, and what to do where it differs; the first that fits counts.
+_MEANINGS: tuple[tuple[str, str, str | None], ...] = (
+    (_PROGRAM, "the traced program", "compare what was traced: TORCH_LOGS=aot_graphs"),
+    (
+        "example_inputs[", "an input: its dtype, shape, stride, device or alignment",
+        "make the inputs alike, or let sizes vary: torch.compile(dynamic=True)",
+    ),
+    ("torch_version", "torch's own source code", "install the same torch on both sides"),
+    ("system_info", "the device, its driver, or CUDA", None),
+    (
+        "cpp_runtime_thread_count", "how many threads kernels are made for",
+        "set OMP_NUM_THREADS alike",
+    ),
+    ("default_dtype", "torch.get_default_dtype()", "call torch.set_default_dtype alike"),
+    ("deterministic_algorithms_settings", "torch.use_deterministic_algorithms", None),
+    ("cuda_matmul_settings", "torch.backends.cuda.matmul", None),
+    ("cache_key_tag", "torch.compiler.config.cache_key_tag", None),
+    ("inductor_config_comms[", "torch._inductor.config.aten_distributed_optimizations", None),
+    ("inductor_config[", "a setting of torch._inductor.config", "set it alike on both sides"),
+    ("fx_kwargs[", "how Inductor was called", None),
+    ("user_defined_triton_source", "the source of a Triton kernel", None),
+)  # fmt: skip
+
+
+class _Read(NamedTuple):
+    file: GraphFile
+    graph: Graph
+    components: Mapping[str, Component]
+
+
+def explain_graphs(store: Store, keys: Sequence[str]) -> Explanation:
+    """Compare two graphs, or one with the nearest other of its function.
+
+    An AOT graph stands for its FX graphs, forward with forward and backward with backward.
+
+    Args:
+        keys: one or two KEY arguments.
+
+    Raises:
+        NoCacheError
+        JaxcacheError: ``no-match``, ``ambiguous-key``, or ``bad-entry``.
+    """
+    seen = look(store)
+    rights = _resolve(store, seen, keys[-1])
+    if len(keys) > 1:
+        lefts = _resolve(store, seen, keys[0])
+        pairs = list(zip(lefts, rights, strict=False))
+        name = keys[0]
+    else:
+        pairs = [(_nearest(store, seen, right), right) for right in rights[:1]]
+        name = pairs[0][0].file.name
+    comparisons = []
+    for left, right in pairs:
+        if differences := tuple(_compare(left, right)):
+            comparisons.append(Comparison(_compile(left), _compile(right), differences))
+    return Explanation(name, keys[-1], len(pairs) - len(comparisons), tuple(comparisons))
+
+
+def _resolve(store: Store, seen: Scan, wanted: str) -> list[_Read]:
+    """The FX graphs that a KEY stands for."""
+    entries = select_by_keys(seen.entries, [wanted])
+    first = next(g for g in seen.inventory.graphs if g.info.name == entries[0].file)
+    if first.tier == "fxgraph":
+        return [_read(store, first)]
+    graph = examine_file(store, first).graph
+    below = {g.key: g for g in reversed(seen.inventory.graphs) if g.tier == "fxgraph"}
+    found = [below[key] for key in (graph.references if graph else ()) if key in below]
+    if not found:
+        raise JaxcacheError(
+            f"{first.name} refers to no FX graph that is there", code="bad-entry",
+            hint="jaxcache verify tells more about it",
+        )  # fmt: skip
+    return [_read(store, file) for file in found]
+
+
+def _read(store: Store, file: GraphFile) -> _Read:
+    graph = examine_file(store, file).graph
+    if graph is None or not graph.key_lines:
+        raise JaxcacheError(
+            f"{file.name} tells nothing of its key", code="bad-entry",
+            hint="jaxcache verify tells more about it",
+        )  # fmt: skip
+    return _Read(file, graph, {c.name: c for c in graph.components})
+
+
+def _nearest(store: Store, seen: Scan, right: _Read) -> _Read:
+    """The other FX graph that differs in the fewest parts, of the same function if there is one."""
+    others: list[_Read] = []
+    for file in seen.inventory.graphs:
+        if file.tier == "fxgraph" and file.key != right.file.key:
+            try:
+                others.append(_read(store, file))
+            except (MissingError, JaxcacheError):
+                continue
+    akin = [o for o in others if o.graph.function == right.graph.function]
+    if not others:
+        raise JaxcacheError(
+            f"{right.file.name} is the only FX graph here", code="no-match",
+            hint="name another cache with --cache-dir",
+        )  # fmt: skip
+    return min(akin or others, key=lambda o: len(_differing(o, right)))
+
+
+def _differing(left: _Read, right: _Read) -> list[str]:
+    names = dict.fromkeys((*left.components, *right.components))
+    return [n for n in names if _hash(left, n) != _hash(right, n)]
+
+
+def _hash(side: _Read, name: str) -> str | None:
+    found = side.components.get(name)
+    return found.hash if found else None
+
+
+def _compare(left: _Read, right: _Read) -> Iterator[Difference]:
+    for name in _differing(left, right):
+        old, new = left.components.get(name), right.components.get(name)
+        _, meaning, fix = next((m for m in _MEANINGS if name.startswith(m[0])), ("", name, None))
+        texts = _changed_lines(old, new) if name == _PROGRAM else (_text(old), _text(new))
+        yield Difference(name, *texts, meaning, fix)
+
+
+def _text(component: Component | None) -> str | None:
+    """What torch printed of it; its hash where that is the same on both sides or no text."""
+    if component is None:
+        return None
+    text = component.text.strip()
+    if not text.isprintable() or "\ufffd" in text or " at 0x" in text:
+        return f"{text[:40] if text.isprintable() else ''} [{component.hash[:12]}]".strip()
+    return text[:_SHOWN_CHARACTERS]
+
+
+def _changed_lines(old: Component | None, new: Component | None) -> tuple[str | None, str | None]:
+    """The first lines of two programs that differ."""
+    before = old.text.splitlines() if old else []
+    after = new.text.splitlines() if new else []
+    for tag, i, j, k, m in difflib.SequenceMatcher(None, before, after, False).get_opcodes():
+        if tag != "equal":
+            return " ".join(before[i:j]).strip()[:400], " ".join(after[k:m]).strip()[:400]
+    return _text(old), _text(new)
+
+
+def _compile(side: _Read) -> Compile:
+    graph = side.graph
+    return Compile(
+        module=graph.function or side.file.tier,
+        key=side.file.name,
+        components={name: c.hash for name, c in side.components.items()},
+        arguments=graph.signature,
+        source=graph.source,
+        compile_seconds=graph.seconds,
+    )

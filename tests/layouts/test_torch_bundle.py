@@ -1,0 +1,256 @@
+"""Moving caches of torch's compilers: bundles, copies, and what torch itself saved."""
+
+import base64
+import json
+import os
+import pickle
+import shutil
+import zlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import RunCli, first_file
+from hypothesis import given
+from hypothesis import strategies as st
+
+from jaxcache.cache.bundle.fields import BundleError
+from jaxcache.layouts.torch.artifacts import parse_artifacts
+
+
+def files(cache: Path) -> dict[str, bytes]:
+    return {str(p.relative_to(cache)): p.read_bytes() for p in cache.rglob("*") if p.is_file()}
+
+
+def test_a_bundle_brings_everything_there(run_cli: RunCli, golden: Path, tmp_path: Path) -> None:
+    done = run_cli("export", "-C", golden, tmp_path / "c.jxb")
+    assert done.returncode == 0, done.stderr
+    assert "paths and the values of TORCHINDUCTOR_CACHE_DIR" in done.stderr
+    assert "torch's caches" in done.stderr
+    target = tmp_path / "there"
+    done = run_cli("import", tmp_path / "c.jxb", "-C", target, "--json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["summary"]["written"] == len(files(golden))
+    assert files(target) == files(golden)
+    stamps = {p: (golden / p).stat().st_mtime_ns for p in files(golden)}
+    assert {p: (target / p).stat().st_mtime_ns for p in stamps} == stamps
+    again = run_cli("import", tmp_path / "c.jxb", "-C", target, "--json")
+    assert json.loads(again.stdout)["summary"]["written"] == 0
+    assert run_cli("diff", golden, tmp_path / "c.jxb").returncode == 0
+
+
+def test_a_bundle_is_smaller_than_what_torch_saves(
+    run_cli: RunCli, golden: Path, unpacked_torch: Path, tmp_path: Path
+) -> None:
+    """Of one function: with its kernel, in less than a third of the bytes."""
+    done = run_cli("export", "-C", golden, tmp_path / "c.jxb", "--filter", "signature=f32[[]8,8]")
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "c.jxb").stat().st_size * 3 < (
+        unpacked_torch / "artifacts.bin"
+    ).stat().st_size
+    run_cli("import", tmp_path / "c.jxb", "-C", tmp_path / "x")
+    kinds = {p.partition(".")[2] for p in files(tmp_path / "x")}
+    assert {"py", "main.cpp", "main.so"} <= kinds
+
+
+def test_what_is_damaged_does_not_travel(
+    run_cli: RunCli, torch_cache: Path, tmp_path: Path
+) -> None:
+    bad = first_file(torch_cache, "fxgraph/*/*/*")
+    bad.write_bytes(bad.read_bytes()[:-9])
+    done = run_cli("export", "-C", torch_cache, tmp_path / "c.jxb")
+    assert done.returncode == 3
+    assert f"left out {bad.relative_to(torch_cache)}" in done.stderr
+
+
+def test_an_increment_holds_what_is_new(
+    run_cli: RunCli, golden: Path, torch_cache: Path, tmp_path: Path
+) -> None:
+    gone = first_file(torch_cache, "aotautograd/*/*")
+    gone.unlink()
+    done = run_cli("export", "-C", golden, tmp_path / "i.jxb", "--since", torch_cache, "--json")
+    assert done.returncode == 0, done.stderr
+    run_cli("import", tmp_path / "i.jxb", "-C", tmp_path / "x")
+    assert set(files(tmp_path / "x")) == {str(gone.relative_to(torch_cache))}
+
+
+def test_an_import_heals_what_is_damaged(
+    run_cli: RunCli, golden: Path, torch_cache: Path, tmp_path: Path
+) -> None:
+    run_cli("export", "-C", golden, tmp_path / "c.jxb")
+    for pattern in ("fxgraph/*/*/*", "*/*.py", "*/*.main.so"):
+        bad = first_file(torch_cache, pattern)
+        bad.write_bytes(bad.read_bytes()[:100])
+    done = run_cli("import", tmp_path / "c.jxb", "-C", torch_cache, "--json")
+    assert json.loads(done.stdout)["summary"]["heal"] == 3
+    assert files(torch_cache) == files(golden)
+
+
+def test_copy_goes_between_directories_and_bundles(
+    run_cli: RunCli, golden: Path, tmp_path: Path
+) -> None:
+    for source, target in (("", "a"), ("a", "b.jxb"), ("b.jxb", "c")):
+        where = golden if not source else tmp_path / source
+        assert run_cli("copy", where, tmp_path / target).returncode == 0
+    assert files(tmp_path / "c") == files(golden)
+
+
+def test_diff_compares_code_and_not_times(run_cli: RunCli, golden: Path, torch_cache: Path) -> None:
+    """Of a function that was compiled twice each side keeps another file: nothing differs."""
+    folders = [p for p in torch_cache.glob("*/*/") if p.parent.name == "aotautograd"]
+    (twice,) = (p for p in folders if len(os.listdir(p)) == 2)
+    min(twice.iterdir()).unlink()
+    assert run_cli("diff", golden, torch_cache).returncode == 0
+    shutil.rmtree(twice)
+    done = run_cli("diff", golden, torch_cache, "-q")
+    assert done.returncode == 1
+    assert done.stdout == f"aotautograd-{twice.name}\n"
+
+
+def test_layouts_are_not_mixed(run_cli: RunCli, golden: Path, corpus: Path, tmp_path: Path) -> None:
+    run_cli("export", "-C", golden, tmp_path / "t.jxb")
+    jax = shutil.copytree(corpus / "0.10.2-cpu-zstd", tmp_path / "jax")
+    done = run_cli("import", tmp_path / "t.jxb", "-C", jax)
+    assert (done.returncode, "other-layout" in done.stderr) == (2, True)
+    run_cli("export", "-C", jax, tmp_path / "j.jxb")
+    done = run_cli("import", tmp_path / "j.jxb", "-C", golden)
+    assert (done.returncode, "other-layout" in done.stderr) == (2, True)
+    assert run_cli("diff", jax, golden).returncode == 2
+
+
+def test_what_torch_saved_is_imported(
+    run_cli: RunCli, golden: Path, unpacked_torch: Path, tmp_path: Path
+) -> None:
+    done = run_cli("import", unpacked_torch / "artifacts.bin", "-C", tmp_path / "x", "--json")
+    assert done.returncode == 0, done.stderr
+    there = files(tmp_path / "x")
+    assert {p.partition("/")[0] for p in there} == {"aotautograd", "fxgraph"}
+    assert there.items() <= files(golden).items()
+    found = json.loads(run_cli("verify", "-C", tmp_path / "x", "--json").stdout)
+    assert {p["kind"] for p in found["problems"]} == {"missing-source"}  # torch writes it
+
+
+def saved(*groups: tuple[str, Sequence[tuple[str, bytes]]]) -> bytes:
+    """A file as torch's serializer writes it."""
+
+    def sized(data: bytes) -> bytes:
+        return len(data).to_bytes(8, "big") + data
+
+    out = (1).to_bytes(8, "big")
+    for kind, artifacts in groups:
+        out += sized(base64.b64encode(kind.encode())) + len(artifacts).to_bytes(8, "big")
+        for key, content in artifacts:
+            out += sized(base64.b64encode(key.encode())) + sized(content)
+    return zlib.crc32(out).to_bytes(4, "big") + out
+
+
+@given(
+    st.lists(st.tuples(st.text(max_size=9), st.lists(st.tuples(st.text(max_size=60), st.binary()))))
+)
+def test_what_was_written_is_read(groups: list[tuple[str, list[tuple[str, bytes]]]]) -> None:
+    found = [tuple(a) for a in parse_artifacts(saved(*groups))]
+    assert found == [(kind, *pair) for kind, pairs in groups for pair in pairs]
+
+
+@given(st.binary(max_size=200))
+def test_any_rest_is_read_or_refused(rest: bytes) -> None:
+    data = (1).to_bytes(8, "big") + rest
+    try:
+        list(parse_artifacts(zlib.crc32(data).to_bytes(4, "big") + data))
+    except BundleError as error:
+        assert error.message
+
+
+class Evil:
+    def __init__(self, path: str) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return os.mkdir, (self.path,)
+
+
+def test_hostile_artifacts_write_nothing_outside_and_run_nothing(
+    run_cli: RunCli, golden: Path, tmp_path: Path
+) -> None:
+    trap = tmp_path / "trap"
+    evil = pickle.dumps(Evil(str(trap)), 4)
+    good = first_file(golden, "fxgraph/*/*/*")
+    key = good.parent.name
+    odd = ["../../escaped", "/abs", "f" + "a" * 51 + "/../x", key.upper(), "", "f\x1b[31m"]
+    data = saved(
+        ("inductor", [(key, good.read_bytes()), *((k, good.read_bytes()) for k in odd)]),
+        ("inductor", [(key, evil), ("f" + "a" * 51, good.read_bytes())]),
+        ("autotune", [("../../x.best_config", b"{}"), ("ab/" + "0" * 64 + ".best_config", b"{}")]),
+        ("pgo", [("x", evil)]),
+        ("nonsense", [("x", evil)]),
+    )
+    (tmp_path / "hostile.bin").write_bytes(data)
+    before = set(tmp_path.rglob("*"))
+    done = run_cli("import", tmp_path / "hostile.bin", "-C", tmp_path / "x" / "y")
+    assert done.returncode == 3
+    assert "\x1b" not in done.stdout + done.stderr
+    assert done.stderr.count("left out") == 11
+    assert set(files(tmp_path / "x" / "y")) == {
+        str(good.relative_to(golden)), "ab/" + "0" * 64 + ".best_config",
+    }  # fmt: skip
+    new = {p for p in set(tmp_path.rglob("*")) - before if p.is_file()}
+    assert all(p.is_relative_to(tmp_path / "x" / "y") for p in new)
+    assert not trap.exists()
+
+
+@pytest.mark.parametrize("damage", [0, 20, -1])
+def test_damaged_artifacts_are_refused(
+    run_cli: RunCli, unpacked_torch: Path, tmp_path: Path, damage: int
+) -> None:
+    data = bytearray((unpacked_torch / "artifacts.bin").read_bytes())
+    data[damage] ^= 1
+    (tmp_path / "bad.bin").write_bytes(data)
+    done = run_cli("import", tmp_path / "bad.bin", "-C", tmp_path / "x")
+    assert done.returncode == 1
+    assert "bad-bundle" in done.stderr
+    assert not (tmp_path / "x").exists()
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["../x", "/etc/x", "fxgraph/../x", "locks/x.lock", "ab/x.txt", ".jaxcache/x", "fxgraph/aa/f/x"],
+)
+def test_a_bundle_with_a_name_that_torch_does_not_give_is_refused(
+    run_cli: RunCli, tmp_path: Path, name: str
+) -> None:
+    path = tmp_path / "hostile.jxb"
+    path.write_bytes(hostile_bundle(name, b"content"))
+    done = run_cli("import", path, "-C", tmp_path / "x")
+    assert done.returncode == 1
+    assert "bad-bundle" in done.stderr
+    assert not (tmp_path / "x").exists() or not files(tmp_path / "x")
+
+
+def test_a_bundle_whose_graph_is_not_what_its_name_says_is_refused(
+    run_cli: RunCli, golden: Path, tmp_path: Path
+) -> None:
+    good = first_file(golden, "fxgraph/*/*/*")
+    path = tmp_path / "hostile.jxb"
+    name = str(good.relative_to(golden))
+    path.write_bytes(hostile_bundle(name, good.read_bytes() + b"."))
+    done = run_cli("import", path, "-C", tmp_path / "x")
+    assert (done.returncode, "bad-bundle" in done.stderr) == (1, True)
+
+
+def hostile_bundle(name: str, content: bytes) -> bytes:
+    """A bundle that is right in every other respect."""
+    import hashlib
+
+    import zstandard
+
+    from jaxcache.cache.bundle.format import pack_header, pack_manifest
+    from jaxcache.cache.bundle.manifest import Manifest, SideFile, encode_manifest
+    from jaxcache.cache.trust import sign_header
+
+    stream = zstandard.ZstdCompressor().compress(content)
+    side = SideFile(name, len(content), hashlib.sha256(content).hexdigest(), 0)
+    digest = hashlib.sha256(stream).hexdigest()
+    manifest = Manifest((), (side,), (), digest, len(content), layout="torch")
+    packed = pack_manifest(encode_manifest(manifest))
+    return sign_header(pack_header(packed, len(stream), 0), []) + packed + stream

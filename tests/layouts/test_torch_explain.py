@@ -1,0 +1,65 @@
+"""``explain`` between two FX graphs: by the hashes of their keys' parts."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from conftest import RunCli
+
+
+def explain(run_cli: RunCli, cache: Path, *keys: str, code: int = 0) -> Any:
+    done = run_cli("explain", "-C", cache, "--json", *keys)
+    assert done.returncode == code, done.stderr
+    return json.loads(done.stdout)
+
+
+def graphs(run_cli: RunCli, cache: Path, function: str) -> list[Any]:
+    listed = json.loads(run_cli("ls", "-C", cache, "--json", "fx*").stdout)["entries"]
+    return [e for e in listed if e["function"] == function]
+
+
+def test_parts_that_differ_are_named(run_cli: RunCli, golden: Path) -> None:
+    scale = graphs(run_cli, golden, "scale")[0]["hash"]
+    backward, forward = (
+        e["hash"]
+        for e in sorted(graphs(run_cli, golden, "loss"), key=lambda e: -len(e["signature"]))
+    )
+    found = explain(run_cli, golden, forward, backward)
+    parts = {d["component"]: d for d in found["differences"]}
+    assert {"gm", "fx_kwargs[is_backward]"} <= set(parts)
+    assert (parts["fx_kwargs[is_backward]"]["left"], parts["fx_kwargs[is_backward]"]["right"]) == (
+        "False", "True"
+    )  # fmt: skip
+    assert "aten.expand" in parts["gm"]["right"]
+    # Printed with an address, but the same by its hash:
+    assert "fx_kwargs[get_decomp_fn]" not in parts
+    assert "inductor_config[max_autotune]" not in parts
+    assert explain(run_cli, golden, scale, scale)["same"] == 1
+
+
+def test_an_aot_graph_stands_for_its_fx_graphs(run_cli: RunCli, golden: Path) -> None:
+    listed = json.loads(run_cli("ls", "-C", golden, "--json", "aot*").stdout)["entries"]
+    loss = next(e for e in listed if len(e["references"]) == 2)
+    found = explain(run_cli, golden, loss["hash"], loss["references"][0])
+    assert found["same"] == 1
+
+
+def test_one_key_is_explained_by_the_nearest(run_cli: RunCli, golden: Path) -> None:
+    forward = graphs(run_cli, golden, "loss")[0]["hash"]
+    found = explain(run_cli, golden, forward)
+    other = graphs(run_cli, golden, "loss")[1]["hash"]
+    assert found["left"] == f"fxgraph-{other}"
+    page = run_cli("explain", "-C", golden, forward, env={"COLUMNS": "100"})
+    assert "the traced program" in page.stdout
+
+
+def test_what_cannot_be_explained_is_one_error(
+    run_cli: RunCli, golden: Path, torch_cache: Path
+) -> None:
+    assert run_cli("explain", "-C", golden, "fnothing").returncode == 1
+    assert run_cli("explain", "-C", golden, "--churn").returncode == 2
+    for path in torch_cache.glob("fxgraph/*/*/*"):
+        path.write_bytes(b"no pickle")
+    listed = run_cli("ls", "-q", "-C", golden, "fx*").stdout.split()
+    done = run_cli("explain", "-C", torch_cache, listed[0])
+    assert (done.returncode, "bad-entry" in done.stderr) == (1, True)
