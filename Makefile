@@ -9,7 +9,7 @@ MATRIX ?= 3.11:0.4.30 3.11:0.4.38 3.11:0.5.3 3.11:0.6.2 3.11:0.8.3 3.11:0.10.2 3
 
 BENCHMARKS ?= listing second_look integrity prune warm bundle eviction
 
-.PHONY: test check demo bench test-matrix test-slow fuzz mutation clean
+.PHONY: test check demo bench test-matrix test-torch test-slow fuzz mutation clean
 
 test: $(STAMP) check
 	$(BIN)/python -m pytest -q -n 2 -m "not slow"
@@ -36,6 +36,15 @@ bench: $(STAMP)
 
 test-slow: $(STAMP)
 	$(BIN)/python -m pytest -q -n 2
+
+# With a real torch, which wants a C++ compiler; PYTHON311 is a Python 3.11.
+PYTHON311 ?= python3.11
+TORCH     ?= 2.13.0
+test-torch: $(STAMP)
+	test -x .venvs/torch-$(TORCH)/bin/torchrun || { $(PYTHON311) -m venv .venvs/torch-$(TORCH) && \
+		.venvs/torch-$(TORCH)/bin/pip install --quiet torch==$(TORCH) numpy setuptools; }
+	JAXCACHE_TEST_TORCH_PYTHON=$(CURDIR)/.venvs/torch-$(TORCH)/bin/python \
+		$(BIN)/python -m pytest -q -m torch
 
 test-matrix: $(STAMP)
 	tools/test_matrix.sh $(BIN)/python $(MATRIX)
