@@ -7,9 +7,7 @@ DEMO   := .demo
 # The JAX versions that the integration tests run against, with the Python each needs.
 MATRIX ?= 3.11:0.4.30 3.11:0.4.38 3.11:0.5.3 3.11:0.6.2 3.11:0.8.3 3.11:0.10.2 3.12:0.12.0.1
 
-BENCHMARKS ?= listing second_look integrity prune warm bundle eviction
-
-.PHONY: test check demo bench test-matrix test-torch test-slow fuzz mutation clean
+.PHONY: test check demo bench test-matrix test-torch test-typer test-slow docs faults fuzz mutation scale clean
 
 test: $(STAMP) check
 	$(BIN)/python -m pytest -q -n 2 -m "not slow"
@@ -30,9 +28,10 @@ demo: $(STAMP)
 	@echo '--- second run: every compile is a hit'
 	$(BIN)/jaxcache warm -C $(DEMO)/cache --fail-on-miss examples/train.py
 
-# Ratios against named peers, each a Markdown table; wants an idle machine.
+# One table of ratios against named peers, in build/bench/; wants an idle machine and ten minutes.
+# BENCH takes the options of benchmarks/run.py, such as BENCH='--only start --pairs 5'.
 bench: $(STAMP)
-	for name in $(BENCHMARKS); do echo "## $$name" && $(BIN)/python -m benchmarks.$$name || exit; done
+	$(BIN)/python -m benchmarks.run $(BENCH)
 
 test-slow: $(STAMP)
 	$(BIN)/python -m pytest -q -n 2
@@ -46,8 +45,21 @@ test-torch: $(STAMP)
 	JAXCACHE_TEST_TORCH_PYTHON=$(CURDIR)/.venvs/torch-$(TORCH)/bin/python \
 		$(BIN)/python -m pytest -q -m torch
 
+docs: $(STAMP)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --site-dir site
+
 test-matrix: $(STAMP)
 	tools/test_matrix.sh $(BIN)/python $(MATRIX)
+
+# Kills, failing calls, full disks, wrong clocks, stopped locks, two commands at once; Linux only.
+FAULTS ?=
+faults: $(STAMP)
+	PYTHONPATH=.:tests $(BIN)/python -m faults $(FAULTS)
+
+# Completions and manual come out the same under every Typer that pyproject.toml admits.
+TYPERS ?= 0.26 0.27 0.28
+test-typer: $(STAMP)
+	tools/test_typer.sh $(BIN)/python $(TYPERS)
 
 $(STAMP): pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -58,17 +70,22 @@ $(STAMP): pyproject.toml
 # Coverage-guided fuzzing, with atheris (CPython 3.11 to 3.13 on Linux and macOS): each target of
 # tools/fuzz/targets.py for FUZZ_SECONDS.
 FUZZ_SECONDS ?= 60
-FUZZ_TARGETS ?= entry riegeli snappy bundle ledger
+FUZZ_TARGETS ?= entry riegeli snappy bundle ledger recipe torch
 FUZZ := build/fuzz
 fuzz: $(STAMP)
 	$(BIN)/python -m pip install --quiet atheris
-	$(BIN)/python tools/fuzz/seeds.py $(FUZZ)/seeds
+	$(BIN)/python -m tools.fuzz.seeds $(FUZZ)/seeds
 	for target in $(FUZZ_TARGETS); do \
 		echo "## $$target" && mkdir -p $(FUZZ)/corpus/$$target && \
-		$(BIN)/python tools/fuzz/fuzz.py $$target -max_total_time=$(FUZZ_SECONDS) -timeout=20 \
-			-rss_limit_mb=2048 -max_len=65536 -print_final_stats=1 \
+		$(BIN)/python -m tools.fuzz.fuzz $$target -max_total_time=$(FUZZ_SECONDS) -timeout=20 \
+			-rss_limit_mb=2048 -max_len=131072 -print_final_stats=1 \
 			-artifact_prefix=$(FUZZ)/$$target- $(FUZZ)/corpus/$$target $(FUZZ)/seeds/$$target || exit; \
 	done
+
+# Seconds, memory and how they grow; a million entries want 10 GB and two million inodes.
+SCALE ?= --entries 10000 100000 1000000
+scale: $(STAMP)
+	$(BIN)/python -m benchmarks.scale $(SCALE)
 
 # How many of SAMPLE small changes of the code the tests notice, with cosmic-ray.
 SAMPLE ?= 300
@@ -78,4 +95,4 @@ mutation: $(STAMP)
 	$(BIN)/python tools/mutation.py --sample $(SAMPLE) --seed $(SEED)
 
 clean:
-	rm -rf $(VENV) .venvs $(DEMO) dist build
+	rm -rf $(VENV) .venvs $(DEMO) dist build site

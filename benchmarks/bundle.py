@@ -1,76 +1,66 @@
 """Bundles against ``tar | zstd -19 --long=27`` of the same cache, and imports against ``tar x``.
 
-``python -m benchmarks.bundle DIR [--rounds N]`` prints a Markdown table. DIR is a cache such as
-``benchmarks/gpt_cache.py`` makes. Needs tar and zstd. Files are in the page cache.
+``python -m benchmarks.bundle --python JAX_PYTHON`` first fills a cache with the entries of a small
+GPT (``gpt_cache.py``; not timed). Needs tar and zstd. Files are in the page cache.
 """
 
-import argparse
-import shutil
 import subprocess
-import sys
-import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
-from benchmarks.measure import HEADER, Ratio, command, compare
+from benchmarks.measure import (
+    Absent,
+    Row,
+    Setting,
+    command,
+    compare,
+    jaxcache,
+    missing,
+    relate,
+    run_alone,
+)
+
+#: Level: what was promised of the time and of the size.
+_LEVELS = {12: (1.5, 0.46), 19: (None, 0.36)}
+_MAKE = Path(__file__).with_name("gpt_cache.py")
 
 
-def measure(cache: Path, rounds: int, folder: Path) -> tuple[list[Ratio], list[str]]:
-    """Run every comparison; also one line per file with its size."""
-    jaxcache = [sys.executable, "-m", "jaxcache"]
-    archive, plain = folder / "cache.tar.zst", folder / "cache.tar"
+def measure(setting: Setting) -> Iterator[Row]:
+    """Seconds and sizes of exports, then imports."""
+    if missing("zstd") or not setting.has_jax:
+        yield Absent("`export`, `import` / tar, zstd", "no zstd, or no jax")
+        return
+    folder = setting.scratch("bundle")
+    cache, archive, plain = folder / "cache", folder / "cache.tar.zst", folder / "cache.tar"
+    sizes = ["--layers", "2"] if setting.quick else ["--layers", "2", "3", "--lengths", "32", "48",
+             "64", "80", "96", "128"]  # fmt: skip
+    subprocess.run([setting.python, _MAKE, cache, *sizes], check=True, capture_output=True)
     tar = ["sh", "-c", f"tar c -C {cache} . | zstd -q -19 --long=27 -f -o {archive}"]
-    ratios = []
-    for level, target in ((12, "≤ 1.5 ×"), (19, "—")):
+    for level, (time_at_most, size_at_most) in _LEVELS.items():
         bundle = folder / f"{level}.jxb"
-        export = [*jaxcache, "export", str(bundle), "-C", str(cache), "--level", str(level)]
-        ratios.append(
-            compare(
-                f"`export --level {level}` / `tar \\| zstd -19 --long=27`",
-                command(export), command(tar), rounds=rounds, target=target,
-            )
+        yield compare(
+            f"`export --level {level}` / `tar \\| zstd -19 --long=27`",
+            command(jaxcache("export", bundle, "-C", cache, "--level", str(level))), command(tar),
+            pairs=setting.pairs, at_most=time_at_most,
         )  # fmt: skip
+        size = (bundle.stat().st_size / 1e6, archive.stat().st_size / 1e6)
+        yield relate(f"the same: size of the bundle, level {level} / of the archive", [size],
+                     at_most=size_at_most, unit="MB")  # fmt: skip
     subprocess.run(["tar", "c", "-f", plain, "-C", cache, "."], check=True)
-    target_dir = folder / "target"
-    clean = f"rm -rf {target_dir} && mkdir {target_dir}"
-    importing = " ".join([*jaxcache, "import", str(folder / "12.jxb"), "-C", str(target_dir)])
+    target = folder / "target"
+    clean = f"rm -rf {target} && mkdir {target}"
+    importing = " ".join(jaxcache("import", folder / "12.jxb", "-C", target))
     for label, unpack in (
-        ("tar x`, durable", f"tar x -f {plain} -C {target_dir} && sync -f {target_dir}"),
-        ("tar x`", f"tar x -f {plain} -C {target_dir}"),
-        ("tar x --zstd`", f"zstd -q -d --long=27 -c {archive} | tar x -C {target_dir}"),
+        ("tar x` and `sync`", f"tar x -f {plain} -C {target} && sync -f {target}"),
+        ("zstd -d \\| tar x`", f"zstd -q -d --long=27 -c {archive} | tar x -C {target}"),
     ):
-        ratios.append(
-            compare(
-                f"`import` / `{label}",
-                command(["sh", "-c", f"{clean} && {importing}"]),
-                command(["sh", "-c", f"{clean} && {unpack}"]),
-                rounds=rounds, target="≤ 3 ×",
-            )
+        yield compare(
+            f"`import` / `{label}",
+            command(["sh", "-c", f"{clean} && {importing}"]),
+            command(["sh", "-c", f"{clean} && {unpack}"]),
+            pairs=setting.pairs, at_most=3,
         )  # fmt: skip
-        shutil.rmtree(target_dir)
-    files = sum(p.stat().st_size for p in cache.iterdir() if p.is_file())
-    packed = archive.stat().st_size
-    sizes = [f"files {files / 1e6:.2f} MB", f"tar+zstd {packed / 1e6:.2f} MB"]
-    for level in (12, 19):
-        size = (folder / f"{level}.jxb").stat().st_size
-        sizes.append(f"bundle, level {level}: {size / 1e6:.2f} MB, {size / packed:.3f} × tar+zstd")
-    return ratios, sizes
-
-
-def main() -> None:
-    """Read the command line, measure, print."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("cache", type=Path)
-    parser.add_argument("--rounds", type=int, default=3)
-    args = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="jaxcache-bench-") as folder:
-        ratios, sizes = measure(args.cache.resolve(), args.rounds, Path(folder))
-    print(HEADER)
-    for ratio in ratios:
-        print(ratio.row())
-    print()
-    for line in sizes:
-        print(f"- {line}")
 
 
 if __name__ == "__main__":
-    main()
+    run_alone(__doc__ or "", measure)

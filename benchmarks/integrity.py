@@ -1,23 +1,31 @@
-"""What verify and seal take, against the zstd command on the same files, side by side.
+"""What verify and seal take, against the zstd command on the same files.
 
-``python -m benchmarks.integrity [--size-mb 100] [--small 10000]``; needs the command ``zstd``.
-Large entries are made of real payloads and random bytes (arrays), compressible like a program
-with constants.
+``python -m benchmarks.integrity`` needs the command ``zstd``. Large entries are made of real
+payloads and random bytes (arrays), compressible like a program with constants.
 """
 
-import argparse
 import hashlib
 import random
 import shutil
 import sys
-import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import zstandard
 
 from benchmarks.make_cache import DEFAULT_SOURCE, make_cache
-from benchmarks.measure import HEADER, Ratio, command, compare
+from benchmarks.measure import (
+    Absent,
+    Row,
+    Setting,
+    command,
+    compare,
+    jaxcache,
+    missing,
+    run_alone,
+)
 
+_LARGE_MB, _SMALL = 60, 5_000
 _PIECE_BYTES = 1 << 16
 _RANDOM_SHARE = 0.25
 
@@ -44,47 +52,40 @@ def make_large(target: Path, count: int, size_bytes: int) -> None:
         (target / f"{key}-cache").write_bytes(data)
 
 
-def run_cli(*args: str) -> list[str]:
-    return [sys.executable, "-m", "jaxcache", *args]
-
-
-def measure(folder: Path, size_mb: int, small: int, rounds: int) -> list[Ratio]:
-    """Every comparison that the docs show."""
-    large = folder / "large"
-    make_large(large, 10, size_mb * 10**6)
-    many = folder / "many"
+def measure(setting: Setting) -> Iterator[Row]:
+    """Large entries by one and two threads, many small ones, and a recompression."""
+    megabytes, small = (_LARGE_MB // 10, _SMALL // 10) if setting.quick else (_LARGE_MB, _SMALL)
+    if missing("zstd"):
+        yield Absent("`verify` / `zstd -t`, `seal` / `zstd -d | zstd`", "no zstd here")
+        return
+    folder = setting.scratch("integrity")
+    large, many, few = folder / "large", folder / "many", folder / "few"
+    make_large(large, 10, megabytes * 10**6)
     make_cache(many, small, atimes=False)
-    files = [str(p) for p in large.glob("*-cache")]
-    zstd_large = command(["zstd", "-q", "-t", *files])
-    rows = []
-    for jobs, target in (("1", "<= 1.1"), ("2", "< 1")):
-        ours = run_cli("verify", "-q", "-C", str(large), "--no-payload", "--jobs", jobs)
-        claim = f"verify full, no payload decoding, 10 × {size_mb} MB, {jobs} thread(s) / zstd -t"
-        rows.append(compare(claim, command(ours), zstd_large, rounds=rounds, target=target))
-    ours = run_cli("verify", "-q", "-C", str(many), "--no-payload", "--jobs", "1")
-    theirs = ["sh", "-c", 'exec zstd -q -t "$0"/*-cache', str(many)]
-    claim = f"verify full, no payload decoding, {small} small / zstd -t"
-    rows.append(compare(claim, command(ours), command(theirs), rounds=rounds, target="<= 3"))
-    recompress = [
-        "sh",
-        "-c",
-        'for f in "$0"/*-cache; do zstd -dc "$f" | zstd -q -3 -o "$1/x" -f; done',
-    ]
-    two = folder / "two"
-    two.mkdir()
-    for name in sorted(files)[:3]:
-        shutil.copy(name, two)
-    claim = f"seal --level 3, 3 × {size_mb} MB, 1 thread / zstd -d piped into zstd -3"
-    rows.append(
-        compare(
-            claim,
-            command([sys.executable, "-c", _SEAL_AS_IS, str(two)]),
-            command([*recompress, str(two), str(folder)]),
-            rounds=rounds,
-            target="<= 2",
-        )
-    )
-    return rows
+    files = sorted(str(p) for p in large.glob("*-cache"))
+    for jobs, at_most in ((1, 1.1), (2, 1.0)):
+        ours = jaxcache("verify", "-q", "-C", large, "--no-payload", "--jobs", str(jobs))
+        yield compare(
+            f"`verify --no-payload --jobs {jobs}` of 10 × {megabytes} MB / `zstd -t`",
+            command(ours), command(["zstd", "-q", "-t", *files]),
+            pairs=setting.pairs, at_most=at_most,
+        )  # fmt: skip
+    yield compare(
+        f"`verify --no-payload --jobs 1` of {small:,} small entries / `zstd -t`",
+        command(jaxcache("verify", "-q", "-C", many, "--no-payload", "--jobs", "1")),
+        command(["sh", "-c", 'exec zstd -q -t "$0"/*-cache', str(many)]),
+        pairs=setting.pairs, at_most=3,
+    )  # fmt: skip
+    few.mkdir()
+    for name in files[:3]:
+        shutil.copy(name, few)
+    recompress = 'for f in "$0"/*-cache; do zstd -dc "$f" | zstd -q -3 -o "$1/x" -f; done'
+    yield compare(
+        f"`seal --level 3` of 3 × {megabytes} MB, 1 thread / `zstd -d \\| zstd -3`",
+        command([sys.executable, "-c", _SEAL_AS_IS, str(few)]),
+        command(["sh", "-c", recompress, str(few), str(folder)]),
+        pairs=setting.pairs, at_most=2,
+    )  # fmt: skip
 
 
 #: seal without the payload check, which synthetic payloads would not pass.
@@ -100,21 +101,5 @@ assert not result.problems
 """
 
 
-def main() -> None:
-    """Read the command line, measure, print the table."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--size-mb", type=int, default=100)
-    parser.add_argument("--small", type=int, default=10_000)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--directory", type=Path)
-    args = parser.parse_args()
-    if not shutil.which("zstd"):
-        sys.exit("no zstd command here: nothing to compare with")
-    with tempfile.TemporaryDirectory(dir=args.directory) as folder:
-        print(HEADER)
-        for r in measure(Path(folder), args.size_mb, args.small, args.rounds):
-            print(r.row())
-
-
 if __name__ == "__main__":
-    main()
+    run_alone(__doc__ or "", measure)

@@ -1,19 +1,25 @@
-"""Start-up, ``ls`` and ``stats`` against a bare import, find, and JAX's own eviction scan.
+"""The first and the second ``stats`` of a large cache, against find and JAX's own eviction scan.
 
-``python -m benchmarks.listing [--large N] [--rounds N]`` prints a Markdown table. The caches are
-made in a temporary directory; the page cache is warm.
+``python -m benchmarks.listing --python JAX_PYTHON``. The page cache is warm.
 """
 
-import argparse
-import importlib.util
-import resource
-import sys
-import tempfile
-from pathlib import Path
+from collections.abc import Iterator
 
-from benchmarks.make_cache import make_cache
-from benchmarks.measure import HEADER, Ratio, command, compare, reported
+from benchmarks.make_cache import make_cache, settle
+from benchmarks.measure import (
+    Absent,
+    Row,
+    Setting,
+    command,
+    compare,
+    jaxcache,
+    reported,
+    run_alone,
+)
 
+_ENTRIES, _LISTED = 100_000, 10_000
+#: A place that cannot be written: nothing is remembered from one run to the next.
+_FORGET = {"XDG_CACHE_HOME": "/dev/null"}
 #: JAX's own pass over a directory, as every write under a size cap makes it.
 _JAX_SCAN = """
 import sys, time
@@ -25,57 +31,39 @@ print(time.perf_counter() - started)
 """
 
 
-def measure(large: int, rounds: int, folder: Path) -> list[Ratio]:
-    """Run every comparison; ``large`` is the number of entries of the large directory."""
-    small = folder / "small"
-    make_cache(small, 1000)
-    python = sys.executable
-    jaxcache = [python, "-m", "jaxcache"]
-    ratios = [
-        compare(
-            "`ls` of 1,000 entries in a pipe / `import typer`",
-            command([*jaxcache, "ls", "-C", str(small)]),
-            command([python, "-c", "import typer"]),
-            rounds=4 * rounds, target="≤ 1.5 ×",
-        ),
-    ]  # fmt: skip
-    big = folder / "big"
-    make_cache(big, large)
-    # Nothing remembered from before: the index has no place to lie in.
-    stats = command([*jaxcache, "stats", "-C", str(big)], {"XDG_CACHE_HOME": "/dev/null"})
-    ratios.append(
-        compare(
-            f"`stats` of {large:,} entries / `find -printf '%s %T@'`",
-            stats,
-            command(["find", str(big), "-printf", "%s %T@\\n"]),
-            rounds=rounds, target="≤ 8 ×",
-        )
+def measure(setting: Setting) -> Iterator[Row]:
+    """Nothing remembered first, then with index and snapshot."""
+    count = setting.count(_ENTRIES)
+    big = setting.scratch("listing")
+    make_cache(big, count)
+    settle(big)
+    stats = jaxcache("stats", "-C", big)
+    first, second = command(stats, _FORGET), command(stats)
+    find = command(["find", str(big), "-printf", "%s %T@\\n"])
+    label = f"`stats` of {count:,} entries"
+    yield compare(
+        f"first {label} / `find -printf '%s %T@'`", first, find, pairs=setting.pairs, at_most=8
+    )
+    claims = [
+        (f"first {label} / JAX's eviction scan", first, 0.5),
+        (f"second {label} / JAX's eviction scan", second, 0.17),
+    ]
+    for claim, ours, at_most in claims:
+        if setting.has_jax:
+            scan = reported([setting.python, "-W", "ignore", "-c", _JAX_SCAN, str(big)])
+            yield compare(claim, ours, scan, pairs=setting.pairs, at_most=at_most)
+        else:
+            yield Absent(claim, "no jax: name an interpreter that has it with --python")
+    small = setting.scratch("listing-long")
+    listed = setting.count(_LISTED)
+    make_cache(small, listed)
+    settle(small)
+    long = jaxcache("ls", "--long", "-C", small)
+    yield compare(
+        f"second `ls --long` of {listed:,} entries / the first",
+        command(long), command(long, _FORGET), pairs=setting.pairs, at_most=0.2,
     )  # fmt: skip
-    if importlib.util.find_spec("jax"):
-        ratios.append(
-            compare(
-                f"`stats` of {large:,} entries / JAX's eviction scan",
-                stats,
-                reported([python, "-c", _JAX_SCAN, str(big)]),
-                rounds=rounds, target="≤ 0.5 ×",
-            )
-        )  # fmt: skip
-    return ratios
-
-
-def main() -> None:
-    """Read the command line, measure, print the table and the memory of the largest child."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--large", type=int, default=100_000)
-    parser.add_argument("--rounds", type=int, default=5)
-    args = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="jaxcache-bench-") as folder:
-        print(HEADER)
-        for ratio in measure(args.large, args.rounds, Path(folder)):
-            print(ratio.row())
-    peak_kib = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
-    print(f"\nlargest process: {peak_kib / 1024:.0f} MiB")
 
 
 if __name__ == "__main__":
-    main()
+    run_alone(__doc__ or "", measure)

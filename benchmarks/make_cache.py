@@ -17,12 +17,23 @@ _SPREAD_SECONDS = 100 * 86_400
 
 
 def make_cache(
-    target: Path, count: int, *, source: Path = DEFAULT_SOURCE, atimes: bool = True
+    target: Path,
+    count: int,
+    *,
+    source: Path = DEFAULT_SOURCE,
+    atimes: bool = True,
+    most_bytes: int | None = None,
 ) -> None:
-    """Fill ``target`` with ``count`` entries; the same arguments give the same names and bytes."""
+    """Fill ``target`` with ``count`` entries; the same arguments give the same names and bytes.
+
+    Args:
+        most_bytes: leave larger entries out.
+    """
     target.mkdir(parents=True, exist_ok=True)
     entries = [
-        (path.name.rsplit("-", 2)[0], path.read_bytes()) for path in sorted(source.glob("*-cache"))
+        (path.name.rsplit("-", 2)[0], path.read_bytes())
+        for path in sorted(source.glob("*-cache"))
+        if most_bytes is None or path.stat().st_size <= most_bytes
     ]
     order = random.Random(count)
     now_ns = time.time_ns()
@@ -35,6 +46,13 @@ def make_cache(
         os.utime(entry, ns=(used_ns, used_ns))
         if atimes:
             (target / f"{key}-atime").write_bytes(used_ns.to_bytes(8, "little"))
+
+
+def settle(target: Path) -> None:
+    """Make the files old enough to be remembered by what looks at them."""
+    then = time.time() - 60
+    for path in target.iterdir():
+        os.utime(path, (then, then))
 
 
 def main() -> None:

@@ -1,11 +1,21 @@
-"""Paired timings of commands: each round runs every side once, in turn, so that drift hits all."""
+"""Paired timings: each round runs every side once, in turn, so that drift hits all of them.
 
+A benchmark is a module with ``measure(setting)``, which yields one :class:`Ratio` per claim, or
+:class:`Absent` where the peer is not on this machine. ``python -m benchmarks.NAME`` prints its
+table; ``python -m benchmarks.run`` puts all of them into one.
+"""
+
+import argparse
 import os
+import shutil
 import statistics
 import subprocess
+import sys
+import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 
 @dataclass(frozen=True, slots=True)
@@ -13,42 +23,106 @@ class Ratio:
     """How many times the peer's figure ours is, over paired rounds."""
 
     claim: str
+    """``ours / peer``, what is measured of both."""
     ours: float
-    """Median, in seconds."""
+    """Median."""
     peer: float
-    """Median, in seconds."""
+    """Median."""
     ratio: float
     """Median of the rounds' own ratios ours/peer."""
     spread: tuple[float, float]
     """Smallest and largest of them."""
-    target: str
-    """What was promised, in words."""
+    pairs: int
+    target: str = "—"
+    """What was promised of the ratio, in words."""
+    met: bool | None = None
+    """Whether the median keeps it; None where nothing was promised."""
+    unit: str = "s"
 
     def row(self) -> str:
         """One line of the Markdown table."""
         low, high = self.spread
+        verdict = {None: "", True: ": met", False: ": **missed**"}[self.met]
         return (
-            f"| {self.claim} | {self.ours:.3f} s | {self.peer:.3f} s | {self.ratio:.2f} × "
-            f"({low:.2f} to {high:.2f}) | {self.target} |"
+            f"| {self.claim} | {_figure(self.ours, self.unit)} | {_figure(self.peer, self.unit)} | "
+            f"{self.ratio:.3g} × ({low:.3g} to {high:.3g}) | {self.target}{verdict} |"
         )
 
 
-HEADER = "| ours against peer | ours | peer | ratio (range) | target |\n|---|---|---|---|---|"
+def _figure(value: float, unit: str) -> str:
+    return f"{value:.3f} {unit}".rstrip()
+
+
+HEADER = "| ours / peer | ours | peer | ratio (range) | target |\n|---|---|---|---|---|"
+
+
+@dataclass(frozen=True, slots=True)
+class Absent:
+    """A comparison that could not be made here, and why."""
+
+    claim: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """Where and how thoroughly to measure."""
+
+    folder: Path
+    """Empty; everything is made below it."""
+    python: str
+    """An interpreter that has jax."""
+    pairs: int = 3
+    quick: bool = False
+    """A tenth of the entries: to see that it runs, not to quote."""
+
+    def scratch(self, name: str) -> Path:
+        """A new folder."""
+        path = self.folder / name
+        path.mkdir()
+        return path
+
+    def count(self, entries: int) -> int:
+        """How many entries to measure with."""
+        return entries // 10 if self.quick else entries
+
+    @property
+    def has_jax(self) -> bool:
+        """Whether the interpreter has it."""
+        probe = [self.python, "-c", "import jax"]
+        return subprocess.run(probe, capture_output=True, check=False).returncode == 0
+
 
 Side = Callable[[], float]
+Row = Ratio | Absent
+
+
+def jaxcache(*args: str | Path) -> list[str]:
+    """Our command line: the script that an installation makes, else the module."""
+    script = Path(sys.executable).with_name("jaxcache")
+    start = [str(script)] if script.exists() else [sys.executable, "-m", "jaxcache"]
+    return [*start, *map(str, args)]
+
+
+def environment(changes: Mapping[str, str] | None = None) -> dict[str, str]:
+    """What commands run in: bytecode is kept, as an installation has it."""
+    env = {**os.environ, **(changes or {})}
+    env.pop("PYTHONDONTWRITEBYTECODE", None)
+    return env
+
+
+def seconds_of(args: Sequence[str], env: Mapping[str, str] | None = None) -> float:
+    """Wall seconds of a command, its output thrown away."""
+    started = time.perf_counter()
+    subprocess.run(
+        args, check=True, env=environment(env), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    return time.perf_counter() - started
 
 
 def command(args: Sequence[str], env: Mapping[str, str] | None = None) -> Side:
-    """A side that runs a command, its output thrown away, and returns wall seconds."""
-
-    def run() -> float:
-        started = time.perf_counter()
-        subprocess.run(
-            args, check=True, stdout=subprocess.DEVNULL, env={**os.environ, **(env or {})}
-        )
-        return time.perf_counter() - started
-
-    return run
+    """A side that runs a command."""
+    return lambda: seconds_of(args, env)
 
 
 def reported(args: Sequence[str]) -> Side:
@@ -61,17 +135,95 @@ def reported(args: Sequence[str]) -> Side:
     return run
 
 
-def compare(claim: str, ours: Side, peer: Side, *, rounds: int, target: str) -> Ratio:
-    """Time both sides in turn, after one round that does not count."""
-    ours()
-    peer()
-    pairs = [(ours(), peer()) for _ in range(rounds)]
-    ratios = sorted(a / b for a, b in pairs)
-    return Ratio(
-        claim,
-        statistics.median(a for a, _ in pairs),
-        statistics.median(b for _, b in pairs),
-        statistics.median(ratios),
-        (ratios[0], ratios[-1]),
-        target,
+def compare(
+    claim: str,
+    ours: Side,
+    peer: Side,
+    *,
+    pairs: int,
+    at_most: float | None = None,
+    at_most_more: float | None = None,
+    warm_up: bool = True,
+) -> Ratio:
+    """Time both sides in turn, after one round that does not count; see :func:`relate`."""
+    if warm_up:
+        ours()
+        peer()
+    return relate(
+        claim, [(ours(), peer()) for _ in range(pairs)], at_most=at_most, at_most_more=at_most_more
     )
+
+
+def relate(
+    claim: str,
+    measured: Sequence[tuple[float, float]],
+    *,
+    at_most: float | None = None,
+    at_most_more: float | None = None,
+    at_least: float | None = None,
+    ours_at_most: float | None = None,
+    unit: str = "s",
+) -> Ratio:
+    """What pairs of figures (ours, peer) come to.
+
+    Args:
+        at_most, at_least: the promised ratio.
+        at_most_more: or the promised difference, in seconds.
+        ours_at_most: or what ours may be, whatever the peer takes.
+    """
+    ratios = sorted(a / b for a, b in measured)
+    ours = statistics.median(a for a, _ in measured)
+    peer = statistics.median(b for _, b in measured)
+    ratio = statistics.median(ratios)
+    target, met = "—", None
+    if at_most is not None:
+        target, met = f"≤ {at_most:g} ×", ratio <= at_most
+    elif at_least is not None:
+        target, met = f"≥ {at_least:g} ×", ratio >= at_least
+    elif at_most_more is not None:
+        more = statistics.median(a - b for a, b in measured)
+        target, met = f"≤ {at_most_more:g} s more (is {more:+.2f} s)", more <= at_most_more
+    elif ours_at_most is not None:
+        target, met = f"≤ {ours_at_most:g} {unit}", ours <= ours_at_most
+    return Ratio(
+        claim, ours, peer, ratio, (ratios[0], ratios[-1]), len(measured), target, met, unit
+    )
+
+
+def print_rows(rows: Iterator[Row]) -> list[Row]:
+    """Print a table as it comes to be, and what could not be measured under it."""
+    seen: list[Row] = []
+    print(HEADER)
+    for row in rows:
+        seen.append(row)
+        if isinstance(row, Ratio):
+            print(row.row(), flush=True)
+    absent = [row for row in seen if isinstance(row, Absent)]
+    if absent:
+        print("\nNot measured:")
+    for row in absent:
+        print(f"- {row.claim}: {row.why}")
+    return seen
+
+
+def parser(description: str) -> argparse.ArgumentParser:
+    """The options that every benchmark takes."""
+    options = argparse.ArgumentParser(description=description.partition("\n")[0])
+    options.add_argument("--pairs", type=int, default=3, help="rounds of each comparison")
+    options.add_argument("--quick", action="store_true", help="small, to see that it runs")
+    options.add_argument("--python", default=sys.executable, help="an interpreter that has jax")
+    options.add_argument("--directory", type=Path, help="where to make the caches")
+    return options
+
+
+def run_alone(description: str, measure: Callable[[Setting], Iterator[Row]]) -> None:
+    """Read the command line, measure, print the table."""
+    args = parser(description).parse_args()
+    with tempfile.TemporaryDirectory(prefix="jaxcache-bench-", dir=args.directory) as folder:
+        os.environ["XDG_CACHE_HOME"] = str(Path(folder, "xdg"))
+        print_rows(measure(Setting(Path(folder), args.python, args.pairs, args.quick)))
+
+
+def missing(name: str) -> bool:
+    """Whether a command is not on this machine."""
+    return shutil.which(name) is None

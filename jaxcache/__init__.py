@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from jaxcache.api import Cache as Cache
     from jaxcache.api import open as open  # noqa: A004
+    from jaxcache.errors import JaxcacheError as JaxcacheError
 
 __version__ = "0.1.0.dev0"
 
-__all__ = ["Cache", "__version__", "open"]
+__all__ = ["Cache", "JaxcacheError", "__version__", "open"]
 
 
 def __getattr__(name: str) -> Any:
@@ -22,4 +23,8 @@ def __getattr__(name: str) -> Any:
         from jaxcache import api
 
         return getattr(api, name)
+    if name == "JaxcacheError":
+        from jaxcache.errors import JaxcacheError
+
+        return JaxcacheError
     raise AttributeError(f"module 'jaxcache' has no attribute {name!r}")

@@ -83,6 +83,8 @@ class Entry:
     """``f32[8,16] → f32[8]``; like platform and target only where entries are decoded."""
     source: str | None = None
     """``FILE:LINE`` that most of its instructions came from."""
+    tuning: str | None = None
+    """Of an entry compiled for a GPU that was not there: ``tuned`` or ``untuned``."""
 
 
 @dataclass(frozen=True, slots=True)

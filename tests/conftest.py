@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from object_server import Proxy
+    from object_server import Proxy, S3Server
 
 REPOSITORY = Path(__file__).parents[1]
 CORPUS = Path(__file__).parent / "data" / "corpus"
@@ -160,20 +160,20 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 @pytest.fixture(scope="session")
-def s3_server() -> Iterator[str]:
-    """The endpoint of a real S3 server process."""
+def s3_server() -> "Iterator[S3Server]":
+    """A real S3 server process."""
     pytest.importorskip("moto")
     from object_server import run_s3_server
 
-    with run_s3_server() as endpoint:
-        yield endpoint
+    with run_s3_server() as server:
+        yield server
 
 
 @pytest.fixture(scope="session")
-def _s3_proxy(s3_server: str) -> "Iterator[Proxy]":
+def _s3_proxy(s3_server: "S3Server") -> "Iterator[Proxy]":
     from object_server import run_proxy
 
-    with run_proxy(s3_server) as proxy:
+    with run_proxy(s3_server.endpoint) as proxy:
         yield proxy
 
 
@@ -192,10 +192,29 @@ def s3(_s3_proxy: "Proxy", monkeypatch: pytest.MonkeyPatch) -> "Iterator[Proxy]"
 
 
 @pytest.fixture
-def bucket(s3: "Proxy", s3_server: str) -> str:
+def bucket(s3: "Proxy", s3_server: "S3Server") -> str:
     """The URL of a folder in a bucket of one's own."""
     from object_server import make_bucket
 
     name = f"bucket-{os.urandom(6).hex()}"
-    make_bucket(s3_server, name)
+    make_bucket(s3_server.endpoint, name)
     return f"s3://{name}/team/cache"
+
+
+@pytest.fixture(scope="session")
+def _azurite(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
+    program = os.environ.get("JAXCACHE_TEST_AZURITE") or shutil.which("azurite-blob")
+    if not program:
+        pytest.skip("no azurite-blob (npm install azurite), and JAXCACHE_TEST_AZURITE is not set")
+    from object_server import run_azurite
+
+    with run_azurite(program, tmp_path_factory.mktemp("azurite")) as port:
+        yield port
+
+
+@pytest.fixture
+def azure(_azurite: int, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The URL of a folder in a container of Azure's emulator."""
+    monkeypatch.setenv("AZURE_STORAGE_USE_EMULATOR", "true")
+    monkeypatch.setenv("AZURITE_BLOB_STORAGE_URL", f"http://127.0.0.1:{_azurite}")
+    return f"az://container/{os.urandom(6).hex()}"

@@ -1,18 +1,23 @@
 """A real S3 server process, and a proxy before it that counts requests and spoils some."""
 
+import base64
 import contextlib
+import email.utils
+import hmac
 import http.client
+import json
 import os
-import re
+import socket
 import subprocess
 import sys
 import threading
 import time
 import urllib.request
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from urllib.parse import parse_qs, unquote, urlsplit
 
 #: What S3 clients read; the server believes any key.
@@ -23,30 +28,47 @@ CREDENTIALS = {
 _HOP_HEADERS = {"connection", "transfer-encoding", "content-length", "keep-alive"}
 
 
+class S3Server:
+    """A server process and its URL."""
+
+    def __init__(self, process: "subprocess.Popen[str]") -> None:
+        assert process.stdin and process.stdout
+        self._in, self._out = process.stdin, process.stdout
+        self.endpoint = f"http://127.0.0.1:{int(self._out.readline())}"
+
+    def fill(self, url: str, names: Iterable[str], data: str = "x") -> None:
+        """Make many equal objects."""
+        bucket, _, folder = url.removeprefix("s3://").partition("/")
+        order = {"bucket": bucket, "names": [f"{folder}/{n}" for n in names], "data": data}
+        self._in.write(json.dumps(order) + "\n")
+        self._in.flush()
+        assert self._out.readline() == "done\n"
+
+    def put(self, url: str, name: str, data: bytes, **metadata: str) -> None:
+        """Put an object past the proxy and past jaxcache, as any other client would."""
+        import obstore
+        from obstore.store import S3Store
+
+        store = S3Store.from_url(
+            url, endpoint=self.endpoint, region="us-east-1", access_key_id="x",
+            secret_access_key="x", client_options={"allow_http": True},
+        )  # fmt: skip
+        obstore.put(store, name, data, attributes=metadata)
+
+
 @contextlib.contextmanager
-def run_s3_server() -> Iterator[str]:
-    """Run moto's server on a port of its own; yields its URL."""
+def run_s3_server() -> Iterator[S3Server]:
+    """Run moto's server on a port of its own."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", "0"],
-        stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+        [sys.executable, str(Path(__file__).with_name("s3_process.py"))],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
         env={k: v for k, v in os.environ.items() if k != "PYTHONWARNINGS"},
     )  # fmt: skip
     try:
-        assert process.stderr
-        for line in process.stderr:
-            if found := re.search(r"Running on (http://127\.0\.0\.1:\d+)", line):
-                break
-        else:
-            raise RuntimeError("the S3 server did not start")
-        reader = threading.Thread(target=process.stderr.read)  # the pipe must never be full
-        reader.start()
-        yield found[1]
+        yield S3Server(process)
     finally:
-        process.terminate()
-        process.wait(10)
-        reader.join()
-        assert process.stderr
-        process.stderr.close()
+        process.kill()
+        process.communicate()
 
 
 def make_bucket(endpoint: str, name: str) -> None:
@@ -192,3 +214,51 @@ def run_proxy(upstream: str) -> Iterator[Proxy]:
         server.shutdown()
         server.server_close()
         thread.join()
+
+
+#: The emulator's well-known account (Microsoft Learn, "Use the Azurite emulator").
+_AZURE_ACCOUNT = "devstoreaccount1"
+_AZURE_KEY = (
+    "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
+)
+
+
+@contextlib.contextmanager
+def run_azurite(program: str, folder: Path) -> Iterator[int]:
+    """Run Azure's blob emulator with a container; yields its port."""
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = probe.getsockname()[1]
+    process = subprocess.Popen(
+        [program, "--inMemoryPersistence", "--skipApiVersionCheck", "--blobPort", str(port)],
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=folder,
+    )  # fmt: skip
+    try:
+        assert process.stdout
+        while "successfully listen" not in process.stdout.readline():
+            if process.poll() is not None:
+                raise RuntimeError("the Azure emulator did not start")
+        _make_container(port)
+        yield port
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def _make_container(port: int) -> None:
+    """Ask for a container, signed as Azure wants it."""
+    date = email.utils.formatdate(usegmt=True)
+    headers = f"x-ms-date:{date}\nx-ms-version:2021-12-02"
+    resource = f"/{_AZURE_ACCOUNT}/{_AZURE_ACCOUNT}/container\nrestype:container"
+    text = "PUT" + "\n" * 12 + f"{headers}\n{resource}"
+    digest = hmac.digest(base64.b64decode(_AZURE_KEY), text.encode(), "sha256")
+    signature = base64.b64encode(digest).decode()
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+    connection.request(
+        "PUT", f"/{_AZURE_ACCOUNT}/container?restype=container",
+        headers={
+            "x-ms-date": date, "x-ms-version": "2021-12-02", "Content-Length": "0",
+            "Authorization": f"SharedKey {_AZURE_ACCOUNT}:{signature}",
+        },
+    )  # fmt: skip
+    assert connection.getresponse().status == 201
+    connection.close()

@@ -4,7 +4,8 @@
 of the rooms below at random, makes one change of cosmic-ray's at each in a copy of the repository,
 and runs the tests of that room until the first failure. Prints the share that was noticed with
 its 95 % interval; every result goes to ``build/mutation/results.jsonl``, and the changes that
-nothing noticed, as diffs, to ``build/mutation/survivors.diff``. ``--again`` tries those once more.
+nothing noticed, as diffs, to ``build/mutation/survivors.diff``. ``--again`` tries those once
+more, in files that have not changed since. A run that was interrupted goes on where it stopped.
 
 A place is drawn first and the change second, so that a ``+`` with eleven possible replacements
 counts no more than a ``not``. Left out: annotations, the arguments of decorators, and what only a
@@ -37,26 +38,27 @@ from cosmic_ray.mutating import mutate_code
 
 ROOT = Path(__file__).parents[1]
 BUILD = ROOT / "build" / "mutation"
-#: Room: what is changed, and the tests that ought to notice, the quick ones first.
-ROOMS: dict[str, tuple[list[str], list[str]]] = {
-    "entry": (
-        ["jaxcache/entry/*.py"],
-        ["tests/entry/test_names.py", "tests/entry/test_codec.py", "tests/entry/test_decode.py",
-         "tests/entry/test_frame.py", "tests/cli/test_show.py", "tests/cli/test_ls.py",
-         "tests/entry/test_hostile.py"],
-    ),
-    "prune": (
-        [f"jaxcache/cache/{m}.py"
-         for m in ("prune", "policy", "removable", "removal", "evict", "survey")],
-        ["tests/cache/test_prune_plan.py", "tests/cache/test_eviction_traces.py",
-         "tests/cli/test_prune.py"],
-    ),
-    "seal": (["jaxcache/cache/seal.py"], ["tests/cli/test_seal.py", "tests/cache/test_seal_kill.py"]),
-    "bundle": (
-        ["jaxcache/cache/bundle/*.py"],
-        ["tests/cache/test_manifest.py", "tests/cache/test_compat.py", "tests/cache/test_bundle.py",
-         "tests/cli/test_bundles.py"],
-    ),
+#: Room: modules, and the tests that ought to notice a change of them, the quick ones first.
+ROOMS: dict[str, list[tuple[str, str]]] = {
+    "entry": [
+        ("jaxcache/entry/{names,codec,frame,read}.py",
+         "entry/test_names entry/test_codec entry/test_frame entry/test_decode cli/test_ls"),
+        ("jaxcache/entry/{wire,outline,kernels,riegeli,highwayhash,envelope,schema}.py",
+         "entry/test_decode entry/test_hostile cli/test_show"),
+        ("jaxcache/entry/{brief,contents,decode,device,hlo,memory,options,shapes}.py",
+         "entry/test_decode cli/test_show cli/test_ls"),
+    ],
+    "prune": [
+        ("jaxcache/cache/{prune,policy,removable,removal,evict,survey}.py",
+         "cache/test_prune_plan cache/test_eviction_traces cli/test_prune"),
+    ],
+    "seal": [("jaxcache/cache/seal.py", "cli/test_seal cache/test_seal_kill")],
+    "bundle": [
+        ("jaxcache/cache/bundle/{manifest,fields,format,parts,content,stream,pack}.py",
+         "cache/test_manifest cache/test_bundle cli/test_bundles"),
+        ("jaxcache/cache/bundle/{compat,export,importing,unpack,deliver}.py",
+         "cache/test_compat cache/test_bundle cli/test_bundles"),
+    ],
 }  # fmt: skip
 #: Which of the tests a room names are run: no sweeps, and nothing that needs a jax.
 _MARKS = "not slow and not jax"
@@ -80,6 +82,8 @@ class Mutant:
     """One change at one place."""
 
     room: str
+    tests: str
+    """As :data:`ROOMS` names them."""
     file: str
     line: int
     operator: str
@@ -130,7 +134,7 @@ def is_behaviour(node: object) -> bool:
     return True
 
 
-def places(room: str, file: Path) -> dict[tuple[int, int], list[Mutant]]:
+def places(room: str, tests: str, file: Path) -> dict[tuple[int, int], list[Mutant]]:
     """Every mutant of a file under the position of what it changes."""
     tree = get_ast(file.read_text())
     found: defaultdict[tuple[int, int], list[Mutant]] = defaultdict(list)
@@ -140,9 +144,17 @@ def places(room: str, file: Path) -> dict[tuple[int, int], list[Mutant]]:
         for node in ast_nodes(tree):
             for start, _ in operator.mutation_positions(node):
                 if is_behaviour(node):
-                    found[start].append(Mutant(room, name, start[0], operator_name, occurrence))
+                    found[start].append(
+                        Mutant(room, tests, name, start[0], operator_name, occurrence)
+                    )
                 occurrence += 1
     return found
+
+
+def modules(pattern: str) -> list[Path]:
+    """The files of ``FOLDER/{NAME,NAME}.py``, or of a plain path."""
+    folder, _, names = pattern.removesuffix(".py").rpartition("/")
+    return [ROOT / folder / f"{name}.py" for name in names.strip("{}").split(",")]
 
 
 def draw(rooms: list[str], sample: int, seed: int) -> tuple[list[Mutant], int]:
@@ -151,9 +163,9 @@ def draw(rooms: list[str], sample: int, seed: int) -> tuple[list[Mutant], int]:
     everything = [
         mutants
         for room in rooms
-        for pattern in ROOMS[room][0]
-        for file in sorted(ROOT.glob(pattern))
-        for _, mutants in sorted(places(room, file).items())
+        for pattern, tests in ROOMS[room]
+        for file in modules(pattern)
+        for _, mutants in sorted(places(room, tests, file).items())
     ]
     chosen = chance.sample(everything, min(sample, len(everything)))
     return [chance.choice(mutants) for mutants in chosen], len(everything)
@@ -170,12 +182,13 @@ def make_copy(folder: Path) -> None:
     (folder / "tests" / "data").symlink_to(ROOT / "tests" / "data")
 
 
-def run_tests(copy: Path, room: str, timeout_seconds: float | None) -> int | None:
-    """The exit code of the room's tests in a copy; None where they took too long."""
+def run_tests(copy: Path, tests: str, timeout_seconds: float | None) -> int | None:
+    """The exit code of tests in a copy; None where they took too long."""
     env = {**os.environ, "PYTHONPATH": str(copy)}
+    env.pop("PYTHONDONTWRITEBYTECODE", None)
     command = [
         sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "-m", _MARKS,
-        "--hypothesis-seed=0", *ROOMS[room][1],
+        "--hypothesis-seed=0", *(f"tests/{name}.py" for name in tests.split()),
     ]  # fmt: skip
     child = subprocess.Popen(
         command, cwd=copy, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
@@ -205,7 +218,7 @@ def try_mutant(mutant: Mutant, copy: Path, timeout_seconds: float) -> Result | N
     started = time.perf_counter()
     try:
         _put(copy / mutant.file, changed)
-        code = run_tests(copy, mutant.room, timeout_seconds)
+        code = run_tests(copy, mutant.tests, timeout_seconds)
     finally:
         _put(copy / mutant.file, original)
     outcome = {None: "timeout", 0: "survived"}.get(code, "killed")
@@ -249,23 +262,32 @@ def run(mutants: list[Mutant], jobs: int) -> Iterator[Result]:
         make_copy(copy)
         copies.put(copy)
     limits: dict[str, float] = {}
-    for room in sorted({m.room for m in mutants}):
+    for tests in sorted({m.tests for m in mutants}):
         copy = copies.get()
         started = time.perf_counter()
-        if run_tests(copy, room, None):
-            sys.exit(f"the tests of {room} fail without any change: {' '.join(ROOMS[room][1])}")
-        limits[room] = _PATIENCE * (time.perf_counter() - started) + 30
+        if run_tests(copy, tests, None):
+            sys.exit(f"they fail without any change: {tests}")
+        limits[tests] = _PATIENCE * (time.perf_counter() - started) + 30
         copies.put(copy)
 
     def one(mutant: Mutant) -> Result | None:
         copy = copies.get()
         try:
-            return try_mutant(mutant, copy, limits[mutant.room])
+            return try_mutant(mutant, copy, limits[mutant.tests])
         finally:
             copies.put(copy)
 
     with ThreadPoolExecutor(jobs) as pool:
         yield from (r for r in pool.map(one, mutants) if r is not None)
+
+
+def read_results(log: Path) -> list[Result]:
+    """The results in a log that still hold: of files that are as they were."""
+    lines = log.read_text().splitlines() if log.exists() else ()
+    rows = [
+        Result(**{**(r := json.loads(line)), "mutant": Mutant(**r["mutant"])}) for line in lines
+    ]
+    return [r for r in rows if r.source == digest((ROOT / r.mutant.file).read_text())]
 
 
 def report(results: list[Result]) -> None:
@@ -295,26 +317,19 @@ def main() -> None:
     parser.add_argument("--room", choices=ROOMS, action="append")
     parser.add_argument("--again", action="store_true", help="only what survived before")
     args = parser.parse_args()
-    log = BUILD / "results.jsonl"
-    before: list[Result] = []
+    log, partial = BUILD / "results.jsonl", BUILD / "results.partial"
     if args.again:
-        rows = [json.loads(line) for line in log.read_text().splitlines()]
-        everything = [Result(**{**r, "mutant": Mutant(**r["mutant"])}) for r in rows]
-        before = [r for r in everything if r.outcome != "survived"]
-        mutants = [r.mutant for r in everything if r.outcome == "survived"]
-        moved = {r.mutant.file for r in everything if r.outcome == "survived"
-                 and r.source != digest((ROOT / r.mutant.file).read_text())}  # fmt: skip
-        if moved:
-            sys.exit(f"changed since, so that places have moved: {', '.join(sorted(moved))}")
+        before = [r for r in read_results(log) if r.outcome != "survived"]
+        mutants = [r.mutant for r in read_results(log) if r.outcome == "survived"]
     else:
         mutants, count = draw(args.room or list(ROOMS), args.sample, args.seed)
         print(f"{len(mutants)} of {count} places, seed {args.seed}", file=sys.stderr)
-    log.parent.mkdir(parents=True, exist_ok=True)
-    partial = log.with_suffix(".partial")
+        before = [r for r in read_results(partial) if r.mutant in mutants]
+        mutants = [m for m in mutants if m not in {r.mutant for r in before}]
+    BUILD.mkdir(parents=True, exist_ok=True)
     results = list(before)
     with partial.open("w") as out:
-        for result in before:
-            out.write(json.dumps(asdict(result)) + "\n")
+        out.writelines(json.dumps(asdict(r)) + "\n" for r in before)
         for result in run(mutants, args.jobs):
             results.append(result)
             out.write(json.dumps(asdict(result)) + "\n")

@@ -70,7 +70,10 @@ def check_entry(store: Store, file: EntryFile, record: Record | None, *, decode:
     except StoreError as error:
         if error.code == "missing":
             return Checked(missing=True)
-        return Checked((_problem(file, "unreadable", error.reason),))
+        kind: ProblemKind = "unreadable"
+        if error.code == "checksum-mismatch":  # what an object store was told of the bytes
+            kind = "checksum-mismatch"
+        return Checked((_problem(file, kind, error.reason),))
     except OSError as error:
         return Checked((_problem(file, "unreadable", str(error.strerror).lower()),))
     proven = not problems and (sealed or digest is not None)

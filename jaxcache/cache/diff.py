@@ -96,10 +96,13 @@ def read_cache(store: Store, progress: Progress | None) -> Side:
     entries: dict[str, Held] = {}
     damaged: list[Problem] = []
     files = sorted(take_inventory(store).entries, key=lambda e: e.info.name)
-    for done, file in enumerate(files, 1):
+    opened = store.open_many([file.info.name for file in files])
+    for done, (file, stream) in enumerate(zip(files, opened, strict=True), 1):
         size, key = file.info.size_bytes, file.key_text
         try:
-            with store.open(file.info.name) as stream:
+            if isinstance(stream, StoreError):
+                raise stream
+            with stream:
                 content = read_content(stream, size)
         except CodecError as error:
             damaged.append(Problem(file.info.name, error.kind, error.detail, key))

@@ -8,12 +8,13 @@ long enough for a process that polls it to get it.
 import time
 from collections.abc import Callable, Sequence
 
+from jaxcache.cache.leftovers import delete_leftover, is_temporary
 from jaxcache.cache.removal import Execution, Removal, Spared
 from jaxcache.cache.scan import Progress
 from jaxcache.entry.names import ATIME_SUFFIX, CACHE_SUFFIX
 from jaxcache.model import FileInfo
 from jaxcache.store.ahead import in_order
-from jaxcache.store.base import TEMP_PREFIX, MissingError, Store, StoreError, same_file
+from jaxcache.store.base import MissingError, Store, StoreError, same_file
 
 #: After this long the lock is let go, at the next file. Half of what the lock rules allow,
 #: because unlinking one large file can take milliseconds.
@@ -110,9 +111,9 @@ def _remove_one(store: Store, removal: Removal) -> Spared | None:
         stamp = _atime_name(removal)
         if stamp and not _same(_look(store, stamp), removal.atime):
             return Spared(removal, "used", _USED)
-        if name.rpartition("/")[2].startswith(TEMP_PREFIX):
+        if is_temporary(name):
             alive = Spared(removal, "used", "its writer may be alive")
-            return None if store.delete_abandoned(name) else alive
+            return None if delete_leftover(store, name) else alive
         if not store.delete(name, expected=removal.file):
             if _look(store, name) is None:
                 return Spared(removal, "gone", "another process removed it")

@@ -185,7 +185,9 @@ class _Segment:
 def _read_segments(store: Store) -> list[_Segment]:
     try:
         infos = sorted(i for i in store.list(LEDGER_DIR) if i.name.endswith(_SUFFIX))
-    except Exception:  # no folder, no permission, a broken remote: nothing is known
+    except Exception:  # no folder, no permission: nothing is known
+        if store.remote:  # nothing of the rest will work, and pins must not be overlooked
+            raise
         return []
     files = [i for i in infos if i.type == "file"]
     found = []

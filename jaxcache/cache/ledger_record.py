@@ -42,8 +42,9 @@ class Event:
         return count if type(count) is int and 0 <= count < _MAX_NS else 1
 
     def to_json(self) -> dict[str, Any]:
-        """The event as one JSON object."""
-        return {"key": self.key, "kind": self.kind, "at_ns": self.at_ns, **self.facts}
+        """The event as one JSON object; an absurd time becomes the nearest good one."""
+        at_ns = min(max(self.at_ns, 0), _MAX_NS - 1)
+        return {"key": self.key, "kind": self.kind, "at_ns": at_ns, **self.facts}
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> "Event | None":
@@ -82,6 +83,12 @@ class Record:
     xla_flags: str | None = None
     script: str | None = None
     function: str | None = None
+    tuning: str | None = None
+    """``untuned`` where the entry was compiled for a GPU that was not there, ``tuned`` where
+    nothing had to be measured or a real host's measurements were at hand; None for all others."""
+    tuning_mtime_ns: int | None = None
+    tuning_size_bytes: int | None = None
+    """Time and size of the file that ``tuning`` is about: it says nothing of one written anew."""
     hits: int = 0
     last_hit_ns: int | None = None
     sealed_ns: int | None = None
@@ -92,8 +99,9 @@ class Record:
 
 _TEXTS = frozenset({
     "payload_sha256", "jax_version", "jaxlib_version", "platform_version", "device_kind",
-    "xla_flags", "script", "function",
+    "xla_flags", "script", "function", "tuning",
 })  # fmt: skip
+_INTEGERS = frozenset({"file_mtime_ns", "tuning_mtime_ns", "tuning_size_bytes"})
 _DERIVED = frozenset({"hits", "last_hit_ns", "sealed_ns", "pinned", "extra", "key"})
 _KNOWN = frozenset(f.name for f in fields(Record)) - _DERIVED
 
@@ -123,7 +131,7 @@ def _checked(name: str, value: Any) -> Any:
     """The value if it is of the type that the field has, else None."""
     if name in _TEXTS:
         return value if isinstance(value, str) else None
-    if name == "file_mtime_ns":
+    if name in _INTEGERS:
         return value if type(value) is int and abs(value) < _MAX_NS else None
     if name == "compile_seconds":
         number = isinstance(value, int | float) and not isinstance(value, bool)

@@ -93,6 +93,12 @@ def list_cache(
         seen = decode_entries(store, seen, shown, index=index, workers=workers, progress=progress)
         decoded = {entry.file: entry for entry in seen.entries}
         chosen = [decoded[entry.file] for entry in chosen]
+    if details and any(entry.platform == "gpu" for entry in chosen[:limit]):
+        from jaxcache.cache.ledger import Ledger
+        from jaxcache.cache.tuning import label_entries
+
+        shown = chosen[:limit]
+        chosen[: len(shown)] = label_entries(shown, Ledger.load(store))
     if index is not None:
         index.save(file.info.name for file in seen.inventory.entries)
     return Listing(

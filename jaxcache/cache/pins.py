@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from jaxcache.cache.ledger import Ledger, append
-from jaxcache.cache.ledger_record import PIN, UNPIN, Event
+from jaxcache.cache.ledger_record import PIN, PINNING, UNPIN, Event
 from jaxcache.cache.scan import scan
 from jaxcache.cache.select import select_by_keys
 from jaxcache.errors import JaxcacheError
@@ -56,7 +56,10 @@ def _match(pinned: Sequence[str], text: str) -> list[str]:
 
 
 def _record(store: Store, keys: Sequence[str], kind: str, now_ns: int) -> None:
-    if not append(store, [Event(key, kind, now_ns) for key in keys]):
+    """Write it down as later than what was said before, whatever the clock has done since."""
+    said = {e.key: e.at_ns for e in Ledger.load(store).events() if e.kind in PINNING}
+    at_ns = {key: max(now_ns, said.get(key, -1) + 1) for key in keys}
+    if not append(store, [Event(key, kind, at_ns[key]) for key in keys]):
         raise JaxcacheError(
             f"the ledger of {store.url} cannot be written",
             code="read-only",

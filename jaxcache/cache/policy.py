@@ -58,6 +58,18 @@ class UseRecord(Protocol):
     def pinned(self) -> bool:
         """Whether nothing but its name may remove it."""
 
+    @property
+    def tuning(self) -> str | None:
+        """How it was made, if it was made for a GPU that was not there."""
+
+    @property
+    def tuning_mtime_ns(self) -> int | None:
+        """Of the file that was written then."""
+
+    @property
+    def tuning_size_bytes(self) -> int | None:
+        """Of the same file."""
+
 
 class Candidate(NamedTuple):
     """What a policy weighs: a file that may have to go."""

@@ -43,6 +43,8 @@ class PruneOptions:
     """``-atime`` files without an entry, and temporary files of broken writes."""
     legacy: bool = False
     """Entries without a suffix, which only JAX up to 0.4.30 reads."""
+    untuned: bool = False
+    """Entries that were compiled for a GPU that was not there, and were not tuned."""
     side_caches: bool = False
     """Let the age rules and ``max_size_bytes`` take XLA's own caches too."""
     quarantine: bool = False
@@ -81,7 +83,7 @@ class PruneOptions:
                 code="no-bound",
                 hint="add --unused-for, --older-than, --used-since or --max-size",
             )
-        if not (self.orphans or self.legacy or self.quarantine):
+        if not (self.orphans or self.legacy or self.untuned or self.quarantine):
             raise UsageError(
                 "nothing says what may go",
                 code="no-bound",
@@ -241,6 +243,8 @@ def _mark_by_rules(items: Iterable[Item], options: PruneOptions, now_ns: int) ->
             item.reason = "quarantine"
         elif options.legacy and item.legacy:
             item.reason = "legacy"
+        elif options.untuned and item.untuned:
+            item.reason = "untuned"
         elif used_ns < used_since:
             item.reason = "used-since"
         elif used_ns <= unused_before:

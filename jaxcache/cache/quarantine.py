@@ -1,5 +1,6 @@
 """Where bad files go: ``.jaxcache/quarantine/<when>/<file>``, out of JAX's sight, and back."""
 
+import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -9,9 +10,11 @@ from jaxcache.cache.under_lock import run_under_lock
 from jaxcache.entry.names import ATIME_SUFFIX, CACHE_SUFFIX, OWN_DIR, FileKind, parse_name
 from jaxcache.errors import JaxcacheError
 from jaxcache.model import FileInfo
-from jaxcache.store.base import ExistsError, Store, StoreError
+from jaxcache.store.base import ExistsError, Store, StoreError, same_file
 
 QUARANTINE_DIR = f"{OWN_DIR}/quarantine"
+#: A clock that is wrong must not keep anybody from a repair: datetime ends with the year 9999.
+_LAST_SECOND = 253_402_300_799
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +40,7 @@ class Restoration:
 
 def quarantine_folder(now_ns: int) -> str:
     """The folder for what is moved away now; one per call, so that nothing is ever replaced."""
-    when = datetime.fromtimestamp(now_ns / 1e9, UTC)
+    when = datetime.fromtimestamp(min(max(now_ns / 1e9, 0), _LAST_SECOND), UTC)
     return f"{QUARANTINE_DIR}/{when:%Y%m%dT%H%M%SZ}-{now_ns % 10**9:09d}"
 
 
@@ -64,6 +67,7 @@ def restore(store: Store, *, keys: Sequence[str] = (), dry_run: bool = False) ->
         LockedError
     """
     found = list_quarantine(store)
+    dated = any(parse_name(i.name).kind is FileKind.ATIME for i in store.list())
     for text in keys:
         if not any(_fits(q, text) for q in found):
             raise JaxcacheError(
@@ -77,18 +81,23 @@ def restore(store: Store, *, keys: Sequence[str] = (), dry_run: bool = False) ->
 
     def bring_back(item: Quarantined) -> None:
         try:
-            store.info(item.file)
+            there = store.info(item.file)
         except StoreError:
             pass
         else:
-            left.append((item, "the cache has a newer one"))
+            if same_file(there, item.info):  # a restoration was killed between its two names
+                if not dry_run:
+                    store.delete(item.info.name)
+                restored.append(item)
+            else:
+                left.append((item, "the cache has a newer one"))
             return
         if any(other.file == item.file for other in restored):
             left.append((item, "a later one was restored"))
             return
         if not dry_run:
             try:
-                _move_pair(store, item)
+                _move_pair(store, item, dated)
             except StoreError as error:
                 left.append((item, error.reason))
                 return
@@ -110,11 +119,20 @@ def _fits(item: Quarantined, text: str) -> bool:
     return item.key.startswith(text) or item.key.rpartition("-")[2].startswith(text)
 
 
-def _move_pair(store: Store, item: Quarantined) -> None:
-    """``-atime`` before ``-cache``: a capped JAX must never see an entry without its date."""
+def _move_pair(store: Store, item: Quarantined, dated: bool) -> None:
+    """``-atime`` before ``-cache``: a capped JAX must never see an entry without its date.
+
+    Args:
+        dated: whether the cache uses ``-atime`` files, so that one that got lost is made anew.
+    """
     if item.atime is not None:
         try:
             store.rename(item.atime.name, item.atime.name.rpartition("/")[2])
         except ExistsError:
             store.delete(item.atime.name)
+    elif dated and item.file.endswith(CACHE_SUFFIX):
+        stamp = max(0, item.info.mtime_ns).to_bytes(8, "little")
+        with contextlib.suppress(ExistsError):
+            name = item.file.removesuffix(CACHE_SUFFIX) + ATIME_SUFFIX
+            store.write(name, [stamp], replace=False)
     store.rename(item.info.name, item.file)

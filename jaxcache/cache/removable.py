@@ -3,10 +3,12 @@
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 
+from jaxcache.cache.leftovers import is_temporary
 from jaxcache.cache.policy import Candidate, UseRecord, estimate_hits
 from jaxcache.cache.quarantine import QUARANTINE_DIR
 from jaxcache.cache.removal import Reason, Removal, Subject
 from jaxcache.cache.scan import Scan
+from jaxcache.cache.tuning import UNTUNED, tuning_of
 from jaxcache.entry.names import FileKind
 from jaxcache.model import FileInfo, ProblemKind
 from jaxcache.units import NS_PER_SECOND
@@ -30,6 +32,7 @@ class Item:
     candidate: Candidate
     dated: bool
     protected: bool
+    untuned: bool = False
     reason: Reason | None = None
     """Set once something takes it."""
 
@@ -82,6 +85,7 @@ def removable_entries(
                 or bool(known and known.pinned)
                 or abs(now_ns - entry.created_ns) < grace_ns
             ),
+            untuned=tuning_of(known, entry.created_ns, entry.size_bytes) == UNTUNED,
         )  # fmt: skip
 
 
@@ -110,10 +114,10 @@ def _other_files(seen: Scan) -> Iterator[tuple[Subject, FileInfo]]:
     for other in seen.inventory.others:
         if other.info.type != "file":
             continue
-        if other.kind in (FileKind.KERNEL_CACHE, FileKind.AUTOTUNE):
-            yield "side-cache", other.info
-        elif other.kind is FileKind.TEMP:
+        if other.kind is FileKind.TEMP or is_temporary(other.info.name):
             yield "temp-file", other.info
+        elif other.kind in (FileKind.KERNEL_CACHE, FileKind.AUTOTUNE):
+            yield "side-cache", other.info
         elif other.info.name.startswith(f"{QUARANTINE_DIR}/"):
             yield "quarantine", other.info
 

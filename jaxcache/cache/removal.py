@@ -9,7 +9,8 @@ from jaxcache.model import FileInfo
 #: Why something goes; part of the JSON contract (``prune``: ``removed[].reason``).
 Reason = Literal[
     "max-size", "max-entries", "unused-for", "older-than", "used-since", "keep-last",
-    "legacy", "orphan-atime", "temp-file", "quarantine", "requested", "duplicate", "unreferenced",
+    "legacy", "untuned", "orphan-atime", "temp-file", "quarantine", "requested", "duplicate",
+    "unreferenced",
 ]  # fmt: skip
 #: What goes: an entry, or one file of another kind.
 Subject = Literal[

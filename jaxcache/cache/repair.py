@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
+from jaxcache.cache.leftovers import delete_leftover, is_staged
 from jaxcache.cache.quarantine import quarantine_folder
 from jaxcache.cache.scan import Progress
 from jaxcache.cache.under_lock import run_under_lock
@@ -145,8 +146,8 @@ def _execute(store: Store, folder: str, step: Step, young: bool) -> Action:
         store.delete(_atime_of(step.file))
     elif step.file.endswith(ATIME_SUFFIX) and _exists(store, _cache_of(step.file)):
         return "leave-changed"  # no orphan any more
-    elif not store.delete_abandoned(step.file):
-        if young:
+    elif not delete_leftover(store, step.file):
+        if young or is_staged(step.file):
             return "leave-young"
         store.delete(step.file, expected=step.info)
     return step.action

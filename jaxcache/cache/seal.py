@@ -17,6 +17,7 @@ from jaxcache.cache.check import MAX_DECODED_BYTES, check_payload, recorded_dige
 from jaxcache.cache.inventory import EntryFile
 from jaxcache.cache.ledger import COMPACT_ABOVE, Ledger, append, compact
 from jaxcache.cache.ledger_record import SEALED, Event, Record
+from jaxcache.cache.leftovers import delete_leftovers
 from jaxcache.cache.scan import Progress, Scan, scan
 from jaxcache.cache.select import select_by_keys
 from jaxcache.cache.under_lock import SharedLock
@@ -27,9 +28,8 @@ from jaxcache.entry.codec import (
     decompress_whole,
 )
 from jaxcache.entry.frame import DEFAULT_LEVEL, seal_frame
-from jaxcache.entry.names import OWN_DIR
 from jaxcache.model import Codec, Entry, Problem
-from jaxcache.store.base import TEMP_PREFIX, ChangedError, MissingError, Store, StoreError
+from jaxcache.store.base import ChangedError, MissingError, Store, StoreError
 
 #: Why an entry is left as it is.
 #:
@@ -57,8 +57,6 @@ class SealPlan:
     level: int
     todo: tuple[Entry, ...]
     skipped: tuple[tuple[Entry, Reason], ...]
-    temps: tuple[str, ...]
-    """Temporary files, of which those of dead writers go away."""
     scan: Scan
 
 
@@ -114,10 +112,8 @@ def plan_seal(
             todo.append(entry)
         else:
             skipped.append((entry, "sealed"))
-    temps = [i.name for i in store.list() if _is_temp(i.name)]
-    temps += [i.name for i in store.walk(OWN_DIR) if _is_temp(i.name)]
     todo.sort(key=lambda e: -e.size_bytes)  # the longest first, so that no worker ends alone
-    return SealPlan(store.url, level, tuple(todo), tuple(skipped), tuple(temps), seen)
+    return SealPlan(store.url, level, tuple(todo), tuple(skipped), seen)
 
 
 def _wants_level(entry: Entry, record: Record | None, level: int) -> bool:
@@ -126,10 +122,6 @@ def _wants_level(entry: Entry, record: Record | None, level: int) -> bool:
         return entry.codec == "zlib"
     known = record.extra.get(LEVEL_FACT)
     return isinstance(known, int) and known < level
-
-
-def _is_temp(name: str) -> bool:
-    return name.rpartition("/")[2].startswith(TEMP_PREFIX)
 
 
 def execute_seal(
@@ -145,8 +137,7 @@ def execute_seal(
     Raises:
         LockedError: JAX's lock was not obtained; what was sealed until then stays sealed.
     """
-    for name in plan.temps:
-        store.delete_abandoned(name)
+    delete_leftovers(store)
     worker = _Worker(store, plan, now_ns)
     try:
         with ThreadPoolExecutor(max(1, jobs)) as pool:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from operator import eq, ge, gt, le, lt, ne
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from jaxcache.errors import JaxcacheError, UsageError
 from jaxcache.model import Entry
@@ -15,7 +15,23 @@ Predicate = Callable[[Entry], bool]
 AnyEntry = TypeVar("AnyEntry", bound=Entry)
 
 
-def select_by_keys(entries: Sequence[AnyEntry], wanted: Sequence[str]) -> list[AnyEntry]:
+class Named(Protocol):
+    """What a KEY argument can pick."""
+
+    @property
+    def key(self) -> str: ...
+
+    @property
+    def module(self) -> str: ...
+
+    @property
+    def hash(self) -> str: ...
+
+
+_Named = TypeVar("_Named", bound=Named)
+
+
+def select_by_keys(entries: Sequence[_Named], wanted: Sequence[str]) -> list[_Named]:
     """Pick entries by KEY arguments, in the entries' own order; all of them if none is given.
 
     A KEY is a full key, a unique prefix of a key or of its hash, or a glob over module names.
@@ -29,7 +45,7 @@ def select_by_keys(entries: Sequence[AnyEntry], wanted: Sequence[str]) -> list[A
     return [e for e in entries if id(e) in picked]
 
 
-def _match_key(entries: Sequence[AnyEntry], text: str) -> list[AnyEntry]:
+def _match_key(entries: Sequence[_Named], text: str) -> list[_Named]:
     if any(c in text for c in "*?["):
         found = [e for e in entries if fnmatchcase(e.module, text) or fnmatchcase(e.key, text)]
     else:

@@ -8,6 +8,7 @@ from jaxcache.cache.ledger import Ledger
 from jaxcache.cache.ledger_record import Record
 from jaxcache.cache.scan import read_entries
 from jaxcache.cache.select import select_by_keys
+from jaxcache.cache.tuning import label_entries
 from jaxcache.entry.brief import summarize_contents
 from jaxcache.entry.codec import HEADER_BYTES, CodecError, decompress_chunks
 from jaxcache.entry.contents import Contents
@@ -167,6 +168,7 @@ def _show(
         source=brief.source,
         problems=tuple(dict.fromkeys(p.kind for p in problems)),
     )
+    (entry,) = label_entries([entry], ledger)
     return Shown(store.url, entry, contents, tuple(problems), ledger.record(entry.key))
 
 

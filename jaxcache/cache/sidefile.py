@@ -3,9 +3,10 @@
 import contextlib
 import hashlib
 import os
-import secrets
 import zlib
 from pathlib import Path
+
+from jaxcache.store.atomic import replace_file
 
 _MAX_BYTES = 1 << 30
 _CRC_BYTES = 4
@@ -35,19 +36,7 @@ def read_checked(path: Path, magic: bytes) -> memoryview:
 
 def write_checked(path: Path, magic: bytes, body: bytes) -> None:
     """Write a file that :func:`read_checked` reads; where it cannot be written, do nothing."""
-    temp = path.with_name(f"{path.name}.{os.getpid()}-{secrets.token_hex(4)}.tmp")
+    checksum = zlib.crc32(body, zlib.crc32(magic)).to_bytes(_CRC_BYTES, "big")
     with contextlib.suppress(OSError):
         os.makedirs(path.parent, mode=0o700, exist_ok=True)
-        try:
-            with open(temp, "xb", opener=_private) as file:
-                file.write(magic + body)
-                checksum = zlib.crc32(body, zlib.crc32(magic))
-                file.write(checksum.to_bytes(_CRC_BYTES, "big"))
-            os.replace(temp, path)
-        finally:
-            with contextlib.suppress(OSError):
-                os.unlink(temp)
-
-
-def _private(path: str, flags: int) -> int:
-    return os.open(path, flags, 0o600)
+        replace_file(path, (magic, body, checksum), mode=0o600, durable=False)

@@ -100,10 +100,14 @@ def recall_or_count(
     folder: Path,
     *,
     now_ns: int,
+    read: bool = True,
     workers: int = 1,
     progress: Progress | None = None,
 ) -> Stats:
     """Count a cache, sparing what index and snapshot in ``folder`` still tell truly.
+
+    Args:
+        read: whether entries may be opened; see :func:`jaxcache.cache.stats.count_cache`.
 
     Raises:
         NoCacheError: the directory cannot be listed.
@@ -115,8 +119,9 @@ def recall_or_count(
 
     index = Index.load(folder, store.url, now_ns=now_ns)
     return count_cache(
-        store, now_ns=now_ns, index=index, snapshot=snapshot, workers=workers, progress=progress
-    )
+        store, now_ns=now_ns, read=read, index=index, snapshot=snapshot, workers=workers,
+        progress=progress,
+    )  # fmt: skip
 
 
 def _identity(path: Path) -> list[int] | None:

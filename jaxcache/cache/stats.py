@@ -72,6 +72,7 @@ def count_cache(
     store: Store,
     *,
     now_ns: int,
+    read: bool = True,
     index: "Index | None" = None,
     snapshot: "Snapshot | None" = None,
     workers: int = 1,
@@ -83,15 +84,18 @@ def count_cache(
     decoding them takes no time to speak of; the others count as unknown.
 
     Args:
+        read: whether entries may be opened; if not, what only they tell is what the index knows.
         index: see :func:`jaxcache.cache.scan.scan`.
         snapshot: takes the result, for a second look at an unchanged cache.
 
     Raises:
         NoCacheError: the directory cannot be listed.
     """
-    seen = scan(store, deep=True, index=index, workers=workers, progress=progress)
+    seen = scan(
+        store, heads=read, deep=True, index=index, workers=workers, progress=progress
+    )  # fmt: skip
     unknown = [entry for entry in seen.entries if entry.platform == "unknown"]
-    if len(unknown) <= _DECODED_AT_ONCE:
+    if read and len(unknown) <= _DECODED_AT_ONCE:
         seen = decode_entries(store, seen, unknown, index=index)
     if index is not None:
         index.save(file.info.name for file in seen.inventory.entries)

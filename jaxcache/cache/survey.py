@@ -2,14 +2,19 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
+from jaxcache.cache.heads import Facts, Request, read_facts
 from jaxcache.cache.prune import PruneOptions, PrunePlan, plan_prune, plan_removal
 from jaxcache.cache.removable import Lookup
 from jaxcache.cache.removal import Removal
-from jaxcache.cache.scan import Progress, Scan, read_entries, scan
+from jaxcache.cache.scan import Progress, Scan, scan
 from jaxcache.cache.select import select_by_keys
 from jaxcache.errors import JaxcacheError
 from jaxcache.store.base import Store
+
+if TYPE_CHECKING:
+    from jaxcache.cache.index import Index
 
 
 def plan_cache_prune(
@@ -19,6 +24,7 @@ def plan_cache_prune(
     keep: Sequence[str] = (),
     lookup: Lookup | None = None,
     now_ns: int,
+    index: "Index | None" = None,
     workers: int = 1,
     progress: Progress | None = None,
 ) -> PrunePlan:
@@ -26,6 +32,7 @@ def plan_cache_prune(
 
     Args:
         keep: KEY arguments; each must fit an entry, so that a typing error deletes nothing.
+        index: what earlier scans read, where opening entries is slow.
         workers: processes to read with in a large directory.
 
     Raises:
@@ -37,7 +44,9 @@ def plan_cache_prune(
     options.check()
     bounded = options.max_size_bytes is not None or options.max_entries is not None
     heads = options.policy == "cost" and bounded
-    seen = scan(store, heads=heads, deep=True, workers=workers, progress=progress)
+    seen = scan(store, heads=heads, deep=True, index=index, workers=workers, progress=progress)
+    if index is not None:
+        index.save(file.info.name for file in seen.inventory.entries)
     kept = {e.key for e in select_by_keys(seen.entries, keep)} if keep else set()
     plan = plan_prune(
         seen, options, cache_dir=store.url, now_ns=now_ns, keep=kept, lookup=lookup
@@ -61,15 +70,26 @@ def _records_use(seen: Scan, lookup: Lookup | None) -> bool:
 def price(
     store: Store, seen: Scan, removals: Sequence[Removal], workers: int = 1
 ) -> tuple[Removal, ...]:
-    """Fill in the compile seconds of removals that a scan without heads left unknown."""
+    """Fill in the compile seconds of removals that a scan without heads left unknown.
+
+    Not where that takes a request for each.
+    """
+    if store.remote:
+        return tuple(removals)
     unknown = {r.file.name for r in removals if r.key is not None and r.compile_seconds is None}
     files = [f for f in seen.inventory.entries if f.info.name in unknown]
-    entries, _ = read_entries(store, files, {}, workers=workers)
-    seconds = {e.file: e.compile_seconds for e in entries}
+    requests = [Request(f.info.name, f.info.size_bytes, None, True) for f in files]
+    facts = zip(requests, read_facts(store, requests, workers=workers), strict=True)
+    seconds = {r.name: _seconds(found) for r, found in facts}
     return tuple(
         r._replace(compile_seconds=seconds.get(r.file.name)) if r.file.name in unknown else r
         for r in removals
     )
+
+
+def _seconds(facts: Facts) -> float | None:
+    seconds = facts.head.compile_seconds if facts.head else None
+    return None if seconds is None else float(seconds)
 
 
 def plan_cache_removal(

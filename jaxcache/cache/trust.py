@@ -9,16 +9,24 @@ What a signature promises, and what not, is in docs/bundles.md.
 import base64
 import binascii
 import contextlib
+import fcntl
 import os
 import re
 import stat
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from jaxcache.cache.bundle.format import Bundle, Signature, pack_signature, signed_bytes
 from jaxcache.errors import JaxcacheError, UntrustedError, UsageError
+from jaxcache.store.atomic import (
+    delete_all_abandoned,
+    new_file,
+    open_folder,
+    replace_file,
+    sync_folder,
+)
 
 _PUBLIC, _PRIVATE = "jaxcache-ed25519", "jaxcache-ed25519-private"
 _KEY_BYTES = 32
@@ -111,9 +119,11 @@ def generate_key(path: Path) -> bytes:
     line = f"{_PRIVATE} {base64.b64encode(private.private_bytes_raw()).decode()}\n"
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(fd, "w") as file:
-            file.write(line)
+        with open_folder(str(path.parent)) as folder:
+            delete_all_abandoned(folder)
+            with new_file(folder, [line.encode()], mode=0o600) as (temp, _):
+                os.link(temp, path.name, src_dir_fd=folder, dst_dir_fd=folder)
+            sync_folder(folder)
     except FileExistsError as error:
         raise JaxcacheError(
             f"{path} exists already", code="exists", hint="a key is never overwritten"
@@ -184,35 +194,23 @@ def load_trusted(folder: Path) -> list[TrustedKey]:
     return found
 
 
-def save_trusted(folder: Path, keys: Sequence[TrustedKey]) -> None:
-    """Write the list anew, atomically."""
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / TRUSTED_FILE
-    temp = folder / f".{TRUSTED_FILE}-{os.getpid()}"
-    fd = os.open(temp, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(fd, "w") as file:
-        file.writelines(f"{k.text} {k.name}\n" for k in keys)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temp, path)
-
-
 def add_trusted(folder: Path, name: str, key_text: str) -> TrustedKey:
     """Trust a public key from now on.
 
     Raises:
         UsageError: ``bad-key``, or the name is taken or none.
+        JaxcacheError: ``io-error``.
     """
     if not _NAME.fullmatch(name):
         raise UsageError(f"{name!r} is no name for a key: letters, digits and . @ + - _ are")
     key = TrustedKey(name, parse_public_key(key_text))
-    keys = load_trusted(folder)
-    if any(k.name == name and k.public_key != key.public_key for k in keys):
-        raise UsageError(
-            f"another key is trusted as {name}", code="exists",
-            hint=f"jaxcache trust remove {name}, if that is meant",
-        )  # fmt: skip
-    save_trusted(folder, [k for k in keys if k.name != name] + [key])
+    with _changing(folder) as keys:
+        if any(k.name == name and k.public_key != key.public_key for k in keys):
+            raise UsageError(
+                f"another key is trusted as {name}", code="exists",
+                hint=f"jaxcache trust remove {name}, if that is meant",
+            )  # fmt: skip
+        keys[:] = [k for k in keys if k.name != name] + [key]
     return key
 
 
@@ -220,14 +218,30 @@ def remove_trusted(folder: Path, name: str) -> TrustedKey:
     """Trust a key no longer.
 
     Raises:
-        JaxcacheError: ``no-match``.
+        JaxcacheError: ``no-match``, ``io-error``.
     """
-    keys = load_trusted(folder)
-    for key in keys:
-        if key.name == name:
-            save_trusted(folder, [k for k in keys if k is not key])
-            return key
-    raise JaxcacheError(f"no key is trusted as {name}", code="no-match")
+    with _changing(folder) as keys:
+        for key in keys:
+            if key.name == name:
+                keys.remove(key)
+                return key
+        raise JaxcacheError(f"no key is trusted as {name}", code="no-match")
+
+
+@contextlib.contextmanager
+def _changing(folder: Path) -> Iterator[list[TrustedKey]]:
+    """The list, to be changed in place and then written anew; one process at a time."""
+    path = folder / TRUSTED_FILE
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with open_folder(str(folder)) as fd:
+            with contextlib.suppress(OSError):  # a file system without flock
+                fcntl.flock(fd, fcntl.LOCK_EX)
+            keys = load_trusted(folder)
+            yield keys
+            replace_file(path, [f"{k.text} {k.name}\n".encode() for k in keys], mode=0o600)
+    except OSError as error:
+        raise JaxcacheError(f"cannot write {path}: {error.strerror}", code="io-error") from error
 
 
 def check_signatures(bundle: Bundle, trusted: Sequence[TrustedKey], *, required: bool) -> Verdict:
@@ -247,7 +261,7 @@ def check_signatures(bundle: Bundle, trusted: Sequence[TrustedKey], *, required:
     for public_key, signature in bundle.signatures:
         if not _has_cryptography():
             unchecked += 1
-        elif not _holds(public_key, signature, bundle.signed_bytes):
+        elif not holds(public_key, signature, bundle.signed_bytes):
             raise UntrustedError(
                 f"{bundle.name}: a signature does not hold: it was changed after signing",
                 code="bad-signature",
@@ -267,7 +281,12 @@ def check_signatures(bundle: Bundle, trusted: Sequence[TrustedKey], *, required:
     return verdict
 
 
-def _holds(public_key: bytes, signature: bytes, message: bytes) -> bool:
+def holds(public_key: bytes, signature: bytes, message: bytes) -> bool:
+    """Whether a signature is one of that key over that message.
+
+    Raises:
+        UntrustedError: no ``cryptography``.
+    """
     from cryptography.exceptions import InvalidSignature
 
     try:

@@ -15,12 +15,14 @@ from jaxcache.cache.budget import ByteBudget
 from jaxcache.cache.check import SMALL_BYTES, Checked, check_entry
 from jaxcache.cache.inventory import EntryFile, Inventory, take_inventory
 from jaxcache.cache.ledger import Ledger
+from jaxcache.cache.leftovers import find_leftovers
 from jaxcache.cache.scan import Progress, read_entries
 from jaxcache.cache.select import select_by_keys
 from jaxcache.entry.codec import HEAD_BYTES, CodecError, check_frame, read_head
-from jaxcache.entry.names import OWN_DIR, FileKind
+from jaxcache.entry.names import FileKind
 from jaxcache.model import Entry, FileInfo, Problem, ProblemKind
-from jaxcache.store.base import TEMP_PREFIX, Store, StoreError
+from jaxcache.store.ahead import REQUESTS_AT_ONCE
+from jaxcache.store.base import Store, StoreError
 from jaxcache.units import NS_PER_SECOND
 
 Level = Literal["quick", "full", "load"]
@@ -186,10 +188,13 @@ def _check_all(
             return check_entry(store, file, record, decode=True)
 
     large = [f for f in files if options.jobs > 1 and f.info.size_bytes > SMALL_BYTES]
+    jobs = max(1, options.jobs)
+    if store.remote:
+        large, jobs = list(files), max(jobs, REQUESTS_AT_ONCE)
     names = {f.info.name for f in large}
     small = [f for f in files if f.info.name not in names]
     done = 0
-    with ThreadPoolExecutor(max(1, options.jobs)) as pool:
+    with ThreadPoolExecutor(jobs) as pool:
         running = [(f, pool.submit(check, f)) for f in large]
         try:
             for file in small:
@@ -210,6 +215,8 @@ def _held_bytes(store: Store, file: EntryFile) -> int:
     """What decoding an entry takes: the payload twice, while its chunks are joined."""
     if file.info.size_bytes <= SMALL_BYTES:
         return 0
+    if store.remote:
+        return 16 * file.info.size_bytes
     try:
         head = read_head(store.read(file.info.name, limit=HEAD_BYTES), file.info.size_bytes)
     except (StoreError, CodecError):
@@ -259,9 +266,8 @@ def _about_directory(
 ) -> Iterator[Problem]:
     """Yield what is wrong with the files that are no entries, and with who may write."""
     yield from inventory.problems()
-    for info in store.walk(OWN_DIR):
-        if info.name.rpartition("/")[2].startswith(TEMP_PREFIX):
-            yield Problem(info.name, "temp-file", "left by a broken write")
+    for info in find_leftovers(store):
+        yield Problem(info.name, "temp-file", "left by a broken write")
     root = store.root
     if root is None:
         return
@@ -288,7 +294,7 @@ def _infos(
     for name in {p.file for p in problems}:
         if name in known:
             found[name] = known[name]
-        elif name.startswith(OWN_DIR):
+        elif "/" in name:
             try:
                 found[name] = store.info(name)
             except StoreError:

@@ -7,7 +7,7 @@ import typer
 from typer.core import TyperGroup
 
 from jaxcache import __version__
-from jaxcache.cli import terminal
+from jaxcache.cli import metering, terminal
 from jaxcache.cli.terminal import Color
 
 #: Command name to the module in this package that holds it, in the order of ``--help``. A name of
@@ -20,6 +20,7 @@ COMMANDS: dict[str, str] = {
     "top": "top",
     "warm": "warm",
     "run": "run",
+    "compile": "compile",
     "target": "target",
     "where": "where",
     "verify": "verify",
@@ -32,6 +33,8 @@ COMMANDS: dict[str, str] = {
     "doctor": "doctor",
     "export": "export",
     "import": "import_",
+    "push": "push",
+    "pull": "pull",
     "diff": "diff",
     "copy": "copy",
     "trust": "trust",
@@ -104,6 +107,8 @@ def load_command(name: str) -> Any:
         no_args_is_help=False,
     )(module.command)
     parser = typer.main.get_command(app)
+    if name in metering.COMMANDS:
+        metering.add_option(parser)
     parser.params.extend(_shared_options())
     return parser
 
@@ -116,8 +121,9 @@ def _take_color(wanted: Color | None) -> None:
 ColorOption = Annotated[
     Color | None,
     typer.Option(
-        "--color", metavar="WHEN", callback=_take_color, is_eager=True, expose_value=False,
-        help="auto, always or never; default: on a terminal, unless NO_COLOR is set.",
+        "--color", metavar="auto|always|never", callback=_take_color, is_eager=True,
+        expose_value=False,
+        help="When to colour; by default on a terminal, unless NO_COLOR is set.",
     ),
 ]  # fmt: skip
 DebugOption = Annotated[

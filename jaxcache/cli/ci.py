@@ -30,6 +30,43 @@ SummaryFile = Annotated[
 ]  # fmt: skip
 
 
+#: How a bundle that is not there yet is told from a directory.
+_SUFFIX = ".jxb"
+
+
+def is_bundle_name(location: str) -> bool:
+    """Whether a source or target is a bundle, or would be one, and not a cache."""
+    from jaxcache.cache.bundle.format import is_bundle
+    from jaxcache.store import is_remote
+
+    if is_remote(location):
+        return location.endswith(_SUFFIX)
+    if os.path.isdir(location):
+        return False
+    named = location == "-" or location.endswith((_SUFFIX, f"{_SUFFIX}.001"))
+    return named or os.path.isfile(location) or is_bundle(location)
+
+
+def check_local(cache_dir: str, other: str) -> None:
+    """Refuse a cache that the steps of a job can do nothing with.
+
+    Raises:
+        UsageError: ``not-local``, ``same-directory``
+    """
+    if "://" in cache_dir:
+        raise UsageError(
+            f"{cache_dir} is no local directory",
+            code="not-local",
+            hint="give JAX a local directory, and name the bucket as source and target",
+        )
+    if os.path.realpath(other) == os.path.realpath(cache_dir):
+        raise UsageError(
+            f"{other} is the cache itself",
+            code="same-directory",
+            hint="name another directory, or a bundle: that is smaller, too",
+        )
+
+
 def job_environment(platform: str | None) -> dict[str, str]:
     """The environment of the job's own jax."""
     return {**os.environ, **({"JAX_PLATFORMS": platform} if platform else {})}
@@ -41,7 +78,7 @@ def describe_job(path: str, python: str | None, platform: str | None) -> "Enviro
     Raises:
         NoJaxError
     """
-    from jaxcache.cache.ci.key import XLA_CACHES, absolute, describe_environment
+    from jaxcache.cache.ci.key import XLA_CACHES, describe_environment
     from jaxcache.cache.doctor.survey import look_at_host
     from jaxcache.warm.probe import probe_host
 
@@ -49,7 +86,7 @@ def describe_job(path: str, python: str | None, platform: str | None) -> "Enviro
     host = probe_host(python or sys.executable, {**environment, XLA_CACHES: "none"})
     features = look_at_host(path).cpu_features
     return describe_environment(
-        host, environment, cache_dir=absolute(path),
+        host, environment, cache_dir=path,
         machine_features=None if features is None else sorted(features),
     )  # fmt: skip
 

@@ -39,7 +39,9 @@ def command(
     ] = None,
     key: Annotated[
         str | None,
-        typer.Option(metavar="KEY", help="Make an output 'key': this one and a content digest."),
+        typer.Option(
+            "--key", metavar="KEY", help="Make an output 'key': this one and a content digest."
+        ),
     ] = None,
     level: Level = 12,
     sign: Sign = None,

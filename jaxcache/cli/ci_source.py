@@ -1,13 +1,12 @@
 """Restore from whatever the command line names as a source."""
 
 import os
+import sys
 import time
 
 from jaxcache.cache.bundle.compat import Host
-from jaxcache.cache.bundle.deliver import make_in_between
-from jaxcache.cache.bundle.export import plan_export
+from jaxcache.cache.bundle.deliver import spool
 from jaxcache.cache.bundle.fields import BundleError
-from jaxcache.cache.bundle.format import Bundle
 from jaxcache.cache.bundle.parts import first_part
 from jaxcache.cache.ci.restore import (
     Restored,
@@ -16,12 +15,14 @@ from jaxcache.cache.ci.restore import (
     nothing_to_restore,
     plan_restore,
 )
+from jaxcache.cache.ci.staging import Fetched, fetch_directory, fetch_remote
 from jaxcache.cli.bundle import check_trust, open_input
-from jaxcache.cli.ci import job_environment
+from jaxcache.cli.ci import check_local, is_bundle_name, job_environment
 from jaxcache.cli.options import config_is_set
 from jaxcache.cli.progress import progress_bar
-from jaxcache.errors import NoCacheError, UntrustedError, UsageError
-from jaxcache.store import make_store, open_store
+from jaxcache.errors import NoCacheError, UntrustedError
+from jaxcache.store import is_remote, make_store, open_store
+from jaxcache.store.base import Store, StoreError
 
 
 def restore(
@@ -33,25 +34,22 @@ def restore(
     lookup_only: bool,
     everything: bool,
 ) -> Restored:
-    """Restore a cache from a bundle or a directory; a missing or damaged one is a miss.
+    """Restore a cache; a source that is missing, damaged or out of reach is a miss.
 
     Raises:
         UntrustedError, NoJaxError, NoCacheError, UsageError
     """
+    check_local(target, source)
     cache_dir = os.path.abspath(target)
-    if os.path.realpath(source) == os.path.realpath(target):
-        raise UsageError(
-            f"{source} is the cache itself",
-            code="same-directory",
-            hint="restore from another directory, or from a bundle: that is smaller, too",
-        )
-    bundle, plan = None, None
+    fetched = None
     try:
-        bundle, left_out = _open(source)
+        store = open_store(cache_dir) if os.path.isdir(cache_dir) else None
+        fetched = _fetch(source, store)
         host = None if everything and python is None else _ask(python, platform)
-        plan = _plan(bundle, cache_dir, left_out, host, everything)
-    except (BundleError, NoCacheError) as error:
+        plan = _plan(fetched, source, store, target, host, everything)
+    except (BundleError, NoCacheError, StoreError) as error:
         plan = nothing_to_restore(cache_dir, source, error.message)
+    bundle = fetched.bundle if fetched else None
     try:
         if lookup_only:
             return Restored(plan, looked_up_only=True)
@@ -64,33 +62,38 @@ def restore(
             bundle.close()
 
 
-def _open(source: str) -> tuple[Bundle, int]:
-    """A bundle with what is at the source, and how many entries could not come into it.
+def _fetch(source: str, target: Store | None) -> Fetched:
+    """What is at the source, as a bundle.
 
     Raises:
-        BundleError, NoCacheError: missing or damaged.
+        BundleError, NoCacheError, StoreError: missing, damaged, out of reach.
         UntrustedError
     """
-    if os.path.isdir(source):
-        if config_is_set("require-signed"):
-            raise UntrustedError(
-                f"{source} is a directory, which nobody has signed",
-                hint="save and restore a bundle instead: jaxcache ci save FILE.jxb --sign KEY",
-            )
-        store = open_store(source)
-        bundle, exported = make_in_between(store, plan_export(store, now_ns=time.time_ns()))
-        return bundle, len(exported.left_out)
-    if source != "-" and not os.path.lexists(first_part(source)):
-        raise NoCacheError(f"{source} does not exist")
-    bundle = open_input(source)
-    check_trust(bundle)
-    return bundle, 0
+    if is_bundle_name(source):
+        if is_remote(source):
+            folder, _, name = source.rpartition("/")
+            with open_store(folder).open(name) as file:
+                bundle = spool(file)
+        elif source == "-" or os.path.lexists(first_part(source)):
+            bundle = open_input(source)
+        else:
+            raise NoCacheError(f"{source} does not exist")
+        check_trust(bundle)
+        return Fetched(bundle, 0)
+    if config_is_set("require-signed"):
+        raise UntrustedError(
+            f"{source} is no bundle, and nothing else can be signed",
+            hint="save and restore a bundle: jaxcache ci save FILE.jxb --sign KEY",
+        )
+    store = open_store(source)
+    if not store.remote:
+        return fetch_directory(store, now_ns=time.time_ns())
+    with progress_bar("fetching") as progress:
+        return fetch_remote(store, target, now_ns=time.time_ns(), progress=progress)
 
 
 def _ask(python: str | None, platform: str | None) -> Host | None:
     """The jax of the job; None where none was named and ours has none."""
-    import sys
-
     from jaxcache.warm.probe import has_jax, probe_host
 
     if not has_jax(python):
@@ -99,11 +102,16 @@ def _ask(python: str | None, platform: str | None) -> Host | None:
 
 
 def _plan(
-    bundle: Bundle, cache_dir: str, left_out: int, host: Host | None, everything: bool
+    fetched: Fetched,
+    source: str,
+    store: Store | None,
+    cache_dir: str,
+    host: Host | None,
+    everything: bool,
 ) -> RestorePlan:
-    store = open_store(cache_dir) if os.path.isdir(cache_dir) else None
     with progress_bar("checking") as progress:
         return plan_restore(
-            store, bundle, cache_dir=cache_dir, host=host, left_out=left_out,
-            everything=everything, progress=progress,
+            store, fetched.bundle, source=source, cache_dir=cache_dir, host=host,
+            left_out=fetched.damaged, present=fetched.present, everything=everything,
+            progress=progress,
         )  # fmt: skip

@@ -6,20 +6,19 @@ from collections.abc import Sequence
 from typing import NamedTuple, Self
 
 from jaxcache.cache.bundle.deliver import check_target
-from jaxcache.cache.bundle.format import is_bundle
 from jaxcache.cache.ci.baseline import read_baseline
-from jaxcache.cache.ci.publish import Saved, save_bundle, save_shared
+from jaxcache.cache.ci.publish import Saved, save_bundle, save_remote_bundle, save_shared
 from jaxcache.cache.ci.save import SaveIf, SavePlan, plan_save
 from jaxcache.cache.ci.usage import use_events
 from jaxcache.cache.ledger import append
 from jaxcache.cache.prune import PruneOptions
 from jaxcache.cli.bundle import signing_keys
+from jaxcache.cli.ci import check_local, is_bundle_name
 from jaxcache.cli.progress import progress_bar
-from jaxcache.errors import UsageError
-from jaxcache.store import make_store, open_store
+from jaxcache.errors import NoCacheError, UsageError
+from jaxcache.store import is_remote, make_store, open_store
+from jaxcache.store.base import StoreError
 from jaxcache.units import parse_duration_seconds, parse_size_bytes
-
-_SUFFIX = ".jxb"
 
 
 class Bounds(NamedTuple):
@@ -53,57 +52,70 @@ class Bounds(NamedTuple):
 def plan(cache_dir: str, target: str, save_if: SaveIf, bounds: Bounds) -> SavePlan:
     """Look at the job's cache and decide what to save.
 
-    A bundle holds what the job needs; a shared directory bounds itself.
+    A bundle holds what the job needs; a shared cache bounds itself.
 
     Raises:
         NoCacheError, UsageError
     """
-    store = open_store(cache_dir)
-    bundle = to_bundle(target)
-    if bundle:
+    check_local(cache_dir, target)
+    bundle = is_bundle_name(target)
+    if bundle and not is_remote(target):
         check_target(target)
-    elif os.path.realpath(target) == os.path.realpath(cache_dir):
-        raise UsageError(f"{target} is the cache itself", code="same-directory")
+    store = open_store(cache_dir)
     with progress_bar("reading entries") as progress:
         return plan_save(
             store, target, baseline=read_baseline(store), save_if=save_if,
-            target_exists=os.path.lexists(target),
+            target_exists=_exists(target),
             max_size_bytes=bounds.max_size_bytes if bundle else None,
             unused_for_seconds=bounds.unused_for_seconds,
             now_ns=time.time_ns(), progress=progress,
         )  # fmt: skip
 
 
-def to_bundle(target: str) -> bool:
-    """Whether a target is, or is to be, a bundle."""
-    return is_bundle(target) or (target.endswith(_SUFFIX) and not os.path.isdir(target))
+def _exists(target: str) -> bool:
+    """Whether there is anything at the target."""
+    if not is_remote(target):
+        return os.path.lexists(target)
+    folder, _, name = target.rpartition("/")
+    try:
+        if is_bundle_name(target):
+            open_store(folder).info(name)
+            return True
+        return next(iter(open_store(target).list()), None) is not None
+    except (StoreError, NoCacheError):
+        return False
 
 
 def carry_out(plan: SavePlan, bounds: Bounds, *, level: int, sign: Sequence[str]) -> Saved:
     """Save what was planned; without anything to save, only note what was used.
 
     Raises:
-        JaxcacheError: ``io-error``, ``changed``, ``bound-out-of-reach``; LockedError
+        JaxcacheError: ``io-error``, ``changed``, ``bound-out-of-reach``; LockedError, NoCacheError
     """
     now_ns = time.time_ns()
     signers = signing_keys(sign)
+    bundle = is_bundle_name(plan.target)
+    if signers and not bundle:
+        raise UsageError("only a bundle can be signed", hint="save to FILE.jxb")
     store = open_store(plan.cache_dir)
-    if plan.why != "not-wanted":
-        append(store, use_events(plan.usage, now_ns))
-    bundle = to_bundle(plan.target)
-    if bundle and plan.saves:
-        folder = os.path.dirname(os.path.abspath(plan.target))
-        os.makedirs(folder, exist_ok=True)
-        with progress_bar("saving") as progress:
-            return save_bundle(
-                store, plan, level=level, private_keys=signers, folder=folder, progress=progress
-            )
-    if bundle or plan.why in ("not-wanted", "empty"):
+    if plan.why == "not-wanted":
         return Saved(0, 0)
-    if signers:
-        raise UsageError("a directory cannot be signed", hint=f"save to FILE{_SUFFIX}")
+    append(store, use_events(plan.usage, now_ns))
+    if plan.why == "empty" or (bundle and not plan.saves):
+        return Saved(0, 0)
     with progress_bar("saving") as progress:
-        return save_shared(
-            store, make_store(plan.target), plan, bounds=bounds.pruning, now_ns=now_ns,
-            progress=progress,
-        )  # fmt: skip
+        if not bundle:
+            return save_shared(
+                store, make_store(plan.target), plan, bounds=bounds.pruning, now_ns=now_ns,
+                progress=progress,
+            )  # fmt: skip
+        if is_remote(plan.target):
+            folder, _, name = plan.target.rpartition("/")
+            return save_remote_bundle(
+                store, plan, open_store(folder), name, level=level, private_keys=signers,
+                progress=progress,
+            )  # fmt: skip
+        os.makedirs(os.path.dirname(os.path.abspath(plan.target)), exist_ok=True)
+        return save_bundle(
+            store, plan, plan.target, level=level, private_keys=signers, progress=progress
+        )

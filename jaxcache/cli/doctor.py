@@ -26,7 +26,7 @@ def command(
     ] = None,
     cache_dir: CacheDir = None,
     python: Annotated[
-        str | None, typer.Option(metavar="PYTHON", help="The Python that runs JAX.")
+        str | None, typer.Option("--python", metavar="PYTHON", help="The Python that runs JAX.")
     ] = None,
     fix: Annotated[bool, typer.Option("--fix", help="Make the repairs that lose nothing.")] = False,
     dry_run: DryRun = False,

@@ -32,7 +32,7 @@ def command(
         bool, typer.Option("--churn", help="Modules with many keys, what they cost, and why.")
     ] = False,
     python: Annotated[
-        str | None, typer.Option(metavar="PYTHON", help="The Python that runs SCRIPT.")
+        str | None, typer.Option("--python", metavar="PYTHON", help="The Python that runs SCRIPT.")
     ] = None,
     json: Json = False,
     jsonl: Jsonl = False,

@@ -26,6 +26,7 @@ def run(argv: list[str]) -> int:
 
         print("\n".join(complete(argv[1:])))
         return ExitCode.DONE
+    from jaxcache.cli import metering
     from jaxcache.cli.app import app
     from jaxcache.cli.terminal import prepare_streams
 
@@ -54,6 +55,8 @@ def run(argv: list[str]) -> int:
         if wants_debug():
             raise
         return _fail(_internal_error(error), as_json)
+    finally:
+        metering.report()
     return code if isinstance(code, int) else ExitCode.DONE
 
 
@@ -88,6 +91,13 @@ def _fail(error: JaxcacheError, as_json: bool) -> int:
 
 def _interrupted() -> JaxcacheError:
     return JaxcacheError("interrupted", code="interrupted", exit_code=ExitCode.INTERRUPTED)
+
+
+def _system_error(error: Exception) -> JaxcacheError:
+    """Say what the system refused where no caller had more to say: a full disk, an I/O error."""
+    reason = (getattr(error, "strerror", None) or str(error)).lower()
+    name = getattr(error, "filename", None)
+    return JaxcacheError(f"{name}: {reason}" if name else reason, code="io-error")
 
 
 def _internal_error(error: Exception) -> JaxcacheError:

@@ -1,9 +1,6 @@
 """Open the cache that a command is about, and find out whose it is."""
 
-import getpass
 import os
-import re
-import tempfile
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
@@ -78,6 +75,10 @@ def torch_cache_dir() -> str:
     """
     if found := os.environ.get("TORCHINDUCTOR_CACHE_DIR"):
         return found
+    import getpass
+    import re
+    import tempfile
+
     try:
         user = getpass.getuser()
     except (KeyError, OSError):

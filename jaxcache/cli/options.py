@@ -88,8 +88,47 @@ Record = Annotated[
         "--record", metavar="RECIPE", help="Keep every module, for: jaxcache compile RECIPE."
     ),
 ]
+CollectOnly = Annotated[
+    str | None,
+    typer.Option(
+        "--collect-only",
+        metavar="[N]",
+        help="With --record: answer modules of more than N operations (alone: 50) with zeros.",
+        show_default=False,
+    ),
+]
+Patience = Annotated[
+    str | None,
+    typer.Option(
+        metavar="DURATION",
+        help="With --collect-only: stop when nothing new comes for so long.",
+    ),
+]
 Timeout = Annotated[
     str | None, typer.Option(metavar="DURATION", help="Stop the program after so long.")
+]
+
+
+TargetFile = Annotated[
+    str | None,
+    typer.Option(
+        "--target",
+        metavar="PROFILE",
+        help="Compile for the host of this profile (jaxcache target capture), running on the CPU.",
+    ),
+]
+Gemm = Annotated[
+    str,
+    typer.Option(
+        metavar="cublas|cost-model|triton", help="Matrix products that cannot be tuned without GPU."
+    ),
+]
+AutotuneFrom = Annotated[
+    str | None,
+    typer.Option(metavar="DIR", help="Tune with the autotune directory of a real host."),
+]
+RequireTuned = Annotated[
+    bool, typer.Option("--require-tuned", help="Leave out what could only be made untuned.")
 ]
 
 

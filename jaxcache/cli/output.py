@@ -16,6 +16,10 @@ def print_json(document: dict[str, Any]) -> None:
     """Print one document, indented on a terminal."""
     import json
 
+    from jaxcache.cli import metering
+
+    if (remote := metering.document()) is not None:
+        document = {**document, "remote": remote}
     print(json.dumps(document, indent=2 if sys.stdout.isatty() else None))
 
 

@@ -2,10 +2,10 @@
 
 import contextlib
 import os
-import secrets
 
 from jaxcache.errors import JaxcacheError, UsageError
 from jaxcache.render.report.page import MARK
+from jaxcache.store.atomic import replace_file
 
 
 def check_replaceable(path: str, *, force: bool) -> None:
@@ -34,19 +34,11 @@ def write_file(path: str, data: bytes) -> None:
     Raises:
         JaxcacheError: ``cannot-write``.
     """
-    temp = f"{path}.{secrets.token_hex(4)}.tmp"
     try:
-        with open(temp, "xb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temp, path)
+        replace_file(path, [data])
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
         raise JaxcacheError(f"cannot write {path}: {reason}", code="cannot-write") from error
-    finally:
-        with contextlib.suppress(OSError):
-            os.unlink(temp)
 
 
 def png_path(path: str) -> str:

@@ -1,9 +1,6 @@
 """Put what ``show`` found on standard output, or into a file."""
 
-import contextlib
 import json
-import os
-import secrets
 import sys
 from collections.abc import Iterable, Sequence
 
@@ -12,6 +9,7 @@ from jaxcache.cli.options import Format
 from jaxcache.cli.output import print_json, print_lines, terminal_width, wants_color
 from jaxcache.errors import JaxcacheError
 from jaxcache.render import show as render
+from jaxcache.store.atomic import replace_file
 
 
 def print_shown(found: Sequence[Shown], form: Format, *, now_ns: int) -> None:
@@ -61,15 +59,9 @@ def write_payload(chunks: Iterable[bytes], target: str) -> None:
             sys.stdout.buffer.write(chunk)
         sys.stdout.buffer.flush()
         return
-    temp = f"{target}.{secrets.token_hex(4)}.tmp"
     try:
-        with open(temp, "xb") as file:
-            file.writelines(chunks)
-        os.replace(temp, target)
+        replace_file(target, chunks)
     except OSError as error:
         raise JaxcacheError(
             f"cannot write {target}: {error.strerror}", code="cannot-write"
         ) from error
-    finally:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(temp)

@@ -15,6 +15,7 @@ from jaxcache.warm.run import Program, WarmOptions
 
 if TYPE_CHECKING:
     from jaxcache.warm.arguments import Words
+    from jaxcache.warm.target.delivery import Aim
 
 #: What a shell adds to the number of the signal that ended a program.
 _SIGNALLED = 128
@@ -25,6 +26,8 @@ def warm_options(
     *,
     timeout: str | None,
     document: bool,
+    collect: str | None = None,
+    patience: str | None = None,
     **others: Any,
 ) -> WarmOptions:
     """Make the options of a run; a local cache directory need not exist yet.
@@ -36,6 +39,15 @@ def warm_options(
     Raises:
         UsageError: the duration cannot be read, or the directory is a file.
     """
+    if collect is not None and not collect.isdigit():
+        raise UsageError(f"{collect!r} is no number of operations")
+    if collect is not None and not others.get("record"):
+        raise UsageError(
+            "--collect-only runs nothing large, so it is of use only for a recipe",
+            hint="say where to write it with --record",
+        )
+    if patience is not None:
+        others["patience_seconds"] = parse_duration_seconds(patience)
     path = locate_cache(cache_dir).path
     if "://" not in path:
         path = os.path.abspath(path)
@@ -45,8 +57,45 @@ def warm_options(
         cache_dir=path,
         timeout_seconds=parse_duration_seconds(timeout) if timeout else None,
         stdout_to_stderr=document,
+        collect=None if collect is None else int(collect),
         **others,
     )
+
+
+def read_aim(
+    target: str | None,
+    *,
+    gemm: str,
+    autotune_from: str | None,
+    require_tuned: bool,
+    **others: Any,
+) -> "Aim | None":
+    """The target that the options describe, if any.
+
+    Args:
+        others: options that make no sense with a target, by name.
+
+    Raises:
+        UsageError: they do not go together, or there is no such profile or directory.
+    """
+    if target is None:
+        if autotune_from or require_tuned or gemm != _GEMM[0]:
+            raise UsageError("--gemm, --autotune-from and --require-tuned are for --target")
+        return None
+    if gemm not in _GEMM:
+        raise UsageError(f"{gemm!r} is none of {', '.join(_GEMM)}")
+    if given := [name for name, value in others.items() if value]:
+        raise UsageError(f"--target excludes --{given[0].replace('_', '-')}")
+    if autotune_from is not None and not os.path.isdir(autotune_from):
+        raise UsageError(f"there is no directory {autotune_from}", code="no-directory")
+    from jaxcache.warm.target.delivery import Aim
+    from jaxcache.warm.target.profile import read_profile
+
+    directory = autotune_from and os.path.abspath(autotune_from)
+    return Aim(read_profile(target), gemm, directory, require_tuned)
+
+
+_GEMM = ("cublas", "cost-model", "triton")
 
 
 def is_function(program: str) -> bool:

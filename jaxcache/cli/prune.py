@@ -66,6 +66,10 @@ def command(
     legacy: Annotated[
         bool, typer.Option("--legacy", help="Entries that only JAX up to 0.4.30 reads.")
     ] = False,
+    untuned: Annotated[
+        bool,
+        typer.Option("--untuned", help="Entries that warm --target made without their GPU."),
+    ] = False,
     side_caches: Annotated[
         bool, typer.Option("--side-caches", help="Let the bounds take XLA's own caches too.")
     ] = False,
@@ -101,6 +105,7 @@ def command(
         policy=parse_policy(policy),
         orphans=orphans,
         legacy=legacy,
+        untuned=untuned,
         side_caches=side_caches,
         quarantine=quarantine,
         grace_seconds=parse_duration_seconds(grace),

@@ -6,20 +6,24 @@ import typer
 
 from jaxcache.cli.optional_value import FailOnMissCommand
 from jaxcache.cli.options import (
+    AutotuneFrom,
     CacheDir,
     Components,
     FailOnMiss,
     ForceCacheDir,
+    Gemm,
     Json,
     Jsonl,
     Record,
+    RequireTuned,
     Strict,
+    TargetFile,
     Timeout,
     TraceFile,
 )  # fmt: skip
 
 EXAMPLE = "jaxcache run --fail-on-miss -- ./train.sh"
-EXIT_CODES = (0, 1, 2, 130)
+EXIT_CODES = (0, 1, 2, 13, 130)
 CONTEXT_SETTINGS = {"allow_interspersed_args": False}
 COMMAND_CLASS = FailOnMissCommand
 
@@ -34,6 +38,10 @@ def command(
     strict: Strict = False,
     components: Components = False,
     record: Record = None,
+    target: TargetFile = None,
+    gemm: Gemm = "cublas",
+    autotune_from: AutotuneFrom = None,
+    require_tuned: RequireTuned = False,
     trace: TraceFile = None,
     timeout: Timeout = None,
     json: Json = False,
@@ -44,13 +52,17 @@ def command(
     JAX's thresholds are left as they are.
     """
     from jaxcache.cli.live import watch
-    from jaxcache.cli.output_warm import Verdict, finish, warm_options
+    from jaxcache.cli.output_warm import Verdict, finish, read_aim, warm_options
     from jaxcache.warm.run import run_command
 
     verdict = Verdict(fail_on_miss, strict=strict)
+    aim = read_aim(
+        target, gemm=gemm, autotune_from=autotune_from, require_tuned=require_tuned,
+        force_cache_dir=force_cache_dir,
+    )  # fmt: skip
     options = warm_options(
         cache_dir, timeout=timeout, force_cache_dir=force_cache_dir, document=json or jsonl,
-        components=components, record=record,
+        components=components, record=record, target=aim,
     )  # fmt: skip
     report = run_command(command_line, options, watch())
     finish(report, verdict, json=json, jsonl=jsonl, trace=trace)

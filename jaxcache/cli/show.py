@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from jaxcache.cli.opening import LayoutName, Opened, open_cache
-from jaxcache.cli.options import CacheDir, Format, Json, Jsonl, choose_format
+from jaxcache.cli.options import CacheDir, Format, Json, Jsonl, choose_format, locate_cache
 from jaxcache.errors import ExitCode, UsageError
 
 EXAMPLE = "jaxcache show 'jit_train_step*'"
@@ -21,7 +21,7 @@ def command(
         str,
         typer.Argument(
             metavar="KEY|FILE",
-            help="Key, unique prefix, module glob, a file, or xla_gpu_kernel_cache_file.",
+            help="Key, prefix, module glob, a file, a recipe, or xla_gpu_kernel_cache_file.",
         ),
     ],
     cache_dir: CacheDir = None,
@@ -34,19 +34,28 @@ def command(
         typer.Option(metavar="FILE", help="Write the decompressed executable; - is stdout."),
     ] = None,
     python: Annotated[
-        str | None, typer.Option(metavar="PYTHON", help="A Python that has jaxlib, for --hlo.")
+        str | None,
+        typer.Option("--python", metavar="PYTHON", help="A Python that has jaxlib, for --hlo."),
     ] = None,
     json: Json = False,
     jsonl: Jsonl = False,
 ) -> int:
-    """Show everything inside an entry: program, source, memory, target, options."""
+    """Show everything inside an entry, or what is in a recipe."""
     from jaxcache.cache import show
     from jaxcache.cli import output_show as output
+    from jaxcache.cli.output_recipe import names_recipe, print_modules
     from jaxcache.entry.names import FileKind, parse_name
 
     if hlo and payload is not None:
         raise UsageError("--hlo and --payload exclude each other")
     form = choose_format(json=json, jsonl=jsonl)
+    path = locate_cache(cache_dir).path
+    for recipe, wanted in ((key, None), (path, key)):
+        if names_recipe(recipe):
+            if hlo or payload is not None:
+                raise UsageError("--hlo and --payload are for entries: a recipe holds none")
+            print_modules(recipe, form, wanted)
+            return ExitCode.DONE
     is_file = os.sep in key or os.path.isfile(key)
     folder, name = os.path.split(key) if is_file else ("", key)
     opened = _open_file(folder, name) if is_file else open_cache(cache_dir, layout)

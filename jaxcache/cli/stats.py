@@ -27,6 +27,12 @@ def command(
     prometheus: Annotated[
         bool, typer.Option("--prometheus", help="Print the text format of Prometheus.")
     ] = False,
+    long: Annotated[
+        bool,
+        typer.Option(
+            "--long", "-l", help="Of a bucket: read entries too, for codec, seconds and platform."
+        ),
+    ] = False,
     json: Json = False,
     jsonl: Jsonl = False,
 ) -> None:
@@ -48,8 +54,9 @@ def command(
     now_ns = time.time_ns()
     with progress_bar("reading entries") as progress:
         stats = opened.layout.count(
-            opened.store, index_folder(), now_ns=now_ns, workers=available_cores(),
-            progress=progress,
+            opened.store, index_folder(), now_ns=now_ns,
+            read=long or not opened.store.remote,
+            workers=available_cores(), progress=progress,
         )  # fmt: skip
     if prometheus:
         print_lines(render.stats_prometheus(stats))

@@ -6,17 +6,23 @@ import typer
 
 from jaxcache.cli.optional_value import WarmCommand
 from jaxcache.cli.options import (
+    AutotuneFrom,
     CacheDir,
+    CollectOnly,
     Components,
     Devices,
     FailOnMiss,
     ForceCacheDir,
+    Gemm,
     Json,
     Jsonl,
+    Patience,
     Platform,
     Python,
     Record,
+    RequireTuned,
     Strict,
+    TargetFile,
     Timeout,
     TraceFile,
 )  # fmt: skip
@@ -91,6 +97,12 @@ def command(
     ] = False,
     components: Components = False,
     record: Record = None,
+    collect_only: CollectOnly = None,
+    patience: Patience = None,
+    target: TargetFile = None,
+    gemm: Gemm = "cublas",
+    autotune_from: AutotuneFrom = None,
+    require_tuned: RequireTuned = False,
     trace: TraceFile = None,
     timeout: Timeout = None,
     json: Json = False,
@@ -105,16 +117,21 @@ def command(
     MODULE:FUNCTION (or FILE.py:FUNCTION) is lowered and compiled for --arg without being run.
     """
     from jaxcache.cli.live import watch
-    from jaxcache.cli.output_warm import Verdict, finish, programs, warm_options
+    from jaxcache.cli.output_warm import Verdict, finish, programs, read_aim, warm_options
     from jaxcache.warm.arguments import Words
     from jaxcache.warm.run import warm_programs
 
     verdict = Verdict(fail_on_miss, strict=strict, check=check)
+    aim = read_aim(
+        target, gemm=gemm, autotune_from=autotune_from, require_tuned=require_tuned,
+        platform=platform, processes=processes, mock_gpu_topology=mock_gpu_topology,
+        force_cache_dir=force_cache_dir, check=check,
+    )  # fmt: skip
     options = warm_options(
         cache_dir, python=python, platform=platform, devices=devices, timeout=timeout,
         force_cache_dir=force_cache_dir, document=json or jsonl, components=components,
         processes=processes, jobs=jobs, check=check, seal=seal, mock_gpu_topology=mock_gpu_topology,
-        record=record,
+        record=record, collect=collect_only, patience=patience, target=aim,
     )  # fmt: skip
     call = Words(tuple(arg or ()), tuple(static or ()), args, committed)
     report = warm_programs(programs(script, arguments, file, call), options, watch())

@@ -1,13 +1,11 @@
 """The few facts of an entry's contents that a listing shows, without reading the rest."""
 
-from typing import BinaryIO, NamedTuple
+from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
-from jaxcache.entry.codec import CodecError
-from jaxcache.entry.contents import Contents
-from jaxcache.entry.decode import decode_program
-from jaxcache.entry.read import read_payload
-from jaxcache.entry.shapes import signature
 from jaxcache.model import Platform, ProblemKind
+
+if TYPE_CHECKING:
+    from jaxcache.entry.contents import Contents
 
 #: Signatures longer than this (hundreds of parameters) are cut: a listing has no room for them.
 _MAX_SIGNATURE = 400
@@ -35,6 +33,11 @@ def read_brief(file: BinaryIO, size_bytes: int, module: str | None) -> Brief:
         file: seekable, the whole entry.
         module: the name that the file's name gives it.
     """
+    # Imported here because a listing that recalls its facts decodes nothing.
+    from jaxcache.entry.codec import CodecError
+    from jaxcache.entry.decode import decode_program
+    from jaxcache.entry.read import read_payload
+
     try:
         payload = read_payload(file, size_bytes)
     except CodecError as error:
@@ -42,8 +45,10 @@ def read_brief(file: BinaryIO, size_bytes: int, module: str | None) -> Brief:
     return summarize_contents(decode_program(payload, module))
 
 
-def summarize_contents(contents: Contents) -> Brief:
+def summarize_contents(contents: "Contents") -> Brief:
     """The brief facts of decoded contents."""
+    from jaxcache.entry.shapes import signature
+
     shown = source = None
     if contents.program:
         program = contents.program

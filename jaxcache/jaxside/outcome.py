@@ -45,6 +45,8 @@ class Request:
     write: Span | None = None
     write_error: str | None = None
     raised: str | None = None
+    stubbed: bool = False
+    """Answered with zeros, never compiled."""
 
     def compiled(self, args: tuple[Any, ...], process_id: int) -> None:
         """JAX calls ``_cache_write(key, compile_time_secs, …)``: the compile is done."""
@@ -55,7 +57,7 @@ class Request:
     @property
     def compile(self) -> Span | None:
         """When XLA compiled: after the look-up, until the decision to write or the end."""
-        if self.hit:
+        if self.hit or self.stubbed:
             return None
         start = sum(self.read) if self.read else self.started
         if self.compile_seconds is not None:
@@ -84,6 +86,8 @@ def _judge(
 ) -> tuple[str, str, str | None]:
     if request.hit:
         return "hit", "in-cache", None
+    if request.stubbed:
+        return "skipped", "collected", "answered with zeros"
     if request.differs:
         return "error", "not-deterministic", request.differs
     if request.write_error or request.read_error:

@@ -71,10 +71,11 @@ class Layout(Protocol):
         index_folder: Path,
         *,
         now_ns: int,
+        read: bool,
         workers: int,
         progress: Progress | None,
     ) -> "Stats":
-        """Count everything in a cache directory."""
+        """Count everything in a cache directory; entries are opened only if ``read``."""
 
     def verify(
         self,

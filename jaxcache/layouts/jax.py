@@ -47,7 +47,7 @@ class JaxLayout:
         from jaxcache.cache.listing import list_cache
 
         index = None
-        if index_folder and (details or filters or sort.startswith("platform")):
+        if index_folder and (heads or details or filters or sort != "key" or store.remote):
             from jaxcache.cache.index import Index
 
             index = Index.load(index_folder, store.url, now_ns=now_ns)
@@ -62,6 +62,7 @@ class JaxLayout:
         index_folder: Path,
         *,
         now_ns: int,
+        read: bool,
         workers: int,
         progress: Progress | None,
     ) -> "Stats":
@@ -69,7 +70,7 @@ class JaxLayout:
         from jaxcache.cache.snapshot import recall_or_count
 
         return recall_or_count(
-            store, index_folder, now_ns=now_ns, workers=workers, progress=progress
+            store, index_folder, now_ns=now_ns, read=read, workers=workers, progress=progress
         )
 
     def verify(
@@ -111,19 +112,27 @@ class JaxLayout:
         options: "PruneOptions",
         *,
         keep: Sequence[str],
-        index_folder: Path,  # noqa: ARG002 - the plan reads headers, which is as cheap
+        index_folder: Path,
         now_ns: int,
         workers: int,
         progress: Progress | None,
     ) -> "PrunePlan":
-        """See :func:`jaxcache.cache.survey.plan_cache_prune`."""
+        """See :func:`jaxcache.cache.survey.plan_cache_prune`.
+
+        The index only saves requests: the headers of local files are as cheap to read.
+        """
         from jaxcache.cache.ledger import Ledger
         from jaxcache.cache.survey import plan_cache_prune
 
         ledger = Ledger.load(store)
+        index = None
+        if store.remote:
+            from jaxcache.cache.index import Index
+
+            index = Index.load(index_folder, store.url, now_ns=now_ns)
         return plan_cache_prune(
             store, options, keep=keep, lookup=ledger.record if ledger else None, now_ns=now_ns,
-            workers=workers, progress=progress,
+            index=index, workers=workers, progress=progress,
         )  # fmt: skip
 
     def plan_removal(

@@ -26,7 +26,7 @@ _WHY: dict[Why, str] = {
     "empty": "not saved: the cache is empty",
 }
 _WITNESSES: dict[Witness, str] = {
-    Witness.ATIME_FILES: "by JAX's -atime files",
+    Witness.JAX: "by JAX's own dates of use",
     Witness.FILE_SYSTEM: "by the file system's access times",
     Witness.LEDGER: "by the ledger, which knows what ran under jaxcache",
     Witness.NOBODY: "nothing here records uses",
@@ -65,7 +65,7 @@ def restore_outputs(restored: Restored) -> Outputs:
     plan = restored.plan
     return {
         "cache-hit": _flag(plan.hit),
-        "entries": str(len(plan.fitting)),
+        "entries": str(len(plan.fitting) + plan.present),
         "stored-seconds": _seconds(plan.stored_seconds),
     }
 
@@ -90,8 +90,9 @@ def restore_document(restored: Restored) -> Document:
         "source": printable(plan.source),
         "cache_hit": plan.hit,
         "lookup_only": restored.looked_up_only,
-        "entries": len(plan.fitting),
-        "found": len(plan.outlooks.forecasts),
+        "entries": len(plan.fitting) + plan.present,
+        "found": len(plan.outlooks.forecasts) + plan.present,
+        "present": plan.present,
         "written": restored.written,
         "left_out": plan.left_out,
         "stored_seconds": plan.stored_seconds,
@@ -145,6 +146,8 @@ def restore_lines(restored: Restored) -> Iterator[str]:
     )
     for reason, number in miss_reasons(plan.outlooks)[:_SHOWN_REASONS]:
         yield f"left: {_count(number, 'entry')}, {printable(reason)}"
+    if plan.present:
+        yield f"{_count(plan.present, 'entry')} more are here already"
     if plan.left_out:
         yield f"left: {_count(plan.left_out, 'entry')}, damaged"
     if plan.outlooks.host is None and found:

@@ -61,6 +61,7 @@ def _entry_document(entry: Entry) -> Document:
         "problems": list(entry.problems),
         "signature": entry.signature and printable(entry.signature),
         "source": entry.source and printable(entry.source),
+        "tuning": entry.tuning,
     }
 
 

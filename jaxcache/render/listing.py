@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from jaxcache.cache.listing import Listing, Summary
+from jaxcache.cache.tuning import UNTUNED
 from jaxcache.entry.names import printable
 from jaxcache.model import Entry
 from jaxcache.render.table import Column, render_table, squeeze
@@ -74,7 +75,7 @@ def entries_table(
             format_size(e.size_bytes),
             "?" if e.compile_seconds is None else _compile(e.compile_seconds),
             format_ago(e.last_used_ns, now_ns),
-            printable(e.target or e.platform),
+            _target(e),
             ", ".join(e.problems),
         ]
         for e in entries
@@ -88,6 +89,16 @@ def entries_table(
         for text in (entry.signature, entry.source):
             title += f"\n    {squeeze(printable(text), width - 4)}" if text else ""
     return title
+
+
+def _target(entry: Entry) -> str:
+    """What an entry runs on, and that it is less than it could be."""
+    shown = printable(entry.target or entry.platform)
+    return f"{shown} {entry.tuning}" if entry.tuning == UNTUNED else shown
+
+
+def _cut(text: str, room: int) -> str:
+    return text if len(text) <= room else f"{text[: room - 1]}…"
 
 
 def groups_table(

@@ -113,12 +113,14 @@ def plan_summary(plan: PrunePlan, removed: Sequence[Removal], *, happened: bool)
     if others := len(removed) - entries:
         parts.append(f"{others:,} other {'file' if others == 1 else 'files'}")
     freed = freed_bytes(removed)
-    lost = lost_compile_seconds(removed)
+    seconds = [r.compile_seconds for r in removed if r.subject == "entry"]
+    unknown = bool(seconds) and set(seconds) == {None}
+    lost = "an unknown time" if unknown else _lost(lost_compile_seconds(removed))
     kept = plan.kept + _entries(plan.removals) - entries
     verb, losing = ("removed", "losing") if happened else ("would remove", "would lose")
     return (
         f"{verb} {' and '.join(parts)}: {format_size(freed)} freed, "
-        f"{losing} {_lost(lost)} of compiling; "
+        f"{losing} {lost} of compiling; "
         f"{_count(kept)} and {format_size(plan.size_bytes_before - freed)} stay"
     )
 

@@ -6,6 +6,7 @@ from typing import Any
 
 from jaxcache.cache.ledger_record import Record
 from jaxcache.cache.show import Shown, ShownKernels
+from jaxcache.cache.tuning import UNTUNED
 from jaxcache.entry.contents import ArrayType, Contents, Device, Memory, Program
 from jaxcache.entry.names import printable
 from jaxcache.entry.shapes import signature
@@ -137,6 +138,8 @@ def _sections(shown: Shown, now_ns: int) -> Iterator[tuple[str, list[str]]]:
         yield "Known", list(_known_lines(shown.provenance))
     if shown.problems:
         yield "Problems", [f"{p.kind}: {p.detail}" for p in shown.problems]
+    elif entry.tuning == UNTUNED:
+        yield "Problems", ["untuned: compiled without the GPU; jaxcache prune --untuned drops it"]
     elif entry.platform == "unknown":
         yield "Problems", ["its platform cannot be told"]
 

@@ -94,7 +94,7 @@ def _compile(seconds: float | None) -> str:
 def change_document(change: Change) -> Document:
     """One change: what, when, and the entry as in ``ls``."""
     return {
-        "change": change.kind, "at": rfc3339(change.at_ns), **entry_document(change.entry),
+        "change": change.kind, "changed_at": rfc3339(change.at_ns), **entry_document(change.entry),
     }  # fmt: skip
 
 

@@ -78,6 +78,7 @@ def module_document(module: Module) -> Document:
         "occurrences": module.occurrences,
         "process": module.process,
         "counted": module.counted,
+        "tuning": module.tuning,
     }
 
 
@@ -134,9 +135,13 @@ def _modules_table(report: Report, *, width: int, color: bool) -> str:
 
 
 def _why(module: Module) -> str:
+    if module.outcome == "hit" and module.retrieval_seconds is None:
+        return "there already"
     if module.outcome == "hit":
         return f"retrieved in {1000 * (module.retrieval_seconds or 0):.0f} ms"
-    return "" if module.outcome == "written" else module.reason
+    if module.outcome == "written":
+        return "untuned" if module.tuning == "untuned" else ""
+    return module.reason
 
 
 def _remarks(report: Report) -> Iterator[str]:

@@ -4,9 +4,11 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import islice
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
 
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
@@ -27,6 +29,8 @@ def in_order(
     if len(first) < 2:  # not worth a thread
         yield from map(work, first)
         return
+    from concurrent.futures import ThreadPoolExecutor  # which takes logging along
+
     stopped = threading.Event()
     pool = ThreadPoolExecutor(
         workers, "jaxcache-store", initializer=_remember, initargs=(stopped,)

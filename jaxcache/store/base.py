@@ -203,11 +203,11 @@ class Store(Protocol):
             ChangedError: the file is another one by now, or gone; it is left as it is.
         """
 
-    def rename(self, name: str, new_name: str) -> None:
+    def rename(self, name: str, new_name: str, *, replace: bool = False) -> None:
         """Move a file inside the store, atomically, making folders as needed.
 
         Raises:
-            ExistsError: ``new_name`` is taken.
+            ExistsError: ``new_name`` is taken, and not to be replaced.
         """
 
     def delete(self, name: str, *, expected: FileInfo | None = None) -> bool:
@@ -218,6 +218,15 @@ class Store(Protocol):
 
     def delete_abandoned(self, name: str) -> bool:
         """Remove a temporary file whose writer is gone; False if it lives, or none can tell."""
+
+    def hold(self, name: str) -> AbstractContextManager[None]:
+        """Keep an empty file of a temporary name that is not abandoned while the context lasts.
+
+        An object store keeps none: there no name could tell whether its writer lives.
+
+        Raises:
+            StoreError
+        """
 
     def lock(self, *, timeout_seconds: float) -> AbstractContextManager[None]:
         """Hold JAX's own lock (``.lockfile``), where a JAX with a size cap would respect it.

@@ -10,7 +10,13 @@ from typing import BinaryIO
 
 from jaxcache.errors import LockedError, NoCacheError
 from jaxcache.model import FileInfo, FileType
-from jaxcache.store.atomic import Dates, delete_if_abandoned, new_file, sync_folder
+from jaxcache.store.atomic import (
+    Dates,
+    delete_if_abandoned,
+    locked_name,
+    new_file,
+    sync_folder,
+)
 from jaxcache.store.base import (
     BadNameError,
     ChangedError,
@@ -234,7 +240,7 @@ class LocalStore:
             raise ChangedError(name)
         return status
 
-    def rename(self, name: str, new_name: str) -> None:
+    def rename(self, name: str, new_name: str, *, replace: bool = False) -> None:
         """See :meth:`jaxcache.store.base.Store.rename`."""
         with (
             _naming(new_name),
@@ -242,15 +248,20 @@ class LocalStore:
             _naming(name),
             self._parent(name) as (from_folder, from_base),
         ):
-            # A link and an unlink, because rename() would replace what is there.
-            try:
-                os.link(
-                    from_base, to_base,
-                    src_dir_fd=from_folder, dst_dir_fd=to_folder, follow_symlinks=False,
-                )  # fmt: skip
-            except FileExistsError as error:
-                raise ExistsError(new_name) from error
-            os.unlink(from_base, dir_fd=from_folder)
+            folders = {"src_dir_fd": from_folder, "dst_dir_fd": to_folder}
+            if replace:
+                os.replace(from_base, to_base, **folders)
+            else:  # a link and an unlink, because rename() would replace what is there
+                try:
+                    os.link(from_base, to_base, follow_symlinks=False, **folders)
+                except FileExistsError as error:
+                    raise ExistsError(new_name) from error
+                try:
+                    os.unlink(from_base, dir_fd=from_folder)
+                except OSError:
+                    with contextlib.suppress(OSError):
+                        os.unlink(to_base, dir_fd=to_folder)
+                    raise
             sync_folder(to_folder)
 
     def delete(self, name: str, *, expected: FileInfo | None = None) -> bool:
@@ -285,6 +296,15 @@ class LocalStore:
                 return delete_if_abandoned(folder, base)
         except StoreError:
             return False
+
+    @contextlib.contextmanager
+    def hold(self, name: str) -> Iterator[None]:
+        """See :meth:`jaxcache.store.base.Store.hold`."""
+        with contextlib.ExitStack() as held:
+            with _naming(name):
+                folder, base = held.enter_context(self._parent(name, make=True))
+                held.enter_context(locked_name(folder, base))
+            yield
 
     @contextlib.contextmanager
     def lock(self, *, timeout_seconds: float) -> Iterator[None]:

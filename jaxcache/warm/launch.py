@@ -6,6 +6,7 @@ exit code. What is added is environment: ``jaxside/startup`` on ``PYTHONPATH``, 
 """
 
 import contextlib
+import math
 import os
 import signal
 import subprocess
@@ -40,6 +41,8 @@ class Launch:
     code 13 after a ``no-jax`` event."""
     aside: bool = False
     """Not the one at the terminal: no standard input, and its output to standard error."""
+    unset: tuple[str, ...] = ()
+    """Left out of the caller's environment."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,11 +54,14 @@ class Ended:
     timed_out: bool
     interrupted: bool
     wall_seconds: float
+    idle: bool = False
+    """It was stopped because nothing new was told for too long."""
 
 
 def listening_environment(launch: Launch, *, events: str) -> dict[str, str]:
     """The command's environment: the caller's, its own over it, and the listener's."""
-    env = {**os.environ, **launch.env, "JAXCACHE_EVENTS": events}
+    own = {name: value for name, value in os.environ.items() if name not in launch.unset}
+    env = {**own, **launch.env, "JAXCACHE_EVENTS": events}
     path = [str(STARTUP), *filter(None, [env.get("PYTHONPATH")])]
     env["PYTHONPATH"] = os.pathsep.join(path)
     env["JAXCACHE_PARENT"] = str(os.getpid())
@@ -73,6 +79,7 @@ def run_listening(
     together: bool = False,
     stdout_to_stderr: bool = False,
     timeout_seconds: float | None = None,
+    patience_seconds: float | None = None,
 ) -> Ended:
     """Run commands to their end, calling ``on_event`` in this thread for what they report.
 
@@ -82,6 +89,7 @@ def run_listening(
     Args:
         on_tick: called about twice a second.
         jobs: how many to run at once.
+        patience_seconds: stop the commands when no event came for so long since the first.
         together: they are the processes of one program; when one fails, the others cannot go on.
         stdout_to_stderr: keep our standard output free for a document.
 
@@ -92,11 +100,14 @@ def run_listening(
         crew = _Crew(launches, inbox, jobs, together=together, stdout_to_stderr=stdout_to_stderr)
         started = time.monotonic()
         with _passing_signals(crew) as interrupted:
-            timed_out = _wait(crew, inbox, on_event, on_tick, timeout_seconds)
+            clock = _Clock(timeout_seconds, patience_seconds)
+            _wait(crew, inbox, on_event, on_tick, clock)
         wall_seconds = time.monotonic() - started
         for event in inbox.drain(_LINGER_SECONDS):
             on_event(event)
-    return Ended(crew.exit_code, timed_out, bool(interrupted), wall_seconds)
+    return Ended(
+        crew.exit_code, clock.timed_out, bool(interrupted), wall_seconds, idle=clock.is_idle
+    )
 
 
 class _Crew:
@@ -173,29 +184,60 @@ class _Crew:
         self._stopped = True
 
 
+class _Clock:
+    """Says when the commands have had enough time: in all, or without telling anything new."""
+
+    def __init__(self, timeout_seconds: float | None, patience_seconds: float | None) -> None:
+        now = time.monotonic()
+        self._deadline = math.inf if timeout_seconds is None else now + timeout_seconds
+        self._patience = patience_seconds
+        self._patient_until = math.inf
+        self.timed_out = False
+        self.is_idle = False
+
+    def left(self) -> float:
+        """Seconds until they are to be stopped."""
+        return min(self._deadline, self._patient_until) - time.monotonic()
+
+    def heard(self) -> None:
+        """Something was told."""
+        if self._patience is not None and not self._is_over:
+            self._patient_until = time.monotonic() + self._patience
+
+    def expire(self) -> signal.Signals:
+        """The time is up: the signal to stop them with, gentle the first time."""
+        number = signal.SIGKILL if self._is_over else signal.SIGTERM
+        if not self._is_over:
+            self.timed_out = self._deadline <= self._patient_until
+            self.is_idle = not self.timed_out
+        self._patient_until = math.inf
+        self._deadline = time.monotonic() + _KILL_AFTER_SECONDS
+        return number
+
+    @property
+    def _is_over(self) -> bool:
+        return self.timed_out or self.is_idle
+
+
 def _wait(
     crew: _Crew,
     inbox: Inbox,
     on_event: Callable[[Event], None],
     on_tick: Callable[[], None] | None,
-    timeout_seconds: float | None,
-) -> bool:
-    """Hand on events until all have ended; whether they had to be stopped for the time."""
-    deadline = None if timeout_seconds is None else time.monotonic() + timeout_seconds
-    timed_out = False
+    clock: _Clock,
+) -> None:
+    """Hand on events until all have ended, or the clock stops them."""
     while crew.advance():
-        now = time.monotonic()
-        if deadline is not None and now >= deadline:
-            crew.signal(signal.SIGKILL if timed_out else signal.SIGTERM)
-            timed_out, deadline = True, now + _KILL_AFTER_SECONDS
+        left = clock.left()
+        if left <= 0:
+            crew.signal(clock.expire())
             continue
-        left = _TICK_SECONDS if deadline is None else min(_TICK_SECONDS, deadline - now)
-        event = inbox.next(left)
+        event = inbox.next(min(_TICK_SECONDS, left))
         if event is not None:
+            clock.heard()
             on_event(event)
         if on_tick is not None:
             on_tick()
-    return timed_out
 
 
 @contextlib.contextmanager

@@ -7,7 +7,7 @@ from typing import Any
 
 from jaxcache.warm.inbox import Event
 from jaxcache.warm.launch import Ended
-from jaxcache.warm.remarks import divided_keys, settings_notes, storms
+from jaxcache.warm.remarks import divided_keys, settings_notes, storms, target_notes
 from jaxcache.warm.report import Argument, Function, Module, Process, Report
 from jaxcache.warm.trace import trace_document
 
@@ -29,6 +29,8 @@ class Recorder:
     """The event of a Python without jax, where the run needed one."""
     no_function: Event | None = None
     """The event of a function that is not there."""
+    refused: Event | None = None
+    """The event of a target that nothing can be made for here."""
 
     def add(self, event: Event) -> None:
         """Take one event; kinds that are not known are left alone."""
@@ -51,6 +53,8 @@ class Recorder:
             self.no_jax = event
         elif kind == "no-function":
             self.no_function = event
+        elif kind == "refused":
+            self.refused = event
         if kind in ("start", "jax", "end"):
             process.update({k: v for k, v in event.items() if k not in ("event", "at")})
         elif kind == "settings":
@@ -83,6 +87,7 @@ class Recorder:
         for process in processes:
             yield from settings_notes(process, self.cache_dir, self.asked)
         yield from divided_keys(self.modules)
+        yield from target_notes(self.modules)
         if not self.processes and ended.exit_code == 0:
             yield "the program never imported jax"
         for event in self._begun.values():
@@ -134,6 +139,7 @@ def _fold_modules(events: Iterable[Event], known_seconds: Mapping[str, float]) -
             size_bytes=first.get("size_bytes"),
             process=first["process"],
             counted=_counted(first),
+            tuning=first.get("tuning"),
         )
 
 

@@ -30,6 +30,8 @@ class RecipeRecorder:
     """
 
     folder: Path
+    collect: int | None = None
+    """Answer modules of more operations with zeros; None to run everything."""
     _processes: dict[int, Event] = field(default_factory=dict)
     _backends: dict[tuple[int, Any], Event] = field(default_factory=dict)
     _begun: dict[tuple[int, Any], Event] = field(default_factory=dict)
@@ -39,7 +41,8 @@ class RecipeRecorder:
     @property
     def environment(self) -> dict[str, str]:
         """What makes the listener record."""
-        return {"JAXCACHE_RECORD": str(self.folder)}
+        env = {"JAXCACHE_RECORD": str(self.folder)}
+        return env if self.collect is None else {**env, "JAXCACHE_COLLECT": str(self.collect)}
 
     def add(self, event: Event) -> None:
         """Take one event; kinds that are not known are left alone."""
@@ -114,6 +117,8 @@ class RecipeRecorder:
 
     def _all_notes(self, ended: Ended | None) -> Iterator[str]:
         yield from self._notes
+        if ended is not None and ended.idle:
+            yield "the program was stopped: it asked for no new module any more"
         if ended is not None and (ended.exit_code or ended.timed_out or ended.interrupted):
             yield "the program did not end well: what it would have compiled later is missing"
 
@@ -139,7 +144,7 @@ def _request(
         callbacks=recorded["callbacks"],
         refusals=tuple(refusals),
         doubts=tuple(recorded.get("doubts", ())),
-        stubbed=bool(recorded.get("stubbed")),
+        stubbed=bool(module.get("stubbed")),
         function=module.get("function"),
         file=module.get("file"),
         line=module.get("line"),
@@ -155,7 +160,9 @@ def _seconds(module: Event, known_seconds: Mapping[str, float]) -> float | None:
 
 
 def _identity(request: Request) -> tuple[object, ...]:
-    """What makes two requests one compile."""
+    """What makes two requests one compile: the key, which leaves out where a call stands."""
+    if request.key:
+        return request.environment, request.key, request.callbacks
     return (
         request.environment, request.bytecode, request.options, request.device_ids,
         request.device_shape, request.executable_device_ids, request.callbacks,
@@ -176,8 +183,11 @@ def _fold(same: Sequence[Request]) -> Request:
 
 
 @contextlib.contextmanager
-def recording(path: str | None) -> Iterator[RecipeRecorder | None]:
+def recording(path: str | None, collect: int | None = None) -> Iterator[RecipeRecorder | None]:
     """Give a recorder with a folder of its own, or None where there is no recipe to write.
+
+    Args:
+        collect: see :class:`RecipeRecorder`.
 
     Raises:
         UsageError: ``exists`` where something else than a recipe has that name, ``cannot-write``
@@ -193,13 +203,13 @@ def recording(path: str | None) -> Iterator[RecipeRecorder | None]:
     if not os.path.isdir(os.path.dirname(os.path.abspath(path))):
         raise UsageError(f"there is no folder for {path}", code="cannot-write")
     with tempfile.TemporaryDirectory(prefix="jaxcache-record-") as folder:
-        yield RecipeRecorder(Path(folder))
+        yield RecipeRecorder(Path(folder), collect)
 
 
 def save_recipe(
     recorder: RecipeRecorder, path: str, known_seconds: Mapping[str, float], ended: Ended
-) -> str:
-    """Write what was recorded, atomically, and say so in a sentence.
+) -> list[str]:
+    """Write what was recorded, atomically, and say so in sentences.
 
     Raises:
         JaxcacheError: ``io-error``.
@@ -207,4 +217,6 @@ def save_recipe(
     recipe = recorder.recipe(known_seconds, ended)
     write_file(path, encode_recipe(recipe, recorder.blob))
     noun = "module" if len(recipe.requests) == 1 else "modules"
-    return f"recorded {len(recipe.requests)} {noun} in {path}"
+    stubbed = sum(r.stubbed for r in recipe.requests)
+    told = f", {stubbed} of them only collected" if stubbed else ""
+    return [*recipe.notes, f"recorded {len(recipe.requests)} {noun} in {path}{told}"]

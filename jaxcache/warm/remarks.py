@@ -41,6 +41,33 @@ def settings_notes(process: Process, cache_dir: str, asked: Mapping[str, float])
             yield f"the program set {name} to {now}, which was {value:g}"
 
 
+#: Why nothing was made for a target, in words that take the event's detail.
+_NOT_MADE = {
+    "platform-asked": "{detail} asks which hardware it runs on while it is traced",
+    "no-rule": "{detail}",
+    "no-such-device": "{detail}",
+    "lowering-failed": "{detail}",
+    "profile-guided": "its key follows a profile that a run on the target makes",
+    "untuned": "it could only be made untuned: {detail}",
+}
+
+
+def target_notes(modules: Iterable[Event]) -> Iterable[str]:
+    """Say why nothing was made for a target, and what was made of lesser quality."""
+    untuned = made = 0
+    for e in modules:
+        made += bool(e.get("tuning"))
+        untuned += e.get("tuning") == "untuned"
+        if said := _NOT_MADE.get(str(e.get("reason"))):
+            detail = said.format(detail=e.get("detail"))
+            yield f"{e.get('module')} is not made for the target: {detail}"
+    if untuned:
+        yield (
+            f"{untuned} of {made} entries are untuned: the target will use them as they are; "
+            "jaxcache prune --untuned drops them"
+        )
+
+
 #: A function that is compiled more often than this is worth a word.
 _STORM = 8
 

@@ -61,6 +61,9 @@ def _facts(event: Event, process: Event, backends: Mapping[Any, Event]) -> dict[
         "device_kind": backend.get("device_kind"),
         "topology_fingerprint": backend.get("topology_fingerprint"),
         "components": event.get("components"),
+        "tuning": event.get("tuning"),
+        "tuning_mtime_ns": event.get("mtime_ns") if event.get("tuning") else None,
+        "tuning_size_bytes": event.get("size_bytes") if event.get("tuning") else None,
     }
     if event["outcome"] == "written" and event.get("compile"):
         facts["compile_seconds"] = round(event["compile"][1], 6)

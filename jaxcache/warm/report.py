@@ -41,6 +41,8 @@ class Module:
     counted: str | None = None
     """How JAX's own monitoring counted it: ``hit``, ``miss`` (JAX meant to write), ``request``
     (neither), or None (JAX made no key)."""
+    tuning: str | None = None
+    """Of an entry that was made for a GPU that is not here: ``tuned``, or ``untuned``."""
 
     @property
     def saved_seconds(self) -> float:

@@ -19,6 +19,7 @@ from jaxcache.warm.recorder import Recorder
 from jaxcache.warm.recording import RecipeRecorder, recording, save_recipe
 from jaxcache.warm.remember import known_seconds, remember
 from jaxcache.warm.report import Report
+from jaxcache.warm.target.delivery import Aim, Delivery, deliver
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +45,14 @@ class WarmOptions:
     """Hash the components of keys that were hit, too; 1.1 times the cost of a hot run."""
     record: str | None = None
     """Where to write a recipe of every compile."""
+    collect: int | None = None
+    """While recording: answer modules of more operations than this with zeros."""
+    patience_seconds: float = 60.0
+    """While collecting: stop the program when it asks for nothing new for so long."""
     timeout_seconds: float | None = None
     stdout_to_stderr: bool = False
+    target: Aim | None = None
+    """A host that is not here, to fill the cache for instead."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +111,7 @@ def run_command(command: Sequence[str], options: WarmOptions, watch: Watch | Non
     Raises:
         UsageError: the command cannot be run.
     """
-    launch = Launch(tuple(command), _environment(options))
+    launch = Launch(tuple(command), _environment(options), unset=_unset(options))
     return _run([launch], options, watch or Watch(), {})
 
 
@@ -128,7 +135,7 @@ def _launches(program: Program, options: WarmOptions) -> Iterator[Launch]:
     command = (python, *words)
     env = {**_LIFTED, **_environment(options), **program.env}
     if options.processes is None:
-        yield Launch(command, env, program.cwd, needs_jax=True)
+        yield Launch(command, env, program.cwd, needs_jax=True, unset=_unset(options))
         return
     address = f"127.0.0.1:{_free_port()}"
     env.setdefault("JAX_CPU_COLLECTIVES_IMPLEMENTATION", "gloo")
@@ -162,6 +169,21 @@ def _free_port() -> int:
 def _run(
     launches: Sequence[Launch], options: WarmOptions, watch: Watch, lifted: Mapping[str, str]
 ) -> Report:
+    if options.target is None:
+        return _run_all(launches, options, watch, lifted)
+    with deliver(options.cache_dir, options.target) as delivery:
+        env = {"JAXCACHE_TARGET": delivery.request}
+        launches = [replace(launch, env={**launch.env, **env}) for launch in launches]
+        return _run_all(launches, options, watch, lifted, delivery)
+
+
+def _run_all(
+    launches: Sequence[Launch],
+    options: WarmOptions,
+    watch: Watch,
+    lifted: Mapping[str, str],
+    delivery: Delivery | None = None,
+) -> Report:
     known: dict[str, float] = {}
 
     def look_up() -> None:
@@ -174,11 +196,13 @@ def _run(
     reader.start()
     recorder = Recorder(options.cache_dir, asked=asked_thresholds({**os.environ, **lifted}))
     notes: list[str] = []
-    with recording(options.record) as recipe:
-        ended = _listen(_recorded(launches, recipe), options, _tell(watch, recipe), recorder)
+    with recording(options.record, options.collect) as recipe:
+        ended = _listen(
+            _recorded(launches, recipe), options, _tell(watch, recipe), recorder, delivery
+        )
         reader.join()
         if recipe and options.record:
-            notes.append(save_recipe(recipe, options.record, known, ended))
+            notes += save_recipe(recipe, options.record, known, ended)
     if options.check and not (ended.exit_code or ended.interrupted or ended.timed_out):
         again = [replace(launch, env={**launch.env, **_CHECKED}) for launch in launches]
         first, recorder = recorder, replace(recorder, modules=[], processes={}, backends={})
@@ -189,7 +213,7 @@ def _run(
     if options.seal:
         from jaxcache.warm.sealing import seal_written
 
-        notes = seal_written(recorder.modules)
+        notes += seal_written(recorder.modules)
     report = recorder.report(ended, known)
     return replace(report, notes=(*report.notes, *notes))
 
@@ -218,9 +242,15 @@ _CHECKED = {"JAX_COMPILATION_CACHE_CHECK_CONTENTS": "true", "JAXCACHE_CHECK": "1
 
 
 def _listen(
-    launches: Sequence[Launch], options: WarmOptions, watch: Watch, recorder: Recorder
+    launches: Sequence[Launch],
+    options: WarmOptions,
+    watch: Watch,
+    recorder: Recorder,
+    delivery: Delivery | None = None,
 ) -> Ended:
     def take(event: Event) -> None:
+        if delivery is not None:
+            event = delivery.take(event)
         recorder.add(event)
         if watch.on_event:
             watch.on_event(event)
@@ -233,11 +263,16 @@ def _listen(
         together=options.processes is not None,
         stdout_to_stderr=options.stdout_to_stderr,
         timeout_seconds=options.timeout_seconds,
+        patience_seconds=None if options.collect is None else options.patience_seconds,
     )
     if recorder.no_jax is not None:
         raise NoJaxError(
             f"{recorder.no_jax.get('executable')} has no jax",
             hint="name a Python that has it with --python, or: pip install 'jaxcache[jax]'",
+        )
+    if (refused := recorder.refused) is not None:
+        raise NoJaxError(
+            str(refused.get("detail")), code=str(refused.get("code")), hint=refused.get("hint")
         )
     if recorder.no_function is not None:
         raise UsageError(str(recorder.no_function.get("detail")), code="no-function")
@@ -279,7 +314,13 @@ def _environment(options: WarmOptions) -> dict[str, str]:
         flags = os.environ.get("XLA_FLAGS", "")
         count = f"--xla_force_host_platform_device_count={options.devices}"
         env["XLA_FLAGS"] = f"{flags} {count}".strip()
+    if options.target:
+        env |= options.target.environment(devices=options.devices)
     return env
+
+
+def _unset(options: WarmOptions) -> tuple[str, ...]:
+    return options.target.unset(os.environ) if options.target else ()
 
 
 def find_python(python: str | None) -> str:

@@ -143,7 +143,7 @@ def test_stamps_of_a_capped_cache_are_believed(step: Step, corpus: Path, tmp_pat
     stamp = min(job.glob("*-atime"))
     os.utime(stamp)
     told = step("save", tmp_path / "b.jxb")
-    assert (told["witness"], len(told["used"]), len(told["unused"])) == ("atime-files", 1, 6)
+    assert (told["witness"], len(told["used"]), len(told["unused"])) == ("jax", 1, 6)
 
 
 def test_what_others_used_lately_may_stay(

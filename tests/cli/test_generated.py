@@ -4,12 +4,15 @@ import os
 import shutil
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
+from typing import get_type_hints
 
 import pytest
 from conftest import REPOSITORY, clean_environment
+from terminal import Terminal
 
-from jaxcache.cli.app import COMMANDS
+from jaxcache.cli.app import COMMANDS, load_command
 
 COMPLETIONS = REPOSITORY / "completions"
 
@@ -47,6 +50,22 @@ def test_what_is_committed_is_what_is_generated() -> None:
     assert (done.returncode, done.stdout) == (0, "")
 
 
+@pytest.mark.parametrize("name", COMMANDS)
+def test_an_option_that_is_named_as_its_value_says_so(name: str) -> None:
+    """Typer 0.27 takes such a metavar for the option's name, unless the option is spelt out."""
+    load_command(name)
+    command = import_module(f"jaxcache.cli.{COMMANDS[name]}").command
+    for parameter, hint in get_type_hints(command, include_extras=True).items():
+        for info in getattr(hint, "__metadata__", ()):
+            if (
+                getattr(info, "metavar", None) == parameter.upper()
+                and type(info).__name__ == "OptionInfo"
+            ):
+                # Beside a type, Typer keeps the first name as the default until it parses.
+                spelt = info.param_decls or str(info.default).startswith("--")
+                assert spelt, f"spell --{parameter} out in jaxcache/cli"
+
+
 def complete_in_bash(env: dict[str, str], *words: str) -> list[str]:
     script = (
         f"source {COMPLETIONS / 'jaxcache.bash'}; COMP_WORDS=({' '.join(map(repr, words))}); "
@@ -78,6 +97,73 @@ def test_fish(shell_env: dict[str, str], corpus: Path) -> None:
     assert complete("jaxcache ls --so") == ["--sort"]
     found = complete(f"jaxcache show -C {corpus / '0.10.2-cpu-zstd'} jit_ml")
     assert [x[:8] for x in found] == ["jit_mlp-"]
+
+
+def test_a_name_is_never_run(shell_env: dict[str, str], corpus: Path, tmp_path: Path) -> None:
+    """What lies in a cache directory is hostile; at Tab it must stay a name."""
+    cache = tmp_path / "cache"
+    cache.mkdir()
+    source = next((corpus / "0.10.2-cpu-zstd").glob("jit_mlp*-cache"))
+    for number, name in enumerate(("jit_$(touch pwned)", "jit_`touch pwned`", "jit_x;touch pwned")):
+        shutil.copy(source, cache / f"{name}-{number:064x}-cache")
+    found = complete_in_bash(shell_env, "jaxcache", "show", "-C", str(cache), "jit_")
+    assert " ".join(found).count("touch pwned") == 3
+    if shutil.which("fish"):
+        line = f"complete -C 'jaxcache show -C {cache} jit_'"
+        source_it = f"source {COMPLETIONS / 'jaxcache.fish'}; cd {tmp_path}; {line}"
+        assert "touch pwned" in run(["fish", "--no-config", "-c", source_it], shell_env)
+    assert not list(tmp_path.rglob("pwned"))
+    assert not Path("pwned").exists()
+
+
+def test_many_keys_are_offered_as_modules(shell_env: dict[str, str], tmp_path: Path) -> None:
+    for number in range(250):
+        (tmp_path / f"jit_{'ab'[number % 2]}-{number:064x}-cache").touch()
+        (tmp_path / f"jit_{'ab'[number % 2]}-{number:064x}-atime").touch()
+    args = ("jaxcache", "rm", "-C", str(tmp_path))
+    assert complete_in_bash(shell_env, *args, "ji") == ["jit_a-", "jit_b-"]
+    keys = complete_in_bash(shell_env, *args, "jit_a-")
+    assert len(keys) == 100
+    assert all(key.startswith("jit_a-0") and len(key) == 70 for key in keys)
+    assert complete_in_bash(shell_env, *args, f"jit_b-{1:064x}") == [f"jit_b-{1:064x}"]
+    assert complete_in_bash(shell_env, "jaxcache", "rm", "-C", "/nowhere", "j") == []
+
+
+def test_values_are_offered_where_the_help_names_them(shell_env: dict[str, str]) -> None:
+    assert complete_in_bash(shell_env, "jaxcache", "prune", "--policy", "c") == ["cost"]
+    assert complete_in_bash(shell_env, "jaxcache", "ls", "--color", "a") == ["auto", "always"]
+
+
+def test_completing_keys_imports_no_parser(corpus: Path, tmp_path: Path) -> None:
+    script = (
+        "import sys; from jaxcache.cli.main import run\n"
+        f"run(['--complete', 'keys', 'jit_ml', '-C', {str(corpus / '0.10.2-cpu-zstd')!r}])\n"
+        "print([m for m in ('typer', 'rich', 'json', 'tomllib') if m in sys.modules])"
+    )
+    out = run([sys.executable, "-c", script], clean_environment(tmp_path)).splitlines()
+    assert out[0].startswith("jit_mlp-")
+    assert out[1] == "[]"
+
+
+def test_zsh_completes_at_a_prompt(shell_env: dict[str, str], corpus: Path, tmp_path: Path) -> None:
+    setup = (
+        f"fpath=({COMPLETIONS} $fpath); autoload -Uz compinit && compinit -u -D; PROMPT='ready> '; "
+        "unsetopt prompt_cr prompt_sp; unsetopt beep\n"
+    )
+    (tmp_path / ".zshrc").write_text(setup)
+    terminal = Terminal(
+        [need("zsh"), "-i"], home=tmp_path, width=200,
+        env={"PATH": shell_env["PATH"], "ZDOTDIR": str(tmp_path), "TERM": "dumb"},
+    )  # fmt: skip
+    terminal.wait_for("ready>")
+    terminal.press("jaxcache sho\t")
+    terminal.wait_for("jaxcache show ")
+    terminal.press(f"-C {corpus / '0.10.2-cpu-zstd'} jit_ml\t")
+    terminal.wait_for("jit_mlp-6e860f1f2ebe93785d5d65004b29a7991292f364567a10b31547cc1978831814")
+    terminal.press("\x15jaxcache prune --policy co\t")
+    terminal.wait_for("--policy cost")
+    terminal.press("\x15exit\n")
+    terminal.finish()
 
 
 def test_zsh(shell_env: dict[str, str]) -> None:

@@ -1,7 +1,6 @@
 """The steps of a CI job around a real JAX: the key tells hits, and the cache keeps what is used."""
 
 import json
-import os
 import shutil
 import subprocess
 from pathlib import Path
@@ -49,7 +48,9 @@ def test_equal_keys_are_hits_and_others_are_not(
     assert key(first)["key"] == here["key"], "it names the environment, not the moment"
     compiled = run_jax(each_jax_python, first, tmp_path)["cache_misses"]
     assert compiled
-    pairs: list[tuple[Path, dict[str, str]]] = [(second, {}), (first, FLAG), (first, OTHER_CPU)]
+    pairs: list[tuple[Path, dict[str, str]]] = [(second, {}), (first, FLAG)]
+    if not here["components"]["jax_version"].startswith("0.4.30"):  # it does not know the flag
+        pairs.append((first, OTHER_CPU))
     for cache, env in pairs:
         if cache != first:
             shutil.copytree(first, cache)
@@ -125,19 +126,24 @@ def test_three_jobs(run_cli: RunCli, each_jax_python: str, tmp_path: Path) -> No
         assert (len(told["unused"]), told["written"]) == (cold["cache_misses"], 1)
 
 
+def entries(cache: Path) -> set[str]:
+    files = (p.name for p in cache.iterdir() if p.is_file())
+    return {n for n in files if not n.startswith(".") and not n.endswith("-atime")}
+
+
 def test_only_what_fits_is_restored(
     run_cli: RunCli, each_jax_python: str, corpus: Path, tmp_path: Path
 ) -> None:
     mixed, cache = tmp_path / "mixed", tmp_path / "cache"
     run_jax(each_jax_python, cache, tmp_path)
-    mine = {p.name for p in cache.glob("*-cache")}
+    mine = entries(cache)
     shutil.move(cache, mixed)
-    for folder in ("0.4.30-cpu-zstd", "0.12.0.1-cuda13-h200-zstd"):
+    for folder in ("0.4.38-cpu-zlib", "0.12.0.1-cuda13-h200-zstd"):
         for entry in (corpus / folder).iterdir():
             shutil.copy(entry, mixed)
-    foreign = len([p for p in os.listdir(mixed) if not p.endswith("-atime")]) - len(mine)
+    foreign = len(entries(mixed)) - len(mine)
     told = ci(run_cli, "restore", mixed, "-C", cache, "--python", each_jax_python)
     if told["outlook"].get("unknown"):
         pytest.skip("a JAX that does not say in its entries what wrote them")
-    assert {p.name for p in cache.glob("*-cache")} == mine
+    assert entries(cache) == mine
     assert sum(m["entries"] for m in told["misses"]) == foreign

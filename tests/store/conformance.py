@@ -159,7 +159,7 @@ class StoreConformance:
         assert not store.delete("a", expected=seen)
         assert store.read("a", limit=9) == b"other"
 
-    def test_rename_moves_and_never_replaces(self, store: Store) -> None:
+    def test_rename_moves_and_replaces_only_if_told(self, store: Store) -> None:
         store.write("a", [b"one"])
         store.rename("a", "folder/b")
         assert store.read("folder/b", limit=9) == b"one"
@@ -167,8 +167,21 @@ class StoreConformance:
         with pytest.raises(ExistsError):
             store.rename("a", "folder/b")
         assert store.read("a", limit=9) == b"two"
+        store.rename("a", "folder/b", replace=True)
+        assert store.read("folder/b", limit=9) == b"two"
+        assert [i.name for i in store.list()] == ["folder"]
         with pytest.raises(MissingError):
             store.rename("gone", "c")
+        with pytest.raises(MissingError):
+            store.rename("gone", "folder/b", replace=True)
+
+    def test_a_name_that_is_held_is_not_abandoned(self, store: Store) -> None:
+        name = f"folder/{TEMP_PREFIX}held"
+        with store.hold(name):
+            if not store.remote:  # elsewhere no name can tell whether its writer lives
+                assert {i.name for i in store.walk("folder")} == {name}
+            assert not store.delete_abandoned(name)
+        assert list(store.walk("folder")) == []
 
     def test_missing(self, store: Store) -> None:
         attempts: list[Callable[[], object]] = [

@@ -131,6 +131,22 @@ def test_a_killed_write_leaves_only_a_temporary_name(tmp_path: Path) -> None:
     assert not (tmp_path / left).exists()
 
 
+def test_a_move_that_fails_half_way_has_moved_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "a").write_bytes(b"x")
+    unlink = os.unlink
+
+    def fail_once(*args: object, **options: object) -> None:
+        monkeypatch.setattr(os, "unlink", unlink)
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(os, "unlink", fail_once)
+    with pytest.raises(StoreError):
+        LocalStore(tmp_path).rename("a", "b")
+    assert [p.name for p in tmp_path.iterdir()] == ["a"]
+
+
 def test_a_rewrite_keeps_when_a_file_was_read_and_who_may(tmp_path: Path) -> None:
     path = tmp_path / "a"
     path.write_bytes(b"old")

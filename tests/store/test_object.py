@@ -1,15 +1,24 @@
-"""The object store: the conformance suite against a real S3 server and in memory."""
+"""The object store: the conformance suite against a real S3 server and in memory; faults."""
 
+import hashlib
+import logging
+import subprocess
 import sys
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from conftest import clean_environment
+from object_server import Proxy, S3Server, times
 
 sys.path.insert(0, str(Path(__file__).parent))
 from conformance import StoreConformance
 
-from jaxcache.store import open_store
-from jaxcache.store.base import Store
+from jaxcache.errors import JaxcacheError, NoCacheError, UsageError
+from jaxcache.store import make_store, open_store
+from jaxcache.store.base import ExistsError, Store, StoreError
+from jaxcache.store.object import TRAFFIC
 
 
 class TestS3(StoreConformance):
@@ -25,4 +34,261 @@ class TestMemory(StoreConformance):
 
     @pytest.fixture
     def store(self, request: pytest.FixtureRequest) -> Store:
-        return open_store(f"memory://{id(request)}-{request.node.nodeid.encode().hex()}")
+        return open_store(f"memory://{request.node.nodeid.encode().hex()}-{id(request)}")
+
+
+class TestAzure(StoreConformance):
+    """And Azure's emulator, where there is one."""
+
+    @pytest.fixture
+    def store(self, azure: str) -> Store:
+        return open_store(azure)
+
+
+def test_a_url_says_which_store(bucket: str, tmp_path: Path) -> None:
+    assert open_store(f"{bucket}/").url == bucket
+    assert open_store(bucket).remote
+    (tmp_path / "a b").mkdir()
+    local = open_store(f"file://{tmp_path}/a%20b")
+    assert (local.url, local.remote) == (str(tmp_path / "a b"), False)
+    made = make_store(f"file://localhost{tmp_path}/new")
+    assert made.url == str(tmp_path / "new")
+
+
+@pytest.mark.parametrize(
+    ("url", "code"),
+    [
+        ("s3://key:secret@bucket/x", "bad-url"),
+        ("s3://bucket/x?token=1", "bad-url"),
+        ("s3:///x", "bad-url"),
+        ("s3://[x/", "bad-url"),
+        ("file://host/x", "bad-url"),
+        ("ftp://host/x", "unknown-store"),
+    ],
+)
+def test_urls_that_make_no_sense(url: str, code: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        open_store(url)
+    assert caught.value.code == code
+    assert "secret" not in caught.value.message
+
+
+def test_a_bucket_that_is_not_there(s3: Proxy) -> None:
+    store = open_store("s3://no-such-bucket/x")
+    for attempt in (lambda: list(store.list()), lambda: store.write("a", [b"x"])):
+        with pytest.raises(NoCacheError) as caught:
+            attempt()
+        assert caught.value.code == "no-bucket"
+        assert "s3://no-such-bucket/x" in caught.value.message
+
+
+def test_no_credentials_at_all(bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
+    with pytest.raises(NoCacheError) as caught:
+        list(open_store(bucket).list())
+    assert caught.value.code == "no-credentials"
+    assert "AWS_ACCESS_KEY_ID" in (caught.value.hint or "")
+
+
+def test_nobody_listens(bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
+    with pytest.raises(NoCacheError) as caught:
+        list(open_store(bucket).list())
+    assert caught.value.code == "no-network"
+
+
+@pytest.mark.parametrize(
+    ("status", "verb", "code"),
+    [
+        (403, "list", "permission-denied"),
+        (403, "get", "permission-denied"),
+        (403, "put", "read-only"),
+        (401, "list", "no-credentials"),
+    ],
+)
+def test_refusals_have_names(bucket: str, s3: Proxy, status: int, verb: str, code: str) -> None:
+    store = open_store(bucket)
+    store.write("a", [b"x"])
+    s3.fault = times(99, status, verb)
+    attempt = {
+        "list": lambda: list(store.list()),
+        "get": lambda: store.read("a", limit=1),
+        "put": lambda: store.write("b", [b"x"]),
+    }[verb]
+    with pytest.raises(JaxcacheError) as caught:
+        attempt()
+    assert caught.value.code == code
+    assert len([s for s in s3.seen if s.status == status]) == 1  # asked once
+
+
+def test_without_the_extra_it_says_what_to_install(tmp_path: Path) -> None:
+    script = (
+        "import sys; sys.modules['obstore'] = None\n"
+        "from jaxcache.cli.main import run; sys.exit(run(['ls', '-C', 's3://bucket/x']))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        capture_output=True, text=True, env=clean_environment(tmp_path), check=False,
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert "pip install 'jaxcache[remote]'" in done.stderr
+
+
+@pytest.mark.parametrize("how", [500, 502, "drop", "lose", "truncate", "slow"])
+def test_every_request_survives_a_bad_network(bucket: str, s3: Proxy, how: int | str) -> None:
+    store = open_store(bucket)
+    data = bytes(range(256)) * 1000
+    verbs = ("list", "head", "get", "put", "delete")
+
+    def fault(seen: object, spoilt: set[str] = set()) -> int | str | None:  # noqa: B006
+        verb = seen.verb  # type: ignore[attr-defined]
+        if verb in verbs and verb not in spoilt:
+            spoilt.add(verb)
+            return how
+        return None
+
+    s3.fault = fault
+    seen = store.write("a", [data], replace=False)
+    assert store.fetch("a", limit=len(data)).data == data
+    with store.open("a") as file:
+        assert file.read() == data
+    assert store.read("a", limit=10, offset=5) == data[5:15]
+    assert [i.name for i in store.list()] == ["a"]
+    assert store.delete("a", expected=seen)
+    assert list(store.list()) == []
+
+
+def test_a_write_whose_answer_was_lost_has_happened(bucket: str, s3: Proxy) -> None:
+    store = open_store(bucket)
+    s3.fault = times(1, "lose", "put")
+    written = store.write("a", [b"mine"], replace=False)
+    assert store.info("a").etag == written.etag
+    s3.fault = times(1, "lose", "put")
+    changed = store.rewrite("a", [b"anew"], expected=written)
+    assert store.read("a", limit=9) == b"anew"
+    s3.fault = times(1, "drop", "put")
+    with pytest.raises(ExistsError):  # that of another writer stays
+        store.write("a", [b"other"], replace=False)
+    assert store.info("a").etag == changed.etag
+
+
+def test_throttling_slows_down_and_says_so(
+    bucket: str, s3: Proxy, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = open_store(bucket)
+    before = TRAFFIC.throttled
+    s3.fault = times(2, 503, "put")
+    store.write("a", [b"x"])
+    s3.fault = times(1, 429, "get")
+    assert store.read("a", limit=1) == b"x"
+    assert TRAFFIC.throttled - before == 3
+    said = [r.message for r in caplog.records if r.levelno == logging.WARNING]
+    assert len(said) == 1, "once in a while is enough"
+    assert f"{bucket} asks to slow down" in said[0]
+
+
+def test_an_object_that_is_not_what_was_sent_is_refused(bucket: str, s3_server: S3Server) -> None:
+    store = open_store(bucket)
+    store.write("a", [b"good"])
+    s3_server.put(bucket, "a", b"evil", sha256=hashlib.sha256(b"good").hexdigest())
+    for attempt in (lambda: store.fetch("a", limit=9), lambda: store.open("a")):
+        with pytest.raises(StoreError) as caught:
+            attempt()
+        assert caught.value.code == "checksum-mismatch"
+
+
+def test_a_long_listing_is_paged_and_a_page_that_fails_is_asked_again(
+    bucket: str, s3: Proxy, s3_server: S3Server
+) -> None:
+    store = open_store(bucket)
+    names = [f"jit_f-{i:064x}-cache" for i in range(2_100)]
+    others = [f".jaxcache/quarantine/x/{i}" for i in range(2_100)]
+    s3_server.fill(bucket, [*names, *others])
+    before = TRAFFIC.requests["list"]
+    found = {i.name: i.type for i in store.list()}
+    assert found == {**dict.fromkeys(names, "file"), ".jaxcache": "dir"}
+    # Of the folder, which fills the first pages, one page is read.
+    assert s3.counts() == {"list": 4}
+    assert TRAFFIC.requests["list"] - before == 4
+    s3.forget()
+    s3.fault = lambda seen: "truncate" if len(s3.seen) in (2, 5) else None
+    assert len(list(store.walk(""))) == 4_200
+    assert s3.counts() == {"list": 7}
+
+
+def test_two_that_write_the_same_name_do_not_mix(bucket: str) -> None:
+    stores = [open_store(bucket) for _ in range(4)]
+    won: list[int] = []
+
+    def write(number: int) -> None:
+        try:
+            stores[number].write("a", [bytes([number]) * 50_000], replace=False)
+            won.append(number)
+        except ExistsError:
+            pass
+
+    threads = [threading.Thread(target=write, args=(n,)) for n in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert stores[0].read("a", limit=60_000) in [bytes([n]) * 50_000 for n in won]
+
+
+def test_many_deletes_are_few_requests(bucket: str, s3: Proxy, s3_server: S3Server) -> None:
+    store = open_store(bucket)
+    s3_server.fill(bucket, [f"n{i:04d}" for i in range(1_500)])
+    seen = sorted(store.list())
+    changed = store.write("n0007", [b"changed"])
+    s3.forget()
+    outcomes = list(store.delete_many(seen))
+    assert outcomes == [info.name != changed.name for info in seen]
+    assert [i.name for i in store.list()] == ["n0007"]
+    assert s3.counts()["delete"] == 2
+    assert s3.counts()["head"] == 0
+
+
+@pytest.fixture
+def web(tmp_path: Path) -> Iterator[tuple[Path, str]]:
+    """A folder and the URL under which the standard library's web server shows it."""
+    folder = tmp_path / "www" / "my cache"
+    folder.mkdir(parents=True)
+    process = subprocess.Popen(
+        [sys.executable, "-u", "-m", "http.server", "0", "--bind", "127.0.0.1"],
+        cwd=folder.parent, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+    )  # fmt: skip
+    assert process.stdout
+    port = process.stdout.readline().split(" port ")[1].split()[0]
+    yield folder, f"http://127.0.0.1:{port}/my%20cache"
+    process.kill()
+    process.communicate()
+
+
+def test_what_a_web_server_shows_is_read_and_never_written(web: tuple[Path, str]) -> None:
+    folder, url = web
+    store = open_store(url)
+    assert list(store.list()) == []
+    (folder / "a-cache").write_bytes(b"onetwo")
+    (folder / "b c+é").write_bytes(b"")
+    (folder / ".jaxcache" / "ledger").mkdir(parents=True)
+    (folder / ".jaxcache" / "ledger" / "x").write_text("x")
+    found = {i.name: (i.type, i.size_bytes) for i in store.list()}
+    assert found == {"a-cache": ("file", 6), "b c+é": ("file", 0), ".jaxcache": ("dir", 0)}
+    assert [i.name for i in store.list(".jaxcache/ledger")] == [".jaxcache/ledger/x"]
+    assert {i.name for i in store.walk("")} == {"a-cache", "b c+é", ".jaxcache/ledger/x"}
+    assert store.read("a-cache", limit=3, offset=2) == b"etw"
+    assert store.fetch("a-cache", limit=9).data == b"onetwo"
+    assert not store.writable
+    for attempt in (
+        lambda: store.write("a", [b"x"]),
+        lambda: store.rename("a-cache", "b"),
+        lambda: store.delete("a-cache"),
+    ):
+        with pytest.raises(JaxcacheError):
+            attempt()
+    assert (folder / "a-cache").read_bytes() == b"onetwo"
+
+
+def test_no_web_server_at_all() -> None:
+    with pytest.raises(NoCacheError):
+        list(open_store("http://127.0.0.1:9/x").list())

@@ -1,6 +1,6 @@
 """Coverage-guided fuzzing of one target; see ``make fuzz``.
 
-``python tools/fuzz/fuzz.py TARGET [LIBFUZZER-OPTION…] CORPUS…``. libFuzzer's own limits watch time
+``python -m tools.fuzz.fuzz TARGET [LIBFUZZER-OPTION…] CORPUS…``. libFuzzer's own limits watch time
 (``-timeout``) and memory (``-rss_limit_mb``); a limit on the address space watches single
 allocations, too.
 """
@@ -11,7 +11,7 @@ import sys
 import atheris
 
 with atheris.instrument_imports(include=["jaxcache"]):
-    from targets import TARGETS
+    from tools.fuzz.targets import TARGETS
 
 _MEMORY_BYTES = 4 << 30
 

@@ -1,4 +1,4 @@
-"""Write the starting points of every target: ``python tools/fuzz/seeds.py FOLDER``.
+"""Write the starting points of every target: ``python -m tools.fuzz.seeds FOLDER``.
 
 Prints the names of the targets. Inputs that once broke one (``tests/data/fuzz``) come along.
 """
@@ -7,7 +7,7 @@ import hashlib
 import sys
 from pathlib import Path
 
-from targets import TARGETS
+from tools.fuzz.targets import TARGETS
 
 BROKEN = Path(__file__).parents[2] / "tests" / "data" / "fuzz"
 

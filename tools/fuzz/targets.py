@@ -28,6 +28,7 @@ from jaxcache.entry.decode import decode_payload
 from jaxcache.entry.kernels import read_kernel_cache
 from jaxcache.entry.read import read_contents
 from jaxcache.model import FileInfo
+from tools.fuzz.others import recipe_seeds, run_recipe, run_torch, torch_seeds
 
 _CORPUS = Path(__file__).parents[2] / "tests" / "data" / "corpus"
 _NO_DIGEST = "0" * 64
@@ -238,4 +239,6 @@ TARGETS: dict[str, Target] = {
     "snappy": Target(run_snappy, snappy_seeds),
     "bundle": Target(run_bundle, bundle_seeds),
     "ledger": Target(run_ledger, ledger_seeds),
+    "recipe": Target(run_recipe, recipe_seeds),
+    "torch": Target(run_torch, torch_seeds),
 }

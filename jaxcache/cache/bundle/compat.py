@@ -80,11 +80,12 @@ def forecast(manifest: Manifest, host: Host | None, cache_dir: str) -> Compatibi
 
     Args:
         host: None where no jax was asked.
-        cache_dir: the directory as JAX is going to be given it.
+        cache_dir: the directory as JAX is going to be given it. JAX hashes it as it is spelt; of
+            a relative one it is not known here whether JAX is given that or the whole path.
     """
-    directory = os.path.abspath(cache_dir) if "://" not in cache_dir else cache_dir
+    spellings = {cache_dir} if "://" in cache_dir else {cache_dir, os.path.abspath(cache_dir)}
     return Compatibility(
-        tuple(_forecast(i, manifest.origin_of(i), host, directory) for i in manifest.items), host
+        tuple(_forecast(i, manifest.origin_of(i), host, spellings) for i in manifest.items), host
     )
 
 
@@ -99,9 +100,9 @@ def version_tuple(version: str) -> tuple[int, ...]:
     return tuple(map(int, match[0].split("."))) if match else ()
 
 
-def _forecast(item: Item, origin: Origin, host: Host | None, directory: str) -> Forecast:
+def _forecast(item: Item, origin: Origin, host: Host | None, spellings: set[str]) -> Forecast:
     recorded = origin.written_in_cache_dir
-    moved = recorded is not None and recorded != directory
+    moved = recorded is not None and recorded not in spellings
     if host is None:
         version = _jax_version(item) or origin.like_jaxlib or "0.4.36"
         if moved and (origin.kernel_cache or path_in_key(version)):

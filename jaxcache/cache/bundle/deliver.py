@@ -13,6 +13,7 @@ from jaxcache.cache.bundle.pack import Exported, write_stream
 from jaxcache.cache.bundle.parts import part_name
 from jaxcache.cache.trust import sign_header
 from jaxcache.errors import JaxcacheError, UsageError
+from jaxcache.store.atomic import delete_all_abandoned, new_file, open_folder, sync_folder
 from jaxcache.store.base import Store
 
 _CHUNK_BYTES = 1 << 20
@@ -40,12 +41,23 @@ def bundle_chunks(bundle: Bundle) -> Iterator[bytes]:
 
 
 def make_in_between(store: Store, plan: ExportPlan) -> tuple[Bundle, Exported]:
-    """A bundle that nobody keeps, for a copy from directory to directory."""
+    """A bundle that nobody keeps, for a copy from directory to directory.
+
+    Raises:
+        JaxcacheError: ``io-error``: no room in the folder for temporary files.
+    """
     exported = write_stream(store, plan, level=_FAST_LEVEL)
-    file: BinaryIO = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the bundle
-    with exported.stream:
-        for chunk in bundle_bytes(exported):
-            file.write(chunk)
+    try:
+        with exported.stream:
+            file: BinaryIO = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the bundle
+            for chunk in bundle_bytes(exported):
+                file.write(chunk)
+            file.flush()
+    except OSError as error:
+        raise JaxcacheError(
+            f"cannot keep the bundle meanwhile: {(error.strerror or str(error)).lower()}",
+            code="io-error",
+        ) from error
     return read_bundle(file, store.url), exported
 
 
@@ -73,31 +85,22 @@ def write_file(path: str, chunks: Iterable[bytes], *, split_bytes: int | None = 
     """
     if split_bytes is not None and split_bytes < _MIN_PART_BYTES:
         raise UsageError(f"parts hold at least {_MIN_PART_BYTES} bytes", code="bad-split")
-    folder = os.path.dirname(os.path.abspath(path))
-    temps: list[str] = []
     try:
-        for piece in _pieces(chunks, split_bytes):
-            if len(temps) == _MAX_PARTS:
-                raise UsageError(f"more than {_MAX_PARTS} parts", code="bad-split")
-            fd, temp = tempfile.mkstemp(prefix=".jaxcache-tmp-", dir=folder)
-            temps.append(temp)
-            with os.fdopen(fd, "wb") as file:
-                os.fchmod(fd, 0o666 & ~_umask())
-                for chunk in piece:
-                    file.write(chunk)
-                file.flush()
-                os.fsync(fd)
-        names = [path] if split_bytes is None else _part_names(path, len(temps))
-        for temp, name in zip(temps, names, strict=True):
-            os.replace(temp, name)
+        with open_folder(os.path.dirname(path)) as folder, contextlib.ExitStack() as held:
+            delete_all_abandoned(folder)
+            temps: list[str] = []
+            for piece in _pieces(chunks, split_bytes):
+                if len(temps) == _MAX_PARTS:
+                    raise UsageError(f"more than {_MAX_PARTS} parts", code="bad-split")
+                temps.append(held.enter_context(new_file(folder, piece))[0])
+            names = [path] if split_bytes is None else _part_names(path, len(temps))
+            for temp, name in zip(temps, names, strict=True):
+                os.replace(temp, os.path.basename(name), src_dir_fd=folder, dst_dir_fd=folder)
+            sync_folder(folder)
     except OSError as error:
         raise JaxcacheError(
             f"cannot write {path}: {(error.strerror or str(error)).lower()}", code="io-error"
         ) from error
-    finally:
-        for temp in temps:
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(temp)
     return names
 
 
@@ -109,12 +112,6 @@ def _part_names(path: str, count: int) -> list[str]:
         os.unlink(stale)
         number += 1
     return [part_name(path, i + 1) for i in range(count)]
-
-
-def _umask() -> int:
-    current = os.umask(0)
-    os.umask(current)
-    return current
 
 
 def _pieces(chunks: Iterable[bytes], split_bytes: int | None) -> Iterator[Iterable[bytes]]:

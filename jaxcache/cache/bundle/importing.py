@@ -23,6 +23,7 @@ from jaxcache.cache.scan import Progress
 from jaxcache.entry.codec import CodecError
 from jaxcache.errors import JaxcacheError, UsageError
 from jaxcache.model import FileInfo
+from jaxcache.store.ahead import in_order
 from jaxcache.store.base import MissingError, Store, StoreError
 
 ON_CONFLICT = ("keep", "replace", "fail")
@@ -174,22 +175,26 @@ def plan_import(
     manifest = bundle.manifest
     subjects: list[Item | SideFile] = [*manifest.items]
     subjects += manifest.files if side_caches else ()
-    steps = []
-    for done, subject in enumerate(subjects, 1):
+
+    def plan_step(subject: Item | SideFile) -> Step:
         name = subject.file if isinstance(subject, Item) else subject.name
         clash = folded.get(name.casefold(), name)
         if wanted is not None and isinstance(subject, Item) and not wanted(subject):
-            steps.append(Step(subject, Action.LEFT))
-        elif clash != name:
-            steps.append(Step(subject, Action.BLOCKED, f"{clash} differs in case only"))
-        elif name not in there or store is None:
-            steps.append(Step(subject, Action.WRITE))
-        elif isinstance(subject, Item):
-            steps.append(_entry_step(store, subject, there[name], on_conflict))
-        else:
-            steps.append(_file_step(store, subject, there[name], on_conflict))
+            return Step(subject, Action.LEFT)
+        if clash != name:
+            return Step(subject, Action.BLOCKED, f"{clash} differs in case only")
+        if name not in there or store is None:
+            return Step(subject, Action.WRITE)
+        if isinstance(subject, Item):
+            return _entry_step(store, subject, there[name], on_conflict)
+        return _file_step(store, subject, there[name], on_conflict)
+
+    steps = []
+    remote = store is not None and store.remote
+    for step in in_order(plan_step, subjects) if remote else map(plan_step, subjects):
+        steps.append(step)
         if progress:
-            progress(done, len(subjects))
+            progress(len(steps), len(subjects))
     plan = ImportPlan(cache_dir, bundle.name, tuple(steps), _wants_atimes(inventory, manifest))
     if on_conflict == "fail" and (found := _refused(plan)):
         raise JaxcacheError(

@@ -5,6 +5,7 @@ programs that differ little lie near each other; nothing in the bundle says when
 made.
 """
 
+import contextlib
 import hashlib
 import tempfile
 from collections.abc import Callable, Iterator
@@ -30,6 +31,7 @@ from jaxcache.cache.scan import Progress
 from jaxcache.entry.codec import CodecError
 from jaxcache.entry.decode import decode_origin
 from jaxcache.entry.names import FileKind, printable
+from jaxcache.errors import JaxcacheError
 from jaxcache.model import FileInfo, Problem
 from jaxcache.store.base import MissingError, Store, StoreError
 
@@ -67,15 +69,22 @@ def write_stream(
         folder: where the temporary file lies; the system's folder for those by default.
 
     Raises:
-        JaxcacheError: ``changed`` where a large entry changed while it was read.
-        OSError: no room for the temporary file.
+        JaxcacheError: ``changed`` where a large entry changed while it was read; ``io-error``
+            where the temporary file cannot be written.
     """
-    out: BinaryIO = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115 - outlives this function
-    try:
-        return _Writer(store, plan, out, level, progress).run()
-    except BaseException:
-        out.close()
-        raise
+    with contextlib.ExitStack() as opened:
+        try:
+            out: BinaryIO = opened.enter_context(tempfile.TemporaryFile(dir=folder))
+            written = _Writer(store, plan, out, level, progress).run()
+            out.flush()
+        except OSError as error:
+            raise JaxcacheError(
+                f"cannot write a temporary file in {folder or tempfile.gettempdir()}: "
+                f"{(error.strerror or str(error)).lower()}",
+                code="io-error",
+            ) from error
+        opened.pop_all()  # the file outlives this function
+    return written
 
 
 class _Writer:
@@ -118,9 +127,13 @@ class _Writer:
         )
 
     def _items(self) -> Iterator[Item]:
-        for file, atime in sorted(self._plan.files, key=_order):
+        files = sorted(self._plan.files, key=_order)
+        opened = self._store.open_many([file.info.name for file, _ in files])
+        for (file, atime), stream in zip(files, opened, strict=True):
             try:
-                with self._store.open(file.info.name) as stream:
+                if isinstance(stream, StoreError):
+                    raise stream
+                with stream:
                     item = self._item(file, atime, stream)
                     if item is not None:
                         yield item

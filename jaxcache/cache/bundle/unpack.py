@@ -16,19 +16,19 @@ from jaxcache.cache.bundle.manifest import Item
 from jaxcache.cache.bundle.stream import ContentReader
 from jaxcache.cache.ledger import Ledger, append
 from jaxcache.cache.ledger_record import PAYLOAD, Event
+from jaxcache.cache.leftovers import delete_leftovers, staging
 from jaxcache.cache.scan import Progress
 from jaxcache.entry.frame import compress_content
-from jaxcache.entry.names import ATIME_SUFFIX, OWN_DIR
-from jaxcache.model import Codec
-from jaxcache.store.base import Store, StoreError
+from jaxcache.entry.names import ATIME_SUFFIX
+from jaxcache.model import Codec, FileInfo
+from jaxcache.store.base import MissingError, Store, StoreError
 
 #: Twice as fast as JAX's own 3, for a hundredth more bytes.
 DEFAULT_LEVEL = 1
-#: Where ``--atomic`` keeps entries until all of them are there.
-INCOMING_DIR = f"{OWN_DIR}/incoming"
 #: More than there are cores: most of their time goes into waiting for the disk to sync.
 _WRITERS = 8
 _BUDGET_BYTES = 32 << 20
+_CHUNK_BYTES = 1 << 20
 #: Larger payloads are compressed as they come, on their own.
 _PIECE_BYTES = 16 << 20
 
@@ -65,34 +65,57 @@ def execute_import(
     A file that cannot be written ends the import: most likely there is no room for the next one
     either. What was written until then stays, each entry whole; with ``atomic`` nothing stays.
     """
-    with contextlib.suppress(StoreError):
-        for info in list(store.list()):
-            store.delete_abandoned(info.name)
-    unpacking = _Unpacking(store, bundle, plan, level, atomic)
-    with ThreadPoolExecutor(_WRITERS) as pool:
-        unpacking.run(pool, progress)
-    written, failed = unpacking.written, unpacking.failed
+    if not store.remote:  # where nothing is ever left behind
+        delete_leftovers(store)
     if atomic:
-        failed += [] if failed else _commit(store, plan, unpacking.staged)
-        if failed:
-            _discard(store, unpacking.staged)
-            return Imported((), tuple(failed), rolled_back=True)
-    append(store, _events(store, plan, {s.name for s in written}))
-    return Imported(tuple(written), tuple(failed))
+        return _import_all_or_none(store, bundle, plan, level, progress)
+    unpacking = _Unpacking(store, bundle, plan, level)
+    unpacking.run(progress)
+    return _finish(store, plan, unpacking)
+
+
+def _import_all_or_none(
+    store: Store, bundle: Bundle, plan: ImportPlan, level: int, progress: Progress | None
+) -> Imported:
+    try:
+        with staging(store) as stage:
+            unpacking = _Unpacking(store, bundle, plan, level, stage)
+            unpacking.run(progress)
+            failed = unpacking.failed or _commit(store, plan, unpacking.staged)
+            for name, _ in unpacking.staged:
+                with contextlib.suppress(StoreError):
+                    store.delete(name)
+    except StoreError as error:
+        failed = [Failure(error.name, error.reason)]
+    if failed:
+        return Imported((), tuple(failed), rolled_back=True)
+    return _finish(store, plan, unpacking)
+
+
+def _finish(store: Store, plan: ImportPlan, unpacking: "_Unpacking") -> Imported:
+    append(store, _events(store, plan, {s.name for s in unpacking.written}))
+    return Imported(tuple(unpacking.written), tuple(unpacking.failed))
 
 
 class _Unpacking:
+    """Write what a plan says to the names it says, or to a stage for all of it."""
+
     def __init__(
-        self, store: Store, bundle: Bundle, plan: ImportPlan, level: int, atomic: bool
+        self, store: Store, bundle: Bundle, plan: ImportPlan, level: int, stage: str | None = None
     ) -> None:
         self._store, self._bundle, self._plan, self._level = store, bundle, plan, level
-        self._atomic = atomic
+        self._stage = stage
         self._budget = ByteBudget(_BUDGET_BYTES)
         self.written: list[Step] = []
         self.failed: list[Failure] = []
         self.staged: list[tuple[str, Step]] = []
 
-    def run(self, pool: ThreadPoolExecutor, progress: Progress | None) -> None:
+    def run(self, progress: Progress | None) -> None:
+        """Write until all is written or one file cannot be."""
+        with ThreadPoolExecutor(_WRITERS) as pool:
+            self._run(pool, progress)
+
+    def _run(self, pool: ThreadPoolExecutor, progress: Progress | None) -> None:
         writing = {s.name: s for s in self._plan.writes}
         content = ContentReader(self._bundle)
         pending: list[tuple[Step, Future[None]]] = []
@@ -120,9 +143,9 @@ class _Unpacking:
             self._done(*one, wait=True)
 
     def _target(self, number: int, step: Step) -> str:
-        if not self._atomic:
+        if self._stage is None:
             return step.name
-        name = f"{INCOMING_DIR}/{self._bundle.manifest_sha256[:16]}-{number}"
+        name = f"{self._stage}-{number}"
         self.staged.append((name, step))
         return name
 
@@ -177,49 +200,80 @@ class _Unpacking:
 
     def _put(self, target: str, step: Step, chunks: Iterable[bytes]) -> None:
         subject = step.subject
-        if isinstance(subject, Item) and not self._atomic:
-            _write_atime(self._store, self._plan, subject)
+        if self._stage is None:
+            _write_atime(self._store, self._plan, step)
         self._store.write(target, chunks, mtime_ns=subject.created_ns)
 
 
-def _write_atime(store: Store, plan: ImportPlan, item: Item) -> None:
-    if plan.with_atimes and not item.legacy:
+def _atime_name(plan: ImportPlan, step: Step) -> str | None:
+    """The ``-atime`` file that an entry gets; None for what gets none."""
+    item = step.subject
+    dated = plan.with_atimes and isinstance(item, Item) and not item.legacy
+    return item.key + ATIME_SUFFIX if dated and isinstance(item, Item) else None
+
+
+def _write_atime(store: Store, plan: ImportPlan, step: Step) -> None:
+    name, item = _atime_name(plan, step), step.subject
+    if name and isinstance(item, Item):
         stamp = item.created_ns if item.atime_ns is None else item.atime_ns
-        store.write(item.key + ATIME_SUFFIX, [stamp.to_bytes(8, "little")], mtime_ns=stamp)
+        store.write(name, [stamp.to_bytes(8, "little")], mtime_ns=stamp)
 
 
 def _commit(store: Store, plan: ImportPlan, staged: list[tuple[str, Step]]) -> list[Failure]:
-    """Move staged files to their names; on a failure move everything back."""
-    undo: list[tuple[str, str | None]] = []
+    """Move staged files to their names; on a failure put back what was there.
+
+    What is there is copied and then replaced in one step: moved away first, it would be missing
+    for a moment, and for ever after a kill. Putting it back takes no room on the disk.
+    """
+    undo: list[tuple[str, FileInfo | None, str]] = []
+
+    def back_up(name: str) -> FileInfo | None:
+        there = _look(store, name)
+        if there is not None:
+            old = f"{staged[0][0]}-old{len(undo)}"
+            _copy(store, name, old, there.mtime_ns)
+            undo.append((name, there, old))
+        return there
+
+    failed: list[Failure] = []
     try:
         for name, step in staged:
-            old: str | None = None
-            if step.there is not None:
-                old = f"{name}-old"
-                store.rename(step.name, old)
-                undo.append((step.name, old))
-            if isinstance(step.subject, Item):
-                _write_atime(store, plan, step.subject)
-            store.rename(name, step.name)
-            if old is None:
-                undo.append((step.name, None))
+            stamp = _atime_name(plan, step)
+            if stamp:
+                there = back_up(stamp)
+                _write_atime(store, plan, step)
+                undo += [] if there else [(stamp, None, "")]
+            if step.there is not None and back_up(step.name):
+                store.rename(name, step.name, replace=True)
+            else:
+                store.rename(name, step.name)
+                undo.append((step.name, None, ""))
     except StoreError as error:
-        for name, old in reversed(undo):
+        failed = [Failure(error.name, error.reason)]
+        for name, there, old in reversed(undo):
             with contextlib.suppress(StoreError):
-                store.delete(name)
-                if old is not None:
-                    store.rename(old, name)
-        return [Failure(error.name, error.reason)]
-    for _, old in undo:
-        if old is not None:
-            store.delete(old)
-    return []
+                if there is None:
+                    store.delete(name)
+                else:
+                    store.rename(old, name, replace=True)
+    for _, there, old in undo:
+        if there is not None:
+            with contextlib.suppress(StoreError):
+                store.delete(old)
+    return failed
 
 
-def _discard(store: Store, staged: list[tuple[str, Step]]) -> None:
-    for name, _ in staged:
-        with contextlib.suppress(StoreError):
-            store.delete(name)
+def _look(store: Store, name: str) -> FileInfo | None:
+    try:
+        return store.info(name)
+    except MissingError:
+        return None
+
+
+def _copy(store: Store, name: str, new_name: str, mtime_ns: int) -> None:
+    with store.open(name) as file:
+        chunks = iter(lambda: file.read(_CHUNK_BYTES), b"")
+        store.write(new_name, chunks, mtime_ns=mtime_ns)
 
 
 def _events(store: Store, plan: ImportPlan, written: set[str]) -> Iterator[Event]:

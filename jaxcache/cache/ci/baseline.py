@@ -7,8 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from jaxcache.cache.inventory import Inventory, take_inventory
+from jaxcache.cache.inventory import EntryFile, Inventory, take_inventory
 from jaxcache.entry.names import OWN_DIR, FileKind
+from jaxcache.model import FileInfo
 from jaxcache.store.base import Store, StoreError
 
 BASELINE = f"{OWN_DIR}/ci.json"
@@ -25,7 +26,8 @@ class Before:
     mtime_ns: int
     atime_ns: int
     stamp_ns: int | None
-    """When its ``-atime`` file was written; None where it has none."""
+    """When JAX dated a use: the time of the ``-atime`` file, or of the entry itself where that
+    has no suffix (JAX 0.4.30 touches what it reads); None where it dates none."""
 
     @property
     def fresh(self) -> bool:
@@ -54,12 +56,18 @@ def take_baseline(store: Store, *, source: str, now_ns: int) -> Baseline:
 def _entries(inventory: Inventory) -> dict[str, Before]:
     found = {}
     for file in inventory.entries:
-        has_stamp = file.kind is FileKind.ENTRY
-        stamp = inventory.atimes.get(file.key_text) if has_stamp else None
+        stamp = dated_by(file, inventory)
         found[file.key_text] = Before(
             file.info.mtime_ns, file.info.atime_ns, stamp.mtime_ns if stamp else None
         )
     return found
+
+
+def dated_by(file: EntryFile, inventory: Inventory) -> FileInfo | None:
+    """The file whose time JAX sets when it reads an entry; None where it sets none."""
+    if file.kind is FileKind.LEGACY_ENTRY:
+        return file.info
+    return inventory.atimes.get(file.key_text)
 
 
 def records_reads(store: Store) -> bool:

@@ -9,7 +9,6 @@ that hash it, and the CPU, for those that do not.
 
 import hashlib
 import json
-import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -111,7 +110,7 @@ def describe_environment(
         host: probed with ``JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES=none``, so that the probe's own
             directory is not in its key.
         environment: of the job.
-        cache_dir: as JAX is going to be given it.
+        cache_dir: as JAX is going to be given it, for that is how it enters the key.
         machine_features: of the CPU as the system tells them, for JAX that does not.
     """
     origin = host.origin
@@ -146,8 +145,3 @@ def _hashes_directory(jax_version: str, caches: str | None) -> bool:
 def slug(text: str) -> str:
     """A text in letters, digits, ``.`` and ``_``: what every CI system takes in a key."""
     return re.sub(r"[^A-Za-z0-9.]+", "_", text).strip("_") or "unknown"
-
-
-def absolute(cache_dir: str) -> str:
-    """The directory as it enters JAX's keys."""
-    return cache_dir if "://" in cache_dir else os.path.abspath(cache_dir)

@@ -1,21 +1,23 @@
 """Carry out a save: a bundle that appears whole, or a shared cache that keeps a record of use."""
 
 import os
-from collections.abc import Sequence
+import tempfile
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from jaxcache.cache.bundle.deliver import bundle_bytes, make_in_between, write_file
-from jaxcache.cache.bundle.importing import plan_import
+from jaxcache.cache.bundle.deliver import bundle_bytes, write_file
 from jaxcache.cache.bundle.pack import write_stream
-from jaxcache.cache.bundle.unpack import execute_import
 from jaxcache.cache.ci.save import SavePlan
+from jaxcache.cache.ci.staging import sealed_copy
 from jaxcache.cache.evict import remove
 from jaxcache.cache.ledger import COMPACT_ABOVE, Ledger, append, compact
 from jaxcache.cache.ledger_record import HIT, Event
 from jaxcache.cache.prune import PruneOptions
-from jaxcache.cache.scan import Progress
+from jaxcache.cache.removable import total_bytes
+from jaxcache.cache.scan import Progress, scan
 from jaxcache.cache.survey import plan_cache_prune
+from jaxcache.cache.sync import SyncOptions, execute, plan_sync
 from jaxcache.model import Problem
 from jaxcache.store.base import Store
 
@@ -37,22 +39,48 @@ class Saved:
 def save_bundle(
     store: Store,
     plan: SavePlan,
+    path: str,
     *,
     level: int,
     private_keys: Sequence[Any] = (),
-    folder: str | None = None,
     progress: Progress | None = None,
 ) -> Saved:
-    """Write the bundle at ``plan.target``; who reads it meanwhile reads the old one.
+    """Write the bundle at ``path``; who reads it meanwhile reads the old one.
 
     Raises:
         JaxcacheError: ``io-error``, ``changed``
     """
+    folder = os.path.dirname(os.path.abspath(path))
     exported = write_stream(store, plan.export, level=level, folder=folder, progress=progress)
     with exported.stream:
-        write_file(plan.target, bundle_bytes(exported, private_keys))
-    size_bytes = os.stat(plan.target).st_size
+        write_file(path, bundle_bytes(exported, private_keys))
+    size_bytes = os.stat(path).st_size
     return Saved(len(exported.manifest.items), size_bytes, exported.left_out)
+
+
+def save_remote_bundle(
+    store: Store,
+    plan: SavePlan,
+    target: Store,
+    name: str,
+    *,
+    level: int,
+    private_keys: Sequence[Any] = (),
+    progress: Progress | None = None,
+) -> Saved:
+    """Write the bundle as one object, which appears whole.
+
+    Raises:
+        JaxcacheError: ``changed``; StoreError
+    """
+    with tempfile.TemporaryDirectory(prefix="jaxcache-ci-") as folder:
+        path = os.path.join(folder, "cache.jxb")
+        saved = save_bundle(
+            store, plan, path, level=level, private_keys=private_keys, progress=progress
+        )
+        with open(path, "rb") as file:
+            target.write(name, iter(lambda: file.read(1 << 20), b""))
+    return saved
 
 
 def save_shared(
@@ -69,25 +97,35 @@ def save_shared(
     Uses are recorded there in any case: by them the bounds judge.
 
     Raises:
+        NoCacheError: it cannot be reached.
         JaxcacheError: ``bound-out-of-reach``; LockedError
     """
-    saved = Saved(0, 0)
+    saved, learnt = Saved(0, 0), [Event(e.key, HIT, now_ns) for e in plan.usage.used]
     if plan.saves:
-        bundle, exported = make_in_between(store, plan.export)
-        with bundle.file:
-            importing = plan_import(target, bundle, cache_dir=target.url)
-            done = execute_import(target, bundle, importing, progress=progress)
-        saved = Saved(
-            len(done.written),
-            sum(target.info(s.name).size_bytes for s in done.written),
-            exported.left_out,
-            failed=tuple(f"{f.name}: {f.detail}" for f in done.failed),
-        )
-    append(target, (Event(e.key, HIT, now_ns) for e in plan.usage.used))
-    if len(Ledger.load(target).segments) > COMPACT_ABOVE:
+        with sealed_copy(store, plan.export) as (staged, left_out):
+            syncing = plan_sync(staged, target, SyncOptions(ledger=False), now_ns=now_ns)
+            done = execute(staged, target, syncing, now_ns=now_ns, progress=progress)
+            carried = {t.key for t in done.carried}
+            learnt += _known(staged, (k for k in carried if k))
+        failed = tuple(f"{f.transfer.info.name}: {f.reason}" for f in done.failed)
+        saved = Saved(len(done.carried), done.carried_bytes, left_out, failed=failed)
+    append(target, learnt)
+    ledger = Ledger.load(target)
+    if len(ledger.segments) > COMPACT_ABOVE:
         compact(target)
-    if bounds is not None:
-        ledger = Ledger.load(target)
-        pruning = plan_cache_prune(target, bounds, lookup=ledger.record, now_ns=now_ns)
-        saved = replace(saved, pruned=len(remove(target, pruning.removals).removed))
-    return saved
+    if bounds is None or not _binds(target, bounds):
+        return saved
+    pruning = plan_cache_prune(target, bounds, lookup=ledger.record, now_ns=now_ns)
+    return replace(saved, pruned=len(remove(target, pruning.removals).removed))
+
+
+def _known(store: Store, keys: Iterable[str]) -> list[Event]:
+    wanted = set(keys)
+    return [e for e in Ledger.load(store).events() if e.key in wanted]
+
+
+def _binds(target: Store, bounds: PruneOptions) -> bool:
+    """Whether a look at the names alone leaves anything to prune: a value costs a request each."""
+    if bounds.by_age or bounds.max_size_bytes is None:
+        return True
+    return total_bytes(scan(target, heads=False, deep=True)) > bounds.max_size_bytes

@@ -1,5 +1,6 @@
 """Bring into a cache what fits this job, from a bundle that another job has left."""
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -24,6 +25,8 @@ class RestorePlan:
     outlooks: Compatibility
     left_out: int = 0
     """Entries of the source that are damaged."""
+    present: int = 0
+    """Entries that were not even fetched, because the cache has them."""
     trouble: str = ""
     """Why there is nothing to restore from."""
 
@@ -39,12 +42,12 @@ class RestorePlan:
     @property
     def hit(self) -> bool:
         """Whether the source has anything for this job."""
-        return bool(self.fitting)
+        return bool(self.fitting) or self.present > 0
 
     @property
     def stored_seconds(self) -> float:
         """What compiling the fitting entries took once."""
-        return sum(map(item_seconds, self.fitting))
+        return sum(map(item_seconds, self.fitting), 0.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,18 +64,23 @@ def plan_restore(
     store: Store | None,
     bundle: Bundle,
     *,
+    source: str,
     cache_dir: str,
     host: Host | None,
     left_out: int = 0,
+    present: int = 0,
     everything: bool = False,
     progress: Progress | None = None,
 ) -> RestorePlan:
     """Check a bundle from end to end and choose what may hit here.
 
     Args:
+        cache_dir: as JAX is going to be given it.
         store: the cache; None where its directory does not exist yet.
+        source: as the user named it.
         host: the jax of the job; where none was asked, everything may hit.
-        left_out: what could not come into the bundle.
+        left_out: how many entries could not come into the bundle.
+        present: how many did not have to.
         everything: also what cannot hit.
 
     Raises:
@@ -82,11 +90,12 @@ def plan_restore(
     useless = {f.key for f in outlooks.forecasts if f.outlook is Outlook.MISS}
     verify_bundle(bundle, progress)
     fits = {i.key for i in bundle.manifest.items if everything or i.key not in useless}
+    cache_dir = os.path.abspath(cache_dir)
     importing = plan_import(
         store, bundle, cache_dir=cache_dir, side_caches=bool(fits),
         wanted=lambda item: item.key in fits,
     )  # fmt: skip
-    return RestorePlan(cache_dir, bundle.name, importing, outlooks, left_out)
+    return RestorePlan(cache_dir, source, importing, outlooks, left_out, present)
 
 
 def nothing_to_restore(cache_dir: str, source: str, trouble: str) -> RestorePlan:

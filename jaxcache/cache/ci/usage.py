@@ -1,7 +1,7 @@
 """What a job did with its cache: which entries are new, which it read, which it left alone.
 
 Three witnesses are heard, none of which is always there: the ledger, if the job ran under
-``jaxcache run`` or ``warm``; ``-atime`` files, which JAX writes under a size cap; and the file
+``jaxcache run`` or ``warm``; JAX's own dates of use, which it keeps under a size cap; and the file
 system's access times, which ``ci restore`` has made sure will move at the first read. Any of them
 proves a use. That an entry was *not* used is believed of a witness that would have seen it.
 """
@@ -10,19 +10,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from jaxcache.cache.ci.baseline import Baseline, Before
-from jaxcache.cache.inventory import Inventory
+from jaxcache.cache.ci.baseline import Baseline, Before, dated_by
+from jaxcache.cache.inventory import EntryFile, Inventory
 from jaxcache.cache.ledger import Ledger
 from jaxcache.cache.ledger_record import COMPILE, HIT, Event
 from jaxcache.cache.scan import Scan
 from jaxcache.entry.names import FileKind
-from jaxcache.model import Entry, FileInfo
+from jaxcache.model import Entry
 
 
 class Witness(StrEnum):
     """Who says that an entry was not used."""
 
-    ATIME_FILES = "atime-files"
+    JAX = "jax"
+    """It dates reads itself: under a size cap, and up to 0.5.0 always."""
     FILE_SYSTEM = "file-system"
     LEDGER = "ledger"
     NOBODY = "nobody"
@@ -57,20 +58,21 @@ def judge_usage(seen: Scan, ledger: Ledger, baseline: Baseline | None) -> Usage:
         baseline: None where nobody looked: then everything is new.
     """
     if baseline is None:
-        seconds = sum(exact_seconds(e, ledger) for e in seen.entries)
+        seconds = sum((exact_seconds(e, ledger) for e in seen.entries), 0.0)
         return Usage(seen.entries, (), (), (), Witness.NOBODY, (), 0.0, seconds)
     lists: dict[str, list[Entry]] = {"new": [], "used": [], "unused": [], "unknown": []}
     recorded = _recorded_since(ledger, baseline.started_ns)
-    files = {f.info.name: f.info for f in seen.inventory.entries}
-    stamps = _stamps(seen.inventory)
+    inventory = seen.inventory
+    files = {f.info.name: f for f in inventory.entries}
     proofs = {
-        e.key: _witnesses(files[e.file], stamps.get(e.file), baseline.entries.get(e.key))
+        e.key: _witnesses(files[e.file], inventory, baseline.entries.get(e.key))
         for e in seen.entries
     }
     witness = _best_witness(seen.entries, baseline, proofs, recorded)
     for entry in seen.entries:
         before = baseline.entries.get(entry.key)
-        if before is None or before.mtime_ns != entry.created_ns:
+        legacy = files[entry.file].kind is FileKind.LEGACY_ENTRY
+        if before is None or (before.mtime_ns != entry.created_ns and not legacy):
             lists["new"].append(entry)
         elif entry.key in recorded or proofs[entry.key]:
             lists["used"].append(entry)
@@ -80,8 +82,8 @@ def judge_usage(seen: Scan, ledger: Ledger, baseline: Baseline | None) -> Usage:
         **{name: tuple(found) for name, found in lists.items()},
         witness=witness,
         unrecorded=tuple(e.key for e in lists["used"] if e.key not in recorded),
-        saved_seconds=sum(exact_seconds(e, ledger) for e in lists["used"]),
-        new_seconds=sum(exact_seconds(e, ledger) for e in lists["new"]),
+        saved_seconds=sum((exact_seconds(e, ledger) for e in lists["used"]), 0.0),
+        new_seconds=sum((exact_seconds(e, ledger) for e in lists["new"]), 0.0),
     )
 
 
@@ -102,23 +104,15 @@ def _recorded_since(ledger: Ledger, started_ns: int) -> set[str]:
     return {e.key for e in ledger.events() if e.kind in kinds and e.at_ns >= started_ns}
 
 
-def _stamps(inventory: Inventory) -> dict[str, FileInfo]:
-    """The ``-atime`` file of each entry, by the entry's file."""
-    return {
-        f.info.name: inventory.atimes[f.key_text]
-        for f in inventory.entries
-        if f.kind is FileKind.ENTRY and f.key_text in inventory.atimes
-    }
-
-
-def _witnesses(file: FileInfo, stamp: FileInfo | None, before: Before | None) -> set[Witness]:
+def _witnesses(file: EntryFile, inventory: Inventory, before: Before | None) -> set[Witness]:
     """Who has seen a use."""
     found: set[Witness] = set()
     if before is None:
         return found
+    stamp = dated_by(file, inventory)
     if stamp is not None and stamp.mtime_ns != before.stamp_ns:
-        found.add(Witness.ATIME_FILES)
-    if file.atime_ns != before.atime_ns:
+        found.add(Witness.JAX)
+    if file.info.atime_ns != before.atime_ns:
         found.add(Witness.FILE_SYSTEM)
     return found
 
@@ -130,8 +124,8 @@ def _best_witness(
     recorded: set[str],
 ) -> Witness:
     """Who can be believed to have seen every use."""
-    if any(Witness.ATIME_FILES in found for found in proofs.values()):
-        return Witness.ATIME_FILES  # this job's JAX had a cap, and then it stamps every read
+    if any(Witness.JAX in found for found in proofs.values()):
+        return Witness.JAX  # this job's JAX had a cap, and then it stamps every read
     if baseline.records_reads:
         return Witness.FILE_SYSTEM
     if recorded & {e.key for e in entries}:
@@ -140,7 +134,7 @@ def _best_witness(
 
 
 def _would_know(witness: Witness, before: Before) -> bool:
-    if witness is Witness.ATIME_FILES:
+    if witness is Witness.JAX:
         return before.stamp_ns is not None
     if witness is Witness.FILE_SYSTEM:
         return before.fresh

@@ -1,8 +1,8 @@
 """Carry entries over: each is read whole, checked, and only then written, never over another."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from jaxcache.cache.budget import ByteBudget
 from jaxcache.cache.check import check_bytes
@@ -12,6 +12,7 @@ from jaxcache.cache.removal import Execution
 from jaxcache.cache.scan import Progress
 from jaxcache.cache.sync.ledgers import carry_segments
 from jaxcache.cache.sync.plan import GRACE_NS, SyncPlan, Transfer
+from jaxcache.cache.sync.signatures import digest_of, write_signatures
 from jaxcache.entry.names import ATIME_SUFFIX, FileKind
 from jaxcache.model import Problem
 from jaxcache.store.ahead import REQUESTS_AT_ONCE, in_order
@@ -41,6 +42,8 @@ class Synced:
     """Still being written, as it seems: they go over next time."""
     damaged: tuple[Problem, ...]
     """Left behind: what is rotten must not spread."""
+    untrusted: tuple[Transfer, ...]
+    """Left behind: nobody vouches for them whom this user trusts."""
     failed: tuple[Failed, ...]
     segments: int = 0
     """Of the ledger."""
@@ -55,10 +58,11 @@ class Synced:
     @property
     def complete(self) -> bool:
         """Whether everything is there that was to come."""
-        return not (self.damaged or self.failed or (self.removed and self.removed.failed))
+        lacking = self.damaged or self.failed or self.untrusted
+        return not (lacking or (self.removed and self.removed.failed))
 
 
-Outcome = Literal["carried", "overtaken", "unfinished"]
+Outcome = Literal["carried", "overtaken", "unfinished", "untrusted"]
 
 
 def execute(
@@ -68,14 +72,19 @@ def execute(
     *,
     now_ns: int,
     jobs: int = REQUESTS_AT_ONCE,
+    signers: Sequence[Any] = (),
+    signed: Mapping[str, Collection[str]] | None = None,
     progress: Progress | None = None,
 ) -> Synced:
     """Carry out a plan.
 
-    Room is made first. Ledger segments come last: they speak of entries that are there.
+    Room is made first. Signatures and ledger come last: they speak of entries that are there.
 
     Args:
         jobs: files under way at once.
+        signers: private keys that vouch for what goes over.
+        signed: digests by file that are vouched for, see
+            :func:`jaxcache.cache.sync.signatures.load_signed`; nothing else goes over. None: all.
 
     Raises:
         NoCacheError: a store cannot be reached any more; what went over until then is whole, and
@@ -83,22 +92,36 @@ def execute(
         LockedError: see :func:`jaxcache.cache.evict.remove`.
     """
     removed = remove(target, plan.removals) if plan.removals else None
-    carrier = _Carrier(source, target, plan, now_ns)
+    carrier = _Carrier(source, target, plan, now_ns, signed, keeps_digests=bool(signers))
     outcomes: list[Outcome | Problem | Failed] = []
     for outcome in in_order(carrier.carry, plan.transfers, workers=jobs):
         outcomes.append(outcome)
         if progress:
             progress(len(outcomes), len(plan.transfers))
+    if carrier.digests and signers:
+        write_signatures(target, carrier.digests, signers, now_ns=now_ns)
     segments = carry_segments(source, target, plan.segments) if plan.segments else 0
     return _sum_up(plan.transfers, outcomes, segments, removed)
 
 
 class _Carrier:
-    def __init__(self, source: Store, target: Store, plan: SyncPlan, now_ns: int) -> None:
+    def __init__(
+        self,
+        source: Store,
+        target: Store,
+        plan: SyncPlan,
+        now_ns: int,
+        signed: Mapping[str, Collection[str]] | None,
+        *,
+        keeps_digests: bool,
+    ) -> None:
         self._source, self._target, self._now_ns = source, target, now_ns
         self._with_atimes = plan.with_atimes
         self._ledger = Ledger() if source.remote else Ledger.load(source)
         self._budget = ByteBudget(_BUDGET_BYTES)
+        self._signed, self._keeps_digests = signed, keeps_digests
+        self.digests: dict[str, str] = {}
+        """Of what went over, by file, where somebody signs."""
 
     def carry(self, transfer: Transfer) -> Outcome | Problem | Failed:
         """Bring one file over and say what became of it."""
@@ -122,12 +145,19 @@ class _Carrier:
                 return "unfinished"
             if problem:
                 return problem
+        digest = ""
+        if self._signed is not None or self._keeps_digests:
+            digest = digest_of(data, is_entry=transfer.file is not None)
+        if self._signed is not None and digest not in self._signed.get(name, ()):
+            return "untrusted"
         if self._with_atimes and transfer.file and transfer.file.kind is FileKind.ENTRY:
             self._write_atime(transfer.file.key_text + ATIME_SUFFIX, transfer.last_used_ns)
         if transfer.there is not None:
             self._target.rewrite(name, [data], expected=transfer.there)
         else:
             self._target.write(name, [data], mtime_ns=info.mtime_ns, replace=False)
+        if self._keeps_digests:
+            self.digests[name] = digest
         return "carried"
 
     def _may_grow(self, mtime_ns: int) -> bool:
@@ -154,6 +184,7 @@ def _sum_up(
         carried=of("carried"),
         overtaken=of("overtaken"),
         unfinished=of("unfinished"),
+        untrusted=of("untrusted"),
         damaged=tuple(o for o in outcomes if isinstance(o, Problem)),
         failed=tuple(o for o in outcomes if isinstance(o, Failed)),
         segments=segments,

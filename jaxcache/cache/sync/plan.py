@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from jaxcache.cache.bundle.manifest import check_file_name
 from jaxcache.cache.inventory import EntryFile, Inventory
@@ -18,6 +18,9 @@ from jaxcache.entry.names import AUTOTUNE_DIR, FileKind
 from jaxcache.model import FileInfo, Problem
 from jaxcache.store.base import Store, StoreError
 from jaxcache.units import NS_PER_SECOND
+
+if TYPE_CHECKING:
+    from jaxcache.cache.index import Index
 
 #: An entry this young may still be being written by a JAX, which writes in place.
 GRACE_NS = 60 * NS_PER_SECOND
@@ -84,7 +87,7 @@ class SyncPlan:
     segments: tuple[FileInfo, ...] = ()
     """Of the ledger."""
     with_atimes: bool = False
-    """The target has ``-atime`` files, so new entries get theirs."""
+    """Whether new entries get an ``-atime`` file."""
 
     @property
     def transfer_bytes(self) -> int:
@@ -100,6 +103,7 @@ def plan_sync(
     target_url: str = "",
     now_ns: int,
     lookup: Lookup | None = None,
+    index: "Index | None" = None,
     progress: Progress | None = None,
 ) -> SyncPlan:
     """Compare two caches by their listings.
@@ -110,6 +114,7 @@ def plan_sync(
     Args:
         target: None where its directory does not exist yet; then ``target_url`` says its name.
         lookup: a ledger, for the value of entries where a bound asks for it.
+        index: of the target, to spare opening its entries then.
 
     Raises:
         NoCacheError: one of them cannot be listed.
@@ -119,7 +124,7 @@ def plan_sync(
     options = options or SyncOptions()
     bounded = options.max_size_bytes is not None
     ours = scan(source, heads=bounded and not source.remote, deep=options.side_caches)
-    theirs = _scan_target(target, bounded)
+    theirs = _scan_target(target, bounded, index, progress)
     names = {i.name: i for i in _all_files(theirs.inventory)}
     used_ns = {e.file: e.last_used_ns for e in ours.entries}
     left_out: list[Problem] = []
@@ -144,7 +149,7 @@ def plan_sync(
         present=len(wanted) - len(transfers),
         left_out=tuple(left_out),
         segments=missing_segments(source, target) if options.ledger else (),
-        with_atimes=bool(theirs.inventory.atimes),
+        with_atimes=_wants_atimes(ours.inventory, theirs.inventory, target),
     )
     if options.max_size_bytes is None:
         return plan
@@ -155,10 +160,26 @@ def plan_sync(
     )  # fmt: skip
 
 
-def _scan_target(target: Store | None, bounded: bool) -> Scan:
+def _wants_atimes(ours: Inventory, theirs: Inventory, target: Store | None) -> bool:
+    """A cache has ``-atime`` files for all its entries or for none: a new directory is like the
+    one that it is filled from. A bucket, which no JAX evicts from, is spared the requests."""
+    if theirs.atimes:
+        return True
+    return bool(ours.atimes and not theirs.entries and not (target and target.remote))
+
+
+def _scan_target(
+    target: Store | None, bounded: bool, index: "Index | None", progress: Progress | None
+) -> Scan:
     if target is None:
         return Scan((), Inventory(), ())
-    return scan(target, heads=bounded, deep=True)
+    seen = scan(
+        target, heads=bounded, deep=True, index=index if bounded else None,
+        progress=progress if bounded else None,
+    )  # fmt: skip
+    if bounded and index is not None:
+        index.save(file.info.name for file in seen.inventory.entries)
+    return seen
 
 
 def _all_files(inventory: Inventory) -> Iterator[FileInfo]:

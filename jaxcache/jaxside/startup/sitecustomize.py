@@ -14,6 +14,8 @@ _HERE = os.path.dirname(os.path.abspath(__file__))
 _EVENTS = "JAXCACHE_EVENTS"
 #: Process id of jaxcache: some wishes are for its own children, and not for theirs.
 _PARENT = "JAXCACHE_PARENT"
+#: The parent's request to compile for a target, too.
+_TARGET = "JAXCACHE_TARGET"
 #: The child is to stop where jax is missing.
 _NEEDS_JAX = "JAXCACHE_NEEDS_JAX"
 _NO_JAX_EXIT_CODE = 13
@@ -37,9 +39,12 @@ def _listen(jax):
     """Attach to the jax that has just been imported; a failure here is not the script's."""
     try:
         _load_side()
-        from _jaxcache_side import listener
+        if os.environ.get(_TARGET):
+            from _jaxcache_side.target import abroad as observer
+        else:
+            from _jaxcache_side import listener as observer
 
-        listener.attach(jax)
+        observer.attach(jax)
     except Exception as error:
         _report({"event": "trouble", "detail": f"{type(error).__name__}: {error}"})
 

@@ -58,6 +58,7 @@ class TorchLayout:
         index_folder: Path,
         *,
         now_ns: int,
+        read: bool,  # noqa: ARG002 - its graphs are opened anyway
         workers: int,
         progress: Progress | None,
     ) -> "Stats":

@@ -93,11 +93,15 @@ def restore(store: Store, *, keys: Sequence[str] = (), dry_run: bool = False) ->
 def _bring_back(store: Store, item: Quarantined, dry_run: bool) -> str | None:
     """Move one file back; why not, if it was not."""
     try:
-        store.info(item.file)
+        there = store.info(item.file)
     except MissingError:
         pass
     else:
-        return "the cache has a newer one"
+        if not same_file(there, item.info):
+            return "the cache has a newer one"
+        if not dry_run:  # a restoration was killed between its two names
+            store.delete(item.info.name)
+        return None
     if not dry_run:
         try:
             store.rename(item.info.name, item.file)

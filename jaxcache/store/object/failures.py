@@ -92,6 +92,10 @@ def understand(error: Exception, *, url: str, verb: str, name: str) -> Failure:
         if name:
             return _final(BadNameError(name))
         return _final(StoreError(url, f"an object there has an unusable name: {first_line(text)}"))
+    if kind in ("NotSupportedError", "NotImplementedError") or status in (405, 501):
+        if "Range request" in text:
+            return _final(StoreError(name, "its server sends no parts", code="no-ranges"))
+        return _final(StoreError(name or url, "not supported by this store", code="not-supported"))
     if _NO_CREDENTIALS.search(text) or kind == "UnauthenticatedError" or status == 401:
         return _final(NoCacheError(
             f"no credentials that {url} accepts", code="no-credentials", hint=_HINTS.get(scheme)
@@ -115,8 +119,6 @@ def understand(error: Exception, *, url: str, verb: str, name: str) -> Failure:
             ),
             "connection",
         )  # fmt: skip
-    if kind in ("NotSupportedError", "NotImplementedError") or status in (405, 501):
-        return _final(StoreError(name or url, "not supported by this store", code="not-supported"))
     return _final(StoreError(name or url, first_line(text)))
 
 

@@ -31,6 +31,13 @@ _LISTINGS = {
 #: A stalled connection is given up after the first; a slow transfer of a large entry after the
 #: second.
 _CLIENT = {"connect_timeout": "5s", "read_timeout": "60s", "timeout": "15m"}
+#: Variables that allow a server without TLS: emulators, servers in one's own rack.
+_PLAIN_HTTP = {
+    "s3": ("AWS_ALLOW_HTTP",),
+    "gs": ("GOOGLE_ALLOW_HTTP",),
+    "az": ("AZURE_ALLOW_HTTP", "AZURE_STORAGE_USE_EMULATOR"),
+    "http": (),
+}
 _TRUE = frozenset({"1", "true", "yes", "on"})
 #: Memory stores of this process, by the name in their URL.
 _MEMORY: dict[str, Any] = {}
@@ -88,13 +95,11 @@ def _connect(obstore: Any, url: str, shown: str, service: str) -> Any:
     from jaxcache.store.object.failures import understand
 
     options: dict[str, Any] = dict(_CLIENT)
-    if service == "http" or os.environ.get("AWS_ALLOW_HTTP", "").lower() in _TRUE:
+    if service == "http" or any(map(_is_set, _PLAIN_HTTP[service])):
         options["allow_http"] = True
     given: dict[str, Any] = {"client_options": options, "retry_config": {"max_retries": 0}}
     if service == "s3":
         given |= _aws()
-    elif service == "az" and os.environ.get("AZURE_STORAGE_USE_EMULATOR", "").lower() in _TRUE:
-        options["allow_http"] = True
     try:
         return obstore.store.from_url(url, **given)
     except Exception as error:
@@ -104,6 +109,10 @@ def _connect(obstore: Any, url: str, shown: str, service: str) -> Any:
         raise UsageError(
             f"cannot open {shown}: {first_line(str(error))}", code="bad-url"
         ) from error
+
+
+def _is_set(variable: str) -> bool:
+    return os.environ.get(variable, "").lower() in _TRUE
 
 
 #: Any of these and obstore finds credentials by itself.

@@ -23,6 +23,7 @@ from jaxcache.store.object.failures import OutOfRangeError
 from jaxcache.store.object.listing import Lister, Listing
 from jaxcache.store.object.patience import Patience, Requests
 from jaxcache.store.object.traffic import TRAFFIC, Traffic, Verb
+from jaxcache.store.object.web import WebLister
 
 _Result = TypeVar("_Result")
 #: The most that S3 takes in one request (5 GiB, "Amazon S3 quotas"), and far more than the 2 GiB
@@ -63,7 +64,10 @@ class ObjectStore:
         self._url, self._writable = url, writable
         self._client, self._traffic = client, traffic
         self._requests = Requests(url, traffic, patience or Patience())
-        self._lister = Lister(client, listing, self._requests, traffic)
+        if url.startswith("http"):
+            self._lister: Lister = WebLister(client, url, listing, self._requests, traffic)
+        else:
+            self._lister = Lister(client, listing, self._requests, traffic)
 
     def __repr__(self) -> str:
         return f"ObjectStore({self._url!r})"
@@ -126,6 +130,12 @@ class ObjectStore:
             )
         except OutOfRangeError:
             return b""
+        except StoreError as error:
+            if error.code != "no-ranges":
+                raise
+            with self.open(name) as file:  # a simple web server
+                file.seek(offset)
+                return file.read(limit)
         self._traffic.add(received_bytes=len(data))
         return data
 
@@ -134,14 +144,22 @@ class ObjectStore:
         return in_order(lambda name: _or_error(lambda: self.read(name, limit=limit)), names)
 
     def open(self, name: str) -> BinaryIO:
-        """Copy an object to where it can be read back and forth, in one request."""
+        """Copy an object to where it can be read back and forth, in one request.
+
+        Raises:
+            MissingError, StoreError: ``checksum-mismatch`` where it was written with a digest
+                that does not fit.
+        """
 
         def take(found: Any) -> BinaryIO:
             file = tempfile.SpooledTemporaryFile(_HELD_BYTES)  # noqa: SIM115 - the caller's
+            seen = hashlib.sha256()
             try:
                 for chunk in found.stream(min_chunk_size=_CHUNK_BYTES):
                     file.write(chunk)
+                    seen.update(chunk)
                 _check_whole(file.tell(), found.meta)
+                _check_digest(name, seen.hexdigest(), found.attributes)
                 file.seek(0)
             except BaseException:
                 file.close()
@@ -161,18 +179,16 @@ class ObjectStore:
         Objects of other writers have none.
         """
 
-        def take(found: Any) -> tuple[Fetched, str | None]:
+        def take(found: Any) -> Fetched:
             if found.meta["size"] > limit:
                 raise StoreError(name, f"holds more than {limit} bytes", code="too-large")
             data = bytes(found.bytes())
             _check_whole(len(data), found.meta)
             self._traffic.add(received_bytes=len(data))
-            return Fetched(data, _info(found.meta, found.attributes)), _digest(found.attributes)
+            _check_digest(name, hashlib.sha256(data).hexdigest(), found.attributes)
+            return Fetched(data, _info(found.meta, found.attributes))
 
-        fetched, digest = self._get("get", name, take)
-        if digest is not None and hashlib.sha256(fetched.data).hexdigest() != digest:
-            raise StoreError(name, "its bytes are not the ones sent", code="checksum-mismatch")
-        return fetched
+        return self._get("get", name, take)
 
     def _get(
         self, verb: Verb, name: str, take: Callable[[Any], _Result], **options: Any
@@ -206,14 +222,17 @@ class ObjectStore:
     ) -> FileInfo:
         """See :meth:`jaxcache.store.base.Store.rewrite`."""
         try:
-            before = self.info(name)
+            meta, before = self._get(
+                "head", name, lambda now: (now.meta, _info(now.meta, now.attributes)), head=True
+            )
         except MissingError as error:
             raise ChangedError(name) from error
         if not same_file(before, expected):
             raise ChangedError(name)
         data = b"".join(chunks)
+        unchanged = {n: meta[n] for n in ("e_tag", "version") if meta[n]}  # GCS goes by the latter
         with guard or nullcontext():
-            return self._put(name, [data], {"e_tag": before.etag}, before.mtime_ns)
+            return self._put(name, [data], unchanged, before.mtime_ns)
 
     def _put(self, name: str, chunks: Iterable[bytes], mode: Any, mtime_ns: int | None) -> FileInfo:
         import obstore
@@ -244,9 +263,7 @@ class ObjectStore:
                 return ours
             raise
         now_ns = time.time_ns() if mtime_ns is None else mtime_ns
-        return FileInfo(
-            name, "file", len(data), now_ns, 0, _inode(done), 0, -1, done["e_tag"] or ""
-        )
+        return FileInfo(name, "file", len(data), now_ns, 0, _inode(done), 0, -1, _etag(done))
 
     def _if_ours(self, name: str, digest: str) -> FileInfo | None:
         def take(found: Any) -> FileInfo | None:
@@ -258,11 +275,11 @@ class ObjectStore:
         except MissingError:
             return None
 
-    def rename(self, name: str, new_name: str) -> None:
+    def rename(self, name: str, new_name: str, *, replace: bool = False) -> None:
         """Write under the new name, then delete: see :mod:`jaxcache.store.base`."""
         check_name(new_name)
         data, info = self.fetch(name, limit=MAX_OBJECT_BYTES)
-        self._put(new_name, [data], "create", info.mtime_ns)
+        self._put(new_name, [data], "overwrite" if replace else "create", info.mtime_ns)
         self.delete(name, expected=info)
 
     def delete(self, name: str, *, expected: FileInfo | None = None) -> bool:
@@ -319,6 +336,11 @@ class ObjectStore:
         """Never: an object is whole, or not there."""
         return False
 
+    def hold(self, name: str) -> AbstractContextManager[None]:
+        """Hold nothing: no other process could tell a writer that lives from one that is gone."""
+        check_name(name)
+        return nullcontext()
+
     def lock(self, *, timeout_seconds: float) -> AbstractContextManager[None]:  # noqa: ARG002
         """Hold nothing: nobody would respect it; see :mod:`jaxcache.store.base`."""
         return nullcontext()
@@ -340,6 +362,12 @@ def _check_whole(seen_bytes: int, meta: Any) -> None:
         raise OSError(f"unexpected end: {seen_bytes} of {meta['size']} bytes")
 
 
+def _check_digest(name: str, seen: str, attributes: Any) -> None:
+    digest = _digest(attributes)
+    if digest is not None and digest != seen:
+        raise StoreError(name, "its bytes are not the ones sent", code="checksum-mismatch")
+
+
 def _info(meta: Any, attributes: Any = None) -> FileInfo:
     mtime_ns = int(meta["last_modified"].timestamp() * _NS)
     given = (attributes or {}).get(_MTIME)
@@ -347,13 +375,18 @@ def _info(meta: Any, attributes: Any = None) -> FileInfo:
         with suppress(ArithmeticError, ValueError):
             mtime_ns = int(Decimal(given) * _NS)
     return FileInfo(
-        meta["path"], "file", meta["size"], mtime_ns, 0, _inode(meta), 0, -1, meta["e_tag"] or ""
+        meta["path"], "file", meta["size"], mtime_ns, 0, _inode(meta), 0, -1, _etag(meta)
     )  # fmt: skip
+
+
+def _etag(meta: Any) -> str:
+    """The ETag without quotes: Azure puts them into headers and not into listings."""
+    return (meta["e_tag"] or "").strip('"')
 
 
 def _inode(meta: Any) -> int:
     """A number that changes with the ETag, for the index, which keeps numbers."""
-    digest = hashlib.blake2b((meta["e_tag"] or "").encode(), digest_size=8).digest()
+    digest = hashlib.blake2b(_etag(meta).encode(), digest_size=8).digest()
     return int.from_bytes(digest, "big") >> 1
 
 

@@ -1,0 +1,89 @@
+"""Every benchmark, into one table of ratios against named peers.
+
+``python -m benchmarks.run [--only NAME …] [--pairs N] [--quick] [--python JAX_PYTHON]`` prints the
+table and writes it to ``build/bench/table.md`` and ``table.json`` (``--out``). Wants an idle
+machine, some ten minutes, and the peers on PATH; which of them were absent stands under the table.
+"""
+
+import dataclasses
+import datetime
+import importlib
+import json
+import os
+import platform
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import jaxcache
+from benchmarks.measure import HEADER, Absent, Ratio, Row, Setting, parser, print_rows
+
+#: What can be measured, in the order of the table.
+NAMES = ("start", "listing", "integrity", "prune", "bundle", "warm", "eviction")
+
+
+def describe_machine() -> str:
+    """Cores, processor, memory and system; no names."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+    return (
+        f"{cores} cores ({platform.machine()}), {memory:.0f} GiB, {platform.system()}, "
+        f"Python {platform.python_version()}"
+    )
+
+
+def measure_all(names: list[str], setting: Setting) -> Iterator[Row]:
+    """The rows of the named benchmarks; one that fails is absent, and the others go on."""
+    for name in names:
+        try:
+            yield from importlib.import_module(f"benchmarks.{name}").measure(setting)
+        except Exception as error:
+            print(f"{name}: {error!r}", file=sys.stderr)
+            yield Absent(name, f"failed: {type(error).__name__}: {error}")
+
+
+def write_table(out: Path, rows: list[Row], head: dict[str, str | float]) -> None:
+    """Write the table for people and for programs."""
+    out.mkdir(parents=True, exist_ok=True)
+    ratios = [row for row in rows if isinstance(row, Ratio)]
+    absent = [row for row in rows if isinstance(row, Absent)]
+    lines = [
+        f"{head['date']}, jaxcache {head['jaxcache']}, {head['machine']}, load before: "
+        f"{head['load']:.1f}. Medians of {head['pairs']} interleaved pairs, of four times as many",
+        "where a command takes less than a second to start.",
+        "", HEADER, *(r.row() for r in ratios),
+    ]  # fmt: skip
+    if absent:
+        lines += ["", "Not measured:", *(f"- {a.claim}: {a.why}" for a in absent)]
+    (out / "table.md").write_text("\n".join(lines) + "\n")
+    document = {
+        **head,
+        "ratios": [dataclasses.asdict(r) for r in ratios],
+        "absent": [dataclasses.asdict(a) for a in absent],
+    }
+    (out / "table.json").write_text(json.dumps(document, indent=2) + "\n")
+
+
+def main() -> None:
+    """Measure what was asked for, print and write it."""
+    options = parser(__doc__ or "")
+    options.add_argument("--only", nargs="+", choices=NAMES, default=list(NAMES))
+    options.add_argument("--out", type=Path, default=Path("build", "bench"))
+    args = options.parse_args()
+    head: dict[str, str | float] = {
+        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
+        "jaxcache": jaxcache.__version__,
+        "machine": describe_machine(),
+        "load": os.getloadavg()[0],
+        "pairs": args.pairs,
+    }
+    with tempfile.TemporaryDirectory(prefix="jaxcache-bench-", dir=args.directory) as folder:
+        os.environ["XDG_CACHE_HOME"] = str(Path(folder, "xdg"))
+        setting = Setting(Path(folder), args.python, args.pairs, args.quick)
+        rows = print_rows(measure_all(args.only, setting))
+    write_table(args.out, rows, head)
+
+
+if __name__ == "__main__":
+    main()

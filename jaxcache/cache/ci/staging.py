@@ -1,0 +1,91 @@
+"""Between the job's cache and one that others share: a directory of our own, for a moment.
+
+What comes over a network is checked there before it enters the cache; what goes out is sealed
+there, so that the job's own cache stays as JAX wrote it.
+"""
+
+import contextlib
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from jaxcache.cache.bundle.deliver import make_in_between
+from jaxcache.cache.bundle.export import ExportPlan, plan_export
+from jaxcache.cache.bundle.format import Bundle
+from jaxcache.cache.bundle.importing import plan_import
+from jaxcache.cache.bundle.unpack import execute_import
+from jaxcache.cache.scan import Progress
+from jaxcache.cache.sync import execute, plan_sync
+from jaxcache.errors import JaxcacheError
+from jaxcache.model import Problem
+from jaxcache.store.base import Store
+from jaxcache.store.local import LocalStore
+
+
+@dataclass(frozen=True, slots=True)
+class Fetched:
+    """A shared cache, as a bundle that nobody keeps."""
+
+    bundle: Bundle
+    damaged: int
+    """Entries that are not in it, because they are not sound or could not be read."""
+    present: int = 0
+    """Entries that were not fetched, because the job's cache has them."""
+
+
+def fetch_directory(store: Store, *, now_ns: int) -> Fetched:
+    """Read a directory.
+
+    Raises:
+        NoCacheError
+    """
+    bundle, exported = make_in_between(store, plan_export(store, now_ns=now_ns))
+    return Fetched(bundle, len(exported.left_out))
+
+
+def fetch_remote(
+    source: Store, target: Store | None, *, now_ns: int, progress: Progress | None = None
+) -> Fetched:
+    """Read of an object store what the job's cache has not.
+
+    Raises:
+        NoCacheError: it cannot be reached.
+    """
+    with _folder() as staged:
+        plan = plan_sync(source, target, now_ns=now_ns)
+        present = plan.present if plan.entries else 0
+        missing = tuple(t._replace(there=None) for t in plan.transfers)
+        plan = replace(plan, transfers=missing, with_atimes=False)
+        done = execute(source, staged, plan, now_ns=now_ns, progress=progress)
+        found = fetch_directory(staged, now_ns=now_ns)
+    damaged = found.damaged + len(done.damaged) + len(done.failed)
+    return Fetched(found.bundle, damaged, present)
+
+
+@contextlib.contextmanager
+def sealed_copy(store: Store, plan: ExportPlan) -> Iterator[tuple[Store, tuple[Problem, ...]]]:
+    """Give the entries of a plan as a sealed cache, and what is not sound."""
+    with _folder() as staged:
+        bundle, exported = make_in_between(store, plan)
+        with bundle.file:
+            importing = plan_import(staged, bundle, cache_dir=staged.url)
+            done = execute_import(staged, bundle, importing)
+        if done.failed:
+            raise JaxcacheError(
+                f"cannot write {done.failed[0].name} to {staged.url}: {done.failed[0].detail}",
+                code="io-error",
+            )
+        yield staged, exported.left_out
+
+
+@contextlib.contextmanager
+def _folder() -> Iterator[LocalStore]:
+    try:
+        made = tempfile.TemporaryDirectory(prefix="jaxcache-ci-", ignore_cleanup_errors=True)
+    except OSError as error:
+        raise JaxcacheError(
+            f"cannot make a folder in {tempfile.gettempdir()}: {(error.strerror or '').lower()}",
+            code="io-error",
+        ) from error
+    with made as folder:
+        yield LocalStore(folder)

@@ -1,0 +1,84 @@
+"""What is in a recipe: the rows that ``ls`` and ``show`` print."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from jaxcache.cache.recipe.format import RecipeFile
+from jaxcache.cache.recipe.model import Environment, Request
+from jaxcache.cache.recipe.refusals import refuse
+from jaxcache.cache.select import select_by_keys
+from jaxcache.entry.contents import CompileOptions
+from jaxcache.entry.options import read_options
+from jaxcache.entry.wire import Budget, WireError
+from jaxcache.errors import UsageError
+
+_SORTS = ("key", "size", "compile")
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """One request of a recipe with what can be told of it without jax."""
+
+    request: Request
+    environment: Environment
+    bytecode_bytes: int
+    refusal: str | None
+    """Why it cannot be compiled; a name in :data:`jaxcache.cache.recipe.refusals.REFUSALS`."""
+    options: CompileOptions | None
+    """None where they cannot be read."""
+
+    @property
+    def key(self) -> str:
+        """The key, or the module's name where there is none."""
+        return self.request.name
+
+    @property
+    def module(self) -> str:
+        """The module's name."""
+        return self.request.module
+
+    @property
+    def hash(self) -> str:
+        """The hexadecimal part of the key; empty where there is none."""
+        return self.request.hash or ""
+
+
+def list_recipe(
+    file: RecipeFile, *, keys: Sequence[str] = (), sort: str = "key", limit: int | None = None
+) -> list[Listed]:
+    """The requests of a recipe that fit the KEY arguments.
+
+    Args:
+        sort: ``key``, ``size`` or ``compile``, with ``:asc`` or ``:desc``.
+
+    Raises:
+        UsageError: no such sort.
+        JaxcacheError: ``no-match`` or ``ambiguous-key``.
+    """
+    name, _, order = sort.partition(":")
+    if name not in _SORTS or order not in ("", "asc", "desc"):
+        raise UsageError(
+            f"{sort!r} is nothing to sort a recipe by", code="bad-sort",
+            hint=f"one of {', '.join(_SORTS)}, with :asc or :desc",
+        )  # fmt: skip
+    found = select_by_keys([_listed(r, file) for r in file.recipe.requests], list(keys))
+    measure = {
+        "key": lambda x: x.key,
+        "size": lambda x: x.bytecode_bytes,
+        "compile": lambda x: x.request.compile_seconds or 0.0,
+    }[name]
+    descending = order == "desc" or (not order and name != "key")
+    found.sort(key=measure, reverse=descending)
+    return found[:limit]
+
+
+def _listed(request: Request, file: RecipeFile) -> Listed:
+    environment = file.recipe.environment_of(request)
+    try:
+        options = read_options(memoryview(file.blob(request.options)), None, Budget())
+    except (WireError, ValueError):
+        options = None
+    return Listed(
+        request, environment, file.blob_bytes(request.bytecode),
+        refuse(request, environment, file.blob), options and options.compile_options,
+    )  # fmt: skip

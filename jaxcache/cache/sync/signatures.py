@@ -1,0 +1,108 @@
+"""Who vouches for the entries of a bucket: ``.jaxcache/signatures/``, written by ``push --sign``.
+
+A file there is JSON: ``format`` 1, ``signed``, a text with one line ``<SHA-256> <file>`` per entry,
+and ``signatures``, at most 16 pairs of ``public_key`` and ``signature`` (Ed25519, base64) over
+``jaxcache entries v1``, a NUL, and that text. The digest is of the decompressed payload, so that
+sealing an entry does not cost it its signature; of XLA's files it is of the bytes.
+
+Files are written once and never changed, like the ledger's.
+"""
+
+import base64
+import hashlib
+import io
+import json
+import os
+from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+from jaxcache.cache.bundle.content import read_content
+from jaxcache.cache.trust import TrustedKey, holds
+from jaxcache.entry.names import OWN_DIR
+from jaxcache.store.base import Store
+
+SIGNATURES_DIR = f"{OWN_DIR}/signatures"
+_CONTEXT = b"jaxcache entries v1\0"
+_MAX_BYTES = 32 << 20
+_MAX_SIGNATURES = 16
+
+
+def digest_of(data: bytes, *, is_entry: bool) -> str:
+    """What is signed of a file.
+
+    Raises:
+        CodecError: an entry that is damaged.
+    """
+    if is_entry:
+        return read_content(io.BytesIO(data), len(data)).payload_sha256
+    return hashlib.sha256(data).hexdigest()
+
+
+def write_signatures(
+    store: Store, digests: Mapping[str, str], private_keys: Sequence[Any], *, now_ns: int
+) -> None:
+    """Vouch for files.
+
+    Args:
+        digests: by file, from :func:`digest_of`.
+        private_keys: of cryptography's Ed25519.
+
+    Raises:
+        StoreError
+    """
+    text = "".join(f"{digests[name]} {name}\n" for name in sorted(digests))
+    message = _CONTEXT + text.encode()
+    document = {
+        "format": 1,
+        "signed": text,
+        "signatures": [
+            {
+                "public_key": _encode(key.public_key().public_bytes_raw()),
+                "signature": _encode(key.sign(message)),
+            }
+            for key in private_keys
+        ],
+    }
+    name = f"{SIGNATURES_DIR}/{now_ns:020d}-{os.urandom(8).hex()}.json"
+    store.write(name, [json.dumps(document).encode()], replace=False)
+
+
+def load_signed(store: Store, trusted: Sequence[TrustedKey]) -> dict[str, Collection[str]]:
+    """Digests, by file, that somebody vouches for whom this user trusts.
+
+    What is damaged, or signed by others, counts for nothing.
+
+    Raises:
+        NoCacheError
+    """
+    keys = {key.public_key for key in trusted}
+    found: defaultdict[str, set[str]] = defaultdict(set)
+    names = [i.name for i in store.list(SIGNATURES_DIR) if i.type == "file"]
+    for data in store.read_many(names, limit=_MAX_BYTES + 1):
+        if not isinstance(data, bytes) or len(data) > _MAX_BYTES:
+            continue
+        for line in _trusted_text(data, keys).splitlines():
+            digest, _, name = line.partition(" ")
+            found[name].add(digest)
+    return dict(found)
+
+
+def _trusted_text(data: bytes, keys: Collection[bytes]) -> str:
+    """What a file says, if a key among these has signed it; empty if not."""
+    try:
+        document = json.loads(data)
+        text = document["signed"]
+        message = _CONTEXT + text.encode()
+        for pair in document["signatures"][:_MAX_SIGNATURES]:
+            public_key = base64.b64decode(pair["public_key"], validate=True)
+            signature = base64.b64decode(pair["signature"], validate=True)
+            if public_key in keys and holds(public_key, signature, message):
+                return str(text)
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        pass
+    return ""
+
+
+def _encode(data: bytes) -> str:
+    return base64.b64encode(data).decode()

@@ -1,0 +1,48 @@
+"""Which entries were compiled for a GPU that was not there: the ledger's word, where it holds.
+
+``warm --target`` notes in the ledger how it made an entry. When the real host makes the entry anew,
+JAX says nothing to the ledger; but then the file is another one.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from typing import Protocol
+
+from jaxcache.cache.ledger import Ledger
+from jaxcache.model import Entry
+
+UNTUNED = "untuned"
+
+
+class TuningRecord(Protocol):
+    """What a ledger knows of how an entry was made."""
+
+    @property
+    def tuning(self) -> str | None:
+        """``tuned``, ``untuned``, or None for an entry that was not made for a target."""
+
+    @property
+    def tuning_mtime_ns(self) -> int | None:
+        """The mtime of the file that was written then."""
+
+    @property
+    def tuning_size_bytes(self) -> int | None:
+        """Its size."""
+
+
+def tuning_of(record: TuningRecord | None, mtime_ns: int, size_bytes: int) -> str | None:
+    """What the ledger says of a file, if it is still the one that was written then.
+
+    A copy may have another time and a sealed file another size, but neither has both.
+    """
+    if record is None or record.tuning is None:
+        return None
+    same = mtime_ns == record.tuning_mtime_ns or size_bytes == record.tuning_size_bytes
+    return record.tuning if same else None
+
+
+def label_entries(entries: Iterable[Entry], ledger: Ledger) -> Iterator[Entry]:
+    """The entries with what the ledger knows of their tuning."""
+    for entry in entries:
+        tuning = tuning_of(ledger.record(entry.key), entry.created_ns, entry.size_bytes)
+        yield entry if tuning is None else replace(entry, tuning=tuning)

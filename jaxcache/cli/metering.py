@@ -1,0 +1,65 @@
+"""``--stats``: what a command has asked of object stores."""
+
+import sys
+from typing import Any
+
+#: Commands that may talk to an object store; each takes ``--stats``.
+COMMANDS = frozenset({
+    "ls", "show", "stats", "verify", "seal", "prune", "rm", "pin", "unpin", "export", "import",
+    "push", "pull", "diff", "copy", "ci restore", "ci save",
+})  # fmt: skip
+
+_wanted = False
+
+
+def add_option(command: Any) -> None:
+    """Give a parsed command the option."""
+    from typer.core import TyperOption
+
+    command.params.append(
+        TyperOption(
+            param_decls=["--stats"],
+            is_flag=True,
+            expose_value=False,
+            callback=_want,
+            help="Tell requests and bytes of object stores.",
+        )
+    )
+
+
+def _want(_context: Any, _parameter: Any, value: bool) -> None:
+    global _wanted
+    _wanted = value
+
+
+def document() -> dict[str, Any] | None:
+    """The ``remote`` object of ``--json``; None where nobody asked."""
+    if not _wanted:
+        return None
+    from jaxcache.store.object.traffic import TRAFFIC
+
+    return {
+        "requests": {verb: TRAFFIC.requests[verb] for verb in sorted(TRAFFIC.requests)},
+        "requests_total": TRAFFIC.requests.total(),
+        "sent_bytes": TRAFFIC.sent_bytes,
+        "received_bytes": TRAFFIC.received_bytes,
+        "retries": TRAFFIC.retries,
+        "throttled": TRAFFIC.throttled,
+    }
+
+
+def report() -> None:
+    """Say it on standard error, whatever the output is."""
+    told = document()
+    if told is None:
+        return
+    from jaxcache.units import format_size
+
+    kinds = ", ".join(f"{count:,} {verb}" for verb, count in told["requests"].items())
+    total = told["requests_total"]
+    line = f"{total:,} {'request' if total == 1 else 'requests'}" + (f" ({kinds})" if kinds else "")
+    line += f", {format_size(told['sent_bytes'])} sent"
+    line += f", {format_size(told['received_bytes'])} received"
+    for name, text in (("retries", "sent again"), ("throttled", "throttled")):
+        line += f", {told[name]:,} {text}" if told[name] else ""
+    print(line, file=sys.stderr)

@@ -1,0 +1,123 @@
+"""What ``compile`` shows: a line while it works, the report, the exit code."""
+
+import contextlib
+import shutil
+import sys
+import threading
+import time
+from collections.abc import Iterator
+
+import typer
+
+from jaxcache.cli.options import Format
+from jaxcache.cli.output import (
+    note,
+    print_json,
+    print_json_lines,
+    print_lines,
+    terminal_width,
+    wants_color,
+)
+from jaxcache.entry.names import printable
+from jaxcache.errors import ExitCode
+from jaxcache.units import format_duration
+from jaxcache.warm.replay.plan import CompilePlan, Job
+from jaxcache.warm.replay.report import Compiled, CompileReport
+
+_BAR_WIDTH = 20
+
+
+@contextlib.contextmanager
+def watch(plan: CompilePlan, workers: int) -> Iterator["CompileLine | None"]:
+    """Give a line that says how far it is; None where there is no terminal."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    line = CompileLine([j.seconds for j in plan.jobs], workers)
+    try:
+        yield line
+    finally:
+        line.erase()
+
+
+class CompileLine:
+    """Tells of each module that begins or ends, with an estimate from what was recorded.
+
+    Args:
+        seconds: what each job is going to take, as recorded.
+    """
+
+    def __init__(self, seconds: list[float], workers: int) -> None:
+        self._left = sum(seconds)
+        self._total = len(seconds)
+        self._workers = max(1, min(workers, len(seconds)))
+        self._done = 0
+        self._did = 0.0
+        self._running: dict[int, Job] = {}
+        self._started = time.monotonic()
+        self._lock = threading.Lock()
+
+    def begin(self, job: Job) -> None:
+        """A worker begins with a job."""
+        with self._lock:
+            self._running[id(job)] = job
+            self._draw()
+
+    def end(self, job: Job, result: Compiled) -> None:  # noqa: ARG002 (as Watcher has it)
+        """A job has come to its end."""
+        with self._lock:
+            self._running.pop(id(job), None)
+            self._done += 1
+            self._left -= job.seconds
+            self._did += job.seconds
+            self._draw()
+
+    def text(self, now: float) -> str:
+        """What the line says."""
+        filled = _BAR_WIDTH * self._done // max(1, self._total)
+        bar = f"[{'#' * filled}{'.' * (_BAR_WIDTH - filled)}] {self._done}/{self._total}"
+        # As fast as until now; before anything is done, as fast as recorded.
+        pace = (now - self._started) / self._did if self._did else 1 / self._workers
+        left = f"about {format_duration(max(0.0, self._left) * pace)} left"
+        names = ", ".join(printable(j.request.module) for j in self._running.values())
+        return f"{bar} {left}: {names}"
+
+    def _draw(self) -> None:
+        shown = self.text(time.monotonic())[: shutil.get_terminal_size((80, 24)).columns - 1]
+        sys.stderr.write(f"\r\x1b[2K{shown}\r")
+        sys.stderr.flush()
+
+    def erase(self) -> None:
+        """Take the line away."""
+        sys.stderr.write("\r\x1b[2K")
+        sys.stderr.flush()
+
+
+def finish(report: CompileReport, form: Format) -> None:
+    """Print the report and exit.
+
+    Raises:
+        typer.Exit: 3 where some modules failed, 1 where ``--check`` found some missing, 130.
+    """
+    from jaxcache.render import compile as text
+
+    if form is Format.JSON:
+        print_json(text.compile_document(report))
+    elif form is Format.JSONL:
+        print_json_lines(text.compiled_document(m) for m in report.modules)
+    elif form is Format.KEYS:
+        print_lines(printable(m.key or m.module) for m in report.modules)
+    elif form is Format.TSV:
+        print_lines(text.compiled_tsv(report))
+    else:
+        print(text.compile_page(report, width=terminal_width(), color=wants_color()))
+    if form in (Format.TSV, Format.KEYS):
+        for line in report.notes:
+            note(f"note: {printable(line)}")
+        note(text.summary_line(report))
+    if report.interrupted:
+        raise typer.Exit(ExitCode.INTERRUPTED)
+    if report.count("failed"):
+        raise typer.Exit(ExitCode.PARTIAL)
+    if report.count("missing"):
+        raise typer.Exit(ExitCode.PROBLEMS)

@@ -1,0 +1,26 @@
+"""Put what ``push`` and ``pull`` did, or would do, on standard output."""
+
+from jaxcache.cache.sync import Synced, SyncPlan
+from jaxcache.cli.options import Format
+from jaxcache.cli.output import note, print_json, print_json_lines, print_lines
+from jaxcache.entry.names import printable
+from jaxcache.render import sync as render
+
+
+def print_sync(plan: SyncPlan, done: Synced | None, form: Format) -> None:
+    """Print it; to people, the sum as well."""
+    if form is Format.JSON:
+        print_json(render.sync_document(plan, done))
+        return
+    if form is Format.JSONL:
+        print_json_lines(render.sync_records(plan, done))
+        return
+    carried = plan.transfers if done is None else done.carried
+    if form is Format.KEYS:
+        print_lines(printable(t.key) for t in carried if t.key)
+        return
+    if form is Format.TSV or done is None:
+        print_lines(render.transfer_row(t) for t in carried)
+    for line in render.sync_notes(plan, done):
+        note(line)
+    note(render.sync_summary(plan, done))

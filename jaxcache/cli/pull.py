@@ -1,0 +1,53 @@
+"""``jaxcache pull``."""
+
+from typing import Annotated
+
+import typer
+
+from jaxcache.cli.options import (
+    CacheDir,
+    DryRun,
+    Json,
+    Jsonl,
+    Quiet,
+    choose_format,
+    config_is_set,
+    locate_cache,
+)  # fmt: skip
+from jaxcache.cli.sync import Exclude, Include, LedgerToo, MaxSize, Requests, SideCaches
+
+EXAMPLE = "jaxcache pull s3://bucket/team/jax --include 'jit_train*'"
+EXIT_CODES = (0, 1, 2, 3, 10, 12, 130)
+
+
+def command(
+    url: Annotated[str, typer.Argument(metavar="URL", help="s3://, gs://, az://, or a path.")],
+    cache_dir: CacheDir = None,
+    include: Include = None,
+    exclude: Exclude = None,
+    max_size: MaxSize = None,
+    require_signed: Annotated[
+        bool,
+        typer.Option(
+            "--require-signed", help="Only what a trusted key has signed; see jaxcache trust."
+        ),
+    ] = False,
+    side_caches: SideCaches = True,
+    ledger: LedgerToo = True,
+    jobs: Requests = None,
+    dry_run: DryRun = False,
+    json: Json = False,
+    jsonl: Jsonl = False,
+    quiet: Quiet = False,
+) -> int:
+    """Get the entries that this cache lacks, checking each; never replace one that is sound."""
+    from jaxcache.cli.sync import carry_over, read_options
+    from jaxcache.store import open_store
+
+    form = choose_format(json=json, jsonl=jsonl, quiet=quiet)
+    options = read_options(include, exclude, max_size, side_caches=side_caches, ledger=ledger)
+    target = locate_cache(cache_dir).path
+    return carry_over(
+        open_store(url), target, options, form, jobs=jobs, dry_run=dry_run, needs_some=True,
+        require_signed=require_signed or config_is_set("require-signed"),
+    )  # fmt: skip

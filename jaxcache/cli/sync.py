@@ -1,0 +1,176 @@
+"""What ``push`` and ``pull`` share: options, asking, carrying over, printing."""
+
+import os
+import sys
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from jaxcache.cli.options import Format, index_folder
+from jaxcache.errors import ExitCode, JaxcacheError, NoCacheError, UsageError
+
+if TYPE_CHECKING:
+    from jaxcache.cache.removable import Lookup
+    from jaxcache.cache.sync import Synced, SyncOptions, SyncPlan
+    from jaxcache.store.base import Store
+
+Include = Annotated[
+    list[str] | None,
+    typer.Option("--include", metavar="GLOB", help="Only these modules or keys; repeatable."),
+]
+Exclude = Annotated[
+    list[str] | None,
+    typer.Option("--exclude", metavar="GLOB", help="Not these modules or keys; repeatable."),
+]
+MaxSize = Annotated[
+    str | None,
+    typer.Option(metavar="SIZE", help="What the target may hold; the least valuable stay behind."),
+]
+SideCaches = Annotated[
+    bool, typer.Option("--side-caches/--no-side-caches", help="XLA's autotuning results too.")
+]
+LedgerToo = Annotated[
+    bool, typer.Option("--ledger/--no-ledger", help="What is known of the entries too.")
+]
+Requests = Annotated[
+    int | None,
+    typer.Option(
+        "--jobs", "-j", min=1, max=256, metavar="N", help="Requests at once; default: 32."
+    ),
+]
+
+
+def read_options(
+    include: Sequence[str] | None,
+    exclude: Sequence[str] | None,
+    max_size: str | None,
+    *,
+    make_room: bool = False,
+    side_caches: bool,
+    ledger: bool,
+) -> "SyncOptions":
+    """Make sense of what the user typed.
+
+    Raises:
+        UsageError
+    """
+    from jaxcache.cache.sync import SyncOptions
+    from jaxcache.units import parse_size_bytes
+
+    if make_room and max_size is None:
+        raise UsageError("--prune-remote goes with --max-size", hint="say what may be held there")
+    return SyncOptions(
+        include=tuple(include or ()),
+        exclude=tuple(exclude or ()),
+        max_size_bytes=None if max_size is None else parse_size_bytes(max_size),
+        make_room=make_room,
+        side_caches=side_caches,
+        ledger=ledger,
+    )
+
+
+def carry_over(
+    source: "Store",
+    location: str,
+    options: "SyncOptions",
+    form: Format,
+    *,
+    jobs: int | None = None,
+    sign: Sequence[str] = (),
+    require_signed: bool = False,
+    dry_run: bool = False,
+    yes: bool = True,
+    needs_some: bool = False,
+) -> int:
+    """Plan, ask where something would be removed, carry over, print; return the exit code.
+
+    Args:
+        location: of the target.
+        sign: names or files of private keys that vouch for what goes over.
+        require_signed: bring only what a trusted key vouches for.
+        needs_some: a source without entries is none at all.
+
+    Raises:
+        NoCacheError: a place cannot be reached, or there is nothing to get.
+        UntrustedError: no ``cryptography``, or a list of keys that others may write.
+        JaxcacheError: ``read-only``, ``declined``, ``interrupted``.
+    """
+    from jaxcache.cache.sync import execute, plan_sync
+    from jaxcache.cache.sync.signatures import load_signed
+    from jaxcache.cache.trust import load_trusted
+    from jaxcache.cli.bundle import key_folder, signing_keys
+    from jaxcache.cli.output_sync import print_sync
+    from jaxcache.cli.progress import progress_bar
+    from jaxcache.store import is_remote, make_store, open_store
+    from jaxcache.store.ahead import REQUESTS_AT_ONCE
+
+    there = is_remote(location) or os.path.lexists(location)
+    target = open_store(location) if there else None
+    if target is not None and not dry_run and not target.writable:
+        raise JaxcacheError(f"{target.url} cannot be written", code="read-only")
+    signers = signing_keys(sign)
+    signed = load_signed(source, load_trusted(key_folder())) if require_signed else None
+    lookup = index = None
+    if options.max_size_bytes is not None:
+        lookup = _lookup(source, target)
+        if target is not None and target.remote:
+            from jaxcache.cache.index import Index
+
+            index = Index.load(index_folder(), target.url, now_ns=time.time_ns())
+    with progress_bar("comparing") as progress:
+        plan = plan_sync(
+            source, target, options, target_url=os.path.abspath(location), now_ns=time.time_ns(),
+            lookup=lookup, index=index, progress=progress,
+        )  # fmt: skip
+    if needs_some and not plan.entries:
+        raise NoCacheError(
+            f"there is no cache at {source.url}", hint="check the folder in the URL; push fills it"
+        )
+    done: Synced | None = None
+    if not dry_run:
+        if plan.removals and not yes:
+            _ask(plan)
+        with progress_bar("copying") as progress:
+            try:
+                done = execute(
+                    source, target or make_store(location), plan, now_ns=time.time_ns(),
+                    jobs=jobs or REQUESTS_AT_ONCE, signers=signers, signed=signed,
+                    progress=progress,
+                )  # fmt: skip
+            except KeyboardInterrupt as error:
+                raise JaxcacheError(
+                    "interrupted", code="interrupted", exit_code=ExitCode.INTERRUPTED,
+                    hint="run it again: what is there already is not sent again",
+                ) from error  # fmt: skip
+    print_sync(plan, done, form)
+    if done and done.untrusted:
+        return ExitCode.UNTRUSTED
+    if plan.left_out or plan.unmet or (done and not done.complete):
+        return ExitCode.PARTIAL
+    return ExitCode.DONE
+
+
+def _lookup(source: "Store", target: "Store | None") -> "Lookup":
+    """What either ledger knows; of pins and values, the target's counts first."""
+    from jaxcache.cache.ledger import Ledger
+
+    ledgers = [Ledger.load(store) for store in (target, source) if store]
+    return lambda key: next((r for ledger in ledgers if (r := ledger.record(key))), None)
+
+
+def _ask(plan: "SyncPlan") -> None:
+    from jaxcache.cli.output import note, terminal_width, wants_color
+    from jaxcache.render.prune import removals_table
+
+    note(
+        removals_table(
+            plan.removals, now_ns=time.time_ns(), width=terminal_width(), color=wants_color(),
+            limit=40,
+        )
+    )  # fmt: skip
+    sys.stderr.write(f"Remove these from {plan.target}? [y/N] ")
+    sys.stderr.flush()
+    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+        raise JaxcacheError("nothing was changed", code="declined")

@@ -1,0 +1,240 @@
+"""Answers large compile requests with programs that return zeros, where ``--collect-only`` asks.
+
+What is to be recorded is then known at the price of tracing. Modules of few operations run for
+real: they are cheap, and random keys, step counters and the like stay true.
+
+Private names of JAX, tried on 0.5.3, 0.6.2, 0.8.3, 0.10.2, 0.11.2 and 0.12.0.1:
+``compiler.backend_compile`` (0.5) and ``compiler.backend_compile_and_load`` (since),
+``mlir._constant_handlers``, ``array.ArrayImpl``.
+"""
+
+import functools
+import io
+import os
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+_COLLECT = "JAXCACHE_COLLECT"
+#: Methods by which a value steers the program; printing a number goes through none of them.
+_STEERING = ("__bool__", "__index__", "__int__")
+
+
+class Collect(BaseException):
+    """Leaves JAX's own path once the key is made; JAX catches ``Exception`` alone there."""
+
+
+class Collector:
+    """Decides what is answered with zeros, makes such programs, and notes where that may show.
+
+    Args:
+        most: modules with no more operations than this run for real.
+        send: tells the parent.
+    """
+
+    def __init__(self, most: int, send: Any) -> None:
+        from jax._src import array, compiler
+        from jax._src.interpreters import mlir
+        from jax._src.lib.mlir import ir, passmanager
+        from jax._src.lib.mlir.dialects import func, hlo
+
+        self._most, self._send = most, send
+        self._ir, self._func, self._hlo, self._passes = ir, func, hlo, passmanager
+        self._compiler = compiler
+        self._made: dict[Any, Any] = {}
+        self._lock = threading.Lock()
+        self._local = threading.local()
+        self._stubbed = False
+        self._steered = False
+        self._watch_constants(mlir._constant_handlers, array.ArrayImpl)
+        self._watch_values(array.ArrayImpl)
+
+    # What is answered with zeros --------------------------------------------------------------
+
+    def wants(self, module: Any) -> bool:
+        """Whether a module is large enough to be worth it."""
+        count = 0
+
+        def look(_: Any) -> Any:
+            nonlocal count
+            count += 1
+            return (
+                self._ir.WalkResult.ADVANCE
+                if count <= self._most + 2
+                else self._ir.WalkResult.INTERRUPT
+            )  # the module and its function count too
+
+        module.operation.walk(look)
+        return count > self._most + 2
+
+    def answer(self, asked: "dict[str, Any]") -> Any:
+        """A program with the same signature that returns zeros; None where that cannot be."""
+        module, options = asked["computation"], asked["compile_options"]
+        with module.context, self._ir.Location.unknown():
+            stub = self._zeros(module, options)
+            if stub is None:
+                return None
+            stream = io.BytesIO()
+            stub.operation.write_bytecode(stream)
+            devices = [int(d.id) for d in asked["devices"].flat]
+            name = (stream.getvalue(), options.SerializeAsString(), tuple(devices))
+            with self._lock:
+                made = self._made.get(name)
+            if made is None:
+                made = self._compile(asked, stub)
+                with self._lock:
+                    self._made[name] = made
+        self._stubbed = True
+        return made
+
+    def _compile(self, asked: "dict[str, Any]", stub: Any) -> Any:
+        backend, options = asked["backend"], asked["compile_options"]
+        if "executable_devices" in asked:
+            return self._compiler.backend_compile_and_load(
+                backend, stub, asked["executable_devices"], options, []
+            )
+        return self._compiler.backend_compile(backend, stub, options, [])
+
+    def _zeros(self, module: Any, options: Any) -> Any:
+        """The module with a body that makes zeros, if all that JAX reads off it stays the same."""
+        ir = self._ir
+        main = self._main(module)
+        if options.executable_build_options.num_partitions > 1 and self._is_open(main):
+            # XLA would choose the shardings of the results: have them chosen the same way.
+            if not any(op.operation.name == "sdy.mesh" for op in module.body):
+                return None  # GSPMD chooses while it compiles
+            stream = io.BytesIO()
+            module.operation.write_bytecode(stream)
+            module = ir.Module.parse(stream.getvalue())
+            pipeline = "builtin.module(sdy-propagation-pipeline)"
+            self._passes.PassManager.parse(pipeline).run(module.operation)
+            main = self._main(module)
+        stub = ir.Module.create()
+        attributes = module.operation.attributes
+        for number in range(len(attributes)):  # iterating gives names or pairs, by version
+            stub.operation.attributes[attributes[number].name] = attributes[number].attr
+        stub.operation.attributes["sym_name"] = ir.StringAttr.get("jit_zeros")
+        with ir.InsertionPoint(stub.body):
+            for operation in module.body:
+                if operation.operation.name == "sdy.mesh":
+                    operation.operation.clone()
+            function = self._func.FuncOp("main", main.type, visibility="public")
+            for name in ("arg_attrs", "res_attrs"):
+                if name in main.attributes:
+                    function.attributes[name] = main.attributes[name]
+        with ir.InsertionPoint(function.add_entry_block()):
+            self._func.ReturnOp([self._zero(t) for t in main.type.results])
+        return stub
+
+    def _main(self, module: Any) -> Any:
+        for operation in module.body:
+            if (
+                operation.operation.name == "func.func"
+                and str(operation.attributes["sym_name"]).strip('"') == "main"
+            ):
+                return operation
+        raise ValueError("a module without a function main")
+
+    def _is_open(self, main: Any) -> bool:
+        """Whether a result has no sharding of its own."""
+        if not main.type.results:
+            return False
+        if "res_attrs" not in main.attributes:
+            return True
+        return any(
+            "sdy.sharding" not in found and "mhlo.sharding" not in found
+            for found in map(self._ir.DictAttr, main.attributes["res_attrs"])
+        )
+
+    def _zero(self, type_: Any) -> Any:
+        ir, hlo = self._ir, self._hlo
+        if "token" in str(type_):
+            return hlo.create_token()
+        shaped = ir.RankedTensorType(type_)
+        element = str(shaped.element_type)
+        if element.startswith("complex"):
+            part = ir.RankedTensorType.get(
+                shaped.shape, ir.ComplexType(shaped.element_type).element_type
+            )
+            return hlo.complex(self._zero(part), self._zero(part))
+        text = "false" if element == "i1" else "0.0" if element[0] in "fb" else "0"
+        constant = hlo.constant(ir.Attribute.parse(f"dense<{text}> : {shaped}"))
+        return constant.result if hasattr(constant, "result") else constant
+
+    # Where zeros may show ---------------------------------------------------------------------
+
+    def doubts(self, lowering: "dict[str, Any]") -> "list[str]":
+        """Why the program that really runs may ask for another module than this one."""
+        found = list(lowering.get("doubts", ()))
+        if self._steered:
+            found.append("after-value-read")
+        return found
+
+    def begin_lowering(self) -> None:
+        """A module is going to be made, in this thread."""
+        self._local.captured = False
+
+    def end_lowering(self) -> "list[str]":
+        """What was seen while it was made."""
+        return ["captured-zeros"] if getattr(self._local, "captured", False) else []
+
+    def _watch_constants(self, handlers: "dict[Any, Any]", array: Any) -> None:
+        """Notice arrays that become constants of a module: zeros may be none in a real run."""
+        original = handlers.get(array)
+        if original is None:
+            return
+
+        @functools.wraps(original)
+        def handle(value: Any, *args: Any, **kwargs: Any) -> Any:
+            if self._stubbed and _is_zero(value):
+                self._local.captured = True
+            return original(value, *args, **kwargs)
+
+        handlers[array] = handle
+
+    def _watch_values(self, array: Any) -> None:
+        """Notice values that steer the program, and where."""
+        for name in _STEERING:
+            original = getattr(array, name, None)
+            if original is not None:
+                setattr(array, name, self._noticing(original))
+
+    def _noticing(self, original: Any) -> Any:
+        @functools.wraps(original)
+        def method(value: Any) -> Any:
+            if self._stubbed:
+                place = _place(sys._getframe(1))
+                if place is not None and not self._steered:
+                    self._steered = True
+                    self._send({
+                        "event": "remark",
+                        "detail": f"{place} reads a value, and values are zeros here: what was "
+                        "collected after it is marked, and other modules may be missing",
+                    })  # fmt: skip
+            return original(value)
+
+        return method
+
+
+def _is_zero(value: Any) -> bool:
+    import numpy as np
+
+    try:
+        return value.size > 0 and not np.asarray(value).any()
+    except Exception:  # not addressable here, or no numbers
+        return False
+
+
+def _place(frame: Any) -> "str | None":
+    """File and line of the program's own code; None where jax asks for its own purposes."""
+    name = frame.f_code.co_filename
+    if name.startswith("<") or {"jax", "numpy"} & {*Path(name).parts}:
+        return None
+    return f"{name}:{frame.f_lineno}"
+
+
+def start(send: Any) -> "Collector | None":
+    """Start to collect, where that is wanted."""
+    most = os.environ.get(_COLLECT)
+    return Collector(int(most), send) if most else None

@@ -1,0 +1,295 @@
+"""Compile the requests of a recipe, through JAX's own path into a cache directory.
+
+Runs by path in the user's Python; ``JAXCACHE_WORKER`` holds a JSON object that says for which
+platform, how many devices, and, in a program of several processes, which of them this one is.
+Standard input brings requests: a line of JSON, then the module's bytes, then those of the compile
+options. For each, standard output gets ``key`` with the key that JAX makes here; then a line of
+standard input says whether to go on; then comes ``done``, ``skipped`` or ``failed``. The parent
+expects this process to die of some modules.
+
+JAX writes into a folder of this process's own: it writes in place, and a process that is killed
+must leave nothing in the cache. The parent moves what is whole.
+
+Private names of JAX, tried on 0.5.3, 0.6.2, 0.8.3, 0.10.2, 0.11.2 and 0.12.0.1:
+``compiler.compile_or_get_cached``, ``compiler._cache_write``,
+``compilation_cache.{get_executable_and_time,get_cache_key,is_cache_used}``,
+``cache_key._log_cache_key_hash``, ``cache_key.xla_flags_to_exclude_from_cache_key``,
+``mlir.make_ir_context``, ``distributed.global_state``.
+"""
+
+import contextlib
+import functools
+import hashlib
+import inspect
+import json
+import os
+import runpy
+import shutil
+import sys
+from typing import Any
+
+_NO_JAX = 13
+#: What XLA calls through a raw pointer while it compiles.
+_PARTITIONING = "CustomSPMDPartitioning"
+#: Paths inside the cache directory that JAX puts into the options (jax/_src/compiler.py).
+_CACHES = ("xla_gpu_per_fusion_autotune_cache_dir", "xla_gpu_kernel_cache_file")
+
+
+class _Skip(BaseException):
+    """The parent has seen the key and wants no compile; JAX catches ``Exception`` alone."""
+
+
+class RefusedError(Exception):
+    """This module must not be compiled here."""
+
+
+class Worker:
+    """One process with the devices of the recorded one."""
+
+    def __init__(self, wish: "dict[str, Any]") -> None:
+        import jax
+
+        self._folder = wish["folder"]
+        if wish["process_count"] > 1:
+            jax.distributed.initialize(
+                coordinator_address=wish["coordinator"], num_processes=wish["process_count"],
+                process_id=wish["process_id"],
+            )  # fmt: skip
+        from jax._src import cache_key, compilation_cache, compiler, distributed, xla_bridge
+        from jax._src.interpreters import mlir
+        from jax._src.lib import xla_client
+        from jax._src.lib.mlir import ir
+        from numpy import array
+
+        self._cache_key, self._cache, self._compiler = cache_key, compilation_cache, compiler
+        self._ir, self._mlir, self._client = ir, mlir, xla_client
+        self.jax = jax
+        self._array = functools.partial(array, dtype=object)
+        self.backend = xla_bridge.get_backend(wish["platform"])
+        # JAX writes in process 0 alone, so that processes do not write the same names; here each
+        # has a folder of its own.
+        distributed.global_state.process_id = 0
+        self.devices = {int(d.id): d for d in self.backend.devices()}
+        self._signature = inspect.signature(compiler.compile_or_get_cached)
+        self._key: str | None = None
+        self._components: dict[str, str] = {}
+        self._seconds: float | None = None
+        self._wrap(compilation_cache, "get_executable_and_time", self._around_read)
+        self._wrap(compiler, "_cache_write", self._around_write)
+        if hasattr(cache_key, "_log_cache_key_hash"):
+            self._wrap(cache_key, "_log_cache_key_hash", self._around_component)
+
+    @staticmethod
+    def _wrap(module: Any, name: str, around: Any) -> None:
+        setattr(module, name, functools.partial(around, getattr(module, name)))
+
+    def describe(self) -> "dict[str, Any]":
+        """What is here, to be compared with what was recorded."""
+        import jaxlib
+
+        first = self.backend.local_devices()[0]
+        return {
+            "jax_version": str(self.jax.__version__),
+            "jaxlib_version": str(getattr(jaxlib, "__version__", "")),
+            "jaxlib_digest": _jaxlib_digest(),
+            "platform": str(self.backend.platform),
+            "platform_version": str(self.backend.platform_version),
+            "device_kind": str(first.device_kind),
+            "device_count": len(self.backend.local_devices()),
+            "caches": bool(self._cache.is_cache_used(self.backend)),
+        }
+
+    def compile(self, request: "dict[str, Any]", bytecode: bytes, options: bytes, ask: Any) -> Any:
+        """Compile one request if ``ask`` says so, having been told the key and its parts.
+
+        Returns:
+            The file that JAX wrote and the seconds that compiling took; None where it was not
+            to be compiled.
+        """
+        self._key, self._components, self._seconds, self._ask = None, {}, None, ask
+        arguments = self._arguments(request, options)
+        with self._mlir.make_ir_context(), self._ir.Location.unknown():
+            if not bytecode.startswith(b"ML\xefR"):
+                raise RefusedError("this is no MLIR bytecode")
+            module = self._ir.Module.parse(bytecode)
+            self._check(module)
+            arguments["computation"] = module
+            try:
+                self._compiler.compile_or_get_cached(**arguments)
+            except _Skip:
+                return None
+        if self._key is None:
+            raise RefusedError("JAX made no key for it")
+        return self._written(), self._seconds
+
+    def _arguments(self, request: "dict[str, Any]", options: bytes) -> "dict[str, Any]":
+        devices = [self._device(i) for i in request["device_ids"]]
+        arguments = {
+            "backend": self.backend,
+            "devices": self._array(devices).reshape(request["device_shape"]),
+            "compile_options": self._options(options, request["cache_dir"]),
+            "host_callbacks": [],
+        }
+        if "executable_devices" in self._signature.parameters:
+            ids = request["executable_device_ids"]
+            chosen = devices if ids is None else [self._device(i) for i in ids]
+            arguments["executable_devices"] = self._client.DeviceList(tuple(chosen))
+        return arguments
+
+    def _device(self, number: int) -> Any:
+        if number not in self.devices:
+            raise RefusedError(
+                f"there is no device {number} here, only {len(self.devices)} devices"
+            )
+        return self.devices[number]
+
+    def _options(self, data: bytes, cache_dir: str) -> Any:
+        """The recorded options, with every path in them made one of this host."""
+        from pathlib import Path
+
+        options = self._client.CompileOptions.ParseFromString(data)
+        debug = options.executable_build_options.debug_options
+        for name in _CACHES:
+            if getattr(debug, name, ""):
+                # As jax/_src/compiler.py spells it, of its own directory.
+                setattr(debug, name, str(Path(cache_dir) / name))
+        if getattr(debug, "xla_dump_to", ""):
+            debug.xla_dump_to = ""
+        if getattr(debug, "xla_gpu_cuda_data_dir", ""):
+            from jax._src import lib
+
+            debug.xla_gpu_cuda_data_dir = str(getattr(lib, "cuda_path", None) or "")
+        ignored = {x.strip("-") for x in self._cache_key.xla_flags_to_exclude_from_cache_key}
+        overrides = options.env_option_overrides
+        kept = [(name, value) for name, value in overrides if name not in ignored]
+        if len(kept) != len(overrides):
+            options.env_option_overrides = kept
+        return options
+
+    def _check(self, module: Any) -> None:
+        """Refuse what holds a pointer into another process."""
+        found: set[str] = set()
+
+        def look(operation: Any) -> Any:
+            if (
+                operation.name.endswith("custom_call")
+                and "call_target_name" in operation.attributes
+            ):
+                found.add(str(operation.attributes["call_target_name"]).strip('"'))
+            return self._ir.WalkResult.ADVANCE
+
+        module.operation.walk(look)
+        if _PARTITIONING in found:
+            raise RefusedError("it calls a partitioner of the process that recorded it")
+        version = tuple(int(n) for n in self.jax.__version__.split(".")[:2] if n.isdigit())
+        if version < (0, 12) and any("python" in t and "callback" in t for t in found):
+            raise RefusedError("it calls back into the process that recorded it")
+
+    def _around_component(self, log: Any, digest: Any, name: Any, component: Any) -> Any:
+        own = hashlib.sha256()
+        component(own)
+        self._components[str(name)] = own.hexdigest()
+        return log(digest, name, component)
+
+    def _around_read(self, read: Any, key: Any, *rest: Any, **named: Any) -> Any:
+        self._key = str(key)
+        if not self._ask(self._key, self._components):
+            raise _Skip
+        return read(key, *rest, **named)
+
+    def _around_write(self, write: Any, key: Any, seconds: Any, *rest: Any, **named: Any) -> Any:
+        self._seconds = float(seconds)
+        return write(key, seconds, *rest, **named)
+
+    def _written(self) -> str:
+        for name in (f"{self._key}-cache", str(self._key)):
+            if os.path.isfile(os.path.join(self._folder, name)):
+                return name
+        raise OSError("JAX compiled it and wrote nothing")
+
+
+def prepare(wish: "dict[str, Any]") -> None:
+    """Set what must be set before jax is imported."""
+    flags = os.environ.get("XLA_FLAGS", "")
+    if wish["platform"] == "cpu":
+        count = f"--xla_force_host_platform_device_count={wish['device_count']}"
+        os.environ["XLA_FLAGS"] = f"{flags} {count}".strip()
+        os.environ["JAX_PLATFORMS"] = "cpu"
+
+
+def main() -> int:
+    """Answer requests until standard input ends."""
+    # Whatever XLA or a hostile module prints must not be taken for an answer.
+    answers = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)
+    requests = os.fdopen(os.dup(0), "rb")
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    sys.path.pop(0)  # this folder, which is none of the user's
+    wish = json.loads(os.environ.pop("JAXCACHE_WORKER"))
+    prepare(wish)
+
+    def answer(**event: Any) -> None:
+        answers.write(json.dumps(event) + "\n")
+
+    try:
+        worker = Worker(wish)
+        described = worker.describe()
+    except BaseException as error:
+        answer(event="cannot-start", detail=_describe(error), missing=_is_missing(error))
+        return _NO_JAX
+    answer(event="ready", **described)
+
+    def ask(key: str, components: "dict[str, str]") -> bool:
+        answer(event="key", key=key, components=components)
+        line = requests.readline()
+        return bool(line) and bool(json.loads(line)["compile"])
+
+    with contextlib.suppress(BrokenPipeError):
+        _serve(worker, requests, answer, ask)
+    # The parent has gone, or is done: what it has not taken nobody will.
+    shutil.rmtree(wish["folder"], ignore_errors=True)
+    with contextlib.suppress(OSError):
+        os.rmdir(os.path.dirname(wish["folder"]))
+        os.rmdir(os.path.dirname(os.path.dirname(wish["folder"])))
+    # Other processes of a program may be gone already, and jax would wait for them.
+    os._exit(0)
+
+
+def _serve(worker: Worker, requests: Any, answer: Any, ask: Any) -> None:
+    """Answer until there are no more requests, or nobody who listens."""
+    while line := requests.readline():
+        request = json.loads(line)
+        bytecode = requests.read(request["bytecode_bytes"])
+        options = requests.read(request["options_bytes"])
+        try:
+            done = worker.compile(request, bytecode, options, ask)
+        except RefusedError as error:
+            answer(event="refused", detail=str(error))
+        except Exception as error:
+            answer(event="failed", detail=_describe(error))
+        else:
+            if done is None:
+                answer(event="skipped")
+            else:
+                answer(event="done", file=done[0], compile_seconds=done[1])
+
+
+def _jaxlib_digest() -> "str | None":
+    """As ``settings.py``, which lies beside this file, tells it."""
+    path = os.path.join(os.path.dirname(os.path.abspath(__file__)), "settings.py")
+    digest: str | None = runpy.run_path(path)["jaxlib_digest"]()
+    return digest
+
+
+def _describe(error: BaseException) -> str:
+    lines = str(error).strip().splitlines() or [""]
+    return f"{type(error).__name__}: {lines[0][:500]}"
+
+
+def _is_missing(error: BaseException) -> bool:
+    """Whether it is jax itself that is not here."""
+    return isinstance(error, ImportError)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

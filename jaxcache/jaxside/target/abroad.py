@@ -1,0 +1,245 @@
+"""Runs beside a program on the CPU: whatever it compiles is also made for the target.
+
+The program does not notice. What is made goes into files that the parent writes into the cache; a
+failure here is told to the parent and never reaches the program, but for a target that nothing
+can be made for: then the process ends.
+"""
+
+import itertools
+import json
+import os
+import threading
+import time
+import weakref
+from typing import Any, NamedTuple
+
+from .. import channel
+from ..adapter import Jax
+from ..outcome import entry_file
+from . import tuning
+from .aim import Target, TargetError
+from .hooks import Hooks
+from .questions import Questions
+
+#: The parent's request: a JSON file.
+_REQUEST = "JAXCACHE_TARGET"
+_REFUSED_EXIT_CODE = 3
+
+
+class Verdict(NamedTuple):
+    """Why nothing is made of a lowering."""
+
+    outcome: str
+    reason: str
+    detail: str
+
+
+class Twin:
+    """One lowering for the target: what came out, or why nothing did."""
+
+    def __init__(self, computation: Any, verdict: "Verdict | None") -> None:
+        self.computation = computation
+        self.verdict = verdict
+        self.made: set[str] = set()
+
+
+class Abroad:
+    """The observer that :class:`hooks.Hooks` calls."""
+
+    def __init__(self, module: Any, request: "dict[str, Any]", send: Any) -> None:
+        self._send = send
+        self._jax = Jax(module)
+        self._send({"event": "jax", **self._jax.describe()})
+        with open(request["profile"], encoding="utf-8") as file:
+            profile = json.load(file)
+        self._target = Target(module, profile)
+        self._wishes = tuning.Wishes(**request["wishes"])
+        self._spool = request["spool"]
+        self._directory = request["directory"]
+        self._numbers = itertools.count(1)
+        self._opening = threading.Lock()
+        self._twins: weakref.WeakKeyDictionary[Any, Twin] = weakref.WeakKeyDictionary()
+        self._local = threading.local()
+        same = self._target.platforms == {"cpu"}
+        self.questions = Questions(module, same_platform=same)
+        self._hooks = Hooks(module, self._target, self)
+
+    # Lowering ---------------------------------------------------------------------------------
+
+    def around_lowering(self, lower: Any, args: Any, kwargs: Any) -> Any:
+        """The program lowers something: lower it for the target as well, or instead."""
+        if self._hooks.is_abroad:
+            return lower(*args, **kwargs)
+        self._open()
+        alone = getattr(self._local, "alone", False)
+        result = None
+        if not alone:
+            result = self.questions.suspended(lambda: lower(*args, **kwargs))
+        twin = self._lower_abroad(lower, args, kwargs)
+        if alone:
+            if twin.computation is None and twin.verdict is not None:
+                raise RuntimeError(f"{twin.verdict.reason}: {twin.verdict.detail}")
+            result = twin.computation
+        self._twins[result] = twin
+        return result
+
+    def _lower_abroad(self, lower: Any, args: Any, kwargs: Any) -> Twin:
+        asked = self.questions.find(args[0] if args else kwargs["closed_jaxpr"])
+        verdict = Verdict("skipped", "platform-asked", asked) if asked else None
+        try:
+            with self._hooks.abroad():
+                return Twin(lower(*args, **kwargs), verdict)
+        except NotImplementedError as error:
+            return Twin(None, Verdict("uncacheable", "no-rule", _line(error)))
+        except LookupError as error:
+            return Twin(None, Verdict("skipped", "no-such-device", _line(error)))
+        except Exception as error:
+            return Twin(None, Verdict("error", "lowering-failed", _line(error)))
+
+    def lowered(self, module: Any, args: Any, kwargs: Any) -> None:
+        """JAX has made a module for the target."""
+        self._safely(
+            lambda: self._jax.remember_lowering(module, self._jax.describe_lowering(args, kwargs))
+        )
+
+    def lower_alone(self, work: Any) -> Any:
+        """Do something in which lowering is for the target alone, and nothing can run here."""
+        self._local.alone = True
+        try:
+            return work()
+        finally:
+            self._local.alone = False
+
+    # Compiling --------------------------------------------------------------------------------
+
+    def around_compile(self, compile_: Any, args: Any, kwargs: Any) -> Any:
+        """The program compiles what it has lowered: so does the target."""
+        if self._hooks.is_abroad:
+            return compile_(*args, **kwargs)
+        result = compile_(*args, **kwargs)
+        self._safely(lambda: self.make(args[0], args[1:], kwargs))
+        return result
+
+    def make(self, computation: Any, args: Any = (), kwargs: Any = None) -> None:
+        """Make the target's entry of a lowering, once for each set of compiler options."""
+        twin = self._twins.get(computation)
+        if twin is None:
+            return
+        options = repr((args, sorted((kwargs or {}).items(), key=str)))
+        if options in twin.made:
+            return
+        twin.made.add(options)
+        hlo = getattr(twin.computation or computation, "_hlo", None)
+        event = {"id": next(self._numbers), "at": time.time(), "key": None,
+                 "module": self._jax.module_name(hlo) if hlo is not None else ""}  # fmt: skip
+        self._send({"event": "begin", **event})
+        try:
+            event |= self._make(twin, args, kwargs or {})
+        except tuning.UntunedError as error:
+            event |= _judged(Verdict("skipped", "untuned", str(error)))
+        except Exception as error:
+            event |= _judged(Verdict("error", "compile-failed", _line(error)))
+        self._tell(event, twin)
+
+    def _make(self, twin: Twin, args: Any, kwargs: Any) -> "dict[str, Any]":
+        if twin.verdict is not None or twin.computation is None:
+            return _judged(twin.verdict or Verdict("error", "lowering-failed", ""))
+        request = self._hooks.request(twin.computation, args, kwargs)
+        if request.options.executable_build_options.fdo_profile:
+            return _judged(Verdict("skipped", "profile-guided", "its key follows a profile"))
+        key, components = self._target.key(request.module, request.devices, request.options)
+        found = {"key": key, "components": components}
+        if entry_file(self._directory, key) is not None:
+            return {**found, "outcome": "hit", "reason": "in-cache"}
+        started = time.time()
+        made = tuning.make(
+            self._target.client, request, self._wishes,
+            is_gpu=self._target.profile["platform"] == "gpu",
+        )  # fmt: skip
+        path = os.path.join(self._spool, f"{os.getpid()}-{threading.get_ident()}-{key[-64:]}")
+        with open(path, "wb") as file:
+            file.write(made.payload)
+        return {**found, "outcome": "written", "reason": "not-in-cache", "spool": path,
+                "compile": [started, made.seconds], "tuning": made.tuning}  # fmt: skip
+
+    # What is sent -----------------------------------------------------------------------------
+
+    def _tell(self, event: "dict[str, Any]", twin: Twin) -> None:
+        hlo = getattr(twin.computation, "_hlo", None)
+        self._send({
+            "event": "module", "thread": threading.get_ident(), "process_id": 0, "backend": 0,
+            "directory": self._directory, "counted": [], "counters": {}, "detail": None,
+            "seconds": time.time() - event["at"],
+            **(self._jax.lowering_of(hlo) if hlo is not None else {}), **event,
+        })  # fmt: skip
+
+    def _open(self) -> None:
+        """Build the target's devices, once; without them the program has nothing to do here."""
+        with self._opening:
+            if self._target.devices:
+                return
+            try:
+                self._target.open()
+            except TargetError as error:
+                refuse(error, self._send)
+            profile = self._target.profile
+            self._send({
+                "event": "backend", "backend": 0, "platform": profile["platform"],
+                "platform_version": profile["platform_version"],
+                "device_kind": profile["device_kinds"][0],
+                "topology_fingerprint": profile["topology_fingerprint"],
+            })  # fmt: skip
+
+    def say_goodbye(self) -> None:
+        """The process ends in good order."""
+        asked = () if self._target.platforms == {"cpu"} else self.questions.outside
+        for place in asked:
+            self._send({
+                "event": "trouble",
+                "detail": f"{place} asked for the platform and was told cpu; what depends on "
+                "the answer is not what the target would compile",
+            })  # fmt: skip
+        self._send({"event": "end", "counters": {}})
+
+    def _safely(self, action: Any) -> None:
+        try:
+            action()
+        except Exception as error:
+            self._send({"event": "trouble", "detail": f"{type(error).__name__}: {error}"})
+
+
+def _judged(verdict: Verdict) -> "dict[str, Any]":
+    return {"outcome": verdict.outcome, "reason": verdict.reason, "detail": verdict.detail}
+
+
+def _line(error: BaseException) -> str:
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    return lines[0][:500]
+
+
+def refuse(error: TargetError, send: Any) -> None:
+    """Tell the parent that nothing can be made, and end the process."""
+    send({"event": "refused", "code": error.code, "detail": str(error), "hint": error.hint})
+    os._exit(_REFUSED_EXIT_CODE)
+
+
+#: The observer of this process, once jax has been imported.
+OBSERVER: "Abroad | None" = None
+
+
+def attach(module: Any) -> None:
+    """Stand beside the jax that has just been imported."""
+    global OBSERVER
+    import atexit
+
+    send = channel.CHANNEL.send
+    with open(os.environ[_REQUEST], encoding="utf-8") as file:
+        request = json.load(file)
+    try:
+        OBSERVER = Abroad(module, request, send)
+    except TargetError as error:
+        refuse(error, send)
+    except Exception as error:
+        refuse(TargetError("unknown-jax", f"{type(error).__name__}: {error}"), send)
+    assert OBSERVER is not None  # noqa: S101 - refuse does not return
+    atexit.register(OBSERVER.say_goodbye)

@@ -1,0 +1,204 @@
+"""A target profile brought to life: devices to compile for, and the keys that its host makes.
+
+Tried on JAX 0.11.2 and 0.12.0.1, which rebuild a topology from bytes
+(``DeviceTopology.deserialize`` and ``_make_compile_only_devices`` in jaxlib's ``_jax``); 0.10 has
+neither. The device of a compile-only client knows its id and kind, and its client compiles.
+"""
+
+import base64
+import hashlib
+from types import SimpleNamespace
+from typing import Any
+
+TRIED = "0.11.2 and 0.12"
+
+
+class TargetError(Exception):
+    """Nothing can be made for the target here.
+
+    Args:
+        code: kebab-case.
+        hint: what to do about it.
+    """
+
+    def __init__(self, code: str, message: str, hint: "str | None" = None) -> None:
+        super().__init__(message)
+        self.code = code
+        self.hint = hint
+
+
+class Target:
+    """One target. Making it is cheap; :meth:`open` builds the devices.
+
+    Args:
+        profile: the document of a target profile; see docs/target.md.
+
+    Raises:
+        TargetError: ``other-jax``, ``other-jaxlib`` or ``no-topology``.
+    """
+
+    def __init__(self, jax: Any, profile: "dict[str, Any]") -> None:
+        import jaxlib
+
+        self._jax = jax
+        self.profile = profile
+        for name, here in (("jax", jax.__version__), ("jaxlib", jaxlib.__version__)):
+            there = profile[f"{name}_version"]
+            if str(here) != there:
+                raise TargetError(
+                    f"other-{name}", f"the target has {name} {there}, and here is {here}",
+                    f"pip install {name}=={there}",
+                )  # fmt: skip
+        if not (profile["topology"] and profile["topology_fingerprint"]):
+            raise TargetError(
+                "no-topology", f"jax {there} does not tell enough of the target's topology",
+                f"jax 0.11 or newer on the target, and capture it again; tried are {TRIED}",
+            )  # fmt: skip
+        #: What JAX's key takes from the backend: the host's own words, not the compiler's.
+        self.identity = SimpleNamespace(
+            platform=profile["platform"], platform_version=profile["platform_version"]
+        )
+        self.devices: list[Any] = []
+
+    @property
+    def platforms(self) -> "set[str]":
+        """Every name of the target's platform."""
+        return {self.profile["platform"], self.lowering_platform}
+
+    @property
+    def lowering_platform(self) -> str:
+        """The platform that lowering rules are registered for."""
+        return str(self.profile["lowering_platform"])
+
+    def open(self) -> None:
+        """Build the devices, and make sure that they are the ones that were captured.
+
+        Raises:
+            TargetError: ``no-compiler``, ``bad-topology``, ``lost-fingerprint``.
+        """
+        if self.devices:
+            return
+        from jax._src.lib import _jax, xla_client
+
+        _open_compiler(self.lowering_platform, self.profile["plugins"])
+        try:
+            topology = _jax.DeviceTopology.deserialize(base64.b64decode(self.profile["topology"]))
+            made = topology._make_compile_only_devices()
+            fingerprints = {
+                str(topology.fingerprint()),
+                str(xla_client.get_topology_for_devices(made).fingerprint()),
+            }
+        except Exception as error:
+            raise TargetError(
+                "bad-topology", f"jaxlib cannot rebuild the target's topology: {_line(error)}",
+                "see jaxcache target show for what differs here",
+            ) from error  # fmt: skip
+        if not {str(made[0].client.platform), str(made[0].platform)} & self.platforms:
+            raise TargetError(
+                "bad-topology", f"the topology is one of {made[0].client.platform} devices"
+            )
+        if fingerprints != {self.profile["topology_fingerprint"]}:
+            raise TargetError(
+                "lost-fingerprint",
+                "the target's topology has another fingerprint here: no key would be right",
+                "use the very wheels of the target; see jaxcache target show",
+            )
+        by_id = {int(device.id): device for device in made}
+        try:
+            self.devices = [by_id[i] for i in self.profile["device_ids"]]
+        except KeyError as error:
+            raise TargetError(
+                "bad-topology", f"device {error} is not in the target's topology"
+            ) from error
+
+    @property
+    def client(self) -> Any:
+        """The client that compiles; after :meth:`open`."""
+        return self.devices[0].client
+
+    def device(self, here: Any) -> Any:
+        """The target's device that stands where a CPU device stands here.
+
+        Raises:
+            LookupError: the target has fewer.
+        """
+        if here in self.devices:
+            return here
+        try:
+            return self.devices[int(here.id)]
+        except IndexError:
+            raise LookupError(
+                f"the target has {len(self.devices)} devices, and the program uses number {here.id}"
+            ) from None
+
+    def key(self, module: Any, devices: Any, options: Any) -> "tuple[str, dict[str, str]]":
+        """The key that the target's host makes, and the hash of each component.
+
+        ``get_cache_key`` in jax/_src/compilation_cache.py, with the target's identity and codec.
+        """
+        from jax._src import cache_key, config
+
+        components: dict[str, Any] = {}
+        log = cache_key._log_cache_key_hash
+
+        def keep(total: Any, name: str, hash_component: Any) -> None:
+            components[name] = hash_component
+            log(total, name, hash_component)
+
+        cache_key._log_cache_key_hash = keep
+        try:
+            key = cache_key.get(
+                module, devices, options, self.identity, self.profile["key_codec"],
+                config.remove_custom_partitioning_ptr_from_cache_key.value,
+            )  # fmt: skip
+        finally:
+            cache_key._log_cache_key_hash = log
+        return key, {name: _digest(hash_) for name, hash_ in components.items()}
+
+
+def _digest(hash_component: Any) -> str:
+    digest = hashlib.sha256()
+    hash_component(digest)
+    return digest.hexdigest()
+
+
+def _open_compiler(platform: str, plugins: "dict[str, str]") -> None:
+    """Load and initialise the plugin that compiles for a platform; jaxlib itself does for CPU.
+
+    Raises:
+        TargetError: ``no-compiler``, with the pip command.
+    """
+    if platform == "cpu":
+        return
+    from jax._src import xla_bridge
+    from jax._src.lib import xla_client
+
+    wanted = [f"{name}=={version}" for name, version in plugins.items() if _is_compiler(name)]
+    hint = f"pip install {' '.join(wanted)}" if wanted else f"pip install 'jax[{platform}]'"
+    try:
+        if platform == "tpu":
+            path = xla_bridge.get_tpu_library_path()
+            if path is None:
+                raise TargetError("no-compiler", "libtpu is not installed", hint)
+            if not xla_client.pjrt_plugin_loaded("tpu"):
+                xla_client.load_pjrt_plugin_dynamically("tpu", path)
+        else:
+            xla_bridge._discover_and_register_pjrt_plugins()
+        if not xla_client.pjrt_plugin_loaded(platform):
+            raise TargetError("no-compiler", f"there is no PJRT plugin for {platform}", hint)
+        if not xla_client.pjrt_plugin_initialized(platform):
+            xla_client.initialize_pjrt_plugin(platform)
+    except TargetError:
+        raise
+    except Exception as error:
+        message = f"the compiler for {platform} does not start: {_line(error)}"
+        raise TargetError("no-compiler", message, hint) from error
+
+
+def _is_compiler(name: str) -> bool:
+    return name == "libtpu" or name.endswith(("-pjrt", "-plugin"))
+
+
+def _line(error: BaseException) -> str:
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0] if lines else ''}"[:500]

@@ -1,0 +1,86 @@
+"""Bring what a worker has written into the cache: whole, once, and under JAX's own name."""
+
+import threading
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, BinaryIO
+
+from jaxcache.cache.inventory import take_inventory
+from jaxcache.cache.ledger import append
+from jaxcache.cache.ledger_record import COMPILE, Event
+from jaxcache.entry.names import ATIME_SUFFIX, FileKind, parse_name
+from jaxcache.errors import JaxcacheError
+from jaxcache.store.base import ExistsError, Store
+
+_CHUNK_BYTES = 1 << 20
+
+
+class Delivery:
+    """One cache that is being filled, from several threads.
+
+    JAX writes entries in place, so a worker that is killed would leave half of one, which no run
+    ever mends. Workers therefore write elsewhere, and the store writes atomically.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        inventory = take_inventory(store)
+        self._there = {e.key_text for e in inventory.entries}
+        # A JAX with a size cap, before 0.11.2, fails on the first entry that lacks one.
+        self._with_atimes = bool(inventory.atimes)
+        self._learnt: list[Event] = []
+        self._lock = threading.Lock()
+
+    def has(self, key: str) -> bool:
+        """Whether the cache holds an entry of that key."""
+        with self._lock:
+            return key in self._there
+
+    def known_keys(self) -> list[str]:
+        """Keys that the cache has."""
+        with self._lock:
+            return sorted(self._there)
+
+    def take(
+        self, name: str, chunks: Iterable[bytes], key: str, facts: Mapping[str, Any]
+    ) -> int | None:
+        """Write one entry into the cache, under the name that JAX gave it.
+
+        Returns:
+            Its size in bytes; None where somebody else has written that entry meanwhile.
+
+        Raises:
+            JaxcacheError: it cannot be written, or is not what the worker said.
+        """
+        parsed = parse_name(name)
+        if parsed.kind not in (FileKind.ENTRY, FileKind.LEGACY_ENTRY) or str(parsed.key) != key:
+            raise JaxcacheError(f"{name} is not the entry of {key}", code="bad-name")
+        now_ns = time.time_ns()
+        if self._with_atimes and parsed.kind is FileKind.ENTRY:
+            self._store.write(f"{key}{ATIME_SUFFIX}", [now_ns.to_bytes(8, "little")])
+        size_bytes: int | None
+        try:
+            size_bytes = self._store.write(name, chunks, replace=False).size_bytes
+        except ExistsError:
+            size_bytes = None
+        with self._lock:
+            self._there.add(key)
+            if size_bytes is not None:
+                self._learnt.append(Event(key, COMPILE, now_ns, facts))
+        return size_bytes
+
+    def remember(self) -> None:
+        """Put what was learnt of the entries into the cache's ledger, if it takes it."""
+        with self._lock:
+            learnt, self._learnt = self._learnt, []
+        if learnt:
+            try:
+                append(self._store, learnt)
+            except JaxcacheError:
+                return
+
+
+def file_chunks(file: BinaryIO) -> Iterator[bytes]:
+    """The bytes of an open file, in pieces."""
+    while chunk := file.read(_CHUNK_BYTES):
+        yield chunk

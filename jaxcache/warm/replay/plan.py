@@ -1,0 +1,118 @@
+"""Which requests of a recipe are compiled, in which order, and which cannot be."""
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from jaxcache.cache.recipe.format import RecipeFile
+from jaxcache.cache.recipe.model import Environment, Request
+from jaxcache.cache.recipe.refusals import refuse
+from jaxcache.errors import UsageError
+
+#: Seconds per byte of bytecode where nothing at all is known; measured on a small transformer.
+_SECONDS_PER_BYTE = 2e-4
+_LEAST_SECONDS = 0.01
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One request to compile."""
+
+    request: Request
+    environment: Environment
+    seconds: float
+    """What it is going to take, as recorded, or guessed from its size."""
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """One request that is not compiled."""
+
+    request: Request
+    reason: str
+    """One of :data:`jaxcache.cache.recipe.refusals.REFUSALS`."""
+
+
+@dataclass(frozen=True, slots=True)
+class CompilePlan:
+    """What is going to be compiled."""
+
+    jobs: tuple[Job, ...]
+    """Longest first."""
+    refused: tuple[Refused, ...]
+    environments: tuple[Environment, ...]
+    """All of the recipe: a program of several processes needs them all."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """One of several machines that split a recipe."""
+
+    number: int
+    """From 1."""
+    count: int
+
+
+def parse_shard(text: str) -> Shard:
+    """Read ``2/4``: the second of four.
+
+    Raises:
+        UsageError: ``bad-shard``.
+    """
+    match = re.fullmatch(r"(\d{1,6})/(\d{1,6})", text)
+    shard = Shard(int(match[1]), int(match[2])) if match else Shard(0, 0)
+    if not 1 <= shard.number <= shard.count:
+        raise UsageError(
+            f"{text} is no shard", code="bad-shard", hint="the first of four is 1/4, the last 4/4"
+        )
+    return shard
+
+
+def plan_compile(file: RecipeFile, *, shard: Shard | None = None) -> CompilePlan:
+    """Decide what is compiled.
+
+    Args:
+        shard: compile only this part; the parts depend on the recipe alone.
+    """
+    recipe = file.recipe
+    refused, kept = [], []
+    for request in recipe.requests:
+        reason = refuse(request, recipe.environment_of(request), file.blob)
+        if reason:
+            refused.append(Refused(request, reason))
+        else:
+            kept.append(request)
+    rate = _seconds_per_byte(kept, file)
+    jobs = [
+        Job(r, recipe.environment_of(r), _seconds(r, rate * file.blob_bytes(r.bytecode)))
+        for r in kept
+    ]
+    jobs.sort(key=lambda j: (-j.seconds, j.request.name, j.request.bytecode, j.request.environment))
+    if shard is not None:
+        jobs = _shards(jobs, shard.count)[shard.number - 1]
+    return CompilePlan(tuple(jobs), tuple(refused), recipe.environments)
+
+
+def _seconds_per_byte(requests: Sequence[Request], file: RecipeFile) -> float:
+    known = [r for r in requests if r.compile_seconds is not None]
+    size_bytes = sum(file.blob_bytes(r.bytecode) for r in known)
+    seconds = sum(r.compile_seconds or 0.0 for r in known)
+    return seconds / size_bytes if size_bytes and seconds else _SECONDS_PER_BYTE
+
+
+def _seconds(request: Request, guess: float) -> float:
+    return max(
+        guess if request.compile_seconds is None else request.compile_seconds, _LEAST_SECONDS
+    )
+
+
+def _shards(jobs: Iterable[Job], count: int) -> list[list[Job]]:
+    """Give each job, longest first, to the shard that has least to do; of equals, to the first."""
+    shards: list[list[Job]] = [[] for _ in range(count)]
+    loads = [0.0] * count
+    for job in jobs:
+        least = loads.index(min(loads))
+        shards[least].append(job)
+        # Whole milliseconds: sums of floats in another order may differ by a bit.
+        loads[least] += round(job.seconds * 1000)
+    return shards

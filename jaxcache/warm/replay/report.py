@@ -1,0 +1,55 @@
+"""What became of each request of a recipe."""
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+Outcome = Literal["written", "already-cached", "missing", "failed", "refused"]
+OUTCOMES: tuple[Outcome, ...] = ("written", "already-cached", "missing", "failed", "refused")
+
+
+@dataclass(frozen=True, slots=True)
+class Compiled:
+    """One request and its end."""
+
+    module: str
+    key: str | None
+    """As JAX makes it here; the recorded one where it came to none."""
+    outcome: Outcome
+    """``missing`` only with ``--check``: compiling it would write it."""
+    recorded_key: str | None
+    compile_seconds: float | None = None
+    reason: str | None = None
+    """Kebab-case: why it was refused, or ``worker-died``, ``compile-failed``, …"""
+    detail: str | None = None
+    size_bytes: int | None = None
+    differs: tuple[str, ...] = ()
+    """Parts of the key that are not as recorded, by JAX's names."""
+    moved: bool = False
+    """Nothing but the cache directory differs, which is part of the key in JAX 0.4.36 to 0.10."""
+    attempts: int = 1
+    function: str | None = None
+    doubts: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class CompileReport:
+    """What ``compile`` did."""
+
+    cache_dir: str
+    recipe: str
+    modules: tuple[Compiled, ...]
+    wall_seconds: float
+    check: bool = False
+    interrupted: bool = False
+    unreached: int = 0
+    """Requests that an interruption left undone."""
+    notes: tuple[str, ...] = field(default=())
+
+    def count(self, outcome: Outcome) -> int:
+        """Requests that ended so."""
+        return sum(m.outcome == outcome for m in self.modules)
+
+    @property
+    def compile_seconds(self) -> float:
+        """Seconds that compiling took, over all workers."""
+        return sum(m.compile_seconds or 0.0 for m in self.modules if m.outcome == "written")

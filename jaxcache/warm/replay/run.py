@@ -1,0 +1,116 @@
+"""``compile``: fill a cache from a recipe, or say what it would be filled with."""
+
+import os
+import tempfile
+import time
+from collections.abc import Sequence
+
+from jaxcache.cache.recipe.format import RecipeFile
+from jaxcache.errors import JaxcacheError, UsageError
+from jaxcache.store.base import Store
+from jaxcache.warm.replay.deliver import Delivery
+from jaxcache.warm.replay.plan import CompilePlan, Job
+from jaxcache.warm.replay.pool import Pool, Watcher
+from jaxcache.warm.replay.report import Compiled, CompileReport
+from jaxcache.warm.replay.session import (
+    CompileOptions,
+    Session,
+    key_notes,
+    refused,
+    version_notes,
+)
+from jaxcache.warm.replay.worker import Team
+from jaxcache.warm.run import find_python
+
+
+def compile_recipe(
+    file: RecipeFile,
+    plan: CompilePlan,
+    store: Store,
+    options: CompileOptions,
+    watcher: Watcher | None = None,
+) -> CompileReport:
+    """Compile what the cache lacks, through JAX's own path, so that names are JAX's own.
+
+    Raises:
+        NoJaxError: there is no usable jax.
+        UsageError: ``too-few-devices``, ``no-dask``.
+        JaxcacheError: ``no-platform``, where that holds for the whole recipe; ``no-cluster``.
+    """
+    _check_devices(plan, options.devices)
+    started = time.monotonic()
+    session = Session(file, Delivery(store), options)
+    try:
+        if options.dask is None:
+            done, refusals, interrupted = _compile_here(plan, session, watcher)
+        else:
+            from jaxcache.warm.replay.cluster import compile_on_cluster
+
+            done, refusals, interrupted = compile_on_cluster(options.dask, plan, session, watcher)
+    finally:
+        session.delivery.remember()
+    if refusals and all(m.reason == "not-started" for m in done):
+        raise refusals[0]
+    notes = (
+        *(error.message for error in refusals),
+        *version_notes(file.recipe.environments, session.ready),
+        *key_notes(done),
+    )
+    return CompileReport(
+        cache_dir=store.url,
+        recipe=file.path,
+        modules=(*done, *map(refused, plan.refused)),
+        wall_seconds=time.monotonic() - started,
+        check=options.check,
+        interrupted=interrupted,
+        unreached=len(plan.jobs) - len(done),
+        notes=notes,
+    )
+
+
+def _compile_here(
+    plan: CompilePlan, session: Session, watcher: Watcher | None
+) -> tuple[list[Compiled], Sequence[JaxcacheError], bool]:
+    options = session.options
+    python = find_python(options.python)
+    with tempfile.TemporaryDirectory(prefix="jaxcache-compile-", ignore_cleanup_errors=True) as top:
+
+        def make_team(job: Job) -> Team:
+            folder = tempfile.mkdtemp(dir=top)
+            return Team(python, job.environment, devices=options.devices, folder=folder)
+
+        pool = Pool(
+            make_team, session.attempt, session.conclude, options.jobs,
+            memory_bytes=options.memory_bytes, watcher=watcher,
+        )  # fmt: skip
+        interrupted = pool.run(plan.jobs)
+    return [pool.results[i] for i in sorted(pool.results)], pool.refusals, interrupted
+
+
+def _check_devices(plan: CompilePlan, devices: int | None) -> None:
+    """Refuse a number of devices that the recipe cannot be compiled with.
+
+    Raises:
+        UsageError: ``too-few-devices``.
+    """
+    if devices is None:
+        return
+    for job in plan.jobs:
+        needed = job.environment.device_count
+        if job.environment.platform == "cpu" and devices < needed:
+            raise UsageError(
+                f"{job.request.module} was recorded with {needed} devices, and not {devices}",
+                code="too-few-devices",
+                hint=f"--devices {needed}, or none: then it is as recorded",
+            )
+
+
+def absolute(location: str) -> str:
+    """A directory as JAX is given it by ``warm``: absolute; a URL as it is."""
+    return location if "://" in location else os.path.abspath(location)
+
+
+def default_jobs() -> int:
+    """One worker per core; XLA's own threads fill what they leave."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return cores or 1

@@ -1,0 +1,192 @@
+"""What is common to all jobs of one ``compile``: the recipe, the cache, and what comes of a job."""
+
+import threading
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from jaxcache.cache.bundle.compat import path_in_key
+from jaxcache.cache.recipe.format import RecipeFile
+from jaxcache.cache.recipe.model import Environment, Request
+from jaxcache.cache.recipe.refusals import REFUSALS, kept_flags
+from jaxcache.warm.replay.bench import Answer, Bench, Failure
+from jaxcache.warm.replay.deliver import Delivery, file_chunks
+from jaxcache.warm.replay.plan import Job, Refused
+from jaxcache.warm.replay.report import Compiled
+
+
+@dataclass(frozen=True, slots=True)
+class CompileOptions:
+    """How to compile a recipe."""
+
+    used_at: str
+    """The cache directory as JAX is going to be given it; it is part of some keys."""
+    python: str | None = None
+    jobs: int = 1
+    devices: int | None = None
+    """CPU devices that a worker pretends to have, instead of as many as were recorded."""
+    memory_bytes: int | None = None
+    """Of all workers together."""
+    check: bool = False
+    """Make the keys, and compile nothing."""
+    dask: str | None = None
+    """Address of a scheduler whose workers do the work instead."""
+
+
+class Session:
+    """Hands out what a job needs, and takes what came of it; used from several threads."""
+
+    def __init__(self, file: RecipeFile, delivery: Delivery, options: CompileOptions) -> None:
+        self._file = file
+        self._reading = threading.Lock()
+        self.options = options
+        self.delivery = delivery
+        self.ready: Mapping[str, Any] = {}
+        """What the first children said of themselves."""
+
+    def blobs(self, job: Job) -> tuple[bytes, bytes]:
+        """The module and the compile options of a job."""
+        with self._reading:
+            return self._file.blob(job.request.bytecode), self._file.blob(job.request.options)
+
+    def attempt(self, bench: Bench, job: Job) -> Answer | Failure | None:
+        """Have one job done on this machine; see :meth:`Bench.attempt`."""
+
+        def is_wanted(key: str) -> bool:
+            return not (self.options.check or self.delivery.has(key))
+
+        return bench.attempt(job, self.blobs(job), self.options.used_at, is_wanted)
+
+    def conclude(self, job: Job, answer: Answer | Failure) -> Compiled:
+        """Take what came of one job, and bring what was written into the cache."""
+        if isinstance(answer, Failure):
+            return failed(job, answer)
+        if answer.file is None:
+            return self.describe(job, answer)
+        with answer.file.open("rb") as file:
+            result = self.deliver(job, answer, answer.file.name, file_chunks(file))
+        answer.file.unlink(missing_ok=True)
+        return result
+
+    def deliver(self, job: Job, answer: Answer, name: str, chunks: Iterable[bytes]) -> Compiled:
+        """Bring one entry into the cache.
+
+        Raises:
+            JaxcacheError: the cache cannot be written.
+        """
+        facts = _facts(job, answer)
+        size_bytes = self.delivery.take(name, chunks, answer.key, facts)
+        return replace(
+            self.describe(job, answer),
+            outcome="already-cached" if size_bytes is None else "written",
+            compile_seconds=answer.seconds,
+            size_bytes=size_bytes,
+        )
+
+    def describe(self, job: Job, answer: Answer) -> Compiled:
+        """What is to be said of a job that was not compiled."""
+        self.ready = self.ready or answer.ready
+        request = job.request
+        differs = _differing(request, answer)
+        is_cached = self.delivery.has(answer.key)
+        return Compiled(
+            module=request.module,
+            key=answer.key,
+            outcome="already-cached" if is_cached else "missing",
+            recorded_key=request.key,
+            compile_seconds=request.compile_seconds,
+            differs=differs,
+            moved=differs == ("compile_options",) and self._is_moved(job.environment, answer),
+            attempts=answer.attempts,
+            function=request.function,
+            doubts=request.doubts,
+        )
+
+    def _is_moved(self, environment: Environment, answer: Answer) -> bool:
+        """Whether the directory is part of the key, and another one than where it was recorded."""
+        is_other = environment.cache_dir != self.options.used_at
+        return is_other and path_in_key(str(answer.ready.get("jax_version")))
+
+
+def failed(job: Job, failure: Failure) -> Compiled:
+    """A job that came to nothing."""
+    request = job.request
+    return Compiled(
+        module=request.module, key=request.key, outcome="failed", recorded_key=request.key,
+        reason=failure.reason, detail=failure.detail, attempts=failure.attempts,
+        function=request.function, doubts=request.doubts,
+    )  # fmt: skip
+
+
+def refused(refusal: Refused) -> Compiled:
+    """A request that nobody can compile."""
+    request = refusal.request
+    return Compiled(
+        module=request.module, key=request.key, outcome="refused", recorded_key=request.key,
+        compile_seconds=request.compile_seconds, reason=refusal.reason,
+        detail=REFUSALS[refusal.reason], attempts=0, function=request.function,
+        doubts=request.doubts,
+    )  # fmt: skip
+
+
+def _differing(request: Request, answer: Answer) -> tuple[str, ...]:
+    """The parts of a key that are not as recorded."""
+    if request.key is None or answer.key == request.key:
+        return ()
+    here, there = answer.components, request.components
+    found = tuple(n for n in dict.fromkeys([*here, *there]) if here.get(n) != there.get(n))
+    return found or ("unknown",)
+
+
+def _facts(job: Job, answer: Answer) -> dict[str, Any]:
+    """What the ledger learns of one entry."""
+    e = job.environment
+    flags = (
+        f for some in (e.xla_flags, e.libtpu_init_args, e.argv_flags) for f in kept_flags(some)
+    )
+    names = (
+        "jax_version", "jaxlib_version", "jaxlib_digest", "platform", "platform_version",
+        "device_kind",
+    )  # fmt: skip
+    facts = {
+        **{name: answer.ready.get(name) for name in names},
+        "xla_flags": " ".join(sorted(flags)),
+        "function": job.request.function,
+        "components": dict(answer.components),
+        "compile_seconds": None if answer.seconds is None else round(answer.seconds, 6),
+    }
+    return {name: value for name, value in facts.items() if value is not None}
+
+
+def version_notes(environments: Sequence[Environment], ready: Mapping[str, Any]) -> Iterator[str]:
+    """Say where this jax is not the one that recorded, and what follows from that."""
+    if not ready:
+        return
+    for name, shown in (("jax_version", "jax"), ("jaxlib_version", "jaxlib")):
+        others = {getattr(e, name) for e in environments} - {ready.get(name)}
+        if others:
+            yield (
+                f"recorded with {shown} {', '.join(sorted(others))}, compiled with "
+                f"{shown} {ready.get(name)}: the keys are those of the latter"
+            )
+    here = ready.get("jaxlib_digest")
+    if any(
+        e.jaxlib_version == ready.get("jaxlib_version") and e.jaxlib_digest not in (None, here)
+        for e in environments
+    ):
+        yield "this is another build of the jaxlib that recorded, and keys do not tell them apart"
+
+
+def key_notes(done: Sequence[Compiled]) -> Iterator[str]:
+    """Say how many keys are not the recorded ones, and why."""
+    if moved := sum(m.moved for m in done):
+        yield (
+            f"{moved} keys are for this directory instead of the one where they were recorded, "
+            "which this jax hashes"
+        )
+    differing = [m for m in done if m.differs and not m.moved]
+    if differing:
+        parts = Counter(name for m in differing for name in m.differs)
+        names = ", ".join(f"{name} ({count})" for name, count in parts.most_common())
+        yield f"{len(differing)} keys are not the recorded ones, which differ in {names}"

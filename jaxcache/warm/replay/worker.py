@@ -1,0 +1,285 @@
+"""One child that compiles requests, or as many as the program that was recorded had processes."""
+
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import IO, Any, cast
+
+from jaxcache.cache.recipe.model import Environment, Request
+from jaxcache.cache.recipe.refusals import kept_flags
+from jaxcache.errors import JaxcacheError, NoJaxError
+
+_SCRIPT = Path(__file__).parents[2] / "jaxside" / "compile_requests.py"
+_START_SECONDS = 300.0
+#: Variables of the caller that would change what is compiled, or where it goes.
+_FOREIGN = (
+    "JAX_COMPILATION_CACHE", "JAX_PERSISTENT_CACHE", "JAX_ENABLE_PGLE", "JAX_PGLE",
+    "JAX_REMOVE_CUSTOM", "JAX_SHARE_BINARY", "JAX_DUMP", "JAX_NUM_CPU_DEVICES", "JAX_MOCK",
+    "JAX_LOG_COMPILES", "JAX_EXPLAIN", "JAX_COMPILER", "JAXCACHE_", "XLA_FLAGS", "LIBTPU_INIT_ARGS",
+)  # fmt: skip
+_HINT = "name a Python that has jax with --python, or: pip install 'jaxcache[jax]'"
+
+Ask = Callable[[str, Mapping[str, str]], bool]
+
+
+class DiedError(Exception):
+    """The child is gone; the text says how."""
+
+
+class FailedError(Exception):
+    """JAX could not compile the module; the text is its own."""
+
+
+class RefusedError(Exception):
+    """The child would not compile the module; the text says why."""
+
+
+def launch_kind(environment: Environment) -> tuple[object, ...]:
+    """What two environments must share for one child to serve both."""
+    e = environment
+    return (
+        e.platform, e.device_count, e.process_count, tuple(kept_flags(e.xla_flags)),
+        tuple(kept_flags(e.libtpu_init_args)), tuple(kept_flags(e.argv_flags)),
+        tuple(sorted(e.settings.items())),
+    )  # fmt: skip
+
+
+class Team:
+    """The children for one kind of environment: one, or one for each process of a program.
+
+    Args:
+        python: the interpreter that has jax.
+        environment: what the children are to be like.
+        devices: how many devices a CPU host is to pretend to have, where not as recorded.
+        folder: theirs; each writes into a folder below.
+
+    Raises:
+        NoJaxError: there is no usable jax.
+        JaxcacheError: ``no-platform``.
+    """
+
+    def __init__(
+        self, python: str, environment: Environment, *, devices: int | None, folder: str
+    ) -> None:
+        count = environment.process_count
+        coordinator = f"127.0.0.1:{_free_port()}" if count > 1 else None
+        self.folder = folder
+        self._children: list[_Child] = []
+        try:
+            for number in range(count):
+                self._children.append(
+                    _Child(python, environment, number, coordinator, devices, folder)
+                )
+            for child in self._children:
+                child.wait_until_ready()
+        except BaseException:
+            self.stop()
+            raise
+        self.ready = self._children[0].ready
+
+    @property
+    def pids(self) -> list[int]:
+        """Process ids of the children."""
+        return [c.pid for c in self._children]
+
+    def compile(
+        self, request: Request, process: int, cache_dir: str, blobs: Sequence[bytes], ask: Ask
+    ) -> tuple[Path, float | None] | None:
+        """Have one request compiled, if ``ask`` says so of its key.
+
+        Returns:
+            The file that JAX wrote and what compiling took; None where it was not compiled.
+
+        Raises:
+            DiedError, FailedError, RefusedError
+        """
+        return self._children[process].compile(request, cache_dir, blobs, ask)
+
+    def kill(self) -> None:
+        """End the children; whoever waits for their answer learns of it."""
+        for child in self._children:
+            child.kill()
+
+    def stop(self) -> None:
+        """End the children and let everything go."""
+        for child in self._children:
+            child.kill()
+        for child in self._children:
+            child.stop()
+
+
+class _Child:
+    def __init__(
+        self, python: str, environment: Environment, number: int, coordinator: str | None,
+        devices: int | None, folder: str,
+    ) -> None:  # fmt: skip
+        self._folder = Path(tempfile.mkdtemp(prefix=f"{number}-", dir=folder))
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 (closed by stop)
+        self.ready: dict[str, Any] = {}
+        self._wish = {
+            "platform": environment.platform,
+            "device_count": devices or environment.device_count,
+            "process_count": environment.process_count,
+            "process_id": number,
+            "coordinator": coordinator,
+            "folder": str(self._folder),
+        }
+        try:
+            self._process = subprocess.Popen(
+                [python, str(_SCRIPT), *kept_flags(environment.argv_flags)],
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors, bufsize=0,
+                env=_environment(environment, self._wish), start_new_session=True,
+            )  # fmt: skip
+        except OSError as error:
+            self._errors.close()
+            raise NoJaxError(f"cannot run {python}: {error.strerror}", hint=_HINT) from error
+        self._python = python
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def wait_until_ready(self) -> None:
+        try:
+            self.ready = self._answer(_START_SECONDS)
+        except DiedError as error:
+            said = self._last_words() or str(error)
+            raise NoJaxError(f"jax does not start in {self._python}: {said}", hint=_HINT) from error
+        if self.ready.get("event") == "ready" and self.ready.get("caches"):
+            return
+        platform = self._wish["platform"]
+        if self.ready.get("event") == "ready":
+            raise JaxcacheError(f"this jax does not cache for {platform}", code="no-platform")
+        detail = self.ready.get("detail")
+        if self.ready.get("missing"):
+            raise NoJaxError(f"jax does not start in {self._python}: {detail}", hint=_HINT)
+        raise JaxcacheError(
+            f"the recipe is for {platform}, and there is none here: {detail}",
+            code="no-platform",
+            hint="compile it where such a device is",
+        )
+
+    def compile(
+        self, request: Request, cache_dir: str, blobs: Sequence[bytes], ask: Ask
+    ) -> tuple[Path, float | None] | None:
+        bytecode, options = blobs
+        executable = request.executable_device_ids
+        self._send(
+            {
+                "bytecode_bytes": len(bytecode),
+                "options_bytes": len(options),
+                "device_ids": list(request.device_ids),
+                "device_shape": list(request.device_shape),
+                "executable_device_ids": None if executable is None else list(executable),
+                "cache_dir": cache_dir,
+            },
+            bytecode,
+            options,
+        )
+        answer = self._answer(None)
+        if answer.get("event") == "key":
+            wanted = ask(str(answer.get("key")), dict(answer.get("components") or {}))
+            self._send({"compile": wanted})
+            answer = self._answer(None)
+        event, detail = answer.get("event"), str(answer.get("detail"))
+        if event == "refused":
+            raise RefusedError(detail)
+        if event == "failed":
+            raise FailedError(detail)
+        if event == "skipped":
+            return None
+        name = os.path.basename(str(answer.get("file")))
+        seconds = answer.get("compile_seconds")
+        return self._folder / name, None if seconds is None else float(seconds)
+
+    def _send(self, document: Mapping[str, Any], *blobs: bytes) -> None:
+        stdin = cast(IO[bytes], self._process.stdin)
+        try:
+            for data in (json.dumps(document).encode() + b"\n", *blobs):
+                view = memoryview(data)
+                while view:
+                    view = view[stdin.write(view) or 0 :]
+        except (BrokenPipeError, ValueError):
+            pass  # the answer, or its absence, says why
+
+    def _answer(self, seconds: float | None) -> dict[str, Any]:
+        """Wait for one line."""
+        stdout = cast(IO[bytes], self._process.stdout)
+        deadline = None if seconds is None else time.monotonic() + seconds
+        line = b""
+        while not line.endswith(b"\n"):
+            left = None if deadline is None else deadline - time.monotonic()
+            try:
+                if left is not None and (left <= 0 or not select.select([stdout], [], [], left)[0]):
+                    raise DiedError(f"no answer within {seconds:.0f} s")
+                part = os.read(stdout.fileno(), 65536)
+            except (OSError, ValueError) as error:  # stopped from another thread
+                raise DiedError("it was stopped") from error
+            if not part:
+                raise DiedError(_describe(self._process.wait()))
+            line += part
+        answer = json.loads(line)
+        return answer if isinstance(answer, dict) else {}
+
+    def _last_words(self) -> str:
+        size = self._errors.seek(0, os.SEEK_END)
+        self._errors.seek(max(0, size - 4096))
+        lines = self._errors.read().decode("utf-8", "replace").strip().splitlines()
+        return lines[-1][:300] if lines else ""
+
+    def kill(self) -> None:
+        self._process.kill()
+
+    def stop(self) -> None:
+        self._process.kill()
+        self._process.wait()
+        for stream in (self._process.stdin, self._process.stdout, self._errors):
+            if stream:
+                stream.close()
+
+
+def _environment(environment: Environment, wish: Mapping[str, Any]) -> dict[str, str]:
+    """The caller's environment, less what would interfere, and what was recorded."""
+    env = {k: v for k, v in os.environ.items() if not k.startswith(_FOREIGN)}
+    env |= {
+        "JAX_COMPILATION_CACHE_DIR": str(wish["folder"]),
+        "JAX_ENABLE_COMPILATION_CACHE": "true",
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+        "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
+        "JAX_RAISE_PERSISTENT_CACHE_ERRORS": "true",
+        "JAXCACHE_WORKER": json.dumps(wish),
+        # Several workers share one device, and execute nothing.
+        "XLA_PYTHON_CLIENT_PREALLOCATE": "false",
+    }
+    if environment.process_count > 1:
+        env.setdefault("JAX_CPU_COLLECTIVES_IMPLEMENTATION", "gloo")
+    if flags := kept_flags(environment.xla_flags):
+        env["XLA_FLAGS"] = " ".join(flags)
+    if flags := kept_flags(environment.libtpu_init_args):
+        env["LIBTPU_INIT_ARGS"] = " ".join(flags)
+    for name, value in environment.settings.items():
+        env[name.upper()] = str(value).lower() if isinstance(value, bool) else str(value)
+    return env
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def _describe(status: int) -> str:
+    if status >= 0:
+        return f"the process that compiled it exited with status {status}"
+    try:
+        name = signal.Signals(-status).name
+    except ValueError:
+        name = f"signal {-status}"
+    return f"the process that compiled it died of {name}"

@@ -1,0 +1,235 @@
+"""What a kill, a full disk or a wrong clock leaves is whole, and goes away again."""
+
+import base64
+import os
+import shutil
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from jaxcache.cache import quarantine
+from jaxcache.cache.bundle.deliver import bundle_bytes, make_in_between, write_file
+from jaxcache.cache.bundle.export import plan_export
+from jaxcache.cache.bundle.format import open_bundle
+from jaxcache.cache.bundle.importing import plan_import, verify_bundle
+from jaxcache.cache.bundle.pack import write_stream
+from jaxcache.cache.bundle.unpack import execute_import
+from jaxcache.cache.ci.staging import sealed_copy
+from jaxcache.cache.ledger import Ledger, append
+from jaxcache.cache.ledger_record import HIT, Event
+from jaxcache.cache.leftovers import delete_leftovers, staging
+from jaxcache.cache.pins import pin, unpin
+from jaxcache.cache.repair import execute_repair, plan_repair
+from jaxcache.cache.sidefile import read_checked, write_checked
+from jaxcache.cache.sync import execute, plan_sync
+from jaxcache.cache.trust import add_trusted, generate_key, load_trusted
+from jaxcache.cache.verify import VerifyOptions, verify
+from jaxcache.errors import JaxcacheError
+from jaxcache.store.base import StoreError
+from jaxcache.store.local import LocalStore
+
+LEFT = ".jaxcache-tmp-1-left"
+AUTOTUNE = "xla_gpu_per_fusion_autotune_cache_dir"
+LATER_NS = 4 * 10**18
+
+
+@pytest.fixture
+def cache(corpus: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(corpus / "0.12.0.1-cpu-zstd-maxsize", tmp_path / "cache"))
+
+
+def export(cache: Path, file: Path) -> None:
+    store = LocalStore(cache)
+    exported = write_stream(store, plan_export(store, now_ns=0), level=1)
+    with exported.stream:
+        write_file(str(file), bundle_bytes(exported))
+
+
+class Watched(LocalStore):
+    """A store that looks after each step whether every entry is still there."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self.entries = {p.name for p in path.glob("*-cache")}
+
+    def _watch(self) -> None:
+        assert self.entries <= {p.name for p in self.path.glob("*-cache")}
+
+    def write(self, *args: Any, **options: Any) -> Any:
+        done = super().write(*args, **options)
+        self._watch()
+        return done
+
+    def rename(self, *args: Any, **options: Any) -> None:
+        super().rename(*args, **options)
+        self._watch()
+
+
+def test_no_entry_is_missing_for_a_moment_while_all_are_replaced(
+    cache: Path, tmp_path: Path
+) -> None:
+    export(cache, tmp_path / "b.jxb")
+    for path in cache.glob("*-cache"):
+        path.write_bytes(b"")
+    store = Watched(cache)
+    bundle = open_bundle(str(tmp_path / "b.jxb"))
+    with bundle.file:
+        verify_bundle(bundle)
+        plan = plan_import(store, bundle, cache_dir="x", on_conflict="replace")
+        done = execute_import(store, bundle, plan, atomic=True)
+    assert (len(done.written), done.failed) == (7, ())
+    assert all(p.stat().st_size for p in cache.glob("*-cache"))
+    assert not list((cache / ".jaxcache" / "incoming").iterdir())
+
+
+@pytest.mark.parametrize(
+    "name", [LEFT, f"{AUTOTUNE}/{LEFT}", ".jaxcache/incoming/0a-3", f".jaxcache/incoming/{LEFT}"]
+)
+def test_what_a_killed_writer_left_is_found_and_removed(cache: Path, name: str) -> None:
+    (cache / name).parent.mkdir(parents=True, exist_ok=True)
+    (cache / name).write_bytes(b"half")
+    store = LocalStore(cache)
+    found = verify(store, VerifyOptions(), now_ns=LATER_NS)
+    assert [p.file for p in found.failures] == [name]
+    done = execute_repair(store, plan_repair(found, now_ns=LATER_NS), young=found.young)
+    assert done.actions == {name: "delete"}
+    assert not (cache / name).exists()
+    (cache / name).write_bytes(b"half")
+    delete_leftovers(store)
+    assert not (cache / name).exists()
+
+
+def test_what_is_being_staged_is_left_alone(cache: Path) -> None:
+    store = LocalStore(cache)
+    with staging(store) as stage:
+        store.write(f"{stage}-0", [b"entry"], mtime_ns=0)
+        found = verify(store, VerifyOptions(), now_ns=LATER_NS)
+        done = execute_repair(store, plan_repair(found, now_ns=LATER_NS), young=frozenset())
+        assert set(done.actions.values()) == {"leave-young"}
+        delete_leftovers(LocalStore(cache))
+        assert store.read(f"{stage}-0", limit=9) == b"entry"
+    delete_leftovers(store)
+    assert not list((cache / ".jaxcache" / "incoming").iterdir())
+
+
+def put_away(cache: Path) -> tuple[str, str]:
+    """An entry's name, and its name in quarantine."""
+    name = next(cache.glob("jit_mlp-*-cache")).name
+    away = f"{quarantine.quarantine_folder(10**18)}/{name}"
+    LocalStore(cache).rename(name, away)
+    return name, away
+
+
+def test_a_restoration_that_was_killed_between_its_two_names_is_finished(cache: Path) -> None:
+    name, away = put_away(cache)
+    os.link(cache / away, cache / name)
+    done = quarantine.restore(LocalStore(cache))
+    assert ([r.file for r in done.restored], done.left) == ([name], ())
+    assert (cache / name).exists()
+    assert not (cache / away).exists()
+
+
+def test_an_entry_whose_date_was_lost_comes_back_with_one(cache: Path) -> None:
+    name, away = put_away(cache)
+    stamp = cache / name.replace("-cache", "-atime")
+    stamp.unlink()
+    mtime_ns = (cache / away).stat().st_mtime_ns
+    quarantine.restore(LocalStore(cache))
+    assert int.from_bytes(stamp.read_bytes(), "little") == mtime_ns
+
+
+@pytest.mark.parametrize("now_ns", [-(10**18), 0, 2**63 - 1, 10**21])
+def test_quarantine_has_a_name_at_any_time(now_ns: int) -> None:
+    assert quarantine.quarantine_folder(now_ns).startswith(".jaxcache/quarantine/")
+
+
+@pytest.mark.parametrize("now_ns", [-5, 10**21])
+def test_what_is_learnt_while_the_clock_is_wrong_can_be_read(tmp_path: Path, now_ns: int) -> None:
+    append(LocalStore(tmp_path), [Event("key", HIT, now_ns)])
+    ledger = Ledger.load(LocalStore(tmp_path))
+    assert (len(ledger), ledger.damaged) == (1, 0)
+
+
+def test_the_later_of_pin_and_unpin_counts_though_the_clock_went_back(cache: Path) -> None:
+    store = LocalStore(cache)
+    (key,) = pin(store, ["jit_mlp"], now_ns=10**18)
+    unpin(store, [key], now_ns=10**17)
+    record = Ledger.load(store).record(key)
+    assert record and not record.pinned
+    pin(store, [key], now_ns=10**16)
+    record = Ledger.load(store).record(key)
+    assert record and record.pinned
+
+
+def test_a_private_key_is_whole_or_not_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("cryptography")
+
+    def full(fd: int, data: bytes) -> int:
+        raise OSError(28, "No space left on device")
+
+    path = tmp_path / "keys" / "ci.key"
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "write", full)
+        with pytest.raises(JaxcacheError, match="No space left"):
+            generate_key(path)
+    assert not list(path.parent.iterdir())
+    assert generate_key(path)
+
+
+def test_keys_that_are_trusted_at_the_same_time_are_all_trusted(tmp_path: Path) -> None:
+    keys = {f"key{n}": base64.b64encode(bytes([n]) * 32).decode() for n in range(12)}
+    with ThreadPoolExecutor(12) as pool:
+        list(pool.map(lambda item: add_trusted(tmp_path, *item), keys.items()))
+    assert {k.name for k in load_trusted(tmp_path)} == keys.keys()
+
+
+def test_the_next_writer_removes_what_a_killed_one_left_beside(cache: Path, tmp_path: Path) -> None:
+    for folder in ("index", "trust", "out"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / LEFT).write_bytes(b"half")
+    write_checked(tmp_path / "index" / "a.idx", b"magic\n", b"body")
+    assert read_checked(tmp_path / "index" / "a.idx", b"magic\n") == b"body"
+    add_trusted(tmp_path / "trust", "me", base64.b64encode(bytes(32)).decode())
+    export(cache, tmp_path / "out" / "b.jxb")
+    assert not list(tmp_path.glob(f"*/{LEFT}"))
+
+
+def test_no_room_for_temporary_files_is_an_error_with_a_name(
+    cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*args: Any, **options: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(tempfile, "TemporaryFile", full)
+    store = LocalStore(cache)
+    with pytest.raises(JaxcacheError, match="no space left on device"):
+        make_in_between(store, plan_export(store, now_ns=0))
+
+
+def test_what_cannot_be_staged_for_a_shared_cache_is_an_error_and_not_left_out(
+    cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(self: LocalStore, name: str, *args: Any, **options: Any) -> None:
+        raise StoreError(name, "no space left on device")
+
+    store = LocalStore(cache)
+    plan = plan_export(store, now_ns=0)
+    monkeypatch.setattr(LocalStore, "write", full)
+    with pytest.raises(JaxcacheError, match="no space left on device"), sealed_copy(store, plan):
+        raise AssertionError("it was taken for complete")
+
+
+def test_a_new_directory_is_dated_like_the_one_it_is_filled_from(
+    cache: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "new").mkdir()
+    source, target = LocalStore(cache), LocalStore(tmp_path / "new")
+    execute(source, target, plan_sync(source, target, now_ns=LATER_NS), now_ns=LATER_NS)
+    assert len(list(target.path.glob("*-cache"))) == 7
+    for stamp in cache.glob("*-atime"):
+        assert (target.path / stamp.name).read_bytes() == stamp.read_bytes()

@@ -1,0 +1,171 @@
+"""Hold JAX's own cache class to its promises over a directory that jaxcache has changed.
+
+A program for the Python that has jax: ``lru_program.py DIRECTORY``. Prints the promises that were
+broken, as JSON; each is tried on a copy. What is promised was read off ``jax/_src/lru_cache.py``
+(0.4.30 to 0.12.0.1) and its documentation; JAX up to 0.4.30 dates an entry by its own mtime and
+gives it no suffix.
+"""
+
+import json
+import os
+import shutil
+import sys
+import tempfile
+import warnings
+from pathlib import Path
+
+import filelock
+from jax._src import lru_cache
+
+SUFFIX = getattr(lru_cache, "_CACHE_SUFFIX", "")
+DIRECTORY = Path(sys.argv[1])
+ROOM = 10**9
+
+
+def open_cache(folder, max_size=ROOM):
+    return lru_cache.LRUCache(str(folder), max_size=max_size, lock_timeout_secs=0.2)
+
+
+def entries(folder):
+    """Size and date of each entry, by key."""
+    found = {}
+    for path in folder.iterdir():
+        key = path.name.removesuffix(SUFFIX)
+        if not path.is_file() or not path.name.endswith(SUFFIX) or path.name.startswith("."):
+            continue
+        stamp = folder / f"{key}-atime"
+        used = path.stat().st_mtime_ns
+        if SUFFIX:
+            used = int.from_bytes(stamp.read_bytes(), "little") if stamp.exists() else 0
+        found[key] = (path.stat().st_size, used)
+    return found
+
+
+def others(folder):
+    """What is no entry and no date: nothing of JAX's business."""
+    return {
+        str(p.relative_to(folder)): p.read_bytes()
+        for p in folder.rglob("*")
+        if p.is_file() and (p.parent != folder or p.name.startswith("xla"))
+    }
+
+
+def every_entry_is_read_as_it_is(folder):
+    for max_size in (-1, ROOM):
+        cache = open_cache(folder, max_size)
+        for key in entries(folder):
+            assert cache.get(key) == (folder / f"{key}{SUFFIX}").read_bytes()
+        assert cache.get("jit_none-" + "0" * 64) is None
+
+
+def an_empty_key_is_an_error(folder):
+    cache = open_cache(folder)
+    for attempt in (lambda: cache.get(""), lambda: cache.put("", b"x")):
+        try:
+            attempt()
+        except ValueError:
+            continue
+        raise AssertionError("no error")
+
+
+def what_is_there_is_never_replaced(folder):
+    for max_size in (-1, ROOM):
+        cache = open_cache(folder, max_size)
+        for key in entries(folder):
+            before = cache.get(key)
+            cache.put(key, b"another")
+            assert cache.get(key) == before
+
+
+def what_is_put_is_got(folder):
+    for number, max_size in enumerate((-1, ROOM)):
+        key = f"jit_new-{number:064x}"
+        open_cache(folder, max_size).put(key, b"value")
+        assert open_cache(folder, max_size).get(key) == b"value"
+
+
+def a_read_under_a_cap_is_a_use(folder):
+    cache = open_cache(folder)
+    for key, (_, used) in entries(folder).items():
+        cache.get(key)
+        assert entries(folder)[key][1] > used
+
+
+def a_value_beyond_the_cap_is_refused_with_a_warning(folder):
+    before = entries(folder)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        open_cache(folder, 10).put("jit_big-" + "0" * 64, b"x" * 11)
+    assert len(caught) == 1
+    assert entries(folder) == before
+
+
+def the_least_recently_used_go_first_and_no_more_than_must(folder):
+    before, kept = entries(folder), others(folder)
+    order = sorted(before, key=lambda k: (before[k][1], k))
+    assert len(order) > 2
+    total = sum(size for size, _ in before.values())
+    new = "jit_new-" + "0" * 64
+    for gone in range(1, len(order)):
+        # Room for what stays and one byte, so that exactly the first so many must go.
+        room = total - sum(before[k][0] for k in order[:gone]) + 1
+        with copy_of(folder) as copy:
+            open_cache(copy, room).put(new, b"x")
+            left = entries(copy)
+            assert set(left) == {*order[gone:], new}, (sorted(left), order, gone)
+            assert others(copy) == kept
+            if SUFFIX:
+                dated = {p.name.removesuffix("-atime") for p in copy.glob("*-atime")}
+                assert dated == set(left), dated ^ set(left)
+
+
+def a_cap_of_nothing_takes_nothing_in(folder):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        open_cache(folder, 0).put("jit_new-" + "0" * 64, b"x")
+    assert not (folder / f"jit_new-{'0' * 64}{SUFFIX}").exists()
+
+
+def a_lock_that_is_held_is_waited_for_and_given_up(folder):
+    key = next(iter(entries(folder)))
+    with filelock.FileLock(folder / ".lockfile"):
+        try:
+            open_cache(folder).get(key)
+        except filelock.Timeout:
+            pass
+        else:
+            raise AssertionError("the lock was not respected")
+        assert open_cache(folder, -1).get(key)
+    assert open_cache(folder).get(key)
+
+
+class copy_of:  # noqa: N801
+    """A directory with the same files, dates among them."""
+
+    def __init__(self, folder):
+        self.folder = folder
+
+    def __enter__(self):
+        self.made = tempfile.mkdtemp()
+        return Path(shutil.copytree(self.folder, os.path.join(self.made, "cache")))
+
+    def __exit__(self, *_):
+        shutil.rmtree(self.made)
+
+
+PROMISES = (
+    every_entry_is_read_as_it_is, an_empty_key_is_an_error, what_is_there_is_never_replaced,
+    what_is_put_is_got, a_read_under_a_cap_is_a_use,
+    a_value_beyond_the_cap_is_refused_with_a_warning,
+    the_least_recently_used_go_first_and_no_more_than_must, a_cap_of_nothing_takes_nothing_in,
+    a_lock_that_is_held_is_waited_for_and_given_up,
+)  # fmt: skip
+
+broken = {}
+for promise in PROMISES:
+    with copy_of(DIRECTORY) as copied:
+        try:
+            promise(copied)
+        except Exception as error:
+            broken[promise.__name__] = f"{type(error).__name__}: {error}"
+print(json.dumps({"tried": len(PROMISES), "broken": broken}))

@@ -1,0 +1,87 @@
+"""The table: every command that changes something. A new one is a new row."""
+
+from dataclasses import dataclass
+
+#: Entries of the world that commands are told to take; see :mod:`faults.world`.
+_ENTRY, _PINNED = "jit_sharded_sum", "jit_loss-1ffb"
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One command line, as run in the root of a world."""
+
+    name: str
+    argv: tuple[str, ...]
+    timely: bool = False
+    """Whether what it does depends on how old things are."""
+    chooses: bool = False
+    """Whether what goes and comes depends on all that is there, so that beside another command, at
+    another time or after a fault it may rightly be another entry."""
+    torch: bool = False
+    """Whether its world is a cache of torch's compilers."""
+    in_parts: bool = False
+    """Whether it replaces several files that only together are whole: a reader must refuse what
+    is neither the old nor the new."""
+
+
+def _row(name: str, line: str, **more: bool) -> Row:
+    return Row(name, tuple(line.split()), **more)
+
+
+ROWS: tuple[Row, ...] = (
+    _row("seal", "seal -C cache --jobs 1"),
+    _row("seal again", "seal -C cache --jobs 2 --again --level 3"),
+    _row("verify --fix", "verify -C cache --fix", timely=True),
+    _row("verify --fix --delete", "verify -C cache --fix --delete --yes --atimes", timely=True),
+    _row("verify --restore", "verify -C cache --restore"),
+    _row(
+        "prune by rules",
+        "prune -C cache --unused-for 25d --orphans --legacy --quarantine --yes",
+        timely=True,
+    ),
+    _row(
+        "prune by bounds",
+        "prune -C cache --max-entries 4 --policy lru --yes",
+        timely=True,
+        chooses=True,
+    ),
+    _row(
+        "prune by size",
+        "prune -C cache --max-size 40kB --side-caches --yes",
+        timely=True,
+        chooses=True,
+    ),
+    _row("rm", f"rm -C cache {_ENTRY} --yes"),
+    _row("pin", f"pin -C cache {_ENTRY}"),
+    _row("unpin", f"unpin -C cache {_PINNED}"),
+    _row("doctor --fix", "doctor -C cache --fix"),
+    _row("import", "import in.jxb -C cache"),
+    _row("import replacing", "import in.jxb -C cache --on-conflict replace"),
+    _row("import --atomic", "import in.jxb -C cache --on-conflict replace --atomic"),
+    _row("import into nothing", "import in.jxb -C new"),
+    _row("copy to a cache", "copy cache other --on-conflict replace"),
+    _row("copy from a cache", "copy other cache --atomic"),
+    _row("copy to a bundle", "copy cache out/new.jxb"),
+    _row("export", "export out/new.jxb -C cache"),
+    _row("export over a bundle", "export out/old.jxb -C cache"),
+    _row("export --split", "export out/parts.jxb -C gpu --split 65536", in_parts=True),
+    _row("push", "push other -C cache"),
+    _row(
+        "push into a bound", "push other -C cache --max-size 30kB --prune-remote -y", chooses=True
+    ),
+    _row("pull", "pull source -C cache"),
+    _row("ci save", "ci save out/old.jxb -C cache --save-if always"),
+    _row("ci save, shared", "ci save other -C cache --save-if always"),
+    _row("ci restore", "ci restore in.jxb -C cache --everything"),
+    _row("trust keygen", "trust keygen mine"),
+    _row("trust add", f"trust add friend jaxcache-ed25519 {'A' * 43}="),
+    _row("trust remove", "trust remove foe"),
+    _row("ls", "ls -C cache --long"),
+    _row("torch verify --fix", "verify -C cache --fix", torch=True),
+    _row("torch verify --delete", "verify -C cache --fix --delete --yes", torch=True),
+    _row("torch verify --restore", "verify -C cache --restore", torch=True),
+    _row("torch prune", "prune -C cache --max-size 700kB --yes", torch=True, chooses=True),
+    _row("torch rm", "rm -C cache aotautograd-atk --yes", torch=True),
+    _row("torch export", "export out/new.jxb -C cache", torch=True),
+    _row("torch import", "import in.jxb -C new", torch=True),
+)

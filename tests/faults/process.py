@@ -1,0 +1,131 @@
+"""The command line in a forked process: started at once, supervised, with a clock of its own."""
+
+import importlib
+import os
+import pkgutil
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from faults.intercept import Decide, Supervised, go_on, start
+
+DAY_NS = 86_400 * 10**9
+#: The time in the world: that of the machine, because files get theirs from it.
+NOW_NS = time.time_ns()
+#: How long a command waits for JAX's lock here, instead of ten seconds.
+_LOCK_SECONDS = 0.2
+#: Segments that the ledger may have here; more are compacted.
+COMPACT_ABOVE = 6
+Clock = Callable[[], int]
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """How a command ended."""
+
+    code: int
+    """As subprocess has it."""
+    stderr: str
+    calls: tuple[str, ...]
+
+
+def preload() -> None:
+    """Import everything, so that a forked process need not."""
+    import jaxcache
+
+    for module in pkgutil.walk_packages(jaxcache.__path__, "jaxcache."):
+        if ".jaxside" not in module.name and not module.name.endswith("__main__"):
+            importlib.import_module(module.name)
+    for name in ("filelock", "cryptography.hazmat.primitives.asymmetric.ed25519", "rich.console"):
+        importlib.import_module(name)
+
+
+@dataclass
+class Running:
+    """A command that was started in a world."""
+
+    process: Supervised
+    _errors: int
+
+    def run(self) -> Done | None:
+        """Serve it until it ends, or waits: then None."""
+        code = self.process.run()
+        if code is None:
+            return None
+        said = os.pread(self._errors, 1 << 20, 0).decode(errors="replace")
+        os.close(self._errors)
+        return Done(code, said, tuple(self.process.calls))
+
+
+def start_cli(
+    root: Path, argv: Sequence[str], decide: Decide = go_on, *, clock: Clock | None = None
+) -> Running:
+    """Start ``jaxcache ARG…`` in a world."""
+    errors = os.memfd_create("stderr")
+
+    def prepare() -> None:
+        _move_in(root, errors)
+        time.time_ns = clock or _shifted(0)
+        time.time = lambda: time.time_ns() / 1e9
+        _scale_down()
+
+    def child() -> int:
+        from jaxcache.cli.main import run
+
+        code = run(list(argv))
+        sys.stdout.flush()
+        sys.stderr.flush()
+        return code
+
+    return Running(start(child, decide, prepare=prepare), errors)
+
+
+def run_cli(
+    root: Path, argv: Sequence[str], decide: Decide = go_on, *, clock: Clock | None = None
+) -> Done:
+    """Run ``jaxcache ARG…`` in a world from start to end."""
+    done = start_cli(root, argv, decide, clock=clock).run()
+    assert done is not None
+    return done
+
+
+def later(hours: float) -> Clock:
+    """The clock of a process that starts so much later."""
+    return _shifted(int(hours * 3600 * 10**9))
+
+
+_real_time_ns = time.time_ns
+
+
+def _shifted(by_ns: int) -> Clock:
+    return lambda: _real_time_ns() + by_ns
+
+
+def _move_in(root: Path, errors: int) -> None:
+    os.environ.clear()
+    os.environ.update({
+        "HOME": str(root / "home"), "TMPDIR": str(root / "tmp"), "PATH": os.defpath,
+        "XDG_CONFIG_HOME": str(root / "home" / "config"),
+        "XDG_CACHE_HOME": str(root / "home" / "cache"),
+    })  # fmt: skip
+    os.chdir(root)
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for source, target in ((nothing, 0), (nothing, 1), (errors, 2)):
+        os.dup2(source, target)
+
+
+def _scale_down() -> None:
+    """Shorter waits and smaller bounds, so that a small world reaches them."""
+    from jaxcache.cache import seal
+    from jaxcache.store.local import LocalStore
+
+    seal.COMPACT_ABOVE = COMPACT_ABOVE
+
+    lock = LocalStore.lock
+
+    def impatient(self: LocalStore, *, timeout_seconds: float) -> object:
+        return lock(self, timeout_seconds=min(timeout_seconds, _LOCK_SECONDS))
+
+    LocalStore.lock = impatient  # type: ignore[method-assign,assignment]

@@ -1,0 +1,58 @@
+"""A sample of the faults that ``make faults`` tries in full."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+TESTS = Path(__file__).parents[1]
+
+
+def run_python(*args: str) -> "subprocess.CompletedProcess[str]":
+    """In a process of its own, because trials fork."""
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join((str(TESTS.parent), str(TESTS)))}
+    done = subprocess.run(
+        [sys.executable, *args], env=env, capture_output=True, text=True, timeout=500, check=False
+    )
+    if done.returncode == 77:
+        pytest.skip(done.stdout.strip())
+    return done
+
+
+def test_every_command_keeps_every_entry() -> None:
+    done = run_python("-m", "faults", "--sample", "1")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert int(done.stdout.splitlines()[-1].split()[0]) > 100
+
+
+#: A store that writes in place, as JAX does.
+CARELESS = """
+import sys
+from faults import __main__, process
+process.preload()
+from jaxcache.store.local import LocalStore
+def write(self, name, chunks, *, mtime_ns=None, replace=True):
+    path = self.path / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("wb", buffering=0) as file:
+        for chunk in chunks:
+            file.write(chunk)
+    return self.info(name)
+LocalStore.write = write
+sys.argv = ["faults", "kill", "--only", "into nothing"]
+sys.exit(__main__.main())
+"""
+
+
+def test_a_store_that_writes_in_place_is_found_out() -> None:
+    done = run_python("-c", CARELESS)
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "not one of" in done.stdout
+
+
+@pytest.mark.jax
+def test_jax_runs_right_on_what_a_kill_leaves(jax_python: str) -> None:
+    done = run_python("-m", "faults.with_jax", jax_python, "1")
+    assert done.returncode == 0, done.stdout + done.stderr

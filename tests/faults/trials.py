@@ -1,0 +1,272 @@
+"""Faults, and what must hold after each of them."""
+
+import contextlib
+import errno
+import functools
+import itertools
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from faults.commands import Row
+from faults.intercept import Call, Decide, Verdict
+from faults.process import DAY_NS, Clock, Done, later, run_cli, start_cli
+from faults.world import State, copy_of, look
+
+#: Exit codes of the command line's contract, without those of signals and of mistakes.
+_CODES = frozenset({0, 1, 2, 3, 10, 11, 12, 13})
+#: Calls that take room on the disk.
+_TAKES_ROOM = frozenset({
+    "write", "pwrite64", "writev", "open", "openat", "mkdir", "mkdirat", "link", "linkat",
+    "fallocate", "ftruncate", "copy_file_range", "sendfile",
+})  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A promise that was not kept."""
+
+    row: str
+    fault: str
+    broken: tuple[str, ...]
+
+
+@dataclass
+class Lab:
+    """A world as a template, and where copies of it live."""
+
+    template: Path
+    _count: int = 0
+
+    @functools.cached_property
+    def before(self) -> State:
+        """How a world is at first."""
+        return look(self.template)
+
+    def fresh(self) -> contextlib.AbstractContextManager[Path]:
+        """A copy."""
+        self._count += 1
+        return copy_of(self.template, str(self._count))
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a command does when nothing disturbs it."""
+
+    row: Row
+    before: State
+    after: State
+    done: Done
+    again: Done
+    """A second run after it."""
+
+
+def plan(lab: Lab, row: Row) -> Plan:
+    """Run a command undisturbed, twice."""
+    with lab.fresh() as root:
+        done = run_cli(root, row.argv)
+        after = look(root)
+        again = run_cli(root, row.argv, clock=later(1))
+    return Plan(row, lab.before, after, done, again)
+
+
+def kills(lab: Lab, plan: Plan, numbers: Iterable[int]) -> Iterator[Failure | None]:
+    """Kill at one call after the other; then run it again."""
+    for number in numbers:
+        yield _one(lab, plan, f"killed at call {number}", _at(number, Verdict.KILL))
+
+
+def errors(lab: Lab, plan: Plan, code: int, numbers: Iterable[int]) -> Iterator[Failure | None]:
+    """Let one call after the other fail."""
+    for number in numbers:
+        fault = f"{errno.errorcode[code]} at call {number}"
+        yield _one(lab, plan, fault, _at(number, code))
+
+
+def full_disks(lab: Lab, plan: Plan, numbers: Iterable[int]) -> Iterator[Failure | None]:
+    """Let every call from one on fail that takes room."""
+    for number in numbers:
+
+        def decide(call: Call, number: int = number) -> Verdict | int:
+            full = call.number >= number and call.name in _TAKES_ROOM
+            return errno.ENOSPC if full else Verdict.GO_ON
+
+        yield _one(lab, plan, f"disk full from call {number}", decide)
+
+
+def _jumping(direction: int) -> Clock:
+    steps = itertools.count()
+    base = later(0)
+    return lambda: base() + direction * next(steps) * 30 * DAY_NS
+
+
+#: Other times, and times that jump while a command runs.
+CLOCKS: dict[str, Clock] = {
+    "in 1970": lambda: 0,
+    "before 1970": lambda: -DAY_NS,
+    "in 2262": lambda: 2**63 - 1,
+    "in 9999": lambda: 253_402_300_799 * 10**9,
+    "in 12000": lambda: 320_000_000_000 * 10**9,
+    "ten years ago": later(-87_600),
+    "an hour ago": later(-1),
+    "in ten years": later(87_600),
+    "with jumps forth": _jumping(1),
+    "with jumps back": _jumping(-1),
+}
+
+
+def clocks(lab: Lab, plan: Plan, names: Iterable[str]) -> Iterator[Failure | None]:
+    """Run it while the clock shows something else."""
+    for name in names:
+        with lab.fresh() as root:
+            done = run_cli(root, plan.row.argv, clock=CLOCKS[name])
+            now = look(root)
+            # What is old and what is young depends on the time: only wholeness does not.
+            broken = [*_whole(plan, now), *_ended(done)]
+            broken += _as_before_or(plan, now, may_go=True)
+            if not plan.row.timely and done.code == plan.done.code:
+                broken += _same("in that time", plan.after, now)
+                broken += _same_records(plan.after, now)
+            broken += _ended(run_cli(root, plan.row.argv, clock=later(2)))
+            yield judge(plan, name, broken)
+
+
+def _one(lab: Lab, plan: Plan, fault: str, decide: Decide) -> Failure | None:
+    with lab.fresh() as root:
+        done = run_cli(root, plan.row.argv, decide)
+        broken = after_fault(plan, done, look(root))
+        broken += afterwards(root, plan)
+        return judge(plan, fault, broken)
+
+
+def after_fault(plan: Plan, done: Done, now: State) -> list[str]:
+    """What must hold at once: nothing lost, nothing torn, and no success that is none."""
+    broken = [*_whole(plan, now), *_as_before_or(plan, now)]
+    if done.code >= 0:
+        broken += _ended(done)
+        if done.code == plan.done.code == 0:
+            broken += _same("it exits 0 and", plan.after, now)
+    return broken
+
+
+def afterwards(root: Path, plan: Plan) -> list[str]:
+    """What must hold later: a second run does the rest, and nothing is left for ever."""
+    again = run_cli(root, plan.row.argv, clock=later(2))
+    broken = []
+    if again.code not in (plan.done.code, plan.again.code):
+        broken.append(f"run again it exits with {again.code}: {again.stderr[-300:]}")
+    final = look(root)
+    if plan.row.chooses:
+        broken += _among([plan.before, plan.after], final, may_go=True)
+    else:
+        broken += _same("run again,", plan.after, final)
+    broken += _left_over(root, plan.before, final)
+    return broken
+
+
+def pairs(lab: Lab, first: Plan, second: Plan, numbers: Sequence[int]) -> Iterator[Failure | None]:
+    """Stop one command at a call, run the other, and let the first go on."""
+    orders = [_in_order(lab, *both) for both in ((first, second), (second, first))]
+    for number in numbers:
+        with lab.fresh() as root:
+            stopped = start_cli(root, first.row.argv, _at(number, Verdict.WAIT))
+            done = stopped.run()
+            other = run_cli(root, second.row.argv)
+            if done is None:
+                stopped.process.release()
+                done = stopped.run()
+                assert done is not None
+            now = look(root)
+            broken = [*_whole(first, now), *_ended(done), *_ended(other)]
+            known = [lab.before, first.after, second.after, *orders]
+            may_go = first.row.chooses or second.row.chooses
+            between = _among(known, now, may_go=may_go)
+            broken += (b for b in between if ".jxb" not in b)  # a bundle may be of any moment
+            broken += [f"left {name}" for name in now.leftovers - lab.before.leftovers]
+            for row in (first.row, second.row):
+                broken += _ended(run_cli(root, row.argv, clock=later(2)))
+            broken += _whole(first, look(root))
+            yield judge(first, f"stopped at call {number} for {second.row.name}", broken)
+
+
+def _in_order(lab: Lab, first: Plan, second: Plan) -> State:
+    with lab.fresh() as root:
+        run_cli(root, first.row.argv)
+        run_cli(root, second.row.argv)
+        return look(root)
+
+
+def _at(number: int, verdict: Verdict | int) -> Decide:
+    return lambda call: verdict if call.number == number else Verdict.GO_ON
+
+
+def judge(plan: Plan, fault: str, broken: Sequence[str]) -> Failure | None:
+    """The outcome of a trial; None where nothing was broken."""
+    return Failure(plan.row.name, fault, tuple(broken)) if broken else None
+
+
+def _ended(done: Done) -> Iterator[str]:
+    mistake = "internal-error" in done.stderr or "Traceback" in done.stderr
+    if done.code not in _CODES or mistake:
+        yield f"ended with {done.code}: {done.stderr[-400:]}"
+
+
+def _whole(plan: Plan, now: State) -> Iterator[str]:
+    for name in now.torn:
+        if not (plan.row.in_parts and ".jxb" in name):
+            yield f"torn: {name}"
+
+
+def _as_before_or(plan: Plan, now: State, *, may_go: bool = False) -> Iterator[str]:
+    """Each file is as it was or as planned; nothing is lost that the plan keeps; dates stay."""
+    yield from _among([plan.before, plan.after], now, may_go=may_go or bool(now.torn))
+    if not may_go:
+        for lost in (plan.before.payloads & plan.after.payloads) - now.payloads:
+            yield f"payload {lost} is lost"
+    for key in now.undated - plan.before.undated - plan.after.undated:
+        yield f"{key} has no date"
+
+
+def _among(known: Sequence[State], now: State, *, may_go: bool = False) -> Iterator[str]:
+    """Each file and each fact is as one of the known states has it.
+
+    Args:
+        may_go: or it is gone, or it came from another cache of the world.
+    """
+    for name in {n for state in (*known, now) for n in state.files}:
+        allowed = {state.files.get(name) for state in known}
+        if may_go:
+            base = os.path.basename(name)
+            allowed |= {None, *(s for n, s in known[0].files.items() if n.endswith(f"/{base}"))}
+        if now.files.get(name) not in allowed:
+            yield f"{name} is {now.files.get(name)}, not one of {allowed}"
+    for key in {k for state in (*known, now) for k in state.records}:
+        said = [state.records[key] for state in known if key in state.records]
+        seen = now.records.get(key)
+        counted = key.endswith(": hits") and seen and 0 <= int(seen) <= max(map(int, said))
+        if seen not in (None, *said) and not counted:
+            yield f"the ledger says of {key} {seen}, not one of {said}"
+
+
+def _same(when: str, expected: State, now: State) -> Iterator[str]:
+    for name in expected.files.keys() | now.files.keys():
+        if expected.files.get(name) != now.files.get(name):
+            yield f"{when} {name} is {now.files.get(name)}, not {expected.files.get(name)}"
+
+
+def _same_records(expected: State, now: State) -> Iterator[str]:
+    for key in expected.records.keys() | now.records.keys():
+        if expected.records.get(key) != now.records.get(key):
+            yield f"the ledger says of {key}: {now.records.get(key)}"
+
+
+def _left_over(root: Path, before: State, now: State) -> Iterator[str]:
+    """Nothing stays that the documented means do not remove."""
+    if not now.leftovers - before.leftovers:
+        return
+    for cache in ("cache", "other", "new"):
+        if os.path.isdir(root / cache):
+            run_cli(root, ["verify", "-C", cache, "--fix"], clock=later(3))
+    for name in look(root).leftovers - before.leftovers:
+        yield f"left for ever: {name}"

@@ -1,0 +1,120 @@
+"""Kill commands, then let a real JAX use what is left: ``python -m faults.with_jax PYTHON [N]``."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from faults import process
+from faults.commands import ROWS, Row
+from faults.intercept import Verdict, why_not
+from faults.process import DAY_NS, NOW_NS, run_cli
+
+PROGRAM = Path(__file__).parents[1] / "conformance" / "compile_program.py"
+_ROWS = (
+    "seal", "verify --fix", "verify --fix --delete", "prune by bounds", "rm", "import --atomic",
+    "import into nothing",
+)  # fmt: skip
+
+
+def run_jax(python: str, cache: Path) -> dict[str, Any]:
+    """Run the program over a cache that has a cap, so that JAX looks at every date."""
+    env = {
+        "PATH": os.defpath, "HOME": str(cache.parent), "JAX_PLATFORMS": "cpu",
+        "JAX_COMPILATION_CACHE_DIR": str(cache), "JAX_COMPILATION_CACHE_MAX_SIZE": str(10**9),
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+        "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
+    }  # fmt: skip
+    done = subprocess.run(
+        [python, PROGRAM], env=env, capture_output=True, text=True, timeout=300, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+class Lab:
+    """A cache that JAX made, always at the same path: some versions hash it into the key."""
+
+    def __init__(self, folder: Path, python: str) -> None:
+        self.world, self._template, self.python = folder / "world", folder / "template", python
+        self.cache = self.world / "cache"
+        for name in ("cache", "home", "tmp", "other", "new"):
+            (self.world / name).mkdir(parents=True)
+        self.cold = run_jax(python, self.cache)
+        self.warm = run_jax(python, self.cache)
+        assert self.warm["hits"] == self.warm["requests"] > 4, self.warm
+        run_cli(self.world, ["export", "in.jxb", "-C", "cache"])
+        for path in self.cache.iterdir():
+            os.utime(path, ns=(NOW_NS - DAY_NS, NOW_NS - DAY_NS))
+        self.torn = next(self.cache.glob("jit_mlp-*-cache"))
+        os.truncate(self.torn, self.torn.stat().st_size // 2)
+        os.utime(self.torn, ns=(NOW_NS - DAY_NS, NOW_NS - DAY_NS))
+        shutil.copytree(self.world, self._template)
+
+    def reset(self) -> None:
+        """Put everything back to where it was."""
+        shutil.rmtree(self.world)
+        shutil.copytree(self._template, self.world)
+
+    def kills(self, row: Row, wanted: int) -> Iterator[str | None]:
+        """Kill a command at so many of its calls; yield what JAX then does wrong."""
+        self.reset()
+        calls = len(run_cli(self.world, row.argv).calls)
+        for number in sorted({1 + (2 * i + 1) * calls // (2 * wanted) for i in range(wanted)}):
+            self.reset()
+
+            def decide(call: Any, number: int = number) -> Verdict:
+                return Verdict.KILL if call.number == number else Verdict.GO_ON
+
+            run_cli(self.world, row.argv, decide)
+            wrong = self.look(self.world / "new") if "new" in row.argv else self.look(self.cache)
+            yield f"{row.name}, killed at call {number} of {calls}: {wrong}" if wrong else None
+
+    def look(self, cache: Path) -> str | None:
+        """What JAX does wrong with a cache; None if nothing."""
+        torn = cache / self.torn.name
+        bad = int(torn.exists() and torn.stat().st_size == self.torn.stat().st_size)
+        there = len(list(cache.glob("*-cache")))
+        found = run_jax(self.python, cache)
+        if found["results"] != self.cold["results"]:
+            return f"results {found['results']}, not {self.cold['results']}"
+        if len(found["warnings"]) > bad:
+            return f"warnings {found['warnings']}"
+        # In a directory of another name some versions hit nothing, for their keys hold the name.
+        if cache == self.cache and found["hits"] < there - bad:
+            return f"{found['hits']} hits of {there - bad} sound entries"
+        return None
+
+
+def main() -> int:
+    """Run; 1 if JAX did anything wrong, 77 if nothing can be run."""
+    python, wanted = sys.argv[1], int((*sys.argv[2:], "6")[0])
+    if reason := why_not():
+        print(f"skipped: {reason}")
+        return 77
+    process.preload()
+    folder, started, outcomes = Path(tempfile.mkdtemp()), time.monotonic(), []
+    try:
+        lab = Lab(folder, python)
+        for row in ROWS:
+            if row.name in _ROWS:
+                outcomes += lab.kills(row, wanted)
+                print(f"{row.name}, then JAX: {wanted} tried", flush=True)
+    finally:
+        shutil.rmtree(folder)
+    wrong = [o for o in outcomes if o]
+    print(*(f"FAILED {w}" for w in wrong), sep="\n", end="\n" if wrong else "")
+    seconds = time.monotonic() - started
+    print(f"{len(outcomes)} tried with JAX, {len(wrong)} failed, {seconds:.0f} s")
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,37 @@
+"""What one machine pushed, another pulls, and its JAX hits all of it."""
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from conftest import RunCli
+from test_bundle_hits import run_jax
+
+
+@pytest.mark.jax
+def test_pushed_here_pulled_there(
+    run_cli: RunCli, each_jax_python: str, bucket: str, tmp_path: Path
+) -> None:
+    first, second = tmp_path / "first", tmp_path / "second"
+    cold = run_jax(each_jax_python, first, tmp_path)
+    compiles = len(list(first.glob("*-cache")))
+    assert compiles >= 2
+    assert cold["cache_hits"] == 0
+    assert run_cli("push", bucket, "-C", first).returncode == 0
+    names = {p.name for p in first.glob("*-cache")}
+    shutil.rmtree(first)
+    # JAX 0.4.36 to 0.10 hash the directory into the key: there the place must be the same.
+    for place in (second, first):
+        assert run_cli("pull", bucket, "-C", place).returncode == 0
+        assert {p.name for p in place.glob("*-cache")} == names
+    warm = run_jax(each_jax_python, first, tmp_path)
+    assert (warm["cache_hits"], warm["cache_misses"]) == (compiles, 0)
+    assert warm["result"] == cold["result"]
+    moved = run_jax(each_jax_python, second, tmp_path)
+    asked = [each_jax_python, "-c", "import jax; print(jax.__version__)"]
+    told = subprocess.run(asked, capture_output=True, text=True, check=True).stdout
+    bound = (0, 4, 36) <= tuple(int(part) for part in told.split(".")[:3]) < (0, 11)
+    assert (moved["cache_hits"], moved["cache_misses"]) == (
+        (0, compiles) if bound else (compiles, 0)
+    )

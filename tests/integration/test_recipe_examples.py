@@ -1,0 +1,90 @@
+"""The set-ups in examples/recipes: their own lines are run, each part by a process of its own."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import REPOSITORY, clean_environment
+from warm_checks import STEP
+
+yaml = pytest.importorskip("yaml")
+pytestmark = pytest.mark.jax
+
+EXAMPLES = REPOSITORY / "examples" / "recipes"
+PARTS = 2
+
+
+@pytest.fixture
+def shell(tmp_path: Path, jax_python: str) -> Any:
+    """Run a line as the machine would, with ``jaxcache`` on PATH."""
+    bin_ = tmp_path / "bin"
+    bin_.mkdir()
+    program = bin_ / "jaxcache"
+    # --python: the machine of a test may have its jax elsewhere.
+    program.write_text(
+        f"#!/bin/sh\ncommand=$1; shift\ncase $command in warm|compile) set -- --python "
+        f'"{jax_python}" "$@";; esac\nexec {sys.executable} -m jaxcache "$command" "$@"\n'
+    )
+    program.chmod(0o755)
+
+    def run(*line: str, **env: str) -> None:
+        path = f"{bin_}{os.pathsep}{os.environ['PATH']}"
+        done = subprocess.run(
+            line, cwd=tmp_path, env=clean_environment(tmp_path) | {"PATH": path, **env},
+            capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr + done.stdout
+
+    return run
+
+
+def entries(folder: Path) -> set[str]:
+    return {p.name for p in folder.glob("*-cache")}
+
+
+def test_all_three_make_what_one_machine_makes(shell: Any, tmp_path: Path) -> None:
+    (tmp_path / "examples").mkdir()
+    (tmp_path / "examples" / "train.py").write_text(STEP)
+    used_at, whole = tmp_path / "used", tmp_path / "whole"
+    matrix = yaml.safe_load((EXAMPLES / "ci-matrix.yml").read_text())["jobs"]
+    lines = {
+        name: [s["run"] for s in job["steps"] if "jaxcache " in s.get("run", "")]
+        for name, job in matrix.items()
+    }
+    for line in lines["collect"]:
+        shell("sh", "-c", line)
+    recipe = tmp_path / "train.recipe"
+    shell("jaxcache", "compile", str(recipe), "-C", str(whole), "--used-at", str(used_at))
+
+    shards = matrix["compile"]["strategy"]["matrix"]["shard"]
+    for shard in shards:
+        for line in lines["compile"]:
+            shell("sh", "-c", line, SHARD=str(shard), USED_AT=str(used_at))
+        for path in (tmp_path / "part").glob("*-cache"):
+            path.unlink()  # the next shard has a machine of its own
+    for line in lines["merge"]:
+        shell("sh", "-c", line, USED_AT=str(used_at))
+    assert entries(used_at) == entries(whole) != set()
+    for path in used_at.glob("*-cache"):
+        path.unlink()
+
+    script = EXAMPLES / "slurm-array.sh"
+    for number in range(1, PARTS + 1):
+        env = {"SLURM_ARRAY_TASK_ID": str(number), "SLURM_ARRAY_TASK_COUNT": str(PARTS)}
+        shell("sh", str(script), str(recipe), str(used_at), **env)
+    assert entries(used_at) == entries(whole)
+    for path in used_at.glob("*-cache"):
+        path.unlink()
+
+    job = yaml.safe_load((EXAMPLES / "kubernetes-job.yaml").read_text())
+    (container,) = job["spec"]["template"]["spec"]["containers"]
+    known = {e["name"]: e["value"] for e in container["env"]}
+    assert int(known["PARTS"]) == job["spec"]["completions"]
+    for index in range(PARTS):
+        env = {"RECIPE": str(recipe), "CACHE": str(used_at), "PARTS": str(PARTS)}
+        assert env.keys() == known.keys()
+        shell(*container["command"], JOB_COMPLETION_INDEX=str(index), **env)
+    assert entries(used_at) == entries(whole)

@@ -1,0 +1,295 @@
+"""``warm --target``: entries that are made here and hit there."""
+
+import json
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import RunCli, clean_environment
+from warm_checks import outcomes
+
+from jaxcache.cache.ledger import Ledger
+from jaxcache.store import open_store
+
+pytestmark = pytest.mark.jax
+
+FOUR = {"XLA_FLAGS": "--xla_force_host_platform_device_count=4"}
+WORKLOAD = Path(__file__).parents[1] / "data" / "workload_44.py"
+#: Those that can rebuild a topology.
+_OLDEST = (0, 11)
+
+Target = Callable[..., Any]
+
+
+@cache
+def capture(python: str) -> str:
+    """The profile of a host with four devices, once for each Python."""
+    with tempfile.TemporaryDirectory() as home:
+        done = subprocess.run(
+            [sys.executable, "-m", "jaxcache", "target", "capture", "--python", python],
+            env=clean_environment(Path(home)) | FOUR, capture_output=True, text=True, check=True,
+        )  # fmt: skip
+    return done.stdout
+
+
+@pytest.fixture
+def cache_dir(tmp_path: Path) -> Path:
+    """Where a cache may come to be."""
+    return tmp_path / "cache"
+
+
+@pytest.fixture
+def profile(each_jax_python: str, tmp_path: Path) -> Path:
+    """The profile of a host with four devices, on a JAX that can warm for it."""
+    text = capture(each_jax_python)
+    version = json.loads(text)["jax_version"]
+    if tuple(map(int, version.split(".")[:2])) < _OLDEST:
+        pytest.skip(f"jax {version} cannot rebuild a topology")
+    path = tmp_path / "four.json"
+    path.write_text(text)
+    return path
+
+
+@pytest.fixture
+def warm(run_cli: RunCli, cache_dir: Path, each_jax_python: str) -> Target:
+    """Run ``warm --json`` and return its document; standard output of the program beside it."""
+
+    def run(*args: str | Path, env: dict[str, str] | None = None, code: int = 0) -> Any:
+        done = run_cli(
+            "warm", "--json", "-C", cache_dir, "--python", each_jax_python, *args, env=env
+        )
+        assert done.returncode == code, done.stderr
+        if not done.stdout:
+            return json.loads(done.stderr.splitlines()[-1])["error"]
+        return json.loads(done.stdout) | {"said": done.stderr}
+
+    return run
+
+
+def numbers(document: dict[str, Any]) -> list[float]:
+    return [float(n) for n in re.findall(r"^\d+\.\d+$", document["said"], re.MULTILINE)]
+
+
+@pytest.mark.parametrize("devices", ["4", "1"])
+def test_a_script_warmed_for_four_devices_hits_under_four(
+    warm: Target, profile: Path, cache_dir: Path, devices: str
+) -> None:
+    # With one device in the process that warms, the program uses one of the target's.
+    words = (WORKLOAD, devices)
+    made = warm("--target", profile, "--devices", devices, *words)
+    assert outcomes(made) == {("written", "not-in-cache")}
+    assert made["summary"]["written"] > 44
+    assert not any(made["notes"])
+    there = warm("--fail-on-miss", *words, env=FOUR)
+    assert outcomes(there) == {("hit", "in-cache")}
+    assert {m["key"] for m in there["modules"]} == {m["key"] for m in made["modules"]}
+    assert numbers(there) == pytest.approx(numbers(made), rel=1e-6)
+    again = warm("--target", profile, "--devices", devices, "--fail-on-miss", *words)
+    assert outcomes(again) == {("hit", "in-cache")}
+    assert len(list(cache_dir.glob("*-cache"))) == len({m["key"] for m in made["modules"]})
+
+
+BRANCHES = """
+import jax, jax.numpy as jnp
+@jax.jit
+def plain(x):
+    return x * 2
+@jax.jit
+def inner(x):
+    if jax.default_backend() == "cpu":
+        return x + 1
+    return x + 2
+@jax.jit
+def outer(x):
+    return inner(x) * 3
+@jax.jit
+def counts(x):
+    return x * len(jax.devices())
+def outside(x):
+    return x - 1 if jax.devices()[0].platform == "cpu" else x
+print(plain(1.0), inner(1.0), outer(1.0), counts(1.0), jax.jit(outside)(1.0))
+jax.default_backend()
+assert jax.jit(lambda x: x - 7)(jax.process_index()) == -7
+"""
+
+
+def test_what_asks_for_the_platform_is_named_and_skipped(
+    warm: Target, profile: Path, script: Any
+) -> None:
+    path = script(BRANCHES)
+    made = warm("--target", profile, path)
+    lines = BRANCHES.splitlines()
+    asked = [
+        f"{path}:{n}" for n, line in enumerate(lines, 1) if "if jax.d" in line or "len(" in line
+    ]
+    backend, devices, platform = asked
+    skipped = {m["module"]: m["detail"] for m in made["modules"] if m["outcome"] == "skipped"}
+    assert skipped == {
+        "jit_inner": backend, "jit_outer": backend, "jit_counts": devices, "jit_outside": platform
+    }  # fmt: skip
+    assert {m["reason"] for m in made["modules"]} == {"platform-asked", "not-in-cache"}
+    for module, place in skipped.items():
+        assert any(module in note and place in note for note in made["notes"])
+    there = warm(path, env=FOUR)
+    assert {m["module"] for m in there["modules"] if m["outcome"] != "hit"} == set(skipped)
+
+
+MODELS = """
+import jax, jax.numpy as jnp
+LIMIT = jnp.arange(3)  # runs when it is imported
+@jax.jit
+def step(x):
+    return jnp.sin(x) @ x.T + LIMIT.sum()
+"""
+
+
+def test_a_function_is_made_without_running_it(
+    warm: Target, profile: Path, tmp_path: Path, script: Any
+) -> None:
+    (tmp_path / "models.py").write_text(MODELS)
+    made = warm("models:step", "--arg", "f32[8,128]", "--target", profile)
+    assert made["modules"][-1]["module"] == "jit_step"
+    path = script("import models, numpy as np; models.step(np.ones((8, 128), np.float32))")
+    there = warm(path, "--fail-on-miss", env=FOUR)
+    assert "jit_step" in {m["module"] for m in there["modules"]}
+
+
+STEP = "import jax\njax.jit(lambda x: x * 3 + 1)(2.0)\n"
+
+
+def test_the_targets_settings_are_used_and_not_ours(
+    warm: Target, run_cli: RunCli, profile: Path, each_jax_python: str, script: Any
+) -> None:
+    env = {
+        "XLA_FLAGS": "--xla_cpu_enable_fast_min_max=true " + FOUR["XLA_FLAGS"],
+        "JAX_ENABLE_X64": "1",
+        "JAX_DEFAULT_MATMUL_PRECISION": "float32",
+    }
+    done = run_cli("target", "capture", "other.json", "--python", each_jax_python, env=env)
+    assert done.returncode == 0
+    path = script("import jax.numpy as jnp\njnp.ones((4, 4), float) @ jnp.ones((4, 4), float)\n")
+    ours = {"XLA_FLAGS": "--xla_cpu_enable_fast_math=true", "JAX_ENABLE_X64": "0"}
+    ours |= {"JAX_DEFAULT_PRNG_IMPL": "rbg"}
+    warm("--target", "other.json", path, env=ours)
+    warm("--fail-on-miss", path, env=env)
+    warm("--fail-on-miss", path, env=FOUR, code=1)
+
+
+def test_entries_have_the_targets_codec(
+    warm: Target, run_cli: RunCli, cache_dir: Path, profile: Path, script: Any
+) -> None:
+    target = json.loads(profile.read_text())
+    if target["key_codec"] != "zstandard":
+        pytest.skip("this Python has no zstandard that could be missing on the target")
+    profile.write_text(json.dumps({**target, "key_codec": "zlib", "codec": "zlib"}))
+    warm("--target", profile, script(STEP))
+    (entry,) = cache_dir.glob("*-cache")
+    assert entry.read_bytes()[:1] == b"\x78"
+    done = run_cli("ls", "-C", cache_dir, "--json")
+    assert [e["sealed"] for e in json.loads(done.stdout)["entries"]] == [True]
+    missing = script("import sys; sys.modules['zstandard'] = None\n" + STEP, "missing.py")
+    warm("--fail-on-miss", missing, env=FOUR)
+
+
+def test_the_ledger_knows_where_they_come_from(
+    warm: Target, cache_dir: Path, profile: Path, script: Any, run_cli: RunCli
+) -> None:
+    cache_dir.mkdir()
+    (cache_dir / f"jit_old-{'0' * 64}-cache").write_bytes(b"")
+    (cache_dir / f"jit_old-{'0' * 64}-atime").write_bytes(bytes(8))
+    made = warm("--target", profile, script(STEP))
+    (row,) = made["modules"]
+    assert (cache_dir / f"{row['key']}-atime").stat().st_size == 8
+    record = Ledger.load(open_store(str(cache_dir))).record(row["key"])
+    target = json.loads(profile.read_text())
+    assert record is not None
+    for name in ("jaxlib_version", "platform_version"):
+        assert getattr(record, name) == target[name]
+    assert record.extra["topology_fingerprint"] == target["topology_fingerprint"]
+    assert {"computation", "accelerator_config", "compression"} <= set(record.components or {})
+    assert record.tuning is None  # nothing is tuned on a CPU
+    assert row["compile_seconds"] == pytest.approx(record.compile_seconds, abs=1e-5)
+    done = run_cli("verify", "-C", cache_dir, "--json", row["key"])
+    assert json.loads(done.stdout)["problems"] == []
+
+
+def test_run_has_targets_too(
+    run_cli: RunCli, warm: Target, cache_dir: Path, profile: Path, each_jax_python: str, script: Any
+) -> None:
+    path = script(STEP)
+    done = run_cli("run", "-C", cache_dir, "--target", profile, "--", each_jax_python, path)
+    assert done.returncode == 0, done.stderr
+    warm("--fail-on-miss", path, env=FOUR)
+
+
+REFUSED = {
+    "other-jaxlib": {"jaxlib_version": "0.0.1"},
+    "other-jax": {"jax_version": "0.0.1"},
+    "no-topology": {"topology": None},
+    "lost-fingerprint": {"topology_fingerprint": "1"},
+    "bad-topology": {"topology": "AAAA"},
+    "no-compiler": {
+        "platform": "gpu", "lowering_platform": "rocm", "plugins": {"jax-rocm99-pjrt": "9.9"}
+    },
+}  # fmt: skip
+
+
+def test_nothing_is_made_under_a_key_that_may_be_wrong(
+    warm: Target, cache_dir: Path, profile: Path, script: Any, tmp_path: Path
+) -> None:
+    target = json.loads(profile.read_text())
+    path = script("print('started')\n" + STEP)
+    for code, change in REFUSED.items():
+        (tmp_path / "wrong.json").write_text(json.dumps({**target, **change}))
+        error = warm("--target", "wrong.json", path, code=13)
+        assert error["code"] == code
+        assert not list(cache_dir.glob("*-cache"))
+    assert "pip install jax-rocm99-pjrt==9.9" in error["hint"]
+
+
+NO_RULE = """
+import jax
+from jax.extend.core import Primitive
+from jax.interpreters import mlir
+from jax._src import core
+odd = Primitive("odd")
+odd.def_abstract_eval(lambda x: x)
+def rule(ctx, x):
+    if "CompileOnly" in type(ctx.module_context.get_backend()).__name__:
+        raise NotImplementedError("no rule for odd on this platform")
+    return [x]
+mlir.register_lowering(odd, rule)
+assert jax.jit(odd.bind)(3.0) == 3
+assert jax.jit(lambda x: x + 1)(3.0) == 4
+"""
+
+
+def test_what_has_no_rule_there_is_named(warm: Target, profile: Path, script: Any) -> None:
+    made = warm("--target", profile, "--strict", script(NO_RULE), code=1)
+    rows = {(m["outcome"], m["reason"]) for m in made["modules"]}
+    assert rows == {("uncacheable", "no-rule"), ("written", "not-in-cache")}
+    assert any("no rule for odd" in note for note in made["notes"])
+
+
+def test_a_device_that_the_target_lacks(warm: Target, profile: Path, script: Any) -> None:
+    path = script("import jax\nx = jax.device_put(1.0, jax.devices()[-1])\njax.jit(abs)(x)\n")
+    made = warm("--target", profile, "--devices", "8", path)
+    assert outcomes(made) == {("skipped", "no-such-device")}
+
+
+def test_what_does_not_go_with_a_target(run_cli: RunCli, tmp_path: Path) -> None:
+    for args in (
+        ("--target", "missing.json"),
+        ("--gemm", "triton"),
+        ("--target", "x", "--gemm", "magic"),
+        ("--target", "x", "--processes", "2"),
+        ("--target", "x", "--autotune-from", "nowhere"),
+        ("--require-tuned",),
+    ):
+        assert run_cli("warm", *args, "script.py").returncode == 2, args

@@ -1,0 +1,160 @@
+"""The documentation: every command is run, every page is reached, nothing comes from elsewhere."""
+
+import importlib.util
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from conftest import REPOSITORY
+from documented import MARK, Page, missing_line, read_page
+from terminal import Terminal, without_style
+
+DOCS = REPOSITORY / "docs"
+PAGES = [REPOSITORY / "README.md", *sorted(DOCS.rglob("*.md"))]
+WITH_COMMANDS = [page for path in PAGES if (page := read_page(path)).steps]
+#: Pages that every change is tested against; the others take minutes together.
+_ALWAYS = {"README.md", "docs/tutorial.md"}
+
+
+def page_id(page: Page) -> str:
+    return page.path.relative_to(REPOSITORY).as_posix()
+
+
+def page_marks(page: Page) -> list[pytest.MarkDecorator]:
+    marks = [pytest.mark.jax] if page.needs_jax else []
+    return marks if page_id(page) in _ALWAYS else [*marks, pytest.mark.slow]
+
+
+@pytest.mark.parametrize(
+    "page", [pytest.param(p, id=page_id(p), marks=page_marks(p)) for p in WITH_COMMANDS]
+)
+def test_every_command_of_a_page(page: Page, tmp_path: Path) -> None:
+    if page.needs_jax and not importlib.util.find_spec("jax"):
+        pytest.skip("jax is not installed beside jaxcache")
+    tools = tmp_path / "bin"
+    tools.mkdir()
+    for name, module in (("jaxcache", "-m jaxcache"), ("python", "")):
+        (tools / name).write_text(f'#!/bin/sh\nexec {sys.executable} {module} "$@"\n')
+        (tools / name).chmod(0o755)
+    home = tmp_path / "home"
+    home.mkdir()
+    (home / "page.sh").write_text(page.script())
+    for name in ("tests", "examples"):
+        (home / name).symlink_to(REPOSITORY / name)
+    terminal = Terminal(
+        ["bash", "--norc", "page.sh"], home=home, width=100,
+        env={"PATH": f"{tools}{os.pathsep}{os.environ['PATH']}", "PYTHONWARNINGS": "",
+             "HOME": str(home), "JAX_PLATFORMS": "cpu"},
+    )  # fmt: skip
+    terminal.finish(timeout=600)
+    parts = without_style(terminal.text).split(MARK)
+    assert len(parts) == 2 * len(page.steps) + 1, terminal.text[-2000:]
+    for step, shown, code in zip(page.steps, parts[::2], parts[1::2], strict=False):
+        where = f"{page.path.name}:{step.line}: $ {step.command}\n{shown}"
+        assert int(code) == step.exit_code, where
+        assert missing_line(step.expected, shown) is None, where
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda p: p.relative_to(REPOSITORY).as_posix())
+def test_what_is_not_run_has_a_reason(path: Path) -> None:
+    for _, reason in read_page(path).not_run:
+        assert len(reason.split()) > 1
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda p: p.relative_to(REPOSITORY).as_posix())
+def test_links_lead_somewhere(path: Path) -> None:
+    for target in re.findall(r"\]\(([^)#\s]+)", path.read_text("utf-8")):
+        if not re.match("[a-z]+:", target):
+            assert (path.parent / target).exists(), target
+
+
+def test_the_reader_sees_a_difference() -> None:
+    """The comparison above can fail."""
+    shown = "KEY   SIZE\njit_f-0123456789ab   1.2 kB   3 s\n2 entries, 5 kB\n"
+    assert missing_line(("KEY  SIZE", "…", "7 entries, 9 kB"), shown) is None
+    assert missing_line(("jit_f-ba9876543210  4.4 MB  1m 2s",), shown) is None
+    assert missing_line(("jit_g-ba9876543210  4.4 MB  12 s",), shown) is not None
+    assert missing_line(("2 entries, 5 kB", "KEY SIZE"), shown) == "KEY SIZE"
+
+
+@pytest.mark.slow
+def test_the_site_builds_strictly_and_asks_nobody(tmp_path: Path) -> None:
+    pytest.importorskip("material", reason="mkdocs-material is not installed: the group docs")
+    done = subprocess.run(
+        [sys.executable, "-W", "default", "-m", "mkdocs", "build", "--strict", "--quiet",
+         "--site-dir", tmp_path / "site"],
+        cwd=REPOSITORY, capture_output=True, text=True, check=False,
+        env=os.environ | {"NO_MKDOCS_2_WARNING": "1"},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    pages = sorted((tmp_path / "site").rglob("*.html"))
+    assert len(pages) >= len(PAGES) - 1
+    loads = re.compile(
+        r"<(?:script|img|iframe|source)[^>]*\ssrc=[\"']?(?:https?:)?//|"
+        r"<link[^>]*rel=[\"']?(?:stylesheet|preconnect|preload|icon)[^>]*href=[\"']?(?:https?:)?//"
+    )
+    for page in pages:
+        assert not loads.search(page.read_text("utf-8")), page
+    for sheet in (tmp_path / "site").rglob("*.css"):
+        assert not re.search(r"(?:url\(|@import)\s*[\"']?(?:https?:)?//", sheet.read_text("utf-8"))
+
+
+def test_every_field_that_the_page_on_json_names_is_real(tmp_path: Path) -> None:
+    """And every field that is printed is named: the page is held to the programs' own output."""
+    text = (DOCS / "json.md").read_text("utf-8")
+    corpus = REPOSITORY / "tests" / "data" / "corpus" / "0.12.0.1-cuda13-h200-zstd"
+    env = os.environ | {"XDG_CACHE_HOME": str(tmp_path), "PYTHONPATH": str(REPOSITORY)}
+    commands = {
+        "ls": ["ls"],
+        "show": ["show", "jit_mlp*"],
+        "stats": ["stats"],
+        "verify": ["verify", "--dry-run"],
+        "prune": ["prune", "--max-size", "60kB", "--dry-run"],
+        "seal": ["seal", "--dry-run"],
+        "top": ["top", "--once"],
+        "diff": ["diff", str(corpus), str(corpus.with_name("0.10.2-cpu-zstd"))],
+        "explain": ["explain", "--churn"],
+    }
+    for name, argv in commands.items():
+        at = [] if name == "diff" else ["-C", str(corpus)]
+        done = subprocess.run(
+            [sys.executable, "-m", "jaxcache", *argv, *at, "--json"],
+            capture_output=True, text=True, env=env, cwd=tmp_path, check=False,
+        )  # fmt: skip
+        section = re.search(rf"^## `{name}`\n(.*?)(?=^## |\Z)", text, re.DOTALL | re.MULTILINE)
+        assert section, f"docs/json.md says nothing of {name}"
+        named = set(re.findall(r"`([a-z_0-9]+)`", section[1] + _shared(text)))
+        printed = _fields(json.loads(done.stdout))
+        assert printed - named == set(), f"fields of {name} that the page does not name"
+        own = set(re.findall(r"^\| `([a-z_0-9]+)`", section[1], re.MULTILINE))
+        assert own - printed - _OPTIONAL == set(), f"fields of {name} that are not there"
+
+
+#: Fields of lists that are empty on the corpus.
+_OPTIONAL = {
+    "groups", "name", "left_key", "right_key", "action", "spared", "causes", "modules",
+    "component", "meaning", "count", "why",
+}  # fmt: skip
+#: Objects whose fields are names from the cache or the compiler.
+_FREE = {"opcodes", "custom_calls", "flags_changed", "problems", "provenance"}
+
+
+def _shared(text: str) -> str:
+    found = re.findall(r"^## (?:Every document|The entry)\n(.*?)(?=^## |\Z)", text, re.S | re.M)
+    return "".join(found)
+
+
+def _fields(value: object) -> set[str]:
+    if isinstance(value, list):
+        return set().union(*map(_fields, value))
+    if not isinstance(value, dict):
+        return set()
+    found = set(value)
+    for name, inner in value.items():
+        if not (name in _FREE and isinstance(inner, dict)):
+            found |= _fields(inner)
+    return found

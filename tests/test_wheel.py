@@ -1,0 +1,109 @@
+"""What is released: built from the sdist, installed into an empty environment, used there."""
+
+import os
+import subprocess
+import sys
+import tarfile
+import venv
+import zipfile
+from pathlib import Path
+
+import pytest
+from conftest import REPOSITORY, clean_environment
+
+import jaxcache
+from jaxcache.cli.app import COMMANDS
+
+pytestmark = pytest.mark.slow
+
+
+def run(*args: str | Path, home: Path, cwd: Path | None = None) -> str:
+    env = {k: v for k, v in clean_environment(home).items() if not k.startswith("PYTHON")}
+    done = subprocess.run(
+        [str(a) for a in args], capture_output=True, text=True, env=env, cwd=cwd or home,
+        check=False, timeout=600,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the sdist, and the wheel that was built from it."""
+    folder, home = tmp_path_factory.mktemp("built"), tmp_path_factory.mktemp("home")
+    run(sys.executable, "-m", "build", "--outdir", folder, REPOSITORY, home=home)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def installed(built: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An environment of its own with the wheel in it, as pipx makes one."""
+    target = tmp_path_factory.mktemp("tool") / "venv"
+    venv.create(target, with_pip=True)
+    (wheel,) = built.glob("*.whl")
+    run(target / "bin" / "python", "-m", "pip", "install", "--quiet", wheel, home=target)
+    return target
+
+
+def test_the_version_is_in_one_place(built: Path) -> None:
+    names = sorted(p.name for p in built.iterdir())
+    version = jaxcache.__version__
+    assert names == [f"jaxcache-{version}-py3-none-any.whl", f"jaxcache-{version}.tar.gz"]
+    literal = f'"{version}"'
+    holders = [
+        path.relative_to(REPOSITORY).as_posix()
+        for folder in ("jaxcache", "tools")
+        for path in (REPOSITORY / folder).rglob("*.py")
+        if literal in path.read_text("utf-8")
+    ]
+    assert holders == ["jaxcache/__init__.py"]
+    assert version not in (REPOSITORY / "pyproject.toml").read_text("utf-8")
+
+
+def test_the_archives_hold_what_they_must_and_nothing_else(built: Path) -> None:
+    (wheel,) = built.glob("*.whl")
+    names = set(zipfile.ZipFile(wheel).namelist())
+    for needed in (
+        "jaxcache/py.typed", "jaxcache/entry/xla_subset.proto", "jaxcache/render/report/report.js",
+        "jaxcache/jaxside/listener.py", "jaxcache/jaxside/startup/sitecustomize.py",
+    ):  # fmt: skip
+        assert needed in names
+    tops = {name.split("/")[0] for name in names}
+    version = jaxcache.__version__
+    assert tops == {"jaxcache", f"jaxcache-{version}.dist-info", f"jaxcache-{version}.data"}
+    (sdist,) = built.glob("*.tar.gz")
+    with tarfile.open(sdist) as archive:
+        inside = {name.partition("/")[2] for name in archive.getnames()}
+    assert {"README.md", "CHANGELOG.md", "LICENSE", "tools/gen.py", "docs/index.md"} <= inside
+
+
+def test_it_works_in_an_environment_of_its_own(
+    installed: Path, tmp_path: Path, corpus: Path
+) -> None:
+    tool = installed / "bin" / "jaxcache"
+    assert run(tool, "--version", home=tmp_path) == f"jaxcache {jaxcache.__version__}\n"
+    cache = corpus / "0.12.0.1-cuda13-h200-zstd"
+    assert len(run(tool, "ls", "-q", "-C", cache, home=tmp_path).splitlines()) == 8
+    assert "sm_90a" in run(tool, "show", "jit_mlp*", "-C", cache, home=tmp_path)
+    share = installed / "share"
+    assert (share / "bash-completion" / "completions" / "jaxcache").is_file()
+    assert (share / "zsh" / "site-functions" / "_jaxcache").is_file()
+    assert (share / "fish" / "vendor_completions.d" / "jaxcache.fish").is_file()
+    assert len(list((share / "man" / "man1").glob("jaxcache*.1"))) == len(COMMANDS) + 1
+
+
+@pytest.mark.jax
+def test_it_warms_a_python_that_knows_nothing_of_it(
+    installed: Path, tmp_path: Path, jax_python: str
+) -> None:
+    (tmp_path / "job.py").write_text("import jax; print(jax.jit(lambda x: x + 1)(1.0))\n")
+    for option, outcome in (("--strict", "0 hits"), ("--fail-on-miss", "0 written")):
+        done = subprocess.run(
+            [installed / "bin" / "jaxcache", "warm", "--python", jax_python, option, "-C",
+             tmp_path / "cache", tmp_path / "job.py"],
+            capture_output=True, text=True, cwd=tmp_path, check=False, timeout=600,
+            env={"HOME": str(tmp_path), "PATH": os.environ["PATH"]},
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        assert done.stdout == "2.0\n"
+        assert outcome in done.stderr
