@@ -46,7 +46,9 @@ _jaxcache() {
   'import --layout') mapfile -t COMPREPLY < <(compgen -W 'jax torch' -- "$current"); return ;;
   'import --on-conflict') mapfile -t COMPREPLY < <(compgen -W 'keep replace fail' -- "$current"); return ;;
   'import --color') mapfile -t COMPREPLY < <(compgen -W 'auto always never' -- "$current"); return ;;
+  'push --layout') mapfile -t COMPREPLY < <(compgen -W 'jax torch' -- "$current"); return ;;
   'push --color') mapfile -t COMPREPLY < <(compgen -W 'auto always never' -- "$current"); return ;;
+  'pull --layout') mapfile -t COMPREPLY < <(compgen -W 'jax torch' -- "$current"); return ;;
   'pull --color') mapfile -t COMPREPLY < <(compgen -W 'auto always never' -- "$current"); return ;;
   'diff --layout') mapfile -t COMPREPLY < <(compgen -W 'jax torch' -- "$current"); return ;;
   'diff --color') mapfile -t COMPREPLY < <(compgen -W 'auto always never' -- "$current"); return ;;
@@ -85,8 +87,8 @@ _jaxcache() {
     doctor) options='-C --cache-dir --python --fix -n --dry-run --decode --json --jsonl --color --debug -h --help'; words=files ;;
     export) options='-C --cache-dir --layout --filter --level --split --since --sign --side-caches --no-side-caches --json --stats --color --debug -h --help'; words=keys ;;
     import) options='-C --cache-dir --layout --on-conflict --atomic --require-compatible --python --side-caches --no-side-caches --level -n --dry-run --json --jsonl -q --quiet --stats --color --debug -h --help'; words=files ;;
-    push) options='-C --cache-dir --include --exclude --max-size --prune-remote --sign --side-caches --no-side-caches --ledger --no-ledger -j --jobs -n --dry-run -y --yes --json --jsonl -q --quiet --stats --color --debug -h --help'; words=files ;;
-    pull) options='-C --cache-dir --include --exclude --max-size --require-signed --side-caches --no-side-caches --ledger --no-ledger -j --jobs -n --dry-run --json --jsonl -q --quiet --stats --color --debug -h --help'; words=files ;;
+    push) options='-C --cache-dir --layout --include --exclude --max-size --prune-remote --sign --side-caches --no-side-caches --ledger --no-ledger -j --jobs -n --dry-run -y --yes --json --jsonl -q --quiet --stats --color --debug -h --help'; words=files ;;
+    pull) options='-C --cache-dir --layout --include --exclude --max-size --require-signed --side-caches --no-side-caches --ledger --no-ledger -j --jobs -n --dry-run --json --jsonl -q --quiet --stats --color --debug -h --help'; words=files ;;
     diff) options='--layout --json --jsonl -q --quiet --stats --color --debug -h --help'; words=files ;;
     copy) options='--layout --filter --on-conflict --atomic -n --dry-run --json --jsonl -q --quiet --stats --color --debug -h --help'; words=files ;;
     trust) options='--json --color --debug -h --help'; words=keys ;;

@@ -309,6 +309,7 @@ complete -c jaxcache -n '__fish_seen_subcommand_from import' -s h -l help -d 'Sh
 complete -c jaxcache -n '__fish_seen_subcommand_from import' -F
 complete -c jaxcache -n __fish_use_subcommand -a push -d 'Send the entries that a bucket lacks; never replace one that is there.'
 complete -c jaxcache -n '__fish_seen_subcommand_from push' -s C -l cache-dir -r -F -d 'The cache; default: JAX_COMPILATION_CACHE_DIR, the configuration, ~/.cache/jax.'
+complete -c jaxcache -n '__fish_seen_subcommand_from push' -l layout -x -a 'jax torch' -d 'Whose cache it is; default: what its folders say.'
 complete -c jaxcache -n '__fish_seen_subcommand_from push' -l include -r -d 'Only these modules or keys; repeatable.'
 complete -c jaxcache -n '__fish_seen_subcommand_from push' -l exclude -r -d 'Not these modules or keys; repeatable.'
 complete -c jaxcache -n '__fish_seen_subcommand_from push' -l max-size -r -d 'What the target may hold; the least valuable stay behind.'
@@ -329,6 +330,7 @@ complete -c jaxcache -n '__fish_seen_subcommand_from push' -s h -l help -d 'Show
 complete -c jaxcache -n '__fish_seen_subcommand_from push' -F
 complete -c jaxcache -n __fish_use_subcommand -a pull -d 'Get the entries that this cache lacks, checking each; never replace one that is sound.'
 complete -c jaxcache -n '__fish_seen_subcommand_from pull' -s C -l cache-dir -r -F -d 'The cache; default: JAX_COMPILATION_CACHE_DIR, the configuration, ~/.cache/jax.'
+complete -c jaxcache -n '__fish_seen_subcommand_from pull' -l layout -x -a 'jax torch' -d 'Whose cache it is; default: what its folders say.'
 complete -c jaxcache -n '__fish_seen_subcommand_from pull' -l include -r -d 'Only these modules or keys; repeatable.'
 complete -c jaxcache -n '__fish_seen_subcommand_from pull' -l exclude -r -d 'Not these modules or keys; repeatable.'
 complete -c jaxcache -n '__fish_seen_subcommand_from pull' -l max-size -r -d 'What the target may hold; the least valuable stay behind.'
