@@ -129,6 +129,10 @@ complete -c jaxcache -n '__fish_seen_subcommand_from compile' -l shard -r -d 'Co
 complete -c jaxcache -n '__fish_seen_subcommand_from compile' -l check -d 'Compile nothing; say what would hit, and why not.'
 complete -c jaxcache -n '__fish_seen_subcommand_from compile' -l used-at -r -F -d 'Where the cache is going to be used, if not at -C.'
 complete -c jaxcache -n '__fish_seen_subcommand_from compile' -l devices -r -d 'CPU devices, if not as recorded.'
+complete -c jaxcache -n '__fish_seen_subcommand_from compile' -l target -r -d 'Compile for the host of this profile (jaxcache target capture), running on the CPU.'
+complete -c jaxcache -n '__fish_seen_subcommand_from compile' -l gemm -x -a 'cublas cost-model triton' -d 'Matrix products that cannot be tuned without GPU.'
+complete -c jaxcache -n '__fish_seen_subcommand_from compile' -l autotune-from -r -F -d 'Tune with the autotune directory of a real host.'
+complete -c jaxcache -n '__fish_seen_subcommand_from compile' -l require-tuned -d 'Leave out what could only be made untuned.'
 complete -c jaxcache -n '__fish_seen_subcommand_from compile' -l max-memory -r -d 'Of all workers; default: 4/5 of what is available.'
 complete -c jaxcache -n '__fish_seen_subcommand_from compile' -l dask -r -d 'A dask scheduler whose workers do it: tcp://…'
 complete -c jaxcache -n '__fish_seen_subcommand_from compile' -l python -r -F -d 'The Python that has jax; default: our own.'
@@ -305,6 +309,7 @@ complete -c jaxcache -n '__fish_seen_subcommand_from import' -s h -l help -d 'Sh
 complete -c jaxcache -n '__fish_seen_subcommand_from import' -F
 complete -c jaxcache -n __fish_use_subcommand -a push -d 'Send the entries that a bucket lacks; never replace one that is there.'
 complete -c jaxcache -n '__fish_seen_subcommand_from push' -s C -l cache-dir -r -F -d 'The cache; default: JAX_COMPILATION_CACHE_DIR, the configuration, ~/.cache/jax.'
+complete -c jaxcache -n '__fish_seen_subcommand_from push' -l layout -x -a 'jax torch' -d 'Whose cache it is; default: what its folders say.'
 complete -c jaxcache -n '__fish_seen_subcommand_from push' -l include -r -d 'Only these modules or keys; repeatable.'
 complete -c jaxcache -n '__fish_seen_subcommand_from push' -l exclude -r -d 'Not these modules or keys; repeatable.'
 complete -c jaxcache -n '__fish_seen_subcommand_from push' -l max-size -r -d 'What the target may hold; the least valuable stay behind.'
@@ -325,6 +330,7 @@ complete -c jaxcache -n '__fish_seen_subcommand_from push' -s h -l help -d 'Show
 complete -c jaxcache -n '__fish_seen_subcommand_from push' -F
 complete -c jaxcache -n __fish_use_subcommand -a pull -d 'Get the entries that this cache lacks, checking each; never replace one that is sound.'
 complete -c jaxcache -n '__fish_seen_subcommand_from pull' -s C -l cache-dir -r -F -d 'The cache; default: JAX_COMPILATION_CACHE_DIR, the configuration, ~/.cache/jax.'
+complete -c jaxcache -n '__fish_seen_subcommand_from pull' -l layout -x -a 'jax torch' -d 'Whose cache it is; default: what its folders say.'
 complete -c jaxcache -n '__fish_seen_subcommand_from pull' -l include -r -d 'Only these modules or keys; repeatable.'
 complete -c jaxcache -n '__fish_seen_subcommand_from pull' -l exclude -r -d 'Not these modules or keys; repeatable.'
 complete -c jaxcache -n '__fish_seen_subcommand_from pull' -l max-size -r -d 'What the target may hold; the least valuable stay behind.'
