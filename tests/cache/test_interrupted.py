@@ -256,7 +256,7 @@ def test_torchs_lock_is_not_needed_where_there_is_no_room_for_it(
     def refuse(*args: Any, **options: Any) -> int:
         raise OSError(code, os.strerror(code))
 
-    store, kernel = LocalStore(tmp_path), f"ab/c{'a' * 51}.main.so"
+    store, kernel = LocalStore(tmp_path), f"aa/c{'a' * 51}.main.so"
     with holding(store, kernel) as taken:
         assert taken
     monkeypatch.setattr(os, "open", refuse)
