@@ -2,19 +2,20 @@
 
 import argparse
 import errno
+import functools
 import os
 import shutil
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TypeVar
 
 from faults import places, process, trials, world
-from faults.commands import ROWS
+from faults.commands import ROWS, Row
 from faults.intercept import why_not
 
 KINDS = ("kill", "eio", "eacces", "full", "disk", "clock", "lock", "pair")
@@ -96,18 +97,15 @@ def _outcomes(
     labs: dict[bool, trials.Lab], asked: argparse.Namespace
 ) -> Iterator[trials.Failure | None]:
     """Try each command in its world, whether that is one of torch or of JAX."""
-    plans = [trials.plan(labs[row.torch], row) for row in ROWS]
-    chosen = [p for p in plans if not asked.only or any(o in p.row.name for o in asked.only)]
-    chosen.sort(key=lambda p: -len(p.done.calls))  # so that the parts are alike
-    for number, plan in enumerate(chosen):
+    plan_of = functools.cache(lambda row: trials.plan(labs[row.torch], row))
+    rows = [r for r in ROWS if not asked.only or any(o in r.name for o in asked.only)]
+    for number, row in enumerate(rows):
         if asked.part is not None and number % asked.jobs != asked.part:
             continue
         for kind in asked.kinds or _kinds(asked.sample, number):
-            fellows = [p for p in plans if p.row.torch == plan.row.torch]
-            lab = labs[plan.row.torch]
-            outcomes = list(_try(lab, plan, kind, fellows, asked.sample, number))
+            outcomes = list(_try(labs[row.torch], row, kind, plan_of, asked.sample, number))
             broken = sum(o is not None for o in outcomes)
-            print(f"{plan.row.name}, {kind}: {len(outcomes)} tried, {broken} failed", flush=True)
+            print(f"{row.name}, {kind}: {len(outcomes)} tried, {broken} failed", flush=True)
             yield from outcomes
 
 
@@ -120,17 +118,19 @@ def _kinds(sample: int | None, number: int) -> Sequence[str]:
 
 def _try(
     lab: trials.Lab,
-    plan: trials.Plan,
+    row: Row,
     kind: str,
-    plans: list[trials.Plan],
+    plan_of: Callable[[Row], trials.Plan],
     sample: int | None,
     number: int,
 ) -> Iterator[trials.Failure | None]:
     """Every trial of one kind with one command, or ``sample`` of them, others for each command."""
+    plan = plan_of(row)
     calls = range(1, len(plan.done.calls) + 1)
     if kind == "pair":
-        for second in _pick(plans, sample, number):
-            yield from trials.pairs(lab, plan, second, _pick(calls, sample or _STOPS, number))
+        for second in _pick([r for r in ROWS if r.torch == row.torch], sample, number):
+            at = _pick(calls, sample or _STOPS, number)
+            yield from trials.pairs(lab, plan, plan_of(second), at)
     elif kind == "disk":
         yield from places.full_disks(lab, plan, _pick(places.ROOMS, sample, number))
     elif kind == "lock":
