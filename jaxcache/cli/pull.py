@@ -4,6 +4,7 @@ from typing import Annotated
 
 import typer
 
+from jaxcache.cli.opening import LayoutName, open_cache, torch_cache_dir
 from jaxcache.cli.options import (
     CacheDir,
     DryRun,
@@ -23,6 +24,7 @@ EXIT_CODES = (0, 1, 2, 3, 10, 12, 130)
 def command(
     url: Annotated[str, typer.Argument(metavar="URL", help="s3://, gs://, az://, or a path.")],
     cache_dir: CacheDir = None,
+    layout: LayoutName = None,
     include: Include = None,
     exclude: Exclude = None,
     max_size: MaxSize = None,
@@ -42,12 +44,18 @@ def command(
 ) -> int:
     """Get the entries that this cache lacks, checking each; never replace one that is sound."""
     from jaxcache.cli.sync import carry_over, read_options
-    from jaxcache.store import open_store
 
     form = choose_format(json=json, jsonl=jsonl, quiet=quiet)
     options = read_options(include, exclude, max_size, side_caches=side_caches, ledger=ledger)
+    signed = require_signed or config_is_set("require-signed")
+    opened = open_cache(url, layout)
+    if not opened.layout.loads:
+        from jaxcache.cli.sync_files import carry_files
+
+        there = cache_dir or torch_cache_dir()
+        return carry_files(opened, there, options, form, signed=signed, dry_run=dry_run)
     target = locate_cache(cache_dir).path
     return carry_over(
-        open_store(url), target, options, form, jobs=jobs, dry_run=dry_run, needs_some=True,
-        require_signed=require_signed or config_is_set("require-signed"),
+        opened.store, target, options, form, jobs=jobs, dry_run=dry_run, needs_some=True,
+        require_signed=signed,
     )  # fmt: skip

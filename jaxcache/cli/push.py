@@ -5,6 +5,7 @@ from typing import Annotated
 import typer
 
 from jaxcache.cli.export import Sign
+from jaxcache.cli.opening import LayoutName, open_cache
 from jaxcache.cli.options import (
     CacheDir,
     DryRun,
@@ -13,17 +14,17 @@ from jaxcache.cli.options import (
     Quiet,
     Yes,
     choose_format,
-    locate_cache,
 )  # fmt: skip
 from jaxcache.cli.sync import Exclude, Include, LedgerToo, MaxSize, Requests, SideCaches
 
 EXAMPLE = "jaxcache push s3://bucket/team/jax --exclude 'jit_debug*'"
-EXIT_CODES = (0, 1, 2, 3, 10, 130)
+EXIT_CODES = (0, 1, 2, 3, 10, 11, 12, 130)
 
 
 def command(
     url: Annotated[str, typer.Argument(metavar="URL", help="s3://, gs://, az://, or a path.")],
     cache_dir: CacheDir = None,
+    layout: LayoutName = None,
     include: Include = None,
     exclude: Exclude = None,
     max_size: MaxSize = None,
@@ -45,7 +46,6 @@ def command(
 ) -> int:
     """Send the entries that a bucket lacks; never replace one that is there."""
     from jaxcache.cli.sync import carry_over, read_options
-    from jaxcache.store import open_store
 
     form = choose_format(json=json, jsonl=jsonl, quiet=quiet)
     options = read_options(
@@ -55,8 +55,12 @@ def command(
         from jaxcache.cli.removal import require_consent
 
         require_consent(dry_run=dry_run, yes=yes)
-    source = open_store(locate_cache(cache_dir).path)
+    opened = open_cache(cache_dir, layout)
+    if not opened.layout.loads:
+        from jaxcache.cli.sync_files import carry_files
+
+        return carry_files(opened, url, options, form, signed=bool(sign), dry_run=dry_run)
     return carry_over(
-        source, url, options, form,
+        opened.store, url, options, form,
         jobs=jobs, sign=sign or (), dry_run=dry_run, yes=yes,
     )  # fmt: skip

@@ -65,6 +65,7 @@ def module_document(module: Module) -> Document:
         "detail": module.detail,
         "compile_seconds": module.compile_seconds,
         "retrieval_seconds": module.retrieval_seconds,
+        "saved_seconds": module.saved_seconds,
         "trace_seconds": module.trace_seconds,
         "lower_seconds": module.lower_seconds,
         "size_bytes": module.size_bytes,

@@ -126,7 +126,7 @@ def cut_kernel(cache: Path) -> Path:
 def foreign_fx(cache: Path) -> Path:
     """The graph of one function under the key of another, where it is tried first."""
     paths = sorted(cache.glob("fxgraph/*/*/*"))
-    (mine,) = (p for p in paths if b"relu" in p.read_bytes())
+    (mine,) = (p for p in paths if b"aten.relu" in p.read_bytes())
     other = next(p for p in paths if b"aten.tanh" in p.read_bytes())  # which has no guards
     data = other.read_bytes()
     mine.unlink()
@@ -220,3 +220,35 @@ def test_a_hostile_entry_is_named_before_torch_runs_it(
     assert "foreign-globals" in fixed.stdout
     assert run_torch(real_cache).returncode == 0
     assert not trap.exists()
+
+
+def test_a_bundle_hits_without_a_compiler(
+    run_cli: RunCli, run_torch: Run, warm_cache: Path, tmp_path: Path
+) -> None:
+    bundle, there = tmp_path / "c.jxb", tmp_path / "there"
+    assert run_cli("export", "-C", warm_cache, bundle).returncode == 0
+    assert run_cli("import", bundle, "-C", there).returncode == 0
+    before = {p for p in there.rglob("*") if p.is_file()}
+    ran = run_torch(there)
+    check_results(ran.stdout)
+    assert counted(ran.stdout)["aot_autograd"] == {"total": 3, "autograd_cache_hit": 3, "ok": 3}
+    made = {p for p in there.rglob("*") if p.is_file()} - before
+    assert {p.parent.name for p in made} <= {"locks"}  # nothing was compiled
+
+
+def test_what_torch_saved_hits(
+    run_cli: RunCli, run_torch: Run, warm_cache: Path, tmp_path: Path
+) -> None:
+    saved, there = tmp_path / "saved.bin", tmp_path / "there"
+    script = tmp_path / "save.py"
+    script.write_text(
+        f"import sys, torch; sys.path.insert(0, {str(WORKLOAD.parent)!r})\n"
+        "import torch_workload; torch_workload.main(['scale'])\n"
+        f"open({str(saved)!r}, 'wb').write(torch.compiler.save_cache_artifacts()[0])\n"
+    )
+    assert run_torch(warm_cache, script=script).returncode == 0
+    done = run_cli("import", saved, "-C", there)
+    assert done.returncode == 0, done.stderr
+    ran = run_torch(there, "scale")
+    check_results(ran.stdout)
+    assert counted(ran.stdout)["aot_autograd"]["autograd_cache_hit"] == 1

@@ -254,3 +254,22 @@ def hostile_bundle(name: str, content: bytes) -> bytes:
     manifest = Manifest((), (side,), (), digest, len(content), layout="torch")
     packed = pack_manifest(encode_manifest(manifest))
     return sign_header(pack_header(packed, len(stream), 0), []) + packed + stream
+
+
+def test_a_bucket_holds_the_same_files(
+    run_cli: RunCli, golden: Path, bucket: str, tmp_path: Path
+) -> None:
+    sent = run_cli("push", bucket, "-C", golden)
+    assert sent.returncode == 0, sent.stderr
+    again = run_cli("push", bucket, "-C", golden, "--json")
+    assert json.loads(again.stdout)["summary"]["written"] == 0
+    listed = run_cli("ls", "-q", "--layout", "torch", "-C", bucket)
+    assert listed.stdout == run_cli("ls", "-q", "-C", golden).stdout
+    assert run_cli("verify", "--layout", "torch", "-C", bucket).returncode == 0
+    back = run_cli("pull", "--layout", "torch", bucket, "-C", tmp_path / "back")
+    assert back.returncode == 0, back.stderr
+    assert files(tmp_path / "back") == files(golden)
+    assert run_cli("push", bucket, "-C", golden, "--max-size", "1MB").returncode == 2
+    copied = run_cli("copy", "--layout", "torch", bucket, tmp_path / "copy")
+    assert copied.returncode == 0, copied.stderr
+    assert files(tmp_path / "copy") == files(golden)
