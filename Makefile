@@ -7,7 +7,7 @@ DEMO   := .demo
 # The JAX versions that the integration tests run against, with the Python each needs.
 MATRIX ?= 3.11:0.4.30 3.11:0.4.38 3.11:0.5.3 3.11:0.6.2 3.11:0.8.3 3.11:0.10.2 3.12:0.12.0.1
 
-.PHONY: test check demo bench test-matrix test-torch test-typer test-slow docs faults fuzz mutation scale clean
+.PHONY: test check demo bench test-matrix test-torch test-typer test-slow test-cuda test-tpu docs faults fuzz mutation scale clean
 
 test: $(STAMP) check
 	$(BIN)/python -m pytest -q -n 2 -m "not slow"
@@ -50,6 +50,16 @@ docs: $(STAMP)
 
 test-matrix: $(STAMP)
 	tools/test_matrix.sh $(BIN)/python $(MATRIX)
+
+# Entries for an H200 and a TPU, made on a machine that has neither. The wheels are large.
+DEVICELESS_PYTHON ?= python3.12
+DEVICELESS_JAX    ?= 0.12.0.1
+test-cuda: $(STAMP)
+	tools/test_deviceless.sh $(BIN)/python cuda $(DEVICELESS_PYTHON) jax==$(DEVICELESS_JAX) \
+		jax-cuda13-pjrt==$(DEVICELESS_JAX) jax-cuda13-plugin==$(DEVICELESS_JAX)
+
+test-tpu: $(STAMP)
+	tools/test_deviceless.sh $(BIN)/python tpu $(DEVICELESS_PYTHON) 'jax[tpu]==$(DEVICELESS_JAX)'
 
 # Kills, failing calls, full disks, wrong clocks, stopped locks, two commands at once; Linux only.
 FAULTS ?=

@@ -44,13 +44,13 @@ ROOMS: dict[str, list[tuple[str, str]]] = {
         ("jaxcache/entry/{names,codec,frame,read}.py",
          "entry/test_names entry/test_codec entry/test_frame entry/test_decode cli/test_ls"),
         ("jaxcache/entry/{wire,outline,kernels,riegeli,highwayhash,envelope,schema}.py",
-         "entry/test_decode entry/test_hostile cli/test_show"),
+         "entry/test_outline entry/test_decode entry/test_hostile cli/test_show cli/test_explain"),
         ("jaxcache/entry/{brief,contents,decode,device,hlo,memory,options,shapes}.py",
-         "entry/test_decode cli/test_show cli/test_ls"),
+         "entry/test_options entry/test_decode cli/test_show cli/test_ls"),
     ],
     "prune": [
         ("jaxcache/cache/{prune,policy,removable,removal,evict,survey}.py",
-         "cache/test_prune_plan cache/test_eviction_traces cli/test_prune"),
+         "cache/test_policy cache/test_prune_plan cache/test_eviction_traces cli/test_prune"),
     ],
     "seal": [("jaxcache/cache/seal.py", "cli/test_seal cache/test_seal_kill")],
     "bundle": [
@@ -261,14 +261,15 @@ def run(mutants: list[Mutant], jobs: int) -> Iterator[Result]:
         copy = BUILD / f"copy-{number}"
         make_copy(copy)
         copies.put(copy)
-    limits: dict[str, float] = {}
-    for tests in sorted({m.tests for m in mutants}):
+
+    def limit(tests: str) -> float:
+        """How long these tests may take."""
         copy = copies.get()
         started = time.perf_counter()
         if run_tests(copy, tests, None):
             sys.exit(f"they fail without any change: {tests}")
-        limits[tests] = _PATIENCE * (time.perf_counter() - started) + 30
         copies.put(copy)
+        return _PATIENCE * (time.perf_counter() - started) + 30
 
     def one(mutant: Mutant) -> Result | None:
         copy = copies.get()
@@ -278,6 +279,8 @@ def run(mutants: list[Mutant], jobs: int) -> Iterator[Result]:
             copies.put(copy)
 
     with ThreadPoolExecutor(jobs) as pool:
+        needed = sorted({m.tests for m in mutants})
+        limits = dict(zip(needed, pool.map(limit, needed), strict=True))
         yield from (r for r in pool.map(one, mutants) if r is not None)
 
 

@@ -52,18 +52,19 @@ class Inventory:
                 yield Problem(other.info.name, "stray-file", _why_stray(other.info))
 
 
-def take_inventory(store: Store, *, deep: bool = False) -> Inventory:
+def take_inventory(store: Store, *, deep: bool = False, start: str = "") -> Inventory:
     """List a cache directory and tell its files apart.
 
     Args:
         deep: also walk XLA's autotune directory and our own, whose files count towards the size
             of the cache but are no entries.
+        start: look only at names that begin like this.
 
     Raises:
         NoCacheError: the directory cannot be listed.
     """
     found = Inventory()
-    for info in store.list():
+    for info in store.list(start=start):
         kind, key = parse_name(info.name)
         if info.type == "file" and key is not None:
             if kind is FileKind.ATIME:

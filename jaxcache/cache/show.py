@@ -14,7 +14,7 @@ from jaxcache.entry.codec import HEADER_BYTES, CodecError, decompress_chunks
 from jaxcache.entry.contents import Contents
 from jaxcache.entry.decode import find_hlo_module
 from jaxcache.entry.kernels import KernelCache, read_kernel_cache
-from jaxcache.entry.names import KERNEL_CACHE, FileKind, Key, parse_name
+from jaxcache.entry.names import KERNEL_CACHE, FileKind, Key, parse_key, parse_name
 from jaxcache.entry.read import read_contents, read_payload
 from jaxcache.entry.wire import WireError
 from jaxcache.errors import JaxcacheError
@@ -140,7 +140,9 @@ def _bad_entry(name: str, error: Exception) -> JaxcacheError:
 
 
 def _select(store: Store, wanted: str) -> tuple[list[EntryFile], dict[str, FileInfo]]:
-    inventory = take_inventory(store)
+    # A full key can mean no other entry, so that a large bucket need not be listed for it.
+    key = parse_key(wanted)
+    inventory = take_inventory(store, start=wanted if key and key.module else "")
     stubs, _ = read_entries(store, inventory.entries, {}, heads=False)
     chosen = {entry.file for entry in select_by_keys(stubs, [wanted])}
     return [f for f in inventory.entries if f.info.name in chosen], inventory.atimes

@@ -112,9 +112,11 @@ def recall_or_count(
     Raises:
         NoCacheError: the directory cannot be listed.
     """
-    snapshot = Snapshot(folder, store.url, now_ns=now_ns)
-    if (stats := snapshot.recall(store)) is not None:
-        return stats
+    snapshot = None
+    if not store.remote:  # the digest of a listing spares no request
+        snapshot = Snapshot(folder, store.url, now_ns=now_ns)
+        if (stats := snapshot.recall(store)) is not None:
+            return stats
     from jaxcache.cache.index import Index
 
     index = Index.load(folder, store.url, now_ns=now_ns)

@@ -15,12 +15,14 @@ from jaxcache.cache.ci.restore import (
     nothing_to_restore,
     plan_restore,
 )
-from jaxcache.cache.ci.staging import Fetched, fetch_directory, fetch_remote
-from jaxcache.cli.bundle import check_trust, open_input
+from jaxcache.cache.ci.staging import Fetched, fetch_directory, fetch_missing
+from jaxcache.cache.sync.signatures import load_signed
+from jaxcache.cache.trust import load_trusted
+from jaxcache.cli.bundle import check_trust, key_folder, open_input
 from jaxcache.cli.ci import check_local, is_bundle_name, job_environment
 from jaxcache.cli.options import config_is_set
 from jaxcache.cli.progress import progress_bar
-from jaxcache.errors import NoCacheError, UntrustedError
+from jaxcache.errors import NoCacheError
 from jaxcache.store import is_remote, make_store, open_store
 from jaxcache.store.base import Store, StoreError
 
@@ -80,16 +82,14 @@ def _fetch(source: str, target: Store | None) -> Fetched:
             raise NoCacheError(f"{source} does not exist")
         check_trust(bundle)
         return Fetched(bundle, 0)
-    if config_is_set("require-signed"):
-        raise UntrustedError(
-            f"{source} is no bundle, and nothing else can be signed",
-            hint="save and restore a bundle: jaxcache ci save FILE.jxb --sign KEY",
-        )
     store = open_store(source)
-    if not store.remote:
+    signed = None
+    if config_is_set("require-signed"):
+        signed = load_signed(store, load_trusted(key_folder()))
+    elif not store.remote:
         return fetch_directory(store, now_ns=time.time_ns())
     with progress_bar("fetching") as progress:
-        return fetch_remote(store, target, now_ns=time.time_ns(), progress=progress)
+        return fetch_missing(store, target, signed=signed, now_ns=time.time_ns(), progress=progress)
 
 
 def _ask(python: str | None, platform: str | None) -> Host | None:
@@ -112,6 +112,6 @@ def _plan(
     with progress_bar("checking") as progress:
         return plan_restore(
             store, fetched.bundle, source=source, cache_dir=cache_dir, host=host,
-            left_out=fetched.damaged, present=fetched.present, everything=everything,
-            progress=progress,
+            left_out=fetched.damaged, present=fetched.present, untrusted=fetched.untrusted,
+            everything=everything, progress=progress,
         )  # fmt: skip

@@ -15,7 +15,7 @@ from jaxcache.cache.prune import PruneOptions
 from jaxcache.cli.bundle import signing_keys
 from jaxcache.cli.ci import check_local, is_bundle_name
 from jaxcache.cli.progress import progress_bar
-from jaxcache.errors import NoCacheError, UsageError
+from jaxcache.errors import NoCacheError
 from jaxcache.store import is_remote, make_store, open_store
 from jaxcache.store.base import StoreError
 from jaxcache.units import parse_duration_seconds, parse_size_bytes
@@ -95,8 +95,6 @@ def carry_out(plan: SavePlan, bounds: Bounds, *, level: int, sign: Sequence[str]
     now_ns = time.time_ns()
     signers = signing_keys(sign)
     bundle = is_bundle_name(plan.target)
-    if signers and not bundle:
-        raise UsageError("only a bundle can be signed", hint="save to FILE.jxb")
     store = open_store(plan.cache_dir)
     if plan.why == "not-wanted":
         return Saved(0, 0)
@@ -106,8 +104,8 @@ def carry_out(plan: SavePlan, bounds: Bounds, *, level: int, sign: Sequence[str]
     with progress_bar("saving") as progress:
         if not bundle:
             return save_shared(
-                store, make_store(plan.target), plan, bounds=bounds.pruning, now_ns=now_ns,
-                progress=progress,
+                store, make_store(plan.target), plan, bounds=bounds.pruning,
+                private_keys=signers, now_ns=now_ns, progress=progress,
             )  # fmt: skip
         if is_remote(plan.target):
             folder, _, name = plan.target.rpartition("/")

@@ -4,7 +4,19 @@ from typing import Annotated
 
 import typer
 
-from jaxcache.cli.options import CacheDir, Json, Jsonl, Python, Quiet, choose_format, locate_cache
+from jaxcache.cli.options import (
+    AutotuneFrom,
+    CacheDir,
+    Gemm,
+    Json,
+    Jsonl,
+    Python,
+    Quiet,
+    RequireTuned,
+    TargetFile,
+    choose_format,
+    locate_cache,
+)
 
 EXAMPLE = "jaxcache compile train.recipe -C /var/cache/jax --jobs 8"
 EXIT_CODES = (0, 1, 2, 3, 10, 13, 130)
@@ -33,6 +45,10 @@ def command(
     devices: Annotated[
         int | None, typer.Option(min=1, metavar="N", help="CPU devices, if not as recorded.")
     ] = None,
+    target: TargetFile = None,
+    gemm: Gemm = "cublas",
+    autotune_from: AutotuneFrom = None,
+    require_tuned: RequireTuned = False,
     max_memory: Annotated[
         str | None,
         typer.Option(metavar="SIZE", help="Of all workers; default: 4/5 of what is available."),
@@ -53,6 +69,7 @@ def command(
     """
     from jaxcache.cache.recipe.format import open_recipe
     from jaxcache.cli.output_compile import finish, watch
+    from jaxcache.cli.output_warm import read_aim
     from jaxcache.store import make_store
     from jaxcache.units import parse_size_bytes
     from jaxcache.warm.replay.plan import parse_shard, plan_compile
@@ -60,6 +77,10 @@ def command(
     from jaxcache.warm.replay.session import CompileOptions
 
     form = choose_format(json=json, jsonl=jsonl, quiet=quiet)
+    aim = read_aim(
+        target, gemm=gemm, autotune_from=autotune_from, require_tuned=require_tuned,
+        devices=devices, dask=dask,
+    )  # fmt: skip
     with open_recipe(recipe) as file:
         plan = plan_compile(file, shard=parse_shard(shard) if shard else None)
         location = absolute(locate_cache(cache_dir).path)
@@ -70,6 +91,7 @@ def command(
             devices=devices,
             memory_bytes=parse_size_bytes(max_memory) if max_memory else None,
             check=check,
+            target=aim,
             dask=dask,
         )
         with watch(plan, options.jobs) as watcher:

@@ -21,8 +21,8 @@ def command(
         list[str] | None,
         typer.Argument(
             metavar="[LEFT RIGHT | KEY | SCRIPT [ARG]...]",
-            help="Saved runs (warm --json, or a log of JAX at DEBUG), keys, caches, or a script; "
-            "options of the script go after --.",
+            help="Saved runs (warm --json, a recipe, a log of JAX at DEBUG), keys, caches, or a "
+            "script; options of the script go after --.",
             show_default=False,
         ),
     ] = None,

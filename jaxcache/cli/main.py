@@ -54,7 +54,8 @@ def run(argv: list[str]) -> int:
             return _fail(_usage_error(error), as_json)
         if wants_debug():
             raise
-        return _fail(_internal_error(error), as_json)
+        refused = isinstance(error, OSError) and error.errno is not None
+        return _fail(_system_error(error) if refused else _internal_error(error), as_json)
     finally:
         metering.report()
     return code if isinstance(code, int) else ExitCode.DONE

@@ -18,7 +18,7 @@ from jaxcache.cli.options import (
 from jaxcache.cli.sync import Exclude, Include, LedgerToo, MaxSize, Requests, SideCaches
 
 EXAMPLE = "jaxcache push s3://bucket/team/jax --exclude 'jit_debug*'"
-EXIT_CODES = (0, 1, 2, 3, 10, 130)
+EXIT_CODES = (0, 1, 2, 3, 10, 11, 12, 130)
 
 
 def command(

@@ -56,21 +56,14 @@ class Worker:
                 process_id=wish["process_id"],
             )  # fmt: skip
         from jax._src import cache_key, compilation_cache, compiler, distributed, xla_bridge
-        from jax._src.interpreters import mlir
-        from jax._src.lib import xla_client
-        from jax._src.lib.mlir import ir
-        from numpy import array
 
-        self._cache_key, self._cache, self._compiler = cache_key, compilation_cache, compiler
-        self._ir, self._mlir, self._client = ir, mlir, xla_client
-        self.jax = jax
-        self._array = functools.partial(array, dtype=object)
+        self._bind(jax)
+        self._cache = compilation_cache
         self.backend = xla_bridge.get_backend(wish["platform"])
         # JAX writes in process 0 alone, so that processes do not write the same names; here each
         # has a folder of its own.
         distributed.global_state.process_id = 0
         self.devices = {int(d.id): d for d in self.backend.devices()}
-        self._signature = inspect.signature(compiler.compile_or_get_cached)
         self._key: str | None = None
         self._components: dict[str, str] = {}
         self._seconds: float | None = None
@@ -78,6 +71,20 @@ class Worker:
         self._wrap(compiler, "_cache_write", self._around_write)
         if hasattr(cache_key, "_log_cache_key_hash"):
             self._wrap(cache_key, "_log_cache_key_hash", self._around_component)
+
+    def _bind(self, jax: Any) -> None:
+        """Look up what every kind of worker needs."""
+        from jax._src import cache_key, compiler
+        from jax._src.interpreters import mlir
+        from jax._src.lib import xla_client
+        from jax._src.lib.mlir import ir
+        from numpy import array
+
+        self.jax = jax
+        self._cache_key, self._compiler = cache_key, compiler
+        self._ir, self._mlir, self._client = ir, mlir, xla_client
+        self._array = functools.partial(array, dtype=object)
+        self._signature = inspect.signature(compiler.compile_or_get_cached)
 
     @staticmethod
     def _wrap(module: Any, name: str, around: Any) -> None:
@@ -103,24 +110,26 @@ class Worker:
         """Compile one request if ``ask`` says so, having been told the key and its parts.
 
         Returns:
-            The file that JAX wrote and the seconds that compiling took; None where it was not
-            to be compiled.
+            The file that JAX wrote, the seconds that compiling took and how it was tuned; None
+            where it was not to be compiled.
         """
         self._key, self._components, self._seconds, self._ask = None, {}, None, ask
         arguments = self._arguments(request, options)
         with self._mlir.make_ir_context(), self._ir.Location.unknown():
-            if not bytecode.startswith(b"ML\xefR"):
-                raise RefusedError("this is no MLIR bytecode")
-            module = self._ir.Module.parse(bytecode)
+            module = arguments["computation"] = self._parse(bytecode)
             self._check(module)
-            arguments["computation"] = module
             try:
                 self._compiler.compile_or_get_cached(**arguments)
             except _Skip:
                 return None
         if self._key is None:
             raise RefusedError("JAX made no key for it")
-        return self._written(), self._seconds
+        return self._written(), self._seconds, None
+
+    def _parse(self, bytecode: bytes) -> Any:
+        if not bytecode.startswith(b"ML\xefR"):
+            raise RefusedError("this is no MLIR bytecode")
+        return self._ir.Module.parse(bytecode)
 
     def _arguments(self, request: "dict[str, Any]", options: bytes) -> "dict[str, Any]":
         devices = [self._device(i) for i in request["device_ids"]]
@@ -208,10 +217,84 @@ class Worker:
         raise OSError("JAX compiled it and wrote nothing")
 
 
+class TargetWorker(Worker):
+    """Compiles for a host that is not here; see the package ``target`` beside this file.
+
+    What it leaves is the bare executable: the parent makes the entry, with the target's codec.
+    """
+
+    def __init__(self, wish: "dict[str, Any]") -> None:
+        import jax
+
+        aim, self._tuning, hooks = (_side(f"target.{n}") for n in ("aim", "tuning", "hooks"))
+        with open(wish["target"], encoding="utf-8") as file:
+            asked = json.load(file)
+        with open(asked["profile"], encoding="utf-8") as file:
+            profile = json.load(file)
+        self._bind(jax)
+        self._folder = wish["folder"]
+        self._asked = hooks.Request
+        self._wishes = self._tuning.Wishes(**asked["wishes"])
+        self._target = aim.Target(jax, profile)
+        jax.devices()  # with the CPU's own client, what its executables call is registered
+        self._target.open()
+        self.backend = self._target.client
+        self.devices = {int(d.id): d for d in self._target.devices}
+
+    def describe(self) -> "dict[str, Any]":
+        profile = self._target.profile
+        names = ("jax_version", "jaxlib_version", "platform", "platform_version")
+        return {
+            **{name: profile[name] for name in names},
+            "jaxlib_digest": _jaxlib_digest(), "device_kind": profile["device_kinds"][0],
+            "device_count": len(self.devices), "caches": True,
+        }  # fmt: skip
+
+    def compile(self, request: "dict[str, Any]", bytecode: bytes, options: bytes, ask: Any) -> Any:
+        arguments = self._arguments(request, options)
+        with self._mlir.make_ir_context(), self._ir.Location.unknown():
+            module = self._parse(bytecode)
+            self._check(module)
+            asked = self._asked(
+                module, arguments["devices"], arguments["compile_options"],
+                arguments["executable_devices"],
+            )  # fmt: skip
+            key, components = self._target.key(module, asked.devices, asked.options)
+            if not ask(key, components):
+                return None
+            try:
+                made = self._tuning.make(
+                    self.backend, asked, self._wishes,
+                    is_gpu=self._target.profile["platform"] == "gpu",
+                )  # fmt: skip
+            except self._tuning.UntunedError as error:
+                raise RefusedError(f"it could only be made untuned: {error}") from error
+        name = f"{key}-cache"
+        with open(os.path.join(self._folder, name), "wb") as file:
+            file.write(made.payload)
+        return name, made.seconds, made.tuning
+
+
+def _side(name: str) -> Any:
+    """A module of the package that this file belongs to, under a name that clashes with nothing."""
+    import importlib.util
+
+    package = "_jaxcache_side"
+    if package not in sys.modules:
+        folder = os.path.dirname(os.path.abspath(__file__))
+        spec = importlib.util.spec_from_file_location(
+            package, os.path.join(folder, "__init__.py"), submodule_search_locations=[folder]
+        )
+        assert spec is not None and spec.loader is not None  # noqa: S101
+        sys.modules[package] = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(sys.modules[package])
+    return importlib.import_module(f"{package}.{name}")
+
+
 def prepare(wish: "dict[str, Any]") -> None:
     """Set what must be set before jax is imported."""
     flags = os.environ.get("XLA_FLAGS", "")
-    if wish["platform"] == "cpu":
+    if wish["platform"] == "cpu" or wish.get("target"):
         count = f"--xla_force_host_platform_device_count={wish['device_count']}"
         os.environ["XLA_FLAGS"] = f"{flags} {count}".strip()
         os.environ["JAX_PLATFORMS"] = "cpu"
@@ -232,10 +315,11 @@ def main() -> int:
         answers.write(json.dumps(event) + "\n")
 
     try:
-        worker = Worker(wish)
+        worker = TargetWorker(wish) if wish.get("target") else Worker(wish)
         described = worker.describe()
     except BaseException as error:
-        answer(event="cannot-start", detail=_describe(error), missing=_is_missing(error))
+        answer(event="cannot-start", detail=_describe(error), missing=_is_missing(error),
+               code=getattr(error, "code", None), hint=getattr(error, "hint", None))  # fmt: skip
         return _NO_JAX
     answer(event="ready", **described)
 
@@ -271,7 +355,7 @@ def _serve(worker: Worker, requests: Any, answer: Any, ask: Any) -> None:
             if done is None:
                 answer(event="skipped")
             else:
-                answer(event="done", file=done[0], compile_seconds=done[1])
+                answer(event="done", file=done[0], compile_seconds=done[1], tuning=done[2])
 
 
 def _jaxlib_digest() -> "str | None":

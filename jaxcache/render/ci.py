@@ -95,6 +95,7 @@ def restore_document(restored: Restored) -> Document:
         "present": plan.present,
         "written": restored.written,
         "left_out": plan.left_out,
+        "untrusted": plan.untrusted,
         "stored_seconds": plan.stored_seconds,
         "outlook": {o.value: n for o, n in sorted(plan.outlooks.counts.items())},
         "misses": [{"reason": printable(r), "entries": n} for r, n in miss_reasons(plan.outlooks)],
@@ -148,6 +149,8 @@ def restore_lines(restored: Restored) -> Iterator[str]:
         yield f"left: {_count(number, 'entry')}, {printable(reason)}"
     if plan.present:
         yield f"{_count(plan.present, 'entry')} more are here already"
+    if plan.untrusted:
+        yield f"left: {_count(plan.untrusted, 'entry')}, signed by nobody who is trusted here"
     if plan.left_out:
         yield f"left: {_count(plan.left_out, 'entry')}, damaged"
     if plan.outlooks.host is None and found:

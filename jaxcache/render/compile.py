@@ -48,6 +48,7 @@ def compiled_document(module: Compiled) -> Document:
         "function": module.function,
         "attempts": module.attempts,
         "doubts": list(module.doubts),
+        "tuning": module.tuning,
     }
 
 

@@ -97,10 +97,6 @@ def _target(entry: Entry) -> str:
     return f"{shown} {entry.tuning}" if entry.tuning == UNTUNED else shown
 
 
-def _cut(text: str, room: int) -> str:
-    return text if len(text) <= room else f"{text[: room - 1]}…"
-
-
 def groups_table(
     groups: "Iterable[Group]", by: str, *, now_ns: int, width: int, color: bool
 ) -> str:

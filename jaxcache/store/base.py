@@ -123,10 +123,14 @@ class Store(Protocol):
     def root(self) -> FileInfo | None:
         """The place itself, for its owner and permissions; None where a store has neither."""
 
-    def list(self, prefix: str = "") -> Iterator[FileInfo]:
+    def list(self, prefix: str = "", *, start: str = "") -> Iterator[FileInfo]:
         """Yield what lies directly in the root, or in the folder ``prefix``, unsorted.
 
         Yields nothing where the folder does not exist.
+
+        Args:
+            start: only names (inside the folder) that begin like this. A remote store that lists
+                in order then asks for that stretch alone.
         """
 
     def walk(self, prefix: str) -> Iterator[FileInfo]:

@@ -85,12 +85,14 @@ class LocalStore:
         """See :meth:`jaxcache.store.base.Store.root`."""
         return _info("", os.fstat(self._fd))
 
-    def list(self, prefix: str = "") -> Iterator[FileInfo]:
+    def list(self, prefix: str = "", *, start: str = "") -> Iterator[FileInfo]:
         """See :meth:`jaxcache.store.base.Store.list`."""
         lead = f"{check_name(prefix.rstrip('/'))}/" if prefix else ""
         try:
             with self._folder(lead) as fd, os.scandir(fd) as found:
                 for item in found:
+                    if start and not item.name.startswith(start):
+                        continue
                     try:
                         status = item.stat(follow_symlinks=False)
                     except OSError:

@@ -11,7 +11,7 @@ import struct
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +35,7 @@ from jaxcache.cache.trust import check_signatures, generate_key, read_private_ke
 from jaxcache.entry.codec import decompress_chunks
 from jaxcache.errors import JaxcacheError, UntrustedError
 from jaxcache.store import make_store, open_store
-from jaxcache.store.base import StoreError
+from jaxcache.store.base import MissingError, StoreError
 from jaxcache.store.local import LocalStore
 
 CACHES = sorted(p.name for p in CORPUS.iterdir() if p.is_dir())
@@ -330,6 +330,33 @@ def test_a_damaged_entry_is_left_out_and_reported(tmp_path: Path) -> None:
     exported.stream.close()
     assert [p.file for p in exported.left_out] == [bad.name]
     assert len(exported.manifest.items) == 6
+
+
+class FadingStore(LocalStore):
+    """One entry cannot be read, one side file is gone since it was listed."""
+
+    def open_many(self, names: Sequence[str]) -> Iterator[Any]:
+        for name in names:
+            yield StoreError(name, "bad disk") if name == names[2] else self.open(name)
+
+    def open(self, name: str) -> Any:
+        if name.endswith("gone"):
+            raise MissingError(name)
+        return super().open(name)
+
+
+def test_what_cannot_be_read_is_left_out_and_what_is_gone_is_not_missed(tmp_path: Path) -> None:
+    cache = copy_of(SMALL, tmp_path / "c")
+    folder = cache / "xla_gpu_per_fusion_autotune_cache_dir"
+    folder.mkdir(exist_ok=True)
+    for name in ("a-gone", "b-there"):
+        (folder / name).write_bytes(b"autotuned")
+    store = FadingStore(cache)
+    exported = write_stream(store, plan_export(store, now_ns=0))
+    exported.stream.close()
+    assert [(p.kind, p.detail) for p in exported.left_out] == [("unreadable", "bad disk")]
+    assert len(exported.manifest.items) == 6
+    assert [f.name.rpartition("/")[2] for f in exported.manifest.files] == ["b-there"]
 
 
 def test_a_good_entry_stays_and_a_bad_one_is_healed(tmp_path: Path) -> None:

@@ -60,6 +60,14 @@ def test_what_differs_misses_and_is_named(origin: Origin, mine: Origin, word: st
     assert found.restore_to is None
 
 
+def test_only_a_few_lacking_features_are_named() -> None:
+    many = replace(CPU, cpu_features=tuple(f"+f{n}" for n in range(6)))
+    four = replace(CPU, cpu_features=tuple(f"+f{n}" for n in range(4)))
+    none = replace(CPU, cpu_features=())
+    assert "with f0, f1, f2, f3 and 2 more, which" in str(told(many, none).reason)
+    assert "with f0, f1, f2, f3, which" in str(told(four, none).reason)
+
+
 def test_the_codec_counts() -> None:
     assert told(CPU, CPU, codec="zlib").outlook is Outlook.MISS
 

@@ -233,3 +233,16 @@ def test_a_new_directory_is_dated_like_the_one_it_is_filled_from(
     assert len(list(target.path.glob("*-cache"))) == 7
     for stamp in cache.glob("*-atime"):
         assert (target.path / stamp.name).read_bytes() == stamp.read_bytes()
+
+
+def test_what_the_system_refuses_is_not_called_a_mistake_of_ours(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from jaxcache.cli import app, main
+
+    def full(*args: Any, **options: Any) -> None:
+        raise OSError(28, "No space left on device", "/tmp/x")
+
+    monkeypatch.setattr(app, "app", full)
+    assert main.run(["ls"]) == 1
+    assert capsys.readouterr().err == "jaxcache: /tmp/x: no space left on device [io-error]\n"

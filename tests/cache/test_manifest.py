@@ -12,8 +12,10 @@ from jaxcache.cache.bundle.manifest import (
     Manifest,
     Origin,
     SideFile,
+    check_file_name,
     decode_manifest,
     encode_manifest,
+    is_side_file,
 )
 from jaxcache.entry.names import FileKind, parse_name
 
@@ -39,6 +41,13 @@ VALUES = st.recursive(
 
 def test_there_and_back() -> None:
     assert decode_manifest(encode_manifest(MANIFEST)) == MANIFEST
+
+
+def test_names_are_as_long_as_a_file_system_takes() -> None:
+    folder = "xla_gpu_per_fusion_autotune_cache_dir"
+    for name, long in (("é" * 127 + "a", False), ("é" * 128, True)):
+        assert (check_file_name(name) is not None) == long
+        assert is_side_file(f"{folder}/{name}") == (not long)
 
 
 def places(value: Any, at: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:

@@ -196,6 +196,15 @@ def test_lru_takes_the_least_recently_used_and_no_more_than_needed(tmp_path: Pat
     assert set(gone(made).values()) == {"max-size"}
 
 
+def test_a_bound_on_entries_counts_entries_that_stay_and_nothing_else(tmp_path: Path) -> None:
+    with cache_of([{"used_ago": hours * HOUR} for hours in (1, 2, 300)], True, tmp_path) as cache:
+        made = plan(cache, max_entries=2, side_caches=True, orphans=True, quarantine=True,
+                    legacy=True, unused_for_seconds=200 * HOUR, policy="lru")  # fmt: skip
+        reasons = [r.reason for r in made.removals if r.subject == "entry"]
+    assert made.kept == 2
+    assert "max-entries" not in reasons
+
+
 def test_a_bound_missed_by_one_byte_takes_one_entry(tmp_path: Path) -> None:
     for number in range(3):
         put(tmp_path, key(number))
@@ -285,6 +294,8 @@ def test_everything_else_is_counted_and_goes_on_request(tmp_path: Path) -> None:
         }  # fmt: skip
         assert gone(plan(cache, legacy=True)) == {f"jit_old-{'e' * 64}": "legacy"}
         assert gone(plan(cache, quarantine=True)) == {".jaxcache/quarantine/b-cache": "quarantine"}
+        both = plan(cache, legacy=True, side_caches=True, older_than_seconds=1e9)
+        assert gone(both) == gone(plan(cache, legacy=True))
         aged = plan(cache, side_caches=True, unused_for_seconds=7 * 24 * HOUR)
         assert gone(aged) == {
             f"jit_old-{'e' * 64}": "unused-for",
@@ -399,6 +410,14 @@ def test_the_lock_is_let_go_every_fifty_milliseconds(tmp_path: Path) -> None:
     assert max(store.held) == pytest.approx(done.longest_hold_seconds)
     assert done.longest_hold_seconds <= 0.05
     assert len(pauses) == 9
+
+
+def test_the_lock_is_really_let_go_in_between(tmp_path: Path) -> None:
+    for number in range(6):
+        put(tmp_path, key(number))
+    store = SlowStore(tmp_path)
+    done = remove(store, plan(tmp_path, max_entries=0).removals, clock=lambda: store.now)
+    assert len(done.removed) == 6 and len(store.held) > 1
 
 
 class StubbornStore(LocalStore):

@@ -60,7 +60,7 @@ def test_the_label_goes_with_the_entry(run_cli: RunCli, labelled: Any, tmp_path:
     assert run_cli("export", "-C", path, "all.jaxcache").returncode == 0
     assert run_cli("import", "-C", tmp_path / "moved", "all.jaxcache").returncode == 0
     assert labels(run_cli, tmp_path / "moved") == known
-    assert run_cli("seal", "-C", path, "--grace", "0s").returncode == 0
+    assert run_cli("seal", "-C", path).returncode == 0
     assert labels(run_cli, path) == known
 
 

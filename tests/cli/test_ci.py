@@ -337,7 +337,7 @@ def test_a_baseline_that_makes_no_sense_is_none(step: Step, bundle: Path, tmp_pa
 
 
 def test_signed_bundles_and_nothing_else(
-    run_cli: RunCli, step: Step, cache: Path, tmp_path: Path
+    run_cli: RunCli, step: Step, cache: Path, corpus: Path, tmp_path: Path
 ) -> None:
     pytest.importorskip("cryptography")
     public = run_cli("trust", "keygen", "ci").stdout.strip().partition("\t")[2]
@@ -346,11 +346,16 @@ def test_signed_bundles_and_nothing_else(
     signed, unsigned = tmp_path / "signed.jxb", tmp_path / "unsigned.jxb"
     assert run_cli("ci", "save", signed, "-C", cache, "--sign", "ci").returncode == 0
     assert run_cli("ci", "save", unsigned, "-C", cache).returncode == 0
-    assert run_cli("ci", "save", tmp_path / "dir", "-C", cache, "--sign", "ci").returncode == 2
-    for source in (signed, unsigned, cache):
+    assert run_cli("ci", "save", tmp_path / "dir", "-C", cache, "--sign", "ci").returncode == 0
+    for source in (signed, unsigned, tmp_path / "dir", cache):
         refused = run_cli("ci", "restore", source, "-C", tmp_path / "job", "--everything")
         assert refused.returncode == 12
         assert not (tmp_path / "job").exists()
     assert run_cli("trust", "add", "builders", public).returncode == 0
     assert step("restore", signed)["entries"] == 7
     assert run_cli("ci", "restore", unsigned, "-C", tmp_path / "job").returncode == 12
+    shutil.rmtree(tmp_path / "job")
+    stranger = compile_new(tmp_path / "dir", corpus)
+    told = step("restore", tmp_path / "dir")
+    assert (told["written"], told["untrusted"]) == (7, 1)
+    assert stranger.name not in names(tmp_path / "job")

@@ -68,6 +68,10 @@ def test_a_listing_of_ten_thousand_takes_ten_requests(
         assert len(found.get("entries", range(10_000))) == 10_000
         assert found["remote"]["requests"] == s3.counts() == {"list": 10}
     s3.forget()
+    shown = run_cli("show", f"jit_f-{7_777:064x}", "-C", bucket, "--json")
+    assert json.loads(shown.stdout)["entry"]["key"] == f"jit_f-{7_777:064x}"
+    assert s3.counts()["list"] == 2  # for a whole key not all of it: a page, and the ledger
+    s3.forget()
     done = run_cli("prune", "-C", bucket, "--max-entries", "9000", "--policy", "lru",
                    "--grace", "0s", "--yes", "--stats", "--json")  # fmt: skip
     assert len(told(done)["removed"]) == 1_000

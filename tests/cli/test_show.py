@@ -125,6 +125,16 @@ def test_a_glob_may_mean_several(run_cli: RunCli, corpus: Path) -> None:
     assert len([json.loads(line)["entry"]["key"] for line in lines]) == 7
 
 
+def test_a_key_its_hash_and_their_beginnings_mean_it(run_cli: RunCli, corpus: Path) -> None:
+    cache = corpus / "0.12.0.1-cpu-zstd"
+    key = min(p.name for p in cache.glob("jit_mlp-*")).removesuffix("-cache")
+    digest = key.rpartition("-")[2]
+    for text in (key, key[:-50], digest, digest[:12]):
+        done = run_cli("show", text, "-C", cache, "--json")
+        assert json.loads(done.stdout)["entry"]["key"] == key
+    assert run_cli("show", f"jit_mlp-{0:064x}", "-C", cache).returncode == 1
+
+
 @pytest.mark.parametrize("name", ["as it is", "renamed"])
 def test_a_plain_file_will_do(run_cli: RunCli, corpus: Path, tmp_path: Path, name: str) -> None:
     path = next((corpus / GPU).glob("jit_sort*"))

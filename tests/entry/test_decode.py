@@ -9,12 +9,16 @@ import forge
 import pytest
 from conftest import CORPUS
 
-from jaxcache.entry.contents import Contents
+from jaxcache.entry.brief import summarize_contents
+from jaxcache.entry.contents import ArrayType, Contents, Program
 from jaxcache.entry.decode import decode_payload
+from jaxcache.entry.envelope import tell_platform
 from jaxcache.entry.highwayhash import highwayhash64
+from jaxcache.entry.kernels import read_kernel_cache
 from jaxcache.entry.names import parse_name
 from jaxcache.entry.read import read_contents
 from jaxcache.entry.shapes import short_type, signature
+from jaxcache.entry.wire import Field
 
 #: What every entry of the corpus decodes to; JAXCACHE_UPDATE_GOLDEN=1 writes it anew.
 GOLDEN = Path(__file__).parents[1] / "data" / "decoded.json"
@@ -196,3 +200,45 @@ def test_highwayhash_gives_the_published_values() -> None:
         0xF205A46893007EDA, 0x2B8A1668E4A94541,
     ]  # fmt: skip
     assert [highwayhash64(key, bytes(range(n))) for n in range(6)] == known
+
+
+def test_a_long_signature_is_cut_in_the_middle() -> None:
+    array = ArrayType("float32", (2,))
+    program = Program("jit_f", (array,) * 200, (ArrayType("int8", (3,)),), 1, 1, {}, {})
+    brief = summarize_contents(Contents(program=program))
+    assert brief.signature and brief.signature.startswith("f32[2], f32[2], ")
+    assert brief.signature.endswith("… → s8[3]") and len(brief.signature) < 260
+
+
+@pytest.mark.parametrize(
+    ("fields", "platform"),
+    [
+        ([Field(5, 0, 1)], "cpu"),
+        ([Field(4, 2, memoryview(b"\x7fELF" + bytes(14) + b"\xbe\0"))], "gpu"),
+        ([Field(4, 2, memoryview(b"\x7fELF" + bytes(14) + b"\x3e\0"))], "cpu"),
+        ([Field(3, 2, memoryview(b"\x7fELF" + bytes(14) + b"\xbe\0"))], "unknown"),
+        ([Field(3, 2, memoryview(b".version 8.0\n.target sm_90"))], "gpu"),
+        ([Field(8, 2, memoryview(b"x"))], "cpu"),
+        ([Field(9, 2, memoryview(b"x"))], "cpu"),
+        ([Field(9, 2, memoryview(b"x")), Field(3, 2, memoryview(b".version 8"))], "unknown"),
+        ([], "unknown"),
+    ],
+)
+def test_magic_numbers_tell_a_cpu_from_a_gpu(fields: list[Field], platform: str) -> None:
+    assert tell_platform(fields) == platform
+
+
+def test_kernels_tell_their_launch_and_size() -> None:
+    launch = forge.message(2, forge.number(1, 4), forge.number(2, 128))
+    kernel = forge.message(1, b"line one\nline two") + launch + forge.number(4, 64)
+    whole = forge.message(2, kernel, forge.message(5, b"code!"))
+    bare = forge.message(2, forge.message(1, b"f"))
+    cache = forge.message(1, forge.message(1, b"b"), whole) + forge.message(
+        1, forge.message(1, b"a"), bare
+    )
+    found = read_kernel_cache(cache + forge.number(2, 9))
+    assert (found.version, found.problem) == (9, None)
+    first, second = found.kernels
+    assert (first.name, first.blocks, first.threads, first.code_bytes) == ("a", None, None, 0)
+    assert (second.fingerprint, second.blocks, second.threads) == ("line one", 4, 128)
+    assert (second.shared_memory_bytes, second.code_bytes) == (64, 5)

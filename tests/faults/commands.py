@@ -67,7 +67,10 @@ ROWS: tuple[Row, ...] = (
     _row("export --split", "export out/parts.jxb -C gpu --split 65536", in_parts=True),
     _row("push", "push other -C cache"),
     _row(
-        "push into a bound", "push other -C cache --max-size 30kB --prune-remote -y", chooses=True
+        "push into a bound",
+        "push other -C cache --max-size 30kB --prune-remote -y",
+        timely=True,
+        chooses=True,
     ),
     _row("pull", "pull source -C cache"),
     _row("ci save", "ci save out/old.jxb -C cache --save-if always"),

@@ -16,6 +16,12 @@ from faults.commands import ROWS, Row
 from faults.intercept import Verdict, why_not
 from faults.process import DAY_NS, NOW_NS, run_cli
 
+#: Their parents write, too, while children compile; %s is the Python that has jax.
+_COMPILING = {
+    "warm --seal": "warm --seal -C cache --python %s program.py",
+    "warm --record": "warm --record new.jxr -C cache --python %s program.py",
+    "compile": "compile made.jxr -C cache --python %s",
+}
 PROGRAM = Path(__file__).parents[1] / "conformance" / "compile_program.py"
 _ROWS = (
     "seal", "verify --fix", "verify --fix --delete", "prune by bounds", "rm", "import --atomic",
@@ -47,10 +53,14 @@ class Lab:
         self.cache = self.world / "cache"
         for name in ("cache", "home", "tmp", "other", "new"):
             (self.world / name).mkdir(parents=True)
+        shutil.copy(PROGRAM, self.world / "program.py")
         self.cold = run_jax(python, self.cache)
         self.warm = run_jax(python, self.cache)
         assert self.warm["hits"] == self.warm["requests"] > 4, self.warm
         run_cli(self.world, ["export", "in.jxb", "-C", "cache"])
+        line = f"warm --record made.jxr -C cache --python {python} program.py"
+        made = run_cli(self.world, line.split())
+        assert made.code == 0, made.stderr
         for path in self.cache.iterdir():
             os.utime(path, ns=(NOW_NS - DAY_NS, NOW_NS - DAY_NS))
         self.torn = next(self.cache.glob("jit_mlp-*-cache"))
@@ -107,6 +117,9 @@ def main() -> int:
             if row.name in _ROWS:
                 outcomes += lab.kills(row, wanted)
                 print(f"{row.name}, then JAX: {wanted} tried", flush=True)
+        for name, line in _COMPILING.items():
+            outcomes += lab.kills(Row(name, tuple((line % python).split())), wanted)
+            print(f"{name}, then JAX: {wanted} tried", flush=True)
     finally:
         shutil.rmtree(folder)
     wrong = [o for o in outcomes if o]

@@ -293,3 +293,34 @@ def test_what_does_not_go_with_a_target(run_cli: RunCli, tmp_path: Path) -> None
         ("--require-tuned",),
     ):
         assert run_cli("warm", *args, "script.py").returncode == 2, args
+
+
+LINALG = """
+import jax, jax.numpy as jnp, numpy as np
+print(float(jax.jit(jnp.linalg.cholesky)(np.eye(3, dtype=np.float32) * 4).sum()))
+print(float(jax.pmap(lambda v: v * 2)(np.arange(4.0)).sum()))
+"""
+
+
+def test_a_recipe_is_compiled_for_a_target(
+    run_cli: RunCli, warm: Target, cache_dir: Path, profile: Path, each_jax_python: str,
+    script: Any, tmp_path: Path,
+) -> None:  # fmt: skip
+    path, python = script(LINALG), ("--python", each_jax_python)
+    record = ("warm", "-C", tmp_path / "there", "--record", "all.recipe", *python, path)
+    assert run_cli(*record, env=FOUR).returncode == 0
+    compile_ = ("compile", "all.recipe", "-C", cache_dir, *python, "--json", "--target")
+    done = run_cli(*compile_, profile)
+    assert done.returncode == 0, done.stderr
+    assert {m["outcome"] for m in json.loads(done.stdout)["modules"]} == {"written"}
+    assert outcomes(warm("--fail-on-miss", path, env=FOUR)) == {("hit", "in-cache")}
+    done = run_cli("verify", "-C", cache_dir, "--json")
+    assert json.loads(done.stdout)["problems"] == []
+    target = json.loads(profile.read_text())
+    for code, change in (
+        ("other-jaxlib", {"jaxlib_version": "0.0.1"}),
+        ("other-platform", {"platform": "tpu", "lowering_platform": "tpu"}),
+    ):
+        (tmp_path / "wrong.json").write_text(json.dumps({**target, **change}))
+        done = run_cli(*compile_, "wrong.json")
+        assert json.loads(done.stderr)["error"]["code"] == code

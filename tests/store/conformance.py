@@ -147,6 +147,14 @@ class StoreConformance:
         assert {i.name for i in store.walk("folder")} == {"folder/inner/x", "folder/y"}
         assert store.read("folder/inner/x", limit=9) == b"1"
 
+    def test_a_listing_of_names_that_begin_alike(self, store: Store) -> None:
+        for name in ("a", "ab-1", "ab-2", "ab", "ac", "b", "ab-x/y", "f/ab-3", "f/b"):
+            store.write(name, [b"x"])
+        found = {(i.name, i.type) for i in store.list(start="ab-")}
+        assert found == {("ab-1", "file"), ("ab-2", "file"), ("ab-x", "dir")}
+        assert {i.name for i in store.list("f", start="ab")} == {"f/ab-3"}
+        assert list(store.list(start="zz")) == []
+
     def test_delete(self, store: Store) -> None:
         seen = store.write("a", [b"one"])
         assert store.delete("a", expected=seen)

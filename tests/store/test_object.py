@@ -60,6 +60,8 @@ def test_a_url_says_which_store(bucket: str, tmp_path: Path) -> None:
     [
         ("s3://key:secret@bucket/x", "bad-url"),
         ("s3://bucket/x?token=1", "bad-url"),
+        ("https://host/x?signature=secret", "bad-url"),
+        ("s3://key:secret@[x/", "bad-url"),
         ("s3:///x", "bad-url"),
         ("s3://[x/", "bad-url"),
         ("file://host/x", "bad-url"),

@@ -89,6 +89,7 @@ def save_shared(
     plan: SavePlan,
     *,
     bounds: PruneOptions | None,
+    private_keys: Sequence[Any] = (),
     now_ns: int,
     progress: Progress | None = None,
 ) -> Saved:
@@ -104,7 +105,9 @@ def save_shared(
     if plan.saves:
         with sealed_copy(store, plan.export) as (staged, left_out):
             syncing = plan_sync(staged, target, SyncOptions(ledger=False), now_ns=now_ns)
-            done = execute(staged, target, syncing, now_ns=now_ns, progress=progress)
+            done = execute(
+                staged, target, syncing, signers=private_keys, now_ns=now_ns, progress=progress
+            )
             carried = {t.key for t in done.carried}
             learnt += _known(staged, (k for k in carried if k))
         failed = tuple(f"{f.transfer.info.name}: {f.reason}" for f in done.failed)

@@ -27,6 +27,8 @@ class RestorePlan:
     """Entries of the source that are damaged."""
     present: int = 0
     """Entries that were not even fetched, because the cache has them."""
+    untrusted: int = 0
+    """Entries of the source that no trusted key has signed, where that is asked for."""
     trouble: str = ""
     """Why there is nothing to restore from."""
 
@@ -69,6 +71,7 @@ def plan_restore(
     host: Host | None,
     left_out: int = 0,
     present: int = 0,
+    untrusted: int = 0,
     everything: bool = False,
     progress: Progress | None = None,
 ) -> RestorePlan:
@@ -81,6 +84,7 @@ def plan_restore(
         host: the jax of the job; where none was asked, everything may hit.
         left_out: how many entries could not come into the bundle.
         present: how many did not have to.
+        untrusted: how many were refused.
         everything: also what cannot hit.
 
     Raises:
@@ -95,7 +99,7 @@ def plan_restore(
         store, bundle, cache_dir=cache_dir, side_caches=bool(fits),
         wanted=lambda item: item.key in fits,
     )  # fmt: skip
-    return RestorePlan(cache_dir, source, importing, outlooks, left_out, present)
+    return RestorePlan(cache_dir, source, importing, outlooks, left_out, present, untrusted)
 
 
 def nothing_to_restore(cache_dir: str, source: str, trouble: str) -> RestorePlan:

@@ -6,7 +6,7 @@ there, so that the job's own cache stays as JAX wrote it.
 
 import contextlib
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from jaxcache.cache.bundle.deliver import make_in_between
@@ -16,7 +16,7 @@ from jaxcache.cache.bundle.importing import plan_import
 from jaxcache.cache.bundle.unpack import execute_import
 from jaxcache.cache.scan import Progress
 from jaxcache.cache.sync import execute, plan_sync
-from jaxcache.errors import JaxcacheError
+from jaxcache.errors import JaxcacheError, UntrustedError
 from jaxcache.model import Problem
 from jaxcache.store.base import Store
 from jaxcache.store.local import LocalStore
@@ -31,6 +31,8 @@ class Fetched:
     """Entries that are not in it, because they are not sound or could not be read."""
     present: int = 0
     """Entries that were not fetched, because the job's cache has them."""
+    untrusted: int = 0
+    """Entries that no trusted key has signed."""
 
 
 def fetch_directory(store: Store, *, now_ns: int) -> Fetched:
@@ -43,23 +45,40 @@ def fetch_directory(store: Store, *, now_ns: int) -> Fetched:
     return Fetched(bundle, len(exported.left_out))
 
 
-def fetch_remote(
-    source: Store, target: Store | None, *, now_ns: int, progress: Progress | None = None
+def fetch_missing(
+    source: Store,
+    target: Store | None,
+    *,
+    signed: Mapping[str, Collection[str]] | None = None,
+    now_ns: int,
+    progress: Progress | None = None,
 ) -> Fetched:
-    """Read of an object store what the job's cache has not.
+    """Read of a shared cache what the job's cache has not.
+
+    Args:
+        signed: only what is vouched for here (``jaxcache.cache.sync.signatures``); the rest is
+            left out, and where that is all, refused.
 
     Raises:
         NoCacheError: it cannot be reached.
+        UntrustedError
     """
     with _folder() as staged:
         plan = plan_sync(source, target, now_ns=now_ns)
         present = plan.present if plan.entries else 0
         missing = tuple(t._replace(there=None) for t in plan.transfers)
         plan = replace(plan, transfers=missing, with_atimes=False)
-        done = execute(source, staged, plan, now_ns=now_ns, progress=progress)
+        done = execute(
+            source, staged, plan, signed=signed, now_ns=now_ns, progress=progress
+        )  # fmt: skip
+        if done.untrusted and not (done.carried or present):
+            raise UntrustedError(
+                f"no trusted key has signed anything in {source.url}",
+                hint="save with --sign KEY, and add its public key here: jaxcache trust add",
+            )
         found = fetch_directory(staged, now_ns=now_ns)
     damaged = found.damaged + len(done.damaged) + len(done.failed)
-    return Fetched(found.bundle, damaged, present)
+    return Fetched(found.bundle, damaged, present, len(done.untrusted))
 
 
 @contextlib.contextmanager

@@ -1,4 +1,4 @@
-"""Read a run that was saved: ``warm --json``, or a log of JAX."""
+"""Read a run that was saved: ``warm --json``, a recipe, or a log of JAX."""
 
 import json
 from collections.abc import Mapping
@@ -8,6 +8,8 @@ from typing import Any
 
 from jaxcache.cache.explain.logs import read_log
 from jaxcache.cache.explain.sides import Compile, Side
+from jaxcache.cache.recipe.format import is_recipe, open_recipe
+from jaxcache.cache.recipe.refusals import kept_flags
 from jaxcache.errors import UsageError
 
 _MAX_BYTES = 512 << 20
@@ -19,7 +21,10 @@ def read_run(path: str) -> Side:
 
     Raises:
         UsageError: ``bad-run``: it cannot be read, or is no run.
+        RecipeError: it is a damaged recipe.
     """
+    if is_recipe(path):
+        return Side(path, _recorded(path))
     try:
         if Path(path).stat().st_size > _MAX_BYTES:
             raise UsageError(f"{path} is larger than any log of a run", code="bad-run")
@@ -36,6 +41,27 @@ def read_run(path: str) -> Side:
             "or JAX_LOGGING_LEVEL=DEBUG python SCRIPT 2> run.log",
         )
     return Side(path, compiles)
+
+
+def _recorded(path: str) -> tuple[Compile, ...]:
+    """The compiles of a recipe, as far as they have keys."""
+    found = {}
+    with open_recipe(path) as file:
+        for r in file.recipe.requests:
+            environment = file.recipe.environment_of(r)
+            flags = (
+                *environment.xla_flags, *environment.libtpu_init_args, *environment.argv_flags,
+            )  # fmt: skip
+            found[r.name] = Compile(
+                module=r.module,
+                key=r.key,
+                components=r.components or None,
+                xla_flags=tuple(sorted(kept_flags(flags))),
+                cache_path=environment.cache_dir,
+                source=f"{r.file}:{r.line}" if r.file and r.line else None,
+                compile_seconds=r.compile_seconds,
+            )
+    return tuple(found.values())
 
 
 def _document(text: str) -> Mapping[str, Any] | None:

@@ -56,8 +56,7 @@ def open_object_store(url: str) -> ObjectStore:
     shown = f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/')}"
     obstore = _import_obstore()
     if service == "memory":
-        client = _MEMORY.setdefault(shown, None) or obstore.store.MemoryStore()
-        _MEMORY[shown] = client
+        client = _MEMORY.setdefault(shown, obstore.store.MemoryStore())
     else:
         client = _connect(obstore, url, shown, service)
     return ObjectStore(client, shown, listing=_LISTINGS[service], writable=service != "http")
@@ -68,8 +67,8 @@ def _split(url: str) -> SplitResult:
         parts = urlsplit(url)
         userinfo = parts.username or parts.password
     except ValueError as error:
-        raise UsageError(f"cannot read the URL {url}: {error}", code="bad-url") from error
-    if userinfo or (parts.query and SCHEMES[parts.scheme] != "http"):
+        raise UsageError(f"cannot read the URL: {error}", code="bad-url") from error
+    if userinfo or parts.query:
         raise UsageError(
             "credentials do not belong into a URL, where everybody sees them", code="bad-url",
             hint="set the provider's environment variables; docs/remote.md lists them",

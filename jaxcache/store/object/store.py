@@ -97,12 +97,18 @@ class ObjectStore:
         """None: who may do what is a matter of the provider's policies."""
         return
 
-    def list(self, prefix: str = "") -> Iterator[FileInfo]:
+    def list(self, prefix: str = "", *, start: str = "") -> Iterator[FileInfo]:
         """See :meth:`jaxcache.store.base.Store.list`; folders are told by what lies in them."""
         lead = _lead(prefix)
         folders: set[str] = set()
-        for meta in self._lister.objects(lead, past_folders=True):
-            folder, inside, _ = meta["path"][len(lead) :].partition("/")
+        first = lead + start[:-1] if start else None
+        for meta in self._lister.objects(lead, after=first, past_folders=True):
+            name = meta["path"][len(lead) :]
+            if not name.startswith(start):
+                if self._lister.can_skip and name > start:
+                    return
+                continue
+            folder, inside, _ = name.partition("/")
             if not inside:
                 if folder:  # the prefix itself, which some tools make an empty object of
                     yield _info(meta)

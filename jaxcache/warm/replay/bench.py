@@ -26,6 +26,8 @@ class Answer:
     """What JAX has written, on this machine."""
     seconds: float | None = None
     """What compiling took, as JAX measures it."""
+    tuning: str | None = None
+    """How it was tuned, for a GPU that is not here."""
     attempts: int = 1
 
 
@@ -102,8 +104,10 @@ class Bench:
             return bool(seen["wanted"])
 
         written = team.compile(job.request, job.environment.process_id, used_at, blobs, ask)
-        path, seconds = written or (None, None)
-        return Answer(**seen, ready=team.ready, file=path, seconds=seconds, attempts=attempt)
+        file, seconds, tuning = written or (None, None, None)
+        return Answer(
+            **seen, ready=team.ready, file=file, seconds=seconds, tuning=tuning, attempts=attempt
+        )
 
     def _find_team(self, job: Job) -> Team:
         kind = launch_kind(job.environment)

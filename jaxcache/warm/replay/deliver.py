@@ -31,6 +31,11 @@ class Delivery:
         self._learnt: list[Event] = []
         self._lock = threading.Lock()
 
+    @property
+    def url(self) -> str:
+        """Where the cache is."""
+        return self._store.url
+
     def has(self, key: str) -> bool:
         """Whether the cache holds an entry of that key."""
         with self._lock:
@@ -60,7 +65,11 @@ class Delivery:
             self._store.write(f"{key}{ATIME_SUFFIX}", [now_ns.to_bytes(8, "little")])
         size_bytes: int | None
         try:
-            size_bytes = self._store.write(name, chunks, replace=False).size_bytes
+            info = self._store.write(name, chunks, replace=False)
+            size_bytes = info.size_bytes
+            if facts.get("tuning"):
+                about = {"tuning_mtime_ns": info.mtime_ns, "tuning_size_bytes": size_bytes}
+                facts = {**facts, **about}
         except ExistsError:
             size_bytes = None
         with self._lock:

@@ -29,6 +29,8 @@ class Compiled:
     attempts: int = 1
     function: str | None = None
     doubts: tuple[str, ...] = ()
+    tuning: str | None = None
+    """Of an entry that was made for a GPU that is not here: ``tuned``, or ``untuned``."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,7 @@ from jaxcache.warm.replay.session import (
 )
 from jaxcache.warm.replay.worker import Team
 from jaxcache.warm.run import find_python
+from jaxcache.warm.target.delivery import Aim
 
 
 def compile_recipe(
@@ -34,10 +35,11 @@ def compile_recipe(
 
     Raises:
         NoJaxError: there is no usable jax.
-        UsageError: ``too-few-devices``, ``no-dask``.
+        UsageError: ``too-few-devices``, ``no-dask``, ``other-platform``, ``several-processes``.
         JaxcacheError: ``no-platform``, where that holds for the whole recipe; ``no-cluster``.
     """
     _check_devices(plan, options.devices)
+    _check_target(plan, options.target)
     started = time.monotonic()
     session = Session(file, Delivery(store), options)
     try:
@@ -74,10 +76,13 @@ def _compile_here(
     options = session.options
     python = find_python(options.python)
     with tempfile.TemporaryDirectory(prefix="jaxcache-compile-", ignore_cleanup_errors=True) as top:
+        target = options.target.write_request(top, session.delivery.url) if options.target else None
 
         def make_team(job: Job) -> Team:
             folder = tempfile.mkdtemp(dir=top)
-            return Team(python, job.environment, devices=options.devices, folder=folder)
+            return Team(
+                python, job.environment, devices=options.devices, folder=folder, target=target
+            )
 
         pool = Pool(
             make_team, session.attempt, session.conclude, options.jobs,
@@ -102,6 +107,27 @@ def _check_devices(plan: CompilePlan, devices: int | None) -> None:
                 f"{job.request.module} was recorded with {needed} devices, and not {devices}",
                 code="too-few-devices",
                 hint=f"--devices {needed}, or none: then it is as recorded",
+            )
+
+
+def _check_target(plan: CompilePlan, target: Aim | None) -> None:
+    """Refuse a recipe that was recorded on another platform than the target's.
+
+    Raises:
+        UsageError: ``other-platform``, or ``several-processes``.
+    """
+    if target is None:
+        return
+    profile = target.profile
+    for environment in {id(j.environment): j.environment for j in plan.jobs}.values():
+        if environment.platform not in (profile.platform, profile.lowering_platform):
+            raise UsageError(
+                f"the recipe is for {environment.platform}, and the target is {profile.devices}",
+                code="other-platform", hint="record it there, or warm its script with --target",
+            )  # fmt: skip
+        if environment.process_count > 1:
+            raise UsageError(
+                "the recipe is of several processes, and a target is one", code="several-processes"
             )
 
 

@@ -14,6 +14,8 @@ from jaxcache.warm.replay.bench import Answer, Bench, Failure
 from jaxcache.warm.replay.deliver import Delivery, file_chunks
 from jaxcache.warm.replay.plan import Job, Refused
 from jaxcache.warm.replay.report import Compiled
+from jaxcache.warm.target.delivery import Aim
+from jaxcache.warm.target.framing import frame_payload
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +34,8 @@ class CompileOptions:
     """Make the keys, and compile nothing."""
     dask: str | None = None
     """Address of a scheduler whose workers do the work instead."""
+    target: Aim | None = None
+    """A host that is not here, of the platform that the recipe was recorded on."""
 
 
 class Session:
@@ -64,8 +68,13 @@ class Session:
             return failed(job, answer)
         if answer.file is None:
             return self.describe(job, answer)
-        with answer.file.open("rb") as file:
-            result = self.deliver(job, answer, answer.file.name, file_chunks(file))
+        if self.options.target is not None:
+            codec = self.options.target.profile.codec
+            framed = frame_payload(answer.file, answer.seconds or 0.0, codec)
+            result = self.deliver(job, answer, answer.file.name, [framed.frame])
+        else:
+            with answer.file.open("rb") as file:
+                result = self.deliver(job, answer, answer.file.name, file_chunks(file))
         answer.file.unlink(missing_ok=True)
         return result
 
@@ -82,6 +91,7 @@ class Session:
             outcome="already-cached" if size_bytes is None else "written",
             compile_seconds=answer.seconds,
             size_bytes=size_bytes,
+            tuning=answer.tuning,
         )
 
     def describe(self, job: Job, answer: Answer) -> Compiled:
@@ -154,6 +164,7 @@ def _facts(job: Job, answer: Answer) -> dict[str, Any]:
         "xla_flags": " ".join(sorted(flags)),
         "function": job.request.function,
         "components": dict(answer.components),
+        "tuning": answer.tuning,
         "compile_seconds": None if answer.seconds is None else round(answer.seconds, 6),
     }
     return {name: value for name, value in facts.items() if value is not None}

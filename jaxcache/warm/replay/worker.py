@@ -10,11 +10,12 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import IO, Any, NamedTuple, cast
 
 from jaxcache.cache.recipe.model import Environment, Request
 from jaxcache.cache.recipe.refusals import kept_flags
 from jaxcache.errors import JaxcacheError, NoJaxError
+from jaxcache.warm.target.delivery import WITHOUT_HARDWARE
 
 _SCRIPT = Path(__file__).parents[2] / "jaxside" / "compile_requests.py"
 _START_SECONDS = 300.0
@@ -27,6 +28,17 @@ _FOREIGN = (
 _HINT = "name a Python that has jax with --python, or: pip install 'jaxcache[jax]'"
 
 Ask = Callable[[str, Mapping[str, str]], bool]
+
+
+class Written(NamedTuple):
+    """What a child has left in a file."""
+
+    file: Path
+    """An entry as JAX wrote it; for a target, an executable without header and codec."""
+    seconds: float | None
+    """What compiling took."""
+    tuning: str | None
+    """``tuned`` or ``untuned``, for a GPU that is not here."""
 
 
 class DiedError(Exception):
@@ -59,6 +71,8 @@ class Team:
         environment: what the children are to be like.
         devices: how many devices a CPU host is to pretend to have, where not as recorded.
         folder: theirs; each writes into a folder below.
+        target: a file that says for which other host to compile; see
+            :meth:`jaxcache.warm.target.delivery.Aim.write_request`.
 
     Raises:
         NoJaxError: there is no usable jax.
@@ -66,7 +80,13 @@ class Team:
     """
 
     def __init__(
-        self, python: str, environment: Environment, *, devices: int | None, folder: str
+        self,
+        python: str,
+        environment: Environment,
+        *,
+        devices: int | None,
+        folder: str,
+        target: str | None = None,
     ) -> None:
         count = environment.process_count
         coordinator = f"127.0.0.1:{_free_port()}" if count > 1 else None
@@ -75,7 +95,7 @@ class Team:
         try:
             for number in range(count):
                 self._children.append(
-                    _Child(python, environment, number, coordinator, devices, folder)
+                    _Child(python, environment, number, coordinator, devices, folder, target)
                 )
             for child in self._children:
                 child.wait_until_ready()
@@ -91,11 +111,11 @@ class Team:
 
     def compile(
         self, request: Request, process: int, cache_dir: str, blobs: Sequence[bytes], ask: Ask
-    ) -> tuple[Path, float | None] | None:
+    ) -> "Written | None":
         """Have one request compiled, if ``ask`` says so of its key.
 
         Returns:
-            The file that JAX wrote and what compiling took; None where it was not compiled.
+            What JAX wrote; None where it was not compiled.
 
         Raises:
             DiedError, FailedError, RefusedError
@@ -118,7 +138,7 @@ class Team:
 class _Child:
     def __init__(
         self, python: str, environment: Environment, number: int, coordinator: str | None,
-        devices: int | None, folder: str,
+        devices: int | None, folder: str, target: str | None,
     ) -> None:  # fmt: skip
         self._folder = Path(tempfile.mkdtemp(prefix=f"{number}-", dir=folder))
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 (closed by stop)
@@ -130,6 +150,7 @@ class _Child:
             "process_id": number,
             "coordinator": coordinator,
             "folder": str(self._folder),
+            "target": target,
         }
         try:
             self._process = subprocess.Popen(
@@ -158,6 +179,8 @@ class _Child:
         if self.ready.get("event") == "ready":
             raise JaxcacheError(f"this jax does not cache for {platform}", code="no-platform")
         detail = self.ready.get("detail")
+        if code := self.ready.get("code"):
+            raise NoJaxError(str(detail), code=str(code), hint=self.ready.get("hint"))
         if self.ready.get("missing"):
             raise NoJaxError(f"jax does not start in {self._python}: {detail}", hint=_HINT)
         raise JaxcacheError(
@@ -168,7 +191,7 @@ class _Child:
 
     def compile(
         self, request: Request, cache_dir: str, blobs: Sequence[bytes], ask: Ask
-    ) -> tuple[Path, float | None] | None:
+    ) -> "Written | None":
         bytecode, options = blobs
         executable = request.executable_device_ids
         self._send(
@@ -197,7 +220,8 @@ class _Child:
             return None
         name = os.path.basename(str(answer.get("file")))
         seconds = answer.get("compile_seconds")
-        return self._folder / name, None if seconds is None else float(seconds)
+        took = None if seconds is None else float(seconds)
+        return Written(self._folder / name, took, answer.get("tuning"))
 
     def _send(self, document: Mapping[str, Any], *blobs: bytes) -> None:
         stdin = cast(IO[bytes], self._process.stdin)
@@ -258,6 +282,8 @@ def _environment(environment: Environment, wish: Mapping[str, Any]) -> dict[str,
         # Several workers share one device, and execute nothing.
         "XLA_PYTHON_CLIENT_PREALLOCATE": "false",
     }
+    if wish.get("target"):
+        env |= WITHOUT_HARDWARE
     if environment.process_count > 1:
         env.setdefault("JAX_CPU_COLLECTIVES_IMPLEMENTATION", "gloo")
     if flags := kept_flags(environment.xla_flags):

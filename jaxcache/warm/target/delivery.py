@@ -6,7 +6,6 @@ rot, as after ``seal``.
 """
 
 import contextlib
-import hashlib
 import json
 import os
 import tempfile
@@ -20,20 +19,21 @@ from jaxcache.cache.inventory import take_inventory
 from jaxcache.cache.ledger import append
 from jaxcache.cache.ledger_record import PAYLOAD
 from jaxcache.cache.ledger_record import Event as Fact
-from jaxcache.entry.codec import HEADER_BYTES
-from jaxcache.entry.frame import compress_content
 from jaxcache.entry.names import CACHE_SUFFIX, FileKind, parse_name
 from jaxcache.errors import JaxcacheError
 from jaxcache.store import make_store
 from jaxcache.store.base import ExistsError, Store, StoreError
 from jaxcache.warm.inbox import Event
+from jaxcache.warm.target.framing import frame_payload
 from jaxcache.warm.target.profile import Profile, profile_bytes
 
-#: JAX's own level; what it reads most is small.
-_LEVEL = 3
-_MAX_PAYLOAD_BYTES = 2 << 30
-_MAX_SECONDS = 2**31 - 1
 _ATIME_BYTES = 8
+
+
+#: With these a program runs on the CPU, and plugins load where their hardware is not.
+WITHOUT_HARDWARE = {
+    "JAX_PLATFORMS": "cpu", "JAX_SKIP_CUDA_CONSTRAINTS_CHECK": "1", "TPU_SKIP_MDS_QUERY": "1"
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +45,25 @@ class Aim:
     autotune_from: str | None = None
     """The autotune directory of a real host, absolute."""
     require_tuned: bool = False
+
+    def write_request(self, folder: str, directory: str) -> str:
+        """Write what children need to know into a folder of theirs; the path of the request.
+
+        Args:
+            directory: the cache that is filled.
+        """
+        profile = Path(folder, "profile.json")
+        profile.write_bytes(profile_bytes(self.profile))
+        wishes = {
+            "gemm": self.gemm, "autotune_from": self.autotune_from,
+            "require_tuned": self.require_tuned,
+        }  # fmt: skip
+        request = Path(folder, "request.json")
+        document = {
+            "profile": str(profile), "spool": folder, "directory": directory, "wishes": wishes
+        }  # fmt: skip
+        request.write_text(json.dumps(document), "utf-8")
+        return str(request)
 
     def environment(self, *, devices: int | None) -> dict[str, str]:
         """What a program on the CPU needs to stand where the target's programs stand.
@@ -60,10 +79,7 @@ class Aim:
             # The count is in no key (jax/_src/cache_key.py), and the last one counts.
             "XLA_FLAGS": " ".join([*flags, count]),
             "LIBTPU_INIT_ARGS": profile.environment.get("LIBTPU_INIT_ARGS", ""),
-            "JAX_PLATFORMS": "cpu",
-            # Plugins are to load where their hardware is not.
-            "JAX_SKIP_CUDA_CONSTRAINTS_CHECK": "1",
-            "TPU_SKIP_MDS_QUERY": "1",
+            **WITHOUT_HARDWARE,
         }
         if profile.platform == "gpu":
             # XLA says of every kernel that it cannot measure it; the report does so once.
@@ -91,13 +107,10 @@ class Delivery:
     aim: Aim
     folder: str
     """Where the children leave executables."""
+    request: str
+    """The file that tells the children what to do."""
     facts: list[Fact] = field(default_factory=list)
     _atimes: bool | None = None
-
-    @property
-    def request(self) -> str:
-        """The file that tells the children what to do."""
-        return os.path.join(self.folder, "request.json")
 
     def take(self, event: Event) -> Event:
         """The event, once what it announces is done: as it was, or with what came of it."""
@@ -119,27 +132,19 @@ class Delivery:
         if parse_name(name).kind is not FileKind.ENTRY:
             raise StoreError(name, "no name of an entry")
         try:
-            with open(path, "rb") as file:
-                payload = file.read(_MAX_PAYLOAD_BYTES + 1)
+            framed = frame_payload(Path(path), float(event["compile"][1]), self.aim.profile.codec)
         finally:
             with contextlib.suppress(OSError):
                 os.unlink(path)
-        if len(payload) > _MAX_PAYLOAD_BYTES:
-            raise StoreError(name, "larger than any entry")
-        seconds = min(int(event["compile"][1]), _MAX_SECONDS)
-        content = seconds.to_bytes(HEADER_BYTES, "big") + payload
         if self._wants_atimes():
             stamp = time.time_ns().to_bytes(_ATIME_BYTES, "little")
             self.store.write(f"{event['key']}-atime", [stamp])
         try:
-            info = self.store.write(
-                name, [compress_content(content, self.aim.profile.codec, _LEVEL)], replace=False
-            )
+            info = self.store.write(name, [framed.frame], replace=False)
         except ExistsError:
             info = self.store.info(name)
             return {"reason": "written-meanwhile", "size_bytes": info.size_bytes, "tuning": None}
-        digest = hashlib.sha256(payload).hexdigest()
-        facts = {"payload_sha256": digest, "file_mtime_ns": info.mtime_ns}
+        facts = {"payload_sha256": framed.payload_sha256, "file_mtime_ns": info.mtime_ns}
         self.facts.append(Fact(event["key"], PAYLOAD, time.time_ns(), facts))
         return {"size_bytes": info.size_bytes, "mtime_ns": info.mtime_ns}
 
@@ -162,16 +167,7 @@ def deliver(cache_dir: str, aim: Aim) -> Iterator[Delivery]:
         NoCacheError, UsageError: the cache cannot be opened or made.
     """
     with tempfile.TemporaryDirectory(prefix="jaxcache-") as folder:
-        delivery = Delivery(make_store(cache_dir), aim, folder)
-        profile = Path(folder, "profile.json")
-        profile.write_bytes(profile_bytes(aim.profile))
-        wishes = {
-            "gemm": aim.gemm, "autotune_from": aim.autotune_from,
-            "require_tuned": aim.require_tuned,
-        }  # fmt: skip
-        request = {
-            "profile": str(profile), "spool": folder, "directory": cache_dir, "wishes": wishes
-        }  # fmt: skip
-        Path(delivery.request).write_text(json.dumps(request), "utf-8")
+        request = aim.write_request(folder, cache_dir)
+        delivery = Delivery(make_store(cache_dir), aim, folder, request)
         yield delivery
         delivery.finish()

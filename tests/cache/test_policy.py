@@ -1,0 +1,90 @@
+"""The formula of docs/eviction.md, number by number."""
+
+from math import isclose, sqrt
+
+import pytest
+
+from jaxcache.cache.policy import (
+    Candidate,
+    choose_for_room,
+    estimate_hits,
+    eviction_order,
+    parse_policy,
+    value_per_byte,
+)
+from jaxcache.errors import UsageError
+
+NS = 1_000_000_000
+NOW = 1_000_000 * NS
+
+
+def candidate(name: str = "a", size: int = 100, age: float = 0, **more: object) -> Candidate:
+    return Candidate(name, size, NOW - int(age * NS), **{"compile_seconds": 2.0, **more})
+
+
+@pytest.mark.parametrize(
+    ("one", "median", "value"),
+    [
+        (candidate(), 0.0, 2.5 / 300 / 100),
+        (candidate(exact=True), 0.0, 2.0 / 300 / 100),
+        (candidate(compile_seconds=None), 0.0, 0.5 / 300 / 100),
+        (candidate(hits=3), 0.0, 2 * 2.5 / 300 / 100),
+        (candidate(hits=1, exact=True), 0.0, sqrt(2) * 2.0 / 300 / 100),
+        (candidate(age=600), 0.0, 2.5 / 900 / 100),
+        (candidate(age=600), 100.0, 2.5 / 1000 / 100),
+        (candidate(age=-50), 0.0, 2.5 / 300 / 100),
+        (candidate(size=0), 0.0, 2.5 / 300),
+    ],
+)
+def test_value(one: Candidate, median: float, value: float) -> None:
+    assert isclose(value_per_byte(one, NOW, median), value)
+
+
+@pytest.mark.parametrize(
+    ("counted", "later_seconds", "hits"),
+    [(0, 0, 0), (0, 60, 0), (0, 60.001, 3), (2, 61, 3), (5, 61, 5), (2, 0, 2)],
+)
+def test_hits_are_counted_or_guessed_from_dates(
+    counted: int, later_seconds: float, hits: int
+) -> None:
+    assert estimate_hits(counted, NOW, NOW + int(later_seconds * NS)) == hits
+
+
+def test_the_median_age_is_that_of_all() -> None:
+    young, old = candidate("young", 100, 0), candidate("old", 80, 600)
+    oldest = [candidate(f"oldest-{n}", 10**6, 10**7) for n in range(3)]
+    assert [c.name for c in eviction_order([young, old], "cost", NOW)] == ["old", "young"]
+    order = eviction_order([young, old, *oldest], "cost", NOW)
+    assert [c.name for c in order][3:] == ["young", "old"]  # next to that, 600 s are nothing
+
+
+def test_where_entries_are_scarce_size_does_not_count() -> None:
+    large, small = candidate("large", 1000, compile_seconds=3.0), candidate("small", 10)
+    assert eviction_order([large, small], "cost", NOW)[0].name == "large"
+    assert eviction_order([large, small], "cost", NOW, per_byte=False)[0].name == "small"
+
+
+def test_equal_ones_go_by_age_then_name() -> None:
+    some = [candidate("b"), candidate("a"), candidate("c", 100, 5)]
+    assert [c.name for c in eviction_order(some, "lru", NOW)] == ["c", "a", "b"]
+    worthless = [c._replace(compile_seconds=0.0, exact=True) for c in some]
+    assert [c.name for c in eviction_order(worthless, "cost", NOW)] == ["c", "a", "b"]
+
+
+def test_just_enough_goes_and_what_fits_comes_back() -> None:
+    some = [candidate(n, size, age) for n, size, age in (("a", 10, 9), ("b", 20, 8), ("c", 90, 7))]
+    assert choose_for_room(some, 0, "lru", NOW) == []
+    assert [c.name for c in choose_for_room(some, 10, "lru", NOW)] == ["a"]
+    assert [c.name for c in choose_for_room(some, 11, "lru", NOW)] == ["a", "b"]
+    assert [c.name for c in choose_for_room(some, 999, "lru", NOW)] == ["a", "b", "c"]
+    cheap = [c._replace(compile_seconds=s) for c, s in zip(some, (0, 1, 900), strict=True)]
+    order = [c.name for c in eviction_order(cheap, "cost", NOW)]
+    assert order == ["a", "b", "c"]
+    assert [c.name for c in choose_for_room(cheap, 100, "cost", NOW)] == ["a", "c"]
+    assert [c.name for c in choose_for_room(cheap, 110, "cost", NOW)] == ["b", "c"]
+
+
+def test_a_policy_is_named_rightly() -> None:
+    assert (parse_policy("lru"), parse_policy("cost")) == ("lru", "cost")
+    with pytest.raises(UsageError, match="is not a policy"):
+        parse_policy("fifo")

@@ -1,0 +1,118 @@
+"""``ls``, ``show`` and ``explain`` of a recipe, and what ``compile`` says before any work."""
+
+import hashlib
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from conftest import RunCli
+
+from jaxcache.cache.recipe.format import encode_recipe
+from jaxcache.cache.recipe.model import Environment, Recipe, Request
+from jaxcache.warm.replay.plan import parse_shard
+
+BLOBS = {hashlib.sha256(b).hexdigest(): b for b in (b"module one" * 9, b"module two", b"")}
+ONE, TWO, OPTIONS = BLOBS
+
+
+def request(module: str, digit: str, bytecode: str, **fields: object) -> Request:
+    made = Request(
+        module, bytecode, OPTIONS, 0, (0,), (1,), key=f"{module}-{digit * 64}",
+        components={"computation": digit * 64, "XLA flags": "e" * 64}, function="step",
+        file="train.py", line=7,
+    )  # fmt: skip
+    return replace(made, **fields)  # type: ignore[arg-type]
+
+
+RECIPE = Recipe(
+    (Environment("0.10.2", "0.10.2", "cpu", cache_dir="/cache"),),
+    (
+        request("jit_step", "a", ONE, compile_seconds=4.5),
+        request("jit_talk\x1b[31m", "b", TWO, callbacks=1, compile_seconds=0.5),
+        request("jit_far", "c", TWO, key=None, doubts=("captured-zeros",), stubbed=True),
+    ),
+    ("the program did not end well",),
+)
+
+
+def save(path: Path, recipe: Recipe = RECIPE) -> Path:
+    path.write_bytes(b"".join(encode_recipe(recipe, BLOBS.__getitem__)))
+    return path
+
+
+@pytest.fixture
+def recipe(tmp_path: Path) -> Path:
+    return save(tmp_path / "some.recipe")
+
+
+def test_ls_lists_its_modules(run_cli: RunCli, recipe: Path) -> None:
+    done = run_cli("ls", "-C", recipe, "--json")
+    assert done.returncode == 0, done.stderr
+    document = json.loads(done.stdout)
+    assert document["summary"] == {
+        "modules": 3, "bytecode_bytes": 110, "compile_seconds": 5.0,
+    }  # fmt: skip
+    found = {m["module"]: m for m in document["modules"]}
+    assert found["jit_step"]["compile_seconds"] == 4.5
+    assert found["jit_talk\\x1b[31m"]["refusal"] == "host-callbacks"
+    assert (found["jit_far"]["key"], found["jit_far"]["doubts"]) == (None, ["captured-zeros"])
+    keys = run_cli("ls", "-C", recipe, "-q", "--sort", "compile").stdout.splitlines()
+    assert keys[0] == f"jit_step-{'a' * 64}"
+    assert "\x1b" not in run_cli("ls", "-C", recipe).stdout
+    assert run_cli("ls", "jit_st*", "-C", recipe, "-q").stdout.splitlines() == keys[:1]
+    assert run_cli("ls", "-C", recipe, "--limit", "1").stdout.count("\n") == 1
+    assert run_cli("ls", "-C", recipe, "--filter", "size>1").returncode == 2
+    assert run_cli("ls", "-C", recipe, "--sort", "used").returncode == 2
+
+
+def test_show_tells_of_the_whole_and_of_one(run_cli: RunCli, recipe: Path) -> None:
+    whole = run_cli("show", recipe)
+    assert "3 modules, 5.0 s of compiling" in whole.stdout
+    assert "recorded in: /cache" in whole.stdout
+    assert "did not end well" in whole.stdout
+    one = run_cli("show", "jit_step", "-C", recipe).stdout
+    assert "step (train.py:7)" in one
+    assert "a" * 64 in one
+    assert "never compiled" in run_cli("show", "jit_far*", "-C", recipe).stdout
+    assert run_cli("show", "nothing", "-C", recipe).returncode == 1
+    assert run_cli("show", recipe, "--hlo").returncode == 2
+
+
+def test_explain_takes_it_as_a_side(run_cli: RunCli, recipe: Path, tmp_path: Path) -> None:
+    first = RECIPE.requests[0]
+    changed = replace(
+        first, key=f"jit_step-{'d' * 64}", components={**first.components, "XLA flags": "f" * 64}
+    )
+    environment = replace(RECIPE.environments[0], xla_flags=("--xla_cpu_enable_fast_math=true",))
+    other = save(tmp_path / "other.recipe", Recipe((environment,), (changed,)))
+    done = run_cli("explain", recipe, other, "--json")
+    document = json.loads(done.stdout)
+    assert [d["component"] for d in document["differences"]] == ["XLA flags"], done.stderr
+
+
+def test_a_file_that_is_no_recipe(run_cli: RunCli, tmp_path: Path) -> None:
+    (tmp_path / "x").write_text("no")
+    done = run_cli("compile", tmp_path / "x", "--json")
+    assert (done.returncode, json.loads(done.stderr)["error"]["code"]) == (1, "not-a-recipe")
+    done = run_cli("compile", tmp_path / "gone", "--json")
+    assert json.loads(done.stderr)["error"]["code"] == "no-recipe"
+
+
+@pytest.mark.parametrize("text", ["0/4", "5/4", "1", "1/0", "a/b", "-1/2", "1/2/3", "1/9999999"])
+def test_shards_that_are_none(run_cli: RunCli, recipe: Path, text: str) -> None:
+    done = run_cli("compile", recipe, f"--shard={text}", "--json")
+    assert (done.returncode, json.loads(done.stderr)["error"]["code"]) == (2, "bad-shard")
+
+
+def test_shards_that_are_some() -> None:
+    assert (parse_shard("3/4").number, parse_shard("3/4").count) == (3, 4)
+
+
+def test_recording_does_not_write_over_something_else(run_cli: RunCli, tmp_path: Path) -> None:
+    precious = tmp_path / "precious"
+    precious.write_text("mine")
+    for target in (precious, tmp_path / "no" / "folder"):
+        done = run_cli("run", "-C", tmp_path / "c", "--record", target, "--", "true")
+        assert done.returncode == 2
+    assert precious.read_text() == "mine"

@@ -1,0 +1,122 @@
+"""Compile options and XLA's flags: what each field becomes."""
+
+import struct
+
+import forge
+import pytest
+import zstandard
+from conftest import CORPUS
+
+from jaxcache.entry.contents import Origin
+from jaxcache.entry.decode import decode_origin, find_debug_options
+from jaxcache.entry.options import flag_names, flag_values, known_defaults, read_options
+from jaxcache.entry.wire import Budget, WireError, write_varint
+
+NUMBERS = {name: number for number, name in flag_names().items()}
+
+
+def fixed(field: int, kind: int, data: bytes) -> bytes:
+    return write_varint(field << 3 | kind) + data
+
+
+def override(name: bytes, value: bytes) -> bytes:
+    return forge.message(7, forge.message(1, name), forge.message(2, value))
+
+
+@pytest.mark.parametrize(
+    ("field", "text"),
+    [
+        (forge.number(9, 3), "i3"),
+        (forge.number(9, (1 << 64) - 2), "i-2"),
+        (fixed(9, 5, struct.pack("<f", 0.5)), "f0.5"),
+        (fixed(9, 1, struct.pack("<d", 0.1)), "d0.1"),
+        (forge.message(9, b"ab"), "x6162"),
+    ],
+)
+def test_flags_keep_their_type(field: bytes, text: str) -> None:
+    assert flag_values(memoryview(field)) == {9: (text,)}
+
+
+def test_a_repeated_flag_keeps_all_values_in_order() -> None:
+    assert flag_values(memoryview(forge.message(9, b"b") + forge.message(9, b"a"))) == {
+        9: ("x61", "x62")
+    }
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        (forge.number(2, 1), True), (forge.number(3, 1), 1), (forge.message(1, b"text"), "text"),
+        (fixed(4, 1, struct.pack("<d", 2.5)), 2.5), (b"", None),
+    ],
+)  # fmt: skip
+def test_overrides_of_every_type(value: bytes, shown: object) -> None:
+    options = memoryview(override(b"xla_some_flag", value))
+    found = read_options(options, None, Budget()).compile_options.flags_changed
+    assert found == {"xla_some_flag": shown}
+    assert type((found or {})["xla_some_flag"]) is type(shown)
+
+
+def changed(*fields: bytes) -> dict[str, object]:
+    """What counts as changed when these fields are put behind a known version's defaults."""
+    version, defaults = next(reversed(known_defaults().items()))
+    encoded = {"i": lambda n, t: forge.number(n, int(t) % (1 << 64)),
+               "f": lambda n, t: fixed(n, 5, struct.pack("<f", float(t))),
+               "d": lambda n, t: fixed(n, 1, struct.pack("<d", float(t))),
+               "x": lambda n, t: forge.message(n, bytes.fromhex(t))}  # fmt: skip
+    debug = b"".join(encoded[t[0]](n, t[1:]) for n, texts in defaults.items() for t in texts)
+    config = memoryview(forge.message(14, debug, *fields))
+    found = read_options(None, config, Budget())
+    assert found.like_jaxlib == version
+    return dict(found.compile_options.flags_changed or {})
+
+
+def test_what_is_printable_is_text_and_the_rest_hexadecimal() -> None:
+    number = NUMBERS["xla_dump_to"]
+    assert changed() == {}
+    assert changed(forge.message(number, b"/tmp/x"))["xla_dump_to"] in ("/tmp/x", ", /tmp/x")
+    unused = max(flag_names()) + 1000
+    assert changed(forge.message(unused, b"\x01\x02")) == {f"#{unused}": "0x0102"}
+    assert changed(forge.message(unused, b"\xff")) == {f"#{unused}": "0xff"}
+    assert changed(forge.number(unused, 1), forge.number(unused, 2)) == {f"#{unused}": "1, 2"}
+
+
+def test_a_kernel_cache_is_noticed_by_its_path() -> None:
+    path = next(CORPUS.glob("*kernelcache/jit_mlp*-cache"))
+    on = zstandard.decompress(path.read_bytes())[4:]
+    assert decode_origin(on).kernel_cache is True
+    plain = decode_origin(forge.outer(forge.cpu_result(forge.module())))
+    assert (plain.kernel_cache, plain.written_in_cache_dir) == (False, None)
+    assert decode_origin(b"no entry") == Origin()
+
+
+def test_replicas_come_from_the_options_first_and_from_the_module_else() -> None:
+    options = memoryview(forge.message(3, forge.number(4, 2), forge.number(5, 3)))
+    config = memoryview(forge.number(4, 7) + forge.number(5, 8))
+    both = read_options(options, config, Budget()).compile_options
+    assert (both.num_replicas, both.num_partitions) == (2, 3)
+    only = read_options(None, config, Budget()).compile_options
+    assert (only.num_replicas, only.num_partitions) == (7, 8)
+
+
+def test_the_device_assignment_is_turned_to_replica_then_partition() -> None:
+    columns = [forge.message(3, forge.message(1, bytes(ids))) for ids in ((0, 1), (2, 3))]
+    assignment = forge.message(9, forge.number(1, 2), forge.number(2, 2), *columns)
+    found = read_options(memoryview(forge.message(3, assignment)), None, Budget())
+    assert found.compile_options.device_assignment == ((0, 2), (1, 3))
+    crooked = forge.message(9, forge.number(1, 3), forge.number(2, 2), *columns)
+    with pytest.raises(WireError, match="no matrix"):
+        read_options(memoryview(forge.message(3, crooked)), None, Budget())
+
+
+def test_a_payload_gives_its_debug_options_or_says_that_it_has_none() -> None:
+    debug = forge.number(9, 3)
+    config = forge.message(2, forge.message(14, debug))
+    with_them = forge.outer(
+        forge.message(1, forge.message(1, forge.module()), config)
+        + forge.message(2)
+        + forge.number(5, 2)
+    )
+    assert bytes(find_debug_options(with_them)) == debug
+    with pytest.raises(WireError, match="no options"):
+        find_debug_options(forge.outer(forge.cpu_result(forge.module())))

@@ -1,0 +1,117 @@
+"""Entries for a GPU and a TPU, made without them: ``make test-cuda`` and ``make test-tpu``.
+
+The profiles are those of ``tests/data/deviceless_profile.py``: what only a real host knows in them
+is invented. That the entries load and run there is for ``tools/gpu_evidence.py`` to show.
+"""
+
+import json
+import os
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import RunCli
+
+pytestmark = [pytest.mark.jax, pytest.mark.slow]
+
+DATA = Path(__file__).parents[1] / "data"
+MODELS = """
+import jax, jax.numpy as jnp, numpy as np
+
+@jax.jit
+def product(x, w):
+    return x @ w
+
+@jax.jit
+def gradient(w, x):
+    return jax.grad(lambda w: jnp.tanh(x @ w).sum())(w)
+
+@jax.jit
+def ordered(x):
+    return jnp.sort(x)
+
+@jax.jit
+def drawn(key):
+    return jax.random.normal(key, (64,))
+
+@jax.jit
+def scanned(x):
+    return jax.lax.scan(lambda c, v: (c * 0.5 + v, c), x[0], x)
+
+x, w = np.ones((256, 512), np.float32), np.ones((512, 128), np.float32)
+CALLS = [(product, (x, w)), (gradient, (w, x)), (ordered, (x,)),
+         (drawn, (np.zeros(2, np.uint32),)), (scanned, (x,))]
+"""
+PROGRAM = "import models\nfor function, arguments in models.CALLS:\n    function(*arguments)\n"
+
+
+@pytest.fixture(params=["cuda", "tpu"])
+def host(request: Any, tmp_path: Path) -> tuple[str, str, Path]:
+    """A platform, a Python that compiles for it, and a profile."""
+    platform = request.param
+    python = os.environ.get(f"JAXCACHE_TEST_{platform.upper()}_PYTHON")
+    if not python:
+        pytest.skip(f"make test-{platform} runs this")
+    done = subprocess.run(
+        [python, DATA / "deviceless_profile.py", platform],
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    profile = tmp_path / "host.json"
+    profile.write_text(done.stdout)
+    (tmp_path / "models.py").write_text(MODELS)
+    (tmp_path / "program.py").write_text(PROGRAM)
+    return platform, python, profile
+
+
+def test_entries_are_the_targets(
+    run_cli: RunCli, host: tuple[str, str, Path], cache: Path, tmp_path: Path
+) -> None:
+    platform, python, profile = host
+    warm = ("warm", "-C", cache, "--json", "--python", python, "--target", profile)
+    done = run_cli(*warm, "program.py")
+    assert done.returncode == 0, done.stderr
+    made = {m["module"]: m for m in json.loads(done.stdout)["modules"]}
+    assert {m["outcome"] for m in made.values()} == {"written"}
+
+    apart = subprocess.run(
+        [python, DATA / "keys_apart.py", profile],
+        capture_output=True, text=True, check=True, cwd=tmp_path,
+    )  # fmt: skip
+    keys = json.loads(apart.stdout)
+    assert len(keys) == 5
+    assert {name: made[name]["key"] for name in keys} == keys
+
+    entries = json.loads(run_cli("ls", "-C", cache, "--json").stdout)
+    assert not entries["problems"]
+    for entry in entries["entries"]:
+        assert (entry["platform"], entry["codec"], entry["sealed"], entry["problems"]) == (
+            {"cuda": "gpu"}.get(platform, platform), "zstd", True, []
+        )  # fmt: skip
+        assert entry["tuning"] == made[entry["module"]]["tuning"]
+        assert platform != "cuda" or entry["target"] == "sm_90a"
+    assert run_cli("verify", "-C", cache, "--level", "full").returncode == 0
+    if platform == "cuda":
+        assert made["jit_product"]["tuning"] == "untuned"
+        shown = json.loads(run_cli("show", "-C", cache, "--json", "jit_product").stdout)
+        assert shown["device"]["compute_capability"] == "9.0a"
+        assert "custom-call" in shown["program"]["opcodes"]  # cuBLAS
+
+
+@pytest.mark.parametrize("host", ["cuda"], indirect=True)  # on a TPU nothing is tuned
+def test_what_is_required_to_be_tuned_is_left_out(
+    run_cli: RunCli, host: tuple[str, str, Path], cache: Path
+) -> None:
+    _, python, profile = host
+    warm = ("warm", "-C", cache, "--json", "--python", python, "--target", profile)
+    done = run_cli(*warm, "--require-tuned", "program.py")
+    rows = {m["module"]: (m["outcome"], m["reason"]) for m in json.loads(done.stdout)["modules"]}
+    assert rows["jit_product"] == ("skipped", "untuned")
+    keys = set()
+    for gemm in ("cublas", "cost-model", "triton"):
+        folder = cache / gemm
+        call = ("--gemm", gemm, "models:product", "--arg", "f32[256,512]", "--arg", "f32[512,128]")
+        done = run_cli(*warm[:2], folder, *warm[3:], *call)
+        assert done.returncode == 0, done.stderr
+        keys |= {m["key"] for m in json.loads(done.stdout)["modules"] if "product" in m["module"]}
+    assert len(keys) == 1  # whatever is compiled, it is compiled under the stock key

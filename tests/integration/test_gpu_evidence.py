@@ -1,0 +1,35 @@
+"""A rehearsal on the CPU of what ``tools/gpu_evidence.py`` does on a host with a GPU."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from conftest import REPOSITORY, clean_environment
+
+pytestmark = [pytest.mark.jax, pytest.mark.slow]
+
+
+def test_the_script_settles_on_a_cpu_what_can_be(each_jax_python: str, tmp_path: Path) -> None:
+    command = [
+        sys.executable, REPOSITORY / "tools" / "gpu_evidence.py", tmp_path / "out",
+        "--python", each_jax_python, "--platform", "cpu", "--small",
+    ]  # fmt: skip
+    env = {k: v for k, v in clean_environment(tmp_path).items() if k != "PYTHONWARNINGS"}
+    done = subprocess.run(command, env=os.environ | env, capture_output=True, text=True)
+    found = json.loads((tmp_path / "out" / "report.json").read_text())
+    profile = json.loads((tmp_path / "out" / "profile.json").read_text())
+    if profile["topology"] is None:
+        assert done.returncode == 1
+        pytest.skip(f"jax {profile['jax_version']} cannot rebuild a topology")
+    assert (done.returncode, found["troubles"]) == (0, [])
+    used = found["found"]["train.py, made here on the CPU"]["result"]["used"]["summary"]
+    assert used["hits"] == used["compile_requests"] > 0
+    kernels = found["found"]["kernels"]["result"]
+    assert set(kernels) == {"tuned", "cublas", "cost-model", "triton"}
+    for result in kernels.values():
+        assert result["hits"] == result["requests"]
+        assert all(row["equal"] for row in result["programs"].values())
+    assert "of 7" in (tmp_path / "out" / "report.md").read_text()
