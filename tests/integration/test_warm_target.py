@@ -153,7 +153,7 @@ def test_a_function_is_made_without_running_it(
     warm: Target, profile: Path, tmp_path: Path, script: Any
 ) -> None:
     (tmp_path / "models.py").write_text(MODELS)
-    made = warm("models:step", "--arg", "f32[8,128]", "--target", profile)
+    made = warm("models:step", "--arg", "f32[8,128]", "--target", profile, "--devices", "1")
     assert made["modules"][-1]["module"] == "jit_step"
     path = script("import models, numpy as np; models.step(np.ones((8, 128), np.float32))")
     there = warm(path, "--fail-on-miss", env=FOUR)
