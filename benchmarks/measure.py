@@ -87,6 +87,11 @@ class Setting:
         return entries // 10 if self.quick else entries
 
     @property
+    def long_pairs(self) -> int:
+        """Pairs of what takes ten seconds and more: one less."""
+        return max(1, self.pairs - 1)
+
+    @property
     def has_jax(self) -> bool:
         """Whether the interpreter has it."""
         probe = [self.python, "-c", "import jax"]

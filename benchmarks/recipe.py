@@ -1,71 +1,68 @@
-"""What recipes cost and give, on ``examples/train.py``.
+"""What recipes cost and give, on ``examples/train.py`` widened to 24 shapes.
 
-``python -m benchmarks.recipe [--python JAX_PYTHON] [--rounds N] [--only NAME…] [-- ARG…]``, where
-the arguments are those of the script. Without any it is widened to 24 lengths.
-
-* ``compile``: wall seconds of ``compile --jobs 2`` against half the CPU seconds of ``--jobs 1``,
-  which no two cores can beat. Wants an idle machine with two cores.
-* ``record``: ``warm --record`` against ``warm``, both cold.
-* ``collect``: ``warm --collect-only`` against the bare script, both cold.
-* ``size``: the recipe against ``zstd -19`` of the modules' bytecode, one after the other.
+``python -m benchmarks.recipe --python JAX_PYTHON`` compares ``compile --jobs 2`` with ``--jobs 1``
+and with half the CPU seconds of that, which no two cores can beat; ``warm --record`` with ``warm``
+and ``--collect-only`` with the bare script, all cold; and the recipe's size with ``zstd -19`` of
+the modules' bytecode, one after the other.
 """
 
-import argparse
-import os
 import resource
-import subprocess
-import sys
 import tempfile
-from collections.abc import Callable
-from pathlib import Path
+from collections.abc import Iterator
 
 import zstandard
 
-from benchmarks.measure import HEADER, Ratio, compare
-from benchmarks.warm import seconds_of
+from benchmarks.measure import Absent, Row, Setting, compare, jaxcache, relate, run_alone
+from benchmarks.warm import EXAMPLE, run_with_cache
 from jaxcache.cache.recipe.format import open_recipe
 
-_EXAMPLE = Path(__file__).parents[1] / "examples" / "train.py"
 _LENGTHS = [str(8 * n) for n in range(1, 23)]
-_NAMES = ("compile", "record", "collect", "size")
+_CORES = 2
 
 
-class Bench:
+class _Bench:
     """One script, one Python, and a folder to work in."""
 
-    def __init__(self, python: str, arguments: list[str], scratch: str) -> None:
-        self._python, self._scratch = python, scratch
-        self._script = [str(_EXAMPLE), *arguments]
-        self.recipe = str(Path(scratch, "train.recipe"))
+    def __init__(self, setting: Setting) -> None:
+        self._python, self._scratch = setting.python, setting.scratch("recipe")
+        lengths = _LENGTHS[:3] if setting.quick else _LENGTHS
+        self._script = [EXAMPLE, "--layers", "2", "--lengths", *lengths]
+        self.recipe = str(self._scratch / "train.recipe")
+        self._other = str(self._scratch / "other.recipe")
+
+    def _cold(self, command: list[str]) -> float:
+        with tempfile.TemporaryDirectory(dir=self._scratch) as cache:
+            return run_with_cache(command, cache)
 
     def warm(self, *options: str) -> float:
-        """Wall seconds of ``jaxcache warm`` into an empty directory."""
-        command = [sys.executable, "-m", "jaxcache", "warm", "--python", self._python]
-        with tempfile.TemporaryDirectory(dir=self._scratch) as cache:
-            return seconds_of([*command, *options, *self._script], cache)
+        """Wall seconds of ``jaxcache warm``."""
+        return self._cold(jaxcache("warm", "--python", self._python, *options, *self._script))
+
+    def record(self) -> float:
+        """The same, recording."""
+        return self.warm("--record", self._other)
+
+    def collect(self) -> float:
+        """The same, recording and not executing."""
+        return self.warm("--collect-only", "--record", self._other)
 
     def bare(self) -> float:
-        """Wall seconds of the script alone, with an empty cache."""
-        with tempfile.TemporaryDirectory(dir=self._scratch) as cache:
-            return seconds_of([self._python, *self._script], cache)
+        """Wall seconds of the script alone."""
+        return self._cold([self._python, *self._script])
 
     def compile(self, jobs: int) -> tuple[float, float]:
-        """Wall and CPU seconds of ``jaxcache compile`` into an empty directory."""
-        command = [sys.executable, "-m", "jaxcache", "compile", self.recipe, "--python"]
+        """Wall and CPU seconds of ``jaxcache compile``."""
         before = _child_seconds()
-        with tempfile.TemporaryDirectory(dir=self._scratch) as cache:
-            wall = seconds_of([*command, self._python, "--jobs", str(jobs)], cache)
+        options = ("--python", self._python, "--jobs", str(jobs))
+        wall = self._cold(jaxcache("compile", self.recipe, *options))
         return wall, _child_seconds() - before
 
-    def sizes(self) -> tuple[int, int, int, int]:
-        """Bytes of the recipe, of all bytecode under ``zstd -19``, of each by itself, and raw."""
+    def sizes(self) -> tuple[float, float]:
+        """Kilobytes of the recipe, and of all bytecode under ``zstd -19``."""
         with open_recipe(self.recipe) as file:
             digests = dict.fromkeys(r.bytecode for r in file.recipe.requests)
-            modules = [file.blob(d) for d in digests]
-            raw = b"".join(modules)
-            pack = zstandard.ZstdCompressor(level=19).compress
-            apart = sum(len(pack(m)) for m in modules)
-            return file.size_bytes, len(pack(raw)), apart, len(raw)
+            raw = b"".join(file.blob(d) for d in digests)
+            return file.size_bytes / 1e3, len(zstandard.compress(raw, 19)) / 1e3
 
 
 def _child_seconds() -> float:
@@ -73,48 +70,34 @@ def _child_seconds() -> float:
     return used.ru_utime + used.ru_stime
 
 
-def main() -> None:
-    """Read the command line, measure, print the table."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--python", default=sys.executable, help="an interpreter that has jax")
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--only", nargs="*", choices=_NAMES, default=_NAMES)
-    parser.add_argument("arguments", nargs="*", help="of examples/train.py, after --")
-    args = parser.parse_args()
-    with tempfile.TemporaryDirectory() as scratch:
-        script = args.arguments or ["--layers", "2", "--lengths", *_LENGTHS]
-        bench = Bench(args.python, script, scratch)
-        bench.warm("--record", bench.recipe)
-        other = str(Path(scratch, "other.recipe"))
-        sides: dict[str, tuple[str, Callable[[], float], Callable[[], float], str]] = {
-            "compile": (
-                "compile --jobs 2 against CPU seconds / 2", lambda: bench.compile(2)[0],
-                lambda: bench.compile(1)[1] / 2, "≤ 1.15 ×",
-            ),
-            "record": (
-                "warm --record against warm, cold", lambda: bench.warm("--record", other),
-                bench.warm, "≤ 1.03 ×",
-            ),
-            "collect": (
-                "warm --collect-only against the bare script, cold",
-                lambda: bench.warm("--collect-only", "--record", other), bench.bare, "≤ 0.33 ×",
-            ),
-        }  # fmt: skip
-        print(f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}\n\n{HEADER}")
-        for name, (claim, ours, peer, target) in sides.items():
-            if name in args.only:
-                ratio: Ratio = compare(claim, ours, peer, rounds=args.rounds, target=target)
-                print(ratio.row(), flush=True)
-        if "size" in args.only:
-            size, packed, apart, raw = bench.sizes()
-            print(
-                f"\nrecipe {size} bytes of {raw} bytes of bytecode; against zstd -19 over all of "
-                f"it {size / packed:.2f} × (target ≤ 1.1 ×), over each module {size / apart:.2f} ×"
-            )
+def measure(setting: Setting) -> Iterator[Row]:
+    """Compile in parallel first, then what recording costs."""
+    if not setting.has_jax:
+        yield Absent("`compile`, `warm --record`", "no jax: name one with --python")
+        return
+    bench, pairs = _Bench(setting), setting.long_pairs
+    bench.warm("--record", bench.recipe)
+    serial: list[tuple[float, float]] = []
+    bound: list[tuple[float, float]] = []
+    for _ in range(pairs):
+        ours = bench.compile(_CORES)[0]
+        wall, cpu = bench.compile(1)
+        serial.append((ours, wall))
+        bound.append((ours, cpu / _CORES))
+    yield relate("`compile --jobs 2` of a recipe / `--jobs 1`", serial)
+    yield relate("`compile --jobs 2` / half the CPU seconds of `--jobs 1`", bound, at_most=1.15)
+    yield compare(
+        "`warm --record`, cold / `warm`, cold", bench.record, bench.warm,
+        pairs=pairs, at_most=1.03, warm_up=False,
+    )  # fmt: skip
+    yield compare(
+        "`warm --collect-only` / the bare script, cold", bench.collect, bench.bare,
+        pairs=pairs, at_most=0.33, warm_up=False,
+    )  # fmt: skip
+    yield relate(
+        "size of a recipe / `zstd -19` of its bytecode", [bench.sizes()], at_most=1.1, unit="kB"
+    )
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except subprocess.CalledProcessError as error:
-        sys.exit(f"{error}\n{error.stderr.decode() if error.stderr else ''}")
+    run_alone(__doc__ or "", measure)

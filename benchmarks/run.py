@@ -20,7 +20,7 @@ import jaxcache
 from benchmarks.measure import HEADER, Absent, Ratio, Row, Setting, parser, print_rows
 
 #: What can be measured, in the order of the table.
-NAMES = ("start", "listing", "integrity", "prune", "bundle", "warm", "eviction")
+NAMES = ("start", "listing", "integrity", "prune", "bundle", "remote", "warm", "recipe", "eviction")
 
 
 def describe_machine() -> str:
@@ -50,8 +50,9 @@ def write_table(out: Path, rows: list[Row], head: dict[str, str | float]) -> Non
     absent = [row for row in rows if isinstance(row, Absent)]
     lines = [
         f"{head['date']}, jaxcache {head['jaxcache']}, {head['machine']}, load before: "
-        f"{head['load']:.1f}. Medians of {head['pairs']} interleaved pairs, of four times as many",
-        "where a command takes less than a second to start.",
+        f"{head['load']:.1f}.",
+        f"Medians of {head['pairs']} interleaved pairs; four times as many of starts, one less of "
+        "what takes ten seconds and more.",
         "", HEADER, *(r.row() for r in ratios),
     ]  # fmt: skip
     if absent:
