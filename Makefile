@@ -65,6 +65,7 @@ test-tpu: $(STAMP)
 FAULTS ?=
 faults: $(STAMP)
 	PYTHONPATH=.:tests $(BIN)/python -m faults $(FAULTS)
+	PYTHONPATH=.:tests $(BIN)/python -m faults.with_jax $(BIN)/python
 
 # Completions and manual come out the same under every Typer that pyproject.toml admits.
 TYPERS ?= 0.26 0.27 0.28

@@ -24,6 +24,7 @@ from benchmarks.measure import (
 )
 
 _THINGS = 1_000
+_COMPLETED = 100_000
 #: Starts are short, so that more of them fit in and more are needed.
 _ROUNDS_PER_PAIR = 4
 
@@ -43,6 +44,13 @@ def measure(setting: Setting) -> Iterator[Row]:
     yield compare(
         f"`ls` of {_THINGS:,} entries / `python -c 'import typer'`",
         command(ls), command(typer), pairs=pairs, at_most=1.5,
+    )  # fmt: skip
+    many, crowded = setting.count(_COMPLETED), setting.scratch("tab")
+    make_cache(crowded, many, atimes=False)
+    tab = jaxcache("--complete", "keys", "jit_mlp-0", "-C", crowded)
+    yield compare(
+        f"a key at Tab among {many:,} entries / `python -c 'import typer'`",
+        command(tab), command(typer), pairs=pairs, at_most=1.5,
     )  # fmt: skip
     peers = [
         ("ls", ls, ["pip", "cache", "list"], _fill_pip),

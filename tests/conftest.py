@@ -99,6 +99,16 @@ def _has_jax(python: str) -> bool:
 
 
 @cache
+def jax_version(python: str) -> tuple[int, ...]:
+    """The first two numbers of its jax."""
+    told = subprocess.run(
+        [python, "-c", "import jax; print(jax.__version__)"], capture_output=True, text=True,
+        check=True,
+    )  # fmt: skip
+    return tuple(int(n) for n in told.stdout.split(".")[:2])
+
+
+@cache
 def find_jax_pythons() -> tuple[str, ...]:
     """The interpreters to test with: those named by the environment, else our own."""
     many = os.environ.get("JAXCACHE_TEST_JAX_PYTHONS")

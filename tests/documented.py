@@ -79,7 +79,9 @@ def read_page(path: Path) -> Page:
         if title := _TITLE.search(match["extra"]):
             steps.append(Step(line, _write(title[1], body)))
         elif match["language"] == "console":
-            steps += _commands(body, line, code)
+            if not (found := _commands(body, line, code)):
+                raise ValueError(f"{path.name}:{line}: no command behind $ in this block")
+            steps += found
     return Page(path, tuple(steps), tuple(not_run))
 
 

@@ -58,7 +58,7 @@ def command(
     verdict = Verdict(fail_on_miss, strict=strict)
     aim = read_aim(
         target, gemm=gemm, autotune_from=autotune_from, require_tuned=require_tuned,
-        force_cache_dir=force_cache_dir,
+        force_cache_dir=force_cache_dir, record=record,
     )  # fmt: skip
     options = warm_options(
         cache_dir, timeout=timeout, force_cache_dir=force_cache_dir, document=json or jsonl,

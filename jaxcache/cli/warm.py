@@ -125,7 +125,7 @@ def command(
     aim = read_aim(
         target, gemm=gemm, autotune_from=autotune_from, require_tuned=require_tuned,
         platform=platform, processes=processes, mock_gpu_topology=mock_gpu_topology,
-        force_cache_dir=force_cache_dir, check=check,
+        force_cache_dir=force_cache_dir, check=check, record=record, collect_only=collect_only,
     )  # fmt: skip
     options = warm_options(
         cache_dir, python=python, platform=platform, devices=devices, timeout=timeout,

@@ -237,4 +237,14 @@ def _place(frame: Any) -> "str | None":
 def start(send: Any) -> "Collector | None":
     """Start to collect, where that is wanted."""
     most = os.environ.get(_COLLECT)
-    return Collector(int(most), send) if most else None
+    if not most:
+        return None
+    try:
+        return Collector(int(most), send)
+    except (ImportError, AttributeError) as error:
+        send({
+            "event": "remark",
+            "detail": f"this jax cannot be collected without executing ({error}); known are 0.5.3 "
+            "to 0.12: everything was compiled for real",
+        })  # fmt: skip
+        return None

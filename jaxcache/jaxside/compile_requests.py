@@ -81,7 +81,8 @@ class Worker:
         from numpy import array
 
         self.jax = jax
-        self._cache_key, self._compiler = cache_key, compiler
+        self._compiler = compiler
+        self._ignored = {x.strip("-") for x in cache_key.xla_flags_to_exclude_from_cache_key}
         self._ir, self._mlir, self._client = ir, mlir, xla_client
         self._array = functools.partial(array, dtype=object)
         self._signature = inspect.signature(compiler.compile_or_get_cached)
@@ -103,8 +104,13 @@ class Worker:
             "platform_version": str(self.backend.platform_version),
             "device_kind": str(first.device_kind),
             "device_count": len(self.backend.local_devices()),
-            "caches": bool(self._cache.is_cache_used(self.backend)),
+            "caches": self._caches(),
         }
+
+    def _caches(self) -> bool:
+        """Whether JAX caches for this platform; up to 0.4.30 it decides that while it compiles."""
+        is_used = getattr(self._cache, "is_cache_used", None)
+        return is_used is None or bool(is_used(self.backend))
 
     def compile(self, request: "dict[str, Any]", bytecode: bytes, options: bytes, ask: Any) -> Any:
         """Compile one request if ``ask`` says so, having been told the key and its parts.
@@ -168,9 +174,8 @@ class Worker:
             from jax._src import lib
 
             debug.xla_gpu_cuda_data_dir = str(getattr(lib, "cuda_path", None) or "")
-        ignored = {x.strip("-") for x in self._cache_key.xla_flags_to_exclude_from_cache_key}
         overrides = options.env_option_overrides
-        kept = [(name, value) for name, value in overrides if name not in ignored]
+        kept = [(name, value) for name, value in overrides if name not in self._ignored]
         if len(kept) != len(overrides):
             options.env_option_overrides = kept
         return options
@@ -318,7 +323,7 @@ def main() -> int:
         worker = TargetWorker(wish) if wish.get("target") else Worker(wish)
         described = worker.describe()
     except BaseException as error:
-        answer(event="cannot-start", detail=_describe(error), missing=_is_missing(error),
+        answer(event="cannot-start", detail=_describe(error), why=_why(error),
                code=getattr(error, "code", None), hint=getattr(error, "hint", None))  # fmt: skip
         return _NO_JAX
     answer(event="ready", **described)
@@ -370,9 +375,11 @@ def _describe(error: BaseException) -> str:
     return f"{type(error).__name__}: {lines[0][:500]}"
 
 
-def _is_missing(error: BaseException) -> bool:
-    """Whether it is jax itself that is not here."""
-    return isinstance(error, ImportError)
+def _why(error: BaseException) -> str:
+    """What is missing: jax, one of its private names, or the platform."""
+    if "jax" not in sys.modules:
+        return "no-jax"
+    return "unknown-jax" if isinstance(error, (ImportError, AttributeError)) else "no-platform"
 
 
 if __name__ == "__main__":

@@ -28,6 +28,7 @@ from jaxcache.cache.sync import execute, plan_sync
 from jaxcache.cache.trust import add_trusted, generate_key, load_trusted
 from jaxcache.cache.verify import VerifyOptions, verify
 from jaxcache.errors import JaxcacheError
+from jaxcache.layouts.torch.locks import holding
 from jaxcache.store.base import StoreError
 from jaxcache.store.local import LocalStore
 
@@ -246,3 +247,22 @@ def test_what_the_system_refuses_is_not_called_a_mistake_of_ours(
     monkeypatch.setattr(app, "app", full)
     assert main.run(["ls"]) == 1
     assert capsys.readouterr().err == "jaxcache: /tmp/x: no space left on device [io-error]\n"
+
+
+@pytest.mark.parametrize(("code", "held"), [(28, True), (5, None)])
+def test_torchs_lock_is_not_needed_where_there_is_no_room_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int, held: bool | None
+) -> None:
+    def refuse(*args: Any, **options: Any) -> int:
+        raise OSError(code, os.strerror(code))
+
+    store, kernel = LocalStore(tmp_path), f"aa/c{'a' * 51}.main.so"
+    with holding(store, kernel) as taken:
+        assert taken
+    monkeypatch.setattr(os, "open", refuse)
+    if held is None:
+        with pytest.raises(StoreError), holding(store, kernel):
+            raise AssertionError("an unknown error was taken for a lock")
+    else:
+        with holding(store, kernel) as taken:
+            assert taken is held

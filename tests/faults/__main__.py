@@ -2,17 +2,20 @@
 
 import argparse
 import errno
+import functools
 import os
 import shutil
+import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TypeVar
 
 from faults import places, process, trials, world
-from faults.commands import ROWS
+from faults.commands import ROWS, Row
 from faults.intercept import why_not
 
 KINDS = ("kill", "eio", "eacces", "full", "disk", "clock", "lock", "pair")
@@ -24,68 +27,110 @@ def main() -> int:
     if reason := why_not():
         print(f"skipped: {reason}")
         return 77
-    if "disk" in asked.kinds and (reason := places.why_no_mounts()):
+    started = time.monotonic()
+    if asked.part is None and asked.jobs > 1:
+        tried, failed = _run_parts(asked.jobs)
+    else:
+        tried, failed = _run(asked)
+    seconds = f", {time.monotonic() - started:.0f} s" if asked.part is None else ""
+    print(f"{tried} tried, {failed} failed{seconds}")
+    return 1 if failed else 0
+
+
+def _parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="faults", description=__doc__)
+    parser.add_argument("kinds", nargs="*", metavar="KIND", help=", ".join(KINDS))
+    parser.add_argument("--only", action="append", help="rows whose names hold this")
+    parser.add_argument(
+        "--sample", type=int, help="so many trials of a kind with a command; without KIND, each "
+        "command gets kills and two of the other kinds"
+    )  # fmt: skip
+    parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="processes")
+    parser.add_argument("--part", type=int, help=argparse.SUPPRESS)
+    return parser.parse_args()
+
+
+def _run_parts(jobs: int) -> tuple[int, int]:
+    """Share the rows out among processes; pass on what they print and sum up."""
+    command = [sys.executable, "-m", "faults", *sys.argv[1:], "--jobs", str(jobs)]
+    totals: list[tuple[int, int]] = []
+
+    def follow(part: int) -> None:
+        with subprocess.Popen(
+            [*command, "--part", str(part)], stdout=subprocess.PIPE, text=True
+        ) as process:
+            assert process.stdout
+            last = ""
+            for last in process.stdout:
+                if not last[:1].isdigit():
+                    print(last, end="", flush=True)
+        numbers = [int(word) for word in last.split() if word.isdigit()]
+        totals.append((numbers[0], numbers[1]) if len(numbers) == 2 else (0, 1))
+
+    with ThreadPoolExecutor(jobs) as pool:
+        list(pool.map(follow, range(jobs)))
+    return sum(t for t, _ in totals), sum(f for _, f in totals)
+
+
+def _run(asked: argparse.Namespace) -> tuple[int, int]:
+    if (not asked.kinds or "disk" in asked.kinds) and (reason := places.why_no_mounts()):
         print(f"skipped disk: {reason}")
-        asked.kinds.remove("disk")
+        asked.kinds = [k for k in asked.kinds or KINDS if k != "disk"]
     process.preload()
     folder = Path(tempfile.mkdtemp(dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None))
-    started, tried, failed = time.monotonic(), 0, 0
+    tried = failed = 0
     try:
         world.build(folder / "jax")
         world.build_torch(folder / "torch")
         labs = {False: trials.Lab(folder / "jax"), True: trials.Lab(folder / "torch")}
-        for outcome in _run(labs, asked):
+        for outcome in _outcomes(labs, asked):
             tried += 1
             if outcome:
                 failed += 1
                 print(f"FAILED {outcome.row}: {outcome.fault}", *outcome.broken[:6], sep="\n    ")
     finally:
         shutil.rmtree(folder)
-    print(f"{tried} tried, {failed} failed, {time.monotonic() - started:.0f} s")
-    return 1 if failed else 0
+    return tried, failed
 
 
-def _parse() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("kinds", nargs="*", metavar="KIND", help=", ".join(KINDS))
-    parser.add_argument("--only", action="append", help="rows whose names hold this")
-    parser.add_argument("--sample", type=int, help="so many trials of each kind with each command")
-    asked = parser.parse_args()
-    asked.kinds = asked.kinds or list(KINDS)
-    return asked
-
-
-def _run(
+def _outcomes(
     labs: dict[bool, trials.Lab], asked: argparse.Namespace
 ) -> Iterator[trials.Failure | None]:
     """Try each command in its world, whether that is one of torch or of JAX."""
-    plans = [trials.plan(labs[row.torch], row) for row in ROWS]
-    chosen = [p for p in plans if not asked.only or any(o in p.row.name for o in asked.only)]
-    for number, plan in enumerate(chosen):
-        for kind in asked.kinds:
-            fellows = [p for p in plans if p.row.torch == plan.row.torch]
-            lab = labs[plan.row.torch]
-            outcomes = list(_try(lab, plan, kind, fellows, asked.sample, number))
+    plan_of = functools.cache(lambda row: trials.plan(labs[row.torch], row))
+    rows = [r for r in ROWS if not asked.only or any(o in r.name for o in asked.only)]
+    for number, row in enumerate(rows):
+        if asked.part is not None and number % asked.jobs != asked.part:
+            continue
+        for kind in asked.kinds or _kinds(asked.sample, number):
+            outcomes = list(_try(labs[row.torch], row, kind, plan_of, asked.sample, number))
             broken = sum(o is not None for o in outcomes)
-            print(f"{plan.row.name}, {kind}: {len(outcomes)} tried, {broken} failed", flush=True)
+            print(f"{row.name}, {kind}: {len(outcomes)} tried, {broken} failed", flush=True)
             yield from outcomes
+
+
+def _kinds(sample: int | None, number: int) -> Sequence[str]:
+    others = KINDS[1:]
+    if sample is None:
+        return KINDS
+    return "kill", others[2 * number % len(others)], others[(2 * number + 1) % len(others)]
 
 
 def _try(
     lab: trials.Lab,
-    plan: trials.Plan,
+    row: Row,
     kind: str,
-    plans: list[trials.Plan],
+    plan_of: Callable[[Row], trials.Plan],
     sample: int | None,
     number: int,
 ) -> Iterator[trials.Failure | None]:
     """Every trial of one kind with one command, or ``sample`` of them, others for each command."""
+    plan = plan_of(row)
     calls = range(1, len(plan.done.calls) + 1)
     if kind == "pair":
-        for second in _pick(plans, sample, number):
-            yield from trials.pairs(
-                lab, plan, second, _pick(calls, min(sample or _STOPS, _STOPS), number)
-            )
+        for second in _pick([r for r in ROWS if r.torch == row.torch], sample, number):
+            at = _pick(calls, sample or _STOPS, number)
+            yield from trials.pairs(lab, plan, plan_of(second), at)
     elif kind == "disk":
         yield from places.full_disks(lab, plan, _pick(places.ROOMS, sample, number))
     elif kind == "lock":
@@ -94,15 +139,19 @@ def _try(
         yield from trials.clocks(lab, plan, _pick(list(trials.CLOCKS), sample, number))
     elif kind == "kill":
         yield from trials.kills(lab, plan, _pick(calls, sample, number))
-    elif kind == "full":
-        yield from trials.full_disks(lab, plan, _pick(calls, sample, number))
-    else:
-        code = {"eio": errno.EIO, "eacces": errno.EACCES}[kind]
-        yield from trials.errors(lab, plan, code, _pick(calls, sample, number))
+    else:  # each call meets one of the three
+        calls = calls[_ERRORS.index(kind) :: len(_ERRORS)]
+        at = _pick(calls, sample, number)
+        if kind == "full":
+            yield from trials.full_disks(lab, plan, at)
+        else:
+            yield from trials.errors(lab, plan, _ERRNO[kind], at)
 
 
+_ERRORS = ("eio", "eacces", "full")
+_ERRNO = {"eio": errno.EIO, "eacces": errno.EACCES}
 #: At how many calls of the first command of a pair the second comes in between.
-_STOPS = 4
+_STOPS = 2
 _T = TypeVar("_T")
 
 

@@ -84,7 +84,7 @@ ROWS: tuple[Row, ...] = (
     _row("torch verify --delete", "verify -C cache --fix --delete --yes", torch=True),
     _row("torch verify --restore", "verify -C cache --restore", torch=True),
     _row("torch prune", "prune -C cache --max-size 700kB --yes", torch=True, chooses=True),
-    _row("torch rm", "rm -C cache aotautograd-atk --yes", torch=True),
+    _row("torch rm", "rm -C cache aotautograd-atk --yes", torch=True, chooses=True),
     _row("torch export", "export out/new.jxb -C cache", torch=True),
     _row("torch import", "import in.jxb -C new", torch=True),
 )

@@ -41,7 +41,7 @@ def write(self, name, chunks, *, mtime_ns=None, replace=True):
             file.write(chunk)
     return self.info(name)
 LocalStore.write = write
-sys.argv = ["faults", "kill", "--only", "into nothing"]
+sys.argv = ["faults", "kill", "--only", "into nothing", "--sample", "12", "--jobs", "1"]
 sys.exit(__main__.main())
 """
 

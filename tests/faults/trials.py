@@ -183,7 +183,8 @@ def pairs(lab: Lab, first: Plan, second: Plan, numbers: Sequence[int]) -> Iterat
             may_go = first.row.chooses or second.row.chooses
             between = _among(known, now, may_go=may_go)
             broken += (b for b in between if ".jxb" not in b)  # a bundle may be of any moment
-            broken += [f"left {name}" for name in now.leftovers - lab.before.leftovers]
+            left = now.leftovers - lab.before.leftovers
+            broken += [f"left {name}" for name in left if not name.endswith("-atime")]
             for row in (first.row, second.row):
                 broken += _ended(run_cli(root, row.argv, clock=later(2)))
             broken += _whole(first, look(root))

@@ -123,6 +123,7 @@ def test_github(name: str, env: dict[str, str], project: Project, tmp_path: Path
     assert "install -r requirements.txt" in (Path(env["HOME"]) / "pip").read_text()
 
 
+@pytest.mark.slow
 def test_a_failing_job_saves_what_it_compiled(
     env: dict[str, str], project: Project, tmp_path: Path
 ) -> None:
@@ -158,9 +159,7 @@ jobs:
     missed = job("fail-on-cache-miss: 'true'")
     assert missed.failed
     assert missed.outputs["restore"]["cache-hit"] == "false"
-    first = job(save="save-if: 'false'")
-    assert counted(first) == (False, True)
-    assert not shared.exists()
+    assert not shared.exists(), "nothing was compiled, nothing is saved"
     assert job().outputs["save"]["saved"] == "true"
     looked = job("lookup-only: 'true'", "save-if: 'false'")
     assert looked.outputs["restore"]["cache-hit"] == "true"
@@ -201,6 +200,7 @@ def reach(s3: "Proxy", bucket: str, example: str, folder: Path) -> tuple[Path, d
     return path, {k: v for k, v in os.environ.items() if k.startswith("AWS_")}
 
 
+@pytest.mark.slow
 def test_github_with_a_bucket(
     env: dict[str, str], project: Project, s3: "Proxy", bucket: str, tmp_path: Path
 ) -> None:

@@ -289,6 +289,7 @@ def test_what_does_not_go_with_a_target(run_cli: RunCli, tmp_path: Path) -> None
         ("--gemm", "triton"),
         ("--target", "x", "--gemm", "magic"),
         ("--target", "x", "--processes", "2"),
+        ("--target", "x", "--record", "x.recipe"),
         ("--target", "x", "--autotune-from", "nowhere"),
         ("--require-tuned",),
     ):

@@ -177,9 +177,9 @@ def test_size_is_bounded_before_anything_is_read() -> None:
 
 def test_every_operation_of_pickle_is_known_or_refused() -> None:
     """A new opcode in a newer Python must not be taken for anything."""
-    from jaxcache.layouts.torch import pickled
+    from jaxcache.layouts.torch import machine
 
-    known = {*pickled._HANDLERS, *pickled._LITERALS, *pickled._CONSTANTS}
+    known = {*machine._HANDLERS, *machine._LITERALS, *machine._CONSTANTS}
     names = {op.name for op in pickletools.opcodes}
     assert names - known == {"NEXT_BUFFER", "READONLY_BUFFER"}
     assert known <= names

@@ -7,6 +7,7 @@ neither. The device of a compile-only client knows its id and kind, and its clie
 
 import base64
 import hashlib
+import threading
 from types import SimpleNamespace
 from typing import Any
 
@@ -59,6 +60,7 @@ class Target:
             platform=profile["platform"], platform_version=profile["platform_version"]
         )
         self.devices: list[Any] = []
+        self._making = threading.Lock()
 
     @property
     def platforms(self) -> "set[str]":
@@ -136,6 +138,10 @@ class Target:
 
         ``get_cache_key`` in jax/_src/compilation_cache.py, with the target's identity and codec.
         """
+        with self._making:
+            return self._key(module, devices, options)
+
+    def _key(self, module: Any, devices: Any, options: Any) -> "tuple[str, dict[str, str]]":
         from jax._src import cache_key, config
 
         components: dict[str, Any] = {}

@@ -6,11 +6,12 @@ written by rename without a lock, and need none to be removed.
 """
 
 import contextlib
+import errno
 import os
 from collections.abc import Iterator
 
 from jaxcache.layouts.torch.names import TorchKind, lock_path, parse_path
-from jaxcache.store.base import Store
+from jaxcache.store.base import Store, StoreError
 
 _LOCKED = frozenset({TorchKind.KERNEL_SOURCE, TorchKind.KERNEL, TorchKind.PROBE})
 
@@ -20,7 +21,11 @@ def holding(store: Store, name: str) -> Iterator[bool]:
     """Hold the lock that goes with a file, without waiting; False where somebody else has it.
 
     The lock's file stays where it is: another process may be waiting on it. Where no process can
-    hold one, in a store that is no directory, there is none to take.
+    hold one, in a store that is no directory, there is none to take; nor where there is no room to
+    make one, on the full disk that a removal is to relieve.
+
+    Raises:
+        StoreError: the lock's file cannot be opened.
     """
     found = parse_path(name)
     root = None if store.remote else getattr(store, "path", None)
@@ -33,9 +38,11 @@ def holding(store: Store, name: str) -> Iterator[bool]:
     try:
         os.makedirs(os.path.dirname(path), exist_ok=True)
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
-    except OSError:
-        yield False
-        return
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            yield True
+            return
+        raise StoreError(name, (error.strerror or str(error)).lower(), code="io-error") from error
     try:
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -8,15 +8,17 @@ Every bound holds before memory is taken: the bytes, the operations, the nesting
 in the operations, because a memo reference adds a reference and no copy; what walks the result
 must therefore remember where it was (:func:`walk` does), or a few hundred bytes that refer to each
 other make 2^100 leaves.
-
-Source of the operations: ``pickletools.py`` of CPython 3.11, protocols 0 to 5.
 """
 
 import io
 import pickletools
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
+
+from jaxcache.layouts.torch.machine import Machine
+from jaxcache.layouts.torch.values import Bag, Global, PickleError, Record, Table, walk
+
+__all__ = ["Bag", "Global", "Pickle", "PickleError", "Record", "Table", "read_pickle", "walk"]
 
 #: Torch's entries are some 100 kB; one with embedded constants may be larger.
 MAX_BYTES = 64 << 20
@@ -24,75 +26,8 @@ MAX_BYTES = 64 << 20
 MAX_OPERATIONS = 1_000_000
 #: Containers within containers; an entry has about 12.
 MAX_DEPTH = 200
-
-
-class PickleError(Exception):
-    """These bytes are no pickle, or exceed a bound.
-
-    Args:
-        detail: for people.
-        truncated: the bytes end before the pickle does.
-    """
-
-    def __init__(self, detail: str, *, truncated: bool = False) -> None:
-        super().__init__(detail)
-        self.detail = detail
-        self.truncated = truncated
-
-
-@dataclass(frozen=True, slots=True)
-class Global:
-    """The name of something that unpickling would import."""
-
-    module: str
-    name: str
-
-    def __str__(self) -> str:
-        return f"{self.module}.{self.name}"
-
-
-@dataclass(slots=True, eq=False)
-class Record:
-    """What unpickling would have made by calling ``callee``."""
-
-    callee: Any
-    """A :class:`Global` in any honest pickle."""
-    arguments: Any
-    state: Any = None
-    items: list[Any] = field(default_factory=list)
-    """What would have been appended, set or added to it."""
-
-    def get(self, name: str) -> Any:
-        """The attribute of that name in its state; None if there is none."""
-        state = self.state
-        if isinstance(state, tuple) and len(state) == 2:  # (__dict__, __slots__)
-            state = next((s for s in state if isinstance(s, Table)), None)
-        return state.get(name) if isinstance(state, Table) else None
-
-    def is_a(self, name: str) -> bool:
-        """Whether it would be made by the global of that dotted name."""
-        return isinstance(self.callee, Global) and str(self.callee) == name
-
-
-@dataclass(slots=True, eq=False)
-class Table:
-    """A dictionary; a list of pairs, because inert keys need not be hashable."""
-
-    pairs: list[tuple[Any, Any]] = field(default_factory=list)
-
-    def get(self, name: str) -> Any:
-        """The value that was set last under a text; None if there is none."""
-        for key, value in reversed(self.pairs):
-            if type(key) is str and key == name:
-                return value
-        return None
-
-
-@dataclass(slots=True, eq=False)
-class Bag:
-    """A set or frozenset."""
-
-    members: list[Any] = field(default_factory=list)
+#: What pickletools says of bytes that end too early.
+_ENDED = ("exhausted", "remain", "no newline", "not enough data")
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,11 +38,6 @@ class Pickle:
     globals: tuple[str, ...]
     """Dotted names, each once, in order of appearance."""
     operations: int
-
-
-_MARK = object()
-#: What pickletools says of bytes that end too early.
-_ENDED = ("exhausted", "remain", "no newline", "not enough data")
 
 
 def read_pickle(
@@ -125,7 +55,7 @@ def read_pickle(
     if len(data) > max_bytes:
         raise PickleError(f"{len(data)} bytes, more than the {max_bytes} that are read")
     stream = io.BytesIO(data)
-    machine = _Machine(max_depth)
+    machine = Machine(max_depth)
     count = 0
     try:
         for opcode, argument, _ in pickletools.genops(stream):
@@ -140,318 +70,3 @@ def read_pickle(
     if rest := len(data) - stream.tell():
         raise PickleError(f"{rest} bytes behind its end")
     return Pickle(machine.result, tuple(dict.fromkeys(map(str, machine.globals))), count)
-
-
-class _Machine:
-    """Stack, memo and marks."""
-
-    def __init__(self, max_depth: int) -> None:
-        self._stack: list[Any] = []
-        self._memo: dict[int, Any] = {}
-        self._max_depth = max_depth
-        self._marks = 0
-        self._depths: dict[int, int] = {}
-        self._alive: list[Any] = []  # so that no id is given twice
-        self.globals: list[Global] = []
-        self.result: Any = None
-
-    def run(self, name: str, argument: Any) -> None:
-        """Carry out one operation."""
-        if name in _LITERALS:
-            self._stack.append(argument)
-        elif name in _CONSTANTS:
-            self._stack.append(_CONSTANTS[name])
-        elif (handler := _HANDLERS.get(name)) is not None:
-            handler(self, argument)
-        else:
-            raise PickleError(f"{name} is no operation of a pickle that stands alone")
-
-    def _pop(self) -> Any:
-        value = self._top()
-        del self._stack[-1]
-        return value
-
-    def _top(self) -> Any:
-        if not self._stack or self._stack[-1] is _MARK:
-            raise PickleError("takes more from its stack than is there")
-        return self._stack[-1]
-
-    def _pop_to_mark(self) -> list[Any]:
-        stack = self._stack
-        for at in range(len(stack) - 1, -1, -1):
-            if stack[at] is _MARK:
-                found = stack[at + 1 :]
-                del stack[at:]
-                self._marks -= 1
-                return found
-        raise PickleError("closes what it never opened")
-
-    def _push(self, value: Any, inside: Iterable[Any] = ()) -> None:
-        self._alive.append(value)
-        self._stack.append(value)
-        self._deepen(value, inside)
-
-    def _deepen(self, value: Any, inside: Iterable[Any]) -> None:
-        depths = self._depths
-        depth = 1 + max((depths.get(id(i), 0) for i in inside), default=0)
-        if depth > self._max_depth:
-            raise PickleError(f"nested deeper than {self._max_depth}")
-        if depth > depths.get(id(value), 0):
-            depths[id(value)] = depth
-
-    def _nothing(self, _: Any) -> None:
-        """A version or a length, which bind nobody."""
-
-    def _mark(self, _: Any) -> None:
-        self._marks += 1
-        if self._marks > self._max_depth:
-            raise PickleError(f"nested deeper than {self._max_depth}")
-        self._stack.append(_MARK)
-
-    def _stop(self, _: Any) -> None:
-        self.result = self._pop()
-        if self._stack:
-            raise PickleError("leaves something on its stack")
-
-    def _discard(self, _: Any) -> None:
-        if self._stack and self._stack[-1] is _MARK:
-            self._pop_to_mark()
-        else:
-            self._pop()
-
-    def _discard_to_mark(self, _: Any) -> None:
-        self._pop_to_mark()
-
-    def _duplicate(self, _: Any) -> None:
-        self._stack.append(self._top())
-
-    def _put(self, number: Any) -> None:
-        self._memo[int(number)] = self._top()
-
-    def _memoize(self, _: Any) -> None:
-        self._memo[len(self._memo)] = self._top()
-
-    def _get(self, number: Any) -> None:
-        if int(number) not in self._memo:
-            raise PickleError("refers to what it never remembered")
-        self._stack.append(self._memo[int(number)])
-
-    def _list(self, _: Any) -> None:
-        found = self._pop_to_mark()
-        self._push(found, found)
-
-    def _empty_list(self, _: Any) -> None:
-        self._push([])
-
-    def _tuple(self, _: Any) -> None:
-        found = tuple(self._pop_to_mark())
-        self._push(found, found)
-
-    def _short_tuple(self, size: int) -> None:
-        found = tuple(self._pop() for _ in range(size))[::-1]
-        self._push(found, found)
-
-    def _table(self, _: Any) -> None:
-        flat = self._pop_to_mark()
-        self._push(Table(_pairs(flat)), flat)
-
-    def _empty_table(self, _: Any) -> None:
-        self._push(Table())
-
-    def _bag(self, _: Any) -> None:
-        found = self._pop_to_mark()
-        self._push(Bag(found), found)
-
-    def _empty_bag(self, _: Any) -> None:
-        self._push(Bag())
-
-    def _append(self, _: Any) -> None:
-        value = self._pop()
-        self._extend([value])
-
-    def _appends(self, _: Any) -> None:
-        self._extend(self._pop_to_mark())
-
-    def _extend(self, values: list[Any]) -> None:
-        target = self._top()
-        if isinstance(target, list):
-            target.extend(values)
-        elif isinstance(target, Record):
-            target.items.extend(values)
-        else:
-            raise PickleError("appends to what takes nothing")
-        self._deepen(target, values)
-
-    def _set_item(self, _: Any) -> None:
-        value, key = self._pop(), self._pop()
-        self._update([key, value])
-
-    def _set_items(self, _: Any) -> None:
-        self._update(self._pop_to_mark())
-
-    def _update(self, flat: list[Any]) -> None:
-        target = self._top()
-        pairs = _pairs(flat)
-        if isinstance(target, Table):
-            target.pairs.extend(pairs)
-        elif isinstance(target, Record):
-            target.items.extend(pairs)
-        else:
-            raise PickleError("sets items of what has none")
-        self._deepen(target, flat)
-
-    def _add_items(self, _: Any) -> None:
-        values = self._pop_to_mark()
-        target = self._top()
-        if isinstance(target, Bag):
-            target.members.extend(values)
-        elif isinstance(target, Record):
-            target.items.extend(values)
-        else:
-            raise PickleError("adds to what is no set")
-        self._deepen(target, values)
-
-    def _global(self, argument: Any) -> None:
-        module, _, name = str(argument).partition(" ")
-        self._push_global(module, name)
-
-    def _stack_global(self, _: Any) -> None:
-        name, module = self._pop(), self._pop()
-        if not isinstance(name, str) or not isinstance(module, str):
-            raise PickleError("names a global by what is no text")
-        self._push_global(module, name)
-
-    def _extension(self, number: Any) -> None:
-        self._push_global("copyreg extension", str(number))
-
-    def _push_global(self, module: str, name: str) -> None:
-        found = Global(module, name)
-        self.globals.append(found)
-        self._push(found)
-
-    def _reduce(self, _: Any) -> None:
-        arguments, callee = self._pop(), self._pop()
-        self._call(callee, arguments)
-
-    def _new_object_with_names(self, _: Any) -> None:
-        names, arguments, callee = self._pop(), self._pop(), self._pop()
-        self._call(callee, (arguments, names))
-
-    def _object(self, _: Any) -> None:
-        found = self._pop_to_mark()
-        if not found:
-            raise PickleError("makes an object of nothing")
-        self._call(found[0], tuple(found[1:]))
-
-    def _instance(self, argument: Any) -> None:
-        arguments = tuple(self._pop_to_mark())
-        self._global(argument)
-        self._call(self._pop(), arguments)
-
-    def _persistent(self, argument: Any) -> None:
-        self._call(None, (argument,))
-
-    def _persistent_of_stack(self, _: Any) -> None:
-        self._call(None, (self._pop(),))
-
-    def _call(self, callee: Any, arguments: Any) -> None:
-        """Not call it, and keep who would have been called with what."""
-        self._push(Record(callee, arguments), (callee, arguments))
-
-    def _build(self, _: Any) -> None:
-        state, target = self._pop(), self._top()
-        if isinstance(target, Record):
-            target.state = state
-            self._deepen(target, (state,))
-        elif not isinstance(target, Global):
-            raise PickleError("gives a state to what has none")
-
-
-def _pairs(flat: list[Any]) -> list[tuple[Any, Any]]:
-    if len(flat) % 2:
-        raise PickleError("a key without a value")
-    return list(zip(flat[::2], flat[1::2], strict=True))
-
-
-def walk(root: Any) -> Iterator[Any]:
-    """Yield a value and everything in it, containers and records once each, outermost first."""
-    seen: set[int] = set()
-    waiting = [root]
-    while waiting:
-        value = waiting.pop()
-        inside = _inside(value)
-        if inside is not None:
-            if id(value) in seen:
-                continue
-            seen.add(id(value))
-            waiting.extend(reversed(inside))
-        yield value
-
-
-def _inside(value: Any) -> list[Any] | None:
-    if isinstance(value, list | tuple):
-        return list(value)
-    if isinstance(value, Table):
-        return [part for pair in value.pairs for part in pair]
-    if isinstance(value, Bag):
-        return value.members
-    if isinstance(value, Record):
-        return [value.callee, value.arguments, value.state, *value.items]
-    return None
-
-
-_CONSTANTS: dict[str, Any] = {
-    "NONE": None,
-    "NEWTRUE": True,
-    "NEWFALSE": False,
-}
-_LITERALS = frozenset({
-    "INT", "BININT", "BININT1", "BININT2", "LONG", "LONG1", "LONG4",
-    "STRING", "BINSTRING", "SHORT_BINSTRING", "BINBYTES", "SHORT_BINBYTES", "BINBYTES8",
-    "BYTEARRAY8", "UNICODE", "SHORT_BINUNICODE", "BINUNICODE", "BINUNICODE8", "FLOAT", "BINFLOAT",
-})  # fmt: skip
-_HANDLERS: dict[str, Callable[[_Machine, Any], None]] = {
-    "PROTO": _Machine._nothing,
-    "FRAME": _Machine._nothing,
-    "MARK": _Machine._mark,
-    "STOP": _Machine._stop,
-    "POP": _Machine._discard,
-    "POP_MARK": _Machine._discard_to_mark,
-    "DUP": _Machine._duplicate,
-    "PUT": _Machine._put,
-    "BINPUT": _Machine._put,
-    "LONG_BINPUT": _Machine._put,
-    "MEMOIZE": _Machine._memoize,
-    "GET": _Machine._get,
-    "BINGET": _Machine._get,
-    "LONG_BINGET": _Machine._get,
-    "LIST": _Machine._list,
-    "EMPTY_LIST": _Machine._empty_list,
-    "TUPLE": _Machine._tuple,
-    "EMPTY_TUPLE": lambda machine, _: machine._short_tuple(0),
-    "TUPLE1": lambda machine, _: machine._short_tuple(1),
-    "TUPLE2": lambda machine, _: machine._short_tuple(2),
-    "TUPLE3": lambda machine, _: machine._short_tuple(3),
-    "DICT": _Machine._table,
-    "EMPTY_DICT": _Machine._empty_table,
-    "FROZENSET": _Machine._bag,
-    "EMPTY_SET": _Machine._empty_bag,
-    "APPEND": _Machine._append,
-    "APPENDS": _Machine._appends,
-    "SETITEM": _Machine._set_item,
-    "SETITEMS": _Machine._set_items,
-    "ADDITEMS": _Machine._add_items,
-    "GLOBAL": _Machine._global,
-    "STACK_GLOBAL": _Machine._stack_global,
-    "EXT1": _Machine._extension,
-    "EXT2": _Machine._extension,
-    "EXT4": _Machine._extension,
-    "REDUCE": _Machine._reduce,
-    "NEWOBJ": _Machine._reduce,
-    "NEWOBJ_EX": _Machine._new_object_with_names,
-    "OBJ": _Machine._object,
-    "INST": _Machine._instance,
-    "PERSID": _Machine._persistent,
-    "BINPERSID": _Machine._persistent_of_stack,
-    "BUILD": _Machine._build,
-}

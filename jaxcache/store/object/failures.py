@@ -1,7 +1,7 @@
 """What an object store's answer means: for one object, for the whole place, or for a while.
 
 obstore gives few kinds of exceptions and puts the rest into their text (its ``exceptions`` module,
-0.6 to 0.12), so the text is read here and nowhere else.
+0.11 and 0.12), so the text is read here and nowhere else.
 """
 
 import re

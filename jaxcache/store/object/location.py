@@ -6,6 +6,7 @@ docs/remote.md lists them.
 
 import os
 from collections.abc import Mapping
+from datetime import timedelta
 from typing import Any
 from urllib.parse import SplitResult, urlsplit
 
@@ -30,7 +31,11 @@ _LISTINGS = {
 }
 #: A stalled connection is given up after the first; a slow transfer of a large entry after the
 #: second.
-_CLIENT = {"connect_timeout": "5s", "read_timeout": "60s", "timeout": "15m"}
+_CLIENT = {
+    "connect_timeout": timedelta(seconds=5),
+    "read_timeout": timedelta(seconds=60),
+    "timeout": timedelta(minutes=15),
+}
 #: Variables that allow a server without TLS: emulators, servers in one's own rack.
 _PLAIN_HTTP = {
     "s3": ("AWS_ALLOW_HTTP",),

@@ -160,17 +160,18 @@ class ObjectStore:
         def take(found: Any) -> BinaryIO:
             file = tempfile.SpooledTemporaryFile(_HELD_BYTES)  # noqa: SIM115 - the caller's
             seen = hashlib.sha256()
+            meta, attributes = found.meta, found.attributes  # which a read result no longer tells
             try:
                 for chunk in found.stream(min_chunk_size=_CHUNK_BYTES):
                     file.write(chunk)
                     seen.update(chunk)
-                _check_whole(file.tell(), found.meta)
-                _check_digest(name, seen.hexdigest(), found.attributes)
+                _check_whole(file.tell(), meta)
+                _check_digest(name, seen.hexdigest(), attributes)
                 file.seek(0)
             except BaseException:
                 file.close()
                 raise
-            self._traffic.add(received_bytes=found.meta["size"])
+            self._traffic.add(received_bytes=meta["size"])
             return cast(BinaryIO, file)
 
         return self._get("get", name, take)
@@ -186,13 +187,14 @@ class ObjectStore:
         """
 
         def take(found: Any) -> Fetched:
-            if found.meta["size"] > limit:
+            meta, attributes = found.meta, found.attributes
+            if meta["size"] > limit:
                 raise StoreError(name, f"holds more than {limit} bytes", code="too-large")
             data = bytes(found.bytes())
-            _check_whole(len(data), found.meta)
+            _check_whole(len(data), meta)
             self._traffic.add(received_bytes=len(data))
-            _check_digest(name, hashlib.sha256(data).hexdigest(), found.attributes)
-            return Fetched(data, _info(found.meta, found.attributes))
+            _check_digest(name, hashlib.sha256(data).hexdigest(), attributes)
+            return Fetched(data, _info(meta, attributes))
 
         return self._get("get", name, take)
 

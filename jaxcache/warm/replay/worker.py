@@ -181,8 +181,13 @@ class _Child:
         detail = self.ready.get("detail")
         if code := self.ready.get("code"):
             raise NoJaxError(str(detail), code=str(code), hint=self.ready.get("hint"))
-        if self.ready.get("missing"):
+        if self.ready.get("why") == "no-jax":
             raise NoJaxError(f"jax does not start in {self._python}: {detail}", hint=_HINT)
+        if self.ready.get("why") == "unknown-jax":
+            raise NoJaxError(
+                f"cannot compile with the jax of {self._python} ({detail})", code="unknown-jax",
+                hint="known are 0.5.3 to 0.12: upgrade jaxcache, or use another jax",
+            )  # fmt: skip
         raise JaxcacheError(
             f"the recipe is for {platform}, and there is none here: {detail}",
             code="no-platform",

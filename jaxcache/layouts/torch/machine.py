@@ -1,0 +1,299 @@
+"""The stack machine of Python's unpickler, which calls nothing.
+
+Source of the operations: ``pickletools.py`` of CPython 3.11, protocols 0 to 5.
+"""
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from jaxcache.layouts.torch.values import Bag, Global, PickleError, Record, Table
+
+_MARK = object()
+
+
+class Machine:
+    """Stack, memo and marks."""
+
+    def __init__(self, max_depth: int) -> None:
+        self._stack: list[Any] = []
+        self._memo: dict[int, Any] = {}
+        self._max_depth = max_depth
+        self._marks = 0
+        self._depths: dict[int, int] = {}
+        self._alive: list[Any] = []  # so that no id is given twice
+        self.globals: list[Global] = []
+        self.result: Any = None
+
+    def run(self, name: str, argument: Any) -> None:
+        """Carry out one operation."""
+        if name in _LITERALS:
+            self._stack.append(argument)
+        elif name in _CONSTANTS:
+            self._stack.append(_CONSTANTS[name])
+        elif (handler := _HANDLERS.get(name)) is not None:
+            handler(self, argument)
+        else:
+            raise PickleError(f"{name} is no operation of a pickle that stands alone")
+
+    def _pop(self) -> Any:
+        value = self._top()
+        del self._stack[-1]
+        return value
+
+    def _top(self) -> Any:
+        if not self._stack or self._stack[-1] is _MARK:
+            raise PickleError("takes more from its stack than is there")
+        return self._stack[-1]
+
+    def _pop_to_mark(self) -> list[Any]:
+        stack = self._stack
+        for at in range(len(stack) - 1, -1, -1):
+            if stack[at] is _MARK:
+                found = stack[at + 1 :]
+                del stack[at:]
+                self._marks -= 1
+                return found
+        raise PickleError("closes what it never opened")
+
+    def _push(self, value: Any, inside: Iterable[Any] = ()) -> None:
+        self._alive.append(value)
+        self._stack.append(value)
+        self._deepen(value, inside)
+
+    def _deepen(self, value: Any, inside: Iterable[Any]) -> None:
+        depths = self._depths
+        depth = 1 + max((depths.get(id(i), 0) for i in inside), default=0)
+        if depth > self._max_depth:
+            raise PickleError(f"nested deeper than {self._max_depth}")
+        if depth > depths.get(id(value), 0):
+            depths[id(value)] = depth
+
+    def _nothing(self, _: Any) -> None:
+        """A version or a length, which bind nobody."""
+
+    def _mark(self, _: Any) -> None:
+        self._marks += 1
+        if self._marks > self._max_depth:
+            raise PickleError(f"nested deeper than {self._max_depth}")
+        self._stack.append(_MARK)
+
+    def _stop(self, _: Any) -> None:
+        self.result = self._pop()
+        if self._stack:
+            raise PickleError("leaves something on its stack")
+
+    def _discard(self, _: Any) -> None:
+        if self._stack and self._stack[-1] is _MARK:
+            self._pop_to_mark()
+        else:
+            self._pop()
+
+    def _discard_to_mark(self, _: Any) -> None:
+        self._pop_to_mark()
+
+    def _duplicate(self, _: Any) -> None:
+        self._stack.append(self._top())
+
+    def _put(self, number: Any) -> None:
+        self._memo[int(number)] = self._top()
+
+    def _memoize(self, _: Any) -> None:
+        self._memo[len(self._memo)] = self._top()
+
+    def _get(self, number: Any) -> None:
+        if int(number) not in self._memo:
+            raise PickleError("refers to what it never remembered")
+        self._stack.append(self._memo[int(number)])
+
+    def _list(self, _: Any) -> None:
+        found = self._pop_to_mark()
+        self._push(found, found)
+
+    def _empty_list(self, _: Any) -> None:
+        self._push([])
+
+    def _tuple(self, _: Any) -> None:
+        found = tuple(self._pop_to_mark())
+        self._push(found, found)
+
+    def _short_tuple(self, size: int) -> None:
+        found = tuple(self._pop() for _ in range(size))[::-1]
+        self._push(found, found)
+
+    def _table(self, _: Any) -> None:
+        flat = self._pop_to_mark()
+        self._push(Table(_pairs(flat)), flat)
+
+    def _empty_table(self, _: Any) -> None:
+        self._push(Table())
+
+    def _bag(self, _: Any) -> None:
+        found = self._pop_to_mark()
+        self._push(Bag(found), found)
+
+    def _empty_bag(self, _: Any) -> None:
+        self._push(Bag())
+
+    def _append(self, _: Any) -> None:
+        value = self._pop()
+        self._extend([value])
+
+    def _appends(self, _: Any) -> None:
+        self._extend(self._pop_to_mark())
+
+    def _extend(self, values: list[Any]) -> None:
+        target = self._top()
+        if isinstance(target, list):
+            target.extend(values)
+        elif isinstance(target, Record):
+            target.items.extend(values)
+        else:
+            raise PickleError("appends to what takes nothing")
+        self._deepen(target, values)
+
+    def _set_item(self, _: Any) -> None:
+        value, key = self._pop(), self._pop()
+        self._update([key, value])
+
+    def _set_items(self, _: Any) -> None:
+        self._update(self._pop_to_mark())
+
+    def _update(self, flat: list[Any]) -> None:
+        target = self._top()
+        pairs = _pairs(flat)
+        if isinstance(target, Table):
+            target.pairs.extend(pairs)
+        elif isinstance(target, Record):
+            target.items.extend(pairs)
+        else:
+            raise PickleError("sets items of what has none")
+        self._deepen(target, flat)
+
+    def _add_items(self, _: Any) -> None:
+        values = self._pop_to_mark()
+        target = self._top()
+        if isinstance(target, Bag):
+            target.members.extend(values)
+        elif isinstance(target, Record):
+            target.items.extend(values)
+        else:
+            raise PickleError("adds to what is no set")
+        self._deepen(target, values)
+
+    def _global(self, argument: Any) -> None:
+        module, _, name = str(argument).partition(" ")
+        self._push_global(module, name)
+
+    def _stack_global(self, _: Any) -> None:
+        name, module = self._pop(), self._pop()
+        if not isinstance(name, str) or not isinstance(module, str):
+            raise PickleError("names a global by what is no text")
+        self._push_global(module, name)
+
+    def _extension(self, number: Any) -> None:
+        self._push_global("copyreg extension", str(number))
+
+    def _push_global(self, module: str, name: str) -> None:
+        found = Global(module, name)
+        self.globals.append(found)
+        self._push(found)
+
+    def _reduce(self, _: Any) -> None:
+        arguments, callee = self._pop(), self._pop()
+        self._call(callee, arguments)
+
+    def _new_object_with_names(self, _: Any) -> None:
+        names, arguments, callee = self._pop(), self._pop(), self._pop()
+        self._call(callee, (arguments, names))
+
+    def _object(self, _: Any) -> None:
+        found = self._pop_to_mark()
+        if not found:
+            raise PickleError("makes an object of nothing")
+        self._call(found[0], tuple(found[1:]))
+
+    def _instance(self, argument: Any) -> None:
+        arguments = tuple(self._pop_to_mark())
+        self._global(argument)
+        self._call(self._pop(), arguments)
+
+    def _persistent(self, argument: Any) -> None:
+        self._call(None, (argument,))
+
+    def _persistent_of_stack(self, _: Any) -> None:
+        self._call(None, (self._pop(),))
+
+    def _call(self, callee: Any, arguments: Any) -> None:
+        """Not call it, and keep who would have been called with what."""
+        self._push(Record(callee, arguments), (callee, arguments))
+
+    def _build(self, _: Any) -> None:
+        state, target = self._pop(), self._top()
+        if isinstance(target, Record):
+            target.state = state
+            self._deepen(target, (state,))
+        elif not isinstance(target, Global):
+            raise PickleError("gives a state to what has none")
+
+
+def _pairs(flat: list[Any]) -> list[tuple[Any, Any]]:
+    if len(flat) % 2:
+        raise PickleError("a key without a value")
+    return list(zip(flat[::2], flat[1::2], strict=True))
+
+
+_CONSTANTS: dict[str, Any] = {
+    "NONE": None,
+    "NEWTRUE": True,
+    "NEWFALSE": False,
+}
+_LITERALS = frozenset({
+    "INT", "BININT", "BININT1", "BININT2", "LONG", "LONG1", "LONG4",
+    "STRING", "BINSTRING", "SHORT_BINSTRING", "BINBYTES", "SHORT_BINBYTES", "BINBYTES8",
+    "BYTEARRAY8", "UNICODE", "SHORT_BINUNICODE", "BINUNICODE", "BINUNICODE8", "FLOAT", "BINFLOAT",
+})  # fmt: skip
+_HANDLERS: dict[str, Callable[[Machine, Any], None]] = {
+    "PROTO": Machine._nothing,
+    "FRAME": Machine._nothing,
+    "MARK": Machine._mark,
+    "STOP": Machine._stop,
+    "POP": Machine._discard,
+    "POP_MARK": Machine._discard_to_mark,
+    "DUP": Machine._duplicate,
+    "PUT": Machine._put,
+    "BINPUT": Machine._put,
+    "LONG_BINPUT": Machine._put,
+    "MEMOIZE": Machine._memoize,
+    "GET": Machine._get,
+    "BINGET": Machine._get,
+    "LONG_BINGET": Machine._get,
+    "LIST": Machine._list,
+    "EMPTY_LIST": Machine._empty_list,
+    "TUPLE": Machine._tuple,
+    "EMPTY_TUPLE": lambda machine, _: machine._short_tuple(0),
+    "TUPLE1": lambda machine, _: machine._short_tuple(1),
+    "TUPLE2": lambda machine, _: machine._short_tuple(2),
+    "TUPLE3": lambda machine, _: machine._short_tuple(3),
+    "DICT": Machine._table,
+    "EMPTY_DICT": Machine._empty_table,
+    "FROZENSET": Machine._bag,
+    "EMPTY_SET": Machine._empty_bag,
+    "APPEND": Machine._append,
+    "APPENDS": Machine._appends,
+    "SETITEM": Machine._set_item,
+    "SETITEMS": Machine._set_items,
+    "ADDITEMS": Machine._add_items,
+    "GLOBAL": Machine._global,
+    "STACK_GLOBAL": Machine._stack_global,
+    "EXT1": Machine._extension,
+    "EXT2": Machine._extension,
+    "EXT4": Machine._extension,
+    "REDUCE": Machine._reduce,
+    "NEWOBJ": Machine._reduce,
+    "NEWOBJ_EX": Machine._new_object_with_names,
+    "OBJ": Machine._object,
+    "INST": Machine._instance,
+    "PERSID": Machine._persistent,
+    "BINPERSID": Machine._persistent_of_stack,
+    "BUILD": Machine._build,
+}
