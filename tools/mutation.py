@@ -8,8 +8,8 @@ nothing noticed, as diffs, to ``build/mutation/survivors.diff``. ``--again`` tri
 more, in files that have not changed since. A run that was interrupted goes on where it stopped.
 
 A place is drawn first and the change second, so that a ``+`` with eleven possible replacements
-counts no more than a ``not``. Left out: annotations, the arguments of decorators, and what only a
-type checker runs.
+counts no more than a ``not``. Left out: annotations, the arguments of decorators, what only a
+type checker runs, and ``strict`` of ``zip``, which asserts what holds.
 """
 
 import argparse
@@ -127,6 +127,11 @@ def is_behaviour(node: object) -> bool:
         if parent.type == "funcdef" and node is parent.annotation:
             return False
         if parent.type == "decorator":
+            return False
+        if parent.type == "argument" and parent.children[0].get_code().strip() == "strict":
+            return False
+        bases = parent.get_super_arglist() if parent.type == "classdef" else None
+        if bases is not None and bases.get_code() == "Protocol":
             return False
         if parent.type == "if_stmt" and parent.children[1].get_code().strip() == "TYPE_CHECKING":
             return False

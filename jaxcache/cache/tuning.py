@@ -6,10 +6,12 @@ JAX says nothing to the ledger; but then the file is another one.
 
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from jaxcache.cache.ledger import Ledger
 from jaxcache.model import Entry
+
+if TYPE_CHECKING:
+    from jaxcache.cache.ledger import Ledger
 
 UNTUNED = "untuned"
 
@@ -41,7 +43,7 @@ def tuning_of(record: TuningRecord | None, mtime_ns: int, size_bytes: int) -> st
     return record.tuning if same else None
 
 
-def label_entries(entries: Iterable[Entry], ledger: Ledger) -> Iterator[Entry]:
+def label_entries(entries: Iterable[Entry], ledger: "Ledger") -> Iterator[Entry]:
     """The entries with what the ledger knows of their tuning."""
     for entry in entries:
         tuning = tuning_of(ledger.record(entry.key), entry.created_ns, entry.size_bytes)

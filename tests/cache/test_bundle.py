@@ -427,6 +427,29 @@ def test_what_the_ledger_knows_travels_and_is_not_counted_twice(tmp_path: Path) 
     assert record.file_mtime_ns == first_entry(tmp_path / "new").stat().st_mtime_ns
 
 
+def test_what_the_ledger_knows_of_entries_that_are_here_already_comes_too(tmp_path: Path) -> None:
+    cache = copy_of(SMALL, tmp_path / "c")
+    here = copy_of(SMALL, tmp_path / "here")
+    key = first_entry(cache).name.removesuffix("-cache")
+    append(LocalStore(cache), [Event(key, "hit", 6, {"count": 3})])
+    assert bring(make_bundle(cache), here).written == ()
+    record = Ledger.load(LocalStore(here)).record(key)
+    assert record is not None and (record.hits, record.payload_sha256) == (3, None)
+
+
+def test_a_file_from_before_1970_travels(tmp_path: Path) -> None:
+    cache = copy_of(SMALL, tmp_path / "c")
+    side = cache / "xla_gpu_kernel_cache_file"
+    side.write_bytes(b"kernels")
+    for path in (side, first_entry(cache)):
+        os.utime(path, (-5, -5))
+    data = make_bundle(cache)
+    bundle = opened(data)
+    assert bundle.size_bytes == len(data)
+    assert bundle.manifest.files[0].created_ns == 0
+    assert min(i.created_ns for i in bundle.manifest.items) == 0
+
+
 def test_links_and_folders_in_the_way_stay(tmp_path: Path) -> None:
     names = [p.name for p in sorted(SMALL.glob("*-cache"))]
     cache, outside = tmp_path / "c", tmp_path / "outside"

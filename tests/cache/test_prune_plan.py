@@ -15,6 +15,7 @@ from jaxcache.cache.evict import remove
 from jaxcache.cache.ledger import Ledger, append
 from jaxcache.cache.ledger_record import Event
 from jaxcache.cache.prune import PruneOptions, PrunePlan
+from jaxcache.cache.removal import lost_compile_seconds
 from jaxcache.cache.survey import plan_cache_prune, plan_cache_removal
 from jaxcache.errors import JaxcacheError, LockedError, UsageError
 from jaxcache.store.base import StoreError
@@ -220,6 +221,14 @@ def test_cost_keeps_the_compile_seconds(tmp_path: Path) -> None:
     put(tmp_path, key(2, "jit_dear"), size=1000, used_ago=10 * HOUR, seconds=200)
     assert set(gone(plan(tmp_path, policy="cost", max_size_bytes=3500))) == {key(1, "jit_cheap")}
     assert set(gone(plan(tmp_path, policy="lru", max_size_bytes=3500))) == {key(2, "jit_dear")}
+
+
+@pytest.mark.parametrize("policy", ["lru", "cost"])
+def test_every_plan_sums_up_what_is_lost(tmp_path: Path, policy: str) -> None:
+    for number, seconds in enumerate((7, 0, 5)):
+        put(tmp_path, key(number), seconds=seconds)
+    made = plan(tmp_path, max_entries=0, policy=policy)
+    assert lost_compile_seconds(made.removals) == 12
 
 
 def test_a_cost_plan_tells_what_is_lost_and_the_ledger_knows_better(tmp_path: Path) -> None:
