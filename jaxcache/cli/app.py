@@ -81,6 +81,14 @@ class LazyGroup(TyperGroup):
         name = f"{self.family} {cmd_name}".lstrip()
         return load_command(name) if name in COMMANDS else None
 
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """List the commands with whole sentences, wrapped; the parser's own list cuts them off."""
+        names = self.list_commands(ctx)
+        with formatter.section("Commands"):
+            formatter.write_dl(
+                [(n, self.get_command(ctx, n).get_short_help_str(limit=1000)) for n in names]
+            )
+
 
 def load_group(name: str) -> LazyGroup:
     """Build the group of the commands whose first word is ``name``."""

@@ -172,7 +172,7 @@ def receive(
     from jaxcache.cli.progress import progress_bar
     from jaxcache.layouts import load_layout
     from jaxcache.render import bundle as render
-    from jaxcache.store import make_store, open_store
+    from jaxcache.store import find_store, local_path, make_store
 
     layout = load_layout(bundle.manifest.layout)
     outlooks = forecast(bundle.manifest, host, target)
@@ -188,10 +188,10 @@ def receive(
         )
     with progress_bar("checking", in_bytes=True) as progress:
         verify_bundle(bundle, progress)
-    store = open_store(target) if "://" in target or os.path.lexists(target) else None
+    store = find_store(target)
     with progress_bar("comparing") as progress:
         plan = layout.plan_import(
-            store, bundle, cache_dir=store.url if store else os.path.abspath(target),
+            store, bundle, cache_dir=store.url if store else os.path.abspath(local_path(target)),
             on_conflict=on_conflict, side_caches=side_caches, progress=progress,
         )  # fmt: skip
     done = None

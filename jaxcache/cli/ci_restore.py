@@ -5,6 +5,7 @@ from typing import Annotated
 import typer
 
 from jaxcache.cli.ci import OutputsFile, SummaryFile
+from jaxcache.cli.location import expand_location
 from jaxcache.cli.options import (
     CacheDir,
     Json,
@@ -56,7 +57,7 @@ def command(
 
     form = choose_format(json=json, quiet=quiet)
     restored = restore(
-        source, locate_cache(cache_dir).path, python=python, platform=platform,
+        expand_location(source), locate_cache(cache_dir).path, python=python, platform=platform,
         lookup_only=lookup_only, everything=everything,
     )  # fmt: skip
     told = render.restore_outputs(restored)

@@ -6,6 +6,7 @@ import typer
 
 from jaxcache.cli.ci import OutputsFile, SummaryFile
 from jaxcache.cli.export import Level, Sign
+from jaxcache.cli.location import expand_location
 from jaxcache.cli.options import CacheDir, DryRun, Json, Quiet, choose_format, locate_cache
 from jaxcache.errors import ExitCode
 
@@ -60,7 +61,9 @@ def command(
 
     form = choose_format(json=json, quiet=quiet)
     bounds = Bounds.parse(max_size, unused_for)
-    planned = plan(locate_cache(cache_dir).path, target, parse_save_if(save_if), bounds)
+    planned = plan(
+        locate_cache(cache_dir).path, expand_location(target), parse_save_if(save_if), bounds
+    )
     saved = None
     if not dry_run:
         saved = carry_out(planned, bounds, level=level, sign=sign or [])

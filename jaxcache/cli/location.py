@@ -31,15 +31,15 @@ def locate_cache(option: str | None) -> Location:
         UsageError: ``bad-config`` where a configuration file cannot be read.
     """
     if option:
-        return Location(_expand(option), "--cache-dir")
+        return Location(expand_location(option), "--cache-dir")
     if value := os.environ.get("JAX_COMPILATION_CACHE_DIR"):
-        return Location(_expand(value), "JAX_COMPILATION_CACHE_DIR")
+        return Location(expand_location(value), "JAX_COMPILATION_CACHE_DIR")
     for path in filter(os.path.isfile, _config_files()):
         table = _read_config(path)
         if value := table.get("cache-dir"):
             if not isinstance(value, str):
                 raise UsageError(f"cache-dir in {path} is not a string", code="bad-config")
-            return Location(_expand(value, path.parent), str(path))
+            return Location(expand_location(value, path.parent), str(path))
     base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     return Location(os.path.join(base, "jax"), "default")
 
@@ -59,7 +59,16 @@ def config_is_set(name: str) -> bool:
     return found
 
 
-def _expand(value: str, base: Path | None = None) -> str:
+def expand_location(value: str, base: Path | None = None) -> str:
+    """A path, of ``~`` or ``file://`` too, as a path; any other URL as it is.
+
+    Raises:
+        UsageError: ``bad-url``
+    """
+    if value.startswith("file://"):
+        from jaxcache.store import local_path
+
+        return local_path(value)
     if "://" in value:
         return value
     return os.path.join(base or "", os.path.expanduser(value))

@@ -103,11 +103,11 @@ def carry_over(
     from jaxcache.cli.bundle import key_folder, signing_keys
     from jaxcache.cli.output_sync import print_sync
     from jaxcache.cli.progress import progress_bar
-    from jaxcache.store import is_remote, make_store, open_store
+    from jaxcache.store import find_store, is_remote, local_path, make_store
     from jaxcache.store.ahead import REQUESTS_AT_ONCE
 
-    there = is_remote(location) or os.path.lexists(location)
-    target = open_store(location) if there else None
+    target = find_store(location)
+    target_url = location if is_remote(location) else os.path.abspath(local_path(location))
     if target is not None and not dry_run and not target.writable:
         raise JaxcacheError(f"{target.url} cannot be written", code="read-only")
     signers = signing_keys(sign)
@@ -121,7 +121,7 @@ def carry_over(
             index = Index.load(index_folder(), target.url, now_ns=time.time_ns())
     with progress_bar("comparing") as progress:
         plan = plan_sync(
-            source, target, options, target_url=os.path.abspath(location), now_ns=time.time_ns(),
+            source, target, options, target_url=target_url, now_ns=time.time_ns(),
             lookup=lookup, index=index, progress=progress,
         )  # fmt: skip
     if needs_some and not plan.entries:

@@ -17,6 +17,17 @@ def is_remote(location: str) -> bool:
     return location.partition("://")[0] in _OBJECT_SCHEMES and "://" in location
 
 
+def find_store(location: str) -> Store | None:
+    """Open the store at a path or URL; None where no directory is yet.
+
+    Raises:
+        NoCacheError: something is there and cannot be read.
+        UsageError: a URL of a kind that no store serves.
+    """
+    there = is_remote(location) or os.path.lexists(local_path(location))
+    return open_store(location) if there else None
+
+
 def make_store(location: str) -> Store:
     """Open the store at a path or URL, making the directory where there is none.
 
@@ -25,7 +36,7 @@ def make_store(location: str) -> Store:
         UsageError: a URL of a kind that no store serves.
     """
     if not is_remote(location):
-        path = _local_path(location)
+        path = local_path(location)
         try:
             os.makedirs(path, exist_ok=True)
         except OSError as error:
@@ -48,10 +59,15 @@ def open_store(location: str) -> Store:
         return open_object_store(location)
     from jaxcache.store.local import LocalStore
 
-    return LocalStore(_local_path(location))
+    return LocalStore(local_path(location))
 
 
-def _local_path(location: str) -> str:
+def local_path(location: str) -> str:
+    """The path that a path or a ``file://`` URL names.
+
+    Raises:
+        UsageError: ``bad-url``, or ``unknown-store`` for any other URL.
+    """
     scheme, separator, rest = location.partition("://")
     if not separator:
         return location

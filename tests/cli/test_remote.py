@@ -363,6 +363,9 @@ def test_paths_will_do_as_well(run_cli: RunCli, local: Path, tmp_path: Path) -> 
     assert names(shared) == names(local)
     assert run_cli("pull", f"file://{shared}", "-C", tmp_path / "third").returncode == 0
     assert names(tmp_path / "third") == names(local)
+    fifth = tmp_path / "a fifth"
+    pushed = told(run_cli("push", f"file://{tmp_path}/a%20fifth", "-C", local, "--json"))
+    assert (pushed["cache_dir"], names(fifth)) == (str(fifth), names(local))
     dry = run_cli("pull", shared, "-C", tmp_path / "fourth", "-n")
     assert dry.returncode == 0, dry.stderr
     assert not (tmp_path / "fourth").exists()
