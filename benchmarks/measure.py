@@ -195,14 +195,21 @@ def relate(
     )
 
 
-def print_rows(rows: Iterator[Row]) -> list[Row]:
-    """Print a table as it comes to be, and what could not be measured under it."""
+def print_rows(
+    rows: Iterator[Row], keep: Callable[[list[Row]], None] = lambda _: None
+) -> list[Row]:
+    """Print a table as it comes to be, and what could not be measured under it.
+
+    Args:
+        keep: called with what there is after each row, so that an interrupted run leaves it.
+    """
     seen: list[Row] = []
     print(HEADER)
     for row in rows:
         seen.append(row)
         if isinstance(row, Ratio):
             print(row.row(), flush=True)
+        keep(seen)
     absent = [row for row in seen if isinstance(row, Absent)]
     if absent:
         print("\nNot measured:")

@@ -82,8 +82,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="jaxcache-bench-", dir=args.directory) as folder:
         os.environ["XDG_CACHE_HOME"] = str(Path(folder, "xdg"))
         setting = Setting(Path(folder), args.python, args.pairs, args.quick)
-        rows = print_rows(measure_all(args.only, setting))
-    write_table(args.out, rows, head)
+        rows = measure_all(args.only, setting)
+        print_rows(rows, keep=lambda seen: write_table(args.out, seen, head))
 
 
 if __name__ == "__main__":

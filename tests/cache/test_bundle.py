@@ -26,6 +26,7 @@ from jaxcache.cache.bundle.export import plan_export
 from jaxcache.cache.bundle.fields import BundleError
 from jaxcache.cache.bundle.format import MAGIC, Bundle, pack_header, pack_manifest, read_bundle
 from jaxcache.cache.bundle.importing import Action, plan_import, verify_bundle
+from jaxcache.cache.bundle.manifest import Manifest, encode_manifest
 from jaxcache.cache.bundle.pack import write_stream
 from jaxcache.cache.bundle.unpack import Imported, execute_import
 from jaxcache.cache.diff import diff_sides, open_side
@@ -293,6 +294,17 @@ def test_manifest_bombs_are_refused_in_little_memory() -> None:
     with pytest.raises(BundleError):
         opened(pack_header(digits, 0, 0) + digits)
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 500 << 10
+
+
+def test_sixteen_signatures_are_read_and_no_more() -> None:
+    packed = pack_manifest(encode_manifest(Manifest((), (), (), hashlib.sha256().hexdigest(), 0)))
+    for signed in (16, 17):
+        data = pack_header(packed, 0, signed) + bytes(96 * signed) + packed
+        if signed == 16:
+            assert len(opened(data).signatures) == 16
+        else:
+            with pytest.raises(BundleError, match="more signatures"):
+                opened(data)
 
 
 def test_absurd_headers_are_refused() -> None:

@@ -60,6 +60,17 @@ def test_what_differs_misses_and_is_named(origin: Origin, mine: Origin, word: st
     assert found.restore_to is None
 
 
+def test_the_ledger_knows_the_version_where_no_jax_was_asked() -> None:
+    moved = replace(CPU, written_in_cache_dir="/there", like_jaxlib=None)
+
+    def outlook(version: str) -> Outlook:
+        event = Event(KEY, "compile", 1, {"jax_version": version})
+        return told(moved, None, ledger=(event,)).outlook
+
+    assert outlook("0.10.2") is Outlook.MISS
+    assert outlook("0.12.0") is Outlook.UNKNOWN
+
+
 def test_only_a_few_lacking_features_are_named() -> None:
     many = replace(CPU, cpu_features=tuple(f"+f{n}" for n in range(6)))
     four = replace(CPU, cpu_features=tuple(f"+f{n}" for n in range(4)))

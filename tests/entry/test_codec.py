@@ -17,6 +17,7 @@ from jaxcache.entry.codec import (
     CodecError,
     check_frame,
     decompress_chunks,
+    decompress_whole,
     read_head,
 )  # fmt: skip
 
@@ -164,3 +165,15 @@ def test_a_first_block_beyond_the_head_is_said_so(corpus: Path) -> None:
     assert len(data) > HEAD_BYTES
     assert read_head(data[:HEAD_BYTES], len(data)).compile_seconds is None
     assert read_head(data, len(data)).compile_seconds == 0
+
+
+@pytest.mark.parametrize("announced", [True, False])
+def test_an_entry_of_exactly_the_limit_is_decompressed_and_one_byte_more_is_not(
+    announced: bool,
+) -> None:
+    content = bytes(4) + b"payload" * 100
+    data = zstandard.ZstdCompressor(write_content_size=announced).compress(content)
+    assert decompress_whole(data, limit=len(content)) == content
+    assert decompress_whole(data, limit=len(content) - 1) is None
+    assert decompress_whole(zlib.compress(content), limit=len(content)) == content
+    assert decompress_whole(zlib.compress(content), limit=len(content) - 1) is None

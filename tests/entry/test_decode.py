@@ -220,6 +220,8 @@ def test_a_long_signature_is_cut_in_the_middle() -> None:
         ([Field(3, 2, memoryview(b".version 8.0\n.target sm_90"))], "gpu"),
         ([Field(8, 2, memoryview(b"x"))], "cpu"),
         ([Field(9, 2, memoryview(b"x"))], "cpu"),
+        ([Field(6, 0, 1)], "unknown"),
+        ([Field(5, 2, memoryview(b"x"))], "unknown"),
         ([Field(9, 2, memoryview(b"x")), Field(3, 2, memoryview(b".version 8"))], "unknown"),
         ([], "unknown"),
     ],

@@ -33,6 +33,7 @@ def test_an_instruction_is_opcode_type_and_operands() -> None:
         instruction(b"constant", forge.number(35, 300), shape=forge.shape(20, 3)),
         instruction(b"add", forge.message(36, write_varint(7), write_varint(300), write_varint(9))),
         instruction(b"negate", forge.number(36, 7), shape=forge.shape(16)),
+        instruction(b"sine", forge.number(36, 7), shape=forge.shape(18, 1)),
     ])))  # fmt: skip
     assert found == [
         "computation:",
@@ -40,6 +41,7 @@ def test_an_instruction_is_opcode_type_and_operands() -> None:
         "  constant f8e4m3fn[3]",
         "  add f32[2] (parameter, constant, ?)",
         "  negate bf16[] (parameter)",
+        "  sine c128[1] (parameter)",
     ]
 
 
