@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tarfile
@@ -24,6 +25,10 @@ CORPUS = Path(__file__).parent / "data" / "corpus"
 _FOREIGN = ("JAX_", "XLA_", "LIBTPU", "XDG_", "NO_COLOR", "COLUMNS", "TERM", "PYTHONWARNINGS")
 
 RunCli = Callable[..., "subprocess.CompletedProcess[str]"]
+
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    # A shell starts its background jobs so, and what the tests interrupt would inherit it.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def clean_environment(home: Path) -> dict[str, str]:

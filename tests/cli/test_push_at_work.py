@@ -33,13 +33,7 @@ def start(home: Path, *args: str | Path) -> "subprocess.Popen[str]":
     return subprocess.Popen(
         [sys.executable, "-m", "jaxcache", *map(str, args)], env=clean_environment(home),
         stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        preexec_fn=_heed_interrupts,
     )  # fmt: skip
-
-
-def _heed_interrupts() -> None:
-    """Undo what a shell does to its background jobs, which the tests may be one of."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def interrupt_at(s3: Proxy, verb: str, count: int, send: int, started: threading.Event) -> None:
