@@ -3,7 +3,8 @@
 One file per cache directory, safe to delete at any time. A row counts only while name, size,
 modification time and inode of the entry (and of its ``-atime`` file) are what they were when it
 was read: the file is always right, the index only spares opening it. Files younger than two
-seconds are not indexed, because a second write in the same tick would not show.
+seconds are not indexed, because a second write in the same tick would not show; that of an object,
+whose inode here is made of its ETag, would.
 
 The format is ours alone: a line of magic, a JSON header, NUL-separated names, columns of
 integers, and a CRC-32 over all of it. A file that is damaged, or of another version, counts as
@@ -100,11 +101,12 @@ class Index:
     ) -> None:
         """Remember what was read of one entry, if its files are settled and could be read."""
         settled = self._settled_ns
-        if facts.gone or info.mtime_ns > settled or info.inode >> 63:
+        young = info.mtime_ns > settled and not info.etag
+        if facts.gone or young or info.inode >> 63:
             return
         if stamp is not None and (
             facts.stamp is None or len(facts.stamp) != 8
-            or stamp.mtime_ns > settled or stamp.inode >> 63
+            or (stamp.mtime_ns > settled and not stamp.etag) or stamp.inode >> 63
         ):  # fmt: skip
             return
         if _is_unreadable(facts.problem) or (brief and _is_unreadable(brief.problem)):

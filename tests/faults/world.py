@@ -197,8 +197,8 @@ def look(root: Path) -> State:
             continue  # restoring makes a date where there is none
         elif path.name.endswith("-atime") and not path.with_name(path.name[:-5] + "cache").exists():
             leftovers.add(name)
-        elif path.name == ".lockfile" or "/.jaxcache/ledger/" in name:
-            continue
+        elif path.name == ".lockfile" or "/locks/" in name or "/.jaxcache/ledger/" in name:
+            continue  # locks are empty, and made where there are none
         elif name.endswith("/.jaxcache/ci.json"):
             files[name] = "a baseline"  # of one moment
             torn += [] if _is_json(path) else [name]
