@@ -4,7 +4,6 @@ import io
 import json
 import os
 import select
-import signal
 import subprocess
 import sys
 import tempfile
@@ -20,6 +19,7 @@ from jaxcache.entry.decode import decode_payload
 from jaxcache.errors import NoJaxError
 from jaxcache.model import Problem, ProblemKind
 from jaxcache.store.base import Store, StoreError
+from jaxcache.warm.process import describe_end
 
 _SCRIPT = Path(__file__).parents[1] / "jaxside" / "load_entries.py"
 _START_SECONDS = 300.0
@@ -142,7 +142,7 @@ class _Child:
                 raise _DiedError(f"no answer within {seconds:.0f} s")
             part = os.read(stdout.fileno(), 65536)
             if not part:
-                raise _DiedError(_describe(self._process.wait()))
+                raise _DiedError(describe_end(self._process.wait(), "loaded it"))
             line += part
         answer = json.loads(line)
         return answer if isinstance(answer, dict) else {}
@@ -176,16 +176,6 @@ def _read_payload(store: Store, file: EntryFile) -> bytes | None:
     except (CodecError, StoreError, OSError):
         return None
     return b"".join(chunks)[HEADER_BYTES:]
-
-
-def _describe(status: int) -> str:
-    if status >= 0:
-        return f"the process that loaded it exited with status {status}"
-    try:
-        name = signal.Signals(-status).name
-    except ValueError:
-        name = f"signal {-status}"
-    return f"the process that loaded it died of {name}"
 
 
 def _problem(file: EntryFile, kind: ProblemKind, detail: str) -> Problem:

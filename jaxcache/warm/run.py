@@ -4,7 +4,6 @@ import contextlib
 import json
 import os
 import shutil
-import socket
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -15,6 +14,7 @@ from jaxcache.errors import NoJaxError, UsageError
 from jaxcache.warm.arguments import Call
 from jaxcache.warm.inbox import Event
 from jaxcache.warm.launch import Ended, Launch, run_listening
+from jaxcache.warm.process import free_port
 from jaxcache.warm.recorder import Recorder
 from jaxcache.warm.recording import RecipeRecorder, recording, save_recipe
 from jaxcache.warm.remember import known_seconds, remember
@@ -137,7 +137,7 @@ def _launches(program: Program, options: WarmOptions) -> Iterator[Launch]:
     if options.processes is None:
         yield Launch(command, env, program.cwd, needs_jax=True, unset=_unset(options))
         return
-    address = f"127.0.0.1:{_free_port()}"
+    address = f"127.0.0.1:{free_port()}"
     env.setdefault("JAX_CPU_COLLECTIVES_IMPLEMENTATION", "gloo")
     for number in range(options.processes):
         own = {**env, "JAXCACHE_TOGETHER": f"{address},{options.processes},{number}"}
@@ -158,12 +158,6 @@ def _words(program: Program) -> tuple[str, ...]:
             hint="name a Python file, or a function as MODULE:FUNCTION",
         )  # fmt: skip
     return program.script, *program.arguments
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def _run(

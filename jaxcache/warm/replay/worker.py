@@ -3,8 +3,6 @@
 import json
 import os
 import select
-import signal
-import socket
 import subprocess
 import tempfile
 import time
@@ -15,6 +13,7 @@ from typing import IO, Any, NamedTuple, cast
 from jaxcache.cache.recipe.model import Environment, Request
 from jaxcache.cache.recipe.refusals import kept_flags
 from jaxcache.errors import JaxcacheError, NoJaxError
+from jaxcache.warm.process import describe_end, free_port
 from jaxcache.warm.target.delivery import WITHOUT_HARDWARE
 
 _SCRIPT = Path(__file__).parents[2] / "jaxside" / "compile_requests.py"
@@ -89,7 +88,7 @@ class Team:
         target: str | None = None,
     ) -> None:
         count = environment.process_count
-        coordinator = f"127.0.0.1:{_free_port()}" if count > 1 else None
+        coordinator = f"127.0.0.1:{free_port()}" if count > 1 else None
         self.folder = folder
         self._children: list[_Child] = []
         try:
@@ -252,7 +251,7 @@ class _Child:
             except (OSError, ValueError) as error:  # stopped from another thread
                 raise DiedError("it was stopped") from error
             if not part:
-                raise DiedError(_describe(self._process.wait()))
+                raise DiedError(describe_end(self._process.wait(), "compiled it"))
             line += part
         answer = json.loads(line)
         return answer if isinstance(answer, dict) else {}
@@ -298,19 +297,3 @@ def _environment(environment: Environment, wish: Mapping[str, Any]) -> dict[str,
     for name, value in environment.settings.items():
         env[name.upper()] = str(value).lower() if isinstance(value, bool) else str(value)
     return env
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
-def _describe(status: int) -> str:
-    if status >= 0:
-        return f"the process that compiled it exited with status {status}"
-    try:
-        name = signal.Signals(-status).name
-    except ValueError:
-        name = f"signal {-status}"
-    return f"the process that compiled it died of {name}"
