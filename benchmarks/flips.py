@@ -10,8 +10,8 @@ import tempfile
 from collections import Counter
 from pathlib import Path
 
-from jaxcache.cache.check import check_entry
 from jaxcache.cache.inventory import take_inventory
+from jaxcache.cache.verify.check import check_entry
 from jaxcache.entry.codec import CodecError, decompress_chunks, detect_codec
 from jaxcache.entry.frame import seal_frame
 from jaxcache.store import open_store

@@ -29,12 +29,12 @@ if TYPE_CHECKING:
     from jaxcache.cache.bundle.manifest import Manifest
     from jaxcache.cache.bundle.unpack import Imported
     from jaxcache.cache.diff import Diff
-    from jaxcache.cache.prune import PrunePlan
-    from jaxcache.cache.removal import Execution
-    from jaxcache.cache.repair import Repair, RepairPlan
+    from jaxcache.cache.prune.plan import PrunePlan
+    from jaxcache.cache.prune.removal import Execution
     from jaxcache.cache.seal import SealPlan, SealResult
     from jaxcache.cache.show import Shown
-    from jaxcache.cache.verify import Verification
+    from jaxcache.cache.verify.examine import Verification
+    from jaxcache.cache.verify.repair import Repair, RepairPlan
     from jaxcache.warm.report import Report
 
 Size = int | str
@@ -105,7 +105,7 @@ class Cache:
         progress: Progress | None = None,
     ) -> "Verification":
         """Look for corruption, as ``jaxcache verify`` does; findings are data, not exceptions."""
-        from jaxcache.cache.verify import VerifyOptions, verify
+        from jaxcache.cache.verify.examine import VerifyOptions, verify
 
         user = os.geteuid() if hasattr(os, "geteuid") else None
         options = VerifyOptions(level=level, keys=keys, jobs=jobs, user=user)
@@ -124,7 +124,7 @@ class Cache:
 
     def plan_repair(self, found: "Verification", *, delete: bool = False) -> "RepairPlan":
         """Plan to put right what :meth:`verify` found: to quarantine, or away for good."""
-        from jaxcache.cache.repair import plan_repair
+        from jaxcache.cache.verify.repair import plan_repair
 
         return plan_repair(found, now_ns=time.time_ns(), delete=delete)
 
@@ -158,9 +158,9 @@ class Cache:
         Raises:
             UsageError: nothing says what may go.
         """
-        from jaxcache.cache.ledger import Ledger
-        from jaxcache.cache.prune import PruneOptions
-        from jaxcache.cache.survey import plan_cache_prune
+        from jaxcache.cache.ledger.segments import Ledger
+        from jaxcache.cache.prune.plan import PruneOptions
+        from jaxcache.cache.prune.survey import plan_cache_prune
 
         options = PruneOptions(
             max_size_bytes=_size_bytes(max_size), max_entries=max_entries,
@@ -176,8 +176,8 @@ class Cache:
 
     def plan_removal(self, *keys: str) -> "PrunePlan":
         """Plan to remove exactly these entries, as ``jaxcache rm`` does."""
-        from jaxcache.cache.ledger import Ledger
-        from jaxcache.cache.survey import plan_cache_removal
+        from jaxcache.cache.ledger.segments import Ledger
+        from jaxcache.cache.prune.survey import plan_cache_removal
 
         ledger = Ledger.load(self.store)
         lookup = ledger.record if ledger else None
@@ -315,7 +315,7 @@ def _seconds(duration: Duration | None) -> float | None:
 
 
 def _remove(store: Store, plan: Any, progress: Progress | None) -> "Execution":
-    from jaxcache.cache.evict import remove
+    from jaxcache.cache.prune.evict import remove
 
     return remove(store, plan.removals, progress=progress)
 
@@ -327,7 +327,7 @@ def _seal(store: Store, plan: Any, progress: Progress | None) -> "SealResult":
 
 
 def _repair(store: Store, plan: Any, progress: Progress | None) -> "Repair":
-    from jaxcache.cache.repair import execute_repair
+    from jaxcache.cache.verify.repair import execute_repair
 
     # Without the verification's list every temporary file may be young.
     young = frozenset(step.file for step in plan.steps)

@@ -49,7 +49,7 @@ ROOMS: dict[str, list[tuple[str, str]]] = {
          "entry/test_options entry/test_decode cli/test_show cli/test_ls"),
     ],
     "prune": [
-        ("jaxcache/cache/{prune,policy,removable,removal,evict,survey}.py",
+        ("jaxcache/cache/prune/{plan,policy,removable,removal,evict,survey}.py",
          "cache/test_policy cache/test_prune_plan cache/test_eviction_traces cli/test_prune"),
     ],
     "seal": [("jaxcache/cache/seal.py", "cli/test_seal cache/test_seal_kill")],

@@ -94,8 +94,8 @@ def list_cache(
         decoded = {entry.file: entry for entry in seen.entries}
         chosen = [decoded[entry.file] for entry in chosen]
     if details and any(entry.platform == "gpu" for entry in chosen[:limit]):
-        from jaxcache.cache.ledger import Ledger
-        from jaxcache.cache.tuning import label_entries
+        from jaxcache.cache.ledger.segments import Ledger
+        from jaxcache.cache.ledger.tuning import label_entries
 
         shown = chosen[:limit]
         chosen[: len(shown)] = label_entries(shown, Ledger.load(store))

@@ -13,14 +13,14 @@ from dataclasses import dataclass
 from typing import Literal
 
 from jaxcache.cache.budget import ByteBudget
-from jaxcache.cache.check import MAX_DECODED_BYTES, check_payload, recorded_digest
 from jaxcache.cache.inventory import EntryFile
-from jaxcache.cache.ledger import COMPACT_ABOVE, Ledger, append, compact
-from jaxcache.cache.ledger_record import SEALED, Event, Record
+from jaxcache.cache.ledger.record import SEALED, Event, Record
+from jaxcache.cache.ledger.segments import COMPACT_ABOVE, Ledger, append, compact
 from jaxcache.cache.leftovers import delete_leftovers
 from jaxcache.cache.scan import Progress, Scan, scan
 from jaxcache.cache.select import select_by_keys
 from jaxcache.cache.under_lock import SharedLock
+from jaxcache.cache.verify.check import MAX_DECODED_BYTES, check_payload, recorded_digest
 from jaxcache.entry.codec import (
     HEADER_BYTES,
     CodecError,

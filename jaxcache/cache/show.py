@@ -4,11 +4,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from jaxcache.cache.inventory import EntryFile, take_inventory
-from jaxcache.cache.ledger import Ledger
-from jaxcache.cache.ledger_record import Record
+from jaxcache.cache.ledger.record import Record
+from jaxcache.cache.ledger.segments import Ledger
+from jaxcache.cache.ledger.tuning import label_entries
 from jaxcache.cache.scan import read_entries
 from jaxcache.cache.select import select_by_keys
-from jaxcache.cache.tuning import label_entries
 from jaxcache.entry.brief import summarize_contents
 from jaxcache.entry.codec import HEADER_BYTES, CodecError, decompress_chunks
 from jaxcache.entry.contents import Contents

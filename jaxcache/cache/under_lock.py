@@ -5,11 +5,15 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
-from jaxcache.cache.evict import HOLD_SECONDS, PAUSE_SECONDS
 from jaxcache.cache.scan import Progress
 from jaxcache.store.base import Store
 
 LOCK_TIMEOUT_SECONDS = 10.0
+#: After this long the lock is let go, at the next file. Half of what the lock rules allow,
+#: because unlinking one large file can take milliseconds.
+HOLD_SECONDS = 0.025
+#: How long others get. filelock polls every 50 ms, so this lets one process in ten in at once.
+PAUSE_SECONDS = 0.003
 
 
 def run_under_lock(

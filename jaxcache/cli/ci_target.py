@@ -10,8 +10,8 @@ from jaxcache.cache.ci.baseline import read_baseline
 from jaxcache.cache.ci.publish import Saved, save_bundle, save_remote_bundle, save_shared
 from jaxcache.cache.ci.save import SaveIf, SavePlan, plan_save
 from jaxcache.cache.ci.usage import use_events
-from jaxcache.cache.ledger import append
-from jaxcache.cache.prune import PruneOptions
+from jaxcache.cache.ledger.segments import append
+from jaxcache.cache.prune.plan import PruneOptions
 from jaxcache.cli.bundle import signing_keys
 from jaxcache.cli.ci import check_local, is_bundle_name
 from jaxcache.cli.progress import progress_bar

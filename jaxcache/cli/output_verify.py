@@ -2,9 +2,9 @@
 
 import sys
 
-from jaxcache.cache.quarantine import Restoration
-from jaxcache.cache.repair import Repair
-from jaxcache.cache.verify import Verification
+from jaxcache.cache.verify.examine import Verification
+from jaxcache.cache.verify.quarantine import Restoration
+from jaxcache.cache.verify.repair import Repair
 from jaxcache.cli.options import Format
 from jaxcache.cli.output import (
     note,

@@ -12,8 +12,8 @@ def command(
     keys: Keys = None, cache_dir: CacheDir = None, json: Json = False, jsonl: Jsonl = False
 ) -> None:
     """Protect entries from prune and rm; without KEY, list the pins."""
-    from jaxcache.cache.ledger import Ledger
-    from jaxcache.cache.pins import pin, pinned_keys
+    from jaxcache.cache.ledger.pins import pin, pinned_keys
+    from jaxcache.cache.ledger.segments import Ledger
     from jaxcache.cli.output import print_pins
     from jaxcache.store import open_store
 

@@ -86,8 +86,8 @@ def command(
     quiet: Quiet = False,
 ) -> int:
     """Remove entries and leftovers until the given bounds hold, the least valuable first."""
-    from jaxcache.cache.policy import parse_policy
-    from jaxcache.cache.prune import PruneOptions
+    from jaxcache.cache.prune.plan import PruneOptions
+    from jaxcache.cache.prune.policy import parse_policy
     from jaxcache.cli.moment import read_moment
     from jaxcache.cli.progress import progress_bar
     from jaxcache.cli.removal import carry_out, require_consent

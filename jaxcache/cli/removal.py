@@ -8,8 +8,8 @@ from jaxcache.cli.options import Format
 from jaxcache.errors import ExitCode, JaxcacheError, UsageError
 
 if TYPE_CHECKING:
-    from jaxcache.cache.prune import PrunePlan
-    from jaxcache.cache.removal import Execution, Removal
+    from jaxcache.cache.prune.plan import PrunePlan
+    from jaxcache.cache.prune.removal import Execution, Removal
     from jaxcache.cli.opening import Opened
     from jaxcache.store.base import Store
 

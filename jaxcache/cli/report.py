@@ -33,7 +33,7 @@ def command(
     """Draw a cache as one HTML file that opens anywhere, without a network."""
     from jaxcache import __version__
     from jaxcache.cache.index import Index
-    from jaxcache.cache.ledger import Ledger
+    from jaxcache.cache.ledger.segments import Ledger
     from jaxcache.cache.picture import take_picture
     from jaxcache.cli.browser import find_browser, screenshot
     from jaxcache.cli.output import note, print_json

@@ -12,7 +12,7 @@ from jaxcache.cli.options import Format, index_folder
 from jaxcache.errors import ExitCode, JaxcacheError, NoCacheError, UsageError
 
 if TYPE_CHECKING:
-    from jaxcache.cache.removable import Lookup
+    from jaxcache.cache.prune.removable import Lookup
     from jaxcache.cache.sync import Synced, SyncOptions, SyncPlan
     from jaxcache.store.base import Store
 
@@ -154,7 +154,7 @@ def carry_over(
 
 def _lookup(source: "Store", target: "Store | None") -> "Lookup":
     """What either ledger knows; of pins and values, the target's counts first."""
-    from jaxcache.cache.ledger import Ledger
+    from jaxcache.cache.ledger.segments import Ledger
 
     ledgers = [Ledger.load(store) for store in (target, source) if store]
     return lambda key: next((r for ledger in ledgers if (r := ledger.record(key))), None)

@@ -21,7 +21,7 @@ def command(
     jsonl: Jsonl = False,
 ) -> None:
     """Let prune and rm remove entries again."""
-    from jaxcache.cache.pins import unpin
+    from jaxcache.cache.ledger.pins import unpin
     from jaxcache.cli.output import print_pins
     from jaxcache.store import open_store
 

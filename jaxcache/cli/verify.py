@@ -24,8 +24,8 @@ from jaxcache.cli.options import (
 from jaxcache.errors import ExitCode, UsageError
 
 if TYPE_CHECKING:
-    from jaxcache.cache.repair import Repair
-    from jaxcache.cache.verify import Verification
+    from jaxcache.cache.verify.examine import Verification
+    from jaxcache.cache.verify.repair import Repair
 
 EXAMPLE = "jaxcache verify --fix"
 EXIT_CODES = (0, 1, 2, 3, 10, 11, 13)
@@ -83,7 +83,7 @@ def command(
     quiet: Quiet = False,
 ) -> int:
     """Find corrupt entries and misplaced files; put them right with --fix."""
-    from jaxcache.cache.verify import VerifyOptions
+    from jaxcache.cache.verify.examine import VerifyOptions
     from jaxcache.cli.output import note
     from jaxcache.cli.output_verify import print_restoration, print_verification
     from jaxcache.cli.progress import progress_bar
@@ -132,7 +132,7 @@ def _repair(
     opened: Opened, found: "Verification", delete: bool, dry_run: bool, yes: bool
 ) -> "Repair":
     """Show what is going to be done, or do it."""
-    from jaxcache.cache.repair import plan_repair, show_repair
+    from jaxcache.cache.verify.repair import plan_repair, show_repair
     from jaxcache.cli.output_verify import ask_to_delete
     from jaxcache.cli.progress import progress_bar
 

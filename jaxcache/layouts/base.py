@@ -16,12 +16,12 @@ if TYPE_CHECKING:
     from jaxcache.cache.bundle.importing import ImportPlan
     from jaxcache.cache.diff import Side
     from jaxcache.cache.listing import Listing
-    from jaxcache.cache.prune import PruneOptions, PrunePlan
-    from jaxcache.cache.quarantine import Restoration
-    from jaxcache.cache.removal import Execution, Removal
-    from jaxcache.cache.repair import Repair, RepairPlan
+    from jaxcache.cache.prune.plan import PruneOptions, PrunePlan
+    from jaxcache.cache.prune.removal import Execution, Removal
     from jaxcache.cache.stats import Stats
-    from jaxcache.cache.verify import Loader, Verification, VerifyOptions
+    from jaxcache.cache.verify.examine import Loader, Verification, VerifyOptions
+    from jaxcache.cache.verify.quarantine import Restoration
+    from jaxcache.cache.verify.repair import Repair, RepairPlan
 
 Progress = Callable[[int, int], None]
 
@@ -96,7 +96,7 @@ class Layout(Protocol):
         young: frozenset[str],
         progress: Progress | None,
     ) -> "Repair":
-        """Carry out what :func:`jaxcache.cache.repair.plan_repair` planned."""
+        """Carry out what :func:`jaxcache.cache.verify.repair.plan_repair` planned."""
 
     def restore(self, store: Store, *, keys: Sequence[str], dry_run: bool) -> "Restoration":
         """Bring files back from quarantine."""

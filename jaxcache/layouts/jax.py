@@ -13,12 +13,12 @@ if TYPE_CHECKING:
     from jaxcache.cache.bundle.importing import ImportPlan
     from jaxcache.cache.diff import Side
     from jaxcache.cache.listing import Listing
-    from jaxcache.cache.prune import PruneOptions, PrunePlan
-    from jaxcache.cache.quarantine import Restoration
-    from jaxcache.cache.removal import Execution, Removal
-    from jaxcache.cache.repair import Repair, RepairPlan
+    from jaxcache.cache.prune.plan import PruneOptions, PrunePlan
+    from jaxcache.cache.prune.removal import Execution, Removal
     from jaxcache.cache.stats import Stats
-    from jaxcache.cache.verify import Loader, Verification, VerifyOptions
+    from jaxcache.cache.verify.examine import Loader, Verification, VerifyOptions
+    from jaxcache.cache.verify.quarantine import Restoration
+    from jaxcache.cache.verify.repair import Repair, RepairPlan
 
 
 class JaxLayout:
@@ -82,8 +82,8 @@ class JaxLayout:
         loader: "Loader | None",
         progress: Progress | None,
     ) -> "Verification":
-        """See :func:`jaxcache.cache.verify.verify`."""
-        from jaxcache.cache.verify import verify
+        """See :func:`jaxcache.cache.verify.examine.verify`."""
+        from jaxcache.cache.verify.examine import verify
 
         return verify(store, options, now_ns=now_ns, loader=loader, progress=progress)
 
@@ -95,14 +95,14 @@ class JaxLayout:
         young: frozenset[str],
         progress: Progress | None,
     ) -> "Repair":
-        """See :func:`jaxcache.cache.repair.execute_repair`."""
-        from jaxcache.cache.repair import execute_repair
+        """See :func:`jaxcache.cache.verify.repair.execute_repair`."""
+        from jaxcache.cache.verify.repair import execute_repair
 
         return execute_repair(store, plan, young=young, progress=progress)
 
     def restore(self, store: Store, *, keys: Sequence[str], dry_run: bool) -> "Restoration":
-        """See :func:`jaxcache.cache.quarantine.restore`."""
-        from jaxcache.cache.quarantine import restore
+        """See :func:`jaxcache.cache.verify.quarantine.restore`."""
+        from jaxcache.cache.verify.quarantine import restore
 
         return restore(store, keys=keys, dry_run=dry_run)
 
@@ -117,12 +117,12 @@ class JaxLayout:
         workers: int,
         progress: Progress | None,
     ) -> "PrunePlan":
-        """See :func:`jaxcache.cache.survey.plan_cache_prune`.
+        """See :func:`jaxcache.cache.prune.survey.plan_cache_prune`.
 
         The index only saves requests: the headers of local files are as cheap to read.
         """
-        from jaxcache.cache.ledger import Ledger
-        from jaxcache.cache.survey import plan_cache_prune
+        from jaxcache.cache.ledger.segments import Ledger
+        from jaxcache.cache.prune.survey import plan_cache_prune
 
         ledger = Ledger.load(store)
         index = None
@@ -145,9 +145,9 @@ class JaxLayout:
         workers: int,
         progress: Progress | None,
     ) -> "PrunePlan":
-        """See :func:`jaxcache.cache.survey.plan_cache_removal`."""
-        from jaxcache.cache.ledger import Ledger
-        from jaxcache.cache.survey import plan_cache_removal
+        """See :func:`jaxcache.cache.prune.survey.plan_cache_removal`."""
+        from jaxcache.cache.ledger.segments import Ledger
+        from jaxcache.cache.prune.survey import plan_cache_removal
 
         ledger = Ledger.load(store)
         return plan_cache_removal(
@@ -158,8 +158,8 @@ class JaxLayout:
     def remove(
         self, store: Store, removals: "Sequence[Removal]", *, progress: Progress | None
     ) -> "Execution":
-        """See :func:`jaxcache.cache.evict.remove`."""
-        from jaxcache.cache.evict import remove
+        """See :func:`jaxcache.cache.prune.evict.remove`."""
+        from jaxcache.cache.prune.evict import remove
 
         return remove(store, removals, progress=progress)
 

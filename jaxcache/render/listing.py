@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
+from jaxcache.cache.ledger.tuning import UNTUNED
 from jaxcache.cache.listing import Listing, Summary
-from jaxcache.cache.tuning import UNTUNED
 from jaxcache.entry.names import printable
 from jaxcache.model import Entry
 from jaxcache.render.table import Column, render_table, squeeze

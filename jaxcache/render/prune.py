@@ -2,8 +2,8 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from jaxcache.cache.prune import PrunePlan
-from jaxcache.cache.removal import (
+from jaxcache.cache.prune.plan import PrunePlan
+from jaxcache.cache.prune.removal import (
     Execution,
     Removal,
     Spared,

@@ -4,9 +4,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import fields
 from typing import Any
 
-from jaxcache.cache.ledger_record import Record
+from jaxcache.cache.ledger.record import Record
+from jaxcache.cache.ledger.tuning import UNTUNED
 from jaxcache.cache.show import Shown, ShownKernels
-from jaxcache.cache.tuning import UNTUNED
 from jaxcache.entry.contents import ArrayType, Contents, Device, Memory, Program
 from jaxcache.entry.names import printable
 from jaxcache.entry.shapes import signature

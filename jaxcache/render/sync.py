@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from jaxcache.cache.removal import freed_bytes
+from jaxcache.cache.prune.removal import freed_bytes
 from jaxcache.cache.sync import Failed, Synced, SyncPlan, Transfer
 from jaxcache.entry.names import printable
 from jaxcache.render.document import Document, envelope, problem_document

@@ -3,9 +3,9 @@
 from collections import Counter
 from collections.abc import Iterator
 
-from jaxcache.cache.quarantine import Restoration
-from jaxcache.cache.repair import Repair
-from jaxcache.cache.verify import Verification
+from jaxcache.cache.verify.examine import Verification
+from jaxcache.cache.verify.quarantine import Restoration
+from jaxcache.cache.verify.repair import Repair
 from jaxcache.entry.names import printable
 from jaxcache.model import Problem
 from jaxcache.render.document import Document, envelope, problem_document

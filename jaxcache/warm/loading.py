@@ -36,7 +36,7 @@ class _DiedError(Exception):
 
 
 class SacrificialLoader:
-    """Has the jax of one Python deserialize entries; see :class:`jaxcache.cache.verify.Loader`.
+    """Has the jax of one Python deserialize entries, for ``verify --level load``.
 
     Args:
         python: an interpreter that has jax; our own by default.

@@ -8,9 +8,9 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from jaxcache.cache.ledger import Ledger, append
-from jaxcache.cache.ledger_record import COMPILE, HIT
-from jaxcache.cache.ledger_record import Event as Fact
+from jaxcache.cache.ledger.record import COMPILE, HIT
+from jaxcache.cache.ledger.record import Event as Fact
+from jaxcache.cache.ledger.segments import Ledger, append
 from jaxcache.errors import JaxcacheError
 from jaxcache.store import open_store
 from jaxcache.warm.inbox import Event

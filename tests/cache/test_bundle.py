@@ -30,8 +30,8 @@ from jaxcache.cache.bundle.manifest import Manifest, encode_manifest
 from jaxcache.cache.bundle.pack import write_stream
 from jaxcache.cache.bundle.unpack import Imported, execute_import
 from jaxcache.cache.diff import diff_sides, open_side
-from jaxcache.cache.ledger import Ledger, append
-from jaxcache.cache.ledger_record import Event
+from jaxcache.cache.ledger.record import Event
+from jaxcache.cache.ledger.segments import Ledger, append
 from jaxcache.cache.trust import check_signatures, generate_key, read_private_key
 from jaxcache.entry.codec import decompress_chunks
 from jaxcache.errors import JaxcacheError, UntrustedError

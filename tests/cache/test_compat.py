@@ -7,7 +7,7 @@ import pytest
 
 from jaxcache.cache.bundle.compat import Forecast, Host, Outlook, forecast, path_in_key
 from jaxcache.cache.bundle.manifest import Item, Manifest, Origin
-from jaxcache.cache.ledger_record import Event
+from jaxcache.cache.ledger.record import Event
 
 KEY = "jit_f-" + "a" * 64
 CPU = Origin(

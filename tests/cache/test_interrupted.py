@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from jaxcache.cache import quarantine
 from jaxcache.cache.bundle.deliver import bundle_bytes, make_in_between, write_file
 from jaxcache.cache.bundle.export import plan_export
 from jaxcache.cache.bundle.format import open_bundle
@@ -18,15 +17,16 @@ from jaxcache.cache.bundle.importing import plan_import, verify_bundle
 from jaxcache.cache.bundle.pack import write_stream
 from jaxcache.cache.bundle.unpack import execute_import
 from jaxcache.cache.ci.staging import sealed_copy
-from jaxcache.cache.ledger import Ledger, append
-from jaxcache.cache.ledger_record import HIT, Event
+from jaxcache.cache.ledger.pins import pin, unpin
+from jaxcache.cache.ledger.record import HIT, Event
+from jaxcache.cache.ledger.segments import Ledger, append
 from jaxcache.cache.leftovers import delete_leftovers, staging
-from jaxcache.cache.pins import pin, unpin
-from jaxcache.cache.repair import execute_repair, plan_repair
 from jaxcache.cache.sidefile import read_checked, write_checked
 from jaxcache.cache.sync import execute, plan_sync
 from jaxcache.cache.trust import add_trusted, generate_key, load_trusted
-from jaxcache.cache.verify import VerifyOptions, verify
+from jaxcache.cache.verify import quarantine
+from jaxcache.cache.verify.examine import VerifyOptions, verify
+from jaxcache.cache.verify.repair import execute_repair, plan_repair
 from jaxcache.errors import JaxcacheError
 from jaxcache.layouts.torch.locks import holding
 from jaxcache.store.base import StoreError

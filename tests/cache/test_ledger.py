@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jaxcache.cache.ledger import LEDGER_DIR, MAX_SEGMENT_BYTES, Ledger, append, compact
-from jaxcache.cache.ledger_record import COMPILE, HIT, PAYLOAD, PIN, SEALED, UNPIN, Event, Record
+from jaxcache.cache.ledger.record import COMPILE, HIT, PAYLOAD, PIN, SEALED, UNPIN, Event, Record
+from jaxcache.cache.ledger.segments import LEDGER_DIR, MAX_SEGMENT_BYTES, Ledger, append, compact
 from jaxcache.store import open_store
 
 KEY = "jit_step-" + "a" * 64
@@ -123,7 +123,7 @@ def test_compacting_drops_what_is_not_to_be_kept(tmp_path: Path) -> None:
 def test_a_compaction_that_lost_a_part_counts_for_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("jaxcache.cache.ledger._SEGMENT_BYTES", 100)
+    monkeypatch.setattr("jaxcache.cache.ledger.segments._SEGMENT_BYTES", 100)
     store = open_store(str(tmp_path))
     append(store, [Event(f"k{i}", HIT, i) for i in range(6)])
     before = {s.name: s.read_bytes() for s in segments(tmp_path)}

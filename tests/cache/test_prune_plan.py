@@ -11,12 +11,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from jaxcache.cache.evict import remove
-from jaxcache.cache.ledger import Ledger, append
-from jaxcache.cache.ledger_record import Event
-from jaxcache.cache.prune import PruneOptions, PrunePlan
-from jaxcache.cache.removal import lost_compile_seconds
-from jaxcache.cache.survey import plan_cache_prune, plan_cache_removal
+from jaxcache.cache.ledger.record import Event
+from jaxcache.cache.ledger.segments import Ledger, append
+from jaxcache.cache.prune.evict import remove
+from jaxcache.cache.prune.plan import PruneOptions, PrunePlan
+from jaxcache.cache.prune.removal import lost_compile_seconds
+from jaxcache.cache.prune.survey import plan_cache_prune, plan_cache_removal
 from jaxcache.errors import JaxcacheError, LockedError, UsageError
 from jaxcache.store.base import StoreError
 from jaxcache.store.local import LocalStore

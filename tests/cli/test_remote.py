@@ -12,8 +12,8 @@ import pytest
 from conftest import RunCli
 from object_server import Proxy, S3Server, times
 
-from jaxcache.cache.ledger import LEDGER_DIR, Ledger, append
-from jaxcache.cache.ledger_record import Event
+from jaxcache.cache.ledger.record import Event
+from jaxcache.cache.ledger.segments import LEDGER_DIR, Ledger, append
 from jaxcache.store import open_store
 
 ENTRIES = 7

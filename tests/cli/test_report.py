@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 from conftest import RunCli, clean_environment
 
-from jaxcache.cache.foresight import foresee
-from jaxcache.cache.policy import POLICIES
-from jaxcache.cache.prune import PruneOptions, plan_prune
+from jaxcache.cache.prune.foresight import foresee
+from jaxcache.cache.prune.plan import PruneOptions, plan_prune
+from jaxcache.cache.prune.policy import POLICIES
 from jaxcache.cache.scan import scan
 from jaxcache.cli.browser import Browser, open_browser
 from jaxcache.store import open_store

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 import zstandard
 
-from jaxcache.cache.ledger import COMPACT_ABOVE, Ledger, append
-from jaxcache.cache.ledger_record import HIT, Event
+from jaxcache.cache.ledger.record import HIT, Event
+from jaxcache.cache.ledger.segments import COMPACT_ABOVE, Ledger, append
 from jaxcache.entry.codec import decompress_chunks
 from jaxcache.store import open_store
 

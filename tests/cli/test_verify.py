@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import zstandard
 
-from jaxcache.cache.ledger import append
-from jaxcache.cache.ledger_record import PAYLOAD, Event
+from jaxcache.cache.ledger.record import PAYLOAD, Event
+from jaxcache.cache.ledger.segments import append
 from jaxcache.store import open_store
 
 LONG_AGO = time.time() - 3600

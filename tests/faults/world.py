@@ -136,8 +136,8 @@ def _age(path: Path, days: int) -> None:
 
 
 def _ledger(root: Path) -> None:
-    from jaxcache.cache.ledger import append
-    from jaxcache.cache.ledger_record import HIT, Event
+    from jaxcache.cache.ledger.record import HIT, Event
+    from jaxcache.cache.ledger.segments import append
     from jaxcache.store import open_store
 
     store = open_store(str(root / "cache"))
@@ -271,7 +271,7 @@ def _undated(cache: Path) -> set[str]:
 
 
 def _read_ledger(cache: Path, records: dict[str, str]) -> list[str]:
-    from jaxcache.cache.ledger import Ledger
+    from jaxcache.cache.ledger.segments import Ledger
     from jaxcache.store import open_store
 
     ledger = Ledger.load(open_store(str(cache)))

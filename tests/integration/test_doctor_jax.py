@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from conftest import RunCli, clean_environment
 
-from jaxcache.cache.ledger import append
-from jaxcache.cache.ledger_record import COMPILE, Event
+from jaxcache.cache.ledger.record import COMPILE, Event
+from jaxcache.cache.ledger.segments import append
 from jaxcache.store import open_store
 
 WORKLOAD = Path(__file__).with_name("doctor_workload.py")

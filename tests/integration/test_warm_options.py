@@ -10,7 +10,7 @@ import pytest
 from conftest import RunCli
 from warm_checks import STEP, Warm, assert_counts_are_jax_own, only, outcomes
 
-from jaxcache.cache.ledger import Ledger
+from jaxcache.cache.ledger.segments import Ledger
 from jaxcache.store import open_store
 
 pytestmark = pytest.mark.jax

@@ -14,7 +14,7 @@ import pytest
 from conftest import RunCli, clean_environment
 from warm_checks import outcomes
 
-from jaxcache.cache.ledger import Ledger
+from jaxcache.cache.ledger.segments import Ledger
 from jaxcache.store import open_store
 
 pytestmark = pytest.mark.jax

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from jaxcache.cache.bundle.fields import BundleError, Fields
-from jaxcache.cache.ledger_record import Event
+from jaxcache.cache.ledger.record import Event
 from jaxcache.entry.names import (
     AUTOTUNE_DIR,
     CACHE_SUFFIX,

@@ -25,8 +25,8 @@ from jaxcache.cache.bundle.manifest import (
     encode_manifest,
 )
 from jaxcache.cache.inventory import EntryFile
-from jaxcache.cache.ledger import Ledger
-from jaxcache.cache.ledger_record import PAYLOAD, PINNING, Event
+from jaxcache.cache.ledger.record import PAYLOAD, PINNING, Event
+from jaxcache.cache.ledger.segments import Ledger
 from jaxcache.cache.scan import Progress
 from jaxcache.entry.codec import CodecError
 from jaxcache.entry.decode import decode_origin

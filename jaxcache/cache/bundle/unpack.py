@@ -14,8 +14,8 @@ from jaxcache.cache.bundle.format import Bundle
 from jaxcache.cache.bundle.importing import ImportPlan, Step
 from jaxcache.cache.bundle.manifest import Item
 from jaxcache.cache.bundle.stream import ContentReader
-from jaxcache.cache.ledger import Ledger, append
-from jaxcache.cache.ledger_record import PAYLOAD, Event
+from jaxcache.cache.ledger.record import PAYLOAD, Event
+from jaxcache.cache.ledger.segments import Ledger, append
 from jaxcache.cache.leftovers import delete_leftovers, staging
 from jaxcache.cache.scan import Progress
 from jaxcache.entry.frame import compress_content

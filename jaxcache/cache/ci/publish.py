@@ -10,13 +10,13 @@ from jaxcache.cache.bundle.deliver import bundle_bytes, write_file
 from jaxcache.cache.bundle.pack import write_stream
 from jaxcache.cache.ci.save import SavePlan
 from jaxcache.cache.ci.staging import sealed_copy
-from jaxcache.cache.evict import remove
-from jaxcache.cache.ledger import COMPACT_ABOVE, Ledger, append, compact
-from jaxcache.cache.ledger_record import HIT, Event
-from jaxcache.cache.prune import PruneOptions
-from jaxcache.cache.removable import total_bytes
+from jaxcache.cache.ledger.record import HIT, Event
+from jaxcache.cache.ledger.segments import COMPACT_ABOVE, Ledger, append, compact
+from jaxcache.cache.prune.evict import remove
+from jaxcache.cache.prune.plan import PruneOptions
+from jaxcache.cache.prune.removable import total_bytes
+from jaxcache.cache.prune.survey import plan_cache_prune
 from jaxcache.cache.scan import Progress, scan
-from jaxcache.cache.survey import plan_cache_prune
 from jaxcache.cache.sync import SyncOptions, execute, plan_sync
 from jaxcache.model import Problem
 from jaxcache.store.base import Store

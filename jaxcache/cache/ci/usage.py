@@ -12,8 +12,8 @@ from enum import StrEnum
 
 from jaxcache.cache.ci.baseline import Baseline, Before, dated_by
 from jaxcache.cache.inventory import EntryFile, Inventory
-from jaxcache.cache.ledger import Ledger
-from jaxcache.cache.ledger_record import COMPILE, HIT, Event
+from jaxcache.cache.ledger.record import COMPILE, HIT, Event
+from jaxcache.cache.ledger.segments import Ledger
 from jaxcache.cache.scan import Scan
 from jaxcache.entry.names import FileKind
 from jaxcache.model import Entry

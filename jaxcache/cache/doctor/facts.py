@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from jaxcache.cache.inventory import Inventory
-from jaxcache.cache.ledger_record import Record
+from jaxcache.cache.ledger.record import Record
 from jaxcache.entry.contents import Contents
 from jaxcache.entry.options import nearest_version, same_generation
 from jaxcache.model import Entry, FileInfo, Problem

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from jaxcache.cache.doctor.facts import CacheFacts, Host
 from jaxcache.cache.doctor.place import TOLD_BY_SYSTEM
-from jaxcache.cache.ledger import Ledger
+from jaxcache.cache.ledger.segments import Ledger
 from jaxcache.cache.scan import Progress, scan
 from jaxcache.entry.contents import Contents
 from jaxcache.entry.names import LOCKFILE

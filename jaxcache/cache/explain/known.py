@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from jaxcache.cache.explain.sides import Compile, Side
 from jaxcache.cache.inventory import EntryFile, take_inventory
-from jaxcache.cache.ledger import Ledger
+from jaxcache.cache.ledger.segments import Ledger
 from jaxcache.cache.scan import read_entries
 from jaxcache.cache.select import select_by_keys
 from jaxcache.entry.codec import CodecError

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from jaxcache.cache.ledger_record import Record
+from jaxcache.cache.ledger.record import Record
 from jaxcache.entry.contents import Contents
 
 Outcome = Literal["hit", "written", "skipped", "uncacheable", "error"]

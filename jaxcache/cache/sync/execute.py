@@ -5,14 +5,14 @@ from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 from jaxcache.cache.budget import ByteBudget
-from jaxcache.cache.check import check_bytes
-from jaxcache.cache.evict import remove
-from jaxcache.cache.ledger import Ledger
-from jaxcache.cache.removal import Execution
+from jaxcache.cache.ledger.segments import Ledger
+from jaxcache.cache.prune.evict import remove
+from jaxcache.cache.prune.removal import Execution
 from jaxcache.cache.scan import Progress
 from jaxcache.cache.sync.ledgers import carry_segments
 from jaxcache.cache.sync.plan import GRACE_NS, SyncPlan, Transfer
 from jaxcache.cache.sync.signatures import digest_of, write_signatures
+from jaxcache.cache.verify.check import check_bytes
 from jaxcache.entry.names import ATIME_SUFFIX, FileKind
 from jaxcache.model import Problem
 from jaxcache.store.ahead import REQUESTS_AT_ONCE, in_order
@@ -89,7 +89,7 @@ def execute(
     Raises:
         NoCacheError: a store cannot be reached any more; what went over until then is whole, and
             another run does the rest.
-        LockedError: see :func:`jaxcache.cache.evict.remove`.
+        LockedError: see :func:`jaxcache.cache.prune.evict.remove`.
     """
     removed = remove(target, plan.removals) if plan.removals else None
     carrier = _Carrier(source, target, plan, now_ns, signed, keeps_digests=bool(signers))

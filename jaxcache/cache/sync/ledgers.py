@@ -1,6 +1,6 @@
 """Two ledgers become one: their segments, which never change, go into one folder."""
 
-from jaxcache.cache.ledger import (
+from jaxcache.cache.ledger.segments import (
     COMPACT_ABOVE,
     LEDGER_DIR,
     MAX_SEGMENT_BYTES,

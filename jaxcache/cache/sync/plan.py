@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from jaxcache.cache.bundle.manifest import check_file_name
 from jaxcache.cache.inventory import EntryFile, Inventory
-from jaxcache.cache.removable import Lookup
-from jaxcache.cache.removal import Removal
+from jaxcache.cache.prune.removable import Lookup
+from jaxcache.cache.prune.removal import Removal
 from jaxcache.cache.scan import Progress, Scan, scan
 from jaxcache.cache.sync.ledgers import missing_segments
 from jaxcache.cache.sync.room import make_room
@@ -119,7 +119,7 @@ def plan_sync(
     Raises:
         NoCacheError: one of them cannot be listed.
         UsageError, JaxcacheError: a bound that cannot be kept; see
-            :func:`jaxcache.cache.prune.plan_prune`.
+            :func:`jaxcache.cache.prune.plan.plan_prune`.
     """
     options = options or SyncOptions()
     bounded = options.max_size_bytes is not None

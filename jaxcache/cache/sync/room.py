@@ -5,8 +5,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from jaxcache.cache.inventory import EntryFile, Inventory
-from jaxcache.cache.prune import PruneOptions, plan_prune
-from jaxcache.cache.removable import Lookup
+from jaxcache.cache.prune.plan import PruneOptions, plan_prune
+from jaxcache.cache.prune.removable import Lookup
 from jaxcache.cache.scan import Scan
 from jaxcache.model import Entry
 

@@ -13,12 +13,12 @@ if TYPE_CHECKING:
     from jaxcache.cache.bundle.importing import ImportPlan
     from jaxcache.cache.diff import Side
     from jaxcache.cache.listing import Listing
-    from jaxcache.cache.prune import PruneOptions, PrunePlan
-    from jaxcache.cache.quarantine import Restoration
-    from jaxcache.cache.removal import Execution, Removal
-    from jaxcache.cache.repair import Repair, RepairPlan
+    from jaxcache.cache.prune.plan import PruneOptions, PrunePlan
+    from jaxcache.cache.prune.removal import Execution, Removal
     from jaxcache.cache.stats import Stats
-    from jaxcache.cache.verify import Loader, Verification, VerifyOptions
+    from jaxcache.cache.verify.examine import Loader, Verification, VerifyOptions
+    from jaxcache.cache.verify.quarantine import Restoration
+    from jaxcache.cache.verify.repair import Repair, RepairPlan
 
 
 class TorchLayout:

@@ -11,10 +11,9 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from jaxcache.cache.policy import choose_for_room, eviction_order
-from jaxcache.cache.prune import PruneOptions, PrunePlan
-from jaxcache.cache.quarantine import QUARANTINE_DIR
-from jaxcache.cache.removal import (
+from jaxcache.cache.prune.plan import PruneOptions, PrunePlan
+from jaxcache.cache.prune.policy import choose_for_room, eviction_order
+from jaxcache.cache.prune.removal import (
     Execution,
     Reason,
     Removal,
@@ -23,6 +22,7 @@ from jaxcache.cache.removal import (
     freed_bytes,
 )  # fmt: skip
 from jaxcache.cache.scan import Progress
+from jaxcache.cache.verify.quarantine import QUARANTINE_DIR
 from jaxcache.errors import UsageError
 from jaxcache.layouts.torch.links import Links
 from jaxcache.layouts.torch.locks import holding

@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 
-from jaxcache.cache.quarantine import QUARANTINE_DIR, Quarantined, Restoration
-from jaxcache.cache.repair import Action, Repair, RepairPlan, Step
 from jaxcache.cache.scan import Progress
+from jaxcache.cache.verify.quarantine import QUARANTINE_DIR, Quarantined, Restoration
+from jaxcache.cache.verify.repair import Action, Repair, RepairPlan, Step
 from jaxcache.errors import JaxcacheError
 from jaxcache.layouts.torch.locks import holding
 from jaxcache.layouts.torch.names import TorchKind, TorchName, parse_path

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from jaxcache.cache.prune import PruneOptions, PrunePlan
+from jaxcache.cache.prune.plan import PruneOptions, PrunePlan
 from jaxcache.cache.scan import Progress
 from jaxcache.cache.select import select_by_keys
 from jaxcache.layouts.torch.index import GraphIndex

@@ -8,8 +8,8 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 
-from jaxcache.cache.policy import Candidate, estimate_hits
-from jaxcache.cache.removal import Reason
+from jaxcache.cache.prune.policy import Candidate, estimate_hits
+from jaxcache.cache.prune.removal import Reason
 from jaxcache.layouts.torch.examine import Facts
 from jaxcache.layouts.torch.inventory import GraphFile
 from jaxcache.layouts.torch.links import Links, files_below

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 from jaxcache.cache.scan import Progress
 from jaxcache.cache.select import select_by_keys
-from jaxcache.cache.verify import INFORMATIONAL, Verification, VerifyOptions
+from jaxcache.cache.verify.examine import INFORMATIONAL, Verification, VerifyOptions
 from jaxcache.errors import UsageError
 from jaxcache.layouts.torch.elf import elf_problem
 from jaxcache.layouts.torch.examine import Facts, Found, examine_file, facts_of

@@ -4,9 +4,9 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from jaxcache.cache.explain.churn import Churn
-from jaxcache.cache.foresight import Step
 from jaxcache.cache.picture import Picture
-from jaxcache.cache.removal import Removal
+from jaxcache.cache.prune.foresight import Step
+from jaxcache.cache.prune.removal import Removal
 from jaxcache.entry.names import printable
 from jaxcache.model import Entry
 from jaxcache.units import NS_PER_SECOND

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, BinaryIO
 
 from jaxcache.cache.inventory import take_inventory
-from jaxcache.cache.ledger import append
-from jaxcache.cache.ledger_record import COMPILE, Event
+from jaxcache.cache.ledger.record import COMPILE, Event
+from jaxcache.cache.ledger.segments import append
 from jaxcache.entry.names import ATIME_SUFFIX, FileKind, parse_name
 from jaxcache.errors import JaxcacheError
 from jaxcache.store.base import ExistsError, Store

@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from jaxcache.cache.inventory import take_inventory
-from jaxcache.cache.ledger import append
-from jaxcache.cache.ledger_record import PAYLOAD
-from jaxcache.cache.ledger_record import Event as Fact
+from jaxcache.cache.ledger.record import PAYLOAD
+from jaxcache.cache.ledger.record import Event as Fact
+from jaxcache.cache.ledger.segments import append
 from jaxcache.entry.names import CACHE_SUFFIX, FileKind, parse_name
 from jaxcache.errors import JaxcacheError
 from jaxcache.store import make_store

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 from jaxcache.cache.leftovers import delete_leftover, is_staged
-from jaxcache.cache.quarantine import quarantine_folder
 from jaxcache.cache.scan import Progress
 from jaxcache.cache.under_lock import run_under_lock
-from jaxcache.cache.verify import CORRUPT, INFORMATIONAL, Verification
+from jaxcache.cache.verify.examine import CORRUPT, INFORMATIONAL, Verification
+from jaxcache.cache.verify.quarantine import quarantine_folder
 from jaxcache.entry.names import ATIME_SUFFIX, CACHE_SUFFIX
 from jaxcache.model import FileInfo, Problem
 from jaxcache.store.base import MissingError, Store, StoreError, same_file

@@ -12,12 +12,12 @@ from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
 from jaxcache.cache.budget import ByteBudget
-from jaxcache.cache.check import SMALL_BYTES, Checked, check_entry
 from jaxcache.cache.inventory import EntryFile, Inventory, take_inventory
-from jaxcache.cache.ledger import Ledger
+from jaxcache.cache.ledger.segments import Ledger
 from jaxcache.cache.leftovers import find_leftovers
 from jaxcache.cache.scan import Progress, read_entries
 from jaxcache.cache.select import select_by_keys
+from jaxcache.cache.verify.check import SMALL_BYTES, Checked, check_entry
 from jaxcache.entry.codec import HEAD_BYTES, CodecError, check_frame, read_head
 from jaxcache.entry.names import FileKind
 from jaxcache.model import Entry, FileInfo, Problem, ProblemKind

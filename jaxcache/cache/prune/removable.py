@@ -3,12 +3,12 @@
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 
+from jaxcache.cache.ledger.tuning import UNTUNED, tuning_of
 from jaxcache.cache.leftovers import is_temporary
-from jaxcache.cache.policy import Candidate, UseRecord, estimate_hits
-from jaxcache.cache.quarantine import QUARANTINE_DIR
-from jaxcache.cache.removal import Reason, Removal, Subject
+from jaxcache.cache.prune.policy import Candidate, UseRecord, estimate_hits
+from jaxcache.cache.prune.removal import Reason, Removal, Subject
 from jaxcache.cache.scan import Scan
-from jaxcache.cache.tuning import UNTUNED, tuning_of
+from jaxcache.cache.verify.quarantine import QUARANTINE_DIR
 from jaxcache.entry.names import FileKind
 from jaxcache.model import FileInfo, ProblemKind
 from jaxcache.units import NS_PER_SECOND

@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from jaxcache.cache.policy import PolicyName, choose_in_order, eviction_order
-from jaxcache.cache.removable import Lookup, removable_entries, total_bytes
-from jaxcache.cache.removal import Removal, freed_bytes, lost_compile_seconds
+from jaxcache.cache.prune.policy import PolicyName, choose_in_order, eviction_order
+from jaxcache.cache.prune.removable import Lookup, removable_entries, total_bytes
+from jaxcache.cache.prune.removal import Removal, freed_bytes, lost_compile_seconds
 from jaxcache.cache.scan import Scan
 
 #: The default of ``prune --grace``.

@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from jaxcache.cache.ledger import Ledger, append
-from jaxcache.cache.ledger_record import PIN, PINNING, UNPIN, Event
+from jaxcache.cache.ledger.record import PIN, PINNING, UNPIN, Event
+from jaxcache.cache.ledger.segments import Ledger, append
 from jaxcache.cache.scan import scan
 from jaxcache.cache.select import select_by_keys
 from jaxcache.errors import JaxcacheError

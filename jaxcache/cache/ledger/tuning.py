@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 from jaxcache.model import Entry
 
 if TYPE_CHECKING:
-    from jaxcache.cache.ledger import Ledger
+    from jaxcache.cache.ledger.segments import Ledger
 
 UNTUNED = "untuned"
 

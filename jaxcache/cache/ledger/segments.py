@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from jaxcache.cache.ledger_record import COUNTED, PINNING, Event, Record, fold
+from jaxcache.cache.ledger.record import COUNTED, PINNING, Event, Record, fold
 from jaxcache.entry.names import OWN_DIR
 from jaxcache.store.base import ExistsError, Store, StoreError
 

@@ -9,15 +9,15 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from jaxcache.cache.policy import Candidate, PolicyName, choose_for_room, eviction_order
-from jaxcache.cache.removable import (
+from jaxcache.cache.prune.policy import Candidate, PolicyName, choose_for_room, eviction_order
+from jaxcache.cache.prune.removable import (
     Item,
     Lookup,
     removable_entries,
     removable_others,
     total_bytes,
 )  # fmt: skip
-from jaxcache.cache.removal import Reason, Removal, Subject, freed_bytes
+from jaxcache.cache.prune.removal import Reason, Removal, Subject, freed_bytes
 from jaxcache.cache.scan import Scan
 from jaxcache.errors import JaxcacheError, UsageError
 from jaxcache.model import Entry

@@ -9,18 +9,14 @@ import time
 from collections.abc import Callable, Sequence
 
 from jaxcache.cache.leftovers import delete_leftover, is_temporary
-from jaxcache.cache.removal import Execution, Removal, Spared
+from jaxcache.cache.prune.removal import Execution, Removal, Spared
 from jaxcache.cache.scan import Progress
+from jaxcache.cache.under_lock import HOLD_SECONDS, LOCK_TIMEOUT_SECONDS, PAUSE_SECONDS
 from jaxcache.entry.names import ATIME_SUFFIX, CACHE_SUFFIX
 from jaxcache.model import FileInfo
 from jaxcache.store.ahead import in_order
 from jaxcache.store.base import MissingError, Store, StoreError, same_file
 
-#: After this long the lock is let go, at the next file. Half of what the lock rules allow,
-#: because unlinking one large file can take milliseconds.
-HOLD_SECONDS = 0.025
-#: How long others get. filelock polls every 50 ms, so this lets one process in ten in at once.
-PAUSE_SECONDS = 0.003
 _USED = "used since the plan was made"
 
 
@@ -28,7 +24,7 @@ def remove(
     store: Store,
     removals: Sequence[Removal],
     *,
-    lock_timeout_seconds: float = 10.0,
+    lock_timeout_seconds: float = LOCK_TIMEOUT_SECONDS,
     progress: Progress | None = None,
     clock: Callable[[], float] = time.perf_counter,
     pause: Callable[[float], None] = time.sleep,

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import BinaryIO
 
 from jaxcache.cache.inventory import EntryFile
-from jaxcache.cache.ledger_record import Record
+from jaxcache.cache.ledger.record import Record
 from jaxcache.entry.codec import (
     HEADER_BYTES,
     CodecError,

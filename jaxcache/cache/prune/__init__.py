@@ -1,0 +1,1 @@
+"""What a cache can do without, and how it goes: for ``prune`` and ``rm``."""
