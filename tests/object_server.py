@@ -97,7 +97,8 @@ class Seen:
 
 #: Spoils a request: gets it and says how, or None.
 #: A number is a status, "drop" closes before anything happens, "lose" closes after the server has
-#: done it, "truncate" sends half of the answer, "slow" waits a moment.
+#: done it, "truncate" sends half of the answer, "shorten" does and announces no more, "slow" waits
+#: a moment.
 Fault = Callable[[Seen], "int | str | None"]
 
 
@@ -185,6 +186,8 @@ def run_proxy(upstream: str) -> Iterator[Proxy]:
             if how == "lose":
                 self.close_connection = True
                 return
+            if how == "shorten":
+                data = data[: len(data) // 2]
             self.answer(answer.status, answer.getheaders(), data, length, half=how == "truncate")
 
         def answer(
