@@ -196,6 +196,11 @@ def test_lock_held(doctor: Doctor, capped: Path) -> None:
     assert doctor.is_silent("lock-held", capped)
 
 
+def test_a_lock_that_is_no_file_keeps_nobody_waiting(doctor: Doctor, cache: Path) -> None:
+    os.mkfifo(cache / ".lockfile")
+    doctor(cache)
+
+
 def test_not_writable(doctor: Doctor, cache: Path, tmp_path: Path) -> None:
     assert doctor.is_silent("not-writable", cache)
     assert doctor.is_silent("not-writable", tmp_path / "not" / "there" / "yet")

@@ -3,6 +3,7 @@
 import contextlib
 import fcntl
 import os
+import re
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -23,6 +24,8 @@ from jaxcache.store.base import Store, StoreError
 #: A lock that is held this long is not one write.
 _LOCK_PATIENCE_SECONDS = 1.0
 _LOCK_STEP_SECONDS = 0.05
+#: How Linux writes spaces, tabs, newlines and backslashes in mountinfo.
+_OCTAL = re.compile(r"\\([0-7]{3})")
 
 
 def look_at_cache(path: str, *, max_decoded: int | None, progress: Progress | None) -> CacheFacts:
@@ -137,7 +140,7 @@ def filesystem_of(path: str, mountinfo: str) -> str | None:
         parts = fields.split()
         if len(parts) < 5 or not rest:
             continue
-        point = parts[4].encode().decode("unicode_escape").rstrip("/")  # \040 is a space
+        point = _OCTAL.sub(lambda m: chr(int(m[1], 8)), parts[4]).rstrip("/")
         if (path == point or path.startswith(point + "/")) and (not best or len(point) >= best[0]):
             best = len(point), rest.split()[0]
     return best[1] if best else None
@@ -146,7 +149,7 @@ def filesystem_of(path: str, mountinfo: str) -> str | None:
 def _lock_holders(path: str) -> tuple[str, ...] | None:
     """Who has held the lock all the while; None where it cannot be tried."""
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     except FileNotFoundError:
         return ()
     except OSError:
