@@ -84,7 +84,7 @@ class Seen:
     name: str
     """Of the object, without its bucket."""
     query: dict[str, list[str]]
-    sent_bytes: int
+    body: bytes
     status: int = 0
 
     @property
@@ -160,7 +160,7 @@ def run_proxy(upstream: str) -> Iterator[Proxy]:
             parts = urlsplit(self.path)
             name = unquote(parts.path.lstrip("/").partition("/")[2])
             seen = Seen(
-                self.command, name, parse_qs(parts.query, keep_blank_values=True), len(body)
+                self.command, name, parse_qs(parts.query, keep_blank_values=True), body
             )  # fmt: skip
             with proxy.lock:
                 proxy.seen.append(seen)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from conftest import clean_environment
-from object_server import Proxy, S3Server, times
+from object_server import Proxy, S3Server, Seen, times
 
 sys.path.insert(0, str(Path(__file__).parent))
 from conformance import StoreConformance
@@ -297,6 +297,21 @@ def test_many_deletes_are_few_requests(bucket: str, s3: Proxy, s3_server: S3Serv
     assert [i.name for i in store.list()] == ["n0007"]
     assert s3.counts()["delete"] == 2
     assert s3.counts()["head"] == 0
+
+
+def test_a_delete_of_many_that_fails_is_told_of_each(bucket: str, s3: Proxy) -> None:
+    store = open_store(bucket)
+    seen = [store.write(f"n{i}", [b"x"]) for i in range(5)]
+
+    def fault(request: Seen) -> int | None:
+        return 409 if request.verb == "delete" and b"n3<" in request.body else None
+
+    s3.fault = fault
+    outcomes = list(store.delete_many(seen))
+    assert [o is True for o in outcomes] == [True, True, True, False, True]
+    assert isinstance(outcomes[3], StoreError)
+    s3.forget()
+    assert [i.name for i in store.list()] == ["n3"]
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ import hashlib
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import Any, BinaryIO, TypeVar, cast
 
 from jaxcache.model import FileInfo
@@ -294,8 +294,7 @@ class ObjectStore:
             return False
         if expected is not None and not same_file(now, expected):
             return False
-        self._delete([name])
-        return True
+        return self._delete_one(name)
 
     def delete_many(self, files: Sequence[FileInfo]) -> Iterator[StoreError | bool]:
         """See :meth:`jaxcache.store.base.Store.delete_many`; cheapest where sorted by name."""
@@ -303,16 +302,23 @@ class ObjectStore:
             batch = files[start : start + _DELETE_AT_ONCE]
             now = self._look(batch)
             same = [f.name for f in batch if f.name in now and same_file(now[f.name], f)]
-            error: StoreError | None = None
-            try:
-                if same:
-                    self._delete(same)
-            except StoreError as failed:
-                error = failed
-            unchanged = frozenset(same)
-            for file in batch:
-                there = file.name in unchanged
-                yield error if there and error else there
+            outcomes = dict(zip(same, self._delete_each(same), strict=True))
+            yield from (outcomes.get(file.name, False) for file in batch)
+
+    def _delete_each(self, names: Sequence[str]) -> Iterator[StoreError | bool]:
+        """Delete in one request; where that fails, one by one, to know which of them it was."""
+        try:
+            if names:
+                self._delete(names)
+        except StoreError:
+            yield from in_order(lambda name: _or_error(lambda: self._delete_one(name)), names)
+        else:
+            yield from (True for _ in names)
+
+    def _delete_one(self, name: str) -> bool:
+        with suppress(MissingError):  # an earlier try may have arrived though its answer did not
+            self._delete([name])
+        return True
 
     def _look(self, files: Sequence[FileInfo]) -> dict[str, FileInfo]:
         """What these are by now: one listing of that stretch of names, or one look each."""
