@@ -9,6 +9,7 @@ import pytest
 from conftest import RunCli
 
 from jaxcache.cache.explain.churn import SAME_PROGRAM
+from jaxcache.cache.explain.logs import read_log
 from jaxcache.cache.explain.programs import compare_programs
 from jaxcache.cache.explain.sides import Compile
 
@@ -146,6 +147,20 @@ def test_long_programs_are_compared_by_lines() -> None:
     assert found.left.startswith("add float32[0,8] %0 %0; add float32[1,8]")
     assert found.left.endswith("and 3,991 more")
     assert "same" not in found.left
+
+
+def test_long_lines_of_others_in_a_log_cost_nothing() -> None:
+    """Each would keep a pattern busy for minutes that looks at it from every quote or space."""
+    key = f"jit_f-{KEY}"
+    noise = [
+        "'" * 65_000,
+        "Writing " * 8_000,
+        f"Writing jit_f to persistent compilation cache with key {' ' * 65_000}x",
+        f"Persistent compilation cache hit for 'jit_f' with key '{key}'{' ' * 65_000}x",
+    ]
+    line = "I0101 12:00:00 1 compiler.py:1] Persistent compilation cache hit for 'jit_f' with key "
+    found = read_log([*noise, f"{line}'{key}'   \n", *noise])
+    assert [c.outcome for c in found if c.key == key] == ["hit"]
 
 
 def test_a_key_beside_the_others_of_its_module(run_cli: RunCli, corpus: Path) -> None:
