@@ -39,6 +39,7 @@ from covering import Covering, durations, recording
 
 ROOT = Path(__file__).parents[1]
 BUILD = ROOT / "build" / "mutation"
+_BUNDLES = "cache/test_bundle cache/test_bundle_hostile cache/test_bundle_import cli/test_bundles"
 #: Room: modules, and the tests that ought to notice a change of them, the quick ones first.
 ROOMS: dict[str, list[tuple[str, str]]] = {
     "entry": [
@@ -51,14 +52,15 @@ ROOMS: dict[str, list[tuple[str, str]]] = {
     ],
     "prune": [
         ("jaxcache/cache/prune/{plan,policy,removable,removal,evict,survey}.py",
-         "cache/test_policy cache/test_prune_plan cache/test_eviction_traces cli/test_prune"),
+         "cache/test_policy cache/test_prune_plan cache/test_prune_execution "
+         "cache/test_eviction_traces cli/test_prune"),
     ],
-    "seal": [("jaxcache/cache/seal.py", "cli/test_seal cache/test_seal_kill")],
+    "seal": [("jaxcache/cache/seal.py", "cache/test_seal_meanwhile cli/test_seal cache/test_seal_kill")],
     "bundle": [
         ("jaxcache/cache/bundle/{manifest,fields,format,parts,content,stream,pack}.py",
-         "cache/test_manifest cache/test_bundle cli/test_bundles"),
+         f"cache/test_manifest {_BUNDLES}"),
         ("jaxcache/cache/bundle/{compat,export,importing,unpack,deliver}.py",
-         "cache/test_compat cache/test_bundle cli/test_bundles"),
+         f"cache/test_compat {_BUNDLES}"),
     ],
 }  # fmt: skip
 #: Which of the tests a room names are run: no sweeps, and nothing that needs a jax.
