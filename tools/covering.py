@@ -6,6 +6,7 @@ recorded: of the first, coverage tells the test's function, of the others, what 
 """
 
 import ast
+import contextlib
 import re
 from collections import defaultdict
 from collections.abc import Iterable
@@ -13,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from coverage import CoverageData
+from coverage.exceptions import CoverageException
 
 #: ``0.12s call     tests/cli/test_ls.py::test_one[name]``, as pytest's ``--durations`` prints.
 _DURATION = re.compile(r"^\s*([\d.]+)s (?:setup|call|teardown)\s+(\S.*)$", re.MULTILINE)
@@ -57,18 +59,19 @@ class Covering:
         for path in data.parent.glob(f"{data.name}.*"):
             if path.suffix == ".rc":
                 continue
-            recorded = CoverageData(str(path))
-            recorded.read()
-            for file in recorded.measured_files():
-                for line, contexts in recorded.contexts_by_lineno(file).items():
-                    found[file][line].update(map(_test_of, contexts))
+            with contextlib.suppress(CoverageException):  # of a process that a test killed
+                recorded = CoverageData(str(path))
+                recorded.read()
+                for file in recorded.measured_files():
+                    for line, contexts in recorded.contexts_by_lineno(file).items():
+                        found[file][line].update(map(_test_of, contexts))
         lines = {f: {n: frozenset(t) for n, t in rows.items()} for f, rows in found.items()}
         return cls(copy, seconds, lines)
 
     def tests(self, file: str, source: str, line: int, among: Iterable[str]) -> list[str]:
         """The tests of some files that may notice a change of a line, the quickest first.
 
-        All of them where the line runs at import.
+        All of them where the line runs at import, or outside of every test.
 
         Args:
             among: the beginnings of their ids.
@@ -78,7 +81,7 @@ class Covering:
         if span is not None:
             rows = self.lines.get(str(self.copy / file), {})
             running = frozenset().union(*(rows.get(n, frozenset()) for n in span))
-            some = [t for t in some if t in running or _function_of(t) in running]
+            some = [t for t in some if t in running or _function_of(t) in running] or some
         return sorted(some, key=lambda t: (self.seconds[t], t))
 
 

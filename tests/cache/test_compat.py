@@ -111,3 +111,10 @@ def test_versions() -> None:
     assert [path_in_key(v) for v in ("0.4.35", "0.4.36", "0.10.9", "0.11.0", "0.11.0rc1", "?")] == [
         False, True, True, False, False, False,
     ]  # fmt: skip
+
+
+def test_a_version_of_thousands_of_digits_is_some_version() -> None:
+    absurd = "9" * 5000
+    moved = replace(CPU, written_in_cache_dir="/there", like_jaxlib=absurd)
+    assert told(moved, None).outlook is Outlook.UNKNOWN
+    assert told(replace(moved, like_jaxlib=None), CPU, jax=absurd).outlook is Outlook.HIT

@@ -284,3 +284,53 @@ def test_removing_by_key_is_exact_and_respects_pins(tmp_path: Path) -> None:
     with pytest.raises(JaxcacheError) as caught:
         plan_cache_removal(store, ["jit_*"], lookup=Ledger.load(store).record, now_ns=NOW)
     assert caught.value.code == "pinned"
+
+
+def test_side_caches_are_dated_by_themselves(tmp_path: Path) -> None:
+    put(tmp_path, key(1), made_ago=60, atime=False)
+    (tmp_path / "xla_gpu_kernel_cache_file").write_bytes(b"kernels")
+    os.utime(tmp_path / "xla_gpu_kernel_cache_file", ns=(NOW - 9 * HOUR * NS,) * 2)
+    made = plan(tmp_path, used_since_ns=NOW - HOUR * NS, side_caches=True)
+    assert gone(made) == {"xla_gpu_kernel_cache_file": "used-since"}
+    assert made.undated == 0
+
+
+def test_untuned_entries_go_on_request_and_tuned_ones_stay(tmp_path: Path) -> None:
+    for number in (1, 2, 3):
+        put(tmp_path, key(number))
+    files = {n: (tmp_path / f"{key(n)}-cache").stat() for n in (1, 2)}
+    append(LocalStore(tmp_path), [
+        Event(key(n), "compile", NOW, {
+            "tuning": tuning, "tuning_mtime_ns": files[n].st_mtime_ns,
+            "tuning_size_bytes": files[n].st_size,
+        })
+        for n, tuning in ((1, "untuned"), (2, "tuned"))
+    ])  # fmt: skip
+    assert gone(plan(tmp_path, untuned=True)) == {key(1): "untuned"}
+    put(tmp_path, key(1), size=900, made_ago=2 * HOUR)  # the real host made it anew
+    assert gone(plan(tmp_path, untuned=True)) == {}
+
+
+@pytest.mark.parametrize(
+    ("rule", "at", "before"),
+    [("unused_for_seconds", HOUR, HOUR + 1), ("older_than_seconds", HOUR, HOUR + 1)],
+)
+def test_an_entry_goes_at_just_that_age(
+    tmp_path: Path, rule: str, at: float, before: float
+) -> None:
+    put(tmp_path, key(1), used_ago=HOUR)
+    assert len(plan(tmp_path, **{rule: at}).removals) == 1
+    assert plan(tmp_path, **{rule: before}).removals == ()
+
+
+def test_what_was_used_at_that_very_time_stays(tmp_path: Path) -> None:
+    put(tmp_path, key(1), used_ago=HOUR)
+    put(tmp_path, key(2), used_ago=2 * HOUR)
+    assert gone(plan(tmp_path, used_since_ns=NOW - HOUR * NS)) == {key(2): "used-since"}
+
+
+def test_grace_ends_at_just_that_age_on_either_side_of_now(tmp_path: Path) -> None:
+    for number, age in enumerate((59, 60, -59, -60)):
+        put(tmp_path, key(number), made_ago=age, used_ago=0)
+    made = plan(tmp_path, max_entries=0, grace_seconds=60.0)
+    assert set(gone(made)) == {key(1), key(3)}

@@ -177,3 +177,23 @@ def test_an_entry_of_exactly_the_limit_is_decompressed_and_one_byte_more_is_not(
     assert decompress_whole(data, limit=len(content) - 1) is None
     assert decompress_whole(zlib.compress(content), limit=len(content)) == content
     assert decompress_whole(zlib.compress(content), limit=len(content) - 1) is None
+
+
+@pytest.mark.parametrize(("window", "refused"), [(0x88, False), (0x89, True), (0x90, True)])
+def test_the_largest_window_is_that_of_the_zstd_command(window: int, refused: bool) -> None:
+    # Magic, no content size, the window's exponent and mantissa, one raw block of five bytes.
+    data = b"\x28\xb5\x2f\xfd\x00" + bytes([window]) + b"\x29\x00\x00" + b"\0\0\0\1x"
+    if refused:
+        with pytest.raises(CodecError, match="wants a window"):
+            read_head(data, len(data))
+    else:
+        assert read_head(data, len(data)).compile_seconds == 1
+        assert decompress(data) == b"\0\0\0\1x"
+
+
+@pytest.mark.parametrize(("beyond", "reason"), [(0, "corruption"), (1, "cannot hold")])
+def test_no_more_is_believed_than_blocks_can_hold(beyond: int, reason: str) -> None:
+    block = b"\x03\x00\x10\x00"  # the last one: 128 KiB of one byte
+    announced = struct.pack("<Q", 17 * 32768 + beyond)
+    with pytest.raises(CodecError, match=reason):
+        read_head(b"\x28\xb5\x2f\xfd\xe0" + announced + block, 17)

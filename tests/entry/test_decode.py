@@ -244,3 +244,48 @@ def test_kernels_tell_their_launch_and_size() -> None:
     assert (first.name, first.blocks, first.threads, first.code_bytes) == ("a", None, None, 0)
     assert (second.fingerprint, second.blocks, second.threads) == ("line one", 4, 128)
     assert (second.shared_memory_bytes, second.code_bytes) == (64, 5)
+
+
+def test_names_beside_a_large_literal_are_read_up_to_4096_bytes() -> None:
+    def target(size: int) -> dict[str, int]:
+        literal = forge.message(8, bytes(300_000))
+        call = forge.message(2, b"custom-call") + forge.message(28, b"t" * size) + literal
+        module = forge.module(instructions=[call])
+        program = decode_payload(forge.outer(forge.cpu_result(module))).program
+        assert program is not None and program.opcodes == {"custom-call": 1}
+        return program.custom_calls
+
+    assert target(4096) == {"t" * 4096: 1}
+    assert target(4097) == {}
+
+
+def test_a_signature_of_just_400_characters_is_whole() -> None:
+    def shown(words: int, digits: int) -> str:
+        parameters = (*[ArrayType("float32", (22,))] * words, ArrayType("int8", (10**digits,)))
+        program = Program("jit_f", parameters, (), 1, 1, {}, {})
+        return summarize_contents(Contents(program=program)).signature or ""
+
+    whole = shown(42, 12)
+    assert len(whole) == 400 and "…" not in whole
+    assert "…" in shown(42, 13)
+
+
+@pytest.mark.parametrize(
+    ("code", "shown"),
+    [(b"\x02", "9.0a"), (b"\x03", "9.0f"), (b"\x00", "9.0"), (b"\x07", "9.0")],
+)
+def test_the_letter_of_a_capability(code: bytes, shown: str) -> None:
+    cuda = forge.number(1, 9) + forge.number(2, 0) + forge.number(3, code[0])
+    result = forge.message(6, forge.message(1, cuda)) + forge.message(3, b".version 8.0")
+    hlo = forge.message(1, forge.message(1, forge.module()))
+    device = decode_payload(forge.outer(hlo + result)).device
+    assert (device.platform, device.compute_capability) == ("gpu", shown)
+
+
+def test_kernels_show_the_beginning_of_their_fingerprint() -> None:
+    def fingerprint(size: int) -> str:
+        kernel = forge.message(2, forge.message(1, b"f" * size))
+        (found,) = read_kernel_cache(forge.message(1, forge.message(1, b"k"), kernel)).kernels
+        return found.fingerprint
+
+    assert (len(fingerprint(80)), len(fingerprint(81))) == (80, 80)
