@@ -142,9 +142,10 @@ def read_private_key(path: Path) -> Any:
         UntrustedError: others may read it.
     """
     try:
-        mode = path.stat().st_mode
-        text = path.read_text("utf-8")[:_MAX_FILE_BYTES]
-    except (OSError, ValueError) as error:
+        with path.open("rb") as file:
+            mode = os.fstat(file.fileno()).st_mode
+            text = file.read(_MAX_FILE_BYTES).decode("utf-8", "replace")
+    except OSError as error:
         raise UsageError(f"cannot read the key {path}: {error}", code="bad-key") from error
     if mode & (stat.S_IRWXG | stat.S_IRWXO):
         raise UntrustedError(

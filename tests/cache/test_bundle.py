@@ -1,8 +1,10 @@
 """Bundles: what goes in comes out."""
 
+import io
 import os
+import resource
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +13,13 @@ import zstandard
 from bundling import SMALL, bring, contents, copy_of, first_entry, make_bundle, opened
 from conftest import CORPUS
 
+from jaxcache.cache.bundle.deliver import bundle_chunks, make_in_between, spool
 from jaxcache.cache.bundle.export import plan_export
 from jaxcache.cache.bundle.pack import write_stream
 from jaxcache.cache.diff import diff_sides, open_side
 from jaxcache.cache.ledger.record import Event
 from jaxcache.cache.ledger.segments import Ledger, append
+from jaxcache.errors import JaxcacheError
 from jaxcache.store import open_store
 from jaxcache.store.base import MissingError, StoreError
 from jaxcache.store.local import LocalStore
@@ -131,3 +135,67 @@ def test_a_file_from_before_1970_travels(tmp_path: Path) -> None:
     assert bundle.size_bytes == len(data)
     assert bundle.manifest.files[0].created_ns == 0
     assert min(i.created_ns for i in bundle.manifest.items) == 0
+
+
+@pytest.mark.parametrize(
+    ("data", "date"),
+    [
+        (((1 << 63) - 1).to_bytes(8, "little"), (1 << 63) - 1),
+        ((1 << 63).to_bytes(8, "little"), None),  # in the year 2262
+        (bytes(7), None),
+        (bytes(9), None),
+        (bytes(8), 0),
+    ],
+)
+def test_a_date_that_makes_no_sense_stays_behind(
+    tmp_path: Path, data: bytes, date: int | None
+) -> None:
+    cache = copy_of(SMALL, tmp_path / "c")
+    entry = first_entry(cache)
+    entry.with_name(entry.name.removesuffix("-cache") + "-atime").write_bytes(data)
+    items = {i.file: i for i in opened(make_bundle(cache)).manifest.items}
+    assert items[entry.name].atime_ns == date
+    assert sum(i.atime_ns is not None for i in items.values()) == 6 + (date is not None)
+
+
+class NoDates(LocalStore):
+    """The dates of entries cannot be read."""
+
+    def read(self, name: str, *, limit: int) -> bytes:
+        if name.endswith("-atime"):
+            raise StoreError(name, "permission denied", code="io-error")
+        return super().read(name, limit=limit)
+
+
+def test_a_date_that_cannot_be_read_stays_behind() -> None:
+    store = NoDates(SMALL)
+    exported = write_stream(store, plan_export(store, now_ns=0))
+    exported.stream.close()
+    assert {i.atime_ns for i in exported.manifest.items} == {None}
+    assert (len(exported.manifest.items), exported.left_out) == (7, ())
+
+
+@pytest.fixture
+def largest_file() -> Iterator[Callable[[int], None]]:
+    """Let this process write no larger files than that, as on a full disk."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    yield lambda limit: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, hard))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def test_no_room_for_a_bundle_in_between_is_said(
+    largest_file: Callable[[int], None],
+) -> None:
+    store = LocalStore(SMALL)
+    bundle, exported = make_in_between(store, plan_export(store, now_ns=0))
+    with bundle.file:
+        whole = b"".join(bundle_chunks(bundle))
+    for limit, where in ((exported.stream_bytes - 1, "write"), (bundle.size_bytes - 1, "keep")):
+        largest_file(limit)
+        with pytest.raises(JaxcacheError, match=f"cannot {where} .*file too large") as caught:
+            make_in_between(store, plan_export(store, now_ns=0))
+        assert caught.value.code == "io-error"
+    with pytest.raises(JaxcacheError, match="cannot keep"):
+        spool(io.BytesIO(whole))
+    largest_file(bundle.size_bytes)
+    spool(io.BytesIO(whole)).close()

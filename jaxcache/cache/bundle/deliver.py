@@ -152,18 +152,18 @@ def spool(source: BinaryIO) -> Bundle:
 
 def _keep(chunks: Iterable[bytes], name: str) -> Bundle:
     """A bundle in a nameless temporary file, which is closed with it."""
-    with contextlib.ExitStack() as opened:
-        try:
+    try:
+        with contextlib.ExitStack() as opened:  # closing flushes, and may fail as well
             file: BinaryIO = opened.enter_context(tempfile.TemporaryFile())
             file.writelines(chunks)
             file.flush()
-        except OSError as error:
-            raise JaxcacheError(
-                f"cannot keep the bundle in {tempfile.gettempdir()}: "
-                f"{(error.strerror or str(error)).lower()}",
-                code="io-error",
-                hint="TMPDIR names another folder for temporary files",
-            ) from error
-        bundle = read_bundle(file, name)
-        opened.pop_all()
+            bundle = read_bundle(file, name)
+            opened.pop_all()
+    except OSError as error:
+        raise JaxcacheError(
+            f"cannot keep the bundle in {tempfile.gettempdir()}: "
+            f"{(error.strerror or str(error)).lower()}",
+            code="io-error",
+            hint="TMPDIR names another folder for temporary files",
+        ) from error
     return bundle

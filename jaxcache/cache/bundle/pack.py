@@ -72,18 +72,18 @@ def write_stream(
         JaxcacheError: ``changed`` where a large entry changed while it was read; ``io-error``
             where the temporary file cannot be written.
     """
-    with contextlib.ExitStack() as opened:
-        try:
+    try:
+        with contextlib.ExitStack() as opened:  # closing flushes, and may fail as well
             out: BinaryIO = opened.enter_context(tempfile.TemporaryFile(dir=folder))
             written = _Writer(store, plan, out, level, progress).run()
             out.flush()
-        except OSError as error:
-            raise JaxcacheError(
-                f"cannot write a temporary file in {folder or tempfile.gettempdir()}: "
-                f"{(error.strerror or str(error)).lower()}",
-                code="io-error",
-            ) from error
-        opened.pop_all()  # the file outlives this function
+            opened.pop_all()  # the file outlives this function
+    except OSError as error:
+        raise JaxcacheError(
+            f"cannot write a temporary file in {folder or tempfile.gettempdir()}: "
+            f"{(error.strerror or str(error)).lower()}",
+            code="io-error",
+        ) from error
     return written
 
 
