@@ -46,7 +46,7 @@ ROOMS: dict[str, list[tuple[str, str]]] = {
         ("jaxcache/entry/{names,codec,frame,read}.py",
          "entry/test_names entry/test_codec entry/test_frame entry/test_decode cli/test_ls"),
         ("jaxcache/entry/{wire,outline,kernels,riegeli,highwayhash,envelope,schema}.py",
-         "entry/test_wire entry/test_outline entry/test_decode entry/test_hostile cli/test_show cli/test_explain"),
+         "entry/test_wire entry/test_riegeli entry/test_outline entry/test_decode entry/test_hostile cli/test_show cli/test_explain"),
         ("jaxcache/entry/{brief,contents,decode,device,hlo,memory,options,shapes}.py",
          "entry/test_wire entry/test_options entry/test_decode cli/test_show cli/test_ls"),
     ],
@@ -58,7 +58,7 @@ ROOMS: dict[str, list[tuple[str, str]]] = {
     "seal": [("jaxcache/cache/seal.py", "cache/test_seal_meanwhile cli/test_seal cache/test_seal_kill")],
     "bundle": [
         ("jaxcache/cache/bundle/{manifest,fields,format,parts,content,stream,pack}.py",
-         f"cache/test_manifest {_BUNDLES}"),
+         f"cache/test_manifest cache/test_parts {_BUNDLES}"),
         ("jaxcache/cache/bundle/{compat,export,importing,unpack,deliver}.py",
          f"cache/test_compat {_BUNDLES}"),
     ],

@@ -53,3 +53,19 @@ def test_a_printable_name_cannot_act_on_a_terminal(data: bytes) -> None:
     shown = printable(data.decode("utf-8", "surrogateescape"))
     assert shown.isprintable()
     shown.encode("utf-8")
+
+
+@pytest.mark.parametrize(
+    ("name", "shown"),
+    [
+        ("jit_é", "jit_é"),
+        ("\x1b[2J", "\\x1b[2J"),
+        ("\x7f\x9f", "\\x7f\\x9f"),
+        ("\u2028", "\\u2028"),
+        ("\u0100\u0085", "\u0100\\x85"),
+        (b"\x80\xff".decode("utf-8", "surrogateescape"), "\\x80\\xff"),
+        ("\udc7f\udd00", "\\udc7f\\udd00"),
+    ],
+)
+def test_what_does_not_print_is_escaped(name: str, shown: str) -> None:
+    assert printable(name) == shown
