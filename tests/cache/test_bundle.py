@@ -4,6 +4,7 @@ import io
 import os
 import resource
 import shutil
+import zlib
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import zstandard
 from bundling import SMALL, bring, contents, copy_of, first_entry, make_bundle, opened
 from conftest import CORPUS
 
+from jaxcache.cache.bundle.content import read_content
 from jaxcache.cache.bundle.deliver import bundle_chunks, make_in_between, spool
 from jaxcache.cache.bundle.export import plan_export
 from jaxcache.cache.bundle.pack import write_stream
@@ -199,3 +201,47 @@ def test_no_room_for_a_bundle_in_between_is_said(
         spool(io.BytesIO(whole))
     largest_file(bundle.size_bytes)
     spool(io.BytesIO(whole)).close()
+
+
+@pytest.mark.parametrize("codec", ["zstd", "zlib"])
+def test_payloads_too_large_to_hold_travel(tmp_path: Path, codec: str) -> None:
+    cache = tmp_path / "c"
+    cache.mkdir()
+    # Held whole and compressed as they come, from just the limit of either and from beyond it.
+    for number, size in enumerate((16 << 20, (16 << 20) + 1, 32 << 20, (32 << 20) + 1)):
+        content = bytes(4) + bytes(size - 1) + bytes([number])
+        data = zlib.compress(content, 1) if codec == "zlib" else zstandard.compress(content)
+        (cache / f"jit_f-{number:064x}-cache").write_bytes(data)
+    done = bring(make_bundle(cache), tmp_path / "new")
+    assert (len(done.written), done.failed) == (4, ())
+    assert contents(tmp_path / "new") == contents(cache)
+
+
+def test_a_large_entry_that_changes_while_it_is_read_is_an_error() -> None:
+    def entry(last: bytes) -> bytes:
+        return zstandard.compress(bytes(4) + bytes(32 << 20) + last)
+
+    data, other = entry(b"x"), entry(b"y")
+    content = read_content(io.BytesIO(data), len(data))
+    assert sum(map(len, content.chunks(io.BytesIO(data)))) == (32 << 20) + 1
+    for changed in (other, data[:-1], b""):
+        with pytest.raises(JaxcacheError, match="changed while it was read"):
+            list(content.chunks(io.BytesIO(changed)))
+
+
+def test_names_that_cannot_travel_are_left_out_and_said(tmp_path: Path) -> None:
+    cache = copy_of(SMALL, tmp_path / "c")
+    entry = first_entry(cache)
+    digest = entry.name.removesuffix("-cache").rpartition("-")[2]
+    for name in (entry.name.upper().replace(digest.upper(), digest)[:-6] + "-cache",
+                 f"jit\x1b-{digest}-cache", f".jit-{digest}-cache"):  # fmt: skip
+        shutil.copy(entry, cache / name)
+    store = LocalStore(cache)
+    exported = write_stream(store, plan_export(store, now_ns=0))
+    exported.stream.close()
+    assert len(exported.manifest.items) == 7
+    assert sorted(p.detail for p in exported.left_out) == [
+        "differs from another entry's name in upper and lower case only",
+        "holds characters that do not print",
+        "is a path, not a name",
+    ]
