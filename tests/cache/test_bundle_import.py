@@ -14,10 +14,15 @@ import zstandard
 from bundling import SMALL, bring, contents, copy_of, first_entry, forged, make_bundle, opened
 from conftest import CORPUS, REPOSITORY
 
-from jaxcache.cache.bundle.importing import Action, plan_import
+from jaxcache.cache.bundle.deliver import bundle_bytes
+from jaxcache.cache.bundle.export import plan_export
+from jaxcache.cache.bundle.fields import BundleError
+from jaxcache.cache.bundle.importing import Action, plan_import, verify_bundle
+from jaxcache.cache.bundle.pack import write_stream
 from jaxcache.cache.bundle.unpack import execute_import
 from jaxcache.entry.codec import decompress_chunks
-from jaxcache.errors import JaxcacheError
+from jaxcache.errors import JaxcacheError, UsageError
+from jaxcache.store import make_store
 from jaxcache.store.base import StoreError
 from jaxcache.store.local import LocalStore
 
@@ -199,3 +204,66 @@ def test_kill_nine_leaves_whole_entries_and_the_next_run_does_the_rest(
         assert not bring(bundle.read_bytes(), target, atomic=atomic).failed
         assert contents(target) == whole
         assert not list(target.glob(".jaxcache-tmp-*"))
+
+
+def test_progress_ends_where_it_said_it_would(conflicting: Path) -> None:
+    store, seen = LocalStore(SMALL), []
+
+    def progress(done: int, total: int) -> None:
+        seen.append((done, total))
+
+    def steps() -> list[tuple[int, int]]:
+        told = seen.copy()
+        seen.clear()
+        assert [done for done, _ in told] == sorted(done for done, _ in told)
+        return told
+
+    plan = plan_export(store, now_ns=0)
+    exported = write_stream(store, plan, progress=progress)
+    size = sum(p.stat().st_size for p in SMALL.glob("*-cache"))
+    assert (plan.size_bytes, steps()[-1]) == (size, (size, size))
+    with exported.stream:
+        bundle = opened(b"".join(bundle_bytes(exported)))
+    verify_bundle(bundle, progress)
+    content = bundle.manifest.content_bytes
+    assert steps()[-1] == (content, content) and content == bundle.manifest.announced_bytes
+    target = LocalStore(conflicting)
+    import_plan = plan_import(
+        target, bundle, cache_dir="x", on_conflict="replace", progress=progress
+    )
+    assert steps() == [(n, 7) for n in range(1, 8)]
+    assert (import_plan.count(Action.REPLACE), import_plan.count(Action.SAME)) == (2, 5)
+    execute_import(target, bundle, import_plan, progress=progress)
+    assert steps() == [(1, 2), (2, 2)]
+
+
+def test_only_what_is_wanted_comes(tmp_path: Path) -> None:
+    bundle = opened(make_bundle(SMALL))
+    last = bundle.manifest.items[-1]
+    store = make_store(str(tmp_path / "c"))
+    plan = plan_import(store, bundle, cache_dir="x", wanted=lambda item: item is last)
+    assert (plan.count(Action.LEFT), plan.count(Action.WRITE, Action.LEFT)) == (6, 7)
+    assert [s.name for s in execute_import(store, bundle, plan).written] == [last.file]
+    assert [p.name for p in (tmp_path / "c").glob("*-cache")] == [last.file]
+    with pytest.raises(UsageError):
+        plan_import(store, bundle, cache_dir="x", on_conflict="ask")
+
+
+def test_what_another_layout_left_is_told_apart() -> None:
+    bundle = opened(forged(lambda d: d.update(layout="torch", entries=[]), b""))
+    with pytest.raises(BundleError) as caught:
+        plan_import(None, bundle, cache_dir="x")
+    assert caught.value.code == "other-layout"
+
+
+def test_entries_are_dated_by_their_writing_where_no_use_is_known(tmp_path: Path) -> None:
+    dated = copy_of(CORPUS / "0.12.0.1-cpu-zstd-maxsize", tmp_path / "dated")
+    bundle = opened(make_bundle(CORPUS / "0.8.3-cpu-zstd"))
+    plan = plan_import(LocalStore(dated), bundle, cache_dir="x")
+    assert plan.with_atimes
+    execute_import(LocalStore(dated), bundle, plan)
+    for item in bundle.manifest.items:
+        stamp = (dated / f"{item.key}-atime").read_bytes()
+        assert item.atime_ns is None
+        assert int.from_bytes(stamp, "little") == item.created_ns
+        assert (dated / f"{item.key}-atime").stat().st_mtime_ns == item.created_ns

@@ -130,3 +130,27 @@ def test_a_lock_that_somebody_holds_stops_it(tmp_path: Path) -> None:
     with LocalStore(tmp_path).lock(timeout_seconds=1), pytest.raises(LockedError):
         remove(LocalStore(tmp_path), made.removals, lock_timeout_seconds=0.05)
     assert (tmp_path / f"{key(1)}-cache").exists()
+
+
+def test_progress_is_told_after_each_hold_of_the_lock(tmp_path: Path) -> None:
+    for number in range(12):
+        put(tmp_path, key(number))
+    store, seen = SlowStore(tmp_path), []
+    made = plan(tmp_path, max_entries=0)
+    remove(
+        store, made.removals, clock=lambda: store.now, pause=lambda _: None,
+        progress=lambda *told: seen.append(told),
+    )  # fmt: skip
+    assert len(seen) == len(store.held) > 2
+    assert seen[-1] == (12, 12) and [done for done, _ in seen] == sorted(d for d, _ in seen)
+
+
+def test_a_date_that_appears_is_a_use_and_one_that_goes_is_none(tmp_path: Path) -> None:
+    put(tmp_path, key(1), atime=False)
+    put(tmp_path, key(2))
+    made = plan(tmp_path, max_entries=0)
+    (tmp_path / f"{key(1)}-atime").write_bytes(time.time_ns().to_bytes(8, "little"))
+    (tmp_path / f"{key(2)}-atime").unlink()
+    done = remove(LocalStore(tmp_path), made.removals)
+    assert [(s.removal.key, s.why) for s in done.spared] == [(key(1), "used")]
+    assert [r.key for r in done.removed] == [key(2)]

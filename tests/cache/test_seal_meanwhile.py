@@ -137,3 +137,15 @@ def test_a_payload_beyond_what_a_worker_may_hold_is_skipped(cache: Path) -> None
     huge = replace(planned.todo[0], payload_bytes=(1 << 30) + 1)
     done = execute_seal(store, replace(planned, todo=(huge,)), jobs=1, now_ns=0)
     assert [reason for _, reason in done.skipped] == ["too-large"]
+
+
+def test_progress_ends_with_the_last_entry(corpus: Path, tmp_path: Path) -> None:
+    store = LocalStore(shutil.copytree(corpus / "0.12.0.1-cpu-zstd", tmp_path / "seven"))
+    seen: list[tuple[int, int]] = []
+    done = execute_seal(
+        store, plan_seal(store), jobs=2, now_ns=0, progress=lambda *told: seen.append(told)
+    )
+    assert seen == [(n, 7) for n in range(1, 8)]
+    sizes = {s.entry.file: s.size_bytes_after for s in done.sealed}
+    assert sizes == {n: (tmp_path / "seven" / n).stat().st_size for n in sizes} and len(sizes) == 7
+    assert done.saved_bytes == sum(s.entry.size_bytes for s in done.sealed) - sum(sizes.values())
