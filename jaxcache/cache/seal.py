@@ -140,7 +140,7 @@ def execute_seal(
     delete_leftovers(store)
     worker = _Worker(store, plan, now_ns)
     try:
-        with ThreadPoolExecutor(max(1, jobs)) as pool:
+        with ThreadPoolExecutor(jobs) as pool:
             running = [pool.submit(worker.seal, entry) for entry in plan.todo]
             try:
                 for done, future in enumerate(running, 1):

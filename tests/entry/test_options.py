@@ -158,3 +158,21 @@ def test_a_device_assignment_has_bounds() -> None:
         else:
             found = read_options(options, None, Budget()).compile_options.device_assignment
             assert found is not None and len(found) == rows
+
+
+@pytest.mark.parametrize(
+    ("flags", "folder"),
+    [
+        ({310: b"/a/autotune", 306: b"/b/kernels"}, "/a"),
+        ({306: b"/b/kernels"}, "/b"),
+        ({310: b"", 306: b"/b/kernels"}, "/b"),
+        ({310: b"relative"}, None),
+        ({}, None),
+    ],
+)
+def test_the_directory_is_told_by_the_paths_below_it(
+    flags: dict[int, bytes], folder: str | None
+) -> None:
+    debug = b"".join(forge.message(n, path) for n, path in flags.items())
+    found = read_options(None, memoryview(forge.message(14, debug)), Budget())
+    assert found.written_in_cache_dir == folder
