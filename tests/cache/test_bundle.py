@@ -1,5 +1,6 @@
 """Bundles: what goes in comes out."""
 
+import errno
 import io
 import os
 import resource
@@ -71,16 +72,27 @@ def test_a_damaged_entry_is_left_out_and_reported(tmp_path: Path) -> None:
     assert len(exported.manifest.items) == 6
 
 
+class BadSectors(io.BytesIO):
+    """A file that opens and cannot be read."""
+
+    def read(self, size: int | None = -1) -> bytes:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+
 class FadingStore(LocalStore):
-    """One entry cannot be read, one side file is gone since it was listed."""
+    """Entries and side files that cannot be opened or read, or are gone since they were listed."""
 
     def open_many(self, names: Sequence[str]) -> Iterator[Any]:
+        odd = {names[2]: StoreError(names[2], "bad disk"), names[3]: BadSectors(),
+               names[4]: MissingError(names[4])}  # fmt: skip
         for name in names:
-            yield StoreError(name, "bad disk") if name == names[2] else self.open(name)
+            yield odd.get(name) or self.open(name)
 
     def open(self, name: str) -> Any:
         if name.endswith("gone"):
             raise MissingError(name)
+        if name.endswith("locked"):
+            raise StoreError(name, "permission denied")
         return super().open(name)
 
 
@@ -88,13 +100,17 @@ def test_what_cannot_be_read_is_left_out_and_what_is_gone_is_not_missed(tmp_path
     cache = copy_of(SMALL, tmp_path / "c")
     folder = cache / "xla_gpu_per_fusion_autotune_cache_dir"
     folder.mkdir(exist_ok=True)
-    for name in ("a-gone", "b-there"):
+    for name in ("a-gone", "b-there", "c-locked"):
         (folder / name).write_bytes(b"autotuned")
     store = FadingStore(cache)
     exported = write_stream(store, plan_export(store, now_ns=0))
     exported.stream.close()
-    assert [(p.kind, p.detail) for p in exported.left_out] == [("unreadable", "bad disk")]
-    assert len(exported.manifest.items) == 6
+    assert [(p.kind, p.detail) for p in exported.left_out] == [
+        ("unreadable", "bad disk"),
+        ("unreadable", "input/output error"),
+        ("unreadable", "permission denied"),
+    ]
+    assert len(exported.manifest.items) == 4
     assert [f.name.rpartition("/")[2] for f in exported.manifest.files] == ["b-there"]
 
 
