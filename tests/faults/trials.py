@@ -233,13 +233,17 @@ def _among(known: Sequence[State], now: State, *, may_go: bool = False) -> Itera
     """Each file and each fact is as one of the known states has it.
 
     Args:
-        may_go: or it is gone, or it came from another cache of the world.
+        may_go: or it is gone, or came from another cache of the world, as that has it in any of
+            them: a push beside an import carries what the import has brought.
     """
     for name in {n for state in (*known, now) for n in state.files}:
         allowed = {state.files.get(name) for state in known}
         if may_go:
-            base = os.path.basename(name)
-            allowed |= {None, *(s for n, s in known[0].files.items() if n.endswith(f"/{base}"))}
+            end = f"/{os.path.basename(name)}"
+            allowed |= {
+                None,
+                *(s for state in known for n, s in state.files.items() if n.endswith(end)),
+            }
         if now.files.get(name) not in allowed:
             yield f"{name} is {now.files.get(name)}, not one of {allowed}"
     for key in {k for state in (*known, now) for k in state.records}:
