@@ -2,11 +2,14 @@
 
 import json
 import os
+import pickle
 from pathlib import Path
 from typing import Any
 
 import pytest
 from conftest import RunCli
+
+from jaxcache.layouts.torch.names import digest_of
 
 KINDS = ["aotautograd/", "fxgraph/", ".py", ".main."]
 
@@ -48,6 +51,23 @@ def test_duplicates_go_first_and_the_first_by_name_stays(
         (kept,) = os.listdir(folder)
         assert kept < Path(removed["file"]).name  # torch takes the first by name
     assert sound(run_cli, torch_cache)
+
+
+def test_graphs_whose_guards_differ_late_are_no_duplicates(
+    run_cli: RunCli, torch_cache: Path
+) -> None:
+    key = "f" + "a" * 51
+    folder = torch_cache / "fxgraph" / "aa" / key
+    folder.mkdir(parents=True)
+    head = b"\x80\x02ctorch._inductor.output_code\nCompiledFxGraph\n)\x81"
+    for size in ("64", "65"):
+        guards = " and ".join(["s0 < 4096"] * 300) + f" and s0 != {size}"
+        state = {"_fx_graph_cache_key": key, "guards_expr": guards}
+        data = head + pickle.dumps(state, 2)[2:-1] + b"b."
+        (folder / digest_of(data)).write_bytes(data)
+        os.utime(folder / digest_of(data), ns=(0, 0))
+    done = run(run_cli, "prune", torch_cache, "--orphans", "-n")
+    assert key not in {r["key"].partition("-")[2] for r in done["removed"]}
 
 
 @pytest.mark.parametrize("policy", ["lru", "cost"])
