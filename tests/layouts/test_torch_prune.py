@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import RunCli
+from conftest import RunCli, first_file
 
 from jaxcache.layouts.torch.names import digest_of
 
@@ -145,6 +145,16 @@ def test_orphans_are_code_that_no_graph_needs(run_cli: RunCli, torch_cache: Path
     assert {r["kind"] for r in done["removed"]} == {"generated-code", "temp-file"}
     assert not list(torch_cache.glob("*/*.py")) + list(torch_cache.glob("*/*.main.*"))
     assert not temp.exists()
+
+
+def test_code_of_a_graph_that_could_not_be_opened_is_no_orphan(
+    run_cli: RunCli, torch_cache: Path
+) -> None:
+    large = first_file(torch_cache, "fxgraph/*/*/*")
+    os.truncate(large, (64 << 20) + 1)
+    os.utime(large, ns=(0, 0))
+    done = run(run_cli, "prune", torch_cache, "--orphans", "-n")
+    assert {r["reason"] for r in done["removed"]} == {"duplicate"}
 
 
 def test_young_graphs_are_protected(run_cli: RunCli, torch_cache: Path) -> None:
