@@ -192,6 +192,8 @@ def _meet_bounds(
                 unmet.append("max-size")
                 break
             for candidate in chosen:
+                if excess <= 0:  # what several had needed became free
+                    break
                 freed = _take(units, free[candidate.name], choice, "max-size")
                 excess -= sum(info.size_bytes for info in freed)
     return tuple(unmet)
