@@ -166,6 +166,9 @@ class Verdict:
     def complaints(self, report: Report) -> list[str]:
         """What was asserted and is not so, one sentence each."""
         found = []
+        bounds = (self._most_misses, self._most_seconds)
+        if report.unheard and (self._strict or self._check or bounds != (None, None)):
+            found.append("what was compiled is not known")
         served = sum(m.occurrences for m in report.modules if m.outcome == "hit" or m.reason in _IN)
         missed = report.compile_requests - served
         if self._most_misses is not None and missed > self._most_misses:

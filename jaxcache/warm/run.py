@@ -3,8 +3,6 @@
 import contextlib
 import json
 import os
-import shutil
-import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -14,7 +12,7 @@ from jaxcache.errors import NoJaxError, UsageError
 from jaxcache.warm.arguments import Call
 from jaxcache.warm.inbox import Event
 from jaxcache.warm.launch import Ended, Launch, run_listening
-from jaxcache.warm.process import free_port
+from jaxcache.warm.process import find_python, free_port
 from jaxcache.warm.recorder import Recorder
 from jaxcache.warm.recording import RecipeRecorder, recording, save_recipe
 from jaxcache.warm.remember import known_seconds, remember
@@ -315,19 +313,3 @@ def _environment(options: WarmOptions) -> dict[str, str]:
 
 def _unset(options: WarmOptions) -> tuple[str, ...]:
     return options.target.unset(os.environ) if options.target else ()
-
-
-def find_python(python: str | None) -> str:
-    """The interpreter to run: the one named, else our own.
-
-    Raises:
-        NoJaxError: ``no-python`` where the named one is not to be found.
-    """
-    if python is None:
-        return sys.executable
-    found = shutil.which(python)
-    if not found:
-        raise NoJaxError(
-            f"there is no Python {python}", code="no-python", hint="name an interpreter's path"
-        )
-    return found

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from jaxcache.cache.recipe.format import RecipeFile
 from jaxcache.errors import JaxcacheError, UsageError
 from jaxcache.store.base import Store
+from jaxcache.warm.process import find_python
 from jaxcache.warm.replay.deliver import Delivery
 from jaxcache.warm.replay.plan import CompilePlan, Job
 from jaxcache.warm.replay.pool import Pool, Watcher
@@ -20,7 +21,6 @@ from jaxcache.warm.replay.session import (
     version_notes,
 )
 from jaxcache.warm.replay.worker import Team
-from jaxcache.warm.run import find_python
 from jaxcache.warm.target.delivery import Aim
 
 
