@@ -321,6 +321,11 @@ def main() -> int:
     def answer(**event: Any) -> None:
         answers.write(json.dumps(event) + "\n")
 
+    def ask(key: str, components: "dict[str, str]") -> bool:
+        answer(event="key", key=key, components=components)
+        line = requests.readline()
+        return bool(line) and bool(json.loads(line)["compile"])
+
     try:
         worker = TargetWorker(wish) if wish.get("target") else Worker(wish)
         described = worker.describe()
@@ -328,14 +333,8 @@ def main() -> int:
         answer(event="cannot-start", detail=_describe(error), why=_why(error),
                code=getattr(error, "code", None), hint=getattr(error, "hint", None))  # fmt: skip
         return _NO_JAX
-    answer(event="ready", **described)
-
-    def ask(key: str, components: "dict[str, str]") -> bool:
-        answer(event="key", key=key, components=components)
-        line = requests.readline()
-        return bool(line) and bool(json.loads(line)["compile"])
-
     with contextlib.suppress(BrokenPipeError):
+        answer(event="ready", **described)
         _serve(worker, requests, answer, ask)
     # The parent has gone, or is done: what it has not taken nobody will.
     shutil.rmtree(wish["folder"], ignore_errors=True)
