@@ -14,6 +14,10 @@ from typing import Any
 import pytest
 from conftest import RunCli
 
+from jaxcache.cache.ledger.record import COMPILE, Event
+from jaxcache.cache.ledger.segments import append
+from jaxcache.store import open_store
+
 FIRST, SECOND = "0.10.2-cpu-zstd", "0.8.3-cpu-zstd"
 CAPPED = "0.12.0.1-cpu-zstd-maxsize"
 Step = Callable[..., Any]
@@ -166,6 +170,33 @@ def test_what_others_used_lately_may_stay(
     assert told["used"] == []
 
 
+@pytest.mark.parametrize(
+    ("status", "kept"),
+    [("success", 2), ("0", 2), ("failure", 8), ("Cancelled", 8), ("canceled", 8), ("143", 8)],
+)
+def test_a_job_that_did_not_finish_throws_nothing_out(
+    run_cli: RunCli, step: Step, bundle: Path, corpus: Path, tmp_path: Path, status: str, kept: int
+) -> None:
+    """It was cancelled behind its first step: the entries of the others are as good as before."""
+    step("restore", bundle)
+    job = tmp_path / "job"
+    witnessed(job, reads=True)
+    read(min(job.glob("*-cache")))
+    compile_new(job, corpus)
+    torn = f"jit_torn-{1:064x}-cache"  # JAX was killed while it wrote
+    (job / torn).write_bytes(min(job.glob("*-cache")).read_bytes()[:-20])
+    told = step("save", bundle, "--job-status", status)
+    assert (told["saved"], told["finished"]) == (True, kept == 2)
+    found = in_bundle(run_cli, bundle, tmp_path)
+    assert (len(found), torn in found, told["left_out"]) == (kept, False, [torn])
+
+
+def test_a_state_that_no_job_has(run_cli: RunCli, cache: Path, tmp_path: Path) -> None:
+    for status in ("", "running", "-1"):
+        done = run_cli("ci", "save", tmp_path / "b.jxb", "-C", cache, "--job-status", status)
+        assert (done.returncode, "[bad-job-status]" in done.stderr) == (2, True)
+
+
 def test_a_bound_keeps_the_costliest(
     run_cli: RunCli, step: Step, bundle: Path, corpus: Path, tmp_path: Path
 ) -> None:
@@ -194,6 +225,22 @@ def test_a_missing_or_damaged_source_is_a_miss(
         failed = run_cli("ci", "restore", source, "-C", tmp_path / "job", "--fail-on-cache-miss")
         assert (failed.returncode, "[cache-miss]" in failed.stderr) == (1, True)
         assert "cache-hit\tfalse" in failed.stdout
+
+
+def test_seconds_that_no_compile_took_are_not_added_up(
+    run_cli: RunCli, step: Step, cache: Path, tmp_path: Path
+) -> None:
+    keys = sorted(p.name.removesuffix("-cache") for p in cache.glob("*-cache"))
+    absurd = [10**400, float("nan"), float("inf"), -1, True, "1"]
+    events = [
+        Event(key, COMPILE, 1, {"compile_seconds": seconds})
+        for key, seconds in zip(keys, [*absurd, 2.5], strict=True)
+    ]
+    assert append(open_store(str(cache)), events)
+    assert run_cli("export", tmp_path / "b.jxb", "-C", cache).returncode == 0
+    told = step("restore", tmp_path / "b.jxb")
+    assert told["written"] == 7
+    assert 2.5 <= told["stored_seconds"] < 10
 
 
 def test_lookup_only(step: Step, bundle: Path, tmp_path: Path) -> None:
