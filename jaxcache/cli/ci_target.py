@@ -16,6 +16,7 @@ from jaxcache.cli.bundle import signing_keys
 from jaxcache.cli.ci import check_local, is_bundle_name
 from jaxcache.cli.progress import progress_bar
 from jaxcache.errors import NoCacheError
+from jaxcache.layouts import check_target as check_layout
 from jaxcache.store import is_remote, make_store, open_store
 from jaxcache.store.base import StoreError
 from jaxcache.units import parse_duration_seconds, parse_size_bytes
@@ -63,6 +64,8 @@ def plan(
     bundle = is_bundle_name(target)
     if bundle and not is_remote(target):
         check_target(target)
+    elif os.path.isdir(target):
+        check_layout(open_store(target), "jax")
     store = open_store(cache_dir)
     with progress_bar("reading entries") as progress:
         return plan_save(

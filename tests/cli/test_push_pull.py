@@ -263,7 +263,11 @@ def test_torch_s_cache_takes_no_entries_of_jax(
 ) -> None:
     theirs = tmp_path / "torch"
     (theirs / "fxgraph").mkdir(parents=True)
-    for command in (("push", theirs, "-C", local), ("pull", local, "-C", theirs)):
+    commands = (
+        ("push", theirs, "-C", local), ("pull", local, "-C", theirs),
+        ("ci", "save", theirs, "-C", local),
+    )  # fmt: skip
+    for command in commands:
         done = run_cli(*command)
         assert (done.returncode, "[other-layout]" in done.stderr) == (2, True)
     assert not names(theirs)
