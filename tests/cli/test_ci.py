@@ -14,10 +14,6 @@ from typing import Any
 import pytest
 from conftest import RunCli
 
-from jaxcache.cache.ledger.record import COMPILE, Event
-from jaxcache.cache.ledger.segments import append
-from jaxcache.store import open_store
-
 FIRST, SECOND = "0.10.2-cpu-zstd", "0.8.3-cpu-zstd"
 CAPPED = "0.12.0.1-cpu-zstd-maxsize"
 Step = Callable[..., Any]
@@ -225,22 +221,6 @@ def test_a_missing_or_damaged_source_is_a_miss(
         failed = run_cli("ci", "restore", source, "-C", tmp_path / "job", "--fail-on-cache-miss")
         assert (failed.returncode, "[cache-miss]" in failed.stderr) == (1, True)
         assert "cache-hit\tfalse" in failed.stdout
-
-
-def test_seconds_that_no_compile_took_are_not_added_up(
-    run_cli: RunCli, step: Step, cache: Path, tmp_path: Path
-) -> None:
-    keys = sorted(p.name.removesuffix("-cache") for p in cache.glob("*-cache"))
-    absurd = [10**400, float("nan"), float("inf"), -1, True, "1"]
-    events = [
-        Event(key, COMPILE, 1, {"compile_seconds": seconds})
-        for key, seconds in zip(keys, [*absurd, 2.5], strict=True)
-    ]
-    assert append(open_store(str(cache)), events)
-    assert run_cli("export", tmp_path / "b.jxb", "-C", cache).returncode == 0
-    told = step("restore", tmp_path / "b.jxb")
-    assert told["written"] == 7
-    assert 2.5 <= told["stored_seconds"] < 10
 
 
 def test_lookup_only(step: Step, bundle: Path, tmp_path: Path) -> None:
