@@ -57,7 +57,7 @@ class NoCacheError(JaxcacheError):
 
 
 class LockedError(JaxcacheError):
-    """JAX's ``.lockfile`` could not be obtained in time."""
+    """A lock, mostly JAX's ``.lockfile``, could not be obtained in time."""
 
     def __init__(self, message: str, *, code: str = "locked", hint: str | None = None) -> None:
         super().__init__(message, code=code, hint=hint, exit_code=ExitCode.LOCKED)

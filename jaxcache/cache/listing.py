@@ -81,6 +81,8 @@ def list_cache(
         selection = Selection.parse(keys, filters, sort)
         heads = heads or selection.needs_heads
         decode_all = selection.needs_details
+    if details and limit is None and store.remote:  # one request for both, where all are shown
+        decode_all = True
     seen = scan(
         store, heads=heads, details=decode_all, index=index, workers=workers, progress=progress
     )

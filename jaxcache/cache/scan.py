@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import tee
 from typing import TYPE_CHECKING, TypeVar
 
 from jaxcache.cache.heads import Facts, Request, read_facts
@@ -115,17 +116,13 @@ def read_entries(
     if index is not None:
         recalled = _recall(files, atimes, index)
     unread = [f for f, known in zip(files, recalled, strict=True) if known is None]
-    facts_of = read_facts(store, _requests(store, unread, atimes, heads), workers=workers)
-    undecoded = [
-        f
-        for f, known in zip(files, recalled, strict=True)
-        if details and (known is None or known.brief is None)
-    ]
+    requests = _requests(store, unread, atimes, heads)
+    facts_of: Iterator[Facts]
     briefs_of: Iterator[Brief] = iter(())
-    if undecoded:
-        from jaxcache.cache.details import read_briefs
-
-        briefs_of = read_briefs(store, undecoded, workers=workers)
+    if details:
+        facts_of, briefs_of = _read_and_decode(store, files, recalled, requests, workers)
+    else:
+        facts_of = read_facts(store, requests, workers=workers)
     keeps_atime = store.keeps_atime
     entries: list[Entry] = []
     problems: list[Problem] = []
@@ -145,6 +142,31 @@ def read_entries(
         written = _atime_of(file, atimes) if store.remote else None
         entries.append(_entry(file, facts, brief, keeps_atime, written, found))
     return entries, problems
+
+
+def _read_and_decode(
+    store: Store,
+    files: Sequence[EntryFile],
+    recalled: "Sequence[Known | None]",
+    requests: Sequence[Request],
+    workers: int,
+) -> "tuple[Iterator[Facts], Iterator[Brief]]":
+    """The facts of the files that nothing is known of, and the briefs of those that have none."""
+    from jaxcache.cache.details import read_briefs, read_facts_and_briefs
+
+    undecoded = [
+        (f, known)
+        for f, known in zip(files, recalled, strict=True)
+        if known is None or known.brief is None
+    ]
+    wanted = [f for f, _ in undecoded]
+    if not store.remote:
+        briefs = read_briefs(store, wanted, workers=workers)
+        return read_facts(store, requests, workers=workers), briefs
+    # One request tells both.
+    both, again = tee(zip(undecoded, read_facts_and_briefs(store, wanted), strict=True))
+    facts = (found for (_, known), (found, _) in both if known is None)
+    return facts, (brief for _, (_, brief) in again)
 
 
 def _recall(

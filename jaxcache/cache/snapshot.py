@@ -31,6 +31,8 @@ from jaxcache.units import NS_PER_SECOND
 _MAGIC = b"jaxcache-stats 1\n"
 _MASK = (1 << 64) - 1
 _SETTLED_NS = 2_000_000_000
+#: An -atime file can say more than a column holds: it is eight bytes of anything.
+_MAX_NS = (1 << 63) - 1
 #: Below this counting anew takes no time to speak of.
 _WORTH_KEEPING = 2_000
 _WALKED = (AUTOTUNE_DIR, OWN_DIR)
@@ -86,7 +88,7 @@ class Snapshot:
         text = json.dumps(header).encode()
         ordered = sorted(entries, key=lambda e: e.last_used_ns)
         columns = (
-            array("q", [e.last_used_ns for e in ordered]),
+            array("q", [min(e.last_used_ns, _MAX_NS) for e in ordered]),
             array("q", [e.size_bytes for e in ordered]),
             array("q", [e.payload_bytes or 0 for e in ordered]),
             array("d", [e.compile_seconds or 0.0 for e in ordered]),

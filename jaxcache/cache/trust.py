@@ -13,13 +13,14 @@ import fcntl
 import os
 import re
 import stat
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from jaxcache.cache.bundle.format import Bundle, Signature, pack_signature, signed_bytes
-from jaxcache.errors import JaxcacheError, UntrustedError, UsageError
+from jaxcache.errors import JaxcacheError, LockedError, UntrustedError, UsageError
 from jaxcache.store.atomic import (
     delete_all_abandoned,
     new_file,
@@ -33,6 +34,8 @@ _KEY_BYTES = 32
 _NAME = re.compile(r"[\w.@+-]{1,100}")
 _MAX_FILE_BYTES = 1 << 20
 TRUSTED_FILE = "trusted-keys"
+#: How long one command waits for another that changes the list: as long as for JAX's lock.
+_TURN_SECONDS = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,6 +205,7 @@ def add_trusted(folder: Path, name: str, key_text: str) -> TrustedKey:
 
     Raises:
         UsageError: ``bad-key``, or the name is taken or none.
+        LockedError: another process is changing the list.
         JaxcacheError: ``io-error``.
     """
     if not _NAME.fullmatch(name):
@@ -221,6 +225,7 @@ def remove_trusted(folder: Path, name: str) -> TrustedKey:
     """Trust a key no longer.
 
     Raises:
+        LockedError: another process is changing the list.
         JaxcacheError: ``no-match``, ``io-error``.
     """
     with _changing(folder) as keys:
@@ -238,13 +243,31 @@ def _changing(folder: Path) -> Iterator[list[TrustedKey]]:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with open_folder(str(folder)) as fd:
-            with contextlib.suppress(OSError):  # a file system without flock
-                fcntl.flock(fd, fcntl.LOCK_EX)
+            _take_turn(fd, path)
             keys = load_trusted(folder)
             yield keys
             replace_file(path, [f"{k.text} {k.name}\n".encode() for k in keys], mode=0o600)
     except OSError as error:
         raise JaxcacheError(f"cannot write {path}: {error.strerror}", code="io-error") from error
+
+
+def _take_turn(fd: int, path: Path) -> None:
+    """Lock the folder of the list, until its descriptor is closed."""
+    deadline = time.monotonic() + _TURN_SECONDS
+    while True:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            if time.monotonic() > deadline:
+                raise LockedError(
+                    f"another process is changing {path}",
+                    hint="a jaxcache trust command was stopped, or still runs; end it",
+                ) from error
+            time.sleep(0.02)
+        except OSError:  # a file system without flock
+            return
+        else:
+            return
 
 
 def check_signatures(bundle: Bundle, trusted: Sequence[TrustedKey], *, required: bool) -> Verdict:

@@ -8,7 +8,7 @@ from jaxcache.cli.options import Json, choose_format
 from jaxcache.errors import UsageError
 
 EXAMPLE = "jaxcache trust add ci 'jaxcache-ed25519 AAAA…='"
-EXIT_CODES = (0, 1, 2, 12)
+EXIT_CODES = (0, 1, 2, 11, 12)
 
 _ARGUMENTS = {"keygen": (1, 1), "add": (2, 3), "list": (0, 0), "remove": (1, 1)}
 

@@ -191,6 +191,16 @@ def test_an_unchanged_cache_is_not_counted_again(cache: Path, tmp_path: Path) ->
 
 
 @pytest.mark.usefixtures("small_snapshots")
+def test_a_date_beyond_2262_is_no_obstacle(cache: Path, tmp_path: Path) -> None:
+    key = next(cache.glob("*-cache")).name.removesuffix("-cache")
+    (cache / f"{key}-atime").write_bytes(b"\xff" * 8)
+    os.utime(cache / f"{key}-atime", (1.7e9, 1.7e9))
+    now_ns = time.time_ns()
+    first = recall_or_count(LocalStore(cache), tmp_path / "i", now_ns=now_ns)
+    assert Snapshot(tmp_path / "i", str(cache), now_ns=now_ns).recall(LocalStore(cache)) == first
+
+
+@pytest.mark.usefixtures("small_snapshots")
 @pytest.mark.parametrize(
     "change", ["rewrite", "touch", "rename", "add", "delete", "stray", "own", "mode", "index"]
 )

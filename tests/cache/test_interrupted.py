@@ -1,6 +1,7 @@
 """What a kill, a full disk or a wrong clock leaves is whole, and goes away again."""
 
 import base64
+import fcntl
 import os
 import shutil
 import tempfile
@@ -28,7 +29,7 @@ from jaxcache.cache.trust import add_trusted, generate_key, load_trusted
 from jaxcache.cache.verify import quarantine
 from jaxcache.cache.verify.examine import VerifyOptions, verify
 from jaxcache.cache.verify.repair import execute_repair, plan_repair
-from jaxcache.errors import JaxcacheError
+from jaxcache.errors import JaxcacheError, LockedError
 from jaxcache.layouts.torch.locks import holding
 from jaxcache.model import FileInfo
 from jaxcache.store.base import StoreError
@@ -209,6 +210,20 @@ def test_keys_that_are_trusted_at_the_same_time_are_all_trusted(tmp_path: Path) 
     with ThreadPoolExecutor(12) as pool:
         list(pool.map(lambda item: add_trusted(tmp_path, *item), keys.items()))
     assert {k.name for k in load_trusted(tmp_path)} == keys.keys()
+
+
+def test_a_stopped_command_that_changes_the_keys_is_not_waited_for_for_ever(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("jaxcache.cache.trust._TURN_SECONDS", 0.1)
+    fd = os.open(tmp_path, os.O_RDONLY)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        with pytest.raises(LockedError, match="another process is changing"):
+            add_trusted(tmp_path, "friend", base64.b64encode(bytes(32)).decode())
+    finally:
+        os.close(fd)
+    assert load_trusted(tmp_path) == []
 
 
 def test_the_next_writer_removes_what_a_killed_one_left_beside(cache: Path, tmp_path: Path) -> None:

@@ -65,6 +65,7 @@ def test_a_listing_of_ten_thousand_takes_ten_requests(
     [
         (("ls", "-q"), {"list": 1}),
         (("stats",), {"list": 1}),
+        (("ls", "--long"), {"list": 1, "get": ENTRIES}),
         (("stats", "--long"), {"list": 1, "get": 2 * ENTRIES + 1}),
         (("show", "jit_mlp*"), {"list": 2, "get": 2}),
         (("verify",), {"list": 4, "get": ENTRIES}),
