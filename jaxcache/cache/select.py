@@ -50,7 +50,7 @@ def _match_key(entries: Sequence[_Named], text: str) -> list[_Named]:
         found = [e for e in entries if fnmatchcase(e.module, text) or fnmatchcase(e.key, text)]
     else:
         found = [e for e in entries if e.key == text] or [
-            e for e in entries if e.key.startswith(text) or (e.hash.startswith(text) and text)
+            e for e in entries if text and (e.key.startswith(text) or e.hash.startswith(text))
         ]
         if len({e.key for e in found}) > 1:
             shown = ", ".join(e.key[: len(e.module) + 13] for e in found[:3])

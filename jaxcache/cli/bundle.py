@@ -176,9 +176,9 @@ def receive(
 
     layout = load_layout(bundle.manifest.layout)
     outlooks = forecast(bundle.manifest, host, target)
-    if form not in (Format.JSON, Format.JSONL) and layout.loads:
+    if form not in (Format.JSON, Format.JSONL) and layout.is_jax:
         note(render.outlook_line(outlooks))
-    if require_compatible and not layout.loads:
+    if require_compatible and not layout.is_jax:
         raise UsageError("--require-compatible is for JAX's entries: torch alone knows its keys")
     if require_compatible and not outlooks.compatible:
         raise JaxcacheError(

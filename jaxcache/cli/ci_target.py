@@ -16,6 +16,7 @@ from jaxcache.cli.bundle import signing_keys
 from jaxcache.cli.ci import check_local, is_bundle_name
 from jaxcache.cli.progress import progress_bar
 from jaxcache.errors import NoCacheError
+from jaxcache.layouts import check_target as check_layout
 from jaxcache.store import is_remote, make_store, open_store
 from jaxcache.store.base import StoreError
 from jaxcache.units import parse_duration_seconds, parse_size_bytes
@@ -49,7 +50,9 @@ class Bounds(NamedTuple):
         )
 
 
-def plan(cache_dir: str, target: str, save_if: SaveIf, bounds: Bounds) -> SavePlan:
+def plan(
+    cache_dir: str, target: str, save_if: SaveIf, bounds: Bounds, *, finished: bool
+) -> SavePlan:
     """Look at the job's cache and decide what to save.
 
     A bundle holds what the job needs; a shared cache bounds itself.
@@ -61,6 +64,8 @@ def plan(cache_dir: str, target: str, save_if: SaveIf, bounds: Bounds) -> SavePl
     bundle = is_bundle_name(target)
     if bundle and not is_remote(target):
         check_target(target)
+    elif os.path.isdir(target):
+        check_layout(open_store(target), "jax")
     store = open_store(cache_dir)
     with progress_bar("reading entries") as progress:
         return plan_save(
@@ -68,6 +73,7 @@ def plan(cache_dir: str, target: str, save_if: SaveIf, bounds: Bounds) -> SavePl
             target_exists=_exists(target),
             max_size_bytes=bounds.max_size_bytes if bundle else None,
             unused_for_seconds=bounds.unused_for_seconds,
+            finished=finished,
             now_ns=time.time_ns(), progress=progress,
         )  # fmt: skip
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 def carry_files(
     source: Opened,
-    location: str,
+    location: str | None,
     options: "SyncOptions",
     form: Format,
     *,
@@ -23,7 +23,7 @@ def carry_files(
     """Bring to a place what it lacks of a cache, each file checked; never replace one there.
 
     Args:
-        location: of the target.
+        location: of the target; None for the compiler's own place.
         signed: a signature was asked for, or is required.
 
     Raises:

@@ -4,6 +4,7 @@ import base64
 import os
 import shutil
 import tempfile
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,7 @@ from jaxcache.cache.verify.examine import VerifyOptions, verify
 from jaxcache.cache.verify.repair import execute_repair, plan_repair
 from jaxcache.errors import JaxcacheError
 from jaxcache.layouts.torch.locks import holding
+from jaxcache.model import FileInfo
 from jaxcache.store.base import StoreError
 from jaxcache.store.local import LocalStore
 
@@ -116,6 +118,26 @@ def test_what_is_being_staged_is_left_alone(cache: Path) -> None:
     assert not list((cache / ".jaxcache" / "incoming").iterdir())
 
 
+class Overtaken(LocalStore):
+    """A store where JAX writes each entry anew right before it is deleted."""
+
+    def delete(self, name: str, **options: Any) -> bool:
+        if options:
+            (self.path / name).write_bytes(b"anew")
+        return super().delete(name, **options)
+
+
+def test_an_entry_that_was_written_anew_keeps_its_date(cache: Path) -> None:
+    name = next(cache.glob("jit_mlp-*-cache")).name
+    (cache / name).write_bytes(b"")
+    os.utime(cache / name, (1e9, 1e9))
+    found = verify(LocalStore(cache), VerifyOptions(), now_ns=LATER_NS)
+    plan = plan_repair(found, now_ns=LATER_NS, delete=True)
+    done = execute_repair(Overtaken(cache), plan, young=found.young)
+    assert done.actions == {name: "leave-changed"}
+    assert (cache / name.replace("-cache", "-atime")).exists()
+
+
 def put_away(cache: Path) -> tuple[str, str]:
     """An entry's name, and its name in quarantine."""
     name = next(cache.glob("jit_mlp-*-cache")).name
@@ -198,6 +220,37 @@ def test_the_next_writer_removes_what_a_killed_one_left_beside(cache: Path, tmp_
     add_trusted(tmp_path / "trust", "me", base64.b64encode(bytes(32)).decode())
     export(cache, tmp_path / "out" / "b.jxb")
     assert not list(tmp_path.glob(f"*/{LEFT}"))
+
+
+class Refusing(LocalStore):
+    """A store in which one name cannot be written."""
+
+    refused = ""
+
+    def write(self, name: str, chunks: Iterable[bytes], **options: Any) -> FileInfo:
+        if name == self.refused:
+            raise StoreError(name, "input/output error", code="io-error")
+        return super().write(name, chunks, **options)
+
+
+def test_of_an_entry_that_could_not_be_imported_the_ledger_says_nothing(
+    cache: Path, tmp_path: Path
+) -> None:
+    names = sorted(p.name for p in cache.glob("*-cache"))
+    keys = [name.removesuffix("-cache") for name in names]
+    append(LocalStore(cache), [Event(key, HIT, 5) for key in keys])
+    export(cache, tmp_path / "c.jxb")
+    bundle = open_bundle(str(tmp_path / "c.jxb"))
+    with bundle.file:
+        verify_bundle(bundle)
+        (tmp_path / "new").mkdir()
+        store = Refusing(tmp_path / "new")
+        store.refused = names[-1]
+        plan = plan_import(store, bundle, cache_dir=store.url)
+        done = execute_import(store, bundle, plan)
+    assert [f.name for f in done.failed] == [names[-1]]
+    assert keys[-1] not in Ledger.load(store)
+    assert set(Ledger.load(store)) == {s.name.removesuffix("-cache") for s in done.written}
 
 
 def test_no_room_for_temporary_files_is_an_error_with_a_name(
