@@ -281,6 +281,8 @@ def main() -> int:
     parser.add_argument("--small", action="store_true", help="small programs, for a rehearsal")
     args = parser.parse_args()
     args.out = args.out.resolve()
+    if args.out.exists():
+        parser.error(f"{args.out} exists")
     args.out.mkdir(parents=True)
     train = ["--layers", "1", "--width", "32", "--lengths", "16"] if args.small else []
     deadline = time.monotonic() + args.seconds

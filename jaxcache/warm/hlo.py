@@ -4,7 +4,7 @@ import subprocess
 from pathlib import Path
 
 from jaxcache.errors import JaxcacheError, NoJaxError
-from jaxcache.warm.process import find_python
+from jaxcache.warm.process import NO_JAX_HINT, find_python
 
 _SCRIPT = Path(__file__).parents[1] / "jaxside" / "hlo_text.py"
 _NO_JAX = 13
@@ -22,20 +22,19 @@ def hlo_text(module: bytes, *, python: str | None = None) -> str:
         JaxcacheError: ``hlo-failed`` where jaxlib refuses the module or dies over it.
     """
     python = find_python(python)
-    hint = "name a Python that has jax with --python, or: pip install 'jaxcache[jax]'"
     try:
         done = subprocess.run(
             [python, str(_SCRIPT)],
             input=module, capture_output=True, timeout=_TIMEOUT_SECONDS, check=False,
         )  # fmt: skip
     except OSError as error:
-        raise NoJaxError(f"cannot run {python}: {error.strerror}", hint=hint) from error
+        raise NoJaxError(f"cannot run {python}: {error.strerror}", hint=NO_JAX_HINT) from error
     except subprocess.TimeoutExpired as error:
         raise JaxcacheError(
             f"jaxlib took more than {_TIMEOUT_SECONDS} s over the module", code="hlo-failed"
         ) from error
     if done.returncode == _NO_JAX:
-        raise NoJaxError(f"printing HLO takes jaxlib, and {python} has none", hint=hint)
+        raise NoJaxError(f"printing HLO takes jaxlib, and {python} has none", hint=NO_JAX_HINT)
     if done.returncode:
         lines = done.stderr.decode("utf-8", "replace").strip().splitlines() or ["no reason given"]
         raise JaxcacheError(

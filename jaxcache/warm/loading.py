@@ -1,15 +1,7 @@
 """The parent's side of ``jaxside/load_entries.py``: one entry kills one child, and is named."""
 
-import io
-import json
-import os
-import select
-import subprocess
-import tempfile
-import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import IO, Any, cast
 
 from jaxcache.cache.inventory import EntryFile
 from jaxcache.cache.scan import Progress
@@ -18,7 +10,8 @@ from jaxcache.entry.decode import decode_payload
 from jaxcache.errors import NoJaxError
 from jaxcache.model import Problem, ProblemKind
 from jaxcache.store.base import Store, StoreError
-from jaxcache.warm.process import describe_end, find_python
+from jaxcache.warm.child import Child, DiedError
+from jaxcache.warm.process import NO_JAX_HINT, find_python
 
 _SCRIPT = Path(__file__).parents[1] / "jaxside" / "load_entries.py"
 _START_SECONDS = 300.0
@@ -28,10 +21,6 @@ _MAX_PAYLOAD_BYTES = 1 << 30
 _ONE_DEVICE = ((0,),)
 _FEWEST_DEVICES = 8
 _MOST_DEVICES = 512
-
-
-class _DiedError(Exception):
-    """The child is gone, or hangs; the text says how."""
 
 
 class SacrificialLoader:
@@ -54,7 +43,7 @@ class SacrificialLoader:
         Raises:
             NoJaxError: there is no usable jax.
         """
-        child: _Child | None = None
+        child: _Loading | None = None
         try:
             for done, file in enumerate(files):
                 if progress:
@@ -68,13 +57,13 @@ class SacrificialLoader:
                 if child is None or child.devices < devices:
                     if child:
                         child.stop()
-                    child = _Child(self._python, devices)
+                    child = _Loading(self._python, devices)
                 if contents.device.platform not in ("unknown", child.platform):
                     self.skipped.append(file.key_text)
                     continue
                 try:
                     detail = child.load(payload, assignment)
-                except _DiedError as error:
+                except DiedError as error:
                     yield _problem(file, "load-crashed", str(error))
                     child.stop()
                     child = None
@@ -86,29 +75,20 @@ class SacrificialLoader:
                 child.stop()
 
 
-class _Child:
+class _Loading(Child):
     """One process that deserializes until it dies."""
 
     def __init__(self, python: str, devices: int) -> None:
         self.devices = _FEWEST_DEVICES
         while self.devices < min(devices, _MOST_DEVICES):
             self.devices *= 2
-        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 (closed by stop)
-        hint = "name a Python that has jax with --python, or: pip install 'jaxcache[jax]'"
+        super().__init__([python, str(_SCRIPT), str(self.devices)], deed="loaded it")
         try:
-            self._process = subprocess.Popen(
-                [python, str(_SCRIPT), str(self.devices)],
-                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors, bufsize=0,
-            )  # fmt: skip
-        except OSError as error:
-            self._errors.close()
-            raise NoJaxError(f"cannot run {python}: {error.strerror}", hint=hint) from error
-        try:
-            ready = self._answer(_START_SECONDS)
-        except _DiedError as error:
-            said = self._last_words() or str(error)
+            ready = self.answer(_START_SECONDS)
+        except DiedError as error:
+            said = self.last_words or str(error)
             self.stop()
-            raise NoJaxError(f"jax does not start in {python}: {said}", hint=hint) from error
+            raise NoJaxError(f"jax does not start in {python}: {said}", hint=NO_JAX_HINT) from error
         if ready.get("event") == "unknown-jax":
             self.stop()
             raise NoJaxError(
@@ -123,49 +103,12 @@ class _Child:
         """Have one payload deserialized; what went wrong, or None.
 
         Raises:
-            _DiedError: the child died of it, or hangs.
+            DiedError: the child died of it, or hangs.
         """
         request = {"id": 0, "size_bytes": len(payload), "device_assignment": assignment}
-        stdin = cast(IO[bytes], self._process.stdin)
-        try:
-            for data in (json.dumps(request).encode() + b"\n", payload):
-                view = memoryview(data)
-                while view:
-                    view = view[stdin.write(view) or 0 :]
-        except BrokenPipeError:
-            pass  # the answer, or its absence, says why
-        event = self._answer(_LOAD_SECONDS)
+        self.send(request, payload)
+        event = self.answer(_LOAD_SECONDS)
         return str(event.get("detail")) if event.get("event") == "failed" else None
-
-    def _answer(self, seconds: float) -> dict[str, Any]:
-        """Wait for one line."""
-        stdout = cast(IO[bytes], self._process.stdout)
-        deadline = time.monotonic() + seconds
-        line = b""
-        while not line.endswith(b"\n"):
-            left = deadline - time.monotonic()
-            if left <= 0 or not select.select([stdout], [], [], left)[0]:
-                raise _DiedError(f"no answer within {seconds:.0f} s")
-            part = os.read(stdout.fileno(), 65536)
-            if not part:
-                raise _DiedError(describe_end(self._process.wait(), "loaded it"))
-            line += part
-        answer = json.loads(line)
-        return answer if isinstance(answer, dict) else {}
-
-    def _last_words(self) -> str:
-        self._errors.seek(0, io.SEEK_END)
-        self._errors.seek(max(0, self._errors.tell() - 4096))
-        lines = self._errors.read().decode("utf-8", "replace").strip().splitlines()
-        return lines[-1][:300] if lines else ""
-
-    def stop(self) -> None:
-        """End the process and let everything go."""
-        self._process.kill()
-        self._process.wait()
-        for stream in (self._process.stdin, self._process.stdout, self._errors):
-            if stream:
-                stream.close()
 
 
 def _read_payload(store: Store, file: EntryFile) -> bytes | None:

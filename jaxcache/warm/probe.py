@@ -12,12 +12,11 @@ from jaxcache.cache.bundle.export import plan_export
 from jaxcache.cache.bundle.pack import write_stream
 from jaxcache.errors import NoJaxError
 from jaxcache.store.local import LocalStore
-from jaxcache.warm.process import find_python
+from jaxcache.warm.process import NO_JAX_HINT, find_python
 
 _SCRIPT = Path(__file__).parents[1] / "jaxside" / "probe.py"
 _NO_JAX = 13
 _TIMEOUT_SECONDS = 300
-_HINT = "name a Python that has jax with --python, or: pip install 'jaxcache[jax]'"
 
 
 def probe_host(python: str | None, environment: Mapping[str, str]) -> Host:
@@ -71,7 +70,7 @@ def _run(python: str, environment: Mapping[str, str], folder: str) -> dict[str, 
             stdin=subprocess.DEVNULL, cwd=folder,
         )  # fmt: skip
     except OSError as error:
-        raise NoJaxError(f"cannot run {python}: {error.strerror}", hint=_HINT) from error
+        raise NoJaxError(f"cannot run {python}: {error.strerror}", hint=NO_JAX_HINT) from error
     except subprocess.TimeoutExpired as error:
         raise NoJaxError(
             f"{python}: jax did not compile a trivial program in {_TIMEOUT_SECONDS} s"
@@ -80,7 +79,7 @@ def _run(python: str, environment: Mapping[str, str], folder: str) -> dict[str, 
     if done.returncode or not lines:
         last = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
         what = "has no jax" if done.returncode == _NO_JAX else "jax fails there"
-        raise NoJaxError(f"{python}: {what}: {last[:300]}", hint=_HINT)
+        raise NoJaxError(f"{python}: {what}: {last[:300]}", hint=NO_JAX_HINT)
     told = json.loads(lines[-1])
     return told if isinstance(told, dict) else {}
 

@@ -8,6 +8,9 @@ import sys
 
 from jaxcache.errors import NoJaxError
 
+#: What to do where a Python has no jax.
+NO_JAX_HINT = "name a Python that has jax with --python, or: pip install 'jaxcache[jax]'"
+
 
 def find_python(python: str | None) -> str:
     """The interpreter to run, from whatever directory: the one named, else our own.

@@ -12,7 +12,7 @@ from jaxcache.errors import NoJaxError, UsageError
 from jaxcache.warm.arguments import Call
 from jaxcache.warm.inbox import Event
 from jaxcache.warm.launch import Ended, Launch, run_listening
-from jaxcache.warm.process import find_python, free_port
+from jaxcache.warm.process import NO_JAX_HINT, find_python, free_port
 from jaxcache.warm.recorder import Recorder
 from jaxcache.warm.recording import RecipeRecorder, recording, save_recipe
 from jaxcache.warm.remember import known_seconds, remember
@@ -259,7 +259,7 @@ def _listen(
     if recorder.no_jax is not None:
         raise NoJaxError(
             f"{recorder.no_jax.get('executable')} has no jax",
-            hint="name a Python that has it with --python, or: pip install 'jaxcache[jax]'",
+            hint=NO_JAX_HINT,
         )
     if (refused := recorder.refused) is not None:
         raise NoJaxError(

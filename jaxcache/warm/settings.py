@@ -11,7 +11,7 @@ from jaxcache.cache.doctor.settings import DEFAULTS, settings_of_jax
 from jaxcache.entry.options import read_options
 from jaxcache.entry.wire import Budget, WireError
 from jaxcache.errors import NoJaxError
-from jaxcache.warm.process import find_python
+from jaxcache.warm.process import NO_JAX_HINT, find_python
 
 _SCRIPT = Path(__file__).parents[1] / "jaxside" / "settings.py"
 _TIMEOUT_SECONDS = 120
@@ -27,21 +27,22 @@ def ask_python(python: str | None = None) -> tuple[Interpreter, list[Setting]]:
         NoJaxError: it cannot run, has no jax, or dies over it.
     """
     python = find_python(python)
-    hint = "name a Python that has jax with --python"
     try:
         done = subprocess.run(
             [python, str(_SCRIPT), *DEFAULTS],
             stdin=subprocess.DEVNULL, capture_output=True, timeout=_TIMEOUT_SECONDS, check=False,
         )  # fmt: skip
     except OSError as error:
-        raise NoJaxError(f"cannot run {python}: {error.strerror}", hint=hint) from error
+        raise NoJaxError(f"cannot run {python}: {error.strerror}", hint=NO_JAX_HINT) from error
     except subprocess.TimeoutExpired as error:
-        raise NoJaxError(f"{python} took more than {_TIMEOUT_SECONDS} s", hint=hint) from error
+        raise NoJaxError(
+            f"{python} took more than {_TIMEOUT_SECONDS} s", hint=NO_JAX_HINT
+        ) from error
     documents = [d for d in map(_document, done.stdout.splitlines()) if d]
     if not documents or "jax_version" not in documents[0]:
         lines = done.stderr.decode("utf-8", "replace").strip().splitlines()
         reason = lines[-1] if lines else f"exit status {done.returncode}"
-        raise NoJaxError(f"{python} has no usable jax: {reason}", hint=hint)
+        raise NoJaxError(f"{python} has no usable jax: {reason}", hint=NO_JAX_HINT)
     told = {k: v for d in documents for k, v in d.items()}
     interpreter = Interpreter(
         executable=python,

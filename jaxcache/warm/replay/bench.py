@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from jaxcache.errors import JaxcacheError
+from jaxcache.warm.child import DiedError
 from jaxcache.warm.replay.plan import Job
-from jaxcache.warm.replay.worker import DiedError, FailedError, RefusedError, Team, launch_kind
+from jaxcache.warm.replay.worker import FailedError, RefusedError, Team, launch_kind
 
 _ATTEMPTS = 2
 

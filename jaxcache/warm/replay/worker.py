@@ -2,18 +2,16 @@
 
 import json
 import os
-import select
-import subprocess
 import tempfile
-import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import IO, Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 from jaxcache.cache.recipe.model import Environment, Request
 from jaxcache.cache.recipe.refusals import kept_flags
 from jaxcache.errors import JaxcacheError, NoJaxError
-from jaxcache.warm.process import describe_end, free_port
+from jaxcache.warm.child import Child, DiedError
+from jaxcache.warm.process import NO_JAX_HINT, free_port
 from jaxcache.warm.target.aim import WITHOUT_HARDWARE
 
 _SCRIPT = Path(__file__).parents[2] / "jaxside" / "compile_requests.py"
@@ -24,7 +22,6 @@ _FOREIGN = (
     "JAX_REMOVE_CUSTOM", "JAX_SHARE_BINARY", "JAX_DUMP", "JAX_NUM_CPU_DEVICES", "JAX_MOCK",
     "JAX_LOG_COMPILES", "JAX_EXPLAIN", "JAX_COMPILER", "JAXCACHE_", "XLA_FLAGS", "LIBTPU_INIT_ARGS",
 )  # fmt: skip
-_HINT = "name a Python that has jax with --python, or: pip install 'jaxcache[jax]'"
 
 Ask = Callable[[str, Mapping[str, str]], bool]
 
@@ -38,10 +35,6 @@ class Written(NamedTuple):
     """What compiling took."""
     tuning: str | None
     """``tuned`` or ``untuned``, for a GPU that is not here."""
-
-
-class DiedError(Exception):
-    """The child is gone; the text says how."""
 
 
 class FailedError(Exception):
@@ -90,11 +83,11 @@ class Team:
         count = environment.process_count
         coordinator = f"127.0.0.1:{free_port()}" if count > 1 else None
         self.folder = folder
-        self._children: list[_Child] = []
+        self._children: list[_Worker] = []
         try:
             for number in range(count):
                 self._children.append(
-                    _Child(python, environment, number, coordinator, devices, folder, target)
+                    _Worker(python, environment, number, coordinator, devices, folder, target)
                 )
             for child in self._children:
                 child.wait_until_ready()
@@ -134,13 +127,15 @@ class Team:
             child.stop()
 
 
-class _Child:
+class _Worker(Child):
+    """One child, and the folder that it writes into."""
+
     def __init__(
         self, python: str, environment: Environment, number: int, coordinator: str | None,
         devices: int | None, folder: str, target: str | None,
     ) -> None:  # fmt: skip
+        self._python = python
         self._folder = Path(tempfile.mkdtemp(prefix=f"{number}-", dir=folder))
-        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 (closed by stop)
         self.ready: dict[str, Any] = {}
         self._wish = {
             "platform": environment.platform,
@@ -151,27 +146,19 @@ class _Child:
             "folder": str(self._folder),
             "target": target,
         }
-        try:
-            self._process = subprocess.Popen(
-                [python, str(_SCRIPT), *kept_flags(environment.argv_flags)],
-                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors, bufsize=0,
-                env=_environment(environment, self._wish), start_new_session=True,
-            )  # fmt: skip
-        except OSError as error:
-            self._errors.close()
-            raise NoJaxError(f"cannot run {python}: {error.strerror}", hint=_HINT) from error
-        self._python = python
-
-    @property
-    def pid(self) -> int:
-        return self._process.pid
+        super().__init__(
+            [python, str(_SCRIPT), *kept_flags(environment.argv_flags)],
+            deed="compiled it", env=_environment(environment, self._wish), aside=True,
+        )  # fmt: skip
 
     def wait_until_ready(self) -> None:
         try:
-            self.ready = self._answer(_START_SECONDS)
+            self.ready = self.answer(_START_SECONDS)
         except DiedError as error:
-            said = self._last_words() or str(error)
-            raise NoJaxError(f"jax does not start in {self._python}: {said}", hint=_HINT) from error
+            said = self.last_words or str(error)
+            raise NoJaxError(
+                f"jax does not start in {self._python}: {said}", hint=NO_JAX_HINT
+            ) from error
         if self.ready.get("event") == "ready" and self.ready.get("caches"):
             return
         platform = self._wish["platform"]
@@ -181,7 +168,7 @@ class _Child:
         if code := self.ready.get("code"):
             raise NoJaxError(str(detail), code=str(code), hint=self.ready.get("hint"))
         if self.ready.get("why") == "no-jax":
-            raise NoJaxError(f"jax does not start in {self._python}: {detail}", hint=_HINT)
+            raise NoJaxError(f"jax does not start in {self._python}: {detail}", hint=NO_JAX_HINT)
         if self.ready.get("why") == "unknown-jax":
             raise NoJaxError(
                 f"cannot compile with the jax of {self._python} ({detail})", code="unknown-jax",
@@ -198,7 +185,7 @@ class _Child:
     ) -> "Written | None":
         bytecode, options = blobs
         executable = request.executable_device_ids
-        self._send(
+        self.send(
             {
                 "bytecode_bytes": len(bytecode),
                 "options_bytes": len(options),
@@ -210,11 +197,11 @@ class _Child:
             bytecode,
             options,
         )
-        answer = self._answer(None)
+        answer = self.answer()
         if answer.get("event") == "key":
             wanted = ask(str(answer.get("key")), dict(answer.get("components") or {}))
-            self._send({"compile": wanted})
-            answer = self._answer(None)
+            self.send({"compile": wanted})
+            answer = self.answer()
         event, detail = answer.get("event"), str(answer.get("detail"))
         if event == "refused":
             raise RefusedError(detail)
@@ -226,51 +213,6 @@ class _Child:
         seconds = answer.get("compile_seconds")
         took = None if seconds is None else float(seconds)
         return Written(self._folder / name, took, answer.get("tuning"))
-
-    def _send(self, document: Mapping[str, Any], *blobs: bytes) -> None:
-        stdin = cast(IO[bytes], self._process.stdin)
-        try:
-            for data in (json.dumps(document).encode() + b"\n", *blobs):
-                view = memoryview(data)
-                while view:
-                    view = view[stdin.write(view) or 0 :]
-        except (BrokenPipeError, ValueError):
-            pass  # the answer, or its absence, says why
-
-    def _answer(self, seconds: float | None) -> dict[str, Any]:
-        """Wait for one line."""
-        stdout = cast(IO[bytes], self._process.stdout)
-        deadline = None if seconds is None else time.monotonic() + seconds
-        line = b""
-        while not line.endswith(b"\n"):
-            left = None if deadline is None else deadline - time.monotonic()
-            try:
-                if left is not None and (left <= 0 or not select.select([stdout], [], [], left)[0]):
-                    raise DiedError(f"no answer within {seconds:.0f} s")
-                part = os.read(stdout.fileno(), 65536)
-            except (OSError, ValueError) as error:  # stopped from another thread
-                raise DiedError("it was stopped") from error
-            if not part:
-                raise DiedError(describe_end(self._process.wait(), "compiled it"))
-            line += part
-        answer = json.loads(line)
-        return answer if isinstance(answer, dict) else {}
-
-    def _last_words(self) -> str:
-        size = self._errors.seek(0, os.SEEK_END)
-        self._errors.seek(max(0, size - 4096))
-        lines = self._errors.read().decode("utf-8", "replace").strip().splitlines()
-        return lines[-1][:300] if lines else ""
-
-    def kill(self) -> None:
-        self._process.kill()
-
-    def stop(self) -> None:
-        self._process.kill()
-        self._process.wait()
-        for stream in (self._process.stdin, self._process.stdout, self._errors):
-            if stream:
-                stream.close()
 
 
 def _environment(environment: Environment, wish: Mapping[str, Any]) -> dict[str, str]:
