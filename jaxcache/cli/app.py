@@ -38,9 +38,9 @@ COMMANDS: dict[str, str] = {
     "diff": "diff",
     "copy": "copy",
     "trust": "trust",
-    "ci key": "ci_key",
-    "ci restore": "ci_restore",
-    "ci save": "ci_save",
+    "ci key": "ci.key",
+    "ci restore": "ci.restore",
+    "ci save": "ci.save",
 }
 GROUPS = {"ci": "The steps of a CI job: name its cache, restore it, save it."}
 

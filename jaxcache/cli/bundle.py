@@ -52,7 +52,7 @@ def deliver(
     from jaxcache.cache.bundle.deliver import bundle_bytes, write_file
     from jaxcache.cache.bundle.pack import write_stream
     from jaxcache.cli.output import note, print_json
-    from jaxcache.cli.progress import progress_bar
+    from jaxcache.cli.terminal.progress import progress_bar
     from jaxcache.entry.names import printable
     from jaxcache.render.bundle import export_document, export_summary
 
@@ -169,7 +169,7 @@ def receive(
     from jaxcache.cache.bundle.importing import Action, verify_bundle
     from jaxcache.cache.bundle.unpack import execute_import
     from jaxcache.cli.output import note
-    from jaxcache.cli.progress import progress_bar
+    from jaxcache.cli.terminal.progress import progress_bar
     from jaxcache.layouts import load_layout
     from jaxcache.render import bundle as render
     from jaxcache.store import find_store, local_path, make_store

@@ -23,7 +23,7 @@ def command(
     """Compare two caches or bundles by what their entries hold; 1 if they differ."""
     from jaxcache.cache.diff import diff_sides
     from jaxcache.cli.output import note, print_json, print_json_lines, print_lines
-    from jaxcache.cli.progress import progress_bar
+    from jaxcache.cli.terminal.progress import progress_bar
     from jaxcache.layouts.sides import check_same_layout, open_side
     from jaxcache.render import bundle as render
     from jaxcache.store import open_store

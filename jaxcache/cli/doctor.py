@@ -39,8 +39,8 @@ def command(
     """Show the settings that JAX would use here, and every known trap that is present."""
     from jaxcache.cache.doctor.diagnose import diagnose
     from jaxcache.cache.doctor.settings import settings_of_environment, with_script
-    from jaxcache.cli.output_doctor import print_diagnosis
-    from jaxcache.cli.progress import progress_bar
+    from jaxcache.cli.output.doctor import print_diagnosis
+    from jaxcache.cli.terminal.progress import progress_bar
     from jaxcache.warm.settings import ask_python
     from jaxcache.warm.where import find_where
 

@@ -38,7 +38,7 @@ def command(
     jsonl: Jsonl = False,
 ) -> None:
     """Say why two runs, two keys, or a script and the cache differ."""
-    from jaxcache.cli import output_explain as output
+    from jaxcache.cli.output import explain as output
 
     form = choose_format(json=json, jsonl=jsonl)
     given = sides or []

@@ -48,7 +48,7 @@ def command(
     """Put entries into one small, checkable file."""
     from jaxcache.cache.bundle.deliver import check_target
     from jaxcache.cli.bundle import deliver, signing_keys
-    from jaxcache.cli.progress import progress_bar
+    from jaxcache.cli.terminal.progress import progress_bar
     from jaxcache.layouts.sides import open_side
     from jaxcache.store import open_store
     from jaxcache.units import parse_size_bytes

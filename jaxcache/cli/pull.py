@@ -43,15 +43,13 @@ def command(
     quiet: Quiet = False,
 ) -> int:
     """Get the entries that this cache lacks, checking each; never replace one that is sound."""
-    from jaxcache.cli.sync import carry_over, read_options
+    from jaxcache.cli.sync import carry_files, carry_over, read_options
 
     form = choose_format(json=json, jsonl=jsonl, quiet=quiet)
     options = read_options(include, exclude, max_size, side_caches=side_caches, ledger=ledger)
     signed = require_signed or config_is_set("require-signed")
     opened = open_cache(url, layout)
     if not opened.layout.loads:
-        from jaxcache.cli.sync_files import carry_files
-
         there = cache_dir or torch_cache_dir()
         return carry_files(opened, there, options, form, signed=signed, dry_run=dry_run)
     target = locate_cache(cache_dir).path

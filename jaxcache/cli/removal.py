@@ -41,7 +41,7 @@ def carry_out(
             ``read-only`` where nothing can be removed.
         LockedError
     """
-    from jaxcache.cli.progress import progress_bar
+    from jaxcache.cli.terminal.progress import progress_bar
 
     if dry_run:
         _print(plan, form, None)

@@ -35,10 +35,10 @@ def command(
     from jaxcache.cache.index import Index
     from jaxcache.cache.ledger.segments import Ledger
     from jaxcache.cache.picture import take_picture
-    from jaxcache.cli.browser import find_browser, screenshot
     from jaxcache.cli.output import note, print_json
-    from jaxcache.cli.output_report import check_replaceable, png_path, write_file
-    from jaxcache.cli.progress import progress_bar
+    from jaxcache.cli.output.browser import find_browser, screenshot
+    from jaxcache.cli.output.report import check_replaceable, png_path, write_file
+    from jaxcache.cli.terminal.progress import progress_bar
     from jaxcache.render.document import envelope
     from jaxcache.render.report.page import report_html
     from jaxcache.store import open_store

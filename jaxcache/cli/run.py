@@ -51,8 +51,8 @@ def command(
 
     JAX's thresholds are left as they are.
     """
-    from jaxcache.cli.live import watch
-    from jaxcache.cli.output_warm import Verdict, finish, read_aim, warm_options
+    from jaxcache.cli.output.warm import Verdict, finish, read_aim, warm_options
+    from jaxcache.cli.terminal.live import watch
     from jaxcache.warm.run import run_command
 
     verdict = Verdict(fail_on_miss, strict=strict)

@@ -41,7 +41,7 @@ def command(
     """Rewrite entries so that JAX itself detects corruption in them, and compress them better."""
     from jaxcache.cache.seal import execute_seal, plan_seal
     from jaxcache.cli.output import note, print_json, print_lines
-    from jaxcache.cli.progress import progress_bar
+    from jaxcache.cli.terminal.progress import progress_bar
     from jaxcache.entry.names import printable
     from jaxcache.render.seal import seal_document, seal_summary, seal_tsv
     from jaxcache.store import open_store

@@ -9,11 +9,18 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from jaxcache.cli.options import Format, index_folder
-from jaxcache.errors import ExitCode, JaxcacheError, NoCacheError, UsageError
+from jaxcache.errors import (
+    ExitCode,
+    JaxcacheError,
+    NoCacheError,
+    UntrustedError,
+    UsageError,
+)  # fmt: skip
 
 if TYPE_CHECKING:
     from jaxcache.cache.prune.removable import Lookup
     from jaxcache.cache.sync import Synced, SyncOptions, SyncPlan
+    from jaxcache.cli.opening import Opened
     from jaxcache.store.base import Store
 
 Include = Annotated[
@@ -101,8 +108,8 @@ def carry_over(
     from jaxcache.cache.sync.signatures import load_signed
     from jaxcache.cache.trust import load_trusted
     from jaxcache.cli.bundle import key_folder, signing_keys
-    from jaxcache.cli.output_sync import print_sync
-    from jaxcache.cli.progress import progress_bar
+    from jaxcache.cli.output.sync import print_sync
+    from jaxcache.cli.terminal.progress import progress_bar
     from jaxcache.store import find_store, is_remote, local_path, make_store
     from jaxcache.store.ahead import REQUESTS_AT_ONCE
 
@@ -150,6 +157,55 @@ def carry_over(
     if plan.left_out or plan.unmet or (done and not done.complete):
         return ExitCode.PARTIAL
     return ExitCode.DONE
+
+
+def carry_files(
+    source: "Opened",
+    location: str,
+    options: "SyncOptions",
+    form: Format,
+    *,
+    signed: bool,
+    dry_run: bool,
+) -> int:
+    """Bring to a place what it lacks of a cache, each file checked; never replace one there.
+
+    Args:
+        location: of the target.
+        signed: a signature was asked for, or is required.
+
+    Raises:
+        UsageError: an option that is for JAX's caches alone; ``other-layout``.
+        UntrustedError: nothing here is signed; a bundle can be.
+    """
+    from jaxcache.cache.bundle.deliver import make_in_between
+    from jaxcache.cache.diff import Side
+    from jaxcache.cache.trust import Verdict
+    from jaxcache.cli.bundle import receive
+    from jaxcache.cli.opening import locate_target
+    from jaxcache.layouts.names_there import names_there
+
+    whose = source.layout.name
+    if options.exclude or options.max_size_bytes is not None:
+        raise UsageError("--exclude and --max-size are for JAX's caches; prune first")
+    if signed:
+        raise UntrustedError(
+            f"files of {whose} are not signed one by one", hint="jaxcache export --sign KEY"
+        )
+    target = locate_target(location, None, whose)
+    there = Side(target, {}, files=names_there(target))
+    plan = source.layout.plan_export(
+        source.store, keys=options.include, filters=(), since=there,
+        side_caches=options.side_caches and not options.include, now_ns=time.time_ns(),
+        progress=None,
+    )  # fmt: skip
+    bundle, exported = make_in_between(source.store, plan)
+    with bundle.file:
+        code = receive(
+            bundle, target, form, verdict=Verdict(("this machine",), ()), host=None,
+            dry_run=dry_run,
+        )  # fmt: skip
+    return ExitCode.PARTIAL if exported.left_out and code == ExitCode.DONE else code
 
 
 def _lookup(source: "Store", target: "Store | None") -> "Lookup":

@@ -26,7 +26,7 @@ def command(
     With the file, warm --target fills a cache for this host on a machine without its hardware.
     """
     from jaxcache.cli.output import note, print_json, print_lines
-    from jaxcache.cli.output_show import write_payload
+    from jaxcache.cli.output.show import write_payload
     from jaxcache.render.target import profile_document, profile_page, profile_tsv
     from jaxcache.warm.target.capture import capture_profile
     from jaxcache.warm.target.differences import compare_profiles

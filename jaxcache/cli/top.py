@@ -26,7 +26,7 @@ def command(
 
     In a pipe, and with --jsonl, each change is a line.
     """
-    from jaxcache.cli import output_top as output
+    from jaxcache.cli.output import top as output
     from jaxcache.store import open_store
     from jaxcache.units import parse_duration_seconds
 

@@ -116,8 +116,8 @@ def command(
 
     MODULE:FUNCTION (or FILE.py:FUNCTION) is lowered and compiled for --arg without being run.
     """
-    from jaxcache.cli.live import watch
-    from jaxcache.cli.output_warm import Verdict, finish, programs, read_aim, warm_options
+    from jaxcache.cli.output.warm import Verdict, finish, programs, read_aim, warm_options
+    from jaxcache.cli.terminal.live import watch
     from jaxcache.warm.arguments import Words
     from jaxcache.warm.run import warm_programs
 

@@ -20,7 +20,7 @@ from jaxcache.cache.prune.foresight import foresee
 from jaxcache.cache.prune.plan import PruneOptions, plan_prune
 from jaxcache.cache.prune.policy import POLICIES
 from jaxcache.cache.scan import scan
-from jaxcache.cli.browser import Browser, open_browser
+from jaxcache.cli.output.browser import Browser, open_browser
 from jaxcache.store import open_store
 
 pytest.importorskip("plotly")

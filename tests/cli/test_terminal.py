@@ -158,7 +158,7 @@ def test_a_pipe_that_cannot_say_it_gets_escapes(run_cli: RunCli, hostile: Path) 
 
 _SLOW_WORK = """
 import sys, time
-from jaxcache.cli.progress import progress_bar
+from jaxcache.cli.terminal.progress import progress_bar
 with progress_bar("reading entries", in_bytes=len(sys.argv) > 1) as progress:
     print("none" if progress is None else "some")
     for done in range(30):

@@ -14,7 +14,7 @@ from jaxcache.cache.ledger.segments import append
 from jaxcache.cache.prune.plan import PruneOptions
 from jaxcache.cli.bundle import signing_keys
 from jaxcache.cli.ci import check_local, is_bundle_name
-from jaxcache.cli.progress import progress_bar
+from jaxcache.cli.terminal.progress import progress_bar
 from jaxcache.errors import NoCacheError
 from jaxcache.store import is_remote, make_store, open_store
 from jaxcache.store.base import StoreError

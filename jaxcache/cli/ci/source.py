@@ -21,7 +21,7 @@ from jaxcache.cache.trust import load_trusted
 from jaxcache.cli.bundle import check_trust, key_folder, open_input
 from jaxcache.cli.ci import check_local, is_bundle_name, job_environment
 from jaxcache.cli.options import config_is_set
-from jaxcache.cli.progress import progress_bar
+from jaxcache.cli.terminal.progress import progress_bar
 from jaxcache.errors import NoCacheError
 from jaxcache.store import is_remote, make_store, open_store
 from jaxcache.store.base import Store, StoreError

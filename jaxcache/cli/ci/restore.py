@@ -51,7 +51,7 @@ def command(
     A source that is missing or damaged is a cache miss, not an error.
     """
     from jaxcache.cli.ci import print_step, write_outputs, write_summary
-    from jaxcache.cli.ci_source import restore
+    from jaxcache.cli.ci.source import restore
     from jaxcache.entry.names import printable
     from jaxcache.render import ci as render
 

@@ -55,7 +55,7 @@ def command(
     """After the job: keep what it used, if it compiled anything new."""
     from jaxcache.cache.ci.save import parse_save_if
     from jaxcache.cli.ci import print_step, write_outputs, write_summary
-    from jaxcache.cli.ci_target import Bounds, carry_out, plan
+    from jaxcache.cli.ci.target import Bounds, carry_out, plan
     from jaxcache.entry.names import printable
     from jaxcache.render import ci as render
 
