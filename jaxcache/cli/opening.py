@@ -49,23 +49,39 @@ def open_cache(cache_dir: str | None, layout: str | None = None) -> Opened:
     return Opened(store, choose_layout(store, layout))
 
 
+def open_jax_cache(cache_dir: str | None) -> "Store":
+    """Open the cache that the option names, for what only a cache of JAX can be asked.
+
+    Raises:
+        UsageError: ``other-layout``: it is one of torch's compilers.
+        NoCacheError
+    """
+    from jaxcache.layouts import is_of_torch_alone
+    from jaxcache.store import open_store
+
+    store = open_store(locate_cache(cache_dir).path)
+    if is_of_torch_alone(store):
+        raise UsageError(
+            f"{store.url} is a cache of torch's compilers, and this is for JAX's",
+            code="other-layout",
+            hint="jaxcache ls, show, stats, verify, prune and rm know it",
+        )
+    return store
+
+
 def locate_target(cache_dir: str | None, layout: str | None, whose: str) -> str:
     """Where what one compiler made is to be put: the option, else that compiler's own place.
 
     Raises:
-        UsageError: ``other-layout`` where ``--layout`` or the directory says otherwise.
+        UsageError: ``other-layout`` where ``--layout`` says otherwise.
     """
-    from jaxcache.layouts import check_target, load_layout
-    from jaxcache.store import is_remote, open_store
+    from jaxcache.layouts import load_layout
 
     if layout is not None and load_layout(layout).name != whose:
         raise UsageError(f"what is to be imported is of {whose}", code="other-layout")
     if whose == "torch" and not cache_dir:
         cache_dir = torch_cache_dir()
-    path = locate_cache(cache_dir).path
-    if not is_remote(path) and os.path.isdir(path):
-        check_target(open_store(path), whose)
-    return path
+    return locate_cache(cache_dir).path
 
 
 def torch_cache_dir() -> str:

@@ -48,6 +48,8 @@ def command(
 
     if hlo and payload is not None:
         raise UsageError("--hlo and --payload exclude each other")
+    if (hlo or payload is not None) and (json or jsonl):
+        raise UsageError("--hlo and --payload give no JSON")
     form = choose_format(json=json, jsonl=jsonl)
     path = locate_cache(cache_dir).path
     for recipe, wanted in ((key, None), (path, key)):

@@ -1,14 +1,13 @@
 """What ``push`` and ``pull`` share: options, asking, carrying over, printing."""
 
 import os
-import sys
 import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from jaxcache.cli.options import Format, index_folder
+from jaxcache.cli.options import Format, index_folder, require_writable
 from jaxcache.errors import (
     ExitCode,
     JaxcacheError,
@@ -101,6 +100,7 @@ def carry_over(
 
     Raises:
         NoCacheError: a place cannot be reached, or there is nothing to get.
+        UsageError: ``other-layout``: the target is a cache of torch's compilers.
         UntrustedError: no ``cryptography``, or a list of keys that others may write.
         JaxcacheError: ``read-only``, ``declined``, ``interrupted``.
     """
@@ -110,13 +110,16 @@ def carry_over(
     from jaxcache.cli.bundle import key_folder, signing_keys
     from jaxcache.cli.output.sync import print_sync
     from jaxcache.cli.terminal.progress import progress_bar
+    from jaxcache.layouts import check_target
     from jaxcache.store import find_store, is_remote, local_path, make_store
     from jaxcache.store.ahead import REQUESTS_AT_ONCE
 
     target = find_store(location)
     target_url = location if is_remote(location) else os.path.abspath(local_path(location))
-    if target is not None and not dry_run and not target.writable:
-        raise JaxcacheError(f"{target.url} cannot be written", code="read-only")
+    if target is not None:
+        check_target(target, "jax")
+        if not dry_run:
+            require_writable(target)
     signers = signing_keys(sign)
     signed = load_signed(source, load_trusted(key_folder())) if require_signed else None
     lookup = index = None
@@ -217,16 +220,8 @@ def _lookup(source: "Store", target: "Store | None") -> "Lookup":
 
 
 def _ask(plan: "SyncPlan") -> None:
-    from jaxcache.cli.output import note, terminal_width, wants_color
-    from jaxcache.render.prune import removals_table
+    from jaxcache.cli.output import note
+    from jaxcache.cli.removal import confirm, removals_shown
 
-    note(
-        removals_table(
-            plan.removals, now_ns=time.time_ns(), width=terminal_width(), color=wants_color(),
-            limit=40,
-        )
-    )  # fmt: skip
-    sys.stderr.write(f"Remove these from {plan.target}? [y/N] ")
-    sys.stderr.flush()
-    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
-        raise JaxcacheError("nothing was changed", code="declined")
+    note(removals_shown(plan.removals))
+    confirm(f"Remove these from {plan.target}?", "nothing was changed")

@@ -156,7 +156,7 @@ def restore_lines(restored: Restored) -> Iterator[str]:
     if plan.outlooks.host is None and found:
         yield "whether they fit was not checked: no jax was asked (--python)"
     for failure in restored.failed:
-        yield f"not written: {printable(failure.name)}: {failure.detail}"
+        yield f"not written: {printable(failure.name)}: {printable(failure.detail)}"
 
 
 def save_lines(plan: SavePlan, saved: Saved | None) -> Iterator[str]:
@@ -181,7 +181,7 @@ def save_lines(plan: SavePlan, saved: Saved | None) -> Iterator[str]:
     if saved and saved.pruned:
         yield f"removed there: {_count(saved.pruned, 'entry')}"
     for problem in saved.left_out if saved else ():
-        yield f"left out {printable(problem.file)}: {problem.detail}"
+        yield f"left out {printable(problem.file)}: {printable(problem.detail)}"
     for failure in saved.failed if saved else ():
         yield f"not written: {printable(failure)}"
 

@@ -70,7 +70,7 @@ def doctor_page(diagnosis: Diagnosis, *, width: int, color: bool) -> str:
             shown += f" and {more:,} more" if more > 0 else ""
             lines.append(labelled("files", shown, width=width))
         parts.append("\n".join(lines))
-    parts.extend(f"mended: {sentence}" for sentence in diagnosis.mended)
+    parts.extend(f"mended: {printable(sentence)}" for sentence in diagnosis.mended)
     problems = sum(f.severity == "problem" for f in diagnosis.findings)
     parts.append(count(problems, "problem") if problems else "no problem found")
     return "\n\n".join(parts)
@@ -101,7 +101,7 @@ def _settings(diagnosis: Diagnosis, *, width: int, color: bool) -> str:
         Column("FROM", elastic=True),
     ]  # fmt: skip
     rows = [
-        [s.name, "not set" if s.value is None else printable(str(s.value)), s.origin]
+        [s.name, "not set" if s.value is None else printable(str(s.value)), printable(s.origin)]
         for s in diagnosis.facts.settings
     ]
     return render_table(columns, rows, width=width, color=color)

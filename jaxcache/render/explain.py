@@ -19,7 +19,7 @@ def difference_document(difference: Difference) -> Document:
     """One difference: component, left, right, meaning, fix."""
     d = difference
     return {
-        "component": d.component,
+        "component": printable(d.component),
         "left": d.left and printable(d.left),
         "right": d.right and printable(d.right),
         "meaning": printable(d.meaning),
@@ -110,7 +110,7 @@ def churn_row(churn: Churn) -> Document:
         "size_bytes": churn.size_bytes,
         "compile_seconds": churn.compile_seconds,
         "causes": [
-            {"component": component, "meaning": printable(meaning), "count": number}
+            {"component": printable(component), "meaning": printable(meaning), "count": number}
             for component, meaning, number in churn.causes
         ],
     }
@@ -119,9 +119,9 @@ def churn_row(churn: Churn) -> Document:
 def churn_tsv(churns: Sequence[Churn]) -> Iterator[str]:
     """One line per module: module, keys, bytes, compile seconds, component, likely cause."""
     for c in churns:
-        component, meaning = c.causes[0][:2] if c.causes else ("", "")
-        cells = (printable(c.module), c.keys, c.size_bytes, f"{c.compile_seconds:g}", component)
-        yield "\t".join(map(str, (*cells, printable(meaning))))
+        texts = map(printable, c.causes[0][:2] if c.causes else ("", ""))
+        cells = (printable(c.module), c.keys, c.size_bytes, f"{c.compile_seconds:g}", *texts)
+        yield "\t".join(map(str, cells))
 
 
 def churn_table(churns: Sequence[Churn], *, width: int, color: bool) -> str:
@@ -139,7 +139,7 @@ def churn_table(churns: Sequence[Churn], *, width: int, color: bool) -> str:
             f"{c.keys:,}",
             format_size(c.size_bytes),
             format_duration(c.compile_seconds),
-            "; ".join(f"{component}: {meaning}" for component, meaning, _ in c.causes[:2]),
+            printable("; ".join(f"{component}: {text}" for component, text, _ in c.causes[:2])),
         ]
         for c in churns
     ]

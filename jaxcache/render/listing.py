@@ -36,7 +36,7 @@ def entries_tsv(entries: Iterable[Entry], *, long: bool = False) -> Iterator[str
             f"\t{','.join(e.problems)}"
         )
         if long:
-            line += f"\t{e.platform}\t{printable(e.target or '')}\t{e.signature or ''}"
+            line += f"\t{e.platform}\t{printable(e.target or '')}\t{printable(e.signature or '')}"
             line += f"\t{printable(e.source or '')}"
         yield line
 

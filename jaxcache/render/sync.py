@@ -82,9 +82,9 @@ def transfer_row(transfer: Transfer) -> str:
 def sync_notes(plan: SyncPlan, done: Synced | None) -> Iterator[str]:
     """What did not go over, and why."""
     for problem in (*plan.left_out, *(done.damaged if done else ())):
-        yield f"left out {printable(problem.file)}: {problem.detail}"
+        yield f"left out {printable(problem.file)}: {printable(problem.detail)}"
     for failed in done.failed if done else ():
-        yield f"{printable(failed.transfer.info.name)}: {failed.reason}"
+        yield f"{printable(failed.transfer.info.name)}: {printable(failed.reason)}"
     if done and done.unfinished:
         yield f"{_count(len(done.unfinished))} still being written: run it again for them"
     if done and done.untrusted:

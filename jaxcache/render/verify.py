@@ -108,6 +108,15 @@ def restoration_document(result: Restoration) -> Document:
     }
 
 
+def restoration_records(result: Restoration) -> Iterator[Document]:
+    """What ``verify --restore --jsonl`` prints: the lists of the document, each row with its
+    ``outcome``."""
+    document = restoration_document(result)
+    for outcome in ("restored", "left"):
+        for row in document[outcome]:
+            yield {"outcome": outcome, **row}
+
+
 def restoration_tsv(result: Restoration) -> Iterator[str]:
     """One line per entry: restored or left, key, reason."""
     for q in result.restored:

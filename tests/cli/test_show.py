@@ -195,6 +195,8 @@ def test_the_kernel_cache(run_cli: RunCli, corpus: Path, tmp_path: Path) -> None
         (["jit_nothing"], 1, "no-match"),
         (["jit_", "--hlo"], 1, "ambiguous-key"),
         (["jit_mlp", "--hlo", "--payload", "x"], 2, "usage"),
+        (["jit_mlp", "--payload", "x", "--json"], 2, "usage"),
+        (["jit_mlp", "--hlo", "--jsonl"], 2, "usage"),
         (["jit_mlp", "-C", "nowhere"], 10, "no-cache"),
         (["nowhere/jit_mlp"], 10, "no-cache"),
         (["jit_mlp", "--hlo", "--python", "/bin/false"], 1, "hlo-failed"),

@@ -111,6 +111,23 @@ def test_no_row_is_broken(cache: Path, hostile: Path, tmp_path: Path, width: int
         assert [line for line in plain.splitlines() if not fits(line, width)] == [], argv
 
 
+@pytest.mark.parametrize("env", [{}, {"LANG": "C"}], ids=["utf-8", "ascii"])
+def test_a_key_that_a_table_shows_is_a_key(
+    cache: Path, tmp_path: Path, env: dict[str, str]
+) -> None:
+    ((_, screen),) = run_all([["ls", "-C", cache]], home=tmp_path, width=60, env=env)
+    shown = [x.split()[0] for x in without_style(screen).splitlines() if x.startswith("jit_")]
+    assert len(shown) == 11
+    assert all(len(key) <= 16 and ("~" if env else "…") in key for key in shown)
+    found = run_all([["ls", "-q", k, "-C", cache] for k in shown], home=tmp_path, width=60)
+    keys = [text.split() for _, text in found]
+    assert sorted(k for (k,) in keys) == sorted(
+        p.name.removesuffix("-cache") for p in cache.glob("*-cache")
+    )
+    ((code, said),) = run_all([["rm", "jit_…", "-y", "-C", cache]], home=tmp_path, width=60)
+    assert (code, "[ambiguous-key]" in said) == (1, True)
+
+
 def test_colour_is_a_choice(cache: Path, tmp_path: Path) -> None:
     def styled(*argv: str, **env: str) -> bool:
         ((_, screen),) = run_all([[*argv, "-C", str(cache)]], home=tmp_path, width=80, env=env)

@@ -30,6 +30,14 @@ def print_json_lines(documents: Iterable[dict[str, Any]]) -> None:
     print_lines(json.dumps(document) for document in documents)
 
 
+def print_document(document: dict[str, Any], form: Format) -> None:
+    """Print what has no rows: as one document, or as the one line that it is with ``--jsonl``."""
+    if form is Format.JSONL:
+        print_json_lines([document])
+    else:
+        print_json(document)
+
+
 def print_lines(lines: Iterable[str]) -> None:
     """Print many lines in few writes."""
     sys.stdout.writelines(f"{line}\n" for line in lines)
@@ -56,7 +64,6 @@ def print_listing(
     Raises:
         UsageError: ``group_by`` is no field to group by.
     """
-    from jaxcache.render import document  # fmt: skip
     from jaxcache.render import listing as text
 
     groups = None
@@ -64,7 +71,7 @@ def print_listing(
         from jaxcache.cache.groups import group_entries
 
         groups = group_entries(listing.entries, group_by)
-    if form in (Format.JSON, Format.JSONL):
+    if form.is_json:
         from jaxcache.render import document
     if form is Format.JSON:
         result = document.listing_document(listing)
