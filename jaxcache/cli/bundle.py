@@ -211,7 +211,6 @@ def receive(
         expect: say what will hit there.
 
     Raises:
-        UsageError: ``other-layout``: the target is a cache of another compiler.
         JaxcacheError: ``incompatible``, ``conflict``, ``bad-bundle``.
     """
     from jaxcache.cache.bundle.compat import forecast
@@ -219,14 +218,11 @@ def receive(
     from jaxcache.cache.bundle.unpack import execute_import
     from jaxcache.cli.output import note
     from jaxcache.cli.terminal.progress import progress_bar
-    from jaxcache.layouts import check_target, load_layout
+    from jaxcache.layouts import load_layout
     from jaxcache.render import bundle as render
     from jaxcache.store import find_store, local_path, make_store
 
     layout = load_layout(bundle.manifest.layout)
-    store = find_store(target)
-    if store is not None:
-        check_target(store, layout.name)
     outlooks = forecast(bundle.manifest, host, target)
     if expect and layout.loads and form in (Format.TSV, Format.TABLE):
         note(render.outlook_line(outlooks))
@@ -240,6 +236,7 @@ def receive(
         )
     with progress_bar("checking", in_bytes=True) as progress:
         verify_bundle(bundle, progress)
+    store = find_store(target)
     with progress_bar("comparing") as progress:
         plan = layout.plan_import(
             store, bundle, cache_dir=store.url if store else os.path.abspath(local_path(target)),

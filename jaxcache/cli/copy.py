@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from jaxcache.cli.import_ import Atomic, ConflictRule, OnConflict
-from jaxcache.cli.opening import LayoutName, open_cache
+from jaxcache.cli.opening import LayoutName, locate_target, open_cache
 from jaxcache.cli.options import DryRun, Filters, Json, Jsonl, Quiet, choose_format
 from jaxcache.errors import ExitCode, UsageError
 
@@ -67,7 +67,7 @@ def command(
             rewrite(bundle, target, form)
             return ExitCode.DONE
         code = receive(
-            bundle, target, form, verdict=verdict, host=None,
-            on_conflict=on_conflict, atomic=atomic, dry_run=dry_run,
+            bundle, locate_target(target, None, bundle.manifest.layout), form,
+            verdict=verdict, host=None, on_conflict=on_conflict, atomic=atomic, dry_run=dry_run,
         )  # fmt: skip
     return ExitCode.PARTIAL if left_out else code

@@ -73,15 +73,19 @@ def locate_target(cache_dir: str | None, layout: str | None, whose: str) -> str:
     """Where what one compiler made is to be put: the option, else that compiler's own place.
 
     Raises:
-        UsageError: ``other-layout`` where ``--layout`` says otherwise.
+        UsageError: ``other-layout`` where ``--layout`` or what is there says otherwise.
     """
-    from jaxcache.layouts import load_layout
+    from jaxcache.layouts import check_target, load_layout
+    from jaxcache.store import is_remote, open_store
 
     if layout is not None and load_layout(layout).name != whose:
         raise UsageError(f"what is to be imported is of {whose}", code="other-layout")
     if whose == "torch" and not cache_dir:
         cache_dir = torch_cache_dir()
-    return locate_cache(cache_dir).path
+    path = locate_cache(cache_dir).path
+    if not is_remote(path) and os.path.isdir(path):
+        check_target(open_store(path), whose)
+    return path
 
 
 def torch_cache_dir() -> str:

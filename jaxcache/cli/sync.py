@@ -17,7 +17,6 @@ from jaxcache.errors import (
 )  # fmt: skip
 
 if TYPE_CHECKING:
-    from jaxcache.cache.prune.removable import Lookup
     from jaxcache.cache.sync import Synced, SyncOptions, SyncPlan
     from jaxcache.cli.opening import Opened
     from jaxcache.store.base import Store
@@ -105,6 +104,7 @@ def carry_over(
         JaxcacheError: ``read-only``, ``declined``, ``interrupted``.
     """
     from jaxcache.cache.sync import execute, plan_sync
+    from jaxcache.cache.sync.ledgers import lookup_in
     from jaxcache.cache.sync.signatures import load_signed
     from jaxcache.cache.trust import load_trusted
     from jaxcache.cli.bundle import key_folder, signing_keys
@@ -124,7 +124,7 @@ def carry_over(
     signed = load_signed(source, load_trusted(key_folder())) if require_signed else None
     lookup = index = None
     if options.max_size_bytes is not None:
-        lookup = _lookup(source, target)
+        lookup = lookup_in(target, source)  # of pins and values, what the target knows counts first
         if target is not None and target.remote:
             from jaxcache.cache.index import Index
 
@@ -209,14 +209,6 @@ def carry_files(
             dry_run=dry_run,
         )  # fmt: skip
     return ExitCode.PARTIAL if exported.left_out and code == ExitCode.DONE else code
-
-
-def _lookup(source: "Store", target: "Store | None") -> "Lookup":
-    """What either ledger knows; of pins and values, the target's counts first."""
-    from jaxcache.cache.ledger.segments import Ledger
-
-    ledgers = [Ledger.load(store) for store in (target, source) if store]
-    return lambda key: next((r for ledger in ledgers if (r := ledger.record(key))), None)
 
 
 def _ask(plan: "SyncPlan") -> None:

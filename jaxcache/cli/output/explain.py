@@ -1,14 +1,10 @@
-"""Read the sides that ``explain`` was given, and print what it finds."""
+"""Print what ``explain`` finds."""
 
 import os
 from collections.abc import Sequence
-from dataclasses import replace
 
 from jaxcache.cache.explain.churn import find_churn
-from jaxcache.cache.explain.compare import explain
-from jaxcache.cache.explain.known import KnownCache
-from jaxcache.cache.explain.reports import read_run
-from jaxcache.cache.explain.sides import Explanation, Side
+from jaxcache.cache.explain.sides import Explanation
 from jaxcache.cli.options import Format
 from jaxcache.cli.output import (
     note,
@@ -18,72 +14,9 @@ from jaxcache.cli.output import (
     terminal_width,
     wants_color,
 )
-from jaxcache.errors import JaxcacheError, NoCacheError, UsageError
 from jaxcache.render import explain as render
 from jaxcache.store import open_store
 from jaxcache.warm.run import WarmOptions
-
-
-def print_sides(given: Sequence[str], path: str, form: Format, *, explicit: bool) -> None:
-    """Explain two sides, or one key against the nearest other one of its module.
-
-    Args:
-        explicit: the cache was named, so it must be there.
-    """
-    known = _open(path, explicit=explicit)
-    sides = [_side(text, known) for text in given]
-    if len(sides) == 1:
-        sides.insert(0, (_others(sides[0][0], known), known))
-    shared = {c.key for c in sides[0][0].compiles} & {c.key for c in sides[1][0].compiles}
-    left, right = (_complete(*side, shared) for side in sides)
-    print_explanation(explain(left, right), path, form)
-
-
-def _open(path: str, *, explicit: bool) -> KnownCache | None:
-    try:
-        return KnownCache(open_store(path))
-    except NoCacheError:
-        if explicit:
-            raise
-        return None
-
-
-def _side(text: str, known: KnownCache | None) -> tuple[Side, KnownCache | None]:
-    """A side, and the cache that knows more of its keys."""
-    if os.path.isdir(text):
-        cache = KnownCache(open_store(text))
-        return cache.whole(), cache
-    if os.path.isfile(text):
-        return read_run(text), known
-    if known is None:
-        raise UsageError(f"there is no run {text}, and no cache whose key it could be")
-    return known.side(text), known
-
-
-def _others(side: Side, known: KnownCache | None) -> Side:
-    """Every other key of the modules of a side."""
-    if known is None or side.is_run:
-        raise UsageError(
-            "explain takes two runs", hint="or a script, or a key: jaxcache explain --help"
-        )
-    mine = {c.key for c in side.compiles}
-    modules = {c.module for c in side.compiles}
-    others = (c for c in known.whole().compiles if c.module in modules and c.key not in mine)
-    found = tuple(others)
-    if not found:
-        raise JaxcacheError(
-            f"{side.name} is the only key of its module", code="no-match",
-            hint="explain a script or a saved run against it",
-        )  # fmt: skip
-    return Side("the other keys of the module", found, is_run=False)
-
-
-def _complete(side: Side, known: KnownCache | None, shared: set[str | None]) -> Side:
-    """Open the entries of a side, but for the keys that the other side has too."""
-    if known is None:
-        return side
-    compiles = (c if c.key in shared else known.complete(c) for c in side.compiles)
-    return replace(side, compiles=tuple(compiles))
 
 
 def script_options(path: str, python: str | None, *, document: bool) -> WarmOptions:
