@@ -258,6 +258,7 @@ def _print_import(
     bundle: "Bundle", plan: Any, outlooks: Any, verdict: "Verdict", done: Any, form: Format
 ) -> None:
     from jaxcache.cli.output import note, print_json, print_json_lines, print_lines
+    from jaxcache.cli.terminal import terminal_width, wants_color
     from jaxcache.entry.names import printable
     from jaxcache.render import bundle as render
 
@@ -274,8 +275,11 @@ def _print_import(
         steps = plan.writes if done is None else done.written
         print_lines(printable(s.subject.key) for s in steps if hasattr(s.subject, "key"))
         return
-    if form is Format.TSV or done is None:
+    if form is Format.TSV:
         print_lines(render.import_rows(plan, outlooks))
+    elif done is None and plan.steps:
+        width, color = terminal_width(), wants_color()
+        print(render.import_table(plan, outlooks, width=width, color=color))
     for step in plan.conflicts:
         note(f"{printable(step.name)}: {step.detail}")
     note(render.import_summary(plan, done))

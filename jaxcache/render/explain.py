@@ -3,14 +3,13 @@
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
-from jaxcache.cache.doctor.findings import count
 from jaxcache.cache.explain.churn import Churn
 from jaxcache.cache.explain.sides import Comparison, Difference, Explanation
 from jaxcache.entry.names import printable
 from jaxcache.render.document import Document, envelope
 from jaxcache.render.prose import labelled
 from jaxcache.render.table import Column, render_table
-from jaxcache.units import format_duration, format_size
+from jaxcache.units import format_count, format_duration, format_size
 
 _SHOWN_MODULES = 4
 
@@ -91,9 +90,9 @@ def explain_page(explanation: Explanation, *, width: int) -> str:
             lines.append(f"  fix    {d['fix']}")
         parts.append("\n".join(lines))
     differing = len(explanation.comparisons)
-    same = f"{count(explanation.same, 'module')} the same"
+    same = f"{format_count(explanation.same, 'module')} the same"
     verb = "differs" if differing == 1 else "differ"
-    parts.append(f"{count(differing, 'module')} {verb}, {same}" if differing else same)
+    parts.append(f"{format_count(differing, 'module')} {verb}, {same}" if differing else same)
     return "\n\n".join(parts)
 
 

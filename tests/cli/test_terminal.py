@@ -14,6 +14,8 @@ import pytest
 from conftest import REPOSITORY, RunCli
 from terminal import Terminal, columns, run_all, without_style
 
+import jaxcache
+
 SCREENS = REPOSITORY / "tests" / "data" / "screens"
 DAY_NS = 86_400 * 10**9
 #: Wide, combining, right-to-left, emoji, control characters, markup, and just long.
@@ -73,8 +75,18 @@ def command_lines(cache: Path) -> dict[str, list[str]]:
 
 @pytest.mark.parametrize("width", [60, 100])
 def test_screens(cache: Path, tmp_path: Path, width: int) -> None:
+    jaxcache.open(cache).export(tmp_path / "x.jxb")
+    other = shutil.copytree(cache, tmp_path / "other")
+    next(other.glob("jit_mlp*")).unlink()
+    _date(cache)  # the copying has used it
     lines = command_lines(cache) | {
         "show": ["show", "jit_mlp*", "-C", str(cache)],
+        "diff-other": ["diff", "cache", "other"],
+        "copy": ["copy", "x.jxb", "new", "-n"],
+        "copy-bundle": ["copy", "x.jxb", "y.jxb"],
+        "push": ["push", "there", "-n", "-C", "cache", "--include", "jit_[lm]*"],
+        "pull": ["pull", "cache", "-n", "-C", "new", "--include", "jit_[lm]*"],
+        "ci-restore": ["ci", "restore", "x.jxb", "--lookup-only", "--everything", "-C", "new"],
         "no-match": ["show", "nothing", "-C", str(cache)],
         "usage": ["ls", "--sort", "colour", "-C", str(cache)],
         "no-cache": ["ls", "-C", "/nowhere"],
@@ -85,7 +97,7 @@ def test_screens(cache: Path, tmp_path: Path, width: int) -> None:
         for name, (code, screen) in zip(lines, shown, strict=True)
     )
     # The place of the cache is another one in each run, and as long as it likes.
-    text = re.sub(rf"\s*{re.escape(str(tmp_path))}", " TMP", text)
+    text = re.sub(rf"\s*{re.escape(str(tmp_path))}(\S*)\s+", r" TMP\1 ", text)
     golden = SCREENS / f"{width}.txt"
     if os.environ.get("JAXCACHE_UPDATE_GOLDEN"):
         SCREENS.mkdir(exist_ok=True)
