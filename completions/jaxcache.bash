@@ -71,10 +71,10 @@ _jaxcache() {
     show) options='-C --cache-dir --layout --hlo --payload --python --json --jsonl --stats --color --debug -h --help'; words=keys ;;
     stats) options='-C --cache-dir --layout --prometheus -l --long --json --jsonl --stats --color --debug -h --help'; words=none ;;
     report) options='-C --cache-dir --png --force --json --jsonl --stats --color --debug -h --help'; words=files ;;
-    top) options='-C --cache-dir --interval --once --json --jsonl --color --debug -h --help'; words=none ;;
+    top) options='-C --cache-dir --interval --once --json --jsonl --stats --color --debug -h --help'; words=none ;;
     warm) options='--file --arg --static --args --committed --jobs -C --cache-dir --python --platform --devices --processes --mock-gpu-topology --force-cache-dir --fail-on-miss --strict --check --seal --components --record --collect-only --patience --target --gemm --autotune-from --require-tuned --trace --timeout --json --jsonl --color --debug -h --help'; words=files ;;
     run) options='-C --cache-dir --force-cache-dir --fail-on-miss --strict --components --record --target --gemm --autotune-from --require-tuned --trace --timeout --json --jsonl --color --debug -h --help'; words=files ;;
-    compile) options='-C --cache-dir -j --jobs --shard --check --used-at --devices --target --gemm --autotune-from --require-tuned --max-memory --dask --python --json --jsonl -q --quiet --color --debug -h --help'; words=files ;;
+    compile) options='-C --cache-dir -j --jobs --shard --check --used-at --devices --target --gemm --autotune-from --require-tuned --max-memory --dask --python --json --jsonl -q --quiet --stats --color --debug -h --help'; words=files ;;
     target) options='--python --json --jsonl --color --debug -h --help'; words=files ;;
     where) options='--stop --timeout --json --jsonl --color --debug -h --help'; words=files ;;
     verify) options='-C --cache-dir --layout --level --payload --no-payload --fix --delete --restore --atimes --grace -j --jobs --python -n --dry-run -y --yes --json --jsonl -q --quiet --stats --color --debug -h --help'; words=keys ;;
@@ -83,7 +83,7 @@ _jaxcache() {
     rm) options='-C --cache-dir --layout -n --dry-run -y --yes --json --jsonl -q --quiet --stats --color --debug -h --help'; words=keys ;;
     pin) options='-C --cache-dir --json --jsonl --stats --color --debug -h --help'; words=keys ;;
     unpin) options='-C --cache-dir --json --jsonl --stats --color --debug -h --help'; words=keys ;;
-    explain) options='-C --cache-dir --layout --churn --python --json --jsonl --color --debug -h --help'; words=keys ;;
+    explain) options='-C --cache-dir --layout --churn --python --json --jsonl --stats --color --debug -h --help'; words=keys ;;
     doctor) options='-C --cache-dir --python --fix -n --dry-run --decode --json --jsonl --color --debug -h --help'; words=files ;;
     export) options='-C --cache-dir --layout --filter --level --split --since --sign --side-caches --no-side-caches --json --jsonl -q --quiet --stats --color --debug -h --help'; words=keys ;;
     import) options='-C --cache-dir --layout --on-conflict --atomic --require-compatible --python --side-caches --no-side-caches --level -n --dry-run --json --jsonl -q --quiet --stats --color --debug -h --help'; words=files ;;
