@@ -37,9 +37,9 @@ def command(
     from jaxcache.cache.index import Index
     from jaxcache.cache.ledger.segments import Ledger
     from jaxcache.cache.picture import take_picture
-    from jaxcache.cli.output import note, print_document
+    from jaxcache.cli.output import note, print_document, write_file
     from jaxcache.cli.output.browser import find_browser, screenshot
-    from jaxcache.cli.output.report import check_replaceable, png_path, write_file
+    from jaxcache.cli.output.report import check_replaceable, png_path
     from jaxcache.cli.terminal.progress import progress_bar
     from jaxcache.render.document import envelope
     from jaxcache.render.report.page import report_html
@@ -58,10 +58,10 @@ def command(
             workers=available_cores(), progress=progress,
         )  # fmt: skip
     page = report_html(picture, version=__version__).encode()
-    write_file(file, page)
+    write_file(file, [page])
     image = png_path(file) if browser else None
     if browser and image:
-        write_file(image, screenshot(browser, Path(file).resolve().as_uri()))
+        write_file(image, [screenshot(browser, Path(file).resolve().as_uri())])
     if form.is_json:
         told = {"file": file, "size_bytes": len(page), "png": image}
         print_document({**envelope(store.url), **told, "entries": len(picture.entries)}, form)

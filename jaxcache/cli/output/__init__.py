@@ -1,5 +1,6 @@
 """Put results on standard output in the format that was asked for."""
 
+import os
 import sys
 import time
 from collections.abc import Iterable
@@ -10,6 +11,7 @@ from jaxcache.cli.options import Format
 from jaxcache.cli.terminal import terminal_width as terminal_width
 from jaxcache.cli.terminal import wants_color as wants_color
 from jaxcache.entry.names import printable
+from jaxcache.errors import JaxcacheError
 
 
 def print_json(document: dict[str, Any]) -> None:
@@ -41,6 +43,25 @@ def print_document(document: dict[str, Any], form: Format) -> None:
 def print_lines(lines: Iterable[str]) -> None:
     """Print many lines in few writes."""
     sys.stdout.writelines(f"{line}\n" for line in lines)
+
+
+def write_file(path: str, chunks: Iterable[bytes]) -> None:
+    """Write a file, whole or not at all; what is a pipe or a device is written to as it is.
+
+    Raises:
+        JaxcacheError: ``cannot-write``; or what making the chunks raises.
+    """
+    from jaxcache.store.atomic import replace_file
+
+    try:
+        if os.path.isfile(path) or os.path.isdir(path) or not os.path.exists(path):
+            replace_file(path, chunks)
+        else:  # never put a file in the place of /dev/null
+            with open(path, "wb") as file:
+                file.writelines(chunks)
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        raise JaxcacheError(f"cannot write {path}: {reason}", code="cannot-write") from error
 
 
 def note(text: str) -> None:
