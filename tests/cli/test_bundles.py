@@ -305,6 +305,14 @@ def test_keys_are_looked_after(run_cli: RunCli, key: str, cache: Path, tmp_path:
     assert run_cli("trust", "list").returncode == 12
 
 
+def test_a_folder_that_is_called_jax_is_no_jax(
+    run_cli: RunCli, bundle: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "here" / "jax").mkdir(parents=True)
+    done = run_cli("import", bundle, "-C", tmp_path / "new", cwd=tmp_path / "here")
+    assert done.returncode == 0, done.stderr
+
+
 def test_a_python_without_jax_is_said(run_cli: RunCli, bundle: Path, tmp_path: Path) -> None:
     fake = tmp_path / "python"
     fake.write_text("#!/bin/sh\nexit 13\n")
