@@ -4,6 +4,7 @@ import base64
 import os
 import shutil
 import tempfile
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,7 @@ from jaxcache.cache.verify.examine import VerifyOptions, verify
 from jaxcache.cache.verify.repair import execute_repair, plan_repair
 from jaxcache.errors import JaxcacheError
 from jaxcache.layouts.torch.locks import holding
+from jaxcache.model import FileInfo
 from jaxcache.store.base import StoreError
 from jaxcache.store.local import LocalStore
 
@@ -198,6 +200,37 @@ def test_the_next_writer_removes_what_a_killed_one_left_beside(cache: Path, tmp_
     add_trusted(tmp_path / "trust", "me", base64.b64encode(bytes(32)).decode())
     export(cache, tmp_path / "out" / "b.jxb")
     assert not list(tmp_path.glob(f"*/{LEFT}"))
+
+
+class Refusing(LocalStore):
+    """A store in which one name cannot be written."""
+
+    refused = ""
+
+    def write(self, name: str, chunks: Iterable[bytes], **options: Any) -> FileInfo:
+        if name == self.refused:
+            raise StoreError(name, "input/output error", code="io-error")
+        return super().write(name, chunks, **options)
+
+
+def test_of_an_entry_that_could_not_be_imported_the_ledger_says_nothing(
+    cache: Path, tmp_path: Path
+) -> None:
+    names = sorted(p.name for p in cache.glob("*-cache"))
+    keys = [name.removesuffix("-cache") for name in names]
+    append(LocalStore(cache), [Event(key, HIT, 5) for key in keys])
+    export(cache, tmp_path / "c.jxb")
+    bundle = open_bundle(str(tmp_path / "c.jxb"))
+    with bundle.file:
+        verify_bundle(bundle)
+        (tmp_path / "new").mkdir()
+        store = Refusing(tmp_path / "new")
+        store.refused = names[-1]
+        plan = plan_import(store, bundle, cache_dir=store.url)
+        done = execute_import(store, bundle, plan)
+    assert [f.name for f in done.failed] == [names[-1]]
+    assert keys[-1] not in Ledger.load(store)
+    assert set(Ledger.load(store)) == {s.name.removesuffix("-cache") for s in done.written}
 
 
 def test_no_room_for_temporary_files_is_an_error_with_a_name(

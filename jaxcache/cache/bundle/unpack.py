@@ -277,11 +277,15 @@ def _copy(store: Store, name: str, new_name: str, mtime_ns: int) -> None:
 
 
 def _events(store: Store, plan: ImportPlan, written: set[str]) -> Iterator[Event]:
-    """What the bundle knows of the entries, and the digests it was checked by."""
+    """What the bundle knows of the entries, and the digests it was checked by.
+
+    Of one that could not be written it says nothing: there is none.
+    """
     known = Ledger.load(store)
+    missed = {s.name for s in plan.writes} - written
     for step in plan.steps:
         item = step.subject
-        if isinstance(item, Item) and (step.name in written or item.key not in known):
+        if isinstance(item, Item) and step.name not in missed:
             if step.name in written:
                 yield Event(item.key, PAYLOAD, item.created_ns, _payload_facts(item))
             if item.key not in known:
