@@ -124,7 +124,7 @@ class Cache(Carrying, Running):
             user=os.geteuid() if hasattr(os, "geteuid") else None,
         )  # fmt: skip
         loader = None
-        if level == "load" and self.layout.loads:
+        if level == "load" and self.layout.is_jax:
             from jaxcache.warm.loading import SacrificialLoader
 
             loader = SacrificialLoader(python)

@@ -224,9 +224,9 @@ def receive(
 
     layout = load_layout(bundle.manifest.layout)
     outlooks = forecast(bundle.manifest, host, target)
-    if expect and layout.loads and form in (Format.TSV, Format.TABLE):
+    if expect and layout.is_jax and form in (Format.TSV, Format.TABLE):
         note(render.outlook_line(outlooks))
-    if require_compatible and not layout.loads:
+    if require_compatible and not layout.is_jax:
         raise UsageError("--require-compatible is for JAX's entries: torch alone knows its keys")
     if require_compatible and not outlooks.compatible:
         raise JaxcacheError(

@@ -43,7 +43,7 @@ def open_cache(cache_dir: str | None, layout: str | None = None) -> Opened:
 
     if layout is not None:
         load_layout(layout)
-    if layout == "torch" and not cache_dir:
+    if layout == "torch" and cache_dir is None:
         cache_dir = torch_cache_dir()
     store = open_store(locate_cache(cache_dir).path)
     return Opened(store, choose_layout(store, layout))
@@ -80,7 +80,7 @@ def locate_target(cache_dir: str | None, layout: str | None, whose: str) -> str:
 
     if layout is not None and load_layout(layout).name != whose:
         raise UsageError(f"what is to be imported is of {whose}", code="other-layout")
-    if whose == "torch" and not cache_dir:
+    if whose == "torch" and cache_dir is None:
         cache_dir = torch_cache_dir()
     path = locate_cache(cache_dir).path
     if not is_remote(path) and os.path.isdir(path):

@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from jaxcache.cli.opening import LayoutName, open_cache, torch_cache_dir
+from jaxcache.cli.opening import LayoutName, locate_target, open_cache
 from jaxcache.cli.options import (
     CacheDir,
     DryRun,
@@ -13,7 +13,6 @@ from jaxcache.cli.options import (
     Quiet,
     choose_format,
     config_is_set,
-    locate_cache,
 )  # fmt: skip
 from jaxcache.cli.sync import Exclude, Include, LedgerToo, MaxSize, Requests, SideCaches
 
@@ -49,10 +48,9 @@ def command(
     options = read_options(include, exclude, max_size, side_caches=side_caches, ledger=ledger)
     signed = require_signed or config_is_set("require-signed")
     opened = open_cache(url, layout)
-    if not opened.layout.loads:
-        there = cache_dir or torch_cache_dir()
-        return carry_files(opened, there, options, form, signed=signed, dry_run=dry_run)
-    target = locate_cache(cache_dir).path
+    if not opened.layout.is_jax:
+        return carry_files(opened, cache_dir, options, form, signed=signed, dry_run=dry_run)
+    target = locate_target(cache_dir, layout, opened.layout.name)
     return carry_over(
         opened.store, target, options, form, jobs=jobs, dry_run=dry_run, needs_some=True,
         require_signed=signed,

@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from jaxcache.cli.export import Sign
-from jaxcache.cli.opening import LayoutName, open_cache
+from jaxcache.cli.opening import LayoutName, locate_target, open_cache
 from jaxcache.cli.options import (
     CacheDir,
     DryRun,
@@ -56,9 +56,9 @@ def command(
 
         require_consent(dry_run=dry_run, yes=yes)
     opened = open_cache(cache_dir, layout)
-    if not opened.layout.loads:
+    if not opened.layout.is_jax:
         return carry_files(opened, url, options, form, signed=bool(sign), dry_run=dry_run)
     return carry_over(
-        opened.store, url, options, form,
+        opened.store, locate_target(url, layout, opened.layout.name), options, form,
         jobs=jobs, sign=sign or (), dry_run=dry_run, yes=yes,
     )  # fmt: skip

@@ -99,7 +99,6 @@ def carry_over(
 
     Raises:
         NoCacheError: a place cannot be reached, or there is nothing to get.
-        UsageError: ``other-layout``: the target is a cache of torch's compilers.
         UntrustedError: no ``cryptography``, or a list of keys that others may write.
         JaxcacheError: ``read-only``, ``declined``, ``interrupted``.
     """
@@ -110,16 +109,13 @@ def carry_over(
     from jaxcache.cli.bundle import key_folder, signing_keys
     from jaxcache.cli.output.sync import print_sync
     from jaxcache.cli.terminal.progress import progress_bar
-    from jaxcache.layouts import check_target
     from jaxcache.store import find_store, is_remote, local_path, make_store
     from jaxcache.store.ahead import REQUESTS_AT_ONCE
 
     target = find_store(location)
     target_url = location if is_remote(location) else os.path.abspath(local_path(location))
-    if target is not None:
-        check_target(target, "jax")
-        if not dry_run:
-            require_writable(target)
+    if target is not None and not dry_run:
+        require_writable(target)
     signers = signing_keys(sign)
     signed = load_signed(source, load_trusted(key_folder())) if require_signed else None
     lookup = index = None
@@ -164,7 +160,7 @@ def carry_over(
 
 def carry_files(
     source: "Opened",
-    location: str,
+    location: str | None,
     options: "SyncOptions",
     form: Format,
     *,
@@ -174,7 +170,7 @@ def carry_files(
     """Bring to a place what it lacks of a cache, each file checked; never replace one there.
 
     Args:
-        location: of the target.
+        location: of the target; None for the compiler's own place.
         signed: a signature was asked for, or is required.
 
     Raises:

@@ -111,7 +111,7 @@ def command(
         print_restoration(result, form)
         return ExitCode.PARTIAL if result.left else ExitCode.DONE
     loader = None
-    if level is Level.LOAD and opened.layout.loads:
+    if level is Level.LOAD and opened.layout.is_jax:
         from jaxcache.warm.loading import SacrificialLoader
 
         loader = SacrificialLoader(python)

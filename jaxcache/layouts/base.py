@@ -34,8 +34,8 @@ class Layout(Protocol):
         """What ``--layout`` calls it."""
 
     @property
-    def loads(self) -> bool:
-        """Whether ``verify --level load`` can have its compiler load an entry in a child."""
+    def is_jax(self) -> bool:
+        """Whether it is JAX's: whose entries can be loaded, forecast, signed and sent singly."""
 
     def list_cache(
         self,

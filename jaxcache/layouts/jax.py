@@ -25,7 +25,7 @@ class JaxLayout:
     """See :class:`jaxcache.layouts.base.Layout`."""
 
     name = "jax"
-    loads = True
+    is_jax = True
 
     def list_cache(
         self,

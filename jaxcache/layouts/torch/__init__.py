@@ -25,7 +25,7 @@ class TorchLayout:
     """See :class:`jaxcache.layouts.base.Layout`."""
 
     name = "torch"
-    loads = False
+    is_jax = False
 
     def list_cache(
         self,
