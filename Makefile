@@ -102,7 +102,7 @@ scale: $(STAMP)
 SAMPLE ?= 300
 SEED   ?= 1
 mutation: $(STAMP)
-	$(BIN)/python -m pip install --quiet cosmic-ray
+	$(BIN)/python -m pip install --quiet cosmic-ray coverage
 	$(BIN)/python tools/mutation.py --sample $(SAMPLE) --seed $(SEED)
 
 clean:

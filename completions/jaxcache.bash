@@ -94,7 +94,7 @@ _jaxcache() {
     trust) options='--json --jsonl --color --debug -h --help'; words=keys ;;
     'ci key') options='-C --cache-dir --hash-files --restore-keys --prefix --python --platform --json --jsonl --color --debug -h --help'; words=none ;;
     'ci restore') options='-C --cache-dir --lookup-only --fail-on-cache-miss --everything --python --platform --outputs --summary --json --jsonl -q --quiet --stats --color --debug -h --help'; words=files ;;
-    'ci save') options='-C --cache-dir --save-if --max-size --unused-for --key --level --sign --outputs --summary -n --dry-run --json --jsonl -q --quiet --stats --color --debug -h --help'; words=files ;;
+    'ci save') options='-C --cache-dir --save-if --max-size --unused-for --job-status --key --level --sign --outputs --summary -n --dry-run --json --jsonl -q --quiet --stats --color --debug -h --help'; words=files ;;
   esac
   case $current in
   -*) mapfile -t COMPREPLY < <(compgen -W "$options" -- "$current"); return ;;

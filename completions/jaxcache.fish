@@ -420,6 +420,7 @@ complete -c jaxcache -n '__fish_seen_subcommand_from ci; and __fish_seen_subcomm
 complete -c jaxcache -n '__fish_seen_subcommand_from ci; and __fish_seen_subcommand_from save' -l save-if -x -a 'true always false' -d 'true: if the job compiled anything new; takes what a CI expression gives.'
 complete -c jaxcache -n '__fish_seen_subcommand_from ci; and __fish_seen_subcommand_from save' -l max-size -r -d 'Keep the most compile time in so many bytes.'
 complete -c jaxcache -n '__fish_seen_subcommand_from ci; and __fish_seen_subcommand_from save' -l unused-for -r -d 'Keep what other jobs used within this time; a bundle by default holds only what this job used, a shared directory everything.'
+complete -c jaxcache -n '__fish_seen_subcommand_from ci; and __fish_seen_subcommand_from save' -l job-status -r -d 'How the CI system says that the job ended, or an exit status; unless well, a bundle keeps what the job did not use, too.'
 complete -c jaxcache -n '__fish_seen_subcommand_from ci; and __fish_seen_subcommand_from save' -l key -r -d 'Make an output \'key\': this one and a content digest.'
 complete -c jaxcache -n '__fish_seen_subcommand_from ci; and __fish_seen_subcommand_from save' -l level -r -d 'zstd level.'
 complete -c jaxcache -n '__fish_seen_subcommand_from ci; and __fish_seen_subcommand_from save' -l sign -r -d 'Sign with a private key file or name; repeatable.'

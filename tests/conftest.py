@@ -216,6 +216,20 @@ def bucket(s3: "Proxy", s3_server: "S3Server") -> str:
     return f"s3://{name}/team/cache"
 
 
+@pytest.fixture
+def local(corpus: Path, tmp_path: Path) -> Path:
+    """A cache that may be changed."""
+    return Path(shutil.copytree(corpus / "0.12.0.1-cpu-zstd", tmp_path / "local"))
+
+
+@pytest.fixture
+def remote(run_cli: RunCli, local: Path, bucket: str, s3: "Proxy") -> str:
+    """The same in a bucket."""
+    assert run_cli("push", bucket, "-C", local).returncode == 0
+    s3.forget()
+    return bucket
+
+
 @pytest.fixture(scope="session")
 def _azurite(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
     program = os.environ.get("JAXCACHE_TEST_AZURITE") or shutil.which("azurite-blob")

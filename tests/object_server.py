@@ -84,7 +84,7 @@ class Seen:
     name: str
     """Of the object, without its bucket."""
     query: dict[str, list[str]]
-    sent_bytes: int
+    body: bytes
     status: int = 0
 
     @property
@@ -97,7 +97,8 @@ class Seen:
 
 #: Spoils a request: gets it and says how, or None.
 #: A number is a status, "drop" closes before anything happens, "lose" closes after the server has
-#: done it, "truncate" sends half of the answer, "slow" waits a moment.
+#: done it, "truncate" sends half of the answer, "shorten" does and announces no more, "slow" waits
+#: a moment.
 Fault = Callable[[Seen], "int | str | None"]
 
 
@@ -159,7 +160,7 @@ def run_proxy(upstream: str) -> Iterator[Proxy]:
             parts = urlsplit(self.path)
             name = unquote(parts.path.lstrip("/").partition("/")[2])
             seen = Seen(
-                self.command, name, parse_qs(parts.query, keep_blank_values=True), len(body)
+                self.command, name, parse_qs(parts.query, keep_blank_values=True), body
             )  # fmt: skip
             with proxy.lock:
                 proxy.seen.append(seen)
@@ -185,6 +186,8 @@ def run_proxy(upstream: str) -> Iterator[Proxy]:
             if how == "lose":
                 self.close_connection = True
                 return
+            if how == "shorten":
+                data = data[: len(data) // 2]
             self.answer(answer.status, answer.getheaders(), data, length, half=how == "truncate")
 
         def answer(

@@ -2,8 +2,8 @@
 
 ``python tools/mutation.py [--sample N] [--seed N] [--jobs N] [--room NAME] [--again]`` draws places
 of the rooms below at random, makes one change of cosmic-ray's at each in a copy of the repository,
-and runs the tests of that room until the first failure. Prints the share that was noticed with
-its 95 % interval; every result goes to ``build/mutation/results.jsonl``, and the changes that
+and runs those tests of that room that run the changed line, the quickest first, until one fails
+(all of them where it runs at import). Prints the share that was noticed with its 95 % interval; every result goes to ``build/mutation/results.jsonl``, and the changes that
 nothing noticed, as diffs, to ``build/mutation/survivors.diff``. ``--again`` tries those once
 more, in files that have not changed since. A run that was interrupted goes on where it stopped.
 
@@ -26,7 +26,7 @@ import subprocess
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -35,29 +35,32 @@ from queue import SimpleQueue
 import cosmic_ray.plugins
 from cosmic_ray.ast import ast_nodes, get_ast
 from cosmic_ray.mutating import mutate_code
+from covering import Covering, durations, recording
 
 ROOT = Path(__file__).parents[1]
 BUILD = ROOT / "build" / "mutation"
+_BUNDLES = "cache/test_bundle cache/test_bundle_hostile cache/test_bundle_import cli/test_bundles"
 #: Room: modules, and the tests that ought to notice a change of them, the quick ones first.
 ROOMS: dict[str, list[tuple[str, str]]] = {
     "entry": [
         ("jaxcache/entry/{names,codec,frame,read}.py",
          "entry/test_names entry/test_codec entry/test_frame entry/test_decode cli/test_ls"),
         ("jaxcache/entry/{wire,outline,kernels,riegeli,highwayhash,envelope,schema}.py",
-         "entry/test_outline entry/test_decode entry/test_hostile cli/test_show cli/test_explain"),
+         "entry/test_wire entry/test_riegeli entry/test_outline entry/test_decode entry/test_hostile cli/test_show cli/test_explain"),
         ("jaxcache/entry/{brief,contents,decode,device,hlo,memory,options,shapes}.py",
-         "entry/test_options entry/test_decode cli/test_show cli/test_ls"),
+         "entry/test_wire entry/test_options entry/test_decode cli/test_show cli/test_ls"),
     ],
     "prune": [
         ("jaxcache/cache/prune/{plan,policy,removable,removal,evict,survey}.py",
-         "cache/test_policy cache/test_prune_plan cache/test_eviction_traces cli/test_prune"),
+         "cache/test_policy cache/test_prune_plan cache/test_prune_execution "
+         "cache/test_eviction_traces cli/test_prune"),
     ],
-    "seal": [("jaxcache/cache/seal.py", "cli/test_seal cache/test_seal_kill")],
+    "seal": [("jaxcache/cache/seal.py", "cache/test_seal_meanwhile cli/test_seal cache/test_seal_kill")],
     "bundle": [
         ("jaxcache/cache/bundle/{manifest,fields,format,parts,content,stream,pack}.py",
-         "cache/test_manifest cache/test_bundle cli/test_bundles"),
+         f"cache/test_manifest cache/test_parts {_BUNDLES}"),
         ("jaxcache/cache/bundle/{compat,export,importing,unpack,deliver}.py",
-         "cache/test_compat cache/test_bundle cli/test_bundles"),
+         f"cache/test_compat {_BUNDLES}"),
     ],
 }  # fmt: skip
 #: Which of the tests a room names are run: no sweeps, and nothing that needs a jax.
@@ -187,33 +190,55 @@ def make_copy(folder: Path) -> None:
     (folder / "tests" / "data").symlink_to(ROOT / "tests" / "data")
 
 
-def run_tests(copy: Path, tests: str, timeout_seconds: float | None) -> int | None:
-    """The exit code of tests in a copy; None where they took too long."""
-    env = {**os.environ, "PYTHONPATH": str(copy)}
+def run_tests(
+    copy: Path, tests: Iterable[str], timeout_seconds: float | None, *options: str, **more: str
+) -> tuple[int | None, str]:
+    """The exit code of tests in a copy, None where they took too long, and what they printed.
+
+    Args:
+        more: variables of their environment.
+    """
+    env = {**os.environ, "PYTHONPATH": str(copy), **more}
     env.pop("PYTHONDONTWRITEBYTECODE", None)
     command = [
-        sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "-m", _MARKS,
-        "--hypothesis-seed=0", *(f"tests/{name}.py" for name in tests.split()),
+        sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", _MARKS,
+        "--hypothesis-seed=0", *options, *tests,
     ]  # fmt: skip
     child = subprocess.Popen(
-        command, cwd=copy, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+        command, cwd=copy, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True,
         stderr=subprocess.DEVNULL, start_new_session=True, preexec_fn=_bound_memory,
     )  # fmt: skip
     try:
-        return child.wait(timeout_seconds)
+        printed = child.communicate(timeout=timeout_seconds)[0]
+        return child.returncode, printed
     except subprocess.TimeoutExpired:
-        return None
+        return None, ""
     finally:
         if child.poll() is None:
             os.killpg(child.pid, 9)
-            child.wait()
+            child.communicate()
+
+
+def record(copy: Path, files: Iterable[str]) -> Covering:
+    """Run tests twice: for their durations, which must pass, and for what they run."""
+    code, printed = run_tests(copy, files, None, "-x", "--durations=0", "--durations-min=0", "-vv")
+    if code:
+        sys.exit(f"they fail without any change:\n{printed[-2000:]}")
+    data = BUILD / "covered"
+    for old in BUILD.glob("covered.*"):
+        old.unlink()
+    seconds = durations(printed)
+    code, printed = run_tests(copy, seconds, None, **recording(copy, data))
+    if code not in (0, 1):  # a test may fail for being watched, but each must be found by its id
+        sys.exit(f"they cannot be run one by one:\n{printed[-2000:]}")
+    return Covering.read(copy, data, seconds)
 
 
 def _bound_memory() -> None:
     resource.setrlimit(resource.RLIMIT_AS, (_MEMORY_BYTES, _MEMORY_BYTES))
 
 
-def try_mutant(mutant: Mutant, copy: Path, timeout_seconds: float) -> Result | None:
+def try_mutant(mutant: Mutant, copy: Path, covering: Covering) -> Result | None:
     """Make the change, run the tests, take it back; None where it changes nothing."""
     original = (copy / mutant.file).read_text()
     operator = cosmic_ray.plugins.get_operator(mutant.operator)()
@@ -221,9 +246,13 @@ def try_mutant(mutant: Mutant, copy: Path, timeout_seconds: float) -> Result | N
     if changed is None or changed == original:
         return None
     started = time.perf_counter()
+    tests = covering.tests(mutant.file, original, mutant.line, test_files(mutant.tests))
+    timeout_seconds = _PATIENCE * sum(covering.seconds[t] for t in tests) + 60
+    code: int | None = 0
     try:
         _put(copy / mutant.file, changed)
-        code = run_tests(copy, mutant.tests, timeout_seconds)
+        if tests:
+            code, _ = run_tests(copy, tests, timeout_seconds, "-x")
     finally:
         _put(copy / mutant.file, original)
     outcome = {None: "timeout", 0: "survived"}.get(code, "killed")
@@ -232,6 +261,11 @@ def try_mutant(mutant: Mutant, copy: Path, timeout_seconds: float) -> Result | N
     )
     seconds = time.perf_counter() - started
     return Result(mutant, outcome, seconds, "\n".join(lines), digest(original))
+
+
+def test_files(tests: str) -> list[str]:
+    """The paths of tests as :data:`ROOMS` names them."""
+    return [f"tests/{name}.py" for name in tests.split()]
 
 
 def _put(path: Path, source: str) -> None:
@@ -266,26 +300,16 @@ def run(mutants: list[Mutant], jobs: int) -> Iterator[Result]:
         copy = BUILD / f"copy-{number}"
         make_copy(copy)
         copies.put(copy)
-
-    def limit(tests: str) -> float:
-        """How long these tests may take."""
-        copy = copies.get()
-        started = time.perf_counter()
-        if run_tests(copy, tests, None):
-            sys.exit(f"they fail without any change: {tests}")
-        copies.put(copy)
-        return _PATIENCE * (time.perf_counter() - started) + 30
+    covering = record(BUILD / "copy-0", sorted({f for m in mutants for f in test_files(m.tests)}))
 
     def one(mutant: Mutant) -> Result | None:
         copy = copies.get()
         try:
-            return try_mutant(mutant, copy, limits[mutant.tests])
+            return try_mutant(mutant, copy, covering)
         finally:
             copies.put(copy)
 
     with ThreadPoolExecutor(jobs) as pool:
-        needed = sorted({m.tests for m in mutants})
-        limits = dict(zip(needed, pool.map(limit, needed), strict=True))
         yield from (r for r in pool.map(one, mutants) if r is not None)
 
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from jaxcache.warm.replay.report import CompileReport
     from jaxcache.warm.report import Report
     from jaxcache.warm.run import WarmOptions
-    from jaxcache.warm.target.delivery import Aim
+    from jaxcache.warm.target.aim import Aim
 
 
 class RunSettings(TypedDict, total=False):
@@ -184,7 +184,7 @@ def _options(store: Store, settings: RunSettings) -> "WarmOptions":
 def _aim(target: "str | Aim | None") -> "Aim | None":
     if not isinstance(target, str):
         return target
-    from jaxcache.warm.target.delivery import Aim
+    from jaxcache.warm.target.aim import Aim
     from jaxcache.warm.target.profile import read_profile
 
     return Aim(read_profile(target))

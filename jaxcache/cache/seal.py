@@ -29,7 +29,7 @@ from jaxcache.entry.codec import (
 )
 from jaxcache.entry.frame import DEFAULT_LEVEL, seal_frame
 from jaxcache.model import Codec, Entry, Problem
-from jaxcache.store.base import ChangedError, MissingError, Store, StoreError
+from jaxcache.store.base import ChangedError, MissingError, Store, StoreError, same_file
 
 #: Why an entry is left as it is.
 #:
@@ -140,7 +140,7 @@ def execute_seal(
     delete_leftovers(store)
     worker = _Worker(store, plan, now_ns)
     try:
-        with ThreadPoolExecutor(max(1, jobs)) as pool:
+        with ThreadPoolExecutor(jobs) as pool:
             running = [pool.submit(worker.seal, entry) for entry in plan.todo]
             try:
                 for done, future in enumerate(running, 1):
@@ -193,11 +193,11 @@ class _Worker:
                 if error.kind in ("empty", "truncated") and age_ns < _GRACE_NS:
                     self._skip(entry, "young")
                 else:
-                    self._report(Problem(entry.file, error.kind, error.detail, entry.key))
+                    self._report(entry, Problem(entry.file, error.kind, error.detail, entry.key))
             except (ChangedError, MissingError):
                 self._skip(entry, "gone")
             except StoreError as error:
-                self._report(Problem(entry.file, "unreadable", error.reason, entry.key))
+                self._report(entry, Problem(entry.file, "unreadable", error.reason, entry.key))
 
     def _seal(self, entry: Entry, file: EntryFile) -> None:
         if entry.size_bytes > MAX_DECODED_BYTES or (entry.payload_bytes or 0) > MAX_DECODED_BYTES:
@@ -213,11 +213,10 @@ class _Worker:
         known = recorded_digest(file, record)
         if known not in (None, digest):
             detail = f"payload has SHA-256 {digest[:12]}…, the ledger says {str(known)[:12]}…"
-            self._report(Problem(entry.file, "digest-mismatch", detail, entry.key))
+            self._report(entry, Problem(entry.file, "digest-mismatch", detail, entry.key))
             return
         if known is None and (problems := list(check_payload(file, content[HEADER_BYTES:]))):
-            for problem in problems:
-                self._report(problem)
+            self._report(entry, *problems)
             return
         codec: Codec = "zlib" if entry.codec == "zlib" else "zstd"
         new = seal_frame(frame, content, codec, self._level)
@@ -238,9 +237,19 @@ class _Worker:
         if event:
             self._learn(event)
 
-    def _report(self, problem: Problem) -> None:
+    def _report(self, entry: Entry, *problems: Problem) -> None:
+        """Tell what is wrong with an entry, unless it is another one by now than was planned."""
+        if self._changed(self._files[entry.file]):
+            self._skip(entry, "gone")
+            return
         with self._lock:
-            self.problems.append(problem)
+            self.problems.extend(problems)
+
+    def _changed(self, file: EntryFile) -> bool:
+        try:
+            return not same_file(self._store.info(file.info.name), file.info)
+        except StoreError as error:
+            return isinstance(error, MissingError)
 
     def _learn(self, event: Event) -> None:
         with self._lock:

@@ -54,7 +54,7 @@ def _match_key(entries: Sequence[_Named], text: str) -> list[_Named]:
         found = [e for e in entries if fnmatchcase(e.module, text) or fnmatchcase(e.key, text)]
     else:
         found = [e for e in entries if e.key == text] or [
-            e for e in entries if e.key.startswith(text) or (e.hash.startswith(text) and text)
+            e for e in entries if text and (e.key.startswith(text) or e.hash.startswith(text))
         ]
         if not found and _CUT.search(text):
             shown = re.compile(".*".join(map(re.escape, _CUT.split(text))), re.DOTALL)

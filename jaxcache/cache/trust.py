@@ -142,9 +142,10 @@ def read_private_key(path: Path) -> Any:
         UntrustedError: others may read it.
     """
     try:
-        mode = path.stat().st_mode
-        text = path.read_text("utf-8")[:_MAX_FILE_BYTES]
-    except (OSError, ValueError) as error:
+        with path.open("rb") as file:
+            mode = os.fstat(file.fileno()).st_mode
+            text = file.read(_MAX_FILE_BYTES).decode("utf-8", "replace")
+    except OSError as error:
         raise UsageError(f"cannot read the key {path}: {error}", code="bad-key") from error
     if mode & (stat.S_IRWXG | stat.S_IRWXO):
         raise UntrustedError(
@@ -168,17 +169,19 @@ def load_trusted(folder: Path) -> list[TrustedKey]:
     """The trusted keys; none where there is no list.
 
     Raises:
-        UntrustedError: the list cannot be read, or others may write it.
+        UntrustedError: the list cannot be read, is absurdly long, or others may write it.
     """
     path = folder / TRUSTED_FILE
     try:
         with path.open("rb") as file:
             status = os.fstat(file.fileno())
-            text = file.read(_MAX_FILE_BYTES).decode("utf-8", "replace")
+            data = file.read(_MAX_FILE_BYTES + 1)
     except FileNotFoundError:
         return []
     except OSError as error:
         raise UntrustedError(f"cannot read {path}: {error.strerror}") from error
+    if len(data) > _MAX_FILE_BYTES:  # cut off, it would be written back without its end
+        raise UntrustedError(f"{path} is larger than {_MAX_FILE_BYTES} bytes")
     if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH) or status.st_uid not in (os.getuid(), 0):
         raise UntrustedError(
             f"others may write {path}, so it says nothing about trust",
@@ -186,7 +189,7 @@ def load_trusted(folder: Path) -> list[TrustedKey]:
             hint=f"chmod 600 {path} after looking through it",
         )
     found = []
-    for line in text.splitlines():
+    for line in data.decode("utf-8", "replace").splitlines():
         with contextlib.suppress(UsageError):
             key, _, name = line.strip().rpartition(" ")
             if key and _NAME.fullmatch(name):

@@ -16,7 +16,7 @@ from jaxcache.cli.options import (
 from jaxcache.errors import ExitCode, UsageError
 
 EXAMPLE = "jaxcache doctor --python .venv/bin/python --fix"
-EXIT_CODES = (0, 1, 2, 11)
+EXIT_CODES = (0, 1, 2, 10, 11)
 
 
 def command(
@@ -35,7 +35,7 @@ def command(
     ] = 200,
     json: Json = False,
     jsonl: Jsonl = False,
-) -> None:
+) -> int:
     """Show the settings that JAX would use here, and every known trap that is present."""
     from jaxcache.cache.doctor.diagnose import diagnose
     from jaxcache.cache.doctor.settings import with_script
@@ -62,5 +62,4 @@ def command(
             fix=fix, dry_run=dry_run, progress=progress,
         )  # fmt: skip
     print_diagnosis(diagnosis, form)
-    if diagnosis.wrong:
-        raise typer.Exit(ExitCode.PROBLEMS)
+    return ExitCode.PROBLEMS if diagnosis.wrong else ExitCode.DONE

@@ -59,8 +59,8 @@ def command(
     split_bytes = parse_size_bytes(split) if split is not None else None
     if file == "-" and (json or jsonl or quiet or split or sys.stdout.isatty()):
         raise UsageError("a bundle on standard output leaves no room for anything else there")
-    if file != "-" and not split:
-        check_target(file)
+    if file != "-":
+        check_target(file, in_parts=split is not None)
     signers = signing_keys(sign or [])
     opened = open_cache(cache_dir, layout)
     with progress_bar("reading") as progress:

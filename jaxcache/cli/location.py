@@ -28,9 +28,15 @@ def locate_cache(option: str | None) -> Location:
     ``$XDG_CACHE_HOME/jax``.
 
     Raises:
-        UsageError: ``bad-config`` where a configuration file cannot be read.
+        UsageError: ``bad-config`` where a configuration file cannot be read, ``bad-path`` where
+            the option is there and empty.
     """
-    if option:
+    if option is not None:
+        if not option:
+            raise UsageError(
+                "an empty path names no cache", code="bad-path",
+                hint="is a variable of the shell not set?",
+            )  # fmt: skip
         return Location(expand_location(option), "--cache-dir")
     if value := os.environ.get("JAX_COMPILATION_CACHE_DIR"):
         return Location(expand_location(value), "JAX_COMPILATION_CACHE_DIR")

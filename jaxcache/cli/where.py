@@ -5,10 +5,10 @@ from typing import Annotated
 import typer
 
 from jaxcache.cli.options import Json, Jsonl, Timeout
-from jaxcache.errors import NoCacheError
+from jaxcache.errors import NoCacheError, NoJaxError
 
 EXAMPLE = "jaxcache where -- python train.py --steps 1"
-EXIT_CODES = (0, 2, 10)
+EXIT_CODES = (0, 2, 10, 13)
 CONTEXT_SETTINGS = {"allow_interspersed_args": False}
 
 
@@ -32,7 +32,11 @@ def command(
 
     choose_format(json=json, jsonl=jsonl)
     seconds = None if timeout is None else parse_duration_seconds(timeout)
-    uses, _ = find_where(command_line, stop=stop, stdout_to_stderr=True, timeout_seconds=seconds)
+    uses, unheard = find_where(
+        command_line, stop=stop, stdout_to_stderr=True, timeout_seconds=seconds
+    )
+    if unheard and not uses:
+        raise NoJaxError(unheard, code="unknown-jax")
     if json:
         output.print_json(where_document(uses))
     elif jsonl:

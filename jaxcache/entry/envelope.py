@@ -33,7 +33,6 @@ class Envelope:
     """The top fields of the CPU, GPU or TPU result, in order."""
     options: memoryview | None
     """CompileOptionsProto."""
-    client: str | None
     container: str
     """The layers from the outside in, such as ``ifrt+riegeli+riegeli(snappy)``."""
 
@@ -61,15 +60,13 @@ def open_envelope(payload: memoryview, budget: Budget, *, check: bool = True) ->
     else:
         layers.append("proto")
         fields = wire.walk(outer, budget)
-    executable = options = client = None
+    executable = options = None
     for number, wire_type, value in fields:
         if wire_type == wire.BYTES and isinstance(value, memoryview):
             if number == 1:
                 executable = value
             elif number == 2:
                 options = value
-            elif number == 3:
-                client = bytes(value[:200]).decode("utf-8", "replace")
     if executable is None:
         raise WireError("no executable in it")
     if executable[:8] == riegeli.MAGIC:
@@ -80,7 +77,7 @@ def open_envelope(payload: memoryview, budget: Budget, *, check: bool = True) ->
     else:
         parts = tuple(wire.walk(executable, budget))
         platform = tell_platform(parts)
-    return Envelope(platform, ifrt, parts, options, client, "+".join(layers))
+    return Envelope(platform, ifrt, parts, options, "+".join(layers))
 
 
 def fields_of(pieces: Iterable[Piece], budget: Budget) -> Iterator[Field]:
@@ -132,7 +129,7 @@ def _tpu(
             parts.append(field._replace(number=1))
         elif field.number == 4 and isinstance(field.value, memoryview):
             options = field.value
-    return Envelope("tpu", ifrt, tuple(parts), options, None, "+".join(layers))
+    return Envelope("tpu", ifrt, tuple(parts), options, "+".join(layers))
 
 
 def _layer(split: riegeli.SplitMessage) -> str:

@@ -15,7 +15,6 @@ _COMPUTATION_BYTES = 256 << 10
 _INSTRUCTION_BYTES = 64 << 10
 #: Far more than the largest programs that people compile.
 _MAX_INSTRUCTIONS = 2_000_000
-_MAX_PARAMETERS = 200_000
 _MAX_SOURCE_LINES = 1000
 _MAX_NAME_BYTES = 4096
 
@@ -51,12 +50,10 @@ class ModuleReader:
                 self._frames = parse("StackFrameIndex", value)
         if shape is None or not self._computations:
             raise WireError("no HLO module where one should be")
-        if len(shape.parameters) > _MAX_PARAMETERS:
-            raise WireError("more parameters than any compiler writes")
         self.program = Program(
             module=_text(name),
-            parameters=tuple(a for p in shape.parameters for a in array_types(p)),
-            results=array_types(shape.result),
+            parameters=array_types(shape.parameters),
+            results=array_types((shape.result,)),
             instructions=self._instructions,
             computations=self._computations,
             opcodes=_ranked(self._opcodes),

@@ -87,7 +87,7 @@ def _instruction(fields: list[wire.Field], opcodes: dict[int, str], budget: Budg
 
 def _type(shape: memoryview) -> str:
     try:
-        types = [short_type(a) for a in array_types(parse("Shape", shape))]
+        types = [short_type(a) for a in array_types((parse("Shape", shape),))]
     except WireError:
         return "?"
     return types[0] if len(types) == 1 else f"({', '.join(types)})"

@@ -1,10 +1,13 @@
 """XLA's element types and shapes in NumPy's terms."""
 
 import re
+from collections.abc import Iterable, Iterator
 from functools import cache
+from itertools import islice
 from typing import Any
 
 from jaxcache.entry.contents import ArrayType
+from jaxcache.entry.wire import WireError
 
 _TUPLE = 13
 #: ``PrimitiveType`` (xla/xla_data.proto) to the names of NumPy and ml_dtypes.
@@ -19,15 +22,30 @@ _DTYPES = {
 }  # fmt: skip
 #: HLO's own short names, where they differ from the rule of letter and bits.
 _SHORT = {"bool": "pred", "bfloat16": "bf16", "opaque": "opaque", "token": "token"}
+#: Far more than the largest programs take or give, which a few megabytes of empty shapes surpass.
+_MAX_ARRAYS = 200_000
 _LETTERS = {"int": "s", "uint": "u", "float": "f", "complex": "c"}
 
 
-def array_types(shape: Any) -> tuple[ArrayType, ...]:
-    """The arrays of a ``Shape`` message, the leaves of a tuple in order."""
+def array_types(shapes: Iterable[Any]) -> tuple[ArrayType, ...]:
+    """The arrays of ``Shape`` messages, the leaves of tuples in order.
+
+    Raises:
+        WireError: more of them than any compiler writes.
+    """
+    found = tuple(islice((leaf for s in shapes for leaf in _leaves(s)), _MAX_ARRAYS + 1))
+    if len(found) > _MAX_ARRAYS:
+        raise WireError("more arrays than any compiler writes")
+    return found
+
+
+def _leaves(shape: Any) -> Iterator[ArrayType]:
     if shape.element_type == _TUPLE:
-        return tuple(leaf for inner in shape.tuple_shapes for leaf in array_types(inner))
-    name = _DTYPES.get(shape.element_type, f"type{shape.element_type}")
-    return (ArrayType(name, tuple(shape.dimensions)),)
+        for inner in shape.tuple_shapes:
+            yield from _leaves(inner)
+    else:
+        name = _DTYPES.get(shape.element_type, f"type{shape.element_type}")
+        yield ArrayType(name, tuple(shape.dimensions))
 
 
 def short_type(array: ArrayType) -> str:

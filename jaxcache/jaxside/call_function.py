@@ -142,7 +142,9 @@ def _target() -> Any:
 def main() -> int:
     call = json.loads(sys.argv[1])
     sys.argv[:] = [call["function"]]  # what the program sees, and what the ledger learns
-    sys.path[0] = os.getcwd()
+    if not getattr(sys.flags, "safe_path", False):
+        sys.path.pop(0)  # our own folder, whose names must not hide the user's modules
+    sys.path.insert(0, os.getcwd())
     try:
         lowered = lower(call)
     except CallError as error:

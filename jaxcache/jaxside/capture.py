@@ -13,11 +13,13 @@ import base64
 import json
 import os
 import platform
+import runpy
 import sys
 from collections.abc import Callable
 from typing import Any
 
 NO_JAX = 13
+_SETTINGS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "settings.py")
 #: Configuration that enters keys through the program or the compile options, not by itself.
 _NOT_IN_KEYS = ("JAX_COMPILATION_CACHE", "JAX_PERSISTENT_CACHE_MIN", "JAX_ENABLE_COMPILATION_CACHE",
                 "JAX_LOG", "JAX_DUMP", "JAX_PLATFORMS", "JAX_RAISE", "JAX_EXPLAIN", "JAX_DEBUG_LOG",
@@ -30,9 +32,16 @@ def topology_facts(devices: "list[Any]") -> "dict[str, Any]":
 
     Before 0.10 there is no fingerprint; on 0.10 it is there, and nothing to serialize.
     """
-    from jax._src.lib import xla_client
+    try:
+        from jax._src.lib import xla_client
 
-    topology = xla_client.get_topology_for_devices(devices)
+        describe_topology = xla_client.get_topology_for_devices
+    except (ImportError, AttributeError) as error:
+        raise RuntimeError(
+            f"it does not tell its topology as it used to ({error}); known are 0.10.2 to 0.12: "
+            "upgrade jaxcache, or use another jax"
+        ) from error
+    topology = describe_topology(devices)
     return {
         "topology": _try(lambda: base64.b64encode(topology.serialize()).decode()),
         "topology_fingerprint": _try(lambda: str(topology.fingerprint())),
@@ -118,16 +127,16 @@ def describe(describe_jax: "Callable[[list[str]], dict[str, Any]]") -> "dict[str
 def main() -> int:
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what plugins print is no answer
-    side = __import__("settings")
-    sys.path.pop(0)  # our own folder, whose names must not hide the user's modules
-    del sys.modules["settings"]
+    if not getattr(sys.flags, "safe_path", False):
+        sys.path.pop(0)  # our own folder, whose names must not hide the user's modules
     try:
-        facts = describe(side.describe)
+        facts = describe(runpy.run_path(_SETTINGS)["describe"])
     except Exception as error:
+        answers.close()  # a warning that it is open would be the last word
         print(f"{type(error).__name__}: {error}", file=sys.stderr)
         return NO_JAX
-    answers.write(json.dumps(facts) + "\n")
-    answers.flush()
+    with answers:
+        answers.write(json.dumps(facts) + "\n")
     return 0
 
 

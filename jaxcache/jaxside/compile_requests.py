@@ -12,9 +12,10 @@ must leave nothing in the cache. The parent moves what is whole.
 
 Private names of JAX, tried on 0.5.3, 0.6.2, 0.8.3, 0.10.2, 0.11.2 and 0.12.0.1:
 ``compiler.compile_or_get_cached``, ``compiler._cache_write``,
-``compilation_cache.{get_executable_and_time,get_cache_key,is_cache_used}``,
+``compilation_cache.{get_executable_and_time,is_cache_used}``,
 ``cache_key._log_cache_key_hash``, ``cache_key.xla_flags_to_exclude_from_cache_key``,
-``mlir.make_ir_context``, ``distributed.global_state``.
+``mlir.make_ir_context``, ``distributed.global_state``, ``xla_bridge.get_backend``. One that is
+missing ends the process before its first request.
 """
 
 import contextlib
@@ -23,7 +24,6 @@ import hashlib
 import inspect
 import json
 import os
-import runpy
 import shutil
 import sys
 from typing import Any
@@ -83,7 +83,7 @@ class Worker:
         self.jax = jax
         self._compiler = compiler
         self._ignored = {x.strip("-") for x in cache_key.xla_flags_to_exclude_from_cache_key}
-        self._ir, self._mlir, self._client = ir, mlir, xla_client
+        self._ir, self._context, self._client = ir, mlir.make_ir_context, xla_client
         self._array = functools.partial(array, dtype=object)
         self._signature = inspect.signature(compiler.compile_or_get_cached)
 
@@ -99,7 +99,7 @@ class Worker:
         return {
             "jax_version": str(self.jax.__version__),
             "jaxlib_version": str(getattr(jaxlib, "__version__", "")),
-            "jaxlib_digest": _jaxlib_digest(),
+            "jaxlib_digest": _side("settings").jaxlib_digest(),
             "platform": str(self.backend.platform),
             "platform_version": str(self.backend.platform_version),
             "device_kind": str(first.device_kind),
@@ -121,7 +121,7 @@ class Worker:
         """
         self._key, self._components, self._seconds, self._ask = None, {}, None, ask
         arguments = self._arguments(request, options)
-        with self._mlir.make_ir_context(), self._ir.Location.unknown():
+        with self._context(), self._ir.Location.unknown():
             module = arguments["computation"] = self._parse(bytecode)
             self._check(module)
             try:
@@ -251,13 +251,14 @@ class TargetWorker(Worker):
         names = ("jax_version", "jaxlib_version", "platform", "platform_version")
         return {
             **{name: profile[name] for name in names},
-            "jaxlib_digest": _jaxlib_digest(), "device_kind": profile["device_kinds"][0],
-            "device_count": len(self.devices), "caches": True,
+            "jaxlib_digest": _side("settings").jaxlib_digest(),
+            "device_kind": profile["device_kinds"][0], "device_count": len(self.devices),
+            "caches": True,
         }  # fmt: skip
 
     def compile(self, request: "dict[str, Any]", bytecode: bytes, options: bytes, ask: Any) -> Any:
         arguments = self._arguments(request, options)
-        with self._mlir.make_ir_context(), self._ir.Location.unknown():
+        with self._context(), self._ir.Location.unknown():
             module = self._parse(bytecode)
             self._check(module)
             asked = self._asked(
@@ -312,12 +313,18 @@ def main() -> int:
     os.dup2(2, 1)
     requests = os.fdopen(os.dup(0), "rb")
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-    sys.path.pop(0)  # this folder, which is none of the user's
+    if not getattr(sys.flags, "safe_path", False):
+        sys.path.pop(0)  # our own folder, whose names must not hide the user's modules
     wish = json.loads(os.environ.pop("JAXCACHE_WORKER"))
     prepare(wish)
 
     def answer(**event: Any) -> None:
         answers.write(json.dumps(event) + "\n")
+
+    def ask(key: str, components: "dict[str, str]") -> bool:
+        answer(event="key", key=key, components=components)
+        line = requests.readline()
+        return bool(line) and bool(json.loads(line)["compile"])
 
     try:
         worker = TargetWorker(wish) if wish.get("target") else Worker(wish)
@@ -326,14 +333,8 @@ def main() -> int:
         answer(event="cannot-start", detail=_describe(error), why=_why(error),
                code=getattr(error, "code", None), hint=getattr(error, "hint", None))  # fmt: skip
         return _NO_JAX
-    answer(event="ready", **described)
-
-    def ask(key: str, components: "dict[str, str]") -> bool:
-        answer(event="key", key=key, components=components)
-        line = requests.readline()
-        return bool(line) and bool(json.loads(line)["compile"])
-
     with contextlib.suppress(BrokenPipeError):
+        answer(event="ready", **described)
         _serve(worker, requests, answer, ask)
     # The parent has gone, or is done: what it has not taken nobody will.
     shutil.rmtree(wish["folder"], ignore_errors=True)
@@ -361,13 +362,6 @@ def _serve(worker: Worker, requests: Any, answer: Any, ask: Any) -> None:
                 answer(event="skipped")
             else:
                 answer(event="done", file=done[0], compile_seconds=done[1], tuning=done[2])
-
-
-def _jaxlib_digest() -> "str | None":
-    """As ``settings.py``, which lies beside this file, tells it."""
-    path = os.path.join(os.path.dirname(os.path.abspath(__file__)), "settings.py")
-    digest: str | None = runpy.run_path(path)["jaxlib_digest"]()
-    return digest
 
 
 def _describe(error: BaseException) -> str:

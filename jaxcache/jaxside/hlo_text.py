@@ -25,6 +25,8 @@ def _hlo_module_class() -> Any:
 
 
 def main() -> int:
+    if not getattr(sys.flags, "safe_path", False):
+        sys.path.pop(0)  # our own folder, whose names must not hide the user's modules
     try:
         module = _hlo_module_class()
     except ImportError as error:

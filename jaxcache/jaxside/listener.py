@@ -13,7 +13,7 @@ import time
 from typing import Any
 
 from . import channel, collect, colocated, keyflags, record, together
-from .adapter import Jax
+from .adapter import Jax, UnknownJaxError
 from .outcome import Request, entry_file, judge
 
 _COUNTED = {
@@ -295,7 +295,12 @@ class Listener:
 
 def attach(module: Any) -> None:
     """Listen to the jax that has just been imported."""
-    jax = Jax(module)
+    try:
+        jax = Jax(module)
+    except UnknownJaxError as error:
+        channel.CHANNEL.send({"event": "unheard", "detail": str(error)})
+        together.join(module)
+        return
     listener = Listener(jax, channel.CHANNEL.send)
     listener.introduce()
     jax.listen(listener)

@@ -9,6 +9,7 @@ one line of JSON per event: ``ready`` once, then ``done`` or ``failed`` per requ
 import json
 import os
 import sys
+from collections.abc import Callable
 from typing import Any
 
 _NO_JAX = 13
@@ -19,6 +20,8 @@ def main() -> int:
     # Whatever XLA or a hostile payload prints must not be taken for an answer.
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
+    if not getattr(sys.flags, "safe_path", False):
+        sys.path.pop(0)  # our own folder, whose names must not hide the user's modules
     flags = os.environ.get("XLA_FLAGS", "")
     if "xla_force_host_platform_device_count" not in flags:
         count = f"--xla_force_host_platform_device_count={sys.argv[1]}"
@@ -30,18 +33,24 @@ def main() -> int:
         jax.config.update("jax_enable_compilation_cache", False)
         backend = jax.devices()[0].client
     except Exception as error:
+        answers.close()  # a warning that it is open would be the last word
         print(f"{type(error).__name__}: {error}", file=sys.stderr)
         return _NO_JAX
 
     def answer(**event: Any) -> None:
         answers.write(json.dumps(event) + "\n")
 
+    try:
+        load = _choose_way(backend)
+    except Exception as error:
+        answer(event="unknown-jax", detail=f"{type(error).__name__}: {error}"[:500])
+        return _NO_JAX
     answer(event="ready", platform=backend.platform, jaxlib=jaxlib.__version__)
     while line := sys.stdin.buffer.readline():
         request = json.loads(line)
         payload = sys.stdin.buffer.read(request["size_bytes"])
         try:
-            _load(backend, payload, request["device_assignment"])
+            load(payload, request["device_assignment"])
         except Exception as error:
             text = str(error).strip().splitlines() or [type(error).__name__]
             answer(event="failed", id=request["id"], detail=text[0][:500])
@@ -50,28 +59,51 @@ def main() -> int:
     return 0
 
 
-def _load(backend: Any, payload: bytes, assignment: list[list[int]]) -> None:
-    """Deserialize as ``jax/_src/compilation_cache.py`` does.
+def _choose_way(backend: Any) -> "Callable[[bytes, list[list[int]]], Any]":
+    """How this jaxlib deserializes, as ``jax/_src/compilation_cache.py`` has it done.
 
-    Two arguments up to 0.5.3, then three with the devices in the middle; read in 0.4.30, 0.4.38,
-    0.5.3, 0.6.2, 0.8.3, 0.10.2 and 0.12.0.1.
+    Two arguments up to 0.5.3, then three with the devices in the middle. Private names of JAX,
+    tried on 0.4.30, 0.4.38, 0.5.3, 0.6.2, 0.8.3, 0.10.2, 0.11.2 and 0.12.0.1:
+    ``compiler.get_compile_options``, ``xla_client.DeviceList``, ``client.deserialize_executable``.
+
+    Raises:
+        Exception: in no way that is known here. That must not be said of each entry.
     """
     from jax._src import compiler
     from jax._src.lib import xla_client
 
-    options = compiler.get_compile_options(
-        num_replicas=len(assignment),
-        num_partitions=len(assignment[0]),
-        device_assignment=assignment,
-        backend=backend,
-    )
     devices = {device.id: device for device in backend.devices()}
-    chosen = [devices[i] for row in assignment for i in row if i in devices]
-    try:
-        listed = xla_client.DeviceList(tuple(chosen))
-        backend.deserialize_executable(payload, listed, options)
-    except (AttributeError, TypeError):
+
+    def with_devices(payload: bytes, chosen: "list[Any]", options: Any) -> None:
+        backend.deserialize_executable(payload, xla_client.DeviceList(tuple(chosen)), options)
+
+    def without_devices(payload: bytes, _: "list[Any]", options: Any) -> None:
         backend.deserialize_executable(payload, options)
+
+    def make_options(assignment: "list[list[int]]") -> Any:
+        return compiler.get_compile_options(
+            num_replicas=len(assignment),
+            num_partitions=len(assignment[0]),
+            device_assignment=assignment,
+            backend=backend,
+        )
+
+    first = next(iter(devices))
+    for way in (with_devices, without_devices):
+        try:
+            way(b"no executable", [devices[first]], make_options([[first]]))
+        except (AttributeError, TypeError) as error:
+            misfit = error
+        except Exception:  # understood, and refused
+            break
+    else:
+        raise misfit
+
+    def load(payload: bytes, assignment: "list[list[int]]") -> None:
+        chosen = [devices[i] for row in assignment for i in row if i in devices]
+        way(payload, chosen, make_options(assignment))
+
+    return load
 
 
 if __name__ == "__main__":

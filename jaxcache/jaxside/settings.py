@@ -66,7 +66,8 @@ def compile_options() -> bytes:
 
 
 def main() -> int:
-    sys.path.pop(0)  # our own folder, whose names must not hide the user's modules
+    if not getattr(sys.flags, "safe_path", False):
+        sys.path.pop(0)  # our own folder, whose names must not hide the user's modules
     try:
         facts = describe(sys.argv[1:])
     except Exception as error:

@@ -113,6 +113,7 @@ def save_document(plan: SavePlan, saved: Saved | None, key: str | None) -> Docum
         "dry_run": saved is None,
         "saved": saved is not None and plan.saves,
         "why": plan.why,
+        "finished": plan.finished,
         "key": None if key is None else f"{key}-{plan.digest}",
         "digest": plan.digest,
         "entries": len(plan.kept),
@@ -167,6 +168,8 @@ def save_lines(plan: SavePlan, saved: Saved | None) -> Iterator[str]:
         f"{len(usage.new)} new ({format_duration(usage.new_seconds)}), "
         f"{len(usage.unused)} not used, {len(usage.unknown)} unknown: {_WITNESSES[usage.witness]}"
     )
+    if not plan.finished:
+        yield "the job did not finish: what it did not use may only be what it did not get to"
     counts = Counter(reason for _, reason in plan.dropped)
     for reason, number in sorted(counts.items()):
         yield f"left out: {format_count(number, 'entry')} ({reason})"

@@ -27,6 +27,7 @@ def sync_document(plan: SyncPlan, done: Synced | None) -> Document:
         "carried_bytes": sum(t.info.size_bytes for t in carried),
         "present": plan.present + (len(done.overtaken) if done else 0),
         "no_room": [transfer_document(t) for t in plan.no_room],
+        "gone": [transfer_document(t) for t in (done.gone if done else ())],
         "unfinished": [transfer_document(t) for t in (done.unfinished if done else ())],
         "untrusted": [transfer_document(t) for t in (done.untrusted if done else ())],
         "left_out": [
@@ -65,6 +66,8 @@ def sync_records(plan: SyncPlan, done: Synced | None) -> Iterator[Document]:
         return
     for transfer in done.overtaken:
         yield {"outcome": "present", **transfer_document(transfer)}
+    for transfer in done.gone:
+        yield {"outcome": "gone", **transfer_document(transfer)}
     for transfer in done.unfinished:
         yield {"outcome": "unfinished", **transfer_document(transfer)}
     for transfer in done.untrusted:
@@ -97,6 +100,9 @@ def sync_notes(plan: SyncPlan, done: Synced | None) -> Iterator[str]:
         yield f"left out {printable(problem.file)}: {printable(problem.detail)}"
     for failed in done.failed if done else ():
         yield f"{printable(failed.transfer.info.name)}: {printable(failed.reason)}"
+    if done and done.gone:
+        count = format_count(len(done.gone), "entry")
+        yield f"{count} gone: removed from the source meanwhile"
     if done and done.unfinished:
         count = format_count(len(done.unfinished), "entry")
         yield f"{count} still being written: run it again for them"

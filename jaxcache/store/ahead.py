@@ -4,7 +4,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from itertools import islice
+from itertools import chain, islice
 from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
@@ -35,12 +35,13 @@ def in_order(
     pool = ThreadPoolExecutor(
         workers, "jaxcache-store", initializer=_remember, initargs=(stopped,)
     )  # fmt: skip
+    waiting = chain(first, source)
     running: deque[Future[_Result]] = deque()
     try:
-        running.extend(pool.submit(work, item) for item in (*first, *islice(source, workers - 2)))
+        running.extend(pool.submit(work, item) for item in islice(waiting, workers))
         while running:
             result = running.popleft().result()
-            running.extend(pool.submit(work, item) for item in islice(source, 1))
+            running.extend(pool.submit(work, item) for item in islice(waiting, 1))
             yield result
     finally:
         stopped.set()

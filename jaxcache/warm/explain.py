@@ -8,7 +8,7 @@ from jaxcache.cache.explain.compare import explain
 from jaxcache.cache.explain.known import KnownCache
 from jaxcache.cache.explain.reports import read_document
 from jaxcache.cache.explain.sides import Compile, Explanation, Side
-from jaxcache.errors import NoCacheError
+from jaxcache.errors import NoCacheError, NoJaxError
 from jaxcache.store import open_store
 from jaxcache.warm.inbox import Event
 from jaxcache.warm.run import WarmOptions, Watch, warm_script
@@ -29,11 +29,14 @@ def explain_script(
 
     Raises:
         UsageError, NoJaxError: see :func:`jaxcache.warm.run.warm_script`.
+        NoJaxError: ``unknown-jax`` where nobody here can listen to it.
     """
     before = _keys(options.cache_dir)
     events: list[Event] = []
     watch = Watch(on_event=events.append)
     report = warm_script(script, arguments, replace(options, components=True), watch)
+    if report.unheard:
+        raise NoJaxError(report.unheard, code="unknown-jax")
     compiles = read_document({"modules": [e for e in events if e["event"] == "module"]})
     try:
         store = open_store(options.cache_dir)

@@ -1,10 +1,10 @@
 """HLO as text, through the jaxlib of the user's Python."""
 
 import subprocess
-import sys
 from pathlib import Path
 
 from jaxcache.errors import JaxcacheError, NoJaxError
+from jaxcache.warm.process import find_python
 
 _SCRIPT = Path(__file__).parents[1] / "jaxside" / "hlo_text.py"
 _NO_JAX = 13
@@ -21,11 +21,11 @@ def hlo_text(module: bytes, *, python: str | None = None) -> str:
         NoJaxError: it has none, or is no Python.
         JaxcacheError: ``hlo-failed`` where jaxlib refuses the module or dies over it.
     """
-    python = python or sys.executable
+    python = find_python(python)
     hint = "name a Python that has jax with --python, or: pip install 'jaxcache[jax]'"
     try:
         done = subprocess.run(
-            [python, "-I", str(_SCRIPT)],
+            [python, str(_SCRIPT)],
             input=module, capture_output=True, timeout=_TIMEOUT_SECONDS, check=False,
         )  # fmt: skip
     except OSError as error:

@@ -86,12 +86,16 @@ class Inbox:
             threading.Thread(target=self._read, args=(connection, number), daemon=True).start()
 
     def _read(self, connection: socket.socket, number: int) -> None:
-        with connection, connection.makefile("rb") as lines:
-            while line := lines.readline(_MAX_LINE_BYTES):
-                with contextlib.suppress(ValueError):
-                    event = json.loads(line)
-                    if isinstance(event, dict) and isinstance(event.get("event"), str):
-                        self._events.put({**event, "process": number})
-        with self._lock:
-            self._open -= 1
-        self.wake()
+        try:
+            with connection, connection.makefile("rb") as lines:
+                while line := lines.readline(_MAX_LINE_BYTES):
+                    with contextlib.suppress(ValueError, RecursionError):
+                        event = json.loads(line)
+                        if isinstance(event, dict) and isinstance(event.get("event"), str):
+                            self._events.put({**event, "process": number})
+        except OSError:  # its writer was cut off
+            pass
+        finally:
+            with self._lock:
+                self._open -= 1
+            self.wake()

@@ -5,7 +5,6 @@ import json
 import os
 import select
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
@@ -19,7 +18,7 @@ from jaxcache.entry.decode import decode_payload
 from jaxcache.errors import NoJaxError
 from jaxcache.model import Problem, ProblemKind
 from jaxcache.store.base import Store, StoreError
-from jaxcache.warm.process import describe_end
+from jaxcache.warm.process import describe_end, find_python
 
 _SCRIPT = Path(__file__).parents[1] / "jaxside" / "load_entries.py"
 _START_SECONDS = 300.0
@@ -43,7 +42,7 @@ class SacrificialLoader:
     """
 
     def __init__(self, python: str | None = None) -> None:
-        self._python = python or sys.executable
+        self._python = find_python(python)
         self.skipped: list[str] = []
         """Keys of entries for another platform than this jax has, which it cannot judge."""
 
@@ -98,7 +97,7 @@ class _Child:
         hint = "name a Python that has jax with --python, or: pip install 'jaxcache[jax]'"
         try:
             self._process = subprocess.Popen(
-                [python, "-I", str(_SCRIPT), str(self.devices)],
+                [python, str(_SCRIPT), str(self.devices)],
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors, bufsize=0,
             )  # fmt: skip
         except OSError as error:
@@ -110,6 +109,13 @@ class _Child:
             said = self._last_words() or str(error)
             self.stop()
             raise NoJaxError(f"jax does not start in {python}: {said}", hint=hint) from error
+        if ready.get("event") == "unknown-jax":
+            self.stop()
+            raise NoJaxError(
+                f"cannot load entries with the jax of {python} ({ready.get('detail')})",
+                code="unknown-jax",
+                hint="known are 0.4.30 to 0.12: upgrade jaxcache, or use another jax",
+            )
         platform = str(ready.get("platform"))
         self.platform = "gpu" if platform in ("cuda", "rocm") else platform
 

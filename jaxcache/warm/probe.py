@@ -12,6 +12,7 @@ from jaxcache.cache.bundle.export import plan_export
 from jaxcache.cache.bundle.pack import write_stream
 from jaxcache.errors import NoJaxError
 from jaxcache.store.local import LocalStore
+from jaxcache.warm.process import find_python
 
 _SCRIPT = Path(__file__).parents[1] / "jaxside" / "probe.py"
 _NO_JAX = 13
@@ -19,15 +20,17 @@ _TIMEOUT_SECONDS = 300
 _HINT = "name a Python that has jax with --python, or: pip install 'jaxcache[jax]'"
 
 
-def probe_host(python: str, environment: Mapping[str, str]) -> Host:
-    """Let ``python`` compile a trivial program into a directory of its own, and read the entry.
+def probe_host(python: str | None, environment: Mapping[str, str]) -> Host:
+    """Let a Python compile a trivial program into a directory of its own, and read the entry.
 
     Args:
+        python: an interpreter that has jax; our own by default.
         environment: of the child, as the program that is to use the cache will have it.
 
     Raises:
         NoJaxError: no jax there, or one that writes no entry.
     """
+    python = find_python(python)
     with tempfile.TemporaryDirectory(prefix="jaxcache-probe-") as folder:
         told = _run(python, environment, folder)
         exported = write_stream(LocalStore(folder), plan_export(LocalStore(folder), now_ns=0))

@@ -1,7 +1,28 @@
 """What starting and ending child processes takes, whatever they are for."""
 
+import os
+import shutil
 import signal
 import socket
+import sys
+
+from jaxcache.errors import NoJaxError
+
+
+def find_python(python: str | None) -> str:
+    """The interpreter to run, from whatever directory: the one named, else our own.
+
+    Raises:
+        NoJaxError: ``no-python`` where the named one is not to be found.
+    """
+    if python is None:
+        return sys.executable
+    found = shutil.which(python)
+    if not found:
+        raise NoJaxError(
+            f"there is no Python {python}", code="no-python", hint="name an interpreter's path"
+        )
+    return os.path.abspath(found)
 
 
 def free_port() -> int:

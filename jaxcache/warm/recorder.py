@@ -29,6 +29,8 @@ class Recorder:
     """The event of a Python without jax, where the run needed one."""
     no_function: Event | None = None
     """The event of a function that is not there."""
+    unheard: Event | None = None
+    """The event of a jax that nobody here can listen to."""
     refused: Event | None = None
     """The event of a target that nothing can be made for here."""
 
@@ -47,8 +49,9 @@ class Recorder:
             self.colocated.append(event)
         elif kind == "begin":
             self._begun[event["process"], event.get("id")] = event
-        elif kind in ("trouble", "jax-failed"):
+        elif kind in ("trouble", "jax-failed", "unheard"):
             self._trouble.append(str(event.get("detail")))
+            self.unheard = event if kind == "unheard" else self.unheard
         elif kind == "no-jax":
             self.no_jax = event
         elif kind == "no-function":
@@ -79,6 +82,7 @@ class Recorder:
             script_exit_code=ended.exit_code,
             timed_out=ended.timed_out,
             interrupted=ended.interrupted,
+            unheard=None if self.unheard is None else str(self.unheard.get("detail")),
             wall_seconds=ended.wall_seconds,
             trace=trace_document(self.modules, self.processes),
         )

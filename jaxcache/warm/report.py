@@ -100,6 +100,8 @@ class Report:
     timed_out: bool
     interrupted: bool
     wall_seconds: float
+    unheard: str | None = None
+    """Why nothing is known of what a jax in it compiled: nobody here can listen to that one."""
     trace: Mapping[str, Any] = field(default_factory=dict, repr=False)
     """Chrome trace events of everything that was compiled or retrieved."""
 

@@ -3,8 +3,6 @@
 import contextlib
 import json
 import os
-import shutil
-import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -14,12 +12,13 @@ from jaxcache.errors import NoJaxError, UsageError
 from jaxcache.warm.arguments import Call
 from jaxcache.warm.inbox import Event
 from jaxcache.warm.launch import Ended, Launch, run_listening
-from jaxcache.warm.process import free_port
+from jaxcache.warm.process import find_python, free_port
 from jaxcache.warm.recorder import Recorder
 from jaxcache.warm.recording import RecipeRecorder, recording, save_recipe
 from jaxcache.warm.remember import known_seconds, remember
 from jaxcache.warm.report import Report
-from jaxcache.warm.target.delivery import Aim, Delivery, deliver
+from jaxcache.warm.target.aim import Aim
+from jaxcache.warm.target.spool import Spool, open_spool
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,10 +164,10 @@ def _run(
 ) -> Report:
     if options.target is None:
         return _run_all(launches, options, watch, lifted)
-    with deliver(options.cache_dir, options.target) as delivery:
-        env = {"JAXCACHE_TARGET": delivery.request}
+    with open_spool(options.cache_dir, options.target) as spool:
+        env = {"JAXCACHE_TARGET": spool.request}
         launches = [replace(launch, env={**launch.env, **env}) for launch in launches]
-        return _run_all(launches, options, watch, lifted, delivery)
+        return _run_all(launches, options, watch, lifted, spool)
 
 
 def _run_all(
@@ -176,7 +175,7 @@ def _run_all(
     options: WarmOptions,
     watch: Watch,
     lifted: Mapping[str, str],
-    delivery: Delivery | None = None,
+    spool: Spool | None = None,
 ) -> Report:
     known: dict[str, float] = {}
 
@@ -191,9 +190,7 @@ def _run_all(
     recorder = Recorder(options.cache_dir, asked=asked_thresholds({**os.environ, **lifted}))
     notes: list[str] = []
     with recording(options.record, options.collect) as recipe:
-        ended = _listen(
-            _recorded(launches, recipe), options, _tell(watch, recipe), recorder, delivery
-        )
+        ended = _listen(_recorded(launches, recipe), options, _tell(watch, recipe), recorder, spool)
         reader.join()
         if recipe and options.record:
             notes += save_recipe(recipe, options.record, known, ended)
@@ -240,11 +237,11 @@ def _listen(
     options: WarmOptions,
     watch: Watch,
     recorder: Recorder,
-    delivery: Delivery | None = None,
+    spool: Spool | None = None,
 ) -> Ended:
     def take(event: Event) -> None:
-        if delivery is not None:
-            event = delivery.take(event)
+        if spool is not None:
+            event = spool.take(event)
         recorder.add(event)
         if watch.on_event:
             watch.on_event(event)
@@ -315,19 +312,3 @@ def _environment(options: WarmOptions) -> dict[str, str]:
 
 def _unset(options: WarmOptions) -> tuple[str, ...]:
     return options.target.unset(os.environ) if options.target else ()
-
-
-def find_python(python: str | None) -> str:
-    """The interpreter to run: the one named, else our own.
-
-    Raises:
-        NoJaxError: ``no-python`` where the named one is not to be found.
-    """
-    if python is None:
-        return sys.executable
-    found = shutil.which(python)
-    if not found:
-        raise NoJaxError(
-            f"there is no Python {python}", code="no-python", hint="name an interpreter's path"
-        )
-    return found

@@ -3,7 +3,6 @@
 import json
 import os
 import subprocess
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from jaxcache.cache.doctor.settings import DEFAULTS, settings_of_environment, se
 from jaxcache.entry.options import read_options
 from jaxcache.entry.wire import Budget, WireError
 from jaxcache.errors import NoJaxError
+from jaxcache.warm.process import find_python
 
 _SCRIPT = Path(__file__).parents[1] / "jaxside" / "settings.py"
 _TIMEOUT_SECONDS = 120
@@ -37,7 +37,7 @@ def ask_python(python: str | None = None) -> tuple[Interpreter, list[Setting]]:
     Raises:
         NoJaxError: it cannot run, has no jax, or dies over it.
     """
-    python = python or sys.executable
+    python = find_python(python)
     hint = "name a Python that has jax with --python"
     try:
         done = subprocess.run(

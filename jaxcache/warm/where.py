@@ -33,21 +33,25 @@ def find_where(
     stop: bool = False,
     stdout_to_stderr: bool = False,
     timeout_seconds: float | None = None,
-) -> tuple[tuple[Use, ...], int]:
+) -> tuple[tuple[Use, ...], str | None]:
     """Run a command as it is, nothing changed, and see which caches JAX opens.
 
     Args:
         stop: end each Python as soon as it has opened its cache.
 
     Returns:
-        The Pythons that imported jax, in the order of their first word, and the exit code.
+        The Pythons that imported jax, in the order of their first word; and why one of them could
+        not be listened to, if so.
 
     Raises:
         UsageError: ``cannot-run``.
     """
     processes: dict[int, Event] = {}
+    unheard: list[str] = []
 
     def take(event: Event) -> None:
+        if event["event"] == "unheard":
+            unheard.append(str(event.get("detail")))
         known = processes.setdefault(event["process"], {})
         if event["event"] in ("start", "jax", "settings"):
             known.update({k: v for k, v in event.items() if k not in ("event", "at")})
@@ -61,7 +65,7 @@ def find_where(
             os.kill(pid, signal.SIGTERM)
             known["pid_stopped"] = known.pop("pid")
 
-    ended = run_listening(
+    run_listening(
         [Launch(tuple(command))], on_event=take, stdout_to_stderr=stdout_to_stderr,
         timeout_seconds=timeout_seconds,
     )  # fmt: skip
@@ -78,4 +82,4 @@ def find_where(
         for p in processes.values()
         if p.get("has_jax")
     )
-    return tuple(uses), ended.exit_code
+    return tuple(uses), next(iter(unheard), None)

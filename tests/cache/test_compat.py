@@ -5,7 +5,14 @@ from typing import Any
 
 import pytest
 
-from jaxcache.cache.bundle.compat import Forecast, Host, Outlook, forecast, path_in_key
+from jaxcache.cache.bundle.compat import (
+    Compatibility,
+    Forecast,
+    Host,
+    Outlook,
+    forecast,
+    path_in_key,
+)
 from jaxcache.cache.bundle.manifest import Item, Manifest, Origin
 from jaxcache.cache.ledger.record import Event
 
@@ -111,3 +118,33 @@ def test_versions() -> None:
     assert [path_in_key(v) for v in ("0.4.35", "0.4.36", "0.10.9", "0.11.0", "0.11.0rc1", "?")] == [
         False, True, True, False, False, False,
     ]  # fmt: skip
+
+
+def test_a_version_of_thousands_of_digits_is_some_version() -> None:
+    absurd = "9" * 5000
+    moved = replace(CPU, written_in_cache_dir="/there", like_jaxlib=absurd)
+    assert told(moved, None).outlook is Outlook.UNKNOWN
+    assert told(replace(moved, like_jaxlib=None), CPU, jax=absurd).outlook is Outlook.HIT
+
+
+def test_what_could_not_be_read_is_unknown() -> None:
+    found = told(Origin(), CPU)
+    assert (found.outlook, found.reason) == (Outlook.UNKNOWN, "its executable could not be read")
+    assert told(CPU, Origin()).outlook is Outlook.HIT
+    assert told(CPU, replace(CPU, cpu_features=None)).outlook is Outlook.HIT
+    assert told(replace(CPU, cpu_features=None), CPU).outlook is Outlook.HIT
+    assert told(GPU, replace(GPU, cudnn=None, device_name=None)).outlook is Outlook.HIT
+
+
+def test_counts_are_by_outlook() -> None:
+    manifest = Manifest((), (), (CPU,), "0" * 64, 0)
+    assert forecast(manifest, None, "/here").compatible
+    found = Compatibility((Forecast("a", Outlook.HIT), Forecast("b", Outlook.MISS)), None)
+    assert (found.counts[Outlook.HIT], found.counts[Outlook.UNKNOWN]) == (1, 0)
+    assert not found.compatible
+
+
+def test_a_bucket_is_spelt_one_way_only() -> None:
+    there = replace(CPU, written_in_cache_dir="gs://b/cache")
+    assert told(there, there, jax="0.10.2", where="gs://b/cache").outlook is Outlook.HIT
+    assert told(there, there, jax="0.10.2", where="gs://b/x/../cache").outlook is Outlook.MISS

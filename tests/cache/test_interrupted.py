@@ -118,6 +118,26 @@ def test_what_is_being_staged_is_left_alone(cache: Path) -> None:
     assert not list((cache / ".jaxcache" / "incoming").iterdir())
 
 
+class Overtaken(LocalStore):
+    """A store where JAX writes each entry anew right before it is deleted."""
+
+    def delete(self, name: str, **options: Any) -> bool:
+        if options:
+            (self.path / name).write_bytes(b"anew")
+        return super().delete(name, **options)
+
+
+def test_an_entry_that_was_written_anew_keeps_its_date(cache: Path) -> None:
+    name = next(cache.glob("jit_mlp-*-cache")).name
+    (cache / name).write_bytes(b"")
+    os.utime(cache / name, (1e9, 1e9))
+    found = verify(LocalStore(cache), VerifyOptions(), now_ns=LATER_NS)
+    plan = plan_repair(found, now_ns=LATER_NS, delete=True)
+    done = execute_repair(Overtaken(cache), plan, young=found.young)
+    assert done.actions == {name: "leave-changed"}
+    assert (cache / name.replace("-cache", "-atime")).exists()
+
+
 def put_away(cache: Path) -> tuple[str, str]:
     """An entry's name, and its name in quarantine."""
     name = next(cache.glob("jit_mlp-*-cache")).name

@@ -3,16 +3,23 @@
 import json
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jaxcache.cache.bundle.fields import BundleError
+from jaxcache.cache.bundle.format import (
+    MAX_MANIFEST_RAW_BYTES,
+    MAX_MANIFEST_VALUES,
+    pack_manifest,
+)
 from jaxcache.cache.bundle.manifest import (
     Item,
     Manifest,
     Origin,
     SideFile,
     check_file_name,
+    check_path,
     decode_manifest,
     encode_manifest,
     is_side_file,
@@ -101,3 +108,40 @@ def test_anything_else_is_refused(data: bytes) -> None:
     except BundleError:
         return
     raise AssertionError(data)
+
+
+@pytest.mark.parametrize(
+    ("kind", "field", "bits"),
+    [
+        ("entries", "compile_seconds", 31), ("entries", "size_bytes", 48),
+        ("entries", "created_ns", 63), ("entries", "atime_ns", 63), ("files", "created_ns", 63),
+    ],
+)  # fmt: skip
+def test_numbers_have_bounds(kind: str, field: str, bits: int) -> None:
+    def read(value: int) -> Manifest:
+        document = json.loads(json.dumps(DOCUMENT))
+        document[kind][0][field] = value
+        return decode_manifest(json.dumps(document).encode())
+
+    assert getattr(getattr(read((1 << bits) - 1), {"entries": "items"}.get(kind, kind))[0],
+                   field) == (1 << bits) - 1  # fmt: skip
+    with pytest.raises(BundleError, match=f"{field} of .* makes no sense"):
+        read(1 << bits)
+
+
+def test_paths_of_another_layout_have_a_depth() -> None:
+    assert check_path("/".join("abcdefghijklmnop")) is None
+    assert check_path("/".join("abcdefghijklmnopq")) == "is nested deeper than 16"
+    for name in ("a//b", "/a", "a/", "a/../b", "a/.b", ""):
+        assert check_path(name), name
+
+
+def test_a_manifest_has_a_size_at_most() -> None:
+    values = b"," * MAX_MANIFEST_VALUES
+    pack_manifest(values)
+    raw = bytes(MAX_MANIFEST_RAW_BYTES)
+    pack_manifest(raw)
+    for more in (values + b"[", raw + b"x"):
+        with pytest.raises(BundleError) as caught:
+            pack_manifest(more)
+        assert caught.value.code == "too-large"

@@ -1,72 +1,20 @@
-"""Planning and carrying out a prune, over caches of every shape."""
+"""Planning a prune, over caches of every shape."""
 
-import contextlib
-import fcntl
 import os
-import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from made_caches import HOUR, NOW, NS, cache_of, gone, key, plan, put, size_of
 
 from jaxcache.cache.ledger.record import Event
 from jaxcache.cache.ledger.segments import Ledger, append
 from jaxcache.cache.prune.evict import remove
-from jaxcache.cache.prune.plan import PruneOptions, PrunePlan
 from jaxcache.cache.prune.removal import lost_compile_seconds
-from jaxcache.cache.prune.survey import plan_cache_prune, plan_cache_removal
-from jaxcache.errors import JaxcacheError, LockedError, UsageError
-from jaxcache.store.base import StoreError
+from jaxcache.cache.prune.survey import plan_cache_removal
+from jaxcache.errors import JaxcacheError, UsageError
 from jaxcache.store.local import LocalStore
-
-HOUR = 3600
-NS = 1_000_000_000
-NOW = 1_700_000_000 * NS
-
-
-def key(number: int, module: str = "jit_f") -> str:
-    return f"{module}-{number:064x}"
-
-
-def put(
-    cache: Path,
-    name: str,
-    *,
-    size: int = 100,
-    used_ago: float = HOUR,
-    made_ago: float | None = None,
-    atime: bool = True,
-    seconds: int = 0,
-) -> None:
-    """Write an entry whose header tells ``seconds``, and its ``-atime`` file."""
-    import zstandard
-
-    made = NOW - int((used_ago if made_ago is None else made_ago) * NS)
-    content = seconds.to_bytes(4, "big") + os.urandom(max(4, size - 24))
-    path = cache / f"{name}-cache"
-    path.write_bytes(zstandard.ZstdCompressor().compress(content))
-    os.utime(path, ns=(made, made))
-    if atime:
-        (cache / f"{name}-atime").write_bytes((NOW - int(used_ago * NS)).to_bytes(8, "little"))
-
-
-def plan(cache: Path, keep: tuple[str, ...] = (), **options: object) -> PrunePlan:
-    store = LocalStore(cache)
-    ledger = Ledger.load(store)
-    return plan_cache_prune(
-        store, PruneOptions(**options), keep=keep, lookup=ledger.record, now_ns=NOW
-    )  # type: ignore[arg-type]
-
-
-def gone(made: PrunePlan) -> dict[str, str]:
-    return {r.key or r.file.name: r.reason for r in made.removals}
-
-
-def size_of(cache: Path) -> int:
-    return sum(p.stat().st_size for p in cache.rglob("*") if p.is_file())
-
 
 ENTRY = st.fixed_dictionaries({
     "size": st.integers(30, 3000),
@@ -86,28 +34,6 @@ OPTIONS = st.fixed_dictionaries({}, optional={
     "side_caches": st.booleans(),
     "quarantine": st.booleans(),
 })  # fmt: skip
-
-
-@contextlib.contextmanager
-def cache_of(entries: list[dict], litter: bool, root: Path) -> Iterator[Path]:
-    import shutil
-    import tempfile
-
-    cache = Path(tempfile.mkdtemp(dir=root))
-    for number, entry in enumerate(entries):
-        put(cache, key(number, f"jit_f{number % 4}"), **entry)
-    if litter:
-        old = NOW - 30 * 24 * HOUR * NS
-        for name in (
-            f"jit_old-{'e' * 64}", "_temp_jit_x", key(999) + "-atime", "xla_gpu_kernel_cache_file",
-            "xla_gpu_per_fusion_autotune_cache_dir/a.textproto", ".jaxcache/quarantine/b-cache",
-            "notes.txt",
-        ):  # fmt: skip
-            (cache / name).parent.mkdir(parents=True, exist_ok=True)
-            (cache / name).write_bytes(b"x" * 500)
-            os.utime(cache / name, ns=(old, old))
-    yield cache
-    shutil.rmtree(cache)
 
 
 @settings(max_examples=120, deadline=None, suppress_health_check=list(HealthCheck))
@@ -341,129 +267,10 @@ def test_young_files_are_left_alone(tmp_path: Path) -> None:
     assert set(gone(plan(tmp_path, max_entries=0, grace_seconds=1))) == {key(1)}
 
 
-def test_a_temporary_file_goes_when_its_writer_is_gone(tmp_path: Path) -> None:
-    dead, alive = tmp_path / ".jaxcache-tmp-1-dead", tmp_path / ".jaxcache-tmp-2-alive"
-    for path in (dead, alive):
-        path.write_bytes(b"half")
-        os.utime(path, ns=(NOW - HOUR * NS,) * 2)
-    made = plan(tmp_path, orphans=True)
-    assert set(gone(made)) == {dead.name, alive.name}
-    with alive.open() as held:
-        fcntl.flock(held, fcntl.LOCK_EX)
-        done = remove(LocalStore(tmp_path), made.removals)
-    assert [r.file.name for r in done.removed] == [dead.name]
-    assert [(s.removal.file.name, s.why) for s in done.spared] == [(alive.name, "used")]
-    assert alive.exists()
-    assert not dead.exists()
-
-
 def test_no_bound_is_a_usage_error(tmp_path: Path) -> None:
     with pytest.raises(UsageError) as caught:
         plan(tmp_path, policy="lru")
     assert caught.value.code == "no-bound"
-
-
-# -- execution beside others -----------------------------------------------------------------
-
-
-def test_an_entry_used_or_rewritten_meanwhile_stays(tmp_path: Path) -> None:
-    for number in range(4):
-        put(tmp_path, key(number), atime=number < 2)
-    made = plan(tmp_path, max_entries=0)
-    (tmp_path / f"{key(0)}-atime").write_bytes(time.time_ns().to_bytes(8, "little"))
-    (tmp_path / f"{key(1)}-cache").write_bytes(b"another program wrote it anew")
-    (tmp_path / f"{key(2)}-cache").unlink()
-    done = remove(LocalStore(tmp_path), made.removals)
-    assert {s.removal.key: s.why for s in done.spared} == {
-        key(0): "used", key(1): "changed", key(2): "gone",
-    }  # fmt: skip
-    assert [r.key for r in done.removed] == [key(3)]
-    assert not done.failed
-    left = {p.name for p in tmp_path.iterdir()}
-    assert left == {
-        ".lockfile", f"{key(0)}-cache", f"{key(0)}-atime", f"{key(1)}-cache", f"{key(1)}-atime",
-    }  # fmt: skip
-
-
-class SlowStore(LocalStore):
-    """Every delete takes 10 ms of a clock that this store owns."""
-
-    def __init__(self, path: Path) -> None:
-        super().__init__(path)
-        self.now = 0.0
-        self.held: list[float] = []
-        self.deleted: list[str] = []
-
-    def delete(self, name: str, **rest: object) -> bool:
-        self.now += 0.010
-        self.deleted.append(name)
-        return super().delete(name, **rest)  # type: ignore[arg-type]
-
-    @contextlib.contextmanager
-    def lock(self, *, timeout_seconds: float) -> Iterator[None]:
-        started = self.now
-        with super().lock(timeout_seconds=timeout_seconds):
-            yield
-        self.held.append(self.now - started)
-
-
-def test_the_lock_is_let_go_every_fifty_milliseconds(tmp_path: Path) -> None:
-    for number in range(20):
-        put(tmp_path, key(number))
-    made = plan(tmp_path, max_entries=0)
-    store = SlowStore(tmp_path)
-    pauses: list[float] = []
-    done = remove(store, made.removals, clock=lambda: store.now, pause=pauses.append)
-    assert len(done.removed) == 20
-    assert len(store.held) == 10
-    assert max(store.held) == pytest.approx(done.longest_hold_seconds)
-    assert done.longest_hold_seconds <= 0.05
-    assert len(pauses) == 9
-
-
-def test_the_lock_is_really_let_go_in_between(tmp_path: Path) -> None:
-    for number in range(6):
-        put(tmp_path, key(number))
-    store = SlowStore(tmp_path)
-    done = remove(store, plan(tmp_path, max_entries=0).removals, clock=lambda: store.now)
-    assert len(done.removed) == 6 and len(store.held) > 1
-
-
-class StubbornStore(LocalStore):
-    """One file cannot be deleted."""
-
-    def delete(self, name: str, **rest: object) -> bool:
-        if name == f"{key(1)}-cache":
-            raise StoreError(name, "operation not permitted", code="io-error")
-        return super().delete(name, **rest)  # type: ignore[arg-type]
-
-
-def test_what_cannot_be_removed_is_told_and_the_rest_goes(tmp_path: Path) -> None:
-    for number in range(3):
-        put(tmp_path, key(number))
-    done = remove(StubbornStore(tmp_path), plan(tmp_path, max_entries=0).removals)
-    assert done.failed
-    assert [(s.removal.key, s.why, s.detail) for s in done.spared] == [
-        (key(1), "failed", "operation not permitted")
-    ]
-    assert {p.name for p in tmp_path.iterdir()} == {
-        ".lockfile", f"{key(1)}-cache", f"{key(1)}-atime",
-    }  # fmt: skip
-
-
-def test_the_entry_goes_before_its_date(tmp_path: Path) -> None:
-    put(tmp_path, key(1))
-    store = SlowStore(tmp_path)
-    remove(store, plan(tmp_path, max_entries=0).removals)
-    assert store.deleted == [f"{key(1)}-cache", f"{key(1)}-atime"]
-
-
-def test_a_lock_that_somebody_holds_stops_it(tmp_path: Path) -> None:
-    put(tmp_path, key(1))
-    made = plan(tmp_path, max_entries=0)
-    with LocalStore(tmp_path).lock(timeout_seconds=1), pytest.raises(LockedError):
-        remove(LocalStore(tmp_path), made.removals, lock_timeout_seconds=0.05)
-    assert (tmp_path / f"{key(1)}-cache").exists()
 
 
 def test_removing_by_key_is_exact_and_respects_pins(tmp_path: Path) -> None:
@@ -477,3 +284,53 @@ def test_removing_by_key_is_exact_and_respects_pins(tmp_path: Path) -> None:
     with pytest.raises(JaxcacheError) as caught:
         plan_cache_removal(store, ["jit_*"], lookup=Ledger.load(store).record, now_ns=NOW)
     assert caught.value.code == "pinned"
+
+
+def test_side_caches_are_dated_by_themselves(tmp_path: Path) -> None:
+    put(tmp_path, key(1), made_ago=60, atime=False)
+    (tmp_path / "xla_gpu_kernel_cache_file").write_bytes(b"kernels")
+    os.utime(tmp_path / "xla_gpu_kernel_cache_file", ns=(NOW - 9 * HOUR * NS,) * 2)
+    made = plan(tmp_path, used_since_ns=NOW - HOUR * NS, side_caches=True)
+    assert gone(made) == {"xla_gpu_kernel_cache_file": "used-since"}
+    assert made.undated == 0
+
+
+def test_untuned_entries_go_on_request_and_tuned_ones_stay(tmp_path: Path) -> None:
+    for number in (1, 2, 3):
+        put(tmp_path, key(number))
+    files = {n: (tmp_path / f"{key(n)}-cache").stat() for n in (1, 2)}
+    append(LocalStore(tmp_path), [
+        Event(key(n), "compile", NOW, {
+            "tuning": tuning, "tuning_mtime_ns": files[n].st_mtime_ns,
+            "tuning_size_bytes": files[n].st_size,
+        })
+        for n, tuning in ((1, "untuned"), (2, "tuned"))
+    ])  # fmt: skip
+    assert gone(plan(tmp_path, untuned=True)) == {key(1): "untuned"}
+    put(tmp_path, key(1), size=900, made_ago=2 * HOUR)  # the real host made it anew
+    assert gone(plan(tmp_path, untuned=True)) == {}
+
+
+@pytest.mark.parametrize(
+    ("rule", "at", "before"),
+    [("unused_for_seconds", HOUR, HOUR + 1), ("older_than_seconds", HOUR, HOUR + 1)],
+)
+def test_an_entry_goes_at_just_that_age(
+    tmp_path: Path, rule: str, at: float, before: float
+) -> None:
+    put(tmp_path, key(1), used_ago=HOUR)
+    assert len(plan(tmp_path, **{rule: at}).removals) == 1
+    assert plan(tmp_path, **{rule: before}).removals == ()
+
+
+def test_what_was_used_at_that_very_time_stays(tmp_path: Path) -> None:
+    put(tmp_path, key(1), used_ago=HOUR)
+    put(tmp_path, key(2), used_ago=2 * HOUR)
+    assert gone(plan(tmp_path, used_since_ns=NOW - HOUR * NS)) == {key(2): "used-since"}
+
+
+def test_grace_ends_at_just_that_age_on_either_side_of_now(tmp_path: Path) -> None:
+    for number, age in enumerate((59, 60, -59, -60)):
+        put(tmp_path, key(number), made_ago=age, used_ago=0)
+    made = plan(tmp_path, max_entries=0, grace_seconds=60.0)
+    assert set(gone(made)) == {key(1), key(3)}

@@ -193,6 +193,7 @@ def test_the_forger_can_make_a_good_one(place: Path) -> None:
         {"requests": [REQUEST | {"device_shape": [1 << 19, 1 << 19], "device_ids": [0]}]},
         {"requests": [REQUEST | {"device_ids": []}]},
         {"requests": [REQUEST | {"compile_seconds": float("nan")}]},
+        {"requests": [REQUEST | {"compile_seconds": 10**400}]},
         {"requests": [REQUEST | {"occurrences": True}]},
         {"requests": [REQUEST | {"module": "\ud800"}]},
         {"requests": [REQUEST | {"components": {"computation": 5}}]},

@@ -15,7 +15,9 @@ MOUNTS = r"""22 27 0:21 / /proc rw,relatime - proc proc rw
 61 27 0:52 / /home rw,relatime shared:1 - nfs4 filer:/vol/home rw,vers=4.2,hard
 62 27 0:53 / /scratch\040big rw,noatime - lustre mds@tcp:/scratch rw,flock
 63 27 0:54 / /home/me/local rw,relatime - xfs /dev/sdb1 rw
+64 27 0:55 / /mnt/Größe rw,relatime - cifs //filer/big rw
 """
+ODD_MOUNT = "65 27 0:56 / /mnt/\udcff rw,relatime - cifs //filer/odd rw\n"
 
 #: A Haswell, as Linux tells it.
 HASWELL = """processor : 0
@@ -37,10 +39,12 @@ Trap = Callable[[Facts], Iterator[Finding]]
         ("/scratch big/jax", "lustre"),
         ("/var/cache", "ext4"),
         ("/homework", "ext4"),
+        ("/mnt/Größe/jax", "cifs"),
+        ("/mnt/\udcff/jax", "cifs"),
     ],
 )
 def test_the_mount_of_a_path(path: str, kind: str) -> None:
-    assert filesystem_of(path, MOUNTS) == kind
+    assert filesystem_of(path, MOUNTS + ODD_MOUNT) == kind
     assert filesystem_of(path, "garbage\n\n - \n") is None
 
 

@@ -166,6 +166,33 @@ def test_what_others_used_lately_may_stay(
     assert told["used"] == []
 
 
+@pytest.mark.parametrize(
+    ("status", "kept"),
+    [("success", 2), ("0", 2), ("failure", 8), ("Cancelled", 8), ("canceled", 8), ("143", 8)],
+)
+def test_a_job_that_did_not_finish_throws_nothing_out(
+    run_cli: RunCli, step: Step, bundle: Path, corpus: Path, tmp_path: Path, status: str, kept: int
+) -> None:
+    """It was cancelled behind its first step: the entries of the others are as good as before."""
+    step("restore", bundle)
+    job = tmp_path / "job"
+    witnessed(job, reads=True)
+    read(min(job.glob("*-cache")))
+    compile_new(job, corpus)
+    torn = f"jit_torn-{1:064x}-cache"  # JAX was killed while it wrote
+    (job / torn).write_bytes(min(job.glob("*-cache")).read_bytes()[:-20])
+    told = step("save", bundle, "--job-status", status)
+    assert (told["saved"], told["finished"]) == (True, kept == 2)
+    found = in_bundle(run_cli, bundle, tmp_path)
+    assert (len(found), torn in found, told["left_out"]) == (kept, False, [torn])
+
+
+def test_a_state_that_no_job_has(run_cli: RunCli, cache: Path, tmp_path: Path) -> None:
+    for status in ("", "running", "-1"):
+        done = run_cli("ci", "save", tmp_path / "b.jxb", "-C", cache, "--job-status", status)
+        assert (done.returncode, "[bad-job-status]" in done.stderr) == (2, True)
+
+
 def test_a_bound_keeps_the_costliest(
     run_cli: RunCli, step: Step, bundle: Path, corpus: Path, tmp_path: Path
 ) -> None:

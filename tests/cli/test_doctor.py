@@ -24,7 +24,7 @@ class Doctor:
         self._run_cli = run_cli
 
     def __call__(
-        self, cache: Path, *args: str, env: dict[str, str] | None = None
+        self, cache: Path | str, *args: str, env: dict[str, str] | None = None
     ) -> dict[str, Any]:
         if "--python" not in args:  # what takes a jax is tested in tests/integration
             args = (*args, "--python", "/nonexistent")
@@ -35,7 +35,7 @@ class Doctor:
         assert done.returncode == bool(problems)
         return document
 
-    def finds(self, trap: str, cache: Path, *args: str, **kwargs: Any) -> dict[str, Any]:
+    def finds(self, trap: str, cache: Path | str, *args: str, **kwargs: Any) -> dict[str, Any]:
         found = {f["trap"]: f for f in self(cache, *args, **kwargs)["findings"]}
         assert trap in found
         finding: dict[str, Any] = found[trap]
@@ -196,6 +196,11 @@ def test_lock_held(doctor: Doctor, capped: Path) -> None:
     assert doctor.is_silent("lock-held", capped)
 
 
+def test_a_lock_that_is_no_file_keeps_nobody_waiting(doctor: Doctor, cache: Path) -> None:
+    os.mkfifo(cache / ".lockfile")
+    doctor(cache)
+
+
 def test_not_writable(doctor: Doctor, cache: Path, tmp_path: Path) -> None:
     assert doctor.is_silent("not-writable", cache)
     assert doctor.is_silent("not-writable", tmp_path / "not" / "there" / "yet")
@@ -280,6 +285,39 @@ def test_slow_cap(doctor: Doctor, cache: Path) -> None:
     for path in list(cache.glob("jit_f-*")):
         path.unlink()
     assert doctor.is_silent("slow-cap", cache, env=cap)
+
+
+def test_a_bucket_is_no_file_system(
+    doctor: Doctor, run_cli: RunCli, cache: Path, bucket: str
+) -> None:
+    assert run_cli("push", bucket, "-C", cache).returncode == 0
+    env = {**LOW, "JAX_COMPILATION_CACHE_DIR": f"{bucket}/"}
+    found = doctor(bucket, env=env)
+    assert (found["entries"], found["decoded"]) == (7, 7)
+    assert traps(found) <= {"cpu-features"}
+    capped = env | {"JAX_COMPILATION_CACHE_MAX_SIZE": "1000000"}
+    assert bucket in doctor.finds("capped-bucket", bucket, env=capped)["seen"]
+    # A cap over a directory that is pulled into has nothing to do with the bucket.
+    elsewhere = capped | {"JAX_COMPILATION_CACHE_DIR": str(cache)}
+    assert traps(doctor(bucket, env=elsewhere)) <= {
+        "cpu-features", "other-directory", "missing-atime"
+    }  # fmt: skip
+    assert f"jaxcache pull {bucket}" in doctor.finds("no-cache-dir", bucket)["fix"]
+
+
+def test_entries_of_a_bucket_fit_where_they_came_from(
+    doctor: Doctor, run_cli: RunCli, corpus: Path, bucket: str
+) -> None:
+    assert run_cli("push", bucket, "-C", corpus / "0.10.2-cpu-zstd").returncode == 0
+    finding = doctor.finds("cache-dir-in-key", bucket)
+    assert finding["severity"] == "note"
+    assert finding["fix"].startswith(f"jaxcache pull {bucket} -C /")
+
+
+def test_a_bucket_out_of_reach_is_no_empty_cache(run_cli: RunCli, bucket: str) -> None:
+    for place, env in ((bucket, {"AWS_ENDPOINT_URL": "http://127.0.0.1:9"}),
+                       ("s3://no-such-bucket", {})):  # fmt: skip
+        assert run_cli("doctor", "-C", place, "--python", "/x", env=env).returncode == 10
 
 
 def test_the_page_for_people_names_everything(run_cli: RunCli, cache: Path) -> None:

@@ -10,6 +10,9 @@ from conftest import RunCli
 from terminal import run_all
 
 from jaxcache.cache.explain.churn import SAME_PROGRAM
+from jaxcache.cache.explain.logs import read_log
+from jaxcache.cache.explain.programs import compare_programs
+from jaxcache.cache.explain.sides import Compile
 
 KEY = "ab" * 32
 OTHER = "cd" * 32
@@ -115,6 +118,59 @@ def test_one_key_that_was_not_written(
     rows = [row(KEY, "skipped", detail=reason)]
     left, right = run_file(tmp_path / "l", *rows), run_file(tmp_path / "r", *rows)
     assert components(document(run_cli, left, right)) == {component}
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [
+        {"outcome": ["hit"]}, {"outcome": 1}, {"compile_seconds": 10**400},
+        {"compile_seconds": True}, {"arguments": [{"dtype": "float32", "shape": 5}]},
+        {"arguments": 7}, {"components": []}, {"xla_flags": "x"}, {"line": "x", "file": 1},
+    ],
+)  # fmt: skip
+def test_a_saved_run_of_odd_types_is_read_as_far_as_it_goes(
+    run_cli: RunCli, tmp_path: Path, facts: dict[str, Any]
+) -> None:
+    good = run_file(tmp_path / "good.json", row(KEY))
+    odd = tmp_path / "odd.json"
+    odd.write_text(json.dumps({"modules": [row(OTHER) | facts, 7, {"module": 7}]}))
+    assert len(document(run_cli, good, odd)["comparisons"]) == 1
+
+
+def test_a_saved_run_that_is_nested_too_deep_is_none(run_cli: RunCli, tmp_path: Path) -> None:
+    deep = tmp_path / "deep.json"
+    deep.write_text('{"modules":' + "[" * 100_000)
+    done = run_cli("explain", deep, deep)
+    assert (done.returncode, "[bad-run]" in done.stderr) == (2, True)
+
+
+def test_long_programs_are_compared_by_lines() -> None:
+    """Every line another: what compares letters as well is at it for minutes."""
+    old = tuple(f"  add float32[{n},8] %{n * 7 % 999} %{n}" for n in range(4_000))
+    new = tuple(f"  multiply float32[{n},16] %{n * 5 % 999} %{n}" for n in range(4_000))
+    both = ("  same 1",)
+    found = compare_programs(
+        Compile("jit_f", outline=old[:2000] + both + old[2000:-1]),
+        Compile("jit_f", outline=new[:2000] + both + new[2000:-1]),
+    )
+    assert found.left is not None
+    assert found.left.startswith("add float32[0,8] %0 %0; add float32[1,8]")
+    assert found.left.endswith("and 3,991 more")
+    assert "same" not in found.left
+
+
+def test_long_lines_of_others_in_a_log_cost_nothing() -> None:
+    """Each would keep a pattern busy for minutes that looks at it from every quote or space."""
+    key = f"jit_f-{KEY}"
+    noise = [
+        "'" * 65_000,
+        "Writing " * 8_000,
+        f"Writing jit_f to persistent compilation cache with key {' ' * 65_000}x",
+        f"Persistent compilation cache hit for 'jit_f' with key '{key}'{' ' * 65_000}x",
+    ]
+    line = "I0101 12:00:00 1 compiler.py:1] Persistent compilation cache hit for 'jit_f' with key "
+    found = read_log([*noise, f"{line}'{key}'   \n", *noise])
+    assert [c.outcome for c in found if c.key == key] == ["hit"]
 
 
 def test_a_key_beside_the_others_of_its_module(run_cli: RunCli, corpus: Path) -> None:

@@ -15,11 +15,14 @@ from hypothesis import strategies as st
 from jaxcache.entry.codec import (
     HEAD_BYTES,
     CodecError,
+    check_content,
     check_frame,
+    check_small,
     decompress_chunks,
     decompress_whole,
+    detect_codec,
     read_head,
-)  # fmt: skip
+)
 
 
 def decompress(data: bytes) -> bytes:
@@ -177,3 +180,112 @@ def test_an_entry_of_exactly_the_limit_is_decompressed_and_one_byte_more_is_not(
     assert decompress_whole(data, limit=len(content) - 1) is None
     assert decompress_whole(zlib.compress(content), limit=len(content)) == content
     assert decompress_whole(zlib.compress(content), limit=len(content) - 1) is None
+
+
+@pytest.mark.parametrize(("window", "refused"), [(0x88, False), (0x89, True), (0x90, True)])
+def test_the_largest_window_is_that_of_the_zstd_command(window: int, refused: bool) -> None:
+    # Magic, no content size, the window's exponent and mantissa, one raw block of five bytes.
+    data = b"\x28\xb5\x2f\xfd\x00" + bytes([window]) + b"\x29\x00\x00" + b"\0\0\0\1x"
+    if refused:
+        with pytest.raises(CodecError, match="wants a window"):
+            read_head(data, len(data))
+    else:
+        assert read_head(data, len(data)).compile_seconds == 1
+        assert decompress(data) == b"\0\0\0\1x"
+
+
+@pytest.mark.parametrize(("beyond", "reason"), [(0, "corruption"), (1, "cannot hold")])
+def test_no_more_is_believed_than_blocks_can_hold(beyond: int, reason: str) -> None:
+    block = b"\x03\x00\x10\x00"  # the last one: 128 KiB of one byte
+    announced = struct.pack("<Q", 17 * 32768 + beyond)
+    with pytest.raises(CodecError, match=reason):
+        read_head(b"\x28\xb5\x2f\xfd\xe0" + announced + block, 17)
+
+
+def content_kind(data: bytes) -> str | None:
+    """What :func:`check_content` says, None where it is content."""
+    try:
+        check_content(io.BytesIO(data), len(data))
+    except CodecError as error:
+        return error.kind
+    return None
+
+
+@pytest.mark.parametrize(
+    ("data", "kind", "small"),
+    [
+        (entry_bytes(3, b"payload", checksum=True), None, True),
+        (entry_bytes(3, b"payload"), None, False),
+        (entry_bytes(3, b"payload", "zlib"), None, None),
+        (zstandard.ZstdCompressor(write_content_size=False).compress(bytes(9)), None, None),
+        (entry_bytes(3, bytes(4 << 20)), None, None),
+        (entry_bytes(3, bytes((4 << 20) - 4)), None, False),
+        (entry_bytes(-1, b"payload"), "bad-header", None),
+        (zstandard.ZstdCompressor(write_content_size=False).compress(b"abc"), "bad-header", None),
+        (zlib.compress(b"abc"), "bad-header", None),
+        (b"", "empty", None),
+        (b"neither", "bad-codec", None),
+        (entry_bytes(3, b"payload")[:-1], "truncated", None),
+        (entry_bytes(3, b"payload") + b"x", "trailing-bytes", None),
+        (entry_bytes(3, b"payload", "zlib")[:-1], "truncated", None),
+        (entry_bytes(3, b"payload", "zlib") + b"x", "trailing-bytes", None),
+    ],
+)
+def test_the_two_checks_of_content_agree(data: bytes, kind: str | None, small: bool | None) -> None:
+    assert content_kind(data) == kind
+    assert check_small(data) is small
+
+
+@pytest.mark.parametrize("codec", ["zstd", "zlib"])
+def test_a_checksum_that_does_not_fit_has_a_kind_of_its_own(codec: str) -> None:
+    data = bytearray(entry_bytes(3, b"payload" * 100, codec, checksum=True))
+    data[-1] ^= 1
+    assert content_kind(bytes(data)) == kind_of(bytes(data)) == "checksum-mismatch"
+    assert check_small(bytes(data)) is None
+
+
+def test_an_entry_that_lies_about_its_size_is_damaged() -> None:
+    good = entry_bytes(3, b"x" * 200)
+    assert good[4] >> 5 == 1 and good[5] == 204  # single segment, its size in one byte
+    for size in (203, 205):
+        assert content_kind(good[:5] + bytes([size]) + good[6:]) == "bad-codec"
+
+
+@pytest.mark.parametrize(
+    ("data", "kind", "detail"),
+    [
+        (b"\x28\xb5\x2f\xfd\x00\x58\x06\x00\x00", "bad-codec", "reserved block type at byte 6"),
+        (b"\x28\xb5\x2f\xfd\x00\x58\x06\x00", "truncated", "ends at byte 8, inside a zstd block"),
+        (b"\x28\xb5\x2f\xfd\x04\x58\x01\x00\x00abc", "truncated", "inside the content checksum"),
+        (b"\x28\xb5\x2f\xfd\x04\x58\x01\x00\x00abcde", "trailing-bytes", "1 bytes follow"),
+        (b"\x28\xb5\x2f\xfd" + b"\x08" * 13, "truncated", "zstd frame header"),
+        (b"\x28\xb5\x2f\xfd" + b"\x08" * 14, "bad-codec", "zstd frame header"),
+        (b"neither", "bad-codec", "starts with 6e656974, neither zstd nor zlib"),
+    ],
+)
+def test_what_is_wrong_with_a_frame_is_said(data: bytes, kind: str, detail: str) -> None:
+    with pytest.raises(CodecError) as caught:
+        check_frame(io.BytesIO(data), len(data))
+    assert (caught.value.kind, detail in caught.value.detail) == (kind, True), caught.value.detail
+
+
+def test_a_block_of_one_repeated_byte_is_walked_over() -> None:
+    repeated = b"\x28\xb5\x2f\xfd\x00\x58\x43\x00\x00\x07"  # eight times 7
+    check_frame(io.BytesIO(repeated), len(repeated))
+    assert decompress(repeated) == b"\7" * 8
+
+
+def test_a_head_that_ends_too_early_is_truncated() -> None:
+    with pytest.raises(CodecError, match="inside the first zstd block") as caught:
+        read_head(entry_bytes(3, b"payload" * 100)[:15], 15)
+    assert caught.value.kind == "truncated"
+    with pytest.raises(CodecError, match="inside the header") as caught:
+        read_head(zlib.compress(b"abc"), 11)
+    assert caught.value.kind == "truncated"
+
+
+def test_only_zlib_of_a_full_window_is_zlib() -> None:
+    for start in (b"\x78\x01", b"\x78\x9c", b"\x78\xda"):
+        assert detect_codec(start) == "zlib"
+    for start in (b"\x78", b"\x78\x9d", b"\x68\x81", b"", b"\x28\xb5\x2f"):
+        assert detect_codec(start) == "unknown"

@@ -244,3 +244,131 @@ def test_kernels_tell_their_launch_and_size() -> None:
     assert (first.name, first.blocks, first.threads, first.code_bytes) == ("a", None, None, 0)
     assert (second.fingerprint, second.blocks, second.threads) == ("line one", 4, 128)
     assert (second.shared_memory_bytes, second.code_bytes) == (64, 5)
+
+
+def test_names_beside_a_large_literal_are_read_up_to_4096_bytes() -> None:
+    def target(size: int) -> dict[str, int]:
+        literal = forge.message(8, bytes(300_000))
+        call = forge.message(2, b"custom-call") + forge.message(28, b"t" * size) + literal
+        module = forge.module(instructions=[call])
+        program = decode_payload(forge.outer(forge.cpu_result(module))).program
+        assert program is not None and program.opcodes == {"custom-call": 1}
+        return program.custom_calls
+
+    assert target(4096) == {"t" * 4096: 1}
+    assert target(4097) == {}
+
+
+def test_a_signature_of_just_400_characters_is_whole() -> None:
+    def shown(words: int, digits: int) -> str:
+        parameters = (*[ArrayType("float32", (22,))] * words, ArrayType("int8", (10**digits,)))
+        program = Program("jit_f", parameters, (), 1, 1, {}, {})
+        return summarize_contents(Contents(program=program)).signature or ""
+
+    whole = shown(42, 12)
+    assert len(whole) == 400 and "…" not in whole
+    assert "…" in shown(42, 13)
+
+
+@pytest.mark.parametrize(
+    ("code", "shown"),
+    [(b"\x02", "9.0a"), (b"\x03", "9.0f"), (b"\x00", "9.0"), (b"\x07", "9.0")],
+)
+def test_the_letter_of_a_capability(code: bytes, shown: str) -> None:
+    cuda = forge.number(1, 9) + forge.number(2, 0) + forge.number(3, code[0])
+    result = forge.message(6, forge.message(1, cuda)) + forge.message(3, b".version 8.0")
+    hlo = forge.message(1, forge.message(1, forge.module()))
+    device = decode_payload(forge.outer(hlo + result)).device
+    assert (device.platform, device.compute_capability) == ("gpu", shown)
+
+
+def test_kernels_show_the_beginning_of_their_fingerprint() -> None:
+    def fingerprint(size: int) -> str:
+        kernel = forge.message(2, forge.message(1, b"f" * size))
+        (found,) = read_kernel_cache(forge.message(1, forge.message(1, b"k"), kernel)).kernels
+        return found.fingerprint
+
+    assert (len(fingerprint(80)), len(fingerprint(81))) == (80, 80)
+
+
+def test_an_amd_gpu_is_named_by_its_architecture() -> None:
+    rocm = forge.message(6, forge.message(2, forge.message(1, b"gfx942")))
+    hlo = forge.message(1, forge.message(1, forge.module()))
+    elf = forge.message(4, b"\x7fELF" + bytes(14) + b"\xe0\0")
+    contents = decode_payload(forge.outer(hlo + rocm + elf))
+    assert (contents.device.platform, contents.device.target) == ("gpu", "gfx942")
+
+
+def test_source_lines_are_ranked_and_installed_packages_stepped_over() -> None:
+    flax, other = "/usr/lib/site-packages/flax/core.py", "/usr/dist-packages/x.py"
+
+    def frames(*parents: int) -> bytes:
+        files = [
+            b"/home/me/train.py",
+            b"/usr/lib/site-packages/flax/core.py",
+            b"/usr/dist-packages/x.py",
+        ]
+        return forge.message(
+            17, *(forge.message(1, f) for f in files), forge.message(2, b"step"),
+            *(forge.message(3, forge.number(1, n), forge.number(2, 1), forge.number(3, 10 * n))
+              for n in (1, 2, 3)),
+            *(forge.message(4, forge.number(1, n), forge.number(2, parent))
+              for n, parent in enumerate(parents, 1)),
+        )  # fmt: skip
+
+    def source(*ids: int, parents: tuple[int, ...]) -> list[tuple[str, int, str | None]]:
+        instructions = [
+            forge.message(2, b"add") + forge.message(7, forge.number(15, n)) for n in ids
+        ]
+        module = forge.module(instructions=instructions, extra=frames(*parents))
+        found = decode_payload(forge.outer(forge.cpu_result(module))).source
+        return [(s.file, s.line, s.function) for s in found]
+
+    mine = ("/home/me/train.py", 10, "step")
+    assert source(1, 2, 2, parents=(0, 1, 2)) == [mine]
+    assert source(3, parents=(0, 1, 2)) == [mine]
+    assert source(3, parents=(0, 0, 2)) == [(other, 30, "step")]  # the innermost of all
+    assert source(2, parents=(0, 3, 2)) == [(flax, 20, "step")]  # a circle
+    assert source(1, 2, 2, parents=(0, 0, 0)) == [(flax, 20, "step"), mine]
+    assert source(1, 2, parents=(0, 0, 0)) == [mine, (flax, 20, "step")]
+    assert source(4, 9, parents=(0, 0, 0)) == []
+
+
+def test_metadata_without_frames_names_its_line() -> None:
+    def add(line: int) -> bytes:
+        place = forge.message(3, b"/a.py") + forge.number(4, line)
+        return forge.message(2, b"add") + forge.message(7, place)
+
+    module = forge.module(instructions=[add(5), add(7), add(7), forge.message(2, b"mul")])
+    contents = decode_payload(forge.outer(forge.cpu_result(module)))
+    assert [(s.file, s.line, s.function) for s in contents.source] == [
+        ("/a.py", 7, None), ("/a.py", 5, None),
+    ]  # fmt: skip
+    assert contents.program and list(contents.program.opcodes.items()) == [("add", 3), ("mul", 1)]
+
+
+def test_a_buffer_of_less_than_nothing_is_none() -> None:
+    buffers = [
+        forge.message(3, forge.number(2, (1 << 64) - 5)),
+        forge.message(3, forge.number(2, 3)),
+    ]
+    result = forge.message(1, forge.message(1, forge.module())) + forge.message(2, *buffers)
+    assert decode_payload(forge.outer(result + forge.number(5, 2))).memory.temp_bytes == 3
+
+
+def test_an_abi_is_told_as_text() -> None:
+    gpu = forge.message(1, b"CUDA") + forge.message(
+        3, forge.message(1, b"12.8"), forge.message(3, b"2")
+    )
+    payload = forge.outer(forge.cpu_result(forge.module()))
+
+    def told(kind: bytes, target: bytes) -> tuple[int | None, str | None]:
+        found = decode_payload(forge.ifrt(payload, (kind, target)))
+        assert found.problems == ()
+        return found.format.ifrt_version, found.format.abi
+
+    name = "xla::GpuXlaExecutableAbiVersion"
+    assert told(name.encode(), gpu) == (3, f"{name} CUDA 12.8 CUB 2")
+    assert told(b"xla::Cpu", b"") == (3, "xla::Cpu")
+    assert decode_payload(forge.ifrt(payload)).format.ifrt_version == 3
+    assert decode_payload(payload).format.ifrt_version is None

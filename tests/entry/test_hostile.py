@@ -108,6 +108,15 @@ HOSTILE = {
     "a signature of a million arrays": forge.outer(
         forge.cpu_result(forge.message(4, b"\x0a\x00" * 3_000_000))
     ),
+    "a parameter of a million arrays": forge.outer(
+        forge.cpu_result(
+            forge.module(
+                extra=forge.message(
+                    4, forge.message(1, forge.number(2, 13), b"\x22\x00" * 1_900_000)
+                )
+            )
+        )
+    ),
     "a million buffers": forge.outer(
         forge.cpu_result(forge.module()) + forge.message(2, b"\x1a\x00" * 3_000_000)
     ),

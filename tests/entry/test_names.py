@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from jaxcache.entry.decode import same_module
 from jaxcache.entry.names import FileKind, Key, parse_key, parse_name, printable
 
 HASH = "0c9a031d71bb1c7d0cd9e67372ee1cf0db197479357a4e3120fa22a1210cfacc"
@@ -53,3 +54,30 @@ def test_a_printable_name_cannot_act_on_a_terminal(data: bytes) -> None:
     shown = printable(data.decode("utf-8", "surrogateescape"))
     assert shown.isprintable()
     shown.encode("utf-8")
+
+
+@pytest.mark.parametrize(
+    ("name", "shown"),
+    [
+        ("jit_é", "jit_é"),
+        ("\x1b[2J", "\\x1b[2J"),
+        ("\x7f\x9f", "\\x7f\\x9f"),
+        ("\u2028", "\\u2028"),
+        ("\u0100\u0085", "\u0100\\x85"),
+        (b"\x80\xff".decode("utf-8", "surrogateescape"), "\\x80\\xff"),
+        ("\udc7f\udd00", "\\udc7f\\udd00"),
+    ],
+)
+def test_what_does_not_print_is_escaped(name: str, shown: str) -> None:
+    assert printable(name) == shown
+
+
+@pytest.mark.parametrize(
+    ("inside", "named", "same"),
+    [
+        ("jit_f", "jit_f", True), ("jit_<lambda>", "jit__lambda_", True), ("a.b-c", "a.b-c", True),
+        ("jit_f", "jit_g", False), ("jit_f", "jit_f_", False), ("jit f", "jit_f", True),
+    ],
+)  # fmt: skip
+def test_names_are_compared_as_jax_writes_them(inside: str, named: str, same: bool) -> None:
+    assert same_module(inside, named) is same

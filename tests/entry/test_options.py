@@ -9,7 +9,14 @@ from conftest import CORPUS
 
 from jaxcache.entry.contents import Origin
 from jaxcache.entry.decode import decode_origin, find_debug_options
-from jaxcache.entry.options import flag_names, flag_values, known_defaults, read_options
+from jaxcache.entry.options import (
+    flag_names,
+    flag_values,
+    known_defaults,
+    nearest_version,
+    read_options,
+    same_generation,
+)
 from jaxcache.entry.wire import Budget, WireError, write_varint
 
 NUMBERS = {name: number for number, name in flag_names().items()}
@@ -120,3 +127,52 @@ def test_a_payload_gives_its_debug_options_or_says_that_it_has_none() -> None:
     assert bytes(find_debug_options(with_them)) == debug
     with pytest.raises(WireError, match="no options"):
         find_debug_options(forge.outer(forge.cpu_result(forge.module())))
+
+
+def test_flags_beyond_a_dozen_are_another_versions_and_not_changes() -> None:
+    unused = max(flag_names()) + 1000
+    assert len(changed(*(forge.number(unused + n, 1) for n in range(12)))) == 12
+    assert changed(*(forge.number(unused + n, 1) for n in range(13))) == {}
+
+
+def test_one_generation_differs_by_four_flags_at_most() -> None:
+    flags = {f"f{n}" for n in range(50)}
+    assert same_generation(flags, {*flags, "a", "b", "c", "d"})
+    assert not same_generation(flags, {*flags, "a", "b", "c", "d", "e"})
+    version, defaults = next(reversed(known_defaults().items()))
+    names = frozenset(flag_names().get(n, f"#{n}") for n in defaults)
+    more = [f"new_{n}" for n in range(5)]
+    assert nearest_version(names | set(more[:4])) == version
+    assert nearest_version(names | set(more)) is None
+
+
+def test_a_device_assignment_has_bounds() -> None:
+    ids = forge.message(3, forge.message(1, bytes(1 << 16)))
+    for rows, refused in ((1 << 16, False), (1 << 17, True)):
+        column = ids if not refused else forge.message(3, forge.message(1, bytes(rows)))
+        assignment = forge.message(9, forge.number(1, rows), forge.number(2, 1), column)
+        options = memoryview(forge.message(3, assignment))
+        if refused:
+            with pytest.raises(WireError, match="no matrix"):
+                read_options(options, None, Budget())
+        else:
+            found = read_options(options, None, Budget()).compile_options.device_assignment
+            assert found is not None and len(found) == rows
+
+
+@pytest.mark.parametrize(
+    ("flags", "folder"),
+    [
+        ({310: b"/a/autotune", 306: b"/b/kernels"}, "/a"),
+        ({306: b"/b/kernels"}, "/b"),
+        ({310: b"", 306: b"/b/kernels"}, "/b"),
+        ({310: b"relative"}, None),
+        ({}, None),
+    ],
+)
+def test_the_directory_is_told_by_the_paths_below_it(
+    flags: dict[int, bytes], folder: str | None
+) -> None:
+    debug = b"".join(forge.message(n, path) for n, path in flags.items())
+    found = read_options(None, memoryview(forge.message(14, debug)), Budget())
+    assert found.written_in_cache_dir == folder

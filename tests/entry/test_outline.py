@@ -117,3 +117,29 @@ def test_a_long_program_is_cut_and_no_program_refused() -> None:
     assert len(outline(memoryview(forge.module(instructions=many)))) == MAX_LINES
     with pytest.raises(WireError):
         outline(memoryview(b"\xff\xff\xff"))
+
+
+def test_operands_may_lie_apart_and_behind_other_numbers() -> None:
+    found = lines(
+        instruction(b"parameter", forge.number(35, 7)),
+        instruction(b"constant", forge.number(35, 8)),
+        instruction(b"add", forge.number(36, 7), forge.number(60, 1), forge.number(36, 8)),
+    )
+    assert found[2].startswith("add f32[2] (parameter, constant) #")
+
+
+def test_numbers_of_the_module_are_passed_over() -> None:
+    module = forge.number(5, 1) + forge.module(instructions=[instruction(b"dot")])
+    assert outline(memoryview(module)) == ["computation:", "  dot f32[2]"]
+
+
+def test_a_program_of_just_the_limit_is_whole() -> None:
+    module = forge.module(instructions=[instruction(b"add")] * (MAX_LINES - 1))
+    assert len(outline(memoryview(module))) == MAX_LINES
+    longer = forge.module(instructions=[instruction(b"add")] * MAX_LINES)
+    assert outline(memoryview(longer)) == outline(memoryview(module))
+
+
+def test_a_long_opcode_is_cut() -> None:
+    (line,) = lines(instruction(b"x" * 300))
+    assert line == "x" * 256 + " f32[2]"

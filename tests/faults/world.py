@@ -225,7 +225,7 @@ def look(root: Path) -> State:
 def _is_temporary(name: str) -> bool:
     base = os.path.basename(name)
     return (
-        base.startswith((".jaxcache-tmp-", ".trusted-keys-")) or base.endswith(".tmp")
+        base.startswith(".jaxcache-tmp-") or base.endswith(".tmp")
         or "/.jaxcache/incoming/" in name
     )  # fmt: skip
 

@@ -12,10 +12,10 @@ from conftest import RunCli, clean_environment
 WORKLOAD = Path(__file__).with_name("bundle_workload.py")
 
 
-def run_jax(python: str, cache: Path, home: Path) -> dict[str, Any]:
+def run_jax(python: str, cache: Path | str, home: Path, **env: str) -> dict[str, Any]:
     done = subprocess.run(
         [python, str(WORKLOAD), str(cache)],
-        capture_output=True, text=True, env=clean_environment(home) | {"PYTHONWARNINGS": ""},
+        capture_output=True, text=True, env=clean_environment(home) | {"PYTHONWARNINGS": ""} | env,
         check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-2000:]

@@ -191,16 +191,42 @@ def test_a_parent_that_is_killed_leaves_nothing_torn_and_the_next_one_completes(
     parent.wait()
     left = entries(cache)
     assert left
-    # Workers notice, and clean up behind themselves. What was made for one that had not begun yet
-    # stays, in the system's folder for temporary files.
-    deadline = time.monotonic() + 20
-    while list(scratch.glob("*/*")) and time.monotonic() < deadline:
-        time.sleep(0.05)
+    wait_until_empty(scratch)
     summary = compiled(recipe, cache)["summary"]
     assert summary["written"] + summary["already_cached"] == summary["requested"]
     assert summary["already_cached"] == len(left)
     assert run_cli("verify", "-C", cache, "--level", "full").returncode == 0
     assert len(entries(cache)) == summary["requested"]
+
+
+def wait_until_empty(folder: Path) -> None:
+    """Workers whose parent is gone notice, and clean up behind themselves."""
+    deadline = time.monotonic() + 60
+    while list(folder.iterdir()) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not list(folder.rglob("*"))
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_workers_that_have_not_begun_clean_up_too(
+    recorded: Recorded, each_jax_python: str, tmp_path: Path, script: Any, number: int
+) -> None:
+    recipe = recorded(script(STEP))
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    parent = subprocess.Popen(
+        [sys.executable, "-m", "jaxcache", "compile", recipe, "-C", tmp_path / "other", "--jobs=2",
+         "--python", each_jax_python],
+        env=clean_environment(tmp_path) | {"TMPDIR": str(scratch)},
+        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    deadline = time.monotonic() + 60
+    while len(list(scratch.glob("*/*/*"))) < 2 and time.monotonic() < deadline:
+        time.sleep(0.005)
+    time.sleep(0.2)  # their processes exist, and are importing jax
+    parent.send_signal(number)
+    parent.wait()
+    wait_until_empty(scratch)
 
 
 def test_what_cannot_be_compiled_again_is_named(

@@ -24,7 +24,8 @@ def test_the_second_run_is_all_hits(warm: Warm, cache: Path, script: Any, run_cl
     assert_counts_are_jax_own(first)
     (step,) = [m for m in first["modules"] if m["module"] == "jit_step"]
     assert step["function"] == "step"
-    assert (step["file"], step["line"]) == (str(path), 4) or step["line"] in (3, 4)
+    assert step["file"] == str(path)
+    assert step["line"] in (3, 4)  # of the decorator, or of the function
     assert [(a["dtype"], a["shape"]) for a in step["arguments"]] == [("float32", [8, 8])]
     assert step["compile_seconds"] > 0
     listed = json.loads(run_cli("ls", "--json", "-C", cache).stdout)["entries"]

@@ -180,16 +180,24 @@ def test_error_of_a_compile_that_fails(warm: Warm, script: Any) -> None:
     path = script(
         STEP
         + """
+from jax._src import compiler
+def fail(*args, **kwargs):
+    raise ValueError("no compiler today")
+for name in ("backend_compile", "backend_compile_and_load"):
+    setattr(compiler, name, fail)
+@jax.jit
+def unlucky(x):
+    return x + 1
 try:
-    jax.jit(lambda x: x + 1, compiler_options={"xla_no_such_option": "1"})(1.0)
-except Exception as error:
+    unlucky(x=1.0)
+except ValueError as error:
     print(error)
 """
     )
     document = warm(path, env=LENIENT)
     assert_counts_are_jax_own(document)
-    rows = [m for m in document["modules"] if m["outcome"] == "error"]
-    assert {m["reason"] for m in rows} <= {"compile-failed"}
+    assert outcomes(document, "jit_unlucky") == {("error", "compile-failed")}
+    assert "no compiler today" in only(document, "jit_unlucky")["detail"]
     assert outcomes(document, "jit_step") == {("written", "not-in-cache")}
 
 

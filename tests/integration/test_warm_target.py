@@ -213,6 +213,7 @@ def test_the_ledger_knows_where_they_come_from(
         assert getattr(record, name) == target[name]
     assert record.extra["topology_fingerprint"] == target["topology_fingerprint"]
     assert {"computation", "accelerator_config", "compression"} <= set(record.components or {})
+    assert record.payload_sha256
     assert record.tuning is None  # nothing is tuned on a CPU
     assert row["compile_seconds"] == pytest.approx(record.compile_seconds, abs=1e-5)
     done = run_cli("verify", "-C", cache_dir, "--json", row["key"])
@@ -313,7 +314,11 @@ def test_a_recipe_is_compiled_for_a_target(
     compile_ = ("compile", "all.recipe", "-C", cache_dir, *python, "--json", "--target")
     done = run_cli(*compile_, profile)
     assert done.returncode == 0, done.stderr
-    assert {m["outcome"] for m in json.loads(done.stdout)["modules"]} == {"written"}
+    made = json.loads(done.stdout)["modules"]
+    assert {m["outcome"] for m in made} == {"written"}
+    ledger = Ledger.load(open_store(str(cache_dir)))
+    records = [ledger.record(m["key"]) for m in made]
+    assert all(r and r.payload_sha256 and r.compile_seconds for r in records)
     assert outcomes(warm("--fail-on-miss", path, env=FOUR)) == {("hit", "in-cache")}
     done = run_cli("verify", "-C", cache_dir, "--json")
     assert json.loads(done.stdout)["problems"] == []

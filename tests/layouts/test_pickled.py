@@ -12,6 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from jaxcache.layouts.torch.graph import decode_graph
 from jaxcache.layouts.torch.pickled import (
     Bag,
     Global,
@@ -135,6 +136,13 @@ def test_references_to_the_memo_cost_nothing() -> None:
     body = b"\x80\x04(]\x94" + doubling + b"l."
     found = read_pickle(body)
     assert sum(1 for _ in walk(found.root)) < 200
+
+
+def test_a_call_of_what_is_no_name_is_not_printed() -> None:
+    """Each tuple holds the one before it twice, and the last is "called": as text, 2^20 zeros."""
+    doubling = b"".join(b"\x94h%c\x86" % n for n in range(20))
+    graph = decode_graph(b"\x80\x04K\x00" + doubling + b")R.", "fxgraph")
+    assert len(graph.root) < 100
 
 
 def test_a_list_within_itself_ends() -> None:

@@ -2,11 +2,14 @@
 
 import json
 import os
+import pickle
 from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import RunCli
+from conftest import RunCli, first_file
+
+from jaxcache.layouts.torch.names import digest_of
 
 KINDS = ["aotautograd/", "fxgraph/", ".py", ".main."]
 
@@ -48,6 +51,52 @@ def test_duplicates_go_first_and_the_first_by_name_stays(
         (kept,) = os.listdir(folder)
         assert kept < Path(removed["file"]).name  # torch takes the first by name
     assert sound(run_cli, torch_cache)
+
+
+FX_CLASS = b"torch._inductor.output_code\nCompiledFxGraph"
+AOT_CLASS = b"torch._functorch._aot_autograd.aot_autograd_result\nAOTAutogradResult"
+
+
+def write_graph(folder: Path, class_: bytes, state: bytes, used_ns: int) -> None:
+    """Write an object of a class with that state, which is pickled by protocol 2."""
+    data = b"\x80\x02c" + class_ + b"\n)\x81" + state[2:-1] + b"b."
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / digest_of(data)).write_bytes(data)
+    os.utime(folder / digest_of(data), ns=(used_ns, used_ns))
+
+
+@pytest.mark.parametrize("policy", ["lru", "cost"])
+def test_what_units_share_counts_once_it_is_free(
+    run_cli: RunCli, tmp_path: Path, policy: str
+) -> None:
+    """Four small graphs need one large one, and so do four others: the first four free enough."""
+    cache = tmp_path / "shared"
+    for n, letter in enumerate("bc"):
+        inner = "f" + letter * 51
+        state = {"_fx_graph_cache_key": inner, "source_code": letter * 100_000}
+        folder = cache / "fxgraph" / (letter * 2) / inner
+        write_graph(folder, FX_CLASS, pickle.dumps(state, 2), n)
+        for digit in "2345":
+            forward = pickle.dumps({"fx_graph_cache_info": (inner, [])}, 2)[2:-1]
+            state_of_outer = b"}X\x0b\0\0\0compiled_fwcm\nF\n)\x81" + forward + b"bs"
+            folder = cache / "aotautograd" / f"a{letter}{digit * 50}"
+            write_graph(folder, AOT_CLASS, b"\x80\x02" + state_of_outer + b".", n)
+    bound = size(cache) - 50_000
+    done = run(run_cli, "prune", cache, "--max-size", f"{bound}", "--policy", policy, "-y")
+    assert len(done["removed"]) == done["kept"] == 5
+    assert {r["key"].partition("-")[2][1] for r in done["removed"]} == {"b"}
+
+
+def test_graphs_whose_guards_differ_late_are_no_duplicates(
+    run_cli: RunCli, torch_cache: Path
+) -> None:
+    key = "f" + "a" * 51
+    for size in ("64", "65"):
+        guards = " and ".join(["s0 < 4096"] * 300) + f" and s0 != {size}"
+        state = {"_fx_graph_cache_key": key, "guards_expr": guards}
+        write_graph(torch_cache / "fxgraph" / "aa" / key, FX_CLASS, pickle.dumps(state, 2), 0)
+    done = run(run_cli, "prune", torch_cache, "--orphans", "-n")
+    assert key not in {r["key"].partition("-")[2] for r in done["removed"]}
 
 
 @pytest.mark.parametrize("policy", ["lru", "cost"])
@@ -125,6 +174,16 @@ def test_orphans_are_code_that_no_graph_needs(run_cli: RunCli, torch_cache: Path
     assert {r["kind"] for r in done["removed"]} == {"generated-code", "temp-file"}
     assert not list(torch_cache.glob("*/*.py")) + list(torch_cache.glob("*/*.main.*"))
     assert not temp.exists()
+
+
+def test_code_of_a_graph_that_could_not_be_opened_is_no_orphan(
+    run_cli: RunCli, torch_cache: Path
+) -> None:
+    large = first_file(torch_cache, "fxgraph/*/*/*")
+    os.truncate(large, (64 << 20) + 1)
+    os.utime(large, ns=(0, 0))
+    done = run(run_cli, "prune", torch_cache, "--orphans", "-n")
+    assert {r["reason"] for r in done["removed"]} == {"duplicate"}
 
 
 def test_young_graphs_are_protected(run_cli: RunCli, torch_cache: Path) -> None:

@@ -13,7 +13,6 @@ from jaxcache.store.base import (
     ExistsError,
     MissingError,
     Store,
-    StoreError,
     same_file,
 )  # fmt: skip
 
@@ -217,12 +216,8 @@ class StoreConformance:
             with pytest.raises(BadNameError):
                 attempt()
 
-    def test_the_lock_excludes_and_names_itself(self, store: Store) -> None:
+    def test_the_lock_is_let_go_and_can_be_taken_again(self, store: Store) -> None:
         with store.lock(timeout_seconds=1):
             pass
         with store.lock(timeout_seconds=1):
             pass
-
-    def test_temporary_names_do_not_look_like_entries(self) -> None:
-        assert TEMP_PREFIX.startswith(".")
-        assert issubclass(MissingError, StoreError)

@@ -5,19 +5,21 @@ import logging
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from conftest import clean_environment
-from object_server import Proxy, S3Server, times
+from object_server import Proxy, S3Server, Seen, times
 
 sys.path.insert(0, str(Path(__file__).parent))
 from conformance import StoreConformance
 
 from jaxcache.errors import JaxcacheError, NoCacheError, UsageError
 from jaxcache.store import make_store, open_store
-from jaxcache.store.base import ExistsError, Store, StoreError
+from jaxcache.store.ahead import in_order
+from jaxcache.store.base import ExistsError, MissingError, Store, StoreError
 from jaxcache.store.object import TRAFFIC
 
 
@@ -63,6 +65,7 @@ def test_a_url_says_which_store(bucket: str, tmp_path: Path) -> None:
         ("https://host/x?signature=secret", "bad-url"),
         ("s3://key:secret@[x/", "bad-url"),
         ("s3:///x", "bad-url"),
+        ("s3://bucket/x#y", "bad-url"),
         ("s3://[x/", "bad-url"),
         ("file://host/x", "bad-url"),
         ("ftp://host/x", "unknown-store"),
@@ -199,6 +202,52 @@ def test_an_object_that_is_not_what_was_sent_is_refused(bucket: str, s3_server: 
         assert caught.value.code == "checksum-mismatch"
 
 
+def test_a_time_that_no_file_can_have_is_none(bucket: str, s3_server: S3Server) -> None:
+    store = open_store(bucket)
+    for number, mtime in enumerate(("1e30", "-1", "1e999999", "nan", "2023-01-01", "99999999999")):
+        s3_server.put(bucket, f"{number}", b"x", mtime=mtime)
+        info = store.fetch(f"{number}", limit=9).info
+        assert 0 < info.mtime_ns < 2**63
+        assert abs(info.mtime_ns - time.time_ns()) < 10**13  # when it was put
+
+
+def test_an_object_larger_than_any_is_not_copied(
+    bucket: str, s3: Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("jaxcache.store.object.store.MAX_OBJECT_BYTES", 10)
+    store = open_store(bucket)
+    store.write("a", [b"x" * 10])
+    with store.open("a") as file:
+        assert file.read() == b"x" * 10
+    monkeypatch.setattr("jaxcache.store.object.store.MAX_OBJECT_BYTES", 9)
+    with pytest.raises(StoreError) as caught:
+        store.open("a")
+    assert caught.value.code == "too-large"
+
+
+def test_a_name_that_sounds_like_an_error_is_missing_like_any_other(bucket: str) -> None:
+    store = open_store(bucket)
+    for word in ("NoSuchBucket", "ContainerNotFound", "SlowDown", "InvalidRange", "ExpiredToken"):
+        with pytest.raises(MissingError):
+            store.read(f"jit_{word}-{0:064x}-cache", limit=1)
+
+
+def test_an_object_that_no_path_can_name_is_told(bucket: str, s3_server: S3Server) -> None:
+    s3_server.fill(bucket, ["a-cache", "/b-cache"])
+    with pytest.raises(NoCacheError) as caught:
+        list(open_store(bucket).list())
+    assert caught.value.code == "bad-name"
+    assert caught.value.hint
+
+
+@pytest.mark.parametrize("workers", [1, 2, 32])
+def test_requests_ahead_keep_the_order(workers: int) -> None:
+    asked = iter(range(50))
+    assert list(in_order(str, asked, workers=workers)) == [str(n) for n in range(50)]
+    assert list(in_order(str, (), workers=workers)) == []
+    assert list(in_order(str, (1,), workers=workers)) == ["1"]
+
+
 def test_a_long_listing_is_paged_and_a_page_that_fails_is_asked_again(
     bucket: str, s3: Proxy, s3_server: S3Server
 ) -> None:
@@ -248,6 +297,21 @@ def test_many_deletes_are_few_requests(bucket: str, s3: Proxy, s3_server: S3Serv
     assert [i.name for i in store.list()] == ["n0007"]
     assert s3.counts()["delete"] == 2
     assert s3.counts()["head"] == 0
+
+
+def test_a_delete_of_many_that_fails_is_told_of_each(bucket: str, s3: Proxy) -> None:
+    store = open_store(bucket)
+    seen = [store.write(f"n{i}", [b"x"]) for i in range(5)]
+
+    def fault(request: Seen) -> int | None:
+        return 409 if request.verb == "delete" and b"n3<" in request.body else None
+
+    s3.fault = fault
+    outcomes = list(store.delete_many(seen))
+    assert [o is True for o in outcomes] == [True, True, True, False, True]
+    assert isinstance(outcomes[3], StoreError)
+    s3.forget()
+    assert [i.name for i in store.list()] == ["n3"]
 
 
 @pytest.fixture

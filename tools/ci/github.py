@@ -85,6 +85,7 @@ class GitHub:
 
     def _step(self, step: dict[str, Any], run: Run, contexts: dict[str, Any]) -> None:
         name = step.get("name") or step.get("uses") or step["run"].splitlines()[0]
+        contexts = {**contexts, "job": {"status": "failure" if run.failed else "success"}}
         state = {**contexts, "failed": bool(run.failed)}
         condition = str(step.get("if", "success()")).strip()
         if condition.startswith("${{"):

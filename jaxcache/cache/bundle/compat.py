@@ -96,7 +96,8 @@ def path_in_key(jax_version: str) -> bool:
 
 def version_tuple(version: str) -> tuple[int, ...]:
     """The leading numbers of a version: ``0.12.0.1`` is (0, 12, 0, 1)."""
-    match = re.match(r"\d+(?:\.\d+)*", version)
+    # A bundle may hold any text, and Python refuses to read numbers of thousands of digits.
+    match = re.match(r"\d{1,9}(?:\.\d{1,9})*", version)
     return tuple(map(int, match[0].split("."))) if match else ()
 
 

@@ -1,6 +1,7 @@
 """Bring a bundle to its place: a file, a file in parts, or standard output."""
 
 import contextlib
+import itertools
 import os
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
@@ -47,29 +48,28 @@ def make_in_between(store: Store, plan: ExportPlan) -> tuple[Bundle, Exported]:
         JaxcacheError: ``io-error``: no room in the folder for temporary files.
     """
     exported = write_stream(store, plan, level=_FAST_LEVEL)
-    try:
-        with exported.stream:
-            file: BinaryIO = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the bundle
-            for chunk in bundle_bytes(exported):
-                file.write(chunk)
-            file.flush()
-    except OSError as error:
-        raise JaxcacheError(
-            f"cannot keep the bundle meanwhile: {(error.strerror or str(error)).lower()}",
-            code="io-error",
-        ) from error
-    return read_bundle(file, store.url), exported
+    with exported.stream:
+        return _keep(bundle_bytes(exported), store.url), exported
 
 
-def check_target(path: str) -> None:
+def check_target(path: str, *, in_parts: bool = False) -> None:
     """Refuse to overwrite anything but a bundle.
+
+    Args:
+        in_parts: also look at the names of its parts.
 
     Raises:
         UsageError: ``exists``.
     """
-    if os.path.lexists(path) and not is_bundle(path):
+    there = [path] if os.path.lexists(path) and not is_bundle(path) else []
+    if in_parts and not is_bundle(part_name(path, 1)):
+        numbers = range(1, _MAX_PARTS + 1)
+        there += [name for n in numbers if os.path.lexists(name := part_name(path, n))]
+    if there:
         raise UsageError(
-            f"{path} exists and is no bundle", code="exists", hint="name another file, or remove it"
+            f"{there[0]} exists and is no bundle",
+            code="exists",
+            hint="name another file, or remove it",
         )
 
 
@@ -96,6 +96,8 @@ def write_file(path: str, chunks: Iterable[bytes], *, split_bytes: int | None = 
             names = [path] if split_bytes is None else _part_names(path, len(temps))
             for temp, name in zip(temps, names, strict=True):
                 os.replace(temp, os.path.basename(name), src_dir_fd=folder, dst_dir_fd=folder)
+            if path not in names and os.path.lexists(path) and is_bundle(path):
+                os.unlink(path)  # it would be read instead of its parts
             sync_folder(folder)
     except OSError as error:
         raise JaxcacheError(
@@ -106,10 +108,8 @@ def write_file(path: str, chunks: Iterable[bytes], *, split_bytes: int | None = 
 
 def _part_names(path: str, count: int) -> list[str]:
     number = count + 1
-    while os.path.exists(stale := part_name(path, number)):  # of a longer bundle before
-        if not is_bundle(part_name(path, 1)):
-            raise UsageError(f"{stale} is in the way", code="exists")
-        os.unlink(stale)
+    while is_bundle(part_name(path, 1)) and os.path.exists(stale := part_name(path, number)):
+        os.unlink(stale)  # of a longer bundle before
         number += 1
     return [part_name(path, i + 1) for i in range(count)]
 
@@ -141,20 +141,29 @@ def spool(source: BinaryIO) -> Bundle:
 
     Raises:
         BundleError
+        JaxcacheError: ``io-error``.
     """
-    file: BinaryIO = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the bundle
+    start = source.read(len(MAGIC))
+    if start != MAGIC:
+        raise BundleError("standard input is no bundle", code="not-a-bundle", hint=None)
+    rest = iter(lambda: source.read(_CHUNK_BYTES), b"")
+    return _keep(itertools.chain([start], rest), "standard input")
+
+
+def _keep(chunks: Iterable[bytes], name: str) -> Bundle:
+    """A bundle in a nameless temporary file, which is closed with it."""
     try:
-        start = source.read(len(MAGIC))
-        if start != MAGIC:
-            raise BundleError("standard input is no bundle", code="not-a-bundle", hint=None)
-        file.write(start)
-        while chunk := source.read(_CHUNK_BYTES):
-            file.write(chunk)
-        file.flush()
-        return read_bundle(file, "standard input")
+        with contextlib.ExitStack() as opened:  # closing flushes, and may fail as well
+            file: BinaryIO = opened.enter_context(tempfile.TemporaryFile())
+            file.writelines(chunks)
+            file.flush()
+            bundle = read_bundle(file, name)
+            opened.pop_all()
     except OSError as error:
-        file.close()
-        raise JaxcacheError(f"cannot keep the bundle: {error.strerror}", code="io-error") from error
-    except BaseException:
-        file.close()
-        raise
+        raise JaxcacheError(
+            f"cannot keep the bundle in {tempfile.gettempdir()}: "
+            f"{(error.strerror or str(error)).lower()}",
+            code="io-error",
+            hint="TMPDIR names another folder for temporary files",
+        ) from error
+    return bundle

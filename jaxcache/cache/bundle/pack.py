@@ -72,18 +72,18 @@ def write_stream(
         JaxcacheError: ``changed`` where a large entry changed while it was read; ``io-error``
             where the temporary file cannot be written.
     """
-    with contextlib.ExitStack() as opened:
-        try:
+    try:
+        with contextlib.ExitStack() as opened:  # closing flushes, and may fail as well
             out: BinaryIO = opened.enter_context(tempfile.TemporaryFile(dir=folder))
             written = _Writer(store, plan, out, level, progress).run()
             out.flush()
-        except OSError as error:
-            raise JaxcacheError(
-                f"cannot write a temporary file in {folder or tempfile.gettempdir()}: "
-                f"{(error.strerror or str(error)).lower()}",
-                code="io-error",
-            ) from error
-        opened.pop_all()  # the file outlives this function
+            opened.pop_all()  # the file outlives this function
+    except OSError as error:
+        raise JaxcacheError(
+            f"cannot write a temporary file in {folder or tempfile.gettempdir()}: "
+            f"{(error.strerror or str(error)).lower()}",
+            code="io-error",
+        ) from error
     return written
 
 
@@ -149,7 +149,11 @@ class _Writer:
         self._left_out.append(Problem(file.info.name, kind, detail, file.key_text))  # type: ignore[arg-type]
 
     def _item(self, file: EntryFile, atime: FileInfo | None, stream: BinaryIO) -> Item | None:
-        content = read_content(stream, file.info.size_bytes)
+        try:
+            content = read_content(stream, file.info.size_bytes)
+        except OSError as error:  # of a bad disk; one while we write is another matter
+            reason = (error.strerror or str(error)).lower()
+            raise StoreError(file.info.name, reason, code="io-error") from error
         key = file.key_text
         if self._plan.known.get(key) == (content.payload_sha256, content.compile_seconds):
             return None
@@ -184,14 +188,18 @@ class _Writer:
     def _side_items(self) -> Iterator[SideFile]:
         for info in self._plan.side_files:
             try:
-                with self._store.open(info.name) as stream:
-                    digest, size = hashlib.sha256(), 0
-                    while chunk := stream.read(_CHUNK_BYTES):
-                        digest.update(chunk)
-                        size += len(chunk)
-                        self._emit(self._stream.compress(chunk))
+                stream = self._store.open(info.name)
             except MissingError:
                 continue
+            except StoreError as error:
+                self._left_out.append(Problem(info.name, "unreadable", error.reason))
+                continue
+            with stream:
+                digest, size = hashlib.sha256(), 0
+                while chunk := stream.read(_CHUNK_BYTES):
+                    digest.update(chunk)
+                    size += len(chunk)
+                    self._emit(self._stream.compress(chunk))
             self._content_bytes += size
             self._advance(info.size_bytes)
             yield SideFile(info.name, size, digest.hexdigest(), max(0, info.mtime_ns))

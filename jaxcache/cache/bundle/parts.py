@@ -33,26 +33,20 @@ _BUFFER_BYTES = 1 << 20
 
 
 class Window:
-    """A part of a seekable file as a file of its own."""
+    """A part of a seekable file, as far as a decompressor takes it for a file of its own."""
 
     def __init__(self, file: BinaryIO, start: int, size_bytes: int) -> None:
         self._file, self._start, self._size, self._at = file, start, size_bytes, 0
 
-    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        """As of any file."""
-        base = {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self._size}[whence]
-        self._at = base + offset
-        return self._at
+    def seek(self, offset: int) -> int:
+        """Go to a place counted from the start of the window."""
+        self._at = offset
+        return offset
 
-    def tell(self) -> int:
-        """As of any file."""
-        return self._at
-
-    def read(self, limit: int = -1) -> bytes:
-        """As of any file."""
-        left = max(0, self._size - self._at)
+    def read(self, limit: int) -> bytes:
+        """At most ``limit`` bytes, and none beyond the end of the window."""
         self._file.seek(self._start + self._at)
-        data = self._file.read(left if limit < 0 else min(limit, left))
+        data = self._file.read(min(limit, max(0, self._size - self._at)))
         self._at += len(data)
         return data
 
@@ -83,9 +77,6 @@ class _Parts(io.RawIOBase):
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
         base = {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self._ends[-1]}[whence]
         self._at = base + offset
-        return self._at
-
-    def tell(self) -> int:
         return self._at
 
     def readinto(self, buffer: object) -> int:

@@ -10,6 +10,7 @@ from jaxcache.cache.bundle.importing import Action, ImportPlan, plan_import, ver
 from jaxcache.cache.bundle.manifest import Item
 from jaxcache.cache.bundle.unpack import Failure, execute_import
 from jaxcache.cache.ci.baseline import take_baseline, write_baseline
+from jaxcache.cache.ledger.record import fold
 from jaxcache.cache.scan import Progress
 from jaxcache.store.base import Store
 
@@ -131,11 +132,8 @@ def execute_restore(
 
 def item_seconds(item: Item) -> float:
     """What compiling an entry of a bundle took: as measured, else its header's whole seconds."""
-    for event in reversed(item.ledger):
-        seconds = event.facts.get("compile_seconds")
-        if isinstance(seconds, int | float) and not isinstance(seconds, bool):
-            return float(seconds)
-    return float(item.compile_seconds)
+    known = fold(item.key, item.ledger).compile_seconds
+    return float(item.compile_seconds) if known is None else known
 
 
 def miss_reasons(outlooks: Compatibility) -> Sequence[tuple[str, int]]:

@@ -25,6 +25,8 @@ Why = Literal["new", "always", "first", "nothing-new", "not-wanted", "empty"]
 Reason = Literal["unused", "max-size"]
 _SAVING: frozenset[Why] = frozenset({"new", "always", "first"})
 _DIGITS = 12
+#: As GitHub and GitLab call it.
+_FINISHED, _UNFINISHED = ("success",), ("failure", "failed", "cancelled", "canceled")
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +42,8 @@ class SavePlan:
     why: Why
     source: str
     """What the job was restored from; empty if from nothing."""
+    finished: bool = True
+    """Whether the job came to its end; what another one did not use, it may not have got to."""
 
     @property
     def saves(self) -> bool:
@@ -65,6 +69,23 @@ def parse_save_if(text: str) -> SaveIf:
     return known[text.lower()]
 
 
+def parse_job_status(text: str) -> bool:
+    """Whether a job came to its end, by what a CI system calls its state, or by an exit status.
+
+    Raises:
+        UsageError: ``bad-job-status``.
+    """
+    word = text.lower()
+    if word in _FINISHED or word in _UNFINISHED:
+        return word in _FINISHED
+    if word.isdecimal():
+        return int(word) == 0
+    raise UsageError(
+        f"{text!r} is no state of a job", code="bad-job-status",
+        hint=f"one of {', '.join((*_FINISHED, *_UNFINISHED))}, or an exit status",
+    )  # fmt: skip
+
+
 def plan_save(
     store: Store,
     target: str,
@@ -74,6 +95,7 @@ def plan_save(
     target_exists: bool,
     max_size_bytes: int | None = None,
     unused_for_seconds: float | None = None,
+    finished: bool = True,
     now_ns: int,
     progress: Progress | None = None,
 ) -> SavePlan:
@@ -84,12 +106,13 @@ def plan_save(
         target_exists: whether there is anything to be replaced.
         max_size_bytes: of the entries as they lie in the cache; the cheapest to lose go first.
         unused_for_seconds: what the job did not use stays if it was used within this time.
+        finished: whether the job came to its end; if not, what it did not use stays.
     """
     seen = scan(store, progress=progress)
     ledger = Ledger.load(store)
     usage = judge_usage(seen, ledger, baseline)
     dropped: dict[str, Reason] = {}
-    for entry in usage.unused:
+    for entry in usage.unused if finished else ():
         if _age_seconds(entry, ledger, now_ns) > (unused_for_seconds or 0.0):
             dropped[entry.file] = "unused"
     for file in _over(seen, ledger, dropped.__contains__, max_size_bytes, now_ns):
@@ -103,6 +126,7 @@ def plan_save(
         export=plan_export(store, only=lambda e: e.file not in dropped, now_ns=now_ns),
         why=_why(save_if, usage, target_exists=target_exists),
         source=baseline.source if baseline else "",
+        finished=finished,
     )
 
 

@@ -35,6 +35,7 @@ def diagnose(
     Raises:
         LockedError: a repair needs JAX's lock, and another process holds it.
         UsageError: a URL of a kind that no store serves.
+        NoCacheError: a bucket that cannot be reached.
     """
 
     def look() -> Facts:

@@ -20,6 +20,7 @@ TRAPS: tuple[Callable[[Facts], Iterator[Finding]], ...] = (
     writes.find_long_names,
     writes.find_uncacheable,
     writes.find_slow_cap,
+    writes.find_capped_bucket,
     keys.find_cache_dir_in_key,
     keys.find_codec_missing,
     keys.find_codec_clash,

@@ -66,6 +66,8 @@ class CacheFacts:
 
     path: str
     exists: bool = True
+    remote: bool = False
+    """It is in an object store, where there is no file system and no lock."""
     writable: bool = True
     why_not_writable: str = ""
     keeps_atime: bool = True

@@ -30,6 +30,9 @@ def find_cache_dir_in_key(facts: Facts) -> Iterator[Finding]:
             continue
         if _PATH_IN_KEY[0] <= release < _PATH_IN_KEY[1]:
             moved.setdefault(written_in, []).append(files[key])
+    if facts.cache.remote:
+        yield from (_pushed_from(path, names, here) for path, names in sorted(moved.items()))
+        return
     for written_in, names in sorted(moved.items()):
         old, new = shlex.quote(written_in), shlex.quote(here)
         yield Finding(
@@ -42,6 +45,19 @@ def find_cache_dir_in_key(facts: Facts) -> Iterator[Finding]:
             "JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES=none before the first run, or jax 0.11",
             files=tuple(names),
         )
+
+
+def _pushed_from(written_in: str, names: list[str], url: str) -> Finding:
+    """Of a bucket, which entries come to from elsewhere and go from to elsewhere."""
+    return Finding(
+        "cache-dir-in-key",
+        "note",
+        f"{count(len(names), 'entry')} written in {written_in}",
+        "JAX 0.4.36 to 0.10 hash that path into the key: these hit only in a cache of that path",
+        f"jaxcache pull {shlex.quote(url)} -C {shlex.quote(written_in)}. For caches that move: "
+        "JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES=none before the first run, or jax 0.11",
+        files=tuple(names),
+    )
 
 
 def _spelt_by_jax(facts: Facts) -> str:

@@ -34,8 +34,9 @@ def find_network_filesystem(facts: Facts) -> Iterator[Finding]:
 
 
 def find_noatime(facts: Facts) -> Iterator[Finding]:
-    """Nobody records which entries are used."""
-    if facts.cache.exists and not facts.cache.keeps_atime and not facts.cache.inventory.atimes:
+    """Nobody records which entries are used. Of a bucket nobody expects it."""
+    cache = facts.cache
+    if cache.exists and not (cache.remote or cache.keeps_atime or cache.inventory.atimes):
         yield Finding(
             "noatime",
             "note",

@@ -3,10 +3,12 @@
 import contextlib
 import fcntl
 import os
+import re
 import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import BinaryIO
 
 from jaxcache.cache.doctor.facts import CacheFacts, Host
 from jaxcache.cache.doctor.place import TOLD_BY_SYSTEM
@@ -17,12 +19,16 @@ from jaxcache.entry.names import LOCKFILE
 from jaxcache.entry.read import read_contents
 from jaxcache.errors import NoCacheError
 from jaxcache.model import Entry
-from jaxcache.store import open_store
-from jaxcache.store.base import Store, StoreError
+from jaxcache.store import is_remote, open_store
+from jaxcache.store.base import StoreError
 
 #: A lock that is held this long is not one write.
 _LOCK_PATIENCE_SECONDS = 1.0
 _LOCK_STEP_SECONDS = 0.05
+#: Of S3, GCS and Azure alike, in bytes.
+_OBJECT_NAME_MAX = 1024
+#: How Linux writes spaces, tabs, newlines and backslashes in mountinfo.
+_OCTAL = re.compile(r"\\([0-7]{3})")
 
 
 def look_at_cache(path: str, *, max_decoded: int | None, progress: Progress | None) -> CacheFacts:
@@ -33,20 +39,26 @@ def look_at_cache(path: str, *, max_decoded: int | None, progress: Progress | No
 
     Raises:
         UsageError: a URL of a kind that no store serves.
+        NoCacheError: a bucket that cannot be reached; a directory may be missing.
     """
     try:
         store = open_store(path)
     except NoCacheError as error:
+        if is_remote(path):
+            raise
         return _absent(os.path.abspath(path), error)
     seen = scan(store, deep=True, progress=progress)
     ledger = Ledger.load(store)
     newest = sorted(seen.entries, key=lambda e: -e.created_ns)[:max_decoded]
-    read = {e.key: _read(store, e) for e in newest if "empty" not in e.problems}
+    whole = [e for e in newest if "empty" not in e.problems]
+    opened = store.open_many([e.file for e in whole])
+    read = {e.key: _read(file, e) for e, file in zip(whole, opened, strict=True)}
     records = ((e.key, ledger.record(e.key)) for e in seen.entries)
     return CacheFacts(
         path=store.url,
+        remote=store.remote,
         writable=store.writable,
-        why_not_writable=_why_not_writable(path),
+        why_not_writable="is read-only there" if store.remote else _why_not_writable(path),
         keeps_atime=store.keeps_atime,
         root=store.root,
         inventory=seen.inventory,
@@ -57,12 +69,11 @@ def look_at_cache(path: str, *, max_decoded: int | None, progress: Progress | No
     )
 
 
-def _read(store: Store, entry: Entry) -> Contents | None:
-    try:
-        with store.open(entry.file) as file:
-            return read_contents(file, entry.size_bytes, entry.module or None, check=False)
-    except StoreError:
+def _read(opened: BinaryIO | StoreError, entry: Entry) -> Contents | None:
+    if isinstance(opened, StoreError):
         return None
+    with opened as file:
+        return read_contents(file, entry.size_bytes, entry.module or None, check=False)
 
 
 def _absent(path: str, error: NoCacheError) -> CacheFacts:
@@ -87,6 +98,9 @@ def _why_not_writable(path: str) -> str:
 
 def look_at_host(path: str) -> Host:
     """Look at the machine, and at the file system that ``path`` is or would be on."""
+    features = features_of_cpu(_text("/proc/cpuinfo"))
+    if is_remote(path):
+        return Host(os.geteuid(), features, name_max=_OBJECT_NAME_MAX)
     folder = _nearest(path)
     free = total = None
     name_max = 255
@@ -97,7 +111,7 @@ def look_at_host(path: str) -> Host:
     mounts = _text("/proc/self/mountinfo")
     return Host(
         user=os.geteuid(),
-        cpu_features=features_of_cpu(_text("/proc/cpuinfo")),
+        cpu_features=features,
         filesystem=filesystem_of(os.path.realpath(folder), mounts),
         free_bytes=free,
         total_bytes=total,
@@ -137,7 +151,7 @@ def filesystem_of(path: str, mountinfo: str) -> str | None:
         parts = fields.split()
         if len(parts) < 5 or not rest:
             continue
-        point = parts[4].encode().decode("unicode_escape").rstrip("/")  # \040 is a space
+        point = _OCTAL.sub(lambda m: chr(int(m[1], 8)), parts[4]).rstrip("/")
         if (path == point or path.startswith(point + "/")) and (not best or len(point) >= best[0]):
             best = len(point), rest.split()[0]
     return best[1] if best else None
@@ -146,7 +160,7 @@ def filesystem_of(path: str, mountinfo: str) -> str | None:
 def _lock_holders(path: str) -> tuple[str, ...] | None:
     """Who has held the lock all the while; None where it cannot be tried."""
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     except FileNotFoundError:
         return ()
     except OSError:

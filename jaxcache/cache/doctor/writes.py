@@ -32,7 +32,7 @@ def find_cache_off(facts: Facts) -> Iterator[Finding]:
         yield Finding(
             "no-cache-dir", "note", "jax_compilation_cache_dir is not set outside scripts",
             "only scripts that set it themselves use a cache",
-            f"export JAX_COMPILATION_CACHE_DIR={shlex.quote(facts.cache.path)}",
+            f"export JAX_COMPILATION_CACHE_DIR={_directory(facts)}",
         )  # fmt: skip
     elif isinstance(chosen, str) and os.path.realpath(chosen) != os.path.realpath(facts.cache.path):
         yield Finding(
@@ -41,6 +41,27 @@ def find_cache_off(facts: Facts) -> Iterator[Finding]:
             "JAX does not use the cache that is examined here",
             f"jaxcache doctor -C {shlex.quote(chosen)}",
         )  # fmt: skip
+
+
+def _directory(facts: Facts) -> str:
+    """What JAX should be pointed at: a bucket is pulled from."""
+    path = shlex.quote(facts.cache.path)
+    return f"DIR; jaxcache pull {path} -C DIR" if facts.cache.remote else path
+
+
+def find_capped_bucket(facts: Facts) -> Iterator[Finding]:
+    """A size cap over a bucket: JAX would evict there, and its lock is a local one."""
+    chosen = facts.setting("jax_compilation_cache_dir")
+    used = facts.cache.remote and str(chosen or "").rstrip("/") == facts.cache.path
+    if used and facts.capped:
+        yield Finding(
+            "capped-bucket",
+            "problem",
+            f"jax_compilation_cache_max_size is set, and JAX's cache is {facts.cache.path}",
+            "JAX lists all of it at every write, puts an -atime object at every use, and locks "
+            "a local directory, which other machines do not see",
+            "unset the cap, and run jaxcache prune --max-size from time to time",
+        )
 
 
 def find_threshold(facts: Facts) -> Iterator[Finding]:

@@ -35,8 +35,9 @@ class LogReader:
 
     def read(self, line: str) -> bool:
         """Take one line; whether it was one of JAX's about the cache."""
-        for pattern, handle in _PATTERNS:
-            if match := pattern.search(line[:_MAX_LINE]):
+        line = line[:_MAX_LINE].rstrip()
+        for words, pattern, handle in _PATTERNS:
+            if words in line and (match := pattern.search(line)):
                 handle(self, *match.groups())
                 self.lines += 1
                 return True
@@ -137,48 +138,72 @@ def read_log(lines: Iterable[str]) -> tuple[Compile, ...]:
 
 
 _Handler = Callable[..., None]
-_PATTERNS: tuple[tuple[re.Pattern[str], _Handler], ...] = (
+#: Words that a line must hold, then how it is read. The words keep long lines of others from the
+#: patterns, of which some take the square of a line's length.
+_PATTERNS: tuple[tuple[str, re.Pattern[str], _Handler], ...] = (
     (
+        " global shapes and types ",
         re.compile(r"Compiling (\S+?)(?: for with| with) global shapes and types (.*?)\. Argument"),
         LogReader._on_compiling,
     ),
     (
+        " device_assignment=",
         re.compile(r"num_replicas=(\d+) num_partitions=(\d+) device_assignment=(.*)$"),
         LogReader._on_options,
     ),
-    (re.compile(r"Enabling XLA autotuning cache at '(.*)'"), LogReader._on_path),
-    (re.compile(r"Including XLA flag in cache key: (.*)$"), LogReader._on_flag),
-    (re.compile(r"Not including XLA flag in cache key: (.*)$"), LogReader._on_ignored_flag),
     (
+        "Enabling XLA autotuning cache at '",
+        re.compile(r"Enabling XLA autotuning cache at '(.*)'"),
+        LogReader._on_path,
+    ),
+    (
+        "Including XLA flag in cache key: ",
+        re.compile(r"Including XLA flag in cache key: (.*)$"),
+        LogReader._on_flag,
+    ),
+    (
+        "Not including XLA flag in cache key: ",
+        re.compile(r"Not including XLA flag in cache key: (.*)$"),
+        LogReader._on_ignored_flag,
+    ),
+    (
+        "get_cache_key hash of serialized ",
         re.compile(r"get_cache_key hash of serialized ([\w ]+): ([0-9a-f]{64})"),
         LogReader._on_component,
     ),
     (
+        "get_cache_key hash after serializing custom_hook: ",
         re.compile(r"get_cache_key hash after serializing custom_hook: ([0-9a-f]{64})"),
         LogReader._on_key,
     ),
     (
-        re.compile(r"Persistent compilation cache hit for '(.*?)'(?: with key '(.*?)')?\s*$"),
+        "Persistent compilation cache hit for '",
+        re.compile(r"Persistent compilation cache hit for '([^']*)'(?: with key '([^']*)')?$"),
         LogReader._on_hit,
     ),
     (
-        re.compile(r"PERSISTENT COMPILATION CACHE MISS for '(.*?)' with key '(.*?)'"),
+        "PERSISTENT COMPILATION CACHE MISS for '",
+        re.compile(r"PERSISTENT COMPILATION CACHE MISS for '([^']*)' with key '([^']*)'"),
         LogReader._on_miss,
     ),
     (
-        re.compile(r"Writing (.*) to persistent compilation cache with key '?([^']*?)'?\.?\s*$"),
+        " to persistent compilation cache with key ",
+        re.compile(r"Writing (.*) to persistent compilation cache with key '?([^']*?)'?\.?$"),
         LogReader._on_written,
     ),
     (
+        "cache entry with key ",
         re.compile(r"Not writing (?:persistent )?cache entry with key '?([^']*?)'? (since .*)$"),
         LogReader._on_small,
     ),
     (
-        re.compile(r"Not writing persistent cache entry for '(.*?)' because it (.*)$"),
+        "Not writing persistent cache entry for '",
+        re.compile(r"Not writing persistent cache entry for '([^']*)' because it (.*)$"),
         LogReader._on_skipped,
     ),
     (
-        re.compile(r"'(.*?)' took at least [\d.]+ seconds to compile \(([\d.]+)s\)"),
+        "' took at least ",
+        re.compile(r"'([^']*)' took at least [\d.]+ seconds to compile \(([\d.]+)s\)"),
         LogReader._on_took,
     ),
 )

@@ -215,12 +215,13 @@ def _diff(old: list[str], new: list[str]) -> tuple[list[str], list[str]]:
     """Lines that only one of the two has."""
     if max(len(old), len(new)) > _MAX_DIFFED:
         return sorted(set(old) - set(new)), sorted(set(new) - set(old))
-    removed, added = [], []
-    for line in difflib.ndiff(old, new):
-        if line.startswith("- "):
-            removed.append(line[2:].strip())
-        elif line.startswith("+ "):
-            added.append(line[2:].strip())
+    removed: list[str] = []
+    added: list[str] = []
+    # Not difflib.ndiff, which compares the letters of every line with those of every other.
+    for same, start, end, new_start, new_end in difflib.SequenceMatcher(a=old, b=new).get_opcodes():
+        if same != "equal":
+            removed += (line.strip() for line in old[start:end])
+            added += (line.strip() for line in new[new_start:new_end])
     return removed, added
 
 

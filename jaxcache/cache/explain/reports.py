@@ -4,16 +4,17 @@ import json
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from jaxcache.cache.explain.logs import read_log
-from jaxcache.cache.explain.sides import Compile, Side
+from jaxcache.cache.explain.sides import Compile, Outcome, Side
+from jaxcache.cache.ledger.record import read_seconds
 from jaxcache.cache.recipe.format import is_recipe, open_recipe
 from jaxcache.cache.recipe.refusals import kept_flags
 from jaxcache.errors import UsageError
 
 _MAX_BYTES = 512 << 20
-_OUTCOMES = frozenset({"hit", "written", "skipped", "uncacheable", "error"})
+_OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
 
 
 def read_run(path: str) -> Side:
@@ -69,7 +70,7 @@ def _document(text: str) -> Mapping[str, Any] | None:
         return None
     try:
         document = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     return document if isinstance(document, dict) else None
 
@@ -90,7 +91,6 @@ def read_document(document: Mapping[str, Any]) -> tuple[Compile, ...]:
 
 def _compile(row: Mapping[str, Any]) -> Compile:
     outcome = row.get("outcome")
-    seconds = row.get("compile_seconds")
     reason = row.get("detail") or row.get("reason")
     components = row.get("components")
     flags, ignored = row.get("xla_flags"), row.get("ignored_flags")
@@ -100,11 +100,11 @@ def _compile(row: Mapping[str, Any]) -> Compile:
     made = Compile(
         module=row["module"],
         key=row["key"] if isinstance(row.get("key"), str) else None,
-        outcome=outcome if outcome in _OUTCOMES else None,
+        outcome=next((o for o in _OUTCOMES if o == outcome), None),
         reason=reason if isinstance(reason, str) else None,
         arguments=_arguments(row.get("arguments")),
         source=source if isinstance(source, str) else None,
-        compile_seconds=float(seconds) if isinstance(seconds, int | float) else None,
+        compile_seconds=read_seconds(row.get("compile_seconds")),
     )
     if isinstance(components, dict):
         made = replace(made, components={str(k): str(v) for k, v in components.items()})
@@ -120,8 +120,9 @@ def _arguments(value: object) -> str | None:
         return None
     shown = []
     for argument in value:
-        if not isinstance(argument, dict):
+        shape = argument.get("shape") if isinstance(argument, dict) else None
+        if not isinstance(shape, list):
             return None
-        dims = ",".join(map(str, argument.get("shape") or ()))
+        dims = ",".join(map(str, shape))
         shown.append(f"{argument.get('dtype')}[{dims}]")
     return ", ".join(shown)

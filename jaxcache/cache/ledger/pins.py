@@ -46,7 +46,7 @@ def _match(pinned: Sequence[str], text: str) -> list[str]:
     found = [k for k in pinned if k == text] or [
         k for k in pinned
         if fnmatchcase(k, text) or fnmatchcase(k.rpartition("-")[0], text)
-        or k.startswith(text) or k.rpartition("-")[2].startswith(text)
+        or (text and (k.startswith(text) or k.rpartition("-")[2].startswith(text)))
     ]  # fmt: skip
     if not found:
         raise JaxcacheError(

@@ -18,6 +18,7 @@ PINNING = frozenset({PIN, UNPIN})
 
 #: Years 1970 to 2262: what nanoseconds in 63 bits can say.
 _MAX_NS = 2**63
+_MAX_SECONDS = 1e9
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +128,13 @@ def fold(key: str, events: Iterable[Event]) -> Record:
     return Record(key, **known, extra=MappingProxyType(extra))
 
 
+def read_seconds(value: object) -> float | None:
+    """A number of seconds that something can have taken; None for anything else in JSON."""
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return None
+    return float(value) if 0 <= value < _MAX_SECONDS else None
+
+
 def _checked(name: str, value: Any) -> Any:
     """The value if it is of the type that the field has, else None."""
     if name in _TEXTS:
@@ -134,8 +142,7 @@ def _checked(name: str, value: Any) -> Any:
     if name in _INTEGERS:
         return value if type(value) is int and abs(value) < _MAX_NS else None
     if name == "compile_seconds":
-        number = isinstance(value, int | float) and not isinstance(value, bool)
-        return float(value) if number and 0 <= value < 1e9 else None
+        return read_seconds(value)
     if isinstance(value, dict) and all(isinstance(v, str) for v in value.values()):
         return MappingProxyType(value)
     return None

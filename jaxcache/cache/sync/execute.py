@@ -14,7 +14,7 @@ from jaxcache.cache.sync.plan import GRACE_NS, SyncPlan, Transfer
 from jaxcache.cache.sync.signatures import digest_of, write_signatures
 from jaxcache.cache.verify.check import check_bytes
 from jaxcache.entry.names import ATIME_SUFFIX, FileKind
-from jaxcache.model import Problem
+from jaxcache.model import FileInfo, Problem
 from jaxcache.store.ahead import REQUESTS_AT_ONCE, in_order
 from jaxcache.store.base import ChangedError, ExistsError, MissingError, Store, StoreError
 
@@ -37,7 +37,9 @@ class Synced:
 
     carried: tuple[Transfer, ...]
     overtaken: tuple[Transfer, ...]
-    """Another one brought them meanwhile, or removed them from the source."""
+    """Another one brought them meanwhile."""
+    gone: tuple[Transfer, ...]
+    """Removed from the source since it was listed."""
     unfinished: tuple[Transfer, ...]
     """Still being written, as it seems: they go over next time."""
     damaged: tuple[Problem, ...]
@@ -62,7 +64,7 @@ class Synced:
         return not (lacking or (self.removed and self.removed.failed))
 
 
-Outcome = Literal["carried", "overtaken", "unfinished", "untrusted"]
+Outcome = Literal["carried", "overtaken", "gone", "unfinished", "untrusted"]
 
 
 def execute(
@@ -125,19 +127,26 @@ class _Carrier:
 
     def carry(self, transfer: Transfer) -> Outcome | Problem | Failed:
         """Bring one file over and say what became of it."""
-        try:
-            with self._budget.take(2 * transfer.info.size_bytes):
-                return self._carry(transfer)
-        except (ExistsError, ChangedError, MissingError) as error:
-            # Of the source: it changed or went since the listing. Of the target: it is there.
-            young = isinstance(error, ChangedError) and transfer.there is None
-            return "unfinished" if young else "overtaken"
-        except StoreError as error:
-            return Failed(transfer, error.reason)
+        with self._budget.take(2 * transfer.info.size_bytes):
+            try:
+                data, info = self._source.fetch(transfer.info.name, limit=MAX_ENTRY_BYTES)
+            except MissingError:
+                return "gone"
+            except ChangedError:
+                return "unfinished"
+            except StoreError as error:
+                return Failed(transfer, error.reason)
+            try:
+                return self._deliver(transfer, data, info)
+            except (ExistsError, ChangedError, MissingError):
+                return "overtaken"
+            except StoreError as error:
+                return Failed(transfer, error.reason)
 
-    def _carry(self, transfer: Transfer) -> Outcome | Problem | Failed:
-        name = transfer.info.name
-        data, info = self._source.fetch(name, limit=MAX_ENTRY_BYTES)
+    def _deliver(
+        self, transfer: Transfer, data: bytes, info: FileInfo
+    ) -> Outcome | Problem | Failed:
+        name = info.name
         if transfer.file is not None:
             file = transfer.file._replace(info=info)
             problem = next(iter(check_bytes(file, data, self._ledger.record(file.key_text))), None)
@@ -183,6 +192,7 @@ def _sum_up(
     return Synced(
         carried=of("carried"),
         overtaken=of("overtaken"),
+        gone=of("gone"),
         unfinished=of("unfinished"),
         untrusted=of("untrusted"),
         damaged=tuple(o for o in outcomes if isinstance(o, Problem)),

@@ -26,6 +26,8 @@ SIGNATURES_DIR = f"{OWN_DIR}/signatures"
 _CONTEXT = b"jaxcache entries v1\0"
 _MAX_BYTES = 32 << 20
 _MAX_SIGNATURES = 16
+#: A line has 900 bytes at the most, escaped, so that this many stay well below the largest file.
+_ENTRIES_PER_FILE = 25_000
 
 
 def digest_of(data: bytes, *, is_entry: bool) -> str:
@@ -51,7 +53,14 @@ def write_signatures(
     Raises:
         StoreError
     """
-    text = "".join(f"{digests[name]} {name}\n" for name in sorted(digests))
+    names = sorted(digests)
+    for start in range(0, len(names), _ENTRIES_PER_FILE):
+        some = names[start : start + _ENTRIES_PER_FILE]
+        text = "".join(f"{digests[name]} {name}\n" for name in some)
+        _write(store, text, private_keys, now_ns)
+
+
+def _write(store: Store, text: str, private_keys: Sequence[Any], now_ns: int) -> None:
     message = _CONTEXT + text.encode()
     document = {
         "format": 1,

@@ -75,7 +75,7 @@ def check_entry(store: Store, file: EntryFile, record: Record | None, *, decode:
             kind = "checksum-mismatch"
         return Checked((_problem(file, kind, error.reason),))
     except OSError as error:
-        return Checked((_problem(file, "unreadable", str(error.strerror).lower()),))
+        return Checked((_problem(file, "unreadable", str(error.strerror or error).lower()),))
     proven = not problems and (sealed or digest is not None)
     return Checked(tuple(problems), proven=proven, unsealed=not sealed)
 

@@ -116,7 +116,8 @@ def _fits(item: Quarantined, text: str) -> bool:
     if any(c in text for c in "*?["):
         module = item.key.rpartition("-")[0]
         return fnmatchcase(module, text) or fnmatchcase(item.key, text)
-    return item.key.startswith(text) or item.key.rpartition("-")[2].startswith(text)
+    digest = item.key.rpartition("-")[2]
+    return bool(text) and (item.key.startswith(text) or digest.startswith(text))
 
 
 def _move_pair(store: Store, item: Quarantined, dated: bool) -> None:

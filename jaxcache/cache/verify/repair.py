@@ -142,7 +142,8 @@ def _execute(store: Store, folder: str, step: Step, young: bool) -> Action:
     elif step.action == "back-fill":
         _write_atime(store, step)
     elif step.file.endswith(CACHE_SUFFIX):
-        store.delete(step.file, expected=step.info)
+        if not store.delete(step.file, expected=step.info):
+            return "leave-changed"
         store.delete(_atime_of(step.file))
     elif step.file.endswith(ATIME_SUFFIX) and _exists(store, _cache_of(step.file)):
         return "leave-changed"  # no orphan any more

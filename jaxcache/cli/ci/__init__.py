@@ -51,8 +51,13 @@ def check_local(cache_dir: str, other: str) -> None:
     """Refuse a cache that the steps of a job can do nothing with.
 
     Raises:
-        UsageError: ``not-local``, ``same-directory``
+        UsageError: ``not-local``, ``bad-path``, ``same-directory``
     """
+    if not other:
+        raise UsageError(
+            "an empty path names no source or target", code="bad-path",
+            hint="is a variable of the shell not set?",
+        )  # fmt: skip
     if "://" in cache_dir:
         raise UsageError(
             f"{cache_dir} is no local directory",

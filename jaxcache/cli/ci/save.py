@@ -38,6 +38,14 @@ def command(
             "this job used, a shared directory everything.",
         ),
     ] = None,
+    job_status: Annotated[
+        str,
+        typer.Option(
+            metavar="STATUS",
+            help="How the CI system says that the job ended, or an exit status; unless well, "
+            "a bundle keeps what the job did not use, too.",
+        ),
+    ] = "success",
     key: Annotated[
         str | None,
         typer.Option(
@@ -54,7 +62,7 @@ def command(
     quiet: Quiet = False,
 ) -> int:
     """After the job: keep what it used, if it compiled anything new."""
-    from jaxcache.cache.ci.save import parse_save_if
+    from jaxcache.cache.ci.save import parse_job_status, parse_save_if
     from jaxcache.cli.ci import print_step, write_outputs, write_summary
     from jaxcache.cli.ci.target import Bounds, carry_out, plan
     from jaxcache.entry.names import printable
@@ -63,8 +71,9 @@ def command(
     form = choose_format(json=json, jsonl=jsonl, quiet=quiet)
     bounds = Bounds.parse(max_size, unused_for)
     planned = plan(
-        locate_cache(cache_dir).path, expand_location(target), parse_save_if(save_if), bounds
-    )
+        locate_cache(cache_dir).path, expand_location(target), parse_save_if(save_if), bounds,
+        finished=parse_job_status(job_status),
+    )  # fmt: skip
     saved = None
     if not dry_run:
         saved = carry_out(planned, bounds, level=level, sign=sign or [])

@@ -51,7 +51,9 @@ class Bounds(NamedTuple):
         )
 
 
-def plan(cache_dir: str, target: str, save_if: SaveIf, bounds: Bounds) -> SavePlan:
+def plan(
+    cache_dir: str, target: str, save_if: SaveIf, bounds: Bounds, *, finished: bool
+) -> SavePlan:
     """Look at the job's cache and decide what to save.
 
     A bundle holds what the job needs; a shared cache bounds itself.
@@ -72,6 +74,7 @@ def plan(cache_dir: str, target: str, save_if: SaveIf, bounds: Bounds) -> SavePl
             target_exists=_exists(target),
             max_size_bytes=bounds.max_size_bytes if bundle else None,
             unused_for_seconds=bounds.unused_for_seconds,
+            finished=finished,
             now_ns=time.time_ns(), progress=progress,
         )  # fmt: skip
 

@@ -15,7 +15,7 @@ from jaxcache.warm.run import Program, WarmOptions
 
 if TYPE_CHECKING:
     from jaxcache.warm.arguments import Words
-    from jaxcache.warm.target.delivery import Aim
+    from jaxcache.warm.target.aim import Aim
 
 #: What a shell adds to the number of the signal that ended a program.
 _SIGNALLED = 128
@@ -88,7 +88,7 @@ def read_aim(
         raise UsageError(f"--target excludes --{given[0].replace('_', '-')}")
     if autotune_from is not None and not os.path.isdir(autotune_from):
         raise UsageError(f"there is no directory {autotune_from}", code="no-directory")
-    from jaxcache.warm.target.delivery import Aim
+    from jaxcache.warm.target.aim import Aim
     from jaxcache.warm.target.profile import read_profile
 
     directory = autotune_from and os.path.abspath(autotune_from)
@@ -166,6 +166,9 @@ class Verdict:
     def complaints(self, report: Report) -> list[str]:
         """What was asserted and is not so, one sentence each."""
         found = []
+        bounds = (self._most_misses, self._most_seconds)
+        if report.unheard and (self._strict or self._check or bounds != (None, None)):
+            found.append("what was compiled is not known")
         served = sum(m.occurrences for m in report.modules if m.outcome == "hit" or m.reason in _IN)
         missed = report.compile_requests - served
         if self._most_misses is not None and missed > self._most_misses:

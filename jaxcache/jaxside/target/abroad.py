@@ -14,7 +14,7 @@ import weakref
 from typing import Any, NamedTuple
 
 from .. import channel
-from ..adapter import Jax
+from ..adapter import Jax, UnknownJaxError
 from ..outcome import entry_file
 from . import tuning
 from .aim import Target, TargetError
@@ -84,9 +84,9 @@ class Abroad:
         return result
 
     def _lower_abroad(self, lower: Any, args: Any, kwargs: Any) -> Twin:
-        asked = self.questions.find(args[0] if args else kwargs["closed_jaxpr"])
-        verdict = Verdict("skipped", "platform-asked", asked) if asked else None
         try:
+            asked = self.questions.find(args[0] if args else kwargs["closed_jaxpr"])
+            verdict = Verdict("skipped", "platform-asked", asked) if asked else None
             with self._hooks.abroad():
                 return Twin(lower(*args, **kwargs), verdict)
         except NotImplementedError as error:
@@ -239,6 +239,8 @@ def attach(module: Any) -> None:
         OBSERVER = Abroad(module, request, send)
     except TargetError as error:
         refuse(error, send)
+    except UnknownJaxError as error:
+        refuse(TargetError("unknown-jax", str(error)), send)
     except Exception as error:
         refuse(TargetError("unknown-jax", f"{type(error).__name__}: {error}"), send)
     assert OBSERVER is not None  # noqa: S101 - refuse does not return

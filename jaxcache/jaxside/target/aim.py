@@ -3,6 +3,9 @@
 Tried on JAX 0.11.2 and 0.12.0.1, which rebuild a topology from bytes
 (``DeviceTopology.deserialize`` and ``_make_compile_only_devices`` in jaxlib's ``_jax``); 0.10 has
 neither. The device of a compile-only client knows its id and kind, and its client compiles.
+
+Other private names: ``xla_client.get_topology_for_devices``, ``cache_key.get`` and
+``cache_key._log_cache_key_hash``, ``config.remove_custom_partitioning_ptr_from_cache_key``.
 """
 
 import base64
@@ -28,6 +31,14 @@ class TargetError(Exception):
         self.hint = hint
 
 
+def unknown_jax(jax: Any, error: Exception) -> TargetError:
+    """This jax lacks a private name that is needed for a target."""
+    return TargetError(
+        "unknown-jax", f"cannot compile for another host with jax {jax.__version__}: {error}",
+        f"known are {TRIED}; upgrade jaxcache, or use one of them",
+    )  # fmt: skip
+
+
 class Target:
     """One target. Making it is cheap; :meth:`open` builds the devices.
 
@@ -35,7 +46,7 @@ class Target:
         profile: the document of a target profile; see docs/target.md.
 
     Raises:
-        TargetError: ``other-jax``, ``other-jaxlib`` or ``no-topology``.
+        TargetError: ``other-jax``, ``other-jaxlib``, ``no-topology`` or ``unknown-jax``.
     """
 
     def __init__(self, jax: Any, profile: "dict[str, Any]") -> None:
@@ -55,6 +66,21 @@ class Target:
                 "no-topology", f"jax {there} does not tell enough of the target's topology",
                 f"jax 0.11 or newer on the target, and capture it again; tried are {TRIED}",
             )  # fmt: skip
+        try:
+            from jax._src import cache_key, config
+            from jax._src.lib import _jax, xla_client
+
+            for owner, name in (
+                (_jax.DeviceTopology, "deserialize"),
+                (_jax.DeviceTopology, "_make_compile_only_devices"),
+                (xla_client, "get_topology_for_devices"),
+                (cache_key, "get"),
+                (cache_key, "_log_cache_key_hash"),
+                (config, "remove_custom_partitioning_ptr_from_cache_key"),
+            ):
+                getattr(owner, name)
+        except (ImportError, AttributeError) as error:
+            raise unknown_jax(jax, error) from error
         #: What JAX's key takes from the backend: the host's own words, not the compiler's.
         self.identity = SimpleNamespace(
             platform=profile["platform"], platform_version=profile["platform_version"]

@@ -19,7 +19,7 @@ from collections.abc import Callable
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
-from .aim import TRIED, Target, TargetError
+from .aim import Target, TargetError, unknown_jax
 
 
 class Request(NamedTuple):
@@ -67,10 +67,7 @@ class Hooks:
             ):
                 _wrap(owner, name, around)
         except (ImportError, AttributeError) as error:
-            raise TargetError(
-                "unknown-jax", f"cannot lower for another host with jax {jax.__version__}: {error}",
-                f"known are {TRIED}; upgrade jaxcache, or use one of them",
-            ) from error  # fmt: skip
+            raise unknown_jax(jax, error) from error
 
     @contextmanager
     def abroad(self) -> Any:

@@ -3,7 +3,8 @@
 The answer is this machine's, so the program that comes out is not the one that the target would
 trace: under its own key it never hits. Such functions are found and named, not guessed at.
 ``jax.default_backend``, ``devices`` and the like all go through ``xla_bridge.get_backend``
-(jax/_src/xla_bridge.py, 0.11.2 and 0.12).
+(jax/_src/xla_bridge.py, 0.11.2 and 0.12). Other private names: ``core.subjaxprs`` and
+``core.trace_state_clean``.
 """
 
 import os
@@ -11,6 +12,8 @@ import sys
 import threading
 from collections.abc import Iterator
 from typing import Any
+
+from .aim import unknown_jax
 
 #: Parts of JAX that build programs; the rest asks for reasons of its own, whatever is traced.
 _LIBRARIES = ("random", "nn", "numpy", "lax", "scipy", "pallas", "cudnn", "ops", "image")
@@ -31,11 +34,19 @@ class Questions:
     Args:
         same_platform: the target's platform is the one of this process; then what JAX itself
             asks gets the right answer.
+
+    Raises:
+        TargetError: ``unknown-jax``.
     """
 
     def __init__(self, jax: Any, *, same_platform: bool) -> None:
-        from jax._src import core, xla_bridge
+        try:
+            from jax._src import core, xla_bridge
 
+            for name in ("subjaxprs", "trace_state_clean"):
+                getattr(core, name)
+        except (ImportError, AttributeError) as error:
+            raise unknown_jax(jax, error) from error
         self._core = core
         self._bridge = os.path.abspath(xla_bridge.__file__)
         self._jax = os.path.dirname(os.path.abspath(jax.__file__)) + os.sep

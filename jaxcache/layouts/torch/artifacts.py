@@ -105,7 +105,8 @@ def parse_artifacts(data: bytes) -> Iterator[Artifact]:
     Raises:
         BundleError: the checksum is wrong, or a length leads out of the file.
     """
-    if zlib.crc32(data[_CHECKSUM_BYTES:]) != int.from_bytes(data[:_CHECKSUM_BYTES], "big"):
+    told = int.from_bytes(data[:_CHECKSUM_BYTES], "big")
+    if zlib.crc32(memoryview(data)[_CHECKSUM_BYTES:]) != told:
         raise BundleError("these artifacts are damaged: their checksum is wrong", hint=None)
     reader = _Reader(data)
     if reader.take(_NUMBER_BYTES) != _VERSION:

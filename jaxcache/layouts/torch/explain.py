@@ -6,7 +6,7 @@ compared and not the texts, which hold addresses.
 """
 
 import difflib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from jaxcache.cache.explain.sides import Comparison, Compile, Difference, Explanation
@@ -107,20 +107,29 @@ def _read(store: Store, file: GraphFile) -> _Read:
 
 def _nearest(store: Store, seen: Scan, right: _Read) -> _Read:
     """The other FX graph that differs in the fewest parts, of the same function if there is one."""
-    others: list[_Read] = []
-    for file in seen.inventory.graphs:
-        if file.tier == "fxgraph" and file.key != right.file.key:
-            try:
-                others.append(_read(store, file))
-            except (MissingError, JaxcacheError):
-                continue
-    akin = [o for o in others if o.graph.function == right.graph.function]
-    if not others:
+    others = _readable(
+        store,
+        (g for g in seen.inventory.graphs if g.tier == "fxgraph" and g.key != right.file.key),
+    )
+
+    def distance(other: _Read) -> tuple[bool, int]:
+        return other.graph.function != right.graph.function, len(_differing(other, right))
+
+    nearest = min(others, key=distance, default=None)  # holds one at a time
+    if nearest is None:
         raise JaxcacheError(
             f"{right.file.name} is the only FX graph here", code="no-match",
             hint="name another cache with --cache-dir",
         )  # fmt: skip
-    return min(akin or others, key=lambda o: len(_differing(o, right)))
+    return nearest
+
+
+def _readable(store: Store, files: Iterable[GraphFile]) -> Iterator[_Read]:
+    for file in files:
+        try:
+            yield _read(store, file)
+        except (MissingError, JaxcacheError):
+            continue
 
 
 def _differing(left: _Read, right: _Read) -> list[str]:

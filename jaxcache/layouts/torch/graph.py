@@ -10,8 +10,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from jaxcache.layouts.torch.names import digest_of_text
-from jaxcache.layouts.torch.pickled import Pickle, Record, Table, read_pickle, walk
+from jaxcache.layouts.torch.names import digest_of, digest_of_text
+from jaxcache.layouts.torch.pickled import Global, Pickle, Record, Table, read_pickle, walk
 
 Tier = Literal["aotautograd", "fxgraph"]
 
@@ -117,12 +117,22 @@ def decode_graph(data: bytes, tier: Tier) -> Graph:
     """
     found = read_pickle(data)
     root = found.root
-    name = str(root.callee) if isinstance(root, Record) else type(root).__name__
+    name = _class_of(root)
     if tier == "fxgraph" and name == ROOTS[tier]:
         return _fx(root, found)
     if tier == "aotautograd" and name in (ROOTS[tier], _BUNDLED):
         return _aot(root, found, bundled=name == _BUNDLED)
     return Graph(tier, name, found.globals)
+
+
+def _class_of(root: Any) -> str:
+    """What unpickling would make, by name.
+
+    Only a global has one: printing whatever else stands there could take 2^100 steps.
+    """
+    if not isinstance(root, Record):
+        return type(root).__name__
+    return str(root.callee) if isinstance(root.callee, Global) else "an object of no class"
 
 
 def _fx(root: Record, found: Pickle) -> Graph:
@@ -223,7 +233,10 @@ def _frame(value: Any) -> tuple[str | None, str | None]:
 
 def _guards(root: Record) -> str | None:
     value = _text(root.get("guards_expr"))
-    return value[:_SHOWN_CHARACTERS] if value else None
+    if not value or len(value) <= _SHOWN_CHARACTERS:
+        return value or None
+    # Two files of one key are told apart by it: what is left out must count, too.
+    return f"{value[:_SHOWN_CHARACTERS]} … [{digest_of(_encode(value))}]"
 
 
 def _seconds(value: Any) -> float | None:

@@ -14,7 +14,7 @@ from jaxcache.cache.sidefile import read_checked, side_path, write_checked
 from jaxcache.layouts.torch.examine import Facts
 from jaxcache.model import FileInfo
 
-_MAGIC = b"jaxcache-torch-index 1\n"
+_MAGIC = b"jaxcache-torch-index 2\n"
 #: A second write in the same tick of the clock would not show.
 _SETTLED_NS = 2_000_000_000
 

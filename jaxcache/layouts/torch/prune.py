@@ -96,7 +96,7 @@ def plan_graph_prune(
         seen, links, duplicates=duplicates, now_ns=now_ns, grace_seconds=options.grace_seconds,
         keep=keep,
     )  # fmt: skip
-    if tidy:
+    if tidy and not _has_unread(seen):
         code = (i for i in unreferenced(seen, units) if i.mtime_ns <= old_ns)
         choice.take(code, "unreferenced")
     choice.take(*_others(seen, options, "temp-file", old_ns))
@@ -104,6 +104,11 @@ def plan_graph_prune(
     saved = _apply_rules(units, choice, options, now_ns)
     unmet = _meet_bounds(seen, units, choice, options, now_ns)
     return _plan(seen, choice, options, cache_dir, saved, unmet)
+
+
+def _has_unread(seen: Scan) -> bool:
+    """Whether a graph could not be opened: what it needs is not known then, and is no orphan."""
+    return any(k == "unreadable" for facts in seen.facts.values() for k, _ in facts.problems)
 
 
 def _others(
@@ -187,6 +192,8 @@ def _meet_bounds(
                 unmet.append("max-size")
                 break
             for candidate in chosen:
+                if excess <= 0:  # what several had needed became free
+                    break
                 freed = _take(units, free[candidate.name], choice, "max-size")
                 excess -= sum(info.size_bytes for info in freed)
     return tuple(unmet)

@@ -35,9 +35,9 @@ class Failure(NamedTuple):
 
 
 _STATUS = re.compile(r"status code: (\d{3})")
+#: In its element, because messages hold names of objects, too.
 _NO_BUCKET = re.compile(
-    r"NoSuchBucket|specified bucket does not exist|ContainerNotFound"
-    r"|specified container does not exist"
+    r"<Code>(NoSuchBucket|ContainerNotFound)</|specified (bucket|container) does not exist"
 )
 #: Where clients look for credentials when nobody gave them any.
 _NO_CREDENTIALS = re.compile(
@@ -91,7 +91,10 @@ def understand(error: Exception, *, url: str, verb: str, name: str) -> Failure:
     if kind in ("InvalidPathError", "ValueError", "UnicodeEncodeError"):
         if name:
             return _final(BadNameError(name))
-        return _final(StoreError(url, f"an object there has an unusable name: {first_line(text)}"))
+        return _final(NoCacheError(
+            f"{url} holds an object of an unusable name: {first_line(text)}", code="bad-name",
+            hint="remove it with your provider's own tool: no listing gets past it",
+        ))  # fmt: skip
     if kind in ("NotSupportedError", "NotImplementedError") or status in (405, 501):
         if "Range request" in text:
             return _final(StoreError(name, "its server sends no parts", code="no-ranges"))

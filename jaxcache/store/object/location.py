@@ -78,6 +78,8 @@ def _split(url: str) -> SplitResult:
             "credentials do not belong into a URL, where everybody sees them", code="bad-url",
             hint="set the provider's environment variables; docs/remote.md lists them",
         )  # fmt: skip
+    if parts.fragment:
+        raise UsageError(f"{url} has a # in it", code="bad-url", hint="write %23 for it")
     if not parts.netloc:
         raise UsageError(f"{url} names no bucket", code="bad-url", hint="write s3://BUCKET/FOLDER")
     return parts

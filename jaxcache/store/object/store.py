@@ -5,7 +5,6 @@ import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
-from decimal import Decimal
 from typing import Any, BinaryIO, TypeVar, cast
 
 from jaxcache.model import FileInfo
@@ -21,6 +20,7 @@ from jaxcache.store.base import (
 )  # fmt: skip
 from jaxcache.store.object.failures import OutOfRangeError
 from jaxcache.store.object.listing import Lister, Listing
+from jaxcache.store.object.metadata import attributes_of, digest_in, file_info, info_of
 from jaxcache.store.object.patience import Patience, Requests
 from jaxcache.store.object.traffic import TRAFFIC, Traffic, Verb
 from jaxcache.store.object.web import WebLister
@@ -32,10 +32,6 @@ MAX_OBJECT_BYTES = 5 << 30
 #: Opened objects up to this size are held in memory, larger ones in a temporary file.
 _HELD_BYTES = 1 << 20
 _CHUNK_BYTES = 1 << 20
-#: Names of user metadata. ``mtime`` is rclone's: seconds since the epoch with a fraction.
-_MTIME, _SHA256 = "mtime", "sha256"
-_HEX_DIGITS = 64
-_NS = 1_000_000_000
 #: Up to this many objects are looked at one by one before they are deleted, more by a listing.
 _LOOK_SINGLY = 100
 #: Keys in one deleting request of S3.
@@ -111,7 +107,7 @@ class ObjectStore:
             folder, inside, _ = name.partition("/")
             if not inside:
                 if folder:  # the prefix itself, which some tools make an empty object of
-                    yield _info(meta)
+                    yield info_of(meta)
             elif folder not in folders:
                 folders.add(folder)
                 yield FileInfo(lead + folder, "dir", 0, 0, 0, 0, 0, -1)
@@ -119,11 +115,13 @@ class ObjectStore:
     def walk(self, prefix: str) -> Iterator[FileInfo]:
         """See :meth:`jaxcache.store.base.Store.walk`."""
         lead = _lead(prefix)
-        yield from (_info(m) for m in self._lister.objects(lead) if len(m["path"]) > len(lead))
+        yield from (info_of(m) for m in self._lister.objects(lead) if len(m["path"]) > len(lead))
 
     def info(self, name: str) -> FileInfo:
         """See :meth:`jaxcache.store.base.Store.info`."""
-        return self._get("head", name, lambda found: _info(found.meta, found.attributes), head=True)
+        return self._get(
+            "head", name, lambda found: info_of(found.meta, found.attributes), head=True
+        )
 
     def read(self, name: str, *, limit: int, offset: int = 0) -> bytes:
         """See :meth:`jaxcache.store.base.Store.read`."""
@@ -158,9 +156,10 @@ class ObjectStore:
         """
 
         def take(found: Any) -> BinaryIO:
+            meta, attributes = found.meta, found.attributes  # which a read result no longer tells
+            _check_size(name, meta, MAX_OBJECT_BYTES)
             file = tempfile.SpooledTemporaryFile(_HELD_BYTES)  # noqa: SIM115 - the caller's
             seen = hashlib.sha256()
-            meta, attributes = found.meta, found.attributes  # which a read result no longer tells
             try:
                 for chunk in found.stream(min_chunk_size=_CHUNK_BYTES):
                     file.write(chunk)
@@ -188,13 +187,12 @@ class ObjectStore:
 
         def take(found: Any) -> Fetched:
             meta, attributes = found.meta, found.attributes
-            if meta["size"] > limit:
-                raise StoreError(name, f"holds more than {limit} bytes", code="too-large")
+            _check_size(name, meta, limit)
             data = bytes(found.bytes())
             _check_whole(len(data), meta)
             self._traffic.add(received_bytes=len(data))
             _check_digest(name, hashlib.sha256(data).hexdigest(), attributes)
-            return Fetched(data, _info(meta, attributes))
+            return Fetched(data, info_of(meta, attributes))
 
         return self._get("get", name, take)
 
@@ -231,7 +229,7 @@ class ObjectStore:
         """See :meth:`jaxcache.store.base.Store.rewrite`."""
         try:
             meta, before = self._get(
-                "head", name, lambda now: (now.meta, _info(now.meta, now.attributes)), head=True
+                "head", name, lambda now: (now.meta, info_of(now.meta, now.attributes)), head=True
             )
         except MissingError as error:
             raise ChangedError(name) from error
@@ -251,9 +249,7 @@ class ObjectStore:
         if len(data) > MAX_OBJECT_BYTES:
             raise StoreError(name, f"{len(data)} bytes are too many for an object")
         digest = hashlib.sha256(data).hexdigest()
-        attributes = {_SHA256: digest}
-        if mtime_ns is not None:
-            attributes[_MTIME] = f"{mtime_ns // _NS}.{mtime_ns % _NS:09d}"
+        attributes = attributes_of(digest, mtime_ns)
         tries = 0
 
         def put() -> Any:
@@ -271,12 +267,12 @@ class ObjectStore:
                 return ours
             raise
         now_ns = time.time_ns() if mtime_ns is None else mtime_ns
-        return FileInfo(name, "file", len(data), now_ns, 0, _inode(done), 0, -1, _etag(done))
+        return file_info(name, len(data), now_ns, done)
 
     def _if_ours(self, name: str, digest: str) -> FileInfo | None:
         def take(found: Any) -> FileInfo | None:
-            same = _digest(found.attributes) == digest
-            return _info(found.meta, found.attributes) if same else None
+            same = digest_in(found.attributes) == digest
+            return info_of(found.meta, found.attributes) if same else None
 
         try:
             return self._get("head", name, take, head=True)
@@ -298,8 +294,7 @@ class ObjectStore:
             return False
         if expected is not None and not same_file(now, expected):
             return False
-        self._delete([name])
-        return True
+        return self._delete_one(name)
 
     def delete_many(self, files: Sequence[FileInfo]) -> Iterator[StoreError | bool]:
         """See :meth:`jaxcache.store.base.Store.delete_many`; cheapest where sorted by name."""
@@ -307,16 +302,23 @@ class ObjectStore:
             batch = files[start : start + _DELETE_AT_ONCE]
             now = self._look(batch)
             same = [f.name for f in batch if f.name in now and same_file(now[f.name], f)]
-            error: StoreError | None = None
-            try:
-                if same:
-                    self._delete(same)
-            except StoreError as failed:
-                error = failed
-            unchanged = frozenset(same)
-            for file in batch:
-                there = file.name in unchanged
-                yield error if there and error else there
+            outcomes = dict(zip(same, self._delete_each(same), strict=True))
+            yield from (outcomes.get(file.name, False) for file in batch)
+
+    def _delete_each(self, names: Sequence[str]) -> Iterator[StoreError | bool]:
+        """Delete in one request; where that fails, one by one, to know which of them it was."""
+        try:
+            if names:
+                self._delete(names)
+        except StoreError:
+            yield from in_order(lambda name: _or_error(lambda: self._delete_one(name)), names)
+        else:
+            yield from (True for _ in names)
+
+    def _delete_one(self, name: str) -> bool:
+        with suppress(MissingError):  # an earlier try may have arrived though its answer did not
+            self._delete([name])
+        return True
 
     def _look(self, files: Sequence[FileInfo]) -> dict[str, FileInfo]:
         """What these are by now: one listing of that stretch of names, or one look each."""
@@ -326,7 +328,7 @@ class ObjectStore:
             found = {}
             for meta in self._lister.objects("", after=min(names)[:-1]):
                 if meta["path"] in names:
-                    found[meta["path"]] = _info(meta)
+                    found[meta["path"]] = info_of(meta)
                 if meta["path"] >= last:
                     break
             return found
@@ -365,39 +367,17 @@ def _or_error(work: Callable[[], _Result]) -> _Result | StoreError:
         return error
 
 
+def _check_size(name: str, meta: Any, limit: int) -> None:
+    if meta["size"] > limit:
+        raise StoreError(name, f"holds more than {limit} bytes", code="too-large")
+
+
 def _check_whole(seen_bytes: int, meta: Any) -> None:
     if seen_bytes != meta["size"]:  # worded as failures.py knows a broken connection
         raise OSError(f"unexpected end: {seen_bytes} of {meta['size']} bytes")
 
 
 def _check_digest(name: str, seen: str, attributes: Any) -> None:
-    digest = _digest(attributes)
+    digest = digest_in(attributes)
     if digest is not None and digest != seen:
         raise StoreError(name, "its bytes are not the ones sent", code="checksum-mismatch")
-
-
-def _info(meta: Any, attributes: Any = None) -> FileInfo:
-    mtime_ns = int(meta["last_modified"].timestamp() * _NS)
-    given = (attributes or {}).get(_MTIME)
-    if given is not None:
-        with suppress(ArithmeticError, ValueError):
-            mtime_ns = int(Decimal(given) * _NS)
-    return FileInfo(
-        meta["path"], "file", meta["size"], mtime_ns, 0, _inode(meta), 0, -1, _etag(meta)
-    )  # fmt: skip
-
-
-def _etag(meta: Any) -> str:
-    """The ETag without quotes: Azure puts them into headers and not into listings."""
-    return (meta["e_tag"] or "").strip('"')
-
-
-def _inode(meta: Any) -> int:
-    """A number that changes with the ETag, for the index, which keeps numbers."""
-    digest = hashlib.blake2b(_etag(meta).encode(), digest_size=8).digest()
-    return int.from_bytes(digest, "big") >> 1
-
-
-def _digest(attributes: Any) -> str | None:
-    value = attributes.get(_SHA256)
-    return value if isinstance(value, str) and len(value) == _HEX_DIGITS else None

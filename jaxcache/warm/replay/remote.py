@@ -3,12 +3,12 @@
 import atexit
 import contextlib
 import shutil
-import sys
 import tempfile
 import threading
 from collections.abc import Collection
 from dataclasses import dataclass
 
+from jaxcache.warm.process import find_python
 from jaxcache.warm.replay.bench import Answer, Bench, Failure
 from jaxcache.warm.replay.plan import Job
 from jaxcache.warm.replay.worker import Team
@@ -73,7 +73,7 @@ def _bench(python: str | None, devices: int | None) -> Bench:
 
         def make(job: Job) -> Team:
             folder = tempfile.mkdtemp(dir=top)
-            return Team(python or sys.executable, job.environment, devices=devices, folder=folder)
+            return Team(find_python(python), job.environment, devices=devices, folder=folder)
 
         _OF_THREAD.bench = Bench(make)
         _OF_THREAD.python = (python, devices)

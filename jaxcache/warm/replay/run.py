@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from jaxcache.cache.recipe.format import RecipeFile
 from jaxcache.errors import JaxcacheError, UsageError
 from jaxcache.store.base import Store
-from jaxcache.warm.replay.deliver import Delivery
+from jaxcache.warm.delivery import Delivery
+from jaxcache.warm.process import find_python
 from jaxcache.warm.replay.plan import CompilePlan, Job
 from jaxcache.warm.replay.pool import Pool, Watcher
 from jaxcache.warm.replay.report import Compiled, CompileReport
@@ -20,8 +21,7 @@ from jaxcache.warm.replay.session import (
     version_notes,
 )
 from jaxcache.warm.replay.worker import Team
-from jaxcache.warm.run import find_python
-from jaxcache.warm.target.delivery import Aim
+from jaxcache.warm.target.aim import Aim
 
 
 def compile_recipe(

@@ -10,11 +10,11 @@ from jaxcache.cache.bundle.compat import path_in_key
 from jaxcache.cache.recipe.format import RecipeFile
 from jaxcache.cache.recipe.model import Environment, Request
 from jaxcache.cache.recipe.refusals import REFUSALS, kept_flags
+from jaxcache.warm.delivery import Delivery, file_chunks
 from jaxcache.warm.replay.bench import Answer, Bench, Failure
-from jaxcache.warm.replay.deliver import Delivery, file_chunks
 from jaxcache.warm.replay.plan import Job, Refused
 from jaxcache.warm.replay.report import Compiled
-from jaxcache.warm.target.delivery import Aim
+from jaxcache.warm.target.aim import Aim
 from jaxcache.warm.target.framing import frame_payload
 
 
@@ -71,26 +71,36 @@ class Session:
         if self.options.target is not None:
             codec = self.options.target.profile.codec
             framed = frame_payload(answer.file, answer.seconds or 0.0, codec)
-            result = self.deliver(job, answer, answer.file.name, [framed.frame])
+            result = self.deliver(
+                job, answer, answer.file.name, [framed.frame], framed.payload_sha256
+            )
         else:
             with answer.file.open("rb") as file:
                 result = self.deliver(job, answer, answer.file.name, file_chunks(file))
         answer.file.unlink(missing_ok=True)
         return result
 
-    def deliver(self, job: Job, answer: Answer, name: str, chunks: Iterable[bytes]) -> Compiled:
+    def deliver(
+        self,
+        job: Job,
+        answer: Answer,
+        name: str,
+        chunks: Iterable[bytes],
+        payload_sha256: str | None = None,
+    ) -> Compiled:
         """Bring one entry into the cache.
 
         Raises:
             JaxcacheError: the cache cannot be written.
         """
-        facts = _facts(job, answer)
-        size_bytes = self.delivery.take(name, chunks, answer.key, facts)
+        info = self.delivery.take(
+            name, chunks, answer.key, facts=_facts(job, answer), payload_sha256=payload_sha256
+        )
         return replace(
             self.describe(job, answer),
-            outcome="already-cached" if size_bytes is None else "written",
+            outcome="already-cached" if info is None else "written",
             compile_seconds=answer.seconds,
-            size_bytes=size_bytes,
+            size_bytes=None if info is None else info.size_bytes,
             tuning=answer.tuning,
         )
 

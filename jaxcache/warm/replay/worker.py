@@ -14,7 +14,7 @@ from jaxcache.cache.recipe.model import Environment, Request
 from jaxcache.cache.recipe.refusals import kept_flags
 from jaxcache.errors import JaxcacheError, NoJaxError
 from jaxcache.warm.process import describe_end, free_port
-from jaxcache.warm.target.delivery import WITHOUT_HARDWARE
+from jaxcache.warm.target.aim import WITHOUT_HARDWARE
 
 _SCRIPT = Path(__file__).parents[2] / "jaxside" / "compile_requests.py"
 _START_SECONDS = 300.0
@@ -71,7 +71,7 @@ class Team:
         devices: how many devices a CPU host is to pretend to have, where not as recorded.
         folder: theirs; each writes into a folder below.
         target: a file that says for which other host to compile; see
-            :meth:`jaxcache.warm.target.delivery.Aim.write_request`.
+            :meth:`jaxcache.warm.target.aim.Aim.write_request`.
 
     Raises:
         NoJaxError: there is no usable jax.

@@ -2,10 +2,10 @@
 
 import json
 import subprocess
-import sys
 from pathlib import Path
 
 from jaxcache.errors import NoJaxError
+from jaxcache.warm.process import find_python
 from jaxcache.warm.target.profile import Profile, ProfileError, make_profile
 
 _SCRIPT = Path(__file__).parents[2] / "jaxside" / "capture.py"
@@ -22,7 +22,7 @@ def capture_profile(python: str | None = None, *, now_ns: int) -> Profile:
         NoJaxError: it has none, cannot run, or finds no device.
         ProfileError: ``several-processes`` in a program of several hosts.
     """
-    python = python or sys.executable
+    python = find_python(python)
     hint = "name a Python that has jax with --python, or: pip install 'jaxcache[jax]'"
     try:
         done = subprocess.run(

@@ -1,4 +1,4 @@
-"""Bring what a worker has written into the cache: whole, once, and under JAX's own name."""
+"""Bring what a child has made into the cache: whole, once, and under JAX's own name."""
 
 import threading
 import time
@@ -6,10 +6,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, BinaryIO
 
 from jaxcache.cache.inventory import take_inventory
-from jaxcache.cache.ledger.record import COMPILE, Event
+from jaxcache.cache.ledger.record import COMPILE, PAYLOAD, Event
 from jaxcache.cache.ledger.segments import append
 from jaxcache.entry.names import ATIME_SUFFIX, FileKind, parse_name
 from jaxcache.errors import JaxcacheError
+from jaxcache.model import FileInfo
 from jaxcache.store.base import ExistsError, Store
 
 _CHUNK_BYTES = 1 << 20
@@ -47,15 +48,25 @@ class Delivery:
             return sorted(self._there)
 
     def take(
-        self, name: str, chunks: Iterable[bytes], key: str, facts: Mapping[str, Any]
-    ) -> int | None:
-        """Write one entry into the cache, under the name that JAX gave it.
+        self,
+        name: str,
+        chunks: Iterable[bytes],
+        key: str,
+        *,
+        facts: Mapping[str, Any] | None = None,
+        payload_sha256: str | None = None,
+    ) -> FileInfo | None:
+        """Write one entry into the cache, under the name that JAX gives it.
+
+        Args:
+            facts: what the ledger learns of its compile.
+            payload_sha256: what the ledger learns of its payload.
 
         Returns:
-            Its size in bytes; None where somebody else has written that entry meanwhile.
+            Its file; None where somebody else has written that entry meanwhile.
 
         Raises:
-            JaxcacheError: it cannot be written, or is not what the worker said.
+            JaxcacheError: it cannot be written, or is not what the child said.
         """
         parsed = parse_name(name)
         if parsed.kind not in (FileKind.ENTRY, FileKind.LEGACY_ENTRY) or str(parsed.key) != key:
@@ -63,20 +74,15 @@ class Delivery:
         now_ns = time.time_ns()
         if self._with_atimes and parsed.kind is FileKind.ENTRY:
             self._store.write(f"{key}{ATIME_SUFFIX}", [now_ns.to_bytes(8, "little")])
-        size_bytes: int | None
         try:
             info = self._store.write(name, chunks, replace=False)
-            size_bytes = info.size_bytes
-            if facts.get("tuning"):
-                about = {"tuning_mtime_ns": info.mtime_ns, "tuning_size_bytes": size_bytes}
-                facts = {**facts, **about}
         except ExistsError:
-            size_bytes = None
+            info = None
         with self._lock:
             self._there.add(key)
-            if size_bytes is not None:
-                self._learnt.append(Event(key, COMPILE, now_ns, facts))
-        return size_bytes
+            if info is not None:
+                self._learnt += _events(key, info, now_ns, facts, payload_sha256)
+        return info
 
     def remember(self) -> None:
         """Put what was learnt of the entries into the cache's ledger, if it takes it."""
@@ -87,6 +93,24 @@ class Delivery:
                 append(self._store, learnt)
             except JaxcacheError:
                 return
+
+
+def _events(
+    key: str,
+    info: FileInfo,
+    now_ns: int,
+    facts: Mapping[str, Any] | None,
+    payload_sha256: str | None,
+) -> Iterator[Event]:
+    """What the ledger learns of an entry."""
+    if facts is not None and facts.get("tuning"):
+        about = {"tuning_mtime_ns": info.mtime_ns, "tuning_size_bytes": info.size_bytes}
+        facts = {**facts, **about}
+    if facts is not None:
+        yield Event(key, COMPILE, now_ns, facts)
+    if payload_sha256 is not None:
+        payload = {"payload_sha256": payload_sha256, "file_mtime_ns": info.mtime_ns}
+        yield Event(key, PAYLOAD, now_ns, payload)
 
 
 def file_chunks(file: BinaryIO) -> Iterator[bytes]:

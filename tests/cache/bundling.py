@@ -1,0 +1,92 @@
+"""Makes bundles, of real caches and forged ones, and brings them in."""
+
+import hashlib
+import io
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import zstandard
+from conftest import CORPUS
+
+from jaxcache.cache.bundle.deliver import bundle_bytes
+from jaxcache.cache.bundle.export import plan_export
+from jaxcache.cache.bundle.format import Bundle, pack_header, pack_manifest, read_bundle
+from jaxcache.cache.bundle.importing import plan_import, verify_bundle
+from jaxcache.cache.bundle.pack import write_stream
+from jaxcache.cache.bundle.unpack import Imported, execute_import
+from jaxcache.entry.codec import decompress_chunks
+from jaxcache.store import make_store
+from jaxcache.store.local import LocalStore
+
+SMALL = CORPUS / "0.4.38-cpu-zstd"
+
+
+def make_bundle(cache: Path, *, signers: tuple[Any, ...] = (), **options: Any) -> bytes:
+    store = LocalStore(cache)
+    exported = write_stream(store, plan_export(store, now_ns=0, **options), level=3)
+    with exported.stream:
+        return b"".join(bundle_bytes(exported, signers))
+
+
+def opened(data: bytes) -> Bundle:
+    return read_bundle(io.BytesIO(data), "test")
+
+
+def bring(data: bytes, target: Path, **options: Any) -> Imported:
+    """Import as the command does."""
+    bundle = opened(data)
+    verify_bundle(bundle)
+    store = make_store(str(target))
+    plan_options = {k: options.pop(k) for k in ("on_conflict", "side_caches") if k in options}
+    plan = plan_import(store, bundle, cache_dir=str(target), **plan_options)
+    return execute_import(store, bundle, plan, **options)
+
+
+def contents(cache: Path) -> dict[str, bytes]:
+    """Every file by name: decompressed where it is an entry, header included."""
+    found = {}
+    for path in cache.rglob("*"):
+        name = str(path.relative_to(cache))
+        if not path.is_file() or name == ".lockfile" or name.startswith(".jaxcache"):
+            continue
+        data = path.read_bytes()
+        if name.endswith("-atime") or "xla_gpu" in name:
+            found[name] = data
+        else:
+            found[name] = b"".join(decompress_chunks(io.BytesIO(data), len(data)))
+    return found
+
+
+def copy_of(source: Path, target: Path) -> Path:
+    shutil.copytree(source, target)
+    return target
+
+
+def first_entry(cache: Path) -> Path:
+    return min(cache.glob("*-cache"))
+
+
+def forged(change: Callable[[dict[str, Any]], object], content: bytes = b"payload") -> bytes:
+    """A bundle whose digests all hold and whose manifest says what it likes."""
+    packed = zstandard.ZstdCompressor(write_checksum=True).compress(content)
+    document: dict[str, Any] = {
+        "format": 1,
+        "stream": {"sha256": hashlib.sha256(packed).hexdigest(), "content_bytes": len(content)},
+        "origins": [{"platform": "cpu"}],
+        "entries": [forged_entry("jit_f", content)],
+        "files": [],
+    }
+    change(document)
+    manifest = pack_manifest(json.dumps(document).encode())
+    return pack_header(manifest, len(packed), 0) + manifest + packed
+
+
+def forged_entry(module: str, content: bytes, digit: str = "a") -> dict[str, Any]:
+    return {
+        "key": f"{module}-{digit * 64}", "codec": "zstd", "compile_seconds": 1, "size_bytes": 10,
+        "payload_bytes": len(content), "payload_sha256": hashlib.sha256(content).hexdigest(),
+        "created_ns": 10**18, "origin": 0,
+    }  # fmt: skip

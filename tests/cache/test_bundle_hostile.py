@@ -1,0 +1,213 @@
+"""Bundles that are damaged, or made by somebody who means harm."""
+
+import hashlib
+import resource
+import shutil
+import struct
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import zstandard
+from bundling import SMALL, bring, forged, forged_entry, make_bundle, opened
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from jaxcache.cache.bundle.fields import BundleError
+from jaxcache.cache.bundle.format import MAGIC, pack_header, pack_manifest
+from jaxcache.cache.bundle.importing import verify_bundle
+from jaxcache.cache.bundle.manifest import Manifest, encode_manifest
+from jaxcache.cache.trust import check_signatures, generate_key, read_private_key
+from jaxcache.errors import UntrustedError
+
+
+def test_every_single_bit_flip_of_a_signed_bundle_is_refused(tmp_path: Path) -> None:
+    pytest.importorskip("cryptography")
+    generate_key(tmp_path / "key")
+    cache = tmp_path / "cache"
+    cache.mkdir()
+    smallest = min(SMALL.glob("*-cache"), key=lambda p: p.stat().st_size)
+    shutil.copy2(smallest, cache)
+    data = bytearray(make_bundle(cache, signers=(read_private_key(tmp_path / "key"),)))
+    check_signatures(opened(bytes(data)), [], required=False)
+    passed = []
+    for bit in range(len(data) * 8):
+        data[bit // 8] ^= 1 << bit % 8
+        try:
+            bundle = opened(bytes(data))
+            check_signatures(bundle, [], required=False)
+            verify_bundle(bundle)
+            passed.append(bit)
+        except (BundleError, UntrustedError):
+            pass
+        data[bit // 8] ^= 1 << bit % 8
+    assert passed == []
+    verify_bundle(opened(bytes(data)))
+
+
+def test_every_truncation_and_every_addition_is_refused() -> None:
+    data = make_bundle(SMALL)
+    for end in [*range(200), *range(200, len(data), 97), len(data) - 1]:
+        with pytest.raises(BundleError):
+            opened(data[:end])
+    with pytest.raises(BundleError, match="follows"):
+        opened(data + b"x")
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.data())
+def test_a_damaged_bundle_is_an_error_and_nothing_else(data: st.DataObject) -> None:
+    bundle = bytearray(WHOLE)
+    kind = data.draw(st.sampled_from(["bytes", "swap", "cut", "zero"]))
+    at = data.draw(st.integers(0, len(bundle) - 1))
+    other = data.draw(st.integers(0, len(bundle) - 1))
+    start, end = sorted((at, other))
+    if kind == "bytes":
+        bundle[at : at + 8] = data.draw(st.binary(min_size=1, max_size=16))
+    elif kind == "swap":
+        bundle[at], bundle[other] = bundle[other], bundle[at]
+    elif kind == "cut":
+        del bundle[start:end]
+    else:
+        bundle[start:end] = bytes(end - start)
+    if bundle == WHOLE:
+        return
+    with pytest.raises(BundleError):
+        verify_bundle(opened(bytes(bundle)))
+
+
+WHOLE = make_bundle(SMALL)
+
+
+def test_a_forgery_that_lies_about_nothing_is_read(tmp_path: Path) -> None:
+    assert len(bring(forged(lambda d: None), tmp_path / "c").written) == 1
+
+
+HOSTILE: dict[str, Callable[[dict[str, Any]], object]] = {
+    "traversal": lambda d: d["entries"][0].update(key="../x-" + "a" * 64),
+    "absolute": lambda d: d["entries"][0].update(key="/etc/x-" + "a" * 64),
+    "folder": lambda d: d["entries"][0].update(key="a/x-" + "a" * 64),
+    "hidden": lambda d: d["entries"][0].update(key=".x-" + "a" * 64),
+    "control": lambda d: d["entries"][0].update(key="\x1b[2J-" + "a" * 64),
+    "nul": lambda d: d["entries"][0].update(key="x\0-" + "a" * 64),
+    "surrogate": lambda d: d["entries"][0].update(key="x\udc80-" + "a" * 64),
+    "long": lambda d: d["entries"][0].update(key="x" * 190 + "-" + "a" * 64),
+    "long in bytes": lambda d: d["entries"][0].update(key="é" * 100 + "-" + "a" * 64),
+    "no key": lambda d: d["entries"][0].update(key="passwd"),
+    "empty key": lambda d: d["entries"][0].update(key=""),
+    "own": lambda d: d["files"].append(side(".jaxcache/ledger/1.jsonl")),
+    "lock": lambda d: d["files"].append(side(".lockfile")),
+    "side traversal": lambda d: d["files"].append(
+        side("xla_gpu_per_fusion_autotune_cache_dir/../../x")
+    ),
+    "side folder": lambda d: d["files"].append(side("xla_gpu_per_fusion_autotune_cache_dir/a/b")),
+    "twice": lambda d: (
+        d["entries"].append(forged_entry("jit_f", b"")),
+    ),
+    "case": lambda d: d["entries"].append(forged_entry("JIT_f", b"")),
+    "sum": lambda d: d["stream"].update(content_bytes=8),
+    "negative": lambda d: d["entries"][0].update(payload_bytes=-7),
+    "float": lambda d: d["entries"][0].update(payload_bytes=7.0),
+    "true": lambda d: d["entries"][0].update(compile_seconds=True),
+    "huge": lambda d: d["entries"][0].update(payload_bytes=1 << 60),
+    "huge time": lambda d: d["entries"][0].update(created_ns=1 << 64),
+    "huge atime": lambda d: d["entries"][0].update(atime_ns=1 << 64),
+    "codec": lambda d: d["entries"][0].update(codec="pickle"),
+    "origin": lambda d: d["entries"][0].update(origin=1),
+    "no origins": lambda d: d.update(origins=[]),
+    "digest": lambda d: d["entries"][0].update(payload_sha256="A" * 64),
+    "list": lambda d: d.update(entries={}),
+    "nothing": lambda d: d.clear(),
+    "newer": lambda d: d.update(format=2),
+    "features": lambda d: d["origins"][0].update(cpu_features=[1]),
+    "ledger": lambda d: d["entries"][0].update(ledger=3),
+}  # fmt: skip
+
+
+def side(name: str) -> dict[str, Any]:
+    return {
+        "name": name, "size_bytes": 0, "sha256": hashlib.sha256().hexdigest(), "created_ns": 1,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_hostile_manifest_is_refused(name: str) -> None:
+    with pytest.raises(BundleError):
+        opened(forged(HOSTILE[name]))
+
+
+def test_a_payload_that_is_not_the_announced_one_is_refused() -> None:
+    other = hashlib.sha256(b"another").hexdigest()
+    bundle = opened(forged(lambda d: d["entries"][0].update(payload_sha256=other)))
+    with pytest.raises(BundleError, match="not the one announced"):
+        verify_bundle(bundle)
+
+
+def test_payloads_in_another_order_are_refused() -> None:
+    def reorder(document: dict[str, Any]) -> None:
+        document["entries"] = [
+            forged_entry("jit_b", b"load", "b"), forged_entry("jit_a", b"pay"),
+        ]  # fmt: skip
+
+    with pytest.raises(BundleError, match="not the one announced"):
+        verify_bundle(opened(forged(reorder)))
+
+
+def test_a_stream_that_ends_early_or_goes_on_is_refused() -> None:
+    for size in (6, 8, 1 << 40):
+
+        def announce(document: dict[str, Any], size: int = size) -> None:
+            document["entries"][0]["payload_bytes"] = size
+            document["stream"]["content_bytes"] = size
+
+        with pytest.raises(BundleError):
+            verify_bundle(opened(forged(announce)))
+
+
+def test_manifest_bombs_are_refused_in_little_memory() -> None:
+    bomb = zstandard.ZstdCompressor(level=19).compress(bytes(150 << 20))
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with pytest.raises(BundleError):
+        opened(pack_header(bomb, 0, 0) + bomb)
+    wide = pack_manifest(b"[" + b"[]," * (1 << 20) + b"0]")
+    with pytest.raises(BundleError):
+        opened(pack_header(wide, 0, 0) + wide)
+    many = zstandard.ZstdCompressor().compress(b"[" + b"[]," * (8 << 20) + b"0]")
+    with pytest.raises(BundleError, match="more values"):
+        opened(pack_header(many, 0, 0) + many)
+    deep = pack_manifest(b"[" * 200_000)
+    with pytest.raises(BundleError):
+        opened(pack_header(deep, 0, 0) + deep)
+    digits = pack_manifest(b'{"format":' + b"1" * 100_000 + b"}")
+    with pytest.raises(BundleError):
+        opened(pack_header(digits, 0, 0) + digits)
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 500 << 10
+
+
+def test_sixteen_signatures_are_read_and_no_more() -> None:
+    packed = pack_manifest(encode_manifest(Manifest((), (), (), hashlib.sha256().hexdigest(), 0)))
+    for signed in (16, 17):
+        data = pack_header(packed, 0, signed) + bytes(96 * signed) + packed
+        if signed == 16:
+            assert len(opened(data).signatures) == 16
+        else:
+            with pytest.raises(BundleError, match="more signatures"):
+                opened(data)
+
+
+def test_absurd_headers_are_refused() -> None:
+    good = make_bundle(SMALL)
+    assert good[:8] == MAGIC
+    for offset, value in ((8, 2), (10, 17)):
+        data = bytearray(good)
+        data[offset : offset + 2] = value.to_bytes(2, "little")
+        with pytest.raises(BundleError):
+            opened(bytes(data))
+    data = bytearray(good)
+    data[12:16] = struct.pack("<I", 1 << 31)
+    with pytest.raises(BundleError):
+        opened(bytes(data))
+    for junk in (b"", b"x", b"PK\3\4" + bytes(100), bytes(4096)):
+        with pytest.raises(BundleError):
+            opened(junk)

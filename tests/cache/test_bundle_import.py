@@ -1,0 +1,269 @@
+"""Imports into caches that hold something already, and imports that are interrupted."""
+
+import io
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import zstandard
+from bundling import SMALL, bring, contents, copy_of, first_entry, forged, make_bundle, opened
+from conftest import CORPUS, REPOSITORY
+
+from jaxcache.cache.bundle.deliver import bundle_bytes
+from jaxcache.cache.bundle.export import plan_export
+from jaxcache.cache.bundle.fields import BundleError
+from jaxcache.cache.bundle.importing import Action, plan_import, verify_bundle
+from jaxcache.cache.bundle.pack import write_stream
+from jaxcache.cache.bundle.unpack import execute_import
+from jaxcache.entry.codec import decompress_chunks
+from jaxcache.errors import JaxcacheError, UsageError
+from jaxcache.store import make_store
+from jaxcache.store.base import StoreError
+from jaxcache.store.local import LocalStore
+
+
+def test_a_good_entry_stays_and_a_bad_one_is_healed(tmp_path: Path) -> None:
+    cache = copy_of(SMALL, tmp_path / "c")
+    good, bad = sorted(cache.glob("*-cache"))[:2]
+    before = (good.read_bytes(), good.stat().st_ino)
+    bad.write_bytes(b"")
+    done = bring(make_bundle(SMALL), cache)
+    assert [s.action for s in done.written] == [Action.HEAL]
+    assert (good.read_bytes(), good.stat().st_ino) == before
+    assert contents(cache) == contents(SMALL)
+
+
+@pytest.fixture
+def conflicting(tmp_path: Path) -> Path:
+    """A cache with another executable under one key and another time under a second."""
+    cache = copy_of(SMALL, tmp_path / "conflicting")
+    one, two = sorted(cache.glob("*-cache"))[:2]
+    squeeze = zstandard.ZstdCompressor().compress
+    payload = zstandard.ZstdDecompressor().decompress(two.read_bytes())[4:]
+    one.write_bytes(squeeze(bytes(4) + b"another executable"))
+    two.write_bytes(squeeze(b"\0\0\0\7" + payload))
+    return cache
+
+
+def test_conflicts_are_kept_replaced_or_refused(conflicting: Path) -> None:
+    data = make_bundle(SMALL)
+    before = contents(conflicting)
+    plan = plan_import(LocalStore(conflicting), opened(data), cache_dir="x")
+    assert [s.action for s in plan.steps].count(Action.KEEP) == 1
+    assert len(plan.conflicts) == 1
+    assert bring(data, conflicting).written == ()
+    assert contents(conflicting) == before
+    with pytest.raises(JaxcacheError) as caught:
+        bring(data, conflicting, on_conflict="fail")
+    assert caught.value.code == "conflict"
+    assert contents(conflicting) == before
+    assert len(bring(data, conflicting, on_conflict="replace").written) == 2
+    assert contents(conflicting) == contents(SMALL)
+
+
+def test_atimes_come_where_the_cache_has_them(tmp_path: Path) -> None:
+    without = copy_of(CORPUS / "0.12.0.1-cpu-zstd", tmp_path / "without")
+    bring(make_bundle(SMALL), without)
+    assert not list(without.glob("*-atime"))
+    dated = copy_of(CORPUS / "0.12.0.1-cpu-zstd-maxsize", tmp_path / "dated")
+    first_entry(dated).unlink()
+    bring(make_bundle(CORPUS / "0.8.3-cpu-zstd"), dated)
+    for entry in dated.glob("*-cache"):
+        assert len(entry.with_name(entry.name[:-6] + "-atime").read_bytes()) == 8
+
+
+def test_links_and_folders_in_the_way_stay(tmp_path: Path) -> None:
+    names = [p.name for p in sorted(SMALL.glob("*-cache"))]
+    cache, outside = tmp_path / "c", tmp_path / "outside"
+    cache.mkdir()
+    outside.write_bytes(b"precious")
+    (cache / names[0]).symlink_to(outside)
+    (cache / names[1]).mkdir()
+    (cache / names[2]).symlink_to(tmp_path / "dangling")
+    bundle = opened(make_bundle(SMALL))
+    plan = plan_import(LocalStore(cache), bundle, cache_dir=str(cache), on_conflict="replace")
+    assert plan.count(Action.BLOCKED) == 3
+    execute_import(LocalStore(cache), bundle, plan)
+    assert outside.read_bytes() == b"precious"
+    assert not (tmp_path / "dangling").exists()
+    assert (cache / names[0]).is_symlink()
+    assert len(list(cache.glob("*-cache"))) == 7
+
+
+def test_a_name_that_differs_in_case_only_is_not_written_beside_the_other(tmp_path: Path) -> None:
+    cache = tmp_path / "c"
+    bring(forged(lambda d: None), cache)
+    (there,) = cache.glob("*-cache")
+    other = there.rename(there.with_name(there.name.replace("jit_f", "JIT_F")))
+    assert not bring(forged(lambda d: None), cache).written
+    assert list(cache.glob("*-cache")) == [other]
+
+
+def test_a_linked_side_folder_is_not_followed(tmp_path: Path) -> None:
+    source, cache, outside = tmp_path / "s", tmp_path / "c", tmp_path / "outside"
+    folder = "xla_gpu_per_fusion_autotune_cache_dir"
+    (source / folder).mkdir(parents=True)
+    (source / folder / "x.textproto").write_bytes(b"tuned")
+    cache.mkdir()
+    outside.mkdir()
+    (cache / folder).symlink_to(outside)
+    done = bring(make_bundle(source), cache)
+    assert len(done.failed) == 1
+    assert not list(outside.iterdir())
+    assert bring(make_bundle(source), tmp_path / "new").written
+    assert (tmp_path / "new" / folder / "x.textproto").read_bytes() == b"tuned"
+
+
+class FullDisk(LocalStore):
+    """A store that runs out of room after some writes."""
+
+    def __init__(self, path: Path, room: int) -> None:
+        super().__init__(path)
+        self.room = room
+
+    def write(self, name: str, chunks: Any, **options: Any) -> Any:
+        self.room -= 1
+        if self.room < 0:
+            raise StoreError(name, "no space left on device", code="io-error")
+        return super().write(name, chunks, **options)
+
+
+@pytest.mark.parametrize("room", [0, 1, 4, 7, 9, 12])
+@pytest.mark.parametrize("atomic", [False, True])
+def test_a_full_disk_leaves_whole_entries_or_none(
+    room: int, atomic: bool, conflicting: Path
+) -> None:
+    before = contents(conflicting)
+    for path in sorted(conflicting.glob("*-cache"))[3:]:
+        path.unlink()
+        path.with_name(path.name[:-6] + "-atime").unlink()
+    partly = contents(conflicting)
+    bundle = opened(make_bundle(SMALL))
+    store = FullDisk(conflicting, room)
+    plan = plan_import(store, bundle, cache_dir="x", on_conflict="replace")
+    done = execute_import(store, bundle, plan, atomic=atomic)
+    now = contents(conflicting)
+    whole = contents(SMALL)
+    if done.failed:
+        assert all(now[n] in (whole[n], before.get(n)) for n in now)
+        if atomic:
+            assert done.rolled_back
+            assert {n: d for n, d in now.items() if n.endswith("-cache")} == {
+                n: d for n, d in partly.items() if n.endswith("-cache")
+            }
+    else:
+        assert now == whole
+    assert not [p for p in conflicting.rglob("*") if "tmp" in p.name]
+    store.room = 10**6
+    plan = plan_import(store, bundle, cache_dir="x", on_conflict="replace")
+    assert not execute_import(store, bundle, plan, atomic=atomic).failed
+    assert contents(conflicting) == whole
+    assert not list((conflicting / ".jaxcache").glob("incoming/*"))
+
+
+@pytest.mark.parametrize("atomic", [False, True])
+def test_kill_nine_leaves_whole_entries_and_the_next_run_does_the_rest(
+    atomic: bool, tmp_path: Path
+) -> None:
+    bundle = tmp_path / "b.jxb"
+    bundle.write_bytes(make_bundle(SMALL))
+    script = (
+        "import sys, time\n"
+        "from pathlib import Path\n"
+        "import bundling as t\n"
+        "print('ready', flush=True)\n"
+        "t.bring(Path(sys.argv[1]).read_bytes(), Path(sys.argv[2]), atomic=bool(int(sys.argv[3])))"
+        "\nprint('done', flush=True)\ntime.sleep(60)\n"
+    )
+    path = os.pathsep.join(map(str, (REPOSITORY, REPOSITORY / "tests", Path(__file__).parent)))
+    whole = contents(SMALL)
+    for delay in (0.0, 0.004, 0.01, 0.02, 0.04):
+        target = tmp_path / f"c{delay}"
+        child = subprocess.Popen(
+            [sys.executable, "-c", script, bundle, target, str(int(atomic))],
+            env={**os.environ, "PYTHONPATH": path}, stdout=subprocess.PIPE,
+        )  # fmt: skip
+        assert child.stdout is not None
+        assert child.stdout.readline() == b"ready\n"
+        time.sleep(delay)
+        child.send_signal(signal.SIGKILL)
+        child.wait()
+        child.stdout.close()
+        if target.exists():
+            entries = [p for p in target.iterdir() if p.name.endswith(("-cache", "-atime"))]
+            for path_ in entries:
+                data = path_.read_bytes()
+                if path_.name.endswith("-cache"):
+                    data = b"".join(decompress_chunks(io.BytesIO(data), len(data)))
+                assert data == whole[path_.name]
+        assert not bring(bundle.read_bytes(), target, atomic=atomic).failed
+        assert contents(target) == whole
+        assert not list(target.glob(".jaxcache-tmp-*"))
+
+
+def test_progress_ends_where_it_said_it_would(conflicting: Path) -> None:
+    store, seen = LocalStore(SMALL), []
+
+    def progress(done: int, total: int) -> None:
+        seen.append((done, total))
+
+    def steps() -> list[tuple[int, int]]:
+        told = seen.copy()
+        seen.clear()
+        assert [done for done, _ in told] == sorted(done for done, _ in told)
+        return told
+
+    plan = plan_export(store, now_ns=0)
+    exported = write_stream(store, plan, progress=progress)
+    size = sum(p.stat().st_size for p in SMALL.glob("*-cache"))
+    assert (plan.size_bytes, steps()[-1]) == (size, (size, size))
+    with exported.stream:
+        bundle = opened(b"".join(bundle_bytes(exported)))
+    verify_bundle(bundle, progress)
+    content = bundle.manifest.content_bytes
+    assert steps()[-1] == (content, content) and content == bundle.manifest.announced_bytes
+    target = LocalStore(conflicting)
+    import_plan = plan_import(
+        target, bundle, cache_dir="x", on_conflict="replace", progress=progress
+    )
+    assert steps() == [(n, 7) for n in range(1, 8)]
+    assert (import_plan.count(Action.REPLACE), import_plan.count(Action.SAME)) == (2, 5)
+    execute_import(target, bundle, import_plan, progress=progress)
+    assert steps() == [(1, 2), (2, 2)]
+
+
+def test_only_what_is_wanted_comes(tmp_path: Path) -> None:
+    bundle = opened(make_bundle(SMALL))
+    last = bundle.manifest.items[-1]
+    store = make_store(str(tmp_path / "c"))
+    plan = plan_import(store, bundle, cache_dir="x", wanted=lambda item: item is last)
+    assert (plan.count(Action.LEFT), plan.count(Action.WRITE, Action.LEFT)) == (6, 7)
+    assert [s.name for s in execute_import(store, bundle, plan).written] == [last.file]
+    assert [p.name for p in (tmp_path / "c").glob("*-cache")] == [last.file]
+    with pytest.raises(UsageError):
+        plan_import(store, bundle, cache_dir="x", on_conflict="ask")
+
+
+def test_what_another_layout_left_is_told_apart() -> None:
+    bundle = opened(forged(lambda d: d.update(layout="torch", entries=[]), b""))
+    with pytest.raises(BundleError) as caught:
+        plan_import(None, bundle, cache_dir="x")
+    assert caught.value.code == "other-layout"
+
+
+def test_entries_are_dated_by_their_writing_where_no_use_is_known(tmp_path: Path) -> None:
+    dated = copy_of(CORPUS / "0.12.0.1-cpu-zstd-maxsize", tmp_path / "dated")
+    bundle = opened(make_bundle(CORPUS / "0.8.3-cpu-zstd"))
+    plan = plan_import(LocalStore(dated), bundle, cache_dir="x")
+    assert plan.with_atimes
+    execute_import(LocalStore(dated), bundle, plan)
+    for item in bundle.manifest.items:
+        stamp = (dated / f"{item.key}-atime").read_bytes()
+        assert item.atime_ns is None
+        assert int.from_bytes(stamp, "little") == item.created_ns
+        assert (dated / f"{item.key}-atime").stat().st_mtime_ns == item.created_ns

@@ -1,0 +1,48 @@
+"""KEY arguments that name nothing choose nothing, wherever they are taken."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+from conftest import CORPUS
+
+from jaxcache.cache.ledger.pins import pin, pinned_keys, unpin
+from jaxcache.cache.ledger.segments import Ledger
+from jaxcache.cache.scan import scan
+from jaxcache.cache.select import select_by_keys
+from jaxcache.cache.verify.quarantine import QUARANTINE_DIR, restore
+from jaxcache.errors import JaxcacheError
+from jaxcache.store.local import LocalStore
+
+
+@pytest.fixture
+def single(tmp_path: Path) -> LocalStore:
+    """A cache of one entry, where every prefix is unique."""
+    source = min((CORPUS / "0.12.0.1-cpu-zstd").glob("*-cache"))
+    shutil.copy(source, tmp_path)
+    return LocalStore(tmp_path)
+
+
+def test_an_empty_key_is_none(single: LocalStore) -> None:
+    entries = scan(single).entries
+    assert select_by_keys(entries, [entries[0].hash[:4]]) == list(entries)
+    with pytest.raises(JaxcacheError, match="no entry fits ''"):
+        select_by_keys(entries, [""])
+
+
+def test_an_empty_key_unpins_nothing(single: LocalStore) -> None:
+    (key,) = pin(single, ["*"], now_ns=1)
+    with pytest.raises(JaxcacheError, match="no pinned entry fits ''"):
+        unpin(single, [""], now_ns=2)
+    assert pinned_keys(Ledger.load(single)) == [key]
+    assert unpin(single, [key[:9]], now_ns=2) == [key]
+
+
+def test_an_empty_key_restores_nothing(single: LocalStore) -> None:
+    (entry,) = scan(single).entries
+    single.rename(entry.file, f"{QUARANTINE_DIR}/x/{entry.file}")
+    with pytest.raises(JaxcacheError, match="nothing in quarantine fits ''"):
+        restore(single, keys=[""])
+    assert not scan(single).entries
+    restore(single, keys=[entry.hash[:4]])
+    assert [e.file for e in scan(single).entries] == [entry.file]

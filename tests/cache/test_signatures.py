@@ -1,0 +1,49 @@
+"""Signatures of single entries: of as many as there may be, and of nothing that was not signed."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from jaxcache.cache.sync.signatures import SIGNATURES_DIR, load_signed, write_signatures
+from jaxcache.cache.trust import TrustedKey
+from jaxcache.store.local import LocalStore
+
+ed25519 = pytest.importorskip("cryptography.hazmat.primitives.asymmetric.ed25519")
+
+
+def test_a_cache_of_any_size_can_be_signed(tmp_path: Path) -> None:
+    key = ed25519.Ed25519PrivateKey.generate()
+    me = TrustedKey("me", key.public_key().public_bytes_raw())
+    module = "jit_" + "x" * 180
+    digests = {f"{module}-{n:064x}-cache": f"{n:064x}" for n in range(110_000)}
+    store = LocalStore(tmp_path)
+    write_signatures(store, digests, [key], now_ns=1)
+    assert load_signed(store, [me]) == {name: {digest} for name, digest in digests.items()}
+
+
+@pytest.mark.parametrize("spoil", ["signed", "signatures", "public_key", "format", "cut", "deep"])
+def test_what_was_changed_counts_for_nothing(tmp_path: Path, spoil: str) -> None:
+    key, other = (ed25519.Ed25519PrivateKey.generate() for _ in range(2))
+    me = TrustedKey("me", key.public_key().public_bytes_raw())
+    store = LocalStore(tmp_path)
+    write_signatures(store, {"a-cache": "0" * 64}, [other, key], now_ns=1)
+    (path,) = (tmp_path / SIGNATURES_DIR).iterdir()
+    document = json.loads(path.read_text())
+    assert load_signed(store, [me]) == {"a-cache": {"0" * 64}}
+    if spoil == "signed":
+        document["signed"] = document["signed"].replace("a-cache", "b-cache")
+    elif spoil == "signatures":
+        document["signatures"] = document["signatures"][:1]
+    elif spoil == "public_key":
+        document["signatures"][0]["public_key"] = document["signatures"][1]["public_key"]
+        del document["signatures"][1]
+    elif spoil == "format":
+        document = [document]
+    text = json.dumps(document)
+    if spoil == "cut":
+        text = text[:-5]
+    elif spoil == "deep":
+        text = "[" * 100_000
+    path.write_text(text)
+    assert load_signed(store, [me]) == {}

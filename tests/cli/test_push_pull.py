@@ -1,0 +1,333 @@
+"""``push`` and ``pull``: what goes over, what stays behind, and what neither ever does."""
+
+import json
+import os
+import shutil
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import RunCli
+from object_server import Proxy, S3Server
+
+from jaxcache.cache.ledger.record import Event
+from jaxcache.cache.ledger.segments import LEDGER_DIR, Ledger, append
+from jaxcache.store import open_store
+
+ENTRIES = 7
+
+
+def told(done: "subprocess.CompletedProcess[str]", code: int = 0) -> Any:
+    assert done.returncode == code, done.stderr
+    return json.loads(done.stdout)
+
+
+def names(folder: Path) -> set[str]:
+    return {p.name for p in folder.glob("*-cache")}
+
+
+def test_push_sends_what_is_missing_and_nothing_else(
+    run_cli: RunCli, local: Path, bucket: str, s3: Proxy
+) -> None:
+    junk = ["x_gstmp", "jit_f-12_.gstmp", "_temp_x", ".jaxcache-tmp-1-x", "notes.txt", "a-cache"]
+    for name in junk:
+        (local / name).write_text("junk")
+    (local / "jit_mlp*").mkdir()
+    first = told(run_cli("push", bucket, "-C", local, "--json", "--dry-run"))
+    assert (len(first["carried"]), first["dry_run"]) == (ENTRIES, True)
+    assert s3.counts()["put"] == 0
+    done = told(run_cli("push", bucket, "-C", local, "--json"))
+    assert {c["file"] for c in done["carried"]} == names(local) - {"a-cache"}
+    assert {n.rpartition("/")[2] for n in s3.names("put")} == names(local) - {"a-cache"}
+    s3.forget()
+    again = told(run_cli("push", bucket, "-C", local, "--json"))
+    assert (again["carried"], again["present"]) == ([], ENTRIES)
+    assert s3.counts() == {"list": 1}
+
+
+def test_globs_choose(run_cli: RunCli, local: Path, bucket: str, tmp_path: Path) -> None:
+    def sent(*options: str) -> list[str]:
+        done = told(run_cli("push", bucket, "-C", local, "--json", "-n", *options))
+        return sorted(c["key"].rpartition("-")[0] for c in done["carried"])
+
+    assert sent("--include", "jit_l*") == ["jit_loss"]
+    assert sent("--include", "jit_l*", "--include", "jit_m*") == ["jit_loss", "jit_mlp"]
+    assert "jit_loss" not in sent("--exclude", "*loss*")
+    key = min(names(local)).removesuffix("-cache")
+    assert len(sent("--include", key)) == 1
+    assert sent("--include", "jit_l*", "--exclude", "*") == []
+
+
+def test_a_torn_entry_does_not_travel(run_cli: RunCli, local: Path, bucket: str) -> None:
+    victim, young = sorted(names(local))[:2]
+    for name in (victim, young):
+        path = local / name
+        path.write_bytes(path.read_bytes()[:-7])
+    os.utime(local / victim, ns=(10**18, 10**18))
+    done = run_cli("push", bucket, "-C", local, "--json")
+    assert done.returncode == 3
+    told_ = json.loads(done.stdout)
+    assert [(p["file"], p["kind"]) for p in told_["left_out"]] == [(victim, "truncated")]
+    assert [t["file"] for t in told_["unfinished"]] == [young]
+    assert len(told_["carried"]) == ENTRIES - 2
+
+
+def test_pull_verifies_and_heals_and_keeps(
+    run_cli: RunCli, remote: str, local: Path, tmp_path: Path, s3_server: S3Server
+) -> None:
+    torn, rotten, other, *_ = sorted(names(local))
+    here = Path(shutil.copytree(local, tmp_path / "here"))
+    data = (here / torn).read_bytes()
+    (here / torn).write_bytes(data[: len(data) // 2])
+    os.utime(here / torn, ns=(10**18, 10**18))
+    (here / rotten).unlink()
+    s3_server.put(remote, rotten, b"\x28\xb5\x2f\xfdnot an entry at all")
+    s3_server.put(remote, other, (local / rotten).read_bytes())
+    kept = (here / other).read_bytes()
+    done = run_cli("pull", remote, "-C", here, "--json")
+    assert done.returncode == 3
+    told_ = json.loads(done.stdout)
+    assert [(c["file"], c["replaces_damaged"]) for c in told_["carried"]] == [(torn, True)]
+    assert [p["file"] for p in told_["left_out"]] == [rotten]
+    assert (here / torn).read_bytes() == data
+    assert (here / other).read_bytes() == kept
+    assert not (here / rotten).exists()
+
+
+def test_a_bound_reads_what_is_there_once(
+    run_cli: RunCli, remote: str, local: Path, s3: Proxy
+) -> None:
+    time.sleep(2)  # the index does not trust files that are younger
+    push = ("push", remote, "-C", local)
+    for command, most in ((push, ENTRIES + 1), (push, 0), (("prune", "-C", remote, "-n"), 0)):
+        s3.forget()
+        assert run_cli(*command, "--max-size", "1MB").returncode == 0
+        assert s3.counts()["get"] <= most
+
+
+def test_many_ledger_segments_become_few(
+    run_cli: RunCli, remote: str, local: Path, s3: Proxy
+) -> None:
+    store = open_store(str(local))
+    for number in range(70):
+        assert append(store, [Event("k", "hit", 10**18 + number)])
+    assert told(run_cli("push", remote, "-C", local, "--json"))["ledger_segments"] == 70
+    bucket = open_store(remote)
+    assert len(list(bucket.list(LEDGER_DIR))) == 1
+    record = Ledger.load(bucket).record("k")
+    assert record is not None
+    assert record.hits == 70
+    # What was compacted away does not come again, from here or from the bucket.
+    assert told(run_cli("push", remote, "-C", local, "--json"))["ledger_segments"] == 0
+    assert told(run_cli("pull", remote, "-C", local, "--json"))["ledger_segments"] == 1
+    record = Ledger.load(store).record("k")
+    assert record is not None
+    assert record.hits == 70
+
+
+def test_a_bound_keeps_the_most_valuable(run_cli: RunCli, local: Path, bucket: str) -> None:
+    sizes = {p.name: p.stat().st_size for p in local.glob("*-cache")}
+    room = sum(sizes.values()) - 1
+    done = told(run_cli("push", bucket, "-C", local, "--json", "--max-size", str(room)))
+    assert len(done["no_room"]) == 1
+    assert len(done["carried"]) == ENTRIES - 1
+    again = told(run_cli("push", bucket, "-C", local, "--json", "--max-size", str(room)))
+    assert (len(again["carried"]), len(again["no_room"])) == (0, 1)
+    full = run_cli("push", bucket, "-C", local, "--json", "--max-size", "10kB")
+    assert full.returncode == 3
+    assert json.loads(full.stdout)["max_size_unmet"]
+
+
+def test_prune_remote_asks_and_never_takes_a_pin(
+    run_cli: RunCli, remote: str, corpus: Path, tmp_path: Path
+) -> None:
+    newer = tmp_path / "newer"
+    shutil.copytree(corpus / "0.10.2-cpu-zstd", newer, copy_function=shutil.copyfile)
+    assert run_cli("pin", "jit_bigconst*", "-C", remote).returncode == 0
+    options = ("--prune-remote", "--max-size", "60kB", "-C", newer)
+    assert run_cli("push", remote, *options).returncode == 2  # nobody to ask
+    assert run_cli("push", remote, "--prune-remote", "-C", newer).returncode == 2
+    planned = told(run_cli("push", remote, *options, "--json", "-n"))
+    done = told(run_cli("push", remote, *options, "--json", "-y"))
+    assert done["removed"] == planned["removed"] != []
+    found = told(run_cli("ls", "-C", remote, "--json"))
+    assert found["summary"]["size_bytes"] <= 60_000
+    assert "jit_bigconst" in {e["module"] for e in found["entries"]}
+
+
+def test_ledgers_become_one(
+    run_cli: RunCli, local: Path, bucket: str, tmp_path: Path, s3: Proxy
+) -> None:
+    assert run_cli("pin", "jit_mlp*", "-C", local).returncode == 0
+    assert told(run_cli("push", bucket, "-C", local, "--json"))["ledger_segments"] == 1
+    assert told(run_cli("push", bucket, "-C", local, "--json"))["ledger_segments"] == 0
+    other = tmp_path / "other"
+    assert told(run_cli("pull", bucket, "-C", other, "--json"))["ledger_segments"] == 1
+    done = run_cli("rm", "jit_mlp*", "-C", other, "--yes", "--json")
+    assert json.loads(done.stderr)["error"]["code"] == "pinned"
+    bare = tmp_path / "bare"
+    assert told(run_cli("pull", bucket, "-C", bare, "--json", "--no-ledger"))["carried"]
+    assert not (bare / ".jaxcache").exists()
+
+
+def test_dates_travel_and_atimes_only_where_there_are_some(
+    run_cli: RunCli, bucket: str, corpus: Path, tmp_path: Path
+) -> None:
+    capped = Path(shutil.copytree(corpus / "0.12.0.1-cpu-zstd-maxsize", tmp_path / "capped"))
+    name = min(names(capped))
+    os.utime(capped / name, ns=(10**18, 10**18))
+    assert run_cli("push", bucket, "-C", capped).returncode == 0
+    found = told(run_cli("ls", "-C", bucket, "--json"))
+    assert {e["last_used_from"] for e in found["entries"]} == {"mtime"}
+    plain = tmp_path / "plain"
+    assert run_cli("pull", bucket, "-C", plain).returncode == 0
+    assert (plain / name).stat().st_mtime_ns == 10**18
+    assert not list(plain.glob("*-atime"))
+    (capped / name).unlink()
+    (capped / name.replace("-cache", "-atime")).unlink()
+    assert run_cli("pull", bucket, "-C", capped).returncode == 0
+    assert (capped / name.replace("-cache", "-atime")).stat().st_size == 8
+
+
+def test_paths_will_do_as_well(run_cli: RunCli, local: Path, tmp_path: Path) -> None:
+    shared = tmp_path / "shared" / "cache"
+    assert run_cli("push", shared, "-C", local).returncode == 0
+    assert names(shared) == names(local)
+    assert run_cli("pull", f"file://{shared}", "-C", tmp_path / "third").returncode == 0
+    assert names(tmp_path / "third") == names(local)
+    fifth = tmp_path / "a fifth"
+    pushed = told(run_cli("push", f"file://{tmp_path}/a%20fifth", "-C", local, "--json"))
+    assert (pushed["cache_dir"], names(fifth)) == (str(fifth), names(local))
+    dry = run_cli("pull", shared, "-C", tmp_path / "fourth", "-n")
+    assert dry.returncode == 0, dry.stderr
+    assert not (tmp_path / "fourth").exists()
+
+
+def test_only_what_a_trusted_key_has_signed(
+    run_cli: RunCli, local: Path, bucket: str, tmp_path: Path, s3_server: S3Server
+) -> None:
+    pytest.importorskip("cryptography")
+    mine = run_cli("trust", "keygen", "me").stdout.strip().partition("\t")[2]
+    assert run_cli("trust", "keygen", "other").returncode == 0
+    one, two, *rest = sorted(names(local))
+    assert (
+        run_cli("push", bucket, "-C", local, "--sign", "me", "--exclude", two[:-6]).returncode == 0
+    )
+    assert run_cli("push", bucket, "-C", local, "--sign", "other").returncode == 0
+    forged = (local / rest[0]).read_bytes()
+    s3_server.put(bucket, one, forged)
+    place = tmp_path / "place"
+    nobody = run_cli("pull", bucket, "-C", place, "--json", "--require-signed")
+    assert nobody.returncode == 12
+    assert len(json.loads(nobody.stdout)["untrusted"]) == ENTRIES
+    assert not list(place.glob("*-cache"))
+    assert run_cli("trust", "add", "me", mine).returncode == 0
+    some = run_cli("pull", bucket, "-C", place, "--json", "--require-signed")
+    assert some.returncode == 12
+    assert {t["file"] for t in json.loads(some.stdout)["untrusted"]} == {one, two}
+    assert names(place) == set(rest)
+    # Sealing in the bucket changes bytes and no payload.
+    assert "sealed 6 entries" in run_cli("seal", "-C", bucket).stderr  # not the forged one
+    (tmp_path / ".config" / "jaxcache" / "config.toml").write_text("require-signed = true\n")
+    again = tmp_path / "again"
+    assert run_cli("pull", bucket, "-C", again).returncode == 12
+    assert names(again) == set(rest)
+
+
+@pytest.mark.parametrize("jobs", ["1", "2"])
+def test_few_requests_at_once(
+    run_cli: RunCli, local: Path, bucket: str, tmp_path: Path, jobs: str
+) -> None:
+    assert len(told(run_cli("push", bucket, "-C", local, "-j", jobs, "--json"))["carried"]) == 7
+    assert len(told(run_cli("pull", bucket, "-C", tmp_path / "x", "-j", jobs, "--json"))["carried"])
+    assert names(tmp_path / "x") == names(local)
+
+
+def test_an_empty_path_names_no_place(run_cli: RunCli, local: Path, tmp_path: Path) -> None:
+    """What a script makes of a variable that is not set must not be the default cache."""
+    commands = (
+        ("push", "", "-C", local), ("pull", "", "-C", local), ("ci", "save", "", "-C", local),
+        ("ci", "restore", "", "-C", local), ("prune", "-C", "", "--max-entries", "0", "-y"),
+    )  # fmt: skip
+    for command in commands:
+        done = run_cli(*command, env={"JAX_COMPILATION_CACHE_DIR": str(local)})
+        assert (done.returncode, "[bad-path]" in done.stderr) == (2, True), command
+    assert len(names(local)) == ENTRIES
+    assert not (tmp_path / ".cache" / "jax").exists()
+
+
+def test_torch_s_cache_takes_no_entries_of_jax(
+    run_cli: RunCli, local: Path, tmp_path: Path
+) -> None:
+    theirs = tmp_path / "torch"
+    (theirs / "fxgraph").mkdir(parents=True)
+    commands = (
+        ("push", theirs, "-C", local), ("pull", local, "-C", theirs),
+        ("ci", "save", theirs, "-C", local),
+    )  # fmt: skip
+    for command in commands:
+        done = run_cli(*command)
+        assert (done.returncode, "[other-layout]" in done.stderr) == (2, True)
+    assert not names(theirs)
+
+
+ODD = [
+    "sp ace", "per%41cent", "per%", "plus+", "hash#", "quest?ion", "br[a]ck{e}t", "café", "e\u0301",
+    "quo'te\"", "back\\slash", "st*r", "-dash", "~tilde", "<b>&amp;", "NoSuchBucket", "..dots",
+]  # fmt: skip
+
+
+def test_odd_names_travel_as_they_are(
+    run_cli: RunCli, local: Path, bucket: str, tmp_path: Path
+) -> None:
+    source = min(local.glob("*-cache"))
+    odd = {f"jit_{name}-{number:064x}-cache" for number, name in enumerate(ODD)}
+    for name in odd:
+        shutil.copyfile(source, local / name)
+    unprintable = f"jit_\x1b[31m-{0:064x}-cache"
+    shutil.copyfile(source, local / unprintable)
+    sent = told(run_cli("push", bucket, "-C", local, "--json"), 3)
+    assert [(p["file"], p["kind"]) for p in sent["left_out"]] == [
+        (f"jit_\\x1b[31m-{0:064x}-cache", "stray-file")
+    ]
+    assert {e["file"] for e in told(run_cli("ls", "-C", bucket, "--json"))["entries"]} >= odd
+    here = tmp_path / "here"
+    assert len(told(run_cli("pull", bucket, "-C", here, "--json"))["carried"]) == ENTRIES + len(ODD)
+    assert names(here) == names(local) - {unprintable}
+    again = told(run_cli("push", bucket, "-C", here, "--json"))
+    assert (again["carried"], again["present"]) == ([], ENTRIES + len(ODD))
+    keys = [name.removesuffix("-cache") for name in odd if not set("*?[") & set(name)]
+    assert len(told(run_cli("rm", *keys, "-C", bucket, "-y", "--json"))["removed"]) == len(keys)
+
+
+def test_what_is_pruned_under_a_pull_is_gone_and_not_there_already(
+    run_cli: RunCli, remote: str, s3: Proxy, s3_server: S3Server, local: Path, tmp_path: Path
+) -> None:
+    direct = {"AWS_ENDPOINT_URL": s3_server.endpoint}
+    pruned: list[str] = []
+
+    def fault(seen: Any) -> None:
+        if seen.verb == "get" and seen.name.endswith("-cache") and not pruned:
+            done = run_cli("prune", "-C", remote, "--max-entries", "0", "--grace", "0s", "-y",
+                           "--json", env=direct)  # fmt: skip
+            pruned.extend(r["key"] for r in told(done)["removed"])
+
+    s3.fault = fault
+    done = told(run_cli("pull", remote, "-C", tmp_path / "here", "-j", "1", "--json"))
+    assert len(pruned) == ENTRIES
+    assert len(done["gone"]) == ENTRIES
+    assert (done["present"], done["failed"], done["left_out"]) == (0, [], [])
+
+
+def test_an_answer_that_is_cut_off_and_says_nothing_of_it(
+    run_cli: RunCli, remote: str, s3: Proxy, tmp_path: Path
+) -> None:
+    """A cache in between that kept half an object serves it with a length that fits."""
+    victim = min(e["file"] for e in told(run_cli("ls", "-C", remote, "--json"))["entries"])
+    s3.fault = lambda seen: "shorten" if seen.name.endswith(victim) else None
+    done = told(run_cli("pull", remote, "-C", tmp_path / "here", "--json"), 3)
+    assert [f["file"] for f in done["failed"]] == [victim]
+    assert not (tmp_path / "here" / victim).exists()
+    assert len(names(tmp_path / "here")) == ENTRIES - 1
