@@ -10,7 +10,7 @@ MATRIX ?= 3.11:0.4.30 3.11:0.4.38 3.11:0.5.3 3.11:0.6.2 3.11:0.8.3 3.11:0.10.2 3
 .PHONY: test check demo bench test-matrix test-torch test-typer test-slow test-cuda test-tpu docs faults fuzz mutation scale clean
 
 test: $(STAMP) check
-	$(BIN)/python -m pytest -q -n 2 -m "not slow"
+	$(BIN)/python -m pytest -q -n 2 --dist worksteal -m "not slow"
 
 check: $(STAMP)
 	$(BIN)/ruff format --check .
@@ -34,7 +34,7 @@ bench: $(STAMP)
 	$(BIN)/python -m benchmarks.run $(BENCH)
 
 test-slow: $(STAMP)
-	$(BIN)/python -m pytest -q -n 2
+	$(BIN)/python -m pytest -q -n 2 --dist worksteal
 
 # With a real torch, which wants a C++ compiler; PYTHON311 is a Python 3.11.
 PYTHON311 ?= python3.11

@@ -58,6 +58,19 @@ def format_size(size_bytes: int) -> str:
     return humanize.naturalsize(size_bytes)
 
 
+def format_count(number: int, noun: str) -> str:
+    """Print a number of things: ``1 entry``, ``2 entries``, ``3,000 files``."""
+    plural = f"{noun[:-1]}ies" if noun.endswith("y") else f"{noun}s"
+    return f"{number:,} {noun if number == 1 else plural}"
+
+
+def format_compile(seconds: float | None) -> str:
+    """Print compile time as an entry's header tells it: whole seconds, 0 for all below one."""
+    if seconds is None:
+        return "?"
+    return "<1 s" if seconds == 0 else format_duration(seconds)
+
+
 def format_duration(seconds: float) -> str:
     """Print a duration in its largest fitting unit: ``0.4 s``, ``52 s``, ``3m 20s``, ``2d 4h``."""
     if seconds < 9.95:
@@ -81,6 +94,12 @@ def format_ago(then_ns: int, now_ns: int) -> str:
         if seconds >= size:
             return f"{seconds // size}{unit}"
     return "now"
+
+
+def format_since(then_ns: int, now_ns: int) -> str:
+    """Print how long ago something was, in a sentence: ``now``, ``5h ago``."""
+    shown = format_ago(then_ns, now_ns)
+    return shown if shown == "now" else f"{shown} ago"
 
 
 def rfc3339(time_ns: int) -> str:

@@ -2,15 +2,19 @@
 
 import doctest
 import os
+import re
 import shutil
 import time
+from datetime import UTC, datetime
+from importlib import import_module
 from pathlib import Path
 
 import pytest
 from conftest import REPOSITORY
 
 import jaxcache
-from jaxcache.errors import NoCacheError, UsageError
+from jaxcache.cli.app import COMMANDS
+from jaxcache.errors import NoCacheError, UntrustedError, UsageError
 
 
 def test_a_cache_is_opened_listed_and_counted(corpus: Path) -> None:
@@ -76,6 +80,98 @@ def test_an_import_can_be_refused(corpus: Path, tmp_path: Path) -> None:
         target.export(__file__)
 
 
+def test_entries_come_back_from_quarantine_and_pins_hold(corpus: Path, tmp_path: Path) -> None:
+    shutil.copytree(corpus / "0.10.2-cpu-zstd", tmp_path / "cache")
+    cache = jaxcache.open(tmp_path / "cache")
+    torn = min((tmp_path / "cache").glob("*-cache"))
+    torn.write_bytes(torn.read_bytes()[:-5])
+    repair = cache.execute(cache.plan_repair(cache.verify(level="quick", grace=0)))
+    assert repair.actions == {torn.name: "quarantine"}
+    assert [q.file for q in cache.restore(dry_run=True).restored] == [torn.name]
+    assert not torn.exists()
+    assert len(cache.restore().restored) == 1
+    (key,) = cache.pin("jit_mlp*")
+    assert cache.pins() == [key]
+    assert cache.plan_prune(max_entries=0, grace=0).protected == 1
+    assert cache.unpin("jit_mlp*") == [key]
+    assert cache.plan_prune(max_entries=0, grace=0, used_since=datetime.now(UTC)).kept == 0
+
+
+def test_what_another_cache_lacks_is_pushed(corpus: Path, tmp_path: Path) -> None:
+    source = jaxcache.open(corpus / "0.10.2-cpu-zstd")
+    target = jaxcache.open(tmp_path / "new", create=True)
+    seen = []
+    assert source.push(target, include=["jit_mlp*"], accept=lambda p: seen.append(p)) is None
+    assert [len(plan.transfers) for plan in seen] == [1]
+    assert list(target.entries()) == []
+    done = source.push(target, max_size="20kB")
+    assert done is not None
+    assert 0 < done.carried_bytes <= 20_000
+    whole = source.push(target)
+    assert whole is not None
+    assert source.diff(target).equal
+    (only,) = source.explain(str(tmp_path / "new"), source.store.url).comparisons or [None]
+    assert only is None
+    assert source.churn() == ()
+
+
+def test_signed_bundles_in_parts(corpus: Path, tmp_path: Path) -> None:
+    trust = pytest.importorskip("jaxcache.cache.trust")
+    pytest.importorskip("cryptography")
+    public = trust.public_key_text(trust.generate_key(tmp_path / "me.key"))
+    source = jaxcache.open(corpus / "0.12.0.1-cuda13-h200-zstd")
+    source.export(tmp_path / "x.jxb", split="65536", level=1, sign=[tmp_path / "me.key"])
+    assert len(list(tmp_path.glob("x.jxb.*"))) > 1
+    target = jaxcache.open(tmp_path / "new", create=True)
+    with pytest.raises(UntrustedError):
+        target.import_(tmp_path / "x.jxb", trusted=tmp_path)
+    trust.add_trusted(tmp_path, "me", public)
+    assert target.import_(tmp_path / "x.jxb", trusted=tmp_path) is not None
+    assert source.export(tmp_path / "rest.jxb", since=tmp_path / "new").items == ()
+
+
+def test_a_cache_of_torch_is_one_too(golden: Path, corpus: Path, tmp_path: Path) -> None:
+    cache = jaxcache.open(shutil.copytree(golden, tmp_path / "torch"))
+    assert cache.layout.name == "torch"
+    entries = list(cache.entries())
+    assert cache.stats().total.entries == len(entries) > 0
+    found = cache.verify()
+    assert found.ok == found.checked >= len(entries)
+    assert cache.plan_prune(max_entries=0, grace=0).removals
+    cache.export(tmp_path / "t.jxb")
+    for refused in (
+        cache.plan_seal, lambda: cache.show("x"),
+        lambda: cache.push(jaxcache.open(corpus / "0.10.2-cpu-zstd")),
+        lambda: jaxcache.open(corpus / "0.10.2-cpu-zstd").import_(tmp_path / "t.jxb"),
+    ):  # fmt: skip
+        with pytest.raises(UsageError) as caught:
+            refused()
+        assert caught.value.code == "other-layout"
+
+
+def test_every_command_has_a_counterpart_that_is_there() -> None:
+    page = (REPOSITORY / "docs" / "api.md").read_text("utf-8")
+    rows = dict(re.findall(r"^\| (`.*?) \| (`.*?) \|$", page, re.MULTILINE))
+    named = {word for cell in rows for word in re.findall(r"`([a-z ]+)`", cell)}
+    assert named == set(COMMANDS)
+    for cell in rows.values():
+        for call in re.findall(r"`([A-Za-z_.]+)`", cell):
+            module, _, name = call.rpartition(".")
+            owner = import_module(module) if module else jaxcache.Cache
+            assert hasattr(owner, name), call
+
+
+def test_a_diagnosis_without_jax(corpus: Path, tmp_path: Path) -> None:
+    shutil.copytree(corpus / "0.10.2-cpu-zstd", tmp_path / "cache")
+    (tmp_path / "cache").chmod(0o777)
+    cache = jaxcache.open(tmp_path / "cache")
+    found = cache.diagnose(python="/nonexistent")
+    assert found.no_jax
+    assert "unsafe-permissions" in {f.trap for f in found.findings}
+    cache.diagnose(python="/nonexistent", fix=True)
+    assert (tmp_path / "cache").stat().st_mode & 0o777 == 0o755
+
+
 @pytest.mark.jax
 def test_warm_reports(tmp_path: Path, jax_python: str) -> None:
     (tmp_path / "job.py").write_text("import jax; jax.jit(lambda x: x * 2)(1.0)\n")
@@ -83,3 +179,15 @@ def test_warm_reports(tmp_path: Path, jax_python: str) -> None:
     report = cache.warm(tmp_path / "job.py", python=jax_python, timeout="5m")
     assert report.script_exit_code == 0
     assert report.count("written") == len(list(cache.entries())) > 0
+    recipe = tmp_path / "r.recipe"
+    again = cache.run(
+        jax_python, str(tmp_path / "job.py"), record=str(recipe), force_cache_dir=True
+    )
+    assert again.count("hit") == report.count("written")
+    other = jaxcache.open(tmp_path / "other", create=True)
+    compiled = other.compile(recipe, python=jax_python, jobs=1, used_at=tmp_path / "cache")
+    assert compiled.count("written") == len(list(other.entries())) == report.count("written")
+    assert [e.key for e in other.entries()] == [e.key for e in cache.entries()]
+    (tmp_path / "lib.py").write_text("def double(x):\n    return x * 2\n")
+    called = cache.warm_function(f"{tmp_path}/lib.py:double", "f32[3]", python=jax_python)
+    assert called.count("written") == 1

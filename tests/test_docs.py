@@ -4,12 +4,13 @@ import importlib.util
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from conftest import REPOSITORY
+from conftest import REPOSITORY, clean_environment
 from documented import MARK, Page, missing_line, read_page
 from terminal import Terminal, without_style
 
@@ -105,9 +106,10 @@ def test_the_site_builds_strictly_and_asks_nobody(tmp_path: Path) -> None:
 
 def test_every_field_that_the_page_on_json_names_is_real(tmp_path: Path) -> None:
     """And every field that is printed is named: the page is held to the programs' own output."""
-    text = (DOCS / "json.md").read_text("utf-8")
     corpus = REPOSITORY / "tests" / "data" / "corpus" / "0.12.0.1-cuda13-h200-zstd"
     env = os.environ | {"XDG_CACHE_HOME": str(tmp_path), "PYTHONPATH": str(REPOSITORY)}
+    for name in ("mine", "bundle"):
+        shutil.copytree(corpus, tmp_path / name)
     commands = {
         "ls": ["ls"],
         "show": ["show", "jit_mlp*"],
@@ -119,29 +121,76 @@ def test_every_field_that_the_page_on_json_names_is_real(tmp_path: Path) -> None
         "diff": ["diff", str(corpus), str(corpus.with_name("0.10.2-cpu-zstd"))],
         "push": ["push", str(tmp_path / "target"), "--dry-run", "--stats"],
         "explain": ["explain", "--churn"],
+        "export": ["export", "x.jxb"],
+        "import": ["import", "x.jxb", "-C", "imported"],
+        "pin": ["pin", "jit_mlp*", "-C", "mine"],
+        "trust": ["trust", "list"],
+        "report": ["report", "x.html"],
+        "where": ["where", "--", "true"],
+        "doctor": ["doctor", "--python", "/nonexistent"],
+        "ci restore": ["ci", "restore", "x.jxb", "--everything", "-C", "job"],
+        "ci save": ["ci", "save", "y.jxb", "--max-size", "60kB"],
     }
+    if not importlib.util.find_spec("plotly"):
+        del commands["report"]
     for name, argv in commands.items():
-        at = [] if name == "diff" else ["-C", str(corpus)]
-        done = subprocess.run(
-            [sys.executable, "-m", "jaxcache", *argv, *at, "--json"],
-            capture_output=True, text=True, env=env, cwd=tmp_path, check=False,
-        )  # fmt: skip
-        section = re.search(rf"^## `{name}`\n(.*?)(?=^## |\Z)", text, re.DOTALL | re.MULTILINE)
-        assert section, f"docs/json.md says nothing of {name}"
-        named = set(re.findall(r"`([a-z_0-9]+)`", section[1] + _shared(text)))
-        printed = _fields(json.loads(done.stdout))
-        assert printed - named == set(), f"fields of {name} that the page does not name"
-        own = set(re.findall(r"^\| `([a-z_0-9]+)`", section[1], re.MULTILINE))
-        assert own - printed - _OPTIONAL == set(), f"fields of {name} that are not there"
+        at = [] if name in ("diff", "trust", "where") or "-C" in argv else ["-C", str(corpus)]
+        hold_to_the_page(name, [*argv, *at], env, tmp_path)
+    for argv in (["copy", "x.jxb", "z.jxb"], ["copy", str(corpus), "copied"]):
+        hold_to_the_page("import" if "copied" in argv else "export", argv, env, tmp_path)
+
+
+@pytest.mark.jax
+def test_fields_of_what_takes_a_jax(tmp_path: Path, jax_python: str) -> None:
+    env = clean_environment(tmp_path) | {"JAX_PLATFORMS": "cpu"}
+    (tmp_path / "job.py").write_text("import jax; jax.jit(lambda x: x * 2)(1.0)\n")
+    python = ["--python", jax_python]
+    subprocess.run(
+        [sys.executable, "-m", "jaxcache", "target", "capture", "here.json", *python],
+        env=env, cwd=tmp_path, check=True, capture_output=True,
+    )  # fmt: skip
+    for name, argv in {
+        "warm": ["warm", "--record", "r", *python, "-C", "cache", "job.py"],
+        "compile": ["compile", "r", *python, "-C", "again"],
+        "where": ["where", "--", jax_python, "job.py"],
+        "doctor": ["doctor", *python, "-C", "cache"],
+        "ci key": ["ci", "key", *python, "-C", "cache"],
+        "import": ["import", "x.jxb", *python, "-C", "imported"],
+        "target show": ["target", "show", "here.json", *python],
+    }.items():
+        if name == "import":
+            hold_to_the_page("export", ["export", "x.jxb", "-C", "cache"], env, tmp_path)
+        hold_to_the_page(name, argv, env, tmp_path)
+
+
+def hold_to_the_page(name: str, argv: list[str], env: dict[str, str], cwd: Path) -> None:
+    """Run a command and compare the fields it prints with those of its section."""
+    text = (DOCS / "json.md").read_text("utf-8")
+    first, *rest = argv if argv[0] != "ci" else (f"{argv[0]} {argv[1]}", *argv[2:])
+    done = subprocess.run(
+        [sys.executable, "-m", "jaxcache", *first.split(), "--json", *rest],
+        capture_output=True, text=True, env=env, cwd=cwd, check=False,
+    )  # fmt: skip
+    assert done.stdout, done.stderr
+    section = re.search(rf"^## `{name}`\n(.*?)(?=^## |\Z)", text, re.DOTALL | re.MULTILINE)
+    assert section, f"docs/json.md says nothing of {name}"
+    named = set(re.findall(r"`([a-z_0-9]+)`", section[1] + _shared(text)))
+    printed = _fields(json.loads(done.stdout))
+    assert printed - named == set(), f"fields of {name} that the page does not name"
+    own = set(re.findall(r"^\| `([a-z_0-9]+)`", section[1], re.MULTILINE))
+    assert own - printed - _OPTIONAL == set(), f"fields of {name} that are not there"
 
 
 #: Fields of lists that are empty on the corpus.
 _OPTIONAL = {
     "groups", "name", "left_key", "right_key", "action", "spared", "causes", "modules",
-    "component", "meaning", "count", "why",
+    "component", "meaning", "count", "why", "keys", "processes", "misses",
 }  # fmt: skip
 #: Objects whose fields are names from the cache or the compiler.
-_FREE = {"opcodes", "custom_calls", "flags_changed", "problems", "provenance"}
+_FREE = {
+    "opcodes", "custom_calls", "flags_changed", "problems", "provenance", "profile", "settings",
+    "counters",
+}  # fmt: skip
 
 
 def _shared(text: str) -> str:

@@ -30,11 +30,15 @@ class Named(Protocol):
 
 _Named = TypeVar("_Named", bound=Named)
 
+#: Where a narrow table has cut a key; ``~`` on a terminal that shows no more than ASCII.
+_CUT = re.compile("[…~]")
+
 
 def select_by_keys(entries: Sequence[_Named], wanted: Sequence[str]) -> list[_Named]:
     """Pick entries by KEY arguments, in the entries' own order; all of them if none is given.
 
-    A KEY is a full key, a unique prefix of a key or of its hash, or a glob over module names.
+    A KEY is a full key, a unique prefix of a key or of its hash, a key as a narrow table shows it
+    (``jit_train…5f3a91c``), or a glob over module names.
 
     Raises:
         JaxcacheError: ``no-match`` or ``ambiguous-key``.
@@ -52,10 +56,13 @@ def _match_key(entries: Sequence[_Named], text: str) -> list[_Named]:
         found = [e for e in entries if e.key == text] or [
             e for e in entries if text and (e.key.startswith(text) or e.hash.startswith(text))
         ]
+        if not found and _CUT.search(text):
+            shown = re.compile(".*".join(map(re.escape, _CUT.split(text))), re.DOTALL)
+            found = [e for e in entries if shown.match(e.key)]
         if len({e.key for e in found}) > 1:
-            shown = ", ".join(e.key[: len(e.module) + 13] for e in found[:3])
+            some = ", ".join(e.key[: len(e.module) + 13] for e in found[:3])
             raise JaxcacheError(
-                f"{text!r} fits {len(found)} entries: {shown}{', …' if len(found) > 3 else ''}",
+                f"{text!r} fits {len(found)} entries: {some}{', …' if len(found) > 3 else ''}",
                 code="ambiguous-key",
                 hint=f"write more of the hash, or the glob {text + '*'!r} for all of them",
             )

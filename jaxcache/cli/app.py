@@ -1,5 +1,6 @@
 """The Typer application: commands are imported when they run, so that starting stays cheap."""
 
+import sys
 from importlib import import_module
 from typing import Annotated, Any
 
@@ -9,6 +10,7 @@ from typer.core import TyperGroup
 from jaxcache import __version__
 from jaxcache.cli import metering, terminal
 from jaxcache.cli.terminal import Color
+from jaxcache.errors import ExitCode
 
 #: Command name to the module in this package that holds it, in the order of ``--help``. A name of
 #: two words is a command of a group, which :data:`GROUPS` describes.
@@ -38,9 +40,9 @@ COMMANDS: dict[str, str] = {
     "diff": "diff",
     "copy": "copy",
     "trust": "trust",
-    "ci key": "ci_key",
-    "ci restore": "ci_restore",
-    "ci save": "ci_save",
+    "ci key": "ci.key",
+    "ci restore": "ci.restore",
+    "ci save": "ci.save",
 }
 GROUPS = {"ci": "The steps of a CI job: name its cache, restore it, save it."}
 
@@ -67,6 +69,13 @@ class LazyGroup(TyperGroup):
     #: First word of the group's commands; empty for the commands of one word.
     family = ""
 
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Without a word show the help, which the parser would make the text of an error."""
+        if not args:
+            print(ctx.get_help(), file=sys.stderr)
+            ctx.exit(ExitCode.USAGE)
+        return super().parse_args(ctx, args)
+
     def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002
         """Every command's name, in the order of ``--help``."""
         words = (name.split() for name in COMMANDS)
@@ -92,7 +101,7 @@ class LazyGroup(TyperGroup):
 
 def load_group(name: str) -> LazyGroup:
     """Build the group of the commands whose first word is ``name``."""
-    group = LazyGroup(name=name, help=GROUPS[name], no_args_is_help=True, rich_markup_mode=None)
+    group = LazyGroup(name=name, help=GROUPS[name], rich_markup_mode=None)
     group.family = name
     return group
 
@@ -159,7 +168,6 @@ app = typer.Typer(
     cls=LazyGroup,
     add_completion=False,
     rich_markup_mode=None,
-    no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from jaxcache.cache.bundle.format import Bundle
     from jaxcache.cache.trust import Verdict
     from jaxcache.model import Problem
+    from jaxcache.render.bundle import Written
     from jaxcache.store.base import Store
 
 
@@ -51,10 +52,10 @@ def deliver(
     """Write the bundle and say so; return whether something was left out."""
     from jaxcache.cache.bundle.deliver import bundle_bytes, write_file
     from jaxcache.cache.bundle.pack import write_stream
-    from jaxcache.cli.output import note, print_json
-    from jaxcache.cli.progress import progress_bar
+    from jaxcache.cli.output import note
+    from jaxcache.cli.terminal.progress import progress_bar
     from jaxcache.entry.names import printable
-    from jaxcache.render.bundle import export_document, export_summary
+    from jaxcache.render.bundle import Written
 
     for warning in plan.warnings:
         note(f"warning: {printable(warning)}")
@@ -75,12 +76,55 @@ def deliver(
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
         raise JaxcacheError(f"cannot write {file}: {reason}", code="io-error") from error
-    if form is Format.JSON:
-        print_json(export_document(plan.cache_dir, exported, files, size_bytes, len(signers)))
-    else:
-        _note_left_out(exported.left_out)
-        note(export_summary(exported, files, size_bytes))
+    _print_written(
+        Written(
+            plan.cache_dir, tuple(files), size_bytes, exported.manifest, exported.manifest_sha256,
+            len(signers), exported.left_out,
+        ),
+        form,
+    )  # fmt: skip
     return bool(exported.left_out)
+
+
+def rewrite(bundle: "Bundle", file: str, form: Format) -> None:
+    """Write an opened bundle to another file, its signatures included, and say so.
+
+    Raises:
+        BundleError: it is damaged; nothing is written.
+    """
+    from jaxcache.cache.bundle.deliver import bundle_chunks, write_file
+    from jaxcache.cache.bundle.importing import verify_bundle
+    from jaxcache.cli.terminal.progress import progress_bar
+    from jaxcache.render.bundle import Written
+
+    with progress_bar("checking", in_bytes=True) as progress:
+        verify_bundle(bundle, progress)
+    files = write_file(file, bundle_chunks(bundle))
+    _print_written(
+        Written(
+            bundle.name, tuple(files), bundle.size_bytes, bundle.manifest, bundle.manifest_sha256,
+            len(bundle.signatures),
+        ),
+        form,
+    )  # fmt: skip
+
+
+def _print_written(written: "Written", form: Format) -> None:
+    from jaxcache.cli.output import note, print_json, print_json_lines, print_lines
+    from jaxcache.entry.names import printable
+    from jaxcache.render import bundle as render
+
+    if form is Format.JSON:
+        print_json(render.export_document(written))
+        return
+    if form is Format.JSONL:
+        print_json_lines(map(render.item_document, written.manifest.items))
+        return
+    if form is Format.KEYS:
+        print_lines(printable(item.key) for item in written.manifest.items)
+        return
+    _note_left_out(written.left_out)
+    note(render.export_summary(written))
 
 
 def open_input(file: str) -> "Bundle":
@@ -159,8 +203,12 @@ def receive(
     atomic: bool = False,
     level: int = 1,
     dry_run: bool = False,
+    expect: bool = False,
 ) -> int:
     """Check, plan, say what to expect, write, and say what was done; return the exit code.
+
+    Args:
+        expect: say what will hit there.
 
     Raises:
         JaxcacheError: ``incompatible``, ``conflict``, ``bad-bundle``.
@@ -169,14 +217,14 @@ def receive(
     from jaxcache.cache.bundle.importing import Action, verify_bundle
     from jaxcache.cache.bundle.unpack import execute_import
     from jaxcache.cli.output import note
-    from jaxcache.cli.progress import progress_bar
+    from jaxcache.cli.terminal.progress import progress_bar
     from jaxcache.layouts import load_layout
     from jaxcache.render import bundle as render
     from jaxcache.store import find_store, local_path, make_store
 
     layout = load_layout(bundle.manifest.layout)
     outlooks = forecast(bundle.manifest, host, target)
-    if form not in (Format.JSON, Format.JSONL) and layout.is_jax:
+    if expect and layout.is_jax and form in (Format.TSV, Format.TABLE):
         note(render.outlook_line(outlooks))
     if require_compatible and not layout.is_jax:
         raise UsageError("--require-compatible is for JAX's entries: torch alone knows its keys")
@@ -210,10 +258,11 @@ def _print_import(
     bundle: "Bundle", plan: Any, outlooks: Any, verdict: "Verdict", done: Any, form: Format
 ) -> None:
     from jaxcache.cli.output import note, print_json, print_json_lines, print_lines
+    from jaxcache.cli.terminal import terminal_width, wants_color
     from jaxcache.entry.names import printable
     from jaxcache.render import bundle as render
 
-    if form in (Format.JSON, Format.JSONL):
+    if form.is_json:
         document = render.import_document(
             plan, outlooks, verdict, done, manifest_sha256=bundle.manifest_sha256
         )
@@ -226,8 +275,11 @@ def _print_import(
         steps = plan.writes if done is None else done.written
         print_lines(printable(s.subject.key) for s in steps if hasattr(s.subject, "key"))
         return
-    if form is Format.TSV or done is None:
+    if form is Format.TSV:
         print_lines(render.import_rows(plan, outlooks))
+    elif done is None and plan.steps:
+        width, color = terminal_width(), wants_color()
+        print(render.import_table(plan, outlooks, width=width, color=color))
     for step in plan.conflicts:
         note(f"{printable(step.name)}: {step.detail}")
     note(render.import_summary(plan, done))

@@ -68,8 +68,8 @@ def command(
     settings that were recorded; a module that kills its worker is tried once more and then named.
     """
     from jaxcache.cache.recipe.format import open_recipe
-    from jaxcache.cli.output_compile import finish, watch
-    from jaxcache.cli.output_warm import read_aim
+    from jaxcache.cli.output.compile import finish, watch
+    from jaxcache.cli.output.warm import read_aim
     from jaxcache.store import make_store
     from jaxcache.units import parse_size_bytes
     from jaxcache.warm.replay.plan import parse_shard, plan_compile

@@ -6,8 +6,8 @@ from typing import Annotated
 
 import typer
 
-from jaxcache.cli.import_ import Atomic, OnConflict
-from jaxcache.cli.opening import LayoutName, open_cache
+from jaxcache.cli.import_ import Atomic, ConflictRule, OnConflict
+from jaxcache.cli.opening import LayoutName, locate_target, open_cache
 from jaxcache.cli.options import DryRun, Filters, Json, Jsonl, Quiet, choose_format
 from jaxcache.errors import ExitCode, UsageError
 
@@ -25,7 +25,7 @@ def command(
     ],
     layout: LayoutName = None,
     filters: Filters = None,
-    on_conflict: OnConflict = "keep",
+    on_conflict: OnConflict = ConflictRule.KEEP,
     atomic: Atomic = False,
     dry_run: DryRun = False,
     json: Json = False,
@@ -33,24 +33,18 @@ def command(
     quiet: Quiet = False,
 ) -> int:
     """Copy entries between cache directories and bundles, checking every byte on the way."""
-    from jaxcache.cache.bundle.deliver import (
-        bundle_chunks,
-        check_target,
-        make_in_between,
-        write_file,
-    )
+    from jaxcache.cache.bundle.deliver import check_target, make_in_between
     from jaxcache.cache.bundle.format import is_bundle
-    from jaxcache.cache.bundle.importing import verify_bundle
     from jaxcache.cache.trust import Verdict
-    from jaxcache.cli.bundle import check_trust, deliver, open_input, receive
+    from jaxcache.cli.bundle import check_trust, deliver, open_input, receive, rewrite
 
     form = choose_format(json=json, jsonl=jsonl, quiet=quiet)
     to_bundle = is_bundle(target) or (target.endswith(_SUFFIX) and not os.path.isdir(target))
     from_bundle = is_bundle(source)
     if from_bundle and filters:
         raise UsageError("a bundle is copied whole; import it and filter then")
-    if to_bundle and dry_run:
-        raise UsageError("--dry-run is for copies into a directory")
+    if to_bundle and (dry_run or atomic or on_conflict is not ConflictRule.KEEP):
+        raise UsageError("--dry-run, --atomic and --on-conflict are for copies into a directory")
     if to_bundle:
         check_target(target)
     if not from_bundle:
@@ -70,11 +64,10 @@ def command(
         verdict = check_trust(bundle)
     with bundle.file:
         if to_bundle:
-            verify_bundle(bundle)
-            write_file(target, bundle_chunks(bundle))
+            rewrite(bundle, target, form)
             return ExitCode.DONE
         code = receive(
-            bundle, target, form, verdict=verdict, host=None,
-            on_conflict=on_conflict, atomic=atomic, dry_run=dry_run,
+            bundle, locate_target(target, None, bundle.manifest.layout), form,
+            verdict=verdict, host=None, on_conflict=on_conflict, atomic=atomic, dry_run=dry_run,
         )  # fmt: skip
     return ExitCode.PARTIAL if left_out else code

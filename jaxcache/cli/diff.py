@@ -23,7 +23,8 @@ def command(
     """Compare two caches or bundles by what their entries hold; 1 if they differ."""
     from jaxcache.cache.diff import diff_sides
     from jaxcache.cli.output import note, print_json, print_json_lines, print_lines
-    from jaxcache.cli.progress import progress_bar
+    from jaxcache.cli.terminal import terminal_width, wants_color
+    from jaxcache.cli.terminal.progress import progress_bar
     from jaxcache.layouts.sides import check_same_layout, open_side
     from jaxcache.render import bundle as render
     from jaxcache.store import open_store
@@ -39,7 +40,10 @@ def command(
         print_json_lines(render.diff_lines(found))
     elif form is Format.KEYS:
         print_lines(render.diff_keys(found))
-    else:
+    elif form is Format.TSV:
         print_lines(render.diff_rows(found))
+    elif not found.equal:
+        print(render.diff_table(found, width=terminal_width(), color=wants_color()))
+    if form in (Format.TSV, Format.TABLE):
         note(render.diff_summary(found))
     return ExitCode.DONE if found.equal else ExitCode.PROBLEMS

@@ -13,7 +13,7 @@ from jaxcache.cli.options import (
     choose_format,
     locate_cache,
 )
-from jaxcache.errors import ExitCode, NoJaxError, UsageError
+from jaxcache.errors import ExitCode, UsageError
 
 EXAMPLE = "jaxcache doctor --python .venv/bin/python --fix"
 EXIT_CODES = (0, 1, 2, 10, 11)
@@ -38,22 +38,19 @@ def command(
 ) -> int:
     """Show the settings that JAX would use here, and every known trap that is present."""
     from jaxcache.cache.doctor.diagnose import diagnose
-    from jaxcache.cache.doctor.settings import settings_of_environment, with_script
-    from jaxcache.cli.output_doctor import print_diagnosis
-    from jaxcache.cli.progress import progress_bar
-    from jaxcache.warm.settings import ask_python
+    from jaxcache.cache.doctor.settings import with_script
+    from jaxcache.cli.output.doctor import print_diagnosis
+    from jaxcache.cli.terminal.progress import progress_bar
+    from jaxcache.warm.settings import ask_settings
     from jaxcache.warm.where import find_where
 
     if dry_run and not fix:
         raise UsageError("--dry-run goes with --fix")
     form = choose_format(json=json, jsonl=jsonl)
-    interpreter, settings, no_jax = None, settings_of_environment(os.environ), None
     uses = find_where(command_line, stdout_to_stderr=True)[0] if command_line else ()
     used = next((u for u in uses if u.opened), next(iter(uses), None))
-    try:
-        interpreter, settings = ask_python(python or (used.executable if used else None))
-    except NoJaxError as error:
-        no_jax = error.message
+    asked = python or (used.executable if used else None)
+    interpreter, settings, no_jax = ask_settings(asked, os.environ)
     path = locate_cache(cache_dir).path
     if used:
         settings = with_script(settings, used.settings)

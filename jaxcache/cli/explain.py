@@ -38,7 +38,7 @@ def command(
     jsonl: Jsonl = False,
 ) -> None:
     """Say why two runs, two keys, or a script and the cache differ."""
-    from jaxcache.cli import output_explain as output
+    from jaxcache.cli.output import explain as output
 
     form = choose_format(json=json, jsonl=jsonl)
     given = sides or []
@@ -58,7 +58,10 @@ def command(
         options = output.script_options(path, python, document=form is not Format.TABLE)
         output.print_script(given[0], given[1:], options, form)
     elif len(given) in (1, 2):
-        output.print_sides(given, path, form, explicit=cache_dir is not None)
+        from jaxcache.cache.explain.given import explain_given
+
+        found = explain_given(given, path, explicit=cache_dir is not None)
+        output.print_explanation(found, path, form)
     else:
         raise UsageError(
             "explain takes two sides, a script, a key, or --churn",

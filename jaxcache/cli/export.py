@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from jaxcache.cli.opening import LayoutName, open_cache
-from jaxcache.cli.options import CacheDir, Filters, Json, Keys, choose_format
+from jaxcache.cli.options import CacheDir, Filters, Json, Jsonl, Keys, Quiet, choose_format
 from jaxcache.errors import ExitCode, UsageError
 
 EXAMPLE = "jaxcache export cache.jxb"
@@ -44,18 +44,20 @@ def command(
         ),
     ] = None,
     json: Json = False,
+    jsonl: Jsonl = False,
+    quiet: Quiet = False,
 ) -> int:
     """Put entries into one small, checkable file."""
     from jaxcache.cache.bundle.deliver import check_target
     from jaxcache.cli.bundle import deliver, signing_keys
-    from jaxcache.cli.progress import progress_bar
+    from jaxcache.cli.terminal.progress import progress_bar
     from jaxcache.layouts.sides import open_side
     from jaxcache.store import open_store
     from jaxcache.units import parse_size_bytes
 
-    form = choose_format(json=json)
+    form = choose_format(json=json, jsonl=jsonl, quiet=quiet)
     split_bytes = parse_size_bytes(split) if split is not None else None
-    if file == "-" and (json or split or sys.stdout.isatty()):
+    if file == "-" and (json or jsonl or quiet or split or sys.stdout.isatty()):
         raise UsageError("a bundle on standard output leaves no room for anything else there")
     if file != "-":
         check_target(file, in_parts=split is not None)

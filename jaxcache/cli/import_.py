@@ -1,5 +1,6 @@
 """``jaxcache import``."""
 
+from enum import StrEnum
 from typing import Annotated
 
 import typer
@@ -22,8 +23,18 @@ Python = Annotated[
     str | None,
     typer.Option(metavar="PATH", help="The Python whose jax is to use the cache; ours if it has."),
 ]
+
+
+class ConflictRule(StrEnum):
+    """What wins where both sides have a key."""
+
+    KEEP = "keep"
+    REPLACE = "replace"
+    FAIL = "fail"
+
+
 OnConflict = Annotated[
-    str,
+    ConflictRule,
     typer.Option(
         metavar="keep|replace|fail", help="Where another sound entry is there under the same key."
     ),
@@ -40,7 +51,7 @@ def command(
     ],
     cache_dir: CacheDir = None,
     layout: LayoutName = None,
-    on_conflict: OnConflict = "keep",
+    on_conflict: OnConflict = ConflictRule.KEEP,
     atomic: Atomic = False,
     require_compatible: Annotated[
         bool, typer.Option("--require-compatible", help="Refuse what will not hit here.")
@@ -70,5 +81,6 @@ def command(
             host=ask_host(python, required=require_compatible) if whose == "jax" else None,
             require_compatible=require_compatible, on_conflict=on_conflict,
             side_caches=side_caches, atomic=atomic, level=level, dry_run=dry_run,
+            expect=True,
         )  # fmt: skip
     return ExitCode.PARTIAL if left_out and code == ExitCode.DONE else code

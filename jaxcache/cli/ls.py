@@ -50,8 +50,8 @@ def command(
 ) -> None:
     """List the entries of a cache, or the modules of a recipe."""
     from jaxcache.cli.output import print_listing
-    from jaxcache.cli.output_recipe import names_recipe, print_recipe
-    from jaxcache.cli.progress import progress_bar
+    from jaxcache.cli.output.recipe import names_recipe, print_recipe
+    from jaxcache.cli.terminal.progress import progress_bar
 
     form = choose_format(json=json, jsonl=jsonl, quiet=quiet)
     path = locate_cache(cache_dir).path

@@ -6,7 +6,7 @@ from typing import Any
 #: Commands that may talk to an object store; each takes ``--stats``.
 COMMANDS = frozenset({
     "ls", "show", "stats", "verify", "seal", "prune", "rm", "pin", "unpin", "export", "import",
-    "push", "pull", "diff", "copy", "report", "ci restore", "ci save",
+    "push", "pull", "diff", "copy", "report", "top", "compile", "explain", "ci restore", "ci save",
 })  # fmt: skip
 
 _wanted = False

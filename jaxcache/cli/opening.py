@@ -49,11 +49,31 @@ def open_cache(cache_dir: str | None, layout: str | None = None) -> Opened:
     return Opened(store, choose_layout(store, layout))
 
 
+def open_jax_cache(cache_dir: str | None) -> "Store":
+    """Open the cache that the option names, for what only a cache of JAX can be asked.
+
+    Raises:
+        UsageError: ``other-layout``: it is one of torch's compilers.
+        NoCacheError
+    """
+    from jaxcache.layouts import is_of_torch_alone
+    from jaxcache.store import open_store
+
+    store = open_store(locate_cache(cache_dir).path)
+    if is_of_torch_alone(store):
+        raise UsageError(
+            f"{store.url} is a cache of torch's compilers, and this is for JAX's",
+            code="other-layout",
+            hint="jaxcache ls, show, stats, verify, prune and rm know it",
+        )
+    return store
+
+
 def locate_target(cache_dir: str | None, layout: str | None, whose: str) -> str:
     """Where what one compiler made is to be put: the option, else that compiler's own place.
 
     Raises:
-        UsageError: ``other-layout`` where ``--layout`` or the directory says otherwise.
+        UsageError: ``other-layout`` where ``--layout`` or what is there says otherwise.
     """
     from jaxcache.layouts import check_target, load_layout
     from jaxcache.store import is_remote, open_store

@@ -46,6 +46,6 @@ class WarmCommand(FailOnMissCommand):
 
     def takes_options_after(self, program: str) -> bool:
         """A function has arguments of its own only as options of ours."""
-        from jaxcache.cli.output_warm import is_function
+        from jaxcache.cli.output.warm import is_function
 
         return is_function(program)

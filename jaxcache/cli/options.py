@@ -141,6 +141,11 @@ class Format(StrEnum):
     TSV = "tsv"
     TABLE = "table"
 
+    @property
+    def is_json(self) -> bool:
+        """Whether standard output holds nothing but JSON."""
+        return self in (Format.JSON, Format.JSONL)
+
 
 def choose_format(*, json: bool = False, jsonl: bool = False, quiet: bool = False) -> Format:
     """Pick the output format: what was asked for, else a table on a terminal, TSV in a pipe.

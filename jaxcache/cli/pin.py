@@ -2,7 +2,8 @@
 
 import time
 
-from jaxcache.cli.options import CacheDir, Json, Jsonl, Keys, choose_format, locate_cache
+from jaxcache.cli.opening import open_jax_cache
+from jaxcache.cli.options import CacheDir, Json, Jsonl, Keys, choose_format
 
 EXAMPLE = "jaxcache pin 'jit_train_step*'"
 EXIT_CODES = (0, 1, 2, 10)
@@ -15,10 +16,9 @@ def command(
     from jaxcache.cache.ledger.pins import pin, pinned_keys
     from jaxcache.cache.ledger.segments import Ledger
     from jaxcache.cli.output import print_pins
-    from jaxcache.store import open_store
 
     form = choose_format(json=json, jsonl=jsonl)
-    store = open_store(locate_cache(cache_dir).path)
+    store = open_jax_cache(cache_dir)
     now_ns = time.time_ns()
     shown = pin(store, keys, now_ns=now_ns) if keys else pinned_keys(Ledger.load(store))
     print_pins(store.url, "pinned", shown, form)

@@ -89,8 +89,8 @@ def command(
     from jaxcache.cache.prune.plan import PruneOptions
     from jaxcache.cache.prune.policy import parse_policy
     from jaxcache.cli.moment import read_moment
-    from jaxcache.cli.progress import progress_bar
     from jaxcache.cli.removal import carry_out, require_consent
+    from jaxcache.cli.terminal.progress import progress_bar
     from jaxcache.units import parse_duration_seconds, parse_size_bytes
 
     form = choose_format(json=json, jsonl=jsonl, quiet=quiet)

@@ -42,15 +42,13 @@ def command(
     quiet: Quiet = False,
 ) -> int:
     """Get the entries that this cache lacks, checking each; never replace one that is sound."""
-    from jaxcache.cli.sync import carry_over, read_options
+    from jaxcache.cli.sync import carry_files, carry_over, read_options
 
     form = choose_format(json=json, jsonl=jsonl, quiet=quiet)
     options = read_options(include, exclude, max_size, side_caches=side_caches, ledger=ledger)
     signed = require_signed or config_is_set("require-signed")
     opened = open_cache(url, layout)
     if not opened.layout.is_jax:
-        from jaxcache.cli.sync_files import carry_files
-
         return carry_files(opened, cache_dir, options, form, signed=signed, dry_run=dry_run)
     target = locate_target(cache_dir, layout, opened.layout.name)
     return carry_over(

@@ -45,7 +45,7 @@ def command(
     quiet: Quiet = False,
 ) -> int:
     """Send the entries that a bucket lacks; never replace one that is there."""
-    from jaxcache.cli.sync import carry_over, read_options
+    from jaxcache.cli.sync import carry_files, carry_over, read_options
 
     form = choose_format(json=json, jsonl=jsonl, quiet=quiet)
     options = read_options(
@@ -57,8 +57,6 @@ def command(
         require_consent(dry_run=dry_run, yes=yes)
     opened = open_cache(cache_dir, layout)
     if not opened.layout.is_jax:
-        from jaxcache.cli.sync_files import carry_files
-
         return carry_files(opened, url, options, form, signed=bool(sign), dry_run=dry_run)
     return carry_over(
         opened.store, locate_target(url, layout, opened.layout.name), options, form,

@@ -4,7 +4,7 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
-from jaxcache.cli.options import Format
+from jaxcache.cli.options import Format, require_writable
 from jaxcache.errors import ExitCode, JaxcacheError, UsageError
 
 if TYPE_CHECKING:
@@ -31,6 +31,21 @@ def require_consent(*, dry_run: bool, yes: bool) -> None:
         )
 
 
+def confirm(question: str, otherwise: str) -> None:
+    """Ask on the terminal.
+
+    Args:
+        otherwise: what is so if the answer is no.
+
+    Raises:
+        JaxcacheError: ``declined``.
+    """
+    sys.stderr.write(f"{question} [y/N] ")
+    sys.stderr.flush()
+    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+        raise JaxcacheError(otherwise, code="declined")
+
+
 def carry_out(
     opened: "Opened", plan: "PrunePlan", form: Format, *, dry_run: bool, yes: bool
 ) -> int:
@@ -41,7 +56,7 @@ def carry_out(
             ``read-only`` where nothing can be removed.
         LockedError
     """
-    from jaxcache.cli.progress import progress_bar
+    from jaxcache.cli.terminal.progress import progress_bar
 
     if dry_run:
         _print(plan, form, None)
@@ -58,25 +73,17 @@ def _ask(store: "Store", plan: "PrunePlan", *, yes: bool) -> None:
     from jaxcache.cli.output import note
     from jaxcache.render.prune import plan_notes, plan_summary
 
-    if not store.writable:
-        raise JaxcacheError(
-            f"nothing can be removed from {store.url}",
-            code="read-only",
-            hint="it is mounted read-only, or belongs to somebody else",
-        )
+    require_writable(store)
     if yes:
         return
     if not plan.kept:
         raise UsageError(
             "this would empty the cache", code="would-empty", hint="add --yes if that is meant"
         )
-    note(_table(plan.removals))
+    note(removals_shown(plan.removals))
     for line in (*plan_notes(plan), plan_summary(plan, plan.removals, happened=False)):
         note(line)
-    sys.stderr.write("Go ahead? [y/N] ")
-    sys.stderr.flush()
-    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
-        raise JaxcacheError("nothing was removed", code="declined")
+    confirm("Go ahead?", "nothing was removed")
 
 
 def _print(plan: "PrunePlan", form: Format, done: "Execution | None") -> None:
@@ -94,18 +101,19 @@ def _print(plan: "PrunePlan", form: Format, done: "Execution | None") -> None:
     elif form is Format.TSV:
         print_lines(render.removals_tsv(removed))
     elif removed and done is None:
-        print(_table(removed))
+        print(removals_shown(removed))
     if form not in (Format.TSV, Format.TABLE):
         return
     for line in render.plan_notes(plan):
         note(line)
     for spared in done.spared if done else ():
         if spared.why == "failed":
-            note(f"{printable(spared.removal.file.name)}: {spared.detail}")
+            note(f"{printable(spared.removal.file.name)}: {printable(spared.detail)}")
     note(render.plan_summary(plan, removed, happened=done is not None))
 
 
-def _table(removals: "tuple[Removal, ...]") -> str:
+def removals_shown(removals: "tuple[Removal, ...]") -> str:
+    """What goes, as a table for people."""
     from jaxcache.cli.output import terminal_width, wants_color
     from jaxcache.render.prune import removals_table
 

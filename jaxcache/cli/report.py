@@ -6,13 +6,14 @@ from typing import Annotated
 
 import typer
 
+from jaxcache.cli.opening import open_jax_cache
 from jaxcache.cli.options import (
     CacheDir,
     Json,
+    Jsonl,
     available_cores,
     choose_format,
     index_folder,
-    locate_cache,
 )  # fmt: skip
 
 EXAMPLE = "jaxcache report cache.html --png"
@@ -29,25 +30,25 @@ def command(
         bool, typer.Option("--force", help="Replace FILE even where it is no report.")
     ] = False,
     json: Json = False,
+    jsonl: Jsonl = False,
 ) -> None:
     """Draw a cache as one HTML file that opens anywhere, without a network."""
     from jaxcache import __version__
     from jaxcache.cache.index import Index
     from jaxcache.cache.ledger.segments import Ledger
     from jaxcache.cache.picture import take_picture
-    from jaxcache.cli.browser import find_browser, screenshot
-    from jaxcache.cli.output import note, print_json
-    from jaxcache.cli.output_report import check_replaceable, png_path, write_file
-    from jaxcache.cli.progress import progress_bar
+    from jaxcache.cli.output import note, print_document, write_file
+    from jaxcache.cli.output.browser import find_browser, screenshot
+    from jaxcache.cli.output.report import check_replaceable, png_path
+    from jaxcache.cli.terminal.progress import progress_bar
     from jaxcache.render.document import envelope
     from jaxcache.render.report.page import report_html
-    from jaxcache.store import open_store
     from jaxcache.units import format_size
 
-    choose_format(json=json)
+    form = choose_format(json=json, jsonl=jsonl)
     check_replaceable(file, force=force)
     browser = find_browser() if png else None
-    store = open_store(locate_cache(cache_dir).path)
+    store = open_jax_cache(cache_dir)
     now_ns = time.time_ns()
     ledger = Ledger.load(store)
     with progress_bar("reading entries") as progress:
@@ -57,15 +58,13 @@ def command(
             workers=available_cores(), progress=progress,
         )  # fmt: skip
     page = report_html(picture, version=__version__).encode()
-    write_file(file, page)
+    write_file(file, [page])
     image = png_path(file) if browser else None
     if browser and image:
-        write_file(image, screenshot(browser, Path(file).resolve().as_uri()))
-    if json:
-        print_json({
-            **envelope(store.url), "file": file, "size_bytes": len(page), "png": image,
-            "entries": len(picture.entries),
-        })  # fmt: skip
+        write_file(image, [screenshot(browser, Path(file).resolve().as_uri())])
+    if form.is_json:
+        told = {"file": file, "size_bytes": len(page), "png": image}
+        print_document({**envelope(store.url), **told, "entries": len(picture.entries)}, form)
     else:
         shown = f" and {image}" if image else ""
         note(f"wrote {file}{shown}: {len(picture.entries):,} entries, {format_size(len(page))}")

@@ -38,8 +38,8 @@ def command(
     quiet: Quiet = False,
 ) -> int:
     """Remove single entries."""
-    from jaxcache.cli.progress import progress_bar
     from jaxcache.cli.removal import carry_out, require_consent
+    from jaxcache.cli.terminal.progress import progress_bar
 
     form = choose_format(json=json, jsonl=jsonl, quiet=quiet)
     require_consent(dry_run=dry_run, yes=yes)

@@ -20,6 +20,7 @@ from jaxcache.cli.options import (
     TargetFile,
     Timeout,
     TraceFile,
+    choose_format,
 )  # fmt: skip
 
 EXAMPLE = "jaxcache run --fail-on-miss -- ./train.sh"
@@ -51,18 +52,19 @@ def command(
 
     JAX's thresholds are left as they are.
     """
-    from jaxcache.cli.live import watch
-    from jaxcache.cli.output_warm import Verdict, finish, read_aim, warm_options
+    from jaxcache.cli.output.warm import Verdict, finish, read_aim, warm_options
+    from jaxcache.cli.terminal.live import watch
     from jaxcache.warm.run import run_command
 
+    form = choose_format(json=json, jsonl=jsonl)
     verdict = Verdict(fail_on_miss, strict=strict)
     aim = read_aim(
         target, gemm=gemm, autotune_from=autotune_from, require_tuned=require_tuned,
         force_cache_dir=force_cache_dir, record=record,
     )  # fmt: skip
     options = warm_options(
-        cache_dir, timeout=timeout, force_cache_dir=force_cache_dir, document=json or jsonl,
+        cache_dir, timeout=timeout, force_cache_dir=force_cache_dir, form=form,
         components=components, record=record, target=aim,
     )  # fmt: skip
     report = run_command(command_line, options, watch())
-    finish(report, verdict, json=json, jsonl=jsonl, trace=trace)
+    finish(report, verdict, form, trace=trace)

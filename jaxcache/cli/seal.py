@@ -5,17 +5,18 @@ from typing import Annotated
 
 import typer
 
+from jaxcache.cli.opening import open_jax_cache
 from jaxcache.cli.options import (
     CacheDir,
     DryRun,
     Format,
     Jobs,
     Json,
+    Jsonl,
     Keys,
     Quiet,
     available_cores,
     choose_format,
-    locate_cache,
     require_writable,
 )  # fmt: skip
 from jaxcache.errors import ExitCode
@@ -36,18 +37,18 @@ def command(
     jobs: Jobs = None,
     dry_run: DryRun = False,
     json: Json = False,
+    jsonl: Jsonl = False,
     quiet: Quiet = False,
 ) -> int:
     """Rewrite entries so that JAX itself detects corruption in them, and compress them better."""
     from jaxcache.cache.seal import execute_seal, plan_seal
-    from jaxcache.cli.output import note, print_json, print_lines
-    from jaxcache.cli.progress import progress_bar
+    from jaxcache.cli.output import note, print_json, print_json_lines, print_lines
+    from jaxcache.cli.terminal.progress import progress_bar
     from jaxcache.entry.names import printable
-    from jaxcache.render.seal import seal_document, seal_summary, seal_tsv
-    from jaxcache.store import open_store
+    from jaxcache.render.seal import seal_document, seal_records, seal_summary, seal_tsv
 
-    form = choose_format(json=json, quiet=quiet)
-    store = open_store(locate_cache(cache_dir).path)
+    form = choose_format(json=json, jsonl=jsonl, quiet=quiet)
+    store = open_jax_cache(cache_dir)
     with progress_bar("reading entries") as progress:
         plan = plan_seal(store, keys=keys or (), level=level, again=again, progress=progress)
     result = None
@@ -60,6 +61,8 @@ def command(
             )  # fmt: skip
     if form is Format.JSON:
         print_json(seal_document(plan, result))
+    elif form is Format.JSONL:
+        print_json_lines(seal_records(plan, result))
     elif form is Format.KEYS:
         done = [s.entry for s in result.sealed] if result else plan.todo
         print_lines(printable(e.key) for e in done)

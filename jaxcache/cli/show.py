@@ -42,12 +42,14 @@ def command(
 ) -> int:
     """Show everything inside an entry, or what is in a recipe."""
     from jaxcache.cache import show
-    from jaxcache.cli import output_show as output
-    from jaxcache.cli.output_recipe import names_recipe, print_modules
+    from jaxcache.cli.output import show as output
+    from jaxcache.cli.output.recipe import names_recipe, print_modules
     from jaxcache.entry.names import FileKind, parse_name
 
     if hlo and payload is not None:
         raise UsageError("--hlo and --payload exclude each other")
+    if (hlo or payload is not None) and (json or jsonl):
+        raise UsageError("--hlo and --payload give no JSON")
     form = choose_format(json=json, jsonl=jsonl)
     path = locate_cache(cache_dir).path
     for recipe, wanted in ((key, None), (path, key)):
@@ -93,7 +95,7 @@ def _open_file(folder: str, name: str) -> Opened:
 
 
 def _show_graphs(opened: Opened, name: str, form: Format, *, is_file: bool) -> int:
-    from jaxcache.cli.output_graph import print_graphs
+    from jaxcache.cli.output.graph import print_graphs
     from jaxcache.layouts.torch.show import show_graph_file, show_graphs
 
     store = opened.store

@@ -44,7 +44,7 @@ def command(
         terminal_width,
         wants_color,
     )
-    from jaxcache.cli.progress import progress_bar
+    from jaxcache.cli.terminal.progress import progress_bar
     from jaxcache.render import stats as render
 
     if prometheus and (json or jsonl):

@@ -1,19 +1,24 @@
 """What ``push`` and ``pull`` share: options, asking, carrying over, printing."""
 
 import os
-import sys
 import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from jaxcache.cli.options import Format, index_folder
-from jaxcache.errors import ExitCode, JaxcacheError, NoCacheError, UsageError
+from jaxcache.cli.options import Format, index_folder, require_writable
+from jaxcache.errors import (
+    ExitCode,
+    JaxcacheError,
+    NoCacheError,
+    UntrustedError,
+    UsageError,
+)  # fmt: skip
 
 if TYPE_CHECKING:
-    from jaxcache.cache.prune.removable import Lookup
     from jaxcache.cache.sync import Synced, SyncOptions, SyncPlan
+    from jaxcache.cli.opening import Opened
     from jaxcache.store.base import Store
 
 Include = Annotated[
@@ -98,23 +103,24 @@ def carry_over(
         JaxcacheError: ``read-only``, ``declined``, ``interrupted``.
     """
     from jaxcache.cache.sync import execute, plan_sync
+    from jaxcache.cache.sync.ledgers import lookup_in
     from jaxcache.cache.sync.signatures import load_signed
     from jaxcache.cache.trust import load_trusted
     from jaxcache.cli.bundle import key_folder, signing_keys
-    from jaxcache.cli.output_sync import print_sync
-    from jaxcache.cli.progress import progress_bar
+    from jaxcache.cli.output.sync import print_sync
+    from jaxcache.cli.terminal.progress import progress_bar
     from jaxcache.store import find_store, is_remote, local_path, make_store
     from jaxcache.store.ahead import REQUESTS_AT_ONCE
 
     target = find_store(location)
     target_url = location if is_remote(location) else os.path.abspath(local_path(location))
-    if target is not None and not dry_run and not target.writable:
-        raise JaxcacheError(f"{target.url} cannot be written", code="read-only")
+    if target is not None and not dry_run:
+        require_writable(target)
     signers = signing_keys(sign)
     signed = load_signed(source, load_trusted(key_folder())) if require_signed else None
     lookup = index = None
     if options.max_size_bytes is not None:
-        lookup = _lookup(source, target)
+        lookup = lookup_in(target, source)  # of pins and values, what the target knows counts first
         if target is not None and target.remote:
             from jaxcache.cache.index import Index
 
@@ -152,25 +158,58 @@ def carry_over(
     return ExitCode.DONE
 
 
-def _lookup(source: "Store", target: "Store | None") -> "Lookup":
-    """What either ledger knows; of pins and values, the target's counts first."""
-    from jaxcache.cache.ledger.segments import Ledger
+def carry_files(
+    source: "Opened",
+    location: str | None,
+    options: "SyncOptions",
+    form: Format,
+    *,
+    signed: bool,
+    dry_run: bool,
+) -> int:
+    """Bring to a place what it lacks of a cache, each file checked; never replace one there.
 
-    ledgers = [Ledger.load(store) for store in (target, source) if store]
-    return lambda key: next((r for ledger in ledgers if (r := ledger.record(key))), None)
+    Args:
+        location: of the target; None for the compiler's own place.
+        signed: a signature was asked for, or is required.
+
+    Raises:
+        UsageError: an option that is for JAX's caches alone; ``other-layout``.
+        UntrustedError: nothing here is signed; a bundle can be.
+    """
+    from jaxcache.cache.bundle.deliver import make_in_between
+    from jaxcache.cache.diff import Side
+    from jaxcache.cache.trust import Verdict
+    from jaxcache.cli.bundle import receive
+    from jaxcache.cli.opening import locate_target
+    from jaxcache.layouts.names_there import names_there
+
+    whose = source.layout.name
+    if options.exclude or options.max_size_bytes is not None:
+        raise UsageError("--exclude and --max-size are for JAX's caches; prune first")
+    if signed:
+        raise UntrustedError(
+            f"files of {whose} are not signed one by one", hint="jaxcache export --sign KEY"
+        )
+    target = locate_target(location, None, whose)
+    there = Side(target, {}, files=names_there(target))
+    plan = source.layout.plan_export(
+        source.store, keys=options.include, filters=(), since=there,
+        side_caches=options.side_caches and not options.include, now_ns=time.time_ns(),
+        progress=None,
+    )  # fmt: skip
+    bundle, exported = make_in_between(source.store, plan)
+    with bundle.file:
+        code = receive(
+            bundle, target, form, verdict=Verdict(("this machine",), ()), host=None,
+            dry_run=dry_run,
+        )  # fmt: skip
+    return ExitCode.PARTIAL if exported.left_out and code == ExitCode.DONE else code
 
 
 def _ask(plan: "SyncPlan") -> None:
-    from jaxcache.cli.output import note, terminal_width, wants_color
-    from jaxcache.render.prune import removals_table
+    from jaxcache.cli.output import note
+    from jaxcache.cli.removal import confirm, removals_shown
 
-    note(
-        removals_table(
-            plan.removals, now_ns=time.time_ns(), width=terminal_width(), color=wants_color(),
-            limit=40,
-        )
-    )  # fmt: skip
-    sys.stderr.write(f"Remove these from {plan.target}? [y/N] ")
-    sys.stderr.flush()
-    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
-        raise JaxcacheError("nothing was changed", code="declined")
+    note(removals_shown(plan.removals))
+    confirm(f"Remove these from {plan.target}?", "nothing was changed")

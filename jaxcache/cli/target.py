@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from jaxcache.cli.options import Format, Json, Python, choose_format, locate_cache
+from jaxcache.cli.options import Format, Json, Jsonl, Python, choose_format, locate_cache
 from jaxcache.errors import ExitCode, NoJaxError, UsageError
 
 EXAMPLE = "jaxcache target capture h200.json"
@@ -20,19 +20,20 @@ def command(
     ] = "-",
     python: Python = None,
     json: Json = False,
+    jsonl: Jsonl = False,
 ) -> None:
     """Keep what this host's keys depend on, or explain such a file and what differs here.
 
     With the file, warm --target fills a cache for this host on a machine without its hardware.
     """
-    from jaxcache.cli.output import note, print_json, print_lines
-    from jaxcache.cli.output_show import write_payload
+    from jaxcache.cli.output import note, print_document, print_lines
+    from jaxcache.cli.output.show import write_payload
     from jaxcache.render.target import profile_document, profile_page, profile_tsv
     from jaxcache.warm.target.capture import capture_profile
     from jaxcache.warm.target.differences import compare_profiles
     from jaxcache.warm.target.profile import profile_bytes, read_profile
 
-    form = choose_format(json=json)
+    form = choose_format(json=json, jsonl=jsonl)
     now_ns = time.time_ns()
     if verb == "capture":
         profile = capture_profile(python, now_ns=now_ns)
@@ -50,8 +51,8 @@ def command(
         if python is not None:
             raise
         note(f"not compared with this host: {error.message}; --python names a Python with jax")
-    if form is Format.JSON:
-        print_json(profile_document(profile, differences, locate_cache(None).path))
+    if form.is_json:
+        print_document(profile_document(profile, differences, locate_cache(None).path), form)
     elif form is Format.TSV:
         print_lines(profile_tsv(profile, differences))
     else:

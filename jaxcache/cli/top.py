@@ -4,7 +4,8 @@ from typing import Annotated
 
 import typer
 
-from jaxcache.cli.options import CacheDir, Format, Json, Jsonl, choose_format, locate_cache
+from jaxcache.cli.opening import open_jax_cache
+from jaxcache.cli.options import CacheDir, Format, Json, Jsonl, choose_format
 from jaxcache.errors import UsageError
 
 EXAMPLE = "jaxcache top --interval 2s"
@@ -26,8 +27,8 @@ def command(
 
     In a pipe, and with --jsonl, each change is a line.
     """
-    from jaxcache.cli import output_top as output
-    from jaxcache.store import open_store
+    from jaxcache.cli.output import top as output
+    from jaxcache.cli.terminal import is_dumb
     from jaxcache.units import parse_duration_seconds
 
     form = choose_format(json=json, jsonl=jsonl)
@@ -36,11 +37,11 @@ def command(
     seconds = parse_duration_seconds(interval)
     if seconds <= 0:
         raise UsageError("--interval must be longer than nothing")
-    view = output.View(open_store(locate_cache(cache_dir).path), seconds)
+    view = output.View(open_jax_cache(cache_dir), seconds)
     try:
         if once:
             view.once(form)
-        elif form is Format.TABLE:
+        elif form is Format.TABLE and not is_dumb():
             view.live()
         else:
             view.lines(form)

@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from jaxcache.cli.options import Json, choose_format
+from jaxcache.cli.options import Format, Json, Jsonl, choose_format
 from jaxcache.errors import UsageError
 
 EXAMPLE = "jaxcache trust add ci 'jaxcache-ed25519 AAAA…='"
@@ -20,16 +20,17 @@ def command(
         typer.Argument(metavar="[NAME [KEY]]", help="keygen NAME, add NAME KEY, remove NAME."),
     ] = None,
     json: Json = False,
+    jsonl: Jsonl = False,
 ) -> None:
     """Make a key to sign bundles with, and say whose signatures count here."""
     from jaxcache.cache.trust import TrustedKey, add_trusted, generate_key, load_trusted
     from jaxcache.cache.trust import remove_trusted as remove
     from jaxcache.cli.bundle import key_folder, key_path
-    from jaxcache.cli.output import note, print_json, print_lines
+    from jaxcache.cli.output import note, print_json, print_json_lines, print_lines
     from jaxcache.render.bundle import key_document
     from jaxcache.render.document import envelope
 
-    choose_format(json=json)
+    form = choose_format(json=json, jsonl=jsonl)
     given = words or []
     least, most = _ARGUMENTS.get(verb, (1, 0))
     if not least <= len(given) <= most:
@@ -46,7 +47,9 @@ def command(
         keys = [remove(key_folder(), given[0])]
     else:
         keys = load_trusted(key_folder())
-    if json:
+    if form is Format.JSON:
         print_json({**envelope(str(key_folder())), "keys": [key_document(k) for k in keys]})
+    elif form is Format.JSONL:
+        print_json_lines(map(key_document, keys))
     else:
         print_lines(f"{k.name}\t{k.text}" for k in keys)

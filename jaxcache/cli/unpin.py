@@ -5,7 +5,8 @@ from typing import Annotated
 
 import typer
 
-from jaxcache.cli.options import CacheDir, Json, Jsonl, choose_format, locate_cache
+from jaxcache.cli.opening import open_jax_cache
+from jaxcache.cli.options import CacheDir, Json, Jsonl, choose_format
 
 EXAMPLE = "jaxcache unpin 'jit_train_step*'"
 EXIT_CODES = (0, 1, 2, 10)
@@ -23,8 +24,7 @@ def command(
     """Let prune and rm remove entries again."""
     from jaxcache.cache.ledger.pins import unpin
     from jaxcache.cli.output import print_pins
-    from jaxcache.store import open_store
 
     form = choose_format(json=json, jsonl=jsonl)
-    store = open_store(locate_cache(cache_dir).path)
+    store = open_jax_cache(cache_dir)
     print_pins(store.url, "unpinned", unpin(store, keys, now_ns=time.time_ns()), form)

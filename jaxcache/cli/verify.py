@@ -85,8 +85,8 @@ def command(
     """Find corrupt entries and misplaced files; put them right with --fix."""
     from jaxcache.cache.verify.examine import VerifyOptions
     from jaxcache.cli.output import note
-    from jaxcache.cli.output_verify import print_restoration, print_verification
-    from jaxcache.cli.progress import progress_bar
+    from jaxcache.cli.output.verify import print_restoration, print_verification
+    from jaxcache.cli.terminal.progress import progress_bar
     from jaxcache.units import parse_duration_seconds
 
     form = choose_format(json=json, jsonl=jsonl, quiet=quiet)
@@ -133,8 +133,8 @@ def _repair(
 ) -> "Repair":
     """Show what is going to be done, or do it."""
     from jaxcache.cache.verify.repair import plan_repair, show_repair
-    from jaxcache.cli.output_verify import ask_to_delete
-    from jaxcache.cli.progress import progress_bar
+    from jaxcache.cli.output.verify import ask_to_delete
+    from jaxcache.cli.terminal.progress import progress_bar
 
     plan = plan_repair(found, now_ns=time.time_ns(), delete=delete)
     if dry_run or not plan.steps:

@@ -25,6 +25,7 @@ from jaxcache.cli.options import (
     TargetFile,
     Timeout,
     TraceFile,
+    choose_format,
 )  # fmt: skip
 
 EXAMPLE = "jaxcache warm train.py --steps 1"
@@ -116,11 +117,12 @@ def command(
 
     MODULE:FUNCTION (or FILE.py:FUNCTION) is lowered and compiled for --arg without being run.
     """
-    from jaxcache.cli.live import watch
-    from jaxcache.cli.output_warm import Verdict, finish, programs, read_aim, warm_options
+    from jaxcache.cli.output.warm import Verdict, finish, programs, read_aim, warm_options
+    from jaxcache.cli.terminal.live import watch
     from jaxcache.warm.arguments import Words
     from jaxcache.warm.run import warm_programs
 
+    form = choose_format(json=json, jsonl=jsonl)
     verdict = Verdict(fail_on_miss, strict=strict, check=check)
     aim = read_aim(
         target, gemm=gemm, autotune_from=autotune_from, require_tuned=require_tuned,
@@ -129,10 +131,10 @@ def command(
     )  # fmt: skip
     options = warm_options(
         cache_dir, python=python, platform=platform, devices=devices, timeout=timeout,
-        force_cache_dir=force_cache_dir, document=json or jsonl, components=components,
+        force_cache_dir=force_cache_dir, form=form, components=components,
         processes=processes, jobs=jobs, check=check, seal=seal, mock_gpu_topology=mock_gpu_topology,
         record=record, collect=collect_only, patience=patience, target=aim,
     )  # fmt: skip
     call = Words(tuple(arg or ()), tuple(static or ()), args, committed)
     report = warm_programs(programs(script, arguments, file, call), options, watch())
-    finish(report, verdict, json=json, jsonl=jsonl, trace=trace)
+    finish(report, verdict, form, trace=trace)

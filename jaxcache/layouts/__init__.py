@@ -14,7 +14,10 @@ LAYOUTS: dict[str, str] = {
 #: Folders that torch's compilers make in their cache, and JAX never.
 _TORCH_FOLDERS = ("aotautograd", "fxgraph")
 
-__all__ = ["LAYOUTS", "Layout", "check_target", "choose_layout", "detect_layout", "load_layout"]
+__all__ = [
+    "LAYOUTS", "Layout", "check_target", "choose_layout", "detect_layout", "is_of_torch_alone",
+    "load_layout",
+]  # fmt: skip
 
 
 def load_layout(name: str) -> Layout:
@@ -49,7 +52,7 @@ def detect_layout(store: Store) -> str:
     Raises:
         UsageError: ``two-layouts``.
     """
-    if store.remote or not any(_is_folder(store, name) for name in _TORCH_FOLDERS):
+    if store.remote or not _has_torch(store):
         return "jax"
     if _has_jax_entries(store):
         raise UsageError(
@@ -60,6 +63,11 @@ def detect_layout(store: Store) -> str:
     return "torch"
 
 
+def is_of_torch_alone(store: Store) -> bool:
+    """Whether there is nothing of JAX's in a cache of torch's compilers; costs two lookups."""
+    return not store.remote and _has_torch(store) and not _has_jax_entries(store)
+
+
 def check_target(store: Store, layout: str) -> None:
     """Refuse to put what one compiler made into a cache of another.
 
@@ -68,7 +76,7 @@ def check_target(store: Store, layout: str) -> None:
     """
     if store.remote:
         return
-    has_torch = any(_is_folder(store, name) for name in _TORCH_FOLDERS)
+    has_torch = _has_torch(store)
     if has_torch if layout == "jax" else _has_jax_entries(store) and not has_torch:
         other = "torch" if layout == "jax" else "JAX"
         raise UsageError(
@@ -76,6 +84,10 @@ def check_target(store: Store, layout: str) -> None:
             code="other-layout",
             hint="name another directory with --cache-dir",
         )
+
+
+def _has_torch(store: Store) -> bool:
+    return any(_is_folder(store, name) for name in _TORCH_FOLDERS)
 
 
 def _has_jax_entries(store: Store) -> bool:

@@ -58,7 +58,7 @@ class Layout(Protocol):
         Args:
             heads, details, long: whether the output shows what needs entries to be opened, to be
                 decoded, and whether it must show that of every one.
-            index_folder: where indexes are kept.
+            index_folder: where indexes are kept; None: without one, as everywhere below.
 
         Raises:
             UsageError, NoCacheError
@@ -68,7 +68,7 @@ class Layout(Protocol):
     def count(
         self,
         store: Store,
-        index_folder: Path,
+        index_folder: Path | None,
         *,
         now_ns: int,
         read: bool,
@@ -107,7 +107,7 @@ class Layout(Protocol):
         options: "PruneOptions",
         *,
         keep: Sequence[str],
-        index_folder: Path,
+        index_folder: Path | None,
         now_ns: int,
         workers: int,
         progress: Progress | None,
@@ -123,7 +123,7 @@ class Layout(Protocol):
         store: Store,
         keys: Sequence[str],
         *,
-        index_folder: Path,
+        index_folder: Path | None,
         now_ns: int,
         workers: int,
         progress: Progress | None,

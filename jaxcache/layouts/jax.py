@@ -59,7 +59,7 @@ class JaxLayout:
     def count(
         self,
         store: Store,
-        index_folder: Path,
+        index_folder: Path | None,
         *,
         now_ns: int,
         read: bool,
@@ -67,6 +67,10 @@ class JaxLayout:
         progress: Progress | None,
     ) -> "Stats":
         """See :func:`jaxcache.cache.snapshot.recall_or_count`."""
+        if index_folder is None:
+            from jaxcache.cache.stats import count_cache
+
+            return count_cache(store, now_ns=now_ns, read=read, workers=workers, progress=progress)
         from jaxcache.cache.snapshot import recall_or_count
 
         return recall_or_count(
@@ -112,7 +116,7 @@ class JaxLayout:
         options: "PruneOptions",
         *,
         keep: Sequence[str],
-        index_folder: Path,
+        index_folder: Path | None,
         now_ns: int,
         workers: int,
         progress: Progress | None,
@@ -126,7 +130,7 @@ class JaxLayout:
 
         ledger = Ledger.load(store)
         index = None
-        if store.remote:
+        if store.remote and index_folder:
             from jaxcache.cache.index import Index
 
             index = Index.load(index_folder, store.url, now_ns=now_ns)
@@ -140,7 +144,7 @@ class JaxLayout:
         store: Store,
         keys: Sequence[str],
         *,
-        index_folder: Path,  # noqa: ARG002 - the plan reads headers, which is as cheap
+        index_folder: Path | None,  # noqa: ARG002 - the plan reads headers, which is as cheap
         now_ns: int,
         workers: int,
         progress: Progress | None,

@@ -1,58 +1,82 @@
 """Exports, imports and differences as JSON documents and as text."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from jaxcache.cache.bundle.compat import Compatibility, Forecast, Outlook
 from jaxcache.cache.bundle.importing import Action, ImportPlan, Step
-from jaxcache.cache.bundle.manifest import Item
-from jaxcache.cache.bundle.pack import Exported
+from jaxcache.cache.bundle.manifest import Item, Manifest
 from jaxcache.cache.bundle.unpack import Imported
 from jaxcache.cache.diff import Diff, Held, Pair, Side, sum_sizes
 from jaxcache.cache.trust import TrustedKey, Verdict
-from jaxcache.entry.names import printable
+from jaxcache.entry.names import parse_key, parse_name, printable
+from jaxcache.model import Problem
 from jaxcache.render.document import Document, envelope, problem_document
-from jaxcache.units import format_size
+from jaxcache.render.table import Column, render_table, short_key
+from jaxcache.units import format_compile, format_count, format_size
 
 _MISS_REASONS = 3
 
 
-def export_document(
-    cache_dir: str, exported: Exported, files: Sequence[str], size_bytes: int, signatures: int
-) -> Document:
-    """What ``export --json`` prints."""
-    manifest = exported.manifest
+@dataclass(frozen=True, slots=True)
+class Written:
+    """A bundle that was written, by ``export`` or ``copy``."""
+
+    source: str
+    """The cache or the bundle that it was made from."""
+    files: tuple[str, ...]
+    size_bytes: int
+    manifest: Manifest
+    manifest_sha256: str
+    signatures: int
+    left_out: tuple[Problem, ...] = ()
+
+
+def export_document(written: Written) -> Document:
+    """What ``export --json`` prints, and ``copy --json`` of a copy into a bundle."""
+    manifest = written.manifest
     return {
-        **envelope(cache_dir),
-        "files": [printable(f) for f in files],
-        "size_bytes": size_bytes,
+        **envelope(written.source),
+        "files": [printable(f) for f in written.files],
+        "size_bytes": written.size_bytes,
         "entries": len(manifest.items),
         "side_files": len(manifest.files),
         "payload_bytes": manifest.content_bytes,
-        "source_bytes": _source_bytes(exported),
+        "source_bytes": _source_bytes(manifest),
         "compile_seconds": float(sum(i.compile_seconds for i in manifest.items)),
-        "manifest_sha256": exported.manifest_sha256,
-        "signatures": signatures,
-        "left_out": [problem_document(p) for p in exported.left_out],
+        "manifest_sha256": written.manifest_sha256,
+        "signatures": written.signatures,
+        "left_out": [problem_document(p) for p in written.left_out],
     }
 
 
-def export_summary(exported: Exported, files: Sequence[str], size_bytes: int) -> str:
+def item_document(item: Item) -> Document:
+    """One entry of a bundle, as ``export --jsonl`` prints it."""
+    return {
+        "key": printable(item.key),
+        "size_bytes": item.size_bytes,
+        "payload_bytes": item.payload_bytes,
+        "payload_sha256": item.payload_sha256,
+        "compile_seconds": float(item.compile_seconds),
+    }
+
+
+def export_summary(written: Written) -> str:
     """One line on what was written."""
-    source = _source_bytes(exported)
-    count = len(exported.manifest.items)
-    sides = len(exported.manifest.files)
-    more = f" and {_count(sides, 'file')} of XLA's caches" if sides else ""
-    what = f"{_count(count, 'entry')}{more}"
-    if exported.manifest.layout != "jax":
-        what = f"{_count(sides, 'file')} of {exported.manifest.layout}'s caches"
+    manifest, files, size_bytes = written.manifest, written.files, written.size_bytes
+    source = _source_bytes(manifest)
+    count, sides = len(manifest.items), len(manifest.files)
+    more = f" and {format_count(sides, 'file')} of XLA's caches" if sides else ""
+    what = f"{format_count(count, 'entry')}{more}"
+    if manifest.layout != "jax":
+        what = f"{format_count(sides, 'file')} of {manifest.layout}'s caches"
     share = f", {size_bytes / source:.0%} of the files' {format_size(source)}" if source else ""
     where = files[0] if len(files) == 1 else f"{files[0]} to {files[-1]}"
     return f"{what} in {printable(where)}: {format_size(size_bytes)}{share}"
 
 
-def _source_bytes(exported: Exported) -> int:
-    manifest = exported.manifest
+def _source_bytes(manifest: Manifest) -> int:
     return sum(i.size_bytes for i in manifest.items) + sum(f.size_bytes for f in manifest.files)
 
 
@@ -126,12 +150,33 @@ def import_rows(plan: ImportPlan, outlooks: Compatibility) -> Iterator[str]:
         yield "\t".join(map(printable, row))
 
 
+def import_table(plan: ImportPlan, outlooks: Compatibility, *, width: int, color: bool) -> str:
+    """The same for people."""
+    columns = [
+        Column("ACTION"), Column("OUTLOOK"), Column("KEY", elastic=True, least=16),
+        Column("WHY", elastic=True, cut="end"),
+    ]  # fmt: skip
+    cells = (row.split("\t") for row in import_rows(plan, outlooks))
+    rows = [
+        [action, outlook, _short_name(step.name), why]
+        for step, (action, outlook, _, why) in zip(plan.steps, cells, strict=True)
+    ]
+    return render_table(columns, rows, width=width, color=color)
+
+
+def _short_name(file: str) -> str:
+    """A file by its key, where it is an entry."""
+    key = parse_name(file).key
+    return short_key(*key) if key else printable(file)
+
+
 def import_summary(plan: ImportPlan, done: Imported | None) -> str:
     """One line on what was done, or would be."""
     if done and done.rolled_back:
-        return f"nothing was imported: {printable(done.failed[0].name)}: {done.failed[0].detail}"
+        first = done.failed[0]
+        return f"nothing was imported: {printable(first.name)}: {printable(first.detail)}"
     writes = len(done.written) if done else len(plan.writes)
-    words = [f"{_count(writes, 'file')} {'written' if done else 'to write'}"]
+    words = [f"{format_count(writes, 'file')} {'written' if done else 'to write'}"]
     for action, text in (
         (Action.HEAL, "of them instead of damaged ones"),
         (Action.SAME, "already there"),
@@ -141,7 +186,7 @@ def import_summary(plan: ImportPlan, done: Imported | None) -> str:
         if count := plan.count(action):
             words.append(f"{count} {text}")
     if done and done.failed:
-        words.append(f"{len(done.failed)} failed ({done.failed[0].detail})")
+        words.append(f"{len(done.failed)} failed ({printable(done.failed[0].detail)})")
     return f"{printable(plan.cache_dir)}: {', '.join(words)}"
 
 
@@ -157,8 +202,8 @@ def outlook_line(outlooks: Compatibility) -> str:
     misses = [f for f in outlooks.forecasts if f.outlook is Outlook.MISS]
     if not misses and host is None:
         return (
-            f"whether {_count(total, 'entry')} will hit here was not checked: no jax was asked "
-            "(--python)"
+            f"whether {format_count(total, 'entry')} will hit here was not checked: "
+            "no jax was asked (--python)"
         )
     told = [f"{counts.get(Outlook.HIT, 0)} of {total} entries should hit"]
     if misses:
@@ -240,7 +285,7 @@ def diff_rows(diff: Diff) -> Iterator[str]:
     seconds only, ``x`` damaged."""
     for mark, side in (("x<", diff.left), ("x>", diff.right)):
         for problem in side.damaged:
-            yield f"{mark}\t{printable(problem.file)}\t{problem.kind}\t{problem.detail}"
+            yield f"{mark}\t{printable(problem.file)}\t{problem.kind}\t{printable(problem.detail)}"
     for mark, entries in (("<", diff.only_left), (">", diff.only_right)):
         for held in entries:
             yield f"{mark}\t{printable(held.key)}\t{held.size_bytes}\t{held.compile_seconds}"
@@ -252,10 +297,38 @@ def diff_rows(diff: Diff) -> Iterator[str]:
         )
 
 
+def diff_table(diff: Diff, *, width: int, color: bool) -> str:
+    """The same for people."""
+    columns = [
+        Column("WHERE"), Column("KEY", elastic=True, least=16),
+        Column("SIZE", right=True), Column("COMPILE", right=True),
+    ]  # fmt: skip
+    rows = [
+        [f"{where}: {p.kind}", _short_name(p.file), "", ""]
+        for where, side in (("left", diff.left), ("right", diff.right)) for p in side.damaged
+    ]  # fmt: skip
+    for where, entries in (("left", diff.only_left), ("right", diff.only_right)):
+        rows += [
+            [where, _short_key(h), format_size(h.size_bytes), format_compile(h.compile_seconds)]
+            for h in entries
+        ]
+    for pair in diff.differing:
+        left, right = pair.left, pair.right
+        sizes = f"{format_size(left.size_bytes)}, {format_size(right.size_bytes)}"
+        seconds = ", ".join(format_compile(h.compile_seconds) for h in (left, right))
+        rows.append(["both: differing", _short_key(left), sizes, seconds])
+    return render_table(columns, rows, width=width, color=color)
+
+
+def _short_key(held: Held) -> str:
+    key = parse_key(held.key)
+    return short_key(*key) if key else printable(held.key)
+
+
 def diff_summary(diff: Diff) -> str:
     """One line on how the sides differ, with what is at stake."""
     if diff.equal:
-        return f"equal: {_count(diff.same, 'entry')} on both sides"
+        return f"equal: {format_count(diff.same, 'entry')} on both sides"
     words = [f"{diff.same} the same"]
     for what, entries in (("left", diff.only_left), ("right", diff.only_right)):
         size_bytes, seconds = sum_sizes(entries)
@@ -272,8 +345,3 @@ def diff_summary(diff: Diff) -> str:
 def key_document(key: TrustedKey) -> Document:
     """One trusted key."""
     return {"name": key.name, "public_key": key.text}
-
-
-def _count(number: int, noun: str) -> str:
-    plural = f"{noun[:-1]}ies" if noun.endswith("y") else f"{noun}s"
-    return f"{number} {noun if number == 1 else plural}"

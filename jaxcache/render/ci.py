@@ -12,7 +12,7 @@ from jaxcache.cache.ci.usage import Witness
 from jaxcache.entry.names import printable
 from jaxcache.model import Entry
 from jaxcache.render.document import Document, envelope
-from jaxcache.units import format_duration, format_size
+from jaxcache.units import format_count, format_duration, format_size
 
 Outputs = Mapping[str, str]
 _SHOWN_MODULES = 20
@@ -143,21 +143,21 @@ def restore_lines(restored: Restored) -> Iterator[str]:
     found, fit = len(plan.outlooks.forecasts), len(plan.fitting)
     verb = "would be restored" if restored.looked_up_only else "restored"
     yield (
-        f"{fit} of {_count(found, 'entry')} {verb} from {source}: "
+        f"{fit} of {format_count(found, 'entry')} {verb} from {source}: "
         f"{format_duration(plan.stored_seconds)} of compiling"
     )
     for reason, number in miss_reasons(plan.outlooks)[:_SHOWN_REASONS]:
-        yield f"left: {_count(number, 'entry')}, {printable(reason)}"
+        yield f"left: {format_count(number, 'entry')}, {printable(reason)}"
     if plan.present:
-        yield f"{_count(plan.present, 'entry')} more are here already"
+        yield f"{format_count(plan.present, 'entry')} more are here already"
     if plan.untrusted:
-        yield f"left: {_count(plan.untrusted, 'entry')}, signed by nobody who is trusted here"
+        yield f"left: {format_count(plan.untrusted, 'entry')}, signed by nobody who is trusted here"
     if plan.left_out:
-        yield f"left: {_count(plan.left_out, 'entry')}, damaged"
+        yield f"left: {format_count(plan.left_out, 'entry')}, damaged"
     if plan.outlooks.host is None and found:
         yield "whether they fit was not checked: no jax was asked (--python)"
     for failure in restored.failed:
-        yield f"not written: {printable(failure.name)}: {failure.detail}"
+        yield f"not written: {printable(failure.name)}: {printable(failure.detail)}"
 
 
 def save_lines(plan: SavePlan, saved: Saved | None) -> Iterator[str]:
@@ -172,19 +172,19 @@ def save_lines(plan: SavePlan, saved: Saved | None) -> Iterator[str]:
         yield "the job did not finish: what it did not use may only be what it did not get to"
     counts = Counter(reason for _, reason in plan.dropped)
     for reason, number in sorted(counts.items()):
-        yield f"left out: {_count(number, 'entry')} ({reason})"
+        yield f"left out: {format_count(number, 'entry')} ({reason})"
     if saved is None or not plan.saves:
         target = printable(plan.target)
         yield f"would save {len(plan.kept)} to {target}" if plan.saves else _WHY[plan.why]
     else:
         yield (
-            f"saved {_count(saved.written, 'entry')}, {format_size(saved.size_bytes)}, to "
+            f"saved {format_count(saved.written, 'entry')}, {format_size(saved.size_bytes)}, to "
             f"{printable(plan.target)}: {_WHY[plan.why]}"
         )
     if saved and saved.pruned:
-        yield f"removed there: {_count(saved.pruned, 'entry')}"
+        yield f"removed there: {format_count(saved.pruned, 'entry')}"
     for problem in saved.left_out if saved else ():
-        yield f"left out {printable(problem.file)}: {problem.detail}"
+        yield f"left out {printable(problem.file)}: {printable(problem.detail)}"
     for failure in saved.failed if saved else ():
         yield f"not written: {printable(failure)}"
 
@@ -254,8 +254,3 @@ def _flag(value: Any) -> str:
 
 def _seconds(value: float) -> str:
     return f"{value:.1f}"
-
-
-def _count(number: int, noun: str) -> str:
-    plural = f"{noun[:-1]}ies" if noun.endswith("y") else f"{noun}s"
-    return f"{number} {noun if number == 1 else plural}"

@@ -4,11 +4,12 @@ from collections.abc import Iterator
 from dataclasses import asdict
 
 from jaxcache.cache.doctor.examine import Diagnosis
-from jaxcache.cache.doctor.findings import Finding, count
+from jaxcache.cache.doctor.findings import Finding
 from jaxcache.entry.names import printable
 from jaxcache.render.document import Document, envelope
 from jaxcache.render.prose import labelled
 from jaxcache.render.table import Column, render_table
+from jaxcache.units import format_count
 
 #: Files that the page for people names per finding.
 _SHOWN_FILES = 3
@@ -70,9 +71,9 @@ def doctor_page(diagnosis: Diagnosis, *, width: int, color: bool) -> str:
             shown += f" and {more:,} more" if more > 0 else ""
             lines.append(labelled("files", shown, width=width))
         parts.append("\n".join(lines))
-    parts.extend(f"mended: {sentence}" for sentence in diagnosis.mended)
+    parts.extend(f"mended: {printable(sentence)}" for sentence in diagnosis.mended)
     problems = sum(f.severity == "problem" for f in diagnosis.findings)
-    parts.append(count(problems, "problem") if problems else "no problem found")
+    parts.append(format_count(problems, "problem") if problems else "no problem found")
     return "\n\n".join(parts)
 
 
@@ -81,7 +82,7 @@ def _heading(diagnosis: Diagnosis) -> str:
     cache = facts.cache
     lines = [
         f"{printable(cache.path)}: "
-        + (count(len(cache.entries), "entry") if cache.exists else "does not exist yet")
+        + (format_count(len(cache.entries), "entry") if cache.exists else "does not exist yet")
     ]
     if len(cache.contents) < len(cache.entries):
         lines[0] += f", of which {len(cache.contents):,} were decoded"
@@ -101,7 +102,7 @@ def _settings(diagnosis: Diagnosis, *, width: int, color: bool) -> str:
         Column("FROM", elastic=True),
     ]  # fmt: skip
     rows = [
-        [s.name, "not set" if s.value is None else printable(str(s.value)), s.origin]
+        [s.name, "not set" if s.value is None else printable(str(s.value)), printable(s.origin)]
         for s in diagnosis.facts.settings
     ]
     return render_table(columns, rows, width=width, color=color)

@@ -57,7 +57,7 @@ def _entry_document(entry: Entry) -> Document:
         "last_used_at": rfc3339(entry.last_used_ns),
         "last_used_from": entry.last_used_from,
         "platform": entry.platform,
-        "target": entry.target,
+        "target": entry.target and printable(entry.target),
         "problems": list(entry.problems),
         "signature": entry.signature and printable(entry.signature),
         "source": entry.source and printable(entry.source),

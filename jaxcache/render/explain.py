@@ -3,14 +3,13 @@
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
-from jaxcache.cache.doctor.findings import count
 from jaxcache.cache.explain.churn import Churn
 from jaxcache.cache.explain.sides import Comparison, Difference, Explanation
 from jaxcache.entry.names import printable
 from jaxcache.render.document import Document, envelope
 from jaxcache.render.prose import labelled
 from jaxcache.render.table import Column, render_table
-from jaxcache.units import format_duration, format_size
+from jaxcache.units import format_count, format_duration, format_size
 
 _SHOWN_MODULES = 4
 
@@ -19,7 +18,7 @@ def difference_document(difference: Difference) -> Document:
     """One difference: component, left, right, meaning, fix."""
     d = difference
     return {
-        "component": d.component,
+        "component": printable(d.component),
         "left": d.left and printable(d.left),
         "right": d.right and printable(d.right),
         "meaning": printable(d.meaning),
@@ -91,9 +90,9 @@ def explain_page(explanation: Explanation, *, width: int) -> str:
             lines.append(f"  fix    {d['fix']}")
         parts.append("\n".join(lines))
     differing = len(explanation.comparisons)
-    same = f"{count(explanation.same, 'module')} the same"
+    same = f"{format_count(explanation.same, 'module')} the same"
     verb = "differs" if differing == 1 else "differ"
-    parts.append(f"{count(differing, 'module')} {verb}, {same}" if differing else same)
+    parts.append(f"{format_count(differing, 'module')} {verb}, {same}" if differing else same)
     return "\n\n".join(parts)
 
 
@@ -110,7 +109,7 @@ def churn_row(churn: Churn) -> Document:
         "size_bytes": churn.size_bytes,
         "compile_seconds": churn.compile_seconds,
         "causes": [
-            {"component": component, "meaning": printable(meaning), "count": number}
+            {"component": printable(component), "meaning": printable(meaning), "count": number}
             for component, meaning, number in churn.causes
         ],
     }
@@ -119,9 +118,9 @@ def churn_row(churn: Churn) -> Document:
 def churn_tsv(churns: Sequence[Churn]) -> Iterator[str]:
     """One line per module: module, keys, bytes, compile seconds, component, likely cause."""
     for c in churns:
-        component, meaning = c.causes[0][:2] if c.causes else ("", "")
-        cells = (printable(c.module), c.keys, c.size_bytes, f"{c.compile_seconds:g}", component)
-        yield "\t".join(map(str, (*cells, printable(meaning))))
+        texts = map(printable, c.causes[0][:2] if c.causes else ("", ""))
+        cells = (printable(c.module), c.keys, c.size_bytes, f"{c.compile_seconds:g}", *texts)
+        yield "\t".join(map(str, cells))
 
 
 def churn_table(churns: Sequence[Churn], *, width: int, color: bool) -> str:
@@ -139,7 +138,7 @@ def churn_table(churns: Sequence[Churn], *, width: int, color: bool) -> str:
             f"{c.keys:,}",
             format_size(c.size_bytes),
             format_duration(c.compile_seconds),
-            "; ".join(f"{component}: {meaning}" for component, meaning, _ in c.causes[:2]),
+            printable("; ".join(f"{component}: {text}" for component, text, _ in c.causes[:2])),
         ]
         for c in churns
     ]

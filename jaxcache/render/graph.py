@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from jaxcache.entry.names import printable
 from jaxcache.layouts.torch.show import ShownGraph
 from jaxcache.render.document import Document, entry_document, envelope, problem_document
-from jaxcache.render.show import labelled
-from jaxcache.units import format_ago, format_duration, format_size, rfc3339
+from jaxcache.render.show import labelled_lines
+from jaxcache.units import format_duration, format_since, format_size, rfc3339
 
 #: What the page shows of a long list; the document holds it all.
 _SHOWN = 12
@@ -56,7 +56,7 @@ def graph_page(shown: ShownGraph, *, now_ns: int, width: int, color: bool) -> st
     lines = [f"{bold}{printable(shown.entry.key)}{plain}", ""]
     for label, texts in _sections(shown, now_ns):
         for text in texts:
-            lines += labelled(printable(text), label, width)
+            lines += labelled_lines(printable(text), label, width)
             label = ""
     return "\n".join(lines)
 
@@ -73,9 +73,9 @@ def _sections(shown: ShownGraph, now_ns: int) -> Iterator[tuple[str, list[str]]]
         devices = ", ".join(entry.devices) or "device unknown"
         yield "Target", [f"{devices}; torch {entry.torch_version or 'of unknown version'}"]
     yield "Guards", [entry.guards or "none: it serves for every call with its key"]
-    used = f", last used {_ago(entry.last_used_ns, now_ns)}"
+    used = f", last used {format_since(entry.last_used_ns, now_ns)}"
     used = used if entry.last_used_from != "mtime" else ", no use recorded"
-    written = _ago(entry.created_ns, now_ns)
+    written = format_since(entry.created_ns, now_ns)
     yield (
         "File",
         [printable(entry.file), f"{format_size(entry.size_bytes)}, written {written}{used}"],
@@ -109,8 +109,3 @@ def _seconds(shown: ShownGraph) -> str:
 def _cut(lines: list[str]) -> list[str]:
     more = len(lines) - _SHOWN
     return [*lines[:_SHOWN], f"and {more:,} more"] if more > 0 else lines
-
-
-def _ago(then_ns: int, now_ns: int) -> str:
-    text = format_ago(then_ns, now_ns)
-    return text if text == "now" else f"{text} ago"

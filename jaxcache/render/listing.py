@@ -7,20 +7,18 @@ from jaxcache.cache.ledger.tuning import UNTUNED
 from jaxcache.cache.listing import Listing, Summary
 from jaxcache.entry.names import printable
 from jaxcache.model import Entry
-from jaxcache.render.table import Column, render_table, squeeze
-from jaxcache.units import format_ago, format_duration, format_size, rfc3339
+from jaxcache.render.table import Column, render_table, short_key, squeeze
+from jaxcache.units import (
+    format_ago,
+    format_compile,
+    format_count,
+    format_duration,
+    format_size,
+    rfc3339,
+)
 
 if TYPE_CHECKING:
     from jaxcache.cache.groups import Group
-
-#: Hash digits that a table shows: a prefix that is unique in any cache of sane size.
-SHOWN_HASH_DIGITS = 12
-
-
-def short_key(entry: Entry) -> str:
-    """The key as a table shows it: short enough to read, long enough to be used as KEY."""
-    start = f"{entry.module}-" if entry.module else ""
-    return printable(f"{start}{entry.hash[:SHOWN_HASH_DIGITS]}")
 
 
 def entries_tsv(entries: Iterable[Entry], *, long: bool = False) -> Iterator[str]:
@@ -36,7 +34,7 @@ def entries_tsv(entries: Iterable[Entry], *, long: bool = False) -> Iterator[str
             f"\t{','.join(e.problems)}"
         )
         if long:
-            line += f"\t{e.platform}\t{printable(e.target or '')}\t{e.signature or ''}"
+            line += f"\t{e.platform}\t{printable(e.target or '')}\t{printable(e.signature or '')}"
             line += f"\t{printable(e.source or '')}"
         yield line
 
@@ -71,9 +69,9 @@ def entries_table(
         columns.append(Column("PROBLEMS", style="red", elastic=True, cut="end"))
     rows = [
         [
-            short_key(e),
+            short_key(e.module, e.hash),
             format_size(e.size_bytes),
-            "?" if e.compile_seconds is None else _compile(e.compile_seconds),
+            format_compile(e.compile_seconds),
             format_ago(e.last_used_ns, now_ns),
             _target(e),
             ", ".join(e.problems),
@@ -123,9 +121,8 @@ def groups_table(
 
 def summary_line(summary: Summary) -> str:
     """One line under a table: ``7 entries, 46.2 kB, 12 s of compiling``."""
-    noun = "entry" if summary.entries == 1 else "entries"
     return (
-        f"{summary.entries:,} {noun}, {format_size(summary.size_bytes)}, "
+        f"{format_count(summary.entries, 'entry')}, {format_size(summary.size_bytes)}, "
         f"{format_duration(summary.compile_seconds)} of compiling"
     )
 
@@ -136,8 +133,3 @@ def listing_footer(listing: Listing) -> str:
     if hidden := listing.summary.entries - len(listing.entries):
         line += f" ({hidden:,} not shown)"
     return line
-
-
-def _compile(seconds: float) -> str:
-    """Compile time as the header tells it: whole seconds, 0 for anything below one."""
-    return "<1 s" if seconds == 0 else format_duration(seconds)

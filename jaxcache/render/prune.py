@@ -12,11 +12,15 @@ from jaxcache.cache.prune.removal import (
 )  # fmt: skip
 from jaxcache.entry.names import printable
 from jaxcache.render.document import Document, envelope
-from jaxcache.render.table import Column, render_table
-from jaxcache.units import format_ago, format_duration, format_size, rfc3339
-
-#: Hash digits that a table shows, as ``ls`` does.
-_SHOWN_HASH_DIGITS = 12
+from jaxcache.render.table import Column, render_table, short_key
+from jaxcache.units import (
+    format_ago,
+    format_compile,
+    format_count,
+    format_duration,
+    format_size,
+    rfc3339,
+)
 
 
 def prune_document(plan: PrunePlan, done: Execution | None) -> Document:
@@ -91,7 +95,7 @@ def removals_table(
     ]
     rows = [
         [
-            printable(_short_name(r)),
+            _short_name(r),
             format_size(r.size_bytes),
             _compile(r),
             format_ago(r.last_used_ns, now_ns),
@@ -107,9 +111,10 @@ def removals_table(
 def plan_summary(plan: PrunePlan, removed: Sequence[Removal], *, happened: bool) -> str:
     """One line: how much goes, what it frees, what it costs, what stays."""
     if not removed:
-        return f"nothing to remove: {_count(plan.kept)}, {format_size(plan.size_bytes_before)}"
+        size = format_size(plan.size_bytes_before)
+        return f"nothing to remove: {format_count(plan.kept, 'entry')}, {size}"
     entries = _entries(removed)
-    parts = [_count(entries)] if entries or len(removed) == entries else []
+    parts = [format_count(entries, "entry")] if entries or len(removed) == entries else []
     if others := len(removed) - entries:
         parts.append(f"{others:,} other {'file' if others == 1 else 'files'}")
     freed = freed_bytes(removed)
@@ -121,7 +126,7 @@ def plan_summary(plan: PrunePlan, removed: Sequence[Removal], *, happened: bool)
     return (
         f"{verb} {' and '.join(parts)}: {format_size(freed)} freed, "
         f"{losing} {lost} of compiling; "
-        f"{_count(kept)} and {format_size(plan.size_bytes_before - freed)} stay"
+        f"{format_count(kept, 'entry')} and {format_size(plan.size_bytes_before - freed)} stay"
     )
 
 
@@ -135,13 +140,9 @@ def plan_notes(plan: PrunePlan) -> Iterator[str]:
     if "max-size" in plan.unmet:
         yield f"--max-size cannot be met: {format_size(plan.size_bytes_after)} may not go"
     if "max-entries" in plan.unmet:
-        yield f"--max-entries cannot be met: {_count(plan.kept)} may not go"
+        yield f"--max-entries cannot be met: {format_count(plan.kept, 'entry')} may not go"
     if plan.protected:
-        yield f"{_count(plan.protected)} pinned, kept or too young to be judged"
-
-
-def _count(entries: int) -> str:
-    return f"{entries:,} {'entry' if entries == 1 else 'entries'}"
+        yield f"{format_count(plan.protected, 'entry')} pinned, kept or too young to be judged"
 
 
 def _name(removal: Removal) -> str:
@@ -150,12 +151,10 @@ def _name(removal: Removal) -> str:
 
 def _short_name(removal: Removal) -> str:
     if not removal.key:
-        return removal.file.name
-    hash_start = len(removal.module) + 1 if removal.module else 0
-    return removal.key[: hash_start + _SHOWN_HASH_DIGITS]
+        return printable(removal.file.name)
+    return short_key(removal.module, removal.key.removeprefix(f"{removal.module}-"))
 
 
 def _compile(removal: Removal) -> str:
-    if removal.compile_seconds is None:
-        return "?" if removal.subject == "entry" else ""
-    return "<1 s" if removal.compile_seconds == 0 else format_duration(removal.compile_seconds)
+    unknown = removal.compile_seconds is None and removal.subject != "entry"
+    return "" if unknown else format_compile(removal.compile_seconds)

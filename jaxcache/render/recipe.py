@@ -9,10 +9,8 @@ from jaxcache.cache.recipe.model import Environment
 from jaxcache.cache.recipe.refusals import REFUSALS
 from jaxcache.entry.names import printable
 from jaxcache.render.document import Document, envelope
-from jaxcache.render.table import Column, render_table
+from jaxcache.render.table import Column, render_table, short_key
 from jaxcache.units import format_duration, format_size
-
-_SHORT_HASH = 8
 
 
 def recipe_document(file: RecipeFile, found: Sequence[Listed]) -> Document:
@@ -100,7 +98,7 @@ def recipe_table(found: Sequence[Listed], *, width: int, color: bool) -> str:
         columns.append(Column("TROUBLE", elastic=True, style="red"))
     rows = [
         [
-            f"{printable(x.module)}-{x.hash[:_SHORT_HASH]}" if x.hash else printable(x.module),
+            short_key(x.module, x.hash) if x.hash else printable(x.module),
             format_size(x.bytecode_bytes),
             "?"
             if x.request.compile_seconds is None

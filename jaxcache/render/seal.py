@@ -45,6 +45,14 @@ def seal_document(plan: SealPlan, result: SealResult | None) -> Document:
     }
 
 
+def seal_records(plan: SealPlan, result: SealResult | None) -> Iterator[Document]:
+    """What ``seal --jsonl`` prints: the lists of the document, each row with its ``outcome``."""
+    document = seal_document(plan, result)
+    for outcome, rows in (("sealed", "sealed"), ("skipped", "skipped"), ("problem", "problems")):
+        for row in document[rows]:
+            yield {"outcome": outcome, **row}
+
+
 def seal_tsv(plan: SealPlan, result: SealResult | None) -> Iterator[str]:
     """One line per entry: what became of it, key, bytes before, bytes after or the problem."""
     for e in plan.todo if result is None else ():

@@ -13,7 +13,13 @@ from jaxcache.entry.shapes import signature
 from jaxcache.render.document import Document, entry_document, envelope, problem_document
 from jaxcache.render.prose import wrap
 from jaxcache.render.table import Column, render_table
-from jaxcache.units import format_ago, format_duration, format_size, rfc3339
+from jaxcache.units import (
+    format_count,
+    format_duration,
+    format_since,
+    format_size,
+    rfc3339,
+)
 
 _LABEL_WIDTH = 12
 _SHOWN_OPCODES = 12
@@ -102,12 +108,12 @@ def show_page(shown: Shown, *, now_ns: int, width: int, color: bool) -> str:
     lines.append("")
     for label, texts in _sections(shown, now_ns):
         for text in texts:
-            lines += labelled(printable(text), label, width)
+            lines += labelled_lines(printable(text), label, width)
             label = ""
     return "\n".join(lines)
 
 
-def labelled(text: str, label: str, width: int) -> list[str]:
+def labelled_lines(text: str, label: str, width: int) -> list[str]:
     """The lines of a labelled text; things joined by a dot are not broken inside."""
     glued = " · ".join(part.replace(" ", _GLUE) for part in text.split(" · "))
     lead = f"{label:<{_LABEL_WIDTH}}"
@@ -154,7 +160,7 @@ def _known_lines(record: Record) -> Iterator[str]:
     if record.compile_seconds is not None:
         parts.append(f"compiled in {record.compile_seconds:.2f} s")
     if record.hits:
-        parts.append(f"{_count(record.hits, 'hit')} recorded")
+        parts.append(f"{format_count(record.hits, 'hit')} recorded")
     if record.pinned:
         parts.append("pinned")
     if parts:
@@ -169,12 +175,12 @@ def _program_lines(c: Contents) -> Iterator[str]:
     program, options = c.program, c.compile_options
     if program is None:
         return
-    line = f"{_count(program.instructions, 'instruction')} in " + _count(
+    line = f"{format_count(program.instructions, 'instruction')} in " + format_count(
         program.computations, "computation"
     )
     if options.num_replicas is not None and options.num_partitions is not None:
-        line += f"; {_count(options.num_replicas, 'replica')} × "
-        line += _count(options.num_partitions, "partition")
+        line += f"; {format_count(options.num_replicas, 'replica')} × "
+        line += format_count(options.num_partitions, "partition")
     if options.device_assignment:
         devices = [str(d) for row in options.device_assignment for d in row]
         noun = "device" if len(devices) == 1 else "devices"
@@ -229,8 +235,8 @@ def _file_lines(shown: Shown, now_ns: int) -> Iterator[str]:
         line += f"; compiled in {took}"
     yield line
     yield (
-        f"created {_ago(entry.created_ns, now_ns)}, "
-        f"used {_ago(entry.last_used_ns, now_ns)} (by {entry.last_used_from})"
+        f"created {format_since(entry.created_ns, now_ns)}, "
+        f"used {format_since(entry.last_used_ns, now_ns)} (by {entry.last_used_from})"
     )
     words = [layout.container]
     if layout.ifrt_version is not None:
@@ -256,7 +262,7 @@ def kernels_page(shown: ShownKernels, *, width: int, color: bool) -> str:
         ]
         for k in shown.cache.kernels
     ]
-    foot = f"{_count(len(rows), 'kernel')}, {format_size(shown.size_bytes)}"
+    foot = f"{format_count(len(rows), 'kernel')}, {format_size(shown.size_bytes)}"
     if shown.cache.problem:
         foot += f"; damaged: {shown.cache.problem}"
     return f"{render_table(columns, rows, width=width, color=color)}\n{foot}"
@@ -305,12 +311,3 @@ def _record(record: Record) -> Document:
                 dict(value) if isinstance(value, Mapping) else _plain_value(value)
             )
     return document
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
-
-
-def _ago(then_ns: int, now_ns: int) -> str:
-    shown = format_ago(then_ns, now_ns)
-    return shown if shown == "now" else f"{shown} ago"

@@ -1,13 +1,14 @@
 """What ``push`` and ``pull`` did or would do, as JSON, TSV and sentences."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from jaxcache.cache.prune.removal import freed_bytes
 from jaxcache.cache.sync import Failed, Synced, SyncPlan, Transfer
-from jaxcache.entry.names import printable
+from jaxcache.entry.names import parse_key, printable
 from jaxcache.render.document import Document, envelope, problem_document
 from jaxcache.render.prune import removal_document
-from jaxcache.units import format_size
+from jaxcache.render.table import Column, render_table, short_key
+from jaxcache.units import format_count, format_size
 
 
 def sync_document(plan: SyncPlan, done: Synced | None) -> Document:
@@ -82,20 +83,35 @@ def transfer_row(transfer: Transfer) -> str:
     return f"{printable(transfer.key or transfer.info.name)}\t{transfer.info.size_bytes}"
 
 
+def transfers_table(transfers: Sequence[Transfer], *, width: int, color: bool) -> str:
+    """The same for people."""
+    columns = [Column("KEY", elastic=True, least=16), Column("SIZE", right=True)]
+    rows = []
+    for transfer in transfers:
+        key = parse_key(transfer.key or "")
+        name = short_key(*key) if key else printable(transfer.key or transfer.info.name)
+        rows.append([name, format_size(transfer.info.size_bytes)])
+    return render_table(columns, rows, width=width, color=color)
+
+
 def sync_notes(plan: SyncPlan, done: Synced | None) -> Iterator[str]:
     """What did not go over, and why."""
     for problem in (*plan.left_out, *(done.damaged if done else ())):
-        yield f"left out {printable(problem.file)}: {problem.detail}"
+        yield f"left out {printable(problem.file)}: {printable(problem.detail)}"
     for failed in done.failed if done else ():
-        yield f"{printable(failed.transfer.info.name)}: {failed.reason}"
+        yield f"{printable(failed.transfer.info.name)}: {printable(failed.reason)}"
     if done and done.gone:
-        yield f"{_count(len(done.gone))} gone: removed from the source meanwhile"
+        count = format_count(len(done.gone), "entry")
+        yield f"{count} gone: removed from the source meanwhile"
     if done and done.unfinished:
-        yield f"{_count(len(done.unfinished))} still being written: run it again for them"
+        count = format_count(len(done.unfinished), "entry")
+        yield f"{count} still being written: run it again for them"
     if done and done.untrusted:
-        yield f"{_count(len(done.untrusted))} left out: no key that you trust has signed them"
+        count = format_count(len(done.untrusted), "entry")
+        yield f"{count} left out: no key that you trust has signed them"
     if plan.no_room:
-        yield f"{_count(len(plan.no_room))} stay behind: --max-size leaves no room for them"
+        count = format_count(len(plan.no_room), "entry")
+        yield f"{count} stay behind: --max-size leaves no room for them"
     if plan.unmet:
         yield "--max-size cannot be met: what is there already exceeds it"
 
@@ -107,13 +123,11 @@ def sync_summary(plan: SyncPlan, done: Synced | None) -> str:
     verb = "would copy" if done is None else "copied"
     removed = plan.removals if done is None else done.removed.removed if done.removed else ()
     present = plan.present + (len(done.overtaken) if done else 0)
-    line = f"{verb} {_count(len(carried))}, {size}, to {printable(plan.target)}"
+    line = f"{verb} {format_count(len(carried), 'entry')}, {size}, to {printable(plan.target)}"
     line += f"; {present:,} there already"
     if removed:
         verb = "would remove" if done is None else "removed"
-        line += f"; {verb} {_count(len(removed))}, {format_size(freed_bytes(removed))}"
+        line += (
+            f"; {verb} {format_count(len(removed), 'entry')}, {format_size(freed_bytes(removed))}"
+        )
     return line
-
-
-def _count(files: int) -> str:
-    return f"{files:,} {'entry' if files == 1 else 'entries'}"

@@ -4,7 +4,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
+from jaxcache.entry.names import printable
+
 _GAP = 2
+#: A prefix of a hash that is unique in any cache of sane size.
+SHOWN_HASH_DIGITS = 12
 #: Cells kept at the end of a squeezed cell: the hash digits of a key.
 SQUEEZED_TAIL = 12
 
@@ -28,6 +32,11 @@ class Column:
     cut: Literal["middle", "end"] = "middle"
     style: str = ""
     styles: Mapping[str, str] = field(default_factory=dict)
+
+
+def short_key(module: str, digits: str) -> str:
+    """A key as tables show it: short enough to read, long enough to be used as KEY."""
+    return printable((f"{module}-" if module else "") + digits[:SHOWN_HASH_DIGITS])
 
 
 def render_table(

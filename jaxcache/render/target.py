@@ -77,8 +77,8 @@ def profile_page(profile: Profile, differences: Sequence[Difference] | None) -> 
     lines.append("here differs:" if differences else "nothing differs here")
     for d in differences:
         here = f", here {printable(d.here)}" if d.here else ""
-        lines.append(f"  {d.component}: {printable(d.target)}{here}")
-        lines.append(f"      {printable(d.meaning)}" + (f"; {d.fix}" if d.fix else ""))
+        lines.append(f"  {printable(d.component)}: {printable(d.target)}{here}")
+        lines.append(f"      {printable(d.meaning)}" + (f"; {printable(d.fix)}" if d.fix else ""))
     if any(d.prevents for d in differences):
         lines.append("nothing can be warmed for this target from here")
     return "\n".join(lines)

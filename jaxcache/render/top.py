@@ -7,10 +7,10 @@ from datetime import datetime
 from jaxcache.cache.watch import Change, Look
 from jaxcache.entry.names import printable
 from jaxcache.render.document import Document, entry_document, envelope, summary_document
-from jaxcache.render.listing import short_key, summary_line
+from jaxcache.render.listing import summary_line
 from jaxcache.render.prose import wrap
-from jaxcache.render.table import Column, render_table
-from jaxcache.units import NS_PER_SECOND, format_duration, format_size, rfc3339
+from jaxcache.render.table import Column, render_table, short_key
+from jaxcache.units import NS_PER_SECOND, format_compile, format_duration, format_size, rfc3339
 
 #: Changes that are kept to be shown; older ones only count.
 _KEPT = 500
@@ -75,20 +75,14 @@ def top_page(look: Look, tally: Tally, *, now_ns: int, width: int, height: int, 
         [
             datetime.fromtimestamp(c.at_ns / NS_PER_SECOND).strftime("%H:%M:%S"),
             c.kind,
-            short_key(c.entry),
+            short_key(c.entry.module, c.entry.hash),
             format_size(c.entry.size_bytes),
-            _compile(c.entry.compile_seconds),
+            format_compile(c.entry.compile_seconds),
         ]
         for c in tally.latest[: max(1, height - len(lines) - 1)]
     ]
     lines += render_table(columns, rows, width=width, color=color).splitlines()
     return "\n".join(lines[:height])
-
-
-def _compile(seconds: float | None) -> str:
-    if seconds is None:
-        return "?"
-    return "<1 s" if seconds == 0 else format_duration(seconds)
 
 
 def change_document(change: Change) -> Document:

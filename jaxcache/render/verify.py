@@ -6,15 +6,14 @@ from collections.abc import Iterator
 from jaxcache.cache.verify.examine import Verification
 from jaxcache.cache.verify.quarantine import Restoration
 from jaxcache.cache.verify.repair import Repair
-from jaxcache.entry.names import printable
+from jaxcache.entry.names import parse_key, printable
 from jaxcache.model import Problem
 from jaxcache.render.document import Document, envelope, problem_document
-from jaxcache.render.table import Column, render_table
+from jaxcache.render.table import Column, render_table, short_key
+from jaxcache.units import format_count
 
 #: Findings that a terminal shows; the document holds them all.
 _SHOWN_ROWS = 200
-_LONG_HASH = 64
-_SHOWN_HASH_DIGITS = 12
 
 
 def verification_document(found: Verification, repair: Repair | None) -> Document:
@@ -65,7 +64,7 @@ def verification_table(
 def verification_summary(found: Verification, repair: Repair | None) -> Iterator[str]:
     """What stands under the table; never says intact of what cannot be proven."""
     bad = found.checked - found.ok
-    parts = [f"{found.checked:,} {'entry' if found.checked == 1 else 'entries'} checked"]
+    parts = [f"{format_count(found.checked, 'entry')} checked"]
     if found.level == "quick":
         parts.append(f"{found.ok:,} look right from outside (contents not read)")
     else:
@@ -108,6 +107,15 @@ def restoration_document(result: Restoration) -> Document:
     }
 
 
+def restoration_records(result: Restoration) -> Iterator[Document]:
+    """What ``verify --restore --jsonl`` prints: the lists of the document, each row with its
+    ``outcome``."""
+    document = restoration_document(result)
+    for outcome in ("restored", "left"):
+        for row in document[outcome]:
+            yield {"outcome": outcome, **row}
+
+
 def restoration_tsv(result: Restoration) -> Iterator[str]:
     """One line per entry: restored or left, key, reason."""
     for q in result.restored:
@@ -120,7 +128,5 @@ def _short(problem: Problem) -> str:
     """The file's name with the hash cut to what a KEY argument needs."""
     if problem.key is None:
         return printable(problem.file)
-    module, dash, digits = problem.key.rpartition("-")
-    if len(digits) != _LONG_HASH:
-        return printable(problem.file)
-    return printable(f"{module}{dash}{digits[:_SHOWN_HASH_DIGITS]}")
+    key = parse_key(problem.key)
+    return short_key(*key) if key else printable(problem.file)

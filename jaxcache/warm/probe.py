@@ -85,10 +85,14 @@ def _run(python: str, environment: Mapping[str, str], folder: str) -> dict[str, 
 
 
 def has_jax(python: str | None = None) -> bool:
-    """Whether our own Python has jax, without importing it."""
+    """Whether a Python was named, or our own has jax; without importing it."""
     import importlib.util
 
-    return python is not None or importlib.util.find_spec("jax") is not None
+    if python is not None:
+        return True
+    found = importlib.util.find_spec("jax")
+    # A folder that is called so is no package: under `python -m` the current one is searched, too.
+    return found is not None and found.origin is not None
 
 
 def environment() -> Mapping[str, str]:

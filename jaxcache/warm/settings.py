@@ -3,11 +3,12 @@
 import json
 import os
 import subprocess
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from jaxcache.cache.doctor.facts import Interpreter, Setting
-from jaxcache.cache.doctor.settings import DEFAULTS, settings_of_jax
+from jaxcache.cache.doctor.settings import DEFAULTS, settings_of_environment, settings_of_jax
 from jaxcache.entry.options import read_options
 from jaxcache.entry.wire import Budget, WireError
 from jaxcache.errors import NoJaxError
@@ -15,6 +16,16 @@ from jaxcache.warm.process import NO_JAX_HINT, find_python
 
 _SCRIPT = Path(__file__).parents[1] / "jaxside" / "settings.py"
 _TIMEOUT_SECONDS = 120
+
+
+def ask_settings(
+    python: str | None, environment: Mapping[str, str]
+) -> tuple[Interpreter | None, list[Setting], str | None]:
+    """As :func:`ask_python`; where there is no jax, what the environment says, and why."""
+    try:
+        return *ask_python(python), None
+    except NoJaxError as error:
+        return None, settings_of_environment(environment), error.message
 
 
 def ask_python(python: str | None = None) -> tuple[Interpreter, list[Setting]]:

@@ -211,6 +211,50 @@ def test_copy_between_any_two(run_cli: RunCli, cache: Path, tmp_path: Path) -> N
     assert run_cli("copy", tmp_path / "none", tmp_path / "e").returncode == 10
 
 
+def test_what_a_copy_into_a_bundle_tells(
+    run_cli: RunCli, cache: Path, bundle: Path, tmp_path: Path
+) -> None:
+    keys = sorted(n.removesuffix("-cache") for n in names(cache))
+    for source in (cache, bundle):
+        for command in (("copy", source), ("export",)):
+            if command == ("export",) and source is bundle:
+                continue
+            target = tmp_path / "copied.jxb"
+            place = ("-C", cache) if command == ("export",) else ()
+            document = json.loads(run_cli(*command, target, *place, "--json").stdout)
+            assert (document["entries"], document["left_out"]) == (7, [])
+            assert document["size_bytes"] == target.stat().st_size
+            lines = run_cli(*command, target, *place, "--jsonl").stdout.splitlines()
+            assert sorted(json.loads(x)["key"] for x in lines) == keys
+            assert sorted(run_cli(*command, target, *place, "-q").stdout.split()) == keys
+            told = run_cli(*command, target, *place)
+            assert (told.stdout, "7 entries in" in told.stderr) == ("", True)
+
+
+@pytest.mark.parametrize("option", ["--dry-run", "--atomic", "--on-conflict=fail"])
+def test_a_copy_into_a_bundle_takes_no_option_of_directories(
+    run_cli: RunCli, cache: Path, bundle: Path, tmp_path: Path, option: str
+) -> None:
+    for source in (cache, bundle):
+        assert run_cli("copy", source, tmp_path / "new.jxb", option).returncode == 2
+    assert not (tmp_path / "new.jxb").exists()
+
+
+def test_an_unknown_rule_is_refused_before_any_work(
+    run_cli: RunCli, bundle: Path, tmp_path: Path
+) -> None:
+    bundle.write_bytes(b"")  # and not looked at
+    done = run_cli("import", bundle, "--on-conflict", "sometimes", "-C", tmp_path / "new")
+    assert (done.returncode, "'keep', 'replace', 'fail'" in done.stderr) == (2, True)
+
+
+def test_a_copy_foretells_nothing_and_an_import_does(
+    run_cli: RunCli, cache: Path, bundle: Path, tmp_path: Path
+) -> None:
+    assert " will " not in run_cli("copy", cache, tmp_path / "a").stderr
+    assert " will " in run_cli("import", bundle, "-C", tmp_path / "b").stderr
+
+
 @pytest.fixture
 def key(run_cli: RunCli) -> str:
     pytest.importorskip("cryptography")
@@ -286,6 +330,14 @@ def test_keys_are_looked_after(run_cli: RunCli, key: str, cache: Path, tmp_path:
     assert run_cli("trust", "remove", "nobody").returncode == 1
     (folder / "trusted-keys").chmod(0o666)
     assert run_cli("trust", "list").returncode == 12
+
+
+def test_a_folder_that_is_called_jax_is_no_jax(
+    run_cli: RunCli, bundle: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "here" / "jax").mkdir(parents=True)
+    done = run_cli("import", bundle, "-C", tmp_path / "new", cwd=tmp_path / "here")
+    assert done.returncode == 0, done.stderr
 
 
 def test_a_python_without_jax_is_said(run_cli: RunCli, bundle: Path, tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from conftest import RunCli
+from terminal import run_all
 
 from jaxcache.cache.explain.churn import SAME_PROGRAM
 from jaxcache.cache.explain.logs import read_log
@@ -72,6 +73,15 @@ def test_saved_runs_tell_what_they_know(run_cli: RunCli, tmp_path: Path) -> None
     found = document(run_cli, left, right)
     assert components(found) == {"compression"}
     assert found["comparisons"][0]["left_key"] == f"jit_f-{KEY}"
+
+
+def test_what_a_saved_run_says_does_nothing_to_a_terminal(tmp_path: Path) -> None:
+    hostile = "\x1b[2Jcomponent"
+    run_file(tmp_path / "left.json", row(KEY, components={hostile: "aa"}))
+    run_file(tmp_path / "right.json", row(OTHER, components={hostile: "bb"}))
+    words = ["explain", "left.json", "right.json", "--color", "never"]
+    ((code, screen),) = run_all([words], home=tmp_path, width=80)
+    assert (code, "\\x1b[2Jcomponent" in screen, "\x1b" in screen) == (0, True, False)
 
 
 def test_cannot_tell_is_said(run_cli: RunCli, tmp_path: Path) -> None:

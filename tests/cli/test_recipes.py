@@ -109,6 +109,12 @@ def test_shards_that_are_some() -> None:
     assert (parse_shard("3/4").number, parse_shard("3/4").count) == (3, 4)
 
 
+def test_one_form_at_a_time(run_cli: RunCli) -> None:
+    for command in (["run", "--json", "--jsonl", "--", "true"], ["warm", "--json", "--jsonl", "x"]):
+        done = run_cli(*command)
+        assert (done.returncode, "exclude each other" in done.stderr) == (2, True)
+
+
 def test_recording_does_not_write_over_something_else(run_cli: RunCli, tmp_path: Path) -> None:
     precious = tmp_path / "precious"
     precious.write_text("mine")

@@ -20,7 +20,7 @@ from jaxcache.cache.prune.foresight import foresee
 from jaxcache.cache.prune.plan import PruneOptions, plan_prune
 from jaxcache.cache.prune.policy import POLICIES
 from jaxcache.cache.scan import scan
-from jaxcache.cli.browser import Browser, open_browser
+from jaxcache.cli.output.browser import Browser, open_browser
 from jaxcache.store import open_store
 
 pytest.importorskip("plotly")
@@ -207,14 +207,16 @@ def test_a_picture_shows_the_whole_page(
     assert 2000 < height < 6000
 
 
-def test_without_a_browser_the_error_says_what_to_do(run_cli: RunCli, cache: Path) -> None:
+def test_without_a_browser_the_error_says_what_to_do(
+    run_cli: RunCli, cache: Path, tmp_path: Path
+) -> None:
     done = run_cli(
         "report", "out.html", "--png", "-C", cache, env={"JAXCACHE_BROWSER": "/no/such/browser"}
     )
     assert done.returncode == 1
     assert "[no-browser]" in done.stderr
     assert "hint: install one" in done.stderr
-    assert not os.path.exists("out.html")
+    assert not (tmp_path / "out.html").exists()
 
 
 def test_a_browser_that_dies_is_an_error(run_cli: RunCli, cache: Path, tmp_path: Path) -> None:
@@ -238,7 +240,7 @@ def test_only_a_report_is_replaced_without_asking(
     assert run_cli("report", tmp_path, "-C", cache, "--force").returncode == 2
     lost = run_cli("report", tmp_path / "no" / "such.html", "-C", cache)
     assert (lost.returncode, "[cannot-write]" in lost.stderr) == (1, True)
-    assert [p.name for p in tmp_path.iterdir() if p.name.endswith(".tmp")] == []
+    assert not list(tmp_path.glob(".jaxcache-tmp-*"))
 
 
 def test_without_plotly_the_error_says_what_to_install(tmp_path: Path, cache: Path) -> None:

@@ -78,6 +78,18 @@ def test_sealing_changes_the_frame_and_nothing_else(run_cli, cache: Path) -> Non
     assert all(e["sealed"] for e in listed["entries"])
 
 
+def test_a_line_for_each_entry(run_cli, corpus: Path, tmp_path: Path) -> None:
+    cache = tmp_path / "cache"
+    shutil.copytree(corpus / "0.12.0.1-cpu-zstd", cache)
+    torn = min(cache.glob("*-cache"))
+    torn.write_bytes(torn.read_bytes()[:-9])
+    os.utime(torn, (10**9, 10**9))
+    lines = [json.loads(x) for x in run_cli("seal", "-C", cache, "--jsonl").stdout.splitlines()]
+    assert sorted(x["outcome"] for x in lines) == ["problem", *["sealed"] * 6]
+    again = [json.loads(x) for x in run_cli("seal", "-C", cache, "--jsonl").stdout.splitlines()]
+    assert sorted(x["outcome"] for x in again) == ["problem", *["skipped"] * 6]
+
+
 def test_a_higher_level_is_tried_once(run_cli, corpus: Path, tmp_path: Path) -> None:
     cache = tmp_path / "cache"
     shutil.copytree(corpus / "0.12.0.1-cpu-zstd", cache)

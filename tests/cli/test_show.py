@@ -161,6 +161,20 @@ def test_the_payload_is_written_whole_or_not_at_all(
     assert sorted(p.name for p in tmp_path.iterdir()) == ["damaged", "out"]
 
 
+def test_a_pipe_stays_a_pipe(run_cli: RunCli, corpus: Path, tmp_path: Path) -> None:
+    """As ``/dev/null`` stays what it is, whoever may replace it."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with subprocess.Popen(["cat", pipe], stdout=subprocess.PIPE) as reader:
+        done = run_cli("show", "jit_mlp*", "-C", corpus / CPU, "--payload", pipe)
+        if not pipe.is_fifo():
+            reader.kill()
+        read = reader.communicate()[0]
+    assert (done.returncode, pipe.is_fifo()) == (0, True), done.stderr
+    entry = next((corpus / CPU).glob("jit_mlp*"))
+    assert read == zstandard.ZstdDecompressor().decompress(entry.read_bytes())[4:]
+
+
 def test_damage_is_a_finding(run_cli: RunCli, corpus: Path, tmp_path: Path) -> None:
     entry = next((corpus / CPU).glob("jit_mlp*"))
     (tmp_path / "c").mkdir()
@@ -195,6 +209,8 @@ def test_the_kernel_cache(run_cli: RunCli, corpus: Path, tmp_path: Path) -> None
         (["jit_nothing"], 1, "no-match"),
         (["jit_", "--hlo"], 1, "ambiguous-key"),
         (["jit_mlp", "--hlo", "--payload", "x"], 2, "usage"),
+        (["jit_mlp", "--payload", "x", "--json"], 2, "usage"),
+        (["jit_mlp", "--hlo", "--jsonl"], 2, "usage"),
         (["jit_mlp", "-C", "nowhere"], 10, "no-cache"),
         (["nowhere/jit_mlp"], 10, "no-cache"),
         (["jit_mlp", "--hlo", "--python", "/bin/false"], 1, "hlo-failed"),

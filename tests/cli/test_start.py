@@ -48,6 +48,14 @@ def test_the_commands_are_listed_and_the_version_told(run_cli: RunCli) -> None:
     assert run_cli("--version").stdout.startswith("jaxcache ")
 
 
+@pytest.mark.parametrize("words", [[], ["ci"]])
+def test_no_command_shows_the_help(run_cli: RunCli, words: list[str]) -> None:
+    done = run_cli(*words)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert re.search(r"\nCommands:\n +(ls|key) ", done.stderr)
+    assert "\\x0a" not in done.stderr
+
+
 def test_an_unknown_command_is_a_usage_error(run_cli: RunCli) -> None:
     done = run_cli("frobnicate")
     assert done.returncode == 2

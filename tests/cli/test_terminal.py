@@ -14,6 +14,8 @@ import pytest
 from conftest import REPOSITORY, RunCli
 from terminal import Terminal, columns, run_all, without_style
 
+import jaxcache
+
 SCREENS = REPOSITORY / "tests" / "data" / "screens"
 DAY_NS = 86_400 * 10**9
 #: Wide, combining, right-to-left, emoji, control characters, markup, and just long.
@@ -73,8 +75,18 @@ def command_lines(cache: Path) -> dict[str, list[str]]:
 
 @pytest.mark.parametrize("width", [60, 100])
 def test_screens(cache: Path, tmp_path: Path, width: int) -> None:
+    jaxcache.open(cache).export(tmp_path / "x.jxb")
+    other = shutil.copytree(cache, tmp_path / "other")
+    next(other.glob("jit_mlp*")).unlink()
+    _date(cache)  # the copying has used it
     lines = command_lines(cache) | {
         "show": ["show", "jit_mlp*", "-C", str(cache)],
+        "diff-other": ["diff", "cache", "other"],
+        "copy": ["copy", "x.jxb", "new", "-n"],
+        "copy-bundle": ["copy", "x.jxb", "y.jxb"],
+        "push": ["push", "there", "-n", "-C", "cache", "--include", "jit_[lm]*"],
+        "pull": ["pull", "cache", "-n", "-C", "new", "--include", "jit_[lm]*"],
+        "ci-restore": ["ci", "restore", "x.jxb", "--lookup-only", "--everything", "-C", "new"],
         "no-match": ["show", "nothing", "-C", str(cache)],
         "usage": ["ls", "--sort", "colour", "-C", str(cache)],
         "no-cache": ["ls", "-C", "/nowhere"],
@@ -85,7 +97,7 @@ def test_screens(cache: Path, tmp_path: Path, width: int) -> None:
         for name, (code, screen) in zip(lines, shown, strict=True)
     )
     # The place of the cache is another one in each run, and as long as it likes.
-    text = re.sub(rf"\s*{re.escape(str(tmp_path))}", " TMP", text)
+    text = re.sub(rf"\s*{re.escape(str(tmp_path))}(\S*)\s+", r" TMP\1 ", text)
     golden = SCREENS / f"{width}.txt"
     if os.environ.get("JAXCACHE_UPDATE_GOLDEN"):
         SCREENS.mkdir(exist_ok=True)
@@ -109,6 +121,23 @@ def test_no_row_is_broken(cache: Path, hostile: Path, tmp_path: Path, width: int
         assert not re.search(r"[\x00-\x08\x0b-\x1f\x7f]", plain), (argv, plain)
         assert "\u202e" not in plain
         assert [line for line in plain.splitlines() if not fits(line, width)] == [], argv
+
+
+@pytest.mark.parametrize("env", [{}, {"LANG": "C"}], ids=["utf-8", "ascii"])
+def test_a_key_that_a_table_shows_is_a_key(
+    cache: Path, tmp_path: Path, env: dict[str, str]
+) -> None:
+    ((_, screen),) = run_all([["ls", "-C", cache]], home=tmp_path, width=60, env=env)
+    shown = [x.split()[0] for x in without_style(screen).splitlines() if x.startswith("jit_")]
+    assert len(shown) == 11
+    assert all(len(key) <= 16 and ("~" if env else "…") in key for key in shown)
+    found = run_all([["ls", "-q", k, "-C", cache] for k in shown], home=tmp_path, width=60)
+    keys = [text.split() for _, text in found]
+    assert sorted(k for (k,) in keys) == sorted(
+        p.name.removesuffix("-cache") for p in cache.glob("*-cache")
+    )
+    ((code, said),) = run_all([["rm", "jit_…", "-y", "-C", cache]], home=tmp_path, width=60)
+    assert (code, "[ambiguous-key]" in said) == (1, True)
 
 
 def test_colour_is_a_choice(cache: Path, tmp_path: Path) -> None:
@@ -158,7 +187,7 @@ def test_a_pipe_that_cannot_say_it_gets_escapes(run_cli: RunCli, hostile: Path) 
 
 _SLOW_WORK = """
 import sys, time
-from jaxcache.cli.progress import progress_bar
+from jaxcache.cli.terminal.progress import progress_bar
 with progress_bar("reading entries", in_bytes=len(sys.argv) > 1) as progress:
     print("none" if progress is None else "some")
     for done in range(30):
@@ -184,6 +213,21 @@ def test_an_ascii_terminal_gets_an_ascii_bar(tmp_path: Path) -> None:
     assert terminal.finish() == 0
     assert terminal.text.isascii()
     assert re.search(r"reading entries -+ .*/s", without_style(terminal.text))
+
+
+_COMPILING = """
+from jaxcache.cli.output.compile import watch
+from jaxcache.warm.replay.plan import CompilePlan
+with watch(CompilePlan((), (), ()), 1) as line:
+    print("none" if line is None else "some")
+"""
+
+
+def test_no_line_of_compile_on_a_dumb_terminal(tmp_path: Path) -> None:
+    for env, shown in (({"TERM": "dumb"}, "none\n"), ({}, "some\n\r\x1b[2K")):
+        terminal = Terminal([sys.executable, "-c", _COMPILING], home=tmp_path, env=env)
+        assert terminal.finish() == 0
+        assert terminal.text == shown
 
 
 def test_no_bar_in_a_pipe_or_on_a_dumb_terminal(tmp_path: Path) -> None:

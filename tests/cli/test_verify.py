@@ -108,6 +108,10 @@ def test_damage_is_named_put_away_and_comes_back(run_cli, cache: Path, kind: str
     assert [p["action"] for p in fixed["problems"] if p["kind"] == kind] == ["quarantine"]
     assert not path.exists()
     assert not kinds(verify(run_cli, cache))
+    planned = run_cli("verify", "-C", cache, "--restore", "--dry-run", "--jsonl").stdout
+    assert [(x["outcome"], x["file"]) for x in map(json.loads, planned.splitlines())] == [
+        ("restored", path.name)
+    ]
     restored = verify(run_cli, cache, "--restore")
     assert [r["file"] for r in restored["restored"]] == [path.name]
     assert path.read_bytes() == damaged

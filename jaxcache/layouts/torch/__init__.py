@@ -55,7 +55,7 @@ class TorchLayout:
     def count(
         self,
         store: Store,
-        index_folder: Path,
+        index_folder: Path | None,
         *,
         now_ns: int,
         read: bool,  # noqa: ARG002 - its graphs are opened anyway
@@ -106,7 +106,7 @@ class TorchLayout:
         options: "PruneOptions",
         *,
         keep: Sequence[str],
-        index_folder: Path,
+        index_folder: Path | None,
         now_ns: int,
         workers: int,
         progress: Progress | None,
@@ -124,7 +124,7 @@ class TorchLayout:
         store: Store,
         keys: Sequence[str],
         *,
-        index_folder: Path,
+        index_folder: Path | None,
         now_ns: int,
         workers: int,
         progress: Progress | None,

@@ -104,7 +104,7 @@ def _read(
 
 def count_graphs(
     store: Store,
-    folder: Path,
+    folder: Path | None,
     *,
     now_ns: int,
     workers: int = 1,
@@ -118,12 +118,13 @@ def count_graphs(
     Raises:
         NoCacheError: the directory cannot be listed.
     """
-    index = GraphIndex.load(folder, store.url, now_ns=now_ns)
+    index = _load(folder, store, now_ns)
     seen = look(store, index=index)
     unknown = [g for g in seen.inventory.graphs if g.info.name not in seen.facts]
     if len(unknown) <= _READ_AT_ONCE:
         seen = _read(store, seen, unknown, index, workers, progress)
-    index.save(g.info.name for g in seen.inventory.graphs)
+    if index is not None:
+        index.save(g.info.name for g in seen.inventory.graphs)
     kinds = Counter(problem.kind for problem in seen.problems)
     return Stats(
         cache_dir=store.url,

@@ -9,12 +9,11 @@ from jaxcache.cache.prune.foresight import Step
 from jaxcache.cache.prune.removal import Removal
 from jaxcache.entry.names import printable
 from jaxcache.model import Entry
+from jaxcache.render.table import SHOWN_HASH_DIGITS, short_key
 from jaxcache.units import NS_PER_SECOND
 
 #: Entries that are drawn one by one; the smallest beyond count in every sum all the same.
 MOST_DRAWN = 20_000
-#: Hash digits: what a KEY argument needs.
-_HASH_DIGITS = 12
 _CHURN_ROWS = 40
 
 
@@ -51,7 +50,7 @@ def picture_data(picture: Picture, *, version: str) -> dict[str, Any]:
             "modules": len({e.module for e in entries}),
         },
         "entries": {
-            "hash": "".join(e.hash[:_HASH_DIGITS] for e in drawn),
+            "hash": "".join(e.hash[:SHOWN_HASH_DIGITS] for e in drawn),
             "module": [modules.number(e.module or "(no module)") for e in drawn],
             "platform": [platforms.number(e.platform) for e in drawn],
             "size": [e.size_bytes for e in drawn],
@@ -90,9 +89,9 @@ def _steps(steps: Sequence[Step]) -> list[dict[str, Any]]:
 
 def _removal(removal: Removal) -> list[Any]:
     """Name, bytes, seconds, last use."""
-    start = len(removal.module) + 1 if removal.module else 0
+    digits = (removal.key or "").removeprefix(f"{removal.module}-")
     return [
-        printable((removal.key or removal.file.name)[: start + _HASH_DIGITS]),
+        short_key(removal.module, digits) if digits else printable(removal.file.name),
         removal.size_bytes,
         removal.compile_seconds,
         removal.last_used_ns // NS_PER_SECOND,

@@ -21,8 +21,9 @@ from jaxcache.cache.trust import load_trusted
 from jaxcache.cli.bundle import check_trust, key_folder, open_input
 from jaxcache.cli.ci import check_local, is_bundle_name, job_environment
 from jaxcache.cli.options import config_is_set
-from jaxcache.cli.progress import progress_bar
+from jaxcache.cli.terminal.progress import progress_bar
 from jaxcache.errors import NoCacheError
+from jaxcache.layouts import check_target
 from jaxcache.store import is_remote, make_store, open_store
 from jaxcache.store.base import Store, StoreError
 
@@ -46,6 +47,8 @@ def restore(
     fetched = None
     try:
         store = open_store(cache_dir) if os.path.isdir(cache_dir) else None
+        if store is not None:
+            check_target(store, "jax")
         fetched = _fetch(source, store)
         host = None if everything and python is None else _ask(python, platform)
         plan = _plan(fetched, source, store, target, host, everything)

@@ -6,10 +6,14 @@ from collections.abc import Iterable, Sequence
 
 from jaxcache.cache.show import Shown, ShownKernels
 from jaxcache.cli.options import Format
-from jaxcache.cli.output import print_json, print_lines, terminal_width, wants_color
-from jaxcache.errors import JaxcacheError
+from jaxcache.cli.output import (
+    print_json,
+    print_lines,
+    terminal_width,
+    wants_color,
+    write_file,
+)  # fmt: skip
 from jaxcache.render import show as render
-from jaxcache.store.atomic import replace_file
 
 
 def print_shown(found: Sequence[Shown], form: Format, *, now_ns: int) -> None:
@@ -49,19 +53,10 @@ def print_kernels(shown: ShownKernels, form: Format) -> None:
 
 
 def write_payload(chunks: Iterable[bytes], target: str) -> None:
-    """Write a payload to a file, whole or not at all; ``-`` is standard output.
-
-    Raises:
-        JaxcacheError: ``cannot-write``; or what reading the chunks raises.
-    """
+    """Write a payload to a file; ``-`` is standard output. See :func:`write_file`."""
     if target == "-":
         for chunk in chunks:
             sys.stdout.buffer.write(chunk)
         sys.stdout.buffer.flush()
         return
-    try:
-        replace_file(target, chunks)
-    except OSError as error:
-        raise JaxcacheError(
-            f"cannot write {target}: {error.strerror}", code="cannot-write"
-        ) from error
+    write_file(target, chunks)

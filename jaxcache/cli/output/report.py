@@ -3,9 +3,8 @@
 import contextlib
 import os
 
-from jaxcache.errors import JaxcacheError, UsageError
+from jaxcache.errors import UsageError
 from jaxcache.render.report.page import MARK
-from jaxcache.store.atomic import replace_file
 
 
 def check_replaceable(path: str, *, force: bool) -> None:
@@ -26,19 +25,6 @@ def check_replaceable(path: str, *, force: bool) -> None:
         code="exists",
         hint="name another file, or add --force to replace it",
     )
-
-
-def write_file(path: str, data: bytes) -> None:
-    """Write a file, whole or not at all.
-
-    Raises:
-        JaxcacheError: ``cannot-write``.
-    """
-    try:
-        replace_file(path, [data])
-    except OSError as error:
-        reason = (error.strerror or str(error)).lower()
-        raise JaxcacheError(f"cannot write {path}: {reason}", code="cannot-write") from error
 
 
 def png_path(path: str) -> str:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from jaxcache.cli.options import locate_cache
+from jaxcache.cli.options import Format, locate_cache
 from jaxcache.cli.output import note, print_json, print_json_lines
 from jaxcache.errors import ExitCode, UsageError
 from jaxcache.units import parse_duration_seconds
@@ -25,7 +25,7 @@ def warm_options(
     cache_dir: str | None,
     *,
     timeout: str | None,
-    document: bool,
+    form: Format,
     collect: str | None = None,
     patience: str | None = None,
     **others: Any,
@@ -33,7 +33,7 @@ def warm_options(
     """Make the options of a run; a local cache directory need not exist yet.
 
     Args:
-        document: standard output is for a document.
+        form: of the report; JSON leaves standard output to it.
         others: fields of :class:`WarmOptions`.
 
     Raises:
@@ -56,7 +56,7 @@ def warm_options(
     return WarmOptions(
         cache_dir=path,
         timeout_seconds=parse_duration_seconds(timeout) if timeout else None,
-        stdout_to_stderr=document,
+        stdout_to_stderr=form.is_json,
         collect=None if collect is None else int(collect),
         **others,
     )
@@ -185,7 +185,7 @@ class Verdict:
         return found
 
 
-def finish(report: Report, verdict: Verdict, *, json: bool, jsonl: bool, trace: str | None) -> None:
+def finish(report: Report, verdict: Verdict, form: Format, *, trace: str | None) -> None:
     """Print the report and exit: as the program did, or 1 for an assertion that failed.
 
     Raises:
@@ -195,9 +195,9 @@ def finish(report: Report, verdict: Verdict, *, json: bool, jsonl: bool, trace: 
     from jaxcache.cli.output import terminal_width, wants_color
     from jaxcache.render.warm import module_document, report_document, report_page
 
-    if json:
+    if form is Format.JSON:
         print_json(report_document(report))
-    elif jsonl:
+    elif form is Format.JSONL:
         print_json_lines(module_document(m) for m in report.modules)
     else:
         note(report_page(report, width=terminal_width(), color=wants_color()))
@@ -209,7 +209,7 @@ def finish(report: Report, verdict: Verdict, *, json: bool, jsonl: bool, trace: 
         code = report.script_exit_code
         raise typer.Exit(code if code > 0 else _SIGNALLED - code)
     if complaints := verdict.complaints(report):
-        if not json:
+        if form is not Format.JSON:
             note("\n".join(f"failed: {complaint}" for complaint in complaints))
         raise typer.Exit(ExitCode.PROBLEMS)
 

@@ -8,8 +8,8 @@ from jaxcache.cache.index import Index
 from jaxcache.cache.watch import Change, Look, Watcher
 from jaxcache.cli.options import Format, available_cores, index_folder
 from jaxcache.cli.output import note, print_json, print_json_lines, print_lines
-from jaxcache.cli.progress import progress_bar
-from jaxcache.cli.terminal import is_dumb, terminal_width, wants_color
+from jaxcache.cli.terminal import terminal_width, wants_color
+from jaxcache.cli.terminal.progress import progress_bar
 from jaxcache.render import top as render
 from jaxcache.store.base import Store
 
@@ -59,8 +59,6 @@ class View:
     def live(self) -> None:
         """Keep a page on the terminal, until interrupted."""
         look = self._first()
-        if is_dumb():
-            self.lines(Format.TSV)
         from rich.console import Console
         from rich.live import Live
         from rich.text import Text

@@ -5,7 +5,7 @@ import time
 from collections.abc import Sequence
 from typing import NamedTuple, Self
 
-from jaxcache.cache.bundle.deliver import check_target
+from jaxcache.cache.bundle.deliver import check_target as check_file
 from jaxcache.cache.ci.baseline import read_baseline
 from jaxcache.cache.ci.publish import Saved, save_bundle, save_remote_bundle, save_shared
 from jaxcache.cache.ci.save import SaveIf, SavePlan, plan_save
@@ -14,9 +14,10 @@ from jaxcache.cache.ledger.segments import append
 from jaxcache.cache.prune.plan import PruneOptions
 from jaxcache.cli.bundle import signing_keys
 from jaxcache.cli.ci import check_local, is_bundle_name
-from jaxcache.cli.progress import progress_bar
+from jaxcache.cli.opening import open_jax_cache
+from jaxcache.cli.terminal.progress import progress_bar
 from jaxcache.errors import NoCacheError
-from jaxcache.layouts import check_target as check_layout
+from jaxcache.layouts import check_target
 from jaxcache.store import is_remote, make_store, open_store
 from jaxcache.store.base import StoreError
 from jaxcache.units import parse_duration_seconds, parse_size_bytes
@@ -63,10 +64,10 @@ def plan(
     check_local(cache_dir, target)
     bundle = is_bundle_name(target)
     if bundle and not is_remote(target):
-        check_target(target)
-    elif os.path.isdir(target):
-        check_layout(open_store(target), "jax")
-    store = open_store(cache_dir)
+        check_file(target)
+    elif not bundle and os.path.isdir(target):
+        check_target(open_store(target), "jax")
+    store = open_jax_cache(cache_dir)
     with progress_bar("reading entries") as progress:
         return plan_save(
             store, target, baseline=read_baseline(store), save_if=save_if,

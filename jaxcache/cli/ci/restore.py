@@ -9,6 +9,7 @@ from jaxcache.cli.location import expand_location
 from jaxcache.cli.options import (
     CacheDir,
     Json,
+    Jsonl,
     Platform,
     Python,
     Quiet,
@@ -44,6 +45,7 @@ def command(
     outputs: OutputsFile = None,
     summary: SummaryFile = None,
     json: Json = False,
+    jsonl: Jsonl = False,
     quiet: Quiet = False,
 ) -> int:
     """Before the job: bring into the cache what can hit here, checked, and note what is there.
@@ -51,11 +53,11 @@ def command(
     A source that is missing or damaged is a cache miss, not an error.
     """
     from jaxcache.cli.ci import print_step, write_outputs, write_summary
-    from jaxcache.cli.ci_source import restore
+    from jaxcache.cli.ci.source import restore
     from jaxcache.entry.names import printable
     from jaxcache.render import ci as render
 
-    form = choose_format(json=json, quiet=quiet)
+    form = choose_format(json=json, jsonl=jsonl, quiet=quiet)
     restored = restore(
         expand_location(source), locate_cache(cache_dir).path, python=python, platform=platform,
         lookup_only=lookup_only, everything=everything,

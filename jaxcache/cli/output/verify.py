@@ -1,7 +1,5 @@
 """Put what ``verify`` found on standard output."""
 
-import sys
-
 from jaxcache.cache.verify.examine import Verification
 from jaxcache.cache.verify.quarantine import Restoration
 from jaxcache.cache.verify.repair import Repair
@@ -14,8 +12,8 @@ from jaxcache.cli.output import (
     terminal_width,
     wants_color,
 )  # fmt: skip
+from jaxcache.cli.removal import confirm
 from jaxcache.entry.names import printable
-from jaxcache.errors import JaxcacheError
 from jaxcache.render import verify as render
 
 
@@ -41,6 +39,8 @@ def print_restoration(result: Restoration, form: Format) -> None:
     """Print what came back from quarantine."""
     if form is Format.JSON:
         print_json(render.restoration_document(result))
+    elif form is Format.JSONL:
+        print_json_lines(render.restoration_records(result))
     elif form is Format.KEYS:
         print_lines(printable(q.key) for q in result.restored)
     else:
@@ -55,10 +55,7 @@ def ask_to_delete(found: Verification, repair: Repair) -> None:
         JaxcacheError: ``declined``.
     """
     note(_table(found, repair) or "")
-    sys.stderr.write("Delete these for good? [y/N] ")
-    sys.stderr.flush()
-    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
-        raise JaxcacheError("nothing was deleted", code="declined")
+    confirm("Delete these for good?", "nothing was deleted")
 
 
 def _table(found: Verification, repair: Repair | None) -> str | None:

@@ -7,7 +7,7 @@ import typer
 from jaxcache.cli.ci import OutputsFile, SummaryFile
 from jaxcache.cli.export import Level, Sign
 from jaxcache.cli.location import expand_location
-from jaxcache.cli.options import CacheDir, DryRun, Json, Quiet, choose_format, locate_cache
+from jaxcache.cli.options import CacheDir, DryRun, Json, Jsonl, Quiet, choose_format, locate_cache
 from jaxcache.errors import ExitCode
 
 EXAMPLE = "jaxcache ci save cache.jxb --max-size 500MB"
@@ -58,16 +58,17 @@ def command(
     summary: SummaryFile = None,
     dry_run: DryRun = False,
     json: Json = False,
+    jsonl: Jsonl = False,
     quiet: Quiet = False,
 ) -> int:
     """After the job: keep what it used, if it compiled anything new."""
     from jaxcache.cache.ci.save import parse_job_status, parse_save_if
     from jaxcache.cli.ci import print_step, write_outputs, write_summary
-    from jaxcache.cli.ci_target import Bounds, carry_out, plan
+    from jaxcache.cli.ci.target import Bounds, carry_out, plan
     from jaxcache.entry.names import printable
     from jaxcache.render import ci as render
 
-    form = choose_format(json=json, quiet=quiet)
+    form = choose_format(json=json, jsonl=jsonl, quiet=quiet)
     bounds = Bounds.parse(max_size, unused_for)
     planned = plan(
         locate_cache(cache_dir).path, expand_location(target), parse_save_if(save_if), bounds,

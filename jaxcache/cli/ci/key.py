@@ -5,7 +5,15 @@ from typing import Annotated
 
 import typer
 
-from jaxcache.cli.options import CacheDir, Json, Platform, Python, choose_format, locate_cache
+from jaxcache.cli.options import (
+    CacheDir,
+    Json,
+    Jsonl,
+    Platform,
+    Python,
+    choose_format,
+    locate_cache,
+)
 
 EXAMPLE = "jaxcache ci key --hash-files 'src/**/*.py'"
 EXIT_CODES = (0, 2, 13)
@@ -29,20 +37,21 @@ def command(
     python: Python = None,
     platform: Platform = None,
     json: Json = False,
+    jsonl: Jsonl = False,
 ) -> None:
     """Print a name for everything that JAX's keys depend on here, to key a CI cache with."""
     from jaxcache.cache.ci.files import hash_files as hash_named
     from jaxcache.cache.ci.key import CiKey
     from jaxcache.cli.ci import describe_job, write_outputs
-    from jaxcache.cli.output import print_json, print_lines
+    from jaxcache.cli.output import print_document, print_lines
     from jaxcache.render.ci import key_document
 
-    choose_format(json=json)
+    form = choose_format(json=json, jsonl=jsonl)
     files = hash_named(hash_files, os.getcwd()) if hash_files else None
     path = locate_cache(cache_dir).path
     key = CiKey(describe_job(path, python, platform), files, prefix)
-    if json:
-        print_json(key_document(path, key))
+    if form.is_json:
+        print_document(key_document(path, key), form)
     else:
         print_lines(key.restore_keys if restore_keys else [key.key])
     write_outputs({"key": key.key, "restore-keys": "\n".join(key.restore_keys)})

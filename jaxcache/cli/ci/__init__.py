@@ -125,10 +125,10 @@ def print_step(
     keys: Iterable[str],
 ) -> None:  # fmt: skip
     """Print what a step did: outputs on standard output, the rest beside."""
-    from jaxcache.cli.output import note, print_json, print_lines
+    from jaxcache.cli.output import note, print_document, print_lines
 
-    if form is Format.JSON:
-        print_json(dict(document))
+    if form.is_json:
+        print_document(dict(document), form)
         return
     if form is Format.KEYS:
         print_lines(keys)

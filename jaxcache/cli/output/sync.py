@@ -2,7 +2,14 @@
 
 from jaxcache.cache.sync import Synced, SyncPlan
 from jaxcache.cli.options import Format
-from jaxcache.cli.output import note, print_json, print_json_lines, print_lines
+from jaxcache.cli.output import (
+    note,
+    print_json,
+    print_json_lines,
+    print_lines,
+    terminal_width,
+    wants_color,
+)  # fmt: skip
 from jaxcache.entry.names import printable
 from jaxcache.render import sync as render
 
@@ -19,8 +26,10 @@ def print_sync(plan: SyncPlan, done: Synced | None, form: Format) -> None:
     if form is Format.KEYS:
         print_lines(printable(t.key) for t in carried if t.key)
         return
-    if form is Format.TSV or done is None:
+    if form is Format.TSV:
         print_lines(render.transfer_row(t) for t in carried)
+    elif done is None and carried:
+        print(render.transfers_table(carried, width=terminal_width(), color=wants_color()))
     for line in render.sync_notes(plan, done):
         note(line)
     note(render.sync_summary(plan, done))

@@ -1,5 +1,6 @@
 """Put results on standard output in the format that was asked for."""
 
+import os
 import sys
 import time
 from collections.abc import Iterable
@@ -10,6 +11,7 @@ from jaxcache.cli.options import Format
 from jaxcache.cli.terminal import terminal_width as terminal_width
 from jaxcache.cli.terminal import wants_color as wants_color
 from jaxcache.entry.names import printable
+from jaxcache.errors import JaxcacheError
 
 
 def print_json(document: dict[str, Any]) -> None:
@@ -30,9 +32,36 @@ def print_json_lines(documents: Iterable[dict[str, Any]]) -> None:
     print_lines(json.dumps(document) for document in documents)
 
 
+def print_document(document: dict[str, Any], form: Format) -> None:
+    """Print what has no rows: as one document, or as the one line that it is with ``--jsonl``."""
+    if form is Format.JSONL:
+        print_json_lines([document])
+    else:
+        print_json(document)
+
+
 def print_lines(lines: Iterable[str]) -> None:
     """Print many lines in few writes."""
     sys.stdout.writelines(f"{line}\n" for line in lines)
+
+
+def write_file(path: str, chunks: Iterable[bytes]) -> None:
+    """Write a file, whole or not at all; what is a pipe or a device is written to as it is.
+
+    Raises:
+        JaxcacheError: ``cannot-write``; or what making the chunks raises.
+    """
+    from jaxcache.store.atomic import replace_file
+
+    try:
+        if os.path.isfile(path) or os.path.isdir(path) or not os.path.exists(path):
+            replace_file(path, chunks)
+        else:  # never put a file in the place of /dev/null
+            with open(path, "wb") as file:
+                file.writelines(chunks)
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        raise JaxcacheError(f"cannot write {path}: {reason}", code="cannot-write") from error
 
 
 def note(text: str) -> None:
@@ -56,7 +85,6 @@ def print_listing(
     Raises:
         UsageError: ``group_by`` is no field to group by.
     """
-    from jaxcache.render import document  # fmt: skip
     from jaxcache.render import listing as text
 
     groups = None
@@ -64,7 +92,7 @@ def print_listing(
         from jaxcache.cache.groups import group_entries
 
         groups = group_entries(listing.entries, group_by)
-    if form in (Format.JSON, Format.JSONL):
+    if form.is_json:
         from jaxcache.render import document
     if form is Format.JSON:
         result = document.listing_document(listing)

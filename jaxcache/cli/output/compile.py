@@ -1,7 +1,6 @@
 """What ``compile`` shows: a line while it works, the report, the exit code."""
 
 import contextlib
-import shutil
 import sys
 import threading
 import time
@@ -15,22 +14,19 @@ from jaxcache.cli.output import (
     print_json,
     print_json_lines,
     print_lines,
-    terminal_width,
-    wants_color,
 )
+from jaxcache.cli.terminal import draw_line, is_dumb, progress_line, terminal_width, wants_color
 from jaxcache.entry.names import printable
 from jaxcache.errors import ExitCode
 from jaxcache.units import format_duration
 from jaxcache.warm.replay.plan import CompilePlan, Job
 from jaxcache.warm.replay.report import Compiled, CompileReport
 
-_BAR_WIDTH = 20
-
 
 @contextlib.contextmanager
 def watch(plan: CompilePlan, workers: int) -> Iterator["CompileLine | None"]:
-    """Give a line that says how far it is; None where there is no terminal."""
-    if not sys.stderr.isatty():
+    """Give a line that says how far it is; None where there is no live terminal."""
+    if not sys.stderr.isatty() or is_dumb():
         yield None
         return
     line = CompileLine([j.seconds for j in plan.jobs], workers)
@@ -74,8 +70,7 @@ class CompileLine:
 
     def text(self, now: float) -> str:
         """What the line says."""
-        filled = _BAR_WIDTH * self._done // max(1, self._total)
-        bar = f"[{'#' * filled}{'.' * (_BAR_WIDTH - filled)}] {self._done}/{self._total}"
+        bar = progress_line(self._done, self._total)
         # As fast as until now; before anything is done, as fast as recorded.
         pace = (now - self._started) / self._did if self._did else 1 / self._workers
         left = f"about {format_duration(max(0.0, self._left) * pace)} left"
@@ -83,14 +78,11 @@ class CompileLine:
         return f"{bar} {left}: {names}"
 
     def _draw(self) -> None:
-        shown = self.text(time.monotonic())[: shutil.get_terminal_size((80, 24)).columns - 1]
-        sys.stderr.write(f"\r\x1b[2K{shown}\r")
-        sys.stderr.flush()
+        draw_line(self.text(time.monotonic()))
 
     def erase(self) -> None:
         """Take the line away."""
-        sys.stderr.write("\r\x1b[2K")
-        sys.stderr.flush()
+        draw_line("")
 
 
 def finish(report: CompileReport, form: Format) -> None:

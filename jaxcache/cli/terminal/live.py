@@ -5,7 +5,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from jaxcache.cli.terminal import is_dumb, terminal_width
+from jaxcache.cli.terminal import draw_line, is_dumb, progress_line
 from jaxcache.entry.names import printable
 from jaxcache.units import format_duration
 from jaxcache.warm.inbox import Event
@@ -13,7 +13,6 @@ from jaxcache.warm.run import Watch
 
 #: Compiles that end sooner are not worth a line: it would only flicker.
 _PATIENCE_SECONDS = 1.0
-_BAR_WIDTH = 20
 
 
 def watch() -> Watch:
@@ -58,9 +57,7 @@ class LiveLine:
         if not slow:
             self._erase()
             return
-        shown = _cut(self.text(slow[0], now), terminal_width() - 1)
-        sys.stderr.write(f"\r\x1b[2K{shown}\r")
-        sys.stderr.flush()
+        draw_line(self.text(slow[0], now))
         self._drawn = True
 
     def text(self, event: Event, now: float) -> str:
@@ -73,18 +70,9 @@ class LiveLine:
     def _bar(self) -> str:
         if not self._known:
             return ""
-        done = len(self._done & self._known)
-        filled = _BAR_WIDTH * done // len(self._known)
-        return f"[{'#' * filled}{'.' * (_BAR_WIDTH - filled)}] {done}/{len(self._known)} "
+        return progress_line(len(self._done & self._known), len(self._known)) + " "
 
     def _erase(self) -> None:
         if self._drawn:
-            sys.stderr.write("\r\x1b[2K")
-            sys.stderr.flush()
+            draw_line("")
             self._drawn = False
-
-
-def _cut(text: str, width: int) -> str:
-    from rich.cells import cell_len, set_cell_size
-
-    return text if cell_len(text) <= width else set_cell_size(text, width)

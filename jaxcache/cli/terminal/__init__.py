@@ -12,6 +12,7 @@ from typing import TextIO
 #: One cell for one cell, so that nothing that was set in columns moves.
 _ASCII = {"…": "~", "→": ">", "·": ",", "×": "x", "–": "-", "—": "-", "█": "#", "░": "."}
 _HANDLER = "jaxcache-ascii"
+_BAR_WIDTH = 20
 
 
 class Color(StrEnum):
@@ -64,6 +65,25 @@ def terminal_width() -> int:
         if width > 0:
             return width
     return 80
+
+
+def progress_line(done: int, total: int) -> str:
+    """``[####................] 3/14``"""
+    filled = _BAR_WIDTH * done // max(1, total)
+    return f"[{'#' * filled}{'.' * (_BAR_WIDTH - filled)}] {done}/{total}"
+
+
+def draw_line(text: str) -> None:
+    """Replace the line under the cursor, on standard error; the cursor stays at its start.
+
+    What is printed next replaces it; an empty text takes it away.
+    """
+    from rich.cells import cell_len, set_cell_size
+
+    width = terminal_width() - 1
+    shown = text if cell_len(text) <= width else set_cell_size(text, width)
+    sys.stderr.write(f"\r\x1b[2K{shown}\r" if shown else "\r\x1b[2K")
+    sys.stderr.flush()
 
 
 def prepare_streams() -> None:

@@ -1,0 +1,340 @@
+"""One cache: what is in it, what could be done about it, and doing that."""
+
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Literal, overload
+
+from jaxcache.api.amounts import Duration, Size, seconds, size_bytes
+from jaxcache.api.carrying import Carrying
+from jaxcache.api.running import Running
+from jaxcache.cache.listing import Listing
+from jaxcache.cache.scan import Progress
+from jaxcache.cache.stats import Stats
+from jaxcache.layouts import Layout, check_target, choose_layout
+from jaxcache.model import Entry
+from jaxcache.store import make_store, open_store
+from jaxcache.store.base import Store
+from jaxcache.units import NS_PER_SECOND
+
+if TYPE_CHECKING:
+    from jaxcache.cache.explain.churn import Churn
+    from jaxcache.cache.explain.sides import Explanation
+    from jaxcache.cache.prune.plan import PrunePlan
+    from jaxcache.cache.prune.removal import Execution
+    from jaxcache.cache.seal import SealPlan, SealResult
+    from jaxcache.cache.show import Shown
+    from jaxcache.cache.verify.examine import Verification
+    from jaxcache.cache.verify.quarantine import Restoration
+    from jaxcache.cache.verify.repair import Repair, RepairPlan
+
+
+class Cache(Carrying, Running):
+    """One cache, in a directory or an object store.
+
+    Attributes:
+        store: where its bytes are.
+        layout: whose cache it is, JAX's or torch's.
+    """
+
+    def __init__(self, store: Store, layout: Layout) -> None:
+        self.store = store
+        self.layout = layout
+
+    def __repr__(self) -> str:
+        return f"Cache({self.store.url!r})"
+
+    # Looking
+
+    def entries(self) -> Iterator[Entry]:
+        """Yield every entry, by key; see :class:`jaxcache.model.Entry` for what it tells."""
+        return iter(self.select().entries)
+
+    def select(
+        self,
+        *keys: str,
+        filters: Sequence[str] = (),
+        sort: str = "key",
+        limit: int | None = None,
+        details: bool = False,
+        progress: Progress | None = None,
+    ) -> Listing:
+        """List entries as ``jaxcache ls`` does.
+
+        Args:
+            keys: full keys, unique prefixes, or module globs; none for all.
+            filters: expressions such as ``"size>1MB"``.
+            sort: a field, with ``:asc`` or ``:desc`` behind it.
+            details: decode entries, for platform, target, signature and source.
+            progress: called with (done, total) now and then.
+
+        Raises:
+            UsageError: a filter or an order that cannot be read.
+            JaxcacheError: a key that fits nothing, or more than it may.
+        """
+        return self.layout.list_cache(
+            self.store, keys=keys, filters=filters, sort=sort, limit=limit, heads=True,
+            details=details, long=details, index_folder=None, now_ns=time.time_ns(), workers=1,
+            progress=progress,
+        )  # fmt: skip
+
+    def stats(self, *, progress: Progress | None = None) -> Stats:
+        """Count everything in the directory, as ``jaxcache stats`` does."""
+        return self.layout.count(
+            self.store, None, now_ns=time.time_ns(), read=True, workers=1, progress=progress
+        )
+
+    def show(self, key: str) -> "Shown":
+        """Everything inside one entry of JAX; a glob gives the first that fits.
+
+        Raises:
+            UsageError: ``other-layout``: see :func:`jaxcache.layouts.torch.show.show_graphs`.
+            JaxcacheError: ``no-match`` or ``ambiguous-key``.
+        """
+        from jaxcache.cache.show import show_entries
+
+        check_target(self.store, "jax")
+        return next(show_entries(self.store, key))
+
+    def verify(
+        self,
+        *keys: str,
+        level: Literal["quick", "full", "load"] = "full",
+        decode: bool = True,
+        atimes: bool = False,
+        grace: Duration = 60.0,
+        jobs: int = 1,
+        python: str | None = None,
+        progress: Progress | None = None,
+    ) -> "Verification":
+        """Look for corruption, as ``jaxcache verify`` does; findings are data, not exceptions.
+
+        Args:
+            level: ``"load"`` also has the jax of ``python`` load each entry, in a child process.
+            decode: look into what was decompressed.
+            atimes: every entry needs its ``-atime`` file.
+            grace: files younger than this may still be being written.
+        """
+        from jaxcache.cache.verify.examine import VerifyOptions
+
+        options = VerifyOptions(
+            level=level, keys=keys, decode=decode, jobs=jobs,
+            grace_seconds=seconds(grace) or 0.0, want_atimes=True if atimes else None,
+            user=os.geteuid() if hasattr(os, "geteuid") else None,
+        )  # fmt: skip
+        loader = None
+        if level == "load" and self.layout.is_jax:
+            from jaxcache.warm.loading import SacrificialLoader
+
+            loader = SacrificialLoader(python)
+        return self.layout.verify(
+            self.store, options, now_ns=time.time_ns(), loader=loader, progress=progress
+        )
+
+    def explain(self, *sides: str) -> "Explanation":
+        """Say why two runs, two keys or two caches differ, or one key and the others of its module.
+
+        Args:
+            sides: files of saved runs, KEY arguments, or cache directories.
+
+        Raises:
+            UsageError: there is no such run, and nothing else that it could be.
+            JaxcacheError: ``no-match``, ``ambiguous-key``
+        """
+        from jaxcache.cache.explain.given import explain_given
+
+        return explain_given(sides, self.store.url)
+
+    def churn(self) -> "tuple[Churn, ...]":
+        """The modules with many keys, what they cost, and why."""
+        from jaxcache.cache.explain.churn import find_churn
+
+        return tuple(find_churn(self.store))
+
+    def report(self, *, progress: Progress | None = None) -> str:
+        """A picture of the cache as one HTML page that opens without a network.
+
+        Raises:
+            JaxcacheError: ``no-plotly`` where the extra ``report`` is not installed.
+        """
+        from jaxcache import __version__
+        from jaxcache.cache.ledger.segments import Ledger
+        from jaxcache.cache.picture import take_picture
+        from jaxcache.render.report.page import report_html
+
+        ledger = Ledger.load(self.store)
+        picture = take_picture(
+            self.store, now_ns=time.time_ns(), lookup=ledger.record if ledger else None,
+            progress=progress,
+        )  # fmt: skip
+        return report_html(picture, version=__version__)
+
+    def pins(self) -> list[str]:
+        """The keys that prune leaves alone."""
+        from jaxcache.cache.ledger.pins import pinned_keys
+        from jaxcache.cache.ledger.segments import Ledger
+
+        return pinned_keys(Ledger.load(self.store))
+
+    # Planning
+
+    def plan_repair(self, found: "Verification", *, delete: bool = False) -> "RepairPlan":
+        """Plan to put right what :meth:`verify` found: to quarantine, or away for good."""
+        from jaxcache.cache.verify.repair import plan_repair
+
+        return plan_repair(found, now_ns=time.time_ns(), delete=delete)
+
+    def plan_seal(
+        self, *keys: str, level: int = 19, again: bool = False, progress: Progress | None = None
+    ) -> "SealPlan":
+        """Plan to rewrite entries so that JAX itself detects corruption.
+
+        Raises:
+            UsageError: ``other-layout``: it is a cache of torch's compilers.
+        """
+        from jaxcache.cache.seal import plan_seal
+
+        check_target(self.store, "jax")
+        return plan_seal(self.store, keys=keys, level=level, again=again, progress=progress)
+
+    def plan_prune(
+        self,
+        *,
+        max_size: Size | None = None,
+        max_entries: int | None = None,
+        unused_for: Duration | None = None,
+        older_than: Duration | None = None,
+        used_since: datetime | None = None,
+        keep_last: int | None = None,
+        policy: Literal["lru", "cost"] = "cost",
+        keep: Sequence[str] = (),
+        orphans: bool = False,
+        legacy: bool = False,
+        untuned: bool = False,
+        side_caches: bool = False,
+        quarantine: bool = False,
+        grace: Duration = 60.0,
+        progress: Progress | None = None,
+    ) -> "PrunePlan":
+        """Plan what can go, as ``jaxcache prune`` does.
+
+        Raises:
+            UsageError: nothing says what may go.
+        """
+        from jaxcache.cache.prune.plan import PruneOptions
+
+        options = PruneOptions(
+            max_size_bytes=size_bytes(max_size), max_entries=max_entries,
+            unused_for_seconds=seconds(unused_for), older_than_seconds=seconds(older_than),
+            used_since_ns=int(used_since.timestamp() * NS_PER_SECOND) if used_since else None,
+            keep_last=keep_last, policy=policy, orphans=orphans, legacy=legacy, untuned=untuned,
+            side_caches=side_caches, quarantine=quarantine, grace_seconds=seconds(grace) or 0.0,
+        )  # fmt: skip
+        options.check()
+        return self.layout.plan_prune(
+            self.store, options, keep=keep, index_folder=None, now_ns=time.time_ns(), workers=1,
+            progress=progress,
+        )  # fmt: skip
+
+    def plan_removal(self, *keys: str) -> "PrunePlan":
+        """Plan to remove exactly these entries, as ``jaxcache rm`` does.
+
+        Raises:
+            JaxcacheError: ``no-match``, ``ambiguous-key``, ``pinned``.
+        """
+        return self.layout.plan_removal(
+            self.store, keys, index_folder=None, now_ns=time.time_ns(), workers=1, progress=None
+        )
+
+    # Doing
+
+    @overload
+    def execute(self, plan: "PrunePlan", *, progress: Progress | None = None) -> "Execution": ...
+    @overload
+    def execute(self, plan: "SealPlan", *, progress: Progress | None = None) -> "SealResult": ...
+    @overload
+    def execute(self, plan: "RepairPlan", *, progress: Progress | None = None) -> "Repair": ...
+
+    def execute(self, plan: Any, *, progress: Progress | None = None) -> Any:
+        """Carry out a plan of this cache; what changed since it was made stays as it is.
+
+        Raises:
+            LockedError: JAX's lock was not obtained; what was done until then stays done.
+            TypeError: this is no plan.
+        """
+        for name, run in _EXECUTORS.items():
+            if type(plan).__name__ == name:
+                return run(self, plan, progress)
+        raise TypeError(f"{type(plan).__name__} is no plan of a cache")
+
+    def restore(self, *keys: str, dry_run: bool = False) -> "Restoration":
+        """Bring back from quarantine what a repair has put there; without a KEY, everything.
+
+        Raises:
+            JaxcacheError: ``no-match``.
+            LockedError
+        """
+        return self.layout.restore(self.store, keys=keys, dry_run=dry_run)
+
+    def pin(self, *keys: str) -> list[str]:
+        """Protect entries from prune and rm; their full keys, sorted.
+
+        Raises:
+            JaxcacheError: ``no-match``, ``ambiguous-key`` or ``read-only``.
+        """
+        from jaxcache.cache.ledger.pins import pin
+
+        return pin(self.store, keys, now_ns=time.time_ns()) if keys else []
+
+    def unpin(self, *keys: str) -> list[str]:
+        """Let prune and rm remove them again; their full keys, sorted.
+
+        Raises:
+            JaxcacheError: ``not-pinned`` or ``read-only``.
+        """
+        from jaxcache.cache.ledger.pins import unpin
+
+        return unpin(self.store, keys, now_ns=time.time_ns())
+
+
+def open(  # noqa: A001
+    location: str | os.PathLike[str], *, create: bool = False, layout: str | None = None
+) -> Cache:
+    """Open the cache at a path or URL.
+
+    Args:
+        create: make a local directory that is not there.
+        layout: whose cache it is, ``"jax"`` or ``"torch"``; by default what its folders say.
+
+    Raises:
+        NoCacheError: no directory there, or not readable.
+        UsageError: ``two-layouts`` where JAX and torch share a directory.
+    """
+    path = os.fspath(location)
+    store = make_store(path) if create else open_store(path)
+    return Cache(store, choose_layout(store, layout))
+
+
+def _remove(cache: Cache, plan: Any, progress: Progress | None) -> "Execution":
+    return cache.layout.remove(cache.store, plan.removals, progress=progress)
+
+
+def _seal(cache: Cache, plan: Any, progress: Progress | None) -> "SealResult":
+    from jaxcache.cache.seal import execute_seal
+
+    return execute_seal(cache.store, plan, jobs=1, now_ns=time.time_ns(), progress=progress)
+
+
+def _repair(cache: Cache, plan: Any, progress: Progress | None) -> "Repair":
+    # Without the verification's list every temporary file may be young.
+    young = frozenset(step.file for step in plan.steps)
+    return cache.layout.execute_repair(cache.store, plan, young=young, progress=progress)
+
+
+#: By the name of a plan's type, so that none of them is imported before it is used.
+_EXECUTORS: dict[str, Callable[[Cache, Any, Progress | None], Any]] = {
+    "PrunePlan": _remove,
+    "SealPlan": _seal,
+    "RepairPlan": _repair,
+}

@@ -1,0 +1,200 @@
+"""What goes from one place to another: bundles, and what two caches hold or lack."""
+
+import contextlib
+import os
+import time
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Literal
+
+from jaxcache.api.amounts import Size, size_bytes
+from jaxcache.cache.scan import Progress
+from jaxcache.layouts.base import Layout
+from jaxcache.store.base import Store
+
+if TYPE_CHECKING:
+    from jaxcache.cache.bundle.importing import ImportPlan
+    from jaxcache.cache.bundle.manifest import Manifest
+    from jaxcache.cache.bundle.unpack import Imported
+    from jaxcache.cache.diff import Diff
+    from jaxcache.cache.sync import Synced, SyncPlan
+
+
+class Carrying:
+    """See :class:`jaxcache.api.Cache`."""
+
+    store: Store
+    layout: Layout
+
+    def diff(self, other: "Carrying") -> "Diff":
+        """Compare with another cache by what the entries hold.
+
+        Raises:
+            UsageError: ``other-layout``.
+        """
+        from jaxcache.cache.diff import diff_sides
+        from jaxcache.layouts.sides import check_same_layout
+
+        sides = [cache.layout.read_side(cache.store, None) for cache in (self, other)]
+        check_same_layout(*sides)
+        return diff_sides(*sides)
+
+    def export(
+        self,
+        file: str | os.PathLike[str],
+        *keys: str,
+        filters: Sequence[str] = (),
+        since: str | os.PathLike[str] | None = None,
+        side_caches: bool | None = None,
+        level: int = 12,
+        split: Size | None = None,
+        sign: Sequence[str | os.PathLike[str]] = (),
+        progress: Progress | None = None,
+    ) -> "Manifest":
+        """Write entries into a bundle, and return what it says of them.
+
+        Args:
+            since: a bundle or a cache; only what it lacks.
+            split: write FILE.001, FILE.002, … of at most so many bytes.
+            sign: files of private keys.
+
+        Raises:
+            UsageError: ``exists``, where the file is there and is no bundle; ``bad-split``.
+        """
+        from jaxcache.cache.bundle import deliver
+        from jaxcache.cache.bundle.pack import write_stream
+        from jaxcache.layouts.sides import open_side
+        from jaxcache.store import open_store
+
+        path = os.fspath(file)
+        if split is None:
+            deliver.check_target(path)
+        plan = self.layout.plan_export(
+            self.store, keys=keys, filters=filters,
+            since=open_side(os.fspath(since), open_store, progress) if since else None,
+            side_caches=side_caches, now_ns=time.time_ns(), progress=progress,
+        )  # fmt: skip
+        signers = _private_keys(sign)
+        folder = os.path.dirname(os.path.abspath(path))
+        exported = write_stream(self.store, plan, level=level, folder=folder, progress=progress)
+        with exported.stream:
+            chunks = deliver.bundle_bytes(exported, signers)
+            deliver.write_file(path, chunks, split_bytes=size_bytes(split))
+        return exported.manifest
+
+    def import_(
+        self,
+        file: str | os.PathLike[str],
+        *,
+        on_conflict: Literal["keep", "replace", "fail"] = "keep",
+        side_caches: bool = True,
+        atomic: bool = False,
+        level: int = 1,
+        trusted: str | os.PathLike[str] | None = None,
+        accept: "Callable[[ImportPlan], bool] | None" = None,
+        progress: Progress | None = None,
+    ) -> "Imported | None":
+        """Bring in what a bundle holds, every byte of it checked before.
+
+        Args:
+            trusted: a folder with ``trusted-keys``; only what one of them has signed.
+            accept: shown the plan; where it says no, nothing is written and None comes back.
+
+        Raises:
+            UsageError: ``other-layout``: the bundle holds another compiler's cache.
+            UntrustedError: nobody who is trusted has signed it.
+            JaxcacheError: ``bad-bundle``, or ``conflict`` where ``on_conflict`` is ``"fail"``.
+        """
+        from jaxcache.cache.bundle.format import open_bundle
+        from jaxcache.cache.bundle.importing import verify_bundle
+        from jaxcache.cache.bundle.unpack import execute_import
+        from jaxcache.layouts import check_target, load_layout
+
+        with contextlib.closing(open_bundle(os.fspath(file))) as bundle:
+            check_target(self.store, bundle.manifest.layout)
+            if trusted is not None:
+                from pathlib import Path
+
+                from jaxcache.cache.trust import check_signatures, load_trusted
+
+                check_signatures(bundle, load_trusted(Path(trusted)), required=True)
+            verify_bundle(bundle, progress)
+            plan = load_layout(bundle.manifest.layout).plan_import(
+                self.store, bundle, cache_dir=self.store.url, on_conflict=on_conflict,
+                side_caches=side_caches, progress=progress,
+            )  # fmt: skip
+            if accept is not None and not accept(plan):
+                return None
+            return execute_import(
+                self.store, bundle, plan, level=level, atomic=atomic, progress=progress
+            )
+
+    def push(
+        self,
+        target: "Carrying",
+        *,
+        include: Sequence[str] = (),
+        exclude: Sequence[str] = (),
+        max_size: Size | None = None,
+        make_room: bool = False,
+        side_caches: bool = True,
+        ledger: bool = True,
+        sign: Sequence[str | os.PathLike[str]] = (),
+        trusted: str | os.PathLike[str] | None = None,
+        accept: "Callable[[SyncPlan], bool] | None" = None,
+        progress: Progress | None = None,
+    ) -> "Synced | None":
+        """Send the entries that another cache lacks; what is sound there is never replaced.
+
+        To pull is to have the other cache push here. For caches of JAX.
+
+        Args:
+            include, exclude: globs over module or key.
+            max_size: what the target may hold; the least valuable entries stay behind.
+            make_room: under ``max_size``, entries there may go to let better ones in.
+            sign: files of private keys that vouch for what goes over.
+            trusted: a folder with ``trusted-keys``; only what one of them has signed.
+            accept: shown the plan; where it says no, nothing happens and None comes back.
+
+        Raises:
+            UsageError: ``other-layout``.
+            NoCacheError: a store cannot be reached; what went over until then is whole.
+        """
+        from jaxcache.cache.sync import SyncOptions, execute, plan_sync
+        from jaxcache.cache.sync.ledgers import lookup_in
+        from jaxcache.layouts import check_target
+
+        for cache in (self, target):
+            check_target(cache.store, "jax")
+        options = SyncOptions(
+            include=include, exclude=exclude, max_size_bytes=size_bytes(max_size),
+            make_room=make_room, side_caches=side_caches, ledger=ledger,
+        )  # fmt: skip
+        signed = None
+        if trusted is not None:
+            from pathlib import Path
+
+            from jaxcache.cache.sync.signatures import load_signed
+            from jaxcache.cache.trust import load_trusted
+
+            signed = load_signed(self.store, load_trusted(Path(trusted)))
+        bound = options.max_size_bytes is not None
+        plan = plan_sync(
+            self.store, target.store, options, target_url=target.store.url, now_ns=time.time_ns(),
+            lookup=lookup_in(target.store, self.store) if bound else None, progress=progress,
+        )  # fmt: skip
+        if accept is not None and not accept(plan):
+            return None
+        return execute(
+            self.store, target.store, plan, now_ns=time.time_ns(), signers=_private_keys(sign),
+            signed=signed, progress=progress,
+        )  # fmt: skip
+
+
+def _private_keys(files: Sequence[str | os.PathLike[str]]) -> list[object]:
+    if not files:
+        return []
+    from pathlib import Path
+
+    from jaxcache.cache.trust import read_private_key
+
+    return [read_private_key(Path(file)) for file in files]

@@ -1,0 +1,58 @@
+"""One compiler's cache is not mistaken for another's: what is for JAX's says so of torch's."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from conftest import RunCli
+
+CPU = "0.10.2-cpu-zstd"
+
+
+@pytest.fixture
+def local(corpus: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(corpus / CPU, tmp_path / "local"))
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    files = (p for p in folder.rglob("*") if p.is_file())
+    return {str(p.relative_to(folder)): p.read_bytes() for p in files}
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["seal"], ["pin", "x"], ["pin"], ["unpin", "x"], ["top", "--once"], ["report", "x.html"],
+        ["ci", "save", "x.jxb"],
+    ],
+    ids=" ".join,
+)  # fmt: skip
+def test_what_is_for_caches_of_jax_refuses_those_of_torch(
+    run_cli: RunCli, torch_cache: Path, words: list[str]
+) -> None:
+    done = run_cli(*words, "-C", torch_cache, "--json")
+    assert (done.returncode, done.stdout) == (2, "")
+    error = json.loads(done.stderr)["error"]
+    assert (error["code"], "jaxcache ls" in error["hint"]) == ("other-layout", True)
+
+
+def test_nothing_of_one_is_put_into_the_other(
+    run_cli: RunCli, local: Path, torch_cache: Path, tmp_path: Path
+) -> None:
+    bundle, torch_bundle = tmp_path / "local.jxb", tmp_path / "torch.jxb"
+    assert run_cli("export", bundle, "-C", local).returncode == 0
+    assert run_cli("export", torch_bundle, "-C", torch_cache).returncode == 0
+    before = contents(local), contents(torch_cache)
+    for words in (
+        ["copy", local, torch_cache], ["copy", bundle, torch_cache],
+        ["copy", torch_cache, local], ["copy", torch_bundle, local],
+        ["pull", local, "-C", torch_cache], ["push", torch_cache, "-C", local],
+        ["pull", torch_cache, "-C", local], ["push", local, "-C", torch_cache],
+        ["import", bundle, "-C", torch_cache], ["import", torch_bundle, "-C", local],
+        ["ci", "save", torch_cache, "-C", local],
+        ["ci", "restore", bundle, "--everything", "-C", torch_cache],
+    ):  # fmt: skip
+        done = run_cli(*words)
+        assert (done.returncode, "[other-layout]" in done.stderr) == (2, True), (words, done.stderr)
+    assert (contents(local), contents(torch_cache)) == before
