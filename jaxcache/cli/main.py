@@ -30,7 +30,8 @@ def run(argv: list[str]) -> int:
     from jaxcache.cli.app import app
     from jaxcache.cli.terminal import prepare_streams
 
-    as_json = any(a in ("--json", "--jsonl") for a in argv)
+    ours = argv[: argv.index("--")] if "--" in argv else argv  # what follows is a program's
+    as_json = any(a in ("--json", "--jsonl") for a in ours)
     prepare_streams()
     try:
         code = app(argv, prog_name="jaxcache", standalone_mode=False)

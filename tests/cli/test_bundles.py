@@ -85,6 +85,12 @@ def test_through_a_pipe(cache: Path, tmp_path: Path) -> None:
         assert not (tmp_path / "none").exists()
 
 
+def test_a_named_pipe_is_not_waited_for(run_cli: RunCli, cache: Path, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    done = run_cli("copy", tmp_path / "pipe", tmp_path / "new")  # would hang
+    assert done.returncode == 10, done.stderr
+
+
 def test_selection(run_cli: RunCli, cache: Path, tmp_path: Path) -> None:
     for args in (["jit_mlp*"], ["--filter", "module=jit_mlp"]):
         done = run_cli("export", tmp_path / "part.jxb", *args, "-C", cache, "--json")

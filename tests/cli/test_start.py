@@ -62,6 +62,12 @@ def test_an_unknown_command_is_a_usage_error(run_cli: RunCli) -> None:
     assert "Traceback" not in done.stderr
 
 
+def test_options_of_a_program_that_is_run_are_not_ours(run_cli: RunCli, tmp_path: Path) -> None:
+    done = run_cli("run", "-C", tmp_path, "--", tmp_path / "no-such-program", "--json")
+    assert done.returncode != 0
+    assert done.stderr.startswith("jaxcache: ")
+
+
 def test_a_mistake_of_ours_is_one_line_unless_asked(tmp_path: Path) -> None:
     broken = "import sys, jaxcache.store as s; s.open_store = lambda _: 1 / 0\n"
     for flag, shown in ((), False), (("--debug",), True):

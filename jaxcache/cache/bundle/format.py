@@ -123,9 +123,12 @@ def pack_signature(signature: Signature) -> bytes:
 
 
 def is_bundle(path: str) -> bool:
-    """Whether a file, or the first of its parts, begins like a bundle."""
+    """Whether a file, or the first of its parts, begins like a bundle; a pipe is not waited for."""
+    first = first_part(path)
     try:
-        with open(first_part(path), "rb") as file:
+        if not os.path.isfile(first):
+            return False
+        with open(first, "rb") as file:
             return file.read(len(MAGIC)) == MAGIC
     except OSError:
         return False
