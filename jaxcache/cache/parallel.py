@@ -6,12 +6,16 @@ from typing import TypeVar
 
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
-#: Items per task: enough that sending them costs little beside the work.
+#: Items per task: enough that sending them costs little beside reading as many small files.
 _CHUNK = 1_000
 
 
 def in_processes(
-    work: Callable[[Sequence[_Item]], Sequence[_Result]], items: Sequence[_Item], workers: int
+    work: Callable[[Sequence[_Item]], Sequence[_Result]],
+    items: Sequence[_Item],
+    workers: int,
+    *,
+    chunk: int = _CHUNK,
 ) -> Iterator[_Result]:
     """Yield the result of each item in order, while the processes last.
 
@@ -19,12 +23,13 @@ def in_processes(
     processes are spawned, so the main module must be one that can be imported.
 
     Args:
-        work: picklable; takes a chunk of items, returns as many results.
+        work: picklable; takes some of the items, returns as many results.
+        chunk: how many items it takes at once.
     """
     import multiprocessing
     from concurrent.futures import BrokenExecutor, ProcessPoolExecutor
 
-    chunks = [items[i : i + _CHUNK] for i in range(0, len(items), _CHUNK)]
+    chunks = [items[i : i + chunk] for i in range(0, len(items), chunk)]
     with (
         contextlib.suppress(OSError, ImportError, BrokenExecutor),  # no semaphores, no memory
         ProcessPoolExecutor(workers, multiprocessing.get_context("spawn")) as pool,

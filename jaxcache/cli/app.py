@@ -10,7 +10,7 @@ from typer.core import TyperGroup
 from jaxcache import __version__
 from jaxcache.cli import metering, terminal
 from jaxcache.cli.terminal import Color
-from jaxcache.errors import ExitCode
+from jaxcache.errors import ExitCode, JaxcacheError
 
 #: Command name to the module in this package that holds it, in the order of ``--help``. A name of
 #: two words is a command of a group, which :data:`GROUPS` describes.
@@ -75,6 +75,15 @@ class LazyGroup(TyperGroup):
             print(ctx.get_help(), file=sys.stderr)
             ctx.exit(ExitCode.USAGE)
         return super().parse_args(ctx, args)
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run a command; what the parser would end without a word at Ctrl-C says so."""
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt as error:
+            raise JaxcacheError(
+                "interrupted", code="interrupted", exit_code=ExitCode.INTERRUPTED
+            ) from error
 
     def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002
         """Every command's name, in the order of ``--help``."""

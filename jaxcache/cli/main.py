@@ -42,8 +42,6 @@ def run(argv: list[str]) -> int:
 
             traceback.print_exc()
         return _fail(error, as_json)
-    except KeyboardInterrupt:
-        return _fail(_interrupted(), as_json)
     except (BrokenPipeError, SystemExit):
         # The reader has gone (| head): the parser makes a SystemExit of that, and of nothing
         # else. Nothing more can be said to it; Python must not try at exit.
@@ -89,10 +87,6 @@ def _fail(error: JaxcacheError, as_json: bool) -> int:
         if error.hint:
             print(f"  hint: {printable(error.hint)}", file=sys.stderr)
     return int(error.exit_code)
-
-
-def _interrupted() -> JaxcacheError:
-    return JaxcacheError("interrupted", code="interrupted", exit_code=ExitCode.INTERRUPTED)
 
 
 def _system_error(error: Exception) -> JaxcacheError:

@@ -48,7 +48,7 @@ Filters = Annotated[
 DryRun = Annotated[bool, typer.Option("--dry-run", "-n", help="Show the plan, change nothing.")]
 Jobs = Annotated[
     int | None,
-    typer.Option("--jobs", "-j", min=1, metavar="N", help="Threads; default: one per core."),
+    typer.Option("--jobs", "-j", min=1, metavar="N", help="Workers; default: one per core."),
 ]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 Python = Annotated[

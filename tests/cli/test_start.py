@@ -62,6 +62,26 @@ def test_an_unknown_command_is_a_usage_error(run_cli: RunCli) -> None:
     assert "Traceback" not in done.stderr
 
 
+def test_ctrl_c_is_said_and_has_a_code(tmp_path: Path) -> None:
+    stopped = (
+        "import os, signal, sys, jaxcache.store as s\n"
+        "s.open_store = lambda _: os.kill(os.getpid(), signal.SIGINT)\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        "from jaxcache.cli.main import run\n"
+        "sys.exit(run(sys.argv[1:]))"
+    )
+    for flags, said in (
+        ((), "jaxcache: interrupted [interrupted]"),
+        (("--json",), '"exit_code": 130'),
+    ):
+        done = subprocess.run(
+            [sys.executable, "-c", stopped, "ls", *flags],
+            capture_output=True, text=True, env=clean_environment(tmp_path), check=False,
+        )  # fmt: skip
+        assert (done.returncode, done.stdout) == (130, "")
+        assert said in done.stderr
+
+
 def test_options_of_a_program_that_is_run_are_not_ours(run_cli: RunCli, tmp_path: Path) -> None:
     done = run_cli("run", "-C", tmp_path, "--", tmp_path / "no-such-program", "--json")
     assert done.returncode != 0

@@ -44,14 +44,13 @@ class Checked:
 _SOUND = {sealed: Checked(proven=sealed, unsealed=not sealed) for sealed in (True, False)}
 
 
-def check_entry(store: Store, file: EntryFile, record: Record | None, *, decode: bool) -> Checked:
+def check_entry(store: Store, file: EntryFile, digest: str | None, *, decode: bool) -> Checked:
     """Decompress one entry whole and check everything inside.
 
     Args:
-        record: what the ledger knows of it; a digest counts if it is of a file of this mtime.
+        digest: SHA-256 of its payload, where the ledger knows it: :func:`recorded_digest`.
         decode: also decode the payload: structure, inner hashes, module name. Holds it whole.
     """
-    digest = recorded_digest(file, record)
     try:
         if not decode and digest is None and file.info.size_bytes <= SMALL_BYTES:
             (data,) = store.read_many([file.info.name], limit=SMALL_BYTES + 1)

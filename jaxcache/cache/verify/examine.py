@@ -17,7 +17,14 @@ from jaxcache.cache.ledger.segments import Ledger
 from jaxcache.cache.leftovers import find_leftovers
 from jaxcache.cache.scan import Progress, read_entries
 from jaxcache.cache.select import select_by_keys
-from jaxcache.cache.verify.check import SMALL_BYTES, Checked, check_entry
+from jaxcache.cache.verify.check import SMALL_BYTES, Checked, check_entry, recorded_digest
+from jaxcache.cache.verify.spread import (
+    MAX_FILE_BYTES,
+    MAX_HELD_BYTES,
+    SPREAD_ABOVE,
+    can_spread,
+    check_in_processes,
+)
 from jaxcache.entry.codec import HEAD_BYTES, CodecError, check_frame, read_head
 from jaxcache.entry.names import FileKind
 from jaxcache.model import Entry, FileInfo, Problem, ProblemKind
@@ -57,7 +64,8 @@ class VerifyOptions:
 
     Args:
         decode: decode payloads at ``full``.
-        jobs: threads that decompress large entries at once.
+        jobs: threads that decompress large entries at once, and processes that decode many. More
+            than one needs a main module that can be imported, as spawning does.
         grace_seconds: files younger than this may still be being written.
         user: numeric id of whoever asks, to whom files of others are foreign.
         want_atimes: whether every entry should have an ``-atime`` file; None asks the cache,
@@ -175,40 +183,67 @@ def _check_all(
     options: VerifyOptions,
     progress: Progress | None,
 ) -> Iterator[tuple[str, Checked]]:
-    """Check contents, the large ones on several threads (zstandard lets the interpreter go)."""
+    """Check contents, by file name, in the order in which they are done."""
+    for done, found in enumerate(_check_each(store, files, ledger, options), 1):
+        yield found
+        if progress and (done % _PROGRESS_EVERY == 0 or done == len(files)):
+            progress(done, len(files))
+
+
+def _check_each(
+    store: Store, files: Sequence[EntryFile], ledger: Ledger, options: VerifyOptions
+) -> Iterator[tuple[str, Checked]]:
+    """Share the work: large entries among threads, many that are decoded among processes."""
     budget = ByteBudget(_MEMORY_BYTES)
+
+    def digest_of(file: EntryFile) -> str | None:
+        return recorded_digest(file, ledger.record(file.key_text))
 
     def check(file: EntryFile) -> Checked:
         if options.level == "quick":
             return _walk_frame(store, file)
-        record = ledger.record(file.key_text)
         if not options.decode:
-            return check_entry(store, file, record, decode=False)
+            return check_entry(store, file, digest_of(file), decode=False)
         with budget.take(_held_bytes(store, file)):
-            return check_entry(store, file, record, decode=True)
+            return check_entry(store, file, digest_of(file), decode=True)
 
-    large = [f for f in files if options.jobs > 1 and f.info.size_bytes > SMALL_BYTES]
-    jobs = max(1, options.jobs)
-    if store.remote:
-        large, jobs = list(files), max(jobs, REQUESTS_AT_ONCE)
-    names = {f.info.name for f in large}
-    small = [f for f in files if f.info.name not in names]
-    done = 0
+    spread = _to_spread(store, files, options)
+    # zstandard lets the interpreter go, so that threads help where much is decompressed.
+    jobs = max(1, options.jobs, REQUESTS_AT_ONCE if store.remote else 1)
+    names = {f.info.name for f in spread}
+    here = [f for f in files if f.info.name not in names]
+    threaded = [
+        f for f in here
+        if store.remote or (options.jobs > 1 and f.info.size_bytes > SMALL_BYTES)
+    ]  # fmt: skip
+    names = {f.info.name for f in threaded}
     with ThreadPoolExecutor(jobs) as pool:
-        running = [(f, pool.submit(check, f)) for f in large]
+        running = [(f, pool.submit(check, f)) for f in threaded]
         try:
-            for file in small:
+            done = 0
+            if spread:
+                for checked in check_in_processes(store, spread, digest_of, jobs):
+                    yield spread[done].info.name, checked
+                    done += 1
+            for file in (*spread[done:], *(f for f in here if f.info.name not in names)):
                 yield file.info.name, check(file)
-                done += 1
-                if progress and done % _PROGRESS_EVERY == 0:
-                    progress(done, len(files))
             for file, future in running:
                 yield file.info.name, future.result()
-                done += 1
-                if progress:
-                    progress(done, len(files))
         finally:
             pool.shutdown(cancel_futures=True)
+
+
+def _to_spread(
+    store: Store, files: Sequence[EntryFile], options: VerifyOptions
+) -> Sequence[EntryFile]:
+    """The entries to check in other processes; none where that does not pay."""
+    if options.level == "quick" or not options.decode or not can_spread(store, options.jobs):
+        return ()
+    fitting = [
+        f for f in files
+        if f.info.size_bytes <= MAX_FILE_BYTES and _held_bytes(store, f) <= MAX_HELD_BYTES
+    ]  # fmt: skip
+    return fitting if len(fitting) >= SPREAD_ABOVE else ()
 
 
 def _held_bytes(store: Store, file: EntryFile) -> int:
