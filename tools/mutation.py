@@ -243,7 +243,7 @@ def try_mutant(mutant: Mutant, copy: Path, covering: Covering) -> Result | None:
     original = (copy / mutant.file).read_text()
     operator = cosmic_ray.plugins.get_operator(mutant.operator)()
     changed = mutate_code(original, operator, mutant.occurrence)
-    if changed is None or changed == original:
+    if changed is None or changed == original or not _compiles(changed):
         return None
     started = time.perf_counter()
     tests = covering.tests(mutant.file, original, mutant.line, test_files(mutant.tests))
@@ -261,6 +261,15 @@ def try_mutant(mutant: Mutant, copy: Path, covering: Covering) -> Result | None:
     )
     seconds = time.perf_counter() - started
     return Result(mutant, outcome, seconds, "\n".join(lines), digest(original))
+
+
+def _compiles(source: str) -> bool:
+    """Whether it is Python: the star among parameters is no product."""
+    try:
+        compile(source, "changed", "exec")
+    except SyntaxError:
+        return False
+    return True
 
 
 def test_files(tests: str) -> list[str]:
