@@ -46,7 +46,8 @@ ROOMS: dict[str, list[tuple[str, str]]] = {
         ("jaxcache/entry/{names,codec,frame,read}.py",
          "entry/test_names entry/test_codec entry/test_frame entry/test_decode cli/test_ls"),
         ("jaxcache/entry/{wire,outline,kernels,riegeli,highwayhash,envelope,schema}.py",
-         "entry/test_wire entry/test_riegeli entry/test_outline entry/test_decode entry/test_hostile cli/test_show cli/test_explain"),
+         "entry/test_wire entry/test_riegeli entry/test_outline entry/test_options "
+         "entry/test_decode entry/test_hostile cli/test_show cli/test_explain"),
         ("jaxcache/entry/{brief,contents,decode,device,hlo,memory,options,shapes}.py",
          "entry/test_wire entry/test_options entry/test_decode cli/test_show cli/test_ls"),
     ],

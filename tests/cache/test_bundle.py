@@ -33,6 +33,7 @@ def test_every_real_cache_round_trips(name: str, tmp_path: Path) -> None:
     source, target = CORPUS / name, tmp_path / "new"
     data = make_bundle(source)
     assert make_bundle(source) == data
+    assert zstandard.get_frame_parameters(data[opened(data).stream_at :]).has_checksum
     done = bring(data, target)
     assert not done.failed
     assert contents(target) == contents(source)
