@@ -69,6 +69,8 @@ _MARKS = "not slow and not jax"
 _MEMORY_BYTES = 8 << 30
 #: A change that makes the tests take this many times as long has made them fail.
 _PATIENCE = 4
+#: Exit code of pytest.
+_NO_SUCH_TEST = 4
 #: Of the operators that put one binary operator or comparison for another, those that a person
 #: might mistake; the others fail for the type alone.
 _LIKELY_BINARY = {
@@ -254,6 +256,8 @@ def try_mutant(mutant: Mutant, copy: Path, covering: Covering) -> Result | None:
         _put(copy / mutant.file, changed)
         if tests:
             code, _ = run_tests(copy, tests, timeout_seconds, "-x")
+        if code == _NO_SUCH_TEST:  # an id may hold what the changed code made
+            code, _ = run_tests(copy, test_files(mutant.tests), _PATIENCE * timeout_seconds, "-x")
     finally:
         _put(copy / mutant.file, original)
     outcome = {None: "timeout", 0: "survived"}.get(code, "killed")
