@@ -203,7 +203,7 @@ class _Worker:
         if entry.size_bytes > MAX_DECODED_BYTES or (entry.payload_bytes or 0) > MAX_DECODED_BYTES:
             self._skip(entry, "too-large")
             return
-        frame = self._store.read(entry.file, limit=entry.size_bytes + 1)
+        frame = self._store.read(entry.file, limit=entry.size_bytes)
         content = decompress_whole(frame, limit=MAX_DECODED_BYTES)
         if content is None:
             self._skip(entry, "too-large")

@@ -1,10 +1,14 @@
 """Bundles that are damaged, or made by somebody who means harm."""
 
+import errno
 import hashlib
+import io
+import os
 import resource
 import shutil
 import struct
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jaxcache.cache.bundle.fields import BundleError
-from jaxcache.cache.bundle.format import MAGIC, pack_header, pack_manifest
+from jaxcache.cache.bundle.format import MAGIC, pack_header, pack_manifest, read_bundle
 from jaxcache.cache.bundle.importing import verify_bundle
 from jaxcache.cache.bundle.manifest import Manifest, encode_manifest
 from jaxcache.cache.trust import check_signatures, generate_key, read_private_key
@@ -208,6 +212,25 @@ def test_absurd_headers_are_refused() -> None:
     data[12:16] = struct.pack("<I", 1 << 31)
     with pytest.raises(BundleError):
         opened(bytes(data))
+    for size, reason in ((64 << 20, "cut off"), ((64 << 20) + 1, "larger manifest")):
+        data[12:16] = struct.pack("<I", size)
+        with pytest.raises(BundleError, match=reason):
+            opened(bytes(data))
     for junk in (b"", b"x", b"PK\3\4" + bytes(100), bytes(4096)):
         with pytest.raises(BundleError):
             opened(junk)
+
+
+class BadSectors(io.BytesIO):
+    """A file that can be measured and not read."""
+
+    def read(self, size: int | None = -1) -> bytes:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+
+def test_a_bundle_on_a_bad_disk_is_an_error_of_its_own() -> None:
+    with pytest.raises(BundleError, match=r"^test: input/output error$"):
+        read_bundle(BadSectors(WHOLE), "test")
+    bundle = replace(opened(WHOLE), file=BadSectors(WHOLE))
+    with pytest.raises(BundleError, match=r"test: .*Input/output error"):
+        verify_bundle(bundle)

@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -267,3 +268,29 @@ def test_entries_are_dated_by_their_writing_where_no_use_is_known(tmp_path: Path
         assert item.atime_ns is None
         assert int.from_bytes(stamp, "little") == item.created_ns
         assert (dated / f"{item.key}-atime").stat().st_mtime_ns == item.created_ns
+
+
+class Gated(LocalStore):
+    """Writes of entries wait until a gate opens."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self.gate = threading.Event()
+
+    def write(self, name: str, chunks: Any, **options: Any) -> Any:
+        if name.endswith("-cache"):
+            assert self.gate.wait(60)
+        return super().write(name, chunks, **options)
+
+
+def test_writes_that_end_last_are_waited_for_and_told(tmp_path: Path) -> None:
+    (tmp_path / "c").mkdir()
+    store, bundle = Gated(tmp_path / "c"), opened(make_bundle(SMALL))
+    plan = plan_import(store, bundle, cache_dir="x")
+
+    def open_at_the_end(done: int, total: int) -> None:
+        if done == total:
+            store.gate.set()
+
+    done = execute_import(store, bundle, plan, progress=open_at_the_end)
+    assert {s.name for s in done.written} == {p.name for p in SMALL.glob("*-cache")}

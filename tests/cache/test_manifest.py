@@ -1,6 +1,7 @@
 """A manifest is believed in nothing: names stay in the cache, and sizes are bounded."""
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -145,3 +146,11 @@ def test_a_manifest_has_a_size_at_most() -> None:
         with pytest.raises(BundleError) as caught:
             pack_manifest(more)
         assert caught.value.code == "too-large"
+
+
+def test_the_layout_is_said_where_it_is_not_jaxs() -> None:
+    assert "layout" not in DOCUMENT  # as bundles were before there was another
+    torch = replace(
+        MANIFEST, items=(), files=(SideFile("a/b.bin", 10, "2" * 64, 9),), layout="torch"
+    )
+    assert decode_manifest(encode_manifest(torch)) == torch

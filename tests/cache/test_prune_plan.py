@@ -329,8 +329,14 @@ def test_what_was_used_at_that_very_time_stays(tmp_path: Path) -> None:
     assert gone(plan(tmp_path, used_since_ns=NOW - HOUR * NS)) == {key(2): "used-since"}
 
 
-def test_grace_ends_at_just_that_age_on_either_side_of_now(tmp_path: Path) -> None:
+def test_grace_is_a_minute_on_either_side_of_now(tmp_path: Path) -> None:
     for number, age in enumerate((59, 60, -59, -60)):
         put(tmp_path, key(number), made_ago=age, used_ago=0)
-    made = plan(tmp_path, max_entries=0, grace_seconds=60.0)
-    assert set(gone(made)) == {key(1), key(3)}
+    assert set(gone(plan(tmp_path, max_entries=0))) == {key(1), key(3)}
+
+
+def test_a_file_from_before_1970_is_old_and_nothing_else(tmp_path: Path) -> None:
+    put(tmp_path, key(1), made_ago=NOW / NS + 5, atime=False)
+    assert (tmp_path / f"{key(1)}-cache").stat().st_mtime_ns == -5 * NS
+    assert plan(tmp_path, max_entries=1).removals == ()
+    assert gone(plan(tmp_path, older_than_seconds=HOUR)) == {key(1): "older-than"}

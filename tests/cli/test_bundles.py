@@ -365,18 +365,21 @@ def test_a_read_only_target(run_cli: RunCli, bundle: Path, tmp_path: Path) -> No
     assert "Traceback" not in done.stderr
 
 
-def limited(cache: Path, limit_bytes: int, *args: str | Path) -> "subprocess.CompletedProcess[str]":
+def limited(
+    home: Path, limit_bytes: int, *args: str | Path, stdin: Path | None = None
+) -> "subprocess.CompletedProcess[str]":
     """Run a command that cannot write files larger than a limit, as on a full disk."""
-    return subprocess.run(
-        [sys.executable, "-m", "jaxcache", *map(str, args), "-C", str(cache)],
-        env=clean_environment(cache.parent), capture_output=True, text=True, check=False,
-        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit_bytes, limit_bytes)),
-    )  # fmt: skip
+    with open(stdin or os.devnull, "rb") as file:
+        return subprocess.run(
+            [sys.executable, "-m", "jaxcache", *map(str, args)],
+            env=clean_environment(home), capture_output=True, text=True, check=False, stdin=file,
+            preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit_bytes,) * 2),
+        )  # fmt: skip
 
 
 def test_no_room_for_a_bundle(cache: Path, tmp_path: Path) -> None:
     before = sorted(p.name for p in tmp_path.iterdir())
-    done = limited(cache, 4096, "export", tmp_path / "x.jxb")
+    done = limited(tmp_path, 4096, "export", tmp_path / "x.jxb", "-C", cache)
     assert (done.returncode, "Traceback" in done.stderr) == (1, False)
     assert sorted(p.name for p in tmp_path.iterdir()) == before
 
@@ -386,10 +389,31 @@ def test_no_room_for_the_entries(
 ) -> None:
     for options in ([], ["--atomic"]):
         target = tmp_path / f"new{len(options)}"
-        done = limited(target, 4000, "import", bundle, *options)
+        done = limited(tmp_path, 4000, "import", bundle, *options, "-C", target)
         assert (done.returncode, "Traceback" in done.stderr) == (3, False)
         if options:
             assert not names(target)
         assert not list(target.rglob(".jaxcache-tmp-*"))
         assert run_cli("import", bundle, *options, "-C", target).returncode == 0
         assert run_cli("diff", cache, target).returncode == 0
+
+
+def test_no_room_for_a_bundle_that_nobody_keeps(
+    run_cli: RunCli, bundle: Path, cache: Path, tmp_path: Path
+) -> None:
+    target = tmp_path / "new"
+    fast = tmp_path / "fast.jxb"  # what a copy keeps meanwhile
+    assert run_cli("export", fast, "--level", "1", "-C", cache).returncode == 0
+    stream_bytes = int.from_bytes(fast.read_bytes()[16:24], "little")
+    for limit, reason in (
+        (stream_bytes - 1, "cannot write a temporary file in"),
+        (fast.stat().st_size - 1, "cannot keep the bundle in"),
+    ):
+        done = limited(tmp_path, limit, "copy", cache, target)
+        assert (done.returncode, "[io-error]" in done.stderr) == (1, True), done.stderr
+        assert reason in done.stderr and "file too large" in done.stderr
+    done = limited(tmp_path, bundle.stat().st_size - 1, "import", "-", "-C", target, stdin=bundle)
+    assert (done.returncode, "cannot keep the bundle in" in done.stderr) == (1, True)
+    assert not target.exists()
+    assert limited(tmp_path, fast.stat().st_size, "copy", cache, target).returncode == 0
+    assert run_cli("diff", cache, target).returncode == 0

@@ -289,3 +289,9 @@ def test_only_zlib_of_a_full_window_is_zlib() -> None:
         assert detect_codec(start) == "zlib"
     for start in (b"\x78", b"\x78\x9d", b"\x68\x81", b"", b"\x28\xb5\x2f"):
         assert detect_codec(start) == "unknown"
+
+
+@pytest.mark.parametrize("checksum", [True, False])
+def test_nothing_may_follow_an_entry_that_is_decompressed_whole(checksum: bool) -> None:
+    with pytest.raises(CodecError, match="1 bytes follow"):
+        decompress_whole(entry_bytes(3, b"payload", checksum=checksum) + b"x", limit=100)

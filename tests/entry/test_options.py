@@ -94,7 +94,8 @@ def test_a_kernel_cache_is_noticed_by_its_path() -> None:
     assert decode_origin(on).kernel_cache is True
     plain = decode_origin(forge.outer(forge.cpu_result(forge.module())))
     assert (plain.kernel_cache, plain.written_in_cache_dir) == (False, None)
-    assert decode_origin(b"no entry") == Origin()
+    nothing = decode_origin(b"no entry")
+    assert nothing == Origin() and nothing.kernel_cache is False
 
 
 def test_replicas_come_from_the_options_first_and_from_the_module_else() -> None:

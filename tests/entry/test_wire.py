@@ -87,6 +87,19 @@ def test_a_program_has_a_number_of_arrays_at_most() -> None:
         array_types([pair] * 100_001)
 
 
+def test_element_types_are_named_by_their_number() -> None:
+    def name(number: int) -> str:
+        return array_types([parse("Shape", forge.shape(number))])[0].dtype
+
+    # Some of PrimitiveType in xla/xla_data.proto, the first and the last among them.
+    known = {
+        1: "bool", 5: "int64", 9: "uint64", 12: "float64", 14: "opaque", 15: "complex64",
+        17: "token", 18: "complex128", 22: "uint4", 28: "float8_e4m3", 31: "uint1", 34: "buffer",
+    }  # fmt: skip
+    assert {n: name(n) for n in known} == known
+    assert (name(0), name(35)) == ("type0", "type35")
+
+
 @pytest.mark.parametrize(
     ("text", "array"),
     [
