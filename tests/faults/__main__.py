@@ -134,7 +134,8 @@ def _try(
     elif kind == "disk":
         yield from places.full_disks(lab, plan, _pick(places.ROOMS, sample, number))
     elif kind == "lock":
-        yield from places.stopped_holder(lab, plan)
+        if not row.torch:  # whose caches have no such lock
+            yield from places.stopped_holder(lab, plan)
     elif kind == "clock":
         yield from trials.clocks(lab, plan, _pick(list(trials.CLOCKS), sample, number))
     elif kind == "kill":
