@@ -74,7 +74,7 @@ ROWS: tuple[Row, ...] = (
     ),
     _row("pull", "pull source -C cache"),
     _row("ci save", "ci save out/old.jxb -C cache --save-if always"),
-    _row("ci save, shared", "ci save other -C cache --save-if always"),
+    _row("ci save, shared", "ci save other -C cache --save-if always", chooses=True),
     _row("ci restore", "ci restore in.jxb -C cache --everything"),
     _row("trust keygen", "trust keygen mine"),
     _row("trust add", f"trust add friend jaxcache-ed25519 {'A' * 43}="),

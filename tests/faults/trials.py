@@ -252,8 +252,12 @@ def _among(
     most = 2 if counted_twice else 1
     for key in {k for state in (*known, now) for k in state.records}:
         said = [state.records[key] for state in known if key in state.records]
+        if may_go:
+            end = key.partition("/")[2]
+            said += [r for state in known for k, r in state.records.items() if k.endswith(end)]
         seen = now.records.get(key)
-        counted = key.endswith(": hits") and seen and 0 <= int(seen) <= most * max(map(int, said))
+        bound = most * max(map(int, said), default=0) if key.endswith(": hits") else -1
+        counted = seen is not None and bound >= 0 and 0 <= int(seen) <= bound
         if seen not in (None, *said) and not counted:
             yield f"the ledger says of {key} {seen}, not one of {said}"
 
