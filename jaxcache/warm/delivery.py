@@ -8,6 +8,7 @@ from typing import Any, BinaryIO
 from jaxcache.cache.inventory import take_inventory
 from jaxcache.cache.ledger.record import COMPILE, PAYLOAD, Event
 from jaxcache.cache.ledger.segments import append
+from jaxcache.cache.leftovers import delete_leftovers
 from jaxcache.entry.names import ATIME_SUFFIX, FileKind, parse_name
 from jaxcache.errors import JaxcacheError
 from jaxcache.model import FileInfo
@@ -25,6 +26,7 @@ class Delivery:
 
     def __init__(self, store: Store) -> None:
         self._store = store
+        delete_leftovers(store)
         inventory = take_inventory(store)
         self._there = {e.key_text for e in inventory.entries}
         # A JAX with a size cap, before 0.11.2, fails on the first entry that lacks one.

@@ -34,6 +34,7 @@ from jaxcache.layouts.torch.locks import holding
 from jaxcache.model import FileInfo
 from jaxcache.store.base import StoreError
 from jaxcache.store.local import LocalStore
+from jaxcache.warm.delivery import Delivery
 
 LEFT = ".jaxcache-tmp-1-left"
 AUTOTUNE = "xla_gpu_per_fusion_autotune_cache_dir"
@@ -104,6 +105,12 @@ def test_what_a_killed_writer_left_is_found_and_removed(cache: Path, name: str) 
     (cache / name).write_bytes(b"half")
     delete_leftovers(store)
     assert not (cache / name).exists()
+
+
+def test_the_next_compile_removes_what_a_killed_one_left(cache: Path) -> None:
+    (cache / LEFT).write_bytes(b"half an entry")
+    assert Delivery(LocalStore(cache)).known_keys()
+    assert not (cache / LEFT).exists()
 
 
 def test_what_is_being_staged_is_left_alone(cache: Path) -> None:

@@ -214,7 +214,7 @@ def test_the_kernel_cache(run_cli: RunCli, corpus: Path, tmp_path: Path) -> None
         (["jit_mlp", "-C", "nowhere"], 10, "no-cache"),
         (["nowhere/jit_mlp"], 10, "no-cache"),
         (["jit_mlp", "--hlo", "--python", "/bin/false"], 1, "hlo-failed"),
-        (["jit_mlp", "--hlo", "--python", "/nonexistent/python"], 13, "no-jax"),
+        (["jit_mlp", "--hlo", "--python", "/nonexistent/python"], 13, "no-python"),
     ],
 )
 def test_errors(run_cli: RunCli, corpus: Path, args: list[str], code: int, name: str) -> None:

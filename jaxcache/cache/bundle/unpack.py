@@ -65,8 +65,7 @@ def execute_import(
     A file that cannot be written ends the import: most likely there is no room for the next one
     either. What was written until then stays, each entry whole; with ``atomic`` nothing stays.
     """
-    if not store.remote:  # where nothing is ever left behind
-        delete_leftovers(store)
+    delete_leftovers(store)
     if atomic:
         return _import_all_or_none(store, bundle, plan, level, progress)
     unpacking = _Unpacking(store, bundle, plan, level)
