@@ -2,9 +2,10 @@
 
 ``python -m benchmarks.scale [--entries 10000 100000 1000000] [--directory DIR]`` makes a cache of
 each size, the smallest real entries with an ``-atime`` file each, and runs one command after the
-other on it, nothing remembered from before. A slope is that of the line through the last two sizes
-on paper that is logarithmic both ways: 1 is linear. A million entries want 10 GB and two million
-inodes.
+other on it, nothing remembered from before. Printed are the time it took, the processors' time, and
+the memory of the largest process. A slope, of the latter two, is that of the line through the last
+two sizes on paper that is logarithmic both ways: 1 is linear. A million entries want 10 GB and two
+million inodes.
 """
 
 import argparse
@@ -33,6 +34,8 @@ class Cost:
     """What one command took."""
 
     seconds: float
+    processor_seconds: float
+    """Of all its processes: what other work on the machine does not add to."""
     peak_bytes: int
     """Of its largest process."""
 
@@ -67,7 +70,8 @@ def run(args: list[str], remembered: Path) -> Cost:
     child.returncode = os.waitstatus_to_exitcode(status)
     if child.returncode not in (0, 1):  # verify finds something: the fixtures are of another CPU
         raise subprocess.CalledProcessError(child.returncode, args)
-    return Cost(seconds, usage.ru_maxrss * (1 if sys.platform == "darwin" else 1024))
+    peak = usage.ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+    return Cost(seconds, usage.ru_utime + usage.ru_stime, peak)
 
 
 def measure(entries: int, directory: Path) -> dict[str, Cost]:
@@ -120,13 +124,18 @@ def main() -> None:
             found.append(measure(entries, Path(folder)))
             print(f"{entries:,} entries measured", file=sys.stderr, flush=True)
     print(f"{describe_machine()}, load {os.getloadavg()[0]:.1f} at the end\n")
-    print("| command |", " | ".join(f"{n:,}" for n in sizes), "| slope, time | slope, memory |")
+    print(
+        "| command |", " | ".join(f"{n:,}" for n in sizes), "| slope, processor | slope, memory |"
+    )
     print("|---|" + "---|" * (len(sizes) + 2))
     steep = False
     for name in found[0]:
         costs = [some[name] for some in found]
-        cells = [f"{c.seconds:.2f} s, {c.peak_bytes / 2**20:.0f} MiB" for c in costs]
-        time_slope = slope(sizes, [c.seconds for c in costs])
+        cells = [
+            f"{c.seconds:.2f} s, {c.processor_seconds:.2f} s, {c.peak_bytes / 2**20:.0f} MiB"
+            for c in costs
+        ]
+        time_slope = slope(sizes, [c.processor_seconds for c in costs])
         memory_slope = slope(sizes, [c.peak_bytes for c in costs])
         steep |= max(time_slope, memory_slope) > _STEEP
         print(f"| `{name}` |", " | ".join(cells), f"| {time_slope:.2f} | {memory_slope:.2f} |")
