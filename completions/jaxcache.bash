@@ -26,7 +26,12 @@ _jaxcache() {
   'compile --gemm') mapfile -t COMPREPLY < <(compgen -W 'cublas cost-model triton' -- "$current"); return ;;
   'compile --color') mapfile -t COMPREPLY < <(compgen -W 'auto always never' -- "$current"); return ;;
   'target --color') mapfile -t COMPREPLY < <(compgen -W 'auto always never' -- "$current"); return ;;
+  'explain --layout') mapfile -t COMPREPLY < <(compgen -W 'jax torch' -- "$current"); return ;;
+  'explain --color') mapfile -t COMPREPLY < <(compgen -W 'auto always never' -- "$current"); return ;;
+  'doctor --color') mapfile -t COMPREPLY < <(compgen -W 'auto always never' -- "$current"); return ;;
   'where --color') mapfile -t COMPREPLY < <(compgen -W 'auto always never' -- "$current"); return ;;
+  'diff --layout') mapfile -t COMPREPLY < <(compgen -W 'jax torch' -- "$current"); return ;;
+  'diff --color') mapfile -t COMPREPLY < <(compgen -W 'auto always never' -- "$current"); return ;;
   'verify --layout') mapfile -t COMPREPLY < <(compgen -W 'jax torch' -- "$current"); return ;;
   'verify --level') mapfile -t COMPREPLY < <(compgen -W 'quick full load' -- "$current"); return ;;
   'verify --color') mapfile -t COMPREPLY < <(compgen -W 'auto always never' -- "$current"); return ;;
@@ -38,9 +43,6 @@ _jaxcache() {
   'rm --color') mapfile -t COMPREPLY < <(compgen -W 'auto always never' -- "$current"); return ;;
   'pin --color') mapfile -t COMPREPLY < <(compgen -W 'auto always never' -- "$current"); return ;;
   'unpin --color') mapfile -t COMPREPLY < <(compgen -W 'auto always never' -- "$current"); return ;;
-  'explain --layout') mapfile -t COMPREPLY < <(compgen -W 'jax torch' -- "$current"); return ;;
-  'explain --color') mapfile -t COMPREPLY < <(compgen -W 'auto always never' -- "$current"); return ;;
-  'doctor --color') mapfile -t COMPREPLY < <(compgen -W 'auto always never' -- "$current"); return ;;
   'export --layout') mapfile -t COMPREPLY < <(compgen -W 'jax torch' -- "$current"); return ;;
   'export --color') mapfile -t COMPREPLY < <(compgen -W 'auto always never' -- "$current"); return ;;
   'import --layout') mapfile -t COMPREPLY < <(compgen -W 'jax torch' -- "$current"); return ;;
@@ -50,22 +52,21 @@ _jaxcache() {
   'push --color') mapfile -t COMPREPLY < <(compgen -W 'auto always never' -- "$current"); return ;;
   'pull --layout') mapfile -t COMPREPLY < <(compgen -W 'jax torch' -- "$current"); return ;;
   'pull --color') mapfile -t COMPREPLY < <(compgen -W 'auto always never' -- "$current"); return ;;
-  'diff --layout') mapfile -t COMPREPLY < <(compgen -W 'jax torch' -- "$current"); return ;;
-  'diff --color') mapfile -t COMPREPLY < <(compgen -W 'auto always never' -- "$current"); return ;;
   'copy --layout') mapfile -t COMPREPLY < <(compgen -W 'jax torch' -- "$current"); return ;;
   'copy --on-conflict') mapfile -t COMPREPLY < <(compgen -W 'keep replace fail' -- "$current"); return ;;
   'copy --color') mapfile -t COMPREPLY < <(compgen -W 'auto always never' -- "$current"); return ;;
-  'trust --color') mapfile -t COMPREPLY < <(compgen -W 'auto always never' -- "$current"); return ;;
   'ci key --color') mapfile -t COMPREPLY < <(compgen -W 'auto always never' -- "$current"); return ;;
   'ci restore --color') mapfile -t COMPREPLY < <(compgen -W 'auto always never' -- "$current"); return ;;
   'ci save --save-if') mapfile -t COMPREPLY < <(compgen -W 'true always false' -- "$current"); return ;;
   'ci save --color') mapfile -t COMPREPLY < <(compgen -W 'auto always never' -- "$current"); return ;;
+  'trust --color') mapfile -t COMPREPLY < <(compgen -W 'auto always never' -- "$current"); return ;;
+  'completion --color') mapfile -t COMPREPLY < <(compgen -W 'auto always never' -- "$current"); return ;;
   esac
   case $previous in
   --args | --autotune-from | --cache-dir | --outputs | --payload | --python | --record | --summary | --trace | --used-at | -C) mapfile -t COMPREPLY < <(compgen -f -- "$current"); return ;;
   esac
   case $command in
-    '') options='--help --version'; mapfile -t COMPREPLY < <(compgen -W 'ls show stats report top warm run compile target where verify seal prune rm pin unpin explain doctor export import push pull diff copy trust ci' -- "$current") ;;
+    '') options='--help --version'; mapfile -t COMPREPLY < <(compgen -W 'ls show stats report top warm run compile target explain doctor where diff verify seal prune rm pin unpin export import push pull copy ci trust completion' -- "$current") ;;
     ci) mapfile -t COMPREPLY < <(compgen -W 'key restore save' -- "$current"); return ;;
     ls) options='-C --cache-dir --layout --sort --filter --limit --group-by -l --long --json --jsonl -q --quiet --stats --color --debug -h --help'; words=keys ;;
     show) options='-C --cache-dir --layout --hlo --payload --python --json --jsonl --stats --color --debug -h --help'; words=keys ;;
@@ -76,25 +77,26 @@ _jaxcache() {
     run) options='-C --cache-dir --force-cache-dir --fail-on-miss --strict --components --record --target --gemm --autotune-from --require-tuned --trace --timeout --json --jsonl --color --debug -h --help'; words=files ;;
     compile) options='-C --cache-dir -j --jobs --shard --check --used-at --devices --target --gemm --autotune-from --require-tuned --max-memory --dask --python --json --jsonl -q --quiet --stats --color --debug -h --help'; words=files ;;
     target) options='--python --json --jsonl --color --debug -h --help'; words=files ;;
-    where) options='--stop --timeout --json --jsonl --color --debug -h --help'; words=files ;;
+    explain) options='-C --cache-dir --layout --churn --python --json --jsonl --stats --color --debug -h --help'; words=keys ;;
+    doctor) options='-C --cache-dir --python --fix -n --dry-run --decode -v --verbose --json --jsonl --color --debug -h --help'; words=files ;;
+    where) options='-C --cache-dir --stop --timeout --json --jsonl --color --debug -h --help'; words=files ;;
+    diff) options='--layout --json --jsonl -q --quiet --stats --color --debug -h --help'; words=files ;;
     verify) options='-C --cache-dir --layout --level --payload --no-payload --fix --delete --restore --atimes --grace -j --jobs --python -n --dry-run -y --yes --json --jsonl -q --quiet --stats --color --debug -h --help'; words=keys ;;
     seal) options='-C --cache-dir --level --again -j --jobs -n --dry-run --json --jsonl -q --quiet --stats --color --debug -h --help'; words=keys ;;
     prune) options='-C --cache-dir --layout --max-size --max-entries --unused-for --older-than --used-since --keep-last --policy --keep --orphans --legacy --untuned --side-caches --quarantine --grace -n --dry-run -y --yes --json --jsonl -q --quiet --stats --color --debug -h --help'; words=none ;;
     rm) options='-C --cache-dir --layout -n --dry-run -y --yes --json --jsonl -q --quiet --stats --color --debug -h --help'; words=keys ;;
     pin) options='-C --cache-dir --json --jsonl --stats --color --debug -h --help'; words=keys ;;
     unpin) options='-C --cache-dir --json --jsonl --stats --color --debug -h --help'; words=keys ;;
-    explain) options='-C --cache-dir --layout --churn --python --json --jsonl --stats --color --debug -h --help'; words=keys ;;
-    doctor) options='-C --cache-dir --python --fix -n --dry-run --decode --json --jsonl --color --debug -h --help'; words=files ;;
     export) options='-C --cache-dir --layout --filter --level --split --since --sign --side-caches --no-side-caches --json --jsonl -q --quiet --stats --color --debug -h --help'; words=keys ;;
     import) options='-C --cache-dir --layout --on-conflict --atomic --require-compatible --python --side-caches --no-side-caches --level -n --dry-run --json --jsonl -q --quiet --stats --color --debug -h --help'; words=files ;;
     push) options='-C --cache-dir --layout --include --exclude --max-size --prune-remote --sign --side-caches --no-side-caches --ledger --no-ledger -j --jobs -n --dry-run -y --yes --json --jsonl -q --quiet --stats --color --debug -h --help'; words=files ;;
     pull) options='-C --cache-dir --layout --include --exclude --max-size --require-signed --side-caches --no-side-caches --ledger --no-ledger -j --jobs -n --dry-run --json --jsonl -q --quiet --stats --color --debug -h --help'; words=files ;;
-    diff) options='--layout --json --jsonl -q --quiet --stats --color --debug -h --help'; words=files ;;
     copy) options='--layout --filter --on-conflict --atomic -n --dry-run --json --jsonl -q --quiet --stats --color --debug -h --help'; words=files ;;
-    trust) options='--json --jsonl --color --debug -h --help'; words=keys ;;
     'ci key') options='-C --cache-dir --hash-files --restore-keys --prefix --python --platform --json --jsonl --color --debug -h --help'; words=none ;;
     'ci restore') options='-C --cache-dir --lookup-only --fail-on-cache-miss --everything --python --platform --outputs --summary --json --jsonl -q --quiet --stats --color --debug -h --help'; words=files ;;
     'ci save') options='-C --cache-dir --save-if --max-size --unused-for --job-status --key --level --sign --outputs --summary -n --dry-run --json --jsonl -q --quiet --stats --color --debug -h --help'; words=files ;;
+    trust) options='--json --jsonl --color --debug -h --help'; words=keys ;;
+    completion) options='--color --debug -h --help'; words=files ;;
   esac
   case $current in
   -*) mapfile -t COMPREPLY < <(compgen -W "$options" -- "$current"); return ;;

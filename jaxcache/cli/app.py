@@ -12,39 +12,34 @@ from jaxcache.cli import metering, terminal
 from jaxcache.cli.terminal import Color
 from jaxcache.errors import ExitCode, JaxcacheError
 
-#: Command name to the module in this package that holds it, in the order of ``--help``. A name of
-#: two words is a command of a group, which :data:`GROUPS` describes.
-COMMANDS: dict[str, str] = {
-    "ls": "ls",
-    "show": "show",
-    "stats": "stats",
-    "report": "report",
-    "top": "top",
-    "warm": "warm",
-    "run": "run",
-    "compile": "compile",
-    "target": "target",
-    "where": "where",
-    "verify": "verify",
-    "seal": "seal",
-    "prune": "prune",
-    "rm": "rm",
-    "pin": "pin",
-    "unpin": "unpin",
-    "explain": "explain",
-    "doctor": "doctor",
-    "export": "export",
-    "import": "import_",
-    "push": "push",
-    "pull": "pull",
-    "diff": "diff",
-    "copy": "copy",
-    "trust": "trust",
-    "ci key": "ci.key",
-    "ci restore": "ci.restore",
-    "ci save": "ci.save",
+#: Command name to the module in this package that holds it, under the headings and in the order of
+#: ``--help``. A name of two words is a command of a group, which :data:`GROUPS` describes.
+HEADINGS: dict[str, dict[str, str]] = {
+    "Look": {"ls": "ls", "show": "show", "stats": "stats", "report": "report", "top": "top"},
+    "Fill": {"warm": "warm", "run": "run", "compile": "compile", "target": "target"},
+    "Diagnose": {"explain": "explain", "doctor": "doctor", "where": "where", "diff": "diff"},
+    "Maintain": {
+        "verify": "verify",
+        "seal": "seal",
+        "prune": "prune",
+        "rm": "rm",
+        "pin": "pin",
+        "unpin": "unpin",
+    },
+    "Move": {
+        "export": "export",
+        "import": "import_",
+        "push": "push",
+        "pull": "pull",
+        "copy": "copy",
+        "ci key": "ci.key",
+        "ci restore": "ci.restore",
+        "ci save": "ci.save",
+    },
+    "Advanced": {"trust": "trust", "completion": "completion"},
 }
-GROUPS = {"ci": "The steps of a CI job: name its cache, restore it, save it."}
+COMMANDS = {name: module for row in HEADINGS.values() for name, module in row.items()}
+GROUPS = {"ci": "Restore and save a cache in a CI job."}
 
 #: What each exit code says in help and manual; see jaxcache.errors.ExitCode.
 EXIT_CODES = {
@@ -100,12 +95,14 @@ class LazyGroup(TyperGroup):
         return load_command(name) if name in COMMANDS else None
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
-        """List the commands with whole sentences, wrapped; the parser's own list cuts them off."""
-        names = self.list_commands(ctx)
-        with formatter.section("Commands"):
-            formatter.write_dl(
-                [(n, self.get_command(ctx, n).get_short_help_str(limit=1000)) for n in names]
-            )
+        """List the commands under their headings, one line each."""
+        there = self.list_commands(ctx)
+        for heading, row in HEADINGS.items():
+            names = dict.fromkeys(n.split()[-1 if self.family else 0] for n in row)
+            listed = [(n, self.get_command(ctx, n)) for n in names if n in there]
+            if listed:
+                with formatter.section("Commands" if self.family else heading):
+                    formatter.write_dl([(n, c.get_short_help_str(limit=1000)) for n, c in listed])
 
 
 def load_group(name: str) -> LazyGroup:
@@ -149,14 +146,14 @@ ColorOption = Annotated[
     typer.Option(
         "--color", metavar="auto|always|never", callback=_take_color, is_eager=True,
         expose_value=False,
-        help="When to colour; by default on a terminal, unless NO_COLOR is set.",
+        help="When to use colour (default: on a terminal, unless NO_COLOR is set).",
     ),
 ]  # fmt: skip
 DebugOption = Annotated[
     bool,
     typer.Option(
         "--debug", callback=terminal.choose_debug, is_eager=True, expose_value=False,
-        help="Where something fails, show the traceback.",
+        help="Show a traceback when something fails.",
     ),
 ]  # fmt: skip
 

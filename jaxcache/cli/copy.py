@@ -32,7 +32,10 @@ def command(
     jsonl: Jsonl = False,
     quiet: Quiet = False,
 ) -> int:
-    """Copy entries between cache directories and bundles, checking every byte on the way."""
+    """Copy entries between caches and bundles.
+
+    Every byte is checked on the way.
+    """
     from jaxcache.cache.bundle.deliver import check_target, make_in_between
     from jaxcache.cache.bundle.format import is_bundle
     from jaxcache.cache.trust import Verdict

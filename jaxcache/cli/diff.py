@@ -20,7 +20,10 @@ def command(
     jsonl: Jsonl = False,
     quiet: Quiet = False,
 ) -> int:
-    """Compare two caches or bundles by what their entries hold; 1 if they differ."""
+    """Compare two caches or bundles; exit with 1 if they differ.
+
+    Entries are compared by what they hold, not by how they are compressed.
+    """
     from jaxcache.cache.diff import diff_sides
     from jaxcache.cli.output import note, print_json, print_json_lines, print_lines
     from jaxcache.cli.terminal import terminal_width, wants_color

@@ -33,10 +33,13 @@ def command(
     decode: Annotated[
         int, typer.Option(min=0, metavar="N", help="Decode the newest N entries; 0 is all.")
     ] = 200,
+    verbose: Annotated[
+        bool, typer.Option("--verbose", "-v", help="List settings that have their default, too.")
+    ] = False,
     json: Json = False,
     jsonl: Jsonl = False,
 ) -> int:
-    """Show the settings that JAX would use here, and every known trap that is present."""
+    """Show the settings in effect, and find known problems."""
     from jaxcache.cache.doctor.diagnose import diagnose
     from jaxcache.cache.doctor.settings import with_script
     from jaxcache.cli.output.doctor import print_diagnosis
@@ -61,5 +64,5 @@ def command(
             uncacheable=used.uncacheable if used else None, max_decoded=decode or None,
             fix=fix, dry_run=dry_run, progress=progress,
         )  # fmt: skip
-    print_diagnosis(diagnosis, form)
+    print_diagnosis(diagnosis, form, verbose=verbose)
     return ExitCode.PROBLEMS if diagnosis.wrong else ExitCode.DONE

@@ -37,7 +37,10 @@ def command(
     json: Json = False,
     jsonl: Jsonl = False,
 ) -> None:
-    """Say why two runs, two keys, or a script and the cache differ."""
+    """Explain why two runs, keys or caches differ.
+
+    Also why a script misses in the cache: explain SCRIPT.
+    """
     from jaxcache.cli.output import explain as output
 
     form = choose_format(json=json, jsonl=jsonl)

@@ -47,7 +47,7 @@ def command(
     jsonl: Jsonl = False,
     quiet: Quiet = False,
 ) -> int:
-    """Put entries into one small, checkable file."""
+    """Write entries to one compressed, checkable file."""
     from jaxcache.cache.bundle.deliver import check_target
     from jaxcache.cli.bundle import deliver, signing_keys
     from jaxcache.cli.terminal.progress import progress_bar

@@ -68,7 +68,11 @@ def command(
     jsonl: Jsonl = False,
     quiet: Quiet = False,
 ) -> int:
-    """Check a bundle from end to end, say what will hit, and put its entries into a cache."""
+    """Check a bundle, and add its entries to a cache.
+
+    The bundle is checked from end to end before anything is written, and what will hit here is
+    forecast.
+    """
     from jaxcache.cli.bundle import ask_host, check_trust, open_import, receive
     from jaxcache.cli.opening import locate_target
 

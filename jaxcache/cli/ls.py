@@ -48,7 +48,10 @@ def command(
     jsonl: Jsonl = False,
     quiet: Quiet = False,
 ) -> None:
-    """List the entries of a cache, or the modules of a recipe."""
+    """List the entries of a cache.
+
+    Also the modules of a recipe (-C FILE.recipe).
+    """
     from jaxcache.cli.output import print_listing
     from jaxcache.cli.output.recipe import names_recipe, print_recipe
     from jaxcache.cli.terminal.progress import progress_bar

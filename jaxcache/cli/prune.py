@@ -85,7 +85,7 @@ def command(
     jsonl: Jsonl = False,
     quiet: Quiet = False,
 ) -> int:
-    """Remove entries and leftovers until the given bounds hold, the least valuable first."""
+    """Remove the least valuable entries until the given limits hold."""
     from jaxcache.cache.prune.plan import PruneOptions
     from jaxcache.cache.prune.policy import parse_policy
     from jaxcache.cli.moment import read_moment

@@ -41,7 +41,10 @@ def command(
     jsonl: Jsonl = False,
     quiet: Quiet = False,
 ) -> int:
-    """Get the entries that this cache lacks, checking each; never replace one that is sound."""
+    """Download the entries that this cache lacks.
+
+    Each entry is checked on arrival; a sound one here is never replaced.
+    """
     from jaxcache.cli.sync import carry_files, carry_over, read_options
 
     form = choose_format(json=json, jsonl=jsonl, quiet=quiet)

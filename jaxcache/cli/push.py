@@ -44,7 +44,10 @@ def command(
     jsonl: Jsonl = False,
     quiet: Quiet = False,
 ) -> int:
-    """Send the entries that a bucket lacks; never replace one that is there."""
+    """Upload the entries that another cache lacks.
+
+    What is there already is never replaced.
+    """
     from jaxcache.cli.sync import carry_files, carry_over, read_options
 
     form = choose_format(json=json, jsonl=jsonl, quiet=quiet)

@@ -32,7 +32,10 @@ def command(
     json: Json = False,
     jsonl: Jsonl = False,
 ) -> None:
-    """Draw a cache as one HTML file that opens anywhere, without a network."""
+    """Write a report of a cache as one HTML file.
+
+    The file opens in any browser, without a network.
+    """
     from jaxcache import __version__
     from jaxcache.cache.index import Index
     from jaxcache.cache.ledger.segments import Ledger

@@ -37,7 +37,7 @@ def command(
     jsonl: Jsonl = False,
     quiet: Quiet = False,
 ) -> int:
-    """Remove single entries."""
+    """Remove entries."""
     from jaxcache.cli.removal import carry_out, require_consent
     from jaxcache.cli.terminal.progress import progress_bar
 

@@ -48,7 +48,7 @@ def command(
     json: Json = False,
     jsonl: Jsonl = False,
 ) -> None:
-    """Run any command with the cache on, and account for every compile of every Python in it.
+    """Run any command, and report what each compile did.
 
     JAX's thresholds are left as they are.
     """

@@ -40,7 +40,10 @@ def command(
     jsonl: Jsonl = False,
     quiet: Quiet = False,
 ) -> int:
-    """Rewrite entries so that JAX itself detects corruption in them, and compress them better."""
+    """Add the checksum that lets JAX itself detect corruption.
+
+    Entries are compressed anew, and are usually smaller afterwards.
+    """
     from jaxcache.cache.seal import execute_seal, plan_seal
     from jaxcache.cli.output import note, print_json, print_json_lines, print_lines
     from jaxcache.cli.terminal.progress import progress_bar

@@ -40,7 +40,10 @@ def command(
     json: Json = False,
     jsonl: Jsonl = False,
 ) -> int:
-    """Show everything inside an entry, or what is in a recipe."""
+    """Show what is inside an entry.
+
+    Also what is in a recipe: show FILE.recipe.
+    """
     from jaxcache.cache import show
     from jaxcache.cli.output import show as output
     from jaxcache.cli.output.recipe import names_recipe, print_modules

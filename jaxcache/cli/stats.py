@@ -36,7 +36,7 @@ def command(
     json: Json = False,
     jsonl: Jsonl = False,
 ) -> None:
-    """Count everything in a cache directory, by kind, platform, module and age."""
+    """Summarize a cache: entries, size, compile time, age."""
     from jaxcache.cli.output import (
         print_json,
         print_json_lines,

@@ -22,7 +22,7 @@ def command(
     json: Json = False,
     jsonl: Jsonl = False,
 ) -> None:
-    """Keep what this host's keys depend on, or explain such a file and what differs here.
+    """Capture or show what a host's keys depend on.
 
     With the file, warm --target fills a cache for this host on a machine without its hardware.
     """

@@ -23,9 +23,10 @@ def command(
     json: Json = False,
     jsonl: Jsonl = False,
 ) -> None:
-    """Watch a cache in use: what is new, what is hit, what goes. Ctrl-C ends it, with code 0.
+    """Watch a cache in use.
 
-    In a pipe, and with --jsonl, each change is a line.
+    Show new, hit and removed entries as they happen; Ctrl-C ends it with code 0. In a pipe, and
+    with --jsonl, each change is a line.
     """
     from jaxcache.cli.output import top as output
     from jaxcache.cli.terminal import is_dumb

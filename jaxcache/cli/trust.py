@@ -22,7 +22,7 @@ def command(
     json: Json = False,
     jsonl: Jsonl = False,
 ) -> None:
-    """Make a key to sign bundles with, and say whose signatures count here."""
+    """Make signing keys, and choose whose signatures count."""
     from jaxcache.cache.trust import TrustedKey, add_trusted, generate_key, load_trusted
     from jaxcache.cache.trust import remove_trusted as remove
     from jaxcache.cli.bundle import key_folder, key_path

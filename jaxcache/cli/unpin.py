@@ -21,7 +21,7 @@ def command(
     json: Json = False,
     jsonl: Jsonl = False,
 ) -> None:
-    """Let prune and rm remove entries again."""
+    """Remove the protection of pin."""
     from jaxcache.cache.ledger.pins import unpin
     from jaxcache.cli.output import print_pins
 

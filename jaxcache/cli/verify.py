@@ -82,7 +82,7 @@ def command(
     jsonl: Jsonl = False,
     quiet: Quiet = False,
 ) -> int:
-    """Find corrupt entries and misplaced files; put them right with --fix."""
+    """Find damaged entries and misplaced files; --fix repairs them."""
     from jaxcache.cache.verify.examine import VerifyOptions
     from jaxcache.cli.output import note
     from jaxcache.cli.output.verify import print_restoration, print_verification

@@ -109,7 +109,7 @@ def command(
     json: Json = False,
     jsonl: Jsonl = False,
 ) -> None:
-    """Run a script with the cache on, and account for every compile; or compile a function.
+    """Run a script or a function, and report what each compile did.
 
     The script runs unchanged in its own Python; its output, input and exit code pass through.
     The thresholds below which JAX does not cache are lifted. The report goes to standard error;

@@ -4,8 +4,8 @@ from typing import Annotated
 
 import typer
 
-from jaxcache.cli.options import Json, Jsonl, Timeout
-from jaxcache.errors import NoCacheError, NoJaxError
+from jaxcache.cli.options import CacheDir, Json, Jsonl, Timeout
+from jaxcache.errors import NoCacheError, NoJaxError, UsageError
 
 EXAMPLE = "jaxcache where -- python train.py --steps 1"
 EXIT_CODES = (0, 2, 10, 13)
@@ -14,8 +14,9 @@ CONTEXT_SETTINGS = {"allow_interspersed_args": False}
 
 def command(
     command_line: Annotated[
-        list[str], typer.Argument(metavar="CMD...", help="The command, after --.")
-    ],
+        list[str] | None, typer.Argument(metavar="[-- CMD...]", help="The command to run.")
+    ] = None,
+    cache_dir: CacheDir = None,
     stop: Annotated[
         bool, typer.Option("--stop", help="End each Python as soon as it has opened its cache.")
     ] = False,
@@ -23,14 +24,31 @@ def command(
     json: Json = False,
     jsonl: Jsonl = False,
 ) -> None:
-    """Print the cache directory that a command really uses. What it prints goes to stderr."""
+    """Print the cache directory, or the one that a command uses.
+
+    With a command, what it prints goes to standard error.
+    """
     from jaxcache.cli import output
-    from jaxcache.cli.options import choose_format
+    from jaxcache.cli.options import choose_format, locate_cache
+    from jaxcache.entry.names import printable
     from jaxcache.render.where import use_document, where_document
     from jaxcache.units import parse_duration_seconds
     from jaxcache.warm.where import find_where
 
     choose_format(json=json, jsonl=jsonl)
+    if not command_line:
+        if stop or timeout:
+            raise UsageError("--stop and --timeout need a command after --")
+        place = locate_cache(cache_dir)
+        if json or jsonl:
+            output.print_json(
+                {"schema_version": 1, "cache_dir": printable(place.path), "processes": []}
+            )
+        else:
+            print(printable(place.path))
+        return
+    if cache_dir:
+        raise UsageError("--cache-dir does not go with a command: it runs as it is")
     seconds = None if timeout is None else parse_duration_seconds(timeout)
     uses, unheard = find_where(
         command_line, stop=stop, stdout_to_stderr=True, timeout_seconds=seconds
@@ -42,8 +60,6 @@ def command(
     elif jsonl:
         output.print_json_lines(map(use_document, uses))
     else:
-        from jaxcache.entry.names import printable
-
         output.print_lines(dict.fromkeys(printable(u.opened) for u in uses if u.opened))
     if not any(u.opened for u in uses):
         setting = next((u.setting for u in uses if u.setting), None)

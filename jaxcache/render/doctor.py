@@ -53,28 +53,40 @@ def doctor_tsv(diagnosis: Diagnosis) -> Iterator[str]:
         yield "\t".join((f.severity, f.trap, printable(f.seen), f.cost, printable(f.fix)))
 
 
-def doctor_page(diagnosis: Diagnosis, *, width: int, color: bool) -> str:
-    """A page for people, ``width`` columns wide at the most where it can be."""
-    facts = diagnosis.facts
-    parts = [_heading(diagnosis), _settings(diagnosis, width=width, color=color)]
-    for finding in diagnosis.findings:
-        style, plain = (_STYLES[finding.severity], "\x1b[0m") if color else ("", "")
-        lines = [
-            f"{style}{finding.severity}{plain}: {finding.trap}",
-            labelled("seen", printable(finding.seen), width=width),
-            labelled("cost", finding.cost, width=width),
-            f"  fix   {printable(finding.fix)}",  # unbroken: it is copied
-        ]
-        if finding.files and len(facts.cache.entries) > 1:
-            shown = ", ".join(map(printable, finding.files[:_SHOWN_FILES]))
-            more = len(finding.files) - _SHOWN_FILES
-            shown += f" and {more:,} more" if more > 0 else ""
-            lines.append(labelled("files", shown, width=width))
-        parts.append("\n".join(lines))
+def doctor_page(diagnosis: Diagnosis, *, width: int, color: bool, verbose: bool = False) -> str:
+    """A page for people, ``width`` columns wide at the most where it can be.
+
+    Findings come first, problems before notes; then the settings that somebody has changed, or
+    all of them with ``verbose``.
+    """
+    problems = [f for f in diagnosis.findings if f.severity == "problem"]
+    notes = [f for f in diagnosis.findings if f.severity != "problem"]
+    several = len(diagnosis.facts.cache.entries) > 1
+    count = format_count(len(problems), "problem") if problems else "no problem"
+    if notes:
+        count += f", {format_count(len(notes), 'note')}"
+    parts = [f"{_heading(diagnosis)}\n{count} found"]
+    for finding in (*problems, *notes):
+        parts.append(_finding(finding, name_files=several, width=width, color=color))
     parts.extend(f"mended: {printable(sentence)}" for sentence in diagnosis.mended)
-    problems = sum(f.severity == "problem" for f in diagnosis.findings)
-    parts.append(format_count(problems, "problem") if problems else "no problem found")
+    parts.append(_settings(diagnosis, width=width, color=color, verbose=verbose))
     return "\n\n".join(parts)
+
+
+def _finding(finding: Finding, *, name_files: bool, width: int, color: bool) -> str:
+    style, plain = (_STYLES[finding.severity], "\x1b[0m") if color else ("", "")
+    lines = [
+        f"{style}{finding.severity}{plain}: {finding.trap}",
+        labelled("seen", printable(finding.seen), width=width),
+        labelled("cost", finding.cost, width=width),
+        f"  fix   {printable(finding.fix)}",  # unbroken: it is copied
+    ]
+    if finding.files and name_files:
+        shown = ", ".join(map(printable, finding.files[:_SHOWN_FILES]))
+        more = len(finding.files) - _SHOWN_FILES
+        shown += f" and {more:,} more" if more > 0 else ""
+        lines.append(labelled("files", shown, width=width))
+    return "\n".join(lines)
 
 
 def _heading(diagnosis: Diagnosis) -> str:
@@ -92,17 +104,26 @@ def _heading(diagnosis: Diagnosis) -> str:
             f"jaxlib {mine.jaxlib_version}, {mine.written_codec}"
         )
     elif diagnosis.no_jax:
-        lines.append(f"{diagnosis.no_jax}; what takes a jax was left out")
+        lines.append(f"{diagnosis.no_jax}; checks that need jax were skipped")
     return "\n".join(lines)
 
 
-def _settings(diagnosis: Diagnosis, *, width: int, color: bool) -> str:
+def _settings(diagnosis: Diagnosis, *, width: int, color: bool, verbose: bool) -> str:
+    told = diagnosis.facts.settings
+    shown = [s for s in told if verbose or s.origin != "default"]
+    rest = "" if verbose else "; --verbose lists all settings"
+    if not shown:
+        return f"every setting of JAX's cache has its default{rest}"
     columns = [
-        Column("SETTING", elastic=True, least=32), Column("VALUE", elastic=True),
+        Column("SETTING", elastic=True, least=32),
+        Column("VALUE", elastic=True),
         Column("FROM", elastic=True),
-    ]  # fmt: skip
+    ]
     rows = [
         [s.name, "not set" if s.value is None else printable(str(s.value)), printable(s.origin)]
-        for s in diagnosis.facts.settings
+        for s in shown
     ]
-    return render_table(columns, rows, width=width, color=color)
+    table = render_table(columns, rows, width=width, color=color)
+    if len(shown) < len(told):
+        table += f"\nother settings have their default{rest}"
+    return table

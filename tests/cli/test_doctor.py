@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from conftest import RunCli, clean_environment
+from terminal import run_all
 
 HASH = "cd" * 32
 #: Settings under which nothing is wrong with any of the caches below.
@@ -330,3 +331,17 @@ def test_the_page_for_people_names_everything(run_cli: RunCli, cache: Path) -> N
     lines = run_cli("doctor", "-C", cache, "--jsonl").stdout.splitlines()
     assert [json.loads(x)["trap"] for x in lines] == [row[1] for row in rows]
     assert run_cli("doctor", "-C", cache, "--dry-run").returncode == 2
+
+
+def test_the_page_leads_with_the_findings(cache: Path, tmp_path: Path) -> None:
+    cache.chmod(0o777)
+    base = ["doctor", "-C", str(cache), "--python", "/nonexistent"]
+    env = {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
+    (_, short), (_, whole) = run_all(
+        [base, [*base, "--verbose"]], home=tmp_path, width=100, env=env
+    )
+    for page in (short, whole):
+        assert 0 < page.index("unsafe-permissions") < page.index("min_compile_time_secs")
+    assert "jax_enable_pgle" in whole
+    assert "jax_enable_pgle" not in short
+    assert "--verbose lists all settings" in short

@@ -177,6 +177,24 @@ def test_zsh(shell_env: dict[str, str]) -> None:
     assert run([zsh, "-f", "-c", script], shell_env) == "_jaxcache\n"
 
 
+@pytest.mark.parametrize(
+    ("shell", "ask"),
+    [
+        ("bash", 'eval "$(jaxcache completion bash)"; complete -p jaxcache'),
+        (
+            "zsh",
+            'autoload -Uz compinit && compinit -u -D; eval "$(jaxcache completion zsh)"; '
+            "print ${_comps[jaxcache]}",
+        ),
+        ("fish", "jaxcache completion fish | source; complete -C 'jaxcache sho'"),
+    ],
+)
+def test_one_line_enables_the_completion(shell_env: dict[str, str], shell: str, ask: str) -> None:
+    plain = {"bash": "--norc", "zsh": "-f", "fish": "--no-config"}[shell]
+    out = run([need(shell), plain, "-c", ask], shell_env)
+    assert out.split("\t")[0].split()[-1] in ("jaxcache", "_jaxcache", "show")
+
+
 def test_man_pages_without_a_warning(tmp_path: Path) -> None:
     man = need("man")
     pages = sorted((REPOSITORY / "man").glob("*.1"))

@@ -52,7 +52,7 @@ def test_the_commands_are_listed_and_the_version_told(run_cli: RunCli) -> None:
 def test_no_command_shows_the_help(run_cli: RunCli, words: list[str]) -> None:
     done = run_cli(*words)
     assert (done.returncode, done.stdout) == (2, "")
-    assert re.search(r"\nCommands:\n +(ls|key) ", done.stderr)
+    assert re.search(r"\n(Look|Commands):\n +(ls|key) ", done.stderr)
     assert "\\x0a" not in done.stderr
 
 

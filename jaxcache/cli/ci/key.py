@@ -39,7 +39,7 @@ def command(
     json: Json = False,
     jsonl: Jsonl = False,
 ) -> None:
-    """Print a name for everything that JAX's keys depend on here, to key a CI cache with."""
+    """Print a CI cache key of what JAX's keys depend on here."""
     from jaxcache.cache.ci.files import hash_files as hash_named
     from jaxcache.cache.ci.key import CiKey
     from jaxcache.cli.ci import describe_job, write_outputs

@@ -48,7 +48,7 @@ def command(
     jsonl: Jsonl = False,
     quiet: Quiet = False,
 ) -> int:
-    """Before the job: bring into the cache what can hit here, checked, and note what is there.
+    """Before the job: add the entries that can hit here to the cache.
 
     A source that is missing or damaged is a cache miss, not an error.
     """

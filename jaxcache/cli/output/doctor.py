@@ -6,7 +6,7 @@ from jaxcache.cli.options import Format
 from jaxcache.render import doctor as render
 
 
-def print_diagnosis(diagnosis: Diagnosis, form: Format) -> None:
+def print_diagnosis(diagnosis: Diagnosis, form: Format, *, verbose: bool) -> None:
     """Print settings and findings; in a pipe the findings alone."""
     if form is Format.JSON:
         output.print_json(render.doctor_document(diagnosis))
@@ -16,6 +16,6 @@ def print_diagnosis(diagnosis: Diagnosis, form: Format) -> None:
         output.print_lines(render.doctor_tsv(diagnosis))
     else:
         width, color = output.terminal_width(), output.wants_color()
-        print(render.doctor_page(diagnosis, width=width, color=color))
+        print(render.doctor_page(diagnosis, width=width, color=color, verbose=verbose))
     if diagnosis.no_jax and form is Format.TSV:
-        output.note(f"{diagnosis.no_jax}; what takes a jax was left out")
+        output.note(f"{diagnosis.no_jax}; checks that need jax were skipped")

@@ -1,0 +1,40 @@
+"""``jaxcache completion``."""
+
+from enum import StrEnum
+from typing import Annotated
+
+import typer
+
+EXAMPLE = "jaxcache completion bash >> ~/.bashrc"
+EXIT_CODES = (0, 2)
+
+
+class Shell(StrEnum):
+    """A shell that there is a completion script for; the value ends the script's file name."""
+
+    BASH = "bash"
+    ZSH = "zsh"
+    FISH = "fish"
+
+
+_FILES = {Shell.BASH: "jaxcache.bash", Shell.ZSH: "_jaxcache", Shell.FISH: "jaxcache.fish"}
+
+
+def command(
+    shell: Annotated[Shell, typer.Argument(metavar="bash|zsh|fish", help="The shell.")],
+) -> None:
+    """Print the completion script of a shell.
+
+    bash: eval "$(jaxcache completion bash)" in ~/.bashrc; zsh: the same in ~/.zshrc, after
+    compinit; fish: jaxcache completion fish | source in config.fish.
+    """
+    from pathlib import Path
+
+    import jaxcache
+
+    package = Path(jaxcache.__file__).parent
+    # A wheel carries the scripts inside the package; in a clone they stand beside it.
+    folder = next(
+        f for f in (package / "completions", package.parent / "completions") if f.is_dir()
+    )
+    print((folder / _FILES[shell]).read_text("utf-8"), end="")
