@@ -15,7 +15,7 @@ from typing import Literal
 from jaxcache.cache.budget import ByteBudget
 from jaxcache.cache.inventory import EntryFile
 from jaxcache.cache.ledger.record import SEALED, Event, Record
-from jaxcache.cache.ledger.segments import COMPACT_ABOVE, Ledger, append, compact
+from jaxcache.cache.ledger.segments import Ledger, append
 from jaxcache.cache.leftovers import delete_leftovers
 from jaxcache.cache.scan import Progress, Scan, scan
 from jaxcache.cache.select import select_by_keys
@@ -152,8 +152,6 @@ def execute_seal(
                 pool.shutdown(cancel_futures=True)
     finally:
         worker.write_ledger()
-    if worker.ledger_segments > COMPACT_ABOVE:
-        compact(store)
     return SealResult(
         tuple(worker.sealed), (*plan.skipped, *worker.skipped), tuple(worker.problems)
     )
@@ -168,7 +166,6 @@ class _Worker:
         self._now_ns = now_ns
         self._files = {f.info.name: f for f in plan.scan.inventory.entries}
         self._ledger = Ledger.load(store)
-        self.ledger_segments = len(self._ledger.segments)
         self._budget = ByteBudget(_MEMORY_BYTES)
         self._jax = SharedLock(store)
         self._lock = threading.Lock()

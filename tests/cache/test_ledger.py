@@ -1,10 +1,15 @@
 """The ledger: append, fold, merge, compact; damage is skipped and counted."""
 
+import itertools
 import json
 import shutil
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
+from conftest import clean_environment
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -165,3 +170,94 @@ def test_compacting_changes_no_record(tmp_path_factory: pytest.TempPathFactory, 
     after = load(cache)
     assert {k: before.record(k) for k in before} == {k: after.record(k) for k in after}
     assert len(segments(cache)) <= 1
+
+
+FACTS = {"jax_version": "0.10.2", "script": "train.py", "components": {"computation": "a" * 64}}
+
+
+def ledger_bytes(cache: Path) -> int:
+    return sum(s.stat().st_size for s in segments(cache))
+
+
+def test_a_ledger_stays_small_however_often_entries_are_hit(tmp_path: Path) -> None:
+    store = open_store(str(tmp_path))
+    keys = [f"jit_f{i}-{i:064x}" for i in range(5)]
+    largest = 0
+    for run in range(300):
+        assert append(store, [Event(key, HIT, run, FACTS) for key in keys])
+        largest = max(largest, ledger_bytes(tmp_path))
+    assert len(segments(tmp_path)) <= 70 and largest < 200_000
+    record = load(tmp_path).record(keys[0])
+    assert record and (record.hits, record.last_hit_ns) == (300, 299)
+    assert record.components == FACTS["components"] and record.script == "train.py"
+
+
+def test_facts_of_keys_that_are_gone_do_not_pile_up_but_pins_stay(tmp_path: Path) -> None:
+    store = open_store(str(tmp_path))
+    append(store, [Event("pinned", PIN, 0), Event(KEY, HIT, 0)])
+    (tmp_path / f"{KEY}-cache").touch()
+    append(store, [Event(f"jit_g-{i:064x}", COMPILE, i + 1, FACTS) for i in range(5000)])
+    ledger = load(tmp_path)
+    assert len(ledger) < 1100 and {"pinned", KEY, f"jit_g-{4999:064x}"} <= set(ledger)
+
+
+def test_many_facts_of_one_key_are_read_in_linear_time(tmp_path: Path) -> None:
+    def seconds(count: int) -> float:
+        folder = tmp_path / str(count)
+        (folder / LEDGER_DIR).mkdir(parents=True)
+        lines = (f'{{"key":"k","kind":"x","at_ns":{i},"f{i}":1}}\n' for i in range(count))
+        (folder / LEDGER_DIR / f"1-{'0' * 16}.jsonl").write_text("".join(lines))
+        start = time.process_time()
+        assert len(load(folder)) == 1
+        return time.process_time() - start
+
+    assert seconds(20_000) < 10 * seconds(4_000) + 0.1
+
+
+APPENDING = """
+import sys
+from jaxcache.cache.ledger.record import HIT, Event
+from jaxcache.cache.ledger.segments import append
+from jaxcache.store import open_store
+store = open_store(sys.argv[1])
+for i in range(int(sys.argv[3])):
+    assert append(store, [Event(f"k{j}", HIT, i) for j in (0, sys.argv[2])])
+    print(i, flush=True)
+"""
+
+
+def appending(cache: Path, name: str, count: int) -> "subprocess.Popen[str]":
+    command = [sys.executable, "-c", APPENDING, str(cache), name, str(count)]
+    return subprocess.Popen(
+        command, stdout=subprocess.PIPE, text=True, env=clean_environment(cache)
+    )
+
+
+def test_several_writers_lose_and_double_nothing(tmp_path: Path) -> None:
+    append(open_store(str(tmp_path)), [Event("mine", PIN, 0)])
+    writers = [appending(tmp_path, str(n), 120) for n in range(1, 4)]
+    while any(w.poll() is None for w in writers):
+        assert "mine" in load(tmp_path), "a reader missed a pin while others compacted"
+    assert [w.communicate() and w.returncode for w in writers] == [0, 0, 0]
+    ledger = load(tmp_path)
+    assert {k: r.hits for k in ledger if (r := ledger.record(k))} == {
+        "k0": 360, "k1": 120, "k2": 120, "k3": 120, "mine": 0,
+    }  # fmt: skip
+    assert len(segments(tmp_path)) < 100
+
+
+def test_killed_writers_leave_all_that_was_appended(tmp_path: Path) -> None:
+    told = 0
+    for number in range(6):
+        writer = appending(tmp_path, "1", 10_000)
+        assert writer.stdout
+        lines = iter(writer.stdout.readline, "")
+        told += sum(1 for _ in itertools.islice(lines, 15 + 7 * number))
+        writer.kill()
+        told += len(list(lines))
+        writer.communicate()
+        record = load(tmp_path).record("k0")
+        assert record and told <= record.hits <= told + number + 1
+    append(open_store(str(tmp_path)), [Event("k0", HIT, 1)])
+    compact(open_store(str(tmp_path)))
+    assert len(list((tmp_path / LEDGER_DIR).iterdir())) == 1, "a killed writer left something"

@@ -217,3 +217,16 @@ def test_pins_are_listed_honoured_and_taken_back(run_cli: RunCli, cache: Path) -
     assert run_cli("unpin", "-C", cache, key[:20]).stdout.strip() == key
     assert run_cli("pin", "-C", cache).stdout == ""
     assert run_cli("rm", "-C", cache, "jit_mlp", "--yes").returncode == 0
+
+
+def test_a_ledger_of_many_hits_takes_no_room_from_the_entries(run_cli: RunCli, cache: Path) -> None:
+    key = next(cache.glob("*-cache")).name.removesuffix("-cache")
+    ledger = cache / ".jaxcache" / "ledger"
+    ledger.mkdir(parents=True)
+    for run in range(50):
+        event = {"key": key, "kind": "hit", "at_ns": run, "note": "x" * 4000}
+        (ledger / f"{run}-{run:016x}.jsonl").write_text(json.dumps(event) + "\n")
+    done = run_cli("prune", "-C", cache, "--max-size", "100kB", OLD, "--yes", "--json")
+    assert done.returncode == 0, done.stderr
+    document = json.loads(done.stdout)
+    assert document["kept"] == 7 and document["size_bytes_after"] < 100_000

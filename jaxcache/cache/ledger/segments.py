@@ -10,17 +10,20 @@ is skipped and counted, a fact of the wrong type is left out, and a cache that c
 simply learns nothing.
 """
 
+import contextlib
 import hashlib
 import json
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, cast
 
-from jaxcache.cache.ledger.record import COUNTED, PINNING, Event, Record, fold
-from jaxcache.entry.names import OWN_DIR
-from jaxcache.store.base import ExistsError, Store, StoreError
+from jaxcache.cache.ledger.record import COMPILE, COUNTED, HIT, PINNING, Event, Record, fold
+from jaxcache.entry.names import OWN_DIR, parse_name
+from jaxcache.errors import JaxcacheError
+from jaxcache.model import FileInfo
+from jaxcache.store.base import TEMP_PREFIX, Store, StoreError
 
 LEDGER_DIR = f"{OWN_DIR}/ledger"
 #: Segments and lines longer than this are damaged: nothing here writes such.
@@ -28,10 +31,18 @@ MAX_SEGMENT_BYTES = 32 << 20
 MAX_LINE_BYTES = 256 << 10
 #: Events are split over segments of about this size.
 _SEGMENT_BYTES = 8 << 20
-#: Segments that :func:`compact` has replaced are remembered up to this number, newest first.
-_MAX_REPLACED = 10_000
-#: A folder with fewer segments than this is read as fast as a compacted one.
+#: Replaced segments that a compaction remembers beyond those that it found, newest first.
+_MAX_REPLACED = 500
+_NAMES_PER_LINE = 2_000
+#: More segments than this, or more bytes in them than in the compacted part and in
+#: :data:`_SLACK_BYTES`, are compacted by the next :func:`append`.
 COMPACT_ABOVE = 64
+_SLACK_BYTES = 256 << 10
+#: Keys without an entry that a compaction keeps: as many as there are entries, and at least these.
+_MIN_ABSENT = 1_000
+#: Readings of a folder that is compacted meanwhile.
+_ATTEMPTS = 5
+_LOCK = f"{LEDGER_DIR}/{TEMP_PREFIX}compact"
 
 _SUFFIX = ".jsonl"
 _NAME = re.compile(r"\d{1,20}-(c[0-9a-f]{16}-\d{1,6}|[0-9a-f]{16})\.jsonl")
@@ -48,7 +59,9 @@ class Ledger:
     """Segments and lines that could not be read and were skipped."""
     _events: dict[str, dict[str, Event]] = field(default_factory=dict)
     _originals: frozenset[str] = frozenset()
-    """Every segment as first written that is folded in here, present or compacted away."""
+    """Every segment that is folded in here, present or compacted away."""
+    _is_compact: bool = False
+    """Whether all of it is one compaction."""
 
     @classmethod
     def load(cls, store: Store) -> "Ledger":
@@ -57,7 +70,8 @@ class Ledger:
         ledger = cls(damaged=sum(s.damaged for s in found))
         readable = [s for s in found if s.readable]
         ledger.segments = tuple(s.name for s in readable)
-        live, ledger._originals = _live(readable)
+        live, ledger._originals, chosen = _live(readable)
+        ledger._is_compact = len(chosen) == 1 and len(chosen[0]) == len(readable)
         for event in sorted((e for s in live for e in s.events), key=lambda e: e.at_ns):
             ledger._add(event)
         return ledger
@@ -82,12 +96,29 @@ class Ledger:
 
     @property
     def originals(self) -> frozenset[str]:
-        """Names of every segment as first written that is folded in, compacted away or not."""
+        """Names of every segment that is folded in, present or compacted away."""
         return self._originals
 
     def events(self) -> Iterator[Event]:
-        """Yield the fewest events that say the same: one per key and kind."""
-        return (event for kinds in self._events.values() for event in kinds.values())
+        """Yield the fewest events that say the same: one per key and kind, each fact once."""
+        for kinds in self._events.values():
+            known: dict[str, Any] = {}
+            new: dict[str, Event] = {}
+            for event in sorted(kinds.values(), key=lambda e: e.at_ns):
+                facts = {
+                    name: value
+                    for name, value in event.facts.items()
+                    if name == "count" or not _same(known.get(name), value)
+                }
+                known.update(facts)
+                new[event.kind] = replace(event, facts=facts)
+            yield from (new[kind] for kind in kinds)
+
+    def last_used_ns(self, key: str) -> int | None:
+        """Return the time of the last hit or compile of a key, None if neither is known."""
+        kinds = self._events.get(key, {})
+        times = [event.at_ns for kind in (COMPILE, HIT) if (event := kinds.get(kind))]
+        return max(times, default=None)
 
     def _add(self, event: Event) -> None:
         """Join an event to the ones of its kind; events come in the order of their times."""
@@ -98,10 +129,16 @@ class Ledger:
             kinds[event.kind] = event
             return
         before = kinds.get(event.kind)
-        facts = {**before.facts, **event.facts} if before else event.facts
+        facts = cast(dict[str, Any], before.facts) if before else {}  # our own: grows in place
+        count = (before.count if before else 0) + event.count
+        facts.update(event.facts)
         if event.kind in COUNTED:
-            facts = {**facts, "count": (before.count if before else 0) + event.count}
+            facts["count"] = count
         kinds[event.kind] = Event(event.key, event.kind, event.at_ns, facts)
+
+
+def _same(left: object, right: object) -> bool:
+    return type(left) is type(right) and left == right
 
 
 def is_segment(name: str) -> bool:
@@ -115,7 +152,7 @@ def is_compacted(name: str) -> bool:
 
 
 def append(store: Store, events: Iterable[Event]) -> bool:
-    """Add events to the ledger; durable when it returns.
+    """Add events to the ledger; durable when it returns. Compact a local one that has grown.
 
     An event of more than :data:`MAX_LINE_BYTES` is left out.
 
@@ -131,45 +168,89 @@ def append(store: Store, events: Iterable[Event]) -> bool:
             store.write(name, lines, replace=False)
     except StoreError:
         return False
+    if batches and not store.remote and _has_grown(store):
+        compact(store)
     return True
+
+
+def _has_grown(store: Store) -> bool:
+    """Return whether a ledger holds much more than its compacted part."""
+    sizes: dict[bool, list[int]] = {True: [], False: []}
+    for info in store.list(LEDGER_DIR):
+        if is_segment(info.name) and info.size_bytes <= MAX_SEGMENT_BYTES:
+            sizes[is_compacted(info.name)].append(info.size_bytes)
+    return len(sizes[False]) > COMPACT_ABOVE or sum(sizes[False]) > sum(sizes[True]) + _SLACK_BYTES
 
 
 def compact(store: Store, *, keep: Callable[[str], bool] | None = None) -> Ledger:
     """Write the ledger anew as few segments and delete those that they replace.
 
     The new segments name the ones they stand for, so that a copy of those which comes back in a
-    merge is not counted twice. Safe to interrupt, and to run twice at once.
+    merge is not counted twice. Safe to interrupt; while another process compacts a local ledger,
+    it is left to that one.
 
     Args:
-        keep: which keys to keep, all if None.
+        keep: which keys to keep. If None: those with an entry, pinned ones, and as many of the
+            others as there are entries, the latest first.
 
     Returns:
         The ledger as it was read.
     """
-    ledger = Ledger.load(store)
-    if not store.writable or not ledger._originals:
-        return ledger
-    replaces = sorted(ledger._originals)[-_MAX_REPLACED:]
-    batches = list(_batches(e for e in ledger.events() if keep is None or keep(e.key)))
-    batches = batches or [([], 0)]
+    if not store.writable or not _list_segments(store):
+        return Ledger.load(store)
+    for info in store.list(LEDGER_DIR):
+        if info.name.rpartition("/")[2].startswith(TEMP_PREFIX):
+            store.delete_abandoned(info.name)
+    ledger = None
+    # Locked, or the disk is full: the parts of an unfinished compaction count for nothing.
+    with contextlib.suppress(StoreError), store.hold(_LOCK):
+        ledger = Ledger.load(store)
+        _compact(store, ledger, keep or _worth_keeping(store, ledger))
+    return Ledger.load(store) if ledger is None else ledger
+
+
+def _compact(store: Store, ledger: Ledger, keep: Callable[[str], bool]) -> None:
+    found = frozenset(ledger.segments)
+    history = sorted(ledger.originals - found)[-_MAX_REPLACED:]
+    replaces = sorted(found.union(history))
+    batches = list(_batches(e for e in ledger.events() if keep(e.key))) or [([], 0)]
+    if ledger._is_compact and all(map(keep, ledger)):
+        return
     digest = hashlib.sha256("\n".join(replaces).encode())
     for lines, _ in batches:
         digest.update(b"".join(lines))
     stem = f"{replaces[-1].partition('-')[0]}-c{digest.hexdigest()[:16]}"
     names = [f"{stem}-{i}{_SUFFIX}" for i in range(len(batches))]
-    header = {"kind": _SEGMENT_KIND, "replaces": replaces, "parts": names}
+    for index, (name, (lines, _)) in enumerate(zip(names, batches, strict=True)):
+        stands_for = replaces if index == 0 else []
+        headers = [
+            _line(
+                {
+                    "kind": _SEGMENT_KIND,
+                    "replaces": stands_for[at : at + _NAMES_PER_LINE],
+                    "parts": names,
+                }
+            )
+            for at in range(0, len(stands_for) or 1, _NAMES_PER_LINE)
+        ]
+        store.write(f"{LEDGER_DIR}/{name}", [*headers, *lines])
+    for name in found:
+        store.delete(f"{LEDGER_DIR}/{name}")
+
+
+def _worth_keeping(store: Store, ledger: Ledger) -> Callable[[str], bool]:
     try:
-        for index, (name, (lines, _)) in enumerate(zip(names, batches, strict=True)):
-            first = header if index == 0 else {**header, "replaces": []}
-            try:
-                store.write(f"{LEDGER_DIR}/{name}", [_line(first), *lines], replace=False)
-            except ExistsError:  # the same segments, compacted by somebody else
-                continue
-        for name in set(ledger.segments) - set(names):
-            store.delete(f"{LEDGER_DIR}/{name}")
-    except StoreError:
-        pass  # what was written counts for nothing until all of it is there
-    return ledger
+        there = {str(key) for i in store.list() if (key := parse_name(i.name).key)}
+    except JaxcacheError:
+        return bool
+    latest = {e.key: e.at_ns for e in sorted(ledger.events(), key=lambda e: e.at_ns)}
+    absent = sorted((k for k in latest if k not in there), key=latest.__getitem__, reverse=True)
+    dropped = {
+        key
+        for key in absent[max(len(there), _MIN_ABSENT) :]
+        if not (known := ledger.record(key)) or not known.pinned
+    }
+    return lambda key: key not in dropped
 
 
 @dataclass(slots=True)
@@ -183,17 +264,33 @@ class _Segment:
 
 
 def _read_segments(store: Store) -> list[_Segment]:
+    for _ in range(_ATTEMPTS):
+        listed = _list_segments(store)
+        found = _read_listed(store, listed)
+        if len(found) == len(listed) and (store.remote or not _newly_compacted(store, listed)):
+            break  # else a compaction went on meanwhile: what it replaced may have been overlooked
+    return found
+
+
+def _list_segments(store: Store) -> list[FileInfo]:
     try:
-        infos = sorted(i for i in store.list(LEDGER_DIR) if i.name.endswith(_SUFFIX))
+        found = sorted(i for i in store.list(LEDGER_DIR) if i.name.endswith(_SUFFIX))
     except Exception:  # no folder, no permission: nothing is known
         if store.remote:  # nothing of the rest will work, and pins must not be overlooked
             raise
         return []
-    files = [i for i in infos if i.type == "file"]
+    return [i for i in found if i.type == "file"]
+
+
+def _newly_compacted(store: Store, before: Sequence[FileInfo]) -> bool:
+    known = {i.name for i in before}
+    return any(is_compacted(i.name) and i.name not in known for i in _list_segments(store))
+
+
+def _read_listed(store: Store, files: Sequence[FileInfo]) -> list[_Segment]:
     found = []
-    for info, data in zip(
-        files, store.read_many([i.name for i in files], limit=MAX_SEGMENT_BYTES + 1), strict=True
-    ):
+    read = store.read_many([i.name for i in files], limit=MAX_SEGMENT_BYTES + 1)
+    for info, data in zip(files, read, strict=True):
         segment = _Segment(info.name.rpartition("/")[2])
         if isinstance(data, StoreError):
             if data.code == "missing":
@@ -234,30 +331,30 @@ def _names(value: object) -> frozenset[str]:
 _NONE: frozenset[str] = frozenset()
 
 
-def _live(found: Sequence[_Segment]) -> tuple[list[_Segment], frozenset[str]]:
-    """The segments that count, and the names of all originals that they stand for.
+def _live(
+    found: Sequence[_Segment],
+) -> tuple[list[_Segment], frozenset[str], list[frozenset[str]]]:
+    """Return the segments that count, the names of all that they stand for, and the compactions.
 
     A compaction counts when all its parts are there; then nothing that it replaces does, nor
     does another compaction of no more than the same segments.
     """
-    present = {s.name: s for s in found}
-    complete: dict[frozenset[str], frozenset[str]] = {}
+    present = {s.name for s in found}
+    complete: dict[frozenset[str], set[str]] = {}
     for segment in found:
-        if segment.parts and segment.parts <= present.keys():
-            complete.setdefault(segment.parts, _NONE)
-            complete[segment.parts] |= segment.replaces
+        if segment.parts and segment.parts <= present:
+            complete.setdefault(segment.parts, set()).update(segment.replaces)
+    replaced: set[str] = set().union(*complete.values())
     chosen: list[frozenset[str]] = []
+    covered: set[str] = set()
     for parts in sorted(complete, key=lambda p: (-len(complete[p]), sorted(p))):
-        if not any(complete[parts] <= complete[other] for other in chosen):
+        if parts.isdisjoint(replaced) and not (complete[parts] and complete[parts] <= covered):
             chosen.append(parts)
-    replaced = frozenset().union(*(complete[parts] for parts in chosen))
+            covered |= complete[parts]
     counted = frozenset().union(*chosen)
-    live = [
-        s for s in found
-        if s.name in counted or (not s.parts and s.name not in replaced)
-    ]  # fmt: skip
+    live = [s for s in found if s.name in counted or not (s.parts or s.name in replaced)]
     originals = frozenset(s.name for s in live if not s.parts)
-    return live, originals | replaced
+    return live, originals | replaced, chosen
 
 
 def _line(values: Mapping[str, Any]) -> bytes:

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 
+from jaxcache.cache.ledger.segments import LEDGER_DIR
 from jaxcache.cache.ledger.tuning import UNTUNED, tuning_of
 from jaxcache.cache.leftovers import is_temporary
 from jaxcache.cache.prune.policy import Candidate, UseRecord, estimate_hits
@@ -123,11 +124,18 @@ def _other_files(seen: Scan) -> Iterator[tuple[Subject, FileInfo]]:
 
 
 def total_bytes(seen: Scan) -> int:
-    """Sum up everything in the directory; of an entry that vanished during the scan, nothing."""
+    """Sum up what a bound on the size counts: all but the ledger, which bounds itself.
+
+    An entry that vanished during the scan counts nothing.
+    """
     there = {e.file for e in seen.entries}
     inventory = seen.inventory
     return (
         sum(f.info.size_bytes for f in inventory.entries if f.info.name in there)
         + sum(info.size_bytes for info in inventory.atimes.values())
-        + sum(o.info.size_bytes for o in inventory.others if o.info.type == "file")
+        + sum(
+            o.info.size_bytes
+            for o in inventory.others
+            if o.info.type == "file" and not o.info.name.startswith(f"{LEDGER_DIR}/")
+        )
     )
