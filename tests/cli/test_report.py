@@ -158,9 +158,17 @@ def test_the_slider_moves_and_the_boxes_change(
         "(to) => { const s = document.getElementById('bound'); s.value = to; "
         "s.dispatchEvent(new Event('input')); return document.getElementById('verdict').innerText }"
     )
-    assert browser.evaluate(f"({move})(50)") == "Nothing would go."
+    assert browser.evaluate(f"({move})(50)") == "Nothing would be removed."
     lowest = browser.evaluate(f"({move})(0)")
-    assert lowest.startswith(f"{len(HOSTILE) + 12} entries of {len(HOSTILE) + 12} would go")
+    assert lowest.startswith(f"{len(HOSTILE) + 12} entries of {len(HOSTILE) + 12} would be removed")
+    ticks = browser.evaluate(
+        "[...document.querySelectorAll('#curve .xtick text, #curve .ytick text')]"
+        ".map((t) => t.textContent)"
+    )
+    assert len(ticks) >= 6
+    round_ticks = re.compile(r"0|[1-9]0*|[1-9]0* k?B|0 B|[12]\d0? k?B|[12]\d")
+    assert all(round_ticks.fullmatch(tick) for tick in ticks), ticks
+    assert "not recorded" in browser.evaluate("document.getElementById('totals').textContent")
     browser.evaluate("document.querySelector('[data-value=seconds]').click()")
     assert "less than a second" in browser.evaluate("document.getElementById('treemap').innerText")
     browser.evaluate("document.querySelector('[data-value=lru]').click()")

@@ -44,6 +44,8 @@ def picture_data(picture: Picture, *, version: str) -> dict[str, Any]:
             "entries": len(entries),
             "size": sum(e.size_bytes for e in entries),
             "seconds": sum(e.compile_seconds or 0.0 for e in entries),
+            # The header's whole seconds, rounded down: a 0 is unknown unless recorded exactly.
+            "unknown": sum(not e.compile_seconds and e.key not in picture.exact for e in entries),
             "directory": picture.directory_bytes,
             "sealed": sum(e.sealed for e in entries),
             "problems": len(picture.problems),

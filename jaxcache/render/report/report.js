@@ -70,6 +70,18 @@ const powers = (low, high) => {
   return found;
 };
 
+// Ticks of a linear axis from 0 to top, five at the most, at round values of bytes or seconds.
+const SECONDS = [0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1200, 1800,
+  3600, 7200, 18000, 36000, DAY, 2 * DAY, 5 * DAY, 10 * DAY, 20 * DAY, 50 * DAY, 100 * DAY];
+const round = (top, steps) => {
+  const power = 10 ** Math.floor(Math.log10(top || 1));
+  const all = steps || [0.2, 0.5, 1, 2, 5].map((n) => n * power);
+  const step = all.find((n) => top / n <= 5) || all[all.length - 1];
+  return [...Array(Math.floor(top / step) + 1).keys()].map((n) => n * step);
+};
+const seconds = (value) => (value && value < 1 ? `${Number(value.toPrecision(2))} s`
+  : duration(value).replace(".0 s", " s"));
+
 // Two or more buttons of which one is pressed.
 const choose = (id, names, chosen, act) => {
   const buttons = Object.entries(names).map(([value, text]) => {
@@ -90,8 +102,9 @@ const heading = () => {
   element("where").textContent =
     `${data.cache_dir} · ${new Date(data.made * 1000).toISOString().replace(".000Z", "Z")}`;
   const facts = [["entries", number(t.entries)], ["modules", number(t.modules)],
-    ["bytes of entries", bytes(t.size)], ["whole directory", bytes(t.directory)],
-    ["compiling stored", duration(t.seconds)],
+    ["size of entries", bytes(t.size)], ["whole directory", bytes(t.directory)],
+    ["compile time", t.unknown === t.entries && t.entries ? "not recorded"
+      : `${t.unknown ? "at least " : ""}${duration(t.seconds)}`],
     ["sealed", t.entries ? `${Math.round((100 * t.sealed) / t.entries)} %` : "–"],
     ["problems", number(t.problems)]];
   element("totals").replaceChildren(...facts.map(([name, value]) => {
@@ -100,8 +113,8 @@ const heading = () => {
     return box;
   }));
   element("foot").textContent = `jaxcache ${data.jaxcache}` + (data.undrawn.entries
-    ? `; the ${number(data.undrawn.entries)} smallest entries (${bytes(data.undrawn.size)}) are `
-      + "in every sum, and not drawn" : "");
+    ? `; the ${number(data.undrawn.entries)} smallest entries (${bytes(data.undrawn.size)}) `
+      + "count in every total, but are not drawn" : "");
 };
 
 // Boxes: platform, module, key. What is small is put together, so that a browser can draw it.
@@ -146,7 +159,7 @@ const treemap = (measure) => {
   const nodes = [...boxes(measure)];
   if (!nodes[0][1].value) {
     nothing("treemap", measure === "size" ? "The cache is empty."
-      : "Every entry says that it took less than a second to compile.");
+      : "Every entry took less than a second to compile.");
     return;
   }
   if (!element("treemap").classList.contains("js-plotly-plot")) {
@@ -194,7 +207,7 @@ const scatter = () => {
   const known = [...Array(count).keys()].filter((i) => all.seconds[i] !== null);
   const unsure = known.some((i) => all.seconds[i] === 0);
   element("rounded").textContent = unsure
-    ? "An entry tells whole seconds: those under one are drawn at the bottom." : "";
+    ? "Entries record whole seconds: those under one are drawn at the bottom." : "";
   const height = (i) => Math.max(all.seconds[i], all.seconds[i] === 0 ? floor : 0.001);
   const one = (i) => `<b>${plain(data.modules[all.module[i]])}</b><br>${hash(i)}<br>`
     + `${bytes(all.size[i])}, compiled in ${took(i)}<br>used ${ago(all.used[i])}`;
@@ -227,8 +240,7 @@ const scatter = () => {
       range: [Math.log10(lowest / 1.6), Math.log10(longest * 2)],
       tickvals: unsure ? [floor, ...marks.filter((v) => v > floor)] : marks,
       ticktext: (unsure ? [floor, ...marks.filter((v) => v > floor)] : marks)
-        .map((v) => (unsure && v === floor ? "< 1 s" : v < 1 ? `${v} s` : duration(v)
-          .replace(".0 s", " s"))) } });
+        .map((v) => (unsure && v === floor ? "< 1 s" : seconds(v))) } });
 };
 
 const ages = () => {
@@ -247,7 +259,7 @@ const ages = () => {
   };
   const alike = all.used.every((used, i) => used === all.created[i]);
   element("dated").textContent = alike
-    ? "Nothing here records a use, so the two are the same." : "";
+    ? "No use is recorded in this cache, so the two are the same." : "";
   const trace = (field, name, color) => {
     const found = bars(field);
     return { type: "bar", name, x: ends.map(([, text]) => text), y: found.map(([size]) => size),
@@ -256,12 +268,9 @@ const ages = () => {
   };
   const traces = [trace("created", "written", "#b9c6d0"), trace("used", "last used", "#0b7a75")];
   const top = Math.max(...traces.flatMap((t) => t.y));
-  const step = 10 ** Math.floor(Math.log10(top || 1));
-  const nice = top / step > 5 ? step * 2 : top / step > 2 ? step : step / 2;
-  const marks = [...Array(Math.floor(top / nice) + 1).keys()].map((n) => n * nice);
   draw("age", traces, { barmode: "group", bargap: 0.25,
     xaxis: { ...axis, title: { text: "less than … ago" } },
-    yaxis: { ...axis, title: { text: "bytes" }, ...ticks(marks, bytes) } });
+    yaxis: { ...axis, title: { text: "bytes" }, ...ticks(round(top), bytes) } });
 };
 
 const row = (cells, tag) => {
@@ -274,7 +283,7 @@ const prune = () => {
   const steps = data.prune[policy];
   const slider = element("bound");
   if (!count || !steps.length) {
-    nothing("curve", count ? "Files that are no entries take more than any bound."
+    nothing("curve", count ? "Files that are not entries take more space than any limit."
       : "The cache is empty.");
     slider.disabled = true;
     return;
@@ -283,10 +292,10 @@ const prune = () => {
   // Largest bound to the right, as on the axis below.
   const step = steps[steps.length - 1 - Number(slider.value)];
   element("size").textContent = bytes(step.bound);
-  element("verdict").textContent = step.entries === 0 ? "Nothing would go."
-    : `${entriesText(step.entries)} of ${number(data.totals.entries)} would go: `
+  element("verdict").textContent = step.entries === 0 ? "Nothing would be removed."
+    : `${entriesText(step.entries)} of ${number(data.totals.entries)} would be removed: `
       + `${bytes(step.freed)} freed, ${step.lost ? duration(step.lost) : "under a second each"} of `
-      + `compiling lost` + (data.totals.seconds && step.lost
+      + `compile time lost` + (data.totals.seconds && step.lost
         ? ` (${((100 * step.lost) / data.totals.seconds).toFixed(1)} % of all).` : ".");
   const caption = element("dropped").caption;
   const table = [row([["entry"], ["size", "number"], ["compile", "number"], ["used", "number"]],
@@ -301,17 +310,16 @@ const prune = () => {
     y: found.map((s) => (timed ? s.lost : s.entries)),
     line: { width: name === policy ? 3 : 1.5, color: name === "cost" ? "#0b7a75" : "#8a94a0",
       shape: "linear" },
-    customdata: found.map((s) => `${bytes(s.bound)}: ${entriesText(s.entries)} would go, `
+    customdata: found.map((s) => `${bytes(s.bound)}: ${entriesText(s.entries)} removed, `
       + `${duration(s.lost)} lost`),
     hovertemplate: `${name}, %{customdata}<extra></extra>` }));
   const total = data.totals.directory || 1;
   const most = Math.max(...lines.flatMap((line) => line.y)) || 1;
   draw("curve", lines, { xaxis: { ...axis, title: { text: "keep at most" }, range: [0, total],
-      ...ticks([0, 0.25, 0.5, 0.75, 1].map((f) => f * total), bytes) },
+      ...ticks(round(total), bytes) },
     yaxis: { ...axis, rangemode: "tozero",
-      title: { text: timed ? "compiling lost" : "entries that go" },
-      ...ticks([0, 0.25, 0.5, 0.75, 1].map((f) => f * most),
-        timed ? duration : (v) => number(Math.round(v))) },
+      title: { text: timed ? "compile time lost" : "entries removed" },
+      ...(timed ? ticks(round(most, SECONDS), seconds) : ticks(round(most), number)) },
     shapes: [{ type: "line", x0: step.bound, x1: step.bound, y0: 0, y1: 1, yref: "paper",
       line: { color: "#c2570c", width: 2, dash: "dot" } }] });
 };
@@ -353,11 +361,11 @@ const churn = () => {
     row([["module"], ["keys", "number"], ["size", "number"], ["compile", "number"],
       ["likely cause"]], "th"),
     ...data.churn.map((c) => row([[c.module, "name"], [number(c.keys), "number"],
-      [bytes(c.size), "number"], [duration(c.seconds), "number"], [c.causes.join("; ")]])));
+      [bytes(c.size), "number"], [c.seconds ? duration(c.seconds) : "–", "number"], [c.causes.join("; ")]])));
 };
 
 heading();
-choose("measure", { size: "bytes", seconds: "compile seconds" }, "size", treemap);
+choose("measure", { size: "size", seconds: "compile time" }, "size", treemap);
 treemap("size");
 scatter();
 ages();
