@@ -247,3 +247,16 @@ def azure(_azurite: int, monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.setenv("AZURE_STORAGE_USE_EMULATOR", "true")
     monkeypatch.setenv("AZURITE_BLOB_STORAGE_URL", f"http://127.0.0.1:{_azurite}")
     return f"az://container/{os.urandom(6).hex()}"
+
+
+@pytest.fixture
+def without_links(tmp_path: Path) -> Iterator[Path]:
+    """A mounted folder without hard links and ``renameat2``."""
+    from mount_without_links import can_mount, mounted_without_links
+
+    if not can_mount():
+        pytest.skip("only root may mount, where there is FUSE")
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "mounted").mkdir()
+    with mounted_without_links(tmp_path / "folder", tmp_path / "mounted") as mountpoint:
+        yield mountpoint

@@ -23,6 +23,7 @@ from jaxcache.cache.bundle.format import Bundle, Signature, pack_signature, sign
 from jaxcache.errors import JaxcacheError, LockedError, UntrustedError, UsageError
 from jaxcache.store.atomic import (
     delete_all_abandoned,
+    move_to_new_name,
     new_file,
     open_folder,
     replace_file,
@@ -125,7 +126,7 @@ def generate_key(path: Path) -> bytes:
         with open_folder(str(path.parent)) as folder:
             delete_all_abandoned(folder)
             with new_file(folder, [line.encode()], mode=0o600) as (temp, _):
-                os.link(temp, path.name, src_dir_fd=folder, dst_dir_fd=folder)
+                move_to_new_name(folder, temp, folder, path.name)
             sync_folder(folder)
     except FileExistsError as error:
         raise JaxcacheError(

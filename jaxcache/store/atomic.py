@@ -1,9 +1,13 @@
 """New files that appear whole or not at all, inside one open folder."""
 
 import contextlib
+import errno
 import fcntl
+import hashlib
 import os
 import stat
+import sys
+import time
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
@@ -26,7 +30,7 @@ def new_file(
     chunks: Iterable[bytes],
     dates: Dates = _NOW,
     *,
-    like: os.stat_result | None = None,
+    like: int | None = None,
     mode: int = 0o666,
     durable: bool = True,
 ) -> Iterator[tuple[str, os.stat_result]]:
@@ -36,8 +40,9 @@ def new_file(
     left behind.
 
     Args:
-        like: whose owner, group and permissions it gets.
-        mode: its permissions otherwise, less what the umask takes.
+        like: a descriptor whose owner, permissions and extended attributes the file gets; of its
+            own folder, whose owner, group and write permissions it gets. Otherwise it is ours.
+        mode: its permissions, less what the umask takes, where ``like`` is no file.
         durable: False leaves out the sync, for what can be had again.
     """
     temp, fd = _create_temp(folder, mode)
@@ -46,8 +51,10 @@ def new_file(
             view = memoryview(chunk)
             while view:
                 view = view[os.write(fd, view) :]
-        if like is not None:
-            _adopt(fd, like)
+        if like == folder:
+            adopt_from_folder(fd, folder)
+        elif like is not None:
+            _copy_attributes(fd, like)
         if dates.atime_ns is not None and dates.mtime_ns is not None:
             os.utime(fd, ns=(dates.atime_ns, dates.mtime_ns))
         if durable:
@@ -59,12 +66,148 @@ def new_file(
         os.close(fd)
 
 
-def _adopt(fd: int, like: os.stat_result) -> None:
-    """Give a file the owner, group and permissions of another, as far as we may."""
-    for owner, group in ((like.st_uid, -1), (-1, like.st_gid)):
-        with contextlib.suppress(PermissionError):  # only root gives files away
-            os.fchown(fd, owner, group)
-    os.fchmod(fd, stat.S_IMODE(like.st_mode))
+def adopt_from_folder(fd: int, folder: int) -> None:
+    """Let all who may write to a folder write to a file or folder that was made in it.
+
+    It gets the folder's group, and its owner where root made it: JAX stops using a cache in which
+    it cannot write to an ``-atime`` or ``.lockfile`` that another user left. In a sticky folder,
+    where each user's files are their own, only the group gets permissions.
+    """
+    like, new = os.fstat(folder), os.fstat(fd)
+    _change_owner(fd, new, like)
+    wanted = mode = stat.S_IMODE(new.st_mode)
+    permissions = 0o077 if stat.S_ISDIR(new.st_mode) else 0o066
+    if like.st_mode & stat.S_IWGRP:
+        wanted |= permissions & 0o070
+    if like.st_mode & stat.S_IWOTH and not like.st_mode & stat.S_ISVTX:
+        wanted |= permissions & 0o007
+    if wanted != mode:
+        with contextlib.suppress(OSError):  # a file system without permissions
+            os.fchmod(fd, wanted)
+
+
+def _change_owner(fd: int, new: os.stat_result, like: os.stat_result) -> None:
+    with contextlib.suppress(OSError):  # only root gives files away, and not on every mount
+        if new.st_uid != like.st_uid:
+            os.fchown(fd, like.st_uid, -1)
+    with contextlib.suppress(OSError):
+        if new.st_gid != like.st_gid:
+            os.fchown(fd, -1, like.st_gid)
+
+
+def _copy_attributes(fd: int, like: int) -> None:
+    """Copy owner, permissions, access lists and extended attributes, as far as we may.
+
+    Never setuid and setgid, which JAX does not set and which must not survive new bytes.
+    """
+    status = os.fstat(like)
+    _change_owner(fd, os.fstat(fd), status)
+    with contextlib.suppress(OSError):
+        os.fchmod(fd, stat.S_IMODE(status.st_mode) & 0o777)
+    if sys.platform == "linux":
+        with contextlib.suppress(OSError):
+            for name in os.listxattr(like):
+                if name != "security.capability":  # what setuid is for single rights
+                    with contextlib.suppress(OSError):
+                        os.setxattr(fd, name, os.getxattr(like, name))
+
+
+def move_to_new_name(source_folder: int, source: str, target_folder: int, target: str) -> None:
+    """Rename a file, atomically and never over another one.
+
+    With ``renameat2`` where the file system knows it (Linux), else with a hard link (macOS, NFS).
+    Where there are no links either, as on many FUSE mounts, only other processes that rename like
+    this are kept from coming in between. JAX is not, whose entry of the same name is as good.
+
+    Raises:
+        FileExistsError: the name is taken.
+        OSError
+    """
+    folders = {"src_dir_fd": source_folder, "dst_dir_fd": target_folder}
+    if _rename_without_replacing(source_folder, source, target_folder, target):
+        return
+    try:
+        os.link(source, target, follow_symlinks=False, **folders)
+    except OSError as error:
+        if error.errno not in _NO_LINKS:
+            raise
+    else:
+        try:
+            os.unlink(source, dir_fd=source_folder)
+        except OSError:
+            with contextlib.suppress(OSError):
+                os.unlink(target, dir_fd=target_folder)
+            raise
+        return
+    with _claimed(target_folder, target):
+        with contextlib.suppress(FileNotFoundError):
+            os.stat(target, dir_fd=target_folder, follow_symlinks=False)
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), target)
+        os.replace(source, target, **folders)
+
+
+_NO_LINKS = frozenset(
+    {errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP, errno.EMLINK, errno.EXDEV}
+)
+_NO_RENAMEAT2 = frozenset({errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP})
+_RENAME_NOREPLACE = 1  # linux/fs.h
+
+
+def _rename_without_replacing(
+    source_folder: int, source: str, target_folder: int, target: str
+) -> bool:
+    """Call ``renameat2``; False where the system or the file system does not know it."""
+    import ctypes
+
+    renameat2 = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
+    if renameat2 is None:
+        return False
+    names = os.fsencode(source), os.fsencode(target)
+    if not renameat2(source_folder, names[0], target_folder, names[1], _RENAME_NOREPLACE):
+        return True
+    number = ctypes.get_errno()
+    if number in _NO_RENAMEAT2:
+        return False
+    raise OSError(number, os.strerror(number), source, None, target)
+
+
+#: Where ``flock`` cannot tell whether the process that made a claim still lives.
+_CLAIM_SECONDS = 10.0
+
+
+@contextlib.contextmanager
+def _claimed(folder: int, name: str) -> Iterator[None]:
+    """Keep other processes that call this from using the name meanwhile."""
+    claim = f"{TEMP_PREFIX}claim-{hashlib.sha256(os.fsencode(name)).hexdigest()[:16]}"
+    deadline = time.monotonic() + _CLAIM_SECONDS
+    while True:
+        try:
+            fd = _create_locked(folder, claim, 0o666)
+        except FileExistsError:
+            with contextlib.suppress(OSError):
+                if delete_if_abandoned(folder, claim):
+                    continue
+            if time.monotonic() > deadline:
+                with contextlib.suppress(OSError):
+                    os.unlink(claim, dir_fd=folder)
+            time.sleep(0.01)
+        else:
+            break
+    try:
+        yield
+    finally:
+        with contextlib.suppress(OSError):
+            os.unlink(claim, dir_fd=folder)
+        os.close(fd)
+
+
+def is_named(fd: int, folder: int, name: str) -> bool:
+    """Whether a name in a folder still is the open file."""
+    try:
+        there = os.stat(name, dir_fd=folder, follow_symlinks=False)
+    except FileNotFoundError:
+        return False
+    return os.path.samestat(there, os.fstat(fd))
 
 
 def replace_file(
@@ -110,6 +253,7 @@ def locked_name(folder: int, temp: str) -> Iterator[None]:
     """
     fd = _create_locked(folder, temp, 0o666)
     try:
+        adopt_from_folder(fd, folder)
         yield
     finally:
         with contextlib.suppress(FileNotFoundError):
@@ -129,7 +273,7 @@ def _create_locked(folder: int, name: str, mode: int) -> int:
         fd = os.open(name, flags, mode, dir_fd=folder)
         with contextlib.suppress(OSError):  # a file system without flock
             fcntl.flock(fd, fcntl.LOCK_EX)
-        if os.fstat(fd).st_nlink:
+        if is_named(fd, folder, name):
             return fd
         os.close(fd)  # somebody who cleans up was faster than the lock
 

@@ -12,8 +12,10 @@ from jaxcache.errors import LockedError, NoCacheError
 from jaxcache.model import FileInfo, FileType
 from jaxcache.store.atomic import (
     Dates,
+    adopt_from_folder,
     delete_if_abandoned,
     locked_name,
+    move_to_new_name,
     new_file,
     sync_folder,
 )
@@ -27,13 +29,13 @@ from jaxcache.store.base import (
     check_name,
     same_file,
 )
+from jaxcache.store.lockfile import LOCKFILE, hold_lockfile
 
 #: O_NONBLOCK: opening a FIFO that someone put into the cache must not hang; O_NOFOLLOW: a link
 #: is never followed out of the cache.
 _READ_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 #: Linux: reading must not count as use. Only a file's owner may ask for it.
 _NOATIME = getattr(os, "O_NOATIME", 0)
-_LOCKFILE = ".lockfile"
 #: Names without a slash that are none; :func:`check_name` says why.
 _NO_NAMES = frozenset({"", ".", ".."})
 
@@ -202,11 +204,12 @@ class LocalStore:
     ) -> FileInfo:
         """See :meth:`jaxcache.store.base.Store.write`."""
         with _naming(name), self._parent(name, make=True) as (folder, base):
-            with new_file(folder, chunks, Dates(mtime_ns, mtime_ns)) as (temp, status):
+            dates = Dates(mtime_ns, mtime_ns)
+            with new_file(folder, chunks, dates, like=folder) as (temp, status):
                 if replace:
                     os.replace(temp, base, src_dir_fd=folder, dst_dir_fd=folder)
                 else:
-                    os.link(temp, base, src_dir_fd=folder, dst_dir_fd=folder)
+                    move_to_new_name(folder, temp, folder, base)
             sync_folder(folder)
         return _info(name, status)
 
@@ -221,26 +224,27 @@ class LocalStore:
         """See :meth:`jaxcache.store.base.Store.rewrite`."""
         dates = Dates(expected.atime_ns, expected.mtime_ns)
         with _naming(name), self._parent(name) as (folder, base):
-            like = self._unchanged(name, expected)
+            try:
+                old = self.open(name)
+            except StoreError as error:
+                if error.code == "io-error":
+                    raise
+                raise ChangedError(name) from error
             with (
-                new_file(folder, chunks, dates, like=like) as (temp, status),
+                old,
+                new_file(folder, chunks, dates, like=old.fileno()) as (temp, status),
                 guard or contextlib.nullcontext(),
             ):
-                self._unchanged(name, expected)
+                like = _info(name, os.fstat(old.fileno()))
+                try:
+                    unchanged = same_file(like, expected) and same_file(self.info(name), expected)
+                except MissingError:
+                    unchanged = False
+                if not unchanged:
+                    raise ChangedError(name)
                 os.replace(temp, base, src_dir_fd=folder, dst_dir_fd=folder)
             sync_folder(folder)
         return _info(name, status)
-
-    def _unchanged(self, name: str, expected: FileInfo) -> os.stat_result:
-        """Look at a file again, which must be the one expected."""
-        with self._parent(name) as (folder, base):
-            try:
-                status = os.stat(base, dir_fd=folder, follow_symlinks=False)
-            except FileNotFoundError as error:
-                raise ChangedError(name) from error
-        if not same_file(_info(name, status), expected):
-            raise ChangedError(name)
-        return status
 
     def rename(self, name: str, new_name: str, *, replace: bool = False) -> None:
         """See :meth:`jaxcache.store.base.Store.rename`."""
@@ -250,20 +254,13 @@ class LocalStore:
             _naming(name),
             self._parent(name) as (from_folder, from_base),
         ):
-            folders = {"src_dir_fd": from_folder, "dst_dir_fd": to_folder}
             if replace:
-                os.replace(from_base, to_base, **folders)
-            else:  # a link and an unlink, because rename() would replace what is there
+                os.replace(from_base, to_base, src_dir_fd=from_folder, dst_dir_fd=to_folder)
+            else:
                 try:
-                    os.link(from_base, to_base, follow_symlinks=False, **folders)
+                    move_to_new_name(from_folder, from_base, to_folder, to_base)
                 except FileExistsError as error:
                     raise ExistsError(new_name) from error
-                try:
-                    os.unlink(from_base, dir_fd=from_folder)
-                except OSError:
-                    with contextlib.suppress(OSError):
-                        os.unlink(to_base, dir_fd=to_folder)
-                    raise
             sync_folder(to_folder)
 
     def delete(self, name: str, *, expected: FileInfo | None = None) -> bool:
@@ -310,23 +307,17 @@ class LocalStore:
 
     @contextlib.contextmanager
     def lock(self, *, timeout_seconds: float) -> Iterator[None]:
-        """Hold ``.lockfile`` as JAX's LRUCache does (jax/_src/lru_cache.py, 0.4.30 and later)."""
-        import filelock
-
-        lock = filelock.FileLock(self.path / _LOCKFILE)
-        try:
-            lock.acquire(timeout=timeout_seconds)
-        except filelock.Timeout as error:
-            raise LockedError(
-                f"another process holds {self.path / _LOCKFILE}",
-                hint="a JAX process with a size cap is writing; try again in a moment",
-            ) from error
-        except OSError as error:
-            raise _file_error(_LOCKFILE, error) from error
-        try:
+        """See :meth:`jaxcache.store.base.Store.lock`."""
+        with contextlib.ExitStack() as held:
+            with _naming(LOCKFILE):
+                lock = hold_lockfile(self._fd, timeout_seconds=timeout_seconds)
+                taken = held.enter_context(lock)
+            if not taken:
+                raise LockedError(
+                    f"another process holds {self.path / LOCKFILE}",
+                    hint="a JAX process with a size cap is writing; try again in a moment",
+                )
             yield
-        finally:
-            lock.release()
 
     @contextlib.contextmanager
     def _parent(self, name: str, *, make: bool = False) -> Iterator[tuple[int, str]]:
@@ -341,11 +332,11 @@ class LocalStore:
         fd = self._fd
         try:
             for part in filter(None, folder.split("/")):
-                if make:
-                    with contextlib.suppress(FileExistsError):
-                        os.mkdir(part, dir_fd=fd)
+                made = make and _make_folder(fd, part)
                 flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
                 inner = os.open(part, flags, dir_fd=fd)
+                if made:
+                    adopt_from_folder(inner, fd)
                 if fd != self._fd:
                     os.close(fd)
                 fd = inner
@@ -353,6 +344,15 @@ class LocalStore:
         finally:
             if fd != self._fd:
                 os.close(fd)
+
+
+def _make_folder(parent: int, name: str) -> bool:
+    """Make a folder; False where it is there already."""
+    try:
+        os.mkdir(name, dir_fd=parent)
+    except FileExistsError:
+        return False
+    return True
 
 
 @contextlib.contextmanager

@@ -12,6 +12,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from conformance import StoreConformance
 
 from jaxcache.errors import LockedError, NoCacheError
+from jaxcache.store import atomic
 from jaxcache.store.base import MissingError, Store, StoreError
 from jaxcache.store.local import LocalStore
 
@@ -24,6 +25,53 @@ class TestLocalStore(StoreConformance):
     @pytest.fixture
     def store(self, tmp_path: Path) -> Store:
         return LocalStore(tmp_path)
+
+
+class TestMountWithoutLinks(StoreConformance):
+    """So it does on a FUSE mount, of which many know no hard links."""
+
+    @pytest.fixture
+    def store(self, without_links: Path) -> Store:
+        (without_links / "a").touch()
+        with pytest.raises(PermissionError):
+            os.link(without_links / "a", without_links / "b")
+        (without_links / "a").unlink()
+        return LocalStore(without_links)
+
+
+def test_two_that_write_a_new_file_without_links_do_not_replace_each_other(
+    without_links: Path,
+) -> None:
+    script = (
+        "import sys; from jaxcache.store.local import LocalStore; "
+        "from jaxcache.store.base import ExistsError\n"
+        f"s = LocalStore({str(without_links)!r})\n"
+        "for n in range(100):\n"
+        " try: s.write(f'a{n}', [sys.argv[1].encode()], replace=False); print(n)\n"
+        " except ExistsError: pass"
+    )
+    running = [
+        subprocess.Popen([sys.executable, "-c", script, name], stdout=subprocess.PIPE, text=True)
+        for name in "xyz"
+    ]
+    won = {name: child.communicate()[0].split() for name, child in zip("xyz", running, strict=True)}
+    assert sorted(int(n) for names in won.values() for n in names) == list(range(100))
+    for name, numbers in won.items():
+        assert all((without_links / f"a{n}").read_text() == name for n in numbers)
+    assert len(os.listdir(without_links)) == 100
+
+
+def test_a_claim_that_a_killed_process_left_stops_nobody(without_links: Path) -> None:
+    script = (
+        "import os; from jaxcache.store.local import LocalStore\n"
+        "os.replace = lambda *a, **k: os.kill(os.getpid(), 9)\n"
+        f"LocalStore({str(without_links)!r}).write('a', [b'x'], replace=False)"
+    )
+    assert subprocess.run([sys.executable, "-c", script], check=False).returncode == -9
+    store = LocalStore(without_links)
+    assert any("claim" in info.name for info in store.list())
+    store.write("a", [b"y"], replace=False)
+    assert store.read("a", limit=9) == b"y"
 
 
 def test_no_directory_a_file_and_a_link_loop(tmp_path: Path) -> None:
@@ -134,6 +182,8 @@ def test_a_killed_write_leaves_only_a_temporary_name(tmp_path: Path) -> None:
 def test_a_move_that_fails_half_way_has_moved_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Where a move is a link and an unlink, as on macOS."""
+    monkeypatch.setattr(atomic, "_rename_without_replacing", lambda *_: False)
     (tmp_path / "a").write_bytes(b"x")
     unlink = os.unlink
 

@@ -1,0 +1,79 @@
+"""Hold ``.lockfile`` as JAX with a size cap does.
+
+``jax/_src/lru_cache.py`` (0.4.30 and later) takes ``filelock.FileLock``, which on Unix is ``flock``
+on that file.
+"""
+
+import contextlib
+import errno
+import fcntl
+import os
+import time
+from collections.abc import Iterator
+
+from jaxcache.store.atomic import adopt_from_folder, is_named
+
+LOCKFILE = ".lockfile"
+_POLL_SECONDS = 0.01
+_HELD_ELSEWHERE = (errno.EACCES, errno.EAGAIN)
+
+
+@contextlib.contextmanager
+def hold_lockfile(folder: int, *, timeout_seconds: float) -> Iterator[bool]:
+    """Hold the lock; yield False where another process held it all that time.
+
+    A file that was not there is removed again, because JAX cannot open one that another user left
+    behind. Where the file system has no ``flock``, nobody can hold the lock, and nothing is held.
+
+    Raises:
+        OSError
+    """
+    deadline = time.monotonic() + timeout_seconds
+    while (taken := _try_to_take(folder)) is None:
+        if time.monotonic() > deadline:
+            yield False
+            return
+        time.sleep(_POLL_SECONDS)
+    fd, made = taken
+    try:
+        yield True
+    finally:
+        if made:  # while it is still held, so that nobody else holds what goes
+            with contextlib.suppress(OSError):
+                os.unlink(LOCKFILE, dir_fd=folder)
+        os.close(fd)
+
+
+def _try_to_take(folder: int) -> tuple[int, bool] | None:
+    """Take the lock if it is free; (descriptor, whether the file was made for it)."""
+    fd, made = _open(folder)
+    try:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            if error.errno in _HELD_ELSEWHERE:
+                os.close(fd)
+                return None
+        if is_named(fd, folder, LOCKFILE):
+            return fd, made
+    except BaseException:
+        os.close(fd)
+        raise
+    os.close(fd)  # whoever made it has removed it since
+    return None
+
+
+def _open(folder: int) -> tuple[int, bool]:
+    flags = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    while True:
+        try:
+            fd = os.open(LOCKFILE, os.O_RDWR | os.O_CREAT | os.O_EXCL | flags, 0o666, dir_fd=folder)
+        except FileExistsError:
+            try:
+                return os.open(LOCKFILE, os.O_RDWR | flags, dir_fd=folder), False
+            except FileNotFoundError:  # whoever made it has removed it since
+                continue
+            except PermissionError:  # another user's, which flock takes as well
+                return os.open(LOCKFILE, os.O_RDONLY | flags, dir_fd=folder), False
+        adopt_from_folder(fd, folder)
+        return fd, True
