@@ -1,0 +1,190 @@
+"""Every private name of JAX that the live layer touches, in one place.
+
+Tried on JAX 0.4.38, 0.5.3, 0.6.2, 0.8.3, 0.10.2, 0.11.2 and 0.12.0.1. JAX looks all of them up in
+their modules at each call, so that replacing the attribute is enough:
+
+* ``jax._src.compilation_cache.LRUCache(path, *, max_size)``, ``get(key)``, ``put(key, value)``;
+  beside them JAX reads only ``_path``. It survives ``reset_cache()``.
+* ``compress_executable`` and ``decompress_executable`` there: one ``bytes`` in, one out.
+* ``get_executable_and_time(cache_key, …)`` there: looks up, decompresses and loads.
+* ``jax._src.compiler._cache_write(cache_key, compile_time_secs, module_name, backend,
+  executable[, host_callbacks])``: called after each compile on every process.
+"""
+
+import functools
+import os
+from typing import TYPE_CHECKING, Any
+
+from .frame import sealing_compressor
+
+if TYPE_CHECKING:
+    from .layer import Layer
+
+TRIED = "0.4.38 to 0.12"
+
+
+class UnknownJaxError(Exception):
+    """This JAX has not the names that the layer needs."""
+
+
+class Adapter:
+    """The parts of the imported jax that are replaced."""
+
+    def __init__(self) -> None:
+        import inspect
+
+        import jax
+
+        self.jax = jax
+        self.monitoring = jax.monitoring
+        try:
+            from jax._src import compilation_cache, compiler, distributed
+
+            self._cache, self._compiler = compilation_cache, compiler
+            self._distributed = distributed
+            for function, first in (
+                (compilation_cache.LRUCache.__init__, ["self", "path", "max_size"]),
+                (compilation_cache.LRUCache.get, ["self", "key"]),
+                (compilation_cache.LRUCache.put, ["self", "key"]),
+                (compilation_cache.compress_executable, ["executable"]),
+                (compilation_cache.decompress_executable, ["executable"]),
+                (compilation_cache.get_executable_and_time, ["cache_key"]),
+                (compilation_cache.reset_cache, []),
+                (compiler._cache_write, ["cache_key", "compile_time_secs", "module_name"]),
+            ):
+                names = list(inspect.signature(function).parameters)
+                if names[: len(first)] != first:
+                    raise AttributeError(f"{function.__qualname__} takes {', '.join(names)}")
+        except (ImportError, AttributeError) as error:
+            raise UnknownJaxError(
+                f"jax {jax.__version__} is not one it knows ({error}); it knows {TRIED}"
+            ) from error
+        import jaxlib
+
+        self.versions = {
+            "jax_version": str(jax.__version__),
+            "jaxlib_version": str(jaxlib.__version__),
+        }
+
+    def has_layer(self) -> bool:
+        """Whether another copy of this package is at work in this process."""
+        return hasattr(self._cache.LRUCache, "jaxcache_live")
+
+    def install(self, layer: "Layer") -> None:
+        """Replace the names."""
+        cache = self._cache
+        if layer.settings["portable-keys"]:
+            self._make_keys_portable()
+        compress = sealing_compressor(cache)
+        if compress is not None:
+            cache.compress_executable = compress
+        original = cache.decompress_executable
+
+        @functools.wraps(original)
+        def decompress_executable(executable: bytes) -> bytes:
+            decoded, layer.now.decoded = layer.now.decoded, None
+            if decoded is not None and decoded[0] is executable:
+                return decoded[1]
+            content: bytes = original(executable)
+            return content
+
+        cache.decompress_executable = decompress_executable
+        self._wrap_load(layer)
+        self._wrap_write(layer)
+        cache.LRUCache = make_cache(cache.LRUCache, layer)
+        self._hide_our_frames()
+
+    def _make_keys_portable(self) -> None:
+        """Keep the cache's path, which JAX gives to XLA as an option, out of the key."""
+        name = "jax_persistent_cache_enable_xla_caches"
+        if name.upper() not in os.environ and hasattr(self.jax.config, name):
+            self.jax.config.update(name, "none")
+
+    def _wrap_load(self, layer: "Layer") -> None:
+        original = self._cache.get_executable_and_time
+
+        @functools.wraps(original)
+        def get_executable_and_time(cache_key: str, *args: Any, **kwargs: Any) -> Any:
+            now = layer.now
+            now.loading = True
+            try:
+                return original(cache_key, *args, **kwargs)
+            finally:
+                now.loading, now.decoded = False, None
+                for directory in layer.directories.values():
+                    directory.loaded(cache_key)
+
+        self._cache.get_executable_and_time = get_executable_and_time
+
+    def _wrap_write(self, layer: "Layer") -> None:
+        original = self._compiler._cache_write
+
+        @functools.wraps(original)
+        def _cache_write(
+            cache_key: str, compile_time_secs: float, *args: Any, **kwargs: Any
+        ) -> Any:
+            layer.counters.add("compile_seconds", compile_time_secs)
+            layer.now.seconds = compile_time_secs
+            try:
+                return original(cache_key, compile_time_secs, *args, **kwargs)
+            finally:
+                layer.now.seconds = None
+
+        self._compiler._cache_write = _cache_write
+
+    @staticmethod
+    def _hide_our_frames() -> None:
+        """Ask JAX to leave our frames out of the tracebacks that it filters."""
+        try:
+            from jax._src import traceback_util
+
+            folder = os.path.dirname(os.path.abspath(__file__))
+            for name in ("adapter.py", "directory.py"):
+                traceback_util.register_exclusion(os.path.join(folder, name))
+        except Exception:  # noqa: S110 - nothing but looks depends on it
+            pass
+
+
+def make_cache(base: Any, layer: "Layer") -> Any:
+    """JAX's cache class, with the layer in it; where the layer fails, JAX's own code answers."""
+
+    class LiveCache(base):  # type: ignore[misc]
+        """Looks up and writes through the layer."""
+
+        jaxcache_live = True
+        _directory = None
+
+        def __init__(self, path: str, *args: Any, max_size: int = -1, **kwargs: Any) -> None:
+            # Without a bound JAX takes no lock and scans nothing; the bound is the layer's.
+            super().__init__(path, *args, max_size=-1, **kwargs)
+            try:
+                if "://" not in str(path):
+                    self._directory = layer.open(os.fspath(path), max_size)
+            except Exception as error:
+                layer.trouble(error)
+            if self._directory is None and max_size != -1:
+                super().__init__(path, *args, max_size=max_size, **kwargs)
+
+        def get(self, key: str) -> "bytes | None":
+            if self._directory is not None and key:
+                try:
+                    return self._directory.get(key)
+                except Exception as error:
+                    layer.trouble(error)
+            value: bytes | None = super().get(key)
+            return value
+
+        def put(self, key: str, value: bytes) -> None:
+            if self._directory is not None and key:
+                try:
+                    return self._directory.put(key, value)
+                except OSError:
+                    raise
+                except Exception as error:
+                    layer.trouble(error)
+            super().put(key, value)
+            return None
+
+    LiveCache.__name__ = base.__name__
+    LiveCache.__qualname__ = base.__qualname__
+    return LiveCache

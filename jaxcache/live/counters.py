@@ -1,0 +1,117 @@
+"""Count what the layer does: for ``jax.monitoring``, the closing line and the metrics."""
+
+import contextlib
+import threading
+from typing import Any
+
+EVENT_PREFIX = "/jaxcache/live/"
+
+#: Every counter with its meaning; the names are those of the metrics and the events.
+COUNTERS = {
+    "hits_local": "entries served from the local directory",
+    "hits_tier": "entries served from a tier",
+    "misses": "keys that no place has",
+    "rotten": "damaged entries refused in the local directory",
+    "rotten_tier": "damaged entries refused from a tier",
+    "unsealed": "entries without a checksum refused",
+    "unsigned": "entries of tiers refused, no trusted key signed them",
+    "died_loading": "entries moved to quarantine because a process died loading them",
+    "written": "entries written",
+    "replaced": "entries written over a damaged or unusable one",
+    "present": "entries not written because another process had",
+    "write_failed": "entries that could not be written",
+    "evicted": "entries evicted",
+    "prefetched": "entries fetched before they were asked for",
+    "uploaded": "entries written to a tier",
+    "uploads_left": "uploads left to the next process",
+    "tier_misses": "requests that a tier answered with a miss",
+    "tier_known_misses": "misses known from a tier's listing, without a request",
+    "tier_errors": "requests to a tier that failed or took too long",
+    "tier_skipped": "requests not sent because the tier is given up for now",
+    "waited": "entries that another process compiled while this one waited",
+    "troubles": "failures inside the layer, answered by JAX's own code",
+}
+#: Sums, in the unit that the name ends with.
+SUMS = {
+    "retrieval_seconds": "time in look-ups that were hits",
+    "miss_seconds": "time in look-ups that were misses",
+    "compile_seconds": "time in XLA's compiler",
+    "wait_seconds": "time waiting for another process's compile",
+    "read_bytes": "bytes of entries served",
+    "written_bytes": "bytes of entries written",
+    "uploaded_bytes": "bytes written to tiers",
+    "evicted_bytes": "bytes evicted",
+}
+
+
+class Counters:
+    """The counts of this process; cheap, and safe between threads."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._values: dict[str, float] = {}
+        self.by_tier: dict[str, int] = {}
+        self._monitoring: Any = None
+
+    def attach(self, monitoring: Any) -> None:
+        """Report to ``jax.monitoring``, too."""
+        self._monitoring = monitoring
+
+    def count(self, name: str, number: int = 1) -> None:
+        """Count one of :data:`COUNTERS`."""
+        with self._lock:
+            self._values[name] = self._values.get(name, 0) + number
+        if self._monitoring is not None:
+            with contextlib.suppress(Exception):  # a listener of the user's may raise
+                self._monitoring.record_event(EVENT_PREFIX + name)
+
+    def add(self, name: str, amount: float) -> None:
+        """Add to one of :data:`SUMS`; durations are events of ``jax.monitoring``, too."""
+        with self._lock:
+            self._values[name] = self._values.get(name, 0) + amount
+        if self._monitoring is not None and name.endswith("_seconds"):
+            with contextlib.suppress(Exception):
+                self._monitoring.record_event_duration_secs(EVENT_PREFIX + name, amount)
+
+    def hit_in(self, tier: str) -> None:
+        """Count a hit of a tier under its address."""
+        with self._lock:
+            self.by_tier[tier] = self.by_tier.get(tier, 0) + 1
+
+    def __getitem__(self, name: str) -> float:
+        return self._values.get(name, 0)
+
+    def snapshot(self) -> "dict[str, float]":
+        """Every count that is not zero."""
+        with self._lock:
+            return dict(self._values)
+
+    def forget(self) -> None:
+        """Begin anew in a forked child."""
+        self._lock = threading.Lock()
+        self._values = {}
+        self.by_tier = {}
+
+    def summary(self) -> str:
+        """One line about this process."""
+        get = self._values.get
+        hits = int(get("hits_local", 0) + get("hits_tier", 0))
+        parts = [f"{hits} hits"]
+        if self.by_tier:
+            tiers = ", ".join(f"{n} from {tier}" for tier, n in sorted(self.by_tier.items()))
+            parts[0] += f" ({int(get('hits_local', 0))} local, {tiers})"
+        parts.append(f"{int(get('misses', 0))} misses")
+        for name, word in _WORDS.items():
+            if get(name):
+                parts.append(f"{int(get(name, 0))} {word}")
+        parts.append(f"{get('retrieval_seconds', 0):.2f} s reading")
+        parts.append(f"{get('compile_seconds', 0):.1f} s compiling")
+        return "jaxcache: " + ", ".join(parts)
+
+
+_WORDS = {
+    "written": "written", "replaced": "replaced", "rotten": "damaged",
+    "rotten_tier": "damaged in a tier", "died_loading": "quarantined", "evicted": "evicted",
+    "waited": "waited for", "uploaded": "uploaded", "uploads_left": "uploads left",
+    "tier_errors": "tier errors", "write_failed": "not written",
+}  # fmt: skip

@@ -1,0 +1,240 @@
+"""One cache directory as JAX sees it: what happens at a look-up and at a write."""
+
+import contextlib
+import os
+import time
+import warnings
+from typing import TYPE_CHECKING, Any
+
+from .bound import Bound
+from .files import (
+    ATIME_SUFFIX,
+    CACHE_SUFFIX,
+    LOCKFILE,
+    jax_lock,
+    quarantine_entry,
+    read_file,
+    write_stamp,
+    write_whole,
+)
+from .frame import Rotten, decode, same_payload
+from .loading import Loading, find_deadly
+from .uses import Uses
+
+if TYPE_CHECKING:
+    from .layer import Layer
+
+
+class Directory:
+    """The local directory of one cache that JAX has opened."""
+
+    def __init__(self, layer: "Layer", root: str, max_size: "int | None") -> None:
+        self.root = root
+        self._layer = layer
+        self._counters = layer.counters
+        settings = layer.settings
+        bound = settings["max-size"] if settings["max-size"] is not None else max_size
+        self.bound = Bound(root, settings, bound, layer.counters)
+        self.bound.stamped = (
+            max_size is not None or os.path.exists(os.path.join(root, LOCKFILE)) or has_stamps(root)
+        )
+        self._loading = Loading(root)
+        self._deadly = find_deadly(root)
+        self.uses = Uses(root, layer.facts()) if settings["ledger"] else None
+        self._served: dict[str, str] = {}
+        """Keys given to JAX, and from where; a put of one means that JAX could not use it."""
+        self._bad: set[str] = set()
+        """Keys whose file must be replaced."""
+        self._touched: set[str] = set()
+        self.tiers = layer.open_tiers(self)
+        if self.bound.at_opening:
+            layer.chores.submit(self.bound.sweep)
+
+    def path(self, key: str) -> str:
+        """The file of an entry."""
+        return os.path.join(self.root, key + CACHE_SUFFIX)
+
+    # Look-ups ---------------------------------------------------------------------------------
+
+    def get(self, key: str) -> "bytes | None":
+        """The entry of a key, checked; None where no place has a good one."""
+        started = time.perf_counter()
+        value, source = self._find(key)
+        took = time.perf_counter() - started
+        if value is None:
+            self._counters.count("misses")
+            self._counters.add("miss_seconds", took)
+            return None
+        self._served[key] = source
+        self._counters.count("hits_local" if source == "local" else "hits_tier")
+        if source != "local":
+            self._counters.hit_in(source)
+        self._counters.add("retrieval_seconds", took)
+        self._counters.add("read_bytes", len(value))
+        self._use(key)
+        if self._layer.now.loading:
+            with contextlib.suppress(OSError):  # a directory that only others may write
+                self._loading.begin(key)
+        return value
+
+    def _find(self, key: str) -> "tuple[bytes | None, str]":
+        if key in self._deadly:
+            self._remove_deadly(key)
+            return None, ""
+        value = self._local(key)
+        if value is not None or self.tiers is None:
+            return value, "local"
+        found: tuple[bytes | None, str] = self.tiers.find(key)
+        return found
+
+    def _remove_deadly(self, key: str) -> None:
+        self._deadly.discard(key)
+        self._bad.add(key)
+        self._counters.count("died_loading")
+        self._layer.say(f"{key} is in quarantine: a process died while loading it")
+        lock = jax_lock(self.root) if self.bound.stamped else contextlib.nullcontext()
+        with contextlib.suppress(OSError), lock:
+            quarantine_entry(self.root, key)
+
+    def _local(self, key: str) -> "bytes | None":
+        try:
+            value = read_file(self.path(key))
+        except OSError:
+            self._bad.add(key)
+            return None
+        if value is None:
+            return None
+        if self.accepts(value, tier=False):
+            return value
+        self._bad.add(key)
+        return None
+
+    def accepts(self, value: bytes, *, tier: bool) -> bool:
+        """Check an entry; a good one is decoded once, and JAX's decoder is given the content."""
+        try:
+            decoded = decode(value)
+        except Rotten:
+            self._counters.count("rotten_tier" if tier else "rotten")
+            return False
+        rule = self._layer.settings["require-seal"]
+        if not decoded.sealed and (rule == "always" or (rule == "tiers" and tier)):
+            self._counters.count("unsealed")
+            return False
+        self._layer.now.decoded = (value, decoded.content)
+        return True
+
+    def _use(self, key: str) -> None:
+        if self.uses is not None and self.uses.hit(key):
+            self._layer.chores.submit(self.uses.flush)
+        if key in self._touched:
+            return
+        self._touched.add(key)
+        with contextlib.suppress(OSError):  # a file of another user
+            path = self.path(key)
+            os.utime(path, ns=(time.time_ns(), os.stat(path).st_mtime_ns))
+        if self.bound.stamped:
+            with contextlib.suppress(OSError):
+                write_stamp(self.root, key)
+
+    def loaded(self, key: str) -> None:
+        """Note that JAX has loaded an entry, or failed to."""
+        self._loading.end(key)
+
+    # Writes -----------------------------------------------------------------------------------
+
+    def put(self, key: str, value: bytes) -> None:
+        """Write a new entry, or replace one that JAX could not use.
+
+        Raises:
+            OSError: it could not be written; JAX says so in its own words.
+        """
+        if self.bound.max_bytes is not None and len(value) > self.bound.max_bytes:
+            warnings.warn(
+                f"Cache value for key {key!r} of size {len(value)} bytes exceeds the maximum "
+                f"cache size of {self.bound.max_bytes} bytes",
+                stacklevel=2,
+            )
+            return
+        replacing = self._is_replaced(key, value)
+        if replacing is None:
+            return
+        if not replacing and os.path.exists(self.path(key)):
+            self._counters.count("present")
+            return
+        if self.tiers is not None:
+            self.tiers.announce(key, replacing=replacing)
+        try:
+            self.write(key, value)
+        except OSError:
+            self._counters.count("write_failed")
+            raise
+        self._bad.discard(key)
+        self._served.pop(key, None)
+        self._counters.count("replaced" if replacing else "written")
+        if self.uses is not None and self._layer.now.seconds is not None:
+            due = self.uses.compiled(key, self._layer.now.seconds)
+            if due:
+                self._layer.chores.submit(self.uses.flush)
+        if self.tiers is not None:
+            self.tiers.upload(key)
+
+    def _is_replaced(self, key: str, value: bytes) -> "bool | None":
+        """Whether a put replaces the file; None where the file holds the same already.
+
+        ``VerificationCache`` puts what it has just read and compared; a key that was served and
+        is compiled again all the same is one that JAX could not load.
+        """
+        if key in self._bad:
+            return True
+        if key not in self._served:
+            return False
+        with contextlib.suppress(OSError):
+            if same_payload(read_file(self.path(key)) or b"", value):
+                return None
+        return True
+
+    def write(self, key: str, value: bytes) -> None:
+        """Write the file of an entry, its stamp first where a capped JAX needs one.
+
+        Raises:
+            OSError
+        """
+        if self.bound.stamped:
+            write_stamp(self.root, key)
+        write_whole(self.root, key + CACHE_SUFFIX, value)
+        self._counters.add("written_bytes", len(value))
+        if self.bound.active and self.bound.wrote(len(value)):
+            self._layer.chores.submit(self.bound.sweep)
+
+    # The end ----------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Write what is still in memory."""
+        if self.tiers is not None:
+            self.tiers.close()
+        if self.uses is not None:
+            with contextlib.suppress(OSError):
+                self.uses.flush()
+        self._loading.close()
+
+    def forget(self) -> None:
+        """Begin anew in a forked child: the local directory only."""
+        self.tiers = None
+        self._served = dict(self._served)
+        if self.uses is not None:
+            self.uses.forget()
+
+    def describe(self) -> "dict[str, Any]":
+        """What holds of this directory, for ``enable()``."""
+        return {"root": self.root, "max_bytes": self.bound.max_bytes, "tiers": self.tiers}
+
+
+def has_stamps(root: str) -> bool:
+    """Whether a capped JAX has left its stamps in a directory; looks at the first names only."""
+    with contextlib.suppress(OSError), os.scandir(root) as entries:
+        for number, entry in enumerate(entries):
+            if entry.name.endswith(ATIME_SUFFIX):
+                return True
+            if number > 200:
+                break
+    return False

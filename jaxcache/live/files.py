@@ -1,0 +1,135 @@
+"""The files of a local cache directory: whole writes, bounded reads, locks, our own folder."""
+
+import contextlib
+import errno
+import fcntl
+import itertools
+import os
+import stat
+import time
+from collections.abc import Iterator
+
+CACHE_SUFFIX, ATIME_SUFFIX = "-cache", "-atime"
+LOCKFILE = ".lockfile"
+OWN_DIR = ".jaxcache"
+#: As in jaxcache's store: ``verify`` and ``prune`` know files of this name as left behind.
+TEMP_PREFIX = ".jaxcache-tmp-"
+MAX_ENTRY_BYTES = 2 << 30
+#: JAX waits this long for its lock (lock_timeout_secs in jax/_src/lru_cache.py).
+LOCK_SECONDS = 10.0
+_numbers = itertools.count()
+
+
+def read_file(path: str, limit: int = MAX_ENTRY_BYTES) -> "bytes | None":
+    """The bytes of a regular file; None where there is none.
+
+    Raises:
+        OSError: it cannot be read, or is larger than ``limit``.
+    """
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return None
+    try:
+        status = os.fstat(fd)
+        if not stat.S_ISREG(status.st_mode) or status.st_size > limit:
+            raise OSError(errno.EFBIG, "not a regular file, or too large", path)
+        size = status.st_size
+        data = os.read(fd, size + 1)
+        if len(data) == size:
+            return data
+        parts = [data]  # it is growing, or larger than one read
+        while (part := os.read(fd, 1 << 20)) and sum(map(len, parts)) <= limit:
+            parts.append(part)
+        return b"".join(parts)
+    finally:
+        os.close(fd)
+
+
+def write_whole(folder: str, name: str, data: bytes) -> None:
+    """Write a file so that its name never has other than all of the bytes.
+
+    Raises:
+        OSError: it was not written; nothing is left under the name.
+    """
+    temp = os.path.join(folder, f"{TEMP_PREFIX}{os.getpid()}-{os.urandom(4).hex()}{next(_numbers)}")
+    fd = os.open(temp, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+    try:
+        try:
+            view = memoryview(data)
+            while view:
+                view = view[os.write(fd, view) :]
+        finally:
+            os.close(fd)
+        os.replace(temp, os.path.join(folder, name))
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(temp)
+        raise
+
+
+def own_folder(root: str, *parts: str) -> str:
+    """A folder of ours in a cache directory, made if it is not there."""
+    path = os.path.join(root, OWN_DIR, *parts)
+    os.makedirs(path, exist_ok=True)
+    return path
+
+
+def write_stamp(root: str, key: str) -> None:
+    """Write the last use as JAX does under a size cap: 8 bytes, nanoseconds, little-endian."""
+    write_whole(root, key + ATIME_SUFFIX, time.time_ns().to_bytes(8, "little"))
+
+
+def delete_entry(root: str, key: str) -> None:
+    """Delete an entry and then its stamp, so that JAX never finds one without a stamp."""
+    for suffix in (CACHE_SUFFIX, ATIME_SUFFIX):
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(os.path.join(root, key + suffix))
+
+
+def quarantine_entry(root: str, key: str) -> bool:
+    """Move an entry where ``jaxcache verify --restore`` finds it; whether it was there."""
+    now_ns = time.time_ns()
+    when = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(now_ns // 10**9))
+    folder = own_folder(root, "quarantine", f"{when}-{now_ns % 10**9:09d}")
+    moved = False
+    for suffix in (CACHE_SUFFIX, ATIME_SUFFIX):
+        name = key + suffix
+        with contextlib.suppress(FileNotFoundError):
+            os.replace(os.path.join(root, name), os.path.join(folder, name))
+            moved = moved or suffix == CACHE_SUFFIX
+    return moved
+
+
+@contextlib.contextmanager
+def jax_lock(root: str, *, wait_seconds: float = LOCK_SECONDS) -> "Iterator[bool]":
+    """Hold JAX's ``.lockfile`` as filelock does, with flock; yields whether it was obtained."""
+    fd = os.open(os.path.join(root, LOCKFILE), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        deadline = time.monotonic() + wait_seconds
+        while True:
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if time.monotonic() > deadline:
+                    yield False
+                    return
+                time.sleep(0.01)
+            except OSError:  # a file system without flock
+                break
+            else:
+                break
+        yield True
+    finally:
+        os.close(fd)
+
+
+def try_lock(fd: int, start: int = 0, length: int = 0) -> bool:
+    """Take a POSIX record lock without waiting; the system frees it when the process ends."""
+    try:
+        fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB, length, start)
+    except OSError as error:
+        if error.errno in (errno.EACCES, errno.EAGAIN):
+            return False
+        raise
+    return True

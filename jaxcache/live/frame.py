@@ -1,0 +1,150 @@
+"""The compressed frame of one entry: check it, decode it once, write it with a checksum.
+
+JAX compresses an entry with the standard library's zstd (Python 3.14), zstandard or zlib, in this
+order (``compress_executable`` in jax/_src/compilation_cache.py), and leaves zstd's checksum out.
+The content is 4 bytes of compile seconds and the serialized executable. Format: RFC 8878.
+"""
+
+import zlib
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+MAGIC = b"\x28\xb5\x2f\xfd"
+#: Bit 2 of the frame header descriptor: the content's checksum follows the last block.
+_CHECKSUM_FLAG = 4
+#: No executable is larger; a frame that announces more is damaged.
+MAX_CONTENT_BYTES = 4 << 30
+HEADER_BYTES = 4
+
+
+class Rotten(ValueError):  # noqa: N818 - a state of an entry, caught where it is found
+    """The bytes are no whole entry; the text says why."""
+
+
+class Decoded(NamedTuple):
+    """What is in a frame."""
+
+    content: bytes
+    sealed: bool
+    """A checksum proves the content."""
+
+
+def _announced(value: bytes) -> int:
+    """The content size in a zstd frame header.
+
+    Raises:
+        Rotten: no size is given (both codecs of JAX give one), or an absurd one.
+    """
+    if len(value) < 14:
+        raise Rotten("shorter than any entry")
+    descriptor = value[4]
+    single, code = descriptor >> 5 & 1, descriptor >> 6
+    start = 5 + (not single) + (0, 1, 2, 4)[descriptor & 3]
+    width = (1 if single else 0, 2, 4, 8)[code]
+    if not width:
+        raise Rotten("no content size in the header")
+    size = int.from_bytes(value[start : start + width], "little") + (256 if width == 2 else 0)
+    if not HEADER_BYTES < size <= MAX_CONTENT_BYTES:
+        raise Rotten(f"a content size of {size} bytes in the header")
+    return size
+
+
+def _find_decoder() -> "Callable[[bytes, int], bytes]":
+    """The zstd decoder of this Python, the same that JAX takes."""
+    try:
+        from compression import zstd  # type: ignore[import-not-found,unused-ignore]
+    except ImportError:
+        pass
+    else:
+
+        def decode_standard(value: bytes, size: int) -> bytes:
+            decoder = zstd.ZstdDecompressor()
+            content: bytes = decoder.decompress(value, size + 1)
+            if not decoder.eof or decoder.unused_data or len(content) != size:
+                raise Rotten("truncated, or bytes behind the frame")
+            return content
+
+        return decode_standard
+    try:
+        import zstandard
+    except ImportError:
+
+        def refuse(value: bytes, size: int) -> bytes:  # noqa: ARG001
+            raise Rotten("written with zstd, which this Python lacks")
+
+        return refuse
+
+    def decode_zstandard(value: bytes, size: int) -> bytes:
+        # A decoder belongs to one call: it is not safe between threads.
+        decoder = zstandard.ZstdDecompressor().decompressobj()
+        content: bytes = decoder.decompress(value)
+        if not decoder.eof or decoder.unused_data or len(content) != size:
+            raise Rotten("truncated, or bytes behind the frame")
+        return content
+
+    return decode_zstandard
+
+
+_decode_zstd: "Callable[[bytes, int], bytes] | None" = None
+
+
+def decode(value: bytes) -> Decoded:
+    """Decode an entry and check all that can be checked.
+
+    Raises:
+        Rotten: it is damaged, or not an entry.
+    """
+    global _decode_zstd
+    if _decode_zstd is None:
+        _decode_zstd = _find_decoder()
+    try:
+        if value[:4] == MAGIC:
+            content = _decode_zstd(value, _announced(value))
+            return Decoded(content, bool(value[4] & _CHECKSUM_FLAG))
+        if value[:1] == b"\x78":
+            return Decoded(_inflate(value), True)  # zlib always has its Adler-32
+    except Rotten:
+        raise
+    except Exception as error:  # each codec has errors of its own
+        raise Rotten(str(error) or type(error).__name__) from error
+    raise Rotten("neither zstd nor zlib" if value else "empty")
+
+
+def _inflate(value: bytes) -> bytes:
+    decoder = zlib.decompressobj()
+    content = decoder.decompress(value, MAX_CONTENT_BYTES)
+    if not decoder.eof or decoder.unused_data:
+        raise Rotten("truncated, or bytes behind the stream")
+    if len(content) <= HEADER_BYTES:
+        raise Rotten("no executable in it")
+    return content
+
+
+def same_payload(left: bytes, right: bytes) -> bool:
+    """Whether two entries hold the same executable, whatever their compile times say."""
+    try:
+        return decode(left).content[HEADER_BYTES:] == decode(right).content[HEADER_BYTES:]
+    except Rotten:
+        return False
+
+
+def sealing_compressor(cache_module: Any) -> "Callable[[bytes], bytes] | None":
+    """JAX's compress step with zstd's checksum on; None where JAX compresses with zlib."""
+    standard = getattr(cache_module, "zstd", None)
+    if standard is not None:
+        options = {standard.CompressionParameter.checksum_flag: 1}
+
+        def compress_standard(executable: bytes) -> bytes:
+            value: bytes = standard.compress(executable, options=options)
+            return value
+
+        return compress_standard
+    package = getattr(cache_module, "zstandard", None)
+    if package is None:
+        return None
+
+    def compress_zstandard(executable: bytes) -> bytes:
+        value: bytes = package.ZstdCompressor(write_checksum=True).compress(executable)
+        return value
+
+    return compress_zstandard

@@ -1,0 +1,137 @@
+"""The layer of this process: its settings, its counters, and the directories it has opened."""
+
+import atexit
+import contextlib
+import os
+import sys
+import threading
+from typing import Any
+
+from .adapter import Adapter, UnknownJaxError
+from .chores import Chores
+from .config import ConfigError
+from .counters import Counters
+from .directory import Directory
+from .settings import Resolved, resolve
+
+
+class Moment(threading.local):
+    """What the current thread is doing between two calls of JAX."""
+
+    loading = False
+    """JAX looks an entry up to load it."""
+    decoded: "tuple[bytes, bytes] | None" = None
+    """The entry that was checked last, and its content."""
+    seconds: "float | None" = None
+    """How long the compile took whose entry is being written."""
+
+
+class Layer:
+    """Everything that one process has of the live layer."""
+
+    def __init__(self, settings: Resolved, adapter: Adapter) -> None:
+        self.settings = settings
+        self.adapter = adapter
+        self.counters = Counters()
+        self.chores = Chores(self.trouble)
+        self.now = Moment()
+        self.directories: dict[str, Directory] = {}
+        self.forked = False
+        self._said: set[str] = set()
+        self._pid = os.getpid()
+
+    def install(self) -> None:
+        """Put the layer between JAX and its cache."""
+        self.counters.attach(self.adapter.monitoring)
+        self.adapter.install(self)
+        atexit.register(self.close)
+        os.register_at_fork(after_in_child=self._after_fork)
+
+    def facts(self) -> "dict[str, str]":
+        """What the ledger records of every compile of this process."""
+        script = getattr(sys.modules.get("__main__"), "__file__", None)
+        return {**self.adapter.versions, **({"script": str(script)} if script else {})}
+
+    def open(self, path: str, max_size: int) -> Directory:
+        """The directory at a path; one object per path, whatever resets JAX's cache."""
+        root = os.path.abspath(path)
+        directory = self.directories.get(root)
+        if directory is None:
+            cap = None if max_size is None or max_size < 0 else max_size
+            directory = self.directories[root] = Directory(self, root, cap)
+        return directory
+
+    def open_tiers(self, directory: Directory) -> Any:  # noqa: ARG002
+        """The tiers behind a directory; None without any."""
+        return None
+
+    def say(self, text: str) -> None:
+        """Print a line on standard error, once."""
+        if text not in self._said:
+            self._said.add(text)
+            say(text)
+
+    def trouble(self, error: BaseException) -> None:
+        """Count a failure of the layer, and say each kind once."""
+        self.counters.count("troubles")
+        self.say(f"live: {type(error).__name__}: {error}")
+
+    def close(self) -> None:
+        """Finish at the end of the process, within the limits that are set."""
+        if self._pid != os.getpid():
+            return
+        try:
+            self.chores.finish(self.settings["flush"])
+            for directory in list(self.directories.values()):
+                directory.close()
+            if self.settings["summary"]:
+                say(self.counters.summary().removeprefix("jaxcache: "))
+        except Exception as error:
+            self.trouble(error)
+
+    def _after_fork(self) -> None:
+        self.forked = True
+        self._pid = os.getpid()
+        self.counters.forget()
+        self.chores.forget()
+        for directory in self.directories.values():
+            directory.forget()
+
+
+def say(text: str) -> None:
+    """Print one line on standard error."""
+    with contextlib.suppress(Exception):  # it is closed
+        print(f"jaxcache: {text}", file=sys.stderr, flush=True)
+
+
+LAYER: "Layer | None" = None
+_starting = threading.Lock()
+
+
+def start(given: "dict[str, Any] | None" = None) -> "Layer | None":
+    """Switch the layer on where the settings ask for it; one layer per process.
+
+    Args:
+        given: settings by name, above all others.
+
+    Returns:
+        The layer; None where it stays off. The reason is on standard error.
+    """
+    global LAYER
+    with _starting:
+        if LAYER is not None:
+            return LAYER
+        try:
+            settings = resolve(given)
+            if not settings["enabled"]:
+                return None
+            adapter = Adapter()
+            if adapter.has_layer():
+                return None
+            layer = Layer(settings, adapter)
+            layer.install()
+        except (ConfigError, UnknownJaxError) as error:
+            say(f"live is off: {error}")
+            return None
+        LAYER = layer
+        return layer

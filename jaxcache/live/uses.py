@@ -1,0 +1,139 @@
+"""Record uses and compile times in the cache's ledger, and read back what an eviction needs.
+
+The ledger is a folder of segments, ``.jaxcache/ledger/<time_ns>-<16 hex>.jsonl``, each written once
+and whole; each line is one event with ``key``, ``kind`` and ``at_ns`` (docs/ledger.md).
+"""
+
+import json
+import os
+import threading
+import time
+from typing import Any, NamedTuple
+
+from .files import own_folder, read_file, write_whole
+
+_MAX_SEGMENT_BYTES = 32 << 20
+_MAX_EVENTS = 5_000
+#: A process that goes on running writes what it has so often.
+_FLUSH_SECONDS = 300.0
+
+
+class Known(NamedTuple):
+    """What the ledger knows of one entry."""
+
+    seconds: "float | None"
+    hits: int
+    last_hit_ns: int
+    pinned: bool
+
+
+class Uses:
+    """Events of this process, kept in memory until the next segment."""
+
+    def __init__(self, root: str, facts: "dict[str, str]") -> None:
+        self._root = root
+        self._facts = facts
+        self._lock = threading.Lock()
+        self._hits: dict[str, tuple[int, int]] = {}
+        self._events: list[dict[str, Any]] = []
+        self._due = time.monotonic() + _FLUSH_SECONDS
+
+    def hit(self, key: str) -> bool:
+        """Note a hit; whether a segment is due."""
+        with self._lock:
+            count = self._hits.get(key, (0, 0))[0]
+            self._hits[key] = (count + 1, time.time_ns())
+            return self._is_due()
+
+    def compiled(self, key: str, seconds: float) -> bool:
+        """Note how long the compile of a new entry took; whether a segment is due."""
+        event = {"key": key, "kind": "compile", "at_ns": time.time_ns()}
+        with self._lock:
+            self._events.append({**event, "compile_seconds": seconds, **self._facts})
+            return self._is_due()
+
+    def _is_due(self) -> bool:
+        return time.monotonic() > self._due or len(self._events) + len(self._hits) >= _MAX_EVENTS
+
+    def flush(self) -> None:
+        """Write one segment with all that was noted.
+
+        Raises:
+            OSError: the directory cannot be written; the events are dropped.
+        """
+        with self._lock:
+            events, hits = self._events, self._hits
+            self._events, self._hits = [], {}
+            self._due = time.monotonic() + _FLUSH_SECONDS
+        events += [
+            {"key": key, "kind": "hit", "at_ns": at_ns, "count": count}
+            for key, (count, at_ns) in hits.items()
+        ]
+        if not events:
+            return
+        lines = b"".join(json.dumps(e, separators=(",", ":")).encode() + b"\n" for e in events)
+        name = f"{time.time_ns():020d}-{os.urandom(8).hex()}.jsonl"
+        write_whole(own_folder(self._root, "ledger"), name, lines)
+
+    def forget(self) -> None:
+        """Begin anew in a forked child: the parent writes its own events."""
+        self._lock = threading.Lock()
+        self._events, self._hits = [], {}
+
+
+def read_ledger(root: str, *, pins_only: bool = False) -> "dict[str, Known]":
+    """What all segments say, by key; damaged lines and segments are skipped.
+
+    Args:
+        pins_only: read pins and nothing else, at a fraction of the cost.
+    """
+    folder = os.path.join(root, ".jaxcache", "ledger")
+    seconds: dict[str, tuple[int, float]] = {}
+    hits: dict[str, tuple[int, int]] = {}
+    pins: dict[str, tuple[int, bool]] = {}
+    for event in _events(folder, pins_only=pins_only):
+        key, kind, at_ns = event.get("key"), event.get("kind"), event.get("at_ns")
+        if not isinstance(key, str) or type(at_ns) is not int:
+            continue
+        if kind in ("pin", "unpin"):
+            pins[key] = max(pins.get(key, (0, False)), (at_ns, kind == "pin"))
+        elif kind == "hit":
+            count = event.get("count", 1)
+            before = hits.get(key, (0, 0))
+            hits[key] = (before[0] + (count if type(count) is int else 1), max(before[1], at_ns))
+        took = event.get("compile_seconds")
+        if isinstance(took, (int, float)) and 0 <= took < 1e9:
+            seconds[key] = max(seconds.get(key, (0, 0.0)), (at_ns, float(took)))
+    return {
+        key: Known(
+            seconds[key][1] if key in seconds else None,
+            *hits.get(key, (0, 0)),
+            pins.get(key, (0, False))[1],
+        )
+        for key in {*seconds, *hits, *pins}
+    }
+
+
+def _events(folder: str, *, pins_only: bool) -> "Any":
+    try:
+        names = sorted(n for n in os.listdir(folder) if n.endswith(".jsonl"))
+    except OSError:
+        return
+    for name in names:
+        try:
+            data = read_file(os.path.join(folder, name), _MAX_SEGMENT_BYTES)
+        except OSError:
+            continue
+        if data is None or (pins_only and b'pin"' not in data):
+            continue
+        for number, line in enumerate(data.split(b"\n")):
+            if pins_only and b'pin"' not in line:
+                continue
+            if number % 256 == 0:
+                time.sleep(0)  # let the user's threads run
+            try:
+                event = json.loads(line)
+            except (ValueError, RecursionError):
+                continue
+            if isinstance(event, dict):
+                yield event

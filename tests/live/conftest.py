@@ -1,0 +1,131 @@
+"""Run real programs with the live layer in them."""
+
+import json
+import subprocess
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import REPOSITORY, clean_environment
+
+#: Prints a result and what the layer counted; the modules have names of their own.
+PROGRAM = """
+import json, sys
+import jax, jax.numpy as jnp
+
+@jax.jit
+def first(x):
+    return jnp.sin(x) @ x.T + 1
+
+@jax.jit
+def second(x):
+    return jax.lax.fori_loop(0, 3, lambda i, y: jnp.cos(y) * i, x)
+
+x = jax.device_put(jnp.asarray([[0.5, 1.5], [2.5, 3.5]]))
+result = [first(x).tolist(), second(x).tolist()]
+"""
+#: The end of every program.
+TELL = """
+import sys
+layer = next((m.LAYER for n, m in list(sys.modules.items()) if n.endswith("live.layer")), None)
+import json
+print(json.dumps({"result": result, "counts": layer and layer.counters.snapshot(),
+                  "by_tier": layer and layer.counters.by_tier}), flush=True)
+"""
+
+
+@dataclass
+class Ran:
+    """How a program ended."""
+
+    code: int
+    out: str
+    err: str
+    document: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def result(self) -> Any:
+        """What it computed."""
+        return self.document["result"]
+
+    def __getitem__(self, name: str) -> int:
+        return int((self.document["counts"] or {}).get(name, 0))
+
+
+RunLive = Callable[..., Ran]
+
+
+@cache
+def finds_the_layer(python: str) -> bool:
+    """Whether jaxcache is installed beside that jax."""
+    script = (
+        "from importlib.metadata import entry_points as e\n"
+        "print(any('jaxcache' in p.value for p in e(group='jax_plugins')))"
+    )
+    done = subprocess.run([python, "-c", script], capture_output=True, text=True, check=True)
+    return done.stdout.strip() == "True"
+
+
+def live_environment(python: str, home: Path, cache_dir: Path | str | None) -> dict[str, str]:
+    """The environment of a program with the layer on."""
+    env = clean_environment(home) | {
+        "JAXCACHE_LIVE": "1",
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+        "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
+        "JAX_PLATFORMS": "cpu",
+    }
+    env.pop("PYTHONWARNINGS")
+    if cache_dir is not None:
+        env["JAX_COMPILATION_CACHE_DIR"] = str(cache_dir)
+    if not finds_the_layer(python):
+        plugins = home / "plugins" / "jax_plugins"
+        plugins.mkdir(parents=True, exist_ok=True)
+        (plugins / "jaxcache_live.py").write_text(
+            "from jaxcache.live.plugin import initialize as initialize\n"
+        )
+        env["PYTHONPATH"] = f"{plugins.parent}:{REPOSITORY}"
+    return env
+
+
+@pytest.fixture
+def run_live(jax_python: str, tmp_path: Path) -> RunLive:
+    """Run a program with the layer on, and read what it tells."""
+
+    def run(
+        program: str = PROGRAM,
+        *,
+        cache_dir: Path | str | None = None,
+        check: bool = True,
+        options: tuple[str, ...] = (),
+        timeout: float = 240,
+        home: Path | None = None,
+        **settings: str | None,
+    ) -> Ran:
+        env = live_environment(
+            jax_python, home or tmp_path, tmp_path / "cache" if cache_dir is None else cache_dir
+        )
+        for name, value in settings.items():
+            if value is None:
+                env.pop(name, None)
+            else:
+                env[name] = value
+        done = subprocess.run(
+            [jax_python, *options, "-c", program + TELL],
+            env=env, cwd=tmp_path, capture_output=True, text=True, timeout=timeout, check=False,
+        )  # fmt: skip
+        lines = done.stdout.splitlines()
+        document = json.loads(lines[-1]) if lines and lines[-1].startswith("{") else {}
+        ran = Ran(done.returncode, done.stdout, done.stderr, document)
+        if check:
+            assert done.returncode == 0, done.stderr
+        return ran
+
+    return run
+
+
+def entries(cache_dir: Path, module: str = "") -> list[Path]:
+    """The entries of a cache, those of one module."""
+    return sorted(cache_dir.glob(f"jit_{module}*-cache"))
