@@ -3,10 +3,9 @@
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
-from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal, overload
 
-from jaxcache.api.amounts import Duration, Size, seconds, size_bytes
+from jaxcache.api.amounts import Duration, seconds
 from jaxcache.api.carrying import Carrying
 from jaxcache.api.running import Running
 from jaxcache.cache.listing import Listing
@@ -14,9 +13,9 @@ from jaxcache.cache.scan import Progress
 from jaxcache.cache.stats import Stats
 from jaxcache.layouts import Layout, check_target, choose_layout
 from jaxcache.model import Entry
+from jaxcache.options import PruneOptions
 from jaxcache.store import make_store, open_store
 from jaxcache.store.base import Store
-from jaxcache.units import NS_PER_SECOND
 
 if TYPE_CHECKING:
     from jaxcache.cache.explain.churn import Churn
@@ -198,44 +197,27 @@ class Cache(Carrying, Running):
         check_target(self.store, "jax")
         return plan_seal(self.store, keys=keys, level=level, again=again, progress=progress)
 
-    def plan_prune(
-        self,
-        *,
-        max_size: Size | None = None,
-        max_entries: int | None = None,
-        unused_for: Duration | None = None,
-        older_than: Duration | None = None,
-        used_since: datetime | None = None,
-        keep_last: int | None = None,
-        policy: Literal["lru", "cost"] = "cost",
-        keep: Sequence[str] = (),
-        orphans: bool = False,
-        legacy: bool = False,
-        untuned: bool = False,
-        side_caches: bool = False,
-        quarantine: bool = False,
-        grace: Duration = 60.0,
-        progress: Progress | None = None,
-    ) -> "PrunePlan":
+    def plan_prune(self, *, progress: Progress | None = None, **options: Any) -> "PrunePlan":
         """Plan what can go, as ``jaxcache prune`` does.
 
-        Raises:
-            UsageError: nothing says what may go.
-        """
-        from jaxcache.cache.prune.plan import PruneOptions
+        Args:
+            options: those of the command, see :class:`jaxcache.options.PruneOptions`:
+                ``max_size="10GB"``, ``unused_for="30d"``, ``keep=["jit_step*"]``.
 
-        options = PruneOptions(
-            max_size_bytes=size_bytes(max_size), max_entries=max_entries,
-            unused_for_seconds=seconds(unused_for), older_than_seconds=seconds(older_than),
-            used_since_ns=int(used_since.timestamp() * NS_PER_SECOND) if used_since else None,
-            keep_last=keep_last, policy=policy, orphans=orphans, legacy=legacy, untuned=untuned,
-            side_caches=side_caches, quarantine=quarantine, grace_seconds=seconds(grace) or 0.0,
-        )  # fmt: skip
-        options.check()
+        Raises:
+            UsageError: no limit is given, or a value cannot be read.
+            TypeError: there is no such option.
+        """
+        chosen = PruneOptions.read(**options)
         return self.layout.plan_prune(
-            self.store, options, keep=keep, index_folder=None, now_ns=time.time_ns(), workers=1,
+            self.store,
+            chosen,
+            keep=chosen.keep,
+            index_folder=None,
+            now_ns=time.time_ns(),
+            workers=1,
             progress=progress,
-        )  # fmt: skip
+        )
 
     def plan_removal(self, *keys: str) -> "PrunePlan":
         """Plan to remove exactly these entries, as ``jaxcache rm`` does.

@@ -9,6 +9,7 @@ from typer.core import TyperGroup
 
 from jaxcache import __version__
 from jaxcache.cli import metering, terminal
+from jaxcache.cli.declared import expand_options
 from jaxcache.cli.terminal import Color
 from jaxcache.errors import ExitCode, JaxcacheError
 
@@ -128,7 +129,7 @@ def load_command(name: str) -> Any:
         epilog=f"\b\nExample:\n  {module.EXAMPLE}\n\n\b\nExit codes:\n{codes}",
         context_settings=getattr(module, "CONTEXT_SETTINGS", None),
         no_args_is_help=False,
-    )(module.command)
+    )(expand_options(module.command))
     parser = typer.main.get_command(app)
     if name in metering.COMMANDS:
         metering.add_option(parser)

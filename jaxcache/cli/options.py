@@ -12,6 +12,7 @@ from jaxcache.cli.location import config_is_set as config_is_set
 from jaxcache.cli.location import index_folder as index_folder
 from jaxcache.cli.location import locate_cache as locate_cache
 from jaxcache.errors import JaxcacheError, UsageError
+from jaxcache.options import FLAG, Options, option
 
 if TYPE_CHECKING:
     from jaxcache.store.base import Store
@@ -159,6 +160,28 @@ def choose_format(*, json: bool = False, jsonl: bool = False, quiet: bool = Fals
     if len(asked) > 1:
         raise UsageError("--json, --jsonl and --quiet exclude each other")
     return asked[0] if asked else Format.TABLE if sys.stdout.isatty() else Format.TSV
+
+
+class JsonOutput(Options):
+    """JSON instead of text."""
+
+    json: bool = option("--json", FLAG, "Print one JSON document.")
+    jsonl: bool = option("--jsonl", FLAG, "Print one JSON object per line.")
+
+    @property
+    def form(self) -> Format:
+        """The format: what was asked for, else a table on a terminal, TSV in a pipe.
+
+        Raises:
+            UsageError: more than one was asked for.
+        """
+        return choose_format(**vars(self))
+
+
+class Output(JsonOutput):
+    """JSON or keys instead of text."""
+
+    quiet: bool = option("--quiet -q", FLAG, "Print keys only.")
 
 
 def require_writable(store: "Store") -> None:

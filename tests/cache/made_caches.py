@@ -10,8 +10,9 @@ from pathlib import Path
 import zstandard
 
 from jaxcache.cache.ledger.segments import Ledger
-from jaxcache.cache.prune.plan import PruneOptions, PrunePlan
+from jaxcache.cache.prune.plan import PrunePlan
 from jaxcache.cache.prune.survey import plan_cache_prune
+from jaxcache.options import PruneOptions
 from jaxcache.store.local import LocalStore
 
 HOUR = 3600

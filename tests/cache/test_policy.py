@@ -9,10 +9,8 @@ from jaxcache.cache.prune.policy import (
     choose_for_room,
     estimate_hits,
     eviction_order,
-    parse_policy,
     value_per_byte,
 )
-from jaxcache.errors import UsageError
 
 NS = 1_000_000_000
 NOW = 1_000_000 * NS
@@ -82,9 +80,3 @@ def test_just_enough_goes_and_what_fits_comes_back() -> None:
     assert order == ["a", "b", "c"]
     assert [c.name for c in choose_for_room(cheap, 100, "cost", NOW)] == ["a", "c"]
     assert [c.name for c in choose_for_room(cheap, 110, "cost", NOW)] == ["b", "c"]
-
-
-def test_a_policy_is_named_rightly() -> None:
-    assert (parse_policy("lru"), parse_policy("cost")) == ("lru", "cost")
-    with pytest.raises(UsageError, match="is not a policy"):
-        parse_policy("fifo")

@@ -17,10 +17,11 @@ import pytest
 from conftest import RunCli, clean_environment
 
 from jaxcache.cache.prune.foresight import foresee
-from jaxcache.cache.prune.plan import PruneOptions, plan_prune
+from jaxcache.cache.prune.plan import plan_prune
 from jaxcache.cache.prune.policy import POLICIES
 from jaxcache.cache.scan import scan
 from jaxcache.cli.output.browser import Browser, open_browser
+from jaxcache.options import PruneOptions
 from jaxcache.store import open_store
 
 pytest.importorskip("plotly")

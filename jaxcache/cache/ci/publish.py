@@ -13,12 +13,12 @@ from jaxcache.cache.ci.staging import sealed_copy
 from jaxcache.cache.ledger.record import HIT, Event
 from jaxcache.cache.ledger.segments import COMPACT_ABOVE, Ledger, append, compact
 from jaxcache.cache.prune.evict import remove
-from jaxcache.cache.prune.plan import PruneOptions
 from jaxcache.cache.prune.removable import total_bytes
 from jaxcache.cache.prune.survey import plan_cache_prune
 from jaxcache.cache.scan import Progress, scan
 from jaxcache.cache.sync import SyncOptions, execute, plan_sync
 from jaxcache.model import Problem
+from jaxcache.options import PruneOptions
 from jaxcache.store.base import Store
 
 

@@ -3,10 +3,11 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from jaxcache.cache.prune.policy import PolicyName, choose_in_order, eviction_order
+from jaxcache.cache.prune.policy import choose_in_order, eviction_order
 from jaxcache.cache.prune.removable import Lookup, removable_entries, total_bytes
 from jaxcache.cache.prune.removal import Removal, freed_bytes, lost_compile_seconds
 from jaxcache.cache.scan import Scan
+from jaxcache.options import PolicyName
 
 #: The default of ``prune --grace``.
 _GRACE_SECONDS = 60.0

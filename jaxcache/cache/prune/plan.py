@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from jaxcache.cache.prune.policy import Candidate, PolicyName, choose_for_room, eviction_order
+from jaxcache.cache.prune.policy import Candidate, choose_for_room, eviction_order
 from jaxcache.cache.prune.removable import (
     Item,
     Lookup,
@@ -19,76 +19,10 @@ from jaxcache.cache.prune.removable import (
 )  # fmt: skip
 from jaxcache.cache.prune.removal import Reason, Removal, Subject, freed_bytes
 from jaxcache.cache.scan import Scan
-from jaxcache.errors import JaxcacheError, UsageError
+from jaxcache.errors import JaxcacheError
 from jaxcache.model import Entry
+from jaxcache.options import PolicyName, PruneOptions
 from jaxcache.units import NS_PER_SECOND, format_size
-
-
-@dataclass(frozen=True, slots=True)
-class PruneOptions:
-    """What may go. Bounds that are None do not bind."""
-
-    max_size_bytes: int | None = None
-    """For the whole directory, apparent sizes."""
-    max_entries: int | None = None
-    unused_for_seconds: float | None = None
-    older_than_seconds: float | None = None
-    used_since_ns: int | None = None
-    """Entries last used before this go."""
-    keep_last: int | None = None
-    """Of each module, only this many entries stay: the last used."""
-    policy: PolicyName = "cost"
-    """What goes first where a bound asks for room."""
-    orphans: bool = False
-    """``-atime`` files without an entry, and temporary files of broken writes."""
-    legacy: bool = False
-    """Entries without a suffix, which only JAX up to 0.4.30 reads."""
-    untuned: bool = False
-    """Entries that were compiled for a GPU that was not there, and were not tuned."""
-    side_caches: bool = False
-    """Let the age rules and ``max_size_bytes`` take XLA's own caches too."""
-    quarantine: bool = False
-    """Quarantined files: those that the age rules name, or all where there is no such rule."""
-    grace_seconds: float = 60.0
-    """Files younger than this may be in the middle of being written."""
-
-    @property
-    def by_age(self) -> bool:
-        """Whether a rule about age or use is given."""
-        return (self.unused_for_seconds, self.older_than_seconds, self.used_since_ns) != (
-            None, None, None,
-        )  # fmt: skip
-
-    @property
-    def other_subjects(self) -> frozenset[Subject]:
-        """The kinds of files beside the entries that may go."""
-        chosen: list[Subject] = []
-        chosen += ["orphan-atime", "temp-file"] if self.orphans else []
-        chosen += ["side-cache"] if self.side_caches else []
-        chosen += ["quarantine"] if self.quarantine else []
-        return frozenset(chosen)
-
-    def check(self) -> None:
-        """Refuse options that name nothing to remove.
-
-        Raises:
-            UsageError: ``no-bound``.
-        """
-        bounds = (self.max_size_bytes, self.max_entries, self.keep_last)
-        if self.by_age or bounds != (None, None, None):
-            return
-        if self.side_caches:
-            raise UsageError(
-                "--side-caches needs to know which of them",
-                code="no-bound",
-                hint="add --unused-for, --older-than, --used-since or --max-size",
-            )
-        if not (self.orphans or self.legacy or self.untuned or self.quarantine):
-            raise UsageError(
-                "nothing says what may go",
-                code="no-bound",
-                hint="give a bound such as --max-size 10GB or --unused-for 30d",
-            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +80,7 @@ def plan_prune(
     )
     entry_count = len(items)
     items += removable_others(
-        seen, options.other_subjects, now_ns=now_ns, grace_seconds=options.grace_seconds
+        seen, _other_subjects(options), now_ns=now_ns, grace_seconds=options.grace_seconds
     )
     before = total_bytes(seen)
     _check_reachable(before - sum(i.removal.size_bytes for i in items), options.max_size_bytes)
@@ -228,6 +162,15 @@ def _order(item: Item) -> tuple[bool, int, str]:
     """Entries last: what is worth nothing goes first, should the work be interrupted."""
     removal = item.removal
     return removal.subject == "entry", removal.last_used_ns, removal.file.name
+
+
+def _other_subjects(options: PruneOptions) -> frozenset[Subject]:
+    """The kinds of files beside the entries that may go."""
+    chosen: list[Subject] = []
+    chosen += ["orphan-atime", "temp-file"] if options.orphans else []
+    chosen += ["side-cache"] if options.side_caches else []
+    chosen += ["quarantine"] if options.quarantine else []
+    return frozenset(chosen)
 
 
 def _mark_by_rules(items: Iterable[Item], options: PruneOptions, now_ns: int) -> None:

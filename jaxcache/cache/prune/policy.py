@@ -21,12 +21,11 @@ of hits, an entry that was read after the run that wrote it counts as 3 hits.
 
 from collections.abc import Iterable
 from math import sqrt
-from typing import Literal, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
-from jaxcache.errors import UsageError
+from jaxcache.options import PolicyName
 from jaxcache.units import NS_PER_SECOND
 
-PolicyName = Literal["lru", "cost"]
 POLICIES: tuple[PolicyName, ...] = ("lru", "cost")
 
 #: The header counts whole seconds, rounded down; half a second is what that hides on average.
@@ -156,17 +155,3 @@ def _take_back(chosen: list[Candidate], spare_bytes: int) -> None:
         if (size_bytes := chosen[index].size_bytes) <= spare_bytes:
             spare_bytes -= size_bytes
             del chosen[index]
-
-
-def parse_policy(text: str) -> PolicyName:
-    """Read the name of a policy.
-
-    Raises:
-        UsageError: ``bad-policy``.
-    """
-    for name in POLICIES:
-        if text == name:
-            return name
-    raise UsageError(
-        f"{text!r} is not a policy", code="bad-policy", hint=f"one of {', '.join(POLICIES)}"
-    )

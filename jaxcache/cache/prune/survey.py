@@ -5,12 +5,13 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from jaxcache.cache.heads import Facts, Request, read_facts
-from jaxcache.cache.prune.plan import PruneOptions, PrunePlan, plan_prune, plan_removal
+from jaxcache.cache.prune.plan import PrunePlan, plan_prune, plan_removal
 from jaxcache.cache.prune.removable import Lookup
 from jaxcache.cache.prune.removal import Removal
 from jaxcache.cache.scan import Progress, Scan, scan
 from jaxcache.cache.select import select_by_keys
 from jaxcache.errors import JaxcacheError
+from jaxcache.options import PruneOptions
 from jaxcache.store.base import Store
 
 if TYPE_CHECKING:

@@ -5,10 +5,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from jaxcache.cache.inventory import EntryFile, Inventory
-from jaxcache.cache.prune.plan import PruneOptions, plan_prune
+from jaxcache.cache.prune.plan import plan_prune
 from jaxcache.cache.prune.removable import Lookup
 from jaxcache.cache.scan import Scan
 from jaxcache.model import Entry
+from jaxcache.options import PruneOptions
 
 if TYPE_CHECKING:
     from jaxcache.cache.sync.plan import SyncPlan

@@ -11,13 +11,13 @@ from jaxcache.cache.ci.publish import Saved, save_bundle, save_remote_bundle, sa
 from jaxcache.cache.ci.save import SaveIf, SavePlan, plan_save
 from jaxcache.cache.ci.usage import use_events
 from jaxcache.cache.ledger.segments import append
-from jaxcache.cache.prune.plan import PruneOptions
 from jaxcache.cli.bundle import signing_keys
 from jaxcache.cli.ci import check_local, is_bundle_name
 from jaxcache.cli.opening import open_jax_cache
 from jaxcache.cli.terminal.progress import progress_bar
 from jaxcache.errors import NoCacheError
 from jaxcache.layouts import check_target
+from jaxcache.options import PruneOptions
 from jaxcache.store import is_remote, make_store, open_store
 from jaxcache.store.base import StoreError
 from jaxcache.units import parse_duration_seconds, parse_size_bytes

@@ -13,12 +13,13 @@ if TYPE_CHECKING:
     from jaxcache.cache.bundle.importing import ImportPlan
     from jaxcache.cache.diff import Side
     from jaxcache.cache.listing import Listing
-    from jaxcache.cache.prune.plan import PruneOptions, PrunePlan
+    from jaxcache.cache.prune.plan import PrunePlan
     from jaxcache.cache.prune.removal import Execution, Removal
     from jaxcache.cache.stats import Stats
     from jaxcache.cache.verify.examine import Loader, Verification, VerifyOptions
     from jaxcache.cache.verify.quarantine import Restoration
     from jaxcache.cache.verify.repair import Repair, RepairPlan
+    from jaxcache.options import PruneOptions
 
 
 class TorchLayout:

@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from jaxcache.cache.prune.plan import PruneOptions, PrunePlan
+from jaxcache.cache.prune.plan import PrunePlan
 from jaxcache.cache.prune.policy import choose_for_room, eviction_order
 from jaxcache.cache.prune.removal import (
     Execution,
@@ -30,6 +30,7 @@ from jaxcache.layouts.torch.names import TorchKind, parse_path
 from jaxcache.layouts.torch.scan import Scan
 from jaxcache.layouts.torch.units import Unit, Units, find_duplicates, make_units, unreferenced
 from jaxcache.model import FileInfo, GraphEntry
+from jaxcache.options import PruneOptions
 from jaxcache.store.base import MissingError, Store, StoreError
 from jaxcache.units import NS_PER_SECOND
 

@@ -1,0 +1,54 @@
+"""Commands whose parameters are classes of options become commands that Typer can read."""
+
+import inspect
+from collections.abc import Callable
+from functools import wraps
+from typing import Annotated, Any
+
+import typer
+
+from jaxcache.options import TEXTS, Option, Options
+
+
+def expand_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Replace each parameter of ``command`` that is a class of options by those it declares."""
+    parameters: list[inspect.Parameter] = []
+    classes: dict[str, type[Options]] = {}
+    for name, parameter in inspect.signature(command).parameters.items():
+        if isinstance(parameter.annotation, type) and issubclass(parameter.annotation, Options):
+            classes[name] = parameter.annotation
+            parameters += map(_parameter, *zip(*parameter.annotation.DECLARED.items(), strict=True))
+        else:
+            parameters.append(parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY))
+    if not classes:
+        return command
+
+    @wraps(command)
+    def call(**given: Any) -> Any:
+        for name, options in classes.items():
+            declared = options.DECLARED.items()
+            given[name] = options(**{field: o.read(given.pop(field)) for field, o in declared})
+        return command(**given)
+
+    call.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    call.__annotations__ = {p.name: p.annotation for p in parameters}
+    return call
+
+
+def _parameter(field: str, declared: Option) -> inspect.Parameter:
+    settings: dict[str, Any] = {"metavar": declared.metavar, "help": declared.help}
+    settings |= declared.settings
+    default = declared.default
+    if declared.kind is TEXTS:
+        settings["show_default"], default = False, None
+    info = (
+        typer.Option(*declared.names, **settings)
+        if declared.names[0].startswith("-")
+        else typer.Argument(**settings)
+    )
+    return inspect.Parameter(
+        field,
+        inspect.Parameter.KEYWORD_ONLY,
+        default=default,
+        annotation=Annotated[declared.kind.type, info],
+    )

@@ -1,0 +1,79 @@
+"""Options declared once: the command line and the Python interface make the same of them."""
+
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import RunCli
+
+import jaxcache
+from jaxcache.cli.app import load_command
+from jaxcache.errors import UsageError
+from jaxcache.options import Options, PruneOptions
+
+
+def commands_with_options() -> dict[str, type[Options]]:
+    return {"prune": PruneOptions}
+
+
+@pytest.mark.parametrize("command", commands_with_options())
+def test_the_command_has_every_option_that_is_declared(command: str) -> None:
+    parsed = {p.name: p for p in load_command(command).params}
+    for field, declared in commands_with_options()[command].DECLARED.items():
+        assert parsed[field].help == declared.help
+        assert {*parsed[field].opts} >= {n for n in declared.names if n.startswith("-")} - {
+            part for n in declared.names if "/" in n for part in (n,)
+        }
+
+
+def test_text_and_numbers_are_the_same_options() -> None:
+    read = PruneOptions.read(max_size="10kB", unused_for="2h", grace=0, keep=["a*"], policy="lru")
+    assert vars(read) == vars(
+        PruneOptions(
+            max_size_bytes=10_000,
+            unused_for_seconds=7200.0,
+            grace_seconds=0,
+            keep=("a*",),
+            policy="lru",
+        )
+    )
+    assert (PruneOptions().grace_seconds, PruneOptions().policy) == (60.0, "cost")
+    assert read.replace(max_size_bytes=None).max_size_bytes is None
+    with pytest.raises(AttributeError, match="frozen"):
+        read.policy = "cost"
+
+
+@pytest.mark.parametrize(
+    ("wrong", "error", "said"),
+    [
+        ({"max_sise": 1}, TypeError, "no option max_sise"),
+        ({"max_size_bytes": 1}, TypeError, "no option"),
+        ({"policy": "fifo"}, UsageError, "'fifo' is not a policy"),
+        ({"max_size": "much"}, UsageError, "not a size"),
+    ],
+)
+def test_what_cannot_be_read_is_refused(
+    wrong: dict[str, Any], error: type[Exception], said: str
+) -> None:
+    with pytest.raises(error, match=said):
+        PruneOptions.read(**wrong)
+    with pytest.raises(TypeError, match="has no field"):
+        PruneOptions(max_size="10GB")
+
+
+def test_the_command_and_the_interface_plan_the_same(
+    run_cli: RunCli, corpus: Path, tmp_path: Path
+) -> None:
+    cache = shutil.copytree(corpus / "0.10.2-cpu-zstd", tmp_path / "cache")
+    for number, file in enumerate(sorted(cache.iterdir())):
+        os.utime(file, (1_700_000_000 + number, 1_700_000_000 + number))
+    done = run_cli("prune", "-C", cache, "--max-entries", "2", "--policy", "lru", "-n", "--json")
+    planned = jaxcache.open(cache).plan_prune(max_entries=2, policy="lru")
+    assert [r["key"] for r in json.loads(done.stdout)["removed"]] == [
+        r.key for r in planned.removals
+    ]
+    done = run_cli("prune", "-C", cache, "--policy", "fifo", "--max-entries", "2", "-n")
+    assert (done.returncode, "[bad-policy]" in done.stderr) == (2, True)
