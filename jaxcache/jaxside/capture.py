@@ -1,8 +1,6 @@
-"""Tell what the keys of this host depend on; runs in the user's Python, with jax alone.
+"""Describe what the keys of this host depend on: the body of a target profile (docs/target.md).
 
-Prints one JSON object: the body of a target profile (docs/target.md). Opens the devices, compiles
-nothing. Exits with 13 where jax does not import or finds no device, with the reason on standard
-error.
+Opens the devices, compiles nothing.
 
 Private names of JAX, tried on 0.10.2, 0.11.2 and 0.12: ``xla_client.get_topology_for_devices`` and
 what its result knows (``serialize`` from 0.11, ``target_config`` on GPU); the client's
@@ -10,16 +8,13 @@ what its result knows (``serialize`` from 0.11, ``target_config`` on GPU); the c
 """
 
 import base64
-import json
 import os
 import platform
-import runpy
-import sys
 from collections.abc import Callable
 from typing import Any
 
-NO_JAX = 13
-_SETTINGS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "settings.py")
+from . import settings
+
 #: Configuration that enters keys through the program or the compile options, not by itself.
 _NOT_IN_KEYS = ("JAX_COMPILATION_CACHE", "JAX_PERSISTENT_CACHE_MIN", "JAX_ENABLE_COMPILATION_CACHE",
                 "JAX_LOG", "JAX_DUMP", "JAX_PLATFORMS", "JAX_RAISE", "JAX_EXPLAIN", "JAX_DEBUG_LOG",
@@ -101,13 +96,15 @@ def environment(environ: Any) -> "dict[str, str]":
     return dict(sorted(found.items()))
 
 
-def describe(describe_jax: "Callable[[list[str]], dict[str, Any]]") -> "dict[str, Any]":
+def describe() -> "dict[str, Any]":
     """Everything that a key made here depends on, and what it takes to make it elsewhere."""
     import jax
 
     devices = jax.devices()
     client = devices[0].client
-    told = describe_jax(["jax_compilation_cache_dir", "jax_persistent_cache_enable_xla_caches"])
+    told = settings.describe(
+        ["jax_compilation_cache_dir", "jax_persistent_cache_enable_xla_caches"]
+    )
     return {
         "platform": str(client.platform),
         "lowering_platform": str(getattr(client, "_raw_platform", client.platform)),
@@ -124,21 +121,6 @@ def describe(describe_jax: "Callable[[list[str]], dict[str, Any]]") -> "dict[str
     }  # fmt: skip
 
 
-def main() -> int:
-    answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # what plugins print is no answer
-    if not getattr(sys.flags, "safe_path", False):
-        sys.path.pop(0)  # our own folder, whose names must not hide the user's modules
-    try:
-        facts = describe(runpy.run_path(_SETTINGS)["describe"])
-    except Exception as error:
-        answers.close()  # a warning that it is open would be the last word
-        print(f"{type(error).__name__}: {error}", file=sys.stderr)
-        return NO_JAX
-    with answers:
-        answers.write(json.dumps(facts) + "\n")
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+def main(parent: Any) -> None:
+    """Answer with the body of a target profile (docs/target.md)."""
+    parent.answer(**describe())

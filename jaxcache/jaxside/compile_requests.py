@@ -1,11 +1,10 @@
 """Compile the requests of a recipe, through JAX's own path into a cache directory.
 
-Runs by path in the user's Python; ``JAXCACHE_WORKER`` holds a JSON object that says for which
-platform, how many devices, and, in a program of several processes, which of them this one is.
-Standard input brings requests: a line of JSON, then the module's bytes, then those of the compile
-options. For each, standard output gets ``key`` with the key that JAX makes here; then a line of
-standard input says whether to go on; then comes ``done``, ``skipped`` or ``failed``. The parent
-expects this process to die of some modules.
+``JAXCACHE_WORKER`` holds a JSON object that says for which platform, how many devices, and, in a
+program of several processes, which of them this one is. A request is a line of JSON, then the
+module's bytes, then those of the compile options. It is answered by ``key`` with the key that JAX
+makes here; the next line of requests says whether to go on; then comes ``done``, ``skipped`` or
+``failed``. The parent expects this process to die of some modules.
 
 JAX writes into a folder of this process's own: it writes in place, and a process that is killed
 must leave nothing in the cache. The parent moves what is whole.
@@ -18,17 +17,16 @@ Private names of JAX, tried on 0.5.3, 0.6.2, 0.8.3, 0.10.2, 0.11.2 and 0.12.0.1:
 missing ends the process before its first request.
 """
 
-import contextlib
 import functools
 import hashlib
 import inspect
 import json
 import os
-import shutil
 import sys
 from typing import Any
 
-_NO_JAX = 13
+from . import settings
+
 #: What XLA calls through a raw pointer while it compiles.
 _PARTITIONING = "CustomSPMDPartitioning"
 #: Paths inside the cache directory that JAX puts into the options (jax/_src/compiler.py).
@@ -99,7 +97,7 @@ class Worker:
         return {
             "jax_version": str(self.jax.__version__),
             "jaxlib_version": str(getattr(jaxlib, "__version__", "")),
-            "jaxlib_digest": _side("settings").jaxlib_digest(),
+            "jaxlib_digest": settings.jaxlib_digest(),
             "platform": str(self.backend.platform),
             "platform_version": str(self.backend.platform_version),
             "device_kind": str(first.device_kind),
@@ -231,7 +229,9 @@ class TargetWorker(Worker):
     def __init__(self, wish: "dict[str, Any]") -> None:
         import jax
 
-        aim, self._tuning, hooks = (_side(f"target.{n}") for n in ("aim", "tuning", "hooks"))
+        from .target import aim, hooks, tuning
+
+        self._tuning = tuning
         with open(wish["target"], encoding="utf-8") as file:
             asked = json.load(file)
         with open(asked["profile"], encoding="utf-8") as file:
@@ -251,7 +251,7 @@ class TargetWorker(Worker):
         names = ("jax_version", "jaxlib_version", "platform", "platform_version")
         return {
             **{name: profile[name] for name in names},
-            "jaxlib_digest": _side("settings").jaxlib_digest(),
+            "jaxlib_digest": settings.jaxlib_digest(),
             "device_kind": profile["device_kinds"][0], "device_count": len(self.devices),
             "caches": True,
         }  # fmt: skip
@@ -281,22 +281,6 @@ class TargetWorker(Worker):
         return name, made.seconds, made.tuning
 
 
-def _side(name: str) -> Any:
-    """A module of the package that this file belongs to, under a name that clashes with nothing."""
-    import importlib.util
-
-    package = "_jaxcache_side"
-    if package not in sys.modules:
-        folder = os.path.dirname(os.path.abspath(__file__))
-        spec = importlib.util.spec_from_file_location(
-            package, os.path.join(folder, "__init__.py"), submodule_search_locations=[folder]
-        )
-        assert spec is not None and spec.loader is not None  # noqa: S101
-        sys.modules[package] = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(sys.modules[package])
-    return importlib.import_module(f"{package}.{name}")
-
-
 def prepare(wish: "dict[str, Any]") -> None:
     """Set what must be set before jax is imported."""
     flags = os.environ.get("XLA_FLAGS", "")
@@ -306,43 +290,32 @@ def prepare(wish: "dict[str, Any]") -> None:
         os.environ["JAX_PLATFORMS"] = "cpu"
 
 
-def main() -> int:
-    """Answer requests until standard input ends."""
-    # Whatever XLA or a hostile module prints must not be taken for an answer.
-    answers = os.fdopen(os.dup(1), "w", buffering=1)
-    os.dup2(2, 1)
-    requests = os.fdopen(os.dup(0), "rb")
-    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-    if not getattr(sys.flags, "safe_path", False):
-        sys.path.pop(0)  # our own folder, whose names must not hide the user's modules
+def main(parent: Any) -> None:
+    """Answer requests until there are no more."""
     wish = json.loads(os.environ.pop("JAXCACHE_WORKER"))
     prepare(wish)
 
-    def answer(**event: Any) -> None:
-        answers.write(json.dumps(event) + "\n")
-
     def ask(key: str, components: "dict[str, str]") -> bool:
-        answer(event="key", key=key, components=components)
-        line = requests.readline()
+        parent.answer(event="key", key=key, components=components)
+        line = parent.requests.readline()
         return bool(line) and bool(json.loads(line)["compile"])
 
     try:
         worker = TargetWorker(wish) if wish.get("target") else Worker(wish)
         described = worker.describe()
     except BaseException as error:
-        answer(event="cannot-start", detail=_describe(error), why=_why(error),
-               code=getattr(error, "code", None), hint=getattr(error, "hint", None))  # fmt: skip
-        return _NO_JAX
-    with contextlib.suppress(BrokenPipeError):
-        answer(event="ready", **described)
-        _serve(worker, requests, answer, ask)
-    # The parent has gone, or is done: what it has not taken nobody will.
-    shutil.rmtree(wish["folder"], ignore_errors=True)
-    with contextlib.suppress(OSError):
-        os.rmdir(os.path.dirname(wish["folder"]))
-        os.rmdir(os.path.dirname(os.path.dirname(wish["folder"])))
+        parent.answer(
+            event="cannot-start",
+            detail=_describe(error),
+            why=_why(error),
+            code=getattr(error, "code", None),
+            hint=getattr(error, "hint", None),
+        )
+        return
+    parent.answer(event="ready", **described)
+    _serve(worker, parent.requests, parent.answer, ask)
     # Other processes of a program may be gone already, and jax would wait for them.
-    os._exit(0)
+    parent.leave()
 
 
 def _serve(worker: Worker, requests: Any, answer: Any, ask: Any) -> None:
@@ -374,7 +347,3 @@ def _why(error: BaseException) -> str:
     if "jax" not in sys.modules:
         return "no-jax"
     return "unknown-jax" if isinstance(error, (ImportError, AttributeError)) else "no-platform"
-
-
-if __name__ == "__main__":
-    sys.exit(main())

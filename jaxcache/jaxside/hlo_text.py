@@ -1,13 +1,7 @@
-"""Print a serialized HLO module as text; runs in the user's Python, with jaxlib alone.
-
-Reads an ``HloModuleProto`` from standard input and writes HLO text to standard output. Exits with
-13 where there is no jaxlib to do it, with 1 where jaxlib refuses the module.
-"""
+"""Print a serialized HLO module as text, with jaxlib alone, for :mod:`jaxcache.warm.hlo`."""
 
 import sys
 from typing import Any
-
-NO_JAX = 13
 
 
 def _hlo_module_class() -> Any:
@@ -24,22 +18,13 @@ def _hlo_module_class() -> Any:
     raise ImportError("no jaxlib that can print HLO")
 
 
-def main() -> int:
-    if not getattr(sys.flags, "safe_path", False):
-        sys.path.pop(0)  # our own folder, whose names must not hide the user's modules
+def main(parent: Any) -> None:
+    """Read an ``HloModuleProto`` of as many bytes as the argument says; answer with its text."""
     try:
         module = _hlo_module_class()
     except ImportError as error:
-        print(error, file=sys.stderr)
-        return NO_JAX
-    try:
-        text = module.from_serialized_hlo_module_proto(sys.stdin.buffer.read()).to_string()
-    except Exception as error:
-        print(error, file=sys.stderr)
-        return 1
-    sys.stdout.write(text.rstrip("\n") + "\n")
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+        parent.answer(no_jaxlib=str(error))
+        return
+    data = parent.requests.read(int(sys.argv[1]))
+    text = module.from_serialized_hlo_module_proto(data).to_string()
+    parent.answer(text=text.rstrip("\n") + "\n")

@@ -1,9 +1,8 @@
 """Deserialize executables with the real backend; the parent expects this process to die of some.
 
-Runs by path in the user's Python; the argument is how many devices a CPU host is to pretend to
-have, so that sharded programs load. Standard input brings requests, each a line of JSON (``id``,
-``size_bytes``, ``device_assignment``) followed by so many bytes of payload. Standard output gets
-one line of JSON per event: ``ready`` once, then ``done`` or ``failed`` per request.
+The argument is how many devices a CPU host is to pretend to have, so that sharded programs load.
+A request is a line of JSON (``id``, ``size_bytes``, ``device_assignment``) followed by the payload.
+Answers: ``ready`` once, then ``done`` or ``failed`` per request.
 """
 
 import json
@@ -12,51 +11,34 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-_NO_JAX = 13
 
-
-def main() -> int:
-    """Answer requests until standard input ends."""
-    # Whatever XLA or a hostile payload prints must not be taken for an answer.
-    answers = os.fdopen(os.dup(1), "w", buffering=1)
-    os.dup2(2, 1)
-    if not getattr(sys.flags, "safe_path", False):
-        sys.path.pop(0)  # our own folder, whose names must not hide the user's modules
+def main(parent: Any) -> None:
+    """Answer requests until there are no more."""
     flags = os.environ.get("XLA_FLAGS", "")
     if "xla_force_host_platform_device_count" not in flags:
         count = f"--xla_force_host_platform_device_count={sys.argv[1]}"
         os.environ["XLA_FLAGS"] = f"{flags} {count}".strip()
-    try:
-        import jax
-        import jaxlib
+    import jax
+    import jaxlib
 
-        jax.config.update("jax_enable_compilation_cache", False)
-        backend = jax.devices()[0].client
-    except Exception as error:
-        answers.close()  # a warning that it is open would be the last word
-        print(f"{type(error).__name__}: {error}", file=sys.stderr)
-        return _NO_JAX
-
-    def answer(**event: Any) -> None:
-        answers.write(json.dumps(event) + "\n")
-
+    jax.config.update("jax_enable_compilation_cache", False)
+    backend = jax.devices()[0].client
     try:
         load = _choose_way(backend)
     except Exception as error:
-        answer(event="unknown-jax", detail=f"{type(error).__name__}: {error}"[:500])
-        return _NO_JAX
-    answer(event="ready", platform=backend.platform, jaxlib=jaxlib.__version__)
-    while line := sys.stdin.buffer.readline():
+        parent.answer(event="unknown-jax", detail=f"{type(error).__name__}: {error}"[:500])
+        return
+    parent.answer(event="ready", platform=backend.platform, jaxlib=jaxlib.__version__)
+    while line := parent.requests.readline():
         request = json.loads(line)
-        payload = sys.stdin.buffer.read(request["size_bytes"])
+        payload = parent.requests.read(request["size_bytes"])
         try:
             load(payload, request["device_assignment"])
         except Exception as error:
             text = str(error).strip().splitlines() or [type(error).__name__]
-            answer(event="failed", id=request["id"], detail=text[0][:500])
+            parent.answer(event="failed", id=request["id"], detail=text[0][:500])
         else:
-            answer(event="done", id=request["id"])
-    return 0
+            parent.answer(event="done", id=request["id"])
 
 
 def _choose_way(backend: Any) -> "Callable[[bytes, list[list[int]]], Any]":
@@ -104,7 +86,3 @@ def _choose_way(backend: Any) -> "Callable[[bytes, list[list[int]]], Any]":
         way(payload, chosen, make_options(assignment))
 
     return load
-
-
-if __name__ == "__main__":
-    sys.exit(main())

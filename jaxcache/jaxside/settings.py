@@ -1,19 +1,14 @@
-"""Tell what jax in this Python would do with its cache; runs in the user's Python.
+"""Describe what jax in this Python would do with its cache, for :mod:`jaxcache.warm.settings`.
 
-Prints one JSON object with what importing jax tells, then a second one with the compile options
-that it would use: a wrong ``XLA_FLAGS`` ends the process between the two. Exits with 13 where
-jax cannot be imported. Nothing is compiled and no device is opened.
+Nothing is compiled and no device is opened.
 
 Private names of JAX, tried on 0.4.30 to 0.12: ``jax._src.compilation_cache.{zstd,zstandard}``
 (its codecs), ``jax._src.compiler.get_compile_options``.
 """
 
 import hashlib
-import json
 import sys
 from typing import Any
-
-NO_JAX = 13
 
 
 def jaxlib_digest() -> "str | None":
@@ -65,18 +60,7 @@ def compile_options() -> bytes:
     return options
 
 
-def main() -> int:
-    if not getattr(sys.flags, "safe_path", False):
-        sys.path.pop(0)  # our own folder, whose names must not hide the user's modules
-    try:
-        facts = describe(sys.argv[1:])
-    except Exception as error:
-        print(f"{type(error).__name__}: {error}", file=sys.stderr)
-        return NO_JAX
-    print(json.dumps(facts, default=str), flush=True)
-    print(json.dumps({"compile_options": compile_options().hex()}), flush=True)
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+def main(parent: Any) -> None:
+    """Answer twice: a wrong ``XLA_FLAGS`` ends the process between the two."""
+    parent.answer(**describe(sys.argv[1:]))
+    parent.answer(compile_options=compile_options().hex())

@@ -7,11 +7,15 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import IO, Any, cast
 
 from jaxcache.errors import NoJaxError
 from jaxcache.warm.process import NO_JAX_HINT, describe_end
 
+_START = Path(__file__).parents[1] / "jaxside" / "child.py"
+#: Far more than any answer takes; the largest is the text of an HLO module.
+_MAX_ANSWER_BYTES = 2 << 30
 _SHOWN_ERROR_BYTES = 4096
 _SHOWN_CHARACTERS = 300
 
@@ -21,13 +25,18 @@ class DiedError(Exception):
 
 
 class Child:
-    """One process. What it says on standard error is kept for :attr:`last_words`.
+    """One program of ``jaxside/``. What it writes to standard error is kept for :attr:`last_words`.
 
     Args:
-        command: its Python first.
+        python: the user's interpreter.
+        program: the name of a module in ``jaxside/``.
+        arguments: for the program.
         deed: what it does, for the sentence about its end: "loaded it".
         env: its environment; ours if None.
+        cwd: its working directory.
         aside: whether interrupts from the terminal are not for it.
+        folders: what the child removes if we die before it: its own folder with all that it
+            holds, then those around it that are empty by then.
 
     Raises:
         NoJaxError: it cannot be started.
@@ -35,23 +44,37 @@ class Child:
 
     def __init__(
         self,
-        command: Sequence[str],
-        *,
+        python: str,
+        program: str,
+        *arguments: str,
         deed: str,
         env: Mapping[str, str] | None = None,
+        cwd: str | None = None,
         aside: bool = False,
+        folders: Sequence[str] = (),
     ) -> None:
         self._deed = deed
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 (closed by stop)
+        self._answers, theirs = os.pipe()
         try:
             self._process = subprocess.Popen(
-                command, env=env, start_new_session=aside, bufsize=0,
-                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors,
-            )  # fmt: skip
+                [python, str(_START), program, str(theirs), json.dumps(folders), *arguments],
+                env=env,
+                cwd=cwd,
+                start_new_session=aside,
+                bufsize=0,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
+                stderr=self._errors,
+                pass_fds=(theirs,),
+            )
         except OSError as error:
             self._errors.close()
-            message = f"cannot run {command[0]}: {error.strerror}"
+            os.close(self._answers)
+            message = f"cannot run {python}: {error.strerror}"
             raise NoJaxError(message, hint=NO_JAX_HINT) from error
+        finally:
+            os.close(theirs)
 
     @property
     def pid(self) -> int:
@@ -60,9 +83,13 @@ class Child:
 
     def send(self, document: Mapping[str, Any], *blobs: bytes) -> None:
         """Ask something; of a child that is gone the answer tells."""
+        self.send_bytes(json.dumps(document).encode() + b"\n", *blobs)
+
+    def send_bytes(self, *blobs: bytes) -> None:
+        """Send bytes as they are; of a child that is gone the answer tells."""
         stdin = cast(IO[bytes], self._process.stdin)
         try:
-            for data in (json.dumps(document).encode() + b"\n", *blobs):
+            for data in blobs:
                 view = memoryview(data)
                 while view:
                     view = view[stdin.write(view) or 0 :]
@@ -78,20 +105,21 @@ class Child:
         Raises:
             DiedError
         """
-        stdout = cast(IO[bytes], self._process.stdout)
         deadline = None if seconds is None else time.monotonic() + seconds
-        line = b""
+        line = bytearray()
         while not line.endswith(b"\n"):
-            left = None if deadline is None else deadline - time.monotonic()
+            left = None if deadline is None else max(0.0, deadline - time.monotonic())
             try:
-                if left is not None and (left <= 0 or not select.select([stdout], [], [], left)[0]):
+                if not select.select([self._answers], [], [], left)[0]:
                     raise DiedError(f"no answer within {seconds:.0f} s")
-                part = os.read(stdout.fileno(), 65536)
+                part = os.read(self._answers, 1 << 20)
             except (OSError, ValueError) as error:
                 raise DiedError("it was stopped") from error
             if not part:
                 raise DiedError(describe_end(self._process.wait(), self._deed))
             line += part
+            if len(line) > _MAX_ANSWER_BYTES:
+                raise DiedError("its answer has no end")
         answer = json.loads(line)
         return answer if isinstance(answer, dict) else {}
 
@@ -111,6 +139,48 @@ class Child:
         """End it and let everything go."""
         self._process.kill()
         self._process.wait()
-        for stream in (self._process.stdin, self._process.stdout, self._errors):
-            if stream:
-                stream.close()
+        cast(IO[bytes], self._process.stdin).close()
+        self._errors.close()
+        if self._answers >= 0:
+            os.close(self._answers)
+            self._answers = -1
+
+
+def ask_once(
+    python: str,
+    program: str,
+    *arguments: str,
+    seconds: float,
+    env: Mapping[str, str] | None = None,
+    cwd: str | None = None,
+    folders: Sequence[str] = (),
+    data: bytes = b"",
+    answers: int = 1,
+) -> dict[str, Any]:
+    """Start a program of ``jaxside/``, take its answers and let it go.
+
+    Args:
+        seconds: for each answer.
+        data: what it reads.
+        answers: how many it gives; those after the first may be missing.
+
+    Raises:
+        NoJaxError: it cannot be started, or ends without an answer.
+    """
+    child = Child(
+        python, program, *arguments, deed="was asked", env=env, cwd=cwd, folders=folders, aside=True
+    )
+    found: dict[str, Any] = {}
+    try:
+        child.send_bytes(data)
+        for _ in range(answers):
+            found |= child.answer(seconds)
+    except DiedError as error:
+        if not found:
+            said = child.last_words or str(error)
+            raise NoJaxError(f"{python} has no usable jax: {said}", hint=NO_JAX_HINT) from error
+    finally:
+        child.stop()
+    if "error" in found:
+        raise NoJaxError(f"{python} has no usable jax: {found['error']}", hint=NO_JAX_HINT)
+    return found

@@ -1,13 +1,9 @@
 """HLO as text, through the jaxlib of the user's Python."""
 
-import subprocess
-from pathlib import Path
-
 from jaxcache.errors import JaxcacheError, NoJaxError
+from jaxcache.warm.child import Child, DiedError
 from jaxcache.warm.process import NO_JAX_HINT, find_python
 
-_SCRIPT = Path(__file__).parents[1] / "jaxside" / "hlo_text.py"
-_NO_JAX = 13
 _TIMEOUT_SECONDS = 600
 
 
@@ -22,24 +18,20 @@ def hlo_text(module: bytes, *, python: str | None = None) -> str:
         JaxcacheError: ``hlo-failed`` where jaxlib refuses the module or dies over it.
     """
     python = find_python(python)
+    child = Child(python, "hlo_text", str(len(module)), deed="prints the module", aside=True)
     try:
-        done = subprocess.run(
-            [python, str(_SCRIPT)],
-            input=module, capture_output=True, timeout=_TIMEOUT_SECONDS, check=False,
-        )  # fmt: skip
-    except OSError as error:
-        raise NoJaxError(f"cannot run {python}: {error.strerror}", hint=NO_JAX_HINT) from error
-    except subprocess.TimeoutExpired as error:
-        raise JaxcacheError(
-            f"jaxlib took more than {_TIMEOUT_SECONDS} s over the module", code="hlo-failed"
-        ) from error
-    if done.returncode == _NO_JAX:
+        child.send_bytes(module)
+        told = child.answer(_TIMEOUT_SECONDS)
+    except DiedError as error:
+        told = {"error": f"{error}: {child.last_words}"}
+    finally:
+        child.stop()
+    if "no_jaxlib" in told:
         raise NoJaxError(f"printing HLO takes jaxlib, and {python} has none", hint=NO_JAX_HINT)
-    if done.returncode:
-        lines = done.stderr.decode("utf-8", "replace").strip().splitlines() or ["no reason given"]
+    if "text" not in told:
         raise JaxcacheError(
-            f"jaxlib could not print the module (exit status {done.returncode}): {lines[-1]}",
+            f"jaxlib could not print the module: {told.get('error')}",
             code="hlo-failed",
             hint="the jaxlib of the version that wrote the entry reads it best",
         )
-    return done.stdout.decode("utf-8", "replace")
+    return str(told["text"])

@@ -1,7 +1,6 @@
 """The parent's side of ``jaxside/load_entries.py``: one entry kills one child, and is named."""
 
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 
 from jaxcache.cache.inventory import EntryFile
 from jaxcache.cache.scan import Progress
@@ -13,7 +12,6 @@ from jaxcache.store.base import Store, StoreError
 from jaxcache.warm.child import Child, DiedError
 from jaxcache.warm.process import NO_JAX_HINT, find_python
 
-_SCRIPT = Path(__file__).parents[1] / "jaxside" / "load_entries.py"
 _START_SECONDS = 300.0
 #: Loading takes milliseconds; a child that takes this long hangs.
 _LOAD_SECONDS = 120.0
@@ -82,13 +80,14 @@ class _Loading(Child):
         self.devices = _FEWEST_DEVICES
         while self.devices < min(devices, _MOST_DEVICES):
             self.devices *= 2
-        super().__init__([python, str(_SCRIPT), str(self.devices)], deed="loaded it")
+        super().__init__(python, "load_entries", str(self.devices), deed="loaded it")
         try:
             ready = self.answer(_START_SECONDS)
         except DiedError as error:
-            said = self.last_words or str(error)
+            ready = {"error": self.last_words or str(error)}
+        if said := ready.get("error"):
             self.stop()
-            raise NoJaxError(f"jax does not start in {python}: {said}", hint=NO_JAX_HINT) from error
+            raise NoJaxError(f"jax does not start in {python}: {said}", hint=NO_JAX_HINT)
         if ready.get("event") == "unknown-jax":
             self.stop()
             raise NoJaxError(

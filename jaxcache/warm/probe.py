@@ -1,21 +1,18 @@
 """Ask a Python that has jax what its cache entries look like, by letting it write one."""
 
-import json
 import os
-import subprocess
 import tempfile
 from collections.abc import Mapping
-from pathlib import Path
+from typing import Any
 
 from jaxcache.cache.bundle.compat import Host
 from jaxcache.cache.bundle.export import plan_export
 from jaxcache.cache.bundle.pack import write_stream
 from jaxcache.errors import NoJaxError
 from jaxcache.store.local import LocalStore
-from jaxcache.warm.process import NO_JAX_HINT, find_python
+from jaxcache.warm.child import ask_once
+from jaxcache.warm.process import find_python
 
-_SCRIPT = Path(__file__).parents[1] / "jaxside" / "probe.py"
-_NO_JAX = 13
 _TIMEOUT_SECONDS = 300
 
 
@@ -53,7 +50,7 @@ def probe_host(python: str | None, environment: Mapping[str, str]) -> Host:
         )
 
 
-def _run(python: str, environment: Mapping[str, str], folder: str) -> dict[str, object]:
+def _run(python: str, environment: Mapping[str, str], folder: str) -> dict[str, Any]:
     env = {
         **environment,
         "JAX_COMPILATION_CACHE_DIR": folder,
@@ -63,25 +60,9 @@ def _run(python: str, environment: Mapping[str, str], folder: str) -> dict[str, 
         "PYTHONDONTWRITEBYTECODE": "1",
     }
     env.pop("JAX_COMPILATION_CACHE_MAX_SIZE", None)
-    try:
-        done = subprocess.run(
-            [python, str(_SCRIPT)],
-            capture_output=True, text=True, timeout=_TIMEOUT_SECONDS, env=env, check=False,
-            stdin=subprocess.DEVNULL, cwd=folder,
-        )  # fmt: skip
-    except OSError as error:
-        raise NoJaxError(f"cannot run {python}: {error.strerror}", hint=NO_JAX_HINT) from error
-    except subprocess.TimeoutExpired as error:
-        raise NoJaxError(
-            f"{python}: jax did not compile a trivial program in {_TIMEOUT_SECONDS} s"
-        ) from error
-    lines = done.stdout.strip().splitlines()
-    if done.returncode or not lines:
-        last = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
-        what = "has no jax" if done.returncode == _NO_JAX else "jax fails there"
-        raise NoJaxError(f"{python}: {what}: {last[:300]}", hint=NO_JAX_HINT)
-    told = json.loads(lines[-1])
-    return told if isinstance(told, dict) else {}
+    return ask_once(
+        python, "probe", seconds=_TIMEOUT_SECONDS, env=env, cwd=folder, folders=[folder]
+    )
 
 
 def has_jax(python: str | None = None) -> bool:

@@ -104,9 +104,9 @@ def _run_hidden_sitecustomize():
     spec = PathFinder.find_spec("sitecustomize")
     if spec is None or spec.loader is None:
         return
-    module = type(sys)("sitecustomize")
-    module.__spec__, module.__loader__, module.__file__ = spec, spec.loader, spec.origin
-    sys.modules["sitecustomize"] = module
+    from importlib.util import module_from_spec
+
+    sys.modules["sitecustomize"] = module = module_from_spec(spec)
     spec.loader.exec_module(module)
 
 

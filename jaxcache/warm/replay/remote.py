@@ -72,8 +72,7 @@ def _bench(python: str | None, devices: int | None) -> Bench:
         atexit.register(shutil.rmtree, top, ignore_errors=True)
 
         def make(job: Job) -> Team:
-            folder = tempfile.mkdtemp(dir=top)
-            return Team(find_python(python), job.environment, devices=devices, folder=folder)
+            return Team(find_python(python), job.environment, devices=devices, folder=top)
 
         _OF_THREAD.bench = Bench(make)
         _OF_THREAD.python = (python, devices)

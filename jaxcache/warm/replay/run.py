@@ -79,10 +79,7 @@ def _compile_here(
         target = options.target.write_request(top, session.delivery.url) if options.target else None
 
         def make_team(job: Job) -> Team:
-            folder = tempfile.mkdtemp(dir=top)
-            return Team(
-                python, job.environment, devices=options.devices, folder=folder, target=target
-            )
+            return Team(python, job.environment, devices=options.devices, folder=top, target=target)
 
         pool = Pool(
             make_team, session.attempt, session.conclude, options.jobs,

@@ -14,7 +14,6 @@ from jaxcache.warm.child import Child, DiedError
 from jaxcache.warm.process import NO_JAX_HINT, free_port
 from jaxcache.warm.target.aim import WITHOUT_HARDWARE
 
-_SCRIPT = Path(__file__).parents[2] / "jaxside" / "compile_requests.py"
 _START_SECONDS = 300.0
 #: Variables of the caller that would change what is compiled, or where it goes.
 _FOREIGN = (
@@ -62,7 +61,7 @@ class Team:
         python: the interpreter that has jax.
         environment: what the children are to be like.
         devices: how many devices a CPU host is to pretend to have, where not as recorded.
-        folder: theirs; each writes into a folder below.
+        folder: each child writes into a folder of its own below.
         target: a file that says for which other host to compile; see
             :meth:`jaxcache.warm.target.aim.Aim.write_request`.
 
@@ -147,9 +146,14 @@ class _Worker(Child):
             "target": target,
         }
         super().__init__(
-            [python, str(_SCRIPT), *kept_flags(environment.argv_flags)],
-            deed="compiled it", env=_environment(environment, self._wish), aside=True,
-        )  # fmt: skip
+            python,
+            "compile_requests",
+            *kept_flags(environment.argv_flags),
+            deed="compiled it",
+            env=_environment(environment, self._wish),
+            aside=True,
+            folders=[str(self._folder), folder],
+        )
 
     def wait_until_ready(self) -> None:
         try:

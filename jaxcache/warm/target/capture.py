@@ -1,14 +1,9 @@
 """Ask the user's Python what the keys of this host depend on."""
 
-import json
-import subprocess
-from pathlib import Path
-
-from jaxcache.errors import NoJaxError
-from jaxcache.warm.process import NO_JAX_HINT, find_python
+from jaxcache.warm.child import ask_once
+from jaxcache.warm.process import find_python
 from jaxcache.warm.target.profile import Profile, ProfileError, make_profile
 
-_SCRIPT = Path(__file__).parents[2] / "jaxside" / "capture.py"
 _TIMEOUT_SECONDS = 300
 
 
@@ -23,24 +18,7 @@ def capture_profile(python: str | None = None, *, now_ns: int) -> Profile:
         ProfileError: ``several-processes`` in a program of several hosts.
     """
     python = find_python(python)
-    try:
-        done = subprocess.run(
-            [python, str(_SCRIPT)],
-            stdin=subprocess.DEVNULL, capture_output=True, timeout=_TIMEOUT_SECONDS, check=False,
-        )  # fmt: skip
-    except OSError as error:
-        raise NoJaxError(f"cannot run {python}: {error.strerror}", hint=NO_JAX_HINT) from error
-    except subprocess.TimeoutExpired as error:
-        raise NoJaxError(
-            f"{python} took more than {_TIMEOUT_SECONDS} s", hint=NO_JAX_HINT
-        ) from error
-    if done.returncode:
-        lines = done.stderr.decode("utf-8", "replace").strip().splitlines() or ["no reason given"]
-        raise NoJaxError(f"{python} has no usable jax: {lines[-1]}", hint=NO_JAX_HINT)
-    try:
-        facts = json.loads(done.stdout)
-    except ValueError as error:
-        raise NoJaxError(f"{python} printed something else", hint=NO_JAX_HINT) from error
+    facts = ask_once(python, "capture", seconds=_TIMEOUT_SECONDS)
     if facts.get("process_count", 1) != 1:
         raise ProfileError(
             "several hosts work together here, and what keys depend on then is not known",

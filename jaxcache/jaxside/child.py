@@ -1,0 +1,89 @@
+"""Start one of the programs beside this file as a child of jaxcache; runs in the user's Python.
+
+Arguments: the program, the descriptor for its answers, a JSON list of folders to remove if jaxcache
+dies first, then the program's own. Answers are lines of JSON on a descriptor of their own, because
+the user's ``sitecustomize``, plugins and modules print to the standard streams. Standard input
+brings requests, and its end says that jaxcache is gone: the process ends with it, even in the
+middle of a compile.
+"""
+
+import contextlib
+import importlib
+import importlib.util
+import json
+import os
+import select
+import shutil
+import sys
+import threading
+from typing import Any
+
+_FAILED = 13
+
+
+class Parent:
+    """The way to and from jaxcache."""
+
+    def __init__(self, answers: int, folders: "list[str]") -> None:
+        os.set_inheritable(answers, False)
+        self._answers = os.fdopen(answers, "w", buffering=1)
+        self._folders = folders
+        os.dup2(2, 1)
+        requests = os.dup(0)
+        self.requests = os.fdopen(requests, "rb")
+        null = os.open(os.devnull, os.O_RDONLY)
+        os.dup2(null, 0)
+        os.close(null)
+        threading.Thread(target=self._watch, args=(requests,), daemon=True).start()
+
+    def _watch(self, requests: int) -> None:
+        """End with the parent; compiling and loading leave this thread running."""
+        poll = select.poll()
+        poll.register(requests, 0)  # nothing but the hang-up, which is always told
+        poll.poll()
+        self.leave()
+
+    def leave(self) -> None:
+        """End this process; what the parent has not taken out of its folder is of no use.
+
+        The first folder is this process's own. Others share those around it: the last one to leave
+        removes them.
+        """
+        for folder in self._folders[:1]:
+            shutil.rmtree(folder, ignore_errors=True)
+        for folder in self._folders[1:]:
+            with contextlib.suppress(OSError):
+                os.rmdir(folder)
+        os._exit(0)
+
+    def answer(self, **event: Any) -> None:
+        """Send one line; a parent that is gone is no error."""
+        with contextlib.suppress(BrokenPipeError):
+            self._answers.write(json.dumps(event, default=str) + "\n")
+
+
+def main() -> int:
+    """Load the package that this file belongs to, under a name that clashes with nothing."""
+    here = os.path.dirname(os.path.abspath(__file__))
+    if not getattr(sys.flags, "safe_path", False):
+        sys.path.pop(0)  # our own folder, whose names must not hide the user's modules
+    program, answers, folders = sys.argv[1:4]
+    del sys.argv[1:4]
+    spec = importlib.util.spec_from_file_location(
+        "_jaxcache_side", os.path.join(here, "__init__.py"), submodule_search_locations=[here]
+    )
+    assert spec is not None and spec.loader is not None  # noqa: S101
+    package = sys.modules["_jaxcache_side"] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(package)
+    parent = Parent(int(answers), json.loads(folders))
+    try:
+        importlib.import_module(f"_jaxcache_side.{program}").main(parent)
+    except Exception as error:
+        lines = str(error).strip().splitlines() or [""]
+        parent.answer(error=f"{type(error).__name__}: {lines[0][:500]}")
+        return _FAILED
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
