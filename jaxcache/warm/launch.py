@@ -8,13 +8,15 @@ exit code. What is added is environment: ``jaxside/startup`` on ``PYTHONPATH``, 
 import contextlib
 import math
 import os
+import select
 import signal
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from jaxcache.errors import UsageError
 from jaxcache.warm.inbox import Event, Inbox, socket_folder
@@ -24,7 +26,7 @@ STARTUP = Path(__file__).parents[1] / "jaxside" / "startup"
 _LINGER_SECONDS = 1.0
 _KILL_AFTER_SECONDS = 10.0
 #: How long the processes of one program may outlive the first of them that failed.
-_MOURN_SECONDS = 10.0
+_GRACE_SECONDS = 10.0
 _TICK_SECONDS = 0.5
 
 
@@ -83,8 +85,8 @@ def run_listening(
 ) -> Ended:
     """Run commands to their end, calling ``on_event`` in this thread for what they report.
 
-    An interrupt reaches the commands too; we wait for them to end, so that the report says what
-    is known. A second one kills them.
+    Signals are passed on to the commands, and we wait for them to end, so that the report says
+    what is known.
 
     Args:
         on_tick: called about twice a second.
@@ -99,14 +101,14 @@ def run_listening(
     with socket_folder() as folder, Inbox(folder) as inbox:
         crew = _Crew(launches, inbox, jobs, together=together, stdout_to_stderr=stdout_to_stderr)
         started = time.monotonic()
-        with _passing_signals(crew) as interrupted:
+        with _Signals(inbox) as signals:
             clock = _Clock(timeout_seconds, patience_seconds)
-            _wait(crew, inbox, on_event, on_tick, clock)
+            _wait(crew, inbox, on_event, on_tick, clock, signals)
         wall_seconds = time.monotonic() - started
         for event in inbox.drain(_LINGER_SECONDS):
             on_event(event)
     return Ended(
-        crew.exit_code, clock.timed_out, bool(interrupted), wall_seconds, idle=clock.is_idle
+        crew.exit_code, clock.timed_out, signals.interrupted, wall_seconds, idle=clock.is_idle
     )
 
 
@@ -128,24 +130,23 @@ class _Crew:
         self._together = together
         self._stdout_to_stderr = stdout_to_stderr
         self._running: list[subprocess.Popen[bytes]] = []
-        self._stopped = False
-        self._mourn_until: float | None = None
-        self._mourned = False
+        self._grace_until: float | None = None
+        self._asked_to_end = False
         self.exit_code = 0
 
     def advance(self) -> bool:
-        """Bury the dead, start those whose turn it is; whether anything runs or will."""
+        """Reap those that have ended, start those whose turn it is; whether any still runs."""
         for child in [c for c in self._running if c.poll() is not None]:
             self._running.remove(child)
             self.exit_code = self.exit_code or child.returncode
-            if child.returncode and self._together and self._mourn_until is None:
-                self._mourn_until = time.monotonic() + _MOURN_SECONDS
-        if self._mourn_until is not None and time.monotonic() > self._mourn_until:
-            self._mourn_until = time.monotonic() + _MOURN_SECONDS
+            if child.returncode and self._together and self._grace_until is None:
+                self._grace_until = time.monotonic() + _GRACE_SECONDS
+        if self._grace_until is not None and time.monotonic() > self._grace_until:
+            self._grace_until = time.monotonic() + _GRACE_SECONDS
             # JAX's own notifier of preemption may catch the first.
-            self.signal(signal.SIGKILL if self._mourned else signal.SIGTERM)
-            self._mourned = True
-        while self._waiting and not self._stopped and len(self._running) < self._jobs:
+            self.stop(signal.SIGKILL if self._asked_to_end else signal.SIGTERM)
+            self._asked_to_end = True
+        while self._waiting and len(self._running) < self._jobs:
             self._start(self._waiting.pop(0))
         return bool(self._running)
 
@@ -160,7 +161,7 @@ class _Crew:
                 stdout=2 if aside or self._stdout_to_stderr else None,
             )
         except OSError as error:
-            self.signal(signal.SIGTERM)
+            self.stop(signal.SIGTERM)
             reason = os.strerror(error.errno or 0).lower()
             raise UsageError(
                 f"cannot run {launch.command[0]}: {reason}", code="cannot-run"
@@ -174,14 +175,20 @@ class _Crew:
         threading.Thread(target=wait, daemon=True).start()
 
     def signal(self, number: int) -> None:
-        """Send a signal to all that run; nothing more is started."""
-        self._stopped = True
+        """Send a signal to all that run."""
         for child in list(self._running):
             child.send_signal(number)
 
-    def stop_starting(self) -> None:
-        """Let what runs end, and start nothing more."""
-        self._stopped = True
+    def stop(self, number: int) -> None:
+        """Send a signal to all that run, and start nothing more."""
+        self.stop_starting(number)
+        self.signal(number)
+
+    def stop_starting(self, number: int) -> None:
+        """Start nothing more; commands left over count as ended by that signal."""
+        if self._waiting:
+            self.exit_code = self.exit_code or -number
+            self._waiting.clear()
 
 
 class _Clock:
@@ -225,12 +232,14 @@ def _wait(
     on_event: Callable[[Event], None],
     on_tick: Callable[[], None] | None,
     clock: _Clock,
+    signals: "_Signals",
 ) -> None:
     """Hand on events until all have ended, or the clock stops them."""
     while crew.advance():
+        signals.pass_on(crew)
         left = clock.left()
         if left <= 0:
-            crew.signal(clock.expire())
+            crew.stop(clock.expire())
             continue
         event = inbox.next(min(_TICK_SECONDS, left))
         if event is not None:
@@ -240,33 +249,89 @@ def _wait(
             on_tick()
 
 
-@contextlib.contextmanager
-def _passing_signals(crew: _Crew) -> Iterator[list[int]]:
-    """Outlive the signals that end the commands, and pass on those that only we have got."""
-    seen: list[int] = []
+#: Signals that are not passed on: they stop or resume a job, report a fault of ours, or the
+#: terminal sends them to everybody.
+_KEPT = {
+    *("SIGKILL", "SIGSTOP", "SIGTSTP", "SIGTTIN", "SIGTTOU", "SIGCONT", "SIGCHLD", "SIGWINCH"),
+    *("SIGSEGV", "SIGBUS", "SIGFPE", "SIGILL", "SIGABRT", "SIGTRAP", "SIGSYS", "SIGPIPE", "SIGURG"),
+}
+_PASSED = [s for s in signal.Signals if s.name not in _KEPT]
+#: After these the user expects an end.
+_ENDING = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT}
+_READY_SECONDS = 5.0
+_WITNESS_SECONDS = 0.3
 
-    def on_interrupt(number: int, _: object) -> None:
-        # The terminal has sent it to the commands as well; a second one means: now.
-        seen.append(number)
-        crew.stop_starting()
-        if len(seen) > 1:
-            crew.signal(signal.SIGKILL)
 
-    def on_terminate(number: int, _: object) -> None:
-        seen.append(number)
-        crew.signal(number)
+#: Says each signal that it gets, and ends with us.
+_WITNESS = """for n; do trap "got=$n; echo $n" $n; done; echo ready
+while :; do got=; read line || [ "$got" ] || exit; done"""
 
-    handlers = {
-        signal.SIGINT: on_interrupt,
-        signal.SIGTERM: on_terminate,
-        signal.SIGHUP: on_terminate,
-    }
-    if threading.current_thread() is not threading.main_thread():
-        yield seen
-        return
-    before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
-    try:
-        yield seen
-    finally:
-        for number, handler in before.items():
+
+class _Signals:
+    """Takes the signals that this process gets, and passes on those that the commands have not.
+
+    A terminal or a scheduler signals a whole process group, and the commands must get nothing
+    twice. So a shell that does nothing else stands in our group and says what it gets.
+    """
+
+    def __init__(self, inbox: Inbox) -> None:
+        self._inbox = inbox
+        self._taken: list[tuple[int, float]] = []
+        self._before: dict[int, Any] = {}
+        self._witness: subprocess.Popen[bytes] | None = None
+        self._witnessed: dict[bytes, float] = {}
+        self.interrupted = False
+
+    def __enter__(self) -> "_Signals":
+        if threading.current_thread() is threading.main_thread():
+            # What the caller ignores (nohup) the commands ignore, too.
+            passed = [n for n in _PASSED if signal.getsignal(n) not in (signal.SIG_IGN, None)]
+            numbers = [str(int(n)) for n in passed]
+            with contextlib.suppress(OSError):  # without one, the commands get everything from us
+                self._witness = subprocess.Popen(
+                    ["/bin/sh", "-c", _WITNESS, "sh", *numbers],
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.DEVNULL,
+                    bufsize=0,
+                )
+            self._is_witnessed(b"ready", time.monotonic() + _READY_SECONDS)
+            self._before = {number: signal.signal(number, self._take) for number in passed}
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
             signal.signal(number, handler)
+        if self._witness is not None:
+            self._witness.kill()
+            self._witness.communicate()
+
+    def _take(self, number: int, _: object) -> None:
+        self._taken.append((number, time.monotonic()))
+        self._inbox.wake()
+
+    def pass_on(self, crew: _Crew) -> None:
+        """Deal with what was taken since the last call."""
+        while self._taken:
+            number, at = self._taken.pop(0)
+            if number in _ENDING:
+                self.interrupted = True
+                crew.stop_starting(number)
+            if not self._is_witnessed(b"%d" % number, at):
+                crew.signal(number)
+
+    def _is_witnessed(self, line: bytes, at: float) -> bool:
+        """Whether the witness said so shortly before that time, or does soon after.
+
+        One line may stand for several: the system, too, makes one of signals that come at once.
+        """
+        while self._witness is not None and self._witness.stdout is not None:
+            if self._witnessed.get(line, 0.0) > at - _WITNESS_SECONDS:
+                return True
+            left = max(0.0, at + _WITNESS_SECONDS - time.monotonic())
+            if not select.select([self._witness.stdout], [], [], left)[0]:
+                return False
+            if not (said := self._witness.stdout.read(4096)):
+                return False
+            self._witnessed.update(dict.fromkeys(said.split(), time.monotonic()))
+        return False

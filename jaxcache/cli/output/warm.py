@@ -203,8 +203,6 @@ def finish(report: Report, verdict: Verdict, form: Format, *, trace: str | None)
         note(report_page(report, width=terminal_width(), color=wants_color()))
     if trace is not None:
         _write_trace(report, trace)
-    if report.interrupted:
-        raise typer.Exit(ExitCode.INTERRUPTED)
     if report.script_exit_code:
         code = report.script_exit_code
         raise typer.Exit(code if code > 0 else _SIGNALLED - code)

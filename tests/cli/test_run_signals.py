@@ -1,0 +1,108 @@
+"""Signals to ``jaxcache run``: the program gets each one once, and its end is ours."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from conftest import clean_environment
+
+#: Counts what it gets; SIGUSR2 makes it say so and leave with 5.
+PROGRAM = """
+import os, signal, sys, time
+got = []
+for number in map(int, sys.argv[1].split(",")):
+    signal.signal(number, lambda n, frame: got.append(n))
+def leave(number, frame):
+    print(*got, flush=True)
+    os._exit(5)
+signal.signal(signal.SIGUSR2, leave)
+print("ready", flush=True)
+shown = 0
+while True:
+    time.sleep(0.02)
+    while shown < len(got):
+        print("got", got[shown], flush=True)
+        shown += 1
+"""
+
+Start = Callable[..., "subprocess.Popen[str]"]
+
+
+@pytest.fixture
+def start(cache: Path, tmp_path: Path) -> Iterator[Start]:
+    """Start ``jaxcache run`` in a session of its own, and wait until the program is ready."""
+    children, guards = [], []
+
+    def begin(*command: str) -> "subprocess.Popen[str]":
+        child = subprocess.Popen(
+            [sys.executable, "-m", "jaxcache", "run", "-C", str(cache), "--", *command],
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, stdin=subprocess.DEVNULL,
+            env=clean_environment(tmp_path), start_new_session=True, cwd=tmp_path,
+        )  # fmt: skip
+        children.append(child)
+        guard = threading.Timer(60, os.killpg, (child.pid, signal.SIGKILL))
+        guards.append(guard)
+        guard.start()
+        assert child.stdout
+        assert child.stdout.readline() == "ready\n"
+        return child
+
+    yield begin
+    for guard in guards:
+        guard.cancel()
+    for child in children:
+        if child.poll() is None:
+            os.killpg(child.pid, signal.SIGKILL)
+        child.communicate()
+
+
+PASSED = ("SIGHUP", "SIGINT", "SIGQUIT", "SIGTERM", "SIGUSR1", "SIGALRM")
+
+
+@pytest.mark.parametrize("to_group", [False, True], ids=["to-us", "to-the-group"])
+def test_each_signal_reaches_the_program_once(start: Start, to_group: bool) -> None:
+    numbers = [signal.Signals[name].value for name in (*PASSED, "SIGINT")]
+    child = start(sys.executable, "-c", PROGRAM, ",".join(map(str, numbers)))
+    assert child.stdout
+    for number in numbers:
+        (os.killpg if to_group else os.kill)(child.pid, number)
+        assert child.stdout.readline() == f"got {number}\n"
+        time.sleep(0.2)
+    child.send_signal(signal.SIGUSR2)
+    out, errors = child.communicate(timeout=30)
+    assert out.split() == [str(n) for n in numbers], errors
+    assert child.returncode == 5
+
+
+@pytest.mark.parametrize("name", ["SIGHUP", "SIGTERM", "SIGUSR1"])
+def test_a_program_that_a_signal_ends(start: Start, name: str) -> None:
+    number = signal.Signals[name].value
+    child = start("sh", "-c", "echo ready; exec sleep 60")
+    child.send_signal(number)
+    child.communicate(timeout=30)
+    assert child.returncode == 128 + number
+
+
+@pytest.mark.parametrize("code", [0, 3])
+def test_a_program_that_ends_well_at_sigterm(start: Start, code: int) -> None:
+    child = start("sh", "-c", f"trap 'exit {code}' TERM; echo ready; while :; do sleep 0.1; done")
+    child.send_signal(signal.SIGTERM)
+    _, errors = child.communicate(timeout=30)
+    assert (child.returncode, "interrupted" in errors) == (code, True)
+
+
+def test_an_ignored_signal_stays_ignored(cache: Path, tmp_path: Path) -> None:
+    text = "import signal; assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN; print('ok')"
+    done = subprocess.run(
+        ["nohup", sys.executable, "-m", "jaxcache", "run", "-C", cache, "--", sys.executable, "-c",
+         "import os, signal; os.kill(os.getppid(), signal.SIGHUP)\n" + text],
+        env=clean_environment(tmp_path), capture_output=True, text=True, check=False,
+        stdin=subprocess.DEVNULL,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (0, "ok\n"), done.stderr
