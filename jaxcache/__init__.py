@@ -11,10 +11,11 @@ if TYPE_CHECKING:
     from jaxcache.api import Cache as Cache
     from jaxcache.api import open as open  # noqa: A004
     from jaxcache.errors import JaxcacheError as JaxcacheError
+    from jaxcache.live.enable import enable as enable
 
 __version__ = "0.1.0.dev0"
 
-__all__ = ["Cache", "JaxcacheError", "__version__", "open"]
+__all__ = ["Cache", "JaxcacheError", "__version__", "enable", "open"]
 
 
 def __getattr__(name: str) -> Any:
@@ -23,6 +24,10 @@ def __getattr__(name: str) -> Any:
         from jaxcache import api
 
         return getattr(api, name)
+    if name == "enable":
+        from jaxcache.live.enable import enable
+
+        return enable
     if name == "JaxcacheError":
         from jaxcache.errors import JaxcacheError
 

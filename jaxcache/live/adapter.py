@@ -16,6 +16,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from .frame import sealing_compressor
+from .tiers import SCHEMES
 
 if TYPE_CHECKING:
     from .layer import Layer
@@ -69,6 +70,10 @@ class Adapter:
     def has_layer(self) -> bool:
         """Whether another copy of this package is at work in this process."""
         return hasattr(self._cache.LRUCache, "jaxcache_live")
+
+    def reset(self) -> None:
+        """Let JAX open its cache anew at the next compile."""
+        self._cache.reset_cache()
 
     def install(self, layer: "Layer") -> None:
         """Replace the names."""
@@ -155,11 +160,14 @@ def make_cache(base: Any, layer: "Layer") -> Any:
         _directory = None
 
         def __init__(self, path: str, *args: Any, max_size: int = -1, **kwargs: Any) -> None:
+            bucket = str(path) if str(path).partition("://")[0] in SCHEMES else ""
+            if bucket:
+                path = layer.local_path(bucket)
             # Without a bound JAX takes no lock and scans nothing; the bound is the layer's.
             super().__init__(path, *args, max_size=-1, **kwargs)
             try:
                 if "://" not in str(path):
-                    self._directory = layer.open(os.fspath(path), max_size)
+                    self._directory = layer.open(os.fspath(path), max_size, bucket)
             except Exception as error:
                 layer.trouble(error)
             if self._directory is None and max_size != -1:

@@ -54,6 +54,8 @@ class Bound:
         self._unused_seconds = settings["unused-for"]
         self._policy = settings["policy"]
         self._counters = counters
+        self.pending: Any = None
+        """Returns the keys that wait for their upload; they go last."""
         self.stamped = False
         """Whether a capped JAX shares the directory: stamps are kept, its lock is taken."""
         self._bytes = self._entries = self._since = 0
@@ -150,7 +152,9 @@ class Bound:
         size_bytes = self._bytes - sum(i.size_bytes for i in victims)
         entries = self._entries - len(victims)
         if self._is_over(size_bytes, entries):
-            for item in self._by_cost(left, ledger) if cost else sorted(left):
+            order = self._by_cost(left, ledger) if cost else sorted(left)
+            waiting = self.pending() if self.pending else ()
+            for item in sorted(order, key=lambda i: i.key in waiting):
                 if not self._is_over(size_bytes, entries, _LOW_WATER):
                     break
                 victims.append(item)

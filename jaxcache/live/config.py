@@ -43,6 +43,22 @@ def mentions_live() -> bool:
     return False
 
 
+def configured_directory() -> "str | None":
+    """``cache-dir`` of the configuration files, as the command line reads it; None without one."""
+    for path in _existing():
+        text = _read(path)
+        if b"cache-dir" not in text:
+            continue
+        document = _parse(path, text)
+        if path.endswith("pyproject.toml"):
+            document = _table(_table(document, "tool"), "jaxcache")
+        value = document.get("cache-dir")
+        if isinstance(value, str) and not _unsafe(path):
+            folder = os.path.dirname(path)
+            return value if "://" in value else os.path.join(folder, os.path.expanduser(value))
+    return None
+
+
 def read_tables() -> "list[tuple[str, dict[str, Any]]]":
     """Each file with its table of live settings, those that have one.
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 class Directory:
     """The local directory of one cache that JAX has opened."""
 
-    def __init__(self, layer: "Layer", root: str, max_size: "int | None") -> None:
+    def __init__(self, layer: "Layer", root: str, max_size: "int | None", bucket: str = "") -> None:
         self.root = root
         self._layer = layer
         self._counters = layer.counters
@@ -46,7 +46,8 @@ class Directory:
         self._bad: set[str] = set()
         """Keys whose file must be replaced."""
         self._touched: set[str] = set()
-        self.tiers = layer.open_tiers(self)
+        self.tiers = layer.open_tiers(self, bucket)
+        self.bound.pending = self.tiers.pending if self.tiers is not None else None
         if self.bound.at_opening:
             layer.chores.submit(self.bound.sweep)
 
@@ -82,10 +83,17 @@ class Directory:
             self._remove_deadly(key)
             return None, ""
         value = self._local(key)
-        if value is not None or self.tiers is None:
+        if self.tiers is None:
+            return value, "local"
+        if value is not None:
+            self.tiers.used(key)
             return value, "local"
         found: tuple[bytes | None, str] = self.tiers.find(key)
         return found
+
+    def read_fetched(self, key: str) -> "bytes | None":
+        """An entry that another thread has fetched in the meantime, if it has."""
+        return self._local(key)
 
     def _remove_deadly(self, key: str) -> None:
         self._deadly.discard(key)
@@ -208,10 +216,14 @@ class Directory:
 
     # The end ----------------------------------------------------------------------------------
 
-    def close(self) -> None:
-        """Write what is still in memory."""
+    def close(self, deadline: float) -> None:
+        """Write what is still in memory.
+
+        Args:
+            deadline: until when to wait for uploads, on the monotonic clock.
+        """
         if self.tiers is not None:
-            self.tiers.close()
+            self.tiers.close(deadline)
         if self.uses is not None:
             with contextlib.suppress(OSError):
                 self.uses.flush()
@@ -219,7 +231,7 @@ class Directory:
 
     def forget(self) -> None:
         """Begin anew in a forked child: the local directory only."""
-        self.tiers = None
+        self.tiers = self.bound.pending = None
         self._served = dict(self._served)
         if self.uses is not None:
             self.uses.forget()

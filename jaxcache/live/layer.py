@@ -2,9 +2,11 @@
 
 import atexit
 import contextlib
+import hashlib
 import os
 import sys
 import threading
+import time
 from typing import Any
 
 from .adapter import Adapter, UnknownJaxError
@@ -47,23 +49,52 @@ class Layer:
         atexit.register(self.close)
         os.register_at_fork(after_in_child=self._after_fork)
 
+    def change(self, settings: Resolved) -> None:
+        """Use other settings from now on; JAX opens its directory anew."""
+        if settings.values == self.settings.values:
+            return
+        deadline = time.monotonic() + self.settings["flush"]
+        self.settings = settings
+        directories, self.directories = list(self.directories.values()), {}
+        for directory in directories:
+            directory.close(deadline)
+        self.adapter.reset()
+
     def facts(self) -> "dict[str, str]":
         """What the ledger records of every compile of this process."""
         script = getattr(sys.modules.get("__main__"), "__file__", None)
         return {**self.adapter.versions, **({"script": str(script)} if script else {})}
 
-    def open(self, path: str, max_size: int) -> Directory:
+    def open(self, path: str, max_size: int, bucket: str = "") -> Directory:
         """The directory at a path; one object per path, whatever resets JAX's cache."""
         root = os.path.abspath(path)
         directory = self.directories.get(root)
         if directory is None:
             cap = None if max_size is None or max_size < 0 else max_size
-            directory = self.directories[root] = Directory(self, root, cap)
+            directory = self.directories[root] = Directory(self, root, cap, bucket)
         return directory
 
-    def open_tiers(self, directory: Directory) -> Any:  # noqa: ARG002
-        """The tiers behind a directory; None without any."""
-        return None
+    def local_path(self, url: str) -> str:
+        """The local directory behind which a bucket becomes a tier, where JAX was given one."""
+        given = self.settings["local-dir"]
+        if given:
+            return str(given)
+        base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+        name = hashlib.sha256(url.rstrip("/").encode()).hexdigest()[:16]
+        return os.path.join(base, "jaxcache", "live", name)
+
+    def open_tiers(self, directory: Directory, bucket: str = "") -> Any:
+        """The tiers behind a directory; None without any, and in a forked child."""
+        addresses = (*((bucket,) if bucket else ()), *self.settings["tiers"])
+        if not addresses or self.forked:
+            return None
+        from .chain import Tiers
+
+        try:
+            return Tiers(directory, addresses, self)
+        except Exception as error:  # a missing package, a key that others may read
+            self.trouble(error)
+            return None
 
     def say(self, text: str) -> None:
         """Print a line on standard error, once."""
@@ -81,9 +112,10 @@ class Layer:
         if self._pid != os.getpid():
             return
         try:
+            deadline = time.monotonic() + self.settings["flush"]
             self.chores.finish(self.settings["flush"])
             for directory in list(self.directories.values()):
-                directory.close()
+                directory.close(deadline)
             if self.settings["summary"]:
                 say(self.counters.summary().removeprefix("jaxcache: "))
         except Exception as error:
@@ -108,11 +140,12 @@ LAYER: "Layer | None" = None
 _starting = threading.Lock()
 
 
-def start(given: "dict[str, Any] | None" = None) -> "Layer | None":
+def start(given: "dict[str, Any] | None" = None, *, again: bool = False) -> "Layer | None":
     """Switch the layer on where the settings ask for it; one layer per process.
 
     Args:
-        given: settings by name, above all others.
+        given: settings by name, below all others.
+        again: take over the settings where the layer is on already.
 
     Returns:
         The layer; None where it stays off. The reason is on standard error.
@@ -120,6 +153,8 @@ def start(given: "dict[str, Any] | None" = None) -> "Layer | None":
     global LAYER
     with _starting:
         if LAYER is not None:
+            if again:
+                LAYER.change(resolve(given))
             return LAYER
         try:
             settings = resolve(given)

@@ -1,8 +1,8 @@
 """The settings of the live layer: names, types, defaults, and where each value comes from.
 
-An argument of ``enable()`` comes first, then ``JAXCACHE_LIVE_*`` in the environment, then the
-configuration files (:mod:`.config`), then the default. This file is the only one that resolves
-them; ``jaxcache doctor`` runs it by path in the user's Python and prints the result.
+``JAXCACHE_LIVE_*`` in the environment comes first, then the configuration files (:mod:`.config`),
+then the arguments of ``enable()``, which never override the user, then the default. This file is
+the only one that resolves them; ``jaxcache doctor`` runs it by path in the user's Python.
 """
 
 import json
@@ -162,8 +162,8 @@ def resolve(given: "Mapping[str, Any] | None" = None) -> Resolved:
     """
     values = {name: setting.default for name, setting in SETTINGS.items()}
     origins = dict.fromkeys(SETTINGS, "default")
-    sources = [*reversed(read_tables()), ("environment", _environment())]
-    sources.append(("enable()", {k: v for k, v in (given or {}).items() if v is not None}))
+    sources = [("enable()", {k: v for k, v in (given or {}).items() if v is not None})]
+    sources += [*reversed(read_tables()), ("environment", _environment())]
     for origin, table in sources:
         for word, value in table.items():
             name = word.replace("_", "-")

@@ -45,7 +45,7 @@ def test_each_source_wins_over_the_next(home: Path, monkeypatch: pytest.MonkeyPa
     user = home / "config" / "jaxcache" / "config.toml"
     user.write_text('[live]\nmax-size = "1GB"\nmax-entries = 7\n')
     monkeypatch.setenv("JAXCACHE_LIVE_UNUSED_FOR", "36h")
-    found = resolve({"policy": "cost", "max_entries": None})
+    found = resolve({"policy": "cost", "max_entries": None, "max_size": "3GB"})
     assert found["enabled"] is True
     assert (found["max-size"], found.origins["max-size"]) == (2_000_000_000, str(project))
     assert (found["max-entries"], found.origins["max-entries"]) == (7, str(user))

@@ -1,0 +1,303 @@
+"""The tiers behind one local directory: look-ups, uploads, prefetch.
+
+An entry that a tier lacks has an empty marker in ``.jaxcache/live/spool/<tier>/``, written before
+the entry and removed after the upload, so that no end of the process loses an upload: the next
+process finds the markers. The keys of a program's last run are in ``.jaxcache/live/runs/``, here
+and in the writable tiers, and are fetched at the start of the next.
+"""
+
+import contextlib
+import hashlib
+import os
+import queue
+import re
+import sys
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+from .files import CACHE_SUFFIX, OWN_DIR, own_folder, read_file, try_lock, write_whole
+from .frame import HEADER_BYTES
+from .tiers import Tier
+
+if TYPE_CHECKING:
+    from .directory import Directory
+
+_KEY = re.compile(r"[^/\0\n]{1,190}-[0-9a-f]{64}")
+_MAX_KEYS = 4096
+_MAX_RUN_BYTES = 1 << 20
+_PREFETCH_THREADS = 8
+_UPLOAD_THREADS = 2
+_RESUME_SECONDS = 60.0
+
+
+class Tiers:
+    """All tiers of one directory, the nearest first."""
+
+    def __init__(self, directory: "Directory", addresses: "tuple[str, ...]", layer: Any) -> None:
+        self._directory = directory
+        self._layer = layer
+        self._counters = layer.counters
+        self._tiers = [Tier(address, layer) for address in addresses]
+        self._signatures = _signatures(layer.settings)
+        self._flying: dict[str, threading.Event] = {}
+        self._lock = threading.Lock()
+        self._used: dict[str, None] = {}
+        self._queue: queue.Queue[tuple[Tier, str]] = queue.Queue(layer.settings["queue"])
+        self._queued: set[tuple[str, str]] = set()
+        self._uploaders: list[threading.Thread] = []
+        self._resumer = -1
+        self._run_file = f"{OWN_DIR}/live/runs/{_program(layer.adapter.versions)}"
+        self._last_run: tuple[str, ...] = ()
+        if any(t.writable for t in self._tiers):
+            layer.chores.submit(self._resume)
+        self._start("prefetch", self._prefetch if layer.settings["prefetch"] else self._list)
+
+    def _start(self, name: str, call: Any) -> "threading.Thread | None":
+        thread = threading.Thread(target=call, name=f"jaxcache-{name}", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError:  # the interpreter is ending
+            return None
+        return thread
+
+    # Look-ups ---------------------------------------------------------------------------------
+
+    def find(self, key: str, *, fresh: bool = False) -> "tuple[bytes | None, str]":
+        """An entry from the first tier that has a good one, and that tier; kept locally."""
+        self._used[key] = None
+        event = self._claim(key)
+        if event is not None:
+            # Somebody is fetching it; twice the limit of one request is more than that may take.
+            event.wait(2 * self._layer.settings["timeout"])
+            value = self._directory.read_fetched(key)
+            if value is not None:
+                return value, self._tiers[0].url if len(self._tiers) == 1 else "prefetch"
+            if not fresh:
+                return None, ""
+        try:
+            return self._fetch(key, fresh=fresh)
+        finally:
+            self._release(key)
+
+    def _claim(self, key: str) -> "threading.Event | None":
+        with self._lock:
+            event = self._flying.get(key)
+            if event is None:
+                self._flying[key] = threading.Event()
+            return event
+
+    def _release(self, key: str) -> None:
+        with self._lock:
+            event = self._flying.pop(key, None)
+        if event is not None:
+            event.set()
+
+    def _fetch(self, key: str, *, fresh: bool = False) -> "tuple[bytes | None, str]":
+        for tier in self._tiers:
+            value = tier.read(key + CACHE_SUFFIX, fresh=fresh)
+            if value is None or not self._directory.accepts(value, tier=True):
+                continue
+            if self._signatures is not None and not self._is_signed(tier, key):
+                self._counters.count("unsigned")
+                continue
+            with contextlib.suppress(OSError):
+                self._directory.write(key, value)
+            return value, tier.url
+        return None, ""
+
+    def _is_signed(self, tier: Tier, key: str) -> bool:
+        decoded = self._layer.now.decoded
+        digest = hashlib.sha256(decoded[1][HEADER_BYTES:]).hexdigest()
+        signed: bool = self._signatures.holds(tier, key + CACHE_SUFFIX, digest)
+        return signed
+
+    def used(self, key: str) -> None:
+        """Note that this run uses a key, for the prefetch of the next."""
+        if len(self._used) < _MAX_KEYS:
+            self._used[key] = None
+
+    # Prefetch ---------------------------------------------------------------------------------
+
+    def _list(self) -> None:
+        for tier in self._tiers:
+            self._start("list", tier.list)
+
+    def _prefetch(self) -> None:
+        """Fetch the keys of the last run that are not here, several at a time."""
+        text = None
+        with contextlib.suppress(OSError):
+            text = read_file(os.path.join(self._directory.root, self._run_file), _MAX_RUN_BYTES)
+        for tier in self._tiers:
+            if text is None:
+                text = tier.read(self._run_file)
+        lines = (text or b"")[:_MAX_RUN_BYTES].decode("utf-8", "replace").splitlines()
+        keys = [line for line in lines if _KEY.fullmatch(line)][:_MAX_KEYS]
+        self._last_run = tuple(keys)
+        wanted = iter([k for k in keys if not os.path.exists(self._directory.path(k))])
+        turn = threading.Lock()
+
+        def fetch() -> None:
+            while True:
+                with turn:
+                    key = next(wanted, None)
+                if key is None:
+                    return
+                if self._claim(key) is not None:
+                    continue
+                try:
+                    if self._fetch(key)[0] is not None:
+                        self._counters.count("prefetched")
+                finally:
+                    self._release(key)
+
+        for _ in range(min(_PREFETCH_THREADS, len(keys))):
+            self._start("prefetch", fetch)
+        self._list()
+
+    # Uploads ----------------------------------------------------------------------------------
+
+    def announce(self, key: str, *, replacing: bool) -> None:
+        """Write the markers of an entry that is about to be written."""
+        self.used(key)
+        for tier in self._tiers:
+            if tier.writable:
+                with contextlib.suppress(OSError):
+                    write_whole(self._spool(tier), key, b"replace" if replacing else b"")
+
+    def upload(self, key: str) -> None:
+        """Queue an entry for each writable tier; where the queue is full, its marker waits."""
+        for tier in self._tiers:
+            if tier.writable:
+                self._offer(tier, key)
+
+    def _offer(self, tier: Tier, key: str) -> None:
+        with self._lock:
+            if (tier.url, key) in self._queued:
+                return
+            with contextlib.suppress(queue.Full):
+                self._queue.put_nowait((tier, key))
+                self._queued.add((tier.url, key))
+            if not self._uploaders:
+                threads = (self._start("upload", self._run_uploads) for _ in range(_UPLOAD_THREADS))
+                self._uploaders = [t for t in threads if t is not None]
+
+    def _run_uploads(self) -> None:
+        while True:
+            try:
+                tier, key = self._queue.get(timeout=_RESUME_SECONDS)
+            except queue.Empty:
+                self._layer.chores.submit(self._resume)
+                continue
+            try:
+                self._upload(tier, key)
+            except Exception as error:
+                self._layer.trouble(error)
+            finally:
+                with self._lock:
+                    self._queued.discard((tier.url, key))
+                self._queue.task_done()
+
+    def _upload(self, tier: Tier, key: str) -> None:
+        marker = os.path.join(self._spool(tier), key)
+        if not tier.can_write():
+            return  # the marker stays
+        data = read_file(self._directory.path(key))
+        if data is not None:
+            replace = read_file(marker, 64) == b"replace"
+            name = key + CACHE_SUFFIX
+            if self._signatures is not None and not self._signatures.sign(tier, name, data):
+                return
+            if not tier.write(name, data, replace=replace):
+                return
+            self._counters.count("uploaded")
+            self._counters.add("uploaded_bytes", len(data))
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(marker)
+
+    def _spool(self, tier: Tier) -> str:
+        name = hashlib.sha256(tier.url.encode()).hexdigest()[:12]
+        return own_folder(self._directory.root, "live", "spool", name)
+
+    def pending(self) -> "set[str]":
+        """Keys that some tier still lacks."""
+        found: set[str] = set()
+        for tier in self._tiers:
+            if tier.writable:
+                with contextlib.suppress(OSError):
+                    found.update(n for n in os.listdir(self._spool(tier)) if _KEY.fullmatch(n))
+        return found
+
+    def _resume(self) -> None:
+        """Offer what other processes left behind; one process of a directory does so."""
+        if self._resumer < 0:
+            folder = own_folder(self._directory.root, "live", "spool")
+            fd = os.open(os.path.join(folder, "lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+            if not try_lock(fd):
+                os.close(fd)
+                return
+            self._resumer = fd
+        for tier in self._tiers:
+            if not tier.can_write():
+                continue
+            for key in os.listdir(self._spool(tier)):
+                if self._queue.full():
+                    return
+                if not _KEY.fullmatch(key):
+                    continue
+                if os.path.exists(self._directory.path(key)):
+                    self._offer(tier, key)
+                else:
+                    self._forget_marker(os.path.join(self._spool(tier), key))
+
+    @staticmethod
+    def _forget_marker(path: str) -> None:
+        """Remove the marker of an entry that is gone, unless it is about to be written."""
+        with contextlib.suppress(OSError):
+            if time.time() - os.stat(path).st_mtime > _RESUME_SECONDS:
+                os.unlink(path)
+
+    def close(self, deadline: float) -> None:
+        """Upload what waits until a deadline; what is left keeps its marker."""
+        self._write_run(deadline)
+        while self._queue.unfinished_tasks and time.monotonic() < deadline:
+            if not any(tier.can_write() for tier in self._tiers):
+                break
+            time.sleep(0.005)
+        left = self._queue.unfinished_tasks
+        if left:
+            self._counters.count("uploads_left", left)
+        if self._resumer >= 0:
+            os.close(self._resumer)
+            self._resumer = -1
+
+    def _write_run(self, deadline: float) -> None:
+        """Remember the keys of this run, here and in the tiers."""
+        keys = tuple(self._used)
+        if not keys or set(keys) == set(self._last_run):
+            return
+        data = "\n".join(keys).encode()
+        folder, name = os.path.split(self._run_file)
+        with contextlib.suppress(OSError):
+            write_whole(own_folder(self._directory.root, *folder.split("/")[1:]), name, data)
+        for tier in self._tiers:
+            left = deadline - time.monotonic()
+            if tier.can_write() and left > 0:
+                tier.write(self._run_file, data, replace=True, limit_seconds=left)
+
+
+def _program(versions: "dict[str, str]") -> str:
+    """A name for this program with this JAX, the same on every machine."""
+    main = sys.modules.get("__main__")
+    spec = getattr(main, "__spec__", None)
+    name = getattr(spec, "name", None) or os.path.basename(sys.argv[0] if sys.argv else "")
+    text = "\0".join([str(name), *versions.values()])
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _signatures(settings: Any) -> Any:
+    if not settings["require-signed"] and not settings["signing-key"]:
+        return None
+    from .signing import Signatures
+
+    return Signatures(settings)

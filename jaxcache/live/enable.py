@@ -1,0 +1,197 @@
+"""``jaxcache.enable()``: the cache on, from Python, with one call."""
+
+import os
+import stat
+import sys
+import tempfile
+import warnings
+from dataclasses import dataclass, field
+from typing import Any
+
+from . import layer as live_layer
+from .config import ConfigError, configured_directory
+from .settings import resolve
+
+#: JAX's own settings that are made here, and their defaults in JAX (jax/_src/config.py).
+_DIRECTORY = "jax_compilation_cache_dir"
+_DEFAULTS: "dict[str, Any]" = {
+    _DIRECTORY: None,
+    "jax_persistent_cache_min_compile_time_secs": 1.0,
+    "jax_persistent_cache_min_entry_size_bytes": 0,
+    "jax_persistent_cache_enable_xla_caches": "xla_gpu_per_fusion_autotune_cache_dir",
+    "jax_compilation_cache_max_size": -1,
+}
+#: What calls before this one have set, which a later call may change.
+_ours: "dict[str, Any]" = {}
+
+
+@dataclass(frozen=True)
+class Enabled:
+    """What :func:`enable` did."""
+
+    cache_dir: str
+    """The directory or URL that JAX uses."""
+    live: bool
+    """Whether the live layer is on."""
+    changed: "dict[str, Any]" = field(default_factory=dict)
+    """Settings of JAX that were made."""
+    kept: "dict[str, Any]" = field(default_factory=dict)
+    """Settings that were asked for and left as the user has them."""
+
+    def __str__(self) -> str:
+        parts = [f"cache_dir={self.cache_dir!r}", f"live={self.live}"]
+        for word, values in (("changed", self.changed), ("kept", self.kept)):
+            names = ", ".join(f"{name}={value!r}" for name, value in values.items())
+            parts += [f"{word}: {names}"] if names else []
+        return f"jaxcache enabled ({'; '.join(parts)})"
+
+    __repr__ = __str__
+
+
+def enable(
+    cache_dir: "str | os.PathLike[str] | None" = None,
+    *,
+    max_size: "int | str | None" = None,
+    tiers: "tuple[str, ...] | list[str]" = (),
+    live: bool = True,
+    portable: "bool | None" = None,
+    min_compile_seconds: "float | None" = 0.0,
+    **settings: Any,
+) -> Enabled:
+    """Switch JAX's persistent cache on, before or after the first compile; safe to call twice.
+
+    What the user has set stays: JAX's own variables and configuration, ``JAXCACHE_LIVE*``, and
+    the tables in pyproject.toml and config.toml. The result says what was changed and what was
+    kept.
+
+    Args:
+        cache_dir: a directory or URL; by default ``cache-dir`` of the configuration files, else
+            ``$XDG_CACHE_HOME/jax``. Where that cannot be written, a directory for temporary
+            files is used, with one warning.
+        max_size: evict above this size, in bytes or such as ``"10GB"``.
+        tiers: directories and URLs to ask after the local directory.
+        live: switch the live layer on, too; without it only JAX's own settings are made.
+        portable: keep the directory out of the keys of JAX before 0.11.
+        min_compile_seconds: cache what took longer to compile; JAX's threshold is 1 s. None
+            leaves it.
+        settings: any other setting of docs/live.md, by its name with ``_``.
+
+    Raises:
+        ConfigError: a setting cannot be read, or ``cache_dir`` cannot be made.
+    """
+    import jax
+
+    given = {
+        "enabled": live, "max-size": max_size, "tiers": tuple(tiers) or None,
+        "portable-keys": portable, **settings,
+    }  # fmt: skip
+    resolved = resolve(given)
+    wanted: dict[str, Any] = {}
+    if min_compile_seconds is not None:
+        wanted["jax_persistent_cache_min_compile_time_secs"] = float(min_compile_seconds)
+        wanted["jax_persistent_cache_min_entry_size_bytes"] = -1
+    if resolved["portable-keys"]:
+        wanted["jax_persistent_cache_enable_xla_caches"] = "none"
+    if not resolved["enabled"] and resolved["max-size"] is not None:
+        wanted["jax_compilation_cache_max_size"] = resolved["max-size"]
+    free = _is_free(jax.config, _DIRECTORY)
+    if cache_dir is not None:
+        wanted[_DIRECTORY] = _prepare(os.fspath(cache_dir), explicit=True, make=free)
+    elif free:
+        wanted[_DIRECTORY] = _prepare(*_default_directory())
+    changed, kept = _apply(jax.config, wanted)
+    layer = live_layer.start(given, again=True) if resolved["enabled"] else None
+    _reset_where_needed(changed)
+    directory = str(getattr(jax.config, _DIRECTORY))
+    return Enabled(directory, layer is not None, changed, kept)
+
+
+def _is_free(config: Any, name: str) -> bool:
+    """Whether the user has left a setting of JAX as it was."""
+    if not hasattr(config, name):
+        return False
+    value = getattr(config, name)
+    if name in _ours and _ours[name] == value:
+        return True
+    return name.upper() not in os.environ and value == _DEFAULTS[name]
+
+
+def _apply(config: Any, wanted: "dict[str, Any]") -> "tuple[dict[str, Any], dict[str, Any]]":
+    changed: dict[str, Any] = {}
+    kept: dict[str, Any] = {}
+    for name, value in wanted.items():
+        if not hasattr(config, name):
+            continue
+        if getattr(config, name) == value:
+            _ours.setdefault(name, value)
+        elif _is_free(config, name):
+            config.update(name, value)
+            changed[name] = _ours[name] = value
+        else:
+            kept[name] = getattr(config, name)
+    return changed, kept
+
+
+def _reset_where_needed(changed: "dict[str, Any]") -> None:
+    """Let JAX open its cache anew where it has opened another one, or has found none."""
+    from jax._src import compilation_cache
+
+    cache = getattr(compilation_cache, "_cache", None)
+    opened = getattr(compilation_cache, "_cache_initialized", False)
+    checked = getattr(compilation_cache, "_cache_checked", False)
+    used = getattr(compilation_cache, "_cache_used", False)
+    plain = cache is not None and not _has_layer(cache) and live_layer.LAYER is not None
+    stale = opened and (_DIRECTORY in changed or cache is None)
+    if stale or plain or (checked and not used):
+        compilation_cache.reset_cache()
+
+
+def _has_layer(cache: Any) -> bool:
+    inner = getattr(cache, "_base_cache", cache)  # VerificationCache
+    return hasattr(inner, "jaxcache_live")
+
+
+def _default_directory() -> "tuple[str, bool]":
+    configured = configured_directory()
+    if configured:
+        return configured, True
+    base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    return os.path.join(base, "jax"), False
+
+
+def _prepare(path: str, explicit: bool, *, make: bool = True) -> str:
+    """Make a directory; instead of a default that cannot be written, a temporary one."""
+    if "://" in path:
+        return path
+    path = os.path.abspath(os.path.expanduser(path))
+    if not make:
+        return path
+    try:
+        os.makedirs(path, mode=0o700, exist_ok=True)
+        if explicit or os.access(path, os.W_OK | os.X_OK):
+            return path
+        reason = "it cannot be written"
+    except OSError as error:
+        reason = error.strerror or str(error)
+        if explicit:
+            raise ConfigError(f"cannot use {path} as the cache: {reason}") from error
+    fallback = os.path.join(tempfile.gettempdir(), f"jaxcache-{os.getuid()}")
+    os.makedirs(fallback, mode=0o700, exist_ok=True)
+    status = os.lstat(fallback)
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid() or status.st_mode & 0o022:
+        raise ConfigError(f"cannot use {path} ({reason}), and {fallback} is not safe to use")
+    if "warned" not in _ours:
+        _ours["warned"] = True
+        warnings.warn(
+            f"jaxcache: cannot use {path} ({reason}); {fallback} is used, set cache_dir",
+            stacklevel=_depth_of_caller(),
+        )
+    return fallback
+
+
+def _depth_of_caller() -> int:
+    """The stack level of whoever called :func:`enable`."""
+    depth, frame = 1, sys._getframe(1)
+    while frame.f_back is not None and frame.f_code.co_filename == __file__:
+        depth, frame = depth + 1, frame.f_back
+    return depth

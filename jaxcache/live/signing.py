@@ -1,0 +1,151 @@
+"""Signatures of the entries of tiers, in the format of ``jaxcache push --sign``.
+
+A file below ``.jaxcache/signatures/`` is JSON: ``signed``, a text with lines ``<SHA-256> <file>``,
+and ``signatures``, Ed25519 over ``jaxcache entries v1``, a NUL and that text. The digest is of the
+payload without its 4-byte header. An upload from here writes one file per entry, named by the
+entry, so that a look-up costs one request more; files of ``push`` are read once.
+"""
+
+import base64
+import hashlib
+import json
+import os
+import stat
+from typing import Any
+
+from .frame import HEADER_BYTES, Rotten, decode
+
+_FOLDER = ".jaxcache/signatures"
+_CONTEXT = b"jaxcache entries v1\0"
+_PUBLIC, _PRIVATE = "jaxcache-ed25519", "jaxcache-ed25519-private"
+_MAX_FILES, _MAX_BYTES, _MAX_SIGNATURES = 1000, 32 << 20, 16
+
+
+class Signatures:
+    """Whose signatures count, and with which key uploads are signed.
+
+    Raises:
+        ImportError: the package cryptography is missing.
+        OSError, ValueError: the key or the list of trusted keys cannot be used.
+    """
+
+    def __init__(self, settings: Any) -> None:
+        from cryptography.hazmat.primitives.asymmetric import ed25519
+
+        self._ed25519 = ed25519
+        self._required: bool = settings["require-signed"]
+        self._trusted = _trusted_keys() if self._required else frozenset()
+        path = settings["signing-key"]
+        self._private = self._read_private(path) if path else None
+        self._bulk: dict[str, dict[str, set[str]]] = {}
+        """By tier and file: digests of the files that ``push`` wrote."""
+
+    def holds(self, tier: Any, name: str, digest: str) -> bool:
+        """Whether a trusted key vouches for this content of a file."""
+        if not self._required:
+            return True
+        if digest in self._read(tier, f"{_FOLDER}/live-{name}.json").get(name, ()):
+            return True
+        if tier.url not in self._bulk:
+            self._bulk[tier.url] = self._read_bulk(tier)
+        return digest in self._bulk[tier.url].get(name, ())
+
+    def sign(self, tier: Any, name: str, data: bytes) -> bool:
+        """Vouch for an entry before it goes up; whether the tier has the signature."""
+        if self._private is None:
+            return True
+        try:
+            digest = hashlib.sha256(decode(data).content[HEADER_BYTES:]).hexdigest()
+        except Rotten:
+            return False
+        text = f"{digest} {name}\n"
+        document = {
+            "format": 1,
+            "signed": text,
+            "signatures": [
+                {
+                    "public_key": _encode(self._private.public_key().public_bytes_raw()),
+                    "signature": _encode(self._private.sign(_CONTEXT + text.encode())),
+                }
+            ],
+        }
+        where = f"{_FOLDER}/live-{name}.json"
+        written: bool = tier.write(where, json.dumps(document).encode(), replace=True)
+        return written
+
+    def _read_bulk(self, tier: Any) -> "dict[str, set[str]]":
+        found: dict[str, set[str]] = {}
+        names = tier.attempt(lambda store: store.names(_FOLDER)) or ()
+        for name in sorted(n for n in names if not n.startswith("live-"))[-_MAX_FILES:]:
+            for file, digests in self._read(tier, f"{_FOLDER}/{name}").items():
+                found.setdefault(file, set()).update(digests)
+        return found
+
+    def _read(self, tier: Any, path: str) -> "dict[str, set[str]]":
+        data = tier.read(path, fresh=True)
+        found: dict[str, set[str]] = {}
+        if data is None or len(data) > _MAX_BYTES:
+            return found
+        for line in self._trusted_text(data).splitlines():
+            digest, _, name = line.partition(" ")
+            found.setdefault(name, set()).add(digest)
+        return found
+
+    def _trusted_text(self, data: bytes) -> str:
+        """What a file says, if a trusted key has signed it; empty if not."""
+        from cryptography.exceptions import InvalidSignature
+
+        try:
+            document = json.loads(data)
+            text = document["signed"]
+            for pair in document["signatures"][:_MAX_SIGNATURES]:
+                public = base64.b64decode(pair["public_key"], validate=True)
+                signature = base64.b64decode(pair["signature"], validate=True)
+                if public not in self._trusted:
+                    continue
+                key = self._ed25519.Ed25519PublicKey.from_public_bytes(public)
+                try:
+                    key.verify(signature, _CONTEXT + text.encode())
+                except InvalidSignature:
+                    continue
+                return str(text)
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+            pass
+        return ""
+
+    def _read_private(self, path: str) -> Any:
+        with open(path, "rb") as file:
+            if os.fstat(file.fileno()).st_mode & (stat.S_IRWXG | stat.S_IRWXO):
+                raise PermissionError(f"others may read the private key {path}")
+            words = file.read(4096).decode().split()
+        if len(words) != 2 or words[0] != _PRIVATE:
+            raise ValueError(f"{path} holds no private key")
+        seed = base64.b64decode(words[1], validate=True)
+        return self._ed25519.Ed25519PrivateKey.from_private_bytes(seed)
+
+
+def _trusted_keys() -> "frozenset[bytes]":
+    """The keys of ``jaxcache trust add``; a list that others may write says nothing."""
+    base = os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config")
+    path = os.path.join(base, "jaxcache", "trusted-keys")
+    try:
+        with open(path, "rb") as file:
+            status = os.fstat(file.fileno())
+            text = file.read(1 << 20).decode("utf-8", "replace")
+    except FileNotFoundError:
+        return frozenset()
+    if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH) or status.st_uid not in (os.getuid(), 0):
+        raise PermissionError(f"others may write {path}")
+    keys = set()
+    for line in text.splitlines():
+        words = line.split()
+        if len(words) == 3 and words[0] == _PUBLIC:
+            try:
+                keys.add(base64.b64decode(words[1], validate=True))
+            except ValueError:
+                continue
+    return frozenset(k for k in keys if len(k) == 32)
+
+
+def _encode(data: bytes) -> str:
+    return base64.b64encode(data).decode()

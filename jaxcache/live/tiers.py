@@ -1,0 +1,354 @@
+"""One tier behind the local directory: a directory or a bucket, and when to stop asking it.
+
+Every request has a time limit, directories too: a network file system that hangs must not hang the
+program. A tier that fails is given up for a while, and so is one that takes long to say that it has
+nothing.
+"""
+
+import contextlib
+import os
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from .files import MAX_ENTRY_BYTES, read_file, write_whole
+
+#: Failures in a row before a tier is given up, and for how long; doubled each time, up to the last.
+_FAILURES = 3
+_PAUSE_SECONDS, _MAX_PAUSE_SECONDS = 30.0, 900.0
+#: A listing says what is not there for so long.
+_LISTING_SECONDS = 120.0
+_MAX_NAMES = 200_000
+SCHEMES = frozenset(
+    {"s3", "s3a", "gs", "az", "azure", "abfs", "abfss", "http", "https", "memory"}
+)  # fmt: skip
+
+
+class AbsentError(Exception):
+    """The tier has no such object."""
+
+
+class DeniedError(Exception):
+    """The tier refuses this user; asking again is of no use."""
+
+
+class DirectoryStore:
+    """A directory, such as one on a network file system."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+
+    def read(self, name: str) -> bytes:
+        """Return an object's bytes."""
+        data = read_file(os.path.join(self._path, name))
+        if data is None:
+            raise AbsentError
+        return data
+
+    def write(self, name: str, data: bytes, *, replace: bool) -> None:
+        """Write an object whole."""
+        folder, base = os.path.split(os.path.join(self._path, name))
+        if not replace and os.path.exists(os.path.join(folder, base)):
+            return
+        if not os.path.isdir(folder):
+            os.makedirs(folder, exist_ok=True)
+        write_whole(folder, base, data)
+
+    def create(self, name: str, data: bytes) -> bool:
+        """Write an object if there is none; whether there was none."""
+        path = os.path.join(self._path, name)
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        try:
+            fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+        except FileExistsError:
+            return False
+        try:
+            os.write(fd, data)
+        finally:
+            os.close(fd)
+        return True
+
+    def delete(self, name: str) -> None:
+        """Delete an object, if it is there."""
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(os.path.join(self._path, name))
+
+    def names(self, folder: str = "") -> "set[str]":
+        """The names directly below a folder."""
+        try:
+            return set(os.listdir(os.path.join(self._path, folder)))
+        except FileNotFoundError:
+            return set()
+
+
+#: Variables that allow a server without TLS, as in docs/remote.md.
+_PLAIN_HTTP = {
+    "s3": ("AWS_ALLOW_HTTP",), "s3a": ("AWS_ALLOW_HTTP",), "gs": ("GOOGLE_ALLOW_HTTP",),
+    "az": ("AZURE_ALLOW_HTTP", "AZURE_STORAGE_USE_EMULATOR"),
+}  # fmt: skip
+
+
+class BucketStore:
+    """Whatever obstore reaches; credentials come from the providers' own variables."""
+
+    def __init__(self, url: str, seconds: float) -> None:
+        from datetime import timedelta
+
+        import obstore
+        import obstore.store
+
+        scheme = url.partition("://")[0]
+        options: dict[str, Any] = {
+            "timeout": timedelta(seconds=seconds),
+            "connect_timeout": timedelta(seconds=min(seconds, 1.0)),
+        }
+        on = ("1", "true", "yes", "on")
+        if scheme == "http" or any(
+            os.environ.get(n, "").lower() in on for n in _PLAIN_HTTP.get(scheme, ())
+        ):
+            options["allow_http"] = True
+        given: dict[str, Any] = {"client_options": options, "retry_config": {"max_retries": 0}}
+        if scheme in ("s3", "s3a") and os.environ.get("AWS_PROFILE"):
+            with contextlib.suppress(Exception):  # no boto3, or no such profile
+                import boto3
+                from obstore.auth.boto3 import Boto3CredentialProvider
+
+                given["credential_provider"] = Boto3CredentialProvider(boto3.Session())
+        self._obstore = obstore
+        self._store = obstore.store.from_url(url, **given)
+
+    def read(self, name: str) -> bytes:
+        """Return an object's bytes."""
+        with self._errors():
+            found = self._obstore.get(self._store, name)
+            if found.meta["size"] > MAX_ENTRY_BYTES:
+                raise OSError("the object is too large")
+            return bytes(found.bytes())
+
+    def write(self, name: str, data: bytes, *, replace: bool) -> None:
+        """Write an object; an existing one stays unless it is to be replaced."""
+        if replace:
+            with self._errors():
+                self._obstore.put(self._store, name, data, use_multipart=False)
+        else:
+            self.create(name, data)
+
+    def create(self, name: str, data: bytes) -> bool:
+        """Write an object if there is none; whether there was none."""
+        try:
+            with self._errors():
+                self._obstore.put(self._store, name, data, mode="create", use_multipart=False)
+        except FileExistsError:
+            return False
+        return True
+
+    def delete(self, name: str) -> None:
+        """Delete an object, if it is there."""
+        with contextlib.suppress(AbsentError), self._errors():
+            self._obstore.delete(self._store, name)
+
+    def names(self, folder: str = "") -> "set[str]":
+        """The names directly below a folder."""
+        found: set[str] = set()
+        prefix = f"{folder}/" if folder else None
+        with self._errors():
+            for page in self._obstore.list(self._store, prefix, chunk_size=1000):
+                for meta in page:
+                    name = meta["path"][len(prefix or "") :]
+                    if "/" not in name:
+                        found.add(name)
+                if len(found) > _MAX_NAMES:
+                    raise OSError("too many names")
+        return found
+
+    @contextlib.contextmanager
+    def _errors(self) -> Any:
+        try:
+            yield
+        except Exception as error:
+            name = type(error).__name__
+            if name == "NotFoundError" or isinstance(error, FileNotFoundError):
+                raise AbsentError from None
+            if name in ("AlreadyExistsError", "PreconditionError"):
+                raise FileExistsError(str(error)) from error
+            if name in ("PermissionDeniedError", "UnauthenticatedError"):
+                raise DeniedError(str(error).splitlines()[0]) from error
+            raise
+
+
+class Guard:
+    """Says whether to ask: not after failures in a row, nor when misses have taken too long."""
+
+    def __init__(self, miss_budget: float) -> None:
+        self._lock = threading.Lock()
+        self._budget = miss_budget
+        self._row = 0
+        self._missed = 0.0
+        self._until = 0.0
+        self._pause = _PAUSE_SECONDS
+        self._denied = False
+
+    def allows(self) -> bool:
+        """Whether a request may be sent now."""
+        return not self._denied and time.monotonic() >= self._until
+
+    def good(self) -> None:
+        """An answer with a body came."""
+        with self._lock:
+            self._row, self._pause = 0, _PAUSE_SECONDS
+
+    def missed(self, seconds: float) -> None:
+        """The tier has said, after so long, that it has nothing."""
+        with self._lock:
+            self._row = 0
+            self._missed += seconds
+            if self._missed > self._budget:
+                self._missed = 0.0
+                self._open()
+
+    def failed(self, *, final: bool = False) -> bool:
+        """No answer, or a wrong one; whether the tier is given up now."""
+        with self._lock:
+            self._row += 1
+            self._denied = self._denied or final
+            if self._row < _FAILURES and not final:
+                return False
+            self._row = _FAILURES - 1  # one more failure after the pause is enough
+            self._open()
+            return True
+
+    def _open(self) -> None:
+        self._until = time.monotonic() + self._pause
+        self._pause = min(2 * self._pause, _MAX_PAUSE_SECONDS)
+
+
+class Tier:
+    """One tier: asked with a time limit, never raising, counted."""
+
+    def __init__(self, address: str, layer: Any) -> None:
+        self.writable = not address.endswith(":ro")
+        self.url = address.removesuffix(":ro")
+        self._layer = layer
+        self._counters = layer.counters
+        self._seconds: float = layer.settings["timeout"]
+        self._store: Any = None
+        self._opening = threading.Lock()
+        self._reading = Guard(layer.settings["miss-budget"])
+        self._writing = Guard(layer.settings["miss-budget"])
+        self._known: frozenset[str] | None = None
+        self._listed = 0.0
+
+    def _call(self, do: "Callable[[Any], Any]", seconds: "float | None" = None) -> Any:
+        """Run a request with the time limit; its thread is left behind where it hangs."""
+        answer: list[Any] = []
+        failure: list[BaseException] = []
+
+        def run() -> None:
+            try:
+                answer.append(do(self._open()))
+            except BaseException as error:
+                failure.append(error)
+
+        thread = threading.Thread(target=run, name="jaxcache-tier", daemon=True)
+        thread.start()
+        thread.join(seconds or self._seconds)
+        if failure:
+            raise failure[0]
+        if not answer:
+            raise TimeoutError(f"no answer in {seconds or self._seconds:g} s")
+        return answer[0]
+
+    def _open(self) -> Any:
+        with self._opening:
+            if self._store is None:
+                is_bucket = "://" in self.url
+                self._store = (
+                    BucketStore(self.url, self._seconds) if is_bucket else DirectoryStore(self.url)
+                )
+            return self._store
+
+    def read(self, name: str, *, fresh: bool = False) -> "bytes | None":
+        """An object's bytes; None where the tier has none, or no answer.
+
+        Args:
+            fresh: ask, whatever the last listing says.
+        """
+        if not self._reading.allows():
+            self._counters.count("tier_skipped")
+            return None
+        if not fresh and self._is_absent(name):
+            self._counters.count("tier_known_misses")
+            return None
+        started = time.monotonic()
+        try:
+            data: bytes = self._call(lambda store: store.read(name))
+        except AbsentError:
+            self._counters.count("tier_misses")
+            self._reading.missed(time.monotonic() - started)
+            return None
+        except Exception as error:
+            self._failed(self._reading, error, "read")
+            return None
+        self._reading.good()
+        return data
+
+    def write(
+        self, name: str, data: bytes, *, replace: bool, limit_seconds: "float | None" = None
+    ) -> bool:
+        """Write an object; whether the tier has it now."""
+        if not self._writing.allows():
+            return False
+        # A large upload may take longer than a question: as long as at 1 MB/s.
+        seconds = self._seconds + len(data) / 1e6
+        seconds = min(seconds, limit_seconds or seconds)
+        try:
+            self._call(lambda store: store.write(name, data, replace=replace) or True, seconds)
+        except Exception as error:
+            self._failed(self._writing, error, "write")
+            return False
+        self._writing.good()
+        return True
+
+    def attempt(self, do: "Callable[[Any], Any]") -> Any:
+        """Run another request to the store; None where it fails."""
+        if not self._reading.allows():
+            return None
+        try:
+            return self._call(do)
+        except Exception as error:
+            self._failed(self._reading, error, "read")
+            return None
+
+    def can_write(self) -> bool:
+        """Whether an upload makes sense now."""
+        return self.writable and self._writing.allows()
+
+    def _failed(self, guard: Guard, error: Exception, verb: str) -> None:
+        self._counters.count("tier_errors")
+        denied = isinstance(error, (DeniedError, PermissionError))
+        missing = isinstance(error, ImportError)
+        if guard.failed(final=denied or missing):
+            reason = str(error).splitlines()[0][:200] if str(error) else type(error).__name__
+            if missing:
+                reason = "object stores take the package obstore"
+            self._layer.say(f"live: cannot {verb} {self.url} ({reason}); going on without it")
+
+    def list(self) -> None:
+        """Learn what the tier has, so that the rest needs no request; for the background."""
+        self._listed = time.monotonic()
+        if not self._reading.allows():
+            return
+        try:
+            self._known = frozenset(self._call(lambda store: store.names(), 15 * self._seconds))
+        except Exception:
+            self._known = None  # each request will find out by itself
+        self._listed = time.monotonic()
+
+    def _is_absent(self, name: str) -> bool:
+        if self._known is None or "/" in name:
+            return False
+        if time.monotonic() - self._listed > _LISTING_SECONDS:
+            self._layer.chores.submit(self.list)
+            return False
+        return name not in self._known
