@@ -98,14 +98,15 @@ class Jax:
 
     @staticmethod
     def _hide_our_frames() -> None:
-        """Ask JAX to leave our frames out of the tracebacks that it filters."""
+        """Ask JAX to leave our frames out of tracebacks, and of the source lines of entries."""
         try:
-            from jax._src import traceback_util
+            from jax._src import source_info_util, traceback_util
 
             folder = os.path.dirname(os.path.abspath(__file__))
             for name in os.listdir(folder):
                 if name.endswith(".py"):
                     traceback_util.register_exclusion(os.path.join(folder, name))
+            source_info_util.register_exclusion(folder)
         except Exception:  # noqa: S110 - nothing but looks depends on it
             pass
 
@@ -175,6 +176,17 @@ class Jax:
         cache = getattr(self._cache, "_cache", None)
         path = getattr(cache, "path", None) or getattr(cache, "_path", None)
         return None if path is None else str(path)
+
+    def divert_writes(self, folder: str) -> None:
+        """Make the cache that JAX has opened write its entries into ``folder`` instead."""
+        if (cache := getattr(self._cache, "_cache", None)) is None:
+            return
+
+        def put(key: str, value: bytes) -> None:
+            with open(os.path.join(folder, f"{key}-cache"), "wb") as file:
+                file.write(value)
+
+        cache.put = put
 
     def process_id(self) -> int:
         """This process's number in a distributed program; 0 where it is alone."""

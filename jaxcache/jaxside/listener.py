@@ -28,6 +28,7 @@ _SAVED = "/jax/compilation_cache/compile_time_saved_sec"
 _FORCE = "JAXCACHE_FORCE_CACHE_DIR"
 _CHECK = "JAXCACHE_CHECK"
 _COMPONENTS = "JAXCACHE_COMPONENTS"
+_SCRATCH = "JAXCACHE_SCRATCH"
 
 
 class Listener:
@@ -44,6 +45,7 @@ class Listener:
         self._forced = os.environ.get(_FORCE)
         self._checking = bool(os.environ.get(_CHECK))
         self._hashes_all = bool(os.environ.get(_COMPONENTS))
+        self._scratch = os.environ.get(_SCRATCH)
         self._flags = keyflags.listen()
         self._recording = record.start(jax.jax)
         self._collector = collect.start(send)
@@ -189,6 +191,8 @@ class Listener:
         started = time.time()
         directory = self._jax.opened_directory()
         request.existed = entry_file(directory, request.key) is not None
+        if self._scratch:
+            self._safely(lambda: self._jax.divert_writes(self._scratch))
         try:
             return write(*args, **kwargs)
         except Exception as error:
@@ -253,7 +257,8 @@ class Listener:
     def _end(self, request: Request) -> None:
         directory = self._jax.opened_directory()
         request.disabled_at_first = bool(self._counters["tasks_disabled_cache"])
-        verdict = judge(request, directory, refuses_callbacks=self._jax.refuses_callbacks)
+        written_to = self._scratch if self._scratch and request.write else directory
+        verdict = judge(request, written_to, refuses_callbacks=self._jax.refuses_callbacks)
         self._send({
             "event": "module", "id": request.number, "module": request.module,
             "key": request.key, "at": request.started,

@@ -1,8 +1,10 @@
 """``explain SCRIPT``: run it, and compare each miss with what the cache had before."""
 
+import contextlib
+import os
+import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 
 from jaxcache.cache.explain.compare import explain
 from jaxcache.cache.explain.known import KnownCache
@@ -20,44 +22,41 @@ _MAX_CANDIDATES = 20
 def explain_script(
     script: str, arguments: Sequence[str], options: WarmOptions
 ) -> tuple[Explanation, int]:
-    """Run a script with the cache on, and say why each compile missed.
-
-    What is learnt of the keys goes into the cache's ledger, as in every warm run.
+    """Run a script that reads the cache but does not fill it, and say why each compile missed.
 
     Returns:
-        The explanation, with the cache as it was before on the left, and the exit code.
+        The explanation, with the cache on the left, and the exit code.
 
     Raises:
         UsageError, NoJaxError: see :func:`jaxcache.warm.run.warm_script`.
         NoJaxError: ``unknown-jax`` where nobody here can listen to it.
     """
-    before = _keys(options.cache_dir)
+    known = _open(options.cache_dir)
     events: list[Event] = []
-    watch = Watch(on_event=events.append)
-    report = warm_script(script, arguments, replace(options, components=True), watch)
-    if report.unheard:
-        raise NoJaxError(report.unheard, code="unknown-jax")
-    compiles = read_document({"modules": [e for e in events if e["event"] == "module"]})
-    try:
-        store = open_store(options.cache_dir)
-    except NoCacheError:  # nothing was cacheable
-        return explain(Side(options.cache_dir, (), is_run=False), Side(script, compiles)), (
-            report.script_exit_code
-        )
-    known = KnownCache(store)
-    misses = {c.module for c in compiles if c.outcome != "hit"}
+    with tempfile.TemporaryDirectory(prefix="jaxcache-explain-") as scratch:
+        asked = replace(options, components=True, scratch=scratch)
+        report = warm_script(script, arguments, asked, Watch(on_event=events.append))
+        if known is None:  # JAX has made it
+            with contextlib.suppress(OSError):
+                os.rmdir(options.cache_dir)
+        if report.unheard:
+            raise NoJaxError(report.unheard, code="unknown-jax")
+        compiles = read_document({"modules": [e for e in events if e["event"] == "module"]})
+        new = KnownCache(open_store(scratch))
+        missed = tuple(new.complete(c) for c in compiles if c.outcome != "hit")
     candidates: list[Compile] = []
-    for module in sorted(misses):
-        keys = [k for k in known.keys_of(module) if k in before]
-        candidates += (known.complete(Compile(module, k)) for k in keys[:_MAX_CANDIDATES])
-    left = Side(f"{options.cache_dir} as it was before", tuple(candidates), is_run=False)
-    missed = tuple(known.complete(c) for c in compiles if c.outcome != "hit")
+    hits = {c.key for c in compiles if c.outcome == "hit"}
+    for module in sorted({c.module for c in missed}):
+        keys = known.keys_of(module) if known else []
+        nearest = ([k for k in keys if k not in hits] or keys)[:_MAX_CANDIDATES]
+        candidates += (known.complete(Compile(module, k)) for k in nearest if known)
+    left = Side(options.cache_dir, tuple(candidates), is_run=False)
     found = explain(left, Side(script, missed))
-    hits = len(compiles) - len(missed)
-    return replace(found, same=found.same + hits), report.script_exit_code
+    return replace(found, same=found.same + len(compiles) - len(missed)), report.script_exit_code
 
 
-def _keys(cache_dir: str) -> set[str]:
-    if "://" not in cache_dir and not Path(cache_dir).is_dir():
-        return set()
-    return set(KnownCache(open_store(cache_dir)).keys())
+def _open(cache_dir: str) -> KnownCache | None:
+    try:
+        return KnownCache(open_store(cache_dir))
+    except NoCacheError:
+        return None

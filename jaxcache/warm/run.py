@@ -40,6 +40,8 @@ class WarmOptions:
     """Run everything a second time, with JAX comparing each executable with its entry."""
     seal: bool = False
     """Seal what was written, when the program has ended."""
+    scratch: str | None = None
+    """A directory that takes what would be written; the cache and its ledger stay as they are."""
     components: bool = False
     """Hash the components of keys that were hit, too; 1.1 times the cost of a hot run."""
     record: str | None = None
@@ -197,10 +199,10 @@ def _run_all(
     if options.check and not (ended.exit_code or ended.interrupted or ended.timed_out):
         again = [replace(launch, env={**launch.env, **_CHECKED}) for launch in launches]
         first, recorder = recorder, replace(recorder, modules=[], processes={}, backends={})
-        _learn(first)
+        _learn(first, options)
         second = _listen(again, options, watch, recorder)
         ended = replace(second, wall_seconds=ended.wall_seconds + second.wall_seconds)
-    _learn(recorder)
+    _learn(recorder, options)
     if options.seal:
         from jaxcache.warm.sealing import seal_written
 
@@ -270,8 +272,9 @@ def _listen(
     return ended
 
 
-def _learn(recorder: Recorder) -> None:
-    remember(recorder.modules, recorder.processes, recorder.backends)
+def _learn(recorder: Recorder, options: WarmOptions) -> None:
+    if options.scratch is None:
+        remember(recorder.modules, recorder.processes, recorder.backends)
 
 
 #: JAX's defaults (jax/_src/config.py) of the settings that decide what is written.
@@ -295,6 +298,8 @@ def _environment(options: WarmOptions) -> dict[str, str]:
     env = {"JAX_COMPILATION_CACHE_DIR": options.cache_dir}
     if options.force_cache_dir:
         env["JAXCACHE_FORCE_CACHE_DIR"] = options.cache_dir
+    if options.scratch:
+        env["JAXCACHE_SCRATCH"] = options.scratch
     if options.components:
         env["JAXCACHE_COMPONENTS"] = "1"
     if options.platform:

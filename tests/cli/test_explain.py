@@ -92,10 +92,11 @@ def test_cannot_tell_is_said(run_cli: RunCli, tmp_path: Path) -> None:
     assert found["meaning"].startswith("cannot tell")
 
 
-def test_arguments_of_saved_runs(run_cli: RunCli, tmp_path: Path) -> None:
+@pytest.mark.parametrize("hashed", [True, False])
+def test_arguments_of_saved_runs(run_cli: RunCli, tmp_path: Path, hashed: bool) -> None:
     def file(name: str, key: str, dtype: str, shape: list[int]) -> Path:
         arguments = [{"name": "x", "dtype": dtype, "shape": shape}]
-        hashes = {"computation": key}
+        hashes = {"computation": key} if hashed else None
         return run_file(tmp_path / name, row(key, arguments=arguments, components=hashes))
 
     base = file("a", KEY, "float32", [8])

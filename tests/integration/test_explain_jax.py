@@ -275,18 +275,96 @@ def test_a_script_is_explained_against_the_cache(
     """The second run of an edited script, and the ledger then knows the components."""
     cache = tmp_path / "cache"
 
+    args = (WORKLOAD, cache)
+
     def explain(change: dict[str, Any]) -> list[dict[str, Any]]:
-        args = (WORKLOAD, cache, json.dumps(change), "-C", cache, "--python", jax_python)
-        return explained(run_cli, *args)
+        options = ("-C", cache, "--python", jax_python)
+        return explained(run_cli, *args, json.dumps(change), *options)
 
     first = explain({})
     assert [d["component"] for d in first] == ["computation"]
     assert "no compile of that name" in first[0]["meaning"]
+    assert not cache.exists(), "explain has filled the cache that it explains"
+    warm = ("warm", "-C", cache, "--python", jax_python, *args, "{}")
+    assert run_cli(*warm, env={"PYTHONWARNINGS": ""}).returncode == 0
+    before = {p: p.read_bytes() for p in cache.rglob("*") if p.is_file()}
     assert explain({}) == []
     (found,) = explain({"constant": 4})
     assert "a constant in the program" in found["meaning"]
+    assert found["left"] != found["right"]
     (found,) = explain({"hook": "mine"})
     assert found["component"] == "custom_hook"
+    after = {p: p.read_bytes() for p in cache.rglob("*") if p.is_file()}
+    assert before == after, "explain has changed the cache that it explains"
+
+
+PROGRAM = """
+import sys
+from functools import partial
+import jax, jax.numpy as jnp, numpy as np
+what, value = sys.argv[1], int(sys.argv[2])
+x = np.ones(4, np.float32)
+if what == "creation":
+    jnp.ones(value)
+elif what == "x64":
+    jax.config.update("jax_enable_x64", bool(value))
+    jnp.arange(5)
+elif what == "width":
+    layer = lambda x: (x @ jax.random.normal(jax.random.PRNGKey(0), (4, value))).sum()
+    jax.jit(layer)(x)
+elif what == "static":
+    @partial(jax.jit, static_argnums=1)
+    def f(x, n):
+        for _ in range(n):
+            x = jnp.sin(x)
+        return x
+    f(x, value)
+elif what == "partners":
+    f = jax.jit(lambda x: x * 2 + 1)
+    for n in ((4, 100, 8), (9, 4, 104))[value]:
+        f(np.ones(n, np.float32))
+"""
+
+
+@pytest.mark.parametrize(
+    ("what", "values", "sides", "says"),
+    [
+        ("creation", (8, 9), {("float32[8]", "float32[9]")}, "the shapes of results"),
+        ("x64", (0, 1), {("int32[5]", "int64[5]")}, "jax_enable_x64"),
+        ("width", (16, 32), None, "shapes inside the program"),
+        ("static", (2, 3), {("nothing", "sine f32[4] (sine)")}, "a static argument"),
+        (
+            "partners",
+            (0, 1),
+            {("float32[8]", "float32[9]"), ("float32[100]", "float32[104]")},
+            "the shapes of arguments",
+        ),
+    ],
+)
+def test_what_differs_is_no_edit_of_the_function(
+    run_cli: RunCli,
+    jax_python: str,
+    tmp_path: Path,
+    what: str,
+    values: tuple[int, int],
+    sides: set[tuple[str, str]] | None,
+    says: str,
+) -> None:
+    """The documents alone are given: their cache is named in them."""
+    script = tmp_path / "program.py"
+    script.write_text(PROGRAM)
+    for name, value in zip(("left", "right"), values, strict=True):
+        args = ("warm", "--json", "-C", tmp_path / "cache", "--python", jax_python)
+        done = run_cli(*args, script, what, str(value), env={"PYTHONWARNINGS": ""})
+        assert done.returncode == 0, done.stderr
+        (tmp_path / name).write_text(done.stdout)
+    done = run_cli("explain", "left", "right", "--json", cwd=tmp_path)
+    differences = json.loads(done.stdout)["differences"]
+    assert differences and all(d["component"] == "computation" for d in differences)
+    assert all(says in d["meaning"] for d in differences), differences
+    assert not any("the code" in d["meaning"] for d in differences)
+    if sides is not None:
+        assert {(d["left"], d["right"]) for d in differences} == sides
 
 
 @pytest.mark.parametrize("stop", [False, True])

@@ -6,7 +6,7 @@ from functools import cache
 
 from jaxcache.cache.explain.options import compare_options, flag_differences, flags_explain_options
 from jaxcache.cache.explain.pair import pair
-from jaxcache.cache.explain.programs import compare_programs
+from jaxcache.cache.explain.programs import compare_arguments, compare_programs
 from jaxcache.cache.explain.sides import (
     COMPONENTS,
     Comparison,
@@ -184,6 +184,8 @@ def _by_entry(left: Compile, right: Compile) -> Iterator[Difference]:
         meaning, fix = _MEANINGS["compression"]
         yield Difference("compression", left.codec, right.codec, meaning, fix)
     if old is None or new is None:
+        if arguments := compare_arguments(left, right):
+            yield arguments
         return
     if old.flags and new.flags and not same_generation(old.flags, new.flags):
         meaning, fix = _MEANINGS["jax_lib version"]

@@ -26,7 +26,7 @@ def explain_given(given: Sequence[str], path: str, *, explicit: bool = True) -> 
         NoCacheError
     """
     known = _open(path, explicit=explicit)
-    sides = [_side(text, known) for text in given]
+    sides = [_side(text, known, explicit=explicit) for text in given]
     if len(sides) == 1:
         sides.insert(0, (_others(sides[0][0], known), known))
     shared = {c.key for c in sides[0][0].compiles} & {c.key for c in sides[1][0].compiles}
@@ -43,13 +43,16 @@ def _open(path: str, *, explicit: bool) -> KnownCache | None:
         return None
 
 
-def _side(text: str, known: KnownCache | None) -> tuple[Side, KnownCache | None]:
-    """A side, and the cache that knows more of its keys."""
+def _side(text: str, known: KnownCache | None, *, explicit: bool) -> tuple[Side, KnownCache | None]:
+    """Return a side and the cache that knows more of its keys: the one named, else its own."""
     if os.path.isdir(text):
         cache = KnownCache(open_store(text))
         return cache.whole(), cache
     if os.path.isfile(text):
-        return read_run(text), known
+        side = read_run(text)
+        if not explicit and side.cache_dir and os.path.isdir(side.cache_dir):
+            return side, _open(side.cache_dir, explicit=False)
+        return side, known
     if known is None:
         raise UsageError(f"there is no run {text}, and no cache whose key it could be")
     return known.side(text), known

@@ -86,10 +86,14 @@ def compare_options(left: Compile, right: Compile, *, flags_too: bool = True) ->
         if not _hash(left) or not flags_too:
             return Difference("compile_options", None, None, "the same", None)
     return Difference(
-        "compile_options", _hash(left, "compile_options"), _hash(right, "compile_options"),
+        "compile_options",
+        _hash(left, "compile_options"),
+        _hash(right, "compile_options"),
         "the compile options; which of them cannot be told",
-        "keep both entries in one cache, and explain again with --cache-dir",
-    )  # fmt: skip
+        "keep the entries of both in one cache, and explain again with --cache-dir"
+        if lefts is None or rights is None
+        else None,
+    )
 
 
 def _placements(left: Compile, right: Compile) -> tuple[Values, Values]:

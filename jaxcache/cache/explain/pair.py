@@ -1,10 +1,16 @@
 """Find, for each compile of the right side, the one of the left that it is best compared with."""
 
+import math
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
 from jaxcache.cache.explain.sides import Compile
+from jaxcache.entry.contents import ArrayType
+
+#: Shapes and callers that differ, components, name, parts of the entry, ratio of sizes.
+Distance = tuple[int, int, bool, int, float]
+_ARGUMENT = re.compile(r"([^\s,\[]+)\[([^\]]*)\]")
 
 _ADDRESS = re.compile(r"0x[0-9a-fA-F]{6,}|(?<=[_.])[0-9a-f]{12}(?=[_.]|$)")
 
@@ -14,41 +20,103 @@ def without_addresses(module: str) -> str:
     return _ADDRESS.sub("0x…", module)
 
 
+def user_lines(compile_: Compile) -> list[str]:
+    """Return ``file:line`` of the Python that the instructions of an entry came from."""
+    found = compile_.contents.source if compile_.contents else ()
+    return [f"{s.file}:{s.line}" for s in found if "/jaxcache/jaxside/" not in s.file]
+
+
+def known_types(compile_: Compile, other: Compile) -> tuple[ArrayType, ...] | None:
+    """Return the types of arguments: global ones if both sides have them, else per shard."""
+    if compile_.arguments is not None and other.arguments is not None:
+        return tuple(
+            ArrayType(dtype, tuple(_dimension(d) for d in dims.split(",") if d.strip()))
+            for dtype, dims in _ARGUMENT.findall(compile_.arguments)
+        )
+    known = compile_.contents and compile_.contents.program
+    return known.parameters if known else None
+
+
+def _dimension(text: str) -> int:
+    digits = text.partition("@")[0].strip()
+    return int(digits) if digits.isdigit() else -1
+
+
 def pair(
     left: Sequence[Compile], right: Sequence[Compile]
 ) -> Iterator[tuple[Compile | None, Compile]]:
     """Yield (left, right): the same key, else the nearest of the same module, else None.
 
-    Nearest is the one of which most components, then the arguments, are the same; one that the
-    right side has too comes last. Equals are taken in order.
+    Nearest is the one with the same shapes and the same caller, then the one of which most
+    components are the same. Each left one is the partner of one right one, as long as there are
+    enough; one that the right side has too comes last.
     """
     by_key = {c.key: c for c in left if c.key}
     shared = {c.key for c in right if c.key in by_key}
-    by_module: defaultdict[str, list[Compile]] = defaultdict(list)
+    modules: defaultdict[str, tuple[list[Compile], list[int]]] = defaultdict(lambda: ([], []))
     for compile_ in left:
-        by_module[without_addresses(compile_.module)].append(compile_)
-    taken: set[int] = set()
-    for compile_ in right:
-        if compile_.key in by_key:
-            yield by_key[compile_.key], compile_
-            continue
-        candidates = by_module[without_addresses(compile_.module)]
-        free = [c for c in candidates if c.key not in shared and id(c) not in taken]
-        best = min(free or candidates, key=lambda c: _distance(c, compile_), default=None)
-        if best is not None:
-            taken.add(id(best))
-        yield best, compile_
+        modules[without_addresses(compile_.module)][0].append(compile_)
+    for index, compile_ in enumerate(right):
+        if compile_.key not in by_key:
+            modules[without_addresses(compile_.module)][1].append(index)
+    partner: dict[int, Compile] = {}
+    for candidates, wanting in modules.values():
+        free = [c for c in candidates if c.key not in shared]
+        nearest = _nearest_first(free, right, wanting)
+        taken: set[int] = set()
+        for _, at, index in nearest:
+            if at not in taken and index not in partner:
+                taken.add(at)
+                partner[index] = free[at]
+        for index in wanting:
+            if index not in partner and candidates:
+                some = free or candidates
+                partner[index] = min(some, key=lambda c: _distance(c, right[index]))
+    for index, compile_ in enumerate(right):
+        known = by_key.get(compile_.key) if compile_.key else None
+        yield known or partner.get(index), compile_
 
 
-def _distance(left: Compile, right: Compile) -> tuple[int, bool, bool, int]:
+def _nearest_first(
+    free: Sequence[Compile], right: Sequence[Compile], wanting: Sequence[int]
+) -> list[tuple[Distance, int, int]]:
+    """Return every possible pair as (distance, index on the left, index on the right)."""
+    found = [(_distance(c, right[i]), at, i) for i in wanting for at, c in enumerate(free)]
+    return sorted(found)
+
+
+def _distance(left: Compile, right: Compile) -> Distance:
+    apart, unlike = _types_apart(left, right)
     differing = 0
     if left.components and right.components:
         differing = sum(
             left.components.get(n) != right.components.get(n)
             for n in left.components.keys() | right.components.keys()
         )
-    arguments = left.arguments != right.arguments
-    return differing, left.module != right.module, arguments, _inner_distance(left, right)
+    callers = _callers(left), _callers(right)
+    moved = all(callers) and callers[0].isdisjoint(callers[1])
+    renamed = left.module != right.module
+    return unlike + moved, differing, renamed, _inner_distance(left, right), apart
+
+
+def _callers(compile_: Compile) -> set[str]:
+    return {*user_lines(compile_), *([compile_.source] if compile_.source else ())}
+
+
+def _types_apart(left: Compile, right: Compile) -> tuple[float, bool]:
+    """Return how far apart the sizes of arguments and results are, and whether any differs."""
+    pairs = [(known_types(left, right), known_types(right, left))]
+    programs = [c.contents and c.contents.program for c in (left, right)]
+    if programs[0] and programs[1]:
+        pairs.append((programs[0].results, programs[1].results))
+    known = [(a, b) for a, b in pairs if a is not None and b is not None]
+    apart = sum(
+        abs(math.log(max(1, math.prod(a.shape)) / max(1, math.prod(b.shape))))
+        + (a.dtype != b.dtype)
+        for lefts, rights in known
+        for a, b in zip(lefts, rights, strict=False)
+    )
+    return apart, any(a != b for a, b in known)
 
 
 def _inner_distance(left: Compile, right: Compile) -> int:
@@ -60,6 +128,5 @@ def _inner_distance(left: Compile, right: Compile) -> int:
         (old.flags != new.flags)
         + (old.compile_options != new.compile_options)
         + (old.program is None or new.program is None)
-        + bool(old.program and new.program and old.program.parameters != new.program.parameters)
         + (left.outline != right.outline)
     )

@@ -2,18 +2,34 @@
 
 import difflib
 import re
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from itertools import product
 
-from jaxcache.cache.explain.pair import without_addresses
+from jaxcache.cache.explain.pair import known_types, user_lines, without_addresses
 from jaxcache.cache.explain.sides import Compile, Difference
 from jaxcache.entry.contents import ArrayType
 
 COMPUTATION = "computation"
-_ARGUMENT = re.compile(r"([^\s,\[]+)\[([^\]]*)\]")
 _HASH = re.compile(r" #[0-9a-f]{8}\b")
 _VALUE = re.compile(r"^(\s*constant [^=]*=) .*")
 _PRECISION = re.compile(r" precision=\S+( \d+)?")
+#: A type in an outline: ``f32[8,16]``.
+_TYPE = re.compile(r"\b([a-z]+\d+[a-z0-9]*|pred)\[([\d,]*)\]")
+_SHOWN_TYPES = 4
+#: Two programs of which less than this share of the lines are unlike do the same in other shapes.
+_UNLIKE = 0.2
+_SHORT = {
+    "f32": "float32",
+    "f64": "float64",
+    "s32": "int32",
+    "s64": "int64",
+    "u32": "uint32",
+    "u64": "uint64",
+    "c64": "complex64",
+    "c128": "complex128",
+}
 _SHOWN_LINES = 8
 #: More lines than this are not compared line by line, which takes their square.
 _MAX_DIFFED = 4_000
@@ -33,23 +49,26 @@ def compare_programs(left: Compile, right: Compile) -> Difference:
     """Say why the computations of two compiles differ, as far as what is known tells."""
     return (
         _by_name(left, right)
-        or _by_arguments(left, right)
+        or compare_arguments(left, right)
         or _by_layout(left, right)
+        or _by_results(left, right)
         or _by_outline(left, right)
-        or Difference(
-            COMPUTATION, None, None,
-            "another program; which part cannot be told: "
-            f"{_missing(left, right)}",
-            "keep both entries in one cache, and explain again with --cache-dir",
-        )
-    )  # fmt: skip
+        or _unknown(left, right)
+    )
 
 
-def _missing(left: Compile, right: Compile) -> str:
-    sides = [n for n, c in (("left", left), ("right", right)) if c.outline is None]
-    if not sides:
-        return "the two compiled programs are the same; the difference went away in optimization"
-    return f"the cache has no entry of the {' and the '.join(sides)} side"
+def _unknown(left: Compile, right: Compile) -> Difference:
+    sides = [n for n, c in (("left", left), ("right", right)) if c.contents is None]
+    if sides:
+        why = f"the cache has no entry of the {' and the '.join(sides)} side"
+        fix = "keep the entries of both in one cache, and explain again with --cache-dir"
+    elif left.outline is not None and left.outline == right.outline:
+        why = "the compiled programs are the same, because optimization removed the difference"
+        fix = "compare what jax.jit(f).lower(...).as_text() returns on both sides"
+    else:
+        why, fix = "an entry of theirs cannot be decoded", "jaxcache verify shows what is wrong"
+    meaning = f"another program; which part cannot be told: {why}"
+    return Difference(COMPUTATION, None, None, meaning, fix)
 
 
 def _by_name(left: Compile, right: Compile) -> Difference | None:
@@ -67,37 +86,69 @@ def _by_name(left: Compile, right: Compile) -> Difference | None:
     )  # fmt: skip
 
 
-def _by_arguments(left: Compile, right: Compile) -> Difference | None:
-    lefts, rights = _types(left, right), _types(right, left)
+def compare_arguments(left: Compile, right: Compile) -> Difference | None:
+    """Return how the arguments of two compiles differ; None if they do not, or are not known."""
+    lefts, rights = known_types(left, right), known_types(right, left)
     if lefts is None or rights is None or lefts == rights:
         return None
-    shown = ", ".join(map(_show, lefts)), ", ".join(map(_show, rights))
     if len(lefts) != len(rights):
-        meaning, fix = (
+        return Difference(
+            COMPUTATION,
+            _show_all(lefts),
+            _show_all(rights),
             f"{len(rights)} arguments and not {len(lefts)}",
             "pass the same arguments; those that are not used are dropped",
         )
-        return Difference(COMPUTATION, *shown, meaning, fix)
-    dtypes = {(a.dtype, b.dtype) for a, b in zip(lefts, rights, strict=True) if a.dtype != b.dtype}
-    shapes = sum(a.shape != b.shape for a, b in zip(lefts, rights, strict=True))
-    both = {tuple(sorted(pair, key=_bits)) for pair in dtypes}
-    if dtypes and both <= _X64 and not shapes:
-        return Difference(
-            COMPUTATION, *shown,
-            "the dtypes of arguments: twice the bits, as jax_enable_x64 makes them",
-            "set JAX_ENABLE_X64 alike on both sides, or pass explicit dtypes",
-        )  # fmt: skip
-    if dtypes and not shapes:
-        return Difference(
-            COMPUTATION, *shown, "the dtypes of arguments", "cast to one dtype before the call"
-        )
-    what = "the shapes of arguments" if not dtypes else "the shapes and dtypes of arguments"
+    found = _by_types("arguments", lefts, rights)
     if left.arguments is None and (_partitions(left) > 1 or _partitions(right) > 1):
-        what = "the shapes on each device: of arguments, or of their shardings"
+        found = replace(
+            found, meaning="the shapes on each device: of arguments, or of their shardings"
+        )
+    return found
+
+
+def _by_results(left: Compile, right: Compile) -> Difference | None:
+    """Compare the types of the results, where those of the arguments are the same."""
+    old, new = (c.contents and c.contents.program for c in (left, right))
+    if not old or not new or old.results == new.results:
+        return None
+    if len(old.results) == len(new.results):
+        found = _by_types("results", old.results, new.results)
+        return replace(found, meaning=found.meaning + _where(right))
     return Difference(
-        COMPUTATION, *shown, what,
-        "pad to a few fixed shapes: each shape is a program of its own",
-    )  # fmt: skip
+        COMPUTATION,
+        _show_all(old.results),
+        _show_all(new.results),
+        f"{len(new.results)} results and not {len(old.results)}" + _where(right, left),
+        "return the same values on both sides",
+    )
+
+
+_STATIC = "a static argument or another value of Python"
+
+
+def _by_types(what: str, lefts: Sequence[ArrayType], rights: Sequence[ArrayType]) -> Difference:
+    """Name what differs between two lists of types of equal length."""
+    dtypes = {(a.dtype, b.dtype) for a, b in zip(lefts, rights, strict=True) if a.dtype != b.dtype}
+    shapes = any(a.shape != b.shape for a, b in zip(lefts, rights, strict=True))
+    inside = what != "arguments"
+    if dtypes and not shapes and _is_x64(dtypes):
+        meaning = f"the dtypes of {what}: twice the bits, as jax_enable_x64 makes them"
+        fix = "set JAX_ENABLE_X64 alike on both sides, or pass explicit dtypes"
+    elif dtypes and not shapes:
+        meaning = f"the dtypes of {what}"
+        fix = "ask for one dtype on both sides" if inside else "cast to one dtype before the call"
+    else:
+        meaning = f"the shapes and dtypes of {what}" if dtypes else f"the shapes of {what}"
+        fix = "pad to a few fixed shapes: each shape is a program of its own"
+        if inside:
+            meaning += f": {_STATIC} gives them"
+            fix = "use a few fixed sizes: each is a program of its own"
+    return Difference(COMPUTATION, _show_all(lefts), _show_all(rights), meaning, fix)
+
+
+def _is_x64(dtypes: Iterable[tuple[str, str]]) -> bool:
+    return {tuple(sorted(pair, key=_bits)) for pair in dtypes} <= _X64
 
 
 def _partitions(compile_: Compile) -> int:
@@ -121,20 +172,8 @@ def _bits(dtype: str) -> int:
     return int(digits) if digits else 0
 
 
-def _types(compile_: Compile, other: Compile) -> tuple[ArrayType, ...] | None:
-    """Arguments of a compile: global ones if both sides tell them, else per shard, of entries."""
-    if compile_.arguments is not None and other.arguments is not None:
-        return tuple(
-            ArrayType(dtype, tuple(_dimension(d) for d in dims.split(",") if d.strip()))
-            for dtype, dims in _ARGUMENT.findall(compile_.arguments)
-        )
-    known = compile_.contents and compile_.contents.program
-    return known.parameters if known else None
-
-
-def _dimension(text: str) -> int:
-    digits = text.partition("@")[0].strip()
-    return int(digits) if digits.isdigit() else -1
+def _show_all(types: Iterable[ArrayType]) -> str:
+    return ", ".join(map(_show, types)) or "none"
 
 
 def _show(array: ArrayType) -> str:
@@ -148,24 +187,50 @@ def _by_outline(left: Compile, right: Compile) -> Difference | None:
     old, new = list(left.outline), list(right.outline)
     if header := _by_header(old, new):
         return _with_bytes(header, left, right)
+    changed = [(a, b) for a, b in zip(old, new, strict=False) if a != b]
     if _without(_PRECISION, old) == _without(_PRECISION, new):
-        lines = [(a, b) for a, b in zip(old, new, strict=True) if a != b]
-        return Difference(
-            COMPUTATION, _HASH.sub("", lines[0][0]).strip(), _HASH.sub("", lines[0][1]).strip(),
-            "the precision of matrix products",
-            "set jax_default_matmul_precision alike on both sides",
-        )  # fmt: skip
+        before, after = (_HASH.sub("", line).strip() for line in changed[0])
+        meaning = "the precision of matrix products"
+        fix = "set jax_default_matmul_precision alike on both sides"
+        return Difference(COMPUTATION, before, after, meaning, fix)
     if [_VALUE.sub(r"\1", x) for x in old] == [_VALUE.sub(r"\1", x) for x in new]:
-        lines = [(a, b) for a, b in zip(old, new, strict=True) if a != b]
+        shown = (x if "= #" in x else _HASH.sub("", x) for x in changed[0])
+        before, after = (line.strip() for line in shown)
+        count = "a constant" if len(changed) == 1 else f"{len(changed)} constants"
         return Difference(
             COMPUTATION,
-            _HASH.sub("", lines[0][0]).strip() if "= #" not in lines[0][0] else lines[0][0].strip(),
-            _HASH.sub("", lines[0][1]).strip() if "= #" not in lines[0][1] else lines[0][1].strip(),
-            f"{'a constant' if len(lines) == 1 else f'{len(lines)} constants'} in the program"
-            + _where(right),
-            "pass it as an argument: a value that is closed over becomes part of the program",
-        )  # fmt: skip
-    return _by_code(left, right, old, new)
+            before,
+            after,
+            f"{count} in the program: {_STATIC}{_where(right)}",
+            "pass it as an array: a static or closed-over value becomes part of the program",
+        )
+    return _by_inner_types(right, old, new) or _by_code(left, right, old, new)
+
+
+def _by_inner_types(right: Compile, old: Sequence[str], new: Sequence[str]) -> Difference | None:
+    """Tell other shapes or dtypes inside from other operations: most of those are the same."""
+    lefts, rights = (Counter(_TYPE.findall(" ".join(lines))) for lines in (old, new))
+    gone, come = lefts - rights, rights - lefts
+    operations = [
+        Counter(_TYPE.sub("", _HASH.sub("", x)) for x in x_lines) for x_lines in (old, new)
+    ]
+    unlike = (operations[0] - operations[1]) + (operations[1] - operations[0])
+    if not gone or not come or unlike.total() > _UNLIKE * (len(old) + len(new)):
+        return None
+    before, after = ([t for t, _ in found.most_common(_SHOWN_TYPES)] for found in (gone, come))
+    dtypes = {(a[0], b[0]) for a, b in product(gone, come) if a[1] == b[1] and a[0] != b[0]}
+    dims = {a[1] for a in gone} != {b[1] for b in come}
+    named = {(_SHORT.get(a, a), _SHORT.get(b, b)) for a, b in dtypes}
+    if dtypes and not dims and _is_x64(named):
+        meaning = "dtypes inside the program: twice the bits, as jax_enable_x64 makes them"
+        fix = "set JAX_ENABLE_X64 alike on both sides, or pass explicit dtypes"
+    elif not dims:
+        meaning, fix = "dtypes inside the program", "ask for one dtype on both sides"
+    else:
+        meaning = f"shapes inside the program, such as a layer's width: {_STATIC} gives them"
+        fix = "use a few fixed sizes: each is a program of its own"
+    shown = [", ".join(f"{t}[{d}]" for t, d in found) for found in (before, after)]
+    return Difference(COMPUTATION, shown[0], shown[1], meaning + _where(right), fix)
 
 
 def _without(pattern: re.Pattern[str], lines: Sequence[str]) -> list[str]:
@@ -201,14 +266,19 @@ def _body(lines: list[str]) -> list[str]:
 
 def _by_code(left: Compile, right: Compile, old: list[str], new: list[str]) -> Difference:
     removed, added = _diff(old, new)
-    return Difference(
-        COMPUTATION,
-        _shorten(removed),
-        _shorten(added),
-        "the code: other operations" + _where(right, left),
+    lines = [x for x in user_lines(right) if x not in user_lines(left)]
+    meaning = "the code: other operations" + _where(right, left)
+    fix = (
         "an edit of the function, or of what it calls, is a new program; "
-        "compile once and the new one is cached too",
+        "compile once and the new one is cached too"
     )
+    if user_lines(right) and not lines:
+        meaning = (
+            f"other operations from the same lines{_where(right)}: {_STATIC} "
+            "on which they depend, or an edit of them"
+        )
+        fix = "pass such a value as an array, or keep it the same; an edit is a new program"
+    return Difference(COMPUTATION, _shorten(removed), _shorten(added), meaning, fix)
 
 
 def _diff(old: list[str], new: list[str]) -> tuple[list[str], list[str]]:
@@ -234,14 +304,9 @@ def _shorten(lines: Sequence[str]) -> str:
 
 def _where(right: Compile, left: Compile | None = None) -> str:
     """The user's lines: those that only one side has, else the first."""
-    lines = _sources(right)
+    lines = user_lines(right)
     if left is not None:
-        lines = [x for x in lines if x not in _sources(left)] or lines
+        lines = [x for x in lines if x not in user_lines(left)] or lines
     if lines:
         return f" (at {', '.join(lines[:3])})"
     return f" (of {right.source})" if right.source else ""
-
-
-def _sources(compile_: Compile) -> list[str]:
-    found = compile_.contents.source if compile_.contents else ()
-    return [f"{s.file}:{s.line}" for s in found]

@@ -36,12 +36,13 @@ def read_run(path: str) -> Side:
     compiles = read_document(document) if document else read_log(text.splitlines())
     if not compiles:
         raise UsageError(
-            f"{path} tells of no compile",
+            f"{path} records no compile",
             code="bad-run",
             hint="make one with: jaxcache warm SCRIPT --json > run.json, "
             "or JAX_LOGGING_LEVEL=DEBUG python SCRIPT 2> run.log",
         )
-    return Side(path, compiles)
+    cache_dir = document.get("cache_dir") if document else None
+    return Side(path, compiles, cache_dir=cache_dir if isinstance(cache_dir, str) else None)
 
 
 def _recorded(path: str) -> tuple[Compile, ...]:

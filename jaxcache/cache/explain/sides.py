@@ -57,6 +57,8 @@ class Side:
     compiles: tuple[Compile, ...]
     is_run: bool = True
     """A run made every compile that it has; a cache or a key does not say what was not asked."""
+    cache_dir: str | None = None
+    """The cache that a run used, as its document says."""
 
 
 @dataclass(frozen=True, slots=True)
