@@ -90,6 +90,7 @@ class Carrying:
         atomic: bool = False,
         level: int = 1,
         trusted: str | os.PathLike[str] | None = None,
+        allow_large: bool = False,
         accept: "Callable[[ImportPlan], bool] | None" = None,
         progress: Progress | None = None,
     ) -> "Imported | None":
@@ -97,6 +98,7 @@ class Carrying:
 
         Args:
             trusted: a folder with ``trusted-keys``; only what one of them has signed.
+            allow_large: let in what inflates further than executables do, too.
             accept: shown the plan; where it says no, nothing is written and None comes back.
 
         Raises:
@@ -117,7 +119,7 @@ class Carrying:
                 from jaxcache.cache.trust import check_signatures, load_trusted
 
                 check_signatures(bundle, load_trusted(Path(trusted)), required=True)
-            verify_bundle(bundle, progress)
+            bundle = verify_bundle(bundle, progress, allow_large=allow_large)
             plan = load_layout(bundle.manifest.layout).plan_import(
                 self.store, bundle, cache_dir=self.store.url, on_conflict=on_conflict,
                 side_caches=side_caches, progress=progress,
@@ -180,13 +182,14 @@ class Carrying:
         bound = options.max_size_bytes is not None
         plan = plan_sync(
             self.store, target.store, options, target_url=target.store.url, now_ns=time.time_ns(),
-            lookup=lookup_in(target.store, self.store) if bound else None, progress=progress,
+            signed=signed, lookup=lookup_in(target.store, self.store) if bound else None,
+            progress=progress,
         )  # fmt: skip
         if accept is not None and not accept(plan):
             return None
         return execute(
             self.store, target.store, plan, now_ns=time.time_ns(), signers=_private_keys(sign),
-            signed=signed, progress=progress,
+            progress=progress,
         )  # fmt: skip
 
 

@@ -4,9 +4,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from jaxcache.cache.bundle.content import read_content
 from jaxcache.cache.bundle.format import is_bundle, open_bundle
 from jaxcache.cache.bundle.manifest import JAX
+from jaxcache.cache.gate import read_content
 from jaxcache.cache.inventory import take_inventory
 from jaxcache.cache.scan import Progress
 from jaxcache.entry.codec import CodecError

@@ -40,6 +40,8 @@ class Facts(NamedTuple):
     stamp: bytes | None
     """The ``-atime`` file's bytes, nine at the most: eight are right."""
     gone: bool = False
+    stamp_problem: str | None = None
+    """Why the ``-atime`` file could not be read."""
 
 
 def read_facts(store: Store, requests: Sequence[Request], *, workers: int = 1) -> Iterator[Facts]:
@@ -86,13 +88,15 @@ def _read(store: Store, requests: Sequence[Request]) -> Iterator[Facts]:
         start = next(starts) if request.open_entry else None
         stamp = next(stamps) if request.atime_name else None
         known_stamp = stamp if isinstance(stamp, bytes) else None
+        lost = isinstance(stamp, StoreError) and not isinstance(stamp, MissingError)
+        reason = stamp.reason if lost and isinstance(stamp, StoreError) else None
         if start is None:
-            yield Facts(None, None, known_stamp)
+            yield Facts(None, None, known_stamp, stamp_problem=reason)
         elif isinstance(start, MissingError):
             yield Facts(None, None, None, gone=True)
         else:
             head, problem = _head(store, request, start)
-            yield Facts(head, problem, known_stamp)
+            yield Facts(head, problem, known_stamp, stamp_problem=reason)
 
 
 def facts_of_file(file: BinaryIO, size_bytes: int) -> Facts:

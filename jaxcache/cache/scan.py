@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypeVar
 from jaxcache.cache.heads import Facts, Request, read_facts
 from jaxcache.cache.inventory import EntryFile, Inventory, take_inventory
 from jaxcache.entry.codec import HEADER_BYTES
-from jaxcache.entry.names import FileKind
+from jaxcache.entry.names import ATIME_SUFFIX, FileKind
 from jaxcache.model import Entry, FileInfo, LastUsedFrom, Problem
 from jaxcache.store.base import Store
 
@@ -210,6 +210,8 @@ def _problems(file: EntryFile, facts: Facts, brief: "Brief | None") -> Iterator[
     if file.kind is FileKind.LEGACY_ENTRY:
         detail = "no -cache suffix: only JAX up to 0.4.30 reads it"
         yield Problem(file.info.name, "legacy-name", detail, file.key_text)
+    if facts.stamp_problem:
+        yield Problem(f"{file.key_text}{ATIME_SUFFIX}", "unreadable", facts.stamp_problem)
     if facts.stamp is not None and len(facts.stamp) != _ATIME_BYTES:
         detail = "its -atime file does not hold 8 bytes"
         yield Problem(file.info.name, "bad-atime", detail, file.key_text)

@@ -9,13 +9,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from jaxcache.cli.options import Format, config_is_set
-from jaxcache.errors import ExitCode, JaxcacheError, UsageError
+from jaxcache.errors import ExitCode, JaxcacheError, UntrustedError, UsageError
 
 if TYPE_CHECKING:
     from jaxcache.cache.bundle.compat import Host
     from jaxcache.cache.bundle.export import ExportPlan
     from jaxcache.cache.bundle.format import Bundle
+    from jaxcache.cache.gate import Signed
     from jaxcache.cache.trust import Verdict
+    from jaxcache.cli.opening import Opened
     from jaxcache.model import Problem
     from jaxcache.render.bundle import Written
     from jaxcache.store.base import Store
@@ -93,12 +95,19 @@ def rewrite(bundle: "Bundle", file: str, form: Format) -> None:
         BundleError: it is damaged; nothing is written.
     """
     from jaxcache.cache.bundle.deliver import bundle_chunks, write_file
+    from jaxcache.cache.bundle.fields import BundleError
     from jaxcache.cache.bundle.importing import verify_bundle
     from jaxcache.cli.terminal.progress import progress_bar
     from jaxcache.render.bundle import Written
 
     with progress_bar("checking", in_bytes=True) as progress:
-        verify_bundle(bundle, progress)
+        refused = verify_bundle(bundle, progress, allow_large=True).refused or {}
+    if refused:
+        name, (reason, _) = next(iter(refused.items()))
+        raise BundleError(
+            f"{bundle.name} holds {len(refused)} damaged entries, such as {name}: {reason}",
+            hint="jaxcache import takes the sound ones",
+        )
     files = write_file(file, bundle_chunks(bundle))
     _print_written(
         Written(
@@ -123,15 +132,16 @@ def _print_written(written: "Written", form: Format) -> None:
     if form is Format.KEYS:
         print_lines(printable(item.key) for item in written.manifest.items)
         return
-    _note_left_out(written.left_out)
+    note_left_out(written.left_out)
     note(render.export_summary(written))
 
 
 def open_input(file: str) -> "Bundle":
     """Open the bundle that the user names; ``-`` is standard input."""
-    from jaxcache.cache.bundle.deliver import spool
+    from jaxcache.cache.bundle.deliver import check_file_path, spool
     from jaxcache.cache.bundle.format import open_bundle
 
+    check_file_path(file)
     return spool(sys.stdin.buffer) if file == "-" else open_bundle(file)
 
 
@@ -140,12 +150,12 @@ def open_import(file: str) -> "Iterator[tuple[Bundle, tuple[Problem, ...]]]":
     """Open what is to be imported, a bundle or artifacts of torch, and say what is left out."""
     from jaxcache.cache.bundle.format import is_bundle
 
-    if file != "-" and not is_bundle(file):
+    if file != "-" and os.path.isfile(file) and not is_bundle(file):
         from jaxcache.layouts.torch.artifacts import as_bundle, is_artifacts
 
         if is_artifacts(file):
             with as_bundle(file) as (bundle, left_out):
-                _note_left_out(left_out)
+                note_left_out(left_out)
                 yield replace(bundle, name=file), left_out
             return
     bundle = open_input(file)
@@ -153,7 +163,8 @@ def open_import(file: str) -> "Iterator[tuple[Bundle, tuple[Problem, ...]]]":
         yield bundle, ()
 
 
-def _note_left_out(problems: "Sequence[Problem]") -> None:
+def note_left_out(problems: "Sequence[Problem]") -> None:
+    """Name what does not go over, and why."""
     from jaxcache.cli.output import note
     from jaxcache.entry.names import printable
 
@@ -175,6 +186,25 @@ def check_trust(bundle: "Bundle") -> "Verdict":
     if verdict.warning:
         note(f"warning: {bundle.name}: {verdict.warning}; what it holds is machine code")
     return verdict
+
+
+def required_signatures(source: "Opened", *, asked: bool = False) -> "Signed | None":
+    """Load what trusted keys have signed in a cache; None where no signature is required.
+
+    Raises:
+        UntrustedError: nothing there can be signed, or the list of keys cannot be trusted.
+    """
+    from jaxcache.cache.sync.signatures import load_signed
+    from jaxcache.cache.trust import load_trusted
+
+    if not (asked or config_is_set("require-signed")):
+        return None
+    if not source.layout.is_jax:
+        raise UntrustedError(
+            f"files of {source.layout.name} are not signed one by one",
+            hint="jaxcache export --sign KEY",
+        )
+    return load_signed(source.store, load_trusted(key_folder()))
 
 
 def ask_host(python: str | None, *, required: bool) -> "Host | None":
@@ -202,12 +232,15 @@ def receive(
     side_caches: bool = True,
     atomic: bool = False,
     level: int = 1,
+    signed: "Signed | None" = None,
+    allow_large: bool = False,
     dry_run: bool = False,
     expect: bool = False,
 ) -> int:
     """Check, plan, say what to expect, write, and say what was done; return the exit code.
 
     Args:
+        signed, allow_large: the policy of the target, see :class:`jaxcache.cache.gate.Gate`.
         expect: say what will hit there.
 
     Raises:
@@ -235,7 +268,14 @@ def receive(
             hint="import without --require-compatible to have the rest",
         )
     with progress_bar("checking", in_bytes=True) as progress:
-        verify_bundle(bundle, progress)
+        bundle = verify_bundle(bundle, progress, signed=signed, allow_large=allow_large)
+    if atomic and bundle.refused:
+        name, (reason, untrusted) = next(iter(bundle.refused.items()))
+        raise JaxcacheError(
+            f"{bundle.name}: {name}: {reason}, and --atomic takes all or nothing",
+            code="untrusted" if untrusted else "bad-bundle",
+            exit_code=ExitCode.UNTRUSTED if untrusted else ExitCode.PROBLEMS,
+        )
     store = find_store(target)
     with progress_bar("comparing") as progress:
         plan = layout.plan_import(
@@ -250,7 +290,9 @@ def receive(
                 store, bundle, plan, level=level, atomic=atomic, progress=progress
             )
     _print_import(bundle, plan, outlooks, verdict, done, form)
-    failed = plan.count(Action.BLOCKED) or (done and done.failed)
+    if plan.count(Action.UNTRUSTED):
+        return ExitCode.UNTRUSTED
+    failed = plan.count(Action.BLOCKED, Action.DAMAGED) or (done and done.failed)
     return ExitCode.PARTIAL if failed else ExitCode.DONE
 
 
@@ -280,6 +322,7 @@ def _print_import(
     elif done is None and plan.steps:
         width, color = terminal_width(), wants_color()
         print(render.import_table(plan, outlooks, width=width, color=color))
-    for step in plan.conflicts:
-        note(f"{printable(step.name)}: {step.detail}")
+    for step in plan.steps:
+        if step.differs or step.action in ("damaged", "untrusted"):
+            note(f"{printable(step.name)}: {printable(step.detail)}")
     note(render.import_summary(plan, done))

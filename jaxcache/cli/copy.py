@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from jaxcache.cli.import_ import Atomic, ConflictRule, OnConflict
+from jaxcache.cli.import_ import AllowLarge, Atomic, ConflictRule, OnConflict
 from jaxcache.cli.opening import LayoutName, locate_target, open_cache
 from jaxcache.cli.options import DryRun, Filters, Json, Jsonl, Quiet, choose_format
 from jaxcache.errors import ExitCode, UsageError
@@ -27,6 +27,7 @@ def command(
     filters: Filters = None,
     on_conflict: OnConflict = ConflictRule.KEEP,
     atomic: Atomic = False,
+    allow_large: AllowLarge = False,
     dry_run: DryRun = False,
     json: Json = False,
     jsonl: Jsonl = False,
@@ -39,7 +40,15 @@ def command(
     from jaxcache.cache.bundle.deliver import check_target, make_in_between
     from jaxcache.cache.bundle.format import is_bundle
     from jaxcache.cache.trust import Verdict
-    from jaxcache.cli.bundle import check_trust, deliver, open_input, receive, rewrite
+    from jaxcache.cli.bundle import (
+        check_trust,
+        deliver,
+        note_left_out,
+        open_input,
+        receive,
+        required_signatures,
+        rewrite,
+    )
 
     form = choose_format(json=json, jsonl=jsonl, quiet=quiet)
     to_bundle = is_bundle(target) or (target.endswith(_SUFFIX) and not os.path.isdir(target))
@@ -50,8 +59,11 @@ def command(
         raise UsageError("--dry-run, --atomic and --on-conflict are for copies into a directory")
     if to_bundle:
         check_target(target)
+    signed = None
     if not from_bundle:
-        store, whose = open_cache(source, layout)
+        opened = open_cache(source, layout)
+        store, whose = opened
+        signed = None if to_bundle else required_signatures(opened)
         plan = whose.plan_export(
             store, keys=(), filters=filters or [], since=None, side_caches=None,
             now_ns=time.time_ns(), progress=None,
@@ -61,6 +73,7 @@ def command(
             return ExitCode.PARTIAL if left_out else ExitCode.DONE
         bundle, exported = make_in_between(store, plan)
         left_out = bool(exported.left_out)
+        note_left_out(exported.left_out)
         verdict = Verdict(("this machine",), ())
     else:
         bundle, left_out = open_input(source), False
@@ -72,5 +85,6 @@ def command(
         code = receive(
             bundle, locate_target(target, None, bundle.manifest.layout), form,
             verdict=verdict, host=None, on_conflict=on_conflict, atomic=atomic, dry_run=dry_run,
+            signed=signed, allow_large=allow_large,
         )  # fmt: skip
-    return ExitCode.PARTIAL if left_out else code
+    return ExitCode.PARTIAL if left_out and code == ExitCode.DONE else code

@@ -39,6 +39,10 @@ OnConflict = Annotated[
         metavar="keep|replace|fail", help="Where another sound entry is there under the same key."
     ),
 ]
+AllowLarge = Annotated[
+    bool,
+    typer.Option("--allow-large", help="Let in what inflates further than executables do, too."),
+]
 Atomic = Annotated[bool, typer.Option("--atomic", help="All entries, or none.")]
 
 
@@ -63,6 +67,7 @@ def command(
     level: Annotated[
         int, typer.Option(min=1, max=22, metavar="1..22", help="zstd level of the entries.")
     ] = 1,
+    allow_large: AllowLarge = False,
     dry_run: DryRun = False,
     json: Json = False,
     jsonl: Jsonl = False,
@@ -85,6 +90,6 @@ def command(
             host=ask_host(python, required=require_compatible) if whose == "jax" else None,
             require_compatible=require_compatible, on_conflict=on_conflict,
             side_caches=side_caches, atomic=atomic, level=level, dry_run=dry_run,
-            expect=True,
+            allow_large=allow_large, expect=True,
         )  # fmt: skip
     return ExitCode.PARTIAL if left_out and code == ExitCode.DONE else code

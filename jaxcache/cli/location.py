@@ -1,10 +1,12 @@
 """Where the cache is, and where our own files are; without the parser, for what must be quick."""
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from jaxcache.errors import UsageError
+from jaxcache.store import check_location
 
 
 def index_folder() -> Path:
@@ -40,11 +42,8 @@ def locate_cache(option: str | None) -> Location:
         return Location(expand_location(option), "--cache-dir")
     if value := os.environ.get("JAX_COMPILATION_CACHE_DIR"):
         return Location(expand_location(value), "JAX_COMPILATION_CACHE_DIR")
-    for path in filter(os.path.isfile, _config_files()):
-        table = _read_config(path)
+    for path, table in _configurations():
         if value := table.get("cache-dir"):
-            if not isinstance(value, str):
-                raise UsageError(f"cache-dir in {path} is not a string", code="bad-config")
             return Location(expand_location(value, path.parent), str(path))
     base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     return Location(os.path.join(base, "jax"), "default")
@@ -54,15 +53,10 @@ def config_is_set(name: str) -> bool:
     """Whether any configuration file sets a switch: none of them can take it back.
 
     Raises:
-        UsageError: ``bad-config`` where one cannot be read, or its value is no true or false.
+        UsageError: ``bad-config`` where one cannot be read.
     """
-    found = False
-    for path in filter(os.path.isfile, _config_files()):
-        value = _read_config(path).get(name, False)
-        if not isinstance(value, bool):
-            raise UsageError(f"{name} in {path} is neither true nor false", code="bad-config")
-        found = found or value
-    return found
+    tables = list(_configurations())  # all of them: a mistake in any is said
+    return any(table.get(name, False) for _, table in tables)
 
 
 def expand_location(value: str, base: Path | None = None) -> str:
@@ -71,6 +65,7 @@ def expand_location(value: str, base: Path | None = None) -> str:
     Raises:
         UsageError: ``bad-url``
     """
+    check_location(value)
     if value.startswith("file://"):
         from jaxcache.store import local_path
 
@@ -80,22 +75,55 @@ def expand_location(value: str, base: Path | None = None) -> str:
     return os.path.join(base or "", os.path.expanduser(value))
 
 
-def _config_files() -> list[Path]:
-    """The nearest pyproject.toml that has our table, then the user's own configuration."""
+#: The settings that a configuration file may hold, and the type of each.
+SETTINGS: dict[str, type] = {"cache-dir": str, "require-signed": bool, "live": dict}
+
+
+def _configurations() -> Iterator[tuple[Path, dict[str, Any]]]:
+    """Yield our tables: of every ``pyproject.toml`` from here upwards, then of the user.
+
+    Raises:
+        UsageError: ``bad-config``.
+    """
     here = Path.cwd()
-    projects = [p / "pyproject.toml" for p in (here, *here.parents)]
-    nearest = [p for p in projects if p.is_file()][:1]
     home = os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config")
-    return [*nearest, Path(home, "jaxcache", "config.toml")]
+    projects = (p / "pyproject.toml" for p in (here, *here.parents))
+    for path in (*projects, Path(home, "jaxcache", "config.toml")):
+        if path.is_file() and (table := _read_config(path)):
+            yield path, table
 
 
 def _read_config(path: Path) -> dict[str, Any]:
-    import tomllib
-
+    is_project = path.name == "pyproject.toml"
     try:
-        document = tomllib.loads(path.read_text("utf-8"))
+        text = path.read_text("utf-8")
+        if is_project and "jaxcache" not in text:
+            return {}
+        import tomllib
+
+        table = tomllib.loads(text)
     except (OSError, ValueError) as error:
         raise UsageError(f"cannot read {path}: {error}", code="bad-config") from error
-    if path.name == "pyproject.toml":
-        document = document.get("tool", {}).get("jaxcache", {})
-    return document if isinstance(document, dict) else {}
+    if is_project:
+        tools = table.get("tool")
+        table = tools.get("jaxcache", {}) if isinstance(tools, dict) else {}
+    if not isinstance(table, dict):
+        raise UsageError(f"tool.jaxcache in {path} is not a table", code="bad-config")
+    for name, value in table.items():
+        _check_setting(path, name, value)
+    return table
+
+
+def _check_setting(path: Path, name: str, value: object) -> None:
+    if name not in SETTINGS:
+        from difflib import get_close_matches
+
+        near = get_close_matches(name.replace("_", "-"), SETTINGS, 1)
+        raise UsageError(
+            f"{path} has a setting {name!r}, which jaxcache does not know",
+            code="bad-config",
+            hint=f"did you mean {near[0]}?" if near else f"known are {', '.join(SETTINGS)}",
+        )
+    if not isinstance(value, SETTINGS[name]):
+        kind = {str: "a string", bool: "true or false", dict: "a table"}[SETTINGS[name]]
+        raise UsageError(f"{name} in {path} must be {kind}", code="bad-config")

@@ -4,6 +4,7 @@ from typing import Annotated
 
 import typer
 
+from jaxcache.cli.import_ import AllowLarge
 from jaxcache.cli.opening import LayoutName, locate_target, open_cache
 from jaxcache.cli.options import (
     CacheDir,
@@ -12,7 +13,6 @@ from jaxcache.cli.options import (
     Jsonl,
     Quiet,
     choose_format,
-    config_is_set,
 )  # fmt: skip
 from jaxcache.cli.sync import Exclude, Include, LedgerToo, MaxSize, Requests, SideCaches
 
@@ -36,6 +36,7 @@ def command(
     side_caches: SideCaches = True,
     ledger: LedgerToo = True,
     jobs: Requests = None,
+    allow_large: AllowLarge = False,
     dry_run: DryRun = False,
     json: Json = False,
     jsonl: Jsonl = False,
@@ -49,12 +50,11 @@ def command(
 
     form = choose_format(json=json, jsonl=jsonl, quiet=quiet)
     options = read_options(include, exclude, max_size, side_caches=side_caches, ledger=ledger)
-    signed = require_signed or config_is_set("require-signed")
     opened = open_cache(url, layout)
     if not opened.layout.is_jax:
-        return carry_files(opened, cache_dir, options, form, signed=signed, dry_run=dry_run)
+        return carry_files(opened, cache_dir, options, form, signed=require_signed, dry_run=dry_run)
     target = locate_target(cache_dir, layout, opened.layout.name)
     return carry_over(
-        opened.store, target, options, form, jobs=jobs, dry_run=dry_run, needs_some=True,
-        require_signed=signed,
+        opened, target, options, form, jobs=jobs, dry_run=dry_run, needs_some=True,
+        require_signed=require_signed, allow_large=allow_large,
     )  # fmt: skip

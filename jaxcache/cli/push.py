@@ -62,6 +62,6 @@ def command(
     if not opened.layout.is_jax:
         return carry_files(opened, url, options, form, signed=bool(sign), dry_run=dry_run)
     return carry_over(
-        opened.store, locate_target(url, layout, opened.layout.name), options, form,
+        opened, locate_target(url, layout, opened.layout.name), options, form,
         jobs=jobs, sign=sign or (), dry_run=dry_run, yes=yes,
     )  # fmt: skip

@@ -12,14 +12,12 @@ from jaxcache.errors import (
     ExitCode,
     JaxcacheError,
     NoCacheError,
-    UntrustedError,
     UsageError,
-)  # fmt: skip
+)
 
 if TYPE_CHECKING:
     from jaxcache.cache.sync import Synced, SyncOptions, SyncPlan
     from jaxcache.cli.opening import Opened
-    from jaxcache.store.base import Store
 
 Include = Annotated[
     list[str] | None,
@@ -77,7 +75,7 @@ def read_options(
 
 
 def carry_over(
-    source: "Store",
+    opened: "Opened",
     location: str,
     options: "SyncOptions",
     form: Format,
@@ -85,6 +83,7 @@ def carry_over(
     jobs: int | None = None,
     sign: Sequence[str] = (),
     require_signed: bool = False,
+    allow_large: bool = False,
     dry_run: bool = False,
     yes: bool = True,
     needs_some: bool = False,
@@ -94,7 +93,9 @@ def carry_over(
     Args:
         location: of the target.
         sign: names or files of private keys that vouch for what goes over.
-        require_signed: bring only what a trusted key vouches for.
+        require_signed: bring only what a trusted key vouches for; a configuration file can ask
+            for the same of whatever comes into a directory.
+        allow_large: see :class:`jaxcache.cache.gate.Gate`; what goes to a bucket may be so.
         needs_some: a source without entries is none at all.
 
     Raises:
@@ -104,20 +105,20 @@ def carry_over(
     """
     from jaxcache.cache.sync import execute, plan_sync
     from jaxcache.cache.sync.ledgers import lookup_in
-    from jaxcache.cache.sync.signatures import load_signed
-    from jaxcache.cache.trust import load_trusted
-    from jaxcache.cli.bundle import key_folder, signing_keys
+    from jaxcache.cli.bundle import required_signatures, signing_keys
     from jaxcache.cli.output.sync import print_sync
     from jaxcache.cli.terminal.progress import progress_bar
     from jaxcache.store import find_store, is_remote, local_path, make_store
     from jaxcache.store.ahead import REQUESTS_AT_ONCE
 
+    source = opened.store
     target = find_store(location)
     target_url = location if is_remote(location) else os.path.abspath(local_path(location))
     if target is not None and not dry_run:
         require_writable(target)
     signers = signing_keys(sign)
-    signed = load_signed(source, load_trusted(key_folder())) if require_signed else None
+    incoming = require_signed or not (sign or is_remote(location))
+    signed = required_signatures(opened, asked=require_signed) if incoming else None
     lookup = index = None
     if options.max_size_bytes is not None:
         lookup = lookup_in(target, source)  # of pins and values, what the target knows counts first
@@ -128,6 +129,7 @@ def carry_over(
     with progress_bar("comparing") as progress:
         plan = plan_sync(
             source, target, options, target_url=target_url, now_ns=time.time_ns(),
+            signed=signed, allow_large=allow_large or is_remote(location),
             lookup=lookup, index=index, progress=progress,
         )  # fmt: skip
     if needs_some and not plan.entries:
@@ -142,8 +144,7 @@ def carry_over(
             try:
                 done = execute(
                     source, target or make_store(location), plan, now_ns=time.time_ns(),
-                    jobs=jobs or REQUESTS_AT_ONCE, signers=signers, signed=signed,
-                    progress=progress,
+                    jobs=jobs or REQUESTS_AT_ONCE, signers=signers, progress=progress,
                 )  # fmt: skip
             except KeyboardInterrupt as error:
                 raise JaxcacheError(
@@ -164,7 +165,7 @@ def carry_files(
     options: "SyncOptions",
     form: Format,
     *,
-    signed: bool,
+    signed: bool = False,
     dry_run: bool,
 ) -> int:
     """Bring to a place what it lacks of a cache, each file checked; never replace one there.
@@ -180,18 +181,17 @@ def carry_files(
     from jaxcache.cache.bundle.deliver import make_in_between
     from jaxcache.cache.diff import Side
     from jaxcache.cache.trust import Verdict
-    from jaxcache.cli.bundle import receive
+    from jaxcache.cli.bundle import note_left_out, receive, required_signatures
     from jaxcache.cli.opening import locate_target
     from jaxcache.layouts.names_there import names_there
+    from jaxcache.store import is_remote
 
     whose = source.layout.name
     if options.exclude or options.max_size_bytes is not None:
         raise UsageError("--exclude and --max-size are for JAX's caches; prune first")
-    if signed:
-        raise UntrustedError(
-            f"files of {whose} are not signed one by one", hint="jaxcache export --sign KEY"
-        )
     target = locate_target(location, None, whose)
+    if signed or not is_remote(target):
+        required_signatures(source, asked=signed)
     there = Side(target, {}, files=names_there(target))
     plan = source.layout.plan_export(
         source.store, keys=options.include, filters=(), since=there,
@@ -199,6 +199,7 @@ def carry_files(
         progress=None,
     )  # fmt: skip
     bundle, exported = make_in_between(source.store, plan)
+    note_left_out(exported.left_out)
     with bundle.file:
         code = receive(
             bundle, target, form, verdict=Verdict(("this machine",), ()), host=None,

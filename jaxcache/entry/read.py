@@ -7,9 +7,14 @@ from jaxcache.entry.contents import Contents
 from jaxcache.entry.decode import decode_payload
 
 #: A payload may be this much larger than its file (constants of zeros compress that well) …
-_FREE_BYTES = 256 << 20
+FREE_PAYLOAD_BYTES = 256 << 20
 #: … and beyond that this many times as large. JAX's own entries reach 30.
 _MAX_RATIO = 64
+
+
+def max_payload_bytes(size_bytes: int) -> int:
+    """The largest payload that an entry of this size is believed to hold."""
+    return FREE_PAYLOAD_BYTES + _MAX_RATIO * size_bytes
 
 
 def read_payload(file: BinaryIO, size_bytes: int) -> bytearray:
@@ -24,7 +29,7 @@ def read_payload(file: BinaryIO, size_bytes: int) -> bytearray:
     Raises:
         CodecError: damaged, or inflating beyond those bounds (``bad-payload``).
     """
-    limit = _FREE_BYTES + _MAX_RATIO * size_bytes
+    limit = max_payload_bytes(size_bytes)
     payload = bytearray()
     skip = HEADER_BYTES
     for chunk in decompress_chunks(file, size_bytes):

@@ -17,6 +17,22 @@ def is_remote(location: str) -> bool:
     return location.partition("://")[0] in _OBJECT_SCHEMES and "://" in location
 
 
+def check_location(location: str) -> None:
+    """Refuse what looks like a URL and is none, which would become a strange local directory.
+
+    Raises:
+        UsageError: ``bad-url``.
+    """
+    scheme, colon, rest = location.partition(":")
+    if colon and scheme.lower() in {*_OBJECT_SCHEMES, "file"} and not rest.startswith("//"):
+        path = rest.lstrip("/")
+        raise UsageError(
+            f"{location} is not a URL: after {scheme}: come two slashes",
+            code="bad-url",
+            hint=f"write {scheme}://{path or 'BUCKET/FOLDER'}, or ./{location} for a directory",
+        )
+
+
 def find_store(location: str) -> Store | None:
     """Open the store at a path or URL; None where no directory is yet.
 
@@ -68,6 +84,7 @@ def local_path(location: str) -> str:
     Raises:
         UsageError: ``bad-url``, or ``unknown-store`` for any other URL.
     """
+    check_location(location)
     scheme, separator, rest = location.partition("://")
     if not separator:
         return location

@@ -1,14 +1,17 @@
 """Bring what a child has made into the cache: whole, once, and under JAX's own name."""
 
+import os
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, BinaryIO
 
+from jaxcache.cache.gate import Gate
 from jaxcache.cache.inventory import take_inventory
 from jaxcache.cache.ledger.record import COMPILE, PAYLOAD, Event
 from jaxcache.cache.ledger.segments import append
 from jaxcache.cache.leftovers import delete_leftovers
+from jaxcache.entry.codec import CodecError
 from jaxcache.entry.names import ATIME_SUFFIX, FileKind, parse_name
 from jaxcache.errors import JaxcacheError
 from jaxcache.model import FileInfo
@@ -29,6 +32,7 @@ class Delivery:
         delete_leftovers(store)
         inventory = take_inventory(store)
         self._there = {e.key_text for e in inventory.entries}
+        self._gate = Gate((e.info.name for e in inventory.entries), allow_large=True)
         # A JAX with a size cap, before 0.11.2, fails on the first entry that lacks one.
         self._with_atimes = bool(inventory.atimes)
         self._learnt: list[Event] = []
@@ -52,7 +56,7 @@ class Delivery:
     def take(
         self,
         name: str,
-        chunks: Iterable[bytes],
+        file: BinaryIO,
         key: str,
         *,
         facts: Mapping[str, Any] | None = None,
@@ -68,16 +72,17 @@ class Delivery:
             Its file; None where somebody else has written that entry meanwhile.
 
         Raises:
-            JaxcacheError: it cannot be written, or is not what the child said.
+            JaxcacheError: it cannot be written, is damaged, or is not what the child said.
         """
         parsed = parse_name(name)
         if parsed.kind not in (FileKind.ENTRY, FileKind.LEGACY_ENTRY) or str(parsed.key) != key:
             raise JaxcacheError(f"{name} is not the entry of {key}", code="bad-name")
+        self._check(name, file, payload_sha256)
         now_ns = time.time_ns()
         if self._with_atimes and parsed.kind is FileKind.ENTRY:
             self._store.write(f"{key}{ATIME_SUFFIX}", [now_ns.to_bytes(8, "little")])
         try:
-            info = self._store.write(name, chunks, replace=False)
+            info = self._store.write(name, _chunks(file), replace=False)
         except ExistsError:
             info = None
         with self._lock:
@@ -85,6 +90,18 @@ class Delivery:
             if info is not None:
                 self._learnt += _events(key, info, now_ns, facts, payload_sha256)
         return info
+
+    def _check(self, name: str, file: BinaryIO, payload_sha256: str | None) -> None:
+        """Hold an entry against what any must be that comes into a cache."""
+        if reason := self._gate.refuse_name(name):
+            raise JaxcacheError(f"{name} {reason}", code="bad-name")
+        try:
+            content = self._gate.check_entry(name, file, file.seek(0, os.SEEK_END))
+        except CodecError as error:
+            raise JaxcacheError(f"{name}: {error.detail}", code=error.kind) from error
+        if payload_sha256 not in (None, content.payload_sha256):
+            raise JaxcacheError(f"{name} changed on its way", code="digest-mismatch")
+        file.seek(0)
 
     def remember(self) -> None:
         """Put what was learnt of the entries into the cache's ledger, if it takes it."""
@@ -115,7 +132,6 @@ def _events(
         yield Event(key, PAYLOAD, now_ns, payload)
 
 
-def file_chunks(file: BinaryIO) -> Iterator[bytes]:
-    """The bytes of an open file, in pieces."""
+def _chunks(file: BinaryIO) -> Iterator[bytes]:
     while chunk := file.read(_CHUNK_BYTES):
         yield chunk

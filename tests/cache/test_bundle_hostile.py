@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 import zstandard
-from bundling import SMALL, bring, forged, forged_entry, make_bundle, opened
+from bundling import SMALL, bring, forged, forged_entry, make_bundle, opened, payload_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -85,7 +85,10 @@ WHOLE = make_bundle(SMALL)
 
 
 def test_a_forgery_that_lies_about_nothing_is_read(tmp_path: Path) -> None:
-    assert len(bring(forged(lambda d: None), tmp_path / "c").written) == 1
+    (entry,) = SMALL.glob("jit_loss-*-cache")
+    data = forged(lambda d: None, payload_of(entry), "jit_loss")
+    assert len(bring(data, tmp_path / "c").written) == 1
+    assert bring(forged(lambda d: None), tmp_path / "c").written == ()  # no executable
 
 
 HOSTILE: dict[str, Callable[[dict[str, Any]], object]] = {

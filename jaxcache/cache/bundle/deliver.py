@@ -5,6 +5,7 @@ import itertools
 import os
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any, BinaryIO
 
 from jaxcache.cache.bundle.export import ExportPlan
@@ -14,6 +15,7 @@ from jaxcache.cache.bundle.pack import Exported, write_stream
 from jaxcache.cache.bundle.parts import part_name
 from jaxcache.cache.trust import sign_header
 from jaxcache.errors import JaxcacheError, UsageError
+from jaxcache.store import check_location, is_remote
 from jaxcache.store.atomic import delete_all_abandoned, new_file, open_folder, sync_folder
 from jaxcache.store.base import Store
 
@@ -49,7 +51,22 @@ def make_in_between(store: Store, plan: ExportPlan) -> tuple[Bundle, Exported]:
     """
     exported = write_stream(store, plan, level=_FAST_LEVEL)
     with exported.stream:
-        return _keep(bundle_bytes(exported), store.url), exported
+        # Its entries were checked as they were read, and nobody else can write to it.
+        return replace(_keep(bundle_bytes(exported), store.url), refused={}), exported
+
+
+def check_file_path(path: str) -> None:
+    """Refuse a URL, or what looks like one, where a file is meant.
+
+    Raises:
+        UsageError: ``bad-url``.
+    """
+    check_location(path)
+    if is_remote(path):
+        raise UsageError(
+            f"{path} is not a file", code="bad-url",
+            hint="push and pull, or ci save and ci restore, talk to buckets",
+        )  # fmt: skip
 
 
 def check_target(path: str, *, in_parts: bool = False) -> None:
@@ -61,6 +78,7 @@ def check_target(path: str, *, in_parts: bool = False) -> None:
     Raises:
         UsageError: ``exists``.
     """
+    check_file_path(path)
     there = [path] if os.path.lexists(path) and not is_bundle(path) else []
     if in_parts and not is_bundle(part_name(path, 1)):
         numbers = range(1, _MAX_PARTS + 1)

@@ -3,7 +3,8 @@
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from jaxcache.cache.bundle.manifest import JAX, check_file_name, is_side_file
+from jaxcache.cache.bundle.manifest import JAX, is_side_file
+from jaxcache.cache.gate import Gate
 from jaxcache.cache.inventory import EntryFile, Inventory
 from jaxcache.cache.scan import Progress, scan
 from jaxcache.cache.select import Selection
@@ -85,18 +86,14 @@ def _portable(
 ) -> tuple[list[tuple[EntryFile, FileInfo | None]], list[Problem]]:
     files: list[tuple[EntryFile, FileInfo | None]] = []
     left_out: list[Problem] = []
-    folded: set[str] = set()
+    gate = Gate()
     for entry in sorted(inventory.entries, key=lambda e: e.info.name):
         name = entry.info.name
         if name not in chosen:
             continue
-        reason = check_file_name(name)
-        if name.casefold() in folded:
-            reason = "differs from another entry's name in upper and lower case only"
-        if reason:
+        if reason := gate.refuse_name(name):
             left_out.append(Problem(name, "stray-file", reason, entry.key_text))
             continue
-        folded.add(name.casefold())
         atime = inventory.atimes.get(entry.key_text) if entry.kind is FileKind.ENTRY else None
         files.append((entry, atime))
     return files, left_out

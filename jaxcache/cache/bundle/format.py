@@ -9,6 +9,7 @@ import hashlib
 import io
 import os
 import struct
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import BinaryIO, NamedTuple
 
@@ -44,6 +45,14 @@ class Signature(NamedTuple):
     signature: bytes
 
 
+class Refusal(NamedTuple):
+    """Why a file of a bundle must not come into a cache."""
+
+    reason: str
+    untrusted: bool = False
+    """It is sound, and no trusted key vouches for it."""
+
+
 @dataclass(frozen=True, slots=True)
 class Bundle:
     """An opened bundle whose header and manifest have been checked, and its stream not yet."""
@@ -57,6 +66,8 @@ class Bundle:
     """What the signatures are over."""
     stream_at: int
     stream_bytes: int
+    refused: Mapping[str, Refusal] | None = None
+    """Files that must not come in; None until every byte of the bundle has been checked."""
 
     @property
     def size_bytes(self) -> int:

@@ -8,16 +8,15 @@ taken: JAX looks at a new entry only under its final name, and never at ours bef
 
 import hashlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from jaxcache.cache.bundle.content import read_content
 from jaxcache.cache.bundle.fields import BundleError
-from jaxcache.cache.bundle.format import Bundle
+from jaxcache.cache.bundle.format import Bundle, Refusal
 from jaxcache.cache.bundle.manifest import JAX, Item, Manifest, SideFile
 from jaxcache.cache.bundle.stream import ContentReader, check_stream
+from jaxcache.cache.gate import Gate, Signed, check_payload_pieces, read_content
 from jaxcache.cache.inventory import Inventory, take_inventory
 from jaxcache.cache.scan import Progress
 from jaxcache.entry.codec import CodecError
@@ -46,6 +45,10 @@ class Action(StrEnum):
     """Something that is no entry has its name."""
     LEFT = "left"
     """It was not asked for."""
+    DAMAGED = "damaged"
+    """``verify`` would call it damaged, so it stays out."""
+    UNTRUSTED = "untrusted"
+    """No trusted key vouches for it, and one has to."""
 
 
 WRITES = frozenset({Action.WRITE, Action.HEAL, Action.REPLACE})
@@ -101,34 +104,59 @@ class ImportPlan:
         return tuple(s for s in self.steps if s.differs)
 
 
-def verify_bundle(bundle: Bundle, progress: Progress | None = None) -> None:
-    """Compare every byte of a bundle with the digests in its manifest; write nothing.
+def verify_bundle(
+    bundle: Bundle,
+    progress: Progress | None = None,
+    *,
+    signed: Signed | None = None,
+    allow_large: bool = False,
+) -> Bundle:
+    """Compare every byte of a bundle with its digests and check its entries; write nothing.
+
+    Args:
+        signed, allow_large: the policy of the target, see :class:`jaxcache.cache.gate.Gate`.
+
+    Returns:
+        The bundle, which now says what of it must not come in.
 
     Raises:
         BundleError
     """
-    check_stream(bundle)
-    manifest, content, done = bundle.manifest, ContentReader(bundle), 0
-    with ThreadPoolExecutor(1) as hasher:
-        for name, size, expected in _contents(manifest):
-            if _digest(content.take(size), hasher) != expected:
-                raise BundleError(f"{bundle.name}: the payload of {name} is not the one announced")
-            done += size
-            if progress:
-                progress(done, manifest.content_bytes)
+    refused = dict(bundle.refused or {})
+    if bundle.refused is None:
+        check_stream(bundle)
+        refused.update(_damaged(bundle, progress, allow_large))
+    gate = Gate(signed=signed)
+    for name, _, digest in _contents(bundle.manifest):
+        if name not in refused and not gate.is_signed(name, digest):
+            refused[name] = Refusal("no trusted key has signed it", untrusted=True)
+    return replace(bundle, refused=refused)
+
+
+def _damaged(
+    bundle: Bundle, progress: Progress | None, allow_large: bool
+) -> Iterator[tuple[str, Refusal]]:
+    content, done, entries = ContentReader(bundle), 0, len(bundle.manifest.items)
+    for number, (name, size, expected) in enumerate(_contents(bundle.manifest)):
+        pieces, error = content.take(size), None
+        if number < entries:
+            digest, error = check_payload_pieces(name, pieces, allow_large=allow_large)
+        else:
+            digest = _digest(pieces)
+        if digest != expected:
+            raise BundleError(f"{bundle.name}: the payload of {name} is not the one announced")
+        if error is not None:
+            yield name, Refusal(error.detail)
+        done += size
+        if progress:
+            progress(done, bundle.manifest.content_bytes)
     content.end()
 
 
-def _digest(pieces: Iterable[memoryview], hasher: ThreadPoolExecutor) -> str:
-    """Hash in one thread what another decompresses."""
+def _digest(pieces: Iterable[bytes | memoryview]) -> str:
     digest = hashlib.sha256()
-    before: Future[None] | None = None
     for piece in pieces:
-        if before is not None:
-            before.result()
-        before = hasher.submit(digest.update, piece)
-    if before is not None:
-        before.result()
+        digest.update(piece)
     return digest.hexdigest()
 
 
@@ -171,18 +199,20 @@ def plan_import(
         )
     there = _there(store)
     inventory = take_inventory(store) if store else Inventory()
-    folded = {name.casefold(): name for name in there}
-    manifest = bundle.manifest
+    refused = (bundle if bundle.refused is not None else verify_bundle(bundle)).refused or {}
+    gate, manifest = Gate(there), bundle.manifest
     subjects: list[Item | SideFile] = [*manifest.items]
     subjects += manifest.files if side_caches else ()
 
     def plan_step(subject: Item | SideFile) -> Step:
         name = subject.file if isinstance(subject, Item) else subject.name
-        clash = folded.get(name.casefold(), name)
+        if name in refused:
+            action = Action.UNTRUSTED if refused[name].untrusted else Action.DAMAGED
+            return Step(subject, action, refused[name].reason)
         if wanted is not None and isinstance(subject, Item) and not wanted(subject):
             return Step(subject, Action.LEFT)
-        if clash != name:
-            return Step(subject, Action.BLOCKED, f"{clash} differs in case only")
+        if reason := gate.refuse_name(name):
+            return Step(subject, Action.BLOCKED, reason)
         if name not in there or store is None:
             return Step(subject, Action.WRITE)
         if isinstance(subject, Item):
@@ -233,7 +263,7 @@ def _entry_step(store: Store, item: Item, there: FileInfo, on_conflict: str) -> 
         return Step(item, Action.BLOCKED, f"a {there.type} has its name")
     try:
         with store.open(there.name) as file:
-            content = read_content(file, there.size_bytes)
+            content = read_content(file, there.size_bytes, there.name, sound=item.payload_sha256)
     except CodecError as error:
         return Step(item, Action.HEAL, error.detail, there=there)
     except MissingError:
@@ -257,13 +287,11 @@ def _chosen(on_conflict: str, *, header_only: bool = False) -> Action:
 def _file_step(store: Store, wanted: SideFile, there: FileInfo, on_conflict: str) -> Step:
     if there.type != "file":
         return Step(wanted, Action.BLOCKED, f"a {there.type} has its name")
-    digest = hashlib.sha256()
     try:
         with store.open(there.name) as file:
-            while chunk := file.read(1 << 20):
-                digest.update(chunk)
+            digest = _digest(iter(lambda: file.read(1 << 20), b""))
     except StoreError as error:
         return Step(wanted, Action.BLOCKED, error.reason)
-    if digest.hexdigest() == wanted.sha256:
+    if digest == wanted.sha256:
         return Step(wanted, Action.SAME)
     return Step(wanted, _chosen(on_conflict), "another one is here", differs=True, there=there)

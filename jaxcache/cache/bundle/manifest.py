@@ -5,11 +5,11 @@ bounded, names must be ones that a cache can hold, and no two may meet in one fi
 """
 
 import json
-import unicodedata
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from jaxcache.cache.bundle.fields import BundleError, Fields
+from jaxcache.cache.gate import check_file_name, fold_name
 from jaxcache.cache.ledger.record import Event
 from jaxcache.entry.names import (
     AUTOTUNE_DIR,
@@ -19,8 +19,6 @@ from jaxcache.entry.names import (
     parse_key,
 )
 
-#: Longest file name that Linux file systems take, in bytes.
-MAX_NAME_BYTES = 255
 #: The layout that a manifest without one means.
 JAX = "jax"
 _MAX_BYTES = 1 << 48
@@ -192,17 +190,6 @@ def decode_manifest(data: bytes | bytearray) -> Manifest:
     return manifest
 
 
-def check_file_name(name: str) -> str | None:
-    """Why a name cannot travel in a bundle; None if it can."""
-    if "/" in name or name.startswith("."):
-        return "is a path, not a name"
-    if not name.isprintable():
-        return "holds characters that do not print"
-    if len(name.encode()) > MAX_NAME_BYTES:
-        return f"is longer than {MAX_NAME_BYTES} bytes"
-    return None
-
-
 def check_path(name: str) -> str | None:
     """Why a path below a cache directory cannot travel in a bundle; None if it can."""
     parts = name.split("/")
@@ -223,7 +210,7 @@ def is_side_file(name: str) -> bool:
 def _check_clashes(manifest: Manifest) -> None:
     seen: set[str] = set()
     for name in (*(i.file for i in manifest.items), *(f.name for f in manifest.files)):
-        folded = unicodedata.normalize("NFC", name).casefold()
+        folded = fold_name(name)
         if folded in seen:
             raise BundleError(f"its manifest names {name} twice, or in another case")
         seen.add(folded)

@@ -14,7 +14,6 @@ from typing import BinaryIO
 
 import zstandard
 
-from jaxcache.cache.bundle.content import read_content
 from jaxcache.cache.bundle.export import ExportPlan
 from jaxcache.cache.bundle.format import pack_manifest, stream_parameters
 from jaxcache.cache.bundle.manifest import (
@@ -24,6 +23,7 @@ from jaxcache.cache.bundle.manifest import (
     SideFile,
     encode_manifest,
 )
+from jaxcache.cache.gate import read_content
 from jaxcache.cache.inventory import EntryFile
 from jaxcache.cache.ledger.record import PAYLOAD, PINNING, Event
 from jaxcache.cache.ledger.segments import Ledger
@@ -150,7 +150,7 @@ class _Writer:
 
     def _item(self, file: EntryFile, atime: FileInfo | None, stream: BinaryIO) -> Item | None:
         try:
-            content = read_content(stream, file.info.size_bytes)
+            content = read_content(stream, file.info.size_bytes, file.info.name)
         except OSError as error:  # of a bad disk; one while we write is another matter
             reason = (error.strerror or str(error)).lower()
             raise StoreError(file.info.name, reason, code="io-error") from error
@@ -180,7 +180,10 @@ class _Writer:
             return None
         try:
             data = self._store.read(atime.name, limit=_ATIME_BYTES + 1)
-        except StoreError:
+        except MissingError:
+            return None
+        except StoreError as error:
+            self._left_out.append(Problem(atime.name, "unreadable", error.reason))
             return None
         stamp = int.from_bytes(data, "little")
         return stamp if len(data) == _ATIME_BYTES and stamp < 1 << 63 else None

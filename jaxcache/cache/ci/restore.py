@@ -37,7 +37,7 @@ class RestorePlan:
     def fitting(self) -> tuple[Item, ...]:
         """Entries that are there when it is done, because they may hit."""
         steps = self.importing.steps if self.importing else ()
-        absent = (Action.LEFT, Action.BLOCKED)
+        absent = (Action.LEFT, Action.BLOCKED, Action.DAMAGED, Action.UNTRUSTED)
         return tuple(
             s.subject for s in steps if isinstance(s.subject, Item) and s.action not in absent
         )
@@ -74,6 +74,7 @@ def plan_restore(
     present: int = 0,
     untrusted: int = 0,
     everything: bool = False,
+    allow_large: bool = False,
     progress: Progress | None = None,
 ) -> RestorePlan:
     """Check a bundle from end to end and choose what may hit here.
@@ -87,13 +88,15 @@ def plan_restore(
         present: how many did not have to.
         untrusted: how many were refused.
         everything: also what cannot hit.
+        allow_large: see :class:`jaxcache.cache.gate.Gate`.
 
     Raises:
         BundleError: the bundle is damaged.
     """
     outlooks = forecast(bundle.manifest, host, cache_dir)
     useless = {f.key for f in outlooks.forecasts if f.outlook is Outlook.MISS}
-    verify_bundle(bundle, progress)
+    bundle = verify_bundle(bundle, progress, allow_large=allow_large)
+    left_out += len(bundle.refused or ())
     fits = {i.key for i in bundle.manifest.items if everything or i.key not in useless}
     cache_dir = os.path.abspath(cache_dir)
     importing = plan_import(

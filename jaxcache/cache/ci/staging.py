@@ -6,7 +6,7 @@ there, so that the job's own cache stays as JAX wrote it.
 
 import contextlib
 import tempfile
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from jaxcache.cache.bundle.deliver import make_in_between
@@ -14,6 +14,7 @@ from jaxcache.cache.bundle.export import ExportPlan, plan_export
 from jaxcache.cache.bundle.format import Bundle
 from jaxcache.cache.bundle.importing import plan_import
 from jaxcache.cache.bundle.unpack import execute_import
+from jaxcache.cache.gate import Signed
 from jaxcache.cache.scan import Progress
 from jaxcache.cache.sync import execute, plan_sync
 from jaxcache.errors import JaxcacheError, UntrustedError
@@ -49,7 +50,8 @@ def fetch_missing(
     source: Store,
     target: Store | None,
     *,
-    signed: Mapping[str, Collection[str]] | None = None,
+    signed: Signed | None = None,
+    allow_large: bool = False,
     now_ns: int,
     progress: Progress | None = None,
 ) -> Fetched:
@@ -64,20 +66,18 @@ def fetch_missing(
         UntrustedError
     """
     with _folder() as staged:
-        plan = plan_sync(source, target, now_ns=now_ns)
+        plan = plan_sync(source, target, signed=signed, allow_large=allow_large, now_ns=now_ns)
         present = plan.present if plan.entries else 0
         missing = tuple(t._replace(there=None) for t in plan.transfers)
         plan = replace(plan, transfers=missing, with_atimes=False)
-        done = execute(
-            source, staged, plan, signed=signed, now_ns=now_ns, progress=progress
-        )  # fmt: skip
+        done = execute(source, staged, plan, now_ns=now_ns, progress=progress)
         if done.untrusted and not (done.carried or present):
             raise UntrustedError(
                 f"no trusted key has signed anything in {source.url}",
                 hint="save with --sign KEY, and add its public key here: jaxcache trust add",
             )
         found = fetch_directory(staged, now_ns=now_ns)
-    damaged = found.damaged + len(done.damaged) + len(done.failed)
+    damaged = found.damaged + sum(map(len, (plan.left_out, done.damaged, done.failed)))
     return Fetched(found.bundle, damaged, present, len(done.untrusted))
 
 

@@ -1,6 +1,8 @@
 """Carry entries over: each is read whole, checked, and only then written, never over another."""
 
-from collections.abc import Collection, Mapping, Sequence
+import hashlib
+import io
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
@@ -11,9 +13,11 @@ from jaxcache.cache.prune.removal import Execution
 from jaxcache.cache.scan import Progress
 from jaxcache.cache.sync.ledgers import carry_segments
 from jaxcache.cache.sync.plan import GRACE_NS, SyncPlan, Transfer
-from jaxcache.cache.sync.signatures import digest_of, write_signatures
-from jaxcache.cache.verify.check import check_bytes
+from jaxcache.cache.sync.signatures import write_signatures
+from jaxcache.cache.verify.check import recorded_digest
+from jaxcache.entry.codec import HEAD_BYTES, CodecError, read_head
 from jaxcache.entry.names import ATIME_SUFFIX, FileKind
+from jaxcache.errors import UntrustedError
 from jaxcache.model import FileInfo, Problem
 from jaxcache.store.ahead import REQUESTS_AT_ONCE, in_order
 from jaxcache.store.base import ChangedError, ExistsError, MissingError, Store, StoreError
@@ -75,7 +79,6 @@ def execute(
     now_ns: int,
     jobs: int = REQUESTS_AT_ONCE,
     signers: Sequence[Any] = (),
-    signed: Mapping[str, Collection[str]] | None = None,
     progress: Progress | None = None,
 ) -> Synced:
     """Carry out a plan.
@@ -85,8 +88,6 @@ def execute(
     Args:
         jobs: files under way at once.
         signers: private keys that vouch for what goes over.
-        signed: digests by file that are vouched for, see
-            :func:`jaxcache.cache.sync.signatures.load_signed`; nothing else goes over. None: all.
 
     Raises:
         NoCacheError: a store cannot be reached any more; what went over until then is whole, and
@@ -94,7 +95,7 @@ def execute(
         LockedError: see :func:`jaxcache.cache.prune.evict.remove`.
     """
     removed = remove(target, plan.removals) if plan.removals else None
-    carrier = _Carrier(source, target, plan, now_ns, signed, keeps_digests=bool(signers))
+    carrier = _Carrier(source, target, plan, now_ns)
     outcomes: list[Outcome | Problem | Failed] = []
     for outcome in in_order(carrier.carry, plan.transfers, workers=jobs):
         outcomes.append(outcome)
@@ -113,17 +114,13 @@ class _Carrier:
         target: Store,
         plan: SyncPlan,
         now_ns: int,
-        signed: Mapping[str, Collection[str]] | None,
-        *,
-        keeps_digests: bool,
     ) -> None:
         self._source, self._target, self._now_ns = source, target, now_ns
-        self._with_atimes = plan.with_atimes
+        self._with_atimes, self._gate = plan.with_atimes, plan.gate
         self._ledger = Ledger() if source.remote else Ledger.load(source)
-        self._budget = ByteBudget(_BUDGET_BYTES)
-        self._signed, self._keeps_digests = signed, keeps_digests
+        self._budget, self._decoding = ByteBudget(_BUDGET_BYTES), ByteBudget(_BUDGET_BYTES)
         self.digests: dict[str, str] = {}
-        """Of what went over, by file, where somebody signs."""
+        """Of what went over, by file."""
 
     def carry(self, transfer: Transfer) -> Outcome | Problem | Failed:
         """Bring one file over and say what became of it."""
@@ -147,27 +144,43 @@ class _Carrier:
         self, transfer: Transfer, data: bytes, info: FileInfo
     ) -> Outcome | Problem | Failed:
         name = info.name
-        if transfer.file is not None:
-            file = transfer.file._replace(info=info)
-            problem = next(iter(check_bytes(file, data, self._ledger.record(file.key_text))), None)
-            if problem and self._may_grow(info.mtime_ns):
-                return "unfinished"
-            if problem:
-                return problem
-        digest = ""
-        if self._signed is not None or self._keeps_digests:
-            digest = digest_of(data, is_entry=transfer.file is not None)
-        if self._signed is not None and digest not in self._signed.get(name, ()):
+        try:
+            digest = self._check(transfer, data, info)
+        except UntrustedError:
             return "untrusted"
+        except CodecError as error:
+            if self._may_grow(info.mtime_ns):
+                return "unfinished"
+            return Problem(name, error.kind, error.detail, transfer.key)
         if self._with_atimes and transfer.file and transfer.file.kind is FileKind.ENTRY:
             self._write_atime(transfer.file.key_text + ATIME_SUFFIX, transfer.last_used_ns)
         if transfer.there is not None:
             self._target.rewrite(name, [data], expected=transfer.there)
         else:
             self._target.write(name, [data], mtime_ns=info.mtime_ns, replace=False)
-        if self._keeps_digests:
-            self.digests[name] = digest
+        self.digests[name] = digest
         return "carried"
+
+    def _check(self, transfer: Transfer, data: bytes, info: FileInfo) -> str:
+        """The SHA-256 of the payload, or of a side file; an entry is checked whole.
+
+        Raises:
+            CodecError: it is damaged, or another one than the ledger knows.
+            UntrustedError: nobody vouches for it.
+        """
+        if transfer.file is None:
+            digest = hashlib.sha256(data).hexdigest()
+            if not self._gate.is_signed(info.name, digest):
+                raise UntrustedError(f"no trusted key has signed {info.name}")
+            return digest
+        head = read_head(data[:HEAD_BYTES], len(data))
+        with self._decoding.take(head.content_bytes or 8 * len(data)):
+            content = self._gate.check_entry(info.name, io.BytesIO(data), len(data))
+        file = transfer.file._replace(info=info)
+        known = recorded_digest(file, self._ledger.record(file.key_text))
+        if known not in (None, content.payload_sha256):
+            raise CodecError("digest-mismatch", "its payload is not the one in the ledger")
+        return content.payload_sha256
 
     def _may_grow(self, mtime_ns: int) -> bool:
         return not self._source.remote and abs(self._now_ns - mtime_ns) < GRACE_NS

@@ -2,11 +2,11 @@
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, NamedTuple
 
-from jaxcache.cache.bundle.manifest import check_file_name
+from jaxcache.cache.gate import Gate, Signed
 from jaxcache.cache.inventory import EntryFile, Inventory
 from jaxcache.cache.prune.removable import Lookup
 from jaxcache.cache.prune.removal import Removal
@@ -14,7 +14,7 @@ from jaxcache.cache.scan import Progress, Scan, scan
 from jaxcache.cache.sync.ledgers import missing_segments
 from jaxcache.cache.sync.room import make_room
 from jaxcache.entry.codec import CodecError, check_frame
-from jaxcache.entry.names import AUTOTUNE_DIR, FileKind
+from jaxcache.entry.names import ATIME_SUFFIX, AUTOTUNE_DIR, FileKind
 from jaxcache.model import FileInfo, Problem
 from jaxcache.store.base import Store, StoreError
 from jaxcache.units import NS_PER_SECOND
@@ -88,6 +88,8 @@ class SyncPlan:
     """Of the ledger."""
     with_atimes: bool = False
     """Whether new entries get an ``-atime`` file."""
+    gate: Gate = field(default_factory=Gate)
+    """What each entry has to pass."""
 
     @property
     def transfer_bytes(self) -> int:
@@ -102,6 +104,8 @@ def plan_sync(
     *,
     target_url: str = "",
     now_ns: int,
+    signed: Signed | None = None,
+    allow_large: bool = False,
     lookup: Lookup | None = None,
     index: "Index | None" = None,
     progress: Progress | None = None,
@@ -113,6 +117,7 @@ def plan_sync(
 
     Args:
         target: None where its directory does not exist yet; then ``target_url`` says its name.
+        signed, allow_large: the policy of the target, see :class:`jaxcache.cache.gate.Gate`.
         lookup: a ledger, for the value of entries where a bound asks for it.
         index: of the target, to spare opening its entries then.
 
@@ -127,9 +132,12 @@ def plan_sync(
     theirs = _scan_target(target, bounded, index, progress)
     names = {i.name: i for i in _all_files(theirs.inventory)}
     used_ns = {e.file: e.last_used_ns for e in ours.entries}
-    left_out: list[Problem] = []
+    gate = Gate(names, signed=signed, allow_large=allow_large)
+    left_out = [
+        p for p in ours.problems if p.kind == "unreadable" and p.file.endswith(ATIME_SUFFIX)
+    ]
     wanted = [
-        *(t for t in _entries(ours, options, used_ns, left_out)),
+        *(t for t in _entries(ours, options, used_ns, gate, left_out)),
         *(t for t in _side_files(ours.inventory) if options.side_caches),
     ]
     transfers = []
@@ -150,6 +158,7 @@ def plan_sync(
         left_out=tuple(left_out),
         segments=missing_segments(source, target) if options.ledger else (),
         with_atimes=_wants_atimes(ours.inventory, theirs.inventory, target),
+        gate=gate,
     )
     if options.max_size_bytes is None:
         return plan
@@ -188,12 +197,16 @@ def _all_files(inventory: Inventory) -> Iterator[FileInfo]:
 
 
 def _entries(
-    seen: Scan, options: SyncOptions, used_ns: dict[str, int], left_out: list[Problem]
+    seen: Scan,
+    options: SyncOptions,
+    used_ns: dict[str, int],
+    gate: Gate,
+    left_out: list[Problem],
 ) -> Iterator[Transfer]:
     for file in sorted(seen.inventory.entries, key=lambda e: e.info.name):
         if file.info.name not in used_ns or not _is_selected(file, options):
             continue
-        if reason := check_file_name(file.info.name):
+        if reason := gate.refuse_name(file.info.name):
             left_out.append(Problem(file.info.name, "stray-file", reason, file.key_text))
             continue
         yield Transfer(file, file.info, used_ns[file.info.name])

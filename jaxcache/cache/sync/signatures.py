@@ -9,15 +9,12 @@ Files are written once and never changed, like the ledger's.
 """
 
 import base64
-import hashlib
-import io
 import json
 import os
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from jaxcache.cache.bundle.content import read_content
 from jaxcache.cache.trust import TrustedKey, holds
 from jaxcache.entry.names import OWN_DIR
 from jaxcache.store.base import Store
@@ -30,24 +27,13 @@ _MAX_SIGNATURES = 16
 _ENTRIES_PER_FILE = 25_000
 
 
-def digest_of(data: bytes, *, is_entry: bool) -> str:
-    """What is signed of a file.
-
-    Raises:
-        CodecError: an entry that is damaged.
-    """
-    if is_entry:
-        return read_content(io.BytesIO(data), len(data)).payload_sha256
-    return hashlib.sha256(data).hexdigest()
-
-
 def write_signatures(
     store: Store, digests: Mapping[str, str], private_keys: Sequence[Any], *, now_ns: int
 ) -> None:
     """Vouch for files.
 
     Args:
-        digests: by file, from :func:`digest_of`.
+        digests: by file, of payloads or of XLA's files.
         private_keys: of cryptography's Ed25519.
 
     Raises:

@@ -1,7 +1,6 @@
 """Check one entry from end to end, as ``verify`` does at ``full``."""
 
 import hashlib
-import io
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import BinaryIO
@@ -79,20 +78,6 @@ def check_entry(store: Store, file: EntryFile, digest: str | None, *, decode: bo
     return Checked(tuple(problems), proven=proven, unsealed=not sealed)
 
 
-def check_bytes(file: EntryFile, data: bytes, record: Record | None) -> tuple[Problem, ...]:
-    """Decompress an entry that is in memory, and compare it with what the ledger knows.
-
-    Its payload is not decoded and nothing of it is kept.
-    """
-    info = file.info._replace(size_bytes=len(data))
-    file = file._replace(info=info)
-    try:
-        digest = recorded_digest(file, record)
-        return tuple(_check_payload(io.BytesIO(data), file, digest, decode=False))
-    except CodecError as error:
-        return (_problem(file, error.kind, error.detail),)
-
-
 def recorded_digest(file: EntryFile, record: Record | None) -> str | None:
     """The payload's SHA-256 in the ledger, if it was taken of the very file."""
     if record is None or record.file_mtime_ns != file.info.mtime_ns:
@@ -100,11 +85,13 @@ def recorded_digest(file: EntryFile, record: Record | None) -> str | None:
     return record.payload_sha256
 
 
-def check_payload(file: EntryFile, payload: bytes) -> Iterator[Problem]:
+def check_payload(
+    file: EntryFile, payload: bytes | bytearray, *, hashes: bool = True
+) -> Iterator[Problem]:
     """Decode a payload and yield what is wrong with it: structure, inner hashes, module name."""
     from jaxcache.entry.decode import decode_payload
 
-    for kind, detail in decode_payload(payload, file.key.module or None).problems:
+    for kind, detail in decode_payload(payload, file.key.module or None, check=hashes).problems:
         yield _problem(file, kind, detail)
 
 

@@ -5,6 +5,7 @@ from typing import Annotated
 import typer
 
 from jaxcache.cli.ci import OutputsFile, SummaryFile
+from jaxcache.cli.import_ import AllowLarge
 from jaxcache.cli.location import expand_location
 from jaxcache.cli.options import (
     CacheDir,
@@ -40,6 +41,7 @@ def command(
             help="Restore what cannot hit here, too; no jax is asked without --python.",
         ),
     ] = False,
+    allow_large: AllowLarge = False,
     python: Python = None,
     platform: Platform = None,
     outputs: OutputsFile = None,
@@ -60,7 +62,7 @@ def command(
     form = choose_format(json=json, jsonl=jsonl, quiet=quiet)
     restored = restore(
         expand_location(source), locate_cache(cache_dir).path, python=python, platform=platform,
-        lookup_only=lookup_only, everything=everything,
+        lookup_only=lookup_only, everything=everything, allow_large=allow_large,
     )  # fmt: skip
     told = render.restore_outputs(restored)
     print_step(

@@ -16,14 +16,12 @@ from jaxcache.cache.ci.restore import (
     plan_restore,
 )
 from jaxcache.cache.ci.staging import Fetched, fetch_directory, fetch_missing
-from jaxcache.cache.sync.signatures import load_signed
-from jaxcache.cache.trust import load_trusted
-from jaxcache.cli.bundle import check_trust, key_folder, open_input
+from jaxcache.cli.bundle import check_trust, open_input, required_signatures
 from jaxcache.cli.ci import check_local, is_bundle_name, job_environment
-from jaxcache.cli.options import config_is_set
+from jaxcache.cli.opening import Opened
 from jaxcache.cli.terminal.progress import progress_bar
 from jaxcache.errors import NoCacheError
-from jaxcache.layouts import check_target
+from jaxcache.layouts import check_target, load_layout
 from jaxcache.store import is_remote, make_store, open_store
 from jaxcache.store.base import Store, StoreError
 
@@ -36,6 +34,7 @@ def restore(
     platform: str | None,
     lookup_only: bool,
     everything: bool,
+    allow_large: bool = False,
 ) -> Restored:
     """Restore a cache; a source that is missing, damaged or out of reach is a miss.
 
@@ -49,9 +48,9 @@ def restore(
         store = open_store(cache_dir) if os.path.isdir(cache_dir) else None
         if store is not None:
             check_target(store, "jax")
-        fetched = _fetch(source, store)
+        fetched = _fetch(source, store, allow_large)
         host = None if everything and python is None else _ask(python, platform)
-        plan = _plan(fetched, source, store, target, host, everything)
+        plan = _plan(fetched, source, store, target, host, everything, allow_large)
     except (BundleError, NoCacheError, StoreError) as error:
         plan = nothing_to_restore(cache_dir, source, error.message)
     bundle = fetched.bundle if fetched else None
@@ -67,7 +66,7 @@ def restore(
             bundle.close()
 
 
-def _fetch(source: str, target: Store | None) -> Fetched:
+def _fetch(source: str, target: Store | None, allow_large: bool) -> Fetched:
     """What is at the source, as a bundle.
 
     Raises:
@@ -86,13 +85,14 @@ def _fetch(source: str, target: Store | None) -> Fetched:
         check_trust(bundle)
         return Fetched(bundle, 0)
     store = open_store(source)
-    signed = None
-    if config_is_set("require-signed"):
-        signed = load_signed(store, load_trusted(key_folder()))
-    elif not store.remote:
+    signed = required_signatures(Opened(store, load_layout("jax")))
+    if signed is None and not store.remote:
         return fetch_directory(store, now_ns=time.time_ns())
     with progress_bar("fetching") as progress:
-        return fetch_missing(store, target, signed=signed, now_ns=time.time_ns(), progress=progress)
+        return fetch_missing(
+            store, target, signed=signed, allow_large=allow_large, now_ns=time.time_ns(),
+            progress=progress,
+        )  # fmt: skip
 
 
 def _ask(python: str | None, platform: str | None) -> Host | None:
@@ -111,10 +111,11 @@ def _plan(
     cache_dir: str,
     host: Host | None,
     everything: bool,
+    allow_large: bool,
 ) -> RestorePlan:
     with progress_bar("checking") as progress:
         return plan_restore(
             store, fetched.bundle, source=source, cache_dir=cache_dir, host=host,
             left_out=fetched.damaged, present=fetched.present, untrusted=fetched.untrusted,
-            everything=everything, progress=progress,
+            everything=everything, allow_large=allow_large, progress=progress,
         )  # fmt: skip

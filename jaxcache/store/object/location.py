@@ -81,7 +81,11 @@ def _split(url: str) -> SplitResult:
     if parts.fragment:
         raise UsageError(f"{url} has a # in it", code="bad-url", hint="write %23 for it")
     if not parts.netloc:
-        raise UsageError(f"{url} names no bucket", code="bad-url", hint="write s3://BUCKET/FOLDER")
+        what = {"http": "host", "az": "container"}.get(SCHEMES[parts.scheme], "bucket")
+        raise UsageError(
+            f"{url} names no {what}", code="bad-url",
+            hint=f"write {parts.scheme}://{what.upper()}/FOLDER",
+        )  # fmt: skip
     return parts
 
 

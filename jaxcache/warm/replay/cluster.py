@@ -4,6 +4,7 @@ A worker that is lost is dask's to replace: the scheduler gives its jobs to othe
 back here and are written here, so the cluster needs no access to the cache.
 """
 
+import io
 from collections import defaultdict
 from typing import Any
 
@@ -89,4 +90,4 @@ def _conclude(future: Any, job: Job, session: Session) -> Compiled:
         return failed(job, answer)
     if parcel.name is None:
         return session.describe(job, answer)
-    return session.deliver(job, answer, parcel.name, [parcel.data])
+    return session.deliver(job, answer, parcel.name, io.BytesIO(parcel.data))

@@ -1,16 +1,17 @@
 """What is common to all jobs of one ``compile``: the recipe, the cache, and what comes of a job."""
 
+import io
 import threading
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, BinaryIO
 
 from jaxcache.cache.bundle.compat import path_in_key
 from jaxcache.cache.recipe.format import RecipeFile
 from jaxcache.cache.recipe.model import Environment, Request
 from jaxcache.cache.recipe.refusals import REFUSALS, kept_flags
-from jaxcache.warm.delivery import Delivery, file_chunks
+from jaxcache.warm.delivery import Delivery
 from jaxcache.warm.replay.bench import Answer, Bench, Failure
 from jaxcache.warm.replay.plan import Job, Refused
 from jaxcache.warm.replay.report import Compiled
@@ -72,11 +73,11 @@ class Session:
             codec = self.options.target.profile.codec
             framed = frame_payload(answer.file, answer.seconds or 0.0, codec)
             result = self.deliver(
-                job, answer, answer.file.name, [framed.frame], framed.payload_sha256
+                job, answer, answer.file.name, io.BytesIO(framed.frame), framed.payload_sha256
             )
         else:
             with answer.file.open("rb") as file:
-                result = self.deliver(job, answer, answer.file.name, file_chunks(file))
+                result = self.deliver(job, answer, answer.file.name, file)
         answer.file.unlink(missing_ok=True)
         return result
 
@@ -85,7 +86,7 @@ class Session:
         job: Job,
         answer: Answer,
         name: str,
-        chunks: Iterable[bytes],
+        file: BinaryIO,
         payload_sha256: str | None = None,
     ) -> Compiled:
         """Bring one entry into the cache.
@@ -94,7 +95,7 @@ class Session:
             JaxcacheError: the cache cannot be written.
         """
         info = self.delivery.take(
-            name, chunks, answer.key, facts=_facts(job, answer), payload_sha256=payload_sha256
+            name, file, answer.key, facts=_facts(job, answer), payload_sha256=payload_sha256
         )
         return replace(
             self.describe(job, answer),

@@ -5,6 +5,7 @@ codec. A frame has a checksum, so that JAX notices rot, as after ``seal``.
 """
 
 import contextlib
+import io
 import os
 import tempfile
 import time
@@ -56,7 +57,10 @@ class Spool:
             with contextlib.suppress(OSError):
                 os.unlink(path)
         info = self.delivery.take(
-            f"{key}{CACHE_SUFFIX}", [framed.frame], key, payload_sha256=framed.payload_sha256
+            f"{key}{CACHE_SUFFIX}",
+            io.BytesIO(framed.frame),
+            key,
+            payload_sha256=framed.payload_sha256,
         )
         if info is None:
             return {"reason": "written-meanwhile", "tuning": None}

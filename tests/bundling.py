@@ -38,7 +38,7 @@ def opened(data: bytes) -> Bundle:
 def bring(data: bytes, target: Path, **options: Any) -> Imported:
     """Import as the command does."""
     bundle = opened(data)
-    verify_bundle(bundle)
+    bundle = verify_bundle(bundle)
     store = make_store(str(target))
     plan_options = {k: options.pop(k) for k in ("on_conflict", "side_caches") if k in options}
     plan = plan_import(store, bundle, cache_dir=str(target), **plan_options)
@@ -69,14 +69,28 @@ def first_entry(cache: Path) -> Path:
     return min(cache.glob("*-cache"))
 
 
-def forged(change: Callable[[dict[str, Any]], object], content: bytes = b"payload") -> bytes:
+def payload_of(entry: Path) -> bytes:
+    data = entry.read_bytes()
+    return b"".join(decompress_chunks(io.BytesIO(data), len(data)))[4:]
+
+
+def padded(payload: bytes, size: int, last: int = 0) -> bytes:
+    """An executable made larger by a field that no decoder knows (number 1000, of bytes)."""
+    length = size - len(payload) - 7
+    digits = bytes([length >> s & 127 | 128 for s in (0, 7, 14, 21)] + [length >> 28])
+    return payload + b"\xc2\x3e" + digits + bytes(length - 1) + bytes([last])
+
+
+def forged(
+    change: Callable[[dict[str, Any]], object], content: bytes = b"payload", module: str = "jit_f"
+) -> bytes:
     """A bundle whose digests all hold and whose manifest says what it likes."""
     packed = zstandard.ZstdCompressor(write_checksum=True).compress(content)
     document: dict[str, Any] = {
         "format": 1,
         "stream": {"sha256": hashlib.sha256(packed).hexdigest(), "content_bytes": len(content)},
         "origins": [{"platform": "cpu"}],
-        "entries": [forged_entry("jit_f", content)],
+        "entries": [forged_entry(module, content)],
         "files": [],
     }
     change(document)

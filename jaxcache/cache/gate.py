@@ -1,0 +1,242 @@
+"""The gate: the checks that an entry passes wherever it moves, and the policy of what comes in.
+
+:func:`read_content` checks an entry as ``verify`` does, whether it leaves a cache or enters one. A
+:class:`Gate` stands before one cache, and ``import``, ``copy``, ``pull``, ``ci restore`` and
+``compile`` bring entries in through it: names, upper and lower case, structure, size and signature.
+"""
+
+import hashlib
+import threading
+import unicodedata
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import BinaryIO
+
+import zstandard
+
+from jaxcache.cache.inventory import EntryFile
+from jaxcache.cache.verify.check import MAX_DECODED_BYTES, check_payload
+from jaxcache.entry.codec import (
+    HEADER_BYTES,
+    CodecError,
+    check_header,
+    decompress_chunks,
+    detect_codec,
+)
+from jaxcache.entry.names import parse_name
+from jaxcache.entry.read import FREE_PAYLOAD_BYTES, max_payload_bytes
+from jaxcache.errors import JaxcacheError, UntrustedError
+from jaxcache.model import Codec, FileInfo
+
+#: Longest file name that Linux file systems take, in bytes.
+MAX_NAME_BYTES = 255
+#: Payloads up to this size are decompressed once and held; larger ones twice, and streamed.
+HELD_BYTES = 32 << 20
+#: Hashes inside larger payloads are left to ``verify``: they take seconds per MiB.
+MAX_HASHED_BYTES = 1 << 20
+
+
+#: SHA-256 of payloads, by file, that trusted keys vouch for.
+Signed = Mapping[str, Collection[str]]
+
+
+@dataclass(frozen=True, slots=True)
+class Content:
+    """The content of a whole, sound entry."""
+
+    codec: Codec
+    compile_seconds: int
+    payload_bytes: int
+    payload_sha256: str
+    held: bytearray
+    """The payload, or the beginning of one that is larger than :data:`HELD_BYTES`."""
+    size_bytes: int
+
+    def chunks(self, file: BinaryIO) -> Iterator[bytes | bytearray]:
+        """Yield the payload, from ``file`` where it is not held.
+
+        Raises:
+            JaxcacheError: ``changed`` where the file is another one by now.
+        """
+        if self.payload_bytes <= HELD_BYTES:
+            yield self.held
+            return
+        digest, skip = hashlib.sha256(), HEADER_BYTES
+        try:
+            for chunk in decompress_chunks(file, self.size_bytes):
+                payload = chunk[skip:]
+                skip -= min(skip, len(chunk))
+                digest.update(payload)
+                yield payload
+        except CodecError as error:
+            raise _changed() from error
+        if digest.hexdigest() != self.payload_sha256:
+            raise _changed()
+
+
+def read_content(
+    file: BinaryIO,
+    size_bytes: int,
+    name: str | None = None,
+    *,
+    allow_large: bool = True,
+    sound: str | None = None,
+) -> Content:
+    """Decompress, hash and decode an entry.
+
+    Args:
+        file: seekable, the whole entry.
+        name: of its file, which says what its module is called; None: do not decode it.
+        allow_large: see :class:`Gate`.
+        sound: SHA-256 of a payload that need not be decoded again.
+
+    Raises:
+        CodecError: ``verify`` would call it damaged, or it inflates further than executables do.
+    """
+    payload, first = _Payload(name), b""
+    limit = None if allow_large else max_payload_bytes(size_bytes)
+    for chunk in decompress_chunks(file, size_bytes):
+        cut = HEADER_BYTES - len(first)
+        first += chunk[:cut]
+        payload.add(memoryview(chunk)[cut:])
+        if limit is not None and payload.size_bytes > limit:
+            raise _too_large(f"{size_bytes} bytes inflate to more than {limit}")
+    seconds = check_header(first)
+    file.seek(0)
+    codec = detect_codec(file.read(HEADER_BYTES))
+    if payload.digest != sound:
+        payload.check()
+    held = payload.held if payload.size_bytes <= HELD_BYTES else payload.held[:HELD_BYTES]
+    return Content(codec, seconds, payload.size_bytes, payload.digest, held, size_bytes)
+
+
+def check_payload_pieces(
+    name: str, pieces: Iterable[memoryview], *, allow_large: bool = False
+) -> tuple[str, CodecError | None]:
+    """Hash and decode a payload that comes in pieces, as in a bundle.
+
+    Returns:
+        Its SHA-256, and what is wrong with it.
+    """
+    payload, packed_bytes = _Payload(name), 0
+    packer = zstandard.ZstdCompressor(level=1).compressobj()
+    for piece in pieces:
+        payload.add(piece)
+        if payload.size_bytes > FREE_PAYLOAD_BYTES and not allow_large:
+            packed_bytes += len(packer.compress(piece))
+    try:
+        limit = max_payload_bytes(packed_bytes)
+        if not allow_large and payload.size_bytes > limit:
+            raise _too_large(f"a payload of {payload.size_bytes} bytes that compresses to a trifle")
+        payload.check()
+    except CodecError as error:
+        return payload.digest, error
+    return payload.digest, None
+
+
+class _Payload:
+    """A payload as it comes in: hashed, and kept to be decoded."""
+
+    def __init__(self, name: str | None) -> None:
+        self._name, self._hash = name, hashlib.sha256()
+        self.held, self.size_bytes = bytearray(), 0
+
+    def add(self, piece: memoryview) -> None:
+        self._hash.update(piece)
+        self.size_bytes += len(piece)
+        if self.size_bytes <= MAX_DECODED_BYTES:
+            self.held += piece
+
+    @property
+    def digest(self) -> str:
+        return self._hash.hexdigest()
+
+    def check(self) -> None:
+        """Decode it, as ``verify`` does.
+
+        Raises:
+            CodecError
+        """
+        if self._name is None or self.size_bytes > MAX_DECODED_BYTES:
+            return
+        kind, key = parse_name(self._name)
+        if key is None:
+            return
+        info = FileInfo(self._name, "file", self.size_bytes, 0, 0, 0, 0, -1)
+        file = EntryFile(info, key, str(key), kind)
+        for problem in check_payload(file, self.held, hashes=self.size_bytes <= MAX_HASHED_BYTES):
+            raise CodecError(problem.kind, problem.detail)
+
+
+def check_file_name(name: str) -> str | None:
+    """Why no cache takes in a file of this name; None if one may."""
+    if "/" in name or name.startswith("."):
+        return "is a path, not a name"
+    if not name.isprintable():
+        return "holds characters that do not print"
+    if len(name.encode()) > MAX_NAME_BYTES:
+        return f"is longer than {MAX_NAME_BYTES} bytes"
+    return None
+
+
+def fold_name(name: str) -> str:
+    """The form in which names that some file system takes for one are equal."""
+    return unicodedata.normalize("NFC", name).casefold()
+
+
+class Gate:
+    """The policy of one cache: which entries come in.
+
+    Args:
+        there: names of the files that the cache holds.
+        signed: digests by file that a trusted key vouches for (see
+            :mod:`jaxcache.cache.sync.signatures`); None where no signature is required.
+        allow_large: let in what inflates further than executables do, too.
+    """
+
+    def __init__(
+        self,
+        there: Iterable[str] = (),
+        *,
+        signed: Signed | None = None,
+        allow_large: bool = False,
+    ) -> None:
+        self._names = {fold_name(name): name for name in there}
+        self._lock = threading.Lock()
+        self.signed, self.allow_large = signed, allow_large
+
+    def refuse_name(self, name: str) -> str | None:
+        """Say why a file of this name cannot come in; None if it can, and its name is taken."""
+        if reason := check_file_name(name.rpartition("/")[2]):
+            return reason
+        with self._lock:
+            other = self._names.setdefault(fold_name(name), name)
+        return None if other == name else f"differs from {other} in case only"
+
+    def is_signed(self, name: str, digest: str) -> bool:
+        """Whether the policy lets bytes of this SHA-256 in under this name."""
+        return self.signed is None or digest in self.signed.get(name, ())
+
+    def check_entry(self, name: str, file: BinaryIO, size_bytes: int) -> Content:
+        """Check one whole entry.
+
+        Raises:
+            CodecError: it is damaged, or larger than executables are.
+            UntrustedError: nobody vouches for it.
+        """
+        content = read_content(file, size_bytes, name, allow_large=self.allow_large)
+        if not self.is_signed(name, content.payload_sha256):
+            raise UntrustedError(f"no trusted key has signed {name}")
+        return content
+
+
+def _too_large(detail: str) -> CodecError:
+    return CodecError(
+        "bad-payload", f"{detail}, which no executable does (--allow-large lets it in)"
+    )
+
+
+def _changed() -> JaxcacheError:
+    return JaxcacheError(
+        "an entry changed while it was read", code="changed", hint="run the command again"
+    )
