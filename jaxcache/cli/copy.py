@@ -71,7 +71,7 @@ def command(
         if to_bundle:
             left_out = deliver(store, plan, target, form, 12, [], None)
             return ExitCode.PARTIAL if left_out else ExitCode.DONE
-        bundle, exported = make_in_between(store, plan)
+        bundle, exported = make_in_between(store, plan, allow_large=allow_large)
         left_out = bool(exported.left_out)
         note_left_out(exported.left_out)
         verdict = Verdict(("this machine",), ())

@@ -43,13 +43,18 @@ def bundle_chunks(bundle: Bundle) -> Iterator[bytes]:
         yield chunk
 
 
-def make_in_between(store: Store, plan: ExportPlan) -> tuple[Bundle, Exported]:
+def make_in_between(
+    store: Store, plan: ExportPlan, *, allow_large: bool = False
+) -> tuple[Bundle, Exported]:
     """A bundle that nobody keeps, for a copy from directory to directory.
+
+    Args:
+        allow_large: see :class:`jaxcache.cache.gate.Gate`.
 
     Raises:
         JaxcacheError: ``io-error``: no room in the folder for temporary files.
     """
-    exported = write_stream(store, plan, level=_FAST_LEVEL)
+    exported = write_stream(store, plan, level=_FAST_LEVEL, allow_large=allow_large)
     with exported.stream:
         # Its entries were checked as they were read, and nobody else can write to it.
         return replace(_keep(bundle_bytes(exported), store.url), refused={}), exported

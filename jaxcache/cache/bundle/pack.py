@@ -59,6 +59,7 @@ def write_stream(
     *,
     level: int = DEFAULT_LEVEL,
     folder: str | None = None,
+    allow_large: bool = True,
     progress: Progress | None = None,
 ) -> Exported:
     """Compress what a plan names into a nameless temporary file, and describe it.
@@ -66,6 +67,7 @@ def write_stream(
     Damaged entries are left out and reported. Memory stays bounded whatever the cache holds.
 
     Args:
+        allow_large: see :class:`jaxcache.cache.gate.Gate`.
         folder: where the temporary file lies; the system's folder for those by default.
 
     Raises:
@@ -75,7 +77,7 @@ def write_stream(
     try:
         with contextlib.ExitStack() as opened:  # closing flushes, and may fail as well
             out: BinaryIO = opened.enter_context(tempfile.TemporaryFile(dir=folder))
-            written = _Writer(store, plan, out, level, progress).run()
+            written = _Writer(store, plan, out, level, allow_large, progress).run()
             out.flush()
             opened.pop_all()  # the file outlives this function
     except OSError as error:
@@ -94,8 +96,10 @@ class _Writer:
         plan: ExportPlan,
         out: BinaryIO,
         level: int,
+        allow_large: bool,
         progress: Progress | None,
     ) -> None:
+        self._allow_large = allow_large
         self._store, self._plan, self._out, self._progress = store, plan, out, progress
         self._ledger = Ledger.load(store)
         self._events = _events_by_key(self._ledger)
@@ -150,7 +154,9 @@ class _Writer:
 
     def _item(self, file: EntryFile, atime: FileInfo | None, stream: BinaryIO) -> Item | None:
         try:
-            content = read_content(stream, file.info.size_bytes, file.info.name)
+            content = read_content(
+                stream, file.info.size_bytes, file.info.name, allow_large=self._allow_large
+            )
         except OSError as error:  # of a bad disk; one while we write is another matter
             reason = (error.strerror or str(error)).lower()
             raise StoreError(file.info.name, reason, code="io-error") from error

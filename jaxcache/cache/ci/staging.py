@@ -36,13 +36,15 @@ class Fetched:
     """Entries that no trusted key has signed."""
 
 
-def fetch_directory(store: Store, *, now_ns: int) -> Fetched:
+def fetch_directory(store: Store, *, allow_large: bool = False, now_ns: int) -> Fetched:
     """Read a directory.
 
     Raises:
         NoCacheError
     """
-    bundle, exported = make_in_between(store, plan_export(store, now_ns=now_ns))
+    bundle, exported = make_in_between(
+        store, plan_export(store, now_ns=now_ns), allow_large=allow_large
+    )
     return Fetched(bundle, len(exported.left_out))
 
 
@@ -76,7 +78,7 @@ def fetch_missing(
                 f"no trusted key has signed anything in {source.url}",
                 hint="save with --sign KEY, and add its public key here: jaxcache trust add",
             )
-        found = fetch_directory(staged, now_ns=now_ns)
+        found = fetch_directory(staged, allow_large=True, now_ns=now_ns)
     damaged = found.damaged + sum(map(len, (plan.left_out, done.damaged, done.failed)))
     return Fetched(found.bundle, damaged, present, len(done.untrusted))
 
@@ -85,7 +87,7 @@ def fetch_missing(
 def sealed_copy(store: Store, plan: ExportPlan) -> Iterator[tuple[Store, tuple[Problem, ...]]]:
     """Give the entries of a plan as a sealed cache, and what is not sound."""
     with _folder() as staged:
-        bundle, exported = make_in_between(store, plan)
+        bundle, exported = make_in_between(store, plan, allow_large=True)
         with bundle.file:
             importing = plan_import(staged, bundle, cache_dir=staged.url)
             done = execute_import(staged, bundle, importing)

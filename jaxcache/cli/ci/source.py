@@ -87,7 +87,7 @@ def _fetch(source: str, target: Store | None, allow_large: bool) -> Fetched:
     store = open_store(source)
     signed = required_signatures(Opened(store, load_layout("jax")))
     if signed is None and not store.remote:
-        return fetch_directory(store, now_ns=time.time_ns())
+        return fetch_directory(store, allow_large=allow_large, now_ns=time.time_ns())
     with progress_bar("fetching") as progress:
         return fetch_missing(
             store, target, signed=signed, allow_large=allow_large, now_ns=time.time_ns(),
