@@ -3,6 +3,7 @@
 import contextlib
 import gc
 import os
+import re
 import sys
 from typing import NoReturn
 
@@ -40,7 +41,7 @@ def run(argv: list[str]) -> int:
         if wants_debug():
             import traceback
 
-            traceback.print_exc()
+            print(_without_secrets(traceback.format_exc()), end="", file=sys.stderr)
         return _fail(error, as_json)
     except (BrokenPipeError, SystemExit):
         # The reader has gone (| head): the parser makes a SystemExit of that, and of nothing
@@ -58,6 +59,12 @@ def run(argv: list[str]) -> int:
     finally:
         metering.report()
     return code if isinstance(code, int) else ExitCode.DONE
+
+
+def _without_secrets(text: str) -> str:
+    """A traceback without the passwords and signatures of the URLs in it."""
+    text = re.sub(r"(://)[^/@\s]+@", r"\1***@", text)
+    return re.sub(r"(?i)\b(sig|token|[\w-]*(?:signature|credential))=[^&\s]+", r"\1=***", text)
 
 
 def wants_debug() -> bool:

@@ -54,7 +54,7 @@ _THROTTLED = re.compile(r"SlowDown|TooManyRequests|ThrottlingException|ServerBus
 _OUT_OF_RANGE = re.compile(r"InvalidRange|Invalid range|StartTooLarge")
 _READING = frozenset({"list", "head", "get"})
 
-_HINTS = {
+CREDENTIAL_HINTS = {
     "s3": "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (or AWS_PROFILE with boto3 installed); "
     "AWS_SKIP_SIGNATURE=true for a public bucket",
     "gs": "set GOOGLE_APPLICATION_CREDENTIALS, or: gcloud auth application-default login",
@@ -100,9 +100,10 @@ def understand(error: Exception, *, url: str, verb: str, name: str) -> Failure:
             return _final(StoreError(name, "its server sends no parts", code="no-ranges"))
         return _final(StoreError(name or url, "not supported by this store", code="not-supported"))
     if _NO_CREDENTIALS.search(text) or kind == "UnauthenticatedError" or status == 401:
-        return _final(NoCacheError(
-            f"no credentials that {url} accepts", code="no-credentials", hint=_HINTS.get(scheme)
-        ))  # fmt: skip
+        hint = CREDENTIAL_HINTS.get(scheme)
+        return _final(
+            NoCacheError(f"no credentials that {url} accepts", code="no-credentials", hint=hint)
+        )
     if kind == "PermissionDeniedError" or status == 403:
         return _final(_denied(url, verb))
     if status == 429 or status == 503 or _THROTTLED.search(text):

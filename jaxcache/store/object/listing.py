@@ -1,13 +1,23 @@
 """List objects page by page, going on where a failed request left off."""
 
+import os
+import threading
+import time
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
+from jaxcache.errors import NoCacheError
 from jaxcache.store.object.patience import Requests
 from jaxcache.store.object.traffic import Traffic
 
 #: Behind every name that begins with the folder before it.
 _LAST = "\U0010ffff"
+#: A server that has not given one name in this time, whatever it answers, gives none.
+PAGE_SECONDS = 60.0
+#: A page of 1,000 names takes less than a megabyte; a server may answer with more than was asked.
+MAX_PAGE_MEMORY_BYTES = 1 << 30
+MAX_OBJECTS = 20_000_000
+_LOOK_SECONDS = 0.25
 
 
 class Listing(NamedTuple):
@@ -41,7 +51,7 @@ class Lister:
             after: begin behind this name.
             past_folders: of a folder that fills a whole page, do not read the rest.
         """
-        pages = _Pages(self._client, lead, self._listing.page, self._traffic)
+        pages = _Pages(self._client, lead, self._listing, self._traffic)
         if after:
             pages.go_on_behind(after)
         while page := self._requests.send(None, "", pages.next):
@@ -53,10 +63,51 @@ class Lister:
                 pages.go_on_behind(f"{lead}{last[0]}/{_LAST}")
 
 
+def _next_page(stream: Any) -> Sequence[Any]:
+    """The next page of obstore's listing, which goes through empty pages without a word.
+
+    Raises:
+        NoCacheError: nothing came for :data:`PAGE_SECONDS`, or it takes too much memory.
+    """
+    found: list[Any] = []
+    done = threading.Event()
+
+    def work() -> None:
+        try:
+            found.append(next(stream, ()))
+        except BaseException as error:
+            found.append(error)
+        done.set()
+
+    before, deadline = _resident_bytes(), time.monotonic() + PAGE_SECONDS
+    threading.Thread(target=work, daemon=True).start()
+    while not done.wait(_LOOK_SECONDS):
+        if time.monotonic() > deadline or _resident_bytes() - before > MAX_PAGE_MEMORY_BYTES:
+            raise NoCacheError(
+                f"its listing has given no name for {PAGE_SECONDS:.0f} s, or is absurdly large",
+                code="bad-listing",
+                hint="check the endpoint; another run begins anew",
+            )
+    if isinstance(found[0], BaseException):
+        raise found[0]
+    page: Sequence[Any] = found[0]
+    return page
+
+
+def _resident_bytes() -> int:
+    try:
+        with open("/proc/self/statm", "rb") as file:
+            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, ValueError, IndexError):  # not on every system
+        return 0
+
+
 class _Pages:
-    def __init__(self, client: Any, lead: str, size: int, traffic: Traffic) -> None:
-        self._client, self._lead, self._size, self._traffic = client, lead, size, traffic
+    def __init__(self, client: Any, lead: str, listing: Listing, traffic: Traffic) -> None:
+        self._client, self._lead, self._listing, self._traffic = client, lead, listing, traffic
         self._after: str | None = None
+        self._first: str | None = None
+        self._seen = 0
         self._stream: Any = None
 
     def next(self) -> Sequence[Any]:
@@ -66,11 +117,11 @@ class _Pages:
         if self._stream is None:
             folder = self._lead.rstrip("/") or None
             self._stream = obstore.list(
-                self._client, folder, offset=self._after, chunk_size=self._size
+                self._client, folder, offset=self._after, chunk_size=self._listing.page
             )
         first = self._after is None
         try:
-            page: Sequence[Any] = next(self._stream, ())
+            page = _next_page(self._stream)
         except Exception:
             self._traffic.add("list")
             self._stream = None
@@ -78,8 +129,24 @@ class _Pages:
         if page or first:  # the end of a listing is known without asking
             self._traffic.add("list")
         if page:
+            self._check(page)
             self._after = page[-1]["path"]
         return page
+
+    def _check(self, page: Sequence[Any]) -> None:
+        """Refuse a listing that begins anew, or never ends."""
+        start = page[0]["path"]
+        self._seen += len(page)
+        again = start == self._first or (
+            self._listing.can_skip and self._first is not None and start <= (self._after or "")
+        )
+        if again or self._seen > MAX_OBJECTS:
+            raise NoCacheError(
+                "its listing repeats itself" if again else f"it lists over {MAX_OBJECTS} objects",
+                code="bad-listing",
+                hint="check the endpoint and the folder in the URL",
+            )
+        self._first = self._first or start
 
     def go_on_behind(self, name: str) -> None:
         self._after, self._stream = name, None

@@ -5,13 +5,14 @@ docs/remote.md lists them.
 """
 
 import os
+import re
 from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any
 from urllib.parse import SplitResult, urlsplit
 
-from jaxcache.errors import JaxcacheError, UsageError
-from jaxcache.store.object.failures import first_line
+from jaxcache.errors import JaxcacheError, NoCacheError, UsageError
+from jaxcache.store.object.failures import CREDENTIAL_HINTS, first_line
 from jaxcache.store.object.listing import Listing
 from jaxcache.store.object.store import ObjectStore
 
@@ -104,12 +105,15 @@ def _import_obstore() -> Any:
 def _connect(obstore: Any, url: str, shown: str, service: str) -> Any:
     from jaxcache.store.object.failures import understand
 
+    _check_endpoints()
     options: dict[str, Any] = dict(_CLIENT)
     if service == "http" or any(map(_is_set, _PLAIN_HTTP[service])):
         options["allow_http"] = True
     given: dict[str, Any] = {"client_options": options, "retry_config": {"max_retries": 0}}
     if service == "s3":
         given |= _aws()
+    if service in _CREDENTIALS and "credential_provider" not in given:
+        _require_credentials(service, shown)
     try:
         return obstore.store.from_url(url, **given)
     except Exception as error:
@@ -125,16 +129,74 @@ def _is_set(variable: str) -> bool:
     return os.environ.get(variable, "").lower() in _TRUE
 
 
-#: Any of these and obstore finds credentials by itself.
-_AWS_CREDENTIALS = (
-    "AWS_ACCESS_KEY_ID", "AWS_SKIP_SIGNATURE", "AWS_WEB_IDENTITY_TOKEN_FILE",
-    "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI", "AWS_CONTAINER_CREDENTIALS_FULL_URI",
-)  # fmt: skip
+def _check_endpoints() -> None:
+    """Refuse endpoints that obstore would fall over, or that hold a password.
+
+    Raises:
+        UsageError: ``bad-url``; its message does not repeat the URL.
+    """
+    for name in filter(_ENDPOINT.fullmatch, os.environ):
+        if not (url := os.environ[name]):
+            continue
+        try:
+            parts = urlsplit(url)
+            secret = parts.username or parts.password or parts.query
+            sound = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+        except ValueError:
+            secret, sound, parts = "", None, urlsplit("")
+        if secret:
+            raise UsageError(
+                f"credentials do not belong into {name}, where everybody sees them",
+                code="bad-url",
+                hint="set the provider's variables for them; docs/remote.md lists them",
+            )
+        if not sound or not _HOST.fullmatch(str(parts.hostname)):
+            raise UsageError(
+                f"{name} is not a URL of a server", code="bad-url", hint="http://HOST:PORT"
+            )
+
+
+_ENDPOINT = re.compile(r"AWS_ENDPOINT\w*|AZURE_(STORAGE_)?ENDPOINT|AZURITE_BLOB_STORAGE_URL")
+_HOST = re.compile(r"[\w.:-]+", re.ASCII)
+
+
+def _require_credentials(service: str, shown: str) -> None:
+    """Refuse to go on where obstore would ask the cloud's metadata address for credentials.
+
+    Raises:
+        NoCacheError: ``no-credentials``.
+    """
+    known = any(map(_CREDENTIALS[service].fullmatch, filter(os.environ.get, os.environ)))
+    if known or _is_set("JAXCACHE_INSTANCE_CREDENTIALS"):
+        return
+    if service == "gs" and os.path.exists(os.path.expanduser(_GOOGLE_DEFAULT)):
+        return
+    raise NoCacheError(
+        f"no credentials for {shown}",
+        code="no-credentials",
+        hint=f"{CREDENTIAL_HINTS[service]}; JAXCACHE_INSTANCE_CREDENTIALS=true for those that a "
+        "cloud gives its machines",
+    )
+
+
+#: Variables that name credentials; without any of them obstore asks the metadata address.
+_CREDENTIALS = {
+    "s3": re.compile(
+        r"AWS_(ACCESS_KEY_ID|SKIP_SIGNATURE|WEB_IDENTITY_TOKEN_FILE|CONTAINER_\w+"
+        r"|METADATA_ENDPOINT)"
+    ),
+    "gs": re.compile(r"GOOGLE_(APPLICATION_CREDENTIALS|SERVICE_ACCOUNT\w*|SKIP_SIGNATURE)"),
+    "az": re.compile(
+        r"AZURE_\w*(KEY|SAS_TOKEN|SECRET|TOKEN|TOKEN_FILE|CLI|EMULATOR|SKIP_SIGNATURE)"
+        r"|(AZURE_)?(MSI|IDENTITY)_ENDPOINT"
+    ),
+}
+_GOOGLE_DEFAULT = "~/.config/gcloud/application_default_credentials.json"
 
 
 def _aws() -> dict[str, Any]:
     """Profiles of ``~/.aws`` take boto3: obstore reads the environment and instance roles only."""
-    if any(os.environ.get(name) for name in _AWS_CREDENTIALS):
+    if any(map(_CREDENTIALS["s3"].fullmatch, filter(os.environ.get, os.environ))):
         return {}
     profile = os.environ.get("AWS_PROFILE")
     shared = os.environ.get("AWS_SHARED_CREDENTIALS_FILE", "~/.aws/credentials")

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
-from jaxcache.errors import JaxcacheError
+from jaxcache.errors import JaxcacheError, NoCacheError
 from jaxcache.store.ahead import pause
 from jaxcache.store.object.failures import understand
 from jaxcache.store.object.traffic import Traffic, Verb
@@ -74,6 +74,13 @@ class Requests:
                 if failure.again == "throttled":
                     self._traffic.add(throttled=1)
                 self._hold_back(attempt, throttled=failure.again == "throttled")
+            except BaseException as error:
+                if type(error).__name__ != "PanicException":  # of Rust, below obstore
+                    raise
+                raise NoCacheError(
+                    f"the client library gave up on {self._url}", code="bad-url",
+                    hint="check the URL and the endpoint",
+                ) from error  # fmt: skip
             else:
                 self._answered = True
                 return result

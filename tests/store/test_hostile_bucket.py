@@ -1,0 +1,91 @@
+"""Servers that mean harm, and settings that would send requests where nobody wants them."""
+
+import json
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from conftest import REPOSITORY, RunCli
+from object_server import CREDENTIALS
+
+pytest.importorskip("obstore")
+
+
+@pytest.fixture
+def hostile(request: pytest.FixtureRequest) -> Iterator[str]:
+    """The endpoint of a server that does what the mode says."""
+    process = subprocess.Popen(
+        [sys.executable, REPOSITORY / "tests" / "hostile_bucket.py", request.param],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+    )  # fmt: skip
+    assert process.stdout
+    yield f"http://127.0.0.1:{process.stdout.readline().split()[0]}"
+    process.kill()
+    process.communicate()
+
+
+def requests_at(endpoint: str) -> int:
+    with urllib.request.urlopen(f"{endpoint}/seen") as answer:
+        return len(json.load(answer))
+
+
+#: As the command line, with less patience for a listing that gives nothing.
+IMPATIENT = (
+    "import sys; from jaxcache.store.object import listing; listing.PAGE_SECONDS = 2.0\n"
+    "from jaxcache.cli.main import run; sys.exit(run(sys.argv[1:]))"
+)
+
+
+@pytest.mark.parametrize("hostile", ["page", "empty", "large"], indirect=True)
+def test_a_listing_that_never_ends_is_given_up(hostile: str, tmp_path: Path) -> None:
+    started = time.monotonic()
+    limits = "import resource; resource.setrlimit(resource.RLIMIT_DATA, (3 << 30, 3 << 30))\n"
+    done = subprocess.run(
+        [sys.executable, "-c", limits + IMPATIENT, "ls", "-C", "s3://b/x"],
+        env={**CREDENTIALS, "AWS_ENDPOINT_URL": hostile, "PYTHONPATH": str(REPOSITORY),
+             "HOME": str(tmp_path), "PATH": "/usr/bin:/bin"},
+        capture_output=True, text=True, timeout=200, check=False,
+    )  # fmt: skip
+    assert done.returncode == 10, done.stderr
+    assert "[bad-listing]" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert time.monotonic() - started < 180
+    assert requests_at(hostile) < 20_000
+
+
+@pytest.mark.parametrize(
+    "endpoint",
+    ["not a url", "http://", "127.0.0.1:9", "http://127.0.0.1:99999", "http://[::1", "ftp://x",
+     "http://me:hunter2@127.0.0.1:9", "http://127.0.0.1:9/?sig=hunter2"],
+)  # fmt: skip
+def test_an_endpoint_that_is_none_is_refused_without_repeating_its_password(
+    run_cli: RunCli, endpoint: str
+) -> None:
+    done = run_cli(
+        "ls", "-C", "s3://b/x", "--debug", env={**CREDENTIALS, "AWS_ENDPOINT_URL": endpoint}
+    )
+    assert done.returncode == 2, done.stderr
+    assert "AWS_ENDPOINT_URL" in done.stderr
+    assert "[bad-url]" in done.stderr
+    for word in ("hunter2", "panicked", "PanicException"):
+        assert word not in done.stderr
+
+
+@pytest.mark.parametrize("url", ["s3://b/x", "gs://b/x", "az://b/x"])
+@pytest.mark.parametrize("hostile", ["page"], indirect=True)
+def test_the_metadata_address_is_asked_only_where_somebody_wants_that(
+    run_cli: RunCli, hostile: str, url: str, tmp_path: Path
+) -> None:
+    env = {"AZURE_STORAGE_ACCOUNT_NAME": "me", "AWS_REGION": "us-east-1", "HOME": str(tmp_path)}
+    started = time.monotonic()
+    done = run_cli("ls", "-C", url, env=env)
+    assert done.returncode == 10, done.stderr
+    assert "JAXCACHE_INSTANCE_CREDENTIALS" in done.stderr
+    assert time.monotonic() - started < 30
+    if url.startswith("s3"):
+        run_cli("ls", "-C", url, env={**env, "AWS_METADATA_ENDPOINT": hostile})
+        assert requests_at(hostile) > 0
