@@ -34,6 +34,7 @@ def report_document(report: Report) -> Document:
         ],
         "summary": summary_document(report),
         "notes": list(report.notes),
+        "unobserved": list(report.unobserved),
         "timed_out": report.timed_out,
         "interrupted": report.interrupted,
         "script_exit_code": report.script_exit_code,

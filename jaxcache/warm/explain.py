@@ -39,8 +39,8 @@ def explain_script(
         if known is None:  # JAX has made it
             with contextlib.suppress(OSError):
                 os.rmdir(options.cache_dir)
-        if report.unheard:
-            raise NoJaxError(report.unheard, code="unknown-jax")
+        if report.unobserved and not report.modules:
+            raise NoJaxError(report.unobserved[0], code="unknown-jax")
         compiles = read_document({"modules": [e for e in events if e["event"] == "module"]})
         new = KnownCache(open_store(scratch))
         missed = tuple(new.complete(c) for c in compiles if c.outcome != "hit")

@@ -20,6 +20,7 @@ from typing import Any
 
 from jaxcache.errors import UsageError
 from jaxcache.warm.inbox import Event, Inbox, socket_folder
+from jaxcache.warm.unheard import Descendants
 
 STARTUP = Path(__file__).parents[1] / "jaxside" / "startup"
 #: How long processes that outlive the command may go on reporting.
@@ -58,6 +59,8 @@ class Ended:
     wall_seconds: float
     idle: bool = False
     """It was stopped because nothing new was told for too long."""
+    unheard: tuple[str, ...] = ()
+    """Command lines of Pythons that loaded jaxlib and that the listener did not reach."""
 
 
 def listening_environment(launch: Launch, *, events: str) -> dict[str, str]:
@@ -103,12 +106,18 @@ def run_listening(
         started = time.monotonic()
         with _Signals(inbox) as signals:
             clock = _Clock(timeout_seconds, patience_seconds)
-            _wait(crew, inbox, on_event, on_tick, clock, signals)
+            descendants = Descendants()
+            _wait(crew, inbox, on_event, on_tick, clock, signals, descendants)
         wall_seconds = time.monotonic() - started
         for event in inbox.drain(_LINGER_SECONDS):
             on_event(event)
     return Ended(
-        crew.exit_code, clock.timed_out, signals.interrupted, wall_seconds, idle=clock.is_idle
+        crew.exit_code,
+        clock.timed_out,
+        signals.interrupted,
+        wall_seconds,
+        idle=clock.is_idle,
+        unheard=tuple(descendants.unheard.values()),
     )
 
 
@@ -174,6 +183,11 @@ class _Crew:
 
         threading.Thread(target=wait, daemon=True).start()
 
+    @property
+    def pids(self) -> list[int]:
+        """Those that run."""
+        return [child.pid for child in self._running]
+
     def signal(self, number: int) -> None:
         """Send a signal to all that run."""
         for child in list(self._running):
@@ -233,10 +247,15 @@ def _wait(
     on_tick: Callable[[], None] | None,
     clock: _Clock,
     signals: "_Signals",
+    descendants: Descendants,
 ) -> None:
     """Hand on events until all have ended, or the clock stops them."""
+    look_at = 0.0
     while crew.advance():
         signals.pass_on(crew)
+        if time.monotonic() >= look_at:
+            descendants.look(crew.pids)
+            look_at = time.monotonic() + _TICK_SECONDS
         left = clock.left()
         if left <= 0:
             crew.stop(clock.expire())

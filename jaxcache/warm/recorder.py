@@ -22,6 +22,7 @@ class Recorder:
     modules: list[Event] = field(default_factory=list)
     processes: dict[int, Event] = field(default_factory=dict)
     _trouble: list[str] = field(default_factory=list)
+    _remarks: list[str] = field(default_factory=list)
     _begun: dict[tuple[int, Any], Event] = field(default_factory=dict)
     backends: dict[tuple[int, Any], Event] = field(default_factory=dict)
     colocated: list[Event] = field(default_factory=list)
@@ -29,8 +30,8 @@ class Recorder:
     """The event of a Python without jax, where the run needed one."""
     no_function: Event | None = None
     """The event of a function that is not there."""
-    unheard: Event | None = None
-    """The event of a jax that nobody here can listen to."""
+    unreported: list[str] = field(default_factory=list)
+    """Entries that were written meanwhile, and that no process reported."""
     refused: Event | None = None
     """The event of a target that nothing can be made for here."""
 
@@ -49,9 +50,10 @@ class Recorder:
             self.colocated.append(event)
         elif kind == "begin":
             self._begun[event["process"], event.get("id")] = event
-        elif kind in ("trouble", "jax-failed", "unheard"):
+        elif kind in ("trouble", "unheard"):
             self._trouble.append(str(event.get("detail")))
-            self.unheard = event if kind == "unheard" else self.unheard
+        elif kind in ("jax-failed", "remark"):
+            self._remarks.append(str(event.get("detail")))
         elif kind == "no-jax":
             self.no_jax = event
         elif kind == "no-function":
@@ -82,7 +84,7 @@ class Recorder:
             script_exit_code=ended.exit_code,
             timed_out=ended.timed_out,
             interrupted=ended.interrupted,
-            unheard=None if self.unheard is None else str(self.unheard.get("detail")),
+            unobserved=tuple(self._unobserved(processes, ended)),
             wall_seconds=ended.wall_seconds,
             trace=trace_document(self.modules, self.processes),
         )
@@ -92,11 +94,30 @@ class Recorder:
             yield from settings_notes(process, self.cache_dir, self.asked)
         yield from divided_keys(self.modules)
         yield from target_notes(self.modules)
-        if not self.processes and ended.exit_code == 0:
-            yield "the program never imported jax"
+        yield from self._remarks
+        yield from self._unobserved(processes, ended)
+
+    def _unobserved(self, processes: Iterable[Process], ended: Ended) -> Iterable[str]:
+        """Say why there may be compiles that are not among ``modules``."""
         for event in self._begun.values():
             yield f"{event.get('module')} was still compiling when its process ended"
         yield from dict.fromkeys(self._trouble)
+        for command in dict.fromkeys(ended.unheard):
+            yield f"`{command}` ran jax unheard: {_UNREACHED}"
+        if count := len(self.unreported):
+            yield (
+                f"{count} {'entry was' if count == 1 else 'entries were'} written that nobody "
+                f"reported, such as {self.unreported[0]}: another program uses this cache, or "
+                f"{_UNREACHED}"
+            )
+        if not (any(processes) or self._trouble or ended.unheard):
+            yield f"nothing was heard of jax: the program does not import it, or {_UNREACHED}"
+
+
+_UNREACHED = (
+    "its Python loses PYTHONPATH (-E, -I, env -i, a launcher that sets its own); one that keeps "
+    "JAXCACHE_EVENTS is heard where jaxcache is installed beside its jax"
+)
 
 
 def _process(number: int, event: Event) -> Process:

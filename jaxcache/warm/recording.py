@@ -208,15 +208,23 @@ def recording(path: str | None, collect: int | None = None) -> Iterator[RecipeRe
 
 def save_recipe(
     recorder: RecipeRecorder, path: str, known_seconds: Mapping[str, float], ended: Ended
-) -> list[str]:
-    """Write what was recorded, atomically, and say so in sentences.
+) -> tuple[int, list[str]]:
+    """Write what was recorded, atomically; nothing recorded makes no recipe.
+
+    Returns:
+        How many modules there are in it, and what to say of it.
 
     Raises:
         JaxcacheError: ``io-error``.
     """
     recipe = recorder.recipe(known_seconds, ended)
+    if not recipe.requests:
+        return 0, [f"nothing was recorded, so {path} was not written"]
     write_file(path, encode_recipe(recipe, recorder.blob))
     noun = "module" if len(recipe.requests) == 1 else "modules"
     stubbed = sum(r.stubbed for r in recipe.requests)
     told = f", {stubbed} of them only collected" if stubbed else ""
-    return [*recipe.notes, f"recorded {len(recipe.requests)} {noun} in {path}{told}"]
+    return len(recipe.requests), [
+        *recipe.notes,
+        f"recorded {len(recipe.requests)} {noun} in {path}{told}",
+    ]

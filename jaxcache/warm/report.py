@@ -100,8 +100,10 @@ class Report:
     timed_out: bool
     interrupted: bool
     wall_seconds: float
-    unheard: str | None = None
-    """Why nothing is known of what a jax in it compiled: nobody here can listen to that one."""
+    unobserved: tuple[str, ...] = ()
+    """Why compiles may be missing here, one sentence each; empty where all were observed."""
+    recorded: int | None = None
+    """Modules in the recipe; None where none was asked for."""
     trace: Mapping[str, Any] = field(default_factory=dict, repr=False)
     """Chrome trace events of everything that was compiled or retrieved."""
 

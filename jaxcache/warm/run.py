@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -19,6 +20,7 @@ from jaxcache.warm.remember import known_seconds, remember
 from jaxcache.warm.report import Report
 from jaxcache.warm.target.aim import Aim
 from jaxcache.warm.target.spool import Spool, open_spool
+from jaxcache.warm.unheard import unreported_entries
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,26 +191,38 @@ def _run_all(
     # Beside the program, whose imports take longer: a long ledger must not delay its start.
     reader = threading.Thread(target=look_up, daemon=True)
     reader.start()
-    recorder = Recorder(options.cache_dir, asked=asked_thresholds({**os.environ, **lifted}))
+    first = Recorder(options.cache_dir, asked=asked_thresholds({**os.environ, **lifted}))
+    recorder = first
     notes: list[str] = []
+    recorded = None
+    started_ns = time.time_ns()
     with recording(options.record, options.collect) as recipe:
         ended = _listen(_recorded(launches, recipe), options, _tell(watch, recipe), recorder, spool)
         reader.join()
         if recipe and options.record:
-            notes += save_recipe(recipe, options.record, known, ended)
+            recorded, said = save_recipe(recipe, options.record, known, ended)
+            notes += said
     if options.check and not (ended.exit_code or ended.interrupted or ended.timed_out):
         again = [replace(launch, env={**launch.env, **_CHECKED}) for launch in launches]
-        first, recorder = recorder, replace(recorder, modules=[], processes={}, backends={})
+        recorder = replace(first, modules=[], processes={}, backends={})
         _learn(first, options)
         second = _listen(again, options, watch, recorder)
-        ended = replace(second, wall_seconds=ended.wall_seconds + second.wall_seconds)
+        ended = replace(
+            second,
+            wall_seconds=ended.wall_seconds + second.wall_seconds,
+            unheard=ended.unheard + second.unheard,
+        )
     _learn(recorder, options)
+    if spool is None:
+        keys = {str(e["key"]) for r in (first, recorder) for e in r.modules}
+        recorder.unreported += unreported_entries(options.cache_dir, started_ns, keys)
     if options.seal:
         from jaxcache.warm.sealing import seal_written
 
         notes += seal_written(recorder.modules)
     report = recorder.report(ended, known)
-    return replace(report, notes=(*report.notes, *notes))
+    notes = list(dict.fromkeys([*report.notes, *notes]))
+    return replace(report, notes=tuple(notes), recorded=recorded)
 
 
 def _recorded(launches: Sequence[Launch], recipe: RecipeRecorder | None) -> Sequence[Launch]:

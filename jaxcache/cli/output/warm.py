@@ -167,8 +167,10 @@ class Verdict:
         """What was asserted and is not so, one sentence each."""
         found = []
         bounds = (self._most_misses, self._most_seconds)
-        if report.unheard and (self._strict or self._check or bounds != (None, None)):
-            found.append("what was compiled is not known")
+        if report.unobserved and (self._strict or self._check or bounds != (None, None)):
+            found.append(f"not every compile could be observed: {report.unobserved[0]}")
+        if report.recorded == 0:
+            found.append("nothing was recorded")
         served = sum(m.occurrences for m in report.modules if m.outcome == "hit" or m.reason in _IN)
         missed = report.compile_requests - served
         if self._most_misses is not None and missed > self._most_misses:

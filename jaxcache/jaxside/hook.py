@@ -1,0 +1,112 @@
+"""Waits until this Python has imported jax, and then loads the listener.
+
+Nothing else happens before: the script may still set ``XLA_FLAGS`` and the like. There are two
+ways in, and the first one counts: ``startup/sitecustomize.py`` on ``PYTHONPATH``, and
+``jaxcache.pth``, where jaxcache is installed beside jax and ``PYTHONPATH`` was lost (``-E``,
+``-I``, a launcher that sets its own). Both are off unless ``JAXCACHE_EVENTS`` is set.
+"""
+
+import importlib.util
+import mmap
+import os
+import sys
+from typing import Any
+
+#: Address of the parent's socket. The variables are read here and in ``channel.py`` alone.
+EVENTS = "JAXCACHE_EVENTS"
+#: The parent's request to compile for a target, too.
+_TARGET = "JAXCACHE_TARGET"
+#: Under which name whoever was first is found by the other.
+_NAME = "_jaxcache_hook"
+#: This file in the memory of a process says, in /proc/PID/maps, that the process is listened to;
+#: a fork keeps it, another program started in its place does not.
+_MARK: Any = None
+
+
+def install() -> None:
+    """Listen to the jax of this process, once it is imported."""
+    global _MARK
+    this = sys.modules[__name__]
+    if not os.environ.get(EVENTS) or sys.modules.setdefault(_NAME, this) is not this or _MARK:
+        return
+    with open(__file__, "rb") as file:
+        _MARK = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    if "jax" in sys.modules:  # somebody was quicker
+        _listen(sys.modules["jax"])
+    else:
+        sys.meta_path.insert(0, _JaxFinder())
+
+
+def _load_side() -> None:
+    """Load the package of this file, under a name that clashes with nothing."""
+    name = "_jaxcache_side"
+    if name not in sys.modules:
+        folder = os.path.dirname(os.path.abspath(__file__))
+        spec = importlib.util.spec_from_file_location(
+            name, os.path.join(folder, "__init__.py"), submodule_search_locations=[folder]
+        )
+        assert spec is not None and spec.loader is not None  # noqa: S101
+        sys.modules[name] = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(sys.modules[name])
+
+
+def _listen(jax: Any) -> None:
+    """Attach to the jax that has just been imported; a failure here is not the script's."""
+    try:
+        _load_side()
+        if os.environ.get(_TARGET):
+            from _jaxcache_side.target import abroad as observer
+        else:
+            from _jaxcache_side import listener as observer
+
+        observer.attach(jax)
+    except Exception as error:
+        report({"event": "trouble", "detail": f"{type(error).__name__}: {error}"})
+
+
+def report(event: "dict[str, Any]") -> None:
+    """Send an event to the parent."""
+    try:
+        _load_side()
+        from _jaxcache_side import channel
+
+        channel.CHANNEL.send(event)
+    except Exception as error:
+        print(f"jaxcache: cannot report: {error}", file=sys.stderr)
+
+
+class _JaxFinder:
+    """Stands first on ``sys.meta_path``, finds nothing itself, and notices jax."""
+
+    def __init__(self) -> None:
+        self._looking = False
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:  # noqa: ARG002
+        if name != "jax" or self._looking:
+            return None
+        self._looking = True
+        try:
+            spec = importlib.util.find_spec(name)
+        finally:
+            self._looking = False
+        if spec is None or spec.loader is None:
+            return None
+        self._tap(spec.loader)
+        return spec
+
+    def _tap(self, loader: Any) -> None:
+        """Run ``exec_module`` of this one loader, then listen; the loader ends as it was."""
+        run = loader.exec_module
+
+        def exec_module(module: Any) -> None:
+            del loader.exec_module
+            try:
+                run(module)
+            except Exception as error:
+                report({"event": "jax-failed", "detail": f"{type(error).__name__}: {error}"})
+                raise
+            if self in sys.meta_path:
+                sys.meta_path.remove(self)
+            _listen(module)
+
+        loader.exec_module = exec_module

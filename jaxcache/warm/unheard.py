@@ -1,0 +1,61 @@
+"""Notice what the listener did not report: Pythons that it never reached, entries of theirs."""
+
+import contextlib
+import os
+from collections.abc import Collection, Iterable, Iterator
+from pathlib import Path
+
+from jaxcache.entry.names import FileKind, parse_name
+
+#: A mapping of ``jaxside/hook.py`` is in the memory of every process that is listened to.
+_LISTENING, _JAXLIB = b"/jaxside/hook.py", b"/jaxlib/"
+_SHOWN_CHARACTERS = 60
+
+
+class Descendants:
+    """Looks through the processes below ours; on Linux, and nowhere else."""
+
+    def __init__(self) -> None:
+        self._listening: set[int] = set()
+        self.unheard: dict[int, str] = {}
+        """Command lines of those that have loaded jaxlib without the listener, by process id."""
+
+    def look(self, pids: Iterable[int]) -> None:
+        """Look at the processes that run now: these, and all below them."""
+        waiting = list(pids)
+        while waiting:
+            pid = waiting.pop()
+            with contextlib.suppress(OSError):  # it has ended
+                waiting += _children(pid)
+                if pid not in self._listening | {*self.unheard}:
+                    maps = Path(f"/proc/{pid}/maps").read_bytes()
+                    if _LISTENING in maps:
+                        self._listening.add(pid)
+                    elif _JAXLIB in maps:
+                        words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+                        text = os.fsdecode(b" ".join(words)).strip()
+                        self.unheard[pid] = text[:_SHOWN_CHARACTERS]
+
+
+def _children(pid: int) -> Iterator[int]:
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        yield from map(int, (task / "children").read_bytes().split())
+
+
+def unreported_entries(cache_dir: str, since_ns: int, reported: Collection[str]) -> list[str]:
+    """Names of entries that were written since then under keys that nobody reported."""
+    with contextlib.suppress(OSError):  # a bucket, or no directory yet
+        if os.stat(cache_dir).st_mtime_ns >= since_ns:
+            return sorted(_written(cache_dir, since_ns, reported))
+    return []
+
+
+def _written(cache_dir: str, since_ns: int, reported: Collection[str]) -> Iterator[str]:
+    with os.scandir(cache_dir) as files:
+        for file in files:
+            name = parse_name(file.name)
+            if name.kind in (FileKind.ENTRY, FileKind.LEGACY_ENTRY):
+                with contextlib.suppress(FileNotFoundError):
+                    is_new = file.stat().st_mtime_ns >= since_ns
+                    if is_new and str(name.key) not in reported:
+                        yield file.name

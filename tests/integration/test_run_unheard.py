@@ -1,0 +1,113 @@
+"""Pythons that the listener does not reach: another way in, or an assertion that fails."""
+
+import json
+import os
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import REPOSITORY, RunCli
+from warm_checks import STEP, outcomes
+
+pytestmark = pytest.mark.jax
+
+#: How a launcher may start the program so that PYTHONPATH is lost.
+LAUNCHERS = {
+    "isolated": "exec {python} -I {script}",
+    "ignoring": "exec {python} -E {script}",
+    "own-path": "PYTHONPATH=/nowhere exec {python} {script}",
+    "bare": "exec env -i PATH=$PATH {python} {script}",
+}
+
+
+@pytest.fixture
+def beside(each_jax_python: str, tmp_path: Path) -> str:
+    """A Python with jax, beside which jaxcache is installed."""
+    folder = tmp_path / "venv"
+    base = [each_jax_python, "-m", "venv", "--without-pip", folder]
+    subprocess.run(base, check=True)
+    (site,) = folder.glob("lib/python3*/site-packages")
+    where = "import jax, os; print(os.path.dirname(os.path.dirname(jax.__file__)))"
+    found = subprocess.check_output([each_jax_python, "-c", where], text=True).strip()
+    (site / "a.pth").write_text(f"{found}\n{REPOSITORY}\n")
+    pth = REPOSITORY / "jaxcache" / "jaxside" / "startup" / "jaxcache.pth"
+    (site / "jaxcache.pth").write_text(pth.read_text())
+    return str(folder / "bin" / "python")
+
+
+@pytest.mark.parametrize("launcher", ["isolated", "ignoring", "own-path"])
+def test_jaxcache_beside_jax_is_another_way_in(
+    run_cli: RunCli, cache: Path, script: Any, beside: str, launcher: str
+) -> None:
+    line = LAUNCHERS[launcher].format(python=beside, script=script(STEP))
+    done = run_cli("run", "--json", "-C", cache, "--fail-on-miss", "--", "sh", "-c", line)
+    document = json.loads(done.stdout)
+    assert outcomes(document, "jit_step") == {("skipped", "compile-time")}, done.stderr
+    assert (done.returncode, document["unobserved"]) == (1, [])
+
+
+def test_it_listens_once_and_only_where_asked(
+    run_cli: RunCli, cache: Path, script: Any, beside: str
+) -> None:
+    path = script(STEP)
+    document = json.loads(run_cli("run", "--json", "-C", cache, "--", beside, path).stdout)
+    assert len([m for m in document["modules"] if m["module"] == "jit_step"]) == 1
+    text = "import sys; assert not [m for m in sys.modules if 'jaxcache' in m]"
+    subprocess.run([beside, "-c", text], check=True, env={"PATH": os.environ["PATH"]})
+
+
+@pytest.mark.parametrize("launcher", LAUNCHERS)
+def test_what_was_not_heard_fails_every_assertion(
+    run_cli: RunCli, cache: Path, script: Any, each_jax_python: str, tmp_path: Path, launcher: str
+) -> None:
+    line = LAUNCHERS[launcher].format(python=each_jax_python, script=script(STEP))
+    recipe = tmp_path / "r.recipe"
+    options = ("--fail-on-miss", "--strict", "--record", str(recipe))
+    done = run_cli("run", "-C", cache, *options, "--", "sh", "-c", line)
+    assert done.returncode == 1, done.stderr
+    assert "unheard" in done.stderr, done.stderr
+    assert "failed: not every compile could be observed" in done.stderr
+    assert "failed: nothing was recorded" in done.stderr
+    assert not recipe.exists()
+
+
+def test_one_unheard_among_several(
+    run_cli: RunCli, cache: Path, script: Any, each_jax_python: str
+) -> None:
+    path = script(STEP)
+    env = {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
+    heard = ("run", "--json", "-C", cache, "--fail-on-miss", "--", "sh", "-c")
+    run_cli(*heard, f"{each_jax_python} {path}", env=env)
+    done = run_cli(*heard, f"{each_jax_python} {path}", env=env)
+    assert done.returncode == 0, done.stderr
+    other = script(STEP.replace("sin", "cos"), "other.py")
+    line = f"{each_jax_python} {path} && {each_jax_python} -I {other}"
+    done = run_cli(*heard, line, env=env)
+    document = json.loads(done.stdout)
+    assert (done.returncode, document["summary"]["written"]) == (1, 0)
+    told = " ".join(document["unobserved"])
+    assert f"{each_jax_python} -I" in told
+    assert "written that nobody reported, such as jit_step-" in told
+
+
+def test_a_program_without_jax_proves_nothing(run_cli: RunCli, cache: Path) -> None:
+    done = run_cli("run", "-C", cache, "--fail-on-miss", "--", "true")
+    assert (done.returncode, "nothing was heard of jax" in done.stderr) == (1, True)
+    assert run_cli("run", "-C", cache, "--", "true").returncode == 0
+
+
+def test_a_fork_that_compiles_nothing_is_no_stranger(
+    run_cli: RunCli, cache: Path, script: Any, each_jax_python: str
+) -> None:
+    path = script(
+        """
+        import os, time, jax
+        if not os.fork():
+            time.sleep(3)
+            os._exit(0)
+        os.wait()
+        """
+    )
+    done = run_cli("run", "--json", "-C", cache, "--fail-on-miss", "--", each_jax_python, path)
+    assert (done.returncode, json.loads(done.stdout)["unobserved"]) == (0, [])
