@@ -66,7 +66,7 @@ def read_options(options: memoryview | None, config: memoryview | None, budget: 
                     elif inner.number == 9 and isinstance(inner.value, memoryview):
                         assignment = _assignment(inner.value)
             elif number == 7 and isinstance(value, memoryview):
-                name, chosen = _override(value)
+                name, chosen = option_override(value)
                 overrides[name] = chosen
     if config is not None:
         for number, _, value in wire.walk(config, budget):
@@ -100,7 +100,8 @@ def _assignment(data: memoryview) -> tuple[tuple[int, ...], ...]:
     return tuple(tuple(column[i] for column in columns) for i in range(rows))
 
 
-def _override(data: memoryview) -> tuple[str, FlagValue]:
+def option_override(data: memoryview) -> tuple[str, FlagValue]:
+    """Name and value of one of ``env_option_overrides``."""
     message = parse("OptionOverride", data)
     chosen: FlagValue = None
     for descriptor, value in message.value.ListFields():

@@ -103,6 +103,7 @@ class Worker:
             "device_kind": str(first.device_kind),
             "device_count": len(self.backend.local_devices()),
             "caches": self._caches(),
+            "compile_options": settings.compile_options().hex(),
         }
 
     def _caches(self) -> bool:
@@ -166,8 +167,9 @@ class Worker:
             if getattr(debug, name, ""):
                 # As jax/_src/compiler.py spells it, of its own directory.
                 setattr(debug, name, str(Path(cache_dir) / name))
-        if getattr(debug, "xla_dump_to", ""):
-            debug.xla_dump_to = ""
+        for name in (n for n in dir(debug) if n.startswith("xla_dump_")):
+            if value := getattr(debug, name):
+                setattr(debug, name, type(value)())  # as JAX does for keys
         if getattr(debug, "xla_gpu_cuda_data_dir", ""):
             from jax._src import lib
 
@@ -253,7 +255,7 @@ class TargetWorker(Worker):
             **{name: profile[name] for name in names},
             "jaxlib_digest": settings.jaxlib_digest(),
             "device_kind": profile["device_kinds"][0], "device_count": len(self.devices),
-            "caches": True,
+            "caches": True, "compile_options": settings.compile_options().hex(),
         }  # fmt: skip
 
     def compile(self, request: "dict[str, Any]", bytecode: bytes, options: bytes, ask: Any) -> Any:

@@ -54,6 +54,9 @@ def profile_rows(profile: Profile) -> Iterator[tuple[str, str, str]]:
     yield "compression", p.key_codec, f"in keys; entries are written with {p.codec}"
     for name, value in p.environment.items():
         yield name, value, "literally in keys" if name in _FLAGS else "in programs"
+    for name, value in p.settings.items():
+        if value is not None:
+            yield name, str(value), "in compile options"
     features = f", {len(p.cpu.features)} features" if p.cpu.features else ""
     yield "host CPU", f"{p.cpu.name or p.cpu.machine}{features}", ""
     yield "python", p.python_version, ""

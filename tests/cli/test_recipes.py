@@ -10,6 +10,7 @@ from conftest import RunCli
 
 from jaxcache.cache.recipe.format import encode_recipe
 from jaxcache.cache.recipe.model import Environment, Recipe, Request
+from jaxcache.entry.options import flag_names
 from jaxcache.warm.replay.plan import parse_shard
 
 BLOBS = {hashlib.sha256(b).hexdigest(): b for b in (b"module one" * 9, b"module two", b"")}
@@ -122,3 +123,86 @@ def test_recording_does_not_write_over_something_else(run_cli: RunCli, tmp_path:
         done = run_cli("run", "-C", tmp_path / "c", "--record", target, "--", "true")
         assert done.returncode == 2
     assert precious.read_text() == "mine"
+
+
+def field(number: int, value: "bytes | int | str") -> bytes:
+    """One field of a protobuf message."""
+    if isinstance(value, int):
+        return varint(number << 3) + varint(value)
+    data = value.encode() if isinstance(value, str) else value
+    return varint(number << 3 | 2) + varint(len(data)) + data
+
+
+def varint(value: int) -> bytes:
+    found = b""
+    while value > 0x7F:
+        found, value = found + bytes([value & 0x7F | 0x80]), value >> 7
+    return found + bytes([value])
+
+
+def debug(*fields: bytes) -> bytes:
+    """Compile options with these debug options."""
+    return field(3, field(3, b"".join(fields)))
+
+
+NUMBERS = {name: number for number, name in flag_names().items()}
+HOSTILE = {
+    "llvm": debug(field(500, field(1, "-ir-dump-directory") + field(2, "/abs"))),
+    "llvm-here": debug(field(500, field(1, "-ir-dump-directory") + field(2, "abs"))),
+    "path": debug(field(NUMBERS["xla_gpu_dump_autotune_results_to"], "/abs")),
+    "name": debug(field(NUMBERS["xla_gpu_dump_autotune_results_to"], "abs")),
+    "switch": debug(field(NUMBERS["xla_gpu_dump_llvmir"], 1)),
+    "ptxas": debug(field(NUMBERS["xla_gpu_ptx_compiler_extra_flags"], "-o x")),
+    "unknown": debug(field(9999, "x")),
+    "override": field(7, field(1, "xla_gpu_ptx_file") + field(2, field(1, "x"))),
+    "override-llvm": field(
+        7, field(1, "xla_backend_extra_options") + field(2, field(1, "-ir-dump-directory=x"))
+    ),
+    "environment": field(3, field(13, "x")),
+    "top": field(77, 1),
+}
+HARMLESS = {
+    "extra": debug(field(500, field(1, "xla_cpu_disable_loop_unrolling") + field(2, ""))),
+    "number": debug(field(NUMBERS["xla_backend_optimization_level"], 1)),
+    "passes": debug(field(NUMBERS["xla_disable_hlo_passes"], "rematerialization")),
+    "replaced": debug(field(NUMBERS["xla_dump_to"], "/abs")),
+    "override": field(7, field(1, "xla_embed_ir_in_executable") + field(2, field(2, 1))),
+}
+
+
+def test_compile_options_are_allowed_by_name(run_cli: RunCli, tmp_path: Path) -> None:
+    blobs = dict(BLOBS)
+    requests = []
+    for options, expected in ((HOSTILE, "unknown-option"), (HARMLESS, None)):
+        for name, data in options.items():
+            digest = hashlib.sha256(data).hexdigest()
+            blobs[digest] = data
+            requests.append(
+                replace(request("jit_f", "a", ONE), module=f"{name}={expected}", key=None,
+                        options=digest)
+            )  # fmt: skip
+    recipe = Recipe(RECIPE.environments, tuple(requests))
+    path = tmp_path / "some.recipe"
+    path.write_bytes(b"".join(encode_recipe(recipe, blobs.__getitem__)))
+    done = run_cli("ls", "-C", path, "--json")
+    for module in json.loads(done.stdout)["modules"]:
+        expected = module["module"].partition("=")[2]
+        assert module["refusal"] == (None if expected == "None" else expected), module["module"]
+
+
+@pytest.mark.parametrize(
+    ("asked", "code", "allow"),
+    [
+        ({"device_count": 100_000}, "too-many-devices", "--devices 100000"),
+        ({"process_count": 64}, "too-many-processes", "--jobs 64"),
+    ],
+)
+def test_a_recipe_starts_no_more_than_is_sane(
+    run_cli: RunCli, tmp_path: Path, asked: dict[str, int], code: str, allow: str
+) -> None:
+    environment = replace(RECIPE.environments[0], **asked)  # type: ignore[arg-type]
+    recipe = save(tmp_path / "some.recipe", replace(RECIPE, environments=(environment,)))
+    done = run_cli("compile", recipe, "-C", tmp_path / "cache", "--json", "--jobs", "1")
+    error = json.loads(done.stderr)["error"]
+    assert (done.returncode, error["code"]) == (2, code)
+    assert allow in error["hint"]

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jaxcache.render.target import profile_page
+from jaxcache.warm.target.aim import Aim
 from jaxcache.warm.target.differences import compare_profiles
 from jaxcache.warm.target.profile import (
     MAX_PROFILE_BYTES,
@@ -153,3 +154,64 @@ def test_without_jax_it_is_explained_all_the_same(run_cli: RunCli, tmp_path: Pat
     assert run_cli("target", "show", "h200.json", "--python", "/bin/false").returncode == 13
     assert run_cli("target", "capture", "x", "--python", "/nowhere").returncode == 13
     assert not (tmp_path / "x").exists()
+
+
+HOSTILE = [
+    {"environment": {"LD_PRELOAD": "/tmp/x.so"}},
+    {"environment": {"PYTHONWARNINGS": "all:0:antigravity.x:0:0"}},
+    {"environment": {"JAX_PJRT_CLIENT_CREATE_OPTIONS": "x:1"}},
+    {"environment": {"JAX_NUM_CPU_DEVICES": "100000"}},
+    {"environment": {"jax_enable_x64": "1"}},
+    {"environment": {"XLA_FLAGS": "/tmp/flags"}},
+    {"environment": {"XLA_FLAGS": "--xla_gpu_ptx_file=x"}},
+    {"environment": {"XLA_FLAGS": "--xla_gpu_dump_autotune_results_to=x"}},
+    {"environment": {"XLA_FLAGS": "--xla_never_heard_of=1"}},
+    {"environment": {"XLA_FLAGS": "--xla_cpu_max_isa=../x"}},
+    {"environment": {"XLA_FLAGS": "--xla_backend_extra_options=-ir-dump-directory=x"}},
+    {"environment": {"LIBTPU_INIT_ARGS": "--xla_mosaic_dump_to=x"}},
+    {"environment": {"LIBTPU_INIT_ARGS": "--log_dir=x"}},
+    {"settings": {"pythonwarnings": "all:0:antigravity.x:0:0", "browser": "/bin/sh -c id #%s"}},
+    {"settings": {"jax_persistent_cache_enable_xla_caches": "../x"}},
+    {"settings": {"jax_pjrt_client_create_options": "x"}},
+    {"platform": "../x"},
+    {"device_ids": list(range(10_000)), "device_kinds": ["cpu"] * 10_000},
+]
+
+
+@pytest.mark.parametrize("change", HOSTILE, ids=str)
+def test_a_profile_that_sets_what_it_may_not_is_refused(
+    change: dict[str, Any], run_cli: RunCli, tmp_path: Path
+) -> None:
+    (tmp_path / "p.json").write_text(json.dumps({**json.loads(profile_bytes(H200)), **change}))
+    done = run_cli("target", "show", "p.json", "--json")
+    assert (done.returncode, json.loads(done.stderr)["error"]["code"]) == (2, "bad-profile")
+    (name,) = list(change)[:1]
+    if name in ("environment", "settings"):
+        assert next(iter(change[name])) in done.stderr
+
+
+def test_show_tells_all_that_is_applied(run_cli: RunCli, tmp_path: Path) -> None:
+    profile = replace(
+        H200,
+        environment={
+            "XLA_FLAGS": "--xla_gpu_autotune_level=2 --xla_dump_to=/tmp/x --xla_cpu_max_isa=AVX2",
+            "LIBTPU_INIT_ARGS": "--xla_tpu_scoped_vmem_limit_kib=98304",
+            "JAX_ENABLE_X64": "True",
+            "JAX_DEFAULT_MATMUL_PRECISION": "tensorfloat32",
+        },
+        settings={
+            "jax_compilation_cache_dir": "/cache",
+            "jax_persistent_cache_enable_xla_caches": "all",
+        },
+    )
+    (tmp_path / "p.json").write_bytes(profile_bytes(profile))
+    assert read_profile(str(tmp_path / "p.json")) == profile
+    page = profile_page(profile, None)
+    applied = Aim(profile).environment(devices=None)
+    for name, value in {**profile.environment, **profile.settings}.items():
+        assert value in page and name.upper() in applied
+    assert applied["XLA_FLAGS"].split()[:2] == [
+        "--xla_gpu_autotune_level=2",
+        "--xla_cpu_max_isa=AVX2",
+    ]
+    assert not any("dump" in v for v in applied.values())

@@ -287,6 +287,27 @@ def test_a_recipe_for_what_is_not_here(
     assert done.returncode == 13
 
 
+def test_an_option_that_neither_we_nor_this_jaxlib_know_is_refused(
+    recorded: Recorded, compiled: Any, tmp_path: Path, script: Any
+) -> None:
+    recipe = recorded(script(STEP))
+    unknown = b"\xf8\xf0\x04\x01"  # field 9999 is 1
+    build = b"\x1a" + bytes([len(unknown)]) + unknown
+    more = b"\x1a" + bytes([len(build)]) + build
+    with open_recipe(str(recipe)) as file:
+        blobs = {d: file.blob(d) for r in file.recipe.requests for d in (r.options, r.bytecode)}
+        requests = []
+        for request in file.recipe.requests:
+            data = blobs[request.options] + more
+            blobs[digest := hashlib.sha256(data).hexdigest()] = data
+            requests.append(replace(request, options=digest))
+        changed = replace(file.recipe, requests=tuple(requests))
+        recipe.write_bytes(b"".join(encode_recipe(changed, blobs.__getitem__)))
+    document = compiled(recipe, tmp_path / "other", code=3)
+    assert {m["reason"] for m in document["modules"]} == {"refused-here"}
+    assert all("XLA option 9999" in m["detail"] for m in document["modules"])
+
+
 def test_a_recipe_of_another_jax_says_so(
     recorded: Recorded, compiled: Any, tmp_path: Path, script: Any
 ) -> None:

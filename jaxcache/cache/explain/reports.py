@@ -6,11 +6,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
 
+from jaxcache.cache.allowed import kept_flags
 from jaxcache.cache.explain.logs import read_log
 from jaxcache.cache.explain.sides import Compile, Outcome, Side
 from jaxcache.cache.ledger.record import read_seconds
 from jaxcache.cache.recipe.format import is_recipe, open_recipe
-from jaxcache.cache.recipe.refusals import kept_flags
 from jaxcache.errors import UsageError
 
 _MAX_BYTES = 512 << 20

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, fields
 from typing import Any
 
+from jaxcache.cache.allowed import is_allowed_setting
 from jaxcache.cache.fields import Fields
 from jaxcache.cache.recipe.model import Environment, Recipe, RecipeError, Request
 from jaxcache.entry.names import parse_key
@@ -148,7 +149,7 @@ def _settings(value: object) -> dict[str, bool | int | str]:
     for name, chosen in read.values.items():
         if name not in KEY_SETTINGS or type(chosen) is not KEY_SETTINGS[name]:
             raise RecipeError(f"its manifest has a setting {name[:100]!r} that makes no sense")
-        if isinstance(chosen, str) and "\0" in chosen:
+        if not is_allowed_setting(name, chosen):
             raise RecipeError(f"its manifest has a setting {name} that makes no sense")
     return dict(read.values)
 

@@ -1,23 +1,12 @@
 """Which requests of a recipe cannot be compiled again, and why."""
 
-import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
+from jaxcache.cache.allowed import LEFT_OUT, is_allowed_flag, refused_options
 from jaxcache.cache.bundle.compat import version_tuple
 from jaxcache.cache.recipe.model import Environment, Request
-from jaxcache.entry.options import read_options
-from jaxcache.entry.wire import Budget, WireError
+from jaxcache.entry.wire import WireError
 
-#: Flags that JAX leaves out of keys (``xla_flags_to_exclude_from_cache_key`` in
-#: jax/_src/cache_key.py): they do not reach a worker, so what they say does not matter.
-_LEFT_OUT = re.compile(
-    r"-*(xla_dump_\w+|xla_gpu_cuda_data_dir|xla_force_host_platform_device_count)"
-)
-#: Paths that a worker sets anew.
-_REPLACED = frozenset({
-    "xla_gpu_cuda_data_dir", "xla_gpu_per_fusion_autotune_cache_dir", "xla_gpu_kernel_cache_file",
-    "xla_dump_to",
-})  # fmt: skip
 #: The first JAX whose executables may have host callbacks that are given to them when loaded.
 _CALLBACKS_SINCE = (0, 12)
 
@@ -29,6 +18,7 @@ REFUSALS = {
     "pgle": "it was compiled with a profile (PGLE), which is not in the recipe",
     "flags-file": "XLA_FLAGS names a file, which is not in the recipe",
     "path-in-flags": "its XLA flags name a path, which need not mean the same here",
+    "unknown-option": "it sets a flag or a compile option that may name a file or start a program",
     "unreadable-options": "its compile options cannot be read",
 }
 
@@ -47,18 +37,15 @@ def refuse(request: Request, environment: Environment, blob: Callable[[str], byt
     flags = (*environment.xla_flags, *environment.libtpu_init_args, *environment.argv_flags)
     if not all(f.startswith("--") for f in flags):
         return "flags-file"
-    if any("/" in f and not _LEFT_OUT.match(f) for f in flags):
+    if any("/" in f and not LEFT_OUT.match(f) for f in flags):
         return "path-in-flags"
+    allowed = (
+        *(is_allowed_flag(f) for f in environment.xla_flags),
+        *(is_allowed_flag(f, tpu=True) for f in environment.libtpu_init_args),
+    )
     try:
-        options = read_options(memoryview(blob(request.options)), None, Budget()).flags or {}
+        if all(allowed) and not any(refused_options(blob(request.options))):
+            return None
     except (WireError, ValueError):
         return "unreadable-options"
-    paths = (n for n, v in options.items() if isinstance(v, str) and "/" in v)
-    if any(n not in _REPLACED and not _LEFT_OUT.match(n) for n in paths):
-        return "path-in-flags"
-    return None
-
-
-def kept_flags(flags: Iterable[str]) -> list[str]:
-    """The flags that a worker is given: those that enter keys."""
-    return [f for f in flags if not _LEFT_OUT.match(f)]
+    return "unknown-option"

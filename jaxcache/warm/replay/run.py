@@ -5,6 +5,7 @@ import tempfile
 import time
 from collections.abc import Sequence
 
+from jaxcache.cache.allowed import MOST_DEVICES, MOST_PROCESSES
 from jaxcache.cache.recipe.format import RecipeFile
 from jaxcache.errors import JaxcacheError, UsageError
 from jaxcache.store.base import Store
@@ -39,6 +40,7 @@ def compile_recipe(
         JaxcacheError: ``no-platform``, where that holds for the whole recipe; ``no-cluster``.
     """
     _check_devices(plan, options.devices)
+    _check_size(plan, options)
     _check_target(plan, options.target)
     started = time.monotonic()
     session = Session(file, Delivery(store), options)
@@ -81,8 +83,9 @@ def _compile_here(
         def make_team(job: Job) -> Team:
             return Team(python, job.environment, devices=options.devices, folder=top, target=target)
 
+        widest = max((j.environment.process_count for j in plan.jobs), default=1)
         pool = Pool(
-            make_team, session.attempt, session.conclude, options.jobs,
+            make_team, session.attempt, session.conclude, max(1, options.jobs // widest),
             memory_bytes=options.memory_bytes, watcher=watcher,
         )  # fmt: skip
         interrupted = pool.run(plan.jobs)
@@ -105,6 +108,26 @@ def _check_devices(plan: CompilePlan, devices: int | None) -> None:
                 code="too-few-devices",
                 hint=f"--devices {needed}, or none: then it is as recorded",
             )
+
+
+def _check_size(plan: CompilePlan, options: CompileOptions) -> None:
+    """Refuse to start more processes and devices than are sane, unless the caller asks for them.
+
+    Raises:
+        UsageError: ``too-many-devices``, ``too-many-processes``.
+    """
+    for environment in {id(j.environment): j.environment for j in plan.jobs}.values():
+        wanted, count = environment.device_count, environment.process_count
+        if options.devices is None and wanted > MOST_DEVICES:
+            raise UsageError(
+                f"the recipe asks for {wanted} devices", code="too-many-devices",
+                hint=f"to have so many, name them: --devices {wanted}",
+            )  # fmt: skip
+        if count > max(MOST_PROCESSES, options.jobs):
+            raise UsageError(
+                f"the recipe asks for {count} processes", code="too-many-processes",
+                hint=f"to start so many, allow them: --jobs {count}",
+            )  # fmt: skip
 
 
 def _check_target(plan: CompilePlan, target: Aim | None) -> None:

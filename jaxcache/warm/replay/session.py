@@ -7,10 +7,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, BinaryIO
 
+from jaxcache.cache.allowed import kept_flags
 from jaxcache.cache.bundle.compat import path_in_key
 from jaxcache.cache.recipe.format import RecipeFile
 from jaxcache.cache.recipe.model import Environment, Request
-from jaxcache.cache.recipe.refusals import REFUSALS, kept_flags
+from jaxcache.cache.recipe.refusals import REFUSALS
 from jaxcache.warm.delivery import Delivery
 from jaxcache.warm.replay.bench import Answer, Bench, Failure
 from jaxcache.warm.replay.plan import Job, Refused

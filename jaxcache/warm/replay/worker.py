@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from jaxcache.cache.allowed import kept_flags, refused_options
 from jaxcache.cache.recipe.model import Environment, Request
-from jaxcache.cache.recipe.refusals import kept_flags
 from jaxcache.errors import JaxcacheError, NoJaxError
 from jaxcache.warm.child import Child, DiedError
 from jaxcache.warm.process import NO_JAX_HINT, free_port
@@ -188,6 +188,9 @@ class _Worker(Child):
         self, request: Request, cache_dir: str, blobs: Sequence[bytes], ask: Ask
     ) -> "Written | None":
         bytecode, options = blobs
+        host = bytes.fromhex(self.ready.get("compile_options", ""))
+        if unknown := ", ".join(refused_options(options, host)):
+            raise RefusedError(f"it sets {unknown}, which this jaxlib does not set by itself")
         executable = request.executable_device_ids
         self.send(
             {

@@ -5,7 +5,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from jaxcache.warm.target.profile import Profile, profile_bytes
+from jaxcache.cache.allowed import kept_flags
+from jaxcache.warm.target.profile import CACHE_DIR, Profile, profile_bytes
 
 #: With these a program runs on the CPU, and plugins load where their hardware is not.
 WITHOUT_HARDWARE = {
@@ -52,7 +53,7 @@ class Aim:
         """
         profile = self.profile
         count = f"--xla_force_host_platform_device_count={devices or profile.device_count}"
-        flags = [f for f in profile.environment.get("XLA_FLAGS", "").split() if f != count]
+        flags = kept_flags(profile.environment.get("XLA_FLAGS", "").split())
         env = {
             **profile.environment,
             # The count is in no key (jax/_src/cache_key.py), and the last one counts.
@@ -63,8 +64,10 @@ class Aim:
         if profile.platform == "gpu":
             # XLA says of every kernel that it cannot measure it; the report does so once.
             env["TF_CPP_MIN_LOG_LEVEL"] = "3"
+        caches = str(profile.settings.get("jax_persistent_cache_enable_xla_caches"))
+        hashes_path = caches == "all" or "xla_gpu_kernel_cache_file" in caches
         for name, value in profile.settings.items():
-            if isinstance(value, str):
+            if isinstance(value, str) and (name != CACHE_DIR or hashes_path):
                 env[name.upper()] = value
         return env
 

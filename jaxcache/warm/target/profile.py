@@ -9,17 +9,24 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
+from jaxcache.cache.allowed import (
+    MOST_DEVICES,
+    is_allowed_setting,
+    is_allowed_variable,
+)
 from jaxcache.errors import UsageError
 from jaxcache.model import Codec
 from jaxcache.units import rfc3339
 
 FORMAT = "jaxcache-target"
 VERSION = 1
+CACHE_DIR = "jax_compilation_cache_dir"
 #: A profile is some kilobytes; the topology of a large pod would be some hundred.
 MAX_PROFILE_BYTES = 8 << 20
 _MAX_TEXT = 256 << 10
 _MAX_ITEMS = 1 << 16
 #: ``get_cache_key`` in jax/_src/compilation_cache.py names the codec so.
+_PLATFORMS = ("cpu", "gpu", "cuda", "rocm", "tpu")
 _KEY_CODECS = ("zstandard", "zlib")
 
 
@@ -162,8 +169,8 @@ def parse_profile(document: Any, origin: str) -> Profile:
     read = _Reader(document, origin)
     profile = Profile(
         captured_at=read.text("captured_at"),
-        platform=read.text("platform"),
-        lowering_platform=read.text("lowering_platform"),
+        platform=read.one_of("platform", _PLATFORMS),
+        lowering_platform=read.one_of("lowering_platform", _PLATFORMS),
         platform_version=read.text("platform_version"),
         device_kinds=read.texts("device_kinds"),
         device_ids=read.numbers("device_ids"),
@@ -178,13 +185,14 @@ def parse_profile(document: Any, origin: str) -> Profile:
         key_codec=read.one_of("key_codec", _KEY_CODECS),
         codec=read.codec(),
         cpu=read.cpu(),
-        environment=read.mapping("environment"),
+        environment=read.environment(),
         settings=read.settings(),
     )
     fingerprint = profile.topology_fingerprint
     if fingerprint is not None and not (fingerprint.isdecimal() and int(fingerprint) < 1 << 64):
         raise read.wrong("topology_fingerprint")
-    if not profile.device_ids or len(profile.device_ids) != len(profile.device_kinds):
+    count = len(profile.device_ids)
+    if not 1 <= count <= MOST_DEVICES or count != len(profile.device_kinds):
         raise read.wrong("device_ids")
     return profile
 
@@ -256,12 +264,32 @@ class _Reader:
             raise self.wrong(name)
         return value
 
+    def environment(self) -> dict[str, str]:
+        values = self.mapping("environment")
+        for name, value in values.items():
+            if not is_allowed_variable(name, value):
+                raise self._forbidden(f"{name}={value}")
+        return values
+
     def settings(self) -> dict[str, Any]:
-        value = self._document.get("settings")
-        simple = (str, int, float, bool, type(None))
-        if not isinstance(value, dict) or not all(isinstance(v, simple) for v in value.values()):
+        values = self._document.get("settings")
+        if not isinstance(values, dict):
             raise self.wrong("settings")
-        return value
+        for name, value in values.items():
+            is_path = isinstance(value, str) and len(value) < 4096 and value.isprintable()
+            if name == CACHE_DIR and is_path:  # hashed where XLA caches kernels below it
+                continue
+            if value is not None and not is_allowed_setting(name, value):
+                raise self._forbidden(f"{name}={value}")
+        return values
+
+    def _forbidden(self, what: str) -> ProfileError:
+        return ProfileError(
+            f"{self._origin} sets {what[:200]}, and a profile may only set XLA_FLAGS and "
+            "LIBTPU_INIT_ARGS to known flags that name no file, and known settings of JAX",
+            code="bad-profile",
+            hint="unset it where the profile is captured, and capture it anew",
+        )
 
     def cpu(self) -> Cpu:
         value = self._document.get("cpu")
