@@ -5,7 +5,7 @@ from typing import Literal, NamedTuple
 
 Codec = Literal["zstd", "zlib", "unknown"]
 Platform = Literal["cpu", "gpu", "tpu", "unknown"]
-LastUsedFrom = Literal["atime-file", "fs-atime", "mtime"]
+LastUsedFrom = Literal["ledger", "atime-file", "fs-atime", "mtime"]
 FileType = Literal["file", "dir", "symlink", "other"]
 
 #: Kinds of problems, worst first within a group; part of the JSON contract (``verify``).

@@ -34,6 +34,8 @@ class Inventory:
     atimes: dict[str, FileInfo] = field(default_factory=dict)
     """``-atime`` files by the key they belong to, whether or not its entry exists."""
     others: list[OtherFile] = field(default_factory=list)
+    folders: set[FileKind] = field(default_factory=set)
+    """XLA's autotune directory and our own, where they are."""
 
     def orphan_atimes(self) -> Iterator[tuple[str, FileInfo]]:
         """Yield the ``-atime`` files (key, file) whose entry is gone."""
@@ -72,6 +74,7 @@ def take_inventory(store: Store, *, deep: bool = False, start: str = "") -> Inve
             else:
                 found.entries.append(EntryFile(info, key, str(key), kind))
         elif info.type == "dir" and kind in (FileKind.AUTOTUNE, FileKind.OWN):
+            found.folders.add(kind)
             if deep:
                 folder = AUTOTUNE_DIR if kind is FileKind.AUTOTUNE else OWN_DIR
                 found.others.extend(OtherFile(inner, kind) for inner in store.walk(folder))

@@ -95,12 +95,6 @@ def list_cache(
         seen = decode_entries(store, seen, shown, index=index, workers=workers, progress=progress)
         decoded = {entry.file: entry for entry in seen.entries}
         chosen = [decoded[entry.file] for entry in chosen]
-    if details and any(entry.platform == "gpu" for entry in chosen[:limit]):
-        from jaxcache.cache.ledger.segments import Ledger
-        from jaxcache.cache.ledger.tuning import label_entries
-
-        shown = chosen[:limit]
-        chosen[: len(shown)] = label_entries(shown, Ledger.load(store))
     if index is not None:
         index.save(file.info.name for file in seen.inventory.entries)
     return Listing(

@@ -1,6 +1,6 @@
 """Everything that a report of a cache draws, gathered in one scan."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from jaxcache.cache.explain.churn import Churn, find_churn
@@ -61,7 +61,6 @@ def take_picture(
         known = lookup(entry.key) if lookup else None
         if known and known.compile_seconds is not None:
             exact.add(entry.key)
-            entry = replace(entry, compile_seconds=known.compile_seconds)
         entries.append(entry)
     return Picture(
         cache_dir=store.url,

@@ -1,7 +1,7 @@
 """Read the cheap facts of every entry: sizes, codec, compile seconds, last use."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import tee
 from typing import TYPE_CHECKING, TypeVar
 
@@ -11,9 +11,12 @@ from jaxcache.entry.codec import HEADER_BYTES
 from jaxcache.entry.names import ATIME_SUFFIX, FileKind
 from jaxcache.model import Entry, FileInfo, LastUsedFrom, Problem
 from jaxcache.store.base import Store
+from jaxcache.units import NS_PER_SECOND
 
 if TYPE_CHECKING:  # a plain listing uses neither
     from jaxcache.cache.index import Index, Known
+    from jaxcache.cache.ledger.record import Record
+    from jaxcache.cache.ledger.segments import Ledger
     from jaxcache.entry.brief import Brief
 
 _T = TypeVar("_T")
@@ -22,6 +25,8 @@ Progress = Callable[[int, int], None]
 
 _ATIME_BYTES = 8
 _PROGRESS_EVERY = 512
+#: The file is read up to this long after the hit that the ledger dates: that is one use.
+_SAME_USE_NS = 60 * NS_PER_SECOND
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +36,8 @@ class Scan:
     entries: tuple[Entry, ...]
     inventory: Inventory
     problems: tuple[Problem, ...]
+    ledger: "Ledger | None" = None
+    """What is known beyond the files, already part of the entries; None if nothing is."""
 
 
 def scan(
@@ -67,7 +74,8 @@ def scan(
         heads=heads, details=details, index=index, workers=workers, progress=progress,
     )  # fmt: skip
     problems.extend(inventory.problems())
-    return Scan(tuple(entries), inventory, tuple(problems))
+    ledger = _load_ledger(store, inventory)
+    return Scan(with_ledger(entries, ledger), inventory, tuple(problems), ledger)
 
 
 def decode_entries(
@@ -88,12 +96,46 @@ def decode_entries(
         store, files, seen.inventory.atimes,
         details=True, index=index, workers=workers, progress=progress,
     )  # fmt: skip
-    decoded = {entry.file: entry for entry in entries}
+    decoded = {entry.file: entry for entry in with_ledger(entries, seen.ledger)}
     return Scan(
         tuple(decoded.get(entry.file, entry) for entry in seen.entries),
         seen.inventory,
         (*(p for p in seen.problems if p.file not in decoded), *problems),
+        seen.ledger,
     )
+
+
+def _load_ledger(store: Store, inventory: Inventory) -> "Ledger | None":
+    """Read the ledger where there can be one; a plain cache needs not even the import."""
+    if FileKind.OWN not in inventory.folders:
+        return None
+    from jaxcache.cache.ledger.segments import Ledger
+
+    return Ledger.load(store)
+
+
+def with_ledger(entries: Iterable[Entry], ledger: "Ledger | None") -> tuple[Entry, ...]:
+    """Add exact compile seconds, the last use and the tuning that a ledger knows of entries."""
+    if not ledger:
+        return tuple(entries)
+    return tuple(
+        entry if (record := ledger.record(entry.key)) is None else _with_record(entry, record)
+        for entry in entries
+    )
+
+
+def _with_record(entry: Entry, record: "Record") -> Entry:
+    from jaxcache.cache.ledger.tuning import tuning_of
+
+    seconds, hit_ns = record.compile_seconds, record.last_hit_ns
+    entry = replace(
+        entry,
+        compile_seconds=entry.compile_seconds if seconds is None else seconds,
+        tuning=tuning_of(record, entry.created_ns, entry.size_bytes),
+    )
+    if hit_ns is None or hit_ns + _SAME_USE_NS < entry.last_used_ns:
+        return entry
+    return replace(entry, last_used_ns=hit_ns, last_used_from="ledger")
 
 
 def read_entries(

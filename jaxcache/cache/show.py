@@ -6,8 +6,7 @@ from dataclasses import dataclass, replace
 from jaxcache.cache.inventory import EntryFile, take_inventory
 from jaxcache.cache.ledger.record import Record
 from jaxcache.cache.ledger.segments import Ledger
-from jaxcache.cache.ledger.tuning import label_entries
-from jaxcache.cache.scan import read_entries
+from jaxcache.cache.scan import read_entries, with_ledger
 from jaxcache.cache.select import select_by_keys
 from jaxcache.entry.brief import summarize_contents
 from jaxcache.entry.codec import HEADER_BYTES, CodecError, decompress_chunks
@@ -170,7 +169,7 @@ def _show(
         source=brief.source,
         problems=tuple(dict.fromkeys(p.kind for p in problems)),
     )
-    (entry,) = label_entries([entry], ledger)
+    (entry,) = with_ledger([entry], ledger)
     return Shown(store.url, entry, contents, tuple(problems), ledger.record(entry.key))
 
 

@@ -28,7 +28,7 @@ from jaxcache.model import Entry, FileInfo
 from jaxcache.store.base import Store
 from jaxcache.units import NS_PER_SECOND
 
-_MAGIC = b"jaxcache-stats 1\n"
+_MAGIC = b"jaxcache-stats 2\n"
 _MASK = (1 << 64) - 1
 _SETTLED_NS = 2_000_000_000
 #: An -atime file can say more than a column holds: it is eight bytes of anything.

@@ -58,7 +58,7 @@ def judge_usage(seen: Scan, ledger: Ledger, baseline: Baseline | None) -> Usage:
         baseline: None where nobody looked: then everything is new.
     """
     if baseline is None:
-        seconds = sum((exact_seconds(e, ledger) for e in seen.entries), 0.0)
+        seconds = sum((e.compile_seconds or 0.0 for e in seen.entries), 0.0)
         return Usage(seen.entries, (), (), (), Witness.NOBODY, (), 0.0, seconds)
     lists: dict[str, list[Entry]] = {"new": [], "used": [], "unused": [], "unknown": []}
     recorded = _recorded_since(ledger, baseline.started_ns)
@@ -82,16 +82,9 @@ def judge_usage(seen: Scan, ledger: Ledger, baseline: Baseline | None) -> Usage:
         **{name: tuple(found) for name, found in lists.items()},
         witness=witness,
         unrecorded=tuple(e.key for e in lists["used"] if e.key not in recorded),
-        saved_seconds=sum((exact_seconds(e, ledger) for e in lists["used"]), 0.0),
-        new_seconds=sum((exact_seconds(e, ledger) for e in lists["new"]), 0.0),
+        saved_seconds=sum((e.compile_seconds or 0.0 for e in lists["used"]), 0.0),
+        new_seconds=sum((e.compile_seconds or 0.0 for e in lists["new"]), 0.0),
     )
-
-
-def exact_seconds(entry: Entry, ledger: Ledger) -> float:
-    """What compiling an entry took: as measured, else in the whole seconds of its header."""
-    record = ledger.record(entry.key)
-    known = record.compile_seconds if record else None
-    return known if known is not None else entry.compile_seconds or 0.0
 
 
 def use_events(usage: Usage, now_ns: int) -> list[Event]:

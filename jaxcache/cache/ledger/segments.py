@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
-from jaxcache.cache.ledger.record import COMPILE, COUNTED, HIT, PINNING, Event, Record, fold
+from jaxcache.cache.ledger.record import COUNTED, PINNING, Event, Record, fold
 from jaxcache.entry.names import OWN_DIR, parse_name
 from jaxcache.errors import JaxcacheError
 from jaxcache.model import FileInfo
@@ -113,12 +113,6 @@ class Ledger:
                 known.update(facts)
                 new[event.kind] = replace(event, facts=facts)
             yield from (new[kind] for kind in kinds)
-
-    def last_used_ns(self, key: str) -> int | None:
-        """Return the time of the last hit or compile of a key, None if neither is known."""
-        kinds = self._events.get(key, {})
-        times = [event.at_ns for kind in (COMPILE, HIT) if (event := kinds.get(kind))]
-        return max(times, default=None)
 
     def _add(self, event: Event) -> None:
         """Join an event to the ones of its kind; events come in the order of their times."""

@@ -4,14 +4,7 @@
 JAX says nothing to the ledger; but then the file is another one.
 """
 
-from collections.abc import Iterable, Iterator
-from dataclasses import replace
-from typing import TYPE_CHECKING, Protocol
-
-from jaxcache.model import Entry
-
-if TYPE_CHECKING:
-    from jaxcache.cache.ledger.segments import Ledger
+from typing import Protocol
 
 UNTUNED = "untuned"
 
@@ -41,10 +34,3 @@ def tuning_of(record: TuningRecord | None, mtime_ns: int, size_bytes: int) -> st
         return None
     same = mtime_ns == record.tuning_mtime_ns or size_bytes == record.tuning_size_bytes
     return record.tuning if same else None
-
-
-def label_entries(entries: Iterable[Entry], ledger: "Ledger") -> Iterator[Entry]:
-    """The entries with what the ledger knows of their tuning."""
-    for entry in entries:
-        tuning = tuning_of(ledger.record(entry.key), entry.created_ns, entry.size_bytes)
-        yield entry if tuning is None else replace(entry, tuning=tuning)
