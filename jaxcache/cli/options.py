@@ -65,6 +65,17 @@ Devices = Annotated[
 ForceCacheDir = Annotated[
     bool, typer.Option("--force-cache-dir", help="Win over a directory that the program sets.")
 ]
+Live = Annotated[
+    bool, typer.Option("--live", help="Switch the live layer on in every Python below.")
+]
+Tier = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="URL",
+        help="With the live layer: ask this directory or URL after the cache; repeatable.",
+        show_default=False,
+    ),
+]
 FailOnMiss = Annotated[
     str | None,
     typer.Option(

@@ -14,10 +14,12 @@ from jaxcache.cli.options import (
     Gemm,
     Json,
     Jsonl,
+    Live,
     Record,
     RequireTuned,
     Strict,
     TargetFile,
+    Tier,
     Timeout,
     TraceFile,
     choose_format,
@@ -35,6 +37,8 @@ def command(
     ],
     cache_dir: CacheDir = None,
     force_cache_dir: ForceCacheDir = False,
+    live: Live = False,
+    tier: Tier = None,
     fail_on_miss: FailOnMiss = None,
     strict: Strict = False,
     components: Components = False,
@@ -64,7 +68,7 @@ def command(
     )  # fmt: skip
     options = warm_options(
         cache_dir, timeout=timeout, force_cache_dir=force_cache_dir, form=form,
-        components=components, record=record, target=aim,
+        components=components, record=record, target=aim, live=live, tiers=tier,
     )  # fmt: skip
     report = run_command(command_line, options, watch())
     finish(report, verdict, form, trace=trace)

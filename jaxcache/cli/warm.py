@@ -16,6 +16,7 @@ from jaxcache.cli.options import (
     Gemm,
     Json,
     Jsonl,
+    Live,
     Patience,
     Platform,
     Python,
@@ -23,6 +24,7 @@ from jaxcache.cli.options import (
     RequireTuned,
     Strict,
     TargetFile,
+    Tier,
     Timeout,
     TraceFile,
     choose_format,
@@ -88,6 +90,8 @@ def command(
         str | None, typer.Option(metavar="NxNxN", help="Sets JAX_MOCK_GPU_TOPOLOGY.")
     ] = None,
     force_cache_dir: ForceCacheDir = False,
+    live: Live = False,
+    tier: Tier = None,
     fail_on_miss: FailOnMiss = None,
     strict: Strict = False,
     check: Annotated[
@@ -134,6 +138,7 @@ def command(
         force_cache_dir=force_cache_dir, form=form, components=components,
         processes=processes, jobs=jobs, check=check, seal=seal, mock_gpu_topology=mock_gpu_topology,
         record=record, collect=collect_only, patience=patience, target=aim,
+        live=live, tiers=tier,
     )  # fmt: skip
     call = Words(tuple(arg or ()), tuple(static or ()), args, committed)
     report = warm_programs(programs(script, arguments, file, call), options, watch())

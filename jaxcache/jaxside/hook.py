@@ -16,6 +16,9 @@ from typing import Any
 EVENTS = "JAXCACHE_EVENTS"
 #: The parent's request to compile for a target, too.
 _TARGET = "JAXCACHE_TARGET"
+#: The live layer is asked for; jaxcache need not be installed beside this jax.
+_LIVE = "JAXCACHE_LIVE"
+_HERE = os.path.dirname(os.path.abspath(__file__))
 #: Under which name whoever was first is found by the other.
 _NAME = "_jaxcache_hook"
 #: This file in the memory of a process says, in /proc/PID/maps, that the process is listened to;
@@ -37,11 +40,9 @@ def install() -> None:
         sys.meta_path.insert(0, _JaxFinder())
 
 
-def _load_side() -> None:
-    """Load the package of this file, under a name that clashes with nothing."""
-    name = "_jaxcache_side"
+def _load_side(name: str = "_jaxcache_side", folder: str = _HERE) -> None:
+    """Load a package of jaxcache's by its path, under a name that clashes with nothing."""
     if name not in sys.modules:
-        folder = os.path.dirname(os.path.abspath(__file__))
         spec = importlib.util.spec_from_file_location(
             name, os.path.join(folder, "__init__.py"), submodule_search_locations=[folder]
         )
@@ -60,8 +61,18 @@ def _listen(jax: Any) -> None:
             from _jaxcache_side import listener as observer
 
         observer.attach(jax)
+        _go_live()
     except Exception as error:
         report({"event": "trouble", "detail": f"{type(error).__name__}: {error}"})
+
+
+def _go_live() -> None:
+    """Switch the live layer on where the environment asks for it."""
+    if os.environ.get(_LIVE):
+        _load_side("_jaxcache_live", os.path.join(os.path.dirname(_HERE), "live"))
+        from _jaxcache_live import plugin
+
+        plugin.initialize()
 
 
 def report(event: "dict[str, Any]") -> None:

@@ -9,6 +9,7 @@ their modules at each call, so that replacing the attribute is enough:
 * ``get_executable_and_time(cache_key, …)`` there: looks up, decompresses and loads.
 * ``jax._src.compiler._cache_write(cache_key, compile_time_secs, module_name, backend,
   executable[, host_callbacks])``: called after each compile on every process.
+* ``jax._src.compiler.compile_or_get_cached(…)``: one compile request.
 """
 
 import functools
@@ -43,14 +44,18 @@ class Adapter:
 
             self._cache, self._compiler = compilation_cache, compiler
             self._distributed = distributed
+            lru = compilation_cache.LRUCache
+            if self.layer() is not None:  # another copy of this package was first
+                lru = lru.__mro__[1]
             for function, first in (
-                (compilation_cache.LRUCache.__init__, ["self", "path", "max_size"]),
-                (compilation_cache.LRUCache.get, ["self", "key"]),
-                (compilation_cache.LRUCache.put, ["self", "key"]),
+                (lru.__init__, ["self", "path", "max_size"]),
+                (lru.get, ["self", "key"]),
+                (lru.put, ["self", "key"]),
                 (compilation_cache.compress_executable, ["executable"]),
                 (compilation_cache.decompress_executable, ["executable"]),
                 (compilation_cache.get_executable_and_time, ["cache_key"]),
                 (compilation_cache.reset_cache, []),
+                (compiler.compile_or_get_cached, ["backend", "computation", "devices"]),
                 (compiler._cache_write, ["cache_key", "compile_time_secs", "module_name"]),
             ):
                 names = list(inspect.signature(function).parameters)
@@ -67,9 +72,9 @@ class Adapter:
             "jaxlib_version": str(jaxlib.__version__),
         }
 
-    def has_layer(self) -> bool:
-        """Whether another copy of this package is at work in this process."""
-        return hasattr(self._cache.LRUCache, "jaxcache_live")
+    def layer(self) -> Any:
+        """The layer at work in this process, maybe of another copy of this package; or None."""
+        return getattr(self._cache.LRUCache, "jaxcache_live", None)
 
     def reset(self) -> None:
         """Let JAX open its cache anew at the next compile."""
@@ -96,6 +101,7 @@ class Adapter:
         cache.decompress_executable = decompress_executable
         self._wrap_load(layer)
         self._wrap_write(layer)
+        self._wrap_request(layer)
         cache.LRUCache = make_cache(cache.LRUCache, layer)
         self._hide_our_frames()
 
@@ -122,7 +128,10 @@ class Adapter:
         self._cache.get_executable_and_time = get_executable_and_time
 
     def _wrap_write(self, layer: "Layer") -> None:
+        import inspect
+
         original = self._compiler._cache_write
+        names = inspect.signature(original)
 
         @functools.wraps(original)
         def _cache_write(
@@ -131,11 +140,45 @@ class Adapter:
             layer.counters.add("compile_seconds", compile_time_secs)
             layer.now.seconds = compile_time_secs
             try:
-                return original(cache_key, compile_time_secs, *args, **kwargs)
+                result = original(cache_key, compile_time_secs, *args, **kwargs)
+                if layer.settings["every-process"] and self._is_other_process():
+                    self._put(names.bind(cache_key, compile_time_secs, *args, **kwargs).arguments)
+                return result
             finally:
                 layer.now.seconds = None
 
         self._compiler._cache_write = _cache_write
+
+    def _is_other_process(self) -> bool:
+        """Whether JAX writes nothing here, because another process is its first."""
+        return bool(self._distributed.global_state.process_id)
+
+    def _put(self, asked: "dict[str, Any]") -> None:
+        """Write an entry as ``_cache_write`` does in process 0, by the same thresholds."""
+        config = self.jax.config
+        seconds = asked["compile_time_secs"]
+        if asked.get("host_callbacks") or (
+            seconds < config.jax_persistent_cache_min_compile_time_secs
+        ):
+            return
+        put = self._cache.put_executable_and_time
+        key, module = asked["cache_key"], asked["module_name"]
+        put(key, module, asked["executable"], asked["backend"], int(seconds))
+
+    def _wrap_request(self, layer: "Layer") -> None:
+        """Give leases back when a compile is over, also one that failed or was not written."""
+        original = self._compiler.compile_or_get_cached
+
+        @functools.wraps(original)
+        def compile_or_get_cached(*args: Any, **kwargs: Any) -> Any:
+            try:
+                return original(*args, **kwargs)
+            finally:
+                leases, layer.now.leases = layer.now.leases, []
+                for directory, key in leases:
+                    directory.release(key)
+
+        self._compiler.compile_or_get_cached = compile_or_get_cached
 
     @staticmethod
     def _hide_our_frames() -> None:
@@ -156,7 +199,7 @@ def make_cache(base: Any, layer: "Layer") -> Any:
     class LiveCache(base):  # type: ignore[misc]
         """Looks up and writes through the layer."""
 
-        jaxcache_live = True
+        jaxcache_live = layer
         _directory = None
 
         def __init__(self, path: str, *args: Any, max_size: int = -1, **kwargs: Any) -> None:

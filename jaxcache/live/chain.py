@@ -46,6 +46,8 @@ class Tiers:
         self._queue: queue.Queue[tuple[Tier, str]] = queue.Queue(layer.settings["queue"])
         self._queued: set[tuple[str, str]] = set()
         self._uploaders: list[threading.Thread] = []
+        self._after: dict[str, Any] = {}
+        """What to do when an entry is up, by key."""
         self._resumer = -1
         self._run_file = f"{OWN_DIR}/live/runs/{_program(layer.adapter.versions)}"
         self._last_run: tuple[str, ...] = ()
@@ -117,6 +119,10 @@ class Tiers:
         if len(self._used) < _MAX_KEYS:
             self._used[key] = None
 
+    def last_writable(self) -> "Tier | None":
+        """The tier that most machines share."""
+        return next((t for t in reversed(self._tiers) if t.writable), None)
+
     # Prefetch ---------------------------------------------------------------------------------
 
     def _list(self) -> None:
@@ -182,6 +188,15 @@ class Tiers:
                 threads = (self._start("upload", self._run_uploads) for _ in range(_UPLOAD_THREADS))
                 self._uploaders = [t for t in threads if t is not None]
 
+    def after_upload(self, key: str, call: Any) -> None:
+        """Call when an entry is up, or at once where it does not wait for its upload."""
+        with self._lock:
+            waits = any(k == key for _, k in self._queued)
+            if waits:
+                self._after[key] = call
+        if not waits:
+            call()
+
     def _run_uploads(self) -> None:
         while True:
             try:
@@ -196,6 +211,10 @@ class Tiers:
             finally:
                 with self._lock:
                     self._queued.discard((tier.url, key))
+                    is_up = not any(k == key for _, k in self._queued)
+                    after = self._after.pop(key, None) if is_up else None
+                if after is not None:
+                    after()
                 self._queue.task_done()
 
     def _upload(self, tier: Tier, key: str) -> None:

@@ -18,6 +18,7 @@ from .files import (
     write_whole,
 )
 from .frame import Rotten, decode, same_payload
+from .leases import Leases
 from .loading import Loading, find_deadly
 from .uses import Uses
 
@@ -46,6 +47,8 @@ class Directory:
         self._bad: set[str] = set()
         """Keys whose file must be replaced."""
         self._touched: set[str] = set()
+        limit = settings["single-flight"]
+        self._leases = Leases(root, limit, layer.counters) if limit else None
         self.tiers = layer.open_tiers(self, bucket)
         self.bound.pending = self.tiers.pending if self.tiers is not None else None
         if self.bound.at_opening:
@@ -61,6 +64,9 @@ class Directory:
         """The entry of a key, checked; None where no place has a good one."""
         started = time.perf_counter()
         value, source = self._find(key)
+        if value is None and self._leases is not None and self._layer.now.loading:
+            with contextlib.suppress(OSError):  # a directory that only others may write
+                value, source = self._wait(self._leases, key)
         took = time.perf_counter() - started
         if value is None:
             self._counters.count("misses")
@@ -90,6 +96,20 @@ class Directory:
             return value, "local"
         found: tuple[bytes | None, str] = self.tiers.find(key)
         return found
+
+    def _wait(self, leases: Leases, key: str) -> "tuple[bytes | None, str]":
+        """Wait for another process that compiles this; None where it is this one's turn."""
+
+        def look() -> "bytes | None":
+            return self._local(key) if os.path.exists(self.path(key)) else None
+
+        self._layer.now.leases.append((self, key))
+        return leases.take_or_wait(key, look, self.tiers), "local"
+
+    def release(self, key: str) -> None:
+        """Let other processes compile a key, or read what this one has written."""
+        if self._leases is not None:
+            self._leases.release(key, self.tiers)
 
     def read_fetched(self, key: str) -> "bytes | None":
         """An entry that another thread has fetched in the meantime, if it has."""

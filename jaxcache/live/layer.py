@@ -27,6 +27,10 @@ class Moment(threading.local):
     seconds: "float | None" = None
     """How long the compile took whose entry is being written."""
 
+    def __init__(self) -> None:
+        self.leases: list[tuple[Directory, str]] = []
+        """Keys that this thread is about to compile, for all processes."""
+
 
 class Layer:
     """Everything that one process has of the live layer."""
@@ -46,6 +50,14 @@ class Layer:
         """Put the layer between JAX and its cache."""
         self.counters.attach(self.adapter.monitoring)
         self.adapter.install(self)
+        self.metrics: Any = None
+        if self.settings["metrics"]:
+            from .metrics import Metrics
+
+            try:
+                self.metrics = Metrics(self.settings["metrics"], self.counters)
+            except Exception as error:  # the port is taken, or a package is missing
+                self.say(f"live: no metrics: {error}")
         atexit.register(self.close)
         os.register_at_fork(after_in_child=self._after_fork)
 
@@ -116,6 +128,8 @@ class Layer:
             self.chores.finish(self.settings["flush"])
             for directory in list(self.directories.values()):
                 directory.close(deadline)
+            if self.metrics is not None:
+                self.metrics.write()
             if self.settings["summary"]:
                 say(self.counters.summary().removeprefix("jaxcache: "))
         except Exception as error:
@@ -161,10 +175,12 @@ def start(given: "dict[str, Any] | None" = None, *, again: bool = False) -> "Lay
             if not settings["enabled"]:
                 return None
             adapter = Adapter()
-            if adapter.has_layer():
-                return None
-            layer = Layer(settings, adapter)
-            layer.install()
+            layer: Layer | None = adapter.layer()
+            if layer is None:
+                layer = Layer(settings, adapter)
+                layer.install()
+            elif again:
+                layer.change(settings)
         except (ConfigError, UnknownJaxError) as error:
             say(f"live is off: {error}")
             return None

@@ -74,9 +74,10 @@ def _text(value: Any) -> str:
 
 
 def _words(value: Any) -> "tuple[str, ...]":
-    """A list, or one text with commas or white space between its parts."""
+    """A list, or one text: its lines if it has several, else its words, between commas too."""
     if isinstance(value, (str, os.PathLike)):
-        value = re.split(r"[,\s]+", os.fspath(value).strip())
+        text = os.fspath(value)
+        value = text.splitlines() if "\n" in text else re.split(r"[,\s]+", text.strip())
     if isinstance(value, (list, tuple)):
         return tuple(_text(v) for v in value if v != "")
     raise ValueError("write a list of directories and URLs")

@@ -38,6 +38,10 @@ class WarmOptions:
     """How many programs of a list to run at once."""
     mock_gpu_topology: str | None = None
     force_cache_dir: bool = False
+    live: bool = False
+    """Switch the live layer on in every Python below."""
+    tiers: tuple[str, ...] = ()
+    """Directories and URLs for the live layer to ask after the cache directory."""
     check: bool = False
     """Run everything a second time, with JAX comparing each executable with its entry."""
     seal: bool = False
@@ -314,6 +318,10 @@ def _environment(options: WarmOptions) -> dict[str, str]:
         env["JAXCACHE_FORCE_CACHE_DIR"] = options.cache_dir
     if options.scratch:
         env["JAXCACHE_SCRATCH"] = options.scratch
+    if options.live:
+        env["JAXCACHE_LIVE"] = "1"
+    if options.tiers:
+        env["JAXCACHE_LIVE_TIERS"] = "".join(f"{tier}\n" for tier in options.tiers)
     if options.components:
         env["JAXCACHE_COMPONENTS"] = "1"
     if options.platform:

@@ -28,6 +28,8 @@ def warm_options(
     form: Format,
     collect: str | None = None,
     patience: str | None = None,
+    live: bool = False,
+    tiers: Sequence[str] | None = None,
     **others: Any,
 ) -> WarmOptions:
     """Make the options of a run; a local cache directory need not exist yet.
@@ -57,6 +59,10 @@ def warm_options(
         cache_dir=path,
         timeout_seconds=parse_duration_seconds(timeout) if timeout else None,
         stdout_to_stderr=form.is_json,
+        live=live or bool(tiers),
+        tiers=tuple(
+            t if "://" in t else os.path.abspath(os.path.expanduser(t)) for t in tiers or ()
+        ),
         collect=None if collect is None else int(collect),
         **others,
     )

@@ -1,0 +1,156 @@
+"""Let one process compile what several miss at the same time.
+
+On one machine a lease is a record lock on one byte of ``.jaxcache/live/leases``, at an offset that
+the key gives: the system frees it when its owner ends, however it ends. Between machines it is an
+object in the last writable tier, created only if there is none, with the time until which it
+counts.
+"""
+
+import contextlib
+import fcntl
+import json
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from .files import own_folder, try_lock
+
+_POLL_SECONDS, _REMOTE_POLL_SECONDS = 0.03, 0.5
+_FOLDER = ".jaxcache/live/leases"
+
+
+class Leases:
+    """The leases of this process on the keys of one directory."""
+
+    def __init__(self, root: str, limit_seconds: float, counters: Any) -> None:
+        self._root = root
+        self._limit = limit_seconds
+        self._counters = counters
+        self._lock = threading.Lock()
+        self._fd = -1
+        self._pid = 0
+        self._held: set[str] = set()
+        self._remote: set[str] = set()
+
+    def take_or_wait(
+        self, key: str, look: "Callable[[], bytes | None]", tiers: Any
+    ) -> "bytes | None":
+        """Take the lease of a key, or wait for what its owner compiles.
+
+        Args:
+            look: looks for the entry in the local directory.
+            tiers: the tiers of the directory, or None.
+
+        Returns:
+            The entry of another process; None where this process is to compile.
+
+        Raises:
+            OSError: the directory cannot be written.
+        """
+        started = time.monotonic()
+        deadline = started + self._limit
+        waited = False
+        value = None
+        while True:
+            if self._try(key):
+                value = look() if waited else None  # its owner may just have written it
+                if value is None and tiers is not None:
+                    value, waited = self._ask_machines(key, tiers, deadline, waited=waited)
+                break
+            waited = True
+            value = look()
+            if value is not None or time.monotonic() > deadline:
+                break
+            time.sleep(_POLL_SECONDS)
+        if waited:
+            self._counters.add("wait_seconds", time.monotonic() - started)
+        if value is not None:
+            self._counters.count("waited")
+            self.release(key, tiers)
+        return value
+
+    def release(self, key: str, tiers: Any) -> None:
+        """Give the lease of a key back, between machines when its entry is up."""
+        with self._lock:
+            remote = key in self._remote
+            self._remote.discard(key)
+            if key in self._held and self._pid == os.getpid():
+                with contextlib.suppress(OSError):
+                    fcntl.lockf(self._fd, fcntl.LOCK_UN, 1, _offset(key))
+            self._held.discard(key)
+        if remote and tiers is not None:
+            tiers.after_upload(key, lambda: tiers.last_writable().attempt(_Delete(key)))
+
+    def _try(self, key: str) -> bool:
+        with self._lock:
+            if self._pid != os.getpid():  # record locks do not pass to a forked child
+                path = os.path.join(own_folder(self._root, "live"), "leases")
+                self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+                self._pid = os.getpid()
+                self._held, self._remote = set(), set()
+            if key in self._held:  # another thread of this process
+                return True
+            if try_lock(self._fd, _offset(key), 1):
+                self._held.add(key)
+                return True
+            return False
+
+    def _ask_machines(
+        self, key: str, tiers: Any, deadline: float, *, waited: bool
+    ) -> "tuple[bytes | None, bool]":
+        """Take the lease in a tier, or wait for the machine that has it."""
+        tier = tiers.last_writable()
+        if tier is None:
+            return None, waited
+        until = time.time() + self._limit
+        text = json.dumps({"owner": f"{socket.gethostname()}:{os.getpid()}", "until": until})
+        while True:
+            created = tier.attempt(lambda store: store.create(_name(key), text.encode()))
+            if created is None:  # no answer: nobody waits for a tier that is down
+                return None, waited
+            if created:
+                self._remote.add(key)
+                # Its last owner may have finished since this process looked.
+                return tiers.find(key, fresh=True)[0], waited
+            if _has_expired(tier.read(_name(key), fresh=True)):
+                tier.attempt(_Delete(key))
+                continue
+            waited = True
+            if time.monotonic() > deadline:
+                return None, waited
+            time.sleep(_REMOTE_POLL_SECONDS)
+            value = tiers.find(key, fresh=True)[0]
+            if value is not None:
+                return value, waited
+
+
+class _Delete:
+    """Delete the lease of a key in a store."""
+
+    def __init__(self, key: str) -> None:
+        self._key = key
+
+    def __call__(self, store: Any) -> bool:
+        store.delete(_name(self._key))
+        return True
+
+
+def _name(key: str) -> str:
+    return f"{_FOLDER}/{key}"
+
+
+def _offset(key: str) -> int:
+    """A byte for a key, from the end of its hash; two keys of one byte only wait in vain."""
+    return int(key[-15:], 16)
+
+
+def _has_expired(data: "bytes | None") -> bool:
+    """Whether a lease counts no more; one that is gone or unreadable does not."""
+    try:
+        until = json.loads(data or b"")["until"]
+        return not isinstance(until, (int, float)) or until < time.time()
+    except (ValueError, TypeError, KeyError):
+        return data is not None

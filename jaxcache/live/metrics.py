@@ -1,0 +1,110 @@
+"""The counters for other programs: for Prometheus a file or an HTTP endpoint, or OpenTelemetry.
+
+``metrics`` is a path, ``:PORT`` or ``HOST:PORT``, or ``otel``. ``{pid}`` in a path becomes the
+process's number, because each process has counters of its own. The format is Prometheus' text
+format 0.0.4, which needs no package.
+"""
+
+import contextlib
+import os
+import re
+import threading
+import time
+from typing import Any
+
+from .counters import COUNTERS, SUMS, Counters
+from .files import write_whole
+
+_FILE_SECONDS = 15.0
+_ADDRESS = re.compile(r"(?P<host>[^/:\s]*|\[[0-9a-f:]+\]):(?P<port>\d{1,5})")
+
+
+def text_format(counters: Counters) -> str:
+    """Every counter in Prometheus' text format."""
+    values = counters.snapshot()
+    lines = []
+    for name, meaning in {**COUNTERS, **SUMS}.items():
+        full = f"jaxcache_live_{name}_total"
+        lines += [f"# HELP {full} {meaning}", f"# TYPE {full} counter"]
+        lines.append(f"{full} {values.get(name, 0):.10g}")
+    full = "jaxcache_live_tier_hits_total"
+    lines += [f"# HELP {full} entries served, by tier", f"# TYPE {full} counter"]
+    for tier, number in sorted(counters.by_tier.items()):
+        label = tier.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
+        lines.append(f'{full}{{tier="{label}"}} {number}')
+    return "\n".join(lines) + "\n"
+
+
+class Metrics:
+    """Where the counters of this process go.
+
+    Raises:
+        OSError: the port is taken.
+        ImportError: no opentelemetry.
+    """
+
+    def __init__(self, target: str, counters: Counters) -> None:
+        self._counters = counters
+        self._path = ""
+        self.port = 0
+        match = _ADDRESS.fullmatch(target)
+        if target == "otel":
+            self._observe()
+        elif match:
+            self._serve(match["host"].strip("[]") or "127.0.0.1", int(match["port"]))
+        else:
+            self._path = os.path.abspath(target.replace("{pid}", str(os.getpid())))
+            threading.Thread(target=self._write_often, name="jaxcache-metrics", daemon=True).start()
+
+    def _write_often(self) -> None:
+        while True:
+            time.sleep(_FILE_SECONDS)
+            self.write()
+
+    def write(self) -> None:
+        """Write the file, if there is to be one."""
+        if self._path:
+            with contextlib.suppress(OSError):
+                folder, name = os.path.split(self._path)
+                write_whole(folder, name, text_format(self._counters).encode())
+
+    def _serve(self, host: str, port: int) -> None:
+        from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+        counters = self._counters
+
+        class Handler(BaseHTTPRequestHandler):
+            timeout = 5
+
+            def do_GET(self) -> None:
+                if self.path.partition("?")[0] not in ("/", "/metrics"):
+                    self.send_error(404)
+                    return
+                body = text_format(counters).encode()
+                self.send_response(200)
+                self.send_header("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, *_: Any) -> None:
+                pass
+
+        server = ThreadingHTTPServer((host, port), Handler)
+        server.daemon_threads = True
+        self.port = server.server_address[1]
+        threading.Thread(target=server.serve_forever, name="jaxcache-metrics", daemon=True).start()
+
+    def _observe(self) -> None:
+        from opentelemetry import metrics
+
+        meter = metrics.get_meter("jaxcache.live")
+        counters = self._counters
+        for name, meaning in {**COUNTERS, **SUMS}.items():
+
+            def observe(_: Any, name: str = name) -> "list[metrics.Observation]":
+                return [metrics.Observation(counters[name])]
+
+            meter.create_observable_counter(
+                f"jaxcache.live.{name}", callbacks=[observe], description=meaning
+            )

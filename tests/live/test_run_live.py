@@ -1,0 +1,46 @@
+"""``run --live``: the layer also in a Python that has no jaxcache."""
+
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+from conftest import RunCli
+
+pytestmark = pytest.mark.jax
+
+PROGRAM = """
+import sys
+import jax, jax.numpy as jnp
+jax.jit(lambda x: jnp.sin(x) + 1)(jnp.ones(3))
+print("layer:", [m for m in sys.modules if m.endswith("live.layer")])
+"""
+
+
+def test_run_live_needs_no_jaxcache_beside_jax(
+    run_cli: RunCli, jax_python: str, tmp_path: Path
+) -> None:
+    (tmp_path / "program.py").write_text(PROGRAM)
+    env = {
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+        "PYTHONWARNINGS": "",
+        "JAX_PLATFORMS": "cpu",
+    }
+    cache, shared = tmp_path / "cache", tmp_path / "shared tier"
+
+    def run(*options: str | Path) -> "subprocess.CompletedProcess[str]":
+        command = [jax_python, tmp_path / "program.py"]
+        done = run_cli("run", *options, "-C", cache, "--json", "--", *command, env=env)
+        assert done.returncode == 0, done.stderr
+        return done
+
+    first = run("--live", "--tier", shared)
+    assert "'_jaxcache_live.layer'" in first.stderr
+    assert "jaxcache: live" not in first.stderr
+    written = json.loads(first.stdout)["summary"]["written"]
+    assert written == len(list(shared.glob("*-cache"))) > 0
+    again = run("--tier", shared)
+    assert json.loads(again.stdout)["summary"]["hits"] == written
+    plain = run()
+    assert "layer: []" in plain.stderr
+    assert json.loads(plain.stdout)["summary"]["hits"] == written
