@@ -320,6 +320,7 @@ def _environment(options: WarmOptions) -> dict[str, str]:
         env["JAXCACHE_SCRATCH"] = options.scratch
     if options.live:
         env["JAXCACHE_LIVE"] = "1"
+        env["JAXCACHE_LIVE_LEDGER"] = "0"  # the run records what it sees by itself
     if options.tiers:
         env["JAXCACHE_LIVE_TIERS"] = "".join(f"{tier}\n" for tier in options.tiers)
     if options.components:
