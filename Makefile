@@ -7,7 +7,8 @@ DEMO   := .demo
 # The JAX versions that the integration tests run against, with the Python each needs.
 MATRIX ?= 3.11:0.4.30 3.11:0.4.38 3.11:0.5.3 3.11:0.6.2 3.11:0.8.3 3.11:0.10.2 3.12:0.12.0.1
 
-.PHONY: test check demo bench test-matrix test-torch test-typer test-slow test-cuda test-tpu docs faults fuzz mutation scale clean
+.PHONY: test check demo bench test-matrix test-torch test-typer test-slow test-cuda test-tpu docs faults fuzz mutation scale \
+	real-programs clean
 
 test: $(STAMP) check
 	$(BIN)/python -m pytest -q -n 2 --dist worksteal -m "not slow"
@@ -50,6 +51,12 @@ docs: $(STAMP)
 
 test-matrix: $(STAMP)
 	tools/test_matrix.sh $(BIN)/python $(MATRIX)
+
+# Small programs of ten libraries and one of two processes: what jaxcache reports, beside JAX's own
+# counts. PROGRAMS='numpyro brax' runs some of them; half an hour for all on two busy cores.
+PROGRAMS ?=
+real-programs: $(STAMP)
+	tools/real_programs.sh $(BIN)/python $(PROGRAMS)
 
 # Entries for an H200 and a TPU, made on a machine that has neither. The wheels are large.
 DEVICELESS_PYTHON ?= python3.12

@@ -72,9 +72,13 @@ FLAG = Kind(bool)
 TEXT = Kind(str | None)
 TEXTS = Kind(list[str] | None)
 COUNT = Kind(int | None, "N")
+NUMBER = Kind(int, "N")
 TIME = Kind(str | None, "TIME|FILE", read_time_ns)
 SIZE = Kind(str | None, "SIZE", parse_size_bytes)
 DURATION = Kind(str | None, "DURATION", parse_duration_seconds)
+
+_KEYS = "Full key, unique prefix of key or hash, or module glob."
+_JOBS = "Workers; default: one per core."
 
 
 class Option:
@@ -94,7 +98,9 @@ class Option:
         self.kind, self.names, self.help, self.default = kind, names, help_, default
         self.metavar, self.settings = metavar or kind.metavar, settings
         long = next((n for n in names if n.startswith("--")), names[0])
-        self.keyword = long.partition("/")[0].strip("-").replace("-", "_")
+        self.keyword = settings.pop("keyword", None) or long.partition("/")[0].strip("-").replace(
+            "-", "_"
+        )
 
     def read(self, value: Any) -> Any:
         """Make the value of the field from what a person wrote or a program passed."""
@@ -171,8 +177,8 @@ class Options:
         return cls(**{fields[k][0]: fields[k][1].read(value) for k, value in given.items()})
 
 
-class Place(Options):
-    """Where the cache is, and its layout."""
+class CacheDir(Options):
+    """Where the cache is."""
 
     cache_dir: str | None = option(
         "--cache-dir -C",
@@ -180,16 +186,94 @@ class Place(Options):
         "The cache; default: JAX_COMPILATION_CACHE_DIR, the configuration, ~/.cache/jax.",
         metavar="PATH|URL",
     )
+
+
+class Place(CacheDir):
+    """Where the cache is, and its layout."""
+
     layout: str | None = option(
         "--layout", TEXT, "Whose cache it is; default: what its folders say.", metavar="jax|torch"
     )
 
 
-class Consent(Options):
-    """Whether to change anything, and whether to ask first."""
+class DryRun(Options):
+    """Whether to change anything."""
 
     dry_run: bool = option("--dry-run -n", FLAG, "Show the plan, change nothing.")
+
+
+class Consent(DryRun):
+    """Whether to change anything, and whether to ask first."""
+
     yes: bool = option("--yes -y", FLAG, "Do not ask.")
+
+
+class Chosen(Options):
+    """The entries that a command is about."""
+
+    keys: tuple[str, ...] = option("keys", TEXTS, _KEYS, metavar="[KEY]...")
+
+
+class ListOptions(Chosen):
+    """Which entries to list, in what order, and how much of them."""
+
+    sort: str = option(
+        "--sort",
+        TEXT,
+        "key, size, payload, compile, created, used, platform.",
+        default="key",
+        metavar="FIELD[:asc|desc]",
+    )
+    filters: tuple[str, ...] = option(
+        "--filter",
+        TEXTS,
+        "Only entries that fit, such as 'size>1MB', 'unused>7d', 'platform=gpu'; repeatable.",
+        metavar="EXPR",
+        keyword="filters",
+    )
+    limit: int | None = option("--limit", COUNT, "Print at most N.", min=0)
+    long: bool = option(
+        "--long -l", FLAG, "Also platform, target, signature and source.", keyword="details"
+    )
+
+
+class VerifyOptions(Chosen):
+    """What to look at, and how hard."""
+
+    level: Level = option(
+        "--level",
+        choice("level", "quick", "full", "load"),
+        "quick: names, dates and frames. full: everything inside. load: also have JAX "
+        "load each entry, in processes that may die of it.",
+        default="full",
+    )
+    decode: bool = option(
+        "--payload/--no-payload",
+        FLAG,
+        "Decode what full has decompressed.",
+        default=True,
+        keyword="decode",
+    )
+    atimes: bool = option(
+        "--atimes", FLAG, "Every entry needs its -atime file, as before a size cap is set."
+    )
+    grace_seconds: float = option(
+        "--grace", DURATION, "Leave younger files as they are.", default="60s"
+    )
+    jobs: int | None = option("--jobs -j", COUNT, _JOBS, min=1)
+    python: str | None = option(
+        "--python", TEXT, "With --level load: the Python that has your jax.", metavar="PYTHON"
+    )
+
+
+class SealOptions(Chosen):
+    """Which entries to seal, and how well to compress them."""
+
+    level: int = option(
+        "--level", NUMBER, "Compression level; zlib takes up to 9.", default=19, min=1, max=22
+    )
+    again: bool = option("--again", FLAG, "Compress sealed entries anew, too.")
+    jobs: int | None = option("--jobs -j", COUNT, _JOBS, min=1)
 
 
 class PruneOptions(Options):

@@ -12,11 +12,16 @@ from conftest import RunCli
 import jaxcache
 from jaxcache.cli.app import load_command
 from jaxcache.errors import UsageError
-from jaxcache.options import Options, PruneOptions
+from jaxcache.options import ListOptions, Options, PruneOptions, SealOptions, VerifyOptions
 
 
 def commands_with_options() -> dict[str, type[Options]]:
-    return {"prune": PruneOptions}
+    return {
+        "ls": ListOptions,
+        "prune": PruneOptions,
+        "seal": SealOptions,
+        "verify": VerifyOptions,
+    }
 
 
 @pytest.mark.parametrize("command", commands_with_options())

@@ -2,10 +2,9 @@
 
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Literal, overload
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, overload
 
-from jaxcache.api.amounts import Duration, seconds
 from jaxcache.api.carrying import Carrying
 from jaxcache.api.running import Running
 from jaxcache.cache.listing import Listing
@@ -13,7 +12,7 @@ from jaxcache.cache.scan import Progress
 from jaxcache.cache.stats import Stats
 from jaxcache.layouts import Layout, check_target, choose_layout
 from jaxcache.model import Entry
-from jaxcache.options import PruneOptions
+from jaxcache.options import ListOptions, PruneOptions, SealOptions, VerifyOptions
 from jaxcache.store import make_store, open_store
 from jaxcache.store.base import Store
 
@@ -50,33 +49,35 @@ class Cache(Carrying, Running):
         """Yield every entry, by key; see :class:`jaxcache.model.Entry` for what it tells."""
         return iter(self.select().entries)
 
-    def select(
-        self,
-        *keys: str,
-        filters: Sequence[str] = (),
-        sort: str = "key",
-        limit: int | None = None,
-        details: bool = False,
-        progress: Progress | None = None,
-    ) -> Listing:
+    def select(self, *keys: str, progress: Progress | None = None, **options: Any) -> Listing:
         """List entries as ``jaxcache ls`` does.
 
         Args:
             keys: full keys, unique prefixes, or module globs; none for all.
-            filters: expressions such as ``"size>1MB"``.
-            sort: a field, with ``:asc`` or ``:desc`` behind it.
-            details: decode entries, for platform, target, signature and source.
             progress: called with (done, total) now and then.
+            options: :class:`jaxcache.options.ListOptions`: ``filters=["size>1MB"]``,
+                ``sort="used:desc"``, ``limit=10``; ``details=True`` decodes entries, for platform,
+                target, signature and source.
 
         Raises:
             UsageError: a filter or an order that cannot be read.
             JaxcacheError: a key that fits nothing, or more than it may.
         """
+        chosen = ListOptions.read(keys=keys, **options)
         return self.layout.list_cache(
-            self.store, keys=keys, filters=filters, sort=sort, limit=limit, heads=True,
-            details=details, long=details, index_folder=None, now_ns=time.time_ns(), workers=1,
+            self.store,
+            keys=chosen.keys,
+            filters=chosen.filters,
+            sort=chosen.sort,
+            limit=chosen.limit,
+            heads=True,
+            details=chosen.long,
+            long=chosen.long,
+            index_folder=None,
+            now_ns=time.time_ns(),
+            workers=1,
             progress=progress,
-        )  # fmt: skip
+        )
 
     def stats(self, *, progress: Progress | None = None) -> Stats:
         """Count everything in the directory, as ``jaxcache stats`` does."""
@@ -97,38 +98,24 @@ class Cache(Carrying, Running):
         return next(show_entries(self.store, key))
 
     def verify(
-        self,
-        *keys: str,
-        level: Literal["quick", "full", "load"] = "full",
-        decode: bool = True,
-        atimes: bool = False,
-        grace: Duration = 60.0,
-        jobs: int = 1,
-        python: str | None = None,
-        progress: Progress | None = None,
+        self, *keys: str, progress: Progress | None = None, **options: Any
     ) -> "Verification":
         """Look for corruption, as ``jaxcache verify`` does; findings are data, not exceptions.
 
         Args:
-            level: ``"load"`` also has the jax of ``python`` load each entry, in a child process.
-            decode: look into what was decompressed.
-            atimes: every entry needs its ``-atime`` file.
-            grace: files younger than this may still be being written.
+            options: :class:`jaxcache.options.VerifyOptions`: ``level="load"`` also has the jax of
+                ``python`` load each entry, in a child process; ``jobs`` is 1 by default, because
+                more need a main module that can be imported.
         """
-        from jaxcache.cache.verify.examine import VerifyOptions
+        from jaxcache.warm.loading import make_loader
 
-        options = VerifyOptions(
-            level=level, keys=keys, decode=decode, jobs=jobs,
-            grace_seconds=seconds(grace) or 0.0, want_atimes=True if atimes else None,
-            user=os.geteuid() if hasattr(os, "geteuid") else None,
-        )  # fmt: skip
-        loader = None
-        if level == "load" and self.layout.is_jax:
-            from jaxcache.warm.loading import SacrificialLoader
-
-            loader = SacrificialLoader(python)
+        chosen = VerifyOptions.read(keys=keys, **options)
         return self.layout.verify(
-            self.store, options, now_ns=time.time_ns(), loader=loader, progress=progress
+            self.store,
+            chosen,
+            now_ns=time.time_ns(),
+            loader=make_loader(chosen) if self.layout.is_jax else None,
+            progress=progress,
         )
 
     def explain(self, *sides: str) -> "Explanation":
@@ -184,10 +171,11 @@ class Cache(Carrying, Running):
 
         return plan_repair(found, now_ns=time.time_ns(), delete=delete)
 
-    def plan_seal(
-        self, *keys: str, level: int = 19, again: bool = False, progress: Progress | None = None
-    ) -> "SealPlan":
+    def plan_seal(self, *keys: str, progress: Progress | None = None, **options: Any) -> "SealPlan":
         """Plan to rewrite entries so that JAX itself detects corruption.
+
+        Args:
+            options: :class:`jaxcache.options.SealOptions`: ``level``, ``again``.
 
         Raises:
             UsageError: ``other-layout``: it is a cache of torch's compilers.
@@ -195,7 +183,7 @@ class Cache(Carrying, Running):
         from jaxcache.cache.seal import plan_seal
 
         check_target(self.store, "jax")
-        return plan_seal(self.store, keys=keys, level=level, again=again, progress=progress)
+        return plan_seal(self.store, SealOptions.read(keys=keys, **options), progress=progress)
 
     def plan_prune(self, *, progress: Progress | None = None, **options: Any) -> "PrunePlan":
         """Plan what can go, as ``jaxcache prune`` does.

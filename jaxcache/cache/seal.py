@@ -7,7 +7,7 @@ old one or the new one and equally good; running it again goes on where it stopp
 import hashlib
 import io
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Literal
@@ -27,8 +27,9 @@ from jaxcache.entry.codec import (
     check_content,
     decompress_whole,
 )
-from jaxcache.entry.frame import DEFAULT_LEVEL, seal_frame
+from jaxcache.entry.frame import seal_frame
 from jaxcache.model import Codec, Entry, Problem
+from jaxcache.options import SealOptions
 from jaxcache.store.base import ChangedError, MissingError, Store, StoreError, same_file
 
 #: Why an entry is left as it is.
@@ -84,36 +85,30 @@ class SealResult:
 
 
 def plan_seal(
-    store: Store,
-    *,
-    keys: Sequence[str] = (),
-    level: int = DEFAULT_LEVEL,
-    again: bool = False,
-    progress: Progress | None = None,
+    store: Store, options: SealOptions | None = None, *, progress: Progress | None = None
 ) -> SealPlan:
     """Plan which entries to seal.
 
     zstd entries without a checksum are; sealed ones and zlib ones (which carry Adler-32) are
     compressed anew where the ledger knows that they were not at this level yet.
 
-    Args:
-        again: compress sealed entries anew whatever the ledger knows.
-
     Raises:
         NoCacheError
         JaxcacheError: a KEY fits nothing, or more than it may.
     """
+    options = options or SealOptions()
     seen = scan(store, progress=progress)
     ledger = Ledger.load(store)
     todo: list[Entry] = []
     skipped: list[tuple[Entry, Reason]] = []
-    for entry in select_by_keys(seen.entries, keys):
-        if not entry.sealed or again or _wants_level(entry, ledger.record(entry.key), level):
+    for entry in select_by_keys(seen.entries, options.keys):
+        record = ledger.record(entry.key)
+        if not entry.sealed or options.again or _wants_level(entry, record, options.level):
             todo.append(entry)
         else:
             skipped.append((entry, "sealed"))
     todo.sort(key=lambda e: -e.size_bytes)  # the longest first, so that no worker ends alone
-    return SealPlan(store.url, level, tuple(todo), tuple(skipped), seen)
+    return SealPlan(store.url, options.level, tuple(todo), tuple(skipped), seen)
 
 
 def _wants_level(entry: Entry, record: Record | None, level: int) -> bool:

@@ -1,45 +1,17 @@
 """``jaxcache seal``."""
 
 import time
-from typing import Annotated
-
-import typer
 
 from jaxcache.cli.opening import open_jax_cache
-from jaxcache.cli.options import (
-    CacheDir,
-    DryRun,
-    Format,
-    Jobs,
-    Json,
-    Jsonl,
-    Keys,
-    Quiet,
-    available_cores,
-    choose_format,
-    require_writable,
-)  # fmt: skip
+from jaxcache.cli.options import Format, Output, available_cores, require_writable
 from jaxcache.errors import ExitCode
+from jaxcache.options import CacheDir, DryRun, SealOptions
 
 EXAMPLE = "jaxcache seal --level 19"
 EXIT_CODES = (0, 1, 2, 10, 11)
 
 
-def command(
-    keys: Keys = None,
-    cache_dir: CacheDir = None,
-    level: Annotated[
-        int, typer.Option(min=1, max=22, metavar="N", help="Compression level; zlib takes up to 9.")
-    ] = 19,
-    again: Annotated[
-        bool, typer.Option("--again", help="Compress sealed entries anew, too.")
-    ] = False,
-    jobs: Jobs = None,
-    dry_run: DryRun = False,
-    json: Json = False,
-    jsonl: Jsonl = False,
-    quiet: Quiet = False,
-) -> int:
+def command(place: CacheDir, options: SealOptions, consent: DryRun, output: Output) -> int:
     """Add the checksum that lets JAX itself detect corruption.
 
     Entries are compressed anew, and are usually smaller afterwards.
@@ -50,18 +22,21 @@ def command(
     from jaxcache.entry.names import printable
     from jaxcache.render.seal import seal_document, seal_records, seal_summary, seal_tsv
 
-    form = choose_format(json=json, jsonl=jsonl, quiet=quiet)
-    store = open_jax_cache(cache_dir)
+    form = output.form
+    store = open_jax_cache(place.cache_dir)
     with progress_bar("reading entries") as progress:
-        plan = plan_seal(store, keys=keys or (), level=level, again=again, progress=progress)
+        plan = plan_seal(store, options, progress=progress)
     result = None
-    if not dry_run:
+    if not consent.dry_run:
         require_writable(store)
         with progress_bar("sealing") as progress:
             result = execute_seal(
-                store, plan, jobs=jobs or available_cores(), now_ns=time.time_ns(),
+                store,
+                plan,
+                jobs=options.jobs or available_cores(),
+                now_ns=time.time_ns(),
                 progress=progress,
-            )  # fmt: skip
+            )
     if form is Format.JSON:
         print_json(seal_document(plan, result))
     elif form is Format.JSONL:

@@ -5,25 +5,17 @@ from typing import Annotated
 
 import typer
 
-from jaxcache.cli.opening import LayoutName, open_cache
-from jaxcache.cli.options import (
-    CacheDir,
-    Format,
-    Json,
-    Jsonl,
-    available_cores,
-    choose_format,
-    index_folder,
-)
+from jaxcache.cli.opening import open_cache
+from jaxcache.cli.options import Format, JsonOutput, available_cores, index_folder
 from jaxcache.errors import UsageError
+from jaxcache.options import Place
 
 EXAMPLE = "jaxcache stats --prometheus > /var/lib/node_exporter/jaxcache.prom"
 EXIT_CODES = (0, 2, 10)
 
 
 def command(
-    cache_dir: CacheDir = None,
-    layout: LayoutName = None,
+    place: Place,
     prometheus: Annotated[
         bool, typer.Option("--prometheus", help="Print the text format of Prometheus.")
     ] = False,
@@ -33,8 +25,8 @@ def command(
             "--long", "-l", help="Of a bucket: read entries too, for codec, seconds and platform."
         ),
     ] = False,
-    json: Json = False,
-    jsonl: Jsonl = False,
+    *,
+    output: JsonOutput,
 ) -> None:
     """Summarize a cache: entries, size, compile time, age."""
     from jaxcache.cli.output import (
@@ -47,10 +39,10 @@ def command(
     from jaxcache.cli.terminal.progress import progress_bar
     from jaxcache.render import stats as render
 
-    if prometheus and (json or jsonl):
+    if prometheus and output.form.is_json:
         raise UsageError("--prometheus and --json exclude each other")
-    form = choose_format(json=json, jsonl=jsonl)
-    opened = open_cache(cache_dir, layout)
+    form = output.form
+    opened = open_cache(place.cache_dir, place.layout)
     now_ns = time.time_ns()
     with progress_bar("reading entries") as progress:
         stats = opened.layout.count(

@@ -8,6 +8,7 @@ from jaxcache.entry.codec import HEADER_BYTES, CodecError, decompress_chunks
 from jaxcache.entry.decode import decode_payload
 from jaxcache.errors import NoJaxError
 from jaxcache.model import Problem, ProblemKind
+from jaxcache.options import VerifyOptions
 from jaxcache.store.base import Store, StoreError
 from jaxcache.warm.child import Child, DiedError
 from jaxcache.warm.process import NO_JAX_HINT, find_python
@@ -19,6 +20,11 @@ _MAX_PAYLOAD_BYTES = 1 << 30
 _ONE_DEVICE = ((0,),)
 _FEWEST_DEVICES = 8
 _MOST_DEVICES = 512
+
+
+def make_loader(options: VerifyOptions) -> "SacrificialLoader | None":
+    """Make what loads entries at ``--level load``; None at other levels."""
+    return SacrificialLoader(options.python) if options.level == "load" else None
 
 
 class SacrificialLoader:

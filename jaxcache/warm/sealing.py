@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from jaxcache.cache.seal import execute_seal, plan_seal
 from jaxcache.errors import JaxcacheError
+from jaxcache.options import SealOptions
 from jaxcache.store import open_store
 from jaxcache.warm.inbox import Event
 
@@ -24,7 +25,7 @@ def seal_written(modules: Iterable[Event]) -> list[str]:
     for directory, written in keys.items():
         try:
             store = open_store(directory)
-            plan = plan_seal(store, keys=sorted(written))
+            plan = plan_seal(store, SealOptions(keys=tuple(sorted(written))))
             result = execute_seal(store, plan, jobs=1, now_ns=time.time_ns())
             notes.append(f"sealed {len(result.sealed)} of {len(written)} written entries")
         except JaxcacheError as error:

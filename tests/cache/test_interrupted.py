@@ -27,11 +27,12 @@ from jaxcache.cache.sidefile import read_checked, write_checked
 from jaxcache.cache.sync import execute, plan_sync
 from jaxcache.cache.trust import add_trusted, generate_key, load_trusted
 from jaxcache.cache.verify import quarantine
-from jaxcache.cache.verify.examine import VerifyOptions, verify
+from jaxcache.cache.verify.examine import verify
 from jaxcache.cache.verify.repair import execute_repair, plan_repair
 from jaxcache.errors import JaxcacheError, LockedError
 from jaxcache.layouts.torch.locks import holding
 from jaxcache.model import FileInfo
+from jaxcache.options import VerifyOptions
 from jaxcache.store.base import StoreError
 from jaxcache.store.local import LocalStore
 from jaxcache.warm.delivery import Delivery

@@ -23,7 +23,7 @@ from jaxcache.store import open_store
 print("ready", flush=True)
 for n in range(10_000):
     store = open_store(sys.argv[1])
-    plan = plan_seal(store, level=1 + n % 9, again=True)
+    plan = plan_seal(store, SealOptions(level=1 + n % 9, again=True))
     # Levels that gain nothing are skipped, so every other turn starts from unsealed entries.
     execute_seal(store, plan, jobs=2, now_ns=time.time_ns())
     for name, data in ORIGINALS.items():
@@ -62,10 +62,10 @@ def kill_while_sealing(cache: Path, times: int, seed: int) -> int:
         assert payloads(cache) == before
         dirty += bool(temporaries(cache))
     store = open_store(str(cache))
-    execute_seal(store, plan_seal(store, level=19), jobs=2, now_ns=time.time_ns())
+    execute_seal(store, plan_seal(store), jobs=2, now_ns=time.time_ns())
     assert not temporaries(cache)
     assert payloads(cache) == before
-    assert not plan_seal(store, level=19).todo
+    assert not plan_seal(store).todo
     return dirty
 
 

@@ -8,7 +8,8 @@ import pytest
 
 from jaxcache.cache.ledger.record import PAYLOAD, Event
 from jaxcache.cache.ledger.segments import append
-from jaxcache.cache.verify.examine import VerifyOptions, verify
+from jaxcache.cache.verify.examine import verify
+from jaxcache.options import VerifyOptions
 from jaxcache.store.local import LocalStore
 
 NOW_NS = 4 * 10**18

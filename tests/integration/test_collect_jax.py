@@ -103,7 +103,7 @@ def test_values_that_steer_are_named_with_their_line(record: Any, script: Any) -
         + """
 x = large(np.ones(4, np.float32))
 if x.sum() > 3:
-    jax.jit(lambda y: y * 5)(x)
+    x = x + 1
 @jax.jit
 def later(y):
     return y - 1
@@ -116,6 +116,47 @@ later(x)
     doubts = {r.module: r.doubts for r in recipe.requests}
     assert doubts["jit_large"] == ()
     assert doubts["jit_later"] == ("after-value-read",)
+
+
+def test_a_check_leaves_no_doubt_behind_and_a_stored_value_does(record: Any, script: Any) -> None:
+    path = script(
+        LARGE
+        + """
+def check(y):
+    for _ in range(2):
+        if not (y >= 0).all():
+            raise ValueError
+    if y.sum() < 1:
+        jax.jit(lambda y: y * 5)(y)
+    return y
+class Holder:
+    def keep(self, y):
+        self.positive = bool(y.sum() > 0)
+def train():
+    holder.keep(x)
+    jax.jit(lambda y: y * 7)(x)
+@jax.jit
+def later(y):
+    return y - 1
+x = large(np.ones(4, np.float32))
+holder = Holder()
+x = check(x)
+later(x)
+train()
+@jax.jit
+def last(y):
+    return y - 2
+last(x)
+"""
+    )
+    recipe = record(path, options=("--collect-only",))
+    assert sum("reads a value" in note for note in recipe.notes) == 3
+    doubts = {(r.module, r.bytecode): r.doubts for r in recipe.requests}
+    inside = [d for (module, _), d in doubts.items() if module == "jit__lambda"]
+    assert inside == [("after-value-read",)] * 2
+    (later,) = [d for (module, _), d in doubts.items() if module == "jit_later"]
+    (last,) = [d for (module, _), d in doubts.items() if module == "jit_last"]
+    assert (later, last) == ((), ("after-value-read",))
 
 
 def test_a_loop_that_zeros_never_end_is_stopped(record: Any, script: Any) -> None:

@@ -37,6 +37,7 @@ def run_jaxcache(*arguments: Any, truth: Path) -> tuple[int, dict[str, Any]]:
     """Run one command with ``--json``; its exit code and document."""
     command = [sys.executable, "-m", "jaxcache", arguments[0], "--json", *map(str, arguments[1:])]
     environment = {**os.environ, "TRUTH": str(truth), "JAX_PLATFORMS": "cpu"}
+    environment["PYTHONHASHSEED"] = "0"  # numpyro's modules depend on the order of a set
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     if not done.stdout.startswith("{"):
         sys.exit(f"{' '.join(command)} ended with {done.returncode}:\n{done.stderr[-4000:]}")

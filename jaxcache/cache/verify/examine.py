@@ -5,11 +5,12 @@ everything and decodes the payloads. ``load`` also has the user's own JAX deseri
 in child processes that may die of it.
 """
 
+import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from typing import Protocol
 
 from jaxcache.cache.budget import ByteBudget
 from jaxcache.cache.inventory import EntryFile, Inventory, take_inventory
@@ -28,11 +29,11 @@ from jaxcache.cache.verify.spread import (
 from jaxcache.entry.codec import HEAD_BYTES, CodecError, check_frame, read_head
 from jaxcache.entry.names import FileKind
 from jaxcache.model import Entry, FileInfo, Problem, ProblemKind
+from jaxcache.options import Level, VerifyOptions
 from jaxcache.store.ahead import REQUESTS_AT_ONCE
 from jaxcache.store.base import Store, StoreError
 from jaxcache.units import NS_PER_SECOND
 
-Level = Literal["quick", "full", "load"]
 #: What says something and accuses nothing.
 INFORMATIONAL: frozenset[ProblemKind] = frozenset({"unsealed", "missing-source"})
 #: What makes a file worthless: its compiler fails on it, or must not be trusted with it.
@@ -56,29 +57,6 @@ class Loader(Protocol):
         self, store: Store, files: Sequence[EntryFile], progress: Progress | None
     ) -> Iterable[Problem]:
         """Yield ``load-failed`` and ``load-crashed``."""
-
-
-@dataclass(frozen=True, slots=True)
-class VerifyOptions:
-    """What to look at, and how hard.
-
-    Args:
-        decode: decode payloads at ``full``.
-        jobs: threads that decompress large entries at once, and processes that decode many. More
-            than one needs a main module that can be imported, as spawning does.
-        grace_seconds: files younger than this may still be being written.
-        user: numeric id of whoever asks, to whom files of others are foreign.
-        want_atimes: whether every entry should have an ``-atime`` file; None asks the cache,
-            which uses them if it has any.
-    """
-
-    level: Level = "full"
-    keys: tuple[str, ...] = ()
-    decode: bool = True
-    jobs: int = 1
-    grace_seconds: float = 60.0
-    user: int | None = None
-    want_atimes: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +126,7 @@ def verify(
     for file in files:
         problems.extend(_about_files(file, inventory, checks[file.info.name], options))
     if not options.keys:
-        problems.extend(_about_directory(store, inventory, options))
+        problems.extend(_about_directory(store, inventory))
     failing = {p.file for p in problems if p.kind not in INFORMATIONAL}
     infos = _infos(store, inventory, files, problems)
     return Verification(
@@ -209,12 +187,12 @@ def _check_each(
 
     spread = _to_spread(store, files, options)
     # zstandard lets the interpreter go, so that threads help where much is decompressed.
-    jobs = max(1, options.jobs, REQUESTS_AT_ONCE if store.remote else 1)
+    jobs = max(options.jobs or 1, REQUESTS_AT_ONCE if store.remote else 1)
     names = {f.info.name for f in spread}
     here = [f for f in files if f.info.name not in names]
     threaded = [
         f for f in here
-        if store.remote or (options.jobs > 1 and f.info.size_bytes > SMALL_BYTES)
+        if store.remote or ((options.jobs or 1) > 1 and f.info.size_bytes > SMALL_BYTES)
     ]  # fmt: skip
     names = {f.info.name for f in threaded}
     with ThreadPoolExecutor(jobs) as pool:
@@ -237,7 +215,7 @@ def _to_spread(
     store: Store, files: Sequence[EntryFile], options: VerifyOptions
 ) -> Sequence[EntryFile]:
     """The entries to check in other processes; none where that does not pay."""
-    if options.level == "quick" or not options.decode or not can_spread(store, options.jobs):
+    if options.level == "quick" or not options.decode or not can_spread(store, options.jobs or 1):
         return ()
     fitting = [
         f for f in files
@@ -287,7 +265,7 @@ def _about_files(
 ) -> Iterator[Problem]:
     """Yield what is to be said of an entry beside its content."""
     name, key = file.info.name, file.key_text
-    wanted = bool(inventory.atimes) if options.want_atimes is None else options.want_atimes
+    wanted = options.atimes or bool(inventory.atimes)
     if wanted and file.kind is FileKind.ENTRY and key not in inventory.atimes:
         detail = "no -atime file: JAX before 0.11.2 with a size cap stops writing at it"
         yield Problem(name, "missing-atime", detail, key)
@@ -296,9 +274,7 @@ def _about_files(
         yield Problem(name, "unsealed", detail, key)
 
 
-def _about_directory(
-    store: Store, inventory: Inventory, options: VerifyOptions
-) -> Iterator[Problem]:
+def _about_directory(store: Store, inventory: Inventory) -> Iterator[Problem]:
     """Yield what is wrong with the files that are no entries, and with who may write."""
     yield from inventory.problems()
     for info in find_leftovers(store):
@@ -309,13 +285,14 @@ def _about_directory(
     if root.mode & _WORLD_WRITABLE:
         detail = f"mode {root.mode & 0o7777:o}: anybody may put executables here"
         yield Problem(".", "unsafe-permissions", detail)
-    trusted = {0, root.owner, options.user}
+    user = os.geteuid() if hasattr(os, "geteuid") else None
+    trusted = {0, root.owner, user}
     dated = ((i, k) for k, i in inventory.atimes.items())
     for info, key in (*((e.info, e.key_text) for e in inventory.entries), *dated):
         if info.mode & _WORLD_WRITABLE:
             detail = f"mode {info.mode & 0o7777:o}: anybody may change it"
             yield Problem(info.name, "unsafe-permissions", detail, key)
-        if info.owner >= 0 and options.user is not None and info.owner not in trusted:
+        if info.owner >= 0 and user is not None and info.owner not in trusted:
             yield Problem(info.name, "foreign-owner", f"belongs to user {info.owner}", key)
 
 

@@ -16,10 +16,10 @@ if TYPE_CHECKING:
     from jaxcache.cache.prune.plan import PrunePlan
     from jaxcache.cache.prune.removal import Execution, Removal
     from jaxcache.cache.stats import Stats
-    from jaxcache.cache.verify.examine import Loader, Verification, VerifyOptions
+    from jaxcache.cache.verify.examine import Loader, Verification
     from jaxcache.cache.verify.quarantine import Restoration
     from jaxcache.cache.verify.repair import Repair, RepairPlan
-    from jaxcache.options import PruneOptions
+    from jaxcache.options import PruneOptions, VerifyOptions
 
 
 class TorchLayout:

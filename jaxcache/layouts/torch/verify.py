@@ -10,12 +10,13 @@
 That a pickle can be read proves nothing: of 800 entries with one flipped bit 680 could.
 """
 
+import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from jaxcache.cache.scan import Progress
 from jaxcache.cache.select import select_by_keys
-from jaxcache.cache.verify.examine import INFORMATIONAL, Verification, VerifyOptions
+from jaxcache.cache.verify.examine import INFORMATIONAL, Verification
 from jaxcache.errors import UsageError
 from jaxcache.layouts.torch.elf import elf_problem
 from jaxcache.layouts.torch.examine import Facts, Found, examine_file, facts_of
@@ -24,6 +25,7 @@ from jaxcache.layouts.torch.links import link
 from jaxcache.layouts.torch.names import TorchKind, digest_of_text
 from jaxcache.layouts.torch.scan import look
 from jaxcache.model import FileInfo, Problem
+from jaxcache.options import VerifyOptions
 from jaxcache.store.base import MissingError, Store, StoreError
 from jaxcache.units import NS_PER_SECOND
 
@@ -79,7 +81,7 @@ def verify_graphs(
         _check_references(inventory, graphs, checks)
     if not options.keys:
         checks.problems.extend(inventory.problems())
-        checks.problems.extend(_permissions(store, inventory, options))
+        checks.problems.extend(_permissions(store, inventory))
     return _result(store, options, inventory, (graphs, sources, kernels), checks, now_ns)
 
 
@@ -185,7 +187,7 @@ def _check_references(inventory: Inventory, graphs: Sequence[GraphFile], checks:
             checks.add(file.info, [("missing-source", detail)], file.name)
 
 
-def _permissions(store: Store, inventory: Inventory, options: VerifyOptions) -> Iterator[Problem]:
+def _permissions(store: Store, inventory: Inventory) -> Iterator[Problem]:
     """Yield who else may put code here: torch unpickles and runs whatever it finds."""
     root = store.root
     if root is None:
@@ -193,12 +195,13 @@ def _permissions(store: Store, inventory: Inventory, options: VerifyOptions) -> 
     if root.mode & _WORLD_WRITABLE:
         detail = f"mode {root.mode & 0o7777:o}: anybody may put code here"
         yield Problem(".", "unsafe-permissions", detail)
-    trusted = {0, root.owner, options.user}
+    user = os.geteuid() if hasattr(os, "geteuid") else None
+    trusted = {0, root.owner, user}
     for _, info in inventory.files():
         if info.mode & _WORLD_WRITABLE and info.type == "file":
             detail = f"mode {info.mode & 0o7777:o}: anybody may change it"
             yield Problem(info.name, "unsafe-permissions", detail)
-        if info.owner >= 0 and options.user is not None and info.owner not in trusted:
+        if info.owner >= 0 and user is not None and info.owner not in trusted:
             yield Problem(info.name, "foreign-owner", f"belongs to user {info.owner}")
 
 
