@@ -68,7 +68,7 @@ _jaxcache() {
   case $command in
     '') options='--help --version'; mapfile -t COMPREPLY < <(compgen -W 'ls show stats report top warm run compile target explain doctor where diff verify seal prune rm pin unpin export import push pull copy ci trust completion' -- "$current") ;;
     ci) mapfile -t COMPREPLY < <(compgen -W 'key restore save' -- "$current"); return ;;
-    ls) options='-C --cache-dir --layout --sort --filter --limit --group-by -l --long --json --jsonl -q --quiet --stats --color --debug -h --help'; words=keys ;;
+    ls) options='-C --cache-dir --layout --sort --filter --limit -l --long --group-by --json --jsonl -q --quiet --stats --color --debug -h --help'; words=keys ;;
     show) options='-C --cache-dir --layout --hlo --payload --python --json --jsonl --stats --color --debug -h --help'; words=keys ;;
     stats) options='-C --cache-dir --layout --prometheus -l --long --json --jsonl --stats --color --debug -h --help'; words=none ;;
     report) options='-C --cache-dir --png --force --json --jsonl --stats --color --debug -h --help'; words=files ;;
@@ -81,7 +81,7 @@ _jaxcache() {
     doctor) options='-C --cache-dir --python --fix -n --dry-run --decode -v --verbose --json --jsonl --color --debug -h --help'; words=files ;;
     where) options='-C --cache-dir --stop --timeout --json --jsonl --color --debug -h --help'; words=files ;;
     diff) options='--layout --json --jsonl -q --quiet --stats --color --debug -h --help'; words=files ;;
-    verify) options='-C --cache-dir --layout --level --payload --no-payload --fix --delete --restore --atimes --grace -j --jobs --python -n --dry-run -y --yes --json --jsonl -q --quiet --stats --color --debug -h --help'; words=keys ;;
+    verify) options='-C --cache-dir --layout --level --payload --no-payload --atimes --grace -j --jobs --python --fix --delete --restore -n --dry-run -y --yes --json --jsonl -q --quiet --stats --color --debug -h --help'; words=keys ;;
     seal) options='-C --cache-dir --level --again -j --jobs -n --dry-run --json --jsonl -q --quiet --stats --color --debug -h --help'; words=keys ;;
     prune) options='-C --cache-dir --layout --max-size --max-entries --unused-for --older-than --used-since --keep-last --policy --keep --orphans --legacy --untuned --side-caches --quarantine --grace -n --dry-run -y --yes --json --jsonl -q --quiet --stats --color --debug -h --help'; words=none ;;
     rm) options='-C --cache-dir --layout -n --dry-run -y --yes --json --jsonl -q --quiet --stats --color --debug -h --help'; words=keys ;;
