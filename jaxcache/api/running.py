@@ -26,6 +26,7 @@ class RunSettings(TypedDict, total=False):
     processes: int | None
     timeout: Duration | None
     force_cache_dir: bool
+    portable: bool
     check: bool
     seal: bool
     components: bool

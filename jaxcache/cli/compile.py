@@ -10,6 +10,7 @@ from jaxcache.cli.options import (
     Gemm,
     Json,
     Jsonl,
+    Portable,
     Python,
     Quiet,
     RequireTuned,
@@ -17,6 +18,7 @@ from jaxcache.cli.options import (
     choose_format,
     locate_cache,
 )
+from jaxcache.errors import UsageError
 
 EXAMPLE = "jaxcache compile train.recipe -C /var/cache/jax --jobs 8"
 EXIT_CODES = (0, 1, 2, 3, 10, 13, 130)
@@ -42,6 +44,7 @@ def command(
         str | None,
         typer.Option(metavar="DIR", help="Where the cache is going to be used, if not at -C."),
     ] = None,
+    portable: Portable = False,
     devices: Annotated[
         int | None, typer.Option(min=1, metavar="N", help="CPU devices, if not as recorded.")
     ] = None,
@@ -76,6 +79,8 @@ def command(
     from jaxcache.warm.replay.run import absolute, compile_recipe, default_jobs
     from jaxcache.warm.replay.session import CompileOptions
 
+    if portable and used_at:
+        raise UsageError("--portable and --used-at exclude each other")
     form = choose_format(json=json, jsonl=jsonl, quiet=quiet)
     aim = read_aim(
         target, gemm=gemm, autotune_from=autotune_from, require_tuned=require_tuned,
@@ -85,7 +90,7 @@ def command(
         plan = plan_compile(file, shard=parse_shard(shard) if shard else None)
         location = absolute(locate_cache(cache_dir).path)
         options = CompileOptions(
-            used_at=absolute(used_at) if used_at else location,
+            used_at="" if portable else absolute(used_at) if used_at else location,
             python=python,
             jobs=jobs or default_jobs(),
             devices=devices,

@@ -76,6 +76,10 @@ Tier = Annotated[
         show_default=False,
     ),
 ]
+Portable = Annotated[
+    bool,
+    typer.Option("--portable", help="Leave the cache's path out of the keys (JAX before 0.11)."),
+]
 FailOnMiss = Annotated[
     str | None,
     typer.Option(

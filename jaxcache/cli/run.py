@@ -15,6 +15,7 @@ from jaxcache.cli.options import (
     Json,
     Jsonl,
     Live,
+    Portable,
     Record,
     RequireTuned,
     Strict,
@@ -39,6 +40,7 @@ def command(
     force_cache_dir: ForceCacheDir = False,
     live: Live = False,
     tier: Tier = None,
+    portable: Portable = False,
     fail_on_miss: FailOnMiss = None,
     strict: Strict = False,
     components: Components = False,
@@ -68,7 +70,7 @@ def command(
     )  # fmt: skip
     options = warm_options(
         cache_dir, timeout=timeout, force_cache_dir=force_cache_dir, form=form,
-        components=components, record=record, target=aim, live=live, tiers=tier,
+        components=components, record=record, portable=portable, target=aim, live=live, tiers=tier,
     )  # fmt: skip
     report = run_command(command_line, options, watch())
     finish(report, verdict, form, trace=trace)

@@ -19,6 +19,7 @@ from jaxcache.cli.options import (
     Live,
     Patience,
     Platform,
+    Portable,
     Python,
     Record,
     RequireTuned,
@@ -92,6 +93,7 @@ def command(
     force_cache_dir: ForceCacheDir = False,
     live: Live = False,
     tier: Tier = None,
+    portable: Portable = False,
     fail_on_miss: FailOnMiss = None,
     strict: Strict = False,
     check: Annotated[
@@ -137,7 +139,7 @@ def command(
         cache_dir, python=python, platform=platform, devices=devices, timeout=timeout,
         force_cache_dir=force_cache_dir, form=form, components=components,
         processes=processes, jobs=jobs, check=check, seal=seal, mock_gpu_topology=mock_gpu_topology,
-        record=record, collect=collect_only, patience=patience, target=aim,
+        record=record, portable=portable, collect=collect_only, patience=patience, target=aim,
         live=live, tiers=tier,
     )  # fmt: skip
     call = Words(tuple(arg or ()), tuple(static or ()), args, committed)

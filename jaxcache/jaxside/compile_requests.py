@@ -158,7 +158,11 @@ class Worker:
         return self.devices[number]
 
     def _options(self, data: bytes, cache_dir: str) -> Any:
-        """The recorded options, with every path in them made one of this host."""
+        """The recorded options, with every path in them made one of this host.
+
+        Args:
+            cache_dir: where the cache is used; empty leaves it out.
+        """
         from pathlib import Path
 
         options = self._client.CompileOptions.ParseFromString(data)
@@ -166,7 +170,7 @@ class Worker:
         for name in _CACHES:
             if getattr(debug, name, ""):
                 # As jax/_src/compiler.py spells it, of its own directory.
-                setattr(debug, name, str(Path(cache_dir) / name))
+                setattr(debug, name, str(Path(cache_dir) / name) if cache_dir else "")
         for name in (n for n in dir(debug) if n.startswith("xla_dump_")):
             if value := getattr(debug, name):
                 setattr(debug, name, type(value)())  # as JAX does for keys

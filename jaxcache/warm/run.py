@@ -42,6 +42,8 @@ class WarmOptions:
     """Switch the live layer on in every Python below."""
     tiers: tuple[str, ...] = ()
     """Directories and URLs for the live layer to ask after the cache directory."""
+    portable: bool = False
+    """Leave the cache's path out of the keys, which JAX 0.4.36 to 0.10 hashes."""
     check: bool = False
     """Run everything a second time, with JAX comparing each executable with its entry."""
     seal: bool = False
@@ -224,6 +226,8 @@ def _run_all(
         from jaxcache.warm.sealing import seal_written
 
         notes += seal_written(recorder.modules)
+    if options.portable:
+        notes.append(_PORTABLE_NOTE)
     report = recorder.report(ended, known)
     notes = list(dict.fromkeys([*report.notes, *notes]))
     return replace(report, notes=tuple(notes), recorded=recorded)
@@ -249,6 +253,12 @@ def _tell(watch: Watch, recipe: RecipeRecorder | None) -> Watch:
     return replace(watch, on_event=on_event)
 
 
+#: The path is in the options of XLA's own caches (jax/_src/compiler.py, 0.4.36 to 0.10).
+_PORTABLE = {"JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES": "none"}
+_PORTABLE_NOTE = (
+    "portable keys: set JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES=none where this cache is used, too; "
+    "on a GPU XLA's autotune results are then not kept between compiles"
+)
 _CHECKED = {"JAX_COMPILATION_CACHE_CHECK_CONTENTS": "true", "JAXCACHE_CHECK": "1"}
 
 
@@ -316,6 +326,8 @@ def _environment(options: WarmOptions) -> dict[str, str]:
     env = {"JAX_COMPILATION_CACHE_DIR": options.cache_dir}
     if options.force_cache_dir:
         env["JAXCACHE_FORCE_CACHE_DIR"] = options.cache_dir
+    if options.portable:
+        env |= _PORTABLE
     if options.scratch:
         env["JAXCACHE_SCRATCH"] = options.scratch
     if options.live:

@@ -265,3 +265,44 @@ def test_the_live_line(cache: Path) -> None:
     line.take(begin)
     line.take({"event": "module", "process": 1, "id": 1, "key": "jit_step-" + "0" * 64})
     assert "1/2" in line.text(begin, 103.0)
+
+
+def test_portable_keys_hit_in_another_directory(
+    script: Any, run_cli: RunCli, tmp_path: Path, jax_python: str
+) -> None:
+    """Also where the program is run by hand with the setting, and where a recipe is compiled."""
+    path, recipe = script(STEP), tmp_path / "step.recipe"
+
+    def report(directory: str, *words: str) -> dict[str, Any]:
+        done = run_cli(
+            "warm", "--json", "-C", tmp_path / directory, "--python", jax_python, *words, path
+        )
+        assert done.returncode == 0, done.stderr
+        document: dict[str, Any] = json.loads(done.stdout)
+        return document
+
+    portable = report("here", "--portable")
+    assert portable["summary"]["written"] > 0
+    assert any("XLA_CACHES=none" in note for note in portable["notes"])
+    assert run_cli("copy", tmp_path / "here", tmp_path / "there").returncode == 0
+    report("there", "--portable", "--fail-on-miss")
+    by_hand = run_cli(
+        "run",
+        "-C",
+        tmp_path / "there",
+        "--fail-on-miss",
+        "--",
+        jax_python,
+        path,
+        env={
+            "JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES": "none",
+            "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+        },
+    )
+    assert by_hand.returncode == 0, by_hand.stderr
+    report("recorded", "--record", str(recipe))
+    compiled = run_cli(
+        "compile", recipe, "--portable", "-C", tmp_path / "made", "--python", jax_python
+    )
+    assert compiled.returncode == 0, compiled.stderr
+    report("made", "--portable", "--fail-on-miss")

@@ -25,7 +25,8 @@ class CompileOptions:
     """How to compile a recipe."""
 
     used_at: str
-    """The cache directory as JAX is going to be given it; it is part of some keys."""
+    """The cache directory as JAX is going to be given it; it is part of some keys. Empty leaves it
+    out of them."""
     python: str | None = None
     jobs: int = 1
     devices: int | None = None
@@ -205,8 +206,8 @@ def key_notes(done: Sequence[Compiled]) -> Iterator[str]:
     """Say how many keys are not the recorded ones, and why."""
     if moved := sum(m.moved for m in done):
         yield (
-            f"{moved} keys are for this directory instead of the one where they were recorded, "
-            "which this jax hashes"
+            f"{moved} keys are not the recorded ones, because this jax hashes the cache's path, "
+            "which is another one here or left out"
         )
     differing = [m for m in done if m.differs and not m.moved]
     if differing:
