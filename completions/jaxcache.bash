@@ -73,9 +73,9 @@ _jaxcache() {
     stats) options='-C --cache-dir --layout --prometheus -l --long --json --jsonl --stats --color --debug -h --help'; words=none ;;
     report) options='-C --cache-dir --png --force --json --jsonl --stats --color --debug -h --help'; words=files ;;
     top) options='-C --cache-dir --interval --once --json --jsonl --stats --color --debug -h --help'; words=none ;;
-    warm) options='--file --arg --static --args --committed --jobs -C --cache-dir --python --platform --devices --processes --mock-gpu-topology --force-cache-dir --live --tier --fail-on-miss --strict --check --seal --components --record --collect-only --patience --target --gemm --autotune-from --require-tuned --trace --timeout --json --jsonl --color --debug -h --help'; words=files ;;
-    run) options='-C --cache-dir --force-cache-dir --live --tier --fail-on-miss --strict --components --record --target --gemm --autotune-from --require-tuned --trace --timeout --json --jsonl --color --debug -h --help'; words=files ;;
-    compile) options='-C --cache-dir -j --jobs --shard --check --used-at --devices --target --gemm --autotune-from --require-tuned --max-memory --dask --python --json --jsonl -q --quiet --stats --color --debug -h --help'; words=files ;;
+    warm) options='--file --arg --static --args --committed --jobs -C --cache-dir --python --platform --devices --processes --mock-gpu-topology --force-cache-dir --live --tier --portable --fail-on-miss --strict --check --seal --components --record --collect-only --patience --target --gemm --autotune-from --require-tuned --trace --timeout --json --jsonl --color --debug -h --help'; words=files ;;
+    run) options='-C --cache-dir --force-cache-dir --live --tier --portable --fail-on-miss --strict --components --record --target --gemm --autotune-from --require-tuned --trace --timeout --json --jsonl --color --debug -h --help'; words=files ;;
+    compile) options='-C --cache-dir -j --jobs --shard --check --used-at --portable --devices --target --gemm --autotune-from --require-tuned --max-memory --dask --python --json --jsonl -q --quiet --stats --color --debug -h --help'; words=files ;;
     target) options='--python --json --jsonl --color --debug -h --help'; words=files ;;
     explain) options='-C --cache-dir --layout --churn --python --json --jsonl --stats --color --debug -h --help'; words=keys ;;
     doctor) options='-C --cache-dir --python --fix -n --dry-run --decode -v --verbose --json --jsonl --color --debug -h --help'; words=files ;;
