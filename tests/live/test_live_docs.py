@@ -1,0 +1,47 @@
+"""What docs/live.md says of the settings, and the manifests, are as the code has them."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from conftest import REPOSITORY
+
+from jaxcache.live.counters import COUNTERS, SUMS
+from jaxcache.live.settings import SETTINGS, resolve
+
+PAGE = (REPOSITORY / "docs" / "live.md").read_text()
+
+
+def test_every_setting_and_only_they_are_documented() -> None:
+    table = PAGE.partition("## Settings")[2].partition("## What happens")[0]
+    rows = re.findall(r"^\| ((?:`[a-z-]+`(?:, )?)+) \|", table, re.MULTILINE)
+    named = {name for row in rows for name in re.findall(r"`([a-z-]+)`", row)}
+    assert named == set(SETTINGS) - {"enabled"}
+
+
+def test_the_counters_that_are_named_exist() -> None:
+    text = PAGE.partition("## Counters")[2].partition("## Take it away")[0]
+    named = set(re.findall(r"`([a-z]+(?:_[a-z]+)*)`", text.partition("Among them:")[2]))
+    assert named <= {*COUNTERS, *SUMS}
+    assert len(named) > 10
+
+
+@pytest.mark.parametrize(
+    "path", sorted((REPOSITORY / "examples" / "kubernetes").glob("*.yaml")), ids=lambda p: p.name
+)
+def test_the_manifests_set_what_exists(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    manifest: dict[str, Any] = yaml.safe_load(path.read_text())
+    pod = manifest["spec"]["template"]["spec"]
+    volumes = {v["name"] for v in pod["volumes"]}
+    for container in [*pod.get("initContainers", []), *pod["containers"]]:
+        assert {m["name"] for m in container["volumeMounts"]} <= volumes
+        for variable in container.get("env", []):
+            monkeypatch.setenv(variable["name"], variable["value"])
+    found = resolve()
+    assert found["enabled"] is True
+    assert (
+        manifest["spec"]["selector"]["matchLabels"]
+        == (manifest["spec"]["template"]["metadata"]["labels"])
+    )

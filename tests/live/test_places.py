@@ -1,0 +1,190 @@
+"""The layer where JAX is started in other ways than by a plain script."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from live.conftest import (
+    PROGRAM,
+    TELL,
+    RunLive,
+    entries,
+    finds_the_layer,
+    live_environment,
+)
+
+pytestmark = pytest.mark.jax
+
+RESETS = """
+import os
+from jax._src import compilation_cache
+compilation_cache.reset_cache()
+jax.clear_caches()
+again = [first(x).tolist(), second(x).tolist()]
+assert again == result
+jax.config.update("jax_compilation_cache_dir", os.environ["OTHER"])
+compilation_cache.reset_cache()
+jax.clear_caches()
+assert [first(x).tolist(), second(x).tolist()] == result
+jax.config.update("jax_compilation_cache_check_contents", True)
+compilation_cache.reset_cache()
+jax.clear_caches()
+assert [first(x).tolist(), second(x).tolist()] == result
+"""
+
+
+def test_the_layer_survives_a_reset_and_another_directory(
+    run_live: RunLive, tmp_path: Path
+) -> None:
+    ran = run_live(PROGRAM + RESETS, OTHER=str(tmp_path / "other"))
+    number = len(entries(tmp_path / "cache"))
+    assert ran["hits_local"] >= number
+    assert len(entries(tmp_path / "other")) >= 2
+    # JAX's own check of the contents puts what it has read: nothing is written again.
+    assert ran["replaced"] == 0
+    assert ran["troubles"] == 0
+
+
+CHILDREN = """
+import multiprocessing, os, sys
+
+def work(queue):
+    import jax, jax.numpy as jnp
+    jax.jit(lambda x: jnp.sin(x) @ x.T)(jnp.ones((4, 4)))
+    layer = sys.modules["jaxcache.live.layer"].LAYER
+    queue.put([layer.counters.snapshot(), os.getpid()])
+
+if __name__ == "__main__":
+    result = {}
+    for how in ("spawn", "fork", "forkserver"):  # forked before any backend is there
+        context = multiprocessing.get_context(how)
+        queue = context.SimpleQueue()
+        child = context.Process(target=work, args=(queue,))
+        child.start()
+        result[how], _ = queue.get()
+        child.join()
+        assert child.exitcode == 0
+    import json
+    print(json.dumps(result))
+"""
+
+
+def test_children_of_multiprocessing_have_a_layer_of_their_own(
+    jax_python: str, tmp_path: Path
+) -> None:
+    import json
+
+    (tmp_path / "children.py").write_text(CHILDREN)
+    env = live_environment(jax_python, tmp_path, tmp_path / "cache")
+    done = subprocess.run(
+        [jax_python, tmp_path / "children.py"],
+        env=env, capture_output=True, text=True, timeout=240, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout.splitlines()[-1])
+    assert told["spawn"]["written"] > 0
+    assert told["fork"]["hits_local"] == told["forkserver"]["hits_local"] > 0
+    assert "misses" not in told["fork"]
+
+
+#: A child forked when everything runs, with a tier: it uses the local directory only.
+FORKED = """
+import os
+layer = sys.modules["jaxcache.live.layer"].LAYER
+directory = next(iter(layer.directories.values()))
+key = next(iter(directory._served), None) or next(iter(directory.tiers._used))
+assert directory.tiers is not None
+child = os.fork()
+if child == 0:
+    fine = directory.tiers is None and directory.get(key) is not None
+    fine = fine and directory.get("jit_no-" + "0" * 64) is None
+    os._exit(0 if fine else 9)
+result = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+"""
+
+
+def test_a_forked_child_uses_the_local_directory_only(run_live: RunLive, tmp_path: Path) -> None:
+    ran = run_live(PROGRAM + FORKED, JAXCACHE_LIVE_TIERS=str(tmp_path / "shared"))
+    assert ran.result == 0
+
+
+def test_an_isolated_python_has_the_layer(jax_python: str, tmp_path: Path) -> None:
+    if not finds_the_layer(jax_python):
+        pytest.skip("-I finds an installed jaxcache only")
+    env = live_environment(jax_python, tmp_path, tmp_path / "cache")
+    done = subprocess.run(
+        [jax_python, "-I", "-c", PROGRAM + TELL],
+        env=env, capture_output=True, text=True, timeout=240, check=False,
+    )  # fmt: skip
+    assert '"written": 3' in done.stdout, done.stderr
+
+
+TESTS = """
+import jax, jax.numpy as jnp, sys
+
+def test_something():
+    assert jax.jit(lambda x: x + 1)(jnp.ones(3)).sum() == 6
+    layer = sys.modules["jaxcache.live.layer"].LAYER
+    assert layer.counters["written"] + layer.counters["hits_local"] > 0
+"""
+
+
+def test_tests_under_xdist_share_the_cache(tmp_path: Path) -> None:
+    folder = tmp_path / "tests"
+    folder.mkdir()
+    for name in ("test_one.py", "test_two.py"):
+        (folder / name).write_text(TESTS)
+    env = live_environment(sys.executable, tmp_path, tmp_path / "cache")
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-n", "2", "-p", "no:cacheprovider", folder],
+        env=env, cwd=folder, capture_output=True, text=True, timeout=240, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout
+    assert "2 passed" in done.stdout
+
+
+DISTRIBUTED = """
+import os, sys
+import jax
+jax.distributed.initialize(os.environ["ADDRESS"], 2, int(os.environ["RANK"]))
+"""
+
+
+def test_every_process_of_a_distributed_program_hits_what_it_wrote(
+    jax_python: str, tmp_path: Path
+) -> None:
+    import json
+    import socket
+
+    def run_both(every: str) -> list[dict[str, int]]:
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            port = free.getsockname()[1]
+        env = live_environment(jax_python, tmp_path, tmp_path / "cache") | {
+            "ADDRESS": f"127.0.0.1:{port}", "JAXCACHE_LIVE_EVERY_PROCESS": every,
+            "JAX_CPU_COLLECTIVES_IMPLEMENTATION": "gloo",
+        }  # fmt: skip
+        program = DISTRIBUTED + PROGRAM + TELL + "\njax.distributed.shutdown()\n"
+        running = [
+            subprocess.Popen(
+                [jax_python, "-c", program], env=env | {"RANK": str(rank)},
+                stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            )
+            for rank in (0, 1)
+        ]  # fmt: skip
+        told = []
+        for process in running:
+            out, err = process.communicate(timeout=240)
+            assert process.returncode == 0, err
+            line = next(x for x in reversed(out.splitlines()) if x.startswith("{"))
+            told.append(json.loads(line)["counts"])
+        return told
+
+    run_both("0")
+    assert run_both("0")[1].get("hits_local", 0) == 0  # as with plain JAX
+    written = run_both("1")[1]["written"]
+    assert written > 0
+    after = run_both("1")
+    assert after[1].get("misses", 0) == 0
+    assert after[1]["hits_local"] == written
