@@ -34,28 +34,39 @@ _Named = TypeVar("_Named", bound=Named)
 _CUT = re.compile("[…~]")
 
 
-def select_by_keys(entries: Sequence[_Named], wanted: Sequence[str]) -> list[_Named]:
+#: The shortest prefix that names an entry to be removed.
+REMOVAL_PREFIX = 4
+
+
+def select_by_keys(
+    entries: Sequence[_Named], wanted: Sequence[str], *, shortest_prefix: int = 1
+) -> list[_Named]:
     """Pick entries by KEY arguments, in the entries' own order; all of them if none is given.
 
     A KEY is a full key, a unique prefix of a key or of its hash, a key as a narrow table shows it
-    (``jit_train…5f3a91c``), or a glob over module names.
+    (``jit_train…5f3a91c``), a module's name, or a glob over these.
 
     Raises:
+        UsageError: ``short-prefix``.
         JaxcacheError: ``no-match`` or ``ambiguous-key``.
     """
     if not wanted:
         return list(entries)
-    picked = {id(e) for text in wanted for e in _match_key(entries, text)}
+    picked = {id(e) for text in wanted for e in _match_key(entries, text, shortest_prefix)}
     return [e for e in entries if id(e) in picked]
 
 
-def _match_key(entries: Sequence[_Named], text: str) -> list[_Named]:
+def _match_key(entries: Sequence[_Named], text: str, shortest_prefix: int) -> list[_Named]:
     if any(c in text for c in "*?["):
         found = [e for e in entries if fnmatchcase(e.module, text) or fnmatchcase(e.key, text)]
-    else:
-        found = [e for e in entries if e.key == text] or [
-            e for e in entries if text and (e.key.startswith(text) or e.hash.startswith(text))
-        ]
+    elif not (found := [e for e in entries if text and text in (e.key, e.module)]):
+        found = [e for e in entries if text and (e.key.startswith(text) or e.hash.startswith(text))]
+        if found and len(text) < shortest_prefix:
+            raise UsageError(
+                f"{text!r} is too short to name an entry here",
+                code="short-prefix",
+                hint=f"write at least {shortest_prefix} characters of the key or hash",
+            )
         if not found and _CUT.search(text):
             shown = re.compile(".*".join(map(re.escape, _CUT.split(text))), re.DOTALL)
             found = [e for e in entries if shown.match(e.key)]

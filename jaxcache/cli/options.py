@@ -33,7 +33,7 @@ Keys = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="[KEY]...",
-        help="Full key, unique prefix of key or hash, or module glob.",
+        help="Full key, unique prefix of key or hash, module, or glob.",
         show_default=False,
     ),
 ]

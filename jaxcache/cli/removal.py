@@ -60,7 +60,7 @@ def carry_out(
 
     if dry_run:
         _print(plan, form, None)
-        return ExitCode.DONE
+        return ExitCode.PARTIAL if plan.unmet else ExitCode.DONE
     if plan.removals:
         _ask(opened.store, plan, yes=yes)
     with progress_bar("removing") as progress:

@@ -17,7 +17,8 @@ def command(
     keys: Annotated[
         list[str],
         typer.Argument(
-            metavar="KEY...", help="Full key, unique prefix of key or hash, or module glob."
+            metavar="KEY...",
+            help="Full key, unique prefix of key or hash (at least 4 characters), or module.",
         ),
     ],
     place: Place,
@@ -29,7 +30,6 @@ def command(
     from jaxcache.cli.terminal.progress import progress_bar
 
     form = output.form
-    require_consent(dry_run=consent.dry_run, yes=consent.yes)
     opened = open_cache(place.cache_dir, place.layout)
     with progress_bar("reading entries") as progress:
         plan = opened.layout.plan_removal(
@@ -40,4 +40,5 @@ def command(
             workers=available_cores(),
             progress=progress,
         )
+    require_consent(dry_run=consent.dry_run, yes=consent.yes)
     return carry_out(opened, plan, form, dry_run=consent.dry_run, yes=consent.yes)

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from jaxcache.cache.prune.plan import PrunePlan
 from jaxcache.cache.prune.removal import (
     Execution,
+    Hold,
     Removal,
     Spared,
     freed_bytes,
@@ -42,6 +43,7 @@ def prune_document(plan: PrunePlan, done: Execution | None) -> Document:
         "size_bytes_after": plan.size_bytes_before - freed,
         "lost_compile_seconds": lost_compile_seconds(removed),
         "protected": plan.protected,
+        "held": dict(plan.held),
         "unmet": list(plan.unmet),
         "spared": [_spared_document(s) for s in (done.spared if done else ())],
         "longest_lock_seconds": done.longest_hold_seconds if done else None,
@@ -136,13 +138,28 @@ def _lost(seconds: float) -> str:
 
 
 def plan_notes(plan: PrunePlan) -> Iterator[str]:
-    """What else a person should know: bounds that cannot be met, and what stands in their way."""
-    if "max-size" in plan.unmet:
-        yield f"--max-size cannot be met: {format_size(plan.size_bytes_after)} may not go"
-    if "max-entries" in plan.unmet:
-        yield f"--max-entries cannot be met: {format_count(plan.kept, 'entry')} may not go"
-    if plan.protected:
-        yield f"{format_count(plan.protected, 'entry')} pinned, kept or too young to be judged"
+    """Bounds that cannot be met, and what stays although a rule or bound names it, with why."""
+    holds = ", ".join(_hold(plan, why, count) for why, count in plan.held.items())
+    if not plan.unmet and plan.protected:
+        yield f"not removed: {holds or format_count(plan.protected, 'entry')}"
+    for reason in plan.unmet:
+        bound = "the bound"
+        if plan.options and reason == "max-size":
+            bound = format_size(plan.options.max_size_bytes or 0)
+        elif plan.options:
+            bound = format_count(plan.options.max_entries or 0, "entry")
+        yield f"cannot reach {bound}: {holds or 'nothing else may be removed'}"
+
+
+def _hold(plan: PrunePlan, why: Hold, count: int) -> str:
+    entries = f"{format_count(count, 'entry')} {'is' if count == 1 else 'are'}"
+    if why == "kept":
+        return f"{entries} kept by --keep"
+    if why == "pinned":
+        return f"{entries} pinned (jaxcache pin lists them)"
+    seconds = plan.options.grace_seconds if plan.options else 0
+    grace = f"{seconds:g} s" if seconds < 120 else format_duration(seconds)
+    return f"{entries} younger than {grace} (--grace 0s lets them go)"
 
 
 def _name(removal: Removal) -> str:

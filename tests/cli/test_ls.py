@@ -110,6 +110,7 @@ def test_keys_select(run_cli: RunCli, cache: Path) -> None:
     done = run_cli("ls", "-C", cache, "jit_")
     assert (done.returncode, "ambiguous-key" in done.stderr) == (1, True)
     assert "jit_*" in done.stderr
+    assert [e["key"] for e in listed(run_cli, cache, "jit_mlp")["entries"]] == [mlp]
     done = run_cli("ls", "-C", cache, "nothing")
     assert (done.returncode, "no-match" in done.stderr) == (1, True)
 

@@ -110,6 +110,53 @@ def test_kept_and_pinned_entries_make_a_bound_unmet(run_cli: RunCli, cache: Path
     assert {p.name.partition("-")[0] for p in cache.glob("*-cache")} == {"jit_mlp", "jit_dtypes"}
 
 
+def test_a_bound_out_of_reach_says_why_and_ends_alike_dry_and_real(
+    run_cli: RunCli, cache: Path
+) -> None:
+    kept = {p.name.partition("-")[0] for p in cache.glob("*-cache")} - {"jit_dtypes", "jit_mlp"}
+    assert len(kept) == 5
+    for name in kept:
+        (path,) = cache.glob(f"{name}-*-cache")
+        path.touch()
+    assert run_cli("pin", "-C", cache, "jit_mlp").returncode == 0
+    for way in ("-n", "-y"):
+        done = run_cli("prune", "-C", cache, "--max-size", "10kB", way)
+        assert done.returncode == 3
+        reason = "5 entries are younger than 60 s (--grace 0s lets them go)"
+        assert "cannot reach 10.0 kB: " in done.stderr
+        assert reason in done.stderr
+        assert "1 entry is pinned" in done.stderr
+    done = run_cli("prune", "-C", cache, "--max-entries", "2", "--keep", "jit_l*", "-n", "--json")
+    assert done.returncode == 3
+    assert json.loads(done.stdout)["held"] == {"young": 4, "pinned": 1, "kept": 1}
+    done = run_cli("prune", "-C", cache, "--unused-for", "0s", "-n")
+    assert done.returncode == 0
+    assert "not removed: " in done.stderr
+
+
+def test_rm_looks_for_the_key_before_it_asks(run_cli: RunCli, cache: Path) -> None:
+    done = run_cli("rm", "-C", cache, "jit_typo", "--json")
+    assert (done.returncode, error_of(done)) == (1, "no-match")
+    done = run_cli("rm", "-C", cache, "jit_mlp", "--json")
+    assert (done.returncode, error_of(done)) == (2, "needs-yes")
+    (path,) = cache.glob("jit_mlp-*-cache")
+    digest = path.name.removesuffix("-cache").rpartition("-")[2]
+    done = run_cli("rm", "-C", cache, digest[:3], "-y", "--json")
+    assert (done.returncode, error_of(done)) == (2, "short-prefix")
+    assert path.exists()
+    assert run_cli("rm", "-C", cache, digest[:4], "-y").returncode == 0
+    assert not path.exists()
+
+
+def test_a_modules_name_means_all_its_entries(run_cli: RunCli, cache: Path) -> None:
+    (path,) = cache.glob("jit_mlp-*-cache")
+    digest = path.name.removesuffix("-cache").rpartition("-")[2]
+    shutil.copy(path, cache / f"jit_mlp-{digest[::-1]}-cache")
+    shutil.copy(path, cache / f"jit_mlp_2-{digest}-cache")
+    done = run_cli("ls", "-q", "-C", cache, "jit_mlp")
+    assert sorted(done.stdout.split()) == sorted(f"jit_mlp-{d}" for d in (digest, digest[::-1]))
+
+
 def test_outputs_for_pipes(run_cli: RunCli, cache: Path) -> None:
     args = ("prune", "-C", cache, "--max-entries", "2", "--policy", "lru", "-n")
     keys = run_cli(*args, "-q").stdout.split()

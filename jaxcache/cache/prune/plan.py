@@ -5,9 +5,9 @@ stays. Sizes count everything in the directory, also what JAX's own cap never co
 files, XLA's side caches, entries without a suffix, leftovers, quarantine.
 """
 
-from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from jaxcache.cache.prune.policy import Candidate, choose_for_room, eviction_order
 from jaxcache.cache.prune.removable import (
@@ -17,7 +17,7 @@ from jaxcache.cache.prune.removable import (
     removable_others,
     total_bytes,
 )  # fmt: skip
-from jaxcache.cache.prune.removal import Reason, Removal, Subject, freed_bytes
+from jaxcache.cache.prune.removal import Hold, Reason, Removal, Subject, freed_bytes
 from jaxcache.cache.scan import Scan
 from jaxcache.errors import JaxcacheError
 from jaxcache.model import Entry
@@ -42,6 +42,10 @@ class PrunePlan:
     """Entries that a rule or bound would have taken and a pin, ``--keep`` or their youth saved."""
     unmet: tuple[Reason, ...] = ()
     """Bounds that what may go does not suffice for."""
+    options: PruneOptions | None = None
+    """None where a person chose."""
+    held: Mapping[Hold, int] = field(default_factory=dict)
+    """The protected entries by what protects them."""
     undated: int = 0
     """Entries that ``used_since`` takes though nothing ever recorded a use of them."""
 
@@ -86,17 +90,17 @@ def plan_prune(
     _check_reachable(before - sum(i.removal.size_bytes for i in items), options.max_size_bytes)
     _mark_by_rules(items, options, now_ns)
     _mark_superseded(items, options)
-    saved = {id(i) for i in items if i.reason and i.protected}
-    for item in items:
-        if item.protected:
-            item.reason = None
+    saved = [i for i in items if i.reason and i.protected]
+    for item in saved:
+        item.reason = None
     unmet = _mark_by_bounds(items, before, options, now_ns)
     removals = tuple(
         i.removal._replace(reason=i.reason)
         for i in sorted((i for i in items if i.reason), key=_order)
         if i.reason
     )
-    held = sum(i.protected and i.removal.subject == "entry" for i in items)
+    held = [i for i in items if i.removal.subject == "entry"] if unmet else saved
+    holds = Counter(i.held_by for i in held if i.held_by)
     return PrunePlan(
         cache_dir=cache_dir,
         policy=options.policy,
@@ -104,8 +108,10 @@ def plan_prune(
         kept=entry_count - sum(r.subject == "entry" for r in removals),
         size_bytes_before=before,
         size_bytes_after=before - freed_bytes(removals),
-        protected=held if unmet else len(saved),
+        protected=holds.total(),
         unmet=unmet,
+        options=options,
+        held=holds,
         undated=sum(i.reason == "used-since" and not i.dated for i in items),
     )
 

@@ -7,7 +7,7 @@ from jaxcache.cache.ledger.segments import LEDGER_DIR
 from jaxcache.cache.ledger.tuning import UNTUNED, tuning_of
 from jaxcache.cache.leftovers import is_temporary
 from jaxcache.cache.prune.policy import Candidate, UseRecord, estimate_hits
-from jaxcache.cache.prune.removal import Reason, Removal, Subject
+from jaxcache.cache.prune.removal import Hold, Reason, Removal, Subject
 from jaxcache.cache.scan import Scan
 from jaxcache.cache.verify.quarantine import QUARANTINE_DIR
 from jaxcache.entry.names import FileKind
@@ -32,10 +32,16 @@ class Item:
     created_ns: int
     candidate: Candidate
     dated: bool
-    protected: bool
+    held_by: Hold | None
+    """Why it must stay whatever a rule or bound says."""
     untuned: bool = False
     reason: Reason | None = None
     """Set once something takes it."""
+
+    @property
+    def protected(self) -> bool:
+        """Whether it must stay."""
+        return self.held_by is not None
 
 
 def removable_entries(
@@ -81,10 +87,10 @@ def removable_entries(
                 estimate_hits(hits, entry.created_ns, used_ns),
             ),
             dated=entry.last_used_from != "mtime" or bool(known and known.last_hit_ns),
-            protected=(
-                entry.key in keep
-                or bool(known and known.pinned)
-                or abs(now_ns - entry.created_ns) < grace_ns
+            held_by=(
+                "kept" if entry.key in keep
+                else "pinned" if known and known.pinned
+                else _young(entry.created_ns, now_ns, grace_ns)
             ),
             untuned=tuning_of(known, entry.created_ns, entry.size_bytes) == UNTUNED,
         )  # fmt: skip
@@ -105,8 +111,12 @@ def removable_others(
                 created_ns=info.mtime_ns,
                 candidate=Candidate(info.name, info.size_bytes, used_ns, None),
                 dated=True,
-                protected=abs(now_ns - info.mtime_ns) < grace_ns,
+                held_by=_young(info.mtime_ns, now_ns, grace_ns),
             )
+
+
+def _young(created_ns: int, now_ns: int, grace_ns: int) -> Hold | None:
+    return "young" if abs(now_ns - created_ns) < grace_ns else None
 
 
 def _other_files(seen: Scan) -> Iterator[tuple[Subject, FileInfo]]:

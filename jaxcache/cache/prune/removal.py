@@ -16,6 +16,8 @@ Reason = Literal[
 Subject = Literal[
     "entry", "side-cache", "orphan-atime", "temp-file", "quarantine", "generated-code",
 ]  # fmt: skip
+#: Why something stays that a rule or bound names.
+Hold = Literal["young", "pinned", "kept"]
 
 
 class Removal(NamedTuple):

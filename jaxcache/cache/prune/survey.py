@@ -9,7 +9,7 @@ from jaxcache.cache.prune.plan import PrunePlan, plan_prune, plan_removal
 from jaxcache.cache.prune.removable import Lookup
 from jaxcache.cache.prune.removal import Removal
 from jaxcache.cache.scan import Progress, Scan, scan
-from jaxcache.cache.select import select_by_keys
+from jaxcache.cache.select import REMOVAL_PREFIX, select_by_keys
 from jaxcache.errors import JaxcacheError
 from jaxcache.options import PruneOptions
 from jaxcache.store.base import Store
@@ -39,6 +39,7 @@ def plan_cache_prune(
     Raises:
         UsageError: ``no-bound``.
         NoCacheError
+        UsageError: ``short-prefix``.
         JaxcacheError: ``no-match`` or ``ambiguous-key`` for a ``keep``; ``no-record-of-use``
             where ``used_since`` would take entries of a cache that records no use at all.
     """
@@ -109,6 +110,6 @@ def plan_cache_removal(
         JaxcacheError: ``no-match``, ``ambiguous-key``, or ``pinned``.
     """
     seen = scan(store, heads=False, deep=True, workers=workers, progress=progress)
-    chosen = select_by_keys(seen.entries, keys)
+    chosen = select_by_keys(seen.entries, keys, shortest_prefix=REMOVAL_PREFIX)
     plan = plan_removal(seen, chosen, cache_dir=store.url, now_ns=now_ns, lookup=lookup)
     return replace(plan, removals=price(store, seen, plan.removals, workers))

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from jaxcache.cache.prune.plan import PrunePlan
 from jaxcache.cache.scan import Progress
-from jaxcache.cache.select import select_by_keys
+from jaxcache.cache.select import REMOVAL_PREFIX, select_by_keys
 from jaxcache.layouts.torch.index import GraphIndex
 from jaxcache.layouts.torch.links import Links, link
 from jaxcache.layouts.torch.prune import plan_graph_prune, plan_graph_removal
@@ -49,10 +49,11 @@ def plan_removal(
 
     Raises:
         NoCacheError
+        UsageError: ``short-prefix``.
         JaxcacheError: ``no-match`` or ``ambiguous-key``.
     """
     seen, links = _survey(store, index_folder, now_ns, workers, progress)
-    chosen = select_by_keys(seen.entries, keys)
+    chosen = select_by_keys(seen.entries, keys, shortest_prefix=REMOVAL_PREFIX)
     return plan_graph_removal(seen, links, chosen, cache_dir=store.url, now_ns=now_ns)
 
 
