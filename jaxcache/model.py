@@ -12,6 +12,7 @@ FileType = Literal["file", "dir", "symlink", "other"]
 ProblemKind = Literal[
     "empty", "truncated", "bad-codec", "trailing-bytes", "bad-header", "bad-payload",
     "module-mismatch", "digest-mismatch", "checksum-mismatch", "load-failed", "load-crashed",
+    "not-loadable-here",
     "missing-atime", "bad-atime", "orphan-atime", "legacy-name", "temp-file", "stray-file",
     "unsafe-permissions", "foreign-owner", "unsealed", "unreadable",
     # of torch's caches:

@@ -77,6 +77,8 @@ class SealResult:
     skipped: tuple[tuple[Entry, Reason], ...]
     problems: tuple[Problem, ...]
     """Entries that are not sound, which sealing would only cement; they are as they were."""
+    failed: tuple[tuple[Entry, str], ...] = ()
+    """Entries that could not be written, with the system's reason; they are as they were."""
 
     @property
     def saved_bytes(self) -> int:
@@ -148,7 +150,10 @@ def execute_seal(
     finally:
         worker.write_ledger()
     return SealResult(
-        tuple(worker.sealed), (*plan.skipped, *worker.skipped), tuple(worker.problems)
+        tuple(worker.sealed),
+        (*plan.skipped, *worker.skipped),
+        tuple(worker.problems),
+        tuple(worker.failed),
     )
 
 
@@ -167,6 +172,7 @@ class _Worker:
         self._events: list[Event] = []
         self.sealed: list[Sealed] = []
         self.skipped: list[tuple[Entry, Reason]] = []
+        self.failed: list[tuple[Entry, str]] = []
         self.problems: list[Problem] = []
         self.stopped = False
 
@@ -181,7 +187,7 @@ class _Worker:
             try:
                 self._seal(entry, file)
             except CodecError as error:
-                age_ns = self._now_ns - entry.created_ns
+                age_ns = abs(self._now_ns - entry.created_ns)
                 if error.kind in ("empty", "truncated") and age_ns < _GRACE_NS:
                     self._skip(entry, "young")
                 else:
@@ -218,7 +224,14 @@ class _Worker:
             self._skip(entry, "no-gain", event)
             return
         check_content(io.BytesIO(new), len(new))  # its checksum is of the content we hold
-        self._store.rewrite(entry.file, [new], expected=file.info, guard=self._jax.hold())
+        try:
+            self._store.rewrite(entry.file, [new], expected=file.info, guard=self._jax.hold())
+        except (ChangedError, MissingError):
+            raise
+        except StoreError as error:
+            with self._lock:
+                self.failed.append((entry, error.reason))
+            return
         with self._lock:
             self.sealed.append(Sealed(entry, len(new)))
         self._learn(event)

@@ -8,7 +8,7 @@ from jaxcache.errors import ExitCode
 from jaxcache.options import CacheDir, DryRun, SealOptions
 
 EXAMPLE = "jaxcache seal --level 19"
-EXIT_CODES = (0, 1, 2, 10, 11)
+EXIT_CODES = (0, 1, 2, 3, 10, 11)
 
 
 def command(place: CacheDir, options: SealOptions, consent: DryRun, output: Output) -> int:
@@ -49,4 +49,6 @@ def command(place: CacheDir, options: SealOptions, consent: DryRun, output: Outp
     if form in (Format.TSV, Format.TABLE):
         for line in seal_summary(plan, result):
             note(line)
-    return ExitCode.PROBLEMS if result and result.problems else ExitCode.DONE
+    if result and result.problems:
+        return ExitCode.PROBLEMS
+    return ExitCode.PARTIAL if result and result.failed else ExitCode.DONE

@@ -35,7 +35,6 @@ def command(
     output: Output,
 ) -> int:
     """Find damaged entries and misplaced files; --fix repairs them."""
-    from jaxcache.cli.output import note
     from jaxcache.cli.output.verify import print_restoration, print_verification
     from jaxcache.cli.terminal.progress import progress_bar
     from jaxcache.warm.loading import make_loader
@@ -64,8 +63,6 @@ def command(
         )
     repair = _repair(opened, found, delete, dry_run, yes) if fix or dry_run else None
     print_verification(found, repair, form)
-    if loader and loader.skipped:
-        note(f"{len(loader.skipped):,} for another platform than this jax has were not loaded")
     if repair and not repair.dry_run:
         return ExitCode.PROBLEMS if repair.unsolved(found.failures) else ExitCode.DONE
     return ExitCode.PROBLEMS if found.failures else ExitCode.DONE

@@ -2,7 +2,8 @@
 
 The argument is how many devices a CPU host is to pretend to have, so that sharded programs load.
 A request is a line of JSON (``id``, ``size_bytes``, ``device_assignment``) followed by the payload.
-Answers: ``ready`` once, then ``done`` or ``failed`` per request.
+Answers: ``ready`` once, with a program of this jax to compare others with, then ``done``,
+``failed`` or ``absent`` (devices that are not here) per request.
 """
 
 import json
@@ -28,17 +29,41 @@ def main(parent: Any) -> None:
     except Exception as error:
         parent.answer(event="unknown-jax", detail=f"{type(error).__name__}: {error}"[:500])
         return
-    parent.answer(event="ready", platform=backend.platform, jaxlib=jaxlib.__version__)
+    parent.answer(
+        event="ready", platform=backend.platform, jaxlib=jaxlib.__version__, sample=_sample(backend)
+    )
+    here = {device.id for device in backend.devices()}
     while line := parent.requests.readline():
         request = json.loads(line)
         payload = parent.requests.read(request["size_bytes"])
+        assignment = request["device_assignment"]
+        if not here.issuperset(i for row in assignment for i in row):
+            parent.answer(event="absent", id=request["id"])
+            continue
         try:
-            load(payload, request["device_assignment"])
+            load(payload, assignment)
         except Exception as error:
             text = str(error).strip().splitlines() or [type(error).__name__]
             parent.answer(event="failed", id=request["id"], detail=text[0][:500])
         else:
             parent.answer(event="done", id=request["id"])
+
+
+def _sample(backend: Any) -> "str | None":
+    """A small program as this jax writes it, in hexadecimal; None where it does not let us.
+
+    Private names of JAX, tried on the versions below: ``Compiled.runtime_executable`` and, up to
+    0.8.3, ``client.serialize_executable``.
+    """
+    import jax
+
+    try:
+        executable = jax.jit(lambda x: x + 1).lower(1.0).compile().runtime_executable()
+        serialize = getattr(executable, "serialize", None)
+        data = serialize() if serialize else backend.serialize_executable(executable)
+        return bytes(data).hex()
+    except Exception:
+        return None
 
 
 def _choose_way(backend: Any) -> "Callable[[bytes, list[list[int]]], Any]":
@@ -82,7 +107,7 @@ def _choose_way(backend: Any) -> "Callable[[bytes, list[list[int]]], Any]":
         raise misfit
 
     def load(payload: bytes, assignment: "list[list[int]]") -> None:
-        chosen = [devices[i] for row in assignment for i in row if i in devices]
+        chosen = [devices[i] for row in assignment for i in row]
         way(payload, chosen, make_options(assignment))
 
     return load

@@ -34,6 +34,10 @@ def seal_document(plan: SealPlan, result: SealResult | None) -> Document:
             {"key": printable(e.key), "size_bytes": e.size_bytes, "reason": reason}
             for e, reason in skipped
         ],
+        "failed": [
+            {"key": printable(e.key), "size_bytes": e.size_bytes, "reason": reason}
+            for e, reason in (result.failed if result else ())
+        ],
         "problems": [problem_document(p) for p in result.problems] if result else [],
         "summary": {
             "sealed": len(result.sealed) if result else len(plan.todo),
@@ -48,7 +52,12 @@ def seal_document(plan: SealPlan, result: SealResult | None) -> Document:
 def seal_records(plan: SealPlan, result: SealResult | None) -> Iterator[Document]:
     """What ``seal --jsonl`` prints: the lists of the document, each row with its ``outcome``."""
     document = seal_document(plan, result)
-    for outcome, rows in (("sealed", "sealed"), ("skipped", "skipped"), ("problem", "problems")):
+    for outcome, rows in (
+        ("sealed", "sealed"),
+        ("skipped", "skipped"),
+        ("failed", "failed"),
+        ("problem", "problems"),
+    ):
         for row in document[rows]:
             yield {"outcome": outcome, **row}
 
@@ -59,6 +68,8 @@ def seal_tsv(plan: SealPlan, result: SealResult | None) -> Iterator[str]:
         yield f"todo\t{printable(e.key)}\t{e.size_bytes}\t"
     for s in result.sealed if result else ():
         yield f"sealed\t{printable(s.entry.key)}\t{s.entry.size_bytes}\t{s.size_bytes_after}"
+    for e, reason in result.failed if result else ():
+        yield f"failed\t{printable(e.key)}\t{e.size_bytes}\t{reason}"
     for p in result.problems if result else ():
         yield f"{p.kind}\t{printable(p.key or p.file)}\t\t{printable(p.detail)}"
 
@@ -79,5 +90,11 @@ def seal_summary(plan: SealPlan, result: SealResult | None) -> Iterator[str]:
             word = "saved" if saved >= 0 else "for their checksums"
             line += f"; {format_size(abs(saved))} {word} of {format_size(before)}"
     yield line + (f"; left as they are: {kept}" if kept else "")
-    if result and result.problems:
-        yield f"{len(result.problems):,} not sound and not sealed; see jaxcache verify --fix"
+    if result and result.failed:
+        why = ", ".join(sorted({reason for _, reason in result.failed}))
+        yield f"{len(result.failed):,} not sealed, because they could not be written: {why}"
+    unreadable = sum(p.kind == "unreadable" for p in result.problems) if result else 0
+    if unreadable:
+        yield f"{unreadable:,} not sealed, because they could not be read"
+    if result and (unsound := len(result.problems) - unreadable):
+        yield f"{unsound:,} not sound and not sealed; see jaxcache verify --fix"

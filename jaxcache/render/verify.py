@@ -78,6 +78,10 @@ def verification_summary(found: Verification, repair: Repair | None) -> Iterator
     kinds = Counter(p.kind for p in found.failures)
     if kinds:
         yield "problems: " + ", ".join(f"{n} {kind}" for kind, n in sorted(kinds.items()))
+    if elsewhere := sum(p.kind == "not-loadable-here" for p in found.problems):
+        yield f"{elsewhere:,} not loadable here, and left: for other devices, or another jaxlib"
+    if legacy := sum(p.kind == "legacy-name" for p in found.problems):
+        yield f"{legacy:,} that only JAX up to 0.4.30 reads: jaxcache prune --legacy removes them"
     if unsealed := sum(p.kind == "unsealed" for p in found.problems):
         yield f"{unsealed:,} unsealed: jaxcache seal lets JAX itself detect corruption"
     if repair is None:

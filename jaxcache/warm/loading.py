@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from jaxcache.cache.inventory import EntryFile
 from jaxcache.cache.scan import Progress
 from jaxcache.entry.codec import HEADER_BYTES, CodecError, decompress_chunks
-from jaxcache.entry.decode import decode_payload
+from jaxcache.entry.decode import decode_origin, decode_payload
 from jaxcache.errors import NoJaxError
 from jaxcache.model import Problem, ProblemKind
 from jaxcache.options import VerifyOptions
@@ -18,6 +18,7 @@ _START_SECONDS = 300.0
 _LOAD_SECONDS = 120.0
 _MAX_PAYLOAD_BYTES = 1 << 30
 _ONE_DEVICE = ((0,),)
+_ABSENT = "for devices that are not here, as of several processes"
 _FEWEST_DEVICES = 8
 _MOST_DEVICES = 512
 
@@ -36,13 +37,11 @@ class SacrificialLoader:
 
     def __init__(self, python: str | None = None) -> None:
         self._python = find_python(python)
-        self.skipped: list[str] = []
-        """Keys of entries for another platform than this jax has, which it cannot judge."""
 
     def __call__(
         self, store: Store, files: Sequence[EntryFile], progress: Progress | None
     ) -> Iterator[Problem]:
-        """Yield a problem per entry that does not load.
+        """Yield a problem per entry that does not load, and per entry that cannot be judged here.
 
         Raises:
             NoJaxError: there is no usable jax.
@@ -58,22 +57,30 @@ class SacrificialLoader:
                 contents = decode_payload(payload, check=False)
                 assignment = contents.compile_options.device_assignment or _ONE_DEVICE
                 devices = max((i for row in assignment for i in row), default=0) + 1
+                if devices > _MOST_DEVICES:
+                    yield _problem(file, "not-loadable-here", _ABSENT)
+                    continue
                 if child is None or child.devices < devices:
                     if child:
                         child.stop()
                     child = _Loading(self._python, devices)
-                if contents.device.platform not in ("unknown", child.platform):
-                    self.skipped.append(file.key_text)
+                platform = contents.device.platform
+                if platform not in ("unknown", child.platform):
+                    detail = f"for a {platform}, and this jax has a {child.platform}"
+                    yield _problem(file, "not-loadable-here", detail)
                     continue
+                sample, failure = child.sample, None
+                kind: ProblemKind = "load-failed"
                 try:
-                    detail = child.load(payload, assignment)
+                    failure = child.load(payload, assignment)
                 except DiedError as error:
-                    yield _problem(file, "load-crashed", str(error))
+                    kind, failure = "load-crashed", str(error)
                     child.stop()
                     child = None
-                else:
-                    if detail is not None:
-                        yield _problem(file, "load-failed", detail)
+                if failure == _ABSENT or (failure and (why := _excuse(payload, sample))):
+                    kind, failure = "not-loadable-here", _ABSENT if failure == _ABSENT else why
+                if failure is not None:
+                    yield _problem(file, kind, failure)
         finally:
             if child:
                 child.stop()
@@ -101,6 +108,7 @@ class _Loading(Child):
                 code="unknown-jax",
                 hint="known are 0.4.30 to 0.12: upgrade jaxcache, or use another jax",
             )
+        self.sample = bytes.fromhex(str(ready.get("sample") or ""))
         platform = str(ready.get("platform"))
         self.platform = "gpu" if platform in ("cuda", "rocm") else platform
 
@@ -113,7 +121,25 @@ class _Loading(Child):
         request = {"id": 0, "size_bytes": len(payload), "device_assignment": assignment}
         self.send(request, payload)
         event = self.answer(_LOAD_SECONDS)
+        if event.get("event") == "absent":
+            return _ABSENT
         return str(event.get("detail")) if event.get("event") == "failed" else None
+
+
+def _excuse(payload: bytes, sample: bytes) -> str | None:
+    """Why a sound entry may fail to load here; None where only damage explains it.
+
+    Args:
+        sample: a program as the jax that failed writes it.
+    """
+    entry, here = decode_origin(payload), decode_origin(sample)
+    if None not in (entry.like_jaxlib, here.like_jaxlib) and (
+        (entry.like_jaxlib, entry.format) != (here.like_jaxlib, here.format)
+    ):
+        return f"written by another jaxlib, like {entry.like_jaxlib}"
+    needed = {f for f in entry.device.cpu_features or () if f.startswith("+")}
+    lacking = needed.difference(here.device.cpu_features or needed)
+    return f"for a CPU with {', '.join(sorted(lacking)[:5])}" if lacking else None
 
 
 def _read_payload(store: Store, file: EntryFile) -> bytes | None:

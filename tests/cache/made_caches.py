@@ -57,7 +57,11 @@ def gone(made: PrunePlan) -> dict[str, str]:
 
 
 def size_of(cache: Path) -> int:
-    return sum(p.stat().st_size for p in cache.rglob("*") if p.is_file())
+    """What a bound on the size counts: all but the ledger."""
+    ledger = cache / ".jaxcache" / "ledger"
+    return sum(
+        p.stat().st_size for p in cache.rglob("*") if p.is_file() and ledger not in p.parents
+    )
 
 
 @contextlib.contextmanager

@@ -5,10 +5,13 @@ import io
 import json
 import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 import zstandard
+from conftest import clean_environment
 
 from jaxcache.cache.ledger.record import HIT, Event
 from jaxcache.cache.ledger.segments import COMPACT_ABOVE, Ledger, append
@@ -155,3 +158,15 @@ def test_a_ledger_of_many_segments_is_compacted(run_cli, corpus: Path, tmp_path:
 def test_levels_have_bounds(run_cli, tmp_path: Path) -> None:
     for level in ("0", "23", "x"):
         assert run_cli("seal", "-C", tmp_path, "--level", level).returncode == 2
+
+
+def test_a_refused_write_is_no_damage(cache: Path, tmp_path: Path) -> None:
+    """With a limit of 0 bytes per file, as on a disk without room."""
+    done = subprocess.run(
+        ["sh", "-c", f"ulimit -f 0; exec {sys.executable} -m jaxcache seal -C {cache}"],
+        capture_output=True, text=True, env=clean_environment(tmp_path), check=False,
+    )  # fmt: skip
+    assert done.returncode == 3
+    assert "not sealed, because they could not be written: file too large" in done.stderr
+    assert "not sound" not in done.stderr
+    assert done.stdout.startswith("failed\tjit_")

@@ -78,18 +78,19 @@ def test_a_truncated_entry_is_rewritten_after_a_fix(cache: Cache, run_cli) -> No
     assert run_cli("verify", "-C", cache.path).returncode == 0
 
 
-#: A Python that passes everything on to the real one, and dies of a real signal at one payload.
+#: A Python that passes requests on to the real one, and dies of a real signal at one payload.
 FRAGILE = """#!{own}
 import json, os, signal, subprocess, sys
-real = subprocess.Popen([{real!r}, *sys.argv[1:]], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-sys.stdout.buffer.write(real.stdout.readline()); sys.stdout.flush()
+answers = int(sys.argv[3])
+real = subprocess.Popen([{real!r}, *sys.argv[1:]], stdin=subprocess.PIPE, pass_fds=(answers,))
+os.close(answers)
 while line := sys.stdin.buffer.readline():
     payload = sys.stdin.buffer.read(json.loads(line)["size_bytes"])
     if b"jit_step" in payload:
         real.kill()
+        real.wait()
         os.kill(os.getpid(), signal.SIGSEGV)
     real.stdin.write(line + payload); real.stdin.flush()
-    sys.stdout.buffer.write(real.stdout.readline()); sys.stdout.flush()
 """
 
 

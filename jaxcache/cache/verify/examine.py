@@ -31,11 +31,13 @@ from jaxcache.entry.names import FileKind
 from jaxcache.model import Entry, FileInfo, Problem, ProblemKind
 from jaxcache.options import Level, VerifyOptions
 from jaxcache.store.ahead import REQUESTS_AT_ONCE
-from jaxcache.store.base import Store, StoreError
+from jaxcache.store.base import Store, StoreError, same_file
 from jaxcache.units import NS_PER_SECOND
 
 #: What says something and accuses nothing.
-INFORMATIONAL: frozenset[ProblemKind] = frozenset({"unsealed", "missing-source"})
+INFORMATIONAL: frozenset[ProblemKind] = frozenset(
+    {"unsealed", "missing-source", "legacy-name", "not-loadable-here"}
+)
 #: What makes a file worthless: its compiler fails on it, or must not be trusted with it.
 CORRUPT: frozenset[ProblemKind] = frozenset({
     "empty", "truncated", "bad-codec", "trailing-bytes", "bad-header", "bad-payload",
@@ -56,7 +58,7 @@ class Loader(Protocol):
     def __call__(
         self, store: Store, files: Sequence[EntryFile], progress: Progress | None
     ) -> Iterable[Problem]:
-        """Yield ``load-failed`` and ``load-crashed``."""
+        """Yield ``load-failed``, ``load-crashed`` and ``not-loadable-here``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,14 +109,18 @@ def verify(
     ledger = Ledger.load(store) if options.level != "quick" else Ledger()
     checks = dict(_check_all(store, files, ledger, options, progress))
     files = [f for f in files if not checks[f.info.name].missing]
-    young = {f.info.name for f in files if _is_young(f.info, now_ns, options.grace_seconds)}
-    if doubtful := [f for f in files if f.info.name in young and checks[f.info.name].problems]:
+    # What is from the future may be new as well, where the clock of a server is ahead of ours.
+    new_ns = now_ns - options.grace_seconds * NS_PER_SECOND
+    growing: set[str] = set()
+    if doubtful := [f for f in files if f.info.mtime_ns > new_ns and checks[f.info.name].problems]:
         wait(_SECOND_LOOK_SECONDS)
         for file in doubtful:
             again = _look_again(store, file)
             if again is None:
                 checks[file.info.name] = Checked(missing=True)
             else:
+                if not same_file(again.info, file.info):
+                    growing.add(file.info.name)
                 checks.update(_check_all(store, [again], ledger, options, None))
         files = [f for f in files if not checks[f.info.name].missing]
     for file in files:
@@ -139,7 +145,9 @@ def verify(
         files=infos,
         entries={name: e for name, e in entries.items() if name in infos},
         young=frozenset(
-            name for name, info in infos.items() if _is_young(info, now_ns, options.grace_seconds)
+            name
+            for name, info in infos.items()
+            if name in growing or _is_young(info, now_ns, options.grace_seconds)
         ),
     )
 
@@ -315,5 +323,5 @@ def _infos(
 
 
 def _is_young(info: FileInfo, now_ns: int, grace_seconds: float) -> bool:
-    """Whether a file may still be being written; one from the future may, too."""
-    return now_ns - info.mtime_ns < grace_seconds * NS_PER_SECOND
+    """Whether a file is so new that it may still be being written."""
+    return abs(now_ns - info.mtime_ns) < grace_seconds * NS_PER_SECOND
