@@ -11,8 +11,8 @@ import zstandard
 
 from jaxcache.cache.ledger.record import PAYLOAD, Event
 from jaxcache.cache.ledger.segments import append
-from jaxcache.cache.verify.examine import VerifyOptions
 from jaxcache.cache.verify.examine import verify as examine
+from jaxcache.options import VerifyOptions
 from jaxcache.store import open_store
 
 LONG_AGO = time.time() - 3600
