@@ -11,7 +11,8 @@ from jaxcache import __version__
 from jaxcache.cli import metering, terminal
 from jaxcache.cli.declared import expand_options
 from jaxcache.cli.terminal import Color
-from jaxcache.errors import ExitCode, JaxcacheError
+from jaxcache.errors import ExitCode, JaxcacheError, UsageError
+from jaxcache.options import CacheDir
 
 #: Command name to the module in this package that holds it, under the headings and in the order of
 #: ``--help``. A name of two words is a command of a group, which :data:`GROUPS` describes.
@@ -56,6 +57,15 @@ EXIT_CODES = {
 }
 
 
+#: Commands as other tools call them, and what to use here.
+SYNONYMS = {
+    "list": "jaxcache ls",
+    "clean": "jaxcache prune, or jaxcache rm KEY",
+    "info": "jaxcache stats, or jaxcache show KEY",
+    "help": "jaxcache --help, or jaxcache COMMAND --help",
+    "version": "jaxcache --version",
+}
+
 SUMMARY = "Inspect, verify, prune, warm and move JAX's persistent compilation cache."
 
 
@@ -80,6 +90,27 @@ class LazyGroup(TyperGroup):
             raise JaxcacheError(
                 "interrupted", code="interrupted", exit_code=ExitCode.INTERRUPTED
             ) from error
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Find the command, and suggest the nearest one where there is none of that name.
+
+        Raises:
+            UsageError
+        """
+        name = args[0]
+        found = self.get_command(ctx, name)
+        if found is None:
+            from difflib import get_close_matches
+
+            near = get_close_matches(name, self.list_commands(ctx), 1)
+            hint = f"did you mean {near[0]}?" if near else f"{ctx.command_path} --help lists them"
+            hint = hint if self.family else SYNONYMS.get(name, hint)
+            typed = f"{self.family} {name}".lstrip()
+            raise UsageError(f"there is no command {typed!r}", hint=hint)
+        takes = isinstance(found, LazyGroup) or any(p.name == "cache_dir" for p in found.params)
+        if not takes and ctx.params.get("cache_dir") is not None:
+            raise UsageError(f"{name} takes no --cache-dir")
+        return name, found, args[1:]
 
     def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002
         """Every command's name, in the order of ``--help``."""
@@ -187,14 +218,24 @@ def _print_version(wanted: bool) -> None:
 
 
 @app.callback(help=SUMMARY)
+@expand_options
 def root(
-    version: Annotated[
+    version: Annotated[  # noqa: ARG001
         bool,
         typer.Option(
             "--version", callback=_print_version, is_eager=True, help="Print the version."
         ),
     ] = False,
-    color: ColorOption = None,
-    debug: DebugOption = False,
+    color: ColorOption = None,  # noqa: ARG001
+    debug: DebugOption = False,  # noqa: ARG001
+    *,
+    place: CacheDir,
+    context: typer.Context,
 ) -> None:
     """Take the options before the command; the help is SUMMARY, which the manual shows too."""
+    if place.cache_dir is not None:
+        given = {"cache_dir": place.cache_dir}
+        context.default_map = {n.split()[0]: given for n in COMMANDS} | {
+            group: {n.split()[1]: given for n in COMMANDS if n.split()[0] == group}
+            for group in GROUPS
+        }
