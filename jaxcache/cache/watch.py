@@ -2,15 +2,18 @@
 
 A look lists the directory and opens only what is new or has changed. JAX dates a use in an
 entry's ``-atime`` file (``jax/_src/lru_cache.py``: always up to 0.5.0, then under a size cap
-only); without those files hits do not show. Uses between two looks count as one.
+only); ``jaxcache run`` and ``warm`` put hits into the ledger while they run. Other uses do not
+show, and those between two looks count as one.
 """
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from jaxcache.cache.inventory import EntryFile, Inventory, take_inventory
+from jaxcache.cache.ledger.segments import LEDGER_DIR, Ledger
 from jaxcache.cache.listing import Summary, summarize
-from jaxcache.cache.scan import Progress, read_entries
+from jaxcache.cache.scan import Progress, read_entries, with_ledger
+from jaxcache.entry.names import FileKind
 from jaxcache.model import Entry, FileInfo
 from jaxcache.store.base import Store, same_file
 
@@ -41,7 +44,7 @@ class Look:
     changes: tuple[Change, ...]
     """Since the look before, in the order of time; none in the first."""
     dates_uses: bool
-    """Whether there are ``-atime`` files, without which no hit shows."""
+    """Whether there are ``-atime`` files, without which only hits in the ledger show."""
 
 
 class Watcher:
@@ -52,6 +55,9 @@ class Watcher:
         self._entries: dict[str, Entry] = {}
         self._files: dict[str, FileInfo] = {}
         self._uses: dict[str, FileInfo] = {}
+        self._hit_ns: dict[str, int] = {}
+        self._segments: list[FileInfo] = []
+        self._ledger = Ledger()
         self._started = False
 
     @property
@@ -78,10 +84,13 @@ class Watcher:
             self._store, changed, inventory.atimes, index=index, workers=workers, progress=progress
         )
         infos = {f.info.name: f.info for f in changed}
-        for entry in read:
+        learnt = self._read_ledger(inventory)
+        for entry in with_ledger(read, self._ledger):
             self._entries[entry.file], self._files[entry.file] = entry, infos[entry.file]
             changes.append(Change("new", entry.created_ns, entry))
         changes += self._hits(inventory, {e.file for e in read})
+        if learnt:
+            changes += self._hits_in_ledger()
         self._uses = inventory.atimes
         first, self._started = not self._started, True
         return Look(
@@ -112,4 +121,30 @@ class Watcher:
             entry = self._entries.get(file.info.name)
             if now and then and entry and file.info.name not in fresh and not same_file(now, then):
                 found.append(Change("hit", now.mtime_ns, entry))
+                self._hit_ns[entry.key] = now.mtime_ns
+        return found
+
+    def _read_ledger(self, inventory: Inventory) -> bool:
+        """Read the ledger anew if it has changed since the last look."""
+        if FileKind.OWN not in inventory.folders:
+            return False
+        segments = sorted(self._store.list(LEDGER_DIR))
+        changed = segments != self._segments
+        if changed:
+            self._segments, self._ledger = segments, Ledger.load(self._store)
+        return changed
+
+    def _hits_in_ledger(self) -> list[Change]:
+        """Entries with a hit that no ``-atime`` file has shown already."""
+        found = []
+        for file, entry in self._entries.items():
+            record = self._ledger.record(entry.key)
+            hit_ns = record.last_hit_ns if record else None
+            if hit_ns is None or hit_ns <= self._hit_ns.get(entry.key, 0):
+                continue
+            self._hit_ns[entry.key] = hit_ns
+            if self._started:
+                (entry,) = with_ledger([entry], self._ledger)
+                self._entries[file] = entry
+                found.append(Change("hit", hit_ns, entry))
         return found

@@ -25,8 +25,8 @@ def command(
 ) -> None:
     """Watch a cache in use.
 
-    Show new, hit and removed entries as they happen; Ctrl-C ends it with code 0. In a pipe, and
-    with --jsonl, each change is a line.
+    Show new, hit and removed entries as they happen; q or Ctrl-C ends it with code 0. In a pipe,
+    and with --jsonl, each change is a line.
     """
     from jaxcache.cli.output import top as output
     from jaxcache.cli.terminal import is_dumb
@@ -44,6 +44,7 @@ def command(
             view.once(form)
         elif form is Format.TABLE and not is_dumb():
             view.live()
+            view.end(form)
         else:
             view.lines(form)
     except KeyboardInterrupt:

@@ -15,7 +15,10 @@ from jaxcache.units import NS_PER_SECOND, format_compile, format_duration, forma
 #: Changes that are kept to be shown; older ones only count.
 _KEPT = 500
 _STYLES = {"hit": "green", "new": "cyan", "gone": "yellow"}
-_NO_DATES = "no hit shows here: JAX dates a use only where jax_compilation_cache_max_size is set"
+NO_DATES = (
+    "hits show only for programs under jaxcache run or warm: "
+    "JAX dates a use only where jax_compilation_cache_max_size is set"
+)
 
 
 @dataclass(slots=True)
@@ -63,7 +66,7 @@ def top_page(look: Look, tally: Tally, *, now_ns: int, width: int, height: int, 
     lines = [printable(look.cache_dir), summary_line(look.total)]
     lines += wrap(tally_line(tally, now_ns), width)
     if not look.dates_uses:
-        lines += wrap(_NO_DATES, width)
+        lines += wrap(NO_DATES, width)
     lines.append("")
     if not tally.latest:
         return "\n".join([*lines, "nothing has happened yet"][:height])

@@ -30,6 +30,8 @@ class Recorder:
     """The event of a Python without jax, where the run needed one."""
     no_function: Event | None = None
     """The event of a function that is not there."""
+    learnt: int = 0
+    """How many of ``modules`` the ledger has been told of."""
     unreported: list[str] = field(default_factory=list)
     """Entries that were written meanwhile, and that no process reported."""
     refused: Event | None = None

@@ -210,7 +210,7 @@ def _run_all(
             notes += said
     if options.check and not (ended.exit_code or ended.interrupted or ended.timed_out):
         again = [replace(launch, env={**launch.env, **_CHECKED}) for launch in launches]
-        recorder = replace(first, modules=[], processes={}, backends={})
+        recorder = replace(first, modules=[], processes={}, backends={}, learnt=0)
         _learn(first, options)
         second = _listen(again, options, watch, recorder)
         ended = replace(
@@ -259,6 +259,8 @@ _PORTABLE_NOTE = (
     "portable keys: set JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES=none where this cache is used, too; "
     "on a GPU XLA's autotune results are then not kept between compiles"
 )
+#: How often the ledger is told of hits while a program runs.
+_LEARN_SECONDS = 2.0
 _CHECKED = {"JAX_COMPILATION_CACHE_CHECK_CONTENTS": "true", "JAXCACHE_CHECK": "1"}
 
 
@@ -276,10 +278,20 @@ def _listen(
         if watch.on_event:
             watch.on_event(event)
 
+    learn_at = time.monotonic() + _LEARN_SECONDS
+
+    def tick() -> None:
+        nonlocal learn_at
+        if spool is None and time.monotonic() >= learn_at:
+            _learn(recorder, options)  # jaxcache top reads it meanwhile
+            learn_at = time.monotonic() + _LEARN_SECONDS
+        if watch.on_tick:
+            watch.on_tick()
+
     ended = run_listening(
         launches,
         on_event=take,
-        on_tick=watch.on_tick,
+        on_tick=tick,
         jobs=options.jobs,
         together=options.processes is not None,
         stdout_to_stderr=options.stdout_to_stderr,
@@ -301,8 +313,11 @@ def _listen(
 
 
 def _learn(recorder: Recorder, options: WarmOptions) -> None:
+    """Tell the ledger of what is new."""
+    fresh = recorder.modules[recorder.learnt :]
+    recorder.learnt = len(recorder.modules)
     if options.scratch is None:
-        remember(recorder.modules, recorder.processes, recorder.backends)
+        remember(fresh, recorder.processes, recorder.backends)
 
 
 #: JAX's defaults (jax/_src/config.py) of the settings that decide what is written.

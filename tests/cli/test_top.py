@@ -98,7 +98,9 @@ def test_without_dates_it_says_that_no_hit_shows(corpus: Path, tmp_path: Path) -
         home=tmp_path,
     )
     assert terminal.finish() == 0
-    assert "no hit shows here" in " ".join(without_style(terminal.text).split())
+    assert "hits show only for programs under jaxcache run or warm" in " ".join(
+        without_style(terminal.text).split()
+    )
 
 
 def test_a_live_view_shows_changes_and_ends_cleanly(cache: Path, tmp_path: Path) -> None:
@@ -117,6 +119,56 @@ def test_a_live_view_shows_changes_and_ends_cleanly(cache: Path, tmp_path: Path)
     assert "1 new" in after
     assert "Traceback" not in terminal.text
     assert "interrupted" not in terminal.text
+
+
+def test_q_ends_a_live_view(cache: Path, tmp_path: Path) -> None:
+    terminal = Terminal(
+        [sys.executable, "-m", "jaxcache", "top", "--interval", "60s", "-C", cache],
+        home=tmp_path, width=70,
+    )  # fmt: skip
+    terminal.wait_for("nothing has happened yet")
+    terminal.press("q")
+    assert terminal.finish() == 0
+    assert "0 new" in terminal.text.rpartition("\x1b[?1049l")[2]
+
+
+RUNNING = """
+import jax, numpy as np, time
+f = lambda x: x @ x
+jax.jit(f)(np.ones((9, 9)))
+print("compiled", flush=True)
+time.sleep(60)
+"""
+
+
+@pytest.mark.jax
+def test_hits_without_a_size_cap_show_while_the_program_runs(
+    run_cli: RunCli, jax_python: str, tmp_path: Path
+) -> None:
+    cache, script = tmp_path / "cache", tmp_path / "train.py"
+    script.write_text(RUNNING.replace("60", "0"))
+    warm = ["warm", "--python", jax_python, "-C", str(cache), str(script)]
+    assert run_cli(*warm, env={"PYTHONWARNINGS": ""}).returncode == 0
+    watcher = Watcher(LocalStore(str(cache)))
+    watcher.look(now_ns=time.time_ns())
+    script.write_text(RUNNING)
+    running = subprocess.Popen(
+        [sys.executable, "-m", "jaxcache", *warm], stdout=subprocess.PIPE, text=True,
+        env=clean_environment(tmp_path) | {"PYTHONWARNINGS": ""},
+    )  # fmt: skip
+    try:
+        assert running.stdout and "compiled\n" in iter(running.stdout.readline, "")
+        changes: list[Any] = []
+        deadline = time.monotonic() + 30
+        while not changes and time.monotonic() < deadline:
+            time.sleep(0.2)
+            changes += watcher.look(now_ns=time.time_ns()).changes
+        assert running.poll() is None
+    finally:
+        running.terminate()
+        running.communicate()
+    assert [(c.kind, c.entry.module) for c in changes] == [("hit", "jit__lambda")]
+    assert watcher.look(now_ns=time.time_ns()).changes == ()
 
 
 def test_lines_in_a_pipe_until_interrupted(cache: Path, tmp_path: Path) -> None:

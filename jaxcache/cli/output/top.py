@@ -1,7 +1,13 @@
 """Show what a watcher sees: once, as lines, or as a page that stays."""
 
+import contextlib
+import os
+import select
 import sys
+import termios
 import time
+import tty
+from collections.abc import Callable, Iterator
 from shutil import get_terminal_size
 
 from jaxcache.cache.index import Index
@@ -15,6 +21,38 @@ from jaxcache.store.base import Store
 
 #: Entries that a single look shows.
 _NEWEST = 20
+
+
+@contextlib.contextmanager
+def _keys() -> Iterator[Callable[[float], bool]]:
+    """Read single keys; give a function that waits for so long and returns whether q came."""
+
+    def wait(seconds: float) -> bool:
+        until = time.monotonic() + seconds
+        while (left := until - time.monotonic()) > 0:
+            if select.select([sys.stdin], [], [], left)[0]:
+                pressed = os.read(sys.stdin.fileno(), 1)
+                if pressed in (b"q", b"Q"):
+                    return True
+                if not pressed:  # nobody will press anything any more
+                    time.sleep(left)
+        return False
+
+    fd = sys.stdin.fileno() if sys.stdin and sys.stdin.isatty() else -1
+    if fd < 0 or os.tcgetpgrp(fd) != os.getpgrp():  # in the background the terminal is another's
+
+        def sleep(seconds: float) -> bool:
+            time.sleep(seconds)
+            return False
+
+        yield sleep
+        return
+    before = termios.tcgetattr(fd)
+    try:
+        tty.setcbreak(fd)
+        yield wait
+    finally:
+        termios.tcsetattr(fd, termios.TCSADRAIN, before)
 
 
 class View:
@@ -47,7 +85,8 @@ class View:
 
     def lines(self, form: Format) -> None:
         """Print each change as it is seen, until interrupted."""
-        self._first()
+        if not self._first().dates_uses:
+            note(render.NO_DATES)
         while True:
             look = self._next()
             if form is Format.JSONL:
@@ -57,7 +96,7 @@ class View:
             sys.stdout.flush()
 
     def live(self) -> None:
-        """Keep a page on the terminal, until interrupted."""
+        """Keep a page on the terminal, until interrupted or ``q`` is pressed."""
         look = self._first()
         from rich.console import Console
         from rich.live import Live
@@ -68,12 +107,14 @@ class View:
             width=terminal_width(), no_color=not color, force_terminal=True, highlight=False,
             color_system="standard" if color else None,
         )  # fmt: skip
-        with Live(console=console, screen=True, auto_refresh=False) as live:
+        with Live(console=console, screen=True, auto_refresh=False) as live, _keys() as wait:
             while True:
                 console.width = terminal_width()
                 height = get_terminal_size().lines
                 live.update(Text.from_ansi(self._page(look, height=height)), refresh=True)
-                look = self._next()
+                if wait(self._interval):
+                    break
+                look = self._look()
 
     def end(self, form: Format) -> None:
         """Say what was seen in all."""
@@ -90,6 +131,9 @@ class View:
 
     def _next(self) -> Look:
         time.sleep(self._interval)
+        return self._look()
+
+    def _look(self) -> Look:
         look = self._watcher.look(now_ns=time.time_ns())
         self._tally.add(look.changes)
         return look
