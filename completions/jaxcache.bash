@@ -42,7 +42,6 @@ _jaxcache() {
   'rm --layout') mapfile -t COMPREPLY < <(compgen -W 'jax torch' -- "$current"); return ;;
   'rm --color') mapfile -t COMPREPLY < <(compgen -W 'auto always never' -- "$current"); return ;;
   'pin --color') mapfile -t COMPREPLY < <(compgen -W 'auto always never' -- "$current"); return ;;
-  'unpin --color') mapfile -t COMPREPLY < <(compgen -W 'auto always never' -- "$current"); return ;;
   'export --layout') mapfile -t COMPREPLY < <(compgen -W 'jax torch' -- "$current"); return ;;
   'export --color') mapfile -t COMPREPLY < <(compgen -W 'auto always never' -- "$current"); return ;;
   'import --layout') mapfile -t COMPREPLY < <(compgen -W 'jax torch' -- "$current"); return ;;
@@ -66,7 +65,7 @@ _jaxcache() {
   --args | --autotune-from | --cache-dir | --outputs | --payload | --python | --record | --summary | --trace | --used-at | -C) mapfile -t COMPREPLY < <(compgen -f -- "$current"); return ;;
   esac
   case $command in
-    '') options='--help --version'; mapfile -t COMPREPLY < <(compgen -W 'ls show stats report top warm run compile target explain doctor where diff verify seal prune rm pin unpin export import push pull copy ci trust completion' -- "$current") ;;
+    '') options='--help --version'; mapfile -t COMPREPLY < <(compgen -W 'ls show stats report top warm run compile target explain doctor where diff verify seal prune rm pin export import push pull copy ci trust completion' -- "$current") ;;
     ci) mapfile -t COMPREPLY < <(compgen -W 'key restore save' -- "$current"); return ;;
     ls) options='-C --cache-dir --layout --sort --filter --limit -l --long --group-by --json --jsonl -q --quiet --stats --color --debug -h --help'; words=keys ;;
     show) options='-C --cache-dir --layout --hlo --payload --python --json --jsonl --stats --color --debug -h --help'; words=keys ;;
@@ -85,8 +84,7 @@ _jaxcache() {
     seal) options='-C --cache-dir --level --again -j --jobs -n --dry-run --json --jsonl -q --quiet --stats --color --debug -h --help'; words=keys ;;
     prune) options='-C --cache-dir --layout --max-size --max-entries --unused-for --older-than --used-since --keep-last --policy --keep --orphans --legacy --untuned --side-caches --quarantine --grace -n --dry-run -y --yes --json --jsonl -q --quiet --stats --color --debug -h --help'; words=none ;;
     rm) options='-C --cache-dir --layout -n --dry-run -y --yes --json --jsonl -q --quiet --stats --color --debug -h --help'; words=keys ;;
-    pin) options='-C --cache-dir --json --jsonl --stats --color --debug -h --help'; words=keys ;;
-    unpin) options='-C --cache-dir --json --jsonl --stats --color --debug -h --help'; words=keys ;;
+    pin) options='-C --cache-dir --remove --json --jsonl --stats --color --debug -h --help'; words=keys ;;
     export) options='-C --cache-dir --layout --filter --level --split --since --sign --side-caches --no-side-caches --json --jsonl -q --quiet --stats --color --debug -h --help'; words=keys ;;
     import) options='-C --cache-dir --layout --on-conflict --atomic --require-compatible --python --side-caches --no-side-caches --level --allow-large -n --dry-run --json --jsonl -q --quiet --stats --color --debug -h --help'; words=files ;;
     push) options='-C --cache-dir --layout --include --exclude --max-size --prune-remote --sign --side-caches --no-side-caches --ledger --no-ledger -j --jobs -n --dry-run -y --yes --json --jsonl -q --quiet --stats --color --debug -h --help'; words=files ;;

@@ -26,7 +26,6 @@ HEADINGS: dict[str, dict[str, str]] = {
         "prune": "prune",
         "rm": "rm",
         "pin": "pin",
-        "unpin": "unpin",
     },
     "Move": {
         "export": "export",

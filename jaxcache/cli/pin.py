@@ -1,24 +1,37 @@
 """``jaxcache pin``."""
 
 import time
+from typing import Annotated
+
+import typer
 
 from jaxcache.cli.opening import open_jax_cache
 from jaxcache.cli.options import CacheDir, Json, Jsonl, Keys, choose_format
+from jaxcache.errors import UsageError
 
 EXAMPLE = "jaxcache pin 'jit_train_step*'"
 EXIT_CODES = (0, 1, 2, 10)
 
 
 def command(
-    keys: Keys = None, cache_dir: CacheDir = None, json: Json = False, jsonl: Jsonl = False
+    keys: Keys = None,
+    cache_dir: CacheDir = None,
+    remove: Annotated[bool, typer.Option("--remove", help="Remove the protection again.")] = False,
+    json: Json = False,
+    jsonl: Jsonl = False,
 ) -> None:
     """Protect entries from prune and rm; without KEY, list the pins."""
-    from jaxcache.cache.ledger.pins import pin, pinned_keys
+    from jaxcache.cache.ledger.pins import pin, pinned_keys, unpin
     from jaxcache.cache.ledger.segments import Ledger
     from jaxcache.cli.output import print_pins
 
+    if remove and not keys:
+        raise UsageError("--remove needs a KEY", hint="jaxcache pin lists the pins")
     form = choose_format(json=json, jsonl=jsonl)
     store = open_jax_cache(cache_dir)
     now_ns = time.time_ns()
-    shown = pin(store, keys, now_ns=now_ns) if keys else pinned_keys(Ledger.load(store))
-    print_pins(store.url, "pinned", shown, form)
+    if remove:
+        shown = unpin(store, keys or (), now_ns=now_ns)
+    else:
+        shown = pin(store, keys, now_ns=now_ns) if keys else pinned_keys(Ledger.load(store))
+    print_pins(store.url, "unpinned" if remove else "pinned", shown, form)

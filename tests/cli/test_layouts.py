@@ -23,7 +23,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 @pytest.mark.parametrize(
     "words",
     [
-        ["seal"], ["pin", "x"], ["pin"], ["unpin", "x"], ["top", "--once"], ["report", "x.html"],
+        ["seal"], ["pin", "x"], ["pin"], ["top", "--once"], ["report", "x.html"],
         ["ci", "save", "x.jxb"],
     ],
     ids=" ".join,

@@ -1,4 +1,4 @@
-"""``jaxcache prune``, ``rm``, ``pin`` and ``unpin`` as a person and as a script meets them."""
+"""``jaxcache prune``, ``rm`` and ``pin`` as a person and as a script meets them."""
 
 import json
 import os
@@ -88,7 +88,7 @@ def test_nonsense_is_refused_before_any_work(
 
 
 def test_no_cache_is_exit_code_10(run_cli: RunCli, tmp_path: Path) -> None:
-    for command in (("prune", "--max-entries", "1"), ("rm", "x"), ("pin",), ("unpin", "x")):
+    for command in (("prune", "--max-entries", "1"), ("rm", "x"), ("pin",)):
         extra = ("--yes",) if command[0] in ("prune", "rm") else ()
         assert run_cli(*command, *extra, "-C", tmp_path / "none").returncode == 10
 
@@ -260,8 +260,9 @@ def test_pins_are_listed_honoured_and_taken_back(run_cli: RunCli, cache: Path) -
     refused = run_cli("rm", "-C", cache, "jit_mlp", "--yes", "--json")
     assert refused.returncode == 1
     assert error_of(refused) == "pinned"
-    assert run_cli("unpin", "-C", cache, "jit_nothing").returncode == 1
-    assert run_cli("unpin", "-C", cache, key[:20]).stdout.strip() == key
+    assert run_cli("pin", "--remove", "-C", cache).returncode == 2
+    assert run_cli("pin", "--remove", "-C", cache, "jit_nothing").returncode == 1
+    assert run_cli("pin", "--remove", "-C", cache, key[:20]).stdout.strip() == key
     assert run_cli("pin", "-C", cache).stdout == ""
     assert run_cli("rm", "-C", cache, "jit_mlp", "--yes").returncode == 0
 

@@ -82,7 +82,7 @@ def test_it_is_another_one(before: Path, tmp_path: Path) -> None:
 
 def test_both_see_the_same_entries_whoever_changed_them(old: Run, new: Run, cache: Path) -> None:
     for first, second in ((old, new), (new, old)):
-        for args in (("seal", "--again", "--level", "3"), ("pin", "jit_mlp"), ("unpin", "jit_mlp")):
+        for args in (("seal", "--again", "--level", "3"), ("pin", "jit_mlp")):
             first(*args, "-C", cache)
             seen = [
                 run("ls", "-C", cache, "--json", "--long")["entries"] for run in (first, second)
@@ -102,7 +102,7 @@ def test_a_pin_of_one_holds_against_the_other(old: Run, new: Run, cache: Path) -
         planned = run("prune", "-C", cache, "--older-than", "1d", "--dry-run", "--json")
         assert planned["kept"] == 2
         assert len(planned["removed"]) == 5
-    new("unpin", "jit_mlp", "-C", cache)
+    new("pin", "--remove", "jit_mlp", "-C", cache)
     assert old("prune", "-C", cache, "--older-than", "1d", "-n", "--json")["kept"] == 1
 
 

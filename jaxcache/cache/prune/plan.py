@@ -150,7 +150,7 @@ def plan_removal(
             raise JaxcacheError(
                 f"{item.removal.key} is pinned",
                 code="pinned",
-                hint=f"jaxcache unpin {item.removal.key}",
+                hint=f"jaxcache pin --remove {item.removal.key}",
             )
     removals = tuple(i.removal for i in items)
     before = total_bytes(seen)

@@ -143,7 +143,7 @@ def note_problems(listing: Listing) -> None:
 
 
 def print_pins(cache_dir: str, field: str, keys: list[str], form: Format) -> None:
-    """Print the keys that ``pin`` or ``unpin`` touched, one a line, or as ``field`` of JSON."""
+    """Print the keys that ``pin`` touched or lists, one a line, or as ``field`` of JSON."""
     shown = [printable(key) for key in keys]
     if form is Format.JSON:
         from jaxcache.render.document import envelope
