@@ -26,6 +26,8 @@ class FailOnMissCommand(TyperCommand):
             following = args[position + 1] if position + 1 < len(args) else ""
             if not option.startswith("-"):
                 if not self.takes_options_after(option):
+                    if not ctx.resilient_parsing:
+                        self._note_lost_options(option, args[position + 1 :])
                     break
                 ctx.allow_interspersed_args = True
                 position += 1
@@ -35,6 +37,17 @@ class FailOnMissCommand(TyperCommand):
             else:
                 position += 2 if option in with_value else 1
         return super().parse_args(ctx, args)
+
+    def _note_lost_options(self, program: str, arguments: list[str]) -> None:
+        """Say which options of ours the program gets; once, and only what is spelt the same."""
+        ours = {name for p in self.params if p.param_type_name == "option" for name in p.opts}
+        lost = [a for a in arguments if a.partition("=")[0] in ours - {"--help"}]
+        if lost:
+            from jaxcache.cli.output import note
+
+            was = "was" if len(lost) == 1 else "were"
+            names = ", ".join(dict.fromkeys(a.partition("=")[0] for a in lost))
+            note(f"note: {names} {was} passed to {program}; options for jaxcache go before it")
 
     def takes_options_after(self, program: str) -> bool:  # noqa: ARG002
         """Whether what follows the program is ours, too."""

@@ -6,7 +6,8 @@ itself looks up at each call, so that replacing the attribute is enough:
 * ``jax._src.compiler.compile_or_get_cached(backend, computation, devices, options, callbacks…)``:
   one compile request; called by ``jax/_src/interpreters/pxla.py``.
 * ``jax._src.compilation_cache.get_executable_and_time(key, …)`` and
-  ``put_executable_and_time(key, module, …)``: what is between JAX and the store. JAX turns an
+  ``put_executable_and_time(key, module, …)``, which calls ``compress_executable(bytes)`` right
+  before it writes: what is between JAX and the store. JAX turns an
   exception here into a warning, which the script may have silenced; here it is seen anyway.
 * ``jax._src.compilation_cache.get_cache_key(…)``: JAX logs a failure of it and goes on uncached.
 * ``jax._src.cache_key._log_cache_key_hash(hash, name, hash_component)``: the key's components.
@@ -52,6 +53,7 @@ class Jax:
                 (compiler, "_cache_write"),
                 (compilation_cache, "get_executable_and_time"),
                 (compilation_cache, "put_executable_and_time"),
+                (compilation_cache, "compress_executable"),
                 (compilation_cache, "get_cache_key"),
                 (mlir, "lower_jaxpr_to_module"),
             ):
@@ -83,6 +85,7 @@ class Jax:
         self._wrap(self._cache, "get_executable_and_time", observer.around_read)
         self._wrap(self._compiler, "_cache_write", observer.around_decision)
         self._wrap(self._cache, "put_executable_and_time", observer.around_write)
+        self._wrap(self._cache, "compress_executable", observer.around_compressing)
         if hasattr(self._cache_key, "_log_cache_key_hash"):
             self._wrap(self._cache_key, "_log_cache_key_hash", observer.around_component)
 

@@ -7,6 +7,7 @@ something to say, so processes are told apart and one that dies leaves whole lin
 
 import json
 import os
+import re
 import socket
 import sys
 import threading
@@ -65,8 +66,34 @@ def _introduction() -> dict[str, Any]:
         "parent_pid": os.getppid(),
         "python": sys.version.split()[0],
         "executable": sys.executable,
-        "argv": [str(a) for a in getattr(sys, "argv", [])][:64],
+        "argv": redact([str(a) for a in getattr(sys, "argv", [])][:64]),
     }
+
+
+#: A name that says that its value is secret; "tokenizer" and "max_tokens" are none.
+_SECRET = re.compile(
+    r"(^|[-_.])(token|secret|passw(or)?d|passphrase|credentials?|auth(orization)?|bearer|"
+    r"(api|access|private|secret|signing|encryption|account|license)[-_]?key|apikey)($|[-_.])",
+    re.IGNORECASE,
+)
+_PASSWORD_IN_URL = re.compile(r"(?<=://)[^/@\s]*@")
+
+
+def redact(arguments: "list[str]") -> "list[str]":
+    """Replace the values of arguments that look secret: what is sent may end up in files."""
+    shown = []
+    hide_next = False
+    for argument in arguments:
+        name, equals, _ = argument.partition("=")
+        secret = bool(_SECRET.search(name.lstrip("-"))) and "/" not in name
+        if hide_next and not argument.startswith("-"):
+            shown.append("***")
+        elif equals and secret:
+            shown.append(f"{name}=***")
+        else:
+            shown.append(_PASSWORD_IN_URL.sub("***@", argument))
+        hide_next = secret and not equals and argument.startswith("-")
+    return shown
 
 
 CHANNEL = Channel(os.environ.get(_EVENTS))

@@ -183,14 +183,20 @@ class Listener:
             self._safely(lambda: request.compiled(args, self._jax.process_id()))
         return decide(*args, **kwargs)
 
+    def around_compressing(self, compress: Any, args: Any, kwargs: Any) -> Any:
+        """JAX compresses an entry, the last step before it looks whether there is one already."""
+        compressed = compress(*args, **kwargs)
+        if (request := self._request) is not None and request.write_started:
+            existing = entry_file(self._jax.opened_directory(), request.key)
+            request.existed = existing is not None
+        return compressed
+
     def around_write(self, write: Any, args: Any, kwargs: Any) -> Any:
         """JAX serializes, and writes if the size suffices."""
         request = self._request
         if request is None:
             return write(*args, **kwargs)
-        started = time.time()
-        directory = self._jax.opened_directory()
-        request.existed = entry_file(directory, request.key) is not None
+        request.write_started = started = time.time()
         if self._scratch:
             self._safely(lambda: self._jax.divert_writes(self._scratch))
         try:

@@ -42,6 +42,7 @@ class Request:
     decided: bool = False
     compile_seconds: float | None = None
     process_id: int = 0
+    write_started: float = 0.0
     write: Span | None = None
     write_error: str | None = None
     raised: str | None = None
@@ -130,7 +131,7 @@ def _judge_written(request: Request, directory: str | None) -> tuple[str, str, s
     if request.settings.get("jax_compilation_cache_check_contents") and request.existed:
         return "skipped", "verified", "compiled again, the same bytes as the entry"
     if request.existed:
-        return "written", "written-meanwhile", "another thread or process wrote it first"
+        return "skipped", "written-meanwhile", "another thread or process wrote it first"
     local = directory is not None and "://" not in directory
     if local and entry_file(directory, request.key) is None:
         return "skipped", "over-cap", "larger than jax_compilation_cache_max_size"

@@ -79,6 +79,7 @@ def module_document(module: Module) -> Document:
         "occurrences": module.occurrences,
         "process": module.process,
         "counted": module.counted,
+        "cache_dir": module.cache_dir,
         "tuning": module.tuning,
     }
 

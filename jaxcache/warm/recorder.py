@@ -1,5 +1,7 @@
 """Fold the events of a run into a report: one outcome and one reason for every compile."""
 
+import bisect
+import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -88,16 +90,35 @@ class Recorder:
             interrupted=ended.interrupted,
             unobserved=tuple(self._unobserved(processes, ended)),
             wall_seconds=ended.wall_seconds,
+            saved_seconds=saved_in_series(self._savings(known_seconds)),
             trace=trace_document(self.modules, self.processes),
         )
 
+    def _savings(self, known_seconds: Mapping[str, float]) -> Iterable[tuple[float, float, float]]:
+        """Start, end and saved seconds of every hit; tracing belongs to it."""
+        ended: dict[Any, float] = {}
+        for e in self.modules:
+            thread = e["process"], e.get("thread")
+            began = min(span[0] for span in (e.get("trace"), e.get("lower"), [e["at"]]) if span)
+            start = max(began, ended.get(thread, began))
+            ended[thread] = end = e["at"] + e["seconds"]
+            compiling = known_seconds.get(e["key"], e.get("stored_seconds"))
+            if e["outcome"] == "hit" and compiling is not None:
+                saved = compiling - (_length(e.get("retrieve")) or 0.0)
+                yield start, end, saved
+
     def _notes(self, processes: Iterable[Process], ended: Ended) -> Iterable[str]:
         for process in processes:
-            yield from settings_notes(process, self.cache_dir, self.asked)
+            yield from settings_notes(process, self.cache_dir, self.asked, self._used(process))
         yield from divided_keys(self.modules)
         yield from target_notes(self.modules)
         yield from self._remarks
         yield from self._unobserved(processes, ended)
+
+    def _used(self, process: Process) -> Counter[str]:
+        """Directories that a process had open, by the compiles they were open for."""
+        found = (e.get("directory") for e in self.modules if e["process"] == process.process)
+        return Counter(str(directory) for directory in found if directory)
 
     def _unobserved(self, processes: Iterable[Process], ended: Ended) -> Iterable[str]:
         """Say why there may be compiles that are not among ``modules``."""
@@ -122,6 +143,22 @@ _UNREACHED = (
 )
 
 
+def saved_in_series(hits: Iterable[tuple[float, float, float]]) -> float:
+    """The most that a series of hits, one after another, has saved.
+
+    Threads that hit at the same time would have compiled at the same time, too.
+
+    Args:
+        hits: start, end and saved seconds of each.
+    """
+    ends, best = [-math.inf], [0.0]
+    for start, end, saved in sorted(hits, key=lambda hit: hit[1]):
+        before = best[bisect.bisect_right(ends, start) - 1]
+        ends.append(end)
+        best.append(max(best[-1], before + saved))
+    return best[-1]
+
+
 def _process(number: int, event: Event) -> Process:
     settings = (event.get("settings") or [{}])[-1]
     return Process(
@@ -141,7 +178,13 @@ def _fold_modules(events: Iterable[Event], known_seconds: Mapping[str, float]) -
     groups: defaultdict[tuple[Any, ...], list[Event]] = defaultdict(list)
     for e in events:
         groups[
-            e["process"], e.get("module"), e.get("key"), e["outcome"], e.get("reason"), _counted(e)
+            e["process"],
+            e.get("module"),
+            e.get("key"),
+            e["outcome"],
+            e.get("reason"),
+            _counted(e),
+            e.get("directory"),
         ].append(e)
     for same in groups.values():
         first = same[0]
@@ -166,6 +209,7 @@ def _fold_modules(events: Iterable[Event], known_seconds: Mapping[str, float]) -
             size_bytes=first.get("size_bytes"),
             process=first["process"],
             counted=_counted(first),
+            cache_dir=first.get("directory"),
             tuning=first.get("tuning"),
         )
 

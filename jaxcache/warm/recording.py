@@ -119,8 +119,10 @@ class RecipeRecorder:
         yield from self._notes
         if ended is not None and ended.idle:
             yield "the program was stopped: it asked for no new module any more"
-        if ended is not None and (ended.exit_code or ended.timed_out or ended.interrupted):
-            yield "the program did not end well: what it would have compiled later is missing"
+        if ended is not None and (ended.exit_code < 0 or ended.timed_out or ended.interrupted):
+            yield "the program was stopped: what it would have compiled later is missing"
+        elif ended is not None and ended.exit_code:
+            yield f"the program exited with code {ended.exit_code}; what it compiled is recorded"
 
 
 def _request(

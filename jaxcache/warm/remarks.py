@@ -7,6 +7,8 @@ from typing import Any
 from jaxcache.warm.inbox import Event
 from jaxcache.warm.report import Function, Process
 
+ENABLED = "jax_enable_compilation_cache"
+
 
 def divided_keys(modules: Iterable[Event]) -> Iterable[str]:
     """Say where the processes of one program cannot share entries: their keys differ.
@@ -26,18 +28,31 @@ def divided_keys(modules: Iterable[Event]) -> Iterable[str]:
             yield f"process {numbers} made another key for {module} than process 0"
 
 
-def settings_notes(process: Process, cache_dir: str, asked: Mapping[str, float]) -> Iterable[str]:
-    """Say which settings the program changed, against what it was started with."""
-    used, settings = process.cache_dir, process.settings
-    if used and used.rstrip("/") != cache_dir.rstrip("/"):
-        yield f"the program used {used}, not {cache_dir}; --force-cache-dir would win over it"
-    elif settings and not used:
+def settings_notes(
+    process: Process, cache_dir: str, asked: Mapping[str, float], used: Mapping[str, int]
+) -> Iterable[str]:
+    """Say which settings the program changed, against what it was started with.
+
+    Args:
+        asked: numeric settings that it was started with.
+        used: cache directories that JAX had open, and for how many compiles.
+    """
+    settings = process.settings
+    last = process.cache_dir
+    if len(used) > 1:
+        counts = ", ".join(f"{path} ({count} compiles)" for path, count in used.items())
+        yield f"the program used several cache directories: {counts}"
+    elif last and last.rstrip("/") != cache_dir.rstrip("/"):
+        yield f"the program used {last}, not {cache_dir}; --force-cache-dir would win over it"
+    elif settings and not last:
         yield "the program runs with no cache directory; --force-cache-dir would set one"
-    if settings.get("jax_enable_compilation_cache") is False:
-        yield "the program turned the compilation cache off"
+    if settings.get(ENABLED) is False:
+        outside = asked.get(ENABLED) == 0
+        by = "JAX_ENABLE_COMPILATION_CACHE in the environment" if outside else "the program"
+        yield f"{by} turned the compilation cache off"
     for name, value in asked.items():
         now = settings.get(name)
-        if now is not None and float(now) != float(value):
+        if name != ENABLED and now is not None and float(now) != float(value):
             yield f"the program set {name} to {now}, which was {value:g}"
 
 

@@ -41,6 +41,8 @@ class Module:
     counted: str | None = None
     """How JAX's own monitoring counted it: ``hit``, ``miss`` (JAX meant to write), ``request``
     (neither), or None (JAX made no key)."""
+    cache_dir: str | None = None
+    """The directory that JAX had open; a program may use several."""
     tuning: str | None = None
     """Of an entry that was made for a GPU that is not here: ``tuned``, or ``untuned``."""
 
@@ -100,6 +102,9 @@ class Report:
     timed_out: bool
     interrupted: bool
     wall_seconds: float
+    saved_seconds: float = 0.0
+    """Compile seconds saved by hits, net of retrieval; hits of threads and processes at the same
+    time count once, by the most that a series of hits, one after another, has saved."""
     unobserved: tuple[str, ...] = ()
     """Why compiles may be missing here, one sentence each; empty where all were observed."""
     recorded: int | None = None
@@ -121,8 +126,3 @@ class Report:
         """Seconds spent compiling in this run."""
         spent = (m for m in self.modules if m.outcome != "hit")
         return sum((m.compile_seconds or 0.0) * m.occurrences for m in spent)
-
-    @property
-    def saved_seconds(self) -> float:
-        """Compile seconds saved by hits, net of retrieval."""
-        return sum(m.saved_seconds for m in self.modules)

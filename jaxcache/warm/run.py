@@ -16,6 +16,7 @@ from jaxcache.warm.launch import Ended, Launch, run_listening
 from jaxcache.warm.process import NO_JAX_HINT, find_python, free_port
 from jaxcache.warm.recorder import Recorder
 from jaxcache.warm.recording import RecipeRecorder, recording, save_recipe
+from jaxcache.warm.remarks import ENABLED
 from jaxcache.warm.remember import known_seconds, remember
 from jaxcache.warm.report import Report
 from jaxcache.warm.target.aim import Aim
@@ -334,6 +335,8 @@ def asked_thresholds(env: Mapping[str, str]) -> dict[str, float]:
     for name in asked:
         with contextlib.suppress(KeyError, ValueError):
             asked[name] = float(env[name.upper()])
+    if env.get(ENABLED.upper(), "").lower() in ("0", "false", "f", "no", "n", "off"):
+        asked[ENABLED] = 0.0
     return asked
 
 

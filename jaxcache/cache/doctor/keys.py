@@ -35,16 +35,24 @@ def find_cache_dir_in_key(facts: Facts) -> Iterator[Finding]:
         return
     for written_in, names in sorted(moved.items()):
         old, new = shlex.quote(written_in), shlex.quote(here)
+        link = "" if _is_same_place(written_in, here) else f"ln -s {new} {old}; "
         yield Finding(
             "cache-dir-in-key",
             "problem",
             f"{count(len(names), 'entry')} written in {written_in}, and the cache is {here} now",
             "JAX 0.4.36 to 0.10 hash that path into the key: these never hit here",
-            f"use the cache under its old path: ln -s {new} {old}; "
+            f"use the cache under its old path: {link}"
             f"export JAX_COMPILATION_CACHE_DIR={old}. For caches that move: "
             "JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES=none before the first run, or jax 0.11",
             files=tuple(names),
         )
+
+
+def _is_same_place(written_in: str, here: str) -> bool:
+    """Whether it is this directory, spelt another way: relative, or through a link."""
+    if not written_in.startswith(os.sep):
+        return os.path.normpath(here).endswith(os.sep + os.path.normpath(written_in))
+    return os.path.realpath(written_in) == os.path.realpath(here)
 
 
 def _pushed_from(written_in: str, names: list[str], url: str) -> Finding:
