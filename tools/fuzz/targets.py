@@ -20,7 +20,8 @@ import zstandard
 from jaxcache.cache.bundle.fields import BundleError
 from jaxcache.cache.bundle.format import pack_header, pack_manifest, read_bundle
 from jaxcache.cache.bundle.importing import verify_bundle
-from jaxcache.cache.bundle.manifest import MAX_NAME_BYTES, decode_manifest, encode_manifest
+from jaxcache.cache.bundle.manifest import decode_manifest, encode_manifest
+from jaxcache.cache.gate import MAX_NAME_BYTES
 from jaxcache.cache.ledger.segments import LEDGER_DIR, Ledger
 from jaxcache.entry import riegeli, wire
 from jaxcache.entry.brief import read_brief
