@@ -1,0 +1,123 @@
+"""Runs ``jaxcache`` in this process as if it had one of its own."""
+
+import gc
+import io
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import traceback
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from typing import IO, Any
+
+from jaxcache.cli import main, metering, terminal
+from jaxcache.cli.terminal import Color
+
+#: Handlers that a command may change.
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD, signal.SIGPIPE)
+
+
+class _Terminal(io.TextIOWrapper):
+    """A stream that says that it is a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def run_in_process(
+    arguments: Sequence[str | Path],
+    *,
+    env: dict[str, str],
+    cwd: Path,
+    input: str | None = None,  # noqa: A002
+    on_terminal: bool = False,
+) -> "subprocess.CompletedProcess[str]":
+    """Run one command line; children that it starts write into the same output.
+
+    Args:
+        env: the whole environment.
+        on_terminal: standard output claims to be a terminal, as wide as ``COLUMNS``.
+    """
+    words = [str(a) for a in arguments]
+    with ExitStack() as stack:
+        files = [stack.enter_context(tempfile.TemporaryFile()) for _ in range(3)]
+        files[0].write((input or "").encode())
+        files[0].seek(0)
+        stack.enter_context(_state(env, cwd))
+        with _streams(files, on_terminal=on_terminal):
+            try:
+                code = int(main.run(words))
+            except KeyboardInterrupt:
+                code = -signal.SIGINT
+            except Exception:
+                traceback.print_exc()
+                code = 1
+        texts = []
+        for file in files[1:]:
+            file.seek(0)
+            texts.append(file.read().decode("utf-8", "replace").replace("\r\n", "\n"))
+    return subprocess.CompletedProcess(["jaxcache", *words], code, *texts)
+
+
+@contextmanager
+def _streams(files: Sequence[IO[bytes]], *, on_terminal: bool) -> Iterator[None]:
+    """Put files in the place of the three standard streams, for children too."""
+    kept = sys.stdin, sys.stdout, sys.stderr
+    for stream in kept[1:]:
+        stream.flush()
+    copies = [os.dup(number) for number in range(3)]
+    for number, file in enumerate(files):
+        os.dup2(file.fileno(), number)
+    kinds = (io.TextIOWrapper, _Terminal if on_terminal else io.TextIOWrapper, io.TextIOWrapper)
+    made: list[Any] = [
+        kind(os.fdopen(os.dup(number), mode), "utf-8", write_through=number == 2)
+        for number, (kind, mode) in enumerate(zip(kinds, ("rb", "wb", "wb"), strict=True))
+    ]
+    sys.stdin, sys.stdout, sys.stderr = made
+    try:
+        yield
+    finally:
+        for stream in made:
+            with suppress(OSError, ValueError):
+                stream.close()
+        sys.stdin, sys.stdout, sys.stderr = kept
+        for number, copy in enumerate(copies):
+            os.dup2(copy, number)
+            os.close(copy)
+
+
+@contextmanager
+def _state(env: dict[str, str], cwd: Path) -> Iterator[None]:
+    """Put back what a command may change in the process it runs in."""
+    environment, place, mask = dict(os.environ), os.getcwd(), os.umask(0o22)
+    os.umask(mask)
+    handlers = {number: signal.getsignal(number) for number in _SIGNALS}
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        os.environ.clear()
+        os.environ.update(env)
+        os.chdir(cwd)
+        _forget()
+        try:
+            yield
+        finally:
+            os.environ.clear()
+            os.environ.update(environment)
+            os.chdir(place)
+            os.umask(mask)
+            for number, handler in handlers.items():
+                signal.signal(number, handler)
+            gc.enable()
+            _forget()
+
+
+def _forget() -> None:
+    """Reset what modules keep from one command to the next; in a process there is only one."""
+    terminal._wanted, terminal.debugging = Color.AUTO, False
+    metering._wanted = False
+    if traffic := sys.modules.get("jaxcache.store.object.traffic"):
+        traffic.TRAFFIC.__init__()  # type: ignore[misc]

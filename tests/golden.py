@@ -1,0 +1,331 @@
+"""The golden record: what every command prints over real caches, held byte for byte.
+
+``tests/data/golden/COMMAND.json.xz`` maps each case to its exit code, standard output, standard
+error and, where it changes a cache, the files afterwards. :func:`record` takes all of it again in
+this process, with the clock, the paths and the owner of the files held still.
+"""
+
+import hashlib
+import json
+import lzma
+import os
+import re
+import shutil
+import tarfile
+import tempfile
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from unittest import mock
+
+import zstandard
+from command_line import run_in_process
+from conftest import CORPUS
+
+from jaxcache import __version__
+from jaxcache.cache.ledger.record import COMPILE, HIT, PAYLOAD, PIN, Event
+from jaxcache.entry.names import OWN_DIR
+
+GOLDEN = Path(__file__).parent / "data" / "golden"
+INPUTS = GOLDEN / "inputs"
+#: Whoever repacks a payload gets the bytes of this library; sizes differ with any other.
+ZSTD = ".".join(map(str, zstandard.ZSTD_VERSION))
+NOW_NS = 1_780_000_000 * 10**9
+_DAY_NS = 86_400 * 10**9
+#: Each has the length of every other, so that tables keep their columns.
+_ROOT = "/tmp/jaxcache-golden-XXXXXXXX"
+_FORMS = {"json": ["--json"], "jsonl": ["--jsonl"], "tsv": [], "keys": ["-q"], "table": []}
+#: In the place of a Python with jax that is asked what its keys depend on.
+_PYTHON = """#!/bin/sh
+cp "$(dirname "$0")"/0.10.2-cpu-zstd/jit_mlp-*-cache "$JAX_COMPILATION_CACHE_DIR"
+echo '{"jax_version": "0.10.2", "jaxlib_version": "0.10.2", "platform": "cpu",
+"device_kind": "cpu", "platform_version": "cpu"}' | tr -d '\\n'
+"""
+ALL = tuple(_FORMS)
+NO_KEYS = tuple(f for f in ALL if f != "keys")
+PLAIN, ODD, TORCH = "0.12.0.1-cpu-zstd", "odd", "torch"
+_CACHES = tuple(sorted(p.name for p in CORPUS.iterdir() if p.is_dir()))
+_CORE = (PLAIN, "0.4.38-cpu-zlib", "0.10.2-cuda13-h200-kernelcache", ODD, TORCH)
+
+
+@dataclass(frozen=True)
+class Case:
+    """One command line.
+
+    Args:
+        words: ``@`` is a fresh copy of ``source``.
+        packs: its sizes depend on the version of zstd.
+    """
+
+    words: tuple[str, ...]
+    forms: tuple[str, ...] = ("json",)
+    source: str | None = None
+    packs: bool = False
+
+    @property
+    def command(self) -> str:
+        return "-".join(self.words[:2]) if self.words[0] in ("ci", "target") else self.words[0]
+
+    @property
+    def unordered(self) -> bool:
+        """Whether several threads do it, and print what they did as they did it."""
+        return self.words[0] in ("prune", "rm", "copy", "import")
+
+
+def _case(line: str, forms: tuple[str, ...] = ("json",), **others: object) -> Case:
+    return Case(tuple(line.split()), forms, **others)  # type: ignore[arg-type]
+
+
+def cases() -> Iterator[Case]:
+    """Every command line of the record."""
+    for cache in (*_CACHES, ODD, TORCH):
+        forms = ALL if cache in _CORE else ("json",)
+        page = tuple(f for f in forms if f != "keys")
+        yield _case(f"ls -C {cache}", forms)
+        yield _case(f"ls --long -C {cache} --sort size:desc", forms)
+        yield _case(f"stats -C {cache}", page)
+        yield _case(f"stats -C {cache} --prometheus", ("tsv",))
+        yield _case(f"verify -C {cache}", forms)
+        yield _case(f"show * -C {cache}", page)
+        if cache == TORCH:
+            page = ("json",)  # what these say is that they are for JAX's
+        yield _case(f"explain --churn -C {cache}", page)
+        yield _case(f"top --once -C {cache}", page)
+        yield _case(f"report out.html -C {cache}", page)
+        yield _case(f"prune --max-entries 2 --dry-run -C {cache}", forms)
+        yield _case(f"diff {cache} {cache}", forms)
+    for cache in (PLAIN, ODD, TORCH):
+        yield _case(f"ls -C {cache} --group-by module", ALL)
+        yield _case(f"ls -C {cache} --filter size>4kB --limit 2", ALL)
+    yield _case(f"ls -C {PLAIN} --group-by platform --sort compile jit_*")
+    yield _case("ls -C some.recipe", ALL)
+    yield _case("show jit* -C some.recipe", NO_KEYS)
+    yield _case("show some.recipe", NO_KEYS)
+    yield _case("show xla_gpu_kernel_cache_file -C 0.10.2-cuda13-h200-kernelcache", NO_KEYS)
+    yield _case("target show h200.json --python /nowhere/python")
+    for sides in (f"{PLAIN} 0.10.2-cpu-zstd", f"{PLAIN} 0.12.0.1-cuda13-h200-zstd",
+                  "left.json right.json", "some.recipe right.json", f"-C {ODD} {PLAIN} {ODD}",
+                  f"-C {TORCH} a*"):  # fmt: skip
+        yield _case(f"explain {sides}", NO_KEYS)
+    for sides in (f"{PLAIN} 0.10.2-cpu-zstd", f"small.jxb {ODD}", "torch.jxb torch",
+                  "0.4.38-cpu-zstd 0.4.38-cpu-zlib"):  # fmt: skip
+        yield _case(f"diff {sides}", ALL)
+    for level in ("quick", "full"):
+        yield _case(f"verify -C {ODD} --level {level} --atimes --dry-run", ALL)
+    for source in (PLAIN, ODD, TORCH, "0.4.38-cpu-zlib"):
+        yield from _changes(source)
+    for bundle in ("small.jxb", "signed.jxb", "kernels.jxb", "torch.jxb"):
+        yield _case(f"import {bundle} -C new --python ./python --dry-run", ALL)
+        yield _case(f"import {bundle} -C new --python ./python", ("json", "tsv"), packs=True)
+    yield _case(
+        "import small.jxb -C @ --python ./python", ALL, source="0.4.38-cpu-zlib", packs=True
+    )
+    yield _case("ci key --python ./python", NO_KEYS)
+    yield _case("copy small.jxb out.jxb", ("json", "tsv"), packs=True)
+    yield _case("trust list", NO_KEYS)
+    yield _case("where", ("json", "tsv"))
+    yield _case("ls -C nowhere", ("json", "tsv"))
+    yield _case("ls --sort nonsense", ("json", "tsv"))
+    yield _case(f"show nothing -C {PLAIN}", ("json", "tsv"))
+
+
+def _changes(source: str) -> Iterator[Case]:
+    """Whatever changes a cache, without and with ``--dry-run``."""
+    for line in ("verify --fix", "verify --fix --delete --yes", "verify --restore",
+                 "prune --max-entries 3 --policy lru --yes", "prune --keep-last 1 --yes",
+                 "prune --orphans --legacy --side-caches --quarantine --older-than 5d --yes",
+                 "rm * --yes"):  # fmt: skip
+        yield _case(f"{line} --dry-run -C @", ALL, source=source)
+        yield _case(f"{line} -C @", ("json", "tsv"), source=source)
+    if source != TORCH:
+        yield _case("seal --dry-run -C @", ALL, source=source)
+        yield _case("seal -C @", ALL, source=source, packs=True)
+        yield _case("pin jit_m* -C @", NO_KEYS, source=source)
+        yield _case("unpin jit_m* -C @", NO_KEYS, source=source)
+    yield _case("export out.jxb -C @", ALL, source=source, packs=True)
+    yield _case("export out.jxb -C @ --since small.jxb jit_m*", ("json", "tsv"), source=source,
+                packs=True)  # fmt: skip
+    yield _case("copy @ other", ALL, source=source)
+    yield _case("copy @ other --dry-run", ALL, source=source)
+    yield _case("push other -C @ --dry-run", ALL, source=source)
+    yield _case("push other -C @", ALL, source=source)
+    yield _case("pull @ -C other", ALL, source=source)
+    yield _case("pull @ -C other --include jit_m* --dry-run", ALL, source=source)
+    yield _case("ci restore @ -C other --everything", ALL, source=source)
+    yield _case("ci restore @ -C other --everything --lookup-only", ALL, source=source)
+    yield _case("ci save other -C @ --save-if always --dry-run", ALL, source=source)
+    yield _case("ci save other -C @ --save-if always", ALL, source=source)
+
+
+class World:
+    """A folder with every cache, in which the commands run."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        for name in _CACHES:
+            shutil.copytree(CORPUS / name, root / name)
+        with tarfile.open(CORPUS.parent / "torch" / "golden.tar.xz") as archive:
+            archive.extractall(root / "unpacked", filter="data")
+        (root / "unpacked" / "cache").rename(root / TORCH)
+        shutil.copytree(INPUTS, root, dirs_exist_ok=True)
+        make_odd(root / ODD)
+        for name, digit in (("left", "a"), ("right", "b")):
+            (root / f"{name}.json").write_text(json.dumps({"modules": [_module(digit)]}))
+        (root / "home").mkdir()
+        (root / "python").write_text(_PYTHON)
+        self.hold(root)
+
+    def hold(self, folder: Path) -> None:
+        """Give every file a date of its own and the usual bits; reads have left no trace."""
+        for top, folders, files in os.walk(folder):
+            folders.sort()
+            os.chmod(top, 0o755)
+            for number, name in enumerate(sorted(files)):
+                path = os.path.join(top, name)
+                at_ns = NOW_NS - (number % 50 + 1) * _DAY_NS
+                os.utime(path, ns=(at_ns, at_ns))
+                os.chmod(path, 0o755 if name == "python" else 0o644)
+
+    def run(self, case: Case, form: str) -> dict[str, object]:
+        """Run one case; what it leaves behind goes away afterwards."""
+        before = {p.name for p in self.root.iterdir()}
+        words = [w.replace("@", "work") for w in case.words] + _FORMS[form]
+        if case.source:
+            shutil.copytree(self.root / case.source, self.root / "work")
+        for name in words:
+            if (self.root / name).is_dir():
+                self.hold(self.root / name)
+        env = {"PATH": os.environ["PATH"], "HOME": str(self.root / "home"), "LANG": "C.UTF-8"}
+        env |= {"COLUMNS": "100", "NO_COLOR": "1"}
+        with held_still():
+            done = run_in_process(words, env=env, cwd=self.root, on_terminal=form == "table")
+        found: dict[str, object] = {
+            "code": done.returncode,
+            "out": self.stable(in_order(done.stdout) if case.unordered else done.stdout),
+            "err": self.stable(done.stderr),
+        }
+        new = [p for p in self.root.iterdir() if p.name not in before]
+        files = sorted(f for p in new for f in ([p] if p.is_file() else p.rglob("*")))
+        if files := [f for f in files if f.is_file()]:
+            found["files"] = [self.stable(self.named(f)) for f in files]
+        for path in new:
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+        shutil.rmtree(self.root / "home")
+        (self.root / "home").mkdir()
+        return found
+
+    def named(self, file: Path) -> str:
+        """A file's name, and of a bundle, whose bytes are promised, its digest."""
+        digest = hashlib.sha256(file.read_bytes()).hexdigest() if file.suffix == ".jxb" else ""
+        return f"{file.relative_to(self.root)} {digest}".rstrip()
+
+    def stable(self, text: str) -> str:
+        """The text without what differs from one run to the next."""
+        text = text.replace(str(self.root), _ROOT).replace(__version__, "VERSION")
+        text = re.sub(r"(jaxlib0.10.2)-[0-9a-f]{12}", r"\1-DIGEST", text)  # of the path, too
+        text = re.sub(r'("environment_digest": ")[0-9a-f]{12}', r"\1DIGEST", text)
+        text = re.sub(r'("longest_lock_seconds": )[\d.e-]+', r"\g<1>0.0", text)
+        return re.sub(r"\b\d{19,20}-[0-9a-f]{16}\.jsonl", "SEGMENT.jsonl", text)
+
+
+def in_order(output: str) -> str:
+    """Sort the lines of an output, or the lists of a document."""
+    if output.count("\n") == 1 and output.startswith("{"):
+        document = json.loads(output)
+        lists = {k: sorted(v, key=json.dumps) for k, v in document.items() if isinstance(v, list)}
+        return json.dumps(document | lists)
+    return "\n".join(sorted(output.splitlines()))
+
+
+@contextmanager
+def held_still() -> Iterator[None]:
+    """Hold the clock, and use one worker, so that nothing depends on which one is faster."""
+    with (
+        mock.patch.object(time, "time_ns", lambda: NOW_NS),
+        mock.patch.object(time, "time", lambda: NOW_NS / 1e9),
+        mock.patch.object(os, "sched_getaffinity", lambda _: {0}, create=True),
+    ):
+        yield
+
+
+def _module(digit: str) -> dict[str, object]:
+    """One module of a saved run."""
+    return {
+        "module": "jit_f\x1b[2J", "key": f"jit_f-{digit * 64}", "outcome": "written",
+        "components": {"compression": digit, "computation": "c", "XLA\x1b[2J": digit},
+        "arguments": [{"name": "x", "dtype": "float32", "shape": [int(digit, 16)]}],
+    }  # fmt: skip
+
+
+def make_odd(cache: Path) -> None:
+    """A cache with every trouble: hostile names, damage, leftovers, a record, quarantine."""
+    shutil.copytree(CORPUS / "0.12.0.1-cpu-zstd-maxsize", cache)
+    files = sorted(cache.glob("*-cache"))
+    good = files[0].read_bytes()
+    digest = hashlib.sha256(good).hexdigest()
+    for name in ("jit_\x1b[2Jname", "jit_\ttab\nline", "jit_訓練\u202eevil", "jit_<script>"):
+        (cache / f"{name}-{digest}-cache").write_bytes(good)
+    (cache / f"jit_half-{digest}-cache").write_bytes(good[: len(good) // 2])
+    (cache / f"jit_more-{digest}-cache").write_bytes(good + b"more")
+    (cache / f"jit_none-{digest}-cache").write_bytes(b"")
+    (cache / f"jit_old-{digest}").write_bytes(good)
+    (cache / f"jit_gone-{digest}-atime").write_bytes(bytes(8))
+    (cache / f"{files[1].name.removesuffix('cache')}atime").write_bytes(b"short")
+    (cache / "notes.txt").write_text("notes")
+    (cache / "_temp_jit_x").write_text("temporary")
+    for folder in ("quarantine", "ledger"):
+        (cache / OWN_DIR / folder).mkdir(parents=True)
+    (cache / OWN_DIR / "quarantine" / f"jit_bad-{digest}-cache").write_bytes(good)
+    keys = [p.name.removesuffix("-cache") for p in files]
+    at_ns = NOW_NS - 3 * _DAY_NS
+    facts = {
+        "compile_seconds": 1.5, "jax_version": "0.12.0.1", "jaxlib_version": "0.12.0.1",
+        "components": {"computation": "ab", "XLA flags": "cd"}, "function": "step\x1b[2J",
+        "script": "train.py",
+    }  # fmt: skip
+    events = [
+        Event(keys[0], COMPILE, at_ns, facts),
+        Event(keys[0], HIT, at_ns + 1, {"count": 3}),
+        Event(keys[0], PAYLOAD, at_ns, {"payload_sha256": "0" * 64, "file_mtime_ns": 1}),
+        Event(keys[2], PIN, at_ns),
+        Event(keys[3], COMPILE, at_ns, facts | {"compile_seconds": 60.0}),
+    ]
+    (cache / OWN_DIR / "ledger" / f"{at_ns}-{'0' * 16}.jsonl").write_text(
+        "".join(json.dumps(e.to_json()) + "\n" for e in events)
+    )
+
+
+@contextmanager
+def make_world() -> Iterator[World]:
+    """Make a world whose path is as long as that of every other."""
+    top = Path(tempfile.mkdtemp(prefix="jaxcache-golden-", dir="/tmp"))
+    try:
+        yield World(top)
+    finally:
+        shutil.rmtree(top)
+
+
+def record(world: World, chosen: Iterable[Case]) -> dict[str, dict[str, object]]:
+    """Run cases and return what each gave, by its command line and format."""
+    found = {}
+    for case in chosen:
+        for form in case.forms:
+            note = f"{form}, {case.source}" if case.source else form
+            found[" ".join((*case.words, f"[{note}]"))] = world.run(case, form)
+    return found
+
+
+def read(command: str) -> dict[str, dict[str, object]]:
+    """The committed record of one command."""
+    loaded: dict[str, dict[str, object]] = json.loads(
+        lzma.decompress((GOLDEN / f"{command}.json.xz").read_bytes())
+    )
+    return loaded
+
+
+def write(command: str, found: dict[str, dict[str, object]]) -> None:
+    """Commit to what one command gives now."""
+    text = json.dumps(found, indent=1, ensure_ascii=False, sort_keys=True)
+    (GOLDEN / f"{command}.json.xz").write_bytes(lzma.compress(text.encode(), preset=9))
