@@ -40,8 +40,8 @@ _FORMS = {"json": ["--json"], "jsonl": ["--jsonl"], "tsv": [], "keys": ["-q"], "
 #: In the place of a Python with jax that is asked what its keys depend on.
 _PYTHON = """#!/bin/sh
 cp "$(dirname "$0")"/0.10.2-cpu-zstd/jit_mlp-*-cache "$JAX_COMPILATION_CACHE_DIR"
-echo '{"jax_version": "0.10.2", "jaxlib_version": "0.10.2", "platform": "cpu",
-"device_kind": "cpu", "platform_version": "cpu"}' | tr -d '\\n'
+echo '{"jax_version": "0.10.2", "jaxlib_version": "0.10.2", "platform": "cpu",' \\
+    '"device_kind": "cpu", "platform_version": "cpu"}' > /dev/fd/"$3"
 """
 ALL = tuple(_FORMS)
 NO_KEYS = tuple(f for f in ALL if f != "keys")
