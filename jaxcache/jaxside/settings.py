@@ -7,7 +7,9 @@ Private names of JAX, tried on 0.4.30 to 0.12: ``jax._src.compilation_cache.{zst
 """
 
 import hashlib
+import os
 import sys
+from importlib.util import module_from_spec, spec_from_file_location
 from typing import Any
 
 
@@ -52,6 +54,21 @@ def describe(names: "list[str]") -> "dict[str, Any]":
     }
 
 
+def live_settings() -> "dict[str, Any]":
+    """What the live layer would do in this Python, by its own code."""
+    folder = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "live")
+    name = "_jaxcache_live"
+    spec = spec_from_file_location(
+        name, os.path.join(folder, "__init__.py"), submodule_search_locations=[folder]
+    )
+    assert spec is not None and spec.loader is not None  # noqa: S101
+    sys.modules[name] = module_from_spec(spec)
+    from _jaxcache_live.settings import describe as describe_live
+
+    described: dict[str, Any] = describe_live()
+    return described
+
+
 def compile_options() -> bytes:
     """The compile options of a program for one device, serialized."""
     from jax._src.compiler import get_compile_options
@@ -62,5 +79,5 @@ def compile_options() -> bytes:
 
 def main(parent: Any) -> None:
     """Answer twice: a wrong ``XLA_FLAGS`` ends the process between the two."""
-    parent.answer(**describe(sys.argv[1:]))
+    parent.answer(**describe(sys.argv[1:]), live=live_settings())
     parent.answer(compile_options=compile_options().hex())

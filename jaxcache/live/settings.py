@@ -2,21 +2,15 @@
 
 ``JAXCACHE_LIVE_*`` in the environment comes first, then the configuration files (:mod:`.config`),
 then the arguments of ``enable()``, which never override the user, then the default. This file is
-the only one that resolves them; ``jaxcache doctor`` runs it by path in the user's Python.
+the only one that resolves them, also for ``jaxcache doctor``.
 """
 
-import json
 import os
 import re
-import sys
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-if __package__:
-    from .config import ConfigError, read_tables
-else:  # run by path
-    sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-    from config import ConfigError, read_tables  # type: ignore[import-not-found,no-redef]
+from .config import ConfigError, read_tables
 
 PREFIX = "JAXCACHE_LIVE"
 _SIZES = {
@@ -196,35 +190,14 @@ def _nearest(name: str) -> str:
     return f"; did you mean {close[0]}?" if close else ""
 
 
-def _has(module: str) -> bool:
-    from importlib.util import find_spec
-
-    return find_spec(module) is not None
-
-
-def _installed() -> bool:
-    """Whether JAX in this Python would find the layer by itself."""
+def describe() -> "dict[str, Any]":
+    """The settings, their origins and what this Python has, for ``jaxcache doctor``."""
     from importlib.metadata import entry_points
 
-    return any(e.value.endswith("live.plugin") for e in entry_points(group="jax_plugins"))
-
-
-def main() -> int:
-    """Print the settings, their origins and what this Python has, as JSON."""
-    sys.path.pop(0)
-    document: dict[str, Any] = {
-        "installed": _installed(),
-        "modules": {name: _has(name) for name in ("zstandard", "obstore", "cryptography")},
-    }
+    # JAX finds the layer by itself only where jaxcache is installed beside it.
+    found = any(e.value == "jaxcache.live.plugin" for e in entry_points(group="jax_plugins"))
     try:
         resolved = resolve()
     except ConfigError as error:
-        document["error"] = str(error)
-    else:
-        document |= {"values": resolved.values, "origins": resolved.origins}
-    print(json.dumps(document))
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+        return {"installed": found, "error": str(error)}
+    return {"installed": found, "values": resolved.values, "origins": resolved.origins}

@@ -4,7 +4,12 @@ import os
 from collections.abc import Mapping
 
 from jaxcache.cache.doctor.facts import Interpreter, Setting
-from jaxcache.cache.doctor.settings import DEFAULTS, settings_of_environment, settings_of_jax
+from jaxcache.cache.doctor.settings import (
+    DEFAULTS,
+    settings_of_environment,
+    settings_of_jax,
+    settings_of_live,
+)
 from jaxcache.entry.options import read_options
 from jaxcache.entry.wire import Budget, WireError
 from jaxcache.errors import NoJaxError
@@ -46,7 +51,8 @@ def ask_python(python: str | None = None) -> tuple[Interpreter, list[Setting]]:
         has_filelock=bool(told["has_filelock"]),
         flags=_flags(told.get("compile_options")),
     )
-    return interpreter, settings_of_jax(told["settings"], os.environ)
+    settings = settings_of_jax(told["settings"], os.environ)
+    return interpreter, [*settings, *settings_of_live(told["live"])]
 
 
 def _flags(options: str | None) -> frozenset[str] | None:

@@ -44,3 +44,23 @@ def test_run_live_needs_no_jaxcache_beside_jax(
     plain = run()
     assert "layer: []" in plain.stderr
     assert json.loads(plain.stdout)["summary"]["hits"] == written
+
+
+def test_doctor_shows_the_live_settings_of_a_python_and_who_set_them(
+    run_cli: RunCli, jax_python: str, tmp_path: Path
+) -> None:
+    (tmp_path / "cache").mkdir()
+    (tmp_path / "pyproject.toml").write_text(
+        '[tool.jaxcache.live]\nenabled = true\ntiers = ["/nfs/a", "s3://b/c"]\n'
+    )
+    env = {"PYTHONWARNINGS": "", "JAXCACHE_LIVE_MAX_SIZE": "1GB"}
+    command = ("doctor", "-C", tmp_path / "cache", "--python", jax_python)
+    told = json.loads(run_cli(*command, "--json", env=env).stdout)
+    live = {s["name"]: (s["value"], s["origin"]) for s in told["settings"]}
+    assert live["live.max-size"] == (1_000_000_000, "JAXCACHE_LIVE_MAX_SIZE")
+    assert live["live.tiers"] == ("/nfs/a, s3://b/c", str(tmp_path / "pyproject.toml"))
+    assert live["live.policy"] == ("lru", "default")
+    wrong = run_cli(*command, env=env | {"JAXCACHE_LIVE_MAX_SIZE": "much"})
+    assert wrong.returncode == 1
+    assert "live-off" in wrong.stdout
+    assert "write 500MB, 10GiB, or bare bytes" in wrong.stdout

@@ -1,5 +1,6 @@
 """Checked reads and whole writes inside a real JAX."""
 
+import json
 import os
 import random
 import resource
@@ -46,7 +47,8 @@ import os, random, glob, sys
 trials, seed, folder = int(sys.argv[1]), int(sys.argv[2]), os.environ["JAX_COMPILATION_CACHE_DIR"]
 choice = random.Random(seed)
 files = sorted(glob.glob(folder + "/jit_first*-cache") + glob.glob(folder + "/jit_second*-cache"))
-good, wrong, left = result, [], []
+good, wrong, left, harmless = result, [], [], 0
+from jax._src import compilation_cache as cc
 for trial in range(trials):
     path = choice.choice(files)
     with open(path, "rb") as f:
@@ -64,8 +66,12 @@ for trial in range(trials):
     with open(path, "rb") as f:
         now = f.read()
     if now == bytes(bad):
-        left.append((trial, bit if trial % 4 != 3 else None, len(whole)))
-result = {"wrong": wrong, "left": left}
+        # Of some bits nothing in the content depends; the checksum proves that.
+        if cc.decompress_executable(bytes(bad)) == cc.decompress_executable(whole):
+            harmless += 1
+        else:
+            left.append(trial)
+result = {"wrong": wrong, "left": left, "harmless": harmless}
 """
 
 
@@ -82,10 +88,11 @@ def test_damaged_entries_are_compiled_again_and_replaced(
         capture_output=True, text=True, timeout=600, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    assert '"wrong": []' in done.stdout
-    assert '"left": []' in done.stdout
-    assert f'"rotten": {trials}' in done.stdout
-    assert f'"replaced": {trials}' in done.stdout
+    told = json.loads(done.stdout.splitlines()[-1])
+    assert (told["result"]["wrong"], told["result"]["left"]) == ([], [])
+    damaged = trials - told["result"]["harmless"]
+    assert damaged > 0.95 * trials
+    assert told["counts"]["rotten"] == told["counts"]["replaced"] == damaged
     assert "UserWarning" not in done.stderr
 
 

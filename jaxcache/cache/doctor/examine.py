@@ -9,6 +9,7 @@ from jaxcache.cache.doctor.findings import Finding
 
 #: Every trap that is known, in the order of the report.
 TRAPS: tuple[Callable[[Facts], Iterator[Finding]], ...] = (
+    writes.find_live_off,
     writes.find_cache_off,
     writes.find_not_writable,
     writes.find_disk_full,

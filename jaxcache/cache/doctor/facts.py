@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
 
 from jaxcache.cache.inventory import Inventory
 from jaxcache.cache.ledger.record import Record
@@ -11,7 +10,6 @@ from jaxcache.entry.options import nearest_version, same_generation
 from jaxcache.model import Entry, FileInfo, Problem
 
 SettingValue = str | int | float | bool | None
-Origin = Literal["environment", "default", "script"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,8 +18,9 @@ class Setting:
 
     name: str
     value: SettingValue
-    origin: Origin
-    """``script``: neither the environment nor JAX's default, so some code has set it."""
+    origin: str
+    """``environment``, ``default``, or ``script``: some code has set it. Of the live layer: the
+    variable, the file, or ``default``."""
 
 
 @dataclass(frozen=True, slots=True)

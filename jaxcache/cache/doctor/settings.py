@@ -34,6 +34,24 @@ def settings_of_jax(values: Mapping[str, Any], environment: Mapping[str, str]) -
     return [_judge(n, values[n], environment) for n in DEFAULTS if n in values]
 
 
+#: Before the name of a setting of the live layer.
+LIVE = "live."
+
+
+def settings_of_live(told: Mapping[str, Any]) -> list[Setting]:
+    """The settings of the live layer, as that Python resolves them.
+
+    Without ``enabled`` there is only the reason why they cannot be read.
+    """
+    settings = [Setting(f"{LIVE}installed", bool(told.get("installed")), "default")]
+    if "error" in told:
+        return [*settings, Setting(f"{LIVE}error", str(told["error"]), "script")]
+    for name, value in told.get("values", {}).items():
+        shown = ", ".join(map(str, value)) or None if isinstance(value, list) else value
+        settings.append(Setting(f"{LIVE}{name}", shown, str(told["origins"][name])))
+    return settings
+
+
 def settings_of_environment(environment: Mapping[str, str]) -> list[Setting]:
     """What a jax would find here, judged without one."""
     return [

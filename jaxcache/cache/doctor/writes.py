@@ -18,6 +18,22 @@ _NAME_MARGIN = 8
 _SHOWN_NAME = 60
 
 
+def find_live_off(facts: Facts) -> Iterator[Finding]:
+    """The live layer is asked for and will not run."""
+    if error := facts.setting("live.error"):
+        yield Finding(
+            "live-off", "problem", str(error),
+            "the live layer stays off, and JAX runs as without it", "correct the setting",
+        )  # fmt: skip
+    elif facts.setting("live.enabled") and not facts.setting("live.installed"):
+        yield Finding(
+            "live-not-installed", "problem",
+            "the live layer is enabled, and jaxcache is not installed beside this jax",
+            "JAX does not find the layer",
+            "install jaxcache in that Python, or start programs with jaxcache run --live --",
+        )  # fmt: skip
+
+
 def find_cache_off(facts: Facts) -> Iterator[Finding]:
     """JAX is told not to cache, or not told where."""
     enabled = facts.setting("jax_enable_compilation_cache")
