@@ -10,10 +10,10 @@ from jaxcache.store.base import Store
 if TYPE_CHECKING:
     from jaxcache.cache.doctor.examine import Diagnosis
     from jaxcache.cache.explain.sides import Explanation
+    from jaxcache.warm.crosshost.cross import Cross
     from jaxcache.warm.replay.report import CompileReport
     from jaxcache.warm.report import Report
     from jaxcache.warm.run import WarmOptions
-    from jaxcache.warm.target.aim import Aim
 
 
 class RunSettings(TypedDict, total=False):
@@ -34,7 +34,7 @@ class RunSettings(TypedDict, total=False):
     """Where to write a recipe."""
     collect: int | None
     """While recording: answer modules of more operations than this with zeros."""
-    target: "str | Aim | None"
+    target: "str | Cross | None"
     """A profile (``jaxcache target capture``), or one with wishes beside."""
 
 
@@ -108,7 +108,7 @@ class Running:
         check: bool = False,
         used_at: str | os.PathLike[str] | None = None,
         devices: int | None = None,
-        target: "str | Aim | None" = None,
+        target: "str | Cross | None" = None,
         max_memory: Size | None = None,
         dask: str | None = None,
     ) -> "CompileReport":
@@ -131,7 +131,7 @@ class Running:
         options = CompileOptions(
             used_at=absolute(os.fspath(used_at)) if used_at else self.store.url, python=python,
             jobs=jobs or default_jobs(), devices=devices, memory_bytes=size_bytes(max_memory),
-            check=check, dask=dask, target=_aim(target),
+            check=check, dask=dask, target=_cross(target),
         )  # fmt: skip
         with open_recipe(os.fspath(recipe)) as file:
             plan = plan_compile(file, shard=parse_shard(shard) if shard else None)
@@ -178,14 +178,14 @@ def _options(store: Store, settings: RunSettings) -> "WarmOptions":
     others = {k: v for k, v in settings.items() if k not in ("timeout", "target")}
     return WarmOptions(
         store.url, timeout_seconds=seconds(settings.get("timeout")),
-        target=_aim(settings.get("target")), **others,  # type: ignore[arg-type]
+        target=_cross(settings.get("target")), **others,  # type: ignore[arg-type]
     )  # fmt: skip
 
 
-def _aim(target: "str | Aim | None") -> "Aim | None":
+def _cross(target: "str | Cross | None") -> "Cross | None":
     if not isinstance(target, str):
         return target
-    from jaxcache.warm.target.aim import Aim
-    from jaxcache.warm.target.profile import read_profile
+    from jaxcache.warm.crosshost.cross import Cross
+    from jaxcache.warm.crosshost.profile import read_profile
 
-    return Aim(read_profile(target))
+    return Cross(read_profile(target))

@@ -72,7 +72,7 @@ def command(
     """
     from jaxcache.cache.recipe.format import open_recipe
     from jaxcache.cli.output.compile import finish, watch
-    from jaxcache.cli.output.warm import read_aim
+    from jaxcache.cli.output.warm import read_cross
     from jaxcache.store import make_store
     from jaxcache.units import parse_size_bytes
     from jaxcache.warm.replay.plan import parse_shard, plan_compile
@@ -82,7 +82,7 @@ def command(
     if portable and used_at:
         raise UsageError("--portable and --used-at exclude each other")
     form = choose_format(json=json, jsonl=jsonl, quiet=quiet)
-    aim = read_aim(
+    cross = read_cross(
         target, gemm=gemm, autotune_from=autotune_from, require_tuned=require_tuned,
         devices=devices, dask=dask,
     )  # fmt: skip
@@ -96,7 +96,7 @@ def command(
             devices=devices,
             memory_bytes=parse_size_bytes(max_memory) if max_memory else None,
             check=check,
-            target=aim,
+            target=cross,
             dask=dask,
         )
         with watch(plan, options.jobs) as watcher:

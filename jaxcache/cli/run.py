@@ -58,19 +58,19 @@ def command(
 
     JAX's thresholds are left as they are.
     """
-    from jaxcache.cli.output.warm import Verdict, finish, read_aim, warm_options
+    from jaxcache.cli.output.warm import Verdict, finish, read_cross, warm_options
     from jaxcache.cli.terminal.live import watch
     from jaxcache.warm.run import run_command
 
     form = choose_format(json=json, jsonl=jsonl)
     verdict = Verdict(fail_on_miss, strict=strict)
-    aim = read_aim(
+    cross = read_cross(
         target, gemm=gemm, autotune_from=autotune_from, require_tuned=require_tuned,
         force_cache_dir=force_cache_dir, record=record,
     )  # fmt: skip
     options = warm_options(
         cache_dir, timeout=timeout, force_cache_dir=force_cache_dir, form=form,
-        components=components, record=record, portable=portable, target=aim, live=live, tiers=tier,
+        components=components, record=record, portable=portable, target=cross, live=live, tiers=tier,
     )  # fmt: skip
     report = run_command(command_line, options, watch())
     finish(report, verdict, form, trace=trace)

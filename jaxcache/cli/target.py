@@ -29,9 +29,8 @@ def command(
     from jaxcache.cli.output import note, print_document, print_lines
     from jaxcache.cli.output.show import write_payload
     from jaxcache.render.target import profile_document, profile_page, profile_tsv
-    from jaxcache.warm.target.capture import capture_profile
-    from jaxcache.warm.target.differences import compare_profiles
-    from jaxcache.warm.target.profile import profile_bytes, read_profile
+    from jaxcache.warm.crosshost.compare import capture_profile, compare_profiles
+    from jaxcache.warm.crosshost.profile import profile_bytes, read_profile
 
     form = choose_format(json=json, jsonl=jsonl)
     now_ns = time.time_ns()

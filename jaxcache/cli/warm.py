@@ -123,14 +123,14 @@ def command(
 
     MODULE:FUNCTION (or FILE.py:FUNCTION) is lowered and compiled for --arg without being run.
     """
-    from jaxcache.cli.output.warm import Verdict, finish, programs, read_aim, warm_options
+    from jaxcache.cli.output.warm import Verdict, finish, programs, read_cross, warm_options
     from jaxcache.cli.terminal.live import watch
     from jaxcache.warm.arguments import Words
     from jaxcache.warm.run import warm_programs
 
     form = choose_format(json=json, jsonl=jsonl)
     verdict = Verdict(fail_on_miss, strict=strict, check=check)
-    aim = read_aim(
+    cross = read_cross(
         target, gemm=gemm, autotune_from=autotune_from, require_tuned=require_tuned,
         platform=platform, processes=processes, mock_gpu_topology=mock_gpu_topology,
         force_cache_dir=force_cache_dir, check=check, record=record, collect_only=collect_only,
@@ -139,7 +139,7 @@ def command(
         cache_dir, python=python, platform=platform, devices=devices, timeout=timeout,
         force_cache_dir=force_cache_dir, form=form, components=components,
         processes=processes, jobs=jobs, check=check, seal=seal, mock_gpu_topology=mock_gpu_topology,
-        record=record, portable=portable, collect=collect_only, patience=patience, target=aim,
+        record=record, portable=portable, collect=collect_only, patience=patience, target=cross,
         live=live, tiers=tier,
     )  # fmt: skip
     call = Words(tuple(arg or ()), tuple(static or ()), args, committed)

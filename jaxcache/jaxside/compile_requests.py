@@ -44,20 +44,20 @@ class RefusedError(Exception):
 class Worker:
     """One process with the devices of the recorded one."""
 
-    def __init__(self, wish: "dict[str, Any]") -> None:
+    def __init__(self, task: "dict[str, Any]") -> None:
         import jax
 
-        self._folder = wish["folder"]
-        if wish["process_count"] > 1:
+        self._folder = task["folder"]
+        if task["process_count"] > 1:
             jax.distributed.initialize(
-                coordinator_address=wish["coordinator"], num_processes=wish["process_count"],
-                process_id=wish["process_id"],
+                coordinator_address=task["coordinator"], num_processes=task["process_count"],
+                process_id=task["process_id"],
             )  # fmt: skip
         from jax._src import cache_key, compilation_cache, compiler, distributed, xla_bridge
 
         self._bind(jax)
         self._cache = compilation_cache
-        self.backend = xla_bridge.get_backend(wish["platform"])
+        self.backend = xla_bridge.get_backend(task["platform"])
         # JAX writes in process 0 alone, so that processes do not write the same names; here each
         # has a folder of its own.
         distributed.global_state.process_id = 0
@@ -232,21 +232,21 @@ class TargetWorker(Worker):
     What it leaves is the bare executable: the parent makes the entry, with the target's codec.
     """
 
-    def __init__(self, wish: "dict[str, Any]") -> None:
+    def __init__(self, task: "dict[str, Any]") -> None:
         import jax
 
-        from .target import aim, hooks, tuning
+        from .crosshost import hooks, host, tuning
 
-        self._tuning = tuning
-        with open(wish["target"], encoding="utf-8") as file:
+        with open(task["target"], encoding="utf-8") as file:
             asked = json.load(file)
         with open(asked["profile"], encoding="utf-8") as file:
             profile = json.load(file)
         self._bind(jax)
-        self._folder = wish["folder"]
+        self._folder = task["folder"]
         self._asked = hooks.Request
-        self._wishes = self._tuning.Wishes(**asked["wishes"])
-        self._target = aim.Target(jax, profile)
+        self._tuning = tuning.Tuning(**asked["tuning"])
+        self._make, self._untuned = tuning.make, tuning.UntunedError
+        self._target = host.Target(jax, profile)
         jax.devices()  # with the CPU's own client, what its executables call is registered
         self._target.open()
         self.backend = self._target.client
@@ -275,11 +275,11 @@ class TargetWorker(Worker):
             if not ask(key, components):
                 return None
             try:
-                made = self._tuning.make(
-                    self.backend, asked, self._wishes,
+                made = self._make(
+                    self.backend, asked, self._tuning,
                     is_gpu=self._target.profile["platform"] == "gpu",
                 )  # fmt: skip
-            except self._tuning.UntunedError as error:
+            except self._untuned as error:
                 raise RefusedError(f"it could only be made untuned: {error}") from error
         name = f"{key}-cache"
         with open(os.path.join(self._folder, name), "wb") as file:
@@ -287,19 +287,19 @@ class TargetWorker(Worker):
         return name, made.seconds, made.tuning
 
 
-def prepare(wish: "dict[str, Any]") -> None:
+def prepare(task: "dict[str, Any]") -> None:
     """Set what must be set before jax is imported."""
     flags = os.environ.get("XLA_FLAGS", "")
-    if wish["platform"] == "cpu" or wish.get("target"):
-        count = f"--xla_force_host_platform_device_count={wish['device_count']}"
+    if task["platform"] == "cpu" or task.get("target"):
+        count = f"--xla_force_host_platform_device_count={task['device_count']}"
         os.environ["XLA_FLAGS"] = f"{flags} {count}".strip()
         os.environ["JAX_PLATFORMS"] = "cpu"
 
 
 def main(parent: Any) -> None:
     """Answer requests until there are no more."""
-    wish = json.loads(os.environ.pop("JAXCACHE_WORKER"))
-    prepare(wish)
+    task = json.loads(os.environ.pop("JAXCACHE_WORKER"))
+    prepare(task)
 
     def ask(key: str, components: "dict[str, str]") -> bool:
         parent.answer(event="key", key=key, components=components)
@@ -307,7 +307,7 @@ def main(parent: Any) -> None:
         return bool(line) and bool(json.loads(line)["compile"])
 
     try:
-        worker = TargetWorker(wish) if wish.get("target") else Worker(wish)
+        worker = TargetWorker(task) if task.get("target") else Worker(task)
         described = worker.describe()
     except BaseException as error:
         parent.answer(

@@ -56,7 +56,7 @@ def _listen(jax: Any) -> None:
     try:
         _load_side()
         if os.environ.get(_TARGET):
-            from _jaxcache_side.target import abroad as observer
+            from _jaxcache_side.crosshost import observer
         else:
             from _jaxcache_side import listener as observer
 

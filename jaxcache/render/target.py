@@ -4,8 +4,8 @@ from collections.abc import Iterator, Sequence
 
 from jaxcache.entry.names import printable
 from jaxcache.render.document import SCHEMA_VERSION, Document
-from jaxcache.warm.target.differences import Difference
-from jaxcache.warm.target.profile import Profile
+from jaxcache.warm.crosshost.compare import Difference
+from jaxcache.warm.crosshost.profile import Profile
 
 
 def profile_document(

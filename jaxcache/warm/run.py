@@ -11,6 +11,7 @@ from pathlib import Path
 
 from jaxcache.errors import NoJaxError, UsageError
 from jaxcache.warm.arguments import Call
+from jaxcache.warm.crosshost.cross import Cross, Spool, open_spool
 from jaxcache.warm.inbox import Event
 from jaxcache.warm.launch import Ended, Launch, run_listening
 from jaxcache.warm.process import NO_JAX_HINT, find_python, free_port
@@ -19,8 +20,6 @@ from jaxcache.warm.recording import RecipeRecorder, recording, save_recipe
 from jaxcache.warm.remarks import ENABLED
 from jaxcache.warm.remember import known_seconds, remember
 from jaxcache.warm.report import Report
-from jaxcache.warm.target.aim import Aim
-from jaxcache.warm.target.spool import Spool, open_spool
 from jaxcache.warm.unheard import unreported_entries
 
 
@@ -61,7 +60,7 @@ class WarmOptions:
     """While collecting: stop the program when it asks for nothing new for so long."""
     timeout_seconds: float | None = None
     stdout_to_stderr: bool = False
-    target: Aim | None = None
+    target: Cross | None = None
     """A host that is not here, to fill the cache for instead."""
 
 

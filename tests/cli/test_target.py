@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jaxcache.render.target import profile_page
-from jaxcache.warm.target.aim import Aim
-from jaxcache.warm.target.differences import compare_profiles
-from jaxcache.warm.target.profile import (
+from jaxcache.warm.crosshost.compare import compare_profiles
+from jaxcache.warm.crosshost.cross import Cross
+from jaxcache.warm.crosshost.profile import (
     MAX_PROFILE_BYTES,
     Cpu,
     Profile,
@@ -207,7 +207,7 @@ def test_show_tells_all_that_is_applied(run_cli: RunCli, tmp_path: Path) -> None
     (tmp_path / "p.json").write_bytes(profile_bytes(profile))
     assert read_profile(str(tmp_path / "p.json")) == profile
     page = profile_page(profile, None)
-    applied = Aim(profile).environment(devices=None)
+    applied = Cross(profile).environment(devices=None)
     for name, value in {**profile.environment, **profile.settings}.items():
         assert value in page and name.upper() in applied
     assert applied["XLA_FLAGS"].split()[:2] == [

@@ -15,7 +15,7 @@ from jaxcache.warm.run import Program, WarmOptions
 
 if TYPE_CHECKING:
     from jaxcache.warm.arguments import Words
-    from jaxcache.warm.target.aim import Aim
+    from jaxcache.warm.crosshost.cross import Cross
 
 #: What a shell adds to the number of the signal that ended a program.
 _SIGNALLED = 128
@@ -68,14 +68,14 @@ def warm_options(
     )
 
 
-def read_aim(
+def read_cross(
     target: str | None,
     *,
     gemm: str,
     autotune_from: str | None,
     require_tuned: bool,
     **others: Any,
-) -> "Aim | None":
+) -> "Cross | None":
     """The target that the options describe, if any.
 
     Args:
@@ -94,11 +94,11 @@ def read_aim(
         raise UsageError(f"--target excludes --{given[0].replace('_', '-')}")
     if autotune_from is not None and not os.path.isdir(autotune_from):
         raise UsageError(f"there is no directory {autotune_from}", code="no-directory")
-    from jaxcache.warm.target.aim import Aim
-    from jaxcache.warm.target.profile import read_profile
+    from jaxcache.warm.crosshost.cross import Cross
+    from jaxcache.warm.crosshost.profile import read_profile
 
     directory = autotune_from and os.path.abspath(autotune_from)
-    return Aim(read_profile(target), gemm, directory, require_tuned)
+    return Cross(read_profile(target), gemm, directory, require_tuned)
 
 
 _GEMM = ("cublas", "cost-model", "triton")

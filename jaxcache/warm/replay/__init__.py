@@ -1,6 +1,7 @@
 """``compile``: the requests of a recipe, compiled by children that have the user's jax.
 
-:mod:`.plan` decides what is compiled and in which order, :mod:`.worker` is one child,
-:mod:`.pool` several of them, :mod:`jaxcache.warm.delivery` brings what they wrote into the cache,
-and :mod:`.run` puts them together.
+:mod:`.plan` decides what is compiled and in which order; a :mod:`.worker` compiles one request at a
+time in child processes that it replaces when they die; :mod:`.pool` runs several workers here,
+:mod:`.cluster` on dask; :mod:`.session` brings what they wrote into the cache; :mod:`.run` puts
+them together.
 """

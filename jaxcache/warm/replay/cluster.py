@@ -4,17 +4,24 @@ A worker that is lost is dask's to replace: the scheduler gives its jobs to othe
 back here and are written here, so the cluster needs no access to the cache.
 """
 
+import atexit
+import contextlib
 import io
+import shutil
+import tempfile
+import threading
 from collections import defaultdict
+from collections.abc import Collection
+from dataclasses import dataclass
 from typing import Any
 
 from jaxcache.errors import JaxcacheError, UsageError
-from jaxcache.warm.replay.bench import Failure
+from jaxcache.warm.process import find_python
 from jaxcache.warm.replay.plan import CompilePlan, Job
 from jaxcache.warm.replay.pool import Watcher
-from jaxcache.warm.replay.remote import Parcel, Wish, compile_wish
 from jaxcache.warm.replay.report import Compiled
 from jaxcache.warm.replay.session import Session, failed
+from jaxcache.warm.replay.worker import Answer, Failure, Processes, Worker
 
 _CONNECT_SECONDS = 30
 
@@ -69,25 +76,96 @@ def _submit(client: Any, plan: CompilePlan, session: Session) -> dict[Any, tuple
         cached[key.rpartition("-")[0]].append(key)
     futures = {}
     for position, job in enumerate(plan.jobs):
-        wish = Wish(
+        task = Task(
             job, session.blobs(job), options.used_at, cached.get(job.request.module, []),
             options.check, options.python, options.devices,
         )  # fmt: skip
         # Longest first: what has the higher priority runs earlier.
-        future = client.submit(compile_wish, wish, priority=job.seconds, pure=False)
+        future = client.submit(run_task, task, priority=job.seconds, pure=False)
         futures[future] = (position, job)
     return futures
 
 
 def _conclude(future: Any, job: Job, session: Session) -> Compiled:
     try:
-        parcel: Parcel = future.result()
+        result: Result = future.result()
     except Exception as error:  # the cluster's own: a worker lost too often, no jaxcache there
         lines = str(error).strip().splitlines() or [type(error).__name__]
         return failed(job, Failure("worker-died", f"{type(error).__name__}: {lines[0][:500]}"))
-    answer = parcel.answer
+    answer = result.answer
     if isinstance(answer, Failure):
         return failed(job, answer)
-    if parcel.name is None:
+    if result.name is None:
         return session.describe(job, answer)
-    return session.deliver(job, answer, parcel.name, io.BytesIO(parcel.data))
+    return session.deliver(job, answer, result.name, io.BytesIO(result.data))
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """One job as it travels to a cluster."""
+
+    job: Job
+    blobs: tuple[bytes, bytes]
+    used_at: str
+    cached: Collection[str]
+    """Keys of this module that the cache has."""
+    check: bool
+    python: str | None
+    devices: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What came of it, with the entry's bytes."""
+
+    answer: Answer | Failure
+    name: str | None = None
+    data: bytes = b""
+
+
+class _OfThread(threading.local):
+    """The children of one thread of the dask worker, kept from job to job."""
+
+    worker: Worker | None = None
+    python: tuple[str | None, int | None] | None = None
+
+
+_OF_THREAD = _OfThread()
+
+
+def run_task(task: Task) -> Result:
+    """Compile one request on this machine; children are started once and kept."""
+    worker = _worker(task.python, task.devices)
+
+    def is_wanted(key: str) -> bool:
+        return not (task.check or key in task.cached)
+
+    answer = worker.attempt(task.job, task.blobs, task.used_at, is_wanted)
+    if answer is None:
+        return Result(Failure("worker-died", "the cluster's worker was stopped"))
+    if isinstance(answer, Failure) or answer.file is None:
+        return Result(answer)
+    data = answer.file.read_bytes()
+    answer.file.unlink(missing_ok=True)
+    return Result(answer, answer.file.name, data)
+
+
+def _worker(python: str | None, devices: int | None) -> Worker:
+    if _OF_THREAD.worker is None or _OF_THREAD.python != (python, devices):
+        if _OF_THREAD.worker is not None:
+            _OF_THREAD.worker.clear()
+        top = tempfile.mkdtemp(prefix="jaxcache-compile-")
+        atexit.register(shutil.rmtree, top, ignore_errors=True)
+
+        def make(job: Job) -> Processes:
+            return Processes(find_python(python), job.environment, devices=devices, folder=top)
+
+        _OF_THREAD.worker = Worker(make)
+        _OF_THREAD.python = (python, devices)
+        atexit.register(_clear, _OF_THREAD.worker)
+    return _OF_THREAD.worker
+
+
+def _clear(worker: Worker) -> None:
+    with contextlib.suppress(Exception):
+        worker.clear()

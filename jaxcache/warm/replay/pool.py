@@ -1,19 +1,24 @@
 """Several workers on this machine, each with one module at a time, longest first."""
 
+import contextlib
+import os
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Protocol
 
 from jaxcache.errors import JaxcacheError
-from jaxcache.warm.replay.bench import Answer, Bench, Failure
-from jaxcache.warm.replay.memory import MemoryGate
 from jaxcache.warm.replay.plan import Job
 from jaxcache.warm.replay.report import Compiled
-from jaxcache.warm.replay.worker import Team, launch_kind
+from jaxcache.warm.replay.worker import Answer, Failure, Processes, Worker, launch_kind
 
-#: Has one job done on a bench; None where it was stopped.
-Attempt = Callable[[Bench, Job], Answer | Failure | None]
+_SHARE = 0.8
+#: What a compile is taken to need beyond what its worker holds already.
+_RESERVE_BYTES = 256 << 20
+_LOOK_SECONDS = 0.5
+#: Has one job done on a worker; None where it was stopped.
+Attempt = Callable[[Worker, Job], Answer | Failure | None]
 Conclude = Callable[[Job, Answer | Failure], Compiled]
 
 
@@ -29,15 +34,15 @@ class Watcher(Protocol):
 
 @dataclass(slots=True)
 class Pool:
-    """Works through jobs in threads, each of which feeds a bench of its own.
+    """Works through jobs in threads, each of which feeds a worker of its own.
 
     Args:
-        make_team: starts children for a job.
+        make_processes: starts children for a job.
         attempt: has one job done.
         conclude: takes what came of it.
     """
 
-    make_team: Callable[[Job], Team]
+    make_processes: Callable[[Job], Processes]
     attempt: Attempt
     conclude: Conclude
     workers: int
@@ -49,7 +54,7 @@ class Pool:
     """Why children of some kind could not be started at all."""
     _left: list[tuple[int, Job]] = field(default_factory=list)
     _broken: dict[tuple[object, ...], JaxcacheError] = field(default_factory=dict)
-    _teams: set[Team] = field(default_factory=set)
+    _processes: set[Processes] = field(default_factory=set)
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _stopped: bool = False
     _crash: BaseException | None = None
@@ -84,38 +89,38 @@ class Pool:
 
     def _pids(self) -> list[int]:
         with self._lock:
-            return [pid for team in self._teams for pid in team.pids]
+            return [pid for processes in self._processes for pid in processes.pids]
 
     def _stop(self) -> None:
         with self._lock:
             self._stopped = True
-            teams = list(self._teams)
-        for team in teams:
-            team.kill()
+            running = list(self._processes)
+        for processes in running:
+            processes.kill()
 
-    def _guarded(self, gate: MemoryGate) -> None:
+    def _guarded(self, gate: "MemoryGate") -> None:
         try:
             self._work(gate)
         except BaseException as error:
             self._crash = error
             self._stop()
 
-    def _work(self, gate: MemoryGate) -> None:
-        bench = Bench(self._start, self._end, lambda: self._stopped)
+    def _work(self, gate: "MemoryGate") -> None:
+        worker = Worker(self._start, self._end, lambda: self._stopped)
         try:
-            while (taken := self._take(bench.kind)) is not None:
+            while (taken := self._take(worker.kind)) is not None:
                 position, job = taken
-                with gate.admitted(give_back=bench.clear):
+                with gate.admitted(give_back=worker.clear):
                     if self.watcher:
                         self.watcher.begin(job)
-                    answer = self.attempt(bench, job)
+                    answer = self.attempt(worker, job)
                 if answer is None:
                     return
                 result = self.results[position] = self.conclude(job, answer)
                 if self.watcher:
                     self.watcher.end(job, result)
         finally:
-            bench.clear()
+            worker.clear()
 
     def _take(self, kind: tuple[object, ...] | None) -> tuple[int, Job] | None:
         """The longest job that the children at hand can do, else the longest of all."""
@@ -127,7 +132,7 @@ class Pool:
                     return self._left.pop(number)
             return self._left.pop(0)
 
-    def _start(self, job: Job) -> Team:
+    def _start(self, job: Job) -> Processes:
         """Start children for a job; a kind that could not be started once is not tried again.
 
         Raises:
@@ -139,7 +144,7 @@ class Pool:
         if known is not None:
             raise known
         try:
-            team = self.make_team(job)
+            processes = self.make_processes(job)
         except JaxcacheError as error:
             with self._lock:
                 if kind not in self._broken:
@@ -147,13 +152,79 @@ class Pool:
                     self.refusals.append(error)
             raise
         with self._lock:
-            self._teams.add(team)
+            self._processes.add(processes)
             stopped = self._stopped
         if stopped:
-            team.kill()
-        return team
+            processes.kill()
+        return processes
 
-    def _end(self, team: Team) -> None:
+    def _end(self, processes: Processes) -> None:
         with self._lock:
-            self._teams.discard(team)
-        team.stop()
+            self._processes.discard(processes)
+        processes.stop()
+
+
+def available_bytes() -> int | None:
+    """Memory that this host, or our control group, can still give; None if untold."""
+    found = []
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        lines = Path("/proc/meminfo").read_text().splitlines()
+        found.append(next(int(x.split()[1]) << 10 for x in lines if x.startswith("MemAvailable")))
+    with contextlib.suppress(OSError, ValueError):
+        group = Path("/sys/fs/cgroup")
+        most = int((group / "memory.max").read_text())
+        found.append(most - int((group / "memory.current").read_text()))
+    return min(found, default=None)
+
+
+def resident_bytes(pids: Iterable[int]) -> int:
+    """Resident memory of processes; those that cannot be looked at count nothing."""
+    total = 0
+    for pid in pids:
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+            total += pages * os.sysconf("SC_PAGE_SIZE")
+    return total
+
+
+class MemoryGate:
+    """Lets a module begin only where the workers' memory allows it; one may always run.
+
+    Args:
+        limit_bytes: of all workers together; None for four fifths of what is available now.
+        pids: the workers that live.
+    """
+
+    def __init__(self, limit_bytes: int | None, pids: Callable[[], Iterable[int]]) -> None:
+        free = available_bytes()
+        self._limit = limit_bytes or (None if free is None else int(free * _SHARE))
+        self._pids = pids
+        self._changed = threading.Condition()
+        self._running = 0
+
+    @contextlib.contextmanager
+    def admitted(self, give_back: Callable[[], None]) -> Iterator[None]:
+        """Wait for memory, and hold a place while a module compiles.
+
+        Args:
+            give_back: called before waiting; lets go of what the caller itself holds.
+        """
+        with self._changed:
+            waited = False
+            while self._running and not self._fits():
+                if not waited:
+                    give_back()
+                waited = True
+                self._changed.wait(_LOOK_SECONDS)
+            self._running += 1
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._running -= 1
+                self._changed.notify_all()
+
+    def _fits(self) -> bool:
+        if self._limit is None:
+            return True
+        return resident_bytes(self._pids()) + _RESERVE_BYTES <= self._limit

@@ -9,6 +9,7 @@ from jaxcache.cache.allowed import MOST_DEVICES, MOST_PROCESSES
 from jaxcache.cache.recipe.format import RecipeFile
 from jaxcache.errors import JaxcacheError, UsageError
 from jaxcache.store.base import Store
+from jaxcache.warm.crosshost.cross import Cross
 from jaxcache.warm.delivery import Delivery
 from jaxcache.warm.process import find_python
 from jaxcache.warm.replay.plan import CompilePlan, Job
@@ -21,8 +22,7 @@ from jaxcache.warm.replay.session import (
     refused,
     version_notes,
 )
-from jaxcache.warm.replay.worker import Team
-from jaxcache.warm.target.aim import Aim
+from jaxcache.warm.replay.worker import Processes
 
 
 def compile_recipe(
@@ -80,12 +80,14 @@ def _compile_here(
     with tempfile.TemporaryDirectory(prefix="jaxcache-compile-", ignore_cleanup_errors=True) as top:
         target = options.target.write_request(top, session.delivery.url) if options.target else None
 
-        def make_team(job: Job) -> Team:
-            return Team(python, job.environment, devices=options.devices, folder=top, target=target)
+        def make_processes(job: Job) -> Processes:
+            return Processes(
+                python, job.environment, devices=options.devices, folder=top, target=target
+            )
 
         widest = max((j.environment.process_count for j in plan.jobs), default=1)
         pool = Pool(
-            make_team, session.attempt, session.conclude, max(1, options.jobs // widest),
+            make_processes, session.attempt, session.conclude, max(1, options.jobs // widest),
             memory_bytes=options.memory_bytes, watcher=watcher,
         )  # fmt: skip
         interrupted = pool.run(plan.jobs)
@@ -130,7 +132,7 @@ def _check_size(plan: CompilePlan, options: CompileOptions) -> None:
             )  # fmt: skip
 
 
-def _check_target(plan: CompilePlan, target: Aim | None) -> None:
+def _check_target(plan: CompilePlan, target: Cross | None) -> None:
     """Refuse a recipe that was recorded on another platform than the target's.
 
     Raises:

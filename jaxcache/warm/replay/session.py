@@ -12,12 +12,11 @@ from jaxcache.cache.bundle.compat import path_in_key
 from jaxcache.cache.recipe.format import RecipeFile
 from jaxcache.cache.recipe.model import Environment, Request
 from jaxcache.cache.recipe.refusals import REFUSALS
+from jaxcache.warm.crosshost.cross import Cross, frame_payload
 from jaxcache.warm.delivery import Delivery
-from jaxcache.warm.replay.bench import Answer, Bench, Failure
 from jaxcache.warm.replay.plan import Job, Refused
 from jaxcache.warm.replay.report import Compiled
-from jaxcache.warm.target.aim import Aim
-from jaxcache.warm.target.framing import frame_payload
+from jaxcache.warm.replay.worker import Answer, Failure, Worker
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +36,7 @@ class CompileOptions:
     """Make the keys, and compile nothing."""
     dask: str | None = None
     """Address of a scheduler whose workers do the work instead."""
-    target: Aim | None = None
+    target: Cross | None = None
     """A host that is not here, of the platform that the recipe was recorded on."""
 
 
@@ -57,13 +56,13 @@ class Session:
         with self._reading:
             return self._file.blob(job.request.bytecode), self._file.blob(job.request.options)
 
-    def attempt(self, bench: Bench, job: Job) -> Answer | Failure | None:
-        """Have one job done on this machine; see :meth:`Bench.attempt`."""
+    def attempt(self, worker: Worker, job: Job) -> Answer | Failure | None:
+        """Have one job done on this machine; see :meth:`Worker.attempt`."""
 
         def is_wanted(key: str) -> bool:
             return not (self.options.check or self.delivery.has(key))
 
-        return bench.attempt(job, self.blobs(job), self.options.used_at, is_wanted)
+        return worker.attempt(job, self.blobs(job), self.options.used_at, is_wanted)
 
     def conclude(self, job: Job, answer: Answer | Failure) -> Compiled:
         """Take what came of one job, and bring what was written into the cache."""

@@ -4,6 +4,7 @@ import json
 import os
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -11,8 +12,9 @@ from jaxcache.cache.allowed import kept_flags, refused_options
 from jaxcache.cache.recipe.model import Environment, Request
 from jaxcache.errors import JaxcacheError, NoJaxError
 from jaxcache.warm.child import Child, DiedError
+from jaxcache.warm.crosshost.cross import WITHOUT_HARDWARE
 from jaxcache.warm.process import NO_JAX_HINT, free_port
-from jaxcache.warm.target.aim import WITHOUT_HARDWARE
+from jaxcache.warm.replay.plan import Job
 
 _START_SECONDS = 300.0
 #: Variables of the caller that would change what is compiled, or where it goes.
@@ -21,6 +23,8 @@ _FOREIGN = (
     "JAX_REMOVE_CUSTOM", "JAX_SHARE_BINARY", "JAX_DUMP", "JAX_NUM_CPU_DEVICES", "JAX_MOCK",
     "JAX_LOG_COMPILES", "JAX_EXPLAIN", "JAX_COMPILER", "JAXCACHE_", "XLA_FLAGS", "LIBTPU_INIT_ARGS",
 )  # fmt: skip
+
+_ATTEMPTS = 2
 
 Ask = Callable[[str, Mapping[str, str]], bool]
 
@@ -54,7 +58,7 @@ def launch_kind(environment: Environment) -> tuple[object, ...]:
     )  # fmt: skip
 
 
-class Team:
+class Processes:
     """The children for one kind of environment: one, or one for each process of a program.
 
     Args:
@@ -63,7 +67,7 @@ class Team:
         devices: how many devices a CPU host is to pretend to have, where not as recorded.
         folder: each child writes into a folder of its own below.
         target: a file that says for which other host to compile; see
-            :meth:`jaxcache.warm.target.aim.Aim.write_request`.
+            :meth:`jaxcache.warm.crosshost.cross.Cross.write_request`.
 
     Raises:
         NoJaxError: there is no usable jax.
@@ -82,11 +86,11 @@ class Team:
         count = environment.process_count
         coordinator = f"127.0.0.1:{free_port()}" if count > 1 else None
         self.folder = folder
-        self._children: list[_Worker] = []
+        self._children: list[_Process] = []
         try:
             for number in range(count):
                 self._children.append(
-                    _Worker(python, environment, number, coordinator, devices, folder, target)
+                    _Process(python, environment, number, coordinator, devices, folder, target)
                 )
             for child in self._children:
                 child.wait_until_ready()
@@ -126,7 +130,7 @@ class Team:
             child.stop()
 
 
-class _Worker(Child):
+class _Process(Child):
     """One child, and the folder that it writes into."""
 
     def __init__(
@@ -136,7 +140,7 @@ class _Worker(Child):
         self._python = python
         self._folder = Path(tempfile.mkdtemp(prefix=f"{number}-", dir=folder))
         self.ready: dict[str, Any] = {}
-        self._wish = {
+        self._task = {
             "platform": environment.platform,
             "device_count": devices or environment.device_count,
             "process_count": environment.process_count,
@@ -150,7 +154,7 @@ class _Worker(Child):
             "compile_requests",
             *kept_flags(environment.argv_flags),
             deed="compiled it",
-            env=_environment(environment, self._wish),
+            env=_environment(environment, self._task),
             aside=True,
             folders=[str(self._folder), folder],
         )
@@ -165,7 +169,7 @@ class _Worker(Child):
             ) from error
         if self.ready.get("event") == "ready" and self.ready.get("caches"):
             return
-        platform = self._wish["platform"]
+        platform = self._task["platform"]
         if self.ready.get("event") == "ready":
             raise JaxcacheError(f"this jax does not cache for {platform}", code="no-platform")
         detail = self.ready.get("detail")
@@ -222,20 +226,20 @@ class _Worker(Child):
         return Written(self._folder / name, took, answer.get("tuning"))
 
 
-def _environment(environment: Environment, wish: Mapping[str, Any]) -> dict[str, str]:
+def _environment(environment: Environment, task: Mapping[str, Any]) -> dict[str, str]:
     """The caller's environment, less what would interfere, and what was recorded."""
     env = {k: v for k, v in os.environ.items() if not k.startswith(_FOREIGN)}
     env |= {
-        "JAX_COMPILATION_CACHE_DIR": str(wish["folder"]),
+        "JAX_COMPILATION_CACHE_DIR": str(task["folder"]),
         "JAX_ENABLE_COMPILATION_CACHE": "true",
         "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
         "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
         "JAX_RAISE_PERSISTENT_CACHE_ERRORS": "true",
-        "JAXCACHE_WORKER": json.dumps(wish),
+        "JAXCACHE_WORKER": json.dumps(task),
         # Several workers share one device, and execute nothing.
         "XLA_PYTHON_CLIENT_PREALLOCATE": "false",
     }
-    if wish.get("target"):
+    if task.get("target"):
         env |= WITHOUT_HARDWARE
     if environment.process_count > 1:
         env.setdefault("JAX_CPU_COLLECTIVES_IMPLEMENTATION", "gloo")
@@ -246,3 +250,120 @@ def _environment(environment: Environment, wish: Mapping[str, Any]) -> dict[str,
     for name, value in environment.settings.items():
         env[name.upper()] = str(value).lower() if isinstance(value, bool) else str(value)
     return env
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What children say of one request."""
+
+    key: str
+    components: Mapping[str, str]
+    ready: Mapping[str, Any]
+    """What the children said of themselves."""
+    wanted: bool
+    """Whether it was to be compiled."""
+    file: Path | None = None
+    """What JAX has written, on this machine."""
+    seconds: float | None = None
+    """What compiling took, as JAX measures it."""
+    tuning: str | None = None
+    """How it was tuned, for a GPU that is not here."""
+    attempts: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """Why a request came to nothing."""
+
+    reason: str
+    detail: str
+    attempts: int = 1
+
+
+@dataclass(slots=True)
+class Worker:
+    """Children, who are replaced when they die or when a job needs others.
+
+    Args:
+        make: starts children for a job.
+        end: lets them go.
+        is_stopped: asked when children die: whether they were meant to.
+    """
+
+    make: Callable[[Job], Processes]
+    end: Callable[[Processes], None] = Processes.stop
+    is_stopped: Callable[[], bool] = field(default=lambda: False)
+    kind: tuple[object, ...] | None = None
+    """Of the children at hand; see :func:`~jaxcache.warm.replay.worker.launch_kind`."""
+    _processes: Processes | None = None
+
+    def attempt(
+        self,
+        job: Job,
+        blobs: tuple[bytes, bytes],
+        used_at: str,
+        is_wanted: Callable[[str], bool],
+    ) -> Answer | Failure | None:
+        """Have one job done, at the second try with fresh children.
+
+        Args:
+            is_wanted: whether the request is to be compiled, given its key.
+
+        Returns:
+            None where the children were stopped.
+        """
+        failure: Failure | None = None
+        for attempt in range(1, _ATTEMPTS + 1):
+            try:
+                return self._do(self._find_processes(job), job, blobs, used_at, is_wanted, attempt)
+            except JaxcacheError as error:
+                return Failure("not-started", error.message, attempt)
+            except RefusedError as error:
+                return Failure("refused-here", str(error), attempt)
+            except (DiedError, FailedError) as error:
+                self.clear()
+                if self.is_stopped():
+                    return None
+                died = isinstance(error, DiedError)
+                failure = Failure("worker-died" if died else "compile-failed", str(error), attempt)
+        return failure
+
+    @staticmethod
+    def _do(
+        processes: Processes,
+        job: Job,
+        blobs: tuple[bytes, bytes],
+        used_at: str,
+        is_wanted: Callable[[str], bool],
+        attempt: int,
+    ) -> Answer:
+        seen: dict[str, Any] = {}
+
+        def ask(key: str, components: Mapping[str, str]) -> bool:
+            seen.update(key=key, components=components, wanted=is_wanted(key))
+            return bool(seen["wanted"])
+
+        written = processes.compile(job.request, job.environment.process_id, used_at, blobs, ask)
+        file, seconds, tuning = written or (None, None, None)
+        return Answer(
+            **seen,
+            ready=processes.ready,
+            file=file,
+            seconds=seconds,
+            tuning=tuning,
+            attempts=attempt,
+        )
+
+    def _find_processes(self, job: Job) -> Processes:
+        kind = launch_kind(job.environment)
+        if self._processes is None or kind != self.kind:
+            self.clear()
+            self._processes = self.make(job)
+            self.kind = kind
+        return self._processes
+
+    def clear(self) -> None:
+        """Let the children go."""
+        if self._processes is not None:
+            self.end(self._processes)
+        self._processes = self.kind = None

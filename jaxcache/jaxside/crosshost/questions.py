@@ -13,7 +13,7 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
-from .aim import unknown_jax
+from .host import unknown_jax
 
 #: Parts of JAX that build programs; the rest asks for reasons of its own, whatever is traced.
 _LIBRARIES = ("random", "nn", "numpy", "lax", "scipy", "pallas", "cudnn", "ops", "image")

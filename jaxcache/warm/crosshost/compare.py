@@ -1,9 +1,33 @@
-"""What differs between a target and the Python that is to warm for it, and what that means."""
+"""Capture the profile of this host, and compare it with that of a target."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from jaxcache.warm.target.profile import Profile
+from jaxcache.warm.child import ask_once
+from jaxcache.warm.crosshost.profile import Profile, ProfileError, make_profile
+from jaxcache.warm.process import find_python
+
+_TIMEOUT_SECONDS = 300
+
+
+def capture_profile(python: str | None = None, *, now_ns: int) -> Profile:
+    """The profile of this host, as the jax of one Python sees it.
+
+    Args:
+        python: an interpreter that has jax; our own by default.
+
+    Raises:
+        NoJaxError: it has none, cannot run, or finds no device.
+        ProfileError: ``several-processes`` in a program of several hosts.
+    """
+    python = find_python(python)
+    facts = ask_once(python, "capture", seconds=_TIMEOUT_SECONDS)
+    if facts.get("process_count", 1) != 1:
+        raise ProfileError(
+            "several hosts work together here, and what keys depend on then is not known",
+            code="several-processes", hint="capture on one host, outside of the program",
+        )  # fmt: skip
+    return make_profile(facts, now_ns=now_ns)
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,8 +17,8 @@ from .. import channel
 from ..adapter import Jax, UnknownJaxError
 from ..outcome import entry_file
 from . import tuning
-from .aim import Target, TargetError
 from .hooks import Hooks
+from .host import Target, TargetError
 from .questions import Questions
 
 #: The parent's request: a JSON file.
@@ -34,7 +34,7 @@ class Verdict(NamedTuple):
     detail: str
 
 
-class Twin:
+class CrossLowering:
     """One lowering for the target: what came out, or why nothing did."""
 
     def __init__(self, computation: Any, verdict: "Verdict | None") -> None:
@@ -43,7 +43,7 @@ class Twin:
         self.made: set[str] = set()
 
 
-class Abroad:
+class CrossObserver:
     """The observer that :class:`hooks.Hooks` calls."""
 
     def __init__(self, module: Any, request: "dict[str, Any]", send: Any) -> None:
@@ -53,12 +53,12 @@ class Abroad:
         with open(request["profile"], encoding="utf-8") as file:
             profile = json.load(file)
         self._target = Target(module, profile)
-        self._wishes = tuning.Wishes(**request["wishes"])
+        self._tuning = tuning.Tuning(**request["tuning"])
         self._spool = request["spool"]
         self._directory = request["directory"]
         self._numbers = itertools.count(1)
         self._opening = threading.Lock()
-        self._twins: weakref.WeakKeyDictionary[Any, Twin] = weakref.WeakKeyDictionary()
+        self._lowerings: weakref.WeakKeyDictionary[Any, CrossLowering] = weakref.WeakKeyDictionary()
         self._local = threading.local()
         same = self._target.platforms == {"cpu"}
         self.questions = Questions(module, same_platform=same)
@@ -68,33 +68,33 @@ class Abroad:
 
     def around_lowering(self, lower: Any, args: Any, kwargs: Any) -> Any:
         """The program lowers something: lower it for the target as well, or instead."""
-        if self._hooks.is_abroad:
+        if self._hooks.is_crossing:
             return lower(*args, **kwargs)
         self._open()
         alone = getattr(self._local, "alone", False)
         result = None
         if not alone:
             result = self.questions.suspended(lambda: lower(*args, **kwargs))
-        twin = self._lower_abroad(lower, args, kwargs)
+        lowering = self._lower_across(lower, args, kwargs)
         if alone:
-            if twin.computation is None and twin.verdict is not None:
-                raise RuntimeError(f"{twin.verdict.reason}: {twin.verdict.detail}")
-            result = twin.computation
-        self._twins[result] = twin
+            if lowering.computation is None and lowering.verdict is not None:
+                raise RuntimeError(f"{lowering.verdict.reason}: {lowering.verdict.detail}")
+            result = lowering.computation
+        self._lowerings[result] = lowering
         return result
 
-    def _lower_abroad(self, lower: Any, args: Any, kwargs: Any) -> Twin:
+    def _lower_across(self, lower: Any, args: Any, kwargs: Any) -> CrossLowering:
         try:
             asked = self.questions.find(args[0] if args else kwargs["closed_jaxpr"])
             verdict = Verdict("skipped", "platform-asked", asked) if asked else None
-            with self._hooks.abroad():
-                return Twin(lower(*args, **kwargs), verdict)
+            with self._hooks.crossing():
+                return CrossLowering(lower(*args, **kwargs), verdict)
         except NotImplementedError as error:
-            return Twin(None, Verdict("uncacheable", "no-rule", _line(error)))
+            return CrossLowering(None, Verdict("uncacheable", "no-rule", _line(error)))
         except LookupError as error:
-            return Twin(None, Verdict("skipped", "no-such-device", _line(error)))
+            return CrossLowering(None, Verdict("skipped", "no-such-device", _line(error)))
         except Exception as error:
-            return Twin(None, Verdict("error", "lowering-failed", _line(error)))
+            return CrossLowering(None, Verdict("error", "lowering-failed", _line(error)))
 
     def lowered(self, module: Any, args: Any, kwargs: Any) -> None:
         """JAX has made a module for the target."""
@@ -114,7 +114,7 @@ class Abroad:
 
     def around_compile(self, compile_: Any, args: Any, kwargs: Any) -> Any:
         """The program compiles what it has lowered: so does the target."""
-        if self._hooks.is_abroad:
+        if self._hooks.is_crossing:
             return compile_(*args, **kwargs)
         result = compile_(*args, **kwargs)
         self._safely(lambda: self.make(args[0], args[1:], kwargs))
@@ -122,29 +122,29 @@ class Abroad:
 
     def make(self, computation: Any, args: Any = (), kwargs: Any = None) -> None:
         """Make the target's entry of a lowering, once for each set of compiler options."""
-        twin = self._twins.get(computation)
-        if twin is None:
+        lowering = self._lowerings.get(computation)
+        if lowering is None:
             return
         options = repr((args, sorted((kwargs or {}).items(), key=str)))
-        if options in twin.made:
+        if options in lowering.made:
             return
-        twin.made.add(options)
-        hlo = getattr(twin.computation or computation, "_hlo", None)
+        lowering.made.add(options)
+        hlo = getattr(lowering.computation or computation, "_hlo", None)
         event = {"id": next(self._numbers), "at": time.time(), "key": None,
                  "module": self._jax.module_name(hlo) if hlo is not None else ""}  # fmt: skip
         self._send({"event": "begin", **event})
         try:
-            event |= self._make(twin, args, kwargs or {})
+            event |= self._make(lowering, args, kwargs or {})
         except tuning.UntunedError as error:
             event |= _judged(Verdict("skipped", "untuned", str(error)))
         except Exception as error:
             event |= _judged(Verdict("error", "compile-failed", _line(error)))
-        self._tell(event, twin)
+        self._tell(event, lowering)
 
-    def _make(self, twin: Twin, args: Any, kwargs: Any) -> "dict[str, Any]":
-        if twin.verdict is not None or twin.computation is None:
-            return _judged(twin.verdict or Verdict("error", "lowering-failed", ""))
-        request = self._hooks.request(twin.computation, args, kwargs)
+    def _make(self, lowering: CrossLowering, args: Any, kwargs: Any) -> "dict[str, Any]":
+        if lowering.verdict is not None or lowering.computation is None:
+            return _judged(lowering.verdict or Verdict("error", "lowering-failed", ""))
+        request = self._hooks.request(lowering.computation, args, kwargs)
         if request.options.executable_build_options.fdo_profile:
             return _judged(Verdict("skipped", "profile-guided", "its key follows a profile"))
         key, components = self._target.key(request.module, request.devices, request.options)
@@ -153,7 +153,7 @@ class Abroad:
             return {**found, "outcome": "hit", "reason": "in-cache"}
         started = time.time()
         made = tuning.make(
-            self._target.client, request, self._wishes,
+            self._target.client, request, self._tuning,
             is_gpu=self._target.profile["platform"] == "gpu",
         )  # fmt: skip
         path = os.path.join(self._spool, f"{os.getpid()}-{threading.get_ident()}-{key[-64:]}")
@@ -164,8 +164,8 @@ class Abroad:
 
     # What is sent -----------------------------------------------------------------------------
 
-    def _tell(self, event: "dict[str, Any]", twin: Twin) -> None:
-        hlo = getattr(twin.computation, "_hlo", None)
+    def _tell(self, event: "dict[str, Any]", lowering: CrossLowering) -> None:
+        hlo = getattr(lowering.computation, "_hlo", None)
         self._send({
             "event": "module", "thread": threading.get_ident(), "process_id": 0, "backend": 0,
             "directory": self._directory, "counted": [], "counters": {}, "detail": None,
@@ -224,7 +224,7 @@ def refuse(error: TargetError, send: Any) -> None:
 
 
 #: The observer of this process, once jax has been imported.
-OBSERVER: "Abroad | None" = None
+OBSERVER: "CrossObserver | None" = None
 
 
 def attach(module: Any) -> None:
@@ -236,7 +236,7 @@ def attach(module: Any) -> None:
     with open(os.environ[_REQUEST], encoding="utf-8") as file:
         request = json.load(file)
     try:
-        OBSERVER = Abroad(module, request, send)
+        OBSERVER = CrossObserver(module, request, send)
     except TargetError as error:
         refuse(error, send)
     except UnknownJaxError as error:

@@ -19,7 +19,7 @@ from collections.abc import Callable
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
-from .aim import Target, TargetError, unknown_jax
+from .host import Target, TargetError, unknown_jax
 
 
 class Request(NamedTuple):
@@ -41,7 +41,7 @@ class _Caught(BaseException):
 
 
 class Hooks:
-    """Puts an observer around lowering and compiling; see :class:`abroad.Abroad`.
+    """Puts an observer around lowering and compiling; see :class:`observer.CrossObserver`.
 
     Raises:
         TargetError: ``unknown-jax``.
@@ -70,24 +70,24 @@ class Hooks:
             raise unknown_jax(jax, error) from error
 
     @contextmanager
-    def abroad(self) -> Any:
+    def crossing(self) -> Any:
         """In this thread, JAX is on the target."""
-        before = self.is_abroad
-        self._local.abroad = True
+        before = self.is_crossing
+        self._local.crossing = True
         try:
             yield
         finally:
-            self._local.abroad = before
+            self._local.crossing = before
 
     @property
-    def is_abroad(self) -> bool:
+    def is_crossing(self) -> bool:
         """Whether JAX is on the target, in this thread."""
-        return getattr(self._local, "abroad", False)
+        return getattr(self._local, "crossing", False)
 
     def request(self, computation: Any, args: Any = (), kwargs: Any = None) -> Request:
         """What JAX would compile of something that was lowered for the target."""
         try:
-            with self.abroad():
+            with self.crossing():
                 computation.compile(*args, **(kwargs or {}))
         except _Caught as caught:
             return caught.request
@@ -97,7 +97,7 @@ class Hooks:
 
     def _assign(self, assign: Any, args: Any, kwargs: Any) -> Any:
         backend, devices, count = assign(*args, **kwargs)
-        if not self.is_abroad:
+        if not self.is_crossing:
             return backend, devices, count
         if devices is not None:
             devices = tuple(self._target.device(d) for d in devices)
@@ -105,19 +105,19 @@ class Hooks:
 
     def _backend(self, get: Any, args: Any, kwargs: Any) -> Any:
         platform = args[0] if args else kwargs.get("platform")
-        if self.is_abroad and (platform is None or platform in self._target.platforms):
+        if self.is_crossing and (platform is None or platform in self._target.platforms):
             return self._target.client
         self._observer.questions.see(platform)
         return get(*args, **kwargs)
 
     def _canonicalize(self, canonicalize: Any, args: Any, kwargs: Any) -> Any:
         platform = args[0] if args else kwargs.get("platform")
-        if self.is_abroad and platform in self._target.platforms:
+        if self.is_crossing and platform in self._target.platforms:
             return self._target.lowering_platform
         return canonicalize(*args, **kwargs)
 
     def _request(self, compile_: Any, args: Any, kwargs: Any) -> Any:
-        if not self.is_abroad:
+        if not self.is_crossing:
             return compile_(*args, **kwargs)
         named = dict(zip(("backend", "computation", "devices", "options", "callbacks",
                           "executable_devices"), args, strict=False), **kwargs)  # fmt: skip
@@ -127,7 +127,7 @@ class Hooks:
 
     def _lower_module(self, lower: Any, args: Any, kwargs: Any) -> Any:
         result = lower(*args, **kwargs)
-        if self.is_abroad:
+        if self.is_crossing:
             self._observer.lowered(result.module, args, kwargs)
         return result
 

@@ -37,7 +37,7 @@ class UntunedError(Exception):
     """Only an untuned executable could be made, and a tuned one is required."""
 
 
-class Wishes(NamedTuple):
+class Tuning(NamedTuple):
     """What the caller asked for."""
 
     gemm: str = "cublas"
@@ -46,7 +46,7 @@ class Wishes(NamedTuple):
     require_tuned: bool = False
 
 
-def make(client: Any, request: Any, wishes: Wishes, *, is_gpu: bool) -> Made:
+def make(client: Any, request: Any, tuning: Tuning, *, is_gpu: bool) -> Made:
     """Compile a request.
 
     Raises:
@@ -57,7 +57,7 @@ def make(client: Any, request: Any, wishes: Wishes, *, is_gpu: bool) -> Made:
 
     def compile_(*overrides: "tuple[str, Any]") -> bytes:
         options = copy.deepcopy(request.options)
-        _aim_autotuning(options, wishes.autotune_from)
+        _aim_autotuning(options, tuning.autotune_from)
         options.env_option_overrides = [*options.env_option_overrides, *overrides]
         # Host callbacks matter when an executable is loaded, and only then.
         executable = client.compile(
@@ -71,10 +71,10 @@ def make(client: Any, request: Any, wishes: Wishes, *, is_gpu: bool) -> Made:
     try:
         return Made(compile_(_COMPLETE), time.monotonic() - started, "tuned")
     except Exception as error:
-        if wishes.require_tuned:
+        if tuning.require_tuned:
             lines = str(error).strip().splitlines() or [type(error).__name__]
             raise UntunedError(lines[0][:500]) from error
-    payload = compile_(*GEMM[wishes.gemm])
+    payload = compile_(*GEMM[tuning.gemm])
     return Made(payload, time.monotonic() - started, "untuned")
 
 

@@ -1,0 +1,186 @@
+"""Compile for a host that is not here: what children need for it, and the entries that they make.
+
+A child leaves each executable in a file; the entry around it is made here, with the target's codec.
+Its zstd frame has a checksum, so that JAX notices rot, as after ``seal``.
+"""
+
+import contextlib
+import hashlib
+import io
+import json
+import os
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from jaxcache.cache.allowed import kept_flags
+from jaxcache.entry.codec import HEADER_BYTES
+from jaxcache.entry.frame import compress_content
+from jaxcache.entry.names import CACHE_SUFFIX
+from jaxcache.errors import JaxcacheError
+from jaxcache.model import Codec
+from jaxcache.store import make_store
+from jaxcache.warm.crosshost.profile import CACHE_DIR, Profile, profile_bytes
+from jaxcache.warm.delivery import Delivery
+from jaxcache.warm.inbox import Event
+
+#: JAX's own level; what it reads most is small.
+_LEVEL = 3
+_MAX_PAYLOAD_BYTES = 2 << 30
+_MAX_SECONDS = 2**31 - 1
+#: With these a program runs on the CPU, and plugins load where their hardware is not.
+WITHOUT_HARDWARE = {
+    "JAX_PLATFORMS": "cpu", "JAX_SKIP_CUDA_CONSTRAINTS_CHECK": "1", "TPU_SKIP_MDS_QUERY": "1"
+}  # fmt: skip
+#: Settings of JAX that only say what is printed.
+_HARMLESS = ("JAX_LOG", "JAX_DEBUG", "JAX_TRACEBACK", "JAX_DUMP")
+
+
+@dataclass(frozen=True, slots=True)
+class Cross:
+    """A target, and how to compile for it."""
+
+    profile: Profile
+    gemm: str = "cublas"
+    autotune_from: str | None = None
+    """The autotune directory of a real host, absolute."""
+    require_tuned: bool = False
+
+    def write_request(self, folder: str, directory: str) -> str:
+        """Write what children need to know into a folder of theirs; the path of the request.
+
+        Args:
+            directory: the cache that is filled.
+        """
+        profile = Path(folder, "profile.json")
+        profile.write_bytes(profile_bytes(self.profile))
+        tuning = {
+            "gemm": self.gemm, "autotune_from": self.autotune_from,
+            "require_tuned": self.require_tuned,
+        }  # fmt: skip
+        request = Path(folder, "request.json")
+        document = {
+            "profile": str(profile), "spool": folder, "directory": directory, "tuning": tuning
+        }  # fmt: skip
+        request.write_text(json.dumps(document), "utf-8")
+        return str(request)
+
+    def environment(self, *, devices: int | None) -> dict[str, str]:
+        """What a program on the CPU needs to stand where the target's programs stand.
+
+        Args:
+            devices: how many CPU devices the program is to see; as many as the target has if None.
+        """
+        profile = self.profile
+        count = f"--xla_force_host_platform_device_count={devices or profile.device_count}"
+        flags = kept_flags(profile.environment.get("XLA_FLAGS", "").split())
+        env = {
+            **profile.environment,
+            # The count is in no key (jax/_src/cache_key.py), and the last one counts.
+            "XLA_FLAGS": " ".join([*flags, count]),
+            "LIBTPU_INIT_ARGS": profile.environment.get("LIBTPU_INIT_ARGS", ""),
+            **WITHOUT_HARDWARE,
+        }
+        if profile.platform == "gpu":
+            # XLA says of every kernel that it cannot measure it; the report does so once.
+            env["TF_CPP_MIN_LOG_LEVEL"] = "3"
+        caches = str(profile.settings.get("jax_persistent_cache_enable_xla_caches"))
+        hashes_path = caches == "all" or "xla_gpu_kernel_cache_file" in caches
+        for name, value in profile.settings.items():
+            if isinstance(value, str) and (name != CACHE_DIR or hashes_path):
+                env[name.upper()] = value
+        return env
+
+    @staticmethod
+    def unset(environ: Mapping[str, str]) -> tuple[str, ...]:
+        """What of the caller's environment would enter keys that are the target's."""
+        return tuple(n for n in environ if n.startswith("JAX_") and not n.startswith(_HARMLESS))
+
+
+class Framed(NamedTuple):
+    """The bytes of an entry, and what the ledger learns of its payload."""
+
+    frame: bytes
+    payload_sha256: str
+
+
+def frame_payload(file: Path, seconds: float, codec: Codec) -> Framed:
+    """Put an executable behind the header of JAX and into a sealed frame.
+
+    Args:
+        seconds: what compiling took; the header holds whole ones.
+
+    Raises:
+        JaxcacheError: ``too-large``.
+        OSError: the file cannot be read.
+    """
+    with file.open("rb") as opened:
+        payload = opened.read(_MAX_PAYLOAD_BYTES + 1)
+    if len(payload) > _MAX_PAYLOAD_BYTES:
+        raise JaxcacheError(f"{file.name} is larger than any entry", code="too-large")
+    header = min(int(seconds), _MAX_SECONDS).to_bytes(HEADER_BYTES, "big")
+    frame = compress_content(header + payload, codec, _LEVEL)
+    return Framed(frame, hashlib.sha256(payload).hexdigest())
+
+
+@dataclass(frozen=True, slots=True)
+class Spool:
+    """Takes the events of a run and brings the entries that they announce into the cache."""
+
+    delivery: Delivery
+    cross: Cross
+    folder: str
+    """Where the children leave executables."""
+    request: str
+    """The file that tells the children what to do."""
+
+    def take(self, event: Event) -> Event:
+        """The event, once what it announces is done: as it was, or with what came of it."""
+        spooled = event.get("spool")
+        if event["event"] != "module" or not isinstance(spooled, str):
+            return event
+        event = {k: v for k, v in event.items() if k != "spool"}
+        started = time.time()
+        try:
+            written = self._write(event, spooled)
+        except (JaxcacheError, OSError) as error:
+            return {**event, "outcome": "error", "reason": "write-error", "detail": str(error)}
+        return {**event, **written, "write": [started, time.time() - started]}
+
+    def _write(self, event: Event, spooled: str) -> dict[str, Any]:
+        key = str(event["key"])
+        # The child runs the user's program: it may name no file but its own.
+        path = os.path.join(self.folder, os.path.basename(spooled))
+        try:
+            framed = frame_payload(Path(path), float(event["compile"][1]), self.cross.profile.codec)
+        finally:
+            with contextlib.suppress(OSError):
+                os.unlink(path)
+        info = self.delivery.take(
+            f"{key}{CACHE_SUFFIX}",
+            io.BytesIO(framed.frame),
+            key,
+            payload_sha256=framed.payload_sha256,
+        )
+        if info is None:
+            return {"reason": "written-meanwhile", "tuning": None}
+        return {"size_bytes": info.size_bytes, "mtime_ns": info.mtime_ns}
+
+
+@contextlib.contextmanager
+def open_spool(cache_dir: str, cross: Cross) -> Iterator[Spool]:
+    """Make ready to write entries for a target into a cache.
+
+    Raises:
+        NoCacheError, UsageError: the cache cannot be opened or made.
+    """
+    with tempfile.TemporaryDirectory(prefix="jaxcache-") as folder:
+        request = cross.write_request(folder, cache_dir)
+        delivery = Delivery(make_store(cache_dir))
+        try:
+            yield Spool(delivery, cross, folder, request)
+        finally:
+            delivery.remember()
