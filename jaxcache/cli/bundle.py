@@ -47,7 +47,7 @@ def deliver(
     plan: "ExportPlan",
     file: str,
     form: Format,
-    level: int,
+    level: int | None,
     signers: Sequence[Any],
     split_bytes: int | None,
 ) -> bool:
@@ -231,7 +231,7 @@ def receive(
     on_conflict: str = "keep",
     side_caches: bool = True,
     atomic: bool = False,
-    level: int = 1,
+    level: int | None = None,
     signed: "Signed | None" = None,
     allow_large: bool = False,
     dry_run: bool = False,

@@ -14,7 +14,16 @@ EXAMPLE = "jaxcache export cache.jxb"
 EXIT_CODES = (0, 1, 2, 3, 10, 12)
 
 File = Annotated[str, typer.Argument(metavar="FILE", help="The bundle to write; - for stdout.")]
-Level = Annotated[int, typer.Option(min=1, max=22, metavar="1..22", help="zstd level.")]
+Level = Annotated[
+    int | None,
+    typer.Option(
+        min=1,
+        max=22,
+        metavar="1..22",
+        show_default=False,
+        help="zstd level; default: 12, or 19 where that takes more room than the files.",
+    ),
+]
 Sign = Annotated[
     list[str] | None,
     typer.Option("--sign", metavar="KEY", help="Sign with a private key file or name; repeatable."),
@@ -30,7 +39,7 @@ def command(
     cache_dir: CacheDir = None,
     layout: LayoutName = None,
     filters: Filters = None,
-    level: Level = 12,
+    level: Level = None,
     split: Split = None,
     since: Annotated[
         str | None, typer.Option(metavar="REF", help="Only what this bundle or cache has not.")

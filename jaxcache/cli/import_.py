@@ -65,8 +65,15 @@ def command(
         bool, typer.Option("--side-caches/--no-side-caches", help="XLA's own caches too.")
     ] = True,
     level: Annotated[
-        int, typer.Option(min=1, max=22, metavar="1..22", help="zstd level of the entries.")
-    ] = 1,
+        int | None,
+        typer.Option(
+            min=1,
+            max=22,
+            metavar="1..22",
+            show_default=False,
+            help="zstd level of the entries; default: what makes them as small as they were.",
+        ),
+    ] = None,
     allow_large: AllowLarge = False,
     dry_run: DryRun = False,
     json: Json = False,

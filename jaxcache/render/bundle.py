@@ -43,7 +43,7 @@ def export_document(written: Written) -> Document:
         "entries": len(manifest.items),
         "side_files": len(manifest.files),
         "payload_bytes": manifest.content_bytes,
-        "source_bytes": _source_bytes(manifest),
+        "source_bytes": manifest.source_bytes,
         "compile_seconds": float(sum(i.compile_seconds for i in manifest.items)),
         "manifest_sha256": written.manifest_sha256,
         "signatures": written.signatures,
@@ -65,19 +65,15 @@ def item_document(item: Item) -> Document:
 def export_summary(written: Written) -> str:
     """One line on what was written."""
     manifest, files, size_bytes = written.manifest, written.files, written.size_bytes
-    source = _source_bytes(manifest)
+    source = manifest.source_bytes
     count, sides = len(manifest.items), len(manifest.files)
     more = f" and {format_count(sides, 'file')} of XLA's caches" if sides else ""
     what = f"{format_count(count, 'entry')}{more}"
     if manifest.layout != "jax":
         what = f"{format_count(sides, 'file')} of {manifest.layout}'s caches"
-    share = f", {size_bytes / source:.0%} of the files' {format_size(source)}" if source else ""
+    share = f", {size_bytes / source:.0%} of {format_size(source)} as files" if source else ""
     where = files[0] if len(files) == 1 else f"{files[0]} to {files[-1]}"
     return f"{what} in {printable(where)}: {format_size(size_bytes)}{share}"
-
-
-def _source_bytes(manifest: Manifest) -> int:
-    return sum(i.size_bytes for i in manifest.items) + sum(f.size_bytes for f in manifest.files)
 
 
 def import_document(

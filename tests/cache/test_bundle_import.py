@@ -2,6 +2,7 @@
 
 import io
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -32,6 +33,7 @@ from jaxcache.cache.bundle.fields import BundleError
 from jaxcache.cache.bundle.importing import Action, plan_import, verify_bundle
 from jaxcache.cache.bundle.pack import write_stream
 from jaxcache.cache.bundle.unpack import execute_import
+from jaxcache.cache.seal import execute_seal, plan_seal
 from jaxcache.entry.codec import decompress_chunks
 from jaxcache.errors import JaxcacheError, UsageError
 from jaxcache.store import make_store
@@ -307,3 +309,24 @@ def test_writes_that_end_last_are_waited_for_and_told(tmp_path: Path) -> None:
 
     done = execute_import(store, bundle, plan, progress=open_at_the_end)
     assert {s.name for s in done.written} == {p.name for p in SMALL.glob("*-cache")}
+
+
+@pytest.mark.parametrize("ledger", [True, False])
+def test_what_was_compressed_well_stays_as_small(ledger: bool, tmp_path: Path) -> None:
+    """Held in memory and streamed, of either codec, with or without a word of the ledger."""
+    cache = copy_of(SMALL, tmp_path / "c")
+    large = padded(payload_of(first_entry(SMALL)), 17 << 20)
+    module = first_entry(SMALL).name[:-71]
+    (cache / f"{module}-{1:064x}-cache").write_bytes(zstandard.compress(bytes(4) + large))
+    store = LocalStore(cache)
+    execute_seal(store, plan_seal(store, level=19), jobs=1, now_ns=time.time_ns())
+    if not ledger:
+        shutil.rmtree(cache / ".jaxcache")
+    sizes = {p.name: p.stat().st_size for p in cache.glob("*-cache")}
+    bring(make_bundle(cache), tmp_path / "new")
+    assert contents(tmp_path / "new").keys() >= sizes.keys()
+    for name, size in sizes.items():
+        assert (tmp_path / "new" / name).stat().st_size <= size * 65 / 64 + 4
+    exported = write_stream(store, plan_export(store, now_ns=0))
+    exported.stream.close()
+    assert exported.size_bytes <= exported.source_bytes

@@ -115,6 +115,11 @@ class Manifest:
         """Sum of what the items and files announce."""
         return sum(i.payload_bytes for i in self.items) + sum(f.size_bytes for f in self.files)
 
+    @property
+    def source_bytes(self) -> int:
+        """Sum of the sizes of the files that the bundle was made from."""
+        return sum(i.size_bytes for i in self.items) + sum(f.size_bytes for f in self.files)
+
     def origin_of(self, item: Item) -> Origin:
         """What compiled it."""
         return self.origins[item.origin]

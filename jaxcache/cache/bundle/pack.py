@@ -36,7 +36,7 @@ from jaxcache.model import FileInfo, Problem
 from jaxcache.store.base import MissingError, Store, StoreError
 
 #: What the default costs and gives is in docs/bundles.md.
-DEFAULT_LEVEL = 12
+DEFAULT_LEVEL, SMALL_LEVEL = 12, 19
 _ATIME_BYTES = 8
 _CHUNK_BYTES = 1 << 20
 
@@ -52,12 +52,22 @@ class Exported:
     stream_bytes: int
     left_out: tuple[Problem, ...]
 
+    @property
+    def size_bytes(self) -> int:
+        """Of the bundle, without its header and signatures."""
+        return self.stream_bytes + len(self.packed_manifest)
+
+    @property
+    def source_bytes(self) -> int:
+        """Of the files that it was made from."""
+        return self.manifest.source_bytes
+
 
 def write_stream(
     store: Store,
     plan: ExportPlan,
     *,
-    level: int = DEFAULT_LEVEL,
+    level: int | None = None,
     folder: str | None = None,
     allow_large: bool = True,
     progress: Progress | None = None,
@@ -67,6 +77,8 @@ def write_stream(
     Damaged entries are left out and reported. Memory stays bounded whatever the cache holds.
 
     Args:
+        level: of zstd; by default :data:`DEFAULT_LEVEL`, or :data:`SMALL_LEVEL` where that makes a
+            bundle larger than the files, as it does of sealed ones.
         allow_large: see :class:`jaxcache.cache.gate.Gate`.
         folder: where the temporary file lies; the system's folder for those by default.
 
@@ -74,6 +86,15 @@ def write_stream(
         JaxcacheError: ``changed`` where a large entry changed while it was read; ``io-error``
             where the temporary file cannot be written.
     """
+    if level is None:
+        first = write_stream(
+            store, plan, level=DEFAULT_LEVEL, folder=folder, allow_large=allow_large,
+            progress=progress,
+        )  # fmt: skip
+        if first.size_bytes <= first.source_bytes:
+            return first
+        level = SMALL_LEVEL
+        first.stream.close()
     try:
         with contextlib.ExitStack() as opened:  # closing flushes, and may fail as well
             out: BinaryIO = opened.enter_context(tempfile.TemporaryFile(dir=folder))

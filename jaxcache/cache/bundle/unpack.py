@@ -1,11 +1,12 @@
 """Carry out an import: compress and write in several threads, while one decompresses."""
 
 import contextlib
+import tempfile
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any
+from typing import IO, Any
 
 import zstandard
 
@@ -18,13 +19,17 @@ from jaxcache.cache.ledger.record import PAYLOAD, Event
 from jaxcache.cache.ledger.segments import Ledger, append
 from jaxcache.cache.leftovers import delete_leftovers, staging
 from jaxcache.cache.scan import Progress
-from jaxcache.entry.frame import compress_content
+from jaxcache.cache.seal import LEVEL_FACT
+from jaxcache.entry.frame import MAX_LEVEL, compress_content
 from jaxcache.entry.names import ATIME_SUFFIX
 from jaxcache.model import Codec, FileInfo
 from jaxcache.store.base import MissingError, Store, StoreError
 
-#: Twice as fast as JAX's own 3, for a hundredth more bytes.
-DEFAULT_LEVEL = 1
+#: What JAX uses, and what makes an entry small that :func:`jaxcache.cache.seal.execute_seal` or
+#: another tool has compressed further: tried in turn until an entry is as small as it was.
+_LEVELS = {"zstd": (3, 19), "zlib": (6, 9)}
+#: An entry may grow by its checksum and by what another zstd makes of the same level.
+_GROWTH_BYTES, _GROWTH_SHARE = 4, 64
 #: More than there are cores: most of their time goes into waiting for the disk to sync.
 _WRITERS = 8
 _BUDGET_BYTES = 32 << 20
@@ -56,7 +61,7 @@ def execute_import(
     bundle: Bundle,
     plan: ImportPlan,
     *,
-    level: int = DEFAULT_LEVEL,
+    level: int | None = None,
     atomic: bool = False,
     progress: Progress | None = None,
 ) -> Imported:
@@ -64,6 +69,9 @@ def execute_import(
 
     A file that cannot be written ends the import: most likely there is no room for the next one
     either. What was written until then stays, each entry whole; with ``atomic`` nothing stays.
+
+    Args:
+        level: of the entries' frames; by default one that makes each as small as it was.
     """
     delete_leftovers(store)
     if atomic:
@@ -74,7 +82,7 @@ def execute_import(
 
 
 def _import_all_or_none(
-    store: Store, bundle: Bundle, plan: ImportPlan, level: int, progress: Progress | None
+    store: Store, bundle: Bundle, plan: ImportPlan, level: int | None, progress: Progress | None
 ) -> Imported:
     try:
         with staging(store) as stage:
@@ -100,7 +108,12 @@ class _Unpacking:
     """Write what a plan says to the names it says, or to a stage for all of it."""
 
     def __init__(
-        self, store: Store, bundle: Bundle, plan: ImportPlan, level: int, stage: str | None = None
+        self,
+        store: Store,
+        bundle: Bundle,
+        plan: ImportPlan,
+        level: int | None,
+        stage: str | None = None,
     ) -> None:
         self._store, self._bundle, self._plan, self._level = store, bundle, plan, level
         self._stage = stage
@@ -169,39 +182,70 @@ class _Unpacking:
         with holding:
             content = item.compile_seconds.to_bytes(4, "big") + payload
             codec: Codec = "zlib" if item.codec == "zlib" else "zstd"
-            self._put(target, step, [compress_content(content, codec, self._level)])
+            frame = b""
+            for level in self._levels(item):
+                made = compress_content(content, codec, level)
+                frame = min(frame or made, made, key=len)
+                if _is_small(len(frame), item):
+                    break
+            self._put(target, step, [frame])
+
+    def _levels(self, item: Item) -> Sequence[int]:
+        if self._level is not None:
+            return (self._level,)
+        levels = (event.facts.get(LEVEL_FACT) for event in reversed(item.ledger))
+        known = next((n for n in levels if isinstance(n, int) and 1 <= n <= MAX_LEVEL), None)
+        return _LEVELS["zlib" if item.codec == "zlib" else "zstd"] if known is None else (known,)
 
     def _stream(self, target: str, step: Step, pieces: Iterable[memoryview]) -> StoreError | None:
         """Write a large payload or a plain file without holding it."""
+        item = step.subject
         try:
-            self._put(target, step, self._encoded(step, pieces))
+            if not isinstance(item, Item):
+                self._put(target, step, map(bytes, pieces))
+                return None
+            with tempfile.TemporaryFile() as payload, contextlib.ExitStack() as opened:
+                payload.writelines(pieces)
+                frame: Any = None
+                for level in self._levels(item):
+                    made = opened.enter_context(tempfile.TemporaryFile())
+                    made.writelines(_encoded(item, _rewound(payload), level))
+                    frame = made if frame is None or made.tell() < frame.tell() else frame
+                    if _is_small(frame.tell(), item):
+                        break
+                self._put(target, step, _rewound(frame))
         except StoreError as error:
             return error
         return None
-
-    def _encoded(self, step: Step, pieces: Iterable[memoryview]) -> Iterator[bytes]:
-        item = step.subject
-        if not isinstance(item, Item):
-            yield from map(bytes, pieces)
-            return
-        header = item.compile_seconds.to_bytes(4, "big")
-        encoder: Any
-        if item.codec == "zlib":
-            encoder = zlib.compressobj(min(self._level, 9))
-        else:
-            encoder = zstandard.ZstdCompressor(
-                level=self._level, write_checksum=True
-            ).compressobj(size=len(header) + item.payload_bytes)  # fmt: skip
-        yield encoder.compress(header)
-        for piece in pieces:
-            yield encoder.compress(piece)
-        yield encoder.flush()
 
     def _put(self, target: str, step: Step, chunks: Iterable[bytes]) -> None:
         subject = step.subject
         if self._stage is None:
             _write_atime(self._store, self._plan, step)
         self._store.write(target, chunks, mtime_ns=subject.created_ns)
+
+
+def _encoded(item: Item, pieces: Iterable[bytes], level: int) -> Iterator[bytes]:
+    header = item.compile_seconds.to_bytes(4, "big")
+    encoder: Any
+    if item.codec == "zlib":
+        encoder = zlib.compressobj(min(level, 9))
+    else:
+        packer = zstandard.ZstdCompressor(level=level, write_checksum=True)
+        encoder = packer.compressobj(size=len(header) + item.payload_bytes)
+    yield encoder.compress(header)
+    yield from map(encoder.compress, pieces)
+    yield encoder.flush()
+
+
+def _rewound(file: IO[bytes]) -> Iterator[bytes]:
+    file.seek(0)
+    return iter(lambda: file.read(_CHUNK_BYTES), b"")
+
+
+def _is_small(size_bytes: int, item: Item) -> bool:
+    grown = _GROWTH_BYTES + item.size_bytes // _GROWTH_SHARE
+    return size_bytes <= item.size_bytes + grown
 
 
 def _atime_name(plan: ImportPlan, step: Step) -> str | None:

@@ -41,7 +41,7 @@ def save_bundle(
     plan: SavePlan,
     path: str,
     *,
-    level: int,
+    level: int | None,
     private_keys: Sequence[Any] = (),
     progress: Progress | None = None,
 ) -> Saved:
@@ -64,7 +64,7 @@ def save_remote_bundle(
     target: Store,
     name: str,
     *,
-    level: int,
+    level: int | None,
     private_keys: Sequence[Any] = (),
     progress: Progress | None = None,
 ) -> Saved:

@@ -52,7 +52,7 @@ def command(
             "--key", metavar="KEY", help="Make an output 'key': this one and a content digest."
         ),
     ] = None,
-    level: Level = 12,
+    level: Level = None,
     sign: Sign = None,
     outputs: OutputsFile = None,
     summary: SummaryFile = None,

@@ -93,7 +93,7 @@ def _exists(target: str) -> bool:
         return False
 
 
-def carry_out(plan: SavePlan, bounds: Bounds, *, level: int, sign: Sequence[str]) -> Saved:
+def carry_out(plan: SavePlan, bounds: Bounds, *, level: int | None, sign: Sequence[str]) -> Saved:
     """Save what was planned; without anything to save, only note what was used.
 
     Raises:
