@@ -46,7 +46,6 @@ class Carrying:
         since: str | os.PathLike[str] | None = None,
         side_caches: bool | None = None,
         level: int | None = None,
-        split: Size | None = None,
         sign: Sequence[str | os.PathLike[str]] = (),
         progress: Progress | None = None,
     ) -> "Manifest":
@@ -54,20 +53,19 @@ class Carrying:
 
         Args:
             since: a bundle or a cache; only what it lacks.
-            split: write FILE.001, FILE.002, … of at most so many bytes.
             sign: files of private keys.
 
         Raises:
-            UsageError: ``exists``, where the file is there and is no bundle; ``bad-split``.
+            UsageError: ``exists``, where the file is there and is not a bundle.
         """
+        from jaxcache.cache.archive import write_file
         from jaxcache.cache.bundle import deliver
         from jaxcache.cache.bundle.pack import write_stream
         from jaxcache.layouts.sides import open_side
         from jaxcache.store import open_store
 
         path = os.fspath(file)
-        if split is None:
-            deliver.check_target(path)
+        deliver.check_target(path)
         plan = self.layout.plan_export(
             self.store, keys=keys, filters=filters,
             since=open_side(os.fspath(since), open_store, progress) if since else None,
@@ -78,7 +76,7 @@ class Carrying:
         exported = write_stream(self.store, plan, level=level, folder=folder, progress=progress)
         with exported.stream:
             chunks = deliver.bundle_bytes(exported, signers)
-            deliver.write_file(path, chunks, split_bytes=size_bytes(split))
+            write_file(path, chunks)
         return exported.manifest
 
     def import_(

@@ -1,10 +1,32 @@
 """JSON from a stranger, read field by field: what is not as expected ends the reading."""
 
+import json
 import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
+
+
+def count_values(data: bytes | bytearray) -> int:
+    """Return how many values JSON holds, or more: they take far more memory than their text."""
+    return sum(map(data.count, (b",", b"[", b"{")))
+
+
+def parse_json(
+    data: bytes | bytearray, error: Callable[[str], Exception], *, max_values: int
+) -> Any:
+    """Parse JSON of at most so many values.
+
+    Args:
+        error: makes the exception of a message, which is raised.
+    """
+    if count_values(data) > max_values:
+        raise error("its manifest holds more values than any")
+    try:
+        return json.loads(data)
+    except (ValueError, RecursionError) as cause:
+        raise error("its manifest is not JSON") from cause
 
 
 class Fields:

@@ -49,10 +49,10 @@ def deliver(
     form: Format,
     level: int | None,
     signers: Sequence[Any],
-    split_bytes: int | None,
 ) -> bool:
     """Write the bundle and say so; return whether something was left out."""
-    from jaxcache.cache.bundle.deliver import bundle_bytes, write_file
+    from jaxcache.cache.archive import write_file
+    from jaxcache.cache.bundle.deliver import bundle_bytes
     from jaxcache.cache.bundle.pack import write_stream
     from jaxcache.cli.output import note
     from jaxcache.cli.terminal.progress import progress_bar
@@ -71,8 +71,8 @@ def deliver(
                 size_bytes = sum(map(sys.stdout.buffer.write, chunks))
                 files = ["standard output"]
             else:
-                files = write_file(file, chunks, split_bytes=split_bytes)
-                size_bytes = sum(os.stat(f).st_size for f in files)
+                write_file(file, chunks)
+                files, size_bytes = [file], os.stat(file).st_size
     except BrokenPipeError:
         raise
     except OSError as error:
@@ -94,9 +94,10 @@ def rewrite(bundle: "Bundle", file: str, form: Format) -> None:
     Raises:
         BundleError: it is damaged; nothing is written.
     """
-    from jaxcache.cache.bundle.deliver import bundle_chunks, write_file
-    from jaxcache.cache.bundle.fields import BundleError
+    from jaxcache.cache.archive import write_file
+    from jaxcache.cache.bundle.deliver import bundle_chunks
     from jaxcache.cache.bundle.importing import verify_bundle
+    from jaxcache.cache.bundle.manifest import BundleError
     from jaxcache.cli.terminal.progress import progress_bar
     from jaxcache.render.bundle import Written
 
@@ -108,10 +109,10 @@ def rewrite(bundle: "Bundle", file: str, form: Format) -> None:
             f"{bundle.name} holds {len(refused)} damaged entries, such as {name}: {reason}",
             hint="jaxcache import takes the sound ones",
         )
-    files = write_file(file, bundle_chunks(bundle))
+    write_file(file, bundle_chunks(bundle))
     _print_written(
         Written(
-            bundle.name, tuple(files), bundle.size_bytes, bundle.manifest, bundle.manifest_sha256,
+            bundle.name, (file,), bundle.size_bytes, bundle.manifest, bundle.manifest_sha256,
             len(bundle.signatures),
         ),
         form,

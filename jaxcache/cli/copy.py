@@ -69,7 +69,7 @@ def command(
             now_ns=time.time_ns(), progress=None,
         )  # fmt: skip
         if to_bundle:
-            left_out = deliver(store, plan, target, form, None, [], None)
+            left_out = deliver(store, plan, target, form, None, [])
             return ExitCode.PARTIAL if left_out else ExitCode.DONE
         bundle, exported = make_in_between(store, plan, allow_large=allow_large)
         left_out = bool(exported.left_out)

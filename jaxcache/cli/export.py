@@ -28,9 +28,6 @@ Sign = Annotated[
     list[str] | None,
     typer.Option("--sign", metavar="KEY", help="Sign with a private key file or name; repeatable."),
 ]
-Split = Annotated[
-    str | None, typer.Option(metavar="SIZE", help="Write FILE.001, FILE.002, … of at most SIZE.")
-]
 
 
 def command(
@@ -40,7 +37,6 @@ def command(
     layout: LayoutName = None,
     filters: Filters = None,
     level: Level = None,
-    split: Split = None,
     since: Annotated[
         str | None, typer.Option(metavar="REF", help="Only what this bundle or cache has not.")
     ] = None,
@@ -62,14 +58,12 @@ def command(
     from jaxcache.cli.terminal.progress import progress_bar
     from jaxcache.layouts.sides import open_side
     from jaxcache.store import open_store
-    from jaxcache.units import parse_size_bytes
 
     form = choose_format(json=json, jsonl=jsonl, quiet=quiet)
-    split_bytes = parse_size_bytes(split) if split is not None else None
-    if file == "-" and (json or jsonl or quiet or split or sys.stdout.isatty()):
+    if file == "-" and (json or jsonl or quiet or sys.stdout.isatty()):
         raise UsageError("a bundle on standard output leaves no room for anything else there")
     if file != "-":
-        check_target(file, in_parts=split is not None)
+        check_target(file)
     signers = signing_keys(sign or [])
     opened = open_cache(cache_dir, layout)
     with progress_bar("reading") as progress:
@@ -78,5 +72,5 @@ def command(
             opened.store, keys=keys or [], filters=filters or [], since=side,
             side_caches=side_caches, now_ns=time.time_ns(), progress=progress,
         )  # fmt: skip
-    left_out = deliver(opened.store, plan, file, form, level, signers, split_bytes)
+    left_out = deliver(opened.store, plan, file, form, level, signers)
     return ExitCode.PARTIAL if left_out else ExitCode.DONE

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from jaxcache.cache.bundle.deliver import write_file
+from jaxcache.cache.archive import write_file
 from jaxcache.cache.recipe.format import encode_recipe, is_recipe
 from jaxcache.cache.recipe.manifest import KEY_SETTINGS
 from jaxcache.cache.recipe.model import Environment, Recipe, Request

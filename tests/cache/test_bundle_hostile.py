@@ -18,10 +18,9 @@ from bundling import SMALL, bring, forged, forged_entry, make_bundle, opened, pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jaxcache.cache.bundle.fields import BundleError
 from jaxcache.cache.bundle.format import MAGIC, pack_header, pack_manifest, read_bundle
 from jaxcache.cache.bundle.importing import verify_bundle
-from jaxcache.cache.bundle.manifest import Manifest, encode_manifest
+from jaxcache.cache.bundle.manifest import BundleError, Manifest, encode_manifest
 from jaxcache.cache.trust import check_signatures, generate_key, read_private_key
 from jaxcache.errors import UntrustedError
 

@@ -29,8 +29,8 @@ from conftest import CORPUS, REPOSITORY
 
 from jaxcache.cache.bundle.deliver import bundle_bytes
 from jaxcache.cache.bundle.export import plan_export
-from jaxcache.cache.bundle.fields import BundleError
 from jaxcache.cache.bundle.importing import Action, plan_import, verify_bundle
+from jaxcache.cache.bundle.manifest import BundleError
 from jaxcache.cache.bundle.pack import write_stream
 from jaxcache.cache.bundle.unpack import execute_import
 from jaxcache.cache.seal import execute_seal, plan_seal

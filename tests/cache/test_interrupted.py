@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from jaxcache.cache.bundle.deliver import bundle_bytes, make_in_between, write_file
+from jaxcache.cache.archive import write_file
+from jaxcache.cache.bundle.deliver import bundle_bytes, make_in_between
 from jaxcache.cache.bundle.export import plan_export
 from jaxcache.cache.bundle.format import open_bundle
 from jaxcache.cache.bundle.importing import plan_import, verify_bundle

@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jaxcache.cache.bundle.fields import BundleError
 from jaxcache.cache.bundle.format import (
     MAX_MANIFEST_RAW_BYTES,
     MAX_MANIFEST_VALUES,
     pack_manifest,
 )
 from jaxcache.cache.bundle.manifest import (
+    BundleError,
     Item,
     Manifest,
     Origin,

@@ -114,53 +114,6 @@ def test_increments(run_cli: RunCli, corpus: Path, cache: Path, tmp_path: Path) 
     assert run_cli("diff", cache, tmp_path / "new").returncode == 0
 
 
-def test_parts(run_cli: RunCli, corpus: Path, tmp_path: Path) -> None:
-    big = corpus / "0.12.0.1-cuda13-h200-zstd"
-    file = tmp_path / "big.jxb"
-    done = run_cli("export", file, "--split", "64KiB", "--level", "1", "-C", big, "--json")
-    files = json.loads(done.stdout)["files"]
-    assert [Path(f).name for f in files] == [p.name for p in sorted(tmp_path.glob("big.jxb.*"))]
-    assert len(files) >= 2
-    assert all(Path(f).stat().st_size == 65536 for f in files[:-1])
-    for name in (file, files[0]):
-        assert run_cli("import", name, "-C", tmp_path / "new").returncode == 0
-    assert run_cli("diff", big, tmp_path / "new").returncode == 0
-    assert run_cli("diff", big, file).returncode == 0
-    Path(files[-1]).unlink()
-    lacking = run_cli("import", file, "-C", tmp_path / "other")
-    assert lacking.returncode == 1
-    assert "cut off" in lacking.stderr
-    assert not (tmp_path / "other").exists()
-    assert run_cli("export", file, "--split", "1", "-C", big).returncode == 2
-
-
-def test_parts_replace_a_bundle_and_nothing_else(
-    run_cli: RunCli, cache: Path, tmp_path: Path
-) -> None:
-    file = tmp_path / "x.jxb"
-    args = ("export", file, "--split", "64KiB", "-C", cache)
-    for name in ("x.jxb", "x.jxb.001", "x.jxb.002", "x.jxb.999"):
-        (tmp_path / name).write_text("precious")
-        refused = run_cli(*args)
-        assert (refused.returncode, "[exists]" in refused.stderr) == (2, True), refused.stderr
-        assert (tmp_path / name).read_text() == "precious"
-        (tmp_path / name).unlink()
-    assert run_cli("export", file, "-C", cache).returncode == 0
-    before = file.read_bytes()
-    assert run_cli(*args).returncode == 0
-    # The whole one would be read instead of its parts.
-    assert (file.exists(), (tmp_path / "x.jxb.001").read_bytes() == before) == (False, True)
-    (tmp_path / "x.jxb.002").write_text("of a longer bundle before")
-    assert run_cli(*args).returncode == 0
-    assert sorted(p.name for p in tmp_path.glob("x.jxb*")) == ["x.jxb.001"]
-
-
-def test_parts_have_a_size_at_least(run_cli: RunCli, cache: Path, tmp_path: Path) -> None:
-    small = run_cli("export", tmp_path / "x.jxb", "--split", "65535", "-C", cache, "--json")
-    assert (small.returncode, "bad-split" in small.stderr) == (2, True)
-    assert not list(tmp_path.glob("x.jxb*"))
-
-
 def test_only_a_bundle_is_overwritten(run_cli: RunCli, cache: Path, tmp_path: Path) -> None:
     precious = tmp_path / "thesis.tex"
     precious.write_text("text")

@@ -19,7 +19,6 @@ class Row:
     another time or after a fault it may rightly be another entry."""
     torch: bool = False
     """Whether its world is a cache of torch's compilers."""
-    in_parts: bool = False
     """Whether it replaces several files that only together are whole: a reader must refuse what
     is neither the old nor the new."""
 
@@ -64,7 +63,6 @@ ROWS: tuple[Row, ...] = (
     _row("copy to a bundle", "copy cache out/new.jxb"),
     _row("export", "export out/new.jxb -C cache"),
     _row("export over a bundle", "export out/old.jxb -C cache"),
-    _row("export --split", "export out/parts.jxb -C gpu --split 65536", in_parts=True),
     _row("push", "push other -C cache"),
     _row(
         "push into a bound",

@@ -215,8 +215,7 @@ def _ended(done: Done) -> Iterator[str]:
 
 def _whole(plan: Plan, now: State) -> Iterator[str]:
     for name in now.torn:
-        if not (plan.row.in_parts and ".jxb" in name):
-            yield f"torn: {name}"
+        yield f"torn: {name}"
 
 
 def _as_before_or(plan: Plan, now: State, *, may_go: bool = False) -> Iterator[str]:

@@ -112,10 +112,6 @@ def _bundles(root: Path, source: Path) -> None:
     _date(source)
     _cli(root, "export", "in.jxb", "-C", source)
     _cli(root, "export", "out/old.jxb", "-C", root / "other")
-    _copy(_OTHER_GPU, root / "tmp")
-    _cli(root, "export", "out/parts.jxb", "-C", root / "tmp", "--split", "65536")
-    shutil.rmtree(root / "tmp")
-    (root / "tmp").mkdir()
 
 
 def _date(cache: Path) -> None:
@@ -205,7 +201,7 @@ def look(root: Path) -> State:
         elif name.endswith((".idx", ".graphs")):
             torn += [] if _is_index(path) else [name]
         elif ".jxb" in path.name:
-            _look_at_bundle(root, name, files, leftovers, torn)
+            _look_at_bundle(root, name, files, torn)
         elif path.suffix == ".key":
             files[name] = "a private key"
             torn += [] if _is_private_key(path) else [name]
@@ -314,27 +310,18 @@ def _is_private_key(path: Path) -> bool:
     return True
 
 
-def _look_at_bundle(
-    root: Path, name: str, files: dict[str, str], leftovers: set[str], torn: list[str]
-) -> None:
-    """A bundle in parts is one thing, under the name without a number."""
+def _look_at_bundle(root: Path, name: str, files: dict[str, str], torn: list[str]) -> None:
     from jaxcache.cache.bundle.format import open_bundle
     from jaxcache.cache.bundle.importing import verify_bundle
     from jaxcache.errors import JaxcacheError
 
-    whole = name if name.endswith(".jxb") else name.rpartition(".")[0]
-    if whole in files:
-        return
-    if whole != name and not (root / f"{whole}.001").exists():
-        leftovers.add(name)
-        return
     try:
-        bundle = open_bundle(str(root / whole))
+        bundle = open_bundle(str(root / name))
         with bundle.file:
             verify_bundle(bundle)
             manifest = bundle.manifest
     except JaxcacheError as error:
-        torn.append(f"{whole}: {error.message}")
+        torn.append(f"{name}: {error.message}")
         return
     said = sorted((i.key, i.payload_sha256) for i in manifest.items)
-    files[whole] = hashlib.sha256(repr((said, manifest.files)).encode()).hexdigest()
+    files[name] = hashlib.sha256(repr((said, manifest.files)).encode()).hexdigest()

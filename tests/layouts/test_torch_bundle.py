@@ -15,7 +15,7 @@ from conftest import RunCli, first_file
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from jaxcache.cache.bundle.fields import BundleError
+from jaxcache.cache.bundle.manifest import BundleError
 from jaxcache.layouts.torch.artifacts import parse_artifacts
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import zstandard
 
-from jaxcache.cache.bundle.fields import BundleError
+from jaxcache.cache.bundle.manifest import BundleError
 from jaxcache.cache.recipe import format as recipes
 from jaxcache.cache.recipe.model import RecipeError
 from jaxcache.layouts.torch.artifacts import parse_artifacts

@@ -17,10 +17,9 @@ from typing import NamedTuple
 import cramjam
 import zstandard
 
-from jaxcache.cache.bundle.fields import BundleError
 from jaxcache.cache.bundle.format import pack_header, pack_manifest, read_bundle
 from jaxcache.cache.bundle.importing import verify_bundle
-from jaxcache.cache.bundle.manifest import decode_manifest, encode_manifest
+from jaxcache.cache.bundle.manifest import BundleError, decode_manifest, encode_manifest
 from jaxcache.cache.gate import MAX_NAME_BYTES
 from jaxcache.cache.ledger.segments import LEDGER_DIR, Ledger
 from jaxcache.entry import riegeli, wire

@@ -9,31 +9,34 @@ import hashlib
 import io
 import os
 import struct
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import BinaryIO, NamedTuple
 
 import zstandard
 
-from jaxcache.cache.bundle.fields import BundleError
-from jaxcache.cache.bundle.manifest import Manifest, decode_manifest
-from jaxcache.cache.bundle.parts import first_part, open_whole
+from jaxcache.cache.archive import WINDOW_LOG, Kind, hash_range, unpack_range
+from jaxcache.cache.bundle.manifest import (
+    MAX_MANIFEST_VALUES,
+    BundleError,
+    Manifest,
+    decode_manifest,
+)
+from jaxcache.cache.fields import count_values
 from jaxcache.entry.codec import CodecError, decompress_chunks
 
 MAGIC = b"\x89JXB\r\n\x1a\n"
 VERSION = 1
+#: Magic number, version, signatures, sizes of manifest and stream, SHA-256 of the manifest.
 _HEADER = struct.Struct("<8sHHIQ32s")
 HEADER_BYTES = _HEADER.size
+KIND = Kind("bundle", MAGIC, VERSION, _HEADER, BundleError)
 _SIGNATURE = struct.Struct("<32s64s")
 MAX_SIGNATURES = 16
 #: What a manifest may take, as it lies in the bundle and decompressed.
 MAX_MANIFEST_BYTES = 64 << 20
 MAX_MANIFEST_RAW_BYTES = 128 << 20
-#: JSON values take far more memory than their text: so many of them at most.
-MAX_MANIFEST_VALUES = 4 << 20
 _SIGNED_PREFIX = b"jaxcache bundle v1\0"
-#: 2^27 bytes of window: what the zstd command takes with --long, and our own decoder's bound.
-WINDOW_LOG = 27
 _FIRST_OPTIMAL_LEVEL, _LAST_MODEST_LEVEL = 16, 19
 _MANIFEST_LEVEL = 12
 
@@ -103,11 +106,10 @@ def pack_manifest(raw: bytes) -> bytes:
         BundleError: ``too-large``.
     """
     packed = zstandard.ZstdCompressor(level=_MANIFEST_LEVEL, write_checksum=True).compress(raw)
-    values = sum(map(raw.count, (b",", b"[", b"{")))
     if (
         len(raw) > MAX_MANIFEST_RAW_BYTES
         or len(packed) > MAX_MANIFEST_BYTES
-        or values > MAX_MANIFEST_VALUES
+        or count_values(raw) > MAX_MANIFEST_VALUES
     ):
         raise BundleError(
             "there are too many entries for one bundle",
@@ -134,31 +136,21 @@ def pack_signature(signature: Signature) -> bytes:
 
 
 def is_bundle(path: str) -> bool:
-    """Whether a file, or the first of its parts, begins like a bundle; a pipe is not waited for."""
-    first = first_part(path)
-    try:
-        if not os.path.isfile(first):
-            return False
-        with open(first, "rb") as file:
-            return file.read(len(MAGIC)) == MAGIC
-    except OSError:
-        return False
+    """Return whether a file begins like a bundle; a pipe is not waited for."""
+    return KIND.is_at(path)
 
 
 def open_bundle(path: str) -> Bundle:
-    """Open a bundle, or one in parts by its name or that of its first part.
+    """Open a bundle.
 
     Raises:
         BundleError: no bundle, or damaged.
     """
     try:
-        file = open_whole(path)
+        file = open(path, "rb")  # noqa: SIM115 - the bundle's
     except OSError as error:
-        raise BundleError(
-            f"cannot read {path}: {(error.strerror or str(error)).lower()}",
-            code="no-bundle",
-            hint=None,
-        ) from error
+        reason = (error.strerror or str(error)).lower()
+        raise BundleError(f"cannot read {path}: {reason}", code="no-bundle", hint=None) from error
     try:
         return read_bundle(file, path)
     except BaseException:
@@ -175,7 +167,7 @@ def read_bundle(file: BinaryIO, name: str) -> Bundle:
     try:
         return _read_bundle(file, name)
     except BundleError as error:
-        raise BundleError(f"{name}: {error.message}", code=error.code, hint=error.hint) from error
+        raise error.about(name) from error
     except OSError as error:
         raise BundleError(f"{name}: {(error.strerror or str(error)).lower()}", hint=None) from error
 
@@ -183,18 +175,7 @@ def read_bundle(file: BinaryIO, name: str) -> Bundle:
 def _read_bundle(file: BinaryIO, name: str) -> Bundle:
     size_bytes = file.seek(0, os.SEEK_END)
     file.seek(0)
-    header = file.read(HEADER_BYTES)
-    if header[: len(MAGIC)] != MAGIC[: len(header)] or not header:
-        raise BundleError("is no bundle of jaxcache", code="not-a-bundle", hint=None)
-    if len(header) < HEADER_BYTES:
-        raise BundleError("ends inside its header")
-    _, version, signed, manifest_bytes, stream_bytes, digest = _HEADER.unpack(header)
-    if version != VERSION:
-        raise BundleError(
-            f"has version {version}, and only {VERSION} is known",
-            code="unknown-bundle",
-            hint="a newer jaxcache made it, or it is damaged",
-        )
+    signed, manifest_bytes, stream_bytes, digest = KIND.read_header(file)
     if signed > MAX_SIGNATURES or manifest_bytes > MAX_MANIFEST_BYTES:
         raise BundleError("announces more signatures or a larger manifest than any bundle has")
     stream_at = HEADER_BYTES + signed * _SIGNATURE.size + manifest_bytes
@@ -210,10 +191,11 @@ def _read_bundle(file: BinaryIO, name: str) -> Bundle:
     if hashlib.sha256(packed).digest() != digest:
         raise BundleError("its manifest is damaged")
     manifest = decode_manifest(_unpack_manifest(packed))
+    file.seek(0)
+    signed_header = signed_bytes(file.read(HEADER_BYTES))
     return Bundle(
-        name, file, manifest, digest.hex(), signatures, signed_bytes(header), stream_at,
-        stream_bytes,
-    )  # fmt: skip
+        name, file, manifest, digest.hex(), signatures, signed_header, stream_at, stream_bytes
+    )
 
 
 def _unpack_manifest(packed: bytes) -> bytearray:
@@ -225,6 +207,62 @@ def _unpack_manifest(packed: bytes) -> bytearray:
                 raise BundleError("its manifest is larger than any")
     except CodecError as error:
         raise BundleError(f"its manifest is damaged: {error.detail}") from error
-    if sum(map(raw.count, (b",", b"[", b"{"))) > MAX_MANIFEST_VALUES:
-        raise BundleError("its manifest holds more values than any")
     return raw
+
+
+def check_stream(bundle: Bundle) -> None:
+    """Compare the stream, as it lies there, with the digest in the manifest.
+
+    Raises:
+        BundleError
+    """
+    try:
+        digest = hash_range(bundle.file, bundle.stream_at, bundle.stream_bytes)
+    except OSError as error:
+        raise BundleError(f"{bundle.name}: {error}", hint=None) from error
+    if digest.hex() != bundle.manifest.stream_sha256:
+        raise BundleError(f"{bundle.name}: its stream is damaged")
+
+
+class ContentReader:
+    """Reads the decompressed stream of a bundle from front to back, never more than announced.
+
+    Raises:
+        BundleError: from every method.
+    """
+
+    def __init__(self, bundle: Bundle) -> None:
+        self._name = bundle.name
+        self._chunks = self._decompress(bundle)
+        self._left = memoryview(b"")
+
+    def _decompress(self, bundle: Bundle) -> Iterator[bytes]:
+        if not bundle.stream_bytes:
+            return
+        try:
+            yield from unpack_range(bundle.file, bundle.stream_at, bundle.stream_bytes, KIND)
+        except (BundleError, OSError) as error:
+            raise BundleError(f"{self._name}: its stream is damaged: {error}") from error
+
+    def take(self, size_bytes: int) -> Iterator[memoryview]:
+        """Yield the next ``size_bytes`` in pieces, which hold until the next piece."""
+        while size_bytes:
+            if not self._left:
+                self._left = memoryview(next(self._chunks, b""))
+                if not self._left:
+                    raise BundleError(f"{self._name}: its stream ends before the last payload")
+            piece = self._left[:size_bytes]
+            self._left = self._left[len(piece) :]
+            size_bytes -= len(piece)
+            yield piece
+
+    def skip(self, size_bytes: int) -> None:
+        """Pass over the next ``size_bytes``."""
+        for _ in self.take(size_bytes):
+            pass
+
+    def end(self) -> None:
+        """Make sure that nothing follows."""
+        rest = next(self._chunks, b"")
+        if self._left or rest:
+            raise BundleError(f"{self._name}: its stream goes on behind the last payload")

@@ -12,10 +12,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from jaxcache.cache.bundle.fields import BundleError
-from jaxcache.cache.bundle.format import Bundle, Refusal
-from jaxcache.cache.bundle.manifest import JAX, Item, Manifest, SideFile
-from jaxcache.cache.bundle.stream import ContentReader, check_stream
+from jaxcache.cache.bundle.format import Bundle, ContentReader, Refusal, check_stream
+from jaxcache.cache.bundle.manifest import JAX, BundleError, Item, Manifest, SideFile
 from jaxcache.cache.gate import Gate, Signed, check_payload_pieces, read_content
 from jaxcache.cache.inventory import Inventory, take_inventory
 from jaxcache.cache.scan import Progress

@@ -8,7 +8,8 @@ import json
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
-from jaxcache.cache.bundle.fields import BundleError, Fields
+from jaxcache.cache.archive import ArchiveError
+from jaxcache.cache.fields import Fields, parse_json
 from jaxcache.cache.gate import check_file_name, fold_name
 from jaxcache.cache.ledger.record import Event
 from jaxcache.entry.names import (
@@ -19,6 +20,8 @@ from jaxcache.entry.names import (
     parse_key,
 )
 
+#: So many JSON values at most.
+MAX_MANIFEST_VALUES = 4 << 20
 #: The layout that a manifest without one means.
 JAX = "jax"
 _MAX_BYTES = 1 << 48
@@ -26,6 +29,14 @@ _MAX_NS = 1 << 63
 #: Folders within folders of a path that travels.
 _MAX_PARTS = 16
 _MAX_SECONDS = 1 << 31
+_HINT = "get the file again, or make it again with: jaxcache export"
+
+
+class BundleError(ArchiveError):
+    """The file is no bundle, or a damaged or hostile one. Nothing was written."""
+
+    def __init__(self, message: str, *, hint: str | None = _HINT, code: str = "bad-bundle") -> None:
+        super().__init__(message, code=code, hint=hint)
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,18 +169,15 @@ def decode_manifest(data: bytes | bytearray) -> Manifest:
         BundleError: anything in it is not what :func:`encode_manifest` writes, a name could
             leave the cache or is none of a cache, or two names meet.
     """
-    try:
-        document = json.loads(data)
-    except (ValueError, RecursionError) as error:
-        raise BundleError("its manifest is not JSON") from error
-    top = Fields(document, "the manifest")
+    document = parse_json(data, BundleError, max_values=MAX_MANIFEST_VALUES)
+    top = Fields(document, "the manifest", BundleError)
     if top.whole("format", 1 << 16) != 1:
         raise BundleError(
             f"its manifest has format {document['format']}, and only 1 is known",
             code="unknown-bundle",
             hint="a newer jaxcache made it",
         )
-    stream = Fields(top.any("stream"), "the stream")
+    stream = Fields(top.any("stream"), "the stream", BundleError)
     layout = top.text("layout", optional=True) or JAX
     if layout not in (JAX, "torch"):
         raise BundleError(
@@ -222,7 +230,7 @@ def _check_clashes(manifest: Manifest) -> None:
 
 
 def _item(value: object, origins: int) -> Item:
-    entry = Fields(value, "an entry")
+    entry = Fields(value, "an entry", BundleError)
     key = entry.text("key") or ""
     item = Item(
         key=key,
@@ -255,7 +263,7 @@ def _events(values: object, key: str) -> list[Event]:
 
 
 def _side_file(value: object, layout: str) -> SideFile:
-    entry = Fields(value, "a file")
+    entry = Fields(value, "a file", BundleError)
     name = entry.text("name") or ""
     if layout != JAX and (reason := check_path(name)):
         raise BundleError(f"its manifest names {name[:300]!r}, which {reason}")
@@ -270,7 +278,7 @@ def _side_file(value: object, layout: str) -> SideFile:
 
 
 def _origin(value: object) -> Origin:
-    entry = Fields(value, "an origin")
+    entry = Fields(value, "an origin", BundleError)
     known: dict[str, Any] = {}
     for field in fields(Origin):
         if field.name not in entry.values:

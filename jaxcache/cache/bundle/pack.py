@@ -12,8 +12,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import BinaryIO
 
-import zstandard
-
+from jaxcache.cache.archive import Packer, read_chunks
 from jaxcache.cache.bundle.export import ExportPlan
 from jaxcache.cache.bundle.format import pack_manifest, stream_parameters
 from jaxcache.cache.bundle.manifest import (
@@ -38,7 +37,6 @@ from jaxcache.store.base import MissingError, Store, StoreError
 #: What the default costs and gives is in docs/bundles.md.
 DEFAULT_LEVEL, SMALL_LEVEL = 12, 19
 _ATIME_BYTES = 8
-_CHUNK_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,10 +122,8 @@ class _Writer:
         self._store, self._plan, self._out, self._progress = store, plan, out, progress
         self._ledger = Ledger.load(store)
         self._events = _events_by_key(self._ledger)
-        compressor = zstandard.ZstdCompressor(compression_params=stream_parameters(level))
-        self._stream = compressor.compressobj()
-        self._digest = hashlib.sha256()
-        self._stream_bytes = self._content_bytes = self._done = 0
+        self._stream = Packer(out, stream_parameters(level))
+        self._content_bytes = self._done = 0
         self._origins: dict[Origin, int] = {}
         self._left_out = list(plan.left_out)
 
@@ -135,9 +131,9 @@ class _Writer:
         items = list(self._items())
         files = list(self._side_items())
         if self._content_bytes:
-            self._emit(self._stream.flush())
+            self._stream.finish()
         manifest = Manifest(
-            tuple(items), tuple(files), tuple(self._origins), self._digest.hexdigest(),
+            tuple(items), tuple(files), tuple(self._origins), self._stream.digest.hex(),
             self._content_bytes, self._plan.since, self._plan.layout,
         )  # fmt: skip
         packed = pack_manifest(encode_manifest(manifest))
@@ -147,7 +143,7 @@ class _Writer:
             hashlib.sha256(packed).hexdigest(),
             packed,
             self._out,
-            self._stream_bytes,
+            self._stream.packed_bytes,
             tuple(self._left_out),
         )
 
@@ -186,7 +182,7 @@ class _Writer:
             return None
         origin = _origin(content.held)
         for chunk in content.chunks(stream):
-            self._emit(self._stream.compress(chunk))
+            self._stream.add(chunk)
         self._content_bytes += content.payload_bytes
         return Item(
             key=key,
@@ -226,19 +222,13 @@ class _Writer:
                 continue
             with stream:
                 digest, size = hashlib.sha256(), 0
-                while chunk := stream.read(_CHUNK_BYTES):
+                for chunk in read_chunks(stream):
                     digest.update(chunk)
                     size += len(chunk)
-                    self._emit(self._stream.compress(chunk))
+                    self._stream.add(chunk)
             self._content_bytes += size
             self._advance(info.size_bytes)
             yield SideFile(info.name, size, digest.hexdigest(), max(0, info.mtime_ns))
-
-    def _emit(self, data: bytes) -> None:
-        if data:
-            self._digest.update(data)
-            self._out.write(data)
-            self._stream_bytes += len(data)
 
     def _advance(self, size_bytes: int) -> None:
         self._done += size_bytes

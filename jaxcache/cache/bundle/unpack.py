@@ -11,10 +11,9 @@ from typing import IO, Any
 import zstandard
 
 from jaxcache.cache.budget import ByteBudget
-from jaxcache.cache.bundle.format import Bundle
+from jaxcache.cache.bundle.format import Bundle, ContentReader
 from jaxcache.cache.bundle.importing import ImportPlan, Step
 from jaxcache.cache.bundle.manifest import Item
-from jaxcache.cache.bundle.stream import ContentReader
 from jaxcache.cache.ledger.record import PAYLOAD, Event
 from jaxcache.cache.ledger.segments import Ledger, append
 from jaxcache.cache.leftovers import delete_leftovers, staging

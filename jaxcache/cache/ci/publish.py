@@ -6,7 +6,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from jaxcache.cache.bundle.deliver import bundle_bytes, write_file
+from jaxcache.cache.archive import write_file
+from jaxcache.cache.bundle.deliver import bundle_bytes
 from jaxcache.cache.bundle.pack import write_stream
 from jaxcache.cache.ci.save import SavePlan
 from jaxcache.cache.ci.staging import sealed_copy

@@ -4,20 +4,25 @@ The frame holds the manifest, then the blobs it speaks of, one after the other: 
 resemble each other, and the paths that both they and the manifest name, are stored once.
 """
 
-import hashlib
 import os
 import struct
 import tempfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import BinaryIO
 
 import zstandard
 
-from jaxcache.cache.bundle.parts import Window
+from jaxcache.cache.archive import (
+    WINDOW_LOG,
+    Kind,
+    Packer,
+    hash_range,
+    read_chunks,
+    unpack_range,
+)
 from jaxcache.cache.recipe.manifest import Manifest, encode_manifest
 from jaxcache.cache.recipe.model import Recipe, RecipeError, Request
-from jaxcache.entry.codec import CodecError, decompress_chunks
 
 MAGIC = b"\x89JXR\r\n\x1a\n"
 VERSION = 1
@@ -26,14 +31,13 @@ SUFFIX = ".recipe"
 #: SHA-256 of the frame; little-endian.
 _HEADER = struct.Struct("<8sHHIQQ32s")
 HEADER_BYTES = _HEADER.size
+KIND = Kind("recipe", MAGIC, VERSION, _HEADER, RecipeError)
 _MAX_MANIFEST_BYTES = 256 << 20
 #: What is decompressed to a temporary file at the most.
 _MAX_CONTENT_BYTES = 16 << 30
-_CHUNK_BYTES = 1 << 20
 #: Beyond this size the slowest levels take minutes and gain little.
 _PATIENT_BYTES = 64 << 20
 _PATIENT_LEVEL, _HASTY_LEVEL = 19, 9
-_WINDOW_LOG = 27
 
 ReadBlob = Callable[[str], bytes]
 
@@ -52,26 +56,19 @@ def encode_recipe(recipe: Recipe, read_blob: ReadBlob) -> Iterator[bytes]:
     content_bytes = len(manifest) + sum(size for _, size in blobs)
     level = _PATIENT_LEVEL if content_bytes <= _PATIENT_BYTES else _HASTY_LEVEL
     parameters = zstandard.ZstdCompressionParameters.from_level(
-        level, window_log=_WINDOW_LOG if content_bytes > 1 << 23 else 0,
+        level, window_log=WINDOW_LOG if content_bytes > 1 << 23 else 0,
         enable_ldm=content_bytes > 1 << 23, write_checksum=True,
     )  # fmt: skip
-    packer = zstandard.ZstdCompressor(compression_params=parameters).compressobj(size=content_bytes)
     with tempfile.TemporaryFile() as frame:
-        digest = hashlib.sha256()
+        packer = Packer(frame, parameters, content_bytes)
         for piece in (manifest, *(read_blob(name) for name, _ in blobs)):
-            packed = packer.compress(piece)
-            digest.update(packed)
-            frame.write(packed)
-        packed = packer.flush()
-        digest.update(packed)
-        frame.write(packed)
-        frame_bytes = frame.tell()
+            packer.add(piece)
+        packer.finish()
         yield _HEADER.pack(
-            MAGIC, VERSION, 0, len(manifest), content_bytes, frame_bytes, digest.digest()
+            MAGIC, VERSION, 0, len(manifest), content_bytes, packer.packed_bytes, packer.digest
         )
         frame.seek(0)
-        while chunk := frame.read(_CHUNK_BYTES):
-            yield chunk
+        yield from read_chunks(frame)
 
 
 def sort_recipe(recipe: Recipe) -> Recipe:
@@ -92,12 +89,8 @@ def _order(request: Request) -> tuple[str, ...]:
 
 
 def is_recipe(path: str) -> bool:
-    """Whether a file begins like a recipe."""
-    try:
-        with open(path, "rb") as file:
-            return file.read(len(MAGIC)) == MAGIC
-    except OSError:
-        return False
+    """Return whether a file begins like a recipe."""
+    return KIND.is_at(path)
 
 
 class RecipeFile:
@@ -120,9 +113,7 @@ class RecipeFile:
             self._read(manifest_bytes)
         except RecipeError as error:
             self.close()
-            raise RecipeError(
-                f"{path}: {error.message}", code=error.code, hint=error.hint
-            ) from error
+            raise error.about(path) from error
         except OSError as error:
             self.close()
             reason = (error.strerror or str(error)).lower()
@@ -155,19 +146,7 @@ class RecipeFile:
 
     def _unpack(self, file: BinaryIO) -> tuple[str, int]:
         """Check header and digest, and decompress the frame; its digest, and where blobs begin."""
-        header = file.read(HEADER_BYTES)
-        if header[: len(MAGIC)] != MAGIC[: len(header)] or not header:
-            raise RecipeError("is no recipe of jaxcache", code="not-a-recipe", hint=None)
-        if len(header) < HEADER_BYTES:
-            raise RecipeError("ends inside its header")
-        _, version, reserved, manifest_bytes, content_bytes, frame_bytes, digest = _HEADER.unpack(
-            header
-        )
-        if version != VERSION:
-            raise RecipeError(
-                f"has version {version}, and only {VERSION} is known",
-                code="unknown-recipe", hint="a newer jaxcache made it, or it is damaged",
-            )  # fmt: skip
+        reserved, manifest_bytes, content_bytes, frame_bytes, digest = KIND.read_header(file)
         if reserved:
             raise RecipeError("says something in its header that has no meaning")
         if frame_bytes != self.size_bytes - HEADER_BYTES:
@@ -177,8 +156,9 @@ class RecipeFile:
             raise RecipeError("announces a larger manifest than any recipe has")
         if content_bytes > _MAX_CONTENT_BYTES:
             raise RecipeError("announces more than any recipe holds")
-        _check_digest(file, digest)
-        for chunk in _frame(file, frame_bytes):
+        if hash_range(file, HEADER_BYTES, frame_bytes) != digest:
+            raise RecipeError("is damaged: its digest is another one")
+        for chunk in unpack_range(file, HEADER_BYTES, frame_bytes, KIND):
             if self._content.tell() + len(chunk) > content_bytes:
                 raise RecipeError("holds more than it announces")
             self._content.write(chunk)
@@ -195,35 +175,10 @@ class RecipeFile:
             raise RecipeError("its manifest and its content do not fit")
         digests, self._places = [], {}
         for size_bytes in manifest.blob_sizes:
-            digests.append(_hash(self._content, size_bytes))
+            digests.append(hash_range(self._content, at, size_bytes).hex())
             self._places[digests[-1]] = (at, size_bytes)
             at += size_bytes
         self.recipe = manifest.recipe(digests)
-
-
-def _check_digest(file: BinaryIO, expected: bytes) -> None:
-    found = hashlib.sha256()
-    while chunk := file.read(_CHUNK_BYTES):
-        found.update(chunk)
-    if found.digest() != expected:
-        raise RecipeError("is damaged: its digest is another one")
-
-
-def _frame(file: BinaryIO, size_bytes: int) -> Iterable[bytes]:
-    window = Window(file, HEADER_BYTES, size_bytes)
-    try:
-        yield from decompress_chunks(window, size_bytes)  # type: ignore[arg-type]
-    except CodecError as error:
-        raise RecipeError(f"is damaged: {error.detail}") from error
-
-
-def _hash(file: BinaryIO, size_bytes: int) -> str:
-    found = hashlib.sha256()
-    while size_bytes:
-        chunk = file.read(min(size_bytes, _CHUNK_BYTES))
-        found.update(chunk)
-        size_bytes -= len(chunk)
-    return found.hexdigest()
 
 
 def open_recipe(path: str) -> RecipeFile:

@@ -6,7 +6,7 @@ from dataclasses import MISSING, fields
 from typing import Any
 
 from jaxcache.cache.allowed import is_allowed_setting
-from jaxcache.cache.fields import Fields
+from jaxcache.cache.fields import Fields, parse_json
 from jaxcache.cache.recipe.model import Environment, Recipe, RecipeError, Request
 from jaxcache.entry.names import parse_key
 
@@ -80,12 +80,7 @@ class Manifest:
         Raises:
             RecipeError: anything in it is not what :func:`encode_manifest` writes.
         """
-        if sum(map(data.count, (b",", b"[", b"{"))) > MAX_VALUES:
-            raise RecipeError("its manifest holds more values than any")
-        try:
-            document = json.loads(data)
-        except (ValueError, RecursionError) as error:
-            raise RecipeError("its manifest is not JSON") from error
+        document = parse_json(data, RecipeError, max_values=MAX_VALUES)
         self._top = Fields(document, "the manifest", RecipeError)
         if (number := self._top.whole("format", 1 << 16)) != FORMAT:
             raise RecipeError(

@@ -3,13 +3,13 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from jaxcache.cache.archive import ArchiveError
 from jaxcache.entry.names import parse_key
-from jaxcache.errors import JaxcacheError
 
 _HINT = "get the file again, or record it again with: jaxcache warm --record"
 
 
-class RecipeError(JaxcacheError):
+class RecipeError(ArchiveError):
     """The file is no recipe, or a damaged or hostile one."""
 
     def __init__(self, message: str, *, hint: str | None = _HINT, code: str = "bad-recipe") -> None:

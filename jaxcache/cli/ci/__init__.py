@@ -43,7 +43,7 @@ def is_bundle_name(location: str) -> bool:
         return location.endswith(_SUFFIX)
     if os.path.isdir(location):
         return False
-    named = location == "-" or location.endswith((_SUFFIX, f"{_SUFFIX}.001"))
+    named = location == "-" or location.endswith(_SUFFIX)
     return named or os.path.isfile(location) or is_bundle(location)
 
 

@@ -6,8 +6,7 @@ import time
 
 from jaxcache.cache.bundle.compat import Host
 from jaxcache.cache.bundle.deliver import spool
-from jaxcache.cache.bundle.fields import BundleError
-from jaxcache.cache.bundle.parts import first_part
+from jaxcache.cache.bundle.manifest import BundleError
 from jaxcache.cache.ci.restore import (
     Restored,
     RestorePlan,
@@ -78,7 +77,7 @@ def _fetch(source: str, target: Store | None, allow_large: bool) -> Fetched:
             folder, _, name = source.rpartition("/")
             with open_store(folder).open(name) as file:
                 bundle = spool(file)
-        elif source == "-" or os.path.lexists(first_part(source)):
+        elif source == "-" or os.path.lexists(source):
             bundle = open_input(source)
         else:
             raise NoCacheError(f"{source} does not exist")

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from jaxcache.cache.bundle.deliver import make_in_between
-from jaxcache.cache.bundle.fields import BundleError
 from jaxcache.cache.bundle.format import Bundle
+from jaxcache.cache.bundle.manifest import BundleError
 from jaxcache.layouts.torch.bundle import judge, plan_export
 from jaxcache.layouts.torch.names import AOT_DIR, FX_DIR, TorchKind, digest_of, parse_path
 from jaxcache.model import Problem

@@ -10,11 +10,9 @@ import hashlib
 from collections.abc import Collection, Iterator, Sequence
 
 from jaxcache.cache.bundle.export import ExportPlan
-from jaxcache.cache.bundle.fields import BundleError
-from jaxcache.cache.bundle.format import Bundle
+from jaxcache.cache.bundle.format import Bundle, ContentReader
 from jaxcache.cache.bundle.importing import ON_CONFLICT, Action, ImportPlan, Step
-from jaxcache.cache.bundle.manifest import SideFile, check_path
-from jaxcache.cache.bundle.stream import ContentReader
+from jaxcache.cache.bundle.manifest import BundleError, SideFile, check_path
 from jaxcache.cache.scan import Progress
 from jaxcache.cache.select import Selection
 from jaxcache.errors import JaxcacheError, UsageError

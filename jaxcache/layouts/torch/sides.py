@@ -6,8 +6,7 @@ names tells whether two caches hold the same.
 
 from collections.abc import Iterable, Mapping
 
-from jaxcache.cache.bundle.format import Bundle
-from jaxcache.cache.bundle.stream import ContentReader
+from jaxcache.cache.bundle.format import Bundle, ContentReader
 from jaxcache.cache.diff import Held, Side
 from jaxcache.cache.scan import Progress
 from jaxcache.entry.names import printable

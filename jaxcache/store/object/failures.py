@@ -96,6 +96,11 @@ def understand(error: Exception, *, url: str, verb: str, name: str) -> Failure:
             hint="remove it with your provider's own tool: no listing gets past it",
         ))  # fmt: skip
     if kind in ("NotSupportedError", "NotImplementedError") or status in (405, 501):
+        if verb == "list" and not name:
+            return _final(NoCacheError(
+                f"{url} does not list its files", code="no-listing",
+                hint="the server must speak WebDAV; a bundle there is read by its own URL",
+            ))  # fmt: skip
         if "Range request" in text:
             return _final(StoreError(name, "its server sends no parts", code="no-ranges"))
         return _final(StoreError(name or url, "not supported by this store", code="not-supported"))

@@ -23,7 +23,6 @@ from jaxcache.store.object.listing import Lister, Listing
 from jaxcache.store.object.metadata import attributes_of, digest_in, file_info, info_of
 from jaxcache.store.object.patience import Patience, Requests
 from jaxcache.store.object.traffic import TRAFFIC, Traffic, Verb
-from jaxcache.store.object.web import WebLister
 
 _Result = TypeVar("_Result")
 #: The most that S3 takes in one request (5 GiB, "Amazon S3 quotas"), and far more than the 2 GiB
@@ -60,10 +59,7 @@ class ObjectStore:
         self._url, self._writable = url, writable
         self._client, self._traffic = client, traffic
         self._requests = Requests(url, traffic, patience or Patience())
-        if url.startswith("http"):
-            self._lister: Lister = WebLister(client, url, listing, self._requests, traffic)
-        else:
-            self._lister = Lister(client, listing, self._requests, traffic)
+        self._lister = Lister(client, listing, self._requests, traffic)
 
     def __repr__(self) -> str:
         return f"ObjectStore({self._url!r})"
