@@ -76,7 +76,7 @@ def test_an_import_can_be_refused(corpus: Path, tmp_path: Path) -> None:
     assert target.import_(tmp_path / "one.jxb", accept=lambda plan: seen.append(plan)) is None
     assert [len(plan.writes) for plan in seen] == [1]
     assert list(target.entries()) == []
-    with pytest.raises(UsageError, match="is no bundle"):
+    with pytest.raises(UsageError, match="is not a bundle"):
         target.export(__file__)
 
 

@@ -36,6 +36,7 @@ from jaxcache.cache.bundle.unpack import execute_import
 from jaxcache.cache.seal import execute_seal, plan_seal
 from jaxcache.entry.codec import decompress_chunks
 from jaxcache.errors import JaxcacheError, UsageError
+from jaxcache.options import SealOptions
 from jaxcache.store import make_store
 from jaxcache.store.base import StoreError
 from jaxcache.store.local import LocalStore
@@ -319,7 +320,7 @@ def test_what_was_compressed_well_stays_as_small(ledger: bool, tmp_path: Path) -
     module = first_entry(SMALL).name[:-71]
     (cache / f"{module}-{1:064x}-cache").write_bytes(zstandard.compress(bytes(4) + large))
     store = LocalStore(cache)
-    execute_seal(store, plan_seal(store, level=19), jobs=1, now_ns=time.time_ns())
+    execute_seal(store, plan_seal(store, SealOptions(level=19)), jobs=1, now_ns=time.time_ns())
     if not ledger:
         shutil.rmtree(cache / ".jaxcache")
     sizes = {p.name: p.stat().st_size for p in cache.glob("*-cache")}
