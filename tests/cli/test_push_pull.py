@@ -284,11 +284,11 @@ ODD = [
 def test_odd_names_travel_as_they_are(
     run_cli: RunCli, local: Path, bucket: str, tmp_path: Path
 ) -> None:
-    (source,) = local.glob("jit__lambda_-*-cache")
+    (source,) = local.glob("jit_bigconst-*-cache")
     payload, odd = payload_of(source), set()
     for number, name in enumerate(ODD):
         module = "jit_" + name + "_" * (8 - len(name.encode()))
-        renamed = payload.replace(b"jit__lambda_", module.encode())
+        renamed = payload.replace(b"jit_bigconst", module.encode())
         odd.add(file := f"{module}-{number:064x}-cache")
         (local / file).write_bytes(zstandard.compress(bytes(4) + renamed))
     unprintable = f"jit_\x1b[31m-{0:064x}-cache"
