@@ -85,7 +85,7 @@ _jaxcache() {
     prune) options='-C --cache-dir --layout --max-size --max-entries --unused-for --older-than --used-since --keep-last --policy --keep --orphans --legacy --untuned --side-caches --quarantine --grace -n --dry-run -y --yes --json --jsonl -q --quiet --stats --color --debug -h --help'; words=none ;;
     rm) options='-C --cache-dir --layout -n --dry-run -y --yes --json --jsonl -q --quiet --stats --color --debug -h --help'; words=keys ;;
     pin) options='-C --cache-dir --remove --json --jsonl --stats --color --debug -h --help'; words=keys ;;
-    export) options='-C --cache-dir --layout --filter --level --split --since --sign --side-caches --no-side-caches --json --jsonl -q --quiet --stats --color --debug -h --help'; words=keys ;;
+    export) options='-C --cache-dir --layout --filter --level --since --sign --side-caches --no-side-caches --json --jsonl -q --quiet --stats --color --debug -h --help'; words=keys ;;
     import) options='-C --cache-dir --layout --on-conflict --atomic --require-compatible --python --side-caches --no-side-caches --level --allow-large -n --dry-run --json --jsonl -q --quiet --stats --color --debug -h --help'; words=files ;;
     push) options='-C --cache-dir --layout --include --exclude --max-size --prune-remote --sign --side-caches --no-side-caches --ledger --no-ledger -j --jobs -n --dry-run -y --yes --json --jsonl -q --quiet --stats --color --debug -h --help'; words=files ;;
     pull) options='-C --cache-dir --layout --include --exclude --max-size --require-signed --side-caches --no-side-caches --ledger --no-ledger -j --jobs --allow-large -n --dry-run --json --jsonl -q --quiet --stats --color --debug -h --help'; words=files ;;
