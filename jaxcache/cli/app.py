@@ -18,7 +18,13 @@ from jaxcache.options import CacheDir
 #: ``--help``. A name of two words is a command of a group, which :data:`GROUPS` describes.
 HEADINGS: dict[str, dict[str, str]] = {
     "Look": {"ls": "ls", "show": "show", "stats": "stats", "report": "report", "top": "top"},
-    "Fill": {"warm": "warm", "run": "run", "compile": "compile", "target": "target"},
+    "Fill": {
+        "warm": "warm",
+        "run": "run",
+        "compile": "compile",
+        "target capture": "target_capture",
+        "target show": "target_show",
+    },
     "Diagnose": {"explain": "explain", "doctor": "doctor", "where": "where", "diff": "diff"},
     "Maintain": {
         "verify": "verify",
@@ -40,7 +46,10 @@ HEADINGS: dict[str, dict[str, str]] = {
     "Advanced": {"trust": "trust", "completion": "completion"},
 }
 COMMANDS = {name: module for row in HEADINGS.values() for name, module in row.items()}
-GROUPS = {"ci": "Restore and save a cache in a CI job."}
+GROUPS = {
+    "ci": "Restore and save a cache in a CI job.",
+    "target": "Capture or show what a host's keys depend on.",
+}
 
 #: What each exit code says in help and manual; see jaxcache.errors.ExitCode.
 EXIT_CODES = {
@@ -129,7 +138,9 @@ class LazyGroup(TyperGroup):
         """List the commands under their headings, one line each."""
         there = self.list_commands(ctx)
         for heading, row in HEADINGS.items():
-            names = dict.fromkeys(n.split()[-1 if self.family else 0] for n in row)
+            words = [n.split() for n in row]
+            inside = (w[1] for w in words if w[0] == self.family and w[1:])
+            names = dict.fromkeys(inside if self.family else (w[0] for w in words))
             listed = [(n, self.get_command(ctx, n)) for n in names if n in there]
             if listed:
                 with formatter.section("Commands" if self.family else heading):

@@ -99,8 +99,15 @@ def test_files_that_are_no_profiles(tmp_path: Path, run_cli: RunCli) -> None:
         done = run_cli("target", "show", "--json", path)
         assert done.returncode == 2
         assert json.loads(done.stderr)["error"]["code"] == code
-    for args in (("show",), ("forget", "x"), ("capture", "x", "y")):
+    for args in ((), ("show",), ("forget", "x"), ("capture", "x", "y")):
         assert run_cli("target", *args).returncode == 2
+
+
+def test_target_is_a_group_of_two_commands(run_cli: RunCli) -> None:
+    shown = run_cli("target", "--help")
+    commands = shown.stdout.partition("Commands:")[2].splitlines()
+    assert [x.split()[0] for x in commands if x[2:3].strip()] == ["capture", "show"]
+    assert "[FILE]" in run_cli("target", "capture", "--help").stdout
 
 
 def test_what_prevents_comes_first_and_names_the_command() -> None:

@@ -1,0 +1,32 @@
+"""``jaxcache target capture``."""
+
+import time
+from typing import Annotated
+
+import typer
+
+from jaxcache.cli.options import Python
+
+EXAMPLE = "jaxcache target capture h200.json"
+EXIT_CODES = (0, 2, 13)
+
+
+def command(
+    file: Annotated[
+        str, typer.Argument(metavar="[FILE]", help="The profile; - is standard output.")
+    ] = "-",
+    python: Python = None,
+) -> None:
+    """Write what this host's keys depend on into a file.
+
+    With it, warm --target fills a cache for this host on a machine without its hardware.
+    """
+    from jaxcache.cli.output import note
+    from jaxcache.cli.output.show import write_payload
+    from jaxcache.warm.crosshost.compare import capture_profile
+    from jaxcache.warm.crosshost.profile import profile_bytes
+
+    profile = capture_profile(python, now_ns=time.time_ns())
+    write_payload([profile_bytes(profile)], file)
+    fingerprint = profile.topology_fingerprint or "unknown"
+    note(f"{profile.devices} with jax {profile.jax_version}, fingerprint {fingerprint}")
