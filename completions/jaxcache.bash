@@ -7,7 +7,7 @@ _jaxcache() {
     case ${COMP_WORDS[i]} in
     -C | --cache-dir) cache=(-C "${COMP_WORDS[i + 1]}"); ((i++)) ;;
     -*) ;;
-    *) case $command in '' | ci) command="${command:+$command }${COMP_WORDS[i]}" ;; esac ;;
+    *) case $command in '' | ci | target) command="${command:+$command }${COMP_WORDS[i]}" ;; esac ;;
     esac
   done
   case "$command $previous" in
@@ -25,7 +25,8 @@ _jaxcache() {
   'run --color') mapfile -t COMPREPLY < <(compgen -W 'auto always never' -- "$current"); return ;;
   'compile --gemm') mapfile -t COMPREPLY < <(compgen -W 'cublas cost-model triton' -- "$current"); return ;;
   'compile --color') mapfile -t COMPREPLY < <(compgen -W 'auto always never' -- "$current"); return ;;
-  'target --color') mapfile -t COMPREPLY < <(compgen -W 'auto always never' -- "$current"); return ;;
+  'target capture --color') mapfile -t COMPREPLY < <(compgen -W 'auto always never' -- "$current"); return ;;
+  'target show --color') mapfile -t COMPREPLY < <(compgen -W 'auto always never' -- "$current"); return ;;
   'explain --layout') mapfile -t COMPREPLY < <(compgen -W 'jax torch' -- "$current"); return ;;
   'explain --color') mapfile -t COMPREPLY < <(compgen -W 'auto always never' -- "$current"); return ;;
   'doctor --color') mapfile -t COMPREPLY < <(compgen -W 'auto always never' -- "$current"); return ;;
@@ -67,6 +68,7 @@ _jaxcache() {
   case $command in
     '') options='--help --version'; mapfile -t COMPREPLY < <(compgen -W 'ls show stats report top warm run compile target explain doctor where diff verify seal prune rm pin export import push pull copy ci trust completion' -- "$current") ;;
     ci) mapfile -t COMPREPLY < <(compgen -W 'key restore save' -- "$current"); return ;;
+    target) mapfile -t COMPREPLY < <(compgen -W 'capture show' -- "$current"); return ;;
     ls) options='-C --cache-dir --layout --sort --filter --limit -l --long --group-by --json --jsonl -q --quiet --stats --color --debug -h --help'; words=keys ;;
     show) options='-C --cache-dir --layout --hlo --payload --python --json --jsonl --stats --color --debug -h --help'; words=keys ;;
     stats) options='-C --cache-dir --layout --prometheus -l --long --json --jsonl --stats --color --debug -h --help'; words=none ;;
@@ -75,7 +77,8 @@ _jaxcache() {
     warm) options='--file --arg --static --args --committed --jobs -C --cache-dir --python --platform --devices --processes --mock-gpu-topology --force-cache-dir --live --tier --portable --fail-on-miss --strict --check --seal --components --record --collect-only --patience --target --gemm --autotune-from --require-tuned --trace --timeout --json --jsonl --color --debug -h --help'; words=files ;;
     run) options='-C --cache-dir --force-cache-dir --live --tier --portable --fail-on-miss --strict --components --record --target --gemm --autotune-from --require-tuned --trace --timeout --json --jsonl --color --debug -h --help'; words=files ;;
     compile) options='-C --cache-dir -j --jobs --shard --check --used-at --portable --devices --target --gemm --autotune-from --require-tuned --max-memory --dask --python --json --jsonl -q --quiet --stats --color --debug -h --help'; words=files ;;
-    target) options='--python --json --jsonl --color --debug -h --help'; words=files ;;
+    'target capture') options='--python --color --debug -h --help'; words=files ;;
+    'target show') options='--python --json --jsonl --color --debug -h --help'; words=files ;;
     explain) options='-C --cache-dir --layout --churn --python --json --jsonl --stats --color --debug -h --help'; words=keys ;;
     doctor) options='-C --cache-dir --python --fix -n --dry-run --decode -v --verbose --json --jsonl --color --debug -h --help'; words=files ;;
     where) options='-C --cache-dir --stop --timeout --json --jsonl --color --debug -h --help'; words=files ;;

@@ -10,6 +10,7 @@ function __jaxcache_keys
 end
 complete -c jaxcache -f
 complete -c jaxcache -n __fish_use_subcommand -a ci -d 'Restore and save a cache in a CI job.'
+complete -c jaxcache -n __fish_use_subcommand -a target -d 'Capture or show what a host\'s keys depend on.'
 complete -c jaxcache -n __fish_use_subcommand -a ls -d 'List the entries of a cache. Also the modules of a recipe (-C FILE.recipe).'
 complete -c jaxcache -n '__fish_seen_subcommand_from ls' -s C -l cache-dir -r -F -d 'The cache; default: JAX_COMPILATION_CACHE_DIR, the configuration, ~/.cache/jax.'
 complete -c jaxcache -n '__fish_seen_subcommand_from ls' -l layout -x -a 'jax torch' -d 'Whose cache it is; default: what its folders say.'
@@ -153,14 +154,20 @@ complete -c jaxcache -n '__fish_seen_subcommand_from compile' -l color -x -a 'au
 complete -c jaxcache -n '__fish_seen_subcommand_from compile' -l debug -d 'Show a traceback when something fails.'
 complete -c jaxcache -n '__fish_seen_subcommand_from compile' -s h -l help -d 'Show this message and exit.'
 complete -c jaxcache -n '__fish_seen_subcommand_from compile' -F
-complete -c jaxcache -n __fish_use_subcommand -a target -d 'Capture or show what a host\'s keys depend on. With the file, warm --target fills a cache for this host on a machine without its hardware.'
-complete -c jaxcache -n '__fish_seen_subcommand_from target' -l python -r -F -d 'The Python that has jax; default: our own.'
-complete -c jaxcache -n '__fish_seen_subcommand_from target' -l json -d 'Print one JSON document.'
-complete -c jaxcache -n '__fish_seen_subcommand_from target' -l jsonl -d 'Print one JSON object per line.'
-complete -c jaxcache -n '__fish_seen_subcommand_from target' -l color -x -a 'auto always never' -d 'When to use colour (default: on a terminal, unless NO_COLOR is set).'
-complete -c jaxcache -n '__fish_seen_subcommand_from target' -l debug -d 'Show a traceback when something fails.'
-complete -c jaxcache -n '__fish_seen_subcommand_from target' -s h -l help -d 'Show this message and exit.'
-complete -c jaxcache -n '__fish_seen_subcommand_from target' -F
+complete -c jaxcache -n '__fish_seen_subcommand_from target; and not __fish_seen_subcommand_from capture show' -a capture -d 'Write what this host\'s keys depend on into a file. With it, warm --target fills a cache for this host on a machine without its hardware.'
+complete -c jaxcache -n '__fish_seen_subcommand_from target; and __fish_seen_subcommand_from capture' -l python -r -F -d 'The Python that has jax; default: our own.'
+complete -c jaxcache -n '__fish_seen_subcommand_from target; and __fish_seen_subcommand_from capture' -l color -x -a 'auto always never' -d 'When to use colour (default: on a terminal, unless NO_COLOR is set).'
+complete -c jaxcache -n '__fish_seen_subcommand_from target; and __fish_seen_subcommand_from capture' -l debug -d 'Show a traceback when something fails.'
+complete -c jaxcache -n '__fish_seen_subcommand_from target; and __fish_seen_subcommand_from capture' -s h -l help -d 'Show this message and exit.'
+complete -c jaxcache -n '__fish_seen_subcommand_from target; and __fish_seen_subcommand_from capture' -F
+complete -c jaxcache -n '__fish_seen_subcommand_from target; and not __fish_seen_subcommand_from capture show' -a show -d 'Show a target profile, what would be applied of it, and what differs here.'
+complete -c jaxcache -n '__fish_seen_subcommand_from target; and __fish_seen_subcommand_from show' -l python -r -F -d 'The Python that has jax; default: our own.'
+complete -c jaxcache -n '__fish_seen_subcommand_from target; and __fish_seen_subcommand_from show' -l json -d 'Print one JSON document.'
+complete -c jaxcache -n '__fish_seen_subcommand_from target; and __fish_seen_subcommand_from show' -l jsonl -d 'Print one JSON object per line.'
+complete -c jaxcache -n '__fish_seen_subcommand_from target; and __fish_seen_subcommand_from show' -l color -x -a 'auto always never' -d 'When to use colour (default: on a terminal, unless NO_COLOR is set).'
+complete -c jaxcache -n '__fish_seen_subcommand_from target; and __fish_seen_subcommand_from show' -l debug -d 'Show a traceback when something fails.'
+complete -c jaxcache -n '__fish_seen_subcommand_from target; and __fish_seen_subcommand_from show' -s h -l help -d 'Show this message and exit.'
+complete -c jaxcache -n '__fish_seen_subcommand_from target; and __fish_seen_subcommand_from show' -F
 complete -c jaxcache -n __fish_use_subcommand -a explain -d 'Explain why two runs, keys or caches differ. Also why a script misses in the cache: explain SCRIPT.'
 complete -c jaxcache -n '__fish_seen_subcommand_from explain' -s C -l cache-dir -r -F -d 'The cache; default: JAX_COMPILATION_CACHE_DIR, the configuration, ~/.cache/jax.'
 complete -c jaxcache -n '__fish_seen_subcommand_from explain' -l layout -x -a 'jax torch' -d 'Whose cache it is; default: what its folders say.'
