@@ -124,7 +124,7 @@ def test_every_field_that_the_page_on_json_names_is_real(tmp_path: Path) -> None
         "export": ["export", "x.jxb"],
         "import": ["import", "x.jxb", "-C", "imported"],
         "pin": ["pin", "jit_mlp*", "-C", "mine"],
-        "trust": ["trust", "list"],
+        "trust list": ["trust", "list"],
         "report": ["report", "x.html"],
         "where": ["where", "--", "true"],
         "doctor": ["doctor", "--python", "/nonexistent"],
@@ -134,7 +134,7 @@ def test_every_field_that_the_page_on_json_names_is_real(tmp_path: Path) -> None
     if not importlib.util.find_spec("plotly"):
         del commands["report"]
     for name, argv in commands.items():
-        at = [] if name in ("diff", "trust", "where") or "-C" in argv else ["-C", str(corpus)]
+        at = [] if name in ("diff", "trust list", "where") or "-C" in argv else ["-C", str(corpus)]
         hold_to_the_page(name, [*argv, *at], env, tmp_path)
     for argv in (["copy", "x.jxb", "z.jxb"], ["copy", str(corpus), "copied"]):
         hold_to_the_page("import" if "copied" in argv else "export", argv, env, tmp_path)

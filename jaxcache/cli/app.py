@@ -43,12 +43,19 @@ HEADINGS: dict[str, dict[str, str]] = {
         "ci restore": "ci.restore",
         "ci save": "ci.save",
     },
-    "Advanced": {"trust": "trust", "completion": "completion"},
+    "Advanced": {
+        "trust keygen": "trust:keygen",
+        "trust add": "trust:add",
+        "trust list": "trust:show",
+        "trust remove": "trust:remove",
+        "completion": "completion",
+    },
 }
 COMMANDS = {name: module for row in HEADINGS.values() for name, module in row.items()}
 GROUPS = {
     "ci": "Restore and save a cache in a CI job.",
     "target": "Capture or show what a host's keys depend on.",
+    "trust": "Make a signing key, and choose whose signatures count here.",
 }
 
 #: What each exit code says in help and manual; see jaxcache.errors.ExitCode.
@@ -154,23 +161,33 @@ def load_group(name: str) -> LazyGroup:
     return group
 
 
+def load_function(name: str) -> tuple[Any, Any, str]:
+    """Import one command; return its module, function and example."""
+    place, _, function = COMMANDS[name].partition(":")
+    module = import_module(f"jaxcache.cli.{place}")
+    if function:
+        return module, getattr(module, function), module.EXAMPLES[function]
+    return module, module.command, module.EXAMPLE
+
+
 def load_command(name: str) -> Any:
     """Import one command's module and build its parser.
 
     A command module has a function ``command``, an ``EXAMPLE`` line and the ``EXIT_CODES`` that
     it can return; the last two end its ``--help``. It may have ``CONTEXT_SETTINGS`` and a
-    ``COMMAND_CLASS`` of its own.
+    ``COMMAND_CLASS`` of its own. A module that holds a whole group has a function for each command,
+    which ``COMMANDS`` names behind a colon, and ``EXAMPLES`` by function.
     """
-    module = import_module(f"jaxcache.cli.{COMMANDS[name]}")
+    module, function, example = load_function(name)
     codes = "\n".join(f"  {code:<3} {EXIT_CODES[code]}" for code in module.EXIT_CODES)
     app = typer.Typer(add_completion=False, rich_markup_mode=None)
     app.command(
         name=name.split()[-1],
         cls=getattr(module, "COMMAND_CLASS", None),
-        epilog=f"\b\nExample:\n  {module.EXAMPLE}\n\n\b\nExit codes:\n{codes}",
+        epilog=f"\b\nExample:\n  {example}\n\n\b\nExit codes:\n{codes}",
         context_settings=getattr(module, "CONTEXT_SETTINGS", None),
         no_args_is_help=False,
-    )(expand_options(module.command))
+    )(expand_options(function))
     parser = typer.main.get_command(app)
     if name in metering.COMMANDS:
         metering.add_option(parser)

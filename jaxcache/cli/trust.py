@@ -1,52 +1,77 @@
-"""``jaxcache trust``."""
+"""``jaxcache trust keygen|add|list|remove``."""
 
-from typing import Annotated
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from jaxcache.cli.options import Format, Json, Jsonl, choose_format
-from jaxcache.errors import UsageError
 
-EXAMPLE = "jaxcache trust add ci 'jaxcache-ed25519 AAAA…='"
+if TYPE_CHECKING:
+    from jaxcache.cache.trust import TrustedKey
+
+EXAMPLES = {
+    "keygen": "jaxcache trust keygen ci > ci.pub",
+    "add": "jaxcache trust add ci 'jaxcache-ed25519 AAAA…='",
+    "show": "jaxcache trust list",
+    "remove": "jaxcache trust remove ci",
+}
 EXIT_CODES = (0, 1, 2, 11, 12)
 
-_ARGUMENTS = {"keygen": (1, 1), "add": (2, 3), "list": (0, 0), "remove": (1, 1)}
+Name = Annotated[str, typer.Argument(metavar="NAME", help="The name of the key.")]
 
 
-def command(
-    verb: Annotated[str, typer.Argument(metavar="keygen|add|list|remove", help="What to do.")],
-    words: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="[NAME [KEY]]", help="keygen NAME, add NAME KEY, remove NAME."),
-    ] = None,
+def keygen(name: Name, json: Json = False, jsonl: Jsonl = False) -> None:
+    """Make a key to sign bundles with; print its public half."""
+    from jaxcache.cache.trust import TrustedKey, generate_key
+    from jaxcache.cli.bundle import key_path
+    from jaxcache.cli.output import note
+
+    form = choose_format(json=json, jsonl=jsonl)
+    path = key_path(name)
+    key = TrustedKey(path.stem, generate_key(path))
+    note(f"the private key is in {path}; pass on only the public one")
+    _print([key], form)
+
+
+def add(
+    name: Name,
+    key: Annotated[list[str], typer.Argument(metavar="PUBLIC", help="The public key.")],
     json: Json = False,
     jsonl: Jsonl = False,
 ) -> None:
-    """Make signing keys, and choose whose signatures count."""
-    from jaxcache.cache.trust import TrustedKey, add_trusted, generate_key, load_trusted
-    from jaxcache.cache.trust import remove_trusted as remove
-    from jaxcache.cli.bundle import key_folder, key_path
-    from jaxcache.cli.output import note, print_json, print_json_lines, print_lines
+    """Trust a public key from now on."""
+    from jaxcache.cache.trust import add_trusted
+    from jaxcache.cli.bundle import key_folder
+
+    form = choose_format(json=json, jsonl=jsonl)
+    _print([add_trusted(key_folder(), name, " ".join(key))], form)
+
+
+def show(json: Json = False, jsonl: Jsonl = False) -> None:
+    """List the keys that you trust."""
+    from jaxcache.cache.trust import load_trusted
+    from jaxcache.cli.bundle import key_folder
+
+    form = choose_format(json=json, jsonl=jsonl)
+    _print(load_trusted(key_folder()), form)
+
+
+def remove(name: Name, json: Json = False, jsonl: Jsonl = False) -> None:
+    """Stop trusting a key."""
+    from jaxcache.cache.trust import remove_trusted
+    from jaxcache.cli.bundle import key_folder
+
+    form = choose_format(json=json, jsonl=jsonl)
+    _print([remove_trusted(key_folder(), name)], form)
+
+
+def _print(keys: "Sequence[TrustedKey]", form: Format) -> None:
+    from jaxcache.cli.bundle import key_folder
+    from jaxcache.cli.output import print_json, print_json_lines, print_lines
     from jaxcache.render.bundle import key_document
     from jaxcache.render.document import envelope
 
-    form = choose_format(json=json, jsonl=jsonl)
-    given = words or []
-    least, most = _ARGUMENTS.get(verb, (1, 0))
-    if not least <= len(given) <= most:
-        raise UsageError(
-            "write trust keygen NAME, trust add NAME KEY, trust list, or trust remove NAME"
-        )
-    if verb == "keygen":
-        path = key_path(given[0])
-        keys = [TrustedKey(path.stem, generate_key(path))]
-        note(f"the private key is in {path}; hand on only the public one")
-    elif verb == "add":
-        keys = [add_trusted(key_folder(), given[0], " ".join(given[1:]))]
-    elif verb == "remove":
-        keys = [remove(key_folder(), given[0])]
-    else:
-        keys = load_trusted(key_folder())
     if form is Format.JSON:
         print_json({**envelope(str(key_folder())), "keys": [key_document(k) for k in keys]})
     elif form is Format.JSONL:

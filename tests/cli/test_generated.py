@@ -4,7 +4,6 @@ import os
 import shutil
 import subprocess
 import sys
-from importlib import import_module
 from pathlib import Path
 from typing import get_type_hints
 
@@ -12,7 +11,7 @@ import pytest
 from conftest import REPOSITORY, clean_environment
 from terminal import Terminal
 
-from jaxcache.cli.app import COMMANDS, load_command
+from jaxcache.cli.app import COMMANDS, load_command, load_function
 
 COMPLETIONS = REPOSITORY / "completions"
 
@@ -54,7 +53,7 @@ def test_what_is_committed_is_what_is_generated() -> None:
 def test_an_option_that_is_named_as_its_value_says_so(name: str) -> None:
     """Typer 0.27 takes such a metavar for the option's name, unless the option is spelt out."""
     load_command(name)
-    command = import_module(f"jaxcache.cli.{COMMANDS[name]}").command
+    _, command, _ = load_function(name)
     for parameter, hint in get_type_hints(command, include_extras=True).items():
         for info in getattr(hint, "__metadata__", ()):
             if (

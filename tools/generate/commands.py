@@ -1,11 +1,10 @@
 """The commands as their help shows them."""
 
 import re
-import sys
 from dataclasses import dataclass
 from typing import Any
 
-from jaxcache.cli.app import load_command
+from jaxcache.cli.app import load_command, load_function
 
 _CHOICE = re.compile(r"[a-z-]+(\|[a-z-]+)+")
 FILE_OPTIONS = ("FILE", "PATH", "PATH|URL", "DIR", "PYTHON", "RECIPE")
@@ -48,7 +47,7 @@ class Command:
 def read_command(name: str) -> Command:
     """Read a command from its Typer parser."""
     parser = load_command(name)
-    module = sys.modules[parser.callback.__module__]
+    module, _, example = load_function(name)
     arguments, options = [], []
     for parameter in parser.params:
         text = " ".join((getattr(parameter, "help", None) or "").split())
@@ -59,7 +58,7 @@ def read_command(name: str) -> Command:
     options.append(Option(("-h", "--help"), "", "Show this message and exit."))
     summary = " ".join((parser.help or "").split("\f")[0].split())
     return Command(
-        name, summary, tuple(arguments), tuple(options), module.EXAMPLE, tuple(module.EXIT_CODES)
+        name, summary, tuple(arguments), tuple(options), example, tuple(module.EXIT_CODES)
     )
 
 
