@@ -7,7 +7,7 @@ _jaxcache() {
     case ${COMP_WORDS[i]} in
     -C | --cache-dir) cache=(-C "${COMP_WORDS[i + 1]}"); ((i++)) ;;
     -*) ;;
-    *) case $command in '' | ci | target) command="${command:+$command }${COMP_WORDS[i]}" ;; esac ;;
+    *) case $command in '' | ci | target | trust) command="${command:+$command }${COMP_WORDS[i]}" ;; esac ;;
     esac
   done
   case "$command $previous" in
@@ -59,7 +59,10 @@ _jaxcache() {
   'ci restore --color') mapfile -t COMPREPLY < <(compgen -W 'auto always never' -- "$current"); return ;;
   'ci save --save-if') mapfile -t COMPREPLY < <(compgen -W 'true always false' -- "$current"); return ;;
   'ci save --color') mapfile -t COMPREPLY < <(compgen -W 'auto always never' -- "$current"); return ;;
-  'trust --color') mapfile -t COMPREPLY < <(compgen -W 'auto always never' -- "$current"); return ;;
+  'trust keygen --color') mapfile -t COMPREPLY < <(compgen -W 'auto always never' -- "$current"); return ;;
+  'trust add --color') mapfile -t COMPREPLY < <(compgen -W 'auto always never' -- "$current"); return ;;
+  'trust list --color') mapfile -t COMPREPLY < <(compgen -W 'auto always never' -- "$current"); return ;;
+  'trust remove --color') mapfile -t COMPREPLY < <(compgen -W 'auto always never' -- "$current"); return ;;
   'completion --color') mapfile -t COMPREPLY < <(compgen -W 'auto always never' -- "$current"); return ;;
   esac
   case $previous in
@@ -69,6 +72,7 @@ _jaxcache() {
     '') options='--help --version'; mapfile -t COMPREPLY < <(compgen -W 'ls show stats report top warm run compile target explain doctor where diff verify seal prune rm pin export import push pull copy ci trust completion' -- "$current") ;;
     ci) mapfile -t COMPREPLY < <(compgen -W 'key restore save' -- "$current"); return ;;
     target) mapfile -t COMPREPLY < <(compgen -W 'capture show' -- "$current"); return ;;
+    trust) mapfile -t COMPREPLY < <(compgen -W 'keygen add list remove' -- "$current"); return ;;
     ls) options='-C --cache-dir --layout --sort --filter --limit -l --long --group-by --json --jsonl -q --quiet --stats --color --debug -h --help'; words=keys ;;
     show) options='-C --cache-dir --layout --hlo --payload --python --json --jsonl --stats --color --debug -h --help'; words=keys ;;
     stats) options='-C --cache-dir --layout --prometheus -l --long --json --jsonl --stats --color --debug -h --help'; words=none ;;
@@ -96,7 +100,10 @@ _jaxcache() {
     'ci key') options='-C --cache-dir --hash-files --restore-keys --prefix --python --platform --json --jsonl --color --debug -h --help'; words=none ;;
     'ci restore') options='-C --cache-dir --lookup-only --fail-on-cache-miss --everything --allow-large --python --platform --outputs --summary --json --jsonl -q --quiet --stats --color --debug -h --help'; words=files ;;
     'ci save') options='-C --cache-dir --save-if --max-size --unused-for --job-status --key --level --sign --outputs --summary -n --dry-run --json --jsonl -q --quiet --stats --color --debug -h --help'; words=files ;;
-    trust) options='--json --jsonl --color --debug -h --help'; words=keys ;;
+    'trust keygen') options='--json --jsonl --color --debug -h --help'; words=files ;;
+    'trust add') options='--json --jsonl --color --debug -h --help'; words=files ;;
+    'trust list') options='--json --jsonl --color --debug -h --help'; words=none ;;
+    'trust remove') options='--json --jsonl --color --debug -h --help'; words=files ;;
     completion) options='--color --debug -h --help'; words=files ;;
   esac
   case $current in
