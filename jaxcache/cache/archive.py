@@ -54,7 +54,7 @@ class Kind(NamedTuple):
         return tuple(fields)
 
     def is_at(self, path: str) -> bool:
-        """Whether a regular file begins like a container of this kind."""
+        """Return whether a regular file begins like a container of this kind."""
         try:
             if not os.path.isfile(path):
                 return False

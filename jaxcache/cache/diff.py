@@ -1,4 +1,4 @@
-"""What two caches or bundles have in common, by payload and not by file."""
+"""The difference between two caches or bundles, by payload and not by file."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -63,7 +63,7 @@ class Diff:
 
     @property
     def equal(self) -> bool:
-        """Whether both hold the same entries, and none is damaged."""
+        """Return whether both hold the same entries, and none is damaged."""
         found = (*self.only_left, *self.only_right, *self.left.damaged, *self.right.damaged)
         return not found and not self.differing
 
@@ -124,9 +124,8 @@ def diff_sides(left: Side, right: Side) -> Diff:
     both = sorted(left.entries.keys() & right.entries.keys())
     pairs = [Pair(left.entries[k], right.entries[k]) for k in both]
     differing = [
-        p for p in pairs
-        if p.payload_differs or p.left.compile_seconds != p.right.compile_seconds
-    ]  # fmt: skip
+        p for p in pairs if p.payload_differs or p.left.compile_seconds != p.right.compile_seconds
+    ]
     return Diff(
         left,
         right,

@@ -169,7 +169,7 @@ class _Payload:
 
 
 def check_file_name(name: str) -> str | None:
-    """Why no cache takes in a file of this name; None if one may."""
+    """Return the reason why no cache takes a file of this name; None if one may."""
     if "/" in name or name.startswith("."):
         return "is a path, not a name"
     if not name.isprintable():
@@ -214,7 +214,7 @@ class Gate:
         return None if other == name else f"differs from {other} in case only"
 
     def is_signed(self, name: str, digest: str) -> bool:
-        """Whether the policy lets bytes of this SHA-256 in under this name."""
+        """Return whether the policy lets bytes of this SHA-256 in under this name."""
         return self.signed is None or digest in self.signed.get(name, ())
 
     def check_entry(self, name: str, file: BinaryIO, size_bytes: int) -> Content:

@@ -54,7 +54,7 @@ class TrustedKey:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Who signed a bundle, as far as this user knows."""
+    """The signers of a bundle, as far as this user knows them."""
 
     trusted: tuple[str, ...]
     """Names of trusted keys whose signatures hold."""
@@ -65,7 +65,7 @@ class Verdict:
 
     @property
     def warning(self) -> str | None:
-        """What to tell the user; None where a trusted key signed."""
+        """The warning for the user; None where a trusted key signed."""
         if self.trusted:
             return None
         if self.unchecked:
@@ -107,7 +107,7 @@ def _parse(text: str, kind: str) -> bytes:
 
 
 def config_folder(environment: "os._Environ[str] | dict[str, str]") -> Path:
-    """Where this user's keys are kept."""
+    """Return the folder of this user's keys."""
     base = environment.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config")
     return Path(base, "jaxcache")
 
@@ -215,9 +215,10 @@ def add_trusted(folder: Path, name: str, key_text: str) -> TrustedKey:
     with _changing(folder) as keys:
         if any(k.name == name and k.public_key != key.public_key for k in keys):
             raise UsageError(
-                f"another key is trusted as {name}", code="exists",
+                f"another key is trusted as {name}",
+                code="exists",
                 hint=f"jaxcache trust remove {name}, if that is meant",
-            )  # fmt: skip
+            )
         keys[:] = [k for k in keys if k.name != name] + [key]
     return key
 
@@ -309,7 +310,7 @@ def check_signatures(bundle: Bundle, trusted: Sequence[TrustedKey], *, required:
 
 
 def holds(public_key: bytes, signature: bytes, message: bytes) -> bool:
-    """Whether a signature is one of that key over that message.
+    """Return whether a signature is one of that key over that message.
 
     Raises:
         UntrustedError: no ``cryptography``.

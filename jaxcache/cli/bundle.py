@@ -1,4 +1,4 @@
-"""What the commands about bundles share: write one, receive one."""
+"""Shared by the commands about bundles: write one, receive one, check signatures."""
 
 import os
 import sys
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def key_folder() -> Path:
-    """Where this user's keys are."""
+    """Return the folder of this user's keys."""
     from jaxcache.cache.trust import config_folder
 
     return config_folder(os.environ)
@@ -80,11 +80,16 @@ def deliver(
         raise JaxcacheError(f"cannot write {file}: {reason}", code="io-error") from error
     _print_written(
         Written(
-            plan.cache_dir, tuple(files), size_bytes, exported.manifest, exported.manifest_sha256,
-            len(signers), exported.left_out,
+            plan.cache_dir,
+            tuple(files),
+            size_bytes,
+            exported.manifest,
+            exported.manifest_sha256,
+            len(signers),
+            exported.left_out,
         ),
         form,
-    )  # fmt: skip
+    )
     return bool(exported.left_out)
 
 
@@ -112,11 +117,15 @@ def rewrite(bundle: "Bundle", file: str, form: Format) -> None:
     write_file(file, bundle_chunks(bundle))
     _print_written(
         Written(
-            bundle.name, (file,), bundle.size_bytes, bundle.manifest, bundle.manifest_sha256,
+            bundle.name,
+            (file,),
+            bundle.size_bytes,
+            bundle.manifest,
+            bundle.manifest_sha256,
             len(bundle.signatures),
         ),
         form,
-    )  # fmt: skip
+    )
 
 
 def _print_written(written: "Written", form: Format) -> None:
@@ -280,9 +289,13 @@ def receive(
     store = find_store(target)
     with progress_bar("comparing") as progress:
         plan = layout.plan_import(
-            store, bundle, cache_dir=store.url if store else os.path.abspath(local_path(target)),
-            on_conflict=on_conflict, side_caches=side_caches, progress=progress,
-        )  # fmt: skip
+            store,
+            bundle,
+            cache_dir=store.url if store else os.path.abspath(local_path(target)),
+            on_conflict=on_conflict,
+            side_caches=side_caches,
+            progress=progress,
+        )
     done = None
     if not dry_run:
         store = store or make_store(target)

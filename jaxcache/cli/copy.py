@@ -62,12 +62,17 @@ def command(
     signed = None
     if not from_bundle:
         opened = open_cache(source, layout)
-        store, whose = opened
+        store, source_layout = opened
         signed = None if to_bundle else required_signatures(opened)
-        plan = whose.plan_export(
-            store, keys=(), filters=filters or [], since=None, side_caches=None,
-            now_ns=time.time_ns(), progress=None,
-        )  # fmt: skip
+        plan = source_layout.plan_export(
+            store,
+            keys=(),
+            filters=filters or [],
+            since=None,
+            side_caches=None,
+            now_ns=time.time_ns(),
+            progress=None,
+        )
         if to_bundle:
             left_out = deliver(store, plan, target, form, None, [])
             return ExitCode.PARTIAL if left_out else ExitCode.DONE
@@ -83,8 +88,15 @@ def command(
             rewrite(bundle, target, form)
             return ExitCode.DONE
         code = receive(
-            bundle, locate_target(target, None, bundle.manifest.layout), form,
-            verdict=verdict, host=None, on_conflict=on_conflict, atomic=atomic, dry_run=dry_run,
-            signed=signed, allow_large=allow_large,
-        )  # fmt: skip
+            bundle,
+            locate_target(target, None, bundle.manifest.layout),
+            form,
+            verdict=verdict,
+            host=None,
+            on_conflict=on_conflict,
+            atomic=atomic,
+            dry_run=dry_run,
+            signed=signed,
+            allow_large=allow_large,
+        )
     return ExitCode.PARTIAL if left_out and code == ExitCode.DONE else code

@@ -69,8 +69,13 @@ def command(
     with progress_bar("reading") as progress:
         side = open_side(since, open_store, progress, layout=layout) if since else None
         plan = opened.layout.plan_export(
-            opened.store, keys=keys or [], filters=filters or [], since=side,
-            side_caches=side_caches, now_ns=time.time_ns(), progress=progress,
-        )  # fmt: skip
+            opened.store,
+            keys=keys or [],
+            filters=filters or [],
+            since=side,
+            side_caches=side_caches,
+            now_ns=time.time_ns(),
+            progress=progress,
+        )
     left_out = deliver(opened.store, plan, file, form, level, signers)
     return ExitCode.PARTIAL if left_out else ExitCode.DONE

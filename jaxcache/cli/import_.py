@@ -6,14 +6,7 @@ from typing import Annotated
 import typer
 
 from jaxcache.cli.opening import LayoutName
-from jaxcache.cli.options import (
-    CacheDir,
-    DryRun,
-    Json,
-    Jsonl,
-    Quiet,
-    choose_format,
-)  # fmt: skip
+from jaxcache.cli.options import CacheDir, DryRun, Json, Jsonl, Quiet, choose_format
 from jaxcache.errors import ExitCode
 
 EXAMPLE = "jaxcache import cache.jxb --require-compatible"
@@ -26,7 +19,7 @@ Python = Annotated[
 
 
 class ConflictRule(StrEnum):
-    """What wins where both sides have a key."""
+    """The side that wins where both have a key."""
 
     KEEP = "keep"
     REPLACE = "replace"
@@ -93,10 +86,18 @@ def command(
         whose = bundle.manifest.layout
         target = locate_target(cache_dir, layout, whose)
         code = receive(
-            bundle, target, form, verdict=check_trust(bundle),
+            bundle,
+            target,
+            form,
+            verdict=check_trust(bundle),
             host=ask_host(python, required=require_compatible) if whose == "jax" else None,
-            require_compatible=require_compatible, on_conflict=on_conflict,
-            side_caches=side_caches, atomic=atomic, level=level, dry_run=dry_run,
-            allow_large=allow_large, expect=True,
-        )  # fmt: skip
+            require_compatible=require_compatible,
+            on_conflict=on_conflict,
+            side_caches=side_caches,
+            atomic=atomic,
+            level=level,
+            dry_run=dry_run,
+            allow_large=allow_large,
+            expect=True,
+        )
     return ExitCode.PARTIAL if left_out and code == ExitCode.DONE else code

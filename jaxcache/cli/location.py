@@ -1,4 +1,4 @@
-"""Where the cache is, and where our own files are; without the parser, for what must be quick."""
+"""The location of the cache and of our own files; quick to import, without the parser."""
 
 import os
 from collections.abc import Iterator
@@ -10,13 +10,13 @@ from jaxcache.store import check_location
 
 
 def index_folder() -> Path:
-    """Where indexes of caches are kept: ``$XDG_CACHE_HOME/jaxcache/index``."""
+    """Return the folder of the indexes: ``$XDG_CACHE_HOME/jaxcache/index``."""
     base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     return Path(base, "jaxcache", "index")
 
 
 class Location(NamedTuple):
-    """Where the cache is, and who said so."""
+    """The location of the cache, and the setting it comes from."""
 
     path: str
     origin: str
@@ -36,9 +36,10 @@ def locate_cache(option: str | None) -> Location:
     if option is not None:
         if not option:
             raise UsageError(
-                "an empty path names no cache", code="bad-path",
+                "an empty path names no cache",
+                code="bad-path",
                 hint="is a variable of the shell not set?",
-            )  # fmt: skip
+            )
         return Location(expand_location(option), "--cache-dir")
     if value := os.environ.get("JAX_COMPILATION_CACHE_DIR"):
         return Location(expand_location(value), "JAX_COMPILATION_CACHE_DIR")
@@ -50,7 +51,7 @@ def locate_cache(option: str | None) -> Location:
 
 
 def config_is_set(name: str) -> bool:
-    """Whether any configuration file sets a switch: none of them can take it back.
+    """Return whether any configuration file sets a switch: none of them can take it back.
 
     Raises:
         UsageError: ``bad-config`` where one cannot be read.

@@ -6,14 +6,7 @@ import typer
 
 from jaxcache.cli.import_ import AllowLarge
 from jaxcache.cli.opening import LayoutName, locate_target, open_cache
-from jaxcache.cli.options import (
-    CacheDir,
-    DryRun,
-    Json,
-    Jsonl,
-    Quiet,
-    choose_format,
-)  # fmt: skip
+from jaxcache.cli.options import CacheDir, DryRun, Json, Jsonl, Quiet, choose_format
 from jaxcache.cli.sync import Exclude, Include, LedgerToo, MaxSize, Requests, SideCaches
 
 EXAMPLE = "jaxcache pull s3://bucket/team/jax --include 'jit_train*'"
@@ -55,6 +48,13 @@ def command(
         return carry_files(opened, cache_dir, options, form, signed=require_signed, dry_run=dry_run)
     target = locate_target(cache_dir, layout, opened.layout.name)
     return carry_over(
-        opened, target, options, form, jobs=jobs, dry_run=dry_run, needs_some=True,
-        require_signed=require_signed, allow_large=allow_large,
-    )  # fmt: skip
+        opened,
+        target,
+        options,
+        form,
+        jobs=jobs,
+        dry_run=dry_run,
+        needs_some=True,
+        require_signed=require_signed,
+        allow_large=allow_large,
+    )

@@ -6,15 +6,7 @@ import typer
 
 from jaxcache.cli.export import Sign
 from jaxcache.cli.opening import LayoutName, locate_target, open_cache
-from jaxcache.cli.options import (
-    CacheDir,
-    DryRun,
-    Json,
-    Jsonl,
-    Quiet,
-    Yes,
-    choose_format,
-)  # fmt: skip
+from jaxcache.cli.options import CacheDir, DryRun, Json, Jsonl, Quiet, Yes, choose_format
 from jaxcache.cli.sync import Exclude, Include, LedgerToo, MaxSize, Requests, SideCaches
 
 EXAMPLE = "jaxcache push s3://bucket/team/jax --exclude 'jit_debug*'"
@@ -62,6 +54,12 @@ def command(
     if not opened.layout.is_jax:
         return carry_files(opened, url, options, form, signed=bool(sign), dry_run=dry_run)
     return carry_over(
-        opened, locate_target(url, layout, opened.layout.name), options, form,
-        jobs=jobs, sign=sign or (), dry_run=dry_run, yes=yes,
-    )  # fmt: skip
+        opened,
+        locate_target(url, layout, opened.layout.name),
+        options,
+        form,
+        jobs=jobs,
+        sign=sign or (),
+        dry_run=dry_run,
+        yes=yes,
+    )

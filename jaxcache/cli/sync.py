@@ -1,4 +1,4 @@
-"""What ``push`` and ``pull`` share: options, asking, carrying over, printing."""
+"""Shared by ``push`` and ``pull``: options, confirmation, execution."""
 
 import os
 import time
@@ -128,10 +128,17 @@ def carry_over(
             index = Index.load(index_folder(), target.url, now_ns=time.time_ns())
     with progress_bar("comparing") as progress:
         plan = plan_sync(
-            source, target, options, target_url=target_url, now_ns=time.time_ns(),
-            signed=signed, allow_large=allow_large or is_remote(location),
-            lookup=lookup, index=index, progress=progress,
-        )  # fmt: skip
+            source,
+            target,
+            options,
+            target_url=target_url,
+            now_ns=time.time_ns(),
+            signed=signed,
+            allow_large=allow_large or is_remote(location),
+            lookup=lookup,
+            index=index,
+            progress=progress,
+        )
     if needs_some and not plan.entries:
         raise NoCacheError(
             f"there is no cache at {source.url}", hint="check the folder in the URL; push fills it"
@@ -143,14 +150,21 @@ def carry_over(
         with progress_bar("copying") as progress:
             try:
                 done = execute(
-                    source, target or make_store(location), plan, now_ns=time.time_ns(),
-                    jobs=jobs or REQUESTS_AT_ONCE, signers=signers, progress=progress,
-                )  # fmt: skip
+                    source,
+                    target or make_store(location),
+                    plan,
+                    now_ns=time.time_ns(),
+                    jobs=jobs or REQUESTS_AT_ONCE,
+                    signers=signers,
+                    progress=progress,
+                )
             except KeyboardInterrupt as error:
                 raise JaxcacheError(
-                    "interrupted", code="interrupted", exit_code=ExitCode.INTERRUPTED,
+                    "interrupted",
+                    code="interrupted",
+                    exit_code=ExitCode.INTERRUPTED,
                     hint="run it again: what is there already is not sent again",
-                ) from error  # fmt: skip
+                ) from error
     print_sync(plan, done, form)
     if done and done.untrusted:
         return ExitCode.UNTRUSTED
@@ -194,17 +208,20 @@ def carry_files(
         required_signatures(source, asked=signed)
     there = Side(target, {}, files=names_there(target))
     plan = source.layout.plan_export(
-        source.store, keys=options.include, filters=(), since=there,
-        side_caches=options.side_caches and not options.include, now_ns=time.time_ns(),
+        source.store,
+        keys=options.include,
+        filters=(),
+        since=there,
+        side_caches=options.side_caches and not options.include,
+        now_ns=time.time_ns(),
         progress=None,
-    )  # fmt: skip
+    )
     bundle, exported = make_in_between(source.store, plan)
     note_left_out(exported.left_out)
     with bundle.file:
         code = receive(
-            bundle, target, form, verdict=Verdict(("this machine",), ()), host=None,
-            dry_run=dry_run,
-        )  # fmt: skip
+            bundle, target, form, verdict=Verdict(("this machine",), ()), host=None, dry_run=dry_run
+        )
     return ExitCode.PARTIAL if exported.left_out and code == ExitCode.DONE else code
 
 

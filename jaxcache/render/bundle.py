@@ -34,7 +34,7 @@ class Written:
 
 
 def export_document(written: Written) -> Document:
-    """What ``export --json`` prints, and ``copy --json`` of a copy into a bundle."""
+    """Return the document of ``export --json``, and of ``copy --json`` into a bundle."""
     manifest = written.manifest
     return {
         **envelope(written.source),
@@ -84,7 +84,7 @@ def import_document(
     *,
     manifest_sha256: str,
 ) -> Document:
-    """What ``import --json`` prints; ``done`` is None for a dry run."""
+    """Return the document of ``import --json``; ``done`` is None for a dry run."""
     forecasts = {f.key: f for f in outlooks.forecasts}
     host = outlooks.host
     return {
@@ -105,16 +105,21 @@ def import_document(
             "conflicts": len(plan.conflicts),
         },
         "outlook": {o.value: outlooks.counts.get(o, 0) for o in Outlook},
-        "host": host and {
-            "python": host.python, "jax": host.jax_version, "jaxlib": host.jaxlib_version,
-            "codec": host.codec, "platform": host.origin.platform, "target": host.origin.target,
+        "host": host
+        and {
+            "python": host.python,
+            "jax": host.jax_version,
+            "jaxlib": host.jaxlib_version,
+            "codec": host.codec,
+            "platform": host.origin.platform,
+            "target": host.origin.target,
         },
         "failed": [{"file": printable(f.name), "detail": f.detail} for f in failures(done)],
-    }  # fmt: skip
+    }
 
 
 def failures(done: Imported | None) -> Sequence[Any]:
-    """What could not be written."""
+    """Return the files that could not be written."""
     return done.failed if done else ()
 
 
@@ -149,9 +154,11 @@ def import_rows(plan: ImportPlan, outlooks: Compatibility) -> Iterator[str]:
 def import_table(plan: ImportPlan, outlooks: Compatibility, *, width: int, color: bool) -> str:
     """The same for people."""
     columns = [
-        Column("ACTION"), Column("OUTLOOK"), Column("KEY", elastic=True, least=16),
+        Column("ACTION"),
+        Column("OUTLOOK"),
+        Column("KEY", elastic=True, least=16),
         Column("WHY", elastic=True, cut="end"),
-    ]  # fmt: skip
+    ]
     cells = (row.split("\t") for row in import_rows(plan, outlooks))
     rows = [
         [action, outlook, _short_name(step.name), why]
@@ -215,7 +222,7 @@ def outlook_line(outlooks: Compatibility) -> str:
 
 
 def diff_document(diff: Diff) -> Document:
-    """What ``diff --json`` prints; ``cache_dir`` is the left side."""
+    """Return the document of ``diff --json``; ``cache_dir`` is the left side."""
     return {
         **envelope(diff.left.location),
         "left": _side_document(diff.left, diff.only_left),
@@ -296,13 +303,16 @@ def diff_rows(diff: Diff) -> Iterator[str]:
 def diff_table(diff: Diff, *, width: int, color: bool) -> str:
     """The same for people."""
     columns = [
-        Column("WHERE"), Column("KEY", elastic=True, least=16),
-        Column("SIZE", right=True), Column("COMPILE", right=True),
-    ]  # fmt: skip
+        Column("WHERE"),
+        Column("KEY", elastic=True, least=16),
+        Column("SIZE", right=True),
+        Column("COMPILE", right=True),
+    ]
     rows = [
         [f"{where}: {p.kind}", _short_name(p.file), "", ""]
-        for where, side in (("left", diff.left), ("right", diff.right)) for p in side.damaged
-    ]  # fmt: skip
+        for where, side in (("left", diff.left), ("right", diff.right))
+        for p in side.damaged
+    ]
     for where, entries in (("left", diff.only_left), ("right", diff.only_right)):
         rows += [
             [where, _short_key(h), format_size(h.size_bytes), format_compile(h.compile_seconds)]

@@ -34,7 +34,7 @@ _WITNESSES: dict[Witness, str] = {
 
 
 def key_document(cache_dir: str, key: CiKey) -> Document:
-    """What ``ci key --json`` prints."""
+    """Return the document of ``ci key --json``."""
     told = key.environment
     return {
         **envelope(cache_dir),
@@ -61,7 +61,7 @@ def key_document(cache_dir: str, key: CiKey) -> Document:
 
 
 def restore_outputs(restored: Restored) -> Outputs:
-    """What the steps after a restore may ask for."""
+    """Return the outputs of a restore, for the steps that follow."""
     plan = restored.plan
     return {
         "cache-hit": _flag(plan.hit),
@@ -71,7 +71,7 @@ def restore_outputs(restored: Restored) -> Outputs:
 
 
 def save_outputs(plan: SavePlan, saved: Saved | None, key: str | None) -> Outputs:
-    """What the steps after a save may ask for."""
+    """Return the outputs of a save, for the steps that follow."""
     outputs = {
         "saved": _flag(saved is not None and plan.saves),
         "entries": str(len(plan.kept)),
@@ -83,7 +83,7 @@ def save_outputs(plan: SavePlan, saved: Saved | None, key: str | None) -> Output
 
 
 def restore_document(restored: Restored) -> Document:
-    """What ``ci restore --json`` prints."""
+    """Return the document of ``ci restore --json``."""
     plan = restored.plan
     return {
         **envelope(plan.cache_dir),
@@ -105,7 +105,7 @@ def restore_document(restored: Restored) -> Document:
 
 
 def save_document(plan: SavePlan, saved: Saved | None, key: str | None) -> Document:
-    """What ``ci save --json`` prints; ``saved`` is None for a dry run."""
+    """Return the document of ``ci save --json``; ``saved`` is None for a dry run."""
     usage = plan.usage
     return {
         **envelope(plan.cache_dir),
@@ -134,7 +134,7 @@ def save_document(plan: SavePlan, saved: Saved | None, key: str | None) -> Docum
 
 
 def restore_lines(restored: Restored) -> Iterator[str]:
-    """What was restored, for people."""
+    """Yield the lines about a restore, for people."""
     plan = restored.plan
     source = printable(plan.source)
     if plan.trouble:
@@ -161,7 +161,7 @@ def restore_lines(restored: Restored) -> Iterator[str]:
 
 
 def save_lines(plan: SavePlan, saved: Saved | None) -> Iterator[str]:
-    """What was saved, for people."""
+    """Yield the lines about a save, for people."""
     usage = plan.usage
     yield (
         f"{len(usage.used)} used ({format_duration(usage.saved_seconds)} of compiling saved), "
@@ -190,12 +190,12 @@ def save_lines(plan: SavePlan, saved: Saved | None) -> Iterator[str]:
 
 
 def restore_summary(restored: Restored) -> str:
-    """What was restored, as Markdown."""
+    """Return the summary of a restore as Markdown."""
     return _section("JAX compilation cache: restored", restore_lines(restored))
 
 
 def save_summary(plan: SavePlan, saved: Saved | None) -> str:
-    """What was used and saved, as Markdown."""
+    """Return the summary of a save as Markdown."""
     parts = [_section("JAX compilation cache: used and saved", save_lines(plan, saved))]
     newest = sorted(plan.usage.new, key=lambda e: (-(e.compile_seconds or 0.0), e.key))
     if newest:
@@ -225,9 +225,13 @@ def markdown(text: str) -> str:
     """
     plain = " .,:;()+%/=-"
     shown = printable(text)
-    return "".join(
-        c if c.isalnum() or (c in plain) or not c.isascii() else f"&#{ord(c)};" for c in shown
-    ).replace("://", "&#58;//").replace("www.", "www&#46;")  # fmt: skip
+    return (
+        "".join(
+            c if c.isalnum() or (c in plain) or not c.isascii() else f"&#{ord(c)};" for c in shown
+        )
+        .replace("://", "&#58;//")
+        .replace("www.", "www&#46;")
+    )
 
 
 def dotenv(outputs: Outputs) -> str:

@@ -1,4 +1,4 @@
-"""What ``push`` and ``pull`` did or would do, as JSON, TSV and sentences."""
+"""The results and plans of ``push`` and ``pull`` as JSON, TSV and sentences."""
 
 from collections.abc import Iterator, Sequence
 
@@ -12,7 +12,7 @@ from jaxcache.units import format_count, format_size
 
 
 def sync_document(plan: SyncPlan, done: Synced | None) -> Document:
-    """What ``push --json`` and ``pull --json`` print.
+    """Return the document of ``push --json`` and ``pull --json``.
 
     Args:
         done: what became of the plan; None for a dry run.
@@ -95,7 +95,7 @@ def transfers_table(transfers: Sequence[Transfer], *, width: int, color: bool) -
 
 
 def sync_notes(plan: SyncPlan, done: Synced | None) -> Iterator[str]:
-    """What did not go over, and why."""
+    """Yield the files that were not copied, with the reason."""
     for problem in (*plan.left_out, *(done.damaged if done else ())):
         yield f"left out {printable(problem.file)}: {printable(problem.detail)}"
     for failed in done.failed if done else ():

@@ -20,7 +20,7 @@ _SHOWN_FEATURES = 4
 
 
 class Outlook(StrEnum):
-    """What to expect of an entry."""
+    """The forecast for an entry."""
 
     HIT = "hit"
     """Nothing that can be told from outside speaks against it."""
@@ -48,7 +48,7 @@ class Host:
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """What to expect of one entry, and why."""
+    """The forecast for one entry, and the reason."""
 
     key: str
     outlook: Outlook
@@ -59,19 +59,19 @@ class Forecast:
 
 @dataclass(frozen=True, slots=True)
 class Compatibility:
-    """What to expect of all entries of a bundle in one directory."""
+    """The forecasts for all entries of a bundle in one directory."""
 
     forecasts: tuple[Forecast, ...]
     host: Host | None
 
     @property
     def counts(self) -> Mapping[Outlook, int]:
-        """How many entries have each outlook."""
+        """The number of entries by outlook."""
         return Counter(f.outlook for f in self.forecasts)
 
     @property
     def compatible(self) -> bool:
-        """Whether every entry can be expected to hit."""
+        """Return whether every entry can be expected to hit."""
         return all(f.outlook is Outlook.HIT for f in self.forecasts)
 
 
@@ -90,7 +90,7 @@ def forecast(manifest: Manifest, host: Host | None, cache_dir: str) -> Compatibi
 
 
 def path_in_key(jax_version: str) -> bool:
-    """Whether that jax hashes the cache directory into the key."""
+    """Return whether that jax hashes the cache directory into the key."""
     return _PATH_IN_KEY_SINCE <= version_tuple(jax_version) < _PATH_IN_KEY_BEFORE
 
 
@@ -133,7 +133,7 @@ def _jax_version(item: Item) -> str | None:
 
 
 def _other_build(item: Item, origin: Origin, host: Host) -> str | None:
-    """Why it is of another jaxlib: by the ledger's word, else by the flags in it."""
+    """Return the reason if another jaxlib compiled it, by the ledger or by its flags."""
     for event in reversed(item.ledger):
         version = event.facts.get("jaxlib_version")
         if isinstance(version, str):
@@ -143,10 +143,10 @@ def _other_build(item: Item, origin: Origin, host: Host) -> str | None:
     mine = host.origin
     if origin.like_jaxlib and mine.like_jaxlib and origin.like_jaxlib != mine.like_jaxlib:
         return f"compiled by a jaxlib like {origin.like_jaxlib}, and this is {host.jaxlib_version}"
-    if (
-        origin.platform == mine.platform != "unknown"
-        and (origin.ifrt_version, origin.container) != (mine.ifrt_version, mine.container)
-    ):  # fmt: skip
+    if origin.platform == mine.platform != "unknown" and (
+        origin.ifrt_version,
+        origin.container,
+    ) != (mine.ifrt_version, mine.container):
         return f"packed as no executable of jaxlib {host.jaxlib_version} is ({origin.container})"
     return None
 
@@ -161,9 +161,11 @@ def _other_device(origin: Origin, mine: Origin) -> str | None:
         if theirs != ours:
             return _other_cpu(origin, mine, theirs, ours)
     for name, label in (
-        ("compute_capability", "compute capability"), ("device_name", "device"),
-        ("toolkit", "toolkit"), ("cudnn", "cuDNN"),
-    ):  # fmt: skip
+        ("compute_capability", "compute capability"),
+        ("device_name", "device"),
+        ("toolkit", "toolkit"),
+        ("cudnn", "cuDNN"),
+    ):
         there, here = getattr(origin, name), getattr(mine, name)
         if there and here and there != here:
             return f"compiled for {label} {there}, and here it is {here}"

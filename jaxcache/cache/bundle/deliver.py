@@ -62,9 +62,10 @@ def check_file_path(path: str) -> None:
     check_location(path)
     if is_remote(path):
         raise UsageError(
-            f"{path} is not a file", code="bad-url",
+            f"{path} is not a file",
+            code="bad-url",
             hint="push and pull, or ci save and ci restore, talk to buckets",
-        )  # fmt: skip
+        )
 
 
 def check_target(path: str) -> None:

@@ -18,7 +18,7 @@ Known = dict[str, tuple[str, int]]
 
 @dataclass(frozen=True, slots=True)
 class ExportPlan:
-    """What is to be exported, in the order of the bundle."""
+    """The files to export, in the order of the bundle."""
 
     cache_dir: str
     files: tuple[tuple[EntryFile, FileInfo | None], ...]
@@ -26,13 +26,13 @@ class ExportPlan:
     side_files: tuple[FileInfo, ...]
     size_bytes: int
     left_out: tuple[Problem, ...]
-    """What cannot travel, and why."""
+    """Files that cannot be exported, with the reason."""
     since: str | None = None
     known: Known = field(default_factory=dict)
     layout: str = JAX
-    """Whose cache it is; of any other than JAX everything is a side file."""
+    """The layout of the cache; of any other than JAX everything is a side file."""
     warnings: tuple[str, ...] = ()
-    """What whoever passes it on should know of what it holds."""
+    """Warnings about the content, for whoever passes the bundle on."""
 
 
 def plan_export(
@@ -61,9 +61,12 @@ def plan_export(
     """
     selection = Selection.parse(keys, filters, "key")
     seen = scan(
-        store, heads=selection.needs_heads, details=selection.needs_details, deep=True,
+        store,
+        heads=selection.needs_heads,
+        details=selection.needs_details,
+        deep=True,
         progress=progress,
-    )  # fmt: skip
+    )
     selected = selection.apply(seen.entries, now_ns)
     chosen = {e.file for e in selected if only is None or only(e)}
     files, left_out = _portable(seen.inventory, chosen)

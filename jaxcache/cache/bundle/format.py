@@ -49,7 +49,7 @@ class Signature(NamedTuple):
 
 
 class Refusal(NamedTuple):
-    """Why a file of a bundle must not come into a cache."""
+    """The reason for which a file of a bundle must not enter a cache."""
 
     reason: str
     untrusted: bool = False
@@ -66,7 +66,7 @@ class Bundle:
     manifest_sha256: str
     signatures: tuple[Signature, ...]
     signed_bytes: bytes
-    """What the signatures are over."""
+    """The bytes that the signatures are over."""
     stream_at: int
     stream_bytes: int
     refused: Mapping[str, Refusal] | None = None
@@ -83,7 +83,7 @@ class Bundle:
 
 
 def stream_parameters(level: int) -> zstandard.ZstdCompressionParameters:
-    """How the stream is compressed: matches over 128 MiB, and a checksum.
+    """Return zstd's parameters for the stream: matches over 128 MiB, and a checksum.
 
     zstd's own settings from level 16 on search each position so often that a stream that mostly
     repeats itself takes minutes per 100 MB; fewer looks are six times faster here, and the optimal
@@ -126,7 +126,7 @@ def pack_header(packed_manifest: bytes, stream_bytes: int, signatures: int) -> b
 
 
 def signed_bytes(header: bytes) -> bytes:
-    """What a signature is over: the header without the magic, under a name of its own."""
+    """Return the bytes to sign: the header without the magic number, behind a prefix."""
     return _SIGNED_PREFIX + header[len(MAGIC) : HEADER_BYTES]
 
 

@@ -27,7 +27,7 @@ ON_CONFLICT = ("keep", "replace", "fail")
 
 
 class Action(StrEnum):
-    """What an import does with one entry or file of a bundle."""
+    """The action of an import for one entry or file of a bundle."""
 
     WRITE = "write"
     """It is not there yet."""
@@ -54,7 +54,7 @@ WRITES = frozenset({Action.WRITE, Action.HEAL, Action.REPLACE})
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What becomes of one entry or file."""
+    """The action for one entry or file."""
 
     subject: Item | SideFile
     action: Action
@@ -71,14 +71,14 @@ class Step:
 
     @property
     def content_bytes(self) -> int:
-        """What it takes of the stream."""
+        """Its size in the stream."""
         subject = self.subject
         return subject.payload_bytes if isinstance(subject, Item) else subject.size_bytes
 
 
 @dataclass(frozen=True, slots=True)
 class ImportPlan:
-    """What an import would do, in the order of the bundle."""
+    """The steps of an import, in the order of the bundle."""
 
     cache_dir: str
     bundle: str
@@ -87,7 +87,7 @@ class ImportPlan:
     """Whether entries get an ``-atime`` file."""
 
     def count(self, *actions: Action) -> int:
-        """How many steps are of these kinds."""
+        """Return the number of steps with these actions."""
         counts = Counter(step.action for step in self.steps)
         return sum(counts[a] for a in actions)
 

@@ -41,7 +41,7 @@ class BundleError(ArchiveError):
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """What compiled an entry and for what; one for all entries that share it."""
+    """The compiler and target of an entry; one for all entries that share it."""
 
     platform: str = "unknown"
     target: str | None = None
@@ -78,7 +78,7 @@ class Item:
     payload_sha256: str
     created_ns: int
     atime_ns: int | None
-    """What its ``-atime`` file said; None where it had none."""
+    """The content of its ``-atime`` file; None where it had none."""
     origin: int
     """Index into the origins of the manifest."""
     ledger: tuple[Event, ...] = ()
@@ -106,7 +106,7 @@ class SideFile:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """What a bundle announces."""
+    """The manifest of a bundle."""
 
     items: tuple[Item, ...]
     """In the order of their payloads in the stream."""
@@ -119,7 +119,7 @@ class Manifest:
     since: str | None = None
     """SHA-256 of the manifest that this bundle is an increment to; empty for a directory."""
     layout: str = JAX
-    """Whose cache it is from; of any other than JAX there are files alone, and no items."""
+    """The layout of its cache; of any other than JAX there are files and no items."""
 
     @property
     def announced_bytes(self) -> int:
@@ -132,7 +132,7 @@ class Manifest:
         return sum(i.size_bytes for i in self.items) + sum(f.size_bytes for f in self.files)
 
     def origin_of(self, item: Item) -> Origin:
-        """What compiled it."""
+        """Return the compiler and target of an item."""
         return self.origins[item.origin]
 
 
@@ -204,7 +204,7 @@ def decode_manifest(data: bytes | bytearray) -> Manifest:
 
 
 def check_path(name: str) -> str | None:
-    """Why a path below a cache directory cannot travel in a bundle; None if it can."""
+    """Return the reason why a bundle cannot hold a path; None if it can."""
     parts = name.split("/")
     if len(parts) > _MAX_PARTS:
         return f"is nested deeper than {_MAX_PARTS}"
@@ -213,7 +213,7 @@ def check_path(name: str) -> str | None:
 
 
 def is_side_file(name: str) -> bool:
-    """Whether a name is one of XLA's own caches, directly where XLA puts it."""
+    """Return whether a name is one of XLA's own caches, directly where XLA puts it."""
     if name == KERNEL_CACHE:
         return True
     folder, _, base = name.partition("/")

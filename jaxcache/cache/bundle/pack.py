@@ -41,7 +41,7 @@ _ATIME_BYTES = 8
 
 @dataclass(frozen=True, slots=True)
 class Exported:
-    """What a bundle came to hold."""
+    """The content of a bundle that was written."""
 
     manifest: Manifest
     manifest_sha256: str
@@ -86,9 +86,13 @@ def write_stream(
     """
     if level is None:
         first = write_stream(
-            store, plan, level=DEFAULT_LEVEL, folder=folder, allow_large=allow_large,
+            store,
+            plan,
+            level=DEFAULT_LEVEL,
+            folder=folder,
+            allow_large=allow_large,
             progress=progress,
-        )  # fmt: skip
+        )
         if first.size_bytes <= first.source_bytes:
             return first
         level = SMALL_LEVEL
@@ -133,9 +137,14 @@ class _Writer:
         if self._content_bytes:
             self._stream.finish()
         manifest = Manifest(
-            tuple(items), tuple(files), tuple(self._origins), self._stream.digest.hex(),
-            self._content_bytes, self._plan.since, self._plan.layout,
-        )  # fmt: skip
+            tuple(items),
+            tuple(files),
+            tuple(self._origins),
+            self._stream.digest.hex(),
+            self._content_bytes,
+            self._plan.since,
+            self._plan.layout,
+        )
         packed = pack_manifest(encode_manifest(manifest))
         self._out.seek(0)
         return Exported(

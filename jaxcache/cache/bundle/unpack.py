@@ -47,7 +47,7 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class Imported:
-    """What became of a plan."""
+    """The result of executing a plan."""
 
     written: tuple[Step, ...]
     failed: tuple[Failure, ...]
@@ -319,7 +319,7 @@ def _copy(store: Store, name: str, new_name: str, mtime_ns: int) -> None:
 
 
 def _events(store: Store, plan: ImportPlan, written: set[str]) -> Iterator[Event]:
-    """What the bundle knows of the entries, and the digests it was checked by.
+    """Yield the events of the bundle's entries, and the digests they were checked by.
 
     Of one that could not be written it says nothing: there is none.
     """

@@ -1,4 +1,4 @@
-"""What lay in a cache before the job ran, kept in ``.jaxcache/ci.json`` until it is over."""
+"""The state of a cache before the job ran, kept in ``.jaxcache/ci.json`` until it is over."""
 
 import json
 import os
@@ -31,7 +31,7 @@ class Before:
 
     @property
     def fresh(self) -> bool:
-        """Whether the very next read shows, also where only every day's first does (relatime)."""
+        """Return whether the next read shows, even if only the first of a day does (relatime)."""
         return self.atime_ns <= self.mtime_ns
 
 
@@ -41,7 +41,7 @@ class Baseline:
 
     started_ns: int
     source: str
-    """What it was restored from; empty if from nothing."""
+    """The source it was restored from; empty if from nothing."""
     records_reads: bool
     """Whether a read of a file showed in its access time when that was tried here."""
     entries: Mapping[str, Before] = field(default_factory=dict)

@@ -13,7 +13,7 @@ _CHUNK_BYTES = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class HashedFiles:
-    """What was hashed."""
+    """The files that were hashed, and their digest."""
 
     digest: str
     """SHA-256 over names and contents, in the order of the names."""

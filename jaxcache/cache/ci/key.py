@@ -27,7 +27,7 @@ _DIGITS = 12
 
 @dataclass(frozen=True, slots=True)
 class Environment:
-    """What the keys of one job's JAX depend on."""
+    """The facts on which the keys of one job's JAX depend."""
 
     platform: str
     device: str
@@ -87,9 +87,13 @@ class CiKey:
     def _environment_parts(self) -> list[str]:
         told = self.environment
         return [
-            slug(self.prefix), SCHEME, told.platform, slug(told.device),
-            f"jaxlib{slug(told.jaxlib_version)}", told.digest,
-        ]  # fmt: skip
+            slug(self.prefix),
+            SCHEME,
+            told.platform,
+            slug(told.device),
+            f"jaxlib{slug(told.jaxlib_version)}",
+            told.digest,
+        ]
 
     @property
     def _parts(self) -> list[str]:
@@ -136,7 +140,7 @@ def describe_environment(
 
 
 def _hashes_directory(jax_version: str, caches: str | None) -> bool:
-    """Whether that jax, so set, hashes the path of the cache into every key."""
+    """Return whether that jax, so set, hashes the path of the cache into every key."""
     if caches == "none" or version_tuple(jax_version) < _PATH_MATTERS_SINCE:
         return False
     return path_in_key(jax_version) or caches in ("all", _KERNEL_CACHE)

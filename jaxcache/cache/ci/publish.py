@@ -25,7 +25,7 @@ from jaxcache.store.base import Store
 
 @dataclass(frozen=True, slots=True)
 class Saved:
-    """What became of a plan."""
+    """The result of executing a plan."""
 
     written: int
     """Entries in the bundle, or new in the shared cache."""
@@ -129,7 +129,7 @@ def _known(store: Store, keys: Iterable[str]) -> list[Event]:
 
 
 def _binds(target: Store, bounds: PruneOptions) -> bool:
-    """Whether a look at the names alone leaves anything to prune: a value costs a request each."""
+    """Return whether there is anything to prune, by names alone: a value costs a request."""
     if bounds.by_age or bounds.max_size_bytes is None:
         return True
     return total_bytes(scan(target, heads=False, deep=True)) > bounds.max_size_bytes

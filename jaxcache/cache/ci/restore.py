@@ -17,7 +17,7 @@ from jaxcache.store.base import Store
 
 @dataclass(frozen=True, slots=True)
 class RestorePlan:
-    """What a restore would bring."""
+    """The plan of a restore."""
 
     cache_dir: str
     source: str
@@ -31,7 +31,7 @@ class RestorePlan:
     untrusted: int = 0
     """Entries of the source that no trusted key has signed, where that is asked for."""
     trouble: str = ""
-    """Why there is nothing to restore from."""
+    """The reason why there is nothing to restore from."""
 
     @property
     def fitting(self) -> tuple[Item, ...]:
@@ -44,18 +44,18 @@ class RestorePlan:
 
     @property
     def hit(self) -> bool:
-        """Whether the source has anything for this job."""
+        """Return whether the source has anything for this job."""
         return bool(self.fitting) or self.present > 0
 
     @property
     def stored_seconds(self) -> float:
-        """What compiling the fitting entries took once."""
+        """The compile seconds of the entries that fit."""
         return sum(map(item_seconds, self.fitting), 0.0)
 
 
 @dataclass(frozen=True, slots=True)
 class Restored:
-    """What became of a plan."""
+    """The result of executing a plan."""
 
     plan: RestorePlan
     written: int = 0
@@ -100,9 +100,12 @@ def plan_restore(
     fits = {i.key for i in bundle.manifest.items if everything or i.key not in useless}
     cache_dir = os.path.abspath(cache_dir)
     importing = plan_import(
-        store, bundle, cache_dir=cache_dir, side_caches=bool(fits),
+        store,
+        bundle,
+        cache_dir=cache_dir,
+        side_caches=bool(fits),
         wanted=lambda item: item.key in fits,
-    )  # fmt: skip
+    )
     return RestorePlan(cache_dir, source, importing, outlooks, left_out, present, untrusted)
 
 
@@ -134,13 +137,13 @@ def execute_restore(
 
 
 def item_seconds(item: Item) -> float:
-    """What compiling an entry of a bundle took: as measured, else its header's whole seconds."""
+    """Return the compile seconds of an entry: as measured, else of its header."""
     known = fold(item.key, item.ledger).compile_seconds
     return float(item.compile_seconds) if known is None else known
 
 
 def miss_reasons(outlooks: Compatibility) -> Sequence[tuple[str, int]]:
-    """Why entries cannot hit, the most frequent first."""
+    """Return the reasons why entries cannot hit, the most frequent first."""
     counts: dict[str, int] = {}
     for told in outlooks.forecasts:
         if told.outlook is Outlook.MISS and told.reason:

@@ -31,7 +31,7 @@ _FINISHED, _UNFINISHED = ("success",), ("failure", "failed", "cancelled", "cance
 
 @dataclass(frozen=True, slots=True)
 class SavePlan:
-    """What is to be saved."""
+    """The plan of a save."""
 
     cache_dir: str
     target: str
@@ -41,13 +41,13 @@ class SavePlan:
     export: ExportPlan
     why: Why
     source: str
-    """What the job was restored from; empty if from nothing."""
+    """The source that the job was restored from; empty if from nothing."""
     finished: bool = True
     """Whether the job came to its end; what another one did not use, it may not have got to."""
 
     @property
     def saves(self) -> bool:
-        """Whether anything is to be written."""
+        """Return whether anything is to be written."""
         return self.why in _SAVING
 
     @property
@@ -70,7 +70,7 @@ def parse_save_if(text: str) -> SaveIf:
 
 
 def parse_job_status(text: str) -> bool:
-    """Whether a job came to its end, by what a CI system calls its state, or by an exit status.
+    """Return whether a job finished, by the CI system's name of its state or an exit status.
 
     Raises:
         UsageError: ``bad-job-status``.
@@ -81,9 +81,10 @@ def parse_job_status(text: str) -> bool:
     if word.isdecimal():
         return int(word) == 0
     raise UsageError(
-        f"{text!r} is no state of a job", code="bad-job-status",
+        f"{text!r} is no state of a job",
+        code="bad-job-status",
         hint=f"one of {', '.join((*_FINISHED, *_UNFINISHED))}, or an exit status",
-    )  # fmt: skip
+    )
 
 
 def plan_save(

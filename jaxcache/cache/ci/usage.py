@@ -1,4 +1,4 @@
-"""What a job did with its cache: which entries are new, which it read, which it left alone.
+"""The use of a cache by a job: entries that are new, entries it read, entries it did not use.
 
 Three witnesses are heard, none of which is always there: the ledger, if the job ran under
 ``jaxcache run`` or ``warm``; JAX's own dates of use, which it keeps under a size cap; and the file
@@ -20,7 +20,7 @@ from jaxcache.model import Entry
 
 
 class Witness(StrEnum):
-    """Who says that an entry was not used."""
+    """The evidence that an entry was not used."""
 
     JAX = "jax"
     """It dates reads itself: under a size cap, and up to 0.5.0 always."""
@@ -41,7 +41,7 @@ class Usage:
     unrecorded: tuple[str, ...]
     """Keys whose use the ledger does not know yet."""
     saved_seconds: float
-    """What compiling the used ones took once, by the ledger or else by their headers."""
+    """The compile seconds of the used entries, by the ledger or else by their headers."""
     new_seconds: float
 
     @property
@@ -88,7 +88,7 @@ def judge_usage(seen: Scan, ledger: Ledger, baseline: Baseline | None) -> Usage:
 
 
 def use_events(usage: Usage, now_ns: int) -> list[Event]:
-    """What the ledger should learn, so that uses age out and not entries."""
+    """Return the uses to record in the ledger, so that entries in use do not age."""
     return [Event(key, HIT, now_ns) for key in usage.unrecorded]
 
 
@@ -98,7 +98,7 @@ def _recorded_since(ledger: Ledger, started_ns: int) -> set[str]:
 
 
 def _witnesses(file: EntryFile, inventory: Inventory, before: Before | None) -> set[Witness]:
-    """Who has seen a use."""
+    """Return the evidence of a use."""
     found: set[Witness] = set()
     if before is None:
         return found
@@ -116,7 +116,7 @@ def _best_witness(
     proofs: dict[str, set[Witness]],
     recorded: set[str],
 ) -> Witness:
-    """Who can be believed to have seen every use."""
+    """Return the evidence that would show every use."""
     if any(Witness.JAX in found for found in proofs.values()):
         return Witness.JAX  # this job's JAX had a cap, and then it stamps every read
     if baseline.records_reads:

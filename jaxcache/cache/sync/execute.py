@@ -37,7 +37,7 @@ class Failed(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Synced:
-    """What became of a plan."""
+    """The result of executing a plan."""
 
     carried: tuple[Transfer, ...]
     overtaken: tuple[Transfer, ...]
@@ -54,7 +54,7 @@ class Synced:
     segments: int = 0
     """Of the ledger."""
     removed: Execution | None = None
-    """What went from the target to make room."""
+    """Entries removed from the target to make room."""
 
     @property
     def carried_bytes(self) -> int:
@@ -63,7 +63,7 @@ class Synced:
 
     @property
     def complete(self) -> bool:
-        """Whether everything is there that was to come."""
+        """Return whether everything is there that was to come."""
         lacking = self.damaged or self.failed or self.untrusted
         return not (lacking or (self.removed and self.removed.failed))
 

@@ -16,7 +16,7 @@ from jaxcache.store.base import ExistsError, Store, StoreError
 
 
 def lookup_in(*stores: Store | None) -> Lookup:
-    """What the first of these ledgers that knows an entry knows of it."""
+    """Return a lookup in these ledgers: the first that knows an entry answers."""
     ledgers = [Ledger.load(store) for store in stores if store]
     return lambda key: next((r for ledger in ledgers if (r := ledger.record(key))), None)
 
@@ -34,9 +34,10 @@ def missing_segments(source: Store, target: Store | None) -> tuple[FileInfo, ...
 
 def _segments(store: Store) -> list[FileInfo]:
     return sorted(
-        i for i in store.list(LEDGER_DIR)
+        i
+        for i in store.list(LEDGER_DIR)
         if i.type == "file" and i.size_bytes <= MAX_SEGMENT_BYTES and is_segment(i.name)
-    )  # fmt: skip
+    )
 
 
 def carry_segments(source: Store, target: Store, segments: tuple[FileInfo, ...]) -> int:

@@ -32,20 +32,20 @@ _MAX_AUTOTUNE_BYTES = 16 << 20
 
 @dataclass(frozen=True, slots=True)
 class SyncOptions:
-    """What is to go over."""
+    """The selection of what to copy."""
 
     include: Sequence[str] = ()
     """Globs over module or key; all entries if none is given."""
     exclude: Sequence[str] = ()
     """Globs over module or key; they win."""
     max_size_bytes: int | None = None
-    """What the target may hold afterwards; the least valuable entries stay where they are."""
+    """The bound of the target; the least valuable entries are not copied."""
     make_room: bool = False
     """Under ``max_size_bytes``, entries of the target may go to let better ones in."""
     side_caches: bool = True
     """XLA's autotuning results too; its kernel cache changes in place and never goes over."""
     ledger: bool = True
-    """What is known of the entries too."""
+    """Copy the ledger too."""
 
 
 class Transfer(NamedTuple):
@@ -67,7 +67,7 @@ class Transfer(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SyncPlan:
-    """What would go over; nothing has happened yet."""
+    """The files to copy; nothing has happened yet."""
 
     source: str
     target: str
@@ -79,9 +79,9 @@ class SyncPlan:
     left_out: tuple[Problem, ...]
     """Names that cannot travel."""
     no_room: tuple[Transfer, ...] = ()
-    """What ``max_size_bytes`` leaves behind."""
+    """Files that ``max_size_bytes`` leaves no room for."""
     removals: tuple[Removal, ...] = ()
-    """What goes from the target to make room."""
+    """Entries to remove from the target to make room."""
     unmet: bool = False
     """The target holds more than ``max_size_bytes`` whatever is done."""
     segments: tuple[FileInfo, ...] = ()
@@ -89,11 +89,11 @@ class SyncPlan:
     with_atimes: bool = False
     """Whether new entries get an ``-atime`` file."""
     gate: Gate = field(default_factory=Gate)
-    """What each entry has to pass."""
+    """The checks for each entry."""
 
     @property
     def transfer_bytes(self) -> int:
-        """What goes over, without the ledger."""
+        """The size of the files to copy, without the ledger."""
         return sum(t.info.size_bytes for t in self.transfers)
 
 
@@ -164,9 +164,14 @@ def plan_sync(
         return plan
     entries = {e.file: e for e in ours.entries}
     return make_room(
-        plan, theirs, entries, options.max_size_bytes,
-        remove=options.make_room, now_ns=now_ns, lookup=lookup,
-    )  # fmt: skip
+        plan,
+        theirs,
+        entries,
+        options.max_size_bytes,
+        remove=options.make_room,
+        now_ns=now_ns,
+        lookup=lookup,
+    )
 
 
 def _wants_atimes(ours: Inventory, theirs: Inventory, target: Store | None) -> bool:
@@ -183,9 +188,12 @@ def _scan_target(
     if target is None:
         return Scan((), Inventory(), ())
     seen = scan(
-        target, heads=bounded, deep=True, index=index if bounded else None,
+        target,
+        heads=bounded,
+        deep=True,
+        index=index if bounded else None,
         progress=progress if bounded else None,
-    )  # fmt: skip
+    )
     if bounded and index is not None:
         index.save(file.info.name for file in seen.inventory.entries)
     return seen
@@ -234,7 +242,7 @@ def _is_selected(file: EntryFile, options: SyncOptions) -> bool:
 
 
 def _is_torn(target: Store, transfer: Transfer, there: FileInfo, now_ns: int) -> bool:
-    """Whether what the target has is only the beginning of an entry.
+    """Return whether what the target has is only the beginning of an entry.
 
     An empty file is; another size is a reason to look, where looking costs nothing: sealed
     entries differ in size, too.

@@ -1,4 +1,4 @@
-"""Who vouches for the entries of a bucket: ``.jaxcache/signatures/``, written by ``push --sign``.
+"""Signatures of single entries: ``.jaxcache/signatures/``, written by ``push --sign``.
 
 A file there is JSON: ``format`` 1, ``signed``, a text with one line ``<SHA-256> <file>`` per entry,
 and ``signatures``, at most 16 pairs of ``public_key`` and ``signature`` (Ed25519, base64) over
@@ -84,7 +84,7 @@ def load_signed(store: Store, trusted: Sequence[TrustedKey]) -> dict[str, Collec
 
 
 def _trusted_text(data: bytes, keys: Collection[bytes]) -> str:
-    """What a file says, if a key among these has signed it; empty if not."""
+    """Return the text of a file if one of these keys has signed it; empty if not."""
     try:
         document = json.loads(data)
         text = document["signed"]

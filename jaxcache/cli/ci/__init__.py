@@ -1,4 +1,4 @@
-"""What the steps of a CI job share: the job's environment, its outputs, its summary."""
+"""Shared by the steps of a CI job: its environment, its outputs, its summary."""
 
 import os
 import secrets
@@ -17,17 +17,19 @@ if TYPE_CHECKING:
 OutputsFile = Annotated[
     str | None,
     typer.Option(
-        "--outputs", metavar="FILE",
+        "--outputs",
+        metavar="FILE",
         help="Append JAXCACHE_NAME=value lines, as GitLab's dotenv reports take them.",
     ),
-]  # fmt: skip
+]
 SummaryFile = Annotated[
     str | None,
     typer.Option(
-        "--summary", metavar="FILE",
+        "--summary",
+        metavar="FILE",
         help="Append a summary in Markdown; default: $GITHUB_STEP_SUMMARY, if it is set.",
     ),
-]  # fmt: skip
+]
 
 
 #: How a bundle that is not there yet is told from a directory.
@@ -35,7 +37,7 @@ _SUFFIX = ".jxb"
 
 
 def is_bundle_name(location: str) -> bool:
-    """Whether a source or target is a bundle, or would be one, and not a cache."""
+    """Return whether a source or target is a bundle, or would be one, and not a cache."""
     from jaxcache.cache.bundle.format import is_bundle
     from jaxcache.store import is_remote
 
@@ -55,9 +57,10 @@ def check_local(cache_dir: str, other: str) -> None:
     """
     if not other:
         raise UsageError(
-            "an empty path names no source or target", code="bad-path",
+            "an empty path names no source or target",
+            code="bad-path",
             hint="is a variable of the shell not set?",
-        )  # fmt: skip
+        )
     if "://" in cache_dir:
         raise UsageError(
             f"{cache_dir} is no local directory",
@@ -91,9 +94,11 @@ def describe_job(path: str, python: str | None, platform: str | None) -> "Enviro
     host = probe_host(python or sys.executable, {**environment, XLA_CACHES: "none"})
     features = look_at_host(path).cpu_features
     return describe_environment(
-        host, environment, cache_dir=path,
+        host,
+        environment,
+        cache_dir=path,
         machine_features=None if features is None else sorted(features),
-    )  # fmt: skip
+    )
 
 
 def write_outputs(outputs: Mapping[str, str], file: str | None = None) -> None:
@@ -121,9 +126,12 @@ def write_summary(text: str, file: str | None) -> None:
 
 
 def print_step(
-    form: Format, document: Mapping[str, object], outputs: Mapping[str, str], lines: Iterable[str],
+    form: Format,
+    document: Mapping[str, object],
+    outputs: Mapping[str, str],
+    lines: Iterable[str],
     keys: Iterable[str],
-) -> None:  # fmt: skip
+) -> None:
     """Print what a step did: outputs on standard output, the rest beside."""
     from jaxcache.cli.output import note, print_document, print_lines
 

@@ -16,7 +16,7 @@ from jaxcache.cli.options import (
     Quiet,
     choose_format,
     locate_cache,
-)  # fmt: skip
+)
 from jaxcache.errors import ExitCode, JaxcacheError
 
 EXAMPLE = "jaxcache ci restore cache.jxb --python .venv/bin/python"
@@ -61,14 +61,22 @@ def command(
 
     form = choose_format(json=json, jsonl=jsonl, quiet=quiet)
     restored = restore(
-        expand_location(source), locate_cache(cache_dir).path, python=python, platform=platform,
-        lookup_only=lookup_only, everything=everything, allow_large=allow_large,
-    )  # fmt: skip
+        expand_location(source),
+        locate_cache(cache_dir).path,
+        python=python,
+        platform=platform,
+        lookup_only=lookup_only,
+        everything=everything,
+        allow_large=allow_large,
+    )
     told = render.restore_outputs(restored)
     print_step(
-        form, render.restore_document(restored), told, render.restore_lines(restored),
+        form,
+        render.restore_document(restored),
+        told,
+        render.restore_lines(restored),
         (printable(i.key) for i in restored.plan.fitting),
-    )  # fmt: skip
+    )
     write_outputs(told, outputs)
     write_summary(render.restore_summary(restored), summary)
     if fail_on_cache_miss and not restored.plan.hit:

@@ -71,17 +71,23 @@ def command(
     form = choose_format(json=json, jsonl=jsonl, quiet=quiet)
     bounds = Bounds.parse(max_size, unused_for)
     planned = plan(
-        locate_cache(cache_dir).path, expand_location(target), parse_save_if(save_if), bounds,
+        locate_cache(cache_dir).path,
+        expand_location(target),
+        parse_save_if(save_if),
+        bounds,
         finished=parse_job_status(job_status),
-    )  # fmt: skip
+    )
     saved = None
     if not dry_run:
         saved = carry_out(planned, bounds, level=level, sign=sign or [])
     told = render.save_outputs(planned, saved, key)
     print_step(
-        form, render.save_document(planned, saved, key), told, render.save_lines(planned, saved),
+        form,
+        render.save_document(planned, saved, key),
+        told,
+        render.save_lines(planned, saved),
         (printable(e.key) for e in planned.kept),
-    )  # fmt: skip
+    )
     write_outputs(told, outputs)
     write_summary(render.save_summary(planned, saved), summary)
     return ExitCode.PARTIAL if saved and saved.failed else ExitCode.DONE

@@ -66,7 +66,7 @@ def restore(
 
 
 def _fetch(source: str, target: Store | None, allow_large: bool) -> Fetched:
-    """What is at the source, as a bundle.
+    """Return the source as a bundle.
 
     Raises:
         BundleError, NoCacheError, StoreError: missing, damaged, out of reach.
@@ -89,9 +89,13 @@ def _fetch(source: str, target: Store | None, allow_large: bool) -> Fetched:
         return fetch_directory(store, allow_large=allow_large, now_ns=time.time_ns())
     with progress_bar("fetching") as progress:
         return fetch_missing(
-            store, target, signed=signed, allow_large=allow_large, now_ns=time.time_ns(),
+            store,
+            target,
+            signed=signed,
+            allow_large=allow_large,
+            now_ns=time.time_ns(),
             progress=progress,
-        )  # fmt: skip
+        )
 
 
 def _ask(python: str | None, platform: str | None) -> Host | None:
@@ -114,7 +118,15 @@ def _plan(
 ) -> RestorePlan:
     with progress_bar("checking") as progress:
         return plan_restore(
-            store, fetched.bundle, source=source, cache_dir=cache_dir, host=host,
-            left_out=fetched.damaged, present=fetched.present, untrusted=fetched.untrusted,
-            everything=everything, allow_large=allow_large, progress=progress,
-        )  # fmt: skip
+            store,
+            fetched.bundle,
+            source=source,
+            cache_dir=cache_dir,
+            host=host,
+            left_out=fetched.damaged,
+            present=fetched.present,
+            untrusted=fetched.untrusted,
+            everything=everything,
+            allow_large=allow_large,
+            progress=progress,
+        )

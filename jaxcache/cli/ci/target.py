@@ -24,7 +24,7 @@ from jaxcache.units import parse_duration_seconds, parse_size_bytes
 
 
 class Bounds(NamedTuple):
-    """What the target may hold."""
+    """The bounds of the target."""
 
     max_size_bytes: int | None
     unused_for_seconds: float | None
@@ -70,17 +70,21 @@ def plan(
     store = open_jax_cache(cache_dir)
     with progress_bar("reading entries") as progress:
         return plan_save(
-            store, target, baseline=read_baseline(store), save_if=save_if,
+            store,
+            target,
+            baseline=read_baseline(store),
+            save_if=save_if,
             target_exists=_exists(target),
             max_size_bytes=bounds.max_size_bytes if bundle else None,
             unused_for_seconds=bounds.unused_for_seconds,
             finished=finished,
-            now_ns=time.time_ns(), progress=progress,
-        )  # fmt: skip
+            now_ns=time.time_ns(),
+            progress=progress,
+        )
 
 
 def _exists(target: str) -> bool:
-    """Whether there is anything at the target."""
+    """Return whether there is anything at the target."""
     if not is_remote(target):
         return os.path.lexists(target)
     folder, _, name = target.rpartition("/")
@@ -111,15 +115,25 @@ def carry_out(plan: SavePlan, bounds: Bounds, *, level: int | None, sign: Sequen
     with progress_bar("saving") as progress:
         if not bundle:
             return save_shared(
-                store, make_store(plan.target), plan, bounds=bounds.pruning,
-                private_keys=signers, now_ns=now_ns, progress=progress,
-            )  # fmt: skip
+                store,
+                make_store(plan.target),
+                plan,
+                bounds=bounds.pruning,
+                private_keys=signers,
+                now_ns=now_ns,
+                progress=progress,
+            )
         if is_remote(plan.target):
             folder, _, name = plan.target.rpartition("/")
             return save_remote_bundle(
-                store, plan, open_store(folder), name, level=level, private_keys=signers,
+                store,
+                plan,
+                open_store(folder),
+                name,
+                level=level,
+                private_keys=signers,
                 progress=progress,
-            )  # fmt: skip
+            )
         os.makedirs(os.path.dirname(os.path.abspath(plan.target)), exist_ok=True)
         return save_bundle(
             store, plan, plan.target, level=level, private_keys=signers, progress=progress

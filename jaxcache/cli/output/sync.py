@@ -9,7 +9,7 @@ from jaxcache.cli.output import (
     print_lines,
     terminal_width,
     wants_color,
-)  # fmt: skip
+)
 from jaxcache.entry.names import printable
 from jaxcache.render import sync as render
 

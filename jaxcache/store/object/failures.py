@@ -1,4 +1,4 @@
-"""What an object store's answer means: for one object, for the whole place, or for a while.
+"""The meaning of an object store's answer: about one object, the whole place, or for a while.
 
 obstore gives few kinds of exceptions and puts the rest into their text (its ``exceptions`` module,
 0.11 and 0.12), so the text is read here and nowhere else.
@@ -74,10 +74,13 @@ def understand(error: Exception, *, url: str, verb: str, name: str) -> Failure:
     status = _status(text)
     scheme = url.partition("://")[0]
     if _NO_BUCKET.search(text):
-        return _final(NoCacheError(
-            f"there is no bucket for {url}", code="no-bucket",
-            hint="check its name and the region, or make it with your provider's own tool",
-        ))  # fmt: skip
+        return _final(
+            NoCacheError(
+                f"there is no bucket for {url}",
+                code="no-bucket",
+                hint="check its name and the region, or make it with your provider's own tool",
+            )
+        )
     if kind == "FileNotFoundError" or kind == "NotFoundError" or status == 404:
         if not name:
             return _final(NoCacheError(f"there is nothing at {url}"))
@@ -91,16 +94,22 @@ def understand(error: Exception, *, url: str, verb: str, name: str) -> Failure:
     if kind in ("InvalidPathError", "ValueError", "UnicodeEncodeError"):
         if name:
             return _final(BadNameError(name))
-        return _final(NoCacheError(
-            f"{url} holds an object of an unusable name: {first_line(text)}", code="bad-name",
-            hint="remove it with your provider's own tool: no listing gets past it",
-        ))  # fmt: skip
+        return _final(
+            NoCacheError(
+                f"{url} holds an object of an unusable name: {first_line(text)}",
+                code="bad-name",
+                hint="remove it with your provider's own tool: no listing gets past it",
+            )
+        )
     if kind in ("NotSupportedError", "NotImplementedError") or status in (405, 501):
         if verb == "list" and not name:
-            return _final(NoCacheError(
-                f"{url} does not list its files", code="no-listing",
-                hint="the server must speak WebDAV; a bundle there is read by its own URL",
-            ))  # fmt: skip
+            return _final(
+                NoCacheError(
+                    f"{url} does not list its files",
+                    code="no-listing",
+                    hint="the server must speak WebDAV; a bundle there is read by its own URL",
+                )
+            )
         if "Range request" in text:
             return _final(StoreError(name, "its server sends no parts", code="no-ranges"))
         return _final(StoreError(name or url, "not supported by this store", code="not-supported"))
@@ -116,18 +125,22 @@ def understand(error: Exception, *, url: str, verb: str, name: str) -> Failure:
     if status is not None and (status >= 500 or status == 408):
         return Failure(_unavailable(f"{url} answers with error {status}"), "server")
     if status in (301, 307, 400) and verb == "list":
-        return _final(NoCacheError(
-            f"{url} is not served like this: {first_line(text)}", code="bad-request",
-            hint="check region and endpoint (AWS_REGION, AWS_ENDPOINT_URL)",
-        ))  # fmt: skip
+        return _final(
+            NoCacheError(
+                f"{url} is not served like this: {first_line(text)}",
+                code="bad-request",
+                hint="check region and endpoint (AWS_REGION, AWS_ENDPOINT_URL)",
+            )
+        )
     if status is None and _NETWORK.search(text):
         return Failure(
             NoCacheError(
-                f"cannot reach {url}: {first_line(text)}", code="no-network",
+                f"cannot reach {url}: {first_line(text)}",
+                code="no-network",
                 hint="check the network, a proxy, and the endpoint",
             ),
             "connection",
-        )  # fmt: skip
+        )
     return _final(StoreError(name or url, first_line(text)))
 
 
@@ -146,13 +159,15 @@ def _final(error: JaxcacheError) -> Failure:
 def _denied(url: str, verb: str) -> JaxcacheError:
     if verb in _READING:
         return NoCacheError(
-            f"no permission to read {url}", code="permission-denied",
+            f"no permission to read {url}",
+            code="permission-denied",
             hint="docs/remote.md names the permissions that reading takes",
-        )  # fmt: skip
+        )
     return JaxcacheError(
-        f"{url} cannot be written", code="read-only",
+        f"{url} cannot be written",
+        code="read-only",
         hint="docs/remote.md names the permissions that writing takes",
-    )  # fmt: skip
+    )
 
 
 def _unavailable(message: str) -> NoCacheError:

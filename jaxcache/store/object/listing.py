@@ -21,7 +21,7 @@ _LOOK_SECONDS = 0.25
 
 
 class Listing(NamedTuple):
-    """How a service lists."""
+    """The properties of a service's listings."""
 
     page: int
     """Names per answer."""
@@ -38,7 +38,7 @@ class Lister:
 
     @property
     def can_skip(self) -> bool:
-        """Whether beginning in the middle spares requests."""
+        """Return whether beginning in the middle spares requests."""
         return self._listing.can_skip
 
     def objects(

@@ -18,9 +18,17 @@ from jaxcache.store.object.store import ObjectStore
 
 #: Every scheme, under the name that error messages and documents use for its service.
 SCHEMES: Mapping[str, str] = {
-    "s3": "s3", "s3a": "s3", "gs": "gs", "az": "az", "azure": "az", "abfs": "az", "abfss": "az",
-    "http": "http", "https": "http", "memory": "memory",
-}  # fmt: skip
+    "s3": "s3",
+    "s3a": "s3",
+    "gs": "gs",
+    "az": "az",
+    "azure": "az",
+    "abfs": "az",
+    "abfss": "az",
+    "http": "http",
+    "https": "http",
+    "memory": "memory",
+}
 
 #: Names per answer when listing, and whether they come in order and can start anywhere.
 _LISTINGS = {
@@ -76,17 +84,19 @@ def _split(url: str) -> SplitResult:
         raise UsageError(f"cannot read the URL: {error}", code="bad-url") from error
     if userinfo or parts.query:
         raise UsageError(
-            "credentials do not belong into a URL, where everybody sees them", code="bad-url",
+            "credentials do not belong into a URL, where everybody sees them",
+            code="bad-url",
             hint="set the provider's environment variables; docs/remote.md lists them",
-        )  # fmt: skip
+        )
     if parts.fragment:
         raise UsageError(f"{url} has a # in it", code="bad-url", hint="write %23 for it")
     if not parts.netloc:
         what = {"http": "host", "az": "container"}.get(SCHEMES[parts.scheme], "bucket")
         raise UsageError(
-            f"{url} names no {what}", code="bad-url",
+            f"{url} names no {what}",
+            code="bad-url",
             hint=f"write {parts.scheme}://{what.upper()}/FOLDER",
-        )  # fmt: skip
+        )
     return parts
 
 

@@ -1,4 +1,4 @@
-"""What a service tells of an object, and the two things that we tell it ourselves."""
+"""The metadata of an object, and the two items that we add."""
 
 import hashlib
 from contextlib import suppress
@@ -16,7 +16,7 @@ _MAX_NS = 1 << 63
 
 
 def attributes_of(digest: str, mtime_ns: int | None) -> dict[str, str]:
-    """What is put beside an object: the SHA-256 of its bytes, and a time that it shall have."""
+    """Return the metadata to put: the SHA-256 of the bytes, and the time of the entry."""
     if mtime_ns is None:
         return {_SHA256: digest}
     return {_SHA256: digest, _MTIME: f"{mtime_ns // _NS}.{mtime_ns % _NS:09d}"}

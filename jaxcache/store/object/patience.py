@@ -23,7 +23,7 @@ _log = logging.getLogger("jaxcache.store")
 
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """How long to keep asking."""
+    """The limits of repeated requests."""
 
     attempts: int = 8
     """Of one request in all."""
@@ -78,9 +78,10 @@ class Requests:
                 if type(error).__name__ != "PanicException":  # of Rust, below obstore
                     raise
                 raise NoCacheError(
-                    f"the client library gave up on {self._url}", code="bad-url",
+                    f"the client library gave up on {self._url}",
+                    code="bad-url",
                     hint="check the URL and the endpoint",
-                ) from error  # fmt: skip
+                ) from error
             else:
                 self._answered = True
                 return result

@@ -17,7 +17,7 @@ from jaxcache.store.base import (
     StoreError,
     check_name,
     same_file,
-)  # fmt: skip
+)
 from jaxcache.store.object.failures import OutOfRangeError
 from jaxcache.store.object.listing import Lister, Listing
 from jaxcache.store.object.metadata import attributes_of, digest_in, file_info, info_of
@@ -71,7 +71,7 @@ class ObjectStore:
 
     @property
     def writable(self) -> bool:
-        """Whether the service takes writes at all; what the credentials allow shows in trying."""
+        """Return whether the service takes writes at all; credentials may still forbid them."""
         return self._writable
 
     @property
@@ -253,7 +253,7 @@ class ObjectStore:
             tries += 1
             return obstore.put(
                 self._client, name, data, mode=mode, attributes=attributes, use_multipart=False
-            )  # fmt: skip
+            )
 
         try:
             done = self._requests.send("put", name, put, sent_bytes=len(data))
