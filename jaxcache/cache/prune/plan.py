@@ -42,7 +42,7 @@ class PrunePlan:
     """Entries that a rule or bound would have taken and a pin, ``--keep`` or their youth saved."""
     unmet: tuple[Reason, ...] = ()
     """Bounds that what may go does not suffice for."""
-    options: PruneOptions | None = None
+    options: PruneOptions | None = field(default=None, compare=False)
     """None where a person chose."""
     held: Mapping[Hold, int] = field(default_factory=dict)
     """The protected entries by what protects them."""
