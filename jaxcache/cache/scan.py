@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from jaxcache.cache.heads import Facts, Request, read_facts
 from jaxcache.cache.inventory import EntryFile, Inventory, take_inventory
+from jaxcache.cache.pair import ATIME_BYTES
 from jaxcache.entry.codec import HEADER_BYTES
 from jaxcache.entry.names import ATIME_SUFFIX, FileKind
 from jaxcache.model import Entry, FileInfo, LastUsedFrom, Problem
@@ -23,7 +24,6 @@ _T = TypeVar("_T")
 #: Called with (done, total) now and then.
 Progress = Callable[[int, int], None]
 
-_ATIME_BYTES = 8
 _PROGRESS_EVERY = 512
 #: The file is read up to this long after the hit that the ledger dates: that is one use.
 _SAME_USE_NS = 60 * NS_PER_SECOND
@@ -254,7 +254,7 @@ def _problems(file: EntryFile, facts: Facts, brief: "Brief | None") -> Iterator[
         yield Problem(file.info.name, "legacy-name", detail, file.key_text)
     if facts.stamp_problem:
         yield Problem(f"{file.key_text}{ATIME_SUFFIX}", "unreadable", facts.stamp_problem)
-    if facts.stamp is not None and len(facts.stamp) != _ATIME_BYTES:
+    if facts.stamp is not None and len(facts.stamp) != ATIME_BYTES:
         detail = "its -atime file does not hold 8 bytes"
         yield Problem(file.info.name, "bad-atime", detail, file.key_text)
 
@@ -296,7 +296,7 @@ def _entry(
 
 def _last_used(info: FileInfo, stamp: bytes | None, keeps_atime: bool) -> tuple[int, LastUsedFrom]:
     """When an entry was last read: JAX's own record, else the file system's, else its birth."""
-    if stamp is not None and len(stamp) == _ATIME_BYTES:
+    if stamp is not None and len(stamp) == ATIME_BYTES:
         return int.from_bytes(stamp, "little"), "atime-file"
     if keeps_atime and info.atime_ns > info.mtime_ns:
         return info.atime_ns, "fs-atime"

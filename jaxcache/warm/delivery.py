@@ -11,8 +11,9 @@ from jaxcache.cache.inventory import take_inventory
 from jaxcache.cache.ledger.record import COMPILE, PAYLOAD, Event
 from jaxcache.cache.ledger.segments import append
 from jaxcache.cache.leftovers import delete_leftovers
+from jaxcache.cache.pair import write_atime
 from jaxcache.entry.codec import CodecError
-from jaxcache.entry.names import ATIME_SUFFIX, FileKind, parse_name
+from jaxcache.entry.names import FileKind, parse_name
 from jaxcache.errors import JaxcacheError
 from jaxcache.model import FileInfo
 from jaxcache.store.base import ExistsError, Store
@@ -79,8 +80,8 @@ class Delivery:
             raise JaxcacheError(f"{name} is not the entry of {key}", code="bad-name")
         self._check(name, file, payload_sha256)
         now_ns = time.time_ns()
-        if self._with_atimes and parsed.kind is FileKind.ENTRY:
-            self._store.write(f"{key}{ATIME_SUFFIX}", [now_ns.to_bytes(8, "little")])
+        if self._with_atimes:
+            write_atime(self._store, name, now_ns, replace=True)
         try:
             info = self._store.write(name, _chunks(file), replace=False)
         except ExistsError:

@@ -26,6 +26,7 @@ from jaxcache.cache.gate import read_content
 from jaxcache.cache.inventory import EntryFile
 from jaxcache.cache.ledger.record import PAYLOAD, PINNING, Event
 from jaxcache.cache.ledger.segments import Ledger
+from jaxcache.cache.pair import ATIME_BYTES, parse_atime
 from jaxcache.cache.scan import Progress
 from jaxcache.entry.codec import CodecError
 from jaxcache.entry.decode import decode_origin
@@ -36,7 +37,6 @@ from jaxcache.store.base import MissingError, Store, StoreError
 
 #: What the default costs and gives is in docs/bundles.md.
 DEFAULT_LEVEL, SMALL_LEVEL = 12, 19
-_ATIME_BYTES = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,14 +211,12 @@ class _Writer:
         if atime is None:
             return None
         try:
-            data = self._store.read(atime.name, limit=_ATIME_BYTES + 1)
+            return parse_atime(self._store.read(atime.name, limit=ATIME_BYTES + 1))
         except MissingError:
             return None
         except StoreError as error:
             self._left_out.append(Problem(atime.name, "unreadable", error.reason))
             return None
-        stamp = int.from_bytes(data, "little")
-        return stamp if len(data) == _ATIME_BYTES and stamp < 1 << 63 else None
 
     def _side_items(self) -> Iterator[SideFile]:
         for info in self._plan.side_files:

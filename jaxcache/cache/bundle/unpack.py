@@ -17,10 +17,10 @@ from jaxcache.cache.bundle.manifest import Item
 from jaxcache.cache.ledger.record import PAYLOAD, Event
 from jaxcache.cache.ledger.segments import Ledger, append
 from jaxcache.cache.leftovers import delete_leftovers, staging
+from jaxcache.cache.pair import atime_name, write_atime
 from jaxcache.cache.scan import Progress
 from jaxcache.cache.seal import LEVEL_FACT
 from jaxcache.entry.frame import MAX_LEVEL, compress_content
-from jaxcache.entry.names import ATIME_SUFFIX
 from jaxcache.model import Codec, FileInfo
 from jaxcache.store.base import MissingError, Store, StoreError
 
@@ -251,14 +251,14 @@ def _atime_name(plan: ImportPlan, step: Step) -> str | None:
     """The ``-atime`` file that an entry gets; None for what gets none."""
     item = step.subject
     dated = plan.with_atimes and isinstance(item, Item) and not item.legacy
-    return item.key + ATIME_SUFFIX if dated and isinstance(item, Item) else None
+    return atime_name(step.name) if dated else None
 
 
 def _write_atime(store: Store, plan: ImportPlan, step: Step) -> None:
-    name, item = _atime_name(plan, step), step.subject
-    if name and isinstance(item, Item):
-        stamp = item.created_ns if item.atime_ns is None else item.atime_ns
-        store.write(name, [stamp.to_bytes(8, "little")], mtime_ns=stamp)
+    item = step.subject
+    if _atime_name(plan, step) and isinstance(item, Item):
+        used_ns = item.created_ns if item.atime_ns is None else item.atime_ns
+        write_atime(store, step.name, used_ns, mtime_ns=used_ns, replace=True)
 
 
 def _commit(store: Store, plan: ImportPlan, staged: list[tuple[str, Step]]) -> list[Failure]:

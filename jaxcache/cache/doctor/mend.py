@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from jaxcache.cache.doctor.facts import Facts
 from jaxcache.cache.doctor.findings import Finding, Mend, count
-from jaxcache.entry.names import ATIME_SUFFIX
-from jaxcache.store.base import ExistsError, Store, StoreError
+from jaxcache.cache.pair import write_atime
+from jaxcache.store.base import Store, StoreError
 
 #: The lock is held for this many small writes at a stretch.
 _BATCH = 20
@@ -55,20 +55,16 @@ def execute(store: Store, facts: Facts, repairs: Sequence[Repair]) -> tuple[str,
 
 def _write_atimes(store: Store, facts: Facts, files: Sequence[str]) -> Iterator[str]:
     """Date each entry to its last use, as JAX does: 8 bytes, little-endian nanoseconds."""
-    used = {e.file: (e.key, e.last_used_ns) for e in facts.cache.entries}
+    used = {e.file: e.last_used_ns for e in facts.cache.entries}
     for start in range(0, len(files), _BATCH):
         with store.lock(timeout_seconds=_LOCK_TIMEOUT_SECONDS):
             for file in files[start : start + _BATCH]:
-                key, used_ns = used.get(file, (None, 0))
-                if key is None:
+                if file not in used:
                     continue
                 try:
                     store.info(file)  # an entry that was pruned meanwhile needs none
-                    stamp = max(0, used_ns).to_bytes(8, "little")
-                    store.write(key + ATIME_SUFFIX, [stamp], replace=False)
-                    yield file
-                except ExistsError:
-                    continue
+                    if write_atime(store, file, used[file]):
+                        yield file
                 except StoreError:
                     continue
 

@@ -9,13 +9,13 @@ import time
 from collections.abc import Callable, Sequence
 
 from jaxcache.cache.leftovers import delete_leftover, is_temporary
+from jaxcache.cache.pair import atime_name, delete_pair, find
 from jaxcache.cache.prune.removal import Execution, Removal, Spared
 from jaxcache.cache.scan import Progress
 from jaxcache.cache.under_lock import HOLD_SECONDS, LOCK_TIMEOUT_SECONDS, PAUSE_SECONDS
-from jaxcache.entry.names import ATIME_SUFFIX, CACHE_SUFFIX
 from jaxcache.model import FileInfo
 from jaxcache.store.ahead import in_order
-from jaxcache.store.base import MissingError, Store, StoreError, same_file
+from jaxcache.store.base import Store, StoreError, same_file
 
 _USED = "used since the plan was made"
 
@@ -97,43 +97,31 @@ def _remove_remote(
 
 
 def _look_at_atime(store: Store, removal: Removal) -> FileInfo | None:
-    return _look(store, removal.atime.name) if removal.atime else None
+    return find(store, removal.atime.name) if removal.atime else None
 
 
 def _remove_one(store: Store, removal: Removal) -> Spared | None:
     """Remove one thing, ``-cache`` before ``-atime``; say why if it was not."""
     name = removal.file.name
     try:
-        stamp = _atime_name(removal)
-        if stamp and not _same(_look(store, stamp), removal.atime):
+        stamp = atime_name(name) if removal.subject == "entry" else None
+        if stamp and not _same(find(store, stamp), removal.atime):
             return Spared(removal, "used", _USED)
         if is_temporary(name):
             alive = Spared(removal, "used", "its writer may be alive")
             return None if delete_leftover(store, name) else alive
-        if not store.delete(name, expected=removal.file):
-            if _look(store, name) is None:
+        deleted = (
+            delete_pair(store, removal.file)
+            if removal.atime
+            else store.delete(name, expected=removal.file)
+        )
+        if not deleted:
+            if find(store, name) is None:
                 return Spared(removal, "gone", "another process removed it")
             return Spared(removal, "changed", "changed since the plan was made")
-        if stamp and removal.atime:
-            store.delete(stamp)
     except StoreError as error:
         return Spared(removal, "failed", error.reason)
     return None
-
-
-def _atime_name(removal: Removal) -> str | None:
-    """The name that JAX dates a use of this entry by; None where it dates none."""
-    name = removal.file.name
-    if removal.subject != "entry" or not name.endswith(CACHE_SUFFIX):
-        return None
-    return name.removesuffix(CACHE_SUFFIX) + ATIME_SUFFIX
-
-
-def _look(store: Store, name: str) -> FileInfo | None:
-    try:
-        return store.info(name)
-    except MissingError:
-        return None
 
 
 def _same(now: FileInfo | None, then: FileInfo | None) -> bool:

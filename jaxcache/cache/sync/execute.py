@@ -8,6 +8,7 @@ from typing import Any, Literal, NamedTuple
 
 from jaxcache.cache.budget import ByteBudget
 from jaxcache.cache.ledger.segments import Ledger
+from jaxcache.cache.pair import write_atime
 from jaxcache.cache.prune.evict import remove
 from jaxcache.cache.prune.removal import Execution
 from jaxcache.cache.scan import Progress
@@ -16,7 +17,6 @@ from jaxcache.cache.sync.plan import GRACE_NS, SyncPlan, Transfer
 from jaxcache.cache.sync.signatures import write_signatures
 from jaxcache.cache.verify.check import recorded_digest
 from jaxcache.entry.codec import HEAD_BYTES, CodecError, read_head
-from jaxcache.entry.names import ATIME_SUFFIX, FileKind
 from jaxcache.errors import UntrustedError
 from jaxcache.model import FileInfo, Problem
 from jaxcache.store.ahead import REQUESTS_AT_ONCE, in_order
@@ -152,8 +152,8 @@ class _Carrier:
             if self._may_grow(info.mtime_ns):
                 return "unfinished"
             return Problem(name, error.kind, error.detail, transfer.key)
-        if self._with_atimes and transfer.file and transfer.file.kind is FileKind.ENTRY:
-            self._write_atime(transfer.file.key_text + ATIME_SUFFIX, transfer.last_used_ns)
+        if self._with_atimes and transfer.file:
+            write_atime(self._target, transfer.file.info.name, transfer.last_used_ns)
         if transfer.there is not None:
             self._target.rewrite(name, [data], expected=transfer.there)
         else:
@@ -184,13 +184,6 @@ class _Carrier:
 
     def _may_grow(self, mtime_ns: int) -> bool:
         return not self._source.remote and abs(self._now_ns - mtime_ns) < GRACE_NS
-
-    def _write_atime(self, name: str, stamp_ns: int) -> None:
-        stamp = min(max(stamp_ns, 0), 2**63 - 1).to_bytes(8, "little")
-        try:
-            self._target.write(name, [stamp], replace=False)
-        except ExistsError:
-            return  # of an entry that was removed or is being brought by somebody else
 
 
 def _sum_up(

@@ -1,16 +1,16 @@
 """Where bad files go: ``.jaxcache/quarantine/<when>/<file>``, out of JAX's sight, and back."""
 
-import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from fnmatch import fnmatchcase
 
+from jaxcache.cache.pair import atime_name, move_pair_in
 from jaxcache.cache.under_lock import run_under_lock
-from jaxcache.entry.names import ATIME_SUFFIX, CACHE_SUFFIX, OWN_DIR, FileKind, parse_name
+from jaxcache.entry.names import OWN_DIR, FileKind, parse_name
 from jaxcache.errors import JaxcacheError
 from jaxcache.model import FileInfo
-from jaxcache.store.base import ExistsError, Store, StoreError, same_file
+from jaxcache.store.base import Store, StoreError, same_file
 
 QUARANTINE_DIR = f"{OWN_DIR}/quarantine"
 #: A clock that is wrong must not keep anybody from a repair: datetime ends with the year 9999.
@@ -52,7 +52,7 @@ def list_quarantine(store: Store) -> list[Quarantined]:
         file = name.rpartition("/")[2]
         meaning = parse_name(file)
         if meaning.key and meaning.kind in (FileKind.ENTRY, FileKind.LEGACY_ENTRY):
-            stamp = found.get(name.removesuffix(CACHE_SUFFIX) + ATIME_SUFFIX)
+            stamp = found.get(atime_name(name) or "")
             entries.append(Quarantined(str(meaning.key), file, found[name], stamp))
     return entries
 
@@ -97,7 +97,8 @@ def restore(store: Store, *, keys: Sequence[str] = (), dry_run: bool = False) ->
             return
         if not dry_run:
             try:
-                _move_pair(store, item, dated)
+                used_ns = item.info.mtime_ns if dated else None
+                move_pair_in(store, item.info.name, item.file, item.atime, used_ns=used_ns)
             except StoreError as error:
                 left.append((item, error.reason))
                 return
@@ -118,22 +119,3 @@ def _fits(item: Quarantined, text: str) -> bool:
         return fnmatchcase(module, text) or fnmatchcase(item.key, text)
     digest = item.key.rpartition("-")[2]
     return bool(text) and (item.key.startswith(text) or digest.startswith(text))
-
-
-def _move_pair(store: Store, item: Quarantined, dated: bool) -> None:
-    """``-atime`` before ``-cache``: a capped JAX must never see an entry without its date.
-
-    Args:
-        dated: whether the cache uses ``-atime`` files, so that one that got lost is made anew.
-    """
-    if item.atime is not None:
-        try:
-            store.rename(item.atime.name, item.atime.name.rpartition("/")[2])
-        except ExistsError:
-            store.delete(item.atime.name)
-    elif dated and item.file.endswith(CACHE_SUFFIX):
-        stamp = max(0, item.info.mtime_ns).to_bytes(8, "little")
-        with contextlib.suppress(ExistsError):
-            name = item.file.removesuffix(CACHE_SUFFIX) + ATIME_SUFFIX
-            store.write(name, [stamp], replace=False)
-    store.rename(item.info.name, item.file)

@@ -1,18 +1,25 @@
 """``verify --fix``: plan what to do about problems, then do it."""
 
-import contextlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
 from jaxcache.cache.leftovers import delete_leftover, is_staged
+from jaxcache.cache.pair import (
+    ATIME_BYTES,
+    atime_name,
+    delete_pair,
+    find,
+    move_pair_out,
+    write_atime,
+)
 from jaxcache.cache.scan import Progress
 from jaxcache.cache.under_lock import run_under_lock
 from jaxcache.cache.verify.examine import CORRUPT, INFORMATIONAL, Verification
 from jaxcache.cache.verify.quarantine import quarantine_folder
 from jaxcache.entry.names import ATIME_SUFFIX, CACHE_SUFFIX
 from jaxcache.model import FileInfo, Problem
-from jaxcache.store.base import MissingError, Store, StoreError, same_file
+from jaxcache.store.base import Store, StoreError, same_file
 
 #: What is done about a problem; None where only a person can. Part of the JSON contract.
 #:
@@ -22,7 +29,6 @@ from jaxcache.store.base import MissingError, Store, StoreError, same_file
 Action = Literal[
     "quarantine", "delete", "back-fill", "leave-young", "leave-changed", "leave-failed"
 ]
-_ATIME_BYTES = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,17 +141,20 @@ def execute_repair(
 def _execute(store: Store, folder: str, step: Step, young: bool) -> Action:
     if step.action.startswith("leave-"):
         return step.action
-    if not _unchanged(store, step):
+    now = find(store, step.file)
+    if now is None or not same_file(now, step.info):
         return "leave-changed"
     if step.action == "quarantine":
-        _move_away(store, folder, step.file)
+        move_pair_out(store, step.file, folder)
     elif step.action == "back-fill":
-        _write_atime(store, step)
+        stamp = atime_name(step.file)
+        there = find(store, stamp) if stamp else None
+        if there is None or there.size_bytes != ATIME_BYTES:  # else JAX was faster
+            write_atime(store, step.file, step.stamp_ns, replace=True)
     elif step.file.endswith(CACHE_SUFFIX):
-        if not store.delete(step.file, expected=step.info):
+        if not delete_pair(store, step.info):
             return "leave-changed"
-        store.delete(_atime_of(step.file))
-    elif step.file.endswith(ATIME_SUFFIX) and _exists(store, _cache_of(step.file)):
+    elif step.file.endswith(ATIME_SUFFIX) and find(store, _cache_of(step.file)):
         return "leave-changed"  # no orphan any more
     elif not delete_leftover(store, step.file):
         if young or is_staged(step.file):
@@ -154,42 +163,5 @@ def _execute(store: Store, folder: str, step: Step, young: bool) -> Action:
     return step.action
 
 
-def _unchanged(store: Store, step: Step) -> bool:
-    try:
-        return same_file(store.info(step.file), step.info)
-    except MissingError:
-        return False
-
-
-def _move_away(store: Store, folder: str, file: str) -> None:
-    """``-cache`` before ``-atime``: a capped JAX must never see an entry without its date."""
-    store.rename(file, f"{folder}/{file}")
-    if file.endswith(CACHE_SUFFIX):
-        stamp = _atime_of(file)
-        if _exists(store, stamp):
-            store.rename(stamp, f"{folder}/{stamp}")
-
-
-def _write_atime(store: Store, step: Step) -> None:
-    stamp_ns = min(max(step.stamp_ns, 0), 2**63 - 1)
-    name = _atime_of(step.file)
-    with contextlib.suppress(MissingError):
-        if store.info(name).size_bytes == _ATIME_BYTES:
-            return  # JAX was faster
-    store.write(name, [stamp_ns.to_bytes(_ATIME_BYTES, "little")])
-
-
-def _atime_of(file: str) -> str:
-    return file.removesuffix(CACHE_SUFFIX) + ATIME_SUFFIX
-
-
 def _cache_of(file: str) -> str:
     return file.removesuffix(ATIME_SUFFIX) + CACHE_SUFFIX
-
-
-def _exists(store: Store, name: str) -> bool:
-    try:
-        store.info(name)
-    except MissingError:
-        return False
-    return True
