@@ -17,14 +17,10 @@ import zstandard
 from jaxcache.cache.inventory import EntryFile
 from jaxcache.cache.verify.check import MAX_DECODED_BYTES, check_payload
 from jaxcache.entry.codec import (
-    HEADER_BYTES,
     CodecError,
-    check_header,
-    decompress_chunks,
-    detect_codec,
 )
 from jaxcache.entry.names import parse_name
-from jaxcache.entry.read import FREE_PAYLOAD_BYTES, max_payload_bytes
+from jaxcache.entry.read import FREE_PAYLOAD_BYTES, OpenPayload, max_payload_bytes
 from jaxcache.errors import JaxcacheError, UntrustedError
 from jaxcache.model import Codec, FileInfo
 
@@ -61,16 +57,12 @@ class Content:
         if self.payload_bytes <= HELD_BYTES:
             yield self.held
             return
-        digest, skip = hashlib.sha256(), HEADER_BYTES
         try:
-            for chunk in decompress_chunks(file, self.size_bytes):
-                payload = chunk[skip:]
-                skip -= min(skip, len(chunk))
-                digest.update(payload)
-                yield payload
+            payload = OpenPayload(file, self.size_bytes)
+            yield from map(bytes, payload)
         except CodecError as error:
             raise _changed() from error
-        if digest.hexdigest() != self.payload_sha256:
+        if payload.sha256 != self.payload_sha256:
             raise _changed()
 
 
@@ -93,21 +85,18 @@ def read_content(
     Raises:
         CodecError: ``verify`` would call it damaged, or it inflates further than executables do.
     """
-    payload, first = _Payload(name), b""
+    payload, opened = _Payload(name), OpenPayload(file, size_bytes, hashed=False)
     limit = None if allow_large else max_payload_bytes(size_bytes)
-    for chunk in decompress_chunks(file, size_bytes):
-        cut = HEADER_BYTES - len(first)
-        first += chunk[:cut]
-        payload.add(memoryview(chunk)[cut:])
+    for chunk in opened:
+        payload.add(chunk)
         if limit is not None and payload.size_bytes > limit:
             raise _too_large(f"{size_bytes} bytes inflate to more than {limit}")
-    seconds = check_header(first)
-    file.seek(0)
-    codec = detect_codec(file.read(HEADER_BYTES))
     if payload.digest != sound:
         payload.check()
     held = payload.held if payload.size_bytes <= HELD_BYTES else payload.held[:HELD_BYTES]
-    return Content(codec, seconds, payload.size_bytes, payload.digest, held, size_bytes)
+    return Content(
+        opened.codec, opened.compile_seconds, payload.size_bytes, payload.digest, held, size_bytes
+    )
 
 
 def check_payload_pieces(

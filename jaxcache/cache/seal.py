@@ -20,7 +20,12 @@ from jaxcache.cache.leftovers import delete_leftovers
 from jaxcache.cache.scan import Progress, Scan, scan
 from jaxcache.cache.select import select_by_keys
 from jaxcache.cache.under_lock import SharedLock
-from jaxcache.cache.verify.check import MAX_DECODED_BYTES, check_payload, recorded_digest
+from jaxcache.cache.verify.check import (
+    MAX_DECODED_BYTES,
+    check_payload,
+    digest_mismatch,
+    recorded_digest,
+)
 from jaxcache.entry.codec import (
     HEADER_BYTES,
     CodecError,
@@ -210,8 +215,7 @@ class _Worker:
         record = self._ledger.record(entry.key)
         known = recorded_digest(file, record)
         if known not in (None, digest):
-            detail = f"payload has SHA-256 {digest[:12]}…, the ledger says {str(known)[:12]}…"
-            self._report(entry, Problem(entry.file, "digest-mismatch", detail, entry.key))
+            self._report(entry, digest_mismatch(file, digest, str(known)))
             return
         if known is None and (problems := list(check_payload(file, content[HEADER_BYTES:]))):
             self._report(entry, *problems)

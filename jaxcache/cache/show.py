@@ -9,12 +9,12 @@ from jaxcache.cache.ledger.segments import Ledger
 from jaxcache.cache.scan import read_entries, with_ledger
 from jaxcache.cache.select import select_by_keys
 from jaxcache.entry.brief import summarize_contents
-from jaxcache.entry.codec import HEADER_BYTES, CodecError, decompress_chunks
+from jaxcache.entry.codec import CodecError
 from jaxcache.entry.contents import Contents
 from jaxcache.entry.decode import find_hlo_module
 from jaxcache.entry.kernels import KernelCache, read_kernel_cache
 from jaxcache.entry.names import KERNEL_CACHE, FileKind, Key, parse_key, parse_name
-from jaxcache.entry.read import read_contents, read_payload
+from jaxcache.entry.read import OpenPayload, read_contents, read_payload
 from jaxcache.entry.wire import WireError
 from jaxcache.errors import JaxcacheError
 from jaxcache.model import Entry, FileInfo, Problem
@@ -122,12 +122,10 @@ def payload_chunks(store: Store, name: str) -> Iterator[bytes]:
     Raises:
         JaxcacheError: ``bad-entry`` where it is damaged.
     """
-    skip = HEADER_BYTES
     with store.open(name) as file:
         try:
-            for chunk in decompress_chunks(file, store.info(name).size_bytes):
-                yield chunk[skip:]
-                skip -= min(skip, len(chunk))
+            for chunk in OpenPayload(file, store.info(name).size_bytes, hashed=False):
+                yield bytes(chunk)
         except CodecError as error:
             raise _bad_entry(name, error) from error
 

@@ -1,8 +1,17 @@
-"""Read an entry file into memory and decode it, within bounds that follow from the file's size."""
+"""Open an entry's payload, checked and within bounds; read it into memory; decode it."""
 
+import hashlib
+from collections.abc import Iterator
+from itertools import chain
 from typing import BinaryIO
 
-from jaxcache.entry.codec import HEADER_BYTES, CodecError, decompress_chunks
+from jaxcache.entry.codec import (
+    HEADER_BYTES,
+    CodecError,
+    check_header,
+    decompress_chunks,
+    detect_codec,
+)
 from jaxcache.entry.contents import Contents
 from jaxcache.entry.decode import decode_payload
 
@@ -17,30 +26,74 @@ def max_payload_bytes(size_bytes: int) -> int:
     return FREE_PAYLOAD_BYTES + _MAX_RATIO * size_bytes
 
 
-def read_payload(file: BinaryIO, size_bytes: int) -> bytearray:
+class OpenPayload:
+    """The payload of an entry: what its header says, then its bytes, checked as they come.
+
+    Args:
+        file: seekable, the whole entry; nobody else moves in it meanwhile.
+        size_bytes: its size, which bounds what it may announce.
+        limit: refuse a payload of more bytes.
+        hashed: take its SHA-256 on the way.
+
+    Raises:
+        CodecError: empty, damaged, truncated, or followed by other bytes.
+    """
+
+    def __init__(
+        self, file: BinaryIO, size_bytes: int, *, limit: int | None = None, hashed: bool = True
+    ) -> None:
+        file.seek(0)
+        self.codec = detect_codec(file.read(HEADER_BYTES))
+        self._limit, self._file_bytes = limit, size_bytes
+        self._chunks = decompress_chunks(file, size_bytes)
+        first = b""
+        while len(first) < HEADER_BYTES and (chunk := next(self._chunks, b"")):
+            first += chunk
+        self.compile_seconds = check_header(first)
+        self._first = first
+        self._hash = hashlib.sha256() if hashed else None
+        self.size_bytes = 0
+        """Of the payload, as far as it was read."""
+
+    def __iter__(self) -> Iterator[memoryview]:
+        """Yield the payload once, at most 256 KiB at a time.
+
+        Raises:
+            CodecError: damaged, or larger than the limit (``bad-payload``).
+        """
+        chunks: Iterator[bytes] = chain((self._first[HEADER_BYTES:],), self._chunks)
+        for chunk in chunks:
+            self.size_bytes += len(chunk)
+            if self._limit is not None and self.size_bytes > self._limit:
+                detail = f"{self._file_bytes} bytes inflate to more than {self._limit}"
+                raise CodecError("bad-payload", f"{detail}, which is not read")
+            if self._hash is not None:
+                self._hash.update(chunk)
+            yield memoryview(chunk)
+
+    @property
+    def sha256(self) -> str:
+        """Of what was read of it."""
+        return self._hash.hexdigest() if self._hash is not None else ""
+
+
+def read_payload(file: BinaryIO, size_bytes: int, *, limit: int | None = None) -> bytearray:
     """Decompress an entry, without its 4-byte header.
 
-    Memory stays within 1.2 times the payload, which stays within 256 MiB plus 64 times the file.
+    Memory stays within 1.2 times the payload.
 
     Args:
         file: seekable, the whole entry.
         size_bytes: its size.
+        limit: of the payload; :func:`max_payload_bytes` by default.
 
     Raises:
         CodecError: damaged, or inflating beyond those bounds (``bad-payload``).
     """
-    limit = max_payload_bytes(size_bytes)
     payload = bytearray()
-    skip = HEADER_BYTES
-    for chunk in decompress_chunks(file, size_bytes):
-        payload += memoryview(chunk)[skip:]
-        skip -= min(skip, len(chunk))
-        if len(payload) > limit:
-            raise CodecError(
-                "bad-payload", f"{size_bytes} bytes inflate to more than {limit}, which is not read"
-            )
-    if skip:
-        raise CodecError("bad-header", "holds less than the 4-byte header")
+    limit = max_payload_bytes(size_bytes) if limit is None else limit
+    for chunk in OpenPayload(file, size_bytes, limit=limit, hashed=False):
+        payload += chunk
     return payload
 
 

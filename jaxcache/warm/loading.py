@@ -4,8 +4,9 @@ from collections.abc import Iterator, Sequence
 
 from jaxcache.cache.inventory import EntryFile
 from jaxcache.cache.scan import Progress
-from jaxcache.entry.codec import HEADER_BYTES, CodecError, decompress_chunks
+from jaxcache.entry.codec import CodecError
 from jaxcache.entry.decode import decode_origin, decode_payload
+from jaxcache.entry.read import read_payload
 from jaxcache.errors import NoJaxError
 from jaxcache.model import Problem, ProblemKind
 from jaxcache.options import VerifyOptions
@@ -144,18 +145,11 @@ def _excuse(payload: bytes, sample: bytes) -> str | None:
 
 def _read_payload(store: Store, file: EntryFile) -> bytes | None:
     """The payload; None where it is gone, damaged since it was checked, or too large to hold."""
-    chunks = []
-    size_bytes = 0
     try:
         with store.open(file.info.name) as opened:
-            for chunk in decompress_chunks(opened, file.info.size_bytes):
-                size_bytes += len(chunk)
-                if size_bytes > _MAX_PAYLOAD_BYTES:
-                    return None
-                chunks.append(chunk)
+            return bytes(read_payload(opened, file.info.size_bytes, limit=_MAX_PAYLOAD_BYTES))
     except (CodecError, StoreError, OSError):
         return None
-    return b"".join(chunks)[HEADER_BYTES:]
 
 
 def _problem(file: EntryFile, kind: ProblemKind, detail: str) -> Problem:

@@ -1,21 +1,18 @@
 """Check one entry from end to end, as ``verify`` does at ``full``."""
 
-import hashlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import BinaryIO
 
 from jaxcache.cache.inventory import EntryFile
 from jaxcache.cache.ledger.record import Record
 from jaxcache.entry.codec import (
-    HEADER_BYTES,
     CodecError,
     check_content,
-    check_header,
     check_small,
-    decompress_chunks,
     read_head,
 )
+from jaxcache.entry.read import OpenPayload
 from jaxcache.model import Problem, ProblemKind
 from jaxcache.store.base import Store, StoreError
 
@@ -98,40 +95,23 @@ def check_payload(
 def _check_payload(
     opened: BinaryIO, file: EntryFile, digest: str | None, decode: bool
 ) -> list[Problem]:
-    chunks = decompress_chunks(opened, file.info.size_bytes)
-    header, rest = _split_header(chunks)
-    check_header(header)
-    seen = hashlib.sha256()
-    kept: list[bytes] = []
-    payload_bytes = 0
-    for chunk in rest:
-        payload_bytes += len(chunk)
-        if digest is not None:
-            seen.update(chunk)
-        if decode and payload_bytes <= MAX_DECODED_BYTES:
-            kept.append(chunk)
+    payload = OpenPayload(opened, file.info.size_bytes, hashed=digest is not None)
+    kept = bytearray()
+    for chunk in payload:
+        if decode and payload.size_bytes <= MAX_DECODED_BYTES:
+            kept += chunk
     problems = []
-    if digest is not None and seen.hexdigest() != digest:
-        detail = f"payload has SHA-256 {seen.hexdigest()[:12]}…, the ledger says {digest[:12]}…"
-        problems.append(_problem(file, "digest-mismatch", detail))
-    if decode and payload_bytes <= MAX_DECODED_BYTES:
-        problems.extend(check_payload(file, b"".join(kept)))
+    if digest not in (None, payload.sha256):
+        problems.append(digest_mismatch(file, payload.sha256, str(digest)))
+    if decode and payload.size_bytes <= MAX_DECODED_BYTES:
+        problems.extend(check_payload(file, kept))
     return problems
 
 
-def _split_header(chunks: Iterator[bytes]) -> tuple[bytes, Iterable[bytes]]:
-    """The first four bytes, and the chunks after them."""
-    start = b""
-    for chunk in chunks:
-        start += chunk
-        if len(start) >= HEADER_BYTES:
-            break
-
-    def rest() -> Iterator[bytes]:
-        yield start[HEADER_BYTES:]
-        yield from chunks
-
-    return start[:HEADER_BYTES], rest()
+def digest_mismatch(file: EntryFile, found: str, known: str) -> Problem:
+    """The finding that a payload is not the one in the ledger."""
+    detail = f"payload has SHA-256 {found[:12]}…, the ledger says {known[:12]}…"
+    return _problem(file, "digest-mismatch", detail)
 
 
 def _problem(file: EntryFile, kind: ProblemKind, detail: str) -> Problem:
