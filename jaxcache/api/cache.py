@@ -114,7 +114,7 @@ class Cache(Carrying, Running):
             self.store,
             chosen,
             now_ns=time.time_ns(),
-            loader=make_loader(chosen) if self.layout.is_jax else None,
+            loader=make_loader(chosen) if self.layout.stands_alone else None,
             progress=progress,
         )
 

@@ -36,6 +36,11 @@ class Shown:
     """Of the file and of what is in it."""
     provenance: Record | None
 
+    @property
+    def damaged(self) -> bool:
+        """Whether something in it cannot be read."""
+        return bool(self.contents.problems)
+
 
 @dataclass(frozen=True, slots=True)
 class ShownKernels:

@@ -209,7 +209,7 @@ def required_signatures(source: "Opened", *, asked: bool = False) -> "Signed | N
 
     if not (asked or config_is_set("require-signed")):
         return None
-    if not source.layout.is_jax:
+    if not source.layout.stands_alone:
         raise UntrustedError(
             f"files of {source.layout.name} are not signed one by one",
             hint="jaxcache export --sign KEY",
@@ -267,9 +267,9 @@ def receive(
 
     layout = load_layout(bundle.manifest.layout)
     outlooks = forecast(bundle.manifest, host, target)
-    if expect and layout.is_jax and form in (Format.TSV, Format.TABLE):
+    if expect and layout.stands_alone and form in (Format.TSV, Format.TABLE):
         note(render.outlook_line(outlooks))
-    if require_compatible and not layout.is_jax:
+    if require_compatible and not layout.stands_alone:
         raise UsageError("--require-compatible is for JAX's entries: torch alone knows its keys")
     if require_compatible and not outlooks.compatible:
         raise JaxcacheError(

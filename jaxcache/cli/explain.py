@@ -1,16 +1,13 @@
 """``jaxcache explain``."""
 
 import os
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from jaxcache.cli.opening import LayoutName, open_cache
+from jaxcache.cli.opening import LayoutName, Opened, open_cache, open_jax_cache
 from jaxcache.cli.options import CacheDir, Format, Json, Jsonl, choose_format, locate_cache
 from jaxcache.errors import NoCacheError, UsageError
-
-if TYPE_CHECKING:
-    from jaxcache.store.base import Store
 
 EXAMPLE = "jaxcache explain yesterday.json today.json"
 EXIT_CODES = (0, 1, 2, 10, 13)
@@ -45,19 +42,17 @@ def command(
 
     form = choose_format(json=json, jsonl=jsonl)
     given = sides or []
-    if torch := _torch_cache(cache_dir, layout, given):
-        from jaxcache.layouts.torch.explain import explain_graphs
-
-        if churn or len(given) not in (1, 2):
-            raise UsageError("in a cache of torch, explain takes one key or two")
-        output.print_explanation(explain_graphs(torch, given), torch.url, form)
-        return
-    path = locate_cache(cache_dir).path
     if churn:
         if given:
             raise UsageError("--churn takes no sides")
-        output.print_churn(path, form)
-    elif given and given[0].endswith(".py"):
+        output.print_churn(open_jax_cache(cache_dir), form)
+        return
+    if len(given) in (1, 2) and (opened := _cache_of_keys(cache_dir, layout, given)):
+        store = opened.store
+        output.print_explanation(opened.layout.explain(store, given), store.url, form)
+        return
+    path = locate_cache(cache_dir).path
+    if given and given[0].endswith(".py"):
         options = output.script_options(path, python, document=form is not Format.TABLE)
         output.print_script(given[0], given[1:], options, form)
     elif len(given) in (1, 2):
@@ -72,12 +67,11 @@ def command(
         )
 
 
-def _torch_cache(cache_dir: str | None, layout: str | None, sides: list[str]) -> "Store | None":
-    """The cache, if it is one of torch's and what is compared are keys in it."""
-    if layout == "jax" or any(os.path.exists(side) or side.endswith(".py") for side in sides):
+def _cache_of_keys(cache_dir: str | None, layout: str | None, sides: list[str]) -> Opened | None:
+    """Open the cache, if what is compared are keys in it."""
+    if any(os.path.exists(side) or side.endswith(".py") for side in sides):
         return None
     try:
-        opened = open_cache(cache_dir, layout)
+        return open_cache(cache_dir, layout)
     except NoCacheError:
         return None  # there may be no need of one
-    return opened.store if opened.layout.name == "torch" else None

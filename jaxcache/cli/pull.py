@@ -44,7 +44,7 @@ def command(
     form = choose_format(json=json, jsonl=jsonl, quiet=quiet)
     options = read_options(include, exclude, max_size, side_caches=side_caches, ledger=ledger)
     opened = open_cache(url, layout)
-    if not opened.layout.is_jax:
+    if not opened.layout.stands_alone:
         return carry_files(opened, cache_dir, options, form, signed=require_signed, dry_run=dry_run)
     target = locate_target(cache_dir, layout, opened.layout.name)
     return carry_over(

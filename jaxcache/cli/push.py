@@ -51,7 +51,7 @@ def command(
 
         require_consent(dry_run=dry_run, yes=yes)
     opened = open_cache(cache_dir, layout)
-    if not opened.layout.is_jax:
+    if not opened.layout.stands_alone:
         return carry_files(opened, url, options, form, signed=bool(sign), dry_run=dry_run)
     return carry_over(
         opened,

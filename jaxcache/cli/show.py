@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from jaxcache.cli.opening import LayoutName, Opened, open_cache
-from jaxcache.cli.options import CacheDir, Format, Json, Jsonl, choose_format, locate_cache
+from jaxcache.cli.options import CacheDir, Json, Jsonl, choose_format, locate_cache
 from jaxcache.errors import ExitCode, UsageError
 
 EXAMPLE = "jaxcache show 'jit_train_step*'"
@@ -65,11 +65,9 @@ def command(
     folder, name = os.path.split(key) if is_file else ("", key)
     opened = _open_file(folder, name) if is_file else open_cache(cache_dir, layout)
     store = opened.store
-    if opened.layout.name == "torch":
-        if hlo or payload is not None:
-            raise UsageError("--hlo and --payload are for JAX's entries")
-        return _show_graphs(opened, name, form, is_file=is_file)
     if hlo or payload is not None:
+        if not opened.layout.stands_alone:
+            raise UsageError("--hlo and --payload are for JAX's entries")
         name = name if is_file else show.choose_file(store, key)
     if payload is not None:
         output.write_payload(show.payload_chunks(store, name), payload)
@@ -80,9 +78,9 @@ def command(
     elif parse_name(name).kind is FileKind.KERNEL_CACHE:
         output.print_kernels(show.show_kernels(store, name), form)
     else:
-        found = [show.show_file(store, name)] if is_file else list(show.show_entries(store, key))
+        found = opened.layout.show(store, name, is_file=is_file)
         output.print_shown(found, form, now_ns=time.time_ns())
-        if any(s.contents.problems for s in found):
+        if any(s.damaged for s in found):
             return ExitCode.PROBLEMS
     return ExitCode.DONE
 
@@ -95,13 +93,3 @@ def _open_file(folder: str, name: str) -> Opened:
     store = open_store(folder or ".")
     pickled = store.read(name, limit=1) == _PICKLED
     return Opened(store, load_layout("torch" if pickled else "jax"))
-
-
-def _show_graphs(opened: Opened, name: str, form: Format, *, is_file: bool) -> int:
-    from jaxcache.cli.output.graph import print_graphs
-    from jaxcache.layouts.torch.show import show_graph_file, show_graphs
-
-    store = opened.store
-    found = [show_graph_file(store, name)] if is_file else show_graphs(store, name)
-    print_graphs(found, form, now_ns=time.time_ns())
-    return ExitCode.PROBLEMS if any(s.problems for s in found) else ExitCode.DONE

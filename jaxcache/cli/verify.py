@@ -56,7 +56,7 @@ def command(
         result = opened.layout.restore(opened.store, keys=options.keys, dry_run=dry_run)
         print_restoration(result, form)
         return ExitCode.PARTIAL if result.left else ExitCode.DONE
-    loader = make_loader(options) if opened.layout.is_jax else None
+    loader = make_loader(options) if opened.layout.stands_alone else None
     with progress_bar("verifying") as progress:
         found = opened.layout.verify(
             opened.store, options, now_ns=time.time_ns(), loader=loader, progress=progress

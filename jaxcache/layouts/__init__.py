@@ -1,15 +1,68 @@
 """Caches of several compilers behind the same operations; :func:`choose_layout` picks one."""
 
 from importlib import import_module
+from typing import Any, cast
 
 from jaxcache.errors import UsageError
 from jaxcache.layouts.base import Layout
 from jaxcache.store.base import MissingError, Store
 
-#: Name to ``module:class``; imported when it is chosen.
-LAYOUTS: dict[str, str] = {
-    "jax": "jaxcache.layouts.jax:JaxLayout",
-    "torch": "jaxcache.layouts.torch:TorchLayout",
+
+class _Lazy:
+    """A layout of operations that are imported when they are asked for."""
+
+    def __init__(self, name: str, operations: dict[str, str], *, stands_alone: bool) -> None:
+        self.name = name
+        self.stands_alone = stands_alone
+        self._operations = operations
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in (operations := self.__dict__.get("_operations", {})):
+            raise AttributeError(name)
+        module, _, function = operations[name].partition(":")
+        return getattr(import_module(module), function)
+
+
+#: Where each operation of :class:`Layout` is.
+LAYOUTS: dict[str, _Lazy] = {
+    "jax": _Lazy(
+        "jax",
+        {
+            "list_cache": "jaxcache.layouts.jax:list_entries",
+            "count": "jaxcache.cache.snapshot:recall_or_count",
+            "verify": "jaxcache.cache.verify.examine:verify",
+            "execute_repair": "jaxcache.cache.verify.repair:execute_repair",
+            "restore": "jaxcache.cache.verify.quarantine:restore",
+            "plan_prune": "jaxcache.layouts.jax:plan_prune",
+            "plan_removal": "jaxcache.layouts.jax:plan_removal",
+            "remove": "jaxcache.cache.prune.evict:remove",
+            "plan_export": "jaxcache.layouts.jax:plan_export",
+            "plan_import": "jaxcache.cache.bundle.importing:plan_import",
+            "read_side": "jaxcache.cache.diff:read_cache",
+            "show": "jaxcache.layouts.jax:show",
+            "explain": "jaxcache.layouts.jax:explain",
+        },
+        stands_alone=True,
+    ),
+    "torch": _Lazy(
+        "torch",
+        {
+            "list_cache": "jaxcache.layouts.torch.listing:list_graphs",
+            "count": "jaxcache.layouts.torch.listing:count_graphs",
+            "verify": "jaxcache.layouts.torch.verify:verify_graphs",
+            "execute_repair": "jaxcache.layouts.torch.repair:execute_repair",
+            "restore": "jaxcache.layouts.torch.repair:restore",
+            "plan_prune": "jaxcache.layouts.torch.survey:plan_prune",
+            "plan_removal": "jaxcache.layouts.torch.survey:plan_removal",
+            "remove": "jaxcache.layouts.torch.prune:remove",
+            "plan_export": "jaxcache.layouts.torch.bundle:plan_export",
+            "plan_import": "jaxcache.layouts.torch.bundle:plan_import",
+            "read_side": "jaxcache.layouts.torch.sides:read_side",
+            "show": "jaxcache.layouts.torch.show:show",
+            "explain": "jaxcache.layouts.torch.explain:explain_graphs",
+        },
+        stands_alone=False,
+    ),
 }
 #: Folders that torch's compilers make in their cache, and JAX never.
 _TORCH_FOLDERS = ("aotautograd", "fxgraph")
@@ -30,9 +83,7 @@ def load_layout(name: str) -> Layout:
         raise UsageError(
             f"{name!r} is no layout", code="bad-layout", hint=f"one of {', '.join(LAYOUTS)}"
         )
-    module, _, made_by = LAYOUTS[name].partition(":")
-    layout: Layout = getattr(import_module(module), made_by)()
-    return layout
+    return cast(Layout, LAYOUTS[name])
 
 
 def choose_layout(store: Store, name: str | None = None) -> Layout:

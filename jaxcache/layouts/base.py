@@ -2,6 +2,7 @@
 
 A layout answers in the results of :mod:`jaxcache.cache`, so that one renderer serves all. What
 only one compiler's cache can do (sealing, warming, loading) has no method here.
+:data:`jaxcache.layouts.LAYOUTS` says where each operation is.
 """
 
 from collections.abc import Callable, Sequence
@@ -15,13 +16,16 @@ if TYPE_CHECKING:
     from jaxcache.cache.bundle.format import Bundle
     from jaxcache.cache.bundle.importing import ImportPlan
     from jaxcache.cache.diff import Side
+    from jaxcache.cache.explain.sides import Explanation
     from jaxcache.cache.listing import Listing
     from jaxcache.cache.prune.plan import PrunePlan
     from jaxcache.cache.prune.removal import Execution, Removal
+    from jaxcache.cache.show import Shown
     from jaxcache.cache.stats import Stats
     from jaxcache.cache.verify.examine import Loader, Verification
     from jaxcache.cache.verify.quarantine import Restoration
     from jaxcache.cache.verify.repair import Repair, RepairPlan
+    from jaxcache.layouts.torch.show import ShownGraph
     from jaxcache.options import PruneOptions, VerifyOptions
 
 Progress = Callable[[int, int], None]
@@ -35,8 +39,8 @@ class Layout(Protocol):
         """What ``--layout`` calls it."""
 
     @property
-    def is_jax(self) -> bool:
-        """Whether it is JAX's: whose entries can be loaded, forecast, signed and sent singly."""
+    def stands_alone(self) -> bool:
+        """Whether each entry is one file, which can be loaded, forecast, signed and sent singly."""
 
     def list_cache(
         self,
@@ -167,3 +171,9 @@ class Layout(Protocol):
 
     def read_side(self, store: Store, progress: Progress | None) -> "Side":
         """Read everything that a cache holds, to be compared."""
+
+    def show(self, store: Store, wanted: str, *, is_file: bool) -> "Sequence[Shown | ShownGraph]":
+        """Decode the entries that a KEY means; with ``is_file`` the file of that name."""
+
+    def explain(self, store: Store, keys: Sequence[str]) -> "Explanation":
+        """Compare two keys, or one with the nearest other."""

@@ -12,12 +12,12 @@ from jaxcache.units import format_duration, format_since, format_size, rfc3339
 _SHOWN = 12
 
 
-def graph_document(shown: ShownGraph) -> Document:
+def show_document(shown: ShownGraph) -> Document:
     """What ``show --json`` prints for one graph."""
-    return {**envelope(shown.cache_dir), **graph_contents(shown)}
+    return {**envelope(shown.cache_dir), **entry_contents(shown)}
 
 
-def graph_contents(shown: ShownGraph) -> Document:
+def entry_contents(shown: ShownGraph) -> Document:
     """One graph and everything in it, without the envelope."""
     graph = shown.graph
     return {
@@ -50,7 +50,7 @@ def graph_contents(shown: ShownGraph) -> Document:
     }
 
 
-def graph_page(shown: ShownGraph, *, now_ns: int, width: int, color: bool) -> str:
+def show_page(shown: ShownGraph, *, now_ns: int, width: int, color: bool) -> str:
     """A page for people."""
     bold, plain = ("\x1b[1m", "\x1b[0m") if color else ("", "")
     lines = [f"{bold}{printable(shown.entry.key)}{plain}", ""]

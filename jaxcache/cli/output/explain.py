@@ -15,7 +15,7 @@ from jaxcache.cli.output import (
     wants_color,
 )
 from jaxcache.render import explain as render
-from jaxcache.store import open_store
+from jaxcache.store.base import Store
 from jaxcache.warm.run import WarmOptions
 
 
@@ -35,9 +35,8 @@ def print_script(script: str, arguments: Sequence[str], options: WarmOptions, fo
         note(f"{script} ended with exit code {exit_code}")
 
 
-def print_churn(path: str, form: Format) -> None:
+def print_churn(store: Store, form: Format) -> None:
     """Print the modules with many keys."""
-    store = open_store(path)
     churns = find_churn(store)
     if form is Format.JSON:
         print_json(render.churn_document(churns, store.url))

@@ -3,6 +3,7 @@
 import json
 import sys
 from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
 
 from jaxcache.cache.show import Shown, ShownKernels
 from jaxcache.cli.options import Format
@@ -14,10 +15,15 @@ from jaxcache.cli.output import (
     write_file,
 )  # fmt: skip
 from jaxcache.render import show as render
+from jaxcache.render.show import show_tsv
+
+if TYPE_CHECKING:
+    from jaxcache.layouts.torch.show import ShownGraph
 
 
-def print_shown(found: Sequence[Shown], form: Format, *, now_ns: int) -> None:
+def print_shown(found: "Sequence[Shown | ShownGraph]", form: Format, *, now_ns: int) -> None:
     """Print entries: one document each, one document of all, TSV, or pages."""
+    render = _renderer(found[0])
     documents = map(render.show_document, found)
     if form is Format.JSON and len(found) == 1:
         print_json(next(documents))
@@ -29,11 +35,20 @@ def print_shown(found: Sequence[Shown], form: Format, *, now_ns: int) -> None:
         print_lines(json.dumps(d) for d in documents)
     elif form is Format.TSV:
         for document in documents:
-            print_lines(render.show_tsv(document))
+            print_lines(show_tsv(document))
     else:
         width, color = terminal_width(), wants_color()
         pages = (render.show_page(s, now_ns=now_ns, width=width, color=color) for s in found)
         print("\n\n".join(pages))
+
+
+def _renderer(shown: "Shown | ShownGraph") -> Any:
+    """Return the module that renders what was found."""
+    if isinstance(shown, Shown):
+        return render
+    from jaxcache.render import graph
+
+    return graph
 
 
 def print_kernels(shown: ShownKernels, form: Format) -> None:

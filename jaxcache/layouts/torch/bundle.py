@@ -13,6 +13,7 @@ from jaxcache.cache.bundle.export import ExportPlan
 from jaxcache.cache.bundle.format import Bundle, ContentReader
 from jaxcache.cache.bundle.importing import ON_CONFLICT, Action, ImportPlan, Step
 from jaxcache.cache.bundle.manifest import BundleError, SideFile, check_path
+from jaxcache.cache.diff import Side
 from jaxcache.cache.scan import Progress
 from jaxcache.cache.select import Selection
 from jaxcache.errors import JaxcacheError, UsageError
@@ -50,8 +51,7 @@ def plan_export(
     *,
     keys: Sequence[str] = (),
     filters: Sequence[str] = (),
-    since: str | None = None,
-    known: Collection[str] = (),
+    since: Side | None = None,
     side_caches: bool | None = None,
     now_ns: int,
     progress: Progress | None = None,
@@ -59,7 +59,7 @@ def plan_export(
     """Choose graphs as ``ls`` does, and what exists for them.
 
     Args:
-        since, known: leave out the files of these names; ``since`` goes into the manifest.
+        since: leave out the files that this side has.
         side_caches: whether Triton's, autotuning's and the system's files go too, and compiler
             probes; by default if nothing was selected.
 
@@ -79,11 +79,11 @@ def plan_export(
     for name in wanted:
         if reason := check_path(name):
             left_out.setdefault(name, Problem(name, "stray-file", reason))
-    files = [i for n, i in wanted.items() if n not in left_out and n not in known]
+    files = [i for n, i in wanted.items() if n not in left_out and not (since and n in since.files)]
     files.sort(key=_writing_order)
     return ExportPlan(
         store.url, (), tuple(files), sum(i.size_bytes for i in files), tuple(left_out.values()),
-        since, layout="torch", warnings=_warnings(seen, chosen),
+        since.reference if since else None, layout="torch", warnings=_warnings(seen, chosen),
     )  # fmt: skip
 
 

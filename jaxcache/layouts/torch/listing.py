@@ -26,8 +26,9 @@ def list_graphs(
     filters: Sequence[str],
     sort: str,
     limit: int | None,
-    contents: bool,
-    all_contents: bool = False,
+    heads: bool,
+    details: bool,
+    long: bool = False,
     index_folder: Path | None,
     now_ns: int,
     workers: int = 1,
@@ -36,9 +37,9 @@ def list_graphs(
     """List a cache: the graphs that fit every KEY and filter, sorted, at most ``limit``.
 
     Args:
-        contents: whether the output shows what is inside; then the index is asked, and graphs
-            that it does not know are read, but no more than a plain look has time for.
-        all_contents: read all that are shown. So does a filter or an order that asks for what is
+        heads, details: whether the output shows what is inside; then the index is asked, and
+            graphs that it does not know are read, but no more than a plain look has time for.
+        long: read all that are shown. So does a filter or an order that asks for what is
             inside, for all graphs.
 
     Raises:
@@ -46,6 +47,7 @@ def list_graphs(
         JaxcacheError: a KEY fits nothing, or more than it may.
     """
     selection = Selection.parse(keys, filters, sort)
+    contents = heads or details
     inside = selection.needs_heads or selection.needs_details
     index = _load(index_folder, store, now_ns) if contents or inside else None
     seen = look(store, index=index)
@@ -55,7 +57,7 @@ def list_graphs(
     chosen = selection.apply(seen.entries, now_ns)
     if contents and not inside:
         unknown = [files[e.file] for e in chosen[:limit] if e.file not in seen.facts]
-        wanted = unknown if all_contents else unknown[:_READ_AT_ONCE]
+        wanted = unknown if long else unknown[:_READ_AT_ONCE]
         seen = _read(store, seen, wanted, index, workers, progress)
         seen = _read(store, seen, _below(seen, wanted), index, workers, progress)
         read = {e.file: e for e in seen.entries}
@@ -107,6 +109,7 @@ def count_graphs(
     folder: Path | None,
     *,
     now_ns: int,
+    read: bool = True,  # noqa: ARG001 - graphs are opened anyway
     workers: int = 1,
     progress: Progress | None = None,
 ) -> Stats:

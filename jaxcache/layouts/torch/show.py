@@ -29,6 +29,16 @@ class ShownGraph:
     """Keys that it refers to and that are not there."""
     problems: tuple[Problem, ...]
 
+    @property
+    def damaged(self) -> bool:
+        """Whether something in it cannot be read."""
+        return bool(self.problems)
+
+
+def show(store: Store, wanted: str, *, is_file: bool) -> list[ShownGraph]:
+    """Decode the graphs that a KEY means, or one file."""
+    return [show_graph_file(store, wanted)] if is_file else show_graphs(store, wanted)
+
 
 def show_graphs(store: Store, wanted: str) -> list[ShownGraph]:
     """Read the graphs that a KEY means: one, or several where it is a glob or has several files.

@@ -51,6 +51,7 @@ def verify_graphs(
     options: VerifyOptions,
     *,
     now_ns: int,
+    loader: object = None,  # noqa: ARG001 - would run what the cache holds
     progress: Progress | None = None,
 ) -> Verification:
     """Verify a cache; ``quick`` looks at names, sizes and kernels, ``full`` at everything.
