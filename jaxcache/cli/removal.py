@@ -118,6 +118,9 @@ def removals_shown(removals: "tuple[Removal, ...]") -> str:
     from jaxcache.render.prune import removals_table
 
     return removals_table(
-        removals, now_ns=time.time_ns(), width=terminal_width(), color=wants_color(),
+        removals,
+        now_ns=time.time_ns(),
+        width=terminal_width(),
+        color=wants_color(),
         limit=_SHOWN_ROWS,
-    )  # fmt: skip
+    )

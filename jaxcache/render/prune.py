@@ -10,7 +10,7 @@ from jaxcache.cache.prune.removal import (
     Spared,
     freed_bytes,
     lost_compile_seconds,
-)  # fmt: skip
+)
 from jaxcache.entry.names import printable
 from jaxcache.render.document import Document, envelope
 from jaxcache.render.table import Column, render_table, short_key

@@ -32,9 +32,7 @@ def in_order(
     from concurrent.futures import ThreadPoolExecutor  # which takes logging along
 
     stopped = threading.Event()
-    pool = ThreadPoolExecutor(
-        workers, "jaxcache-store", initializer=_remember, initargs=(stopped,)
-    )  # fmt: skip
+    pool = ThreadPoolExecutor(workers, "jaxcache-store", _remember, (stopped,))
     waiting = chain(first, source)
     running: deque[Future[_Result]] = deque()
     try:

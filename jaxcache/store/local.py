@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from jaxcache.errors import LockedError, NoCacheError
-from jaxcache.model import FileInfo, FileType
+from jaxcache.model import FileInfo
 from jaxcache.store.atomic import (
     Dates,
     adopt_from_folder,
@@ -30,6 +30,7 @@ from jaxcache.store.base import (
     same_file,
 )
 from jaxcache.store.lockfile import LOCKFILE, hold_lockfile
+from jaxcache.store.system import file_error, file_info, naming, no_cache
 
 #: O_NONBLOCK: opening a FIFO that someone put into the cache must not hang; O_NOFOLLOW: a link
 #: is never followed out of the cache.
@@ -52,7 +53,7 @@ class LocalStore:
         try:
             self._fd = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except OSError as error:
-            raise _no_cache(self.path, error) from error
+            raise no_cache(self.path, error) from error
 
     def __del__(self) -> None:
         if (fd := getattr(self, "_fd", None)) is not None:
@@ -85,7 +86,7 @@ class LocalStore:
     @property
     def root(self) -> FileInfo:
         """See :meth:`jaxcache.store.base.Store.root`."""
-        return _info("", os.fstat(self._fd))
+        return file_info("", os.fstat(self._fd))
 
     def list(self, prefix: str = "", *, start: str = "") -> Iterator[FileInfo]:
         """See :meth:`jaxcache.store.base.Store.list`."""
@@ -99,10 +100,10 @@ class LocalStore:
                         status = item.stat(follow_symlinks=False)
                     except OSError:
                         continue  # gone since the directory was read
-                    yield _info(lead + item.name, status)
+                    yield file_info(lead + item.name, status)
         except OSError as error:
             if not prefix or error.errno not in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
-                raise _no_cache(self.path / lead, error) from error
+                raise no_cache(self.path / lead, error) from error
 
     def walk(self, prefix: str) -> Iterator[FileInfo]:
         """See :meth:`jaxcache.store.base.Store.walk`. Unreadable folders are left out."""
@@ -121,14 +122,14 @@ class LocalStore:
             try:
                 status = os.stat(check_name(name), dir_fd=self._fd, follow_symlinks=False)
             except OSError as error:
-                raise _file_error(name, error) from error
-            return _info(name, status)
-        with _naming(name), self._parent(name) as (fd, base):
-            return _info(name, os.stat(base, dir_fd=fd, follow_symlinks=False))
+                raise file_error(name, error) from error
+            return file_info(name, status)
+        with naming(name), self._parent(name) as (fd, base):
+            return file_info(name, os.stat(base, dir_fd=fd, follow_symlinks=False))
 
     def read(self, name: str, *, limit: int, offset: int = 0) -> bytes:
         """See :meth:`jaxcache.store.base.Store.read`."""
-        with self.open(name) as file, _naming(name):
+        with self.open(name) as file, naming(name):
             file.seek(offset)
             return file.read(limit)
 
@@ -153,7 +154,7 @@ class LocalStore:
                 finally:
                     close(file)
             except OSError as error:
-                yield _file_error(name, error)
+                yield file_error(name, error)
             except ValueError:  # a NUL inside
                 yield BadNameError(name)
             except StoreError as error:
@@ -163,7 +164,7 @@ class LocalStore:
 
     def open(self, name: str) -> BinaryIO:
         """See :meth:`jaxcache.store.base.Store.open`."""
-        with _naming(name), self._parent(name) as (folder, base):
+        with naming(name), self._parent(name) as (folder, base):
             try:
                 fd = os.open(base, _READ_FLAGS | _NOATIME, dir_fd=folder)
             except PermissionError:  # not ours: O_NOATIME is refused
@@ -183,12 +184,12 @@ class LocalStore:
 
     def fetch(self, name: str, *, limit: int) -> Fetched:
         """See :meth:`jaxcache.store.base.Store.fetch`."""
-        with self.open(name) as file, _naming(name):
-            before = _info(name, os.fstat(file.fileno()))
+        with self.open(name) as file, naming(name):
+            before = file_info(name, os.fstat(file.fileno()))
             if before.size_bytes > limit:
                 raise StoreError(name, f"holds more than {limit} bytes", code="too-large")
             data = file.read(before.size_bytes + 1)
-            if not same_file(_info(name, os.fstat(file.fileno())), before):
+            if not same_file(file_info(name, os.fstat(file.fileno())), before):
                 raise ChangedError(name)
         if len(data) != before.size_bytes:
             raise ChangedError(name)
@@ -203,7 +204,7 @@ class LocalStore:
         replace: bool = True,
     ) -> FileInfo:
         """See :meth:`jaxcache.store.base.Store.write`."""
-        with _naming(name), self._parent(name, make=True) as (folder, base):
+        with naming(name), self._parent(name, make=True) as (folder, base):
             dates = Dates(mtime_ns, mtime_ns)
             with new_file(folder, chunks, dates, like=folder) as (temp, status):
                 if replace:
@@ -211,7 +212,7 @@ class LocalStore:
                 else:
                     move_to_new_name(folder, temp, folder, base)
             sync_folder(folder)
-        return _info(name, status)
+        return file_info(name, status)
 
     def rewrite(
         self,
@@ -223,7 +224,7 @@ class LocalStore:
     ) -> FileInfo:
         """See :meth:`jaxcache.store.base.Store.rewrite`."""
         dates = Dates(expected.atime_ns, expected.mtime_ns)
-        with _naming(name), self._parent(name) as (folder, base):
+        with naming(name), self._parent(name) as (folder, base):
             try:
                 old = self.open(name)
             except StoreError as error:
@@ -235,7 +236,7 @@ class LocalStore:
                 new_file(folder, chunks, dates, like=old.fileno()) as (temp, status),
                 guard or contextlib.nullcontext(),
             ):
-                like = _info(name, os.fstat(old.fileno()))
+                like = file_info(name, os.fstat(old.fileno()))
                 try:
                     unchanged = same_file(like, expected) and same_file(self.info(name), expected)
                 except MissingError:
@@ -244,14 +245,14 @@ class LocalStore:
                     raise ChangedError(name)
                 os.replace(temp, base, src_dir_fd=folder, dst_dir_fd=folder)
             sync_folder(folder)
-        return _info(name, status)
+        return file_info(name, status)
 
     def rename(self, name: str, new_name: str, *, replace: bool = False) -> None:
         """See :meth:`jaxcache.store.base.Store.rename`."""
         with (
-            _naming(new_name),
+            naming(new_name),
             self._parent(new_name, make=True) as (to_folder, to_base),
-            _naming(name),
+            naming(name),
             self._parent(name) as (from_folder, from_base),
         ):
             if replace:
@@ -272,9 +273,9 @@ class LocalStore:
                 try:
                     os.unlink(check_name(name), dir_fd=self._fd)
                 except OSError as error:
-                    raise _file_error(name, error) from error
+                    raise file_error(name, error) from error
                 return True
-            with _naming(name), self._parent(name) as (folder, base):
+            with naming(name), self._parent(name) as (folder, base):
                 os.unlink(base, dir_fd=folder)
         except MissingError:
             return False
@@ -291,7 +292,7 @@ class LocalStore:
     def delete_abandoned(self, name: str) -> bool:
         """See :meth:`jaxcache.store.base.Store.delete_abandoned`."""
         try:
-            with _naming(name), self._parent(name) as (folder, base):
+            with naming(name), self._parent(name) as (folder, base):
                 return delete_if_abandoned(folder, base)
         except StoreError:
             return False
@@ -300,7 +301,7 @@ class LocalStore:
     def hold(self, name: str) -> Iterator[None]:
         """See :meth:`jaxcache.store.base.Store.hold`."""
         with contextlib.ExitStack() as held:
-            with _naming(name):
+            with naming(name):
                 folder, base = held.enter_context(self._parent(name, make=True))
                 held.enter_context(locked_name(folder, base))
             yield
@@ -309,7 +310,7 @@ class LocalStore:
     def lock(self, *, timeout_seconds: float) -> Iterator[None]:
         """See :meth:`jaxcache.store.base.Store.lock`."""
         with contextlib.ExitStack() as held:
-            with _naming(LOCKFILE):
+            with naming(LOCKFILE):
                 lock = hold_lockfile(self._fd, timeout_seconds=timeout_seconds)
                 taken = held.enter_context(lock)
             if not taken:
@@ -353,58 +354,3 @@ def _make_folder(parent: int, name: str) -> bool:
     except FileExistsError:
         return False
     return True
-
-
-@contextlib.contextmanager
-def _naming(name: str) -> Iterator[None]:
-    """Turn the system's errors into errors that name the file."""
-    try:
-        yield
-    except OSError as error:
-        raise _file_error(name, error) from error
-
-
-def _info(name: str, status: os.stat_result) -> FileInfo:
-    return FileInfo(
-        name, _TYPES.get(stat.S_IFMT(status.st_mode), "other"), status.st_size,
-        status.st_mtime_ns, status.st_atime_ns, status.st_ino, status.st_mode, status.st_uid,
-    )  # fmt: skip
-
-
-_TYPES: dict[int, FileType] = {
-    stat.S_IFREG: "file",
-    stat.S_IFDIR: "dir",
-    stat.S_IFLNK: "symlink",
-}
-
-
-def _file_error(name: str, error: OSError) -> StoreError:
-    if error.errno == errno.ENOENT:
-        return MissingError(name)
-    if error.errno == errno.EEXIST:
-        return ExistsError(name)
-    if error.errno == errno.ELOOP:
-        return StoreError(name, "is a symbolic link, which is not followed", code="symlink")
-    reason = os.strerror(error.errno) if error.errno else str(error)
-    return StoreError(name, reason.lower(), code="io-error")
-
-
-def _no_cache(path: Path, error: OSError) -> NoCacheError:
-    if error.errno == errno.ENOENT:
-        return NoCacheError(
-            f"there is no cache directory {path}",
-            hint="name one with --cache-dir, or fill one with: jaxcache warm SCRIPT",
-        )
-    if error.errno == errno.ENOTDIR:
-        return NoCacheError(
-            f"{path} is a file, not a cache directory",
-            code="not-a-directory",
-            hint="name the directory that holds it",
-        )
-    if error.errno == errno.EACCES:
-        return NoCacheError(
-            f"no permission to read {path}",
-            code="permission-denied",
-            hint="ask its owner, or name another directory with --cache-dir",
-        )
-    return NoCacheError(f"cannot read {path}: {os.strerror(error.errno or 0).lower()}")

@@ -44,10 +44,12 @@ def _match(pinned: Sequence[str], text: str) -> list[str]:
     from fnmatch import fnmatchcase
 
     found = [k for k in pinned if k == text] or [
-        k for k in pinned
-        if fnmatchcase(k, text) or fnmatchcase(k.rpartition("-")[0], text)
+        k
+        for k in pinned
+        if fnmatchcase(k, text)
+        or fnmatchcase(k.rpartition("-")[0], text)
         or (text and (k.startswith(text) or k.rpartition("-")[2].startswith(text)))
-    ]  # fmt: skip
+    ]
     if not found:
         raise JaxcacheError(
             f"no pinned entry fits {text!r}", code="not-pinned", hint="jaxcache pin lists the pins"

@@ -16,7 +16,7 @@ from jaxcache.cache.prune.removable import (
     removable_entries,
     removable_others,
     total_bytes,
-)  # fmt: skip
+)
 from jaxcache.cache.prune.removal import Hold, Reason, Removal, Subject, freed_bytes
 from jaxcache.cache.scan import Scan
 from jaxcache.errors import JaxcacheError
@@ -141,9 +141,10 @@ def plan_removal(
     """
     wanted = {e.file for e in chosen}
     items = [
-        i for i in removable_entries(seen, now_ns=now_ns, grace_seconds=0, lookup=lookup)
+        i
+        for i in removable_entries(seen, now_ns=now_ns, grace_seconds=0, lookup=lookup)
         if i.removal.file.name in wanted
-    ]  # fmt: skip
+    ]
     for item in items:
         known = lookup(item.removal.key) if lookup and item.removal.key else None
         if known and known.pinned:

@@ -82,18 +82,23 @@ def removable_entries(
             legacy=legacy,
             created_ns=entry.created_ns,
             candidate=Candidate(
-                entry.file, removal.size_bytes, used_ns,
-                0.0 if worthless else seconds, exact or worthless,
+                entry.file,
+                removal.size_bytes,
+                used_ns,
+                0.0 if worthless else seconds,
+                exact or worthless,
                 estimate_hits(hits, entry.created_ns, used_ns),
             ),
             dated=entry.last_used_from != "mtime" or bool(known and known.last_hit_ns),
             held_by=(
-                "kept" if entry.key in keep
-                else "pinned" if known and known.pinned
+                "kept"
+                if entry.key in keep
+                else "pinned"
+                if known and known.pinned
                 else _young(entry.created_ns, now_ns, grace_ns)
             ),
             untuned=tuning_of(known, entry.created_ns, entry.size_bytes) == UNTUNED,
-        )  # fmt: skip
+        )
 
 
 def removable_others(

@@ -50,9 +50,7 @@ def plan_cache_prune(
     if index is not None:
         index.save(file.info.name for file in seen.inventory.entries)
     kept = {e.key for e in select_by_keys(seen.entries, keep)} if keep else set()
-    plan = plan_prune(
-        seen, options, cache_dir=store.url, now_ns=now_ns, keep=kept, lookup=lookup
-    )  # fmt: skip
+    plan = plan_prune(seen, options, cache_dir=store.url, now_ns=now_ns, keep=kept, lookup=lookup)
     if plan.undated and not _records_use(seen, lookup):
         raise JaxcacheError(
             f"nothing in {store.url} records which entries were used",

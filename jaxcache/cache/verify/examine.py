@@ -199,9 +199,10 @@ def _check_each(
     names = {f.info.name for f in spread}
     here = [f for f in files if f.info.name not in names]
     threaded = [
-        f for f in here
+        f
+        for f in here
         if store.remote or ((options.jobs or 1) > 1 and f.info.size_bytes > SMALL_BYTES)
-    ]  # fmt: skip
+    ]
     names = {f.info.name for f in threaded}
     with ThreadPoolExecutor(jobs) as pool:
         running = [(f, pool.submit(check, f)) for f in threaded]
@@ -226,9 +227,10 @@ def _to_spread(
     if options.level == "quick" or not options.decode or not can_spread(store, options.jobs or 1):
         return ()
     fitting = [
-        f for f in files
+        f
+        for f in files
         if f.info.size_bytes <= MAX_FILE_BYTES and _held_bytes(store, f) <= MAX_HELD_BYTES
-    ]  # fmt: skip
+    ]
     return fitting if len(fitting) >= SPREAD_ABOVE else ()
 
 

@@ -132,9 +132,10 @@ def execute_repair(
             actions[step.file] = "leave-failed"
 
     run_under_lock(
-        store, [lambda s=step: run(s) for step in plan.steps],  # type: ignore[misc]
+        store,
+        [lambda s=step: run(s) for step in plan.steps],  # type: ignore[misc]
         progress=progress,
-    )  # fmt: skip
+    )
     return Repair(False, actions)
 
 

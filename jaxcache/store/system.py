@@ -1,0 +1,69 @@
+"""From what the operating system says of a file to what a store says."""
+
+import contextlib
+import errno
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+from jaxcache.errors import NoCacheError
+from jaxcache.model import FileInfo, FileType
+from jaxcache.store.base import ExistsError, MissingError, StoreError
+
+
+@contextlib.contextmanager
+def naming(name: str) -> Iterator[None]:
+    """Turn the system's errors into errors that name the file."""
+    try:
+        yield
+    except OSError as error:
+        raise file_error(name, error) from error
+
+
+def file_info(name: str, status: os.stat_result) -> FileInfo:
+    """Describe a file as a store does."""
+    kind = _TYPES.get(stat.S_IFMT(status.st_mode), "other")
+    size_bytes, times = status.st_size, (status.st_mtime_ns, status.st_atime_ns)
+    return FileInfo(name, kind, size_bytes, *times, status.st_ino, status.st_mode, status.st_uid)
+
+
+_TYPES: dict[int, FileType] = {
+    stat.S_IFREG: "file",
+    stat.S_IFDIR: "dir",
+    stat.S_IFLNK: "symlink",
+}
+
+
+def file_error(name: str, error: OSError) -> StoreError:
+    """Name the file in an error of the system."""
+    if error.errno == errno.ENOENT:
+        return MissingError(name)
+    if error.errno == errno.EEXIST:
+        return ExistsError(name)
+    if error.errno == errno.ELOOP:
+        return StoreError(name, "is a symbolic link, which is not followed", code="symlink")
+    reason = os.strerror(error.errno) if error.errno else str(error)
+    return StoreError(name, reason.lower(), code="io-error")
+
+
+def no_cache(path: Path, error: OSError) -> NoCacheError:
+    """Say why a directory cannot be opened as a cache."""
+    if error.errno == errno.ENOENT:
+        return NoCacheError(
+            f"there is no cache directory {path}",
+            hint="name one with --cache-dir, or fill one with: jaxcache warm SCRIPT",
+        )
+    if error.errno == errno.ENOTDIR:
+        return NoCacheError(
+            f"{path} is a file, not a cache directory",
+            code="not-a-directory",
+            hint="name the directory that holds it",
+        )
+    if error.errno == errno.EACCES:
+        return NoCacheError(
+            f"no permission to read {path}",
+            code="permission-denied",
+            hint="ask its owner, or name another directory with --cache-dir",
+        )
+    return NoCacheError(f"cannot read {path}: {os.strerror(error.errno or 0).lower()}")
