@@ -31,6 +31,11 @@ class FailOnMissCommand(TyperCommand):
                     break
                 ctx.allow_interspersed_args = True
                 position += 1
+            elif option == "-m" and following:
+                args.insert(position + 2, "--")  # the rest is the module's own, as for python -m
+                if not ctx.resilient_parsing:
+                    self._note_lost_options(following, args[position + 3 :])
+                break
             elif option in _ALONE and not _LIMIT.fullmatch(following):
                 args[position] = f"{option}={_ALONE[option]}"
                 position += 1

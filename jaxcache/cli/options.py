@@ -88,6 +88,23 @@ FailOnMiss = Annotated[
         show_default=False,
     ),
 ]
+Except = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--except",
+        metavar="uncacheable|skipped",
+        help="With --fail-on-miss: allow compiles that JAX cannot cache, or that are under its "
+        "thresholds; repeatable.",
+        show_default=False,
+    ),
+]
+Check = Annotated[
+    bool, typer.Option("--check", help="Run again; JAX compares executables with entries.")
+]
+Processes = Annotated[
+    int | None,
+    typer.Option(min=1, metavar="N", help="Run as N JAX processes on this machine."),
+]
 Strict = Annotated[
     bool, typer.Option("--strict", help="Exit 1 where a module cannot be cached at all.")
 ]

@@ -8,9 +8,11 @@ from jaxcache.cli.optional_value import WarmCommand
 from jaxcache.cli.options import (
     AutotuneFrom,
     CacheDir,
+    Check,
     CollectOnly,
     Components,
     Devices,
+    Except,
     FailOnMiss,
     ForceCacheDir,
     Gemm,
@@ -20,6 +22,7 @@ from jaxcache.cli.options import (
     Patience,
     Platform,
     Portable,
+    Processes,
     Python,
     Record,
     RequireTuned,
@@ -50,6 +53,12 @@ def command(
     arguments: Annotated[
         list[str] | None,
         typer.Argument(metavar="[ARG]...", help="Its own arguments.", show_default=False),
+    ] = None,
+    module: Annotated[
+        str | None,
+        typer.Option(
+            "-m", metavar="MODULE", help="Run a module, as python -m does; the rest is its own."
+        ),
     ] = None,
     file: Annotated[
         str | None,
@@ -83,10 +92,7 @@ def command(
     python: Python = None,
     platform: Platform = None,
     devices: Devices = None,
-    processes: Annotated[
-        int | None,
-        typer.Option(min=1, metavar="N", help="Run as N JAX processes on this machine."),
-    ] = None,
+    processes: Processes = None,
     mock_gpu_topology: Annotated[
         str | None, typer.Option(metavar="NxNxN", help="Sets JAX_MOCK_GPU_TOPOLOGY.")
     ] = None,
@@ -95,10 +101,9 @@ def command(
     tier: Tier = None,
     portable: Portable = False,
     fail_on_miss: FailOnMiss = None,
+    excepted: Except = None,
     strict: Strict = False,
-    check: Annotated[
-        bool, typer.Option("--check", help="Run again; JAX compares executables with entries.")
-    ] = False,
+    check: Check = False,
     seal: Annotated[
         bool, typer.Option("--seal", help="Seal what was written; see jaxcache seal.")
     ] = False,
@@ -117,6 +122,8 @@ def command(
 ) -> None:
     """Run a script or a function, and report what each compile did.
 
+    SCRIPT may be a folder with a __main__.py, or a notebook, whose code cells are run.
+
     The script runs unchanged in its own Python; its output, input and exit code pass through.
     The thresholds below which JAX does not cache are lifted. The report goes to standard error;
     with --json it goes to standard output, and the script's own output to standard error.
@@ -129,7 +136,7 @@ def command(
     from jaxcache.warm.run import warm_programs
 
     form = choose_format(json=json, jsonl=jsonl)
-    verdict = Verdict(fail_on_miss, strict=strict, check=check)
+    verdict = Verdict(fail_on_miss, excepted or (), strict=strict, check=check)
     cross = read_cross(
         target, gemm=gemm, autotune_from=autotune_from, require_tuned=require_tuned,
         platform=platform, processes=processes, mock_gpu_topology=mock_gpu_topology,
@@ -143,5 +150,6 @@ def command(
         live=live, tiers=tier,
     )  # fmt: skip
     call = Words(tuple(arg or ()), tuple(static or ()), args, committed)
-    report = warm_programs(programs(script, arguments, file, call), options, watch())
+    chosen = programs(script, arguments, file, call, module=module)
+    report = warm_programs(chosen, options, watch())
     finish(report, verdict, form, trace=trace)

@@ -159,6 +159,29 @@ class Jax:
         inner = getattr(jaxpr, "jaxpr", jaxpr)
         return {**described, **pmapped.find_mapped(inner, function, file)}
 
+    @staticmethod
+    def are_alike(asked: tuple[Any, ...], error: Any) -> bool:
+        """Whether two executables of other bytes hold the same optimized HLO; on CPU alone.
+
+        There XLA's machine code differs between two compiles of one program.
+
+        Args:
+            asked: key, compile options, backend and devices of the look-up.
+            error: JAX's ``CacheVerificationError`` (0.9.1 to 0.12).
+        """
+        _, options, backend, devices = asked[:4]
+        if backend.platform != "cpu":
+            return False
+
+        def program(executable: bytes) -> list[str]:
+            loaded = backend.deserialize_executable(executable, devices, options)
+            return [module.to_string() for module in loaded.hlo_modules()]
+
+        try:
+            return program(error.executable_on_disk) == program(error.executable_new)
+        except Exception:  # it cannot be loaded: they differ
+            return False
+
     def settings(self) -> dict[str, Any]:
         """The settings of the cache that hold at this moment."""
         config = self.jax.config

@@ -159,6 +159,7 @@ class Listener:
         if request is None:
             return read(*args, **kwargs)
         request.key = str(args[0])
+        request.asked = args
         if request.stubbed:
             self._safely(lambda: self._hash_components(request))
             raise collect.Collect
@@ -186,7 +187,7 @@ class Listener:
     def around_compressing(self, compress: Any, args: Any, kwargs: Any) -> Any:
         """JAX compresses an entry, the last step before it looks whether there is one already."""
         compressed = compress(*args, **kwargs)
-        if (request := self._request) is not None and request.write_started:
+        if (request := self._request) is not None and request.is_writing:
             existing = entry_file(self._jax.opened_directory(), request.key)
             request.existed = existing is not None
         return compressed
@@ -196,14 +197,18 @@ class Listener:
         request = self._request
         if request is None:
             return write(*args, **kwargs)
-        request.write_started = started = time.time()
+        started = time.time()
+        request.is_writing = True
         if self._scratch:
             self._safely(lambda: self._jax.divert_writes(self._scratch))
         try:
             return write(*args, **kwargs)
         except Exception as error:
             if type(error).__name__ == "CacheVerificationError":
-                request.differs = str(error)
+                if self._jax.are_alike(request.asked, error):
+                    request.alike = True
+                else:
+                    request.differs = str(error)
                 if self._checking:  # JAX would end the script at the first one
                     return None
             else:
@@ -211,6 +216,7 @@ class Listener:
             raise
         finally:
             request.write = (started, time.time() - started)
+            request.is_writing = False
 
     # What is sent -----------------------------------------------------------------------------
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 Span = tuple[float, float]
+ALIKE = "the same optimized HLO; XLA's machine code for CPU differs between any two compiles"
 
 
 @dataclass
@@ -37,12 +38,16 @@ class Request:
     """The entry's file was there before the write."""
     disabled_at_first: bool = False
     """JAX asks once per process whether the cache is on, and keeps the answer."""
+    asked: tuple[Any, ...] = ()
+    """The arguments of the look-up: key, options, backend, devices."""
+    alike: bool = False
+    """On CPU: other bytes than the entry, but the same optimized program."""
     differs: str | None = None
     """What JAX's verification says of an entry that differs from the new executable."""
     decided: bool = False
     compile_seconds: float | None = None
     process_id: int = 0
-    write_started: float = 0.0
+    is_writing: bool = False
     write: Span | None = None
     write_error: str | None = None
     raised: str | None = None
@@ -89,6 +94,8 @@ def _judge(
         return "hit", "in-cache", None
     if request.stubbed:
         return "skipped", "collected", "answered with zeros"
+    if request.alike:
+        return "skipped", "verified", ALIKE
     if request.differs:
         return "error", "not-deterministic", request.differs
     if request.write_error or request.read_error:

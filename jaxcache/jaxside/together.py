@@ -11,15 +11,14 @@ from typing import Any
 
 #: ``host:port,number of processes,this process``
 _TOGETHER = "JAXCACHE_TOGETHER"
-_PARENT = "JAXCACHE_PARENT"
 
 
 def join(jax: Any) -> None:
     """Join the other processes, as soon as jax is imported and before anything is computed."""
-    wish = os.environ.get(_TOGETHER)
-    if not wish or os.environ.get(_PARENT) != str(os.getppid()):
+    place = os.environ.pop(_TOGETHER, None)  # children are no members of their own
+    if not place:
         return
-    address, count, number = wish.split(",")
+    address, count, number = place.split(",")
     original = jax.distributed.initialize
     original(coordinator_address=address, num_processes=int(count), process_id=int(number))
 

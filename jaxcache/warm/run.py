@@ -75,6 +75,8 @@ class Program:
     python: str | None = None
     platform: str | None = None
     devices: int | None = None
+    module: str | None = None
+    """The module to run as ``python -m`` does, instead of a script."""
     call: Call | None = None
     """The function to lower and compile, instead of running a script."""
 
@@ -121,7 +123,7 @@ def run_command(command: Sequence[str], options: WarmOptions, watch: Watch | Non
         UsageError: the command cannot be run.
     """
     launch = Launch(tuple(command), _environment(options), unset=_unset(options))
-    return _run([launch], options, watch or Watch(), {})
+    return _run([*_together(launch, options)], options, watch or Watch(), {})
 
 
 #: With these everything that can be cached is.
@@ -143,29 +145,41 @@ def _launches(program: Program, options: WarmOptions) -> Iterator[Launch]:
     python = find_python(program.python or options.python)
     command = (python, *words)
     env = {**_LIFTED, **_environment(options), **program.env}
+    launch = Launch(command, env, program.cwd, needs_jax=True, unset=_unset(options))
+    yield from _together(launch, options)
+
+
+def _together(launch: Launch, options: WarmOptions) -> Iterator[Launch]:
+    """The same launch, or one for each process of a program of several."""
     if options.processes is None:
-        yield Launch(command, env, program.cwd, needs_jax=True, unset=_unset(options))
+        yield launch
         return
     address = f"127.0.0.1:{free_port()}"
-    env.setdefault("JAX_CPU_COLLECTIVES_IMPLEMENTATION", "gloo")
+    env = {"JAX_CPU_COLLECTIVES_IMPLEMENTATION": "gloo", **launch.env}
     for number in range(options.processes):
         own = {**env, "JAXCACHE_TOGETHER": f"{address},{options.processes},{number}"}
-        yield Launch(command, own, program.cwd, needs_jax=True, aside=number > 0)
+        yield replace(launch, env=own, aside=number > 0)
 
 
-_CALL = Path(__file__).parents[1] / "jaxside" / "call_function.py"
+_SIDE = Path(__file__).parents[1] / "jaxside"
 
 
 def _words(program: Program) -> tuple[str, ...]:
     """What the Python is started with."""
     if program.call is not None:
-        return str(_CALL), json.dumps(program.call.to_json())
-    path = os.path.join(program.cwd or "", program.script)
-    if not os.path.isfile(path):
+        return str(_SIDE / "call_function.py"), json.dumps(program.call.to_json())
+    if program.module:
+        return "-m", program.module, *program.arguments
+    path = Path(program.cwd or "", program.script)
+    if not (path.is_file() or (path / "__main__.py").is_file()):
+        what = "no __main__.py in" if path.is_dir() else "no script"
         raise UsageError(
-            f"there is no script {path}", code="no-script",
-            hint="name a Python file, or a function as MODULE:FUNCTION",
-        )  # fmt: skip
+            f"there is {what} {path}",
+            code="no-script",
+            hint="name a Python file, a notebook, or a function as MODULE:FUNCTION",
+        )
+    if path.suffix == ".ipynb":
+        return str(_SIDE / "run_notebook.py"), program.script, *program.arguments
     return program.script, *program.arguments
 
 
