@@ -19,8 +19,10 @@ _jaxcache() {
   'stats --color') mapfile -t COMPREPLY < <(compgen -W 'auto always never' -- "$current"); return ;;
   'report --color') mapfile -t COMPREPLY < <(compgen -W 'auto always never' -- "$current"); return ;;
   'top --color') mapfile -t COMPREPLY < <(compgen -W 'auto always never' -- "$current"); return ;;
+  'warm --except') mapfile -t COMPREPLY < <(compgen -W 'uncacheable skipped' -- "$current"); return ;;
   'warm --gemm') mapfile -t COMPREPLY < <(compgen -W 'cublas cost-model triton' -- "$current"); return ;;
   'warm --color') mapfile -t COMPREPLY < <(compgen -W 'auto always never' -- "$current"); return ;;
+  'run --except') mapfile -t COMPREPLY < <(compgen -W 'uncacheable skipped' -- "$current"); return ;;
   'run --gemm') mapfile -t COMPREPLY < <(compgen -W 'cublas cost-model triton' -- "$current"); return ;;
   'run --color') mapfile -t COMPREPLY < <(compgen -W 'auto always never' -- "$current"); return ;;
   'compile --gemm') mapfile -t COMPREPLY < <(compgen -W 'cublas cost-model triton' -- "$current"); return ;;
@@ -78,8 +80,8 @@ _jaxcache() {
     stats) options='-C --cache-dir --layout --prometheus -l --long --json --jsonl --stats --color --debug -h --help'; words=none ;;
     report) options='-C --cache-dir --png --force --json --jsonl --stats --color --debug -h --help'; words=files ;;
     top) options='-C --cache-dir --interval --once --json --jsonl --stats --color --debug -h --help'; words=none ;;
-    warm) options='--file --arg --static --args --committed --jobs -C --cache-dir --python --platform --devices --processes --mock-gpu-topology --force-cache-dir --live --tier --portable --fail-on-miss --strict --check --seal --components --record --collect-only --patience --target --gemm --autotune-from --require-tuned --trace --timeout --json --jsonl --color --debug -h --help'; words=files ;;
-    run) options='-C --cache-dir --force-cache-dir --live --tier --portable --fail-on-miss --strict --components --record --target --gemm --autotune-from --require-tuned --trace --timeout --json --jsonl --color --debug -h --help'; words=files ;;
+    warm) options='-m --file --arg --static --args --committed --jobs -C --cache-dir --python --platform --devices --processes --mock-gpu-topology --force-cache-dir --live --tier --portable --fail-on-miss --except --strict --check --seal --components --record --collect-only --patience --target --gemm --autotune-from --require-tuned --trace --timeout --json --jsonl --color --debug -h --help'; words=files ;;
+    run) options='-C --cache-dir --force-cache-dir --live --tier --portable --processes --fail-on-miss --except --strict --check --components --record --collect-only --patience --target --gemm --autotune-from --require-tuned --trace --timeout --json --jsonl --color --debug -h --help'; words=files ;;
     compile) options='-C --cache-dir -j --jobs --shard --check --used-at --portable --devices --target --gemm --autotune-from --require-tuned --max-memory --dask --python --json --jsonl -q --quiet --stats --color --debug -h --help'; words=files ;;
     'target capture') options='--python --color --debug -h --help'; words=files ;;
     'target show') options='--python --json --jsonl --color --debug -h --help'; words=files ;;

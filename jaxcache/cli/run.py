@@ -82,8 +82,8 @@ def command(
     )  # fmt: skip
     options = warm_options(
         cache_dir, timeout=timeout, force_cache_dir=force_cache_dir, form=form,
-        components=components, record=record, portable=portable, target=cross, live=live, tiers=tier,
-        processes=processes, check=check, collect=collect_only, patience=patience,
+        components=components, record=record, portable=portable, target=cross, live=live,
+        tiers=tier, processes=processes, check=check, collect=collect_only, patience=patience,
     )  # fmt: skip
     report = run_command(command_line, options, watch())
     finish(report, verdict, form, trace=trace)
