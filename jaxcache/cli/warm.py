@@ -57,7 +57,7 @@ def command(
     module: Annotated[
         str | None,
         typer.Option(
-            "-m", metavar="MODULE", help="Run a module, as python -m does; the rest is its own."
+            "-m", metavar="NAME", help="Run a module, as python -m does; the rest is its own."
         ),
     ] = None,
     file: Annotated[
