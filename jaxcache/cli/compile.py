@@ -83,9 +83,13 @@ def command(
         raise UsageError("--portable and --used-at exclude each other")
     form = choose_format(json=json, jsonl=jsonl, quiet=quiet)
     cross = read_cross(
-        target, gemm=gemm, autotune_from=autotune_from, require_tuned=require_tuned,
-        devices=devices, dask=dask,
-    )  # fmt: skip
+        target,
+        gemm=gemm,
+        autotune_from=autotune_from,
+        require_tuned=require_tuned,
+        devices=devices,
+        dask=dask,
+    )
     with open_recipe(recipe) as file:
         plan = plan_compile(file, shard=parse_shard(shard) if shard else None)
         location = absolute(locate_cache(cache_dir).path)

@@ -16,9 +16,19 @@ from typing import Any
 from . import settings
 
 #: Configuration that enters keys through the program or the compile options, not by itself.
-_NOT_IN_KEYS = ("JAX_COMPILATION_CACHE", "JAX_PERSISTENT_CACHE_MIN", "JAX_ENABLE_COMPILATION_CACHE",
-                "JAX_LOG", "JAX_DUMP", "JAX_PLATFORMS", "JAX_RAISE", "JAX_EXPLAIN", "JAX_DEBUG_LOG",
-                "JAX_COORDINATOR", "JAX_TRACEBACK")  # fmt: skip
+_NOT_IN_KEYS = (
+    "JAX_COMPILATION_CACHE",
+    "JAX_PERSISTENT_CACHE_MIN",
+    "JAX_ENABLE_COMPILATION_CACHE",
+    "JAX_LOG",
+    "JAX_DUMP",
+    "JAX_PLATFORMS",
+    "JAX_RAISE",
+    "JAX_EXPLAIN",
+    "JAX_DEBUG_LOG",
+    "JAX_COORDINATOR",
+    "JAX_TRACEBACK",
+)
 _FLAGS = ("XLA_FLAGS", "LIBTPU_INIT_ARGS")
 
 
@@ -113,12 +123,22 @@ def describe() -> "dict[str, Any]":
         "device_ids": [int(device.id) for device in devices],
         "process_count": int(jax.process_count()),
         **topology_facts(devices),
-        **{n: told[n] for n in ("python_version", "jax_version", "jaxlib_version",
-                                "jaxlib_digest", "key_codec", "written_codec", "settings")},
+        **{
+            n: told[n]
+            for n in (
+                "python_version",
+                "jax_version",
+                "jaxlib_version",
+                "jaxlib_digest",
+                "key_codec",
+                "written_codec",
+                "settings",
+            )
+        },
         "plugins": plugin_versions(),
         "cpu": cpu_facts(),
         "environment": environment(os.environ),
-    }  # fmt: skip
+    }
 
 
 def main(parent: Any) -> None:

@@ -50,9 +50,10 @@ class Worker:
         self._folder = task["folder"]
         if task["process_count"] > 1:
             jax.distributed.initialize(
-                coordinator_address=task["coordinator"], num_processes=task["process_count"],
+                coordinator_address=task["coordinator"],
+                num_processes=task["process_count"],
                 process_id=task["process_id"],
-            )  # fmt: skip
+            )
         from jax._src import cache_key, compilation_cache, compiler, distributed, xla_bridge
 
         self._bind(jax)
@@ -258,9 +259,11 @@ class TargetWorker(Worker):
         return {
             **{name: profile[name] for name in names},
             "jaxlib_digest": settings.jaxlib_digest(),
-            "device_kind": profile["device_kinds"][0], "device_count": len(self.devices),
-            "caches": True, "compile_options": settings.compile_options().hex(),
-        }  # fmt: skip
+            "device_kind": profile["device_kinds"][0],
+            "device_count": len(self.devices),
+            "caches": True,
+            "compile_options": settings.compile_options().hex(),
+        }
 
     def compile(self, request: "dict[str, Any]", bytecode: bytes, options: bytes, ask: Any) -> Any:
         arguments = self._arguments(request, options)
@@ -268,17 +271,21 @@ class TargetWorker(Worker):
             module = self._parse(bytecode)
             self._check(module)
             asked = self._asked(
-                module, arguments["devices"], arguments["compile_options"],
+                module,
+                arguments["devices"],
+                arguments["compile_options"],
                 arguments["executable_devices"],
-            )  # fmt: skip
+            )
             key, components = self._target.key(module, asked.devices, asked.options)
             if not ask(key, components):
                 return None
             try:
                 made = self._make(
-                    self.backend, asked, self._tuning,
+                    self.backend,
+                    asked,
+                    self._tuning,
                     is_gpu=self._target.profile["platform"] == "gpu",
-                )  # fmt: skip
+                )
             except self._untuned as error:
                 raise RefusedError(f"it could only be made untuned: {error}") from error
         name = f"{key}-cache"

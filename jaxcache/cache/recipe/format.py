@@ -56,9 +56,11 @@ def encode_recipe(recipe: Recipe, read_blob: ReadBlob) -> Iterator[bytes]:
     content_bytes = len(manifest) + sum(size for _, size in blobs)
     level = _PATIENT_LEVEL if content_bytes <= _PATIENT_BYTES else _HASTY_LEVEL
     parameters = zstandard.ZstdCompressionParameters.from_level(
-        level, window_log=WINDOW_LOG if content_bytes > 1 << 23 else 0,
-        enable_ldm=content_bytes > 1 << 23, write_checksum=True,
-    )  # fmt: skip
+        level,
+        window_log=WINDOW_LOG if content_bytes > 1 << 23 else 0,
+        enable_ldm=content_bytes > 1 << 23,
+        write_checksum=True,
+    )
     with tempfile.TemporaryFile() as frame:
         packer = Packer(frame, parameters, content_bytes)
         for piece in (manifest, *(read_blob(name) for name, _ in blobs)):
@@ -84,8 +86,14 @@ def sort_recipe(recipe: Recipe) -> Recipe:
 
 
 def _order(request: Request) -> tuple[str, ...]:
-    return (request.module, str(request.environment).zfill(9), request.key or "",
-            request.bytecode, request.options, repr(request))  # fmt: skip
+    return (
+        request.module,
+        str(request.environment).zfill(9),
+        request.key or "",
+        request.bytecode,
+        request.options,
+        repr(request),
+    )
 
 
 def is_recipe(path: str) -> bool:

@@ -58,9 +58,10 @@ def list_recipe(
     name, _, order = sort.partition(":")
     if name not in _SORTS or order not in ("", "asc", "desc"):
         raise UsageError(
-            f"{sort!r} is nothing to sort a recipe by", code="bad-sort",
+            f"{sort!r} is nothing to sort a recipe by",
+            code="bad-sort",
             hint=f"one of {', '.join(_SORTS)}, with :asc or :desc",
-        )  # fmt: skip
+        )
     found = select_by_keys([_listed(r, file) for r in file.recipe.requests], list(keys))
     measure = {
         "key": lambda x: x.key,
@@ -79,6 +80,9 @@ def _listed(request: Request, file: RecipeFile) -> Listed:
     except (WireError, ValueError):
         options = None
     return Listed(
-        request, environment, file.blob_bytes(request.bytecode),
-        refuse(request, environment, file.blob), options and options.compile_options,
-    )  # fmt: skip
+        request,
+        environment,
+        file.blob_bytes(request.bytecode),
+        refuse(request, environment, file.blob),
+        options and options.compile_options,
+    )

@@ -85,8 +85,9 @@ class Manifest:
         if (number := self._top.whole("format", 1 << 16)) != FORMAT:
             raise RecipeError(
                 f"its manifest has format {number}, and only {FORMAT} is known",
-                code="unknown-recipe", hint="a newer jaxcache made it",
-            )  # fmt: skip
+                code="unknown-recipe",
+                hint="a newer jaxcache made it",
+            )
         self.blob_sizes = self._top.wholes("blobs", _MAX_BLOB_BYTES)
 
     def recipe(self, digests: Sequence[str]) -> Recipe:
@@ -127,9 +128,13 @@ def _environment(value: object) -> Environment:
 
 
 _ENVIRONMENT_TEXTS = (
-    "cache_dir", "jaxlib_digest", "python_version", "platform_version", "device_kind",
+    "cache_dir",
+    "jaxlib_digest",
+    "python_version",
+    "platform_version",
+    "device_kind",
     "topology_fingerprint",
-)  # fmt: skip
+)
 
 
 def _flags(read: Fields, name: str) -> tuple[str, ...]:

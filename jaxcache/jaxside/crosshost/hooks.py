@@ -119,11 +119,22 @@ class Hooks:
     def _request(self, compile_: Any, args: Any, kwargs: Any) -> Any:
         if not self.is_crossing:
             return compile_(*args, **kwargs)
-        named = dict(zip(("backend", "computation", "devices", "options", "callbacks",
-                          "executable_devices"), args, strict=False), **kwargs)  # fmt: skip
-        raise _Caught(Request(named["computation"], named["devices"],
-                              named.get("options") or named.get("compile_options"),
-                              named["executable_devices"]))  # fmt: skip
+        named = dict(
+            zip(
+                ("backend", "computation", "devices", "options", "callbacks", "executable_devices"),
+                args,
+                strict=False,
+            ),
+            **kwargs,
+        )
+        raise _Caught(
+            Request(
+                named["computation"],
+                named["devices"],
+                named.get("options") or named.get("compile_options"),
+                named["executable_devices"],
+            )
+        )
 
     def _lower_module(self, lower: Any, args: Any, kwargs: Any) -> Any:
         result = lower(*args, **kwargs)

@@ -34,9 +34,10 @@ class TargetError(Exception):
 def unknown_jax(jax: Any, error: Exception) -> TargetError:
     """This jax lacks a private name that is needed for a target."""
     return TargetError(
-        "unknown-jax", f"cannot compile for another host with jax {jax.__version__}: {error}",
+        "unknown-jax",
+        f"cannot compile for another host with jax {jax.__version__}: {error}",
         f"known are {TRIED}; upgrade jaxcache, or use one of them",
-    )  # fmt: skip
+    )
 
 
 class Target:
@@ -58,14 +59,16 @@ class Target:
             there = profile[f"{name}_version"]
             if str(here) != there:
                 raise TargetError(
-                    f"other-{name}", f"the target has {name} {there}, and here is {here}",
+                    f"other-{name}",
+                    f"the target has {name} {there}, and here is {here}",
                     f"pip install {name}=={there}",
-                )  # fmt: skip
+                )
         if not (profile["topology"] and profile["topology_fingerprint"]):
             raise TargetError(
-                "no-topology", f"jax {there} does not tell enough of the target's topology",
+                "no-topology",
+                f"jax {there} does not tell enough of the target's topology",
                 f"jax 0.11 or newer on the target, and capture it again; tried are {TRIED}",
-            )  # fmt: skip
+            )
         try:
             from jax._src import cache_key, config
             from jax._src.lib import _jax, xla_client
@@ -118,9 +121,10 @@ class Target:
             }
         except Exception as error:
             raise TargetError(
-                "bad-topology", f"jaxlib cannot rebuild the target's topology: {_line(error)}",
+                "bad-topology",
+                f"jaxlib cannot rebuild the target's topology: {_line(error)}",
                 "see jaxcache target show for what differs here",
-            ) from error  # fmt: skip
+            ) from error
         if not {str(made[0].client.platform), str(made[0].platform)} & self.platforms:
             raise TargetError(
                 "bad-topology", f"the topology is one of {made[0].client.platform} devices"
@@ -180,9 +184,13 @@ class Target:
         cache_key._log_cache_key_hash = keep
         try:
             key = cache_key.get(
-                module, devices, options, self.identity, self.profile["key_codec"],
+                module,
+                devices,
+                options,
+                self.identity,
+                self.profile["key_codec"],
                 config.remove_custom_partitioning_ptr_from_cache_key.value,
-            )  # fmt: skip
+            )
         finally:
             cache_key._log_cache_key_hash = log
         return key, {name: _digest(hash_) for name, hash_ in components.items()}

@@ -130,8 +130,12 @@ class CrossObserver:
             return
         lowering.made.add(options)
         hlo = getattr(lowering.computation or computation, "_hlo", None)
-        event = {"id": next(self._numbers), "at": time.time(), "key": None,
-                 "module": self._jax.module_name(hlo) if hlo is not None else ""}  # fmt: skip
+        event = {
+            "id": next(self._numbers),
+            "at": time.time(),
+            "key": None,
+            "module": self._jax.module_name(hlo) if hlo is not None else "",
+        }
         self._send({"event": "begin", **event})
         try:
             event |= self._make(lowering, args, kwargs or {})
@@ -153,25 +157,42 @@ class CrossObserver:
             return {**found, "outcome": "hit", "reason": "in-cache"}
         started = time.time()
         made = tuning.make(
-            self._target.client, request, self._tuning,
+            self._target.client,
+            request,
+            self._tuning,
             is_gpu=self._target.profile["platform"] == "gpu",
-        )  # fmt: skip
+        )
         path = os.path.join(self._spool, f"{os.getpid()}-{threading.get_ident()}-{key[-64:]}")
         with open(path, "wb") as file:
             file.write(made.payload)
-        return {**found, "outcome": "written", "reason": "not-in-cache", "spool": path,
-                "compile": [started, made.seconds], "tuning": made.tuning}  # fmt: skip
+        return {
+            **found,
+            "outcome": "written",
+            "reason": "not-in-cache",
+            "spool": path,
+            "compile": [started, made.seconds],
+            "tuning": made.tuning,
+        }
 
     # What is sent -----------------------------------------------------------------------------
 
     def _tell(self, event: "dict[str, Any]", lowering: CrossLowering) -> None:
         hlo = getattr(lowering.computation, "_hlo", None)
-        self._send({
-            "event": "module", "thread": threading.get_ident(), "process_id": 0, "backend": 0,
-            "directory": self._directory, "counted": [], "counters": {}, "detail": None,
-            "seconds": time.time() - event["at"],
-            **(self._jax.lowering_of(hlo) if hlo is not None else {}), **event,
-        })  # fmt: skip
+        self._send(
+            {
+                "event": "module",
+                "thread": threading.get_ident(),
+                "process_id": 0,
+                "backend": 0,
+                "directory": self._directory,
+                "counted": [],
+                "counters": {},
+                "detail": None,
+                "seconds": time.time() - event["at"],
+                **(self._jax.lowering_of(hlo) if hlo is not None else {}),
+                **event,
+            }
+        )
 
     def _open(self) -> None:
         """Build the target's devices, once; without them the program has nothing to do here."""
@@ -183,22 +204,28 @@ class CrossObserver:
             except TargetError as error:
                 refuse(error, self._send)
             profile = self._target.profile
-            self._send({
-                "event": "backend", "backend": 0, "platform": profile["platform"],
-                "platform_version": profile["platform_version"],
-                "device_kind": profile["device_kinds"][0],
-                "topology_fingerprint": profile["topology_fingerprint"],
-            })  # fmt: skip
+            self._send(
+                {
+                    "event": "backend",
+                    "backend": 0,
+                    "platform": profile["platform"],
+                    "platform_version": profile["platform_version"],
+                    "device_kind": profile["device_kinds"][0],
+                    "topology_fingerprint": profile["topology_fingerprint"],
+                }
+            )
 
     def say_goodbye(self) -> None:
         """The process ends in good order."""
         asked = () if self._target.platforms == {"cpu"} else self.questions.outside
         for place in asked:
-            self._send({
-                "event": "trouble",
-                "detail": f"{place} asked for the platform and was told cpu; what depends on "
-                "the answer is not what the target would compile",
-            })  # fmt: skip
+            self._send(
+                {
+                    "event": "trouble",
+                    "detail": f"{place} asked for the platform and was told cpu; what depends on "
+                    "the answer is not what the target would compile",
+                }
+            )
         self._send({"event": "end", "counters": {}})
 
     def _safely(self, action: Any) -> None:

@@ -25,8 +25,9 @@ def capture_profile(python: str | None = None, *, now_ns: int) -> Profile:
     if facts.get("process_count", 1) != 1:
         raise ProfileError(
             "several hosts work together here, and what keys depend on then is not known",
-            code="several-processes", hint="capture on one host, outside of the program",
-        )  # fmt: skip
+            code="several-processes",
+            hint="capture on one host, outside of the program",
+        )
     return make_profile(facts, now_ns=now_ns)
 
 
@@ -54,53 +55,78 @@ def compare_profiles(target: Profile, here: Profile) -> tuple[Difference, ...]:
 def _differences(target: Profile, here: Profile) -> Iterator[Difference]:
     if target.jaxlib_version != here.jaxlib_version:
         yield Difference(
-            "jax_lib version", target.jaxlib_version, here.jaxlib_version,
+            "jax_lib version",
+            target.jaxlib_version,
+            here.jaxlib_version,
             "the version is in the key, and another compiler makes other executables",
-            f"pip install jaxlib=={target.jaxlib_version}", prevents=True,
-        )  # fmt: skip
+            f"pip install jaxlib=={target.jaxlib_version}",
+            prevents=True,
+        )
     elif target.jaxlib_digest != here.jaxlib_digest:
         yield Difference(
-            "jaxlib binaries", _short(target.jaxlib_digest), _short(here.jaxlib_digest),
+            "jaxlib binaries",
+            _short(target.jaxlib_digest),
+            _short(here.jaxlib_digest),
             "the version is the same, the build is not: keys agree, executables may not",
-            "install the same wheel on both", prevents=False,
-        )  # fmt: skip
+            "install the same wheel on both",
+            prevents=False,
+        )
     if target.jax_version != here.jax_version:
         yield Difference(
-            "computation", f"jax {target.jax_version}", f"jax {here.jax_version}",
+            "computation",
+            f"jax {target.jax_version}",
+            f"jax {here.jax_version}",
             "another jax traces and lowers otherwise, and the program is in the key",
-            f"pip install jax=={target.jax_version}", prevents=True,
-        )  # fmt: skip
+            f"pip install jax=={target.jax_version}",
+            prevents=True,
+        )
     if not target.is_complete:
         yield Difference(
-            "accelerator_config", f"fingerprint {target.topology_fingerprint or 'unknown'}", "",
+            "accelerator_config",
+            f"fingerprint {target.topology_fingerprint or 'unknown'}",
+            "",
             "the target's jaxlib does not tell enough of its topology to compile for it elsewhere",
-            "jax 0.11 or newer on the target, and capture again", prevents=True,
-        )  # fmt: skip
+            "jax 0.11 or newer on the target, and capture again",
+            prevents=True,
+        )
     elif target.topology_fingerprint != here.topology_fingerprint:
         yield Difference(
-            "accelerator_config", target.topology_fingerprint or "?",
+            "accelerator_config",
+            target.topology_fingerprint or "?",
             here.topology_fingerprint or "?",
-            f"{target.devices} there, {here.devices} here", None, prevents=False,
-        )  # fmt: skip
+            f"{target.devices} there, {here.devices} here",
+            None,
+            prevents=False,
+        )
     for name, version in target.plugins.items():
         if _compiles(name) and here.plugins.get(name) != version:
             missing = name not in here.plugins
             yield Difference(
-                "plugin", f"{name} {version}", "missing" if missing else here.plugins[name],
+                "plugin",
+                f"{name} {version}",
+                "missing" if missing else here.plugins[name],
                 "it holds the compiler for the target",
-                f"pip install {name}=={version}", prevents=missing,
-            )  # fmt: skip
+                f"pip install {name}=={version}",
+                prevents=missing,
+            )
     if target.platform_version != here.platform_version:
         yield Difference(
-            "backend version", target.platform_version, here.platform_version,
-            "in the key; the target's is used", None, prevents=False,
-        )  # fmt: skip
+            "backend version",
+            target.platform_version,
+            here.platform_version,
+            "in the key; the target's is used",
+            None,
+            prevents=False,
+        )
     if target.key_codec != here.key_codec or target.codec != here.codec:
         yield Difference(
-            "compression", target.key_codec, here.key_codec,
+            "compression",
+            target.key_codec,
+            here.key_codec,
             "its name is in the key; the target's is used, and entries are written with it",
-            None, prevents=False,
-        )  # fmt: skip
+            None,
+            prevents=False,
+        )
     for name in sorted({*target.environment, *here.environment}):
         there, now = target.environment.get(name), here.environment.get(name)
         if there != now:
@@ -109,14 +135,19 @@ def _differences(target: Profile, here: Profile) -> Iterator[Difference]:
                 "XLA flags" if flags else "environment",
                 f"{name}={there}" if there is not None else f"{name} is not set",
                 f"{name}={now}" if now is not None else f"{name} is not set",
-                "the target's is used", None, prevents=False,
-            )  # fmt: skip
+                "the target's is used",
+                None,
+                prevents=False,
+            )
     if target.python_version.split(".")[:2] != here.python_version.split(".")[:2]:
         yield Difference(
-            "Python", target.python_version, here.python_version,
-            "not in the key; a program that asks for it may trace otherwise", None,
+            "Python",
+            target.python_version,
+            here.python_version,
+            "not in the key; a program that asks for it may trace otherwise",
+            None,
             prevents=False,
-        )  # fmt: skip
+        )
 
 
 def _compiles(name: str) -> bool:

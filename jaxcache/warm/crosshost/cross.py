@@ -33,8 +33,10 @@ _MAX_PAYLOAD_BYTES = 2 << 30
 _MAX_SECONDS = 2**31 - 1
 #: With these a program runs on the CPU, and plugins load where their hardware is not.
 WITHOUT_HARDWARE = {
-    "JAX_PLATFORMS": "cpu", "JAX_SKIP_CUDA_CONSTRAINTS_CHECK": "1", "TPU_SKIP_MDS_QUERY": "1"
-}  # fmt: skip
+    "JAX_PLATFORMS": "cpu",
+    "JAX_SKIP_CUDA_CONSTRAINTS_CHECK": "1",
+    "TPU_SKIP_MDS_QUERY": "1",
+}
 #: Settings of JAX that only say what is printed.
 _HARMLESS = ("JAX_LOG", "JAX_DEBUG", "JAX_TRACEBACK", "JAX_DUMP")
 
@@ -58,13 +60,17 @@ class Cross:
         profile = Path(folder, "profile.json")
         profile.write_bytes(profile_bytes(self.profile))
         tuning = {
-            "gemm": self.gemm, "autotune_from": self.autotune_from,
+            "gemm": self.gemm,
+            "autotune_from": self.autotune_from,
             "require_tuned": self.require_tuned,
-        }  # fmt: skip
+        }
         request = Path(folder, "request.json")
         document = {
-            "profile": str(profile), "spool": folder, "directory": directory, "tuning": tuning
-        }  # fmt: skip
+            "profile": str(profile),
+            "spool": folder,
+            "directory": directory,
+            "tuning": tuning,
+        }
         request.write_text(json.dumps(document), "utf-8")
         return str(request)
 

@@ -104,8 +104,10 @@ class Profile:
             None if self.topology is None else base64.b64encode(self.topology).decode()
         )
         document["cpu"] = {
-            "machine": self.cpu.machine, "name": self.cpu.name, "features": self.cpu.features,
-        }  # fmt: skip
+            "machine": self.cpu.machine,
+            "name": self.cpu.name,
+            "features": self.cpu.features,
+        }
         return document
 
 
@@ -120,9 +122,10 @@ def read_profile(path: str) -> Profile:
             data = file.read(MAX_PROFILE_BYTES + 1)
     except OSError as error:
         raise ProfileError(
-            f"cannot read {path}: {os.strerror(error.errno or 0).lower()}", code="no-profile",
+            f"cannot read {path}: {os.strerror(error.errno or 0).lower()}",
+            code="no-profile",
             hint="jaxcache target capture FILE makes one, on the host that it is about",
-        ) from error  # fmt: skip
+        ) from error
     if len(data) > MAX_PROFILE_BYTES:
         raise ProfileError(f"{path} is too large to be a target profile", code="bad-profile")
     try:
@@ -144,10 +147,15 @@ def make_profile(facts: Mapping[str, Any], *, now_ns: int) -> Profile:
         ProfileError: it told something else.
     """
     return parse_profile(
-        {**facts, "codec": facts.get("written_codec"), "format": FORMAT, "version": VERSION,
-         "captured_at": rfc3339(now_ns)},
+        {
+            **facts,
+            "codec": facts.get("written_codec"),
+            "format": FORMAT,
+            "version": VERSION,
+            "captured_at": rfc3339(now_ns),
+        },
         "what jax told",
-    )  # fmt: skip
+    )
 
 
 def parse_profile(document: Any, origin: str) -> Profile:
@@ -164,8 +172,9 @@ def parse_profile(document: Any, origin: str) -> Profile:
     if document.get("version") != VERSION:
         raise ProfileError(
             f"{origin} is of version {document.get('version')!r}, and known is {VERSION}",
-            code="newer-profile", hint="upgrade jaxcache, or capture the profile anew",
-        )  # fmt: skip
+            code="newer-profile",
+            hint="upgrade jaxcache, or capture the profile anew",
+        )
     read = _Reader(document, origin)
     profile = Profile(
         captured_at=read.text("captured_at"),
@@ -206,9 +215,10 @@ class _Reader:
 
     def wrong(self, name: str) -> ProfileError:
         return ProfileError(
-            f"{name} is missing in {self._origin}, or not what it should be", code="bad-profile",
+            f"{name} is missing in {self._origin}, or not what it should be",
+            code="bad-profile",
             hint="capture the profile anew: jaxcache target capture FILE",
-        )  # fmt: skip
+        )
 
     def optional_text(self, name: str) -> str | None:
         value = self._document.get(name)

@@ -77,9 +77,14 @@ def _submit(client: Any, plan: CompilePlan, session: Session) -> dict[Any, tuple
     futures = {}
     for position, job in enumerate(plan.jobs):
         task = Task(
-            job, session.blobs(job), options.used_at, cached.get(job.request.module, []),
-            options.check, options.python, options.devices,
-        )  # fmt: skip
+            job,
+            session.blobs(job),
+            options.used_at,
+            cached.get(job.request.module, []),
+            options.check,
+            options.python,
+            options.devices,
+        )
         # Longest first: what has the higher priority runs earlier.
         future = client.submit(run_task, task, priority=job.seconds, pure=False)
         futures[future] = (position, job)

@@ -57,7 +57,7 @@ def compile_recipe(
         raise refusals[0]
     notes = (
         *(error.message for error in refusals),
-        *version_notes(file.recipe.environments, session.ready),
+        *version_notes(file.recipe.environments, session.jax),
         *key_notes(done),
     )
     return CompileReport(
@@ -87,9 +87,13 @@ def _compile_here(
 
         widest = max((j.environment.process_count for j in plan.jobs), default=1)
         pool = Pool(
-            make_processes, session.attempt, session.conclude, max(1, options.jobs // widest),
-            memory_bytes=options.memory_bytes, watcher=watcher,
-        )  # fmt: skip
+            make_processes,
+            session.attempt,
+            session.conclude,
+            max(1, options.jobs // widest),
+            memory_bytes=options.memory_bytes,
+            watcher=watcher,
+        )
         interrupted = pool.run(plan.jobs)
     return [pool.results[i] for i in sorted(pool.results)], pool.refusals, interrupted
 
@@ -122,14 +126,16 @@ def _check_size(plan: CompilePlan, options: CompileOptions) -> None:
         wanted, count = environment.device_count, environment.process_count
         if options.devices is None and wanted > MOST_DEVICES:
             raise UsageError(
-                f"the recipe asks for {wanted} devices", code="too-many-devices",
+                f"the recipe asks for {wanted} devices",
+                code="too-many-devices",
                 hint=f"to have so many, name them: --devices {wanted}",
-            )  # fmt: skip
+            )
         if count > max(MOST_PROCESSES, options.jobs):
             raise UsageError(
-                f"the recipe asks for {count} processes", code="too-many-processes",
+                f"the recipe asks for {count} processes",
+                code="too-many-processes",
                 hint=f"to start so many, allow them: --jobs {count}",
-            )  # fmt: skip
+            )
 
 
 def _check_target(plan: CompilePlan, target: Cross | None) -> None:
@@ -145,8 +151,9 @@ def _check_target(plan: CompilePlan, target: Cross | None) -> None:
         if environment.platform not in (profile.platform, profile.lowering_platform):
             raise UsageError(
                 f"the recipe is for {environment.platform}, and the target is {profile.devices}",
-                code="other-platform", hint="record it there, or warm its script with --target",
-            )  # fmt: skip
+                code="other-platform",
+                hint="record it there, or warm its script with --target",
+            )
         if environment.process_count > 1:
             raise UsageError(
                 "the recipe is of several processes, and a target is one", code="several-processes"

@@ -3,8 +3,8 @@
 import io
 import threading
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import Any, BinaryIO
 
 from jaxcache.cache.allowed import kept_flags
@@ -15,8 +15,8 @@ from jaxcache.cache.recipe.refusals import REFUSALS
 from jaxcache.warm.crosshost.cross import Cross, frame_payload
 from jaxcache.warm.delivery import Delivery
 from jaxcache.warm.replay.plan import Job, Refused
-from jaxcache.warm.replay.report import Compiled
-from jaxcache.warm.replay.worker import Answer, Failure, Worker
+from jaxcache.warm.replay.report import Compiled, Outcome
+from jaxcache.warm.replay.worker import Answer, Failure, HostJax, Worker
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +48,8 @@ class Session:
         self._reading = threading.Lock()
         self.options = options
         self.delivery = delivery
-        self.ready: Mapping[str, Any] = {}
-        """What the first children said of themselves."""
+        self.jax: HostJax | None = None
+        """The jax of the first children."""
 
     def blobs(self, job: Job) -> tuple[bytes, bytes]:
         """The module and the compile options of a job."""
@@ -107,49 +107,52 @@ class Session:
         )
 
     def describe(self, job: Job, answer: Answer) -> Compiled:
-        """What is to be said of a job that was not compiled."""
-        self.ready = self.ready or answer.ready
-        request = job.request
-        differs = _differing(request, answer)
-        is_cached = self.delivery.has(answer.key)
-        return Compiled(
-            module=request.module,
+        """Return the result of a job that was not compiled."""
+        self.jax = self.jax or answer.jax
+        differs = _differing(job.request, answer)
+        return _result(
+            job.request,
+            "already-cached" if self.delivery.has(answer.key) else "missing",
             key=answer.key,
-            outcome="already-cached" if is_cached else "missing",
-            recorded_key=request.key,
-            compile_seconds=request.compile_seconds,
+            compile_seconds=job.request.compile_seconds,
             differs=differs,
             moved=differs == ("compile_options",) and self._is_moved(job.environment, answer),
             attempts=answer.attempts,
-            function=request.function,
-            doubts=request.doubts,
         )
 
     def _is_moved(self, environment: Environment, answer: Answer) -> bool:
         """Whether the directory is part of the key, and another one than where it was recorded."""
         is_other = environment.cache_dir != self.options.used_at
-        return is_other and path_in_key(str(answer.ready.get("jax_version")))
+        return is_other and path_in_key(answer.jax.jax_version)
 
 
 def failed(job: Job, failure: Failure) -> Compiled:
-    """A job that came to nothing."""
-    request = job.request
-    return Compiled(
-        module=request.module, key=request.key, outcome="failed", recorded_key=request.key,
-        reason=failure.reason, detail=failure.detail, attempts=failure.attempts,
-        function=request.function, doubts=request.doubts,
-    )  # fmt: skip
+    """Return the result of a job that came to nothing."""
+    return _result(job.request, "failed", **asdict(failure))
 
 
 def refused(refusal: Refused) -> Compiled:
-    """A request that nobody can compile."""
-    request = refusal.request
+    """Return the result of a request that nobody can compile."""
+    return _result(
+        refusal.request,
+        "refused",
+        compile_seconds=refusal.request.compile_seconds,
+        reason=refusal.reason,
+        detail=REFUSALS[refusal.reason],
+        attempts=0,
+    )
+
+
+def _result(request: Request, outcome: Outcome, **found: Any) -> Compiled:
+    found = {"key": request.key, **found}
     return Compiled(
-        module=request.module, key=request.key, outcome="refused", recorded_key=request.key,
-        compile_seconds=request.compile_seconds, reason=refusal.reason,
-        detail=REFUSALS[refusal.reason], attempts=0, function=request.function,
+        module=request.module,
+        outcome=outcome,
+        recorded_key=request.key,
+        function=request.function,
         doubts=request.doubts,
-    )  # fmt: skip
+        **found,
+    )
 
 
 def _differing(request: Request, answer: Answer) -> tuple[str, ...]:
@@ -167,12 +170,9 @@ def _facts(job: Job, answer: Answer) -> dict[str, Any]:
     flags = (
         f for some in (e.xla_flags, e.libtpu_init_args, e.argv_flags) for f in kept_flags(some)
     )
-    names = (
-        "jax_version", "jaxlib_version", "jaxlib_digest", "platform", "platform_version",
-        "device_kind",
-    )  # fmt: skip
     facts = {
-        **{name: answer.ready.get(name) for name in names},
+        **asdict(answer.jax),
+        "compile_options": None,
         "xla_flags": " ".join(sorted(flags)),
         "function": job.request.function,
         "components": dict(answer.components),
@@ -182,22 +182,19 @@ def _facts(job: Job, answer: Answer) -> dict[str, Any]:
     return {name: value for name, value in facts.items() if value is not None}
 
 
-def version_notes(environments: Sequence[Environment], ready: Mapping[str, Any]) -> Iterator[str]:
+def version_notes(environments: Sequence[Environment], jax: HostJax | None) -> Iterator[str]:
     """Say where this jax is not the one that recorded, and what follows from that."""
-    if not ready:
+    if jax is None:
         return
     for name, shown in (("jax_version", "jax"), ("jaxlib_version", "jaxlib")):
-        others = {getattr(e, name) for e in environments} - {ready.get(name)}
+        others = {getattr(e, name) for e in environments} - {getattr(jax, name)}
         if others:
             yield (
                 f"recorded with {shown} {', '.join(sorted(others))}, compiled with "
-                f"{shown} {ready.get(name)}: the keys are those of the latter"
+                f"{shown} {getattr(jax, name)}: the keys are those of the latter"
             )
-    here = ready.get("jaxlib_digest")
-    if any(
-        e.jaxlib_version == ready.get("jaxlib_version") and e.jaxlib_digest not in (None, here)
-        for e in environments
-    ):
+    builds = {e.jaxlib_digest for e in environments if e.jaxlib_version == jax.jaxlib_version}
+    if builds - {None, jax.jaxlib_digest}:
         yield "this is another build of the jaxlib that recorded, and keys do not tell them apart"
 
 
