@@ -35,7 +35,7 @@ class RunSettings(TypedDict, total=False):
     collect: int | None
     """While recording: answer modules of more operations than this with zeros."""
     target: "str | Cross | None"
-    """A profile (``jaxcache target capture``), or one with wishes beside."""
+    """A profile (``jaxcache target capture``), or one with options of its own."""
 
 
 class Running:

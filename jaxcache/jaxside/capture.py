@@ -55,7 +55,7 @@ def topology_facts(devices: "list[Any]") -> "dict[str, Any]":
 
 
 def _try(read: "Callable[[], str | None]") -> "str | None":
-    """What is missing somewhere, and raises there what it likes."""
+    """Read something that some versions lack, whatever they raise then."""
     try:
         return read()
     except Exception:
@@ -95,7 +95,7 @@ def cpu_facts() -> "dict[str, Any]":
 
 
 def environment(environ: Any) -> "dict[str, str]":
-    """What of the environment enters keys: flags literally, settings through the program."""
+    """Select the variables that enter keys: flags literally, settings through the program."""
     import jax
 
     found = {name: environ[name] for name in _FLAGS if environ.get(name)}

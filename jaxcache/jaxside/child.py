@@ -1,9 +1,9 @@
 """Start one of the programs beside this file as a child of jaxcache; runs in the user's Python.
 
-Arguments: the program, the descriptor for its answers, a JSON list of folders to remove if jaxcache
-dies first, then the program's own. Answers are lines of JSON on a descriptor of their own, because
-the user's ``sitecustomize``, plugins and modules print to the standard streams. Standard input
-brings requests, and its end says that jaxcache is gone: the process ends with it, even in the
+Arguments: the program, the descriptor for its answers, a folder to remove if jaxcache dies first
+(or nothing), then the program's own. Answers are lines of JSON on a descriptor of their own,
+because the user's ``sitecustomize``, plugins and modules print to the standard streams. Standard
+input brings requests, and its end says that jaxcache is gone: the process ends with it, even in the
 middle of a compile.
 """
 
@@ -24,10 +24,10 @@ _FAILED = 13
 class Parent:
     """The way to and from jaxcache."""
 
-    def __init__(self, answers: int, folders: "list[str]") -> None:
+    def __init__(self, answers: int, folder: str) -> None:
         os.set_inheritable(answers, False)
         self._answers = os.fdopen(answers, "w", buffering=1)
-        self._folders = folders
+        self._folder = folder
         os.dup2(2, 1)
         requests = os.dup(0)
         self.requests = os.fdopen(requests, "rb")
@@ -44,16 +44,9 @@ class Parent:
         self.leave()
 
     def leave(self) -> None:
-        """End this process; what the parent has not taken out of its folder is of no use.
-
-        The first folder is this process's own. Others share those around it: the last one to leave
-        removes them.
-        """
-        for folder in self._folders[:1]:
-            shutil.rmtree(folder, ignore_errors=True)
-        for folder in self._folders[1:]:
-            with contextlib.suppress(OSError):
-                os.rmdir(folder)
+        """End this process; what the parent has not taken out of its folder is of no use."""
+        if self._folder:
+            shutil.rmtree(self._folder, ignore_errors=True)
         os._exit(0)
 
     def answer(self, **event: Any) -> None:
@@ -67,7 +60,7 @@ def main() -> int:
     here = os.path.dirname(os.path.abspath(__file__))
     if not getattr(sys.flags, "safe_path", False):
         sys.path.pop(0)  # our own folder, whose names must not hide the user's modules
-    program, answers, folders = sys.argv[1:4]
+    program, answers, folder = sys.argv[1:4]
     del sys.argv[1:4]
     spec = importlib.util.spec_from_file_location(
         "_jaxcache_side", os.path.join(here, "__init__.py"), submodule_search_locations=[here]
@@ -75,7 +68,7 @@ def main() -> int:
     assert spec is not None and spec.loader is not None  # noqa: S101
     package = sys.modules["_jaxcache_side"] = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(package)
-    parent = Parent(int(answers), json.loads(folders))
+    parent = Parent(int(answers), folder)
     try:
         importlib.import_module(f"_jaxcache_side.{program}").main(parent)
     except Exception as error:

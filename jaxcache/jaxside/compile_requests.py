@@ -91,7 +91,7 @@ class Worker:
         setattr(module, name, functools.partial(around, getattr(module, name)))
 
     def describe(self) -> "dict[str, Any]":
-        """What is here, to be compared with what was recorded."""
+        """Describe this host, to be compared with the recorded one."""
         import jaxlib
 
         first = self.backend.local_devices()[0]
@@ -356,7 +356,7 @@ def _describe(error: BaseException) -> str:
 
 
 def _why(error: BaseException) -> str:
-    """What is missing: jax, one of its private names, or the platform."""
+    """Name what is missing: jax, one of its private names, or the platform."""
     if "jax" not in sys.modules:
         return "no-jax"
     return "unknown-jax" if isinstance(error, (ImportError, AttributeError)) else "no-platform"

@@ -11,7 +11,7 @@ from jaxcache.warm.crosshost.profile import Profile
 def profile_document(
     profile: Profile, differences: Sequence[Difference] | None, cache_dir: str
 ) -> Document:
-    """What ``target --json`` prints; ``differences`` is null where there is no jax to compare."""
+    """Make the document of ``target show``; ``differences`` is null without a jax to compare."""
     return {
         "schema_version": SCHEMA_VERSION,
         "cache_dir": printable(cache_dir),

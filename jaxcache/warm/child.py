@@ -6,7 +6,7 @@ import select
 import subprocess
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, Any, cast
 
@@ -35,8 +35,7 @@ class Child:
         env: its environment; ours if None.
         cwd: its working directory.
         aside: whether interrupts from the terminal are not for it.
-        folders: what the child removes if we die before it: its own folder with all that it
-            holds, then those around it that are empty by then.
+        folder: what the child removes if we die before it.
 
     Raises:
         NoJaxError: it cannot be started.
@@ -51,14 +50,14 @@ class Child:
         env: Mapping[str, str] | None = None,
         cwd: str | None = None,
         aside: bool = False,
-        folders: Sequence[str] = (),
+        folder: str = "",
     ) -> None:
         self._deed = deed
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 (closed by stop)
         self._answers, theirs = os.pipe()
         try:
             self._process = subprocess.Popen(
-                [python, str(_START), program, str(theirs), json.dumps(folders), *arguments],
+                [python, str(_START), program, str(theirs), folder, *arguments],
                 env=env,
                 cwd=cwd,
                 start_new_session=aside,
@@ -153,7 +152,7 @@ def ask_once(
     seconds: float,
     env: Mapping[str, str] | None = None,
     cwd: str | None = None,
-    folders: Sequence[str] = (),
+    folder: str = "",
     data: bytes = b"",
     answers: int = 1,
 ) -> dict[str, Any]:
@@ -168,7 +167,7 @@ def ask_once(
         NoJaxError: it cannot be started, or ends without an answer.
     """
     child = Child(
-        python, program, *arguments, deed="was asked", env=env, cwd=cwd, folders=folders, aside=True
+        python, program, *arguments, deed="was asked", env=env, cwd=cwd, folder=folder, aside=True
     )
     found: dict[str, Any] = {}
     try:

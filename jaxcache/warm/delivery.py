@@ -41,7 +41,7 @@ class Delivery:
 
     @property
     def url(self) -> str:
-        """Where the cache is."""
+        """The location of the cache."""
         return self._store.url
 
     def has(self, key: str) -> bool:
@@ -105,7 +105,7 @@ class Delivery:
         file.seek(0)
 
     def remember(self) -> None:
-        """Put what was learnt of the entries into the cache's ledger, if it takes it."""
+        """Append what was learnt of the entries to the cache's ledger, if it can be written."""
         with self._lock:
             learnt, self._learnt = self._learnt, []
         if learnt:
@@ -122,7 +122,7 @@ def _events(
     facts: Mapping[str, Any] | None,
     payload_sha256: str | None,
 ) -> Iterator[Event]:
-    """What the ledger learns of an entry."""
+    """The ledger events of an entry."""
     if facts is not None and facts.get("tuning"):
         about = {"tuning_mtime_ns": info.mtime_ns, "tuning_size_bytes": info.size_bytes}
         facts = {**facts, **about}

@@ -128,7 +128,7 @@ class _Loading(Child):
 
 
 def _excuse(payload: bytes, sample: bytes) -> str | None:
-    """Why a sound entry may fail to load here; None where only damage explains it.
+    """Return why a sound entry may fail to load here; None where only damage explains it.
 
     Args:
         sample: a program as the jax that failed writes it.

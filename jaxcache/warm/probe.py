@@ -60,9 +60,7 @@ def _run(python: str, environment: Mapping[str, str], folder: str) -> dict[str, 
         "PYTHONDONTWRITEBYTECODE": "1",
     }
     env.pop("JAX_COMPILATION_CACHE_MAX_SIZE", None)
-    return ask_once(
-        python, "probe", seconds=_TIMEOUT_SECONDS, env=env, cwd=folder, folders=[folder]
-    )
+    return ask_once(python, "probe", seconds=_TIMEOUT_SECONDS, env=env, cwd=folder, folder=folder)
 
 
 def has_jax(python: str | None = None) -> bool:

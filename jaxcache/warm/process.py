@@ -1,4 +1,4 @@
-"""What starting and ending child processes takes, whatever they are for."""
+"""Helpers for starting and ending child processes."""
 
 import os
 import shutil

@@ -139,7 +139,7 @@ class RecipeFile:
         self.close()
 
     def close(self) -> None:
-        """Let the temporary file go."""
+        """Remove the temporary file."""
         self._content.close()
 
     def blob(self, digest: str) -> bytes:
@@ -149,7 +149,7 @@ class RecipeFile:
         return self._content.read(size_bytes)
 
     def blob_bytes(self, digest: str) -> int:
-        """How many bytes that are."""
+        """Return the size of a blob."""
         return self._places[digest][1]
 
     def _unpack(self, file: BinaryIO) -> tuple[str, int]:

@@ -1,4 +1,4 @@
-"""What is in a recipe: the rows that ``ls`` and ``show`` print."""
+"""The contents of a recipe: the rows that ``ls`` and ``show`` print."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

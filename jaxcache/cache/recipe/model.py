@@ -1,4 +1,4 @@
-"""What a recipe says: the processes that compiled, and each compile that one of them asked for."""
+"""Recipes as data: the processes that compiled, and each compile that one of them asked for."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -18,7 +18,7 @@ class RecipeError(ArchiveError):
 
 @dataclass(frozen=True, slots=True)
 class Environment:
-    """What of one process enters its keys, and what it takes to have such a process again."""
+    """The settings of one process that enter its keys, and all that starting another takes."""
 
     jax_version: str
     jaxlib_version: str
@@ -70,7 +70,7 @@ class Request:
     refusals: tuple[str, ...] = ()
     """Why it cannot be compiled again: ``custom-partitioning``, ``pgle``, ``flags-file``."""
     doubts: tuple[str, ...] = ()
-    """Why the program that really runs may ask for another module; only where it was collected
+    """Reasons why the program may ask for another module when it runs; only where it was collected
     without executing."""
     stubbed: bool = False
     """It was answered with zeros and has never been compiled."""
@@ -99,7 +99,7 @@ class Recipe:
     environments: tuple[Environment, ...]
     requests: tuple[Request, ...]
     notes: tuple[str, ...] = ()
-    """What the reader should know: a run that ended early, functions that were not reached."""
+    """Remarks for the reader: a run that ended early, functions that were not reached."""
 
     def environment_of(self, request: Request) -> Environment:
         """The process that asked for it."""
@@ -107,5 +107,5 @@ class Recipe:
 
     @property
     def compile_seconds(self) -> float:
-        """What compiling each module once took, as far as it is known."""
+        """The sum of the known compile times, each module once."""
         return sum(r.compile_seconds or 0.0 for r in self.requests)

@@ -1,4 +1,4 @@
-"""Which requests of a recipe cannot be compiled again, and why."""
+"""Reasons why a request of a recipe cannot be compiled again."""
 
 from collections.abc import Callable
 
@@ -24,7 +24,7 @@ REFUSALS = {
 
 
 def refuse(request: Request, environment: Environment, blob: Callable[[str], bytes]) -> str | None:
-    """Why a request cannot be compiled; a key of :data:`REFUSALS`, or None if it can.
+    """Return why a request cannot be compiled, a key of :data:`REFUSALS`; None if it can.
 
     Args:
         blob: gives the bytes of the options.

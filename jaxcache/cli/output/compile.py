@@ -1,4 +1,4 @@
-"""What ``compile`` shows: a line while it works, the report, the exit code."""
+"""Output of ``compile``: a line while it works, the report, the exit code."""
 
 import contextlib
 import sys
@@ -37,7 +37,7 @@ def watch(plan: CompilePlan, workers: int) -> Iterator["CompileLine | None"]:
 
 
 class CompileLine:
-    """Tells of each module that begins or ends, with an estimate from what was recorded.
+    """Progress: the modules at work and the time left, estimated from what was recorded.
 
     Args:
         seconds: what each job is going to take, as recorded.
@@ -69,7 +69,7 @@ class CompileLine:
             self._draw()
 
     def text(self, now: float) -> str:
-        """What the line says."""
+        """Return the text of the line."""
         bar = progress_line(self._done, self._total)
         # As fast as until now; before anything is done, as fast as recorded.
         pace = (now - self._started) / self._did if self._did else 1 / self._workers
@@ -81,7 +81,7 @@ class CompileLine:
         draw_line(self.text(time.monotonic()))
 
     def erase(self) -> None:
-        """Take the line away."""
+        """Erase the line."""
         draw_line("")
 
 

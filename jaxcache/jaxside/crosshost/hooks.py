@@ -23,7 +23,7 @@ from .host import Target, TargetError, unknown_jax
 
 
 class Request(NamedTuple):
-    """What JAX would compile for the target."""
+    """The arguments of one compile for the target."""
 
     module: Any
     devices: Any
@@ -85,7 +85,7 @@ class Hooks:
         return getattr(self._local, "crossing", False)
 
     def request(self, computation: Any, args: Any = (), kwargs: Any = None) -> Request:
-        """What JAX would compile of something that was lowered for the target."""
+        """Return what JAX would compile of something that was lowered for the target."""
         try:
             with self.crossing():
                 computation.compile(*args, **(kwargs or {}))

@@ -27,7 +27,7 @@ _REFUSED_EXIT_CODE = 3
 
 
 class Verdict(NamedTuple):
-    """Why nothing is made of a lowering."""
+    """The reason why nothing is made of a lowering."""
 
     outcome: str
     reason: str

@@ -1,4 +1,4 @@
-"""Who asks, while a function is traced, which hardware it runs on.
+"""Find functions that ask, while they are traced, which hardware they run on.
 
 The answer is this machine's, so the program that comes out is not the one that the target would
 trace: under its own key it never hits. Such functions are found and named, not guessed at.
@@ -88,7 +88,7 @@ class Questions:
             self._asked.setdefault((file, first_line), place)
 
     def find(self, jaxpr: Any) -> "str | None":
-        """Where it was asked, if any function in a program was traced while it was."""
+        """Return where it was asked, if a function of this program was being traced then."""
         if not self._asked:
             return None
         inner = getattr(jaxpr, "jaxpr", jaxpr)

@@ -38,7 +38,7 @@ class UntunedError(Exception):
 
 
 class Tuning(NamedTuple):
-    """What the caller asked for."""
+    """How the caller wants kernels to be chosen."""
 
     gemm: str = "cublas"
     autotune_from: "str | None" = None

@@ -41,7 +41,7 @@ class Difference:
     here: str
     meaning: str
     fix: str | None
-    """What to do about it; None where nothing needs to be done."""
+    """A remedy; None where nothing needs to be done."""
     prevents: bool
     """Whether nothing can be warmed for the target from here."""
 

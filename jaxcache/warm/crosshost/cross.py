@@ -75,7 +75,7 @@ class Cross:
         return str(request)
 
     def environment(self, *, devices: int | None) -> dict[str, str]:
-        """What a program on the CPU needs to stand where the target's programs stand.
+        """Return the environment in which a program on the CPU is traced as on the target.
 
         Args:
             devices: how many CPU devices the program is to see; as many as the target has if None.
@@ -102,7 +102,7 @@ class Cross:
 
     @staticmethod
     def unset(environ: Mapping[str, str]) -> tuple[str, ...]:
-        """What of the caller's environment would enter keys that are the target's."""
+        """Name the caller's variables that would enter keys instead of the target's."""
         return tuple(n for n in environ if n.startswith("JAX_") and not n.startswith(_HARMLESS))
 
 
@@ -139,7 +139,7 @@ class Spool:
     delivery: Delivery
     cross: Cross
     folder: str
-    """Where the children leave executables."""
+    """The folder for executables."""
     request: str
     """The file that tells the children what to do."""
 

@@ -45,7 +45,7 @@ class Cpu:
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """What the keys of a host depend on. Everything is as the host itself said."""
+    """The facts that keys of a host depend on, as the host itself reported them."""
 
     captured_at: str
     platform: str
@@ -71,7 +71,7 @@ class Profile:
     key_codec: str
     """The codec's name in keys: ``zstandard`` or ``zlib``."""
     codec: Codec
-    """What JAX there compresses entries with."""
+    """The codec of entries there."""
     cpu: Cpu
     environment: Mapping[str, str]
     """``XLA_FLAGS``, ``LIBTPU_INIT_ARGS`` and JAX's settings, as set there."""
@@ -80,7 +80,7 @@ class Profile:
 
     @property
     def device_count(self) -> int:
-        """How many devices a program sees there."""
+        """The number of devices that a program sees there."""
         return len(self.device_ids)
 
     @property
@@ -141,10 +141,10 @@ def profile_bytes(profile: Profile) -> bytes:
 
 
 def make_profile(facts: Mapping[str, Any], *, now_ns: int) -> Profile:
-    """Make a profile of what ``jaxside/capture.py`` told.
+    """Make a profile of the answer of ``jaxside/capture.py``.
 
     Raises:
-        ProfileError: it told something else.
+        ProfileError: it is something else.
     """
     return parse_profile(
         {
@@ -154,7 +154,7 @@ def make_profile(facts: Mapping[str, Any], *, now_ns: int) -> Profile:
             "version": VERSION,
             "captured_at": rfc3339(now_ns),
         },
-        "what jax told",
+        "the answer of jax",
     )
 
 

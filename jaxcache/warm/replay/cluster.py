@@ -32,7 +32,7 @@ def compile_on_cluster(
     """Do all jobs of a plan, or as many as an interrupt leaves time for.
 
     Returns:
-        What came of them in the order of the plan, nothing, and whether it was interrupted.
+        The results in the order of the plan, nothing, and whether it was interrupted.
 
     Raises:
         UsageError: ``no-dask``.
@@ -121,7 +121,7 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What came of it, with the entry's bytes."""
+    """The answer of a task, with the bytes of the entry."""
 
     answer: Answer | Failure
     name: str | None = None

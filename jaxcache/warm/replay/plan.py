@@ -1,4 +1,4 @@
-"""Which requests of a recipe are compiled, in which order, and which cannot be."""
+"""Plan a compile: the requests of a recipe in their order, and those that cannot be compiled."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -21,7 +21,7 @@ class Job:
     request: Request
     environment: Environment
     seconds: float
-    """What it is going to take, as recorded, or guessed from its size."""
+    """The expected compile time: as recorded, or guessed from its size."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class CompilePlan:
-    """What is going to be compiled."""
+    """The jobs of one ``compile``, and what it refuses."""
 
     jobs: tuple[Job, ...]
     """Longest first."""

@@ -23,7 +23,7 @@ Conclude = Callable[[Job, Answer | Failure], Compiled]
 
 
 class Watcher(Protocol):
-    """Who is told what goes on; called from several threads."""
+    """Receives progress, from several threads."""
 
     def begin(self, job: Job) -> None:
         """A worker begins with a job."""
@@ -51,7 +51,7 @@ class Pool:
     results: dict[int, Compiled] = field(default_factory=dict)
     """By position of the job in what :meth:`run` was given."""
     refusals: list[JaxcacheError] = field(default_factory=list)
-    """Why children of some kind could not be started at all."""
+    """Errors of children that could not be started, one for each kind."""
     _left: list[tuple[int, Job]] = field(default_factory=list)
     _broken: dict[tuple[object, ...], JaxcacheError] = field(default_factory=dict)
     _processes: set[Processes] = field(default_factory=set)
@@ -165,7 +165,7 @@ class Pool:
 
 
 def available_bytes() -> int | None:
-    """Memory that this host, or our control group, can still give; None if untold."""
+    """Memory that this host, or our control group, can still give; None if unknown."""
     found = []
     with contextlib.suppress(OSError, ValueError, IndexError):
         lines = Path("/proc/meminfo").read_text().splitlines()

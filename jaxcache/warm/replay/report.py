@@ -1,4 +1,4 @@
-"""What became of each request of a recipe."""
+"""The results of ``compile``: one for each request of a recipe."""
 
 from dataclasses import dataclass, field
 from typing import Literal
@@ -35,7 +35,7 @@ class Compiled:
 
 @dataclass(frozen=True, slots=True)
 class CompileReport:
-    """What ``compile`` did."""
+    """The result of one ``compile``."""
 
     cache_dir: str
     recipe: str
@@ -48,7 +48,7 @@ class CompileReport:
     notes: tuple[str, ...] = field(default=())
 
     def count(self, outcome: Outcome) -> int:
-        """Requests that ended so."""
+        """Count the requests with this outcome."""
         return sum(m.outcome == outcome for m in self.modules)
 
     @property

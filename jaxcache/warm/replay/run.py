@@ -39,7 +39,6 @@ def compile_recipe(
         UsageError: ``too-few-devices``, ``no-dask``, ``other-platform``, ``several-processes``.
         JaxcacheError: ``no-platform``, where that holds for the whole recipe; ``no-cluster``.
     """
-    _check_devices(plan, options.devices)
     _check_size(plan, options)
     _check_target(plan, options.target)
     started = time.monotonic()
@@ -98,37 +97,26 @@ def _compile_here(
     return [pool.results[i] for i in sorted(pool.results)], pool.refusals, interrupted
 
 
-def _check_devices(plan: CompilePlan, devices: int | None) -> None:
-    """Refuse a number of devices that the recipe cannot be compiled with.
+def _check_size(plan: CompilePlan, options: CompileOptions) -> None:
+    """Refuse numbers of devices and processes that are not sane, or not what the caller asks for.
 
     Raises:
-        UsageError: ``too-few-devices``.
+        UsageError: ``too-few-devices``, ``too-many-devices``, ``too-many-processes``.
     """
-    if devices is None:
-        return
     for job in plan.jobs:
-        needed = job.environment.device_count
-        if job.environment.platform == "cpu" and devices < needed:
+        needed, count = job.environment.device_count, job.environment.process_count
+        if options.devices is None and needed > MOST_DEVICES:
             raise UsageError(
-                f"{job.request.module} was recorded with {needed} devices, and not {devices}",
+                f"the recipe asks for {needed} devices",
+                code="too-many-devices",
+                hint=f"to have so many, name them: --devices {needed}",
+            )
+        if options.devices and job.environment.platform == "cpu" and options.devices < needed:
+            raise UsageError(
+                f"{job.request.module} was recorded with {needed} devices, and not "
+                f"{options.devices}",
                 code="too-few-devices",
                 hint=f"--devices {needed}, or none: then it is as recorded",
-            )
-
-
-def _check_size(plan: CompilePlan, options: CompileOptions) -> None:
-    """Refuse to start more processes and devices than are sane, unless the caller asks for them.
-
-    Raises:
-        UsageError: ``too-many-devices``, ``too-many-processes``.
-    """
-    for environment in {id(j.environment): j.environment for j in plan.jobs}.values():
-        wanted, count = environment.device_count, environment.process_count
-        if options.devices is None and wanted > MOST_DEVICES:
-            raise UsageError(
-                f"the recipe asks for {wanted} devices",
-                code="too-many-devices",
-                hint=f"to have so many, name them: --devices {wanted}",
             )
         if count > max(MOST_PROCESSES, options.jobs):
             raise UsageError(

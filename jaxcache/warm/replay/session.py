@@ -1,4 +1,4 @@
-"""What is common to all jobs of one ``compile``: the recipe, the cache, and what comes of a job."""
+"""The state shared by the jobs of one ``compile``: the recipe, the cache, and their results."""
 
 import io
 import threading
@@ -165,7 +165,7 @@ def _differing(request: Request, answer: Answer) -> tuple[str, ...]:
 
 
 def _facts(job: Job, answer: Answer) -> dict[str, Any]:
-    """What the ledger learns of one entry."""
+    """The facts about one entry for the ledger."""
     e = job.environment
     flags = (
         f for some in (e.xla_flags, e.libtpu_init_args, e.argv_flags) for f in kept_flags(some)

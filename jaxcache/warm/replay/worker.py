@@ -66,7 +66,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Why a request came to nothing."""
+    """The reason why a request came to nothing."""
 
     reason: str
     detail: str
@@ -180,7 +180,7 @@ class _Process(Child):
             deed="compiled it",
             env=dict(_environment(environment, task)),
             aside=True,
-            folders=[str(self._folder), folder],
+            folder=folder,
         )
 
     def wait_until_ready(self) -> None:
