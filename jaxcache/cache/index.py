@@ -28,14 +28,38 @@ _MAGIC = b"jaxcache-index 1\n"
 _SETTLED_NS = 2_000_000_000
 #: Columns of 64-bit integers; -1 is None.
 _COLUMNS = (
-    "size", "mtime", "inode", "stamp_mtime", "stamp_inode", "stamp", "content", "seconds",
-    "codec", "sealed", "head_kind", "head_detail",
-    "platform", "target", "signature", "source", "brief_kind", "brief_detail",
-)  # fmt: skip
-_TEXTS = frozenset({
-    "codec", "head_kind", "head_detail", "platform", "target", "signature", "source",
-    "brief_kind", "brief_detail",
-})  # fmt: skip
+    "size",
+    "mtime",
+    "inode",
+    "stamp_mtime",
+    "stamp_inode",
+    "stamp",
+    "content",
+    "seconds",
+    "codec",
+    "sealed",
+    "head_kind",
+    "head_detail",
+    "platform",
+    "target",
+    "signature",
+    "source",
+    "brief_kind",
+    "brief_detail",
+)
+_TEXTS = frozenset(
+    {
+        "codec",
+        "head_kind",
+        "head_detail",
+        "platform",
+        "target",
+        "signature",
+        "source",
+        "brief_kind",
+        "brief_detail",
+    }
+)
 _WIDTH = 8
 
 
@@ -105,9 +129,11 @@ class Index:
         if facts.gone or young or info.inode >> 63:
             return
         if stamp is not None and (
-            facts.stamp is None or len(facts.stamp) != 8
-            or (stamp.mtime_ns > settled and not stamp.etag) or stamp.inode >> 63
-        ):  # fmt: skip
+            facts.stamp is None
+            or len(facts.stamp) != 8
+            or (stamp.mtime_ns > settled and not stamp.etag)
+            or stamp.inode >> 63
+        ):
             return
         if _is_unreadable(facts.problem) or (brief and _is_unreadable(brief.problem)):
             return
@@ -116,9 +142,13 @@ class Index:
             used = int.from_bytes(facts.stamp, "little", signed=True)
             stamp_row = (stamp.mtime_ns, stamp.inode, used)
         values = (
-            info.size_bytes, info.mtime_ns, info.inode, *stamp_row,
-            *self._head_row(facts), *self._brief_row(brief),
-        )  # fmt: skip
+            info.size_bytes,
+            info.mtime_ns,
+            info.inode,
+            *stamp_row,
+            *self._head_row(facts),
+            *self._brief_row(brief),
+        )
         row = self._rows.setdefault(info.name, len(self._columns[0]))
         for column, value in zip(self._columns, values, strict=True):
             if row == len(column):
@@ -160,9 +190,11 @@ class Index:
             if codec != -1:
                 name: Any = self._texts[codec]
                 head = Head(
-                    name, None if content < 0 else content, bool(sealed),
+                    name,
+                    None if content < 0 else content,
+                    bool(sealed),
                     None if seconds < 0 else seconds,
-                )  # fmt: skip
+                )
             problem = None if kind == -1 else (self._text(kind), self._text(detail))
             found = self._heads[row] = (head, problem)
         return found

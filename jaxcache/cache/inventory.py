@@ -37,6 +37,12 @@ class Inventory:
     folders: set[FileKind] = field(default_factory=set)
     """XLA's autotune directory and our own, where they are."""
 
+    def files(self) -> Iterator[tuple[FileKind, FileInfo]]:
+        """Yield every file with what it is."""
+        yield from ((FileKind.ATIME, info) for info in self.atimes.values())
+        yield from ((e.kind, e.info) for e in self.entries)
+        yield from ((o.kind, o.info) for o in self.others)
+
     def orphan_atimes(self) -> Iterator[tuple[str, FileInfo]]:
         """Yield the ``-atime`` files (key, file) whose entry is gone."""
         present = {entry.key_text for entry in self.entries if entry.kind is FileKind.ENTRY}

@@ -70,9 +70,15 @@ def scan(
     inventory = take_inventory(store, deep=deep)
     wanted = [e for e in inventory.entries if only is None or only(e)]
     entries, problems = read_entries(
-        store, wanted, inventory.atimes,
-        heads=heads, details=details, index=index, workers=workers, progress=progress,
-    )  # fmt: skip
+        store,
+        wanted,
+        inventory.atimes,
+        heads=heads,
+        details=details,
+        index=index,
+        workers=workers,
+        progress=progress,
+    )
     problems.extend(inventory.problems())
     ledger = _load_ledger(store, inventory)
     return Scan(with_ledger(entries, ledger), inventory, tuple(problems), ledger)
@@ -93,9 +99,14 @@ def decode_entries(
         return seen
     files = [file for file in seen.inventory.entries if file.info.name in names]
     entries, problems = read_entries(
-        store, files, seen.inventory.atimes,
-        details=True, index=index, workers=workers, progress=progress,
-    )  # fmt: skip
+        store,
+        files,
+        seen.inventory.atimes,
+        details=True,
+        index=index,
+        workers=workers,
+        progress=progress,
+    )
     decoded = {entry.file: entry for entry in with_ledger(entries, seen.ledger)}
     return Scan(
         tuple(decoded.get(entry.file, entry) for entry in seen.entries),

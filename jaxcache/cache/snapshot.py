@@ -123,9 +123,14 @@ def recall_or_count(
 
     index = Index.load(folder, store.url, now_ns=now_ns)
     return count_cache(
-        store, now_ns=now_ns, read=read, index=index, snapshot=snapshot, workers=workers,
+        store,
+        now_ns=now_ns,
+        read=read,
+        index=index,
+        snapshot=snapshot,
+        workers=workers,
         progress=progress,
-    )  # fmt: skip
+    )
 
 
 def _identity(path: Path) -> list[int] | None:
@@ -139,12 +144,19 @@ def _identity(path: Path) -> list[int] | None:
 
 def _digest(infos: Iterable[FileInfo]) -> int:
     return sum(
-        hash((
-            zlib.crc32(os.fsencode(info.name)), info.inode, info.size_bytes, info.mtime_ns,
-            info.atime_ns, info.mode, info.owner,
-        ))
+        hash(
+            (
+                zlib.crc32(os.fsencode(info.name)),
+                info.inode,
+                info.size_bytes,
+                info.mtime_ns,
+                info.atime_ns,
+                info.mode,
+                info.owner,
+            )
+        )
         for info in infos
-    )  # fmt: skip
+    )
 
 
 def _digest_root(root: bytes) -> int:
@@ -157,10 +169,17 @@ def _digest_root(root: bytes) -> int:
                 continue
             with contextlib.suppress(FileNotFoundError):
                 s = item.stat(follow_symlinks=False)
-                digest += hash((
-                    crc32(name), s.st_ino, s.st_size, s.st_mtime_ns, s.st_atime_ns, s.st_mode,
-                    s.st_uid,
-                ))  # fmt: skip
+                digest += hash(
+                    (
+                        crc32(name),
+                        s.st_ino,
+                        s.st_size,
+                        s.st_mtime_ns,
+                        s.st_atime_ns,
+                        s.st_mode,
+                        s.st_uid,
+                    )
+                )
     return digest
 
 
@@ -180,9 +199,12 @@ def _stats(url: str, header: dict[str, Any], body: memoryview, now_ns: int) -> S
         if limit != float("inf"):
             start = _first_younger(used, now_ns, limit)
         part = slice(min(start, end), end)
-        ages.append((name, Summary(
-            len(used[part]), sum(size[part]), sum(payload[part]), sum(seconds[part])
-        )))  # fmt: skip
+        ages.append(
+            (
+                name,
+                Summary(len(used[part]), sum(size[part]), sum(payload[part]), sum(seconds[part])),
+            )
+        )
         end = min(start, end)
     return Stats(
         cache_dir=url,

@@ -1,17 +1,15 @@
 """``stats``: everything in a cache directory, counted."""
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from jaxcache.cache.groups import Group, group_entries
-from jaxcache.cache.inventory import Inventory
 from jaxcache.cache.listing import Summary, summarize
 from jaxcache.cache.scan import Progress, decode_entries, scan
-from jaxcache.entry.names import FileKind
-from jaxcache.model import Entry
+from jaxcache.model import Entry, FileInfo, Problem
 from jaxcache.store.base import Store
 from jaxcache.units import NS_PER_SECOND
 
@@ -91,44 +89,56 @@ def count_cache(
     Raises:
         NoCacheError: the directory cannot be listed.
     """
-    seen = scan(
-        store, heads=read, deep=True, index=index, workers=workers, progress=progress
-    )  # fmt: skip
+    seen = scan(store, heads=read, deep=True, index=index, workers=workers, progress=progress)
     unknown = [entry for entry in seen.entries if entry.platform == "unknown"]
     if read and len(unknown) <= _DECODED_AT_ONCE:
         seen = decode_entries(store, seen, unknown, index=index)
     if index is not None:
         index.save(file.info.name for file in seen.inventory.entries)
-    kinds = Counter(problem.kind for problem in seen.problems)
-    stats = Stats(
-        cache_dir=store.url,
-        total=summarize(seen.entries),
-        files=_count_files(seen.inventory),
-        by_platform=tuple(group_entries(seen.entries, "platform")),
-        by_module=tuple(group_entries(seen.entries, "module")),
-        by_codec=tuple(group_entries(seen.entries, "codec")),
-        by_age=group_by_age(seen.entries, now_ns),
-        sealed=sum(entry.sealed for entry in seen.entries),
-        orphan_atimes=kinds["orphan-atime"],
-        problems=tuple(sorted(kinds.items())),
+    stats = sum_up(
+        store.url, seen.entries, seen.inventory.files(), seen.problems, now_ns, codecs=True
     )
     if snapshot is not None:
         snapshot.remember(stats, seen.entries, seen.inventory)
     return stats
 
 
-def _count_files(inventory: Inventory) -> tuple[FileCount, ...]:
-    files: Counter[FileKind] = Counter()
-    sizes: Counter[FileKind] = Counter()
-    for kind, infos in (
-        (FileKind.ATIME, inventory.atimes.values()),
-        *((e.kind, (e.info,)) for e in inventory.entries),
-        *((o.kind, (o.info,)) for o in inventory.others),
-    ):
-        for info in infos:
-            files[kind] += 1
-            sizes[kind] += info.size_bytes
-    return tuple(FileCount(kind, files[kind], sizes[kind]) for kind in FileKind if files[kind])
+def sum_up(
+    url: str,
+    entries: Sequence[Entry],
+    files: Iterable[tuple[StrEnum, FileInfo]],
+    problems: Iterable[Problem],
+    now_ns: int,
+    *,
+    codecs: bool,
+) -> Stats:
+    """Sum up what was seen in a cache of any layout.
+
+    Args:
+        files: every file with what it is.
+        codecs: whether its entries are compressed.
+    """
+    kinds = Counter(problem.kind for problem in problems)
+    return Stats(
+        cache_dir=url,
+        total=summarize(entries),
+        files=_count_files(files),
+        by_platform=tuple(group_entries(entries, "platform")),
+        by_module=tuple(group_entries(entries, "module")),
+        by_codec=tuple(group_entries(entries, "codec")) if codecs else (),
+        by_age=group_by_age(entries, now_ns),
+        sealed=sum(entry.sealed for entry in entries),
+        orphan_atimes=kinds["orphan-atime"],
+        problems=tuple(sorted(kinds.items())),
+    )
+
+
+def _count_files(found: Iterable[tuple[StrEnum, FileInfo]]) -> tuple[FileCount, ...]:
+    sizes: defaultdict[StrEnum, list[int]] = defaultdict(list)
+    for kind, info in found:
+        sizes[kind].append(info.size_bytes)
+    order = list(type(next(iter(sizes)))) if sizes else []
+    return tuple(FileCount(k, len(sizes[k]), sum(sizes[k])) for k in order if k in sizes)
 
 
 def group_by_age(entries: Iterable[Entry], now_ns: int) -> tuple[tuple[str, Summary], ...]:

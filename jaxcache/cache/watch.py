@@ -66,9 +66,13 @@ class Watcher:
         return tuple(self._entries.values())
 
     def look(
-        self, *, now_ns: int, index: "Index | None" = None, workers: int = 1,
+        self,
+        *,
+        now_ns: int,
+        index: "Index | None" = None,
+        workers: int = 1,
         progress: Progress | None = None,
-    ) -> Look:  # fmt: skip
+    ) -> Look:
         """Look at the cache, and tell what happened since the last time.
 
         Args:

@@ -46,10 +46,13 @@ def command(
     now_ns = time.time_ns()
     with progress_bar("reading entries") as progress:
         stats = opened.layout.count(
-            opened.store, index_folder(), now_ns=now_ns,
+            opened.store,
+            index_folder(),
+            now_ns=now_ns,
             read=long or not opened.store.remote,
-            workers=available_cores(), progress=progress,
-        )  # fmt: skip
+            workers=available_cores(),
+            progress=progress,
+        )
     if prometheus:
         print_lines(render.stats_prometheus(stats))
     elif form is Format.JSON:

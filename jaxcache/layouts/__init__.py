@@ -68,9 +68,14 @@ LAYOUTS: dict[str, _Lazy] = {
 _TORCH_FOLDERS = ("aotautograd", "fxgraph")
 
 __all__ = [
-    "LAYOUTS", "Layout", "check_target", "choose_layout", "detect_layout", "is_of_torch_alone",
+    "LAYOUTS",
+    "Layout",
+    "check_target",
+    "choose_layout",
+    "detect_layout",
+    "is_of_torch_alone",
     "load_layout",
-]  # fmt: skip
+]
 
 
 def load_layout(name: str) -> Layout:

@@ -68,8 +68,13 @@ def explain_tsv(explanation: Explanation) -> Iterator[str]:
     for comparison in explanation.comparisons:
         for d in comparison.differences:
             cells = (
-                comparison.right.module, d.component, d.left, d.right, d.meaning, d.fix,
-            )  # fmt: skip
+                comparison.right.module,
+                d.component,
+                d.left,
+                d.right,
+                d.meaning,
+                d.fix,
+            )
             yield "\t".join(printable(c or "").replace("\t", " ") for c in cells)
 
 

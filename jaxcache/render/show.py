@@ -249,9 +249,12 @@ def _file_lines(shown: Shown, now_ns: int) -> Iterator[str]:
 def kernels_page(shown: ShownKernels, *, width: int, color: bool) -> str:
     """A table of kernels for people."""
     columns = [
-        Column("KERNEL", elastic=True), Column("BLOCKS", right=True), Column("THREADS", right=True),
-        Column("SHARED", right=True), Column("CODE", right=True),
-    ]  # fmt: skip
+        Column("KERNEL", elastic=True),
+        Column("BLOCKS", right=True),
+        Column("THREADS", right=True),
+        Column("SHARED", right=True),
+        Column("CODE", right=True),
+    ]
     rows = [
         [
             printable(k.name),

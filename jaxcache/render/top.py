@@ -71,9 +71,12 @@ def top_page(look: Look, tally: Tally, *, now_ns: int, width: int, height: int, 
     if not tally.latest:
         return "\n".join([*lines, "nothing has happened yet"][:height])
     columns = [
-        Column("TIME"), Column("WHAT", styles=_STYLES), Column("KEY", elastic=True, least=16),
-        Column("SIZE", right=True), Column("COMPILE", right=True),
-    ]  # fmt: skip
+        Column("TIME"),
+        Column("WHAT", styles=_STYLES),
+        Column("KEY", elastic=True, least=16),
+        Column("SIZE", right=True),
+        Column("COMPILE", right=True),
+    ]
     rows = [
         [
             datetime.fromtimestamp(c.at_ns / NS_PER_SECOND).strftime("%H:%M:%S"),
@@ -91,8 +94,10 @@ def top_page(look: Look, tally: Tally, *, now_ns: int, width: int, height: int, 
 def change_document(change: Change) -> Document:
     """One change: what, when, and the entry as in ``ls``."""
     return {
-        "change": change.kind, "changed_at": rfc3339(change.at_ns), **entry_document(change.entry),
-    }  # fmt: skip
+        "change": change.kind,
+        "changed_at": rfc3339(change.at_ns),
+        **entry_document(change.entry),
+    }
 
 
 def change_tsv(change: Change) -> str:

@@ -40,10 +40,12 @@ def compare(left: Compile | None, right: Compile, side: Side) -> Iterator[Differ
     """The differences of one compile; none if it is no trouble."""
     if left is None:
         yield Difference(
-            "computation", None, right.module,
+            "computation",
+            None,
+            right.module,
             f"{side.name} has no compile of that name",
             "was it called there under another name, or not at all?",
-        )  # fmt: skip
+        )
         return
     if right.outcome == "uncacheable" and "callback" in (right.reason or ""):
         yield _callbacks(left, right)
@@ -66,9 +68,12 @@ def compare(left: Compile | None, right: Compile, side: Side) -> Iterator[Differ
 
 def _unknown(left: Compile, right: Compile, why: str) -> Difference:
     return Difference(
-        UNKNOWN, left.key, right.key, f"cannot tell: {why}",
+        UNKNOWN,
+        left.key,
+        right.key,
+        f"cannot tell: {why}",
         "log both runs with JAX_LOGGING_LEVEL=DEBUG, and explain the two logs",
-    )  # fmt: skip
+    )
 
 
 def _hashed(left: Compile, right: Compile) -> bool:
@@ -83,38 +88,49 @@ def _same_key(left: Compile, right: Compile) -> Iterator[Difference]:
     if left.outcome not in ("skipped", "uncacheable"):
         if right.outcome == "error" or left.outcome in ("hit", "written"):
             yield Difference(
-                _SAME_KEY, left.outcome, right.outcome,
+                _SAME_KEY,
+                left.outcome,
+                right.outcome,
                 "the same key: the entry is gone, damaged, or in another directory",
                 "jaxcache verify; and jaxcache where -- CMD tells the directory really used",
-            )  # fmt: skip
+            )
         return
     if "callback" in reason:
         yield _callbacks(left, right)
     elif "took" in reason or "compile-time" in reason:
         yield Difference(
-            "jax_persistent_cache_min_compile_time_secs", reason, right.reason,
+            "jax_persistent_cache_min_compile_time_secs",
+            reason,
+            right.reason,
             "the same key, but it compiled too fast to be written",
             "export JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS=0",
-        )  # fmt: skip
+        )
     elif "size" in reason or "smaller" in reason:
         yield Difference(
-            "jax_persistent_cache_min_entry_size_bytes", reason, right.reason,
+            "jax_persistent_cache_min_entry_size_bytes",
+            reason,
+            right.reason,
             "the same key, but the entry was too small to be written",
             "export JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES=-1",
-        )  # fmt: skip
+        )
     else:
         yield Difference(
-            _SAME_KEY, left.outcome, right.outcome,
-            f"the same key, but it was not written: {reason}", None,
-        )  # fmt: skip
+            _SAME_KEY,
+            left.outcome,
+            right.outcome,
+            f"the same key, but it was not written: {reason}",
+            None,
+        )
 
 
 def _callbacks(left: Compile, right: Compile) -> Difference:
     return Difference(
-        "host callbacks", left.outcome, right.outcome,
+        "host callbacks",
+        left.outcome,
+        right.outcome,
         "the program calls back into Python, and JAX before 0.11 never caches such",
         "leave debug.print and pure_callback out of what is compiled, or use jax 0.11",
-    )  # fmt: skip
+    )
 
 
 def _by_components(left: Compile, right: Compile) -> Iterator[Difference]:

@@ -70,9 +70,10 @@ def _others(side: Side, known: KnownCache | None) -> Side:
     found = tuple(others)
     if not found:
         raise JaxcacheError(
-            f"{side.name} is the only key of its module", code="no-match",
+            f"{side.name} is the only key of its module",
+            code="no-match",
             hint="explain a script or a saved run against it",
-        )  # fmt: skip
+        )
     return Side("the other keys of the module", found, is_run=False)
 
 

@@ -74,9 +74,14 @@ class KnownCache:
         if flags is None and record and record.xla_flags is not None:
             flags = tuple(sorted(record.xla_flags.split()))
         return replace(
-            compile_, contents=known.contents, outline=known.outline, codec=known.codec,
-            record=record, components=components, xla_flags=flags,
-        )  # fmt: skip
+            compile_,
+            contents=known.contents,
+            outline=known.outline,
+            codec=known.codec,
+            record=record,
+            components=components,
+            xla_flags=flags,
+        )
 
     def _read(self, key: str) -> Compile:
         file, record = self._files.get(key), self._ledger.record(key)

@@ -22,21 +22,29 @@ def flag_differences(left: Compile, right: Compile) -> Difference:
     lefts, rights = _entry_flags(left), _entry_flags(right)
     if lefts is None or rights is None:
         return Difference(
-            "XLA flags", _hash(left), _hash(right),
-            "the XLA flags; which of them cannot be told: no entry of one side", fix,
-        )  # fmt: skip
+            "XLA flags",
+            _hash(left),
+            _hash(right),
+            "the XLA flags; which of them cannot be told: no entry of one side",
+            fix,
+        )
     names = [n for n in _differing(lefts, rights) if n not in _PATHS]
     if not names and _hash(left):
         return Difference(
-            "XLA flags", _hash(left), _hash(right),
+            "XLA flags",
+            _hash(left),
+            _hash(right),
             "flags that XLA did not read, such as --xla… arguments of the script itself: "
             "JAX hashes them all the same",
             "pass the same --xla… arguments, or rename options of the script that begin so",
-        )  # fmt: skip
+        )
     return Difference(
-        "XLA flags", _assigned(names, lefts), _assigned(names, rights),
-        "XLA flags as the compiled programs have them, from XLA_FLAGS or compiler_options", fix,
-    )  # fmt: skip
+        "XLA flags",
+        _assigned(names, lefts),
+        _assigned(names, rights),
+        "XLA flags as the compiled programs have them, from XLA_FLAGS or compiler_options",
+        fix,
+    )
 
 
 def flags_explain_options(left: Compile, right: Compile) -> bool:
@@ -61,28 +69,33 @@ def compare_options(left: Compile, right: Compile, *, flags_too: bool = True) ->
     names = _differing(old, new)
     if names:
         return Difference(
-            "compile_options", _assigned(names, old), _assigned(names, new),
+            "compile_options",
+            _assigned(names, old),
+            _assigned(names, new),
             "how many devices the program runs on, and which",
             "use the same mesh and number of devices; JAX_… and XLA_FLAGS may set them",
-        )  # fmt: skip
+        )
     lefts, rights = _entry_flags(left), _entry_flags(right)
     paths = left.cache_path or _written_in(left), right.cache_path or _written_in(right)
     if all(paths) and paths[0] != paths[1]:
         return Difference(
-            "compile_options", *paths,
+            "compile_options",
+            *paths,
             "the path of the cache directory, which JAX 0.4.36 to 0.10 hash "
             "(xla_gpu_per_fusion_autotune_cache_dir)",
             "use the cache under one path, or set JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES=none "
             "on both sides, or use jax 0.11",
-        )  # fmt: skip
+        )
     if lefts is not None and rights is not None:
         flags = [n for n in _differing(lefts, rights) if n not in _PATHS]
         if flags and flags_too:
             return Difference(
-                "compile_options", _assigned(flags, lefts), _assigned(flags, rights),
+                "compile_options",
+                _assigned(flags, lefts),
+                _assigned(flags, rights),
                 "options that XLA was given",
                 "pass the same compiler_options to jit, and the same XLA_FLAGS",
-            )  # fmt: skip
+            )
         if not _hash(left) or not flags_too:
             return Difference("compile_options", None, None, "the same", None)
     return Difference(

@@ -35,8 +35,11 @@ _SHOWN_LINES = 8
 _MAX_DIFFED = 4_000
 #: dtypes as they are without and with ``jax_enable_x64``.
 _X64 = {
-    ("float32", "float64"), ("int32", "int64"), ("uint32", "uint64"), ("complex64", "complex128"),
-}  # fmt: skip
+    ("float32", "float64"),
+    ("int32", "int64"),
+    ("uint32", "uint64"),
+    ("complex64", "complex128"),
+}
 _HEADERS = {
     "aliases": ("donated arguments", "donate the same arguments in both"),
     "donors": ("donated arguments", "donate the same arguments in both"),
@@ -76,14 +79,19 @@ def _by_name(left: Compile, right: Compile) -> Difference | None:
         return None
     if without_addresses(left.module) == without_addresses(right.module):
         return Difference(
-            COMPUTATION, left.module, right.module,
+            COMPUTATION,
+            left.module,
+            right.module,
             "the name holds an address, which is another one in every process: never a hit",
             "give the function a fixed __name__ before jit",
-        )  # fmt: skip
+        )
     return Difference(
-        COMPUTATION, left.module, right.module, "another name, which is part of the program",
+        COMPUTATION,
+        left.module,
+        right.module,
+        "another name, which is part of the program",
         "call the function by the same name",
-    )  # fmt: skip
+    )
 
 
 def compare_arguments(left: Compile, right: Compile) -> Difference | None:

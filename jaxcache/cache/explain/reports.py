@@ -52,8 +52,10 @@ def _recorded(path: str) -> tuple[Compile, ...]:
         for r in file.recipe.requests:
             environment = file.recipe.environment_of(r)
             flags = (
-                *environment.xla_flags, *environment.libtpu_init_args, *environment.argv_flags,
-            )  # fmt: skip
+                *environment.xla_flags,
+                *environment.libtpu_init_args,
+                *environment.argv_flags,
+            )
             found[r.name] = Compile(
                 module=r.module,
                 key=r.key,

@@ -12,9 +12,15 @@ Outcome = Literal["hit", "written", "skipped", "uncacheable", "error"]
 #: The parts of a key by JAX's own names for them, in the order in which they are hashed
 #: (``get`` in jax/_src/cache_key.py; "backend version" since 0.6.2).
 COMPONENTS = (
-    "computation", "jax_lib version", "backend version", "XLA flags", "compile_options",
-    "accelerator_config", "compression", "custom_hook",
-)  # fmt: skip
+    "computation",
+    "jax_lib version",
+    "backend version",
+    "XLA flags",
+    "compile_options",
+    "accelerator_config",
+    "compression",
+    "custom_hook",
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -98,10 +98,19 @@ class Record:
     """Facts that have no field of their own."""
 
 
-_TEXTS = frozenset({
-    "payload_sha256", "jax_version", "jaxlib_version", "platform_version", "device_kind",
-    "xla_flags", "script", "function", "tuning",
-})  # fmt: skip
+_TEXTS = frozenset(
+    {
+        "payload_sha256",
+        "jax_version",
+        "jaxlib_version",
+        "platform_version",
+        "device_kind",
+        "xla_flags",
+        "script",
+        "function",
+        "tuning",
+    }
+)
 _INTEGERS = frozenset({"file_mtime_ns", "tuning_mtime_ns", "tuning_size_bytes"})
 _DERIVED = frozenset({"hits", "last_hit_ns", "sealed_ns", "pinned", "extra", "key"})
 _KNOWN = frozenset(f.name for f in fields(Record)) - _DERIVED

@@ -104,9 +104,12 @@ class View:
 
         color = wants_color()
         console = Console(
-            width=terminal_width(), no_color=not color, force_terminal=True, highlight=False,
+            width=terminal_width(),
+            no_color=not color,
+            force_terminal=True,
+            highlight=False,
             color_system="standard" if color else None,
-        )  # fmt: skip
+        )
         with Live(console=console, screen=True, auto_refresh=False) as live, _keys() as wait:
             while True:
                 console.width = terminal_width()
@@ -140,6 +143,10 @@ class View:
 
     def _page(self, look: Look, *, height: int) -> str:
         return render.top_page(
-            look, self._tally, now_ns=time.time_ns(), width=terminal_width(), height=height,
+            look,
+            self._tally,
+            now_ns=time.time_ns(),
+            width=terminal_width(),
+            height=height,
             color=wants_color(),
-        )  # fmt: skip
+        )

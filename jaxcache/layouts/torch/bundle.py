@@ -27,7 +27,7 @@ from jaxcache.layouts.torch.names import (
     digest_of,
     digest_of_text,
     parse_path,
-)  # fmt: skip
+)
 from jaxcache.layouts.torch.pickled import MAX_BYTES
 from jaxcache.layouts.torch.scan import Scan, scan
 from jaxcache.model import FileInfo, Problem
@@ -35,13 +35,25 @@ from jaxcache.store.base import Store, StoreError
 
 #: What travels, in the order of writing: torch must never find a graph before its parts.
 _TRAVELS = (
-    TorchKind.PROBE, TorchKind.KERNEL, TorchKind.KERNEL_SOURCE, TorchKind.TRITON,
-    TorchKind.AUTOTUNE, TorchKind.SYSTEM, TorchKind.SOURCE, TorchKind.FX, TorchKind.AOT,
-)  # fmt: skip
+    TorchKind.PROBE,
+    TorchKind.KERNEL,
+    TorchKind.KERNEL_SOURCE,
+    TorchKind.TRITON,
+    TorchKind.AUTOTUNE,
+    TorchKind.SYSTEM,
+    TorchKind.SOURCE,
+    TorchKind.FX,
+    TorchKind.AOT,
+)
 #: Goes along only where everything does.
-_COMMON = frozenset({
-    TorchKind.PROBE, TorchKind.TRITON, TorchKind.AUTOTUNE, TorchKind.SYSTEM,
-})  # fmt: skip
+_COMMON = frozenset(
+    {
+        TorchKind.PROBE,
+        TorchKind.TRITON,
+        TorchKind.AUTOTUNE,
+        TorchKind.SYSTEM,
+    }
+)
 _HEAD_BYTES = 64
 _SHOWN_NAMES = 5
 
@@ -82,9 +94,15 @@ def plan_export(
     files = [i for n, i in wanted.items() if n not in left_out and not (since and n in since.files)]
     files.sort(key=_writing_order)
     return ExportPlan(
-        store.url, (), tuple(files), sum(i.size_bytes for i in files), tuple(left_out.values()),
-        since.reference if since else None, layout="torch", warnings=_warnings(seen, chosen),
-    )  # fmt: skip
+        store.url,
+        (),
+        tuple(files),
+        sum(i.size_bytes for i in files),
+        tuple(left_out.values()),
+        since.reference if since else None,
+        layout="torch",
+        warnings=_warnings(seen, chosen),
+    )
 
 
 def _chosen_files(

@@ -103,7 +103,16 @@ def facts_of(examined: Examined) -> Facts:
     if graph is None:
         return Facts(problems=examined.problems)
     return Facts(
-        graph.seconds, graph.devices, graph.guards, graph.torch_version, graph.references,
-        graph.bundled, graph.source_key, graph.source, graph.function, graph.signature,
-        graph.environment,        examined.problems,
-    )  # fmt: skip
+        graph.seconds,
+        graph.devices,
+        graph.guards,
+        graph.torch_version,
+        graph.references,
+        graph.bundled,
+        graph.source_key,
+        graph.source,
+        graph.function,
+        graph.signature,
+        graph.environment,
+        examined.problems,
+    )

@@ -24,13 +24,15 @@ _SHOWN_CHARACTERS = 200
 _MEANINGS: tuple[tuple[str, str, str | None], ...] = (
     (_PROGRAM, "the traced program", "compare what was traced: TORCH_LOGS=aot_graphs"),
     (
-        "example_inputs[", "an input: its dtype, shape, stride, device or alignment",
+        "example_inputs[",
+        "an input: its dtype, shape, stride, device or alignment",
         "make the inputs alike, or let sizes vary: torch.compile(dynamic=True)",
     ),
     ("torch_version", "torch's own source code", "install the same torch on both sides"),
     ("system_info", "the device, its driver, or CUDA", None),
     (
-        "cpp_runtime_thread_count", "how many threads kernels are made for",
+        "cpp_runtime_thread_count",
+        "how many threads kernels are made for",
         "set OMP_NUM_THREADS alike",
     ),
     ("default_dtype", "torch.get_default_dtype()", "call torch.set_default_dtype alike"),
@@ -41,7 +43,7 @@ _MEANINGS: tuple[tuple[str, str, str | None], ...] = (
     ("inductor_config[", "a setting of torch._inductor.config", "set it alike on both sides"),
     ("fx_kwargs[", "how Inductor was called", None),
     ("user_defined_triton_source", "the source of a Triton kernel", None),
-)  # fmt: skip
+)
 
 
 class _Read(NamedTuple):
@@ -89,9 +91,10 @@ def _resolve(store: Store, seen: Scan, wanted: str) -> list[_Read]:
     found = [below[key] for key in (graph.references if graph else ()) if key in below]
     if not found:
         raise JaxcacheError(
-            f"{first.name} refers to no FX graph that is there", code="bad-entry",
+            f"{first.name} refers to no FX graph that is there",
+            code="bad-entry",
             hint="jaxcache verify tells more about it",
-        )  # fmt: skip
+        )
     return [_read(store, file) for file in found]
 
 
@@ -99,9 +102,10 @@ def _read(store: Store, file: GraphFile) -> _Read:
     graph = examine_file(store, file).graph
     if graph is None or not graph.key_lines:
         raise JaxcacheError(
-            f"{file.name} tells nothing of its key", code="bad-entry",
+            f"{file.name} tells nothing of its key",
+            code="bad-entry",
             hint="jaxcache verify tells more about it",
-        )  # fmt: skip
+        )
     return _Read(file, graph, {c.name: c for c in graph.components})
 
 
@@ -118,9 +122,10 @@ def _nearest(store: Store, seen: Scan, right: _Read) -> _Read:
     nearest = min(others, key=distance, default=None)  # holds one at a time
     if nearest is None:
         raise JaxcacheError(
-            f"{right.file.name} is the only FX graph here", code="no-match",
+            f"{right.file.name} is the only FX graph here",
+            code="no-match",
             hint="name another cache with --cache-dir",
-        )  # fmt: skip
+        )
     return nearest
 
 

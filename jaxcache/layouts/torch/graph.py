@@ -25,12 +25,29 @@ _BUNDLED = "torch._functorch._aot_autograd.aot_autograd_result.BundledAOTAutogra
 #: Packages whose names torch's own entries hold. Not a list of what is harmless: reading a pickle
 #: runs what it names, and torch has functions that run code. What is not here is remarkable.
 EXPECTED_PACKAGES = frozenset({"torch", "sympy", "collections", "numpy", "triton"})
-_EXPECTED_NAMES = frozenset({
-    "builtins.list", "builtins.dict", "builtins.set", "builtins.frozenset", "builtins.int",
-    "builtins.float", "builtins.bool", "builtins.str", "builtins.bytes", "builtins.tuple",
-    "builtins.complex", "builtins.slice", "builtins.range", "builtins.type", "builtins.object",
-    "copyreg._reconstructor", "_codecs.encode", "functools.partial", "types.SimpleNamespace",
-})  # fmt: skip
+_EXPECTED_NAMES = frozenset(
+    {
+        "builtins.list",
+        "builtins.dict",
+        "builtins.set",
+        "builtins.frozenset",
+        "builtins.int",
+        "builtins.float",
+        "builtins.bool",
+        "builtins.str",
+        "builtins.bytes",
+        "builtins.tuple",
+        "builtins.complex",
+        "builtins.slice",
+        "builtins.range",
+        "builtins.type",
+        "builtins.object",
+        "copyreg._reconstructor",
+        "_codecs.encode",
+        "functools.partial",
+        "types.SimpleNamespace",
+    }
+)
 
 _NS_PER_SECOND = 1e9
 _FX_KEY = re.compile(r"f[a-z2-7]{51}")
@@ -41,10 +58,19 @@ _TENSOR = re.compile(
     r"TensorMetadata\(dtype=torch\.(\w{1,30}), shape=torch\.Size\(\[([^\]]{0,300})\]"
 )
 _SHORT_DTYPES = {
-    "float64": "f64", "float32": "f32", "float16": "f16", "bfloat16": "bf16", "int64": "i64",
-    "int32": "i32", "int16": "i16", "int8": "i8", "uint8": "u8", "bool": "b8",
-    "complex64": "c64", "complex128": "c128",
-}  # fmt: skip
+    "float64": "f64",
+    "float32": "f32",
+    "float16": "f16",
+    "bfloat16": "bf16",
+    "int64": "i64",
+    "int32": "i32",
+    "int16": "i16",
+    "int8": "i8",
+    "uint8": "u8",
+    "bool": "b8",
+    "complex64": "c64",
+    "complex128": "c128",
+}
 #: Shown of a text from an entry, which may be as long as the entry.
 _SHOWN_CHARACTERS = 2_000
 

@@ -50,9 +50,10 @@ def link(
         if graph.tier == "fxgraph":
             fx.setdefault(graph.key, []).append(graph)
     source_of = {
-        name: found.source_key for name, found in facts.items()
+        name: found.source_key
+        for name, found in facts.items()
         if found.source_key and found.source_key in inventory.sources
-    }  # fmt: skip
+    }
     wanted = inventory.sources.keys() if sources is None else set(sources)
     return Links(
         {key: tuple(files) for key, files in fx.items()},

@@ -1,17 +1,14 @@
 """``ls`` and ``stats`` over graphs, as the same results that JAX's entries give."""
 
-from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-from jaxcache.cache.groups import group_entries
 from jaxcache.cache.listing import Listing, summarize
 from jaxcache.cache.scan import Progress
 from jaxcache.cache.select import Selection
-from jaxcache.cache.stats import FileCount, Stats, group_by_age
+from jaxcache.cache.stats import Stats, sum_up
 from jaxcache.layouts.torch.index import GraphIndex
 from jaxcache.layouts.torch.inventory import GraphFile
-from jaxcache.layouts.torch.names import TorchKind
 from jaxcache.layouts.torch.scan import Scan, look, make_scan, read_facts
 from jaxcache.store.base import Store
 
@@ -81,13 +78,16 @@ def _load(folder: Path | None, store: Store, now_ns: int) -> GraphIndex | None:
 def _below(seen: Scan, files: Sequence[GraphFile]) -> list[GraphFile]:
     """The FX graphs that AOT graphs refer to and that were not read: their seconds are needed."""
     keys = {
-        key for f in files if f.tier == "aotautograd" and f.info.name in seen.facts
+        key
+        for f in files
+        if f.tier == "aotautograd" and f.info.name in seen.facts
         for key in seen.facts[f.info.name].references
-    }  # fmt: skip
+    }
     return [
-        g for g in seen.inventory.graphs
+        g
+        for g in seen.inventory.graphs
         if g.tier == "fxgraph" and g.key in keys and g.info.name not in seen.facts
-    ]  # fmt: skip
+    ]
 
 
 def _read(
@@ -128,25 +128,5 @@ def count_graphs(
         seen = _read(store, seen, unknown, index, workers, progress)
     if index is not None:
         index.save(g.info.name for g in seen.inventory.graphs)
-    kinds = Counter(problem.kind for problem in seen.problems)
-    return Stats(
-        cache_dir=store.url,
-        total=summarize(seen.entries),
-        files=_count_files(seen),
-        by_platform=tuple(group_entries(seen.entries, "platform")),
-        by_module=tuple(group_entries(seen.entries, "module")),
-        by_codec=(),
-        by_age=group_by_age(seen.entries, now_ns),
-        sealed=0,
-        orphan_atimes=0,
-        problems=tuple(sorted(kinds.items())),
-    )
-
-
-def _count_files(seen: Scan) -> tuple[FileCount, ...]:
-    files: Counter[TorchKind] = Counter()
-    sizes: Counter[TorchKind] = Counter()
-    for kind, info in seen.inventory.files():
-        files[kind] += 1
-        sizes[kind] += info.size_bytes
-    return tuple(FileCount(kind, files[kind], sizes[kind]) for kind in TorchKind if files[kind])
+    files = seen.inventory.files()
+    return sum_up(store.url, seen.entries, files, seen.problems, now_ns, codecs=False)

@@ -20,7 +20,7 @@ from jaxcache.cache.prune.removal import (
     Spared,
     Subject,
     freed_bytes,
-)  # fmt: skip
+)
 from jaxcache.cache.scan import Progress
 from jaxcache.cache.verify.quarantine import QUARANTINE_DIR
 from jaxcache.errors import UsageError
@@ -37,10 +37,16 @@ from jaxcache.units import NS_PER_SECOND
 #: Torch's way from a graph to its code.
 _ORDER = {
     kind: rank
-    for rank, kind in enumerate((
-        TorchKind.AOT, TorchKind.FX, TorchKind.SOURCE, TorchKind.KERNEL, TorchKind.KERNEL_SOURCE,
-    ))
-}  # fmt: skip
+    for rank, kind in enumerate(
+        (
+            TorchKind.AOT,
+            TorchKind.FX,
+            TorchKind.SOURCE,
+            TorchKind.KERNEL,
+            TorchKind.KERNEL_SOURCE,
+        )
+    )
+}
 _SIDE = frozenset({TorchKind.TRITON, TorchKind.AUTOTUNE, TorchKind.PROFILE, TorchKind.SYSTEM})
 _NEVER = -(2**63)
 
@@ -94,9 +100,13 @@ def plan_graph_prune(
         choice.take(gone, "duplicate")
         duplicates = {info.name for info in gone}
     units = make_units(
-        seen, links, duplicates=duplicates, now_ns=now_ns, grace_seconds=options.grace_seconds,
+        seen,
+        links,
+        duplicates=duplicates,
+        now_ns=now_ns,
+        grace_seconds=options.grace_seconds,
         keep=keep,
-    )  # fmt: skip
+    )
     if tidy and not _has_unread(seen):
         code = (i for i in unreferenced(seen, units) if i.mtime_ns <= old_ns)
         choice.take(code, "unreferenced")
@@ -174,9 +184,11 @@ def _meet_bounds(
         left = len(seen.entries) - _graphs(info for info, _ in choice.reasons.values())
         free = _free(units)
         order = eviction_order(
-            (units.candidate(u, now_ns) for u in free.values()), options.policy, now_ns,
+            (units.candidate(u, now_ns) for u in free.values()),
+            options.policy,
+            now_ns,
             per_byte=False,
-        )  # fmt: skip
+        )
         for candidate in order:
             if left <= options.max_entries:
                 break
@@ -278,9 +290,15 @@ def _removals(choice: _Choice, entries: dict[str, GraphEntry]) -> Iterator[Remov
         if reason == "duplicate":  # another file under its key serves instead
             seconds = 0.0
         yield Removal(
-            subject, info, None, entry.key if entry else None, entry.module if entry else "",
-            reason, used_ns, seconds,
-        )  # fmt: skip
+            subject,
+            info,
+            None,
+            entry.key if entry else None,
+            entry.module if entry else "",
+            reason,
+            used_ns,
+            seconds,
+        )
 
 
 def _order(removal: Removal) -> tuple[int, int, str]:

@@ -15,8 +15,13 @@ from jaxcache.store.base import MissingError, Store
 _PARALLEL_ABOVE = 300
 _PROGRESS_EVERY = 64
 _PLATFORMS: dict[str, Platform] = {
-    "cpu": "cpu", "cuda": "gpu", "xpu": "gpu", "mps": "gpu", "hip": "gpu", "xla": "tpu",
-}  # fmt: skip
+    "cpu": "cpu",
+    "cuda": "gpu",
+    "xpu": "gpu",
+    "mps": "gpu",
+    "hip": "gpu",
+    "xla": "tpu",
+}
 
 
 @dataclass(frozen=True, slots=True)

@@ -61,10 +61,13 @@ class Units:
         """The unit as a policy weighs it."""
         used_ns = min(unit.used_ns, now_ns)
         return Candidate(
-            unit.name, max(1, self.own_bytes(unit)), used_ns,
-            0.0 if unit.worthless else unit.seconds, True,
+            unit.name,
+            max(1, self.own_bytes(unit)),
+            used_ns,
+            0.0 if unit.worthless else unit.seconds,
+            True,
             estimate_hits(0, unit.created_ns, used_ns),
-        )  # fmt: skip
+        )
 
 
 def make_units(
@@ -85,10 +88,11 @@ def make_units(
     grace_ns = int(grace_seconds * NS_PER_SECOND)
     entries = {e.file: e for e in seen.entries}
     referred = {
-        key for g in seen.inventory.graphs
+        key
+        for g in seen.inventory.graphs
         if g.tier == "aotautograd" and g.info.name not in duplicates
         for key in seen.facts.get(g.info.name, _UNREAD).references
-    }  # fmt: skip
+    }
     units = Units()
     for graph in seen.inventory.graphs:
         lone = graph.tier == "fxgraph" and graph.key not in referred
@@ -96,9 +100,10 @@ def make_units(
             continue
         if graph.tier == "aotautograd" or lone:
             below = (
-                i for i in files_below(graph, seen.facts, links, seen.inventory)
+                i
+                for i in files_below(graph, seen.facts, links, seen.inventory)
                 if i.name not in duplicates
-            )  # fmt: skip
+            )
             files = {i.name: i for i in (graph.info, *below)}
             graphs = [entries[name] for name in files if name in entries]
             units.add(_unit(entries[graph.info.name], graphs, files, now_ns, grace_ns, keep))
