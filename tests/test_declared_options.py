@@ -13,12 +13,28 @@ import jaxcache
 from jaxcache.cli.app import load_command
 from jaxcache.errors import UsageError
 from jaxcache.options import ListOptions, Options, PruneOptions, SealOptions, VerifyOptions
+from jaxcache.options.move import (
+    CopyOptions,
+    ExportOptions,
+    ImportOptions,
+    PullOptions,
+    PushOptions,
+    RestoreOptions,
+    SaveOptions,
+)
 
 
 def commands_with_options() -> dict[str, type[Options]]:
     return {
         "ls": ListOptions,
         "prune": PruneOptions,
+        "ci restore": RestoreOptions,
+        "ci save": SaveOptions,
+        "copy": CopyOptions,
+        "export": ExportOptions,
+        "import": ImportOptions,
+        "pull": PullOptions,
+        "push": PushOptions,
         "seal": SealOptions,
         "verify": VerifyOptions,
     }

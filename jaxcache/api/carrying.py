@@ -4,11 +4,11 @@ import contextlib
 import os
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any
 
-from jaxcache.api.amounts import Size, size_bytes
 from jaxcache.cache.scan import Progress
 from jaxcache.layouts.base import Layout
+from jaxcache.options.move import ExportOptions, ImportOptions, PushOptions
 from jaxcache.store.base import Store
 
 if TYPE_CHECKING:
@@ -42,18 +42,15 @@ class Carrying:
         self,
         file: str | os.PathLike[str],
         *keys: str,
-        filters: Sequence[str] = (),
-        since: str | os.PathLike[str] | None = None,
-        side_caches: bool | None = None,
-        level: int | None = None,
-        sign: Sequence[str | os.PathLike[str]] = (),
         progress: Progress | None = None,
+        **options: Any,
     ) -> "Manifest":
         """Write entries into a bundle, and return what it says of them.
 
         Args:
-            since: a bundle or a cache; only what it lacks.
-            sign: files of private keys.
+            options: :class:`jaxcache.options.move.ExportOptions`: ``filters``, ``level``,
+                ``since`` (a bundle or a cache; only what it lacks), ``sign`` (files of private
+                keys).
 
         Raises:
             UsageError: ``exists``, where the file is there and is not a bundle.
@@ -64,16 +61,23 @@ class Carrying:
         from jaxcache.layouts.sides import open_side
         from jaxcache.store import open_store
 
-        path = os.fspath(file)
+        chosen, path = ExportOptions.read(keys=keys, **options), os.fspath(file)
+        since = chosen.since
         deliver.check_target(path)
         plan = self.layout.plan_export(
-            self.store, keys=keys, filters=filters,
+            self.store,
+            keys=keys,
+            filters=chosen.filters,
             since=open_side(os.fspath(since), open_store, progress) if since else None,
-            side_caches=side_caches, now_ns=time.time_ns(), progress=progress,
-        )  # fmt: skip
-        signers = _private_keys(sign)
+            side_caches=chosen.side_caches,
+            now_ns=time.time_ns(),
+            progress=progress,
+        )
+        signers = _private_keys(chosen.sign)
         folder = os.path.dirname(os.path.abspath(path))
-        exported = write_stream(self.store, plan, level=level, folder=folder, progress=progress)
+        exported = write_stream(
+            self.store, plan, level=chosen.level, folder=folder, progress=progress
+        )
         with exported.stream:
             chunks = deliver.bundle_bytes(exported, signers)
             write_file(path, chunks)
@@ -83,21 +87,18 @@ class Carrying:
         self,
         file: str | os.PathLike[str],
         *,
-        on_conflict: Literal["keep", "replace", "fail"] = "keep",
-        side_caches: bool = True,
-        atomic: bool = False,
-        level: int | None = None,
         trusted: str | os.PathLike[str] | None = None,
-        allow_large: bool = False,
         accept: "Callable[[ImportPlan], bool] | None" = None,
         progress: Progress | None = None,
+        **options: Any,
     ) -> "Imported | None":
         """Bring in what a bundle holds, every byte of it checked before.
 
         Args:
             trusted: a folder with ``trusted-keys``; only what one of them has signed.
-            allow_large: let in what inflates further than executables do, too.
             accept: shown the plan; where it says no, nothing is written and None comes back.
+            options: :class:`jaxcache.options.move.ImportOptions`: ``on_conflict``, ``atomic``,
+                ``side_caches``, ``level``, ``allow_large``.
 
         Raises:
             UsageError: ``other-layout``: the bundle holds another compiler's cache.
@@ -109,6 +110,7 @@ class Carrying:
         from jaxcache.cache.bundle.unpack import execute_import
         from jaxcache.layouts import check_target, load_layout
 
+        chosen = ImportOptions.read(**options)
         with contextlib.closing(open_bundle(os.fspath(file))) as bundle:
             check_target(self.store, bundle.manifest.layout)
             if trusted is not None:
@@ -117,58 +119,57 @@ class Carrying:
                 from jaxcache.cache.trust import check_signatures, load_trusted
 
                 check_signatures(bundle, load_trusted(Path(trusted)), required=True)
-            bundle = verify_bundle(bundle, progress, allow_large=allow_large)
+            bundle = verify_bundle(bundle, progress, allow_large=chosen.allow_large)
             plan = load_layout(bundle.manifest.layout).plan_import(
-                self.store, bundle, cache_dir=self.store.url, on_conflict=on_conflict,
-                side_caches=side_caches, progress=progress,
-            )  # fmt: skip
+                self.store,
+                bundle,
+                cache_dir=self.store.url,
+                on_conflict=chosen.on_conflict,
+                side_caches=chosen.side_caches,
+                progress=progress,
+            )
             if accept is not None and not accept(plan):
                 return None
             return execute_import(
-                self.store, bundle, plan, level=level, atomic=atomic, progress=progress
+                self.store,
+                bundle,
+                plan,
+                level=chosen.level,
+                atomic=chosen.atomic,
+                progress=progress,
             )
 
     def push(
         self,
         target: "Carrying",
         *,
-        include: Sequence[str] = (),
-        exclude: Sequence[str] = (),
-        max_size: Size | None = None,
-        make_room: bool = False,
-        side_caches: bool = True,
-        ledger: bool = True,
-        sign: Sequence[str | os.PathLike[str]] = (),
         trusted: str | os.PathLike[str] | None = None,
         accept: "Callable[[SyncPlan], bool] | None" = None,
         progress: Progress | None = None,
+        **options: Any,
     ) -> "Synced | None":
         """Send the entries that another cache lacks; what is sound there is never replaced.
 
         To pull is to have the other cache push here. For caches of JAX.
 
         Args:
-            include, exclude: globs over module or key.
-            max_size: what the target may hold; the least valuable entries stay behind.
-            make_room: under ``max_size``, entries there may go to let better ones in.
-            sign: files of private keys that vouch for what goes over.
             trusted: a folder with ``trusted-keys``; only what one of them has signed.
             accept: shown the plan; where it says no, nothing happens and None comes back.
+            options: :class:`jaxcache.options.move.PushOptions`: ``include``, ``exclude``,
+                ``max_size``, ``make_room``, ``side_caches``, ``ledger``, ``jobs``, ``sign``.
 
         Raises:
             UsageError: ``other-layout``.
             NoCacheError: a store cannot be reached; what went over until then is whole.
         """
-        from jaxcache.cache.sync import SyncOptions, execute, plan_sync
+        from jaxcache.cache.sync import execute, plan_sync
         from jaxcache.cache.sync.ledgers import lookup_in
         from jaxcache.layouts import check_target
+        from jaxcache.store.ahead import REQUESTS_AT_ONCE
 
         for cache in (self, target):
             check_target(cache.store, "jax")
-        options = SyncOptions(
-            include=include, exclude=exclude, max_size_bytes=size_bytes(max_size),
-            make_room=make_room, side_caches=side_caches, ledger=ledger,
-        )  # fmt: skip
+        chosen = PushOptions.read(**options)
         signed = None
         if trusted is not None:
             from pathlib import Path
@@ -177,18 +178,28 @@ class Carrying:
             from jaxcache.cache.trust import load_trusted
 
             signed = load_signed(self.store, load_trusted(Path(trusted)))
-        bound = options.max_size_bytes is not None
+        bound = chosen.max_size_bytes is not None
         plan = plan_sync(
-            self.store, target.store, options, target_url=target.store.url, now_ns=time.time_ns(),
-            signed=signed, lookup=lookup_in(target.store, self.store) if bound else None,
+            self.store,
+            target.store,
+            chosen,
+            target_url=target.store.url,
+            now_ns=time.time_ns(),
+            signed=signed,
+            lookup=lookup_in(target.store, self.store) if bound else None,
             progress=progress,
-        )  # fmt: skip
+        )
         if accept is not None and not accept(plan):
             return None
         return execute(
-            self.store, target.store, plan, now_ns=time.time_ns(), signers=_private_keys(sign),
+            self.store,
+            target.store,
+            plan,
+            now_ns=time.time_ns(),
+            jobs=chosen.jobs or REQUESTS_AT_ONCE,
+            signers=_private_keys(chosen.sign),
             progress=progress,
-        )  # fmt: skip
+        )
 
 
 def _private_keys(files: Sequence[str | os.PathLike[str]]) -> list[object]:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from jaxcache.cli.options import Format, config_is_set
 from jaxcache.errors import ExitCode, JaxcacheError, UntrustedError, UsageError
+from jaxcache.options.move import ArrivalOptions
 
 if TYPE_CHECKING:
     from jaxcache.cache.bundle.compat import Host
@@ -234,23 +235,19 @@ def receive(
     bundle: "Bundle",
     target: str,
     form: Format,
+    options: ArrivalOptions,
     *,
     verdict: "Verdict",
     host: "Host | None",
-    require_compatible: bool = False,
-    on_conflict: str = "keep",
-    side_caches: bool = True,
-    atomic: bool = False,
-    level: int | None = None,
     signed: "Signed | None" = None,
-    allow_large: bool = False,
+    require_compatible: bool = False,
     dry_run: bool = False,
     expect: bool = False,
 ) -> int:
     """Check, plan, say what to expect, write, and say what was done; return the exit code.
 
     Args:
-        signed, allow_large: the policy of the target, see :class:`jaxcache.cache.gate.Gate`.
+        signed: the policy of the target, see :class:`jaxcache.cache.gate.Gate`.
         expect: say what will hit there.
 
     Raises:
@@ -278,8 +275,8 @@ def receive(
             hint="import without --require-compatible to have the rest",
         )
     with progress_bar("checking", in_bytes=True) as progress:
-        bundle = verify_bundle(bundle, progress, signed=signed, allow_large=allow_large)
-    if atomic and bundle.refused:
+        bundle = verify_bundle(bundle, progress, signed=signed, allow_large=options.allow_large)
+    if options.atomic and bundle.refused:
         name, (reason, untrusted) = next(iter(bundle.refused.items()))
         raise JaxcacheError(
             f"{bundle.name}: {name}: {reason}, and --atomic takes all or nothing",
@@ -292,8 +289,8 @@ def receive(
             store,
             bundle,
             cache_dir=store.url if store else os.path.abspath(local_path(target)),
-            on_conflict=on_conflict,
-            side_caches=side_caches,
+            on_conflict=options.on_conflict,
+            side_caches=options.side_caches,
             progress=progress,
         )
     done = None
@@ -301,7 +298,7 @@ def receive(
         store = store or make_store(target)
         with progress_bar("importing") as progress:
             done = execute_import(
-                store, bundle, plan, level=level, atomic=atomic, progress=progress
+                store, bundle, plan, level=options.level, atomic=options.atomic, progress=progress
             )
     _print_import(bundle, plan, outlooks, verdict, done, form)
     if plan.count(Action.UNTRUSTED):

@@ -6,10 +6,11 @@ from typing import Annotated
 
 import typer
 
-from jaxcache.cli.import_ import AllowLarge, Atomic, ConflictRule, OnConflict
-from jaxcache.cli.opening import LayoutName, locate_target, open_cache
-from jaxcache.cli.options import DryRun, Filters, Json, Jsonl, Quiet, choose_format
+from jaxcache.cli.opening import locate_target, open_cache
+from jaxcache.cli.options import Output
 from jaxcache.errors import ExitCode, UsageError
+from jaxcache.options import DryRun
+from jaxcache.options.move import CopyOptions
 
 EXAMPLE = "jaxcache copy ~/.cache/jax /mnt/usb/cache.jxb"
 EXIT_CODES = (0, 1, 2, 3, 10, 12)
@@ -23,15 +24,9 @@ def command(
     target: Annotated[
         str, typer.Argument(metavar="DST", help="A cache directory, or a bundle (FILE.jxb).")
     ],
-    layout: LayoutName = None,
-    filters: Filters = None,
-    on_conflict: OnConflict = ConflictRule.KEEP,
-    atomic: Atomic = False,
-    allow_large: AllowLarge = False,
-    dry_run: DryRun = False,
-    json: Json = False,
-    jsonl: Jsonl = False,
-    quiet: Quiet = False,
+    options: CopyOptions,
+    dry: DryRun,
+    output: Output,
 ) -> int:
     """Copy entries between caches and bundles.
 
@@ -50,24 +45,24 @@ def command(
         rewrite,
     )
 
-    form = choose_format(json=json, jsonl=jsonl, quiet=quiet)
+    form = output.form
     to_bundle = is_bundle(target) or (target.endswith(_SUFFIX) and not os.path.isdir(target))
     from_bundle = is_bundle(source)
-    if from_bundle and filters:
+    if from_bundle and options.filters:
         raise UsageError("a bundle is copied whole; import it and filter then")
-    if to_bundle and (dry_run or atomic or on_conflict is not ConflictRule.KEEP):
+    if to_bundle and (dry.dry_run or options.atomic or options.on_conflict != "keep"):
         raise UsageError("--dry-run, --atomic and --on-conflict are for copies into a directory")
     if to_bundle:
         check_target(target)
     signed = None
     if not from_bundle:
-        opened = open_cache(source, layout)
+        opened = open_cache(source, options.layout)
         store, source_layout = opened
         signed = None if to_bundle else required_signatures(opened)
         plan = source_layout.plan_export(
             store,
             keys=(),
-            filters=filters or [],
+            filters=options.filters,
             since=None,
             side_caches=None,
             now_ns=time.time_ns(),
@@ -76,7 +71,7 @@ def command(
         if to_bundle:
             left_out = deliver(store, plan, target, form, None, [])
             return ExitCode.PARTIAL if left_out else ExitCode.DONE
-        bundle, exported = make_in_between(store, plan, allow_large=allow_large)
+        bundle, exported = make_in_between(store, plan, allow_large=options.allow_large)
         left_out = bool(exported.left_out)
         note_left_out(exported.left_out)
         verdict = Verdict(("this machine",), ())
@@ -91,12 +86,10 @@ def command(
             bundle,
             locate_target(target, None, bundle.manifest.layout),
             form,
+            options,
             verdict=verdict,
             host=None,
-            on_conflict=on_conflict,
-            atomic=atomic,
-            dry_run=dry_run,
+            dry_run=dry.dry_run,
             signed=signed,
-            allow_large=allow_large,
         )
     return ExitCode.PARTIAL if left_out and code == ExitCode.DONE else code

@@ -1,56 +1,25 @@
 """``jaxcache export``."""
 
-import sys
 import time
 from typing import Annotated
 
 import typer
 
-from jaxcache.cli.opening import LayoutName, open_cache
-from jaxcache.cli.options import CacheDir, Filters, Json, Jsonl, Keys, Quiet, choose_format
+from jaxcache.cli.opening import open_cache
+from jaxcache.cli.options import Format, Output
 from jaxcache.errors import ExitCode, UsageError
+from jaxcache.options import Place
+from jaxcache.options.move import ExportOptions
 
 EXAMPLE = "jaxcache export cache.jxb"
 EXIT_CODES = (0, 1, 2, 3, 10, 12)
 
-File = Annotated[str, typer.Argument(metavar="FILE", help="The bundle to write; - for stdout.")]
-Level = Annotated[
-    int | None,
-    typer.Option(
-        min=1,
-        max=22,
-        metavar="1..22",
-        show_default=False,
-        help="zstd level; default: 12, or 19 where that takes more room than the files.",
-    ),
-]
-Sign = Annotated[
-    list[str] | None,
-    typer.Option("--sign", metavar="KEY", help="Sign with a private key file or name; repeatable."),
-]
-
 
 def command(
-    file: File,
-    keys: Keys = None,
-    cache_dir: CacheDir = None,
-    layout: LayoutName = None,
-    filters: Filters = None,
-    level: Level = None,
-    since: Annotated[
-        str | None, typer.Option(metavar="REF", help="Only what this bundle or cache has not.")
-    ] = None,
-    sign: Sign = None,
-    side_caches: Annotated[
-        bool | None,
-        typer.Option(
-            "--side-caches/--no-side-caches",
-            help="XLA's own caches; by default if nothing is selected.",
-        ),
-    ] = None,
-    json: Json = False,
-    jsonl: Jsonl = False,
-    quiet: Quiet = False,
+    file: Annotated[str, typer.Argument(metavar="FILE", help="The bundle to write; - for stdout.")],
+    place: Place,
+    options: ExportOptions,
+    output: Output,
 ) -> int:
     """Write entries to one compressed, checkable file."""
     from jaxcache.cache.bundle.deliver import check_target
@@ -59,23 +28,24 @@ def command(
     from jaxcache.layouts.sides import open_side
     from jaxcache.store import open_store
 
-    form = choose_format(json=json, jsonl=jsonl, quiet=quiet)
-    if file == "-" and (json or jsonl or quiet or sys.stdout.isatty()):
+    form = output.form
+    if file == "-" and form is not Format.TSV:
         raise UsageError("a bundle on standard output leaves no room for anything else there")
     if file != "-":
         check_target(file)
-    signers = signing_keys(sign or [])
-    opened = open_cache(cache_dir, layout)
+    signers = signing_keys(options.sign)
+    opened = open_cache(place.cache_dir, place.layout)
     with progress_bar("reading") as progress:
-        side = open_side(since, open_store, progress, layout=layout) if since else None
+        since = options.since
+        side = open_side(since, open_store, progress, layout=place.layout) if since else None
         plan = opened.layout.plan_export(
             opened.store,
-            keys=keys or [],
-            filters=filters or [],
+            keys=options.keys,
+            filters=options.filters,
             since=side,
-            side_caches=side_caches,
+            side_caches=options.side_caches,
             now_ns=time.time_ns(),
             progress=progress,
         )
-    left_out = deliver(opened.store, plan, file, form, level, signers)
+    left_out = deliver(opened.store, plan, file, form, options.level, signers)
     return ExitCode.PARTIAL if left_out else ExitCode.DONE

@@ -2,10 +2,7 @@
 
 import os
 import time
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated
-
-import typer
+from typing import TYPE_CHECKING
 
 from jaxcache.cli.options import Format, index_folder, require_writable
 from jaxcache.errors import (
@@ -14,88 +11,29 @@ from jaxcache.errors import (
     NoCacheError,
     UsageError,
 )
+from jaxcache.options import Consent
+from jaxcache.options.move import ArrivalOptions, SyncOptions
 
 if TYPE_CHECKING:
-    from jaxcache.cache.sync import Synced, SyncOptions, SyncPlan
+    from jaxcache.cache.sync import Synced, SyncPlan
     from jaxcache.cli.opening import Opened
-
-Include = Annotated[
-    list[str] | None,
-    typer.Option("--include", metavar="GLOB", help="Only these modules or keys; repeatable."),
-]
-Exclude = Annotated[
-    list[str] | None,
-    typer.Option("--exclude", metavar="GLOB", help="Not these modules or keys; repeatable."),
-]
-MaxSize = Annotated[
-    str | None,
-    typer.Option(metavar="SIZE", help="What the target may hold; the least valuable stay behind."),
-]
-SideCaches = Annotated[
-    bool, typer.Option("--side-caches/--no-side-caches", help="XLA's autotuning results too.")
-]
-LedgerToo = Annotated[
-    bool, typer.Option("--ledger/--no-ledger", help="What is known of the entries too.")
-]
-Requests = Annotated[
-    int | None,
-    typer.Option(
-        "--jobs", "-j", min=1, max=256, metavar="N", help="Requests at once; default: 32."
-    ),
-]
-
-
-def read_options(
-    include: Sequence[str] | None,
-    exclude: Sequence[str] | None,
-    max_size: str | None,
-    *,
-    make_room: bool = False,
-    side_caches: bool,
-    ledger: bool,
-) -> "SyncOptions":
-    """Make sense of what the user typed.
-
-    Raises:
-        UsageError
-    """
-    from jaxcache.cache.sync import SyncOptions
-    from jaxcache.units import parse_size_bytes
-
-    if make_room and max_size is None:
-        raise UsageError("--prune-remote goes with --max-size", hint="say what may be held there")
-    return SyncOptions(
-        include=tuple(include or ()),
-        exclude=tuple(exclude or ()),
-        max_size_bytes=None if max_size is None else parse_size_bytes(max_size),
-        make_room=make_room,
-        side_caches=side_caches,
-        ledger=ledger,
-    )
 
 
 def carry_over(
     opened: "Opened",
     location: str,
-    options: "SyncOptions",
+    options: SyncOptions,
     form: Format,
+    consent: Consent,
     *,
-    jobs: int | None = None,
-    sign: Sequence[str] = (),
-    require_signed: bool = False,
-    allow_large: bool = False,
-    dry_run: bool = False,
-    yes: bool = True,
     needs_some: bool = False,
 ) -> int:
     """Plan, ask where something would be removed, carry over, print; return the exit code.
 
     Args:
         location: of the target.
-        sign: names or files of private keys that vouch for what goes over.
-        require_signed: bring only what a trusted key vouches for; a configuration file can ask
-            for the same of whatever comes into a directory.
-        allow_large: see :class:`jaxcache.cache.gate.Gate`; what goes to a bucket may be so.
+        options: a configuration file can ask for signatures too, of whatever comes into a
+            directory; what goes to a bucket may be large.
         needs_some: a source without entries is none at all.
 
     Raises:
@@ -114,11 +52,11 @@ def carry_over(
     source = opened.store
     target = find_store(location)
     target_url = location if is_remote(location) else os.path.abspath(local_path(location))
-    if target is not None and not dry_run:
+    if target is not None and not consent.dry_run:
         require_writable(target)
-    signers = signing_keys(sign)
-    incoming = require_signed or not (sign or is_remote(location))
-    signed = required_signatures(opened, asked=require_signed) if incoming else None
+    signers = signing_keys(options.sign)
+    incoming = options.require_signed or not (options.sign or is_remote(location))
+    signed = required_signatures(opened, asked=options.require_signed) if incoming else None
     lookup = index = None
     if options.max_size_bytes is not None:
         lookup = lookup_in(target, source)  # of pins and values, what the target knows counts first
@@ -134,7 +72,7 @@ def carry_over(
             target_url=target_url,
             now_ns=time.time_ns(),
             signed=signed,
-            allow_large=allow_large or is_remote(location),
+            allow_large=options.allow_large or is_remote(location),
             lookup=lookup,
             index=index,
             progress=progress,
@@ -144,8 +82,8 @@ def carry_over(
             f"there is no cache at {source.url}", hint="check the folder in the URL; push fills it"
         )
     done: Synced | None = None
-    if not dry_run:
-        if plan.removals and not yes:
+    if not consent.dry_run:
+        if plan.removals and not consent.yes:
             _ask(plan)
         with progress_bar("copying") as progress:
             try:
@@ -154,7 +92,7 @@ def carry_over(
                     target or make_store(location),
                     plan,
                     now_ns=time.time_ns(),
-                    jobs=jobs or REQUESTS_AT_ONCE,
+                    jobs=options.jobs or REQUESTS_AT_ONCE,
                     signers=signers,
                     progress=progress,
                 )
@@ -176,17 +114,15 @@ def carry_over(
 def carry_files(
     source: "Opened",
     location: str | None,
-    options: "SyncOptions",
+    options: SyncOptions,
     form: Format,
     *,
-    signed: bool = False,
     dry_run: bool,
 ) -> int:
     """Bring to a place what it lacks of a cache, each file checked; never replace one there.
 
     Args:
         location: of the target; None for the compiler's own place.
-        signed: a signature was asked for, or is required.
 
     Raises:
         UsageError: an option that is for JAX's caches alone; ``other-layout``.
@@ -204,6 +140,7 @@ def carry_files(
     if options.exclude or options.max_size_bytes is not None:
         raise UsageError("--exclude and --max-size are for JAX's caches; prune first")
     target = locate_target(location, None, whose)
+    signed = options.require_signed or bool(options.sign)
     if signed or not is_remote(target):
         required_signatures(source, asked=signed)
     there = Side(target, {}, files=names_there(target))
@@ -220,7 +157,13 @@ def carry_files(
     note_left_out(exported.left_out)
     with bundle.file:
         code = receive(
-            bundle, target, form, verdict=Verdict(("this machine",), ()), host=None, dry_run=dry_run
+            bundle,
+            target,
+            form,
+            ArrivalOptions(),
+            verdict=Verdict(("this machine",), ()),
+            host=None,
+            dry_run=dry_run,
         )
     return ExitCode.PARTIAL if exported.left_out and code == ExitCode.DONE else code
 

@@ -17,9 +17,10 @@ from jaxcache.cache.prune.evict import remove
 from jaxcache.cache.prune.removable import total_bytes
 from jaxcache.cache.prune.survey import plan_cache_prune
 from jaxcache.cache.scan import Progress, scan
-from jaxcache.cache.sync import SyncOptions, execute, plan_sync
+from jaxcache.cache.sync import execute, plan_sync
 from jaxcache.model import Problem
 from jaxcache.options import PruneOptions
+from jaxcache.options.move import SyncOptions
 from jaxcache.store.base import Store
 
 

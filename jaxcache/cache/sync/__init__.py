@@ -6,11 +6,10 @@ rest of an interrupted one, and two at once end up with what each of them had.
 """
 
 from jaxcache.cache.sync.execute import Failed, Synced, execute
-from jaxcache.cache.sync.plan import SyncOptions, SyncPlan, Transfer, plan_sync
+from jaxcache.cache.sync.plan import SyncPlan, Transfer, plan_sync
 
 __all__ = [
     "Failed",
-    "SyncOptions",
     "SyncPlan",
     "Synced",
     "Transfer",

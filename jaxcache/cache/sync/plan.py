@@ -16,6 +16,7 @@ from jaxcache.cache.sync.room import make_room
 from jaxcache.entry.codec import CodecError, check_frame
 from jaxcache.entry.names import ATIME_SUFFIX, AUTOTUNE_DIR, FileKind
 from jaxcache.model import FileInfo, Problem
+from jaxcache.options.move import SyncOptions
 from jaxcache.store.base import Store, StoreError
 from jaxcache.units import NS_PER_SECOND
 
@@ -28,24 +29,6 @@ GRACE_NS = 60 * NS_PER_SECOND
 #: ``GetCacheFilePath``): base64 of a hash. Its temporary files are called otherwise.
 _AUTOTUNE_NAME = re.compile(rf"{AUTOTUNE_DIR}/[\w=+-]{{1,200}}\.textproto", re.ASCII)
 _MAX_AUTOTUNE_BYTES = 16 << 20
-
-
-@dataclass(frozen=True, slots=True)
-class SyncOptions:
-    """The selection of what to copy."""
-
-    include: Sequence[str] = ()
-    """Globs over module or key; all entries if none is given."""
-    exclude: Sequence[str] = ()
-    """Globs over module or key; they win."""
-    max_size_bytes: int | None = None
-    """The bound of the target; the least valuable entries are not copied."""
-    make_room: bool = False
-    """Under ``max_size_bytes``, entries of the target may go to let better ones in."""
-    side_caches: bool = True
-    """XLA's autotuning results too; its kernel cache changes in place and never goes over."""
-    ledger: bool = True
-    """Copy the ledger too."""
 
 
 class Transfer(NamedTuple):

@@ -5,19 +5,11 @@ from typing import Annotated
 import typer
 
 from jaxcache.cli.ci import OutputsFile, SummaryFile
-from jaxcache.cli.import_ import AllowLarge
 from jaxcache.cli.location import expand_location
-from jaxcache.cli.options import (
-    CacheDir,
-    Json,
-    Jsonl,
-    Platform,
-    Python,
-    Quiet,
-    choose_format,
-    locate_cache,
-)
+from jaxcache.cli.options import Output, locate_cache
 from jaxcache.errors import ExitCode, JaxcacheError
+from jaxcache.options import CacheDir
+from jaxcache.options.move import RestoreOptions
 
 EXAMPLE = "jaxcache ci restore cache.jxb --python .venv/bin/python"
 EXIT_CODES = (0, 1, 2, 3, 12, 13)
@@ -27,28 +19,12 @@ def command(
     source: Annotated[
         str, typer.Argument(metavar="SOURCE", help="A bundle, a directory, or a URL.")
     ],
-    cache_dir: CacheDir = None,
-    lookup_only: Annotated[
-        bool, typer.Option("--lookup-only", help="Say what fits, and restore nothing.")
-    ] = False,
-    fail_on_cache_miss: Annotated[
-        bool, typer.Option("--fail-on-cache-miss", help="Exit 1 where nothing there fits.")
-    ] = False,
-    everything: Annotated[
-        bool,
-        typer.Option(
-            "--everything",
-            help="Restore what cannot hit here, too; no jax is asked without --python.",
-        ),
-    ] = False,
-    allow_large: AllowLarge = False,
-    python: Python = None,
-    platform: Platform = None,
+    place: CacheDir,
+    options: RestoreOptions,
     outputs: OutputsFile = None,
     summary: SummaryFile = None,
-    json: Json = False,
-    jsonl: Jsonl = False,
-    quiet: Quiet = False,
+    *,
+    output: Output,
 ) -> int:
     """Before the job: add the entries that can hit here to the cache.
 
@@ -59,19 +35,11 @@ def command(
     from jaxcache.entry.names import printable
     from jaxcache.render import ci as render
 
-    form = choose_format(json=json, jsonl=jsonl, quiet=quiet)
-    restored = restore(
-        expand_location(source),
-        locate_cache(cache_dir).path,
-        python=python,
-        platform=platform,
-        lookup_only=lookup_only,
-        everything=everything,
-        allow_large=allow_large,
-    )
+    target = locate_cache(place.cache_dir).path
+    restored = restore(expand_location(source), target, options)
     told = render.restore_outputs(restored)
     print_step(
-        form,
+        output.form,
         render.restore_document(restored),
         told,
         render.restore_lines(restored),
@@ -79,6 +47,6 @@ def command(
     )
     write_outputs(told, outputs)
     write_summary(render.restore_summary(restored), summary)
-    if fail_on_cache_miss and not restored.plan.hit:
+    if options.fail_on_cache_miss and not restored.plan.hit:
         raise JaxcacheError(f"nothing in {source} fits this job", code="cache-miss")
     return ExitCode.PARTIAL if restored.failed else ExitCode.DONE

@@ -21,20 +21,12 @@ from jaxcache.cli.opening import Opened
 from jaxcache.cli.terminal.progress import progress_bar
 from jaxcache.errors import NoCacheError
 from jaxcache.layouts import check_target, load_layout
+from jaxcache.options.move import RestoreOptions
 from jaxcache.store import is_remote, make_store, open_store
 from jaxcache.store.base import Store, StoreError
 
 
-def restore(
-    source: str,
-    target: str,
-    *,
-    python: str | None,
-    platform: str | None,
-    lookup_only: bool,
-    everything: bool,
-    allow_large: bool = False,
-) -> Restored:
+def restore(source: str, target: str, options: RestoreOptions) -> Restored:
     """Restore a cache; a source that is missing, damaged or out of reach is a miss.
 
     Raises:
@@ -47,14 +39,16 @@ def restore(
         store = open_store(cache_dir) if os.path.isdir(cache_dir) else None
         if store is not None:
             check_target(store, "jax")
-        fetched = _fetch(source, store, allow_large)
-        host = None if everything and python is None else _ask(python, platform)
-        plan = _plan(fetched, source, store, target, host, everything, allow_large)
+        fetched = _fetch(source, store, options.allow_large)
+        host = None
+        if options.python is not None or not options.everything:
+            host = _ask(options.python, options.platform)
+        plan = _plan(fetched, source, store, target, host, options.everything, options.allow_large)
     except (BundleError, NoCacheError, StoreError) as error:
         plan = nothing_to_restore(cache_dir, source, error.message)
     bundle = fetched.bundle if fetched else None
     try:
-        if lookup_only:
+        if options.lookup_only:
             return Restored(plan, looked_up_only=True)
         with progress_bar("restoring") as progress:
             return execute_restore(

@@ -2,8 +2,6 @@
 
 import os
 import time
-from collections.abc import Sequence
-from typing import NamedTuple, Self
 
 from jaxcache.cache.bundle.deliver import check_target as check_file
 from jaxcache.cache.ci.baseline import read_baseline
@@ -17,42 +15,13 @@ from jaxcache.cli.opening import open_jax_cache
 from jaxcache.cli.terminal.progress import progress_bar
 from jaxcache.errors import NoCacheError
 from jaxcache.layouts import check_target
-from jaxcache.options import PruneOptions
+from jaxcache.options.move import SaveOptions
 from jaxcache.store import is_remote, make_store, open_store
 from jaxcache.store.base import StoreError
-from jaxcache.units import parse_duration_seconds, parse_size_bytes
-
-
-class Bounds(NamedTuple):
-    """The bounds of the target."""
-
-    max_size_bytes: int | None
-    unused_for_seconds: float | None
-
-    @classmethod
-    def parse(cls, max_size: str | None, unused_for: str | None) -> Self:
-        """Read what the user typed.
-
-        Raises:
-            UsageError
-        """
-        return cls(
-            None if max_size is None else parse_size_bytes(max_size),
-            None if unused_for is None else parse_duration_seconds(unused_for),
-        )
-
-    @property
-    def pruning(self) -> PruneOptions | None:
-        """The same for a shared cache; None where nothing binds it."""
-        if self == (None, None):
-            return None
-        return PruneOptions(
-            max_size_bytes=self.max_size_bytes, unused_for_seconds=self.unused_for_seconds
-        )
 
 
 def plan(
-    cache_dir: str, target: str, save_if: SaveIf, bounds: Bounds, *, finished: bool
+    cache_dir: str, target: str, save_if: SaveIf, options: SaveOptions, *, finished: bool
 ) -> SavePlan:
     """Look at the job's cache and decide what to save.
 
@@ -75,8 +44,8 @@ def plan(
             baseline=read_baseline(store),
             save_if=save_if,
             target_exists=_exists(target),
-            max_size_bytes=bounds.max_size_bytes if bundle else None,
-            unused_for_seconds=bounds.unused_for_seconds,
+            max_size_bytes=options.max_size_bytes if bundle else None,
+            unused_for_seconds=options.unused_for_seconds,
             finished=finished,
             now_ns=time.time_ns(),
             progress=progress,
@@ -97,14 +66,14 @@ def _exists(target: str) -> bool:
         return False
 
 
-def carry_out(plan: SavePlan, bounds: Bounds, *, level: int | None, sign: Sequence[str]) -> Saved:
+def carry_out(plan: SavePlan, options: SaveOptions) -> Saved:
     """Save what was planned; without anything to save, only note what was used.
 
     Raises:
         JaxcacheError: ``io-error``, ``changed``, ``bound-out-of-reach``; LockedError, NoCacheError
     """
     now_ns = time.time_ns()
-    signers = signing_keys(sign)
+    signers = signing_keys(options.sign)
     bundle = is_bundle_name(plan.target)
     store = open_store(plan.cache_dir)
     if plan.why == "not-wanted":
@@ -118,7 +87,7 @@ def carry_out(plan: SavePlan, bounds: Bounds, *, level: int | None, sign: Sequen
                 store,
                 make_store(plan.target),
                 plan,
-                bounds=bounds.pruning,
+                bounds=options.pruning,
                 private_keys=signers,
                 now_ns=now_ns,
                 progress=progress,
@@ -130,11 +99,11 @@ def carry_out(plan: SavePlan, bounds: Bounds, *, level: int | None, sign: Sequen
                 plan,
                 open_store(folder),
                 name,
-                level=level,
+                level=options.level,
                 private_keys=signers,
                 progress=progress,
             )
         os.makedirs(os.path.dirname(os.path.abspath(plan.target)), exist_ok=True)
         return save_bundle(
-            store, plan, plan.target, level=level, private_keys=signers, progress=progress
+            store, plan, plan.target, level=options.level, private_keys=signers, progress=progress
         )

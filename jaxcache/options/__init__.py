@@ -73,6 +73,7 @@ TEXT = Kind(str | None)
 TEXTS = Kind(list[str] | None)
 COUNT = Kind(int | None, "N")
 NUMBER = Kind(int, "N")
+SWITCH = Kind(bool | None)
 TIME = Kind(str | None, "TIME|FILE", read_time_ns)
 SIZE = Kind(str | None, "SIZE", parse_size_bytes)
 DURATION = Kind(str | None, "DURATION", parse_duration_seconds)
@@ -177,6 +178,20 @@ class Options:
         return cls(**{fields[k][0]: fields[k][1].read(value) for k, value in given.items()})
 
 
+FILTERS = option(
+    "--filter",
+    TEXTS,
+    "Only entries that fit, such as 'size>1MB', 'unused>7d', 'platform=gpu'; repeatable.",
+    metavar="EXPR",
+    keyword="filters",
+)
+LAYOUT = option(
+    "--layout", TEXT, "Whose cache it is; default: what its folders say.", metavar="jax|torch"
+)
+PYTHON = option("--python", TEXT, "The Python that has jax; default: our own.", metavar="PYTHON")
+PLATFORM = option("--platform", TEXT, "Sets JAX_PLATFORMS, such as cpu or cuda.", metavar="NAME")
+
+
 class CacheDir(Options):
     """Where the cache is."""
 
@@ -191,9 +206,7 @@ class CacheDir(Options):
 class Place(CacheDir):
     """Where the cache is, and its layout."""
 
-    layout: str | None = option(
-        "--layout", TEXT, "Whose cache it is; default: what its folders say.", metavar="jax|torch"
-    )
+    layout: str | None = LAYOUT
 
 
 class DryRun(Options):
@@ -224,13 +237,7 @@ class ListOptions(Chosen):
         default="key",
         metavar="FIELD[:asc|desc]",
     )
-    filters: tuple[str, ...] = option(
-        "--filter",
-        TEXTS,
-        "Only entries that fit, such as 'size>1MB', 'unused>7d', 'platform=gpu'; repeatable.",
-        metavar="EXPR",
-        keyword="filters",
-    )
+    filters: tuple[str, ...] = FILTERS
     limit: int | None = option("--limit", COUNT, "Print at most N.", min=0)
     long: bool = option(
         "--long -l", FLAG, "Also platform, target, signature and source.", keyword="details"
