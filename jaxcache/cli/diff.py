@@ -4,9 +4,9 @@ from typing import Annotated
 
 import typer
 
-from jaxcache.cli.opening import LayoutName
-from jaxcache.cli.options import Format, Json, Jsonl, Quiet, choose_format
+from jaxcache.cli.options import Format, Output
 from jaxcache.errors import ExitCode
+from jaxcache.options import LayoutChoice
 
 EXAMPLE = "jaxcache diff host0.jxb host1.jxb"
 EXIT_CODES = (0, 1, 2, 10)
@@ -15,10 +15,8 @@ EXIT_CODES = (0, 1, 2, 10)
 def command(
     left: Annotated[str, typer.Argument(metavar="A", help="A cache directory or a bundle.")],
     right: Annotated[str, typer.Argument(metavar="B", help="Another one.")],
-    layout: LayoutName = None,
-    json: Json = False,
-    jsonl: Jsonl = False,
-    quiet: Quiet = False,
+    place: LayoutChoice,
+    output: Output,
 ) -> int:
     """Compare two caches or bundles; exit with 1 if they differ.
 
@@ -32,9 +30,9 @@ def command(
     from jaxcache.render import bundle as render
     from jaxcache.store import open_store
 
-    form = choose_format(json=json, jsonl=jsonl, quiet=quiet)
+    form = output.form
     with progress_bar("reading") as progress:
-        sides = [open_side(s, open_store, progress, layout=layout) for s in (left, right)]
+        sides = [open_side(s, open_store, progress, layout=place.layout) for s in (left, right)]
     check_same_layout(*sides)
     found = diff_sides(*sides)
     if form is Format.JSON:

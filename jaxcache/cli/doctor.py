@@ -5,15 +5,9 @@ from typing import Annotated
 
 import typer
 
-from jaxcache.cli.options import (
-    CacheDir,
-    DryRun,
-    Json,
-    Jsonl,
-    choose_format,
-    locate_cache,
-)
+from jaxcache.cli.options import JsonOutput, locate_cache
 from jaxcache.errors import ExitCode, UsageError
+from jaxcache.options import CacheDir, DryRun
 
 EXAMPLE = "jaxcache doctor --python .venv/bin/python --fix"
 EXIT_CODES = (0, 1, 2, 10, 11)
@@ -24,20 +18,20 @@ def command(
         list[str] | None,
         typer.Argument(metavar="[-- CMD...]", help="Run this first, and examine what it uses."),
     ] = None,
-    cache_dir: CacheDir = None,
+    *,
+    place: CacheDir,
     python: Annotated[
         str | None, typer.Option("--python", metavar="PYTHON", help="The Python that runs JAX.")
     ] = None,
     fix: Annotated[bool, typer.Option("--fix", help="Make the repairs that lose nothing.")] = False,
-    dry_run: DryRun = False,
+    dry: DryRun,
     decode: Annotated[
         int, typer.Option(min=0, metavar="N", help="Decode the newest N entries; 0 is all.")
     ] = 200,
     verbose: Annotated[
         bool, typer.Option("--verbose", "-v", help="List settings that have their default, too.")
     ] = False,
-    json: Json = False,
-    jsonl: Jsonl = False,
+    output: JsonOutput,
 ) -> int:
     """Show the settings in effect, and find known problems."""
     from jaxcache.cache.doctor.diagnose import diagnose
@@ -47,22 +41,22 @@ def command(
     from jaxcache.warm.settings import ask_settings
     from jaxcache.warm.where import find_where
 
-    if dry_run and not fix:
+    if dry.dry_run and not fix:
         raise UsageError("--dry-run goes with --fix")
-    form = choose_format(json=json, jsonl=jsonl)
+    form = output.form
     uses = find_where(command_line, stdout_to_stderr=True)[0] if command_line else ()
     used = next((u for u in uses if u.opened), next(iter(uses), None))
     asked = python or (used.executable if used else None)
     interpreter, settings, no_jax = ask_settings(asked, os.environ)
-    path = locate_cache(cache_dir).path
+    path = locate_cache(place.cache_dir).path
     if used:
         settings = with_script(settings, used.settings)
-        path = path if cache_dir else used.opened or path
+        path = path if place.cache_dir else used.opened or path
     with progress_bar("reading entries") as progress:
         diagnosis = diagnose(
             path, settings=settings, interpreter=interpreter, no_jax=no_jax,
             uncacheable=used.uncacheable if used else None, max_decoded=decode or None,
-            fix=fix, dry_run=dry_run, progress=progress,
+            fix=fix, dry_run=dry.dry_run, progress=progress,
         )  # fmt: skip
     print_diagnosis(diagnosis, form, verbose=verbose)
     return ExitCode.PROBLEMS if diagnosis.wrong else ExitCode.DONE

@@ -29,29 +29,6 @@ CacheDir = Annotated[
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 Jsonl = Annotated[bool, typer.Option("--jsonl", help="Print one JSON object per line.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print keys only.")]
-Keys = Annotated[
-    list[str] | None,
-    typer.Argument(
-        metavar="[KEY]...",
-        help="Full key, unique prefix of key or hash, module, or glob.",
-        show_default=False,
-    ),
-]
-Filters = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--filter",
-        metavar="EXPR",
-        help="Only entries that fit, such as 'size>1MB', 'unused>7d', 'platform=gpu'; repeatable.",
-        show_default=False,
-    ),
-]
-DryRun = Annotated[bool, typer.Option("--dry-run", "-n", help="Show the plan, change nothing.")]
-Jobs = Annotated[
-    int | None,
-    typer.Option("--jobs", "-j", min=1, metavar="N", help="Workers; default: one per core."),
-]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 Python = Annotated[
     str | None,
     typer.Option("--python", metavar="PYTHON", help="The Python that has jax; default: our own."),

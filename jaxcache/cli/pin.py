@@ -6,32 +6,33 @@ from typing import Annotated
 import typer
 
 from jaxcache.cli.opening import open_jax_cache
-from jaxcache.cli.options import CacheDir, Json, Jsonl, Keys, choose_format
+from jaxcache.cli.options import JsonOutput
 from jaxcache.errors import UsageError
+from jaxcache.options import CacheDir, Chosen
 
 EXAMPLE = "jaxcache pin 'jit_train_step*'"
 EXIT_CODES = (0, 1, 2, 10)
 
 
 def command(
-    keys: Keys = None,
-    cache_dir: CacheDir = None,
+    chosen: Chosen,
+    place: CacheDir,
     remove: Annotated[bool, typer.Option("--remove", help="Remove the protection again.")] = False,
-    json: Json = False,
-    jsonl: Jsonl = False,
+    *,
+    output: JsonOutput,
 ) -> None:
     """Protect entries from prune and rm; without KEY, list the pins."""
     from jaxcache.cache.ledger.pins import pin, pinned_keys, unpin
     from jaxcache.cache.ledger.segments import Ledger
     from jaxcache.cli.output import print_pins
 
+    keys, form = chosen.keys, output.form
     if remove and not keys:
         raise UsageError("--remove needs a KEY", hint="jaxcache pin lists the pins")
-    form = choose_format(json=json, jsonl=jsonl)
-    store = open_jax_cache(cache_dir)
+    store = open_jax_cache(place.cache_dir)
     now_ns = time.time_ns()
     if remove:
-        shown = unpin(store, keys or (), now_ns=now_ns)
+        shown = unpin(store, keys, now_ns=now_ns)
     else:
         shown = pin(store, keys, now_ns=now_ns) if keys else pinned_keys(Ledger.load(store))
     print_pins(store.url, "unpinned" if remove else "pinned", shown, form)

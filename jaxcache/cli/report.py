@@ -7,14 +7,8 @@ from typing import Annotated
 import typer
 
 from jaxcache.cli.opening import open_jax_cache
-from jaxcache.cli.options import (
-    CacheDir,
-    Json,
-    Jsonl,
-    available_cores,
-    choose_format,
-    index_folder,
-)  # fmt: skip
+from jaxcache.cli.options import JsonOutput, available_cores, index_folder
+from jaxcache.options import CacheDir
 
 EXAMPLE = "jaxcache report cache.html --png"
 EXIT_CODES = (0, 1, 2, 10)
@@ -22,15 +16,15 @@ EXIT_CODES = (0, 1, 2, 10)
 
 def command(
     file: Annotated[str, typer.Argument(metavar="FILE", help="The HTML file to write.")],
-    cache_dir: CacheDir = None,
+    place: CacheDir,
     png: Annotated[
         bool, typer.Option("--png", help="Also a picture of it beside it, by Chromium or Chrome.")
     ] = False,
     force: Annotated[
         bool, typer.Option("--force", help="Replace FILE even where it is no report.")
     ] = False,
-    json: Json = False,
-    jsonl: Jsonl = False,
+    *,
+    output: JsonOutput,
 ) -> None:
     """Write a report of a cache as one HTML file.
 
@@ -48,10 +42,10 @@ def command(
     from jaxcache.render.report.page import report_html
     from jaxcache.units import format_size
 
-    form = choose_format(json=json, jsonl=jsonl)
+    form = output.form
     check_replaceable(file, force=force)
     browser = find_browser() if png else None
-    store = open_jax_cache(cache_dir)
+    store = open_jax_cache(place.cache_dir)
     now_ns = time.time_ns()
     ledger = Ledger.load(store)
     with progress_bar("reading entries") as progress:

@@ -6,9 +6,10 @@ from typing import Annotated
 
 import typer
 
-from jaxcache.cli.opening import LayoutName, Opened, open_cache
-from jaxcache.cli.options import CacheDir, Json, Jsonl, choose_format, locate_cache
+from jaxcache.cli.opening import Opened, open_cache
+from jaxcache.cli.options import JsonOutput, locate_cache
 from jaxcache.errors import ExitCode, UsageError
+from jaxcache.options import Place
 
 EXAMPLE = "jaxcache show 'jit_train_step*'"
 #: How a pickle of protocol 2 or later begins.
@@ -24,8 +25,7 @@ def command(
             help="Key, prefix, module glob, a file, a recipe, or xla_gpu_kernel_cache_file.",
         ),
     ],
-    cache_dir: CacheDir = None,
-    layout: LayoutName = None,
+    place: Place,
     hlo: Annotated[
         bool, typer.Option("--hlo", help="Print the optimized HLO as text, through jaxlib.")
     ] = False,
@@ -37,8 +37,8 @@ def command(
         str | None,
         typer.Option("--python", metavar="PYTHON", help="A Python that has jaxlib, for --hlo."),
     ] = None,
-    json: Json = False,
-    jsonl: Jsonl = False,
+    *,
+    wanted: JsonOutput,
 ) -> int:
     """Show what is inside an entry.
 
@@ -51,19 +51,19 @@ def command(
 
     if hlo and payload is not None:
         raise UsageError("--hlo and --payload exclude each other")
-    if (hlo or payload is not None) and (json or jsonl):
+    if (hlo or payload is not None) and wanted.form.is_json:
         raise UsageError("--hlo and --payload give no JSON")
-    form = choose_format(json=json, jsonl=jsonl)
-    path = locate_cache(cache_dir).path
-    for recipe, wanted in ((key, None), (path, key)):
+    form = wanted.form
+    path = locate_cache(place.cache_dir).path
+    for recipe, module in ((key, None), (path, key)):
         if names_recipe(recipe):
             if hlo or payload is not None:
                 raise UsageError("--hlo and --payload are for entries: a recipe holds none")
-            print_modules(recipe, form, wanted)
+            print_modules(recipe, form, module)
             return ExitCode.DONE
     is_file = os.sep in key or os.path.isfile(key)
     folder, name = os.path.split(key) if is_file else ("", key)
-    opened = _open_file(folder, name) if is_file else open_cache(cache_dir, layout)
+    opened = _open_file(folder, name) if is_file else open_cache(place.cache_dir, place.layout)
     store = opened.store
     if hlo or payload is not None:
         if not opened.layout.stands_alone:

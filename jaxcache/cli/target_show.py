@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from jaxcache.cli.options import Format, Json, Jsonl, Python, choose_format, locate_cache
+from jaxcache.cli.options import Format, JsonOutput, Python, locate_cache
 from jaxcache.errors import ExitCode, NoJaxError
 
 EXAMPLE = "jaxcache target show h200.json"
@@ -15,8 +15,8 @@ EXIT_CODES = (0, 1, 2, 13)
 def command(
     file: Annotated[str, typer.Argument(metavar="FILE", help="What target capture has written.")],
     python: Python = None,
-    json: Json = False,
-    jsonl: Jsonl = False,
+    *,
+    output: JsonOutput,
 ) -> None:
     """Show a target profile, what would be applied of it, and what differs here."""
     from jaxcache.cli.output import note, print_document, print_lines
@@ -24,7 +24,7 @@ def command(
     from jaxcache.warm.crosshost.compare import capture_profile, compare_profiles
     from jaxcache.warm.crosshost.profile import read_profile
 
-    form = choose_format(json=json, jsonl=jsonl)
+    form = output.form
     profile = read_profile(file)
     differences = None
     try:

@@ -5,23 +5,24 @@ from typing import Annotated
 import typer
 
 from jaxcache.cli.opening import open_jax_cache
-from jaxcache.cli.options import CacheDir, Format, Json, Jsonl, choose_format
+from jaxcache.cli.options import Format, JsonOutput
 from jaxcache.errors import UsageError
+from jaxcache.options import CacheDir
 
 EXAMPLE = "jaxcache top --interval 2s"
 EXIT_CODES = (0, 2, 10)
 
 
 def command(
-    cache_dir: CacheDir = None,
+    place: CacheDir,
     interval: Annotated[
         str, typer.Option(metavar="DURATION", help="How long from one look to the next.")
     ] = "1s",
     once: Annotated[
         bool, typer.Option("--once", help="Look once, show what was written last, and end.")
     ] = False,
-    json: Json = False,
-    jsonl: Jsonl = False,
+    *,
+    wanted: JsonOutput,
 ) -> None:
     """Watch a cache in use.
 
@@ -32,13 +33,13 @@ def command(
     from jaxcache.cli.terminal import is_dumb
     from jaxcache.units import parse_duration_seconds
 
-    form = choose_format(json=json, jsonl=jsonl)
+    form = wanted.form
     if form is Format.JSON and not once:
         raise UsageError("--json goes with --once", hint="--jsonl prints changes as they come")
     seconds = parse_duration_seconds(interval)
     if seconds <= 0:
         raise UsageError("--interval must be longer than nothing")
-    view = output.View(open_jax_cache(cache_dir), seconds)
+    view = output.View(open_jax_cache(place.cache_dir), seconds)
     try:
         if once:
             view.once(form)

@@ -4,8 +4,9 @@ from typing import Annotated
 
 import typer
 
-from jaxcache.cli.options import CacheDir, Json, Jsonl, Timeout
+from jaxcache.cli.options import JsonOutput, Timeout
 from jaxcache.errors import NoCacheError, NoJaxError, UsageError
+from jaxcache.options import CacheDir
 
 EXAMPLE = "jaxcache where -- python train.py --steps 1"
 EXIT_CODES = (0, 2, 10, 13)
@@ -16,38 +17,38 @@ def command(
     command_line: Annotated[
         list[str] | None, typer.Argument(metavar="[-- CMD...]", help="The command to run.")
     ] = None,
-    cache_dir: CacheDir = None,
+    *,
+    given: CacheDir,
     stop: Annotated[
         bool, typer.Option("--stop", help="End each Python as soon as it has opened its cache.")
     ] = False,
     timeout: Timeout = None,
-    json: Json = False,
-    jsonl: Jsonl = False,
+    wanted: JsonOutput,
 ) -> None:
     """Print the cache directory, or the one that a command uses.
 
     With a command, what it prints goes to standard error.
     """
     from jaxcache.cli import output
-    from jaxcache.cli.options import choose_format, locate_cache
+    from jaxcache.cli.options import Format, locate_cache
     from jaxcache.entry.names import printable
     from jaxcache.render.where import use_document, where_document
     from jaxcache.units import parse_duration_seconds
     from jaxcache.warm.where import find_where
 
-    choose_format(json=json, jsonl=jsonl)
+    form = wanted.form
     if not command_line:
         if stop or timeout:
             raise UsageError("--stop and --timeout need a command after --")
-        place = locate_cache(cache_dir)
-        if json or jsonl:
+        place = locate_cache(given.cache_dir)
+        if form.is_json:
             output.print_json(
                 {"schema_version": 1, "cache_dir": printable(place.path), "processes": []}
             )
         else:
             print(printable(place.path))
         return
-    if cache_dir:
+    if given.cache_dir:
         raise UsageError("--cache-dir does not go with a command: it runs as it is")
     seconds = None if timeout is None else parse_duration_seconds(timeout)
     uses, unheard = find_where(
@@ -55,9 +56,9 @@ def command(
     )
     if unheard and not uses:
         raise NoJaxError(unheard, code="unknown-jax")
-    if json:
+    if form is Format.JSON:
         output.print_json(where_document(uses))
-    elif jsonl:
+    elif form is Format.JSONL:
         output.print_json_lines(map(use_document, uses))
     else:
         output.print_lines(dict.fromkeys(printable(u.opened) for u in uses if u.opened))

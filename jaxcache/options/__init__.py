@@ -78,7 +78,7 @@ TIME = Kind(str | None, "TIME|FILE", read_time_ns)
 SIZE = Kind(str | None, "SIZE", parse_size_bytes)
 DURATION = Kind(str | None, "DURATION", parse_duration_seconds)
 
-_KEYS = "Full key, unique prefix of key or hash, or module glob."
+_KEYS = "Full key, unique prefix of key or hash, module, or glob."
 _JOBS = "Workers; default: one per core."
 
 
@@ -201,6 +201,12 @@ class CacheDir(Options):
         "The cache; default: JAX_COMPILATION_CACHE_DIR, the configuration, ~/.cache/jax.",
         metavar="PATH|URL",
     )
+
+
+class LayoutChoice(Options):
+    """The layout of a cache."""
+
+    layout: str | None = LAYOUT
 
 
 class Place(CacheDir):

@@ -5,22 +5,15 @@ from typing import Annotated
 
 import typer
 
-from jaxcache.cli.options import (
-    CacheDir,
-    Json,
-    Jsonl,
-    Platform,
-    Python,
-    choose_format,
-    locate_cache,
-)
+from jaxcache.cli.options import JsonOutput, Platform, Python, locate_cache
+from jaxcache.options import CacheDir
 
 EXAMPLE = "jaxcache ci key --hash-files 'src/**/*.py'"
 EXIT_CODES = (0, 2, 13)
 
 
 def command(
-    cache_dir: CacheDir = None,
+    place: CacheDir,
     hash_files: Annotated[
         list[str] | None,
         typer.Option(
@@ -36,8 +29,8 @@ def command(
     prefix: Annotated[str, typer.Option(metavar="NAME", help="How the key begins.")] = "jaxcache",
     python: Python = None,
     platform: Platform = None,
-    json: Json = False,
-    jsonl: Jsonl = False,
+    *,
+    output: JsonOutput,
 ) -> None:
     """Print a CI cache key of what JAX's keys depend on here."""
     from jaxcache.cache.ci.files import hash_files as hash_named
@@ -46,9 +39,9 @@ def command(
     from jaxcache.cli.output import print_document, print_lines
     from jaxcache.render.ci import key_document
 
-    form = choose_format(json=json, jsonl=jsonl)
+    form = output.form
     files = hash_named(hash_files, os.getcwd()) if hash_files else None
-    path = locate_cache(cache_dir).path
+    path = locate_cache(place.cache_dir).path
     key = CiKey(describe_job(path, python, platform), files, prefix)
     if form.is_json:
         print_document(key_document(path, key), form)
