@@ -54,8 +54,8 @@ _jaxcache() {
   'push --color') mapfile -t COMPREPLY < <(compgen -W 'auto always never' -- "$current"); return ;;
   'pull --layout') mapfile -t COMPREPLY < <(compgen -W 'jax torch' -- "$current"); return ;;
   'pull --color') mapfile -t COMPREPLY < <(compgen -W 'auto always never' -- "$current"); return ;;
-  'copy --layout') mapfile -t COMPREPLY < <(compgen -W 'jax torch' -- "$current"); return ;;
   'copy --on-conflict') mapfile -t COMPREPLY < <(compgen -W 'keep replace fail' -- "$current"); return ;;
+  'copy --layout') mapfile -t COMPREPLY < <(compgen -W 'jax torch' -- "$current"); return ;;
   'copy --color') mapfile -t COMPREPLY < <(compgen -W 'auto always never' -- "$current"); return ;;
   'ci key --color') mapfile -t COMPREPLY < <(compgen -W 'auto always never' -- "$current"); return ;;
   'ci restore --color') mapfile -t COMPREPLY < <(compgen -W 'auto always never' -- "$current"); return ;;
@@ -95,10 +95,10 @@ _jaxcache() {
     rm) options='-C --cache-dir --layout -n --dry-run -y --yes --json --jsonl -q --quiet --stats --color --debug -h --help'; words=keys ;;
     pin) options='-C --cache-dir --remove --json --jsonl --stats --color --debug -h --help'; words=keys ;;
     export) options='-C --cache-dir --layout --filter --level --since --sign --side-caches --no-side-caches --json --jsonl -q --quiet --stats --color --debug -h --help'; words=keys ;;
-    import) options='-C --cache-dir --layout --on-conflict --atomic --require-compatible --python --side-caches --no-side-caches --level --allow-large -n --dry-run --json --jsonl -q --quiet --stats --color --debug -h --help'; words=files ;;
+    import) options='-C --cache-dir --layout --on-conflict --atomic --side-caches --no-side-caches --level --allow-large --require-compatible --python -n --dry-run --json --jsonl -q --quiet --stats --color --debug -h --help'; words=files ;;
     push) options='-C --cache-dir --layout --include --exclude --max-size --prune-remote --sign --side-caches --no-side-caches --ledger --no-ledger -j --jobs -n --dry-run -y --yes --json --jsonl -q --quiet --stats --color --debug -h --help'; words=files ;;
     pull) options='-C --cache-dir --layout --include --exclude --max-size --require-signed --side-caches --no-side-caches --ledger --no-ledger -j --jobs --allow-large -n --dry-run --json --jsonl -q --quiet --stats --color --debug -h --help'; words=files ;;
-    copy) options='--layout --filter --on-conflict --atomic --allow-large -n --dry-run --json --jsonl -q --quiet --stats --color --debug -h --help'; words=files ;;
+    copy) options='--on-conflict --atomic --allow-large --layout --filter -n --dry-run --json --jsonl -q --quiet --stats --color --debug -h --help'; words=files ;;
     'ci key') options='-C --cache-dir --hash-files --restore-keys --prefix --python --platform --json --jsonl --color --debug -h --help'; words=none ;;
     'ci restore') options='-C --cache-dir --lookup-only --fail-on-cache-miss --everything --allow-large --python --platform --outputs --summary --json --jsonl -q --quiet --stats --color --debug -h --help'; words=files ;;
     'ci save') options='-C --cache-dir --save-if --max-size --unused-for --job-status --key --level --sign --outputs --summary -n --dry-run --json --jsonl -q --quiet --stats --color --debug -h --help'; words=files ;;
