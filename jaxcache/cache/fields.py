@@ -47,17 +47,20 @@ class Fields:
     def any(self, name: str) -> Any:
         """A value that must be there."""
         if name not in self.values:
-            raise self._error(f"{self._what} in its manifest lacks {name}")
+            raise self.wrong(name, missing=True)
         return self.values[name]
 
-    def _wrong(self, name: str) -> Exception:
+    def wrong(self, name: str, *, missing: bool = False) -> Exception:
+        """Make the exception for a value that is missing or nonsense."""
+        if missing:
+            return self._error(f"{self._what} in its manifest lacks {name}")
         return self._error(f"{name} of {self._what} in its manifest makes no sense")
 
     def whole(self, name: str, below: int) -> int:
         """A whole number from 0 up to, and without, ``below``."""
         value = self.any(name)
         if type(value) is not int or not 0 <= value < below:
-            raise self._wrong(name)
+            raise self.wrong(name)
         return value
 
     def seconds(self, name: str) -> float | None:
@@ -66,7 +69,7 @@ class Fields:
         if value is None:
             return None
         if type(value) not in (int, float) or not 0 <= value < 1 << 31:
-            raise self._wrong(name)
+            raise self.wrong(name)
         return float(value)
 
     def text(self, name: str, *, optional: bool = False) -> str | None:
@@ -78,44 +81,51 @@ class Fields:
 
     def _text(self, name: str, value: object) -> str:
         if not isinstance(value, str):
-            raise self._wrong(name)
+            raise self.wrong(name)
         try:
             value.encode()
         except UnicodeEncodeError as error:
-            raise self._wrong(name) from error
+            raise self.wrong(name) from error
         return value
+
+    def required_text(self, name: str) -> str:
+        """A text that is not empty."""
+        found = self.text(name)
+        if not found:
+            raise self.wrong(name)
+        return found
 
     def texts(self, name: str) -> tuple[str, ...]:
         """A list of texts; empty if it is not there."""
         values = self.values.get(name, [])
         if not isinstance(values, list):
-            raise self._wrong(name)
+            raise self.wrong(name)
         return tuple(self._text(name, v) for v in values)
 
     def wholes(self, name: str, below: int) -> tuple[int, ...]:
         """A list of whole numbers from 0 up to, and without, ``below``."""
         values = self.items_of(name)
         if not all(type(v) is int and 0 <= v < below for v in values):
-            raise self._wrong(name)
+            raise self.wrong(name)
         return tuple(values)
 
     def digest(self, name: str) -> str:
         """64 hexadecimal digits."""
         value = self.any(name)
         if not isinstance(value, str) or not _SHA256.fullmatch(value):
-            raise self._wrong(name)
+            raise self.wrong(name)
         return value
 
     def flag(self, name: str) -> bool:
         """True or false; false if it is not there."""
         value = self.values.get(name, False)
         if not isinstance(value, bool):
-            raise self._wrong(name)
+            raise self.wrong(name)
         return value
 
     def items_of(self, name: str) -> list[Any]:
         """A list."""
         value = self.any(name)
         if not isinstance(value, list):
-            raise self._wrong(name)
+            raise self.wrong(name)
         return value

@@ -14,6 +14,7 @@ from jaxcache.cache.allowed import (
     is_allowed_setting,
     is_allowed_variable,
 )
+from jaxcache.cache.fields import Fields, parse_json
 from jaxcache.errors import UsageError
 from jaxcache.model import Codec
 from jaxcache.units import rfc3339
@@ -24,6 +25,7 @@ CACHE_DIR = "jax_compilation_cache_dir"
 #: A profile is some kilobytes; the topology of a large pod would be some hundred.
 MAX_PROFILE_BYTES = 8 << 20
 _MAX_TEXT = 256 << 10
+_MAX_ID = 1 << 31
 _MAX_ITEMS = 1 << 16
 #: ``get_cache_key`` in jax/_src/compilation_cache.py names the codec so.
 _PLATFORMS = ("cpu", "gpu", "cuda", "rocm", "tpu")
@@ -128,11 +130,11 @@ def read_profile(path: str) -> Profile:
         ) from error
     if len(data) > MAX_PROFILE_BYTES:
         raise ProfileError(f"{path} is too large to be a target profile", code="bad-profile")
-    try:
-        document = json.loads(data)
-    except (ValueError, RecursionError) as error:
-        raise ProfileError(f"{path} is no target profile", code="bad-profile") from error
-    return parse_profile(document, path)
+
+    def bad(_message: str) -> ProfileError:
+        return ProfileError(f"{path} is no target profile", code="bad-profile")
+
+    return parse_profile(parse_json(data, bad, max_values=MAX_PROFILE_BYTES), path)
 
 
 def profile_bytes(profile: Profile) -> bytes:
@@ -177,19 +179,19 @@ def parse_profile(document: Any, origin: str) -> Profile:
         )
     read = _Reader(document, origin)
     profile = Profile(
-        captured_at=read.text("captured_at"),
+        captured_at=read.required_text("captured_at"),
         platform=read.one_of("platform", _PLATFORMS),
         lowering_platform=read.one_of("lowering_platform", _PLATFORMS),
-        platform_version=read.text("platform_version"),
+        platform_version=read.required_text("platform_version"),
         device_kinds=read.texts("device_kinds"),
-        device_ids=read.numbers("device_ids"),
+        device_ids=read.wholes("device_ids", _MAX_ID),
         topology=read.base64("topology"),
-        topology_fingerprint=read.optional_text("topology_fingerprint"),
-        target_config=read.optional_text("target_config"),
-        python_version=read.text("python_version"),
-        jax_version=read.text("jax_version"),
-        jaxlib_version=read.text("jaxlib_version"),
-        jaxlib_digest=read.optional_text("jaxlib_digest"),
+        topology_fingerprint=read.text("topology_fingerprint", optional=True),
+        target_config=read.text("target_config", optional=True),
+        python_version=read.required_text("python_version"),
+        jax_version=read.required_text("jax_version"),
+        jaxlib_version=read.required_text("jaxlib_version"),
+        jaxlib_digest=read.text("jaxlib_digest", optional=True),
         plugins=read.mapping("plugins"),
         key_codec=read.one_of("key_codec", _KEY_CODECS),
         codec=read.codec(),
@@ -206,34 +208,32 @@ def parse_profile(document: Any, origin: str) -> Profile:
     return profile
 
 
-class _Reader:
+class _Reader(Fields):
     """Takes fields out of a document that anybody may have written."""
 
-    def __init__(self, document: Mapping[str, Any], origin: str) -> None:
-        self._document = document
+    def __init__(self, document: object, origin: str) -> None:
         self._origin = origin
+        super().__init__(document, "the profile", self._bad)
 
-    def wrong(self, name: str) -> ProfileError:
+    def _bad(self, message: str) -> ProfileError:
         return ProfileError(
-            f"{name} is missing in {self._origin}, or not what it should be",
+            f"{self._origin} is no target profile: {message}",
             code="bad-profile",
             hint="capture the profile anew: jaxcache target capture FILE",
         )
 
-    def optional_text(self, name: str) -> str | None:
-        value = self._document.get(name)
-        if value is None or (isinstance(value, str) and len(value) <= _MAX_TEXT):
-            return value
-        raise self.wrong(name)
+    def wrong(self, name: str, *, missing: bool = False) -> ProfileError:
+        """Make the exception for a value that is missing or nonsense."""
+        return self._bad(f"{name} is missing" if missing else f"{name} is not what it should be")
 
-    def text(self, name: str) -> str:
-        value = self.optional_text(name)
-        if not value:
+    def _text(self, name: str, value: object) -> str:
+        found = super()._text(name, value)
+        if len(found) > _MAX_TEXT:
             raise self.wrong(name)
-        return value
+        return found
 
     def one_of(self, name: str, known: tuple[str, ...]) -> str:
-        value = self.text(name)
+        value = self.required_text(name)
         if value not in known:
             raise self.wrong(name)
         return value
@@ -241,22 +241,8 @@ class _Reader:
     def codec(self) -> Codec:
         return "zstd" if self.one_of("codec", ("zstd", "zlib")) == "zstd" else "zlib"
 
-    def _items(self, name: str, kind: type) -> tuple[Any, ...]:
-        value = self._document.get(name)
-        if not isinstance(value, list) or len(value) > _MAX_ITEMS:
-            raise self.wrong(name)
-        if not all(type(v) is kind for v in value):
-            raise self.wrong(name)
-        return tuple(value)
-
-    def texts(self, name: str) -> tuple[str, ...]:
-        return self._items(name, str)
-
-    def numbers(self, name: str) -> tuple[int, ...]:
-        return self._items(name, int)
-
     def base64(self, name: str) -> bytes | None:
-        value = self._document.get(name)
+        value = self.values.get(name)
         if value is None:
             return None
         if not isinstance(value, str):
@@ -267,7 +253,7 @@ class _Reader:
             raise self.wrong(name) from error
 
     def mapping(self, name: str) -> dict[str, str]:
-        value = self._document.get(name)
+        value = self.values.get(name)
         if not isinstance(value, dict) or len(value) > _MAX_ITEMS:
             raise self.wrong(name)
         if not all(isinstance(v, str) and "\0" not in v + k for k, v in value.items()):
@@ -282,7 +268,7 @@ class _Reader:
         return values
 
     def settings(self) -> dict[str, Any]:
-        values = self._document.get("settings")
+        values = self.values.get("settings")
         if not isinstance(values, dict):
             raise self.wrong("settings")
         for name, value in values.items():
@@ -302,10 +288,9 @@ class _Reader:
         )
 
     def cpu(self) -> Cpu:
-        value = self._document.get("cpu")
-        if not isinstance(value, dict):
-            raise self.wrong("cpu")
-        inner = _Reader(value, self._origin)
+        inner = _Reader(self.any("cpu"), self._origin)
         return Cpu(
-            inner.optional_text("machine"), inner.optional_text("name"), inner.texts("features")
+            inner.text("machine", optional=True),
+            inner.text("name", optional=True),
+            inner.texts("features"),
         )
