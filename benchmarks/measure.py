@@ -187,7 +187,10 @@ def relate(
         target, met = f"≥ {at_least:g} ×", ratio >= at_least
     elif at_most_more is not None:
         more = statistics.median(a - b for a, b in measured)
-        target, met = f"≤ {at_most_more:g} s more (is {more:+.2f} s)", more <= at_most_more
+        target, met = (
+            f"≤ {at_most_more:g} {unit} more (is {more:+.2f} {unit})",
+            more <= at_most_more,
+        )
     elif ours_at_most is not None:
         target, met = f"≤ {ours_at_most:g} {unit}", ours <= ours_at_most
     return Ratio(

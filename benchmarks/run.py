@@ -20,7 +20,18 @@ import jaxcache
 from benchmarks.measure import HEADER, Absent, Ratio, Row, Setting, parser, print_rows
 
 #: What can be measured, in the order of the table.
-NAMES = ("start", "listing", "integrity", "prune", "bundle", "remote", "warm", "recipe", "eviction")
+NAMES = (
+    "start",
+    "listing",
+    "integrity",
+    "prune",
+    "bundle",
+    "remote",
+    "warm",
+    "recipe",
+    "eviction",
+    "live",
+)
 
 
 def describe_machine() -> str:

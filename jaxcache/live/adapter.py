@@ -17,12 +17,13 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from .frame import sealing_compressor
-from .tiers import SCHEMES
 
 if TYPE_CHECKING:
     from .layer import Layer
 
 TRIED = "0.4.38 to 0.12"
+#: URLs that become a tier where JAX is given one as its directory.
+SCHEMES = frozenset({"s3", "s3a", "gs", "az", "azure", "abfs", "abfss", "http", "https", "memory"})
 
 
 class UnknownJaxError(Exception):

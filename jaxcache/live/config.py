@@ -6,10 +6,16 @@ file that another user may write is not read.
 """
 
 import os
+import re
 import stat
 from typing import Any
 
 _MAX_BYTES = 1 << 20
+#: A table or a key of that name, so that no parser is imported where there is none.
+_TABLE = re.compile(
+    rb"""^\s*(\[[\s\w."']*\blive\b|(tool\s*\.\s*jaxcache\s*\.\s*)?["']?live["']?\s*[.=])""",
+    re.MULTILINE,
+)
 
 
 class ConfigError(ValueError):
@@ -38,7 +44,7 @@ def mentions_live() -> bool:
     """Whether a file has a live table with ``enabled`` in it; no parser is imported for this."""
     for path in _existing():
         text = _read(path)
-        if b"live" in text and b"enabled" in text and (b"jaxcache" in text or b"[live]" in text):
+        if b"enabled" in text and _TABLE.search(text):
             return True
     return False
 
@@ -68,7 +74,7 @@ def read_tables() -> "list[tuple[str, dict[str, Any]]]":
     tables = []
     for path in _existing():
         text = _read(path)
-        if b"live" not in text:
+        if not _TABLE.search(text):
             continue
         document = _parse(path, text)
         if path.endswith("pyproject.toml"):

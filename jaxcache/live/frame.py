@@ -74,15 +74,25 @@ def _find_decoder() -> "Callable[[bytes, int], bytes]":
 
         return refuse
 
+    # A decoder belongs to one call: it is not safe between threads.
+    def decode_at_once(value: bytes, size: int) -> bytes:
+        content: bytes = zstandard.ZstdDecompressor().decompress(value, allow_extra_data=False)
+        if len(content) != size:
+            raise Rotten("not of the announced size")
+        return content
+
     def decode_zstandard(value: bytes, size: int) -> bytes:
-        # A decoder belongs to one call: it is not safe between threads.
         decoder = zstandard.ZstdDecompressor().decompressobj()
         content: bytes = decoder.decompress(value)
         if not decoder.eof or decoder.unused_data or len(content) != size:
             raise Rotten("truncated, or bytes behind the frame")
         return content
 
-    return decode_zstandard
+    try:
+        decode_at_once(zstandard.ZstdCompressor().compress(b"x"), 1)
+    except TypeError:  # zstandard before 0.22
+        return decode_zstandard
+    return decode_at_once
 
 
 _decode_zstd: "Callable[[bytes, int], bytes] | None" = None

@@ -7,14 +7,16 @@ import os
 import sys
 import threading
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .adapter import Adapter, UnknownJaxError
 from .chores import Chores
 from .config import ConfigError
 from .counters import Counters
-from .directory import Directory
 from .settings import Resolved, resolve
+
+if TYPE_CHECKING:
+    from .directory import Directory
 
 
 class Moment(threading.local):
@@ -77,8 +79,10 @@ class Layer:
         script = getattr(sys.modules.get("__main__"), "__file__", None)
         return {**self.adapter.versions, **({"script": str(script)} if script else {})}
 
-    def open(self, path: str, max_size: int, bucket: str = "") -> Directory:
+    def open(self, path: str, max_size: int, bucket: str = "") -> "Directory":
         """The directory at a path; one object per path, whatever resets JAX's cache."""
+        from .directory import Directory  # not before JAX opens its cache
+
         root = os.path.abspath(path)
         directory = self.directories.get(root)
         if directory is None:
@@ -95,7 +99,7 @@ class Layer:
         name = hashlib.sha256(url.rstrip("/").encode()).hexdigest()[:16]
         return os.path.join(base, "jaxcache", "live", name)
 
-    def open_tiers(self, directory: Directory, bucket: str = "") -> Any:
+    def open_tiers(self, directory: "Directory", bucket: str = "") -> Any:
         """The tiers behind a directory; None without any, and in a forked child."""
         addresses = (*((bucket,) if bucket else ()), *self.settings["tiers"])
         if not addresses or self.forked:

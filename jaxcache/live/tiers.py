@@ -20,9 +20,6 @@ _PAUSE_SECONDS, _MAX_PAUSE_SECONDS = 30.0, 900.0
 #: A listing says what is not there for so long.
 _LISTING_SECONDS = 120.0
 _MAX_NAMES = 200_000
-SCHEMES = frozenset(
-    {"s3", "s3a", "gs", "az", "azure", "abfs", "abfss", "http", "https", "memory"}
-)  # fmt: skip
 
 
 class AbsentError(Exception):

@@ -1,0 +1,147 @@
+"""The live layer beside plain JAX, in one process: writes under a cap, hits, and the start.
+
+``peer`` is JAX's own ``LRUCache`` of the same Python, taken from below the layer. Both get the
+same directories, copied, and the same entries.
+"""
+
+import json
+import os
+import subprocess
+from collections.abc import Iterator
+
+from benchmarks.measure import Absent, Row, Setting, environment, parser, print_rows, relate
+
+#: Fills a directory and prints the seconds per write of the layer and of JAX.
+WRITES = """
+import json, os, random, sys, time
+import jax
+jax.devices()
+from jax._src import compilation_cache as cc
+entries, folder, ours, theirs = int(sys.argv[1]), sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
+live, plain = cc.LRUCache, cc.LRUCache.__mro__[1]
+value = cc.compress_executable(b"\\0\\0\\0\\1" + random.randbytes(3000))
+cap = entries * len(value)
+told = {}
+for name, cache, writes in (("ours", live, ours), ("peer", plain, theirs)):
+    path = os.path.join(folder, name)
+    os.makedirs(path)
+    now = time.time_ns().to_bytes(8, "little")
+    for n in range(entries):
+        key = "jit_filled-%064x" % n
+        for suffix, data in (("-cache", value), ("-atime", now)):
+            with open(os.path.join(path, key + suffix), "wb") as file:
+                file.write(data)
+    made = cache(path, max_size=cap)
+    made.put("jit_first-%064x" % 0, value)
+    layer = getattr(cache, "jaxcache_live", None)
+    if layer:
+        layer.chores.finish(60)
+    started = time.perf_counter()
+    for n in range(writes):
+        made.put("jit_new-%064x" % n, value)
+    told[name] = (time.perf_counter() - started) / max(1, writes)
+print(json.dumps(told))
+"""
+#: Prints the seconds of one hit, with its decompression, of the layer and of JAX.
+HITS = """
+import json, os, random, sys, time
+import jax
+jax.devices()
+from jax._src import compilation_cache as cc
+folder = sys.argv[1]
+live, plain = cc.LRUCache(folder, max_size=-1), cc.LRUCache.__mro__[1](folder, max_size=-1)
+plain_decompress = cc.decompress_executable.__wrapped__
+content = b"\\0\\0\\0\\1" + b"".join(random.randbytes(64) * 12 for _ in range(2000))
+key = "jit_hit-" + "0" * 64
+live.put(key, cc.compress_executable(content))
+told = {"ours": [], "peer": []}
+for n in range(300):
+    for name, cache, decode in (
+        ("ours", live, cc.decompress_executable), ("peer", plain, plain_decompress)
+    ):
+        started = time.perf_counter()
+        value = cache.get(key)
+        assert len(decode(value)) == len(content)
+        told[name].append(time.perf_counter() - started)
+print(json.dumps({name: sorted(times)[len(times) // 2] for name, times in told.items()}))
+"""
+START = """
+import json, time
+import jax
+started = time.process_time()
+jax.devices()
+print(json.dumps({"seconds": time.process_time() - started}))
+"""
+
+
+def ask(setting: Setting, script: str, *args: object, live: str = "1") -> dict[str, float]:
+    """Run a script in the Python that has jax."""
+    env = environment({"JAXCACHE_LIVE": live, "JAX_PLATFORMS": "cpu"})
+    done = subprocess.run(
+        [setting.python, "-c", script, *map(str, args)],
+        env=env, cwd=setting.folder, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    told: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+    return told
+
+
+def measure(setting: Setting) -> Iterator[Row]:
+    """Yield the rows."""
+    if not setting.has_jax:
+        yield Absent("the live layer / plain JAX", "no jax")
+        return
+    script = "import sys, jax; jax.devices(); print('jaxcache.live.layer' in sys.modules)"
+    env = environment({"JAXCACHE_LIVE": "1", "JAX_PLATFORMS": "cpu"})
+    command = [setting.python, "-c", script]
+    asked = subprocess.run(command, env=env, capture_output=True, text=True, check=True)
+    if asked.stdout.strip() != "True":
+        yield Absent("the live layer / plain JAX", "jaxcache is not installed beside that jax")
+        return
+    pairs = range(setting.pairs)
+    many, few = setting.count(10_000), setting.count(1_000)
+
+    def folder(name: str) -> str:
+        return os.fspath(setting.scratch(name))
+
+    told = [ask(setting, WRITES, many, folder(f"writes-{n}"), 1000, 10) for n in pairs]
+    yield relate(
+        f"JAX / live layer: a write, cap full at {many:,} entries",
+        [(t["peer"], t["ours"]) for t in told],
+        at_least=200,
+    )
+    large = setting.count(100_000)
+    measured = []
+    for n in pairs:
+        far = ask(setting, WRITES, large, folder(f"large-{n}"), 1000, 0)
+        near = ask(setting, WRITES, few, folder(f"small-{n}"), 1000, 0)
+        measured.append((1000 * far["ours"], 1000 * near["ours"]))
+    yield relate(
+        f"live layer: a write at {large:,} / at {few:,} entries", measured, at_most=1, unit="ms"
+    )
+    told = [ask(setting, HITS, folder(f"hits-{n}")) for n in pairs]
+    yield relate(
+        "live layer / JAX: a hit of 1.5 MB, decompressed",
+        [(1000 * t["ours"], 1000 * t["peer"]) for t in told],
+        at_most_more=0.15,
+        unit="ms",
+    )
+    started = [
+        (1000 * ask(setting, START)["seconds"], 1000 * ask(setting, START, live="0")["seconds"])
+        for _ in range(4 * setting.pairs)
+    ]
+    claim = "live layer on / off: processor time of jax.devices()"
+    yield relate(claim, started, at_most_more=5, unit="ms")
+
+
+def main() -> None:
+    """Print the table."""
+    import tempfile
+    from pathlib import Path
+
+    options = parser(__doc__ or "").parse_args()
+    with tempfile.TemporaryDirectory(dir=options.directory) as folder:
+        print_rows(measure(Setting(Path(folder), options.python, options.pairs, options.quick)))
+
+
+if __name__ == "__main__":
+    main()
