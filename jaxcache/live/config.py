@@ -11,11 +11,6 @@ import stat
 from typing import Any
 
 _MAX_BYTES = 1 << 20
-#: A table or a key of that name, so that no parser is imported where there is none.
-_TABLE = re.compile(
-    rb"""^\s*(\[[\s\w."']*\blive\b|(tool\s*\.\s*jaxcache\s*\.\s*)?["']?live["']?\s*[.=])""",
-    re.MULTILINE,
-)
 
 
 class ConfigError(ValueError):
@@ -44,7 +39,7 @@ def mentions_live() -> bool:
     """Whether a file has a live table with ``enabled`` in it; no parser is imported for this."""
     for path in _existing():
         text = _read(path)
-        if b"enabled" in text and _TABLE.search(text):
+        if b"enabled" in text and _has_table(text):
             return True
     return False
 
@@ -74,7 +69,7 @@ def read_tables() -> "list[tuple[str, dict[str, Any]]]":
     tables = []
     for path in _existing():
         text = _read(path)
-        if not _TABLE.search(text):
+        if not _has_table(text):
             continue
         document = _parse(path, text)
         if path.endswith("pyproject.toml"):
@@ -88,6 +83,14 @@ def read_tables() -> "list[tuple[str, dict[str, Any]]]":
             raise ConfigError(f"{path} is not read: {reason}")
         tables.append((path, table))
     return tables
+
+
+def _has_table(text: bytes) -> bool:
+    """Whether a table or a key may be ours, so that mostly no parser has to be imported."""
+    if b"live" not in text:
+        return False
+    name = rb"""(tool\s*\.\s*jaxcache\s*\.\s*)?["']?live["']?\s*[.=]"""
+    return re.search(rb"""^\s*(\[[\s\w."']*\blive\b|""" + name + b")", text, re.M) is not None
 
 
 def _existing() -> "list[str]":

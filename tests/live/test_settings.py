@@ -101,7 +101,7 @@ def test_a_file_that_others_may_write_says_nothing(home: Path) -> None:
 
 #: Stands in for a process in which JAX calls the entry point.
 ENTRY = """
-import json, os, stat, sys, time, typing  # which JAX has imported long before
+import json, os, re, stat, sys, time, typing  # which JAX has imported long before
 started = time.process_time()
 from jaxcache.live import plugin
 plugin.initialize()
