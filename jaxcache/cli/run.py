@@ -29,7 +29,7 @@ from jaxcache.cli.options import (
     Timeout,
     TraceFile,
     choose_format,
-)  # fmt: skip
+)
 
 EXAMPLE = "jaxcache run --fail-on-miss -- ./train.sh"
 EXIT_CODES = (0, 1, 2, 13, 130)
@@ -76,14 +76,31 @@ def command(
     form = choose_format(json=json, jsonl=jsonl)
     verdict = Verdict(fail_on_miss, excepted or (), strict=strict, check=check)
     cross = read_cross(
-        target, gemm=gemm, autotune_from=autotune_from, require_tuned=require_tuned,
-        force_cache_dir=force_cache_dir, record=record, processes=processes, check=check,
+        target,
+        gemm=gemm,
+        autotune_from=autotune_from,
+        require_tuned=require_tuned,
+        force_cache_dir=force_cache_dir,
+        record=record,
+        processes=processes,
+        check=check,
         collect_only=collect_only,
-    )  # fmt: skip
+    )
     options = warm_options(
-        cache_dir, timeout=timeout, force_cache_dir=force_cache_dir, form=form,
-        components=components, record=record, portable=portable, target=cross, live=live,
-        tiers=tier, processes=processes, check=check, collect=collect_only, patience=patience,
-    )  # fmt: skip
+        cache_dir,
+        timeout=timeout,
+        force_cache_dir=force_cache_dir,
+        form=form,
+        components=components,
+        record=record,
+        portable=portable,
+        target=cross,
+        live=live,
+        tiers=tier,
+        processes=processes,
+        check=check,
+        collect=collect_only,
+        patience=patience,
+    )
     report = run_command(command_line, options, watch())
     finish(report, verdict, form, trace=trace)

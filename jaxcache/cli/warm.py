@@ -32,7 +32,7 @@ from jaxcache.cli.options import (
     Timeout,
     TraceFile,
     choose_format,
-)  # fmt: skip
+)
 
 EXAMPLE = "jaxcache warm train.py --steps 1"
 EXIT_CODES = (0, 1, 2, 13, 130)
@@ -138,17 +138,40 @@ def command(
     form = choose_format(json=json, jsonl=jsonl)
     verdict = Verdict(fail_on_miss, excepted or (), strict=strict, check=check)
     cross = read_cross(
-        target, gemm=gemm, autotune_from=autotune_from, require_tuned=require_tuned,
-        platform=platform, processes=processes, mock_gpu_topology=mock_gpu_topology,
-        force_cache_dir=force_cache_dir, check=check, record=record, collect_only=collect_only,
-    )  # fmt: skip
+        target,
+        gemm=gemm,
+        autotune_from=autotune_from,
+        require_tuned=require_tuned,
+        platform=platform,
+        processes=processes,
+        mock_gpu_topology=mock_gpu_topology,
+        force_cache_dir=force_cache_dir,
+        check=check,
+        record=record,
+        collect_only=collect_only,
+    )
     options = warm_options(
-        cache_dir, python=python, platform=platform, devices=devices, timeout=timeout,
-        force_cache_dir=force_cache_dir, form=form, components=components,
-        processes=processes, jobs=jobs, check=check, seal=seal, mock_gpu_topology=mock_gpu_topology,
-        record=record, portable=portable, collect=collect_only, patience=patience, target=cross,
-        live=live, tiers=tier,
-    )  # fmt: skip
+        cache_dir,
+        python=python,
+        platform=platform,
+        devices=devices,
+        timeout=timeout,
+        force_cache_dir=force_cache_dir,
+        form=form,
+        components=components,
+        processes=processes,
+        jobs=jobs,
+        check=check,
+        seal=seal,
+        mock_gpu_topology=mock_gpu_topology,
+        record=record,
+        portable=portable,
+        collect=collect_only,
+        patience=patience,
+        target=cross,
+        live=live,
+        tiers=tier,
+    )
     call = Words(tuple(arg or ()), tuple(static or ()), args, committed)
     chosen = programs(script, arguments, file, call, module=module)
     report = warm_programs(chosen, options, watch())

@@ -45,8 +45,10 @@ class Jax:
             from jax._src.interpreters import mlir
 
             self._cache, self._compiler, self._distributed = (
-                compilation_cache, compiler, distributed,
-            )  # fmt: skip
+                compilation_cache,
+                compiler,
+                distributed,
+            )
             self._mlir, self._cache_key = mlir, cache_key
             for module, name in (
                 (compiler, "compile_or_get_cached"),
@@ -126,7 +128,7 @@ class Jax:
         lowered[number] = (gone, info)
 
     def lowering_of(self, computation: Any) -> dict[str, Any]:
-        """What :meth:`remember_lowering` was told about this module, or nothing."""
+        """The facts that :meth:`remember_lowering` keeps of this module, or none."""
         found = self._lowered.get(id(computation))
         return found[1] if found and found[0]() is computation else {}
 
@@ -248,7 +250,7 @@ class Jax:
 
     @staticmethod
     def describe_backend(backend: Any, devices: Any) -> dict[str, Any]:
-        """What the key knows of the hardware: the first device stands for all."""
+        """Describe the hardware as the key knows it: the first device stands for all."""
         device = devices.flat[0]
         return {
             "platform": str(backend.platform),

@@ -97,7 +97,7 @@ class Arguments:
         return {name: self.build(item) for name, item in items.items()}
 
     def _call(self, call: "dict[str, Any]") -> Any:
-        """What a function returns, in shapes alone."""
+        """The shapes of what a function returns."""
         function, args, kwargs, static = read_call(call, self)
         shapes = self._jax.eval_shape(lambda a, k: function(*a, **k, **static), args, kwargs)
         if not self._more:
@@ -134,7 +134,7 @@ def lower(call: "dict[str, Any]") -> Any:
 
 
 def _target() -> Any:
-    """What compiles for a host that is not here, where the parent asks for that."""
+    """The compiler for a host that is not here, where the parent asks for one."""
     side = sys.modules.get("_jaxcache_side.crosshost.observer")
     return side.OBSERVER if side else None
 

@@ -185,7 +185,7 @@ class Collector:
         self._local.captured = False
 
     def end_lowering(self) -> "list[str]":
-        """What was seen while it was made."""
+        """Return the doubts that were seen while it was made."""
         return ["captured-zeros"] if getattr(self._local, "captured", False) else []
 
     def _watch_constants(self, handlers: "dict[Any, Any]", array: Any) -> None:
@@ -336,9 +336,11 @@ def start(send: Any) -> "Collector | None":
     try:
         return Collector(int(most), send)
     except (ImportError, AttributeError) as error:
-        send({
-            "event": "remark",
-            "detail": f"this jax cannot be collected without executing ({error}); known are 0.5.3 "
-            "to 0.12: everything was compiled for real",
-        })  # fmt: skip
+        send(
+            {
+                "event": "remark",
+                "detail": f"this jax cannot be collected without executing ({error}); known are "
+                "0.5.3 to 0.12: everything was compiled for real",
+            }
+        )
         return None

@@ -44,11 +44,13 @@ def watch(send: Callable[[dict[str, Any]], None]) -> None:
     def wrap(module: Any) -> None:
         original = getattr(module, "_compile_to_executable", None)
         if original is None:
-            send({
-                "event": "remark",
-                "detail": "this jax compiles colocated functions in a way that is not known here "
-                "(known are 0.4.38 to 0.12): they are left out of the report; upgrade jaxcache",
-            })  # fmt: skip
+            send(
+                {
+                    "event": "remark",
+                    "detail": "this jax compiles colocated functions in a way not known here "
+                    "(known are 0.4.38 to 0.12): they are left out of the report; upgrade jaxcache",
+                }
+            )
             return
 
         @functools.wraps(original)

@@ -229,8 +229,15 @@ class Listener:
         request.backend = self._describe_backend(args[0], args[2])
         request.lowering = self._jax.lowering_of(computation)
         request.settings = self._tell_settings()
-        self._send({"event": "begin", "id": request.number, "module": request.module,
-                    "at": request.started, **self._record(request, args, kwargs)})  # fmt: skip
+        self._send(
+            {
+                "event": "begin",
+                "id": request.number,
+                "module": request.module,
+                "at": request.started,
+                **self._record(request, args, kwargs),
+            }
+        )
 
     def _record(self, request: Request, args: Any, kwargs: Any) -> dict[str, Any]:
         """Keep what it takes to compile the module again, where that is wanted."""
@@ -238,14 +245,18 @@ class Listener:
             return {}
         asked = self._jax.asked(args, kwargs)
         recorded = self._recording.describe(
-            asked["backend"], asked["computation"], asked["devices"], asked["compile_options"],
+            asked["backend"],
+            asked["computation"],
+            asked["devices"],
+            asked["compile_options"],
             asked.get("executable_devices"),
-        )  # fmt: skip
+        )
         if self._collector:
             request.stubbed = not request.callbacks and self._collector.wants(asked["computation"])
             recorded["doubts"] = self._collector.doubts(request.lowering)
-        return {"recorded": {**recorded, "callbacks": request.callbacks,
-                             "backend": request.backend}}  # fmt: skip
+        return {
+            "recorded": {**recorded, "callbacks": request.callbacks, "backend": request.backend}
+        }
 
     def _describe_backend(self, backend: Any, devices: Any) -> int:
         """Tell of a backend and kind of device once; its number stands for it from then on."""
@@ -253,8 +264,13 @@ class Listener:
         number = self._backends.get(place)
         if number is None:
             number = self._backends[place] = len(self._backends)
-            self._send({"event": "backend", "backend": number,
-                        **self._jax.describe_backend(backend, devices)})  # fmt: skip
+            self._send(
+                {
+                    "event": "backend",
+                    "backend": number,
+                    **self._jax.describe_backend(backend, devices),
+                }
+            )
         return number
 
     def _hash_components(self, request: Request) -> None:
@@ -271,16 +287,27 @@ class Listener:
         request.disabled_at_first = bool(self._counters["tasks_disabled_cache"])
         written_to = self._scratch if self._scratch and request.write else directory
         verdict = judge(request, written_to, refuses_callbacks=self._jax.refuses_callbacks)
-        self._send({
-            "event": "module", "id": request.number, "module": request.module,
-            "key": request.key, "at": request.started,
-            "seconds": request.ended - request.started,
-            "thread": threading.get_ident(), "process_id": self._jax.process_id(),
-            "directory": directory, "backend": request.backend,
-            "components": request.hashes, "counted": sorted(request.counted),
-            "stubbed": request.stubbed, **verdict, **request.lowering, "counters": self._counters,
-            **(self._flags.take(request.key) if self._flags else {}),
-        })  # fmt: skip
+        self._send(
+            {
+                "event": "module",
+                "id": request.number,
+                "module": request.module,
+                "key": request.key,
+                "at": request.started,
+                "seconds": request.ended - request.started,
+                "thread": threading.get_ident(),
+                "process_id": self._jax.process_id(),
+                "directory": directory,
+                "backend": request.backend,
+                "components": request.hashes,
+                "counted": sorted(request.counted),
+                "stubbed": request.stubbed,
+                **verdict,
+                **request.lowering,
+                "counters": self._counters,
+                **(self._flags.take(request.key) if self._flags else {}),
+            }
+        )
         if directory != (self._settings or {}).get("opened_directory"):
             self._tell_settings()
 

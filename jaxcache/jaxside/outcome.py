@@ -1,4 +1,4 @@
-"""What became of one compile request, and why: one outcome, one reason.
+"""Judge one compile request: one outcome, one reason.
 
 Source: ``compile_or_get_cached``, ``_cache_read`` and ``_cache_write`` in jax/_src/compiler.py,
 ``is_cache_used`` and ``put_executable_and_time`` in jax/_src/compilation_cache.py.
@@ -14,7 +14,7 @@ ALIKE = "the same optimized HLO; XLA's machine code for CPU differs between any 
 
 @dataclass
 class Request:
-    """What has been seen of one request. Times are epoch seconds, spans (start, length)."""
+    """Facts that were seen of one request. Times are epoch seconds, spans (start, length)."""
 
     number: int
     started: float
@@ -43,7 +43,7 @@ class Request:
     alike: bool = False
     """On CPU: other bytes than the entry, but the same optimized program."""
     differs: str | None = None
-    """What JAX's verification says of an entry that differs from the new executable."""
+    """The message of JAX's verification where an entry differs from the new executable."""
     decided: bool = False
     compile_seconds: float | None = None
     process_id: int = 0

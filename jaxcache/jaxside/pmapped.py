@@ -23,9 +23,11 @@ def find_mapped(jaxpr: Any, function: str | None, file: str | None) -> dict[str,
             if frame is not None and not frame.function_name.startswith("<"):
                 name = frame.function_name.rpartition(".")[2]
                 return {
-                    "function": name, "kind": "pmap",
-                    "file": frame.file_name, "line": frame.start_line,
-                }  # fmt: skip
+                    "function": name,
+                    "kind": "pmap",
+                    "file": frame.file_name,
+                    "line": frame.start_line,
+                }
         return {"kind": "pmap"}
     return {}
 

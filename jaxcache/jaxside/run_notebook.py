@@ -44,8 +44,10 @@ def run_plainly(path: str, cells: "list[str]") -> int:
         left_out += magics
         exec(compile(text, f"{path}[{number}]", "exec"), program.__dict__)  # noqa: S102
     if left_out:
-        print(f"jaxcache: {left_out} lines with magics left out of {path}: no IPython here",
-              file=sys.stderr)  # fmt: skip
+        print(
+            f"jaxcache: {left_out} lines with magics left out of {path}: no IPython here",
+            file=sys.stderr,
+        )
     return 0
 
 

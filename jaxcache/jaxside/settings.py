@@ -35,7 +35,7 @@ def has_module(name: str) -> bool:
 
 
 def describe(names: "list[str]") -> "dict[str, Any]":
-    """What importing jax tells: versions, settings, codecs."""
+    """Describe the imported jax: versions, settings, codecs."""
     import jax
     import jaxlib
     from jax._src import compilation_cache

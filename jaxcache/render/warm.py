@@ -13,7 +13,7 @@ _STYLES = {"hit": "green", "skipped": "yellow", "uncacheable": "yellow", "error"
 
 
 def report_document(report: Report) -> Document:
-    """What ``warm --json`` and ``run --json`` print."""
+    """The document of ``warm --json`` and ``run --json``."""
     return {
         **envelope(report.cache_dir),
         "modules": [module_document(m) for m in report.modules],

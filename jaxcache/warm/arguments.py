@@ -41,11 +41,14 @@ class Call:
     """Whether the arrays are committed to the first device, as after ``device_put(x, device)``."""
 
     def to_json(self) -> dict[str, Any]:
-        """What the child is told."""
+        """The call as the child reads it."""
         return {
-            "function": self.function, "args": list(self.args), "kwargs": dict(self.kwargs),
-            "static": dict(self.static), "committed": self.committed,
-        }  # fmt: skip
+            "function": self.function,
+            "args": list(self.args),
+            "kwargs": dict(self.kwargs),
+            "static": dict(self.static),
+            "committed": self.committed,
+        }
 
 
 def names_function(text: str) -> bool:
@@ -112,9 +115,10 @@ def read_table(function: str, table: Mapping[str, Any], place: str) -> Call:
     for name, value in table.items():
         if name not in _FIELDS:
             raise UsageError(
-                f"{place} has a field {name!r}", code="bad-list",
+                f"{place} has a field {name!r}",
+                code="bad-list",
                 hint=f"known are {', '.join(_FIELDS)}",
-            )  # fmt: skip
+            )
         if not isinstance(value, _FIELDS[name]):
             raise UsageError(f"{name} of {place} is of the wrong type", code="bad-list")
     return Call(
@@ -146,10 +150,11 @@ def _read_literal(text: str) -> Node:
         value = ...
     if not isinstance(value, bool | int | float | str | None):
         raise UsageError(
-            f"cannot read the argument {text!r}", code="bad-argument",
+            f"cannot read the argument {text!r}",
+            code="bad-argument",
             hint="write f32[8,128], 3, 0.5, True, 'text', or name=… for a keyword; "
             "pytrees go into a TOML file, --args FILE",
-        )  # fmt: skip
+        )
     return {"value": value}
 
 
@@ -159,9 +164,10 @@ def _read_value(value: Any, place: str) -> Node:
         node = _read_array(value)
         if node is None:
             raise UsageError(
-                f"{value!r} in {place} is no array", code="bad-list",
+                f"{value!r} in {place} is no array",
+                code="bad-list",
                 hint="write 'f32[8,128]', or { '$value' = 'text' } for text itself",
-            )  # fmt: skip
+            )
         return node
     if isinstance(value, bool | int | float):
         return {"value": value}
@@ -175,8 +181,9 @@ def _read_value(value: Any, place: str) -> Node:
     if len(value) != 1 or marks[0] not in _MARKS:
         raise UsageError(
             f"a table in {place} has {marks[0]!r} beside other fields, or which is not known",
-            code="bad-list", hint=f"known are {', '.join(_MARKS)}, each alone in its table",
-        )  # fmt: skip
+            code="bad-list",
+            hint=f"known are {', '.join(_MARKS)}, each alone in its table",
+        )
     return _read_marked(marks[0], value[marks[0]], place)
 
 

@@ -50,10 +50,10 @@ class Launch:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """How the commands ended."""
+    """The end of the commands."""
 
     exit_code: int
-    """As the system has it: negative for a signal. Of several, the first that is not 0."""
+    """Negative for a signal; of several commands, the first that is not 0."""
     timed_out: bool
     interrupted: bool
     wall_seconds: float

@@ -32,8 +32,13 @@ from jaxcache.warm.run import Program
 _COMMON = {"env": dict, "platforms": list, "devices": int, "python": str}
 _SCRIPT = {"path": str, "args": list, **_COMMON}
 _FUNCTION = {
-    "name": str, "args": list, "kwargs": dict, "static": dict, "committed": bool, **_COMMON
-}  # fmt: skip
+    "name": str,
+    "args": list,
+    "kwargs": dict,
+    "static": dict,
+    "committed": bool,
+    **_COMMON,
+}
 
 
 def read_programs(path: str) -> list[Program]:
@@ -50,8 +55,9 @@ def read_programs(path: str) -> list[Program]:
     folder = os.path.dirname(os.path.abspath(path))
     programs: list[Program] = []
     for kind, known, read in (
-        ("script", _SCRIPT, _read_script), ("function", _FUNCTION, _read_function)
-    ):  # fmt: skip
+        ("script", _SCRIPT, _read_script),
+        ("function", _FUNCTION, _read_function),
+    ):
         tables = document.get(kind, [])
         if not isinstance(tables, list):
             raise UsageError(f"{kind} in {path} is no [[{kind}]]", code="bad-list")
@@ -68,9 +74,10 @@ def _check(table: Mapping[str, Any], known: Mapping[str, type], place: str) -> N
     for name, value in table.items():
         if name not in known:
             raise UsageError(
-                f"{place} has a field {name!r}", code="bad-list",
+                f"{place} has a field {name!r}",
+                code="bad-list",
                 hint=f"known are {', '.join(known)}",
-            )  # fmt: skip
+            )
         if not isinstance(value, known[name]):
             raise UsageError(f"{name} of {place} is of the wrong type", code="bad-list")
 

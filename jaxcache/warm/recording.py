@@ -40,7 +40,7 @@ class RecipeRecorder:
 
     @property
     def environment(self) -> dict[str, str]:
-        """What makes the listener record."""
+        """Variables that make the listener record."""
         env = {"JAXCACHE_RECORD": str(self.folder)}
         return env if self.collect is None else {**env, "JAXCACHE_COLLECT": str(self.collect)}
 
@@ -93,9 +93,10 @@ class RecipeRecorder:
         jax = self._processes.get(process, {})
         backend = self._backends.get((process, recorded.get("backend")), {})
         settings: dict[str, Any] = {
-            name: value for name, value in told["settings"].items()
+            name: value
+            for name, value in told["settings"].items()
             if name in KEY_SETTINGS and type(value) is KEY_SETTINGS[name]
-        }  # fmt: skip
+        }
         return Environment(
             jax_version=str(jax.get("jax")),
             jaxlib_version=str(jax.get("jaxlib")),
@@ -162,13 +163,18 @@ def _seconds(module: Event, known_seconds: Mapping[str, float]) -> float | None:
 
 
 def _identity(request: Request) -> tuple[object, ...]:
-    """What makes two requests one compile: the key, which leaves out where a call stands."""
+    """The key, or what stands for it: two requests that are equal in this are one compile."""
     if request.key:
         return request.environment, request.key, request.callbacks
     return (
-        request.environment, request.bytecode, request.options, request.device_ids,
-        request.device_shape, request.executable_device_ids, request.callbacks,
-    )  # fmt: skip
+        request.environment,
+        request.bytecode,
+        request.options,
+        request.device_ids,
+        request.device_shape,
+        request.executable_device_ids,
+        request.callbacks,
+    )
 
 
 def _fold(same: Sequence[Request]) -> Request:

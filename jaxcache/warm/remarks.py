@@ -1,4 +1,4 @@
-"""What the reader of a report should be told beside its rows."""
+"""Notes for the reader of a report, beside its rows."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping

@@ -1,4 +1,4 @@
-"""What a run teaches the ledger, and what the ledger adds to the report of a run.
+"""Facts that a run adds to the ledger, and that the ledger adds to the report of a run.
 
 JAX keeps the compile time of an entry as whole seconds, nothing of who made it, and no count of
 hits. A run knows all three; the ledger of the directory that was really used keeps them.

@@ -1,4 +1,4 @@
-"""What a run did with the cache: one outcome and one reason for every compile."""
+"""The report of a run: one outcome and one reason for every compile."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -32,14 +32,14 @@ class Module:
     arguments: tuple[Argument, ...]
     occurrences: int
     compile_seconds: float | None
-    """What compiling took here; for a hit, what it took when the entry was written. The mean."""
+    """Mean seconds of compiling here; for a hit, those of when the entry was written."""
     retrieval_seconds: float | None
     trace_seconds: float | None
     lower_seconds: float | None
     size_bytes: int | None
     process: int
     counted: str | None = None
-    """How JAX's own monitoring counted it: ``hit``, ``miss`` (JAX meant to write), ``request``
+    """The count of JAX's own monitoring: ``hit``, ``miss`` (JAX meant to write), ``request``
     (neither), or None (JAX made no key)."""
     cache_dir: str | None = None
     """The directory that JAX had open; a program may use several."""
@@ -68,7 +68,7 @@ class Function:
     """Executables in memory, in the process that had the most: static arguments count here."""
     compile_seconds: float
     varies: tuple[str, ...]
-    """What differs between the signatures, such as ``axis 1 of x (8, 16, 24)``."""
+    """Differences between the signatures, such as ``axis 1 of x (8, 16, 24)``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,14 +90,14 @@ class Process:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What a run did with the cache."""
+    """All that a run did with the cache."""
 
     cache_dir: str
     modules: tuple[Module, ...]
     functions: tuple[Function, ...]
     processes: tuple[Process, ...]
     notes: tuple[str, ...]
-    """What the reader should know: another directory used, thresholds changed, trouble."""
+    """Sentences for the reader: another directory used, thresholds changed, trouble."""
     script_exit_code: int
     timed_out: bool
     interrupted: bool

@@ -25,7 +25,7 @@ from jaxcache.warm.unheard import unreported_entries
 
 @dataclass(frozen=True, slots=True)
 class WarmOptions:
-    """How to run the program."""
+    """The settings of a run."""
 
     cache_dir: str
     """Absolute path or URL."""
@@ -35,7 +35,7 @@ class WarmOptions:
     processes: int | None = None
     """Run the script as so many JAX processes on this machine."""
     jobs: int = 1
-    """How many programs of a list to run at once."""
+    """Number of programs of a list to run at once."""
     mock_gpu_topology: str | None = None
     force_cache_dir: bool = False
     live: bool = False
@@ -53,7 +53,7 @@ class WarmOptions:
     components: bool = False
     """Hash the components of keys that were hit, too; 1.1 times the cost of a hot run."""
     record: str | None = None
-    """Where to write a recipe of every compile."""
+    """The file to write a recipe of every compile to."""
     collect: int | None = None
     """While recording: answer modules of more operations than this with zeros."""
     patience_seconds: float = 60.0
@@ -83,7 +83,7 @@ class Program:
 
 @dataclass(frozen=True, slots=True)
 class Watch:
-    """Who looks on while it runs."""
+    """Functions to call while it runs."""
 
     on_event: Callable[[Event], None] | None = None
     on_tick: Callable[[], None] | None = None
@@ -165,7 +165,7 @@ _SIDE = Path(__file__).parents[1] / "jaxside"
 
 
 def _words(program: Program) -> tuple[str, ...]:
-    """What the Python is started with."""
+    """The arguments that the Python is started with."""
     if program.call is not None:
         return str(_SIDE / "call_function.py"), json.dumps(program.call.to_json())
     if program.module:

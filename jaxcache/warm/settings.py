@@ -22,7 +22,7 @@ _TIMEOUT_SECONDS = 120
 def ask_settings(
     python: str | None, environment: Mapping[str, str]
 ) -> tuple[Interpreter | None, list[Setting], str | None]:
-    """As :func:`ask_python`; where there is no jax, what the environment says, and why."""
+    """Ask a Python; without jax there, read the settings off the environment, and say why."""
     try:
         return *ask_python(python), None
     except NoJaxError as error:

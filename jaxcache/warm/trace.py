@@ -36,9 +36,11 @@ def _names(processes: Mapping[int, Event]) -> Iterator[dict[str, Any]]:
         if "jax" in process:
             argv = " ".join(process.get("argv") or [])
             yield {
-                "ph": "M", "name": "process_name", "pid": number,
+                "ph": "M",
+                "name": "process_name",
+                "pid": number,
                 "args": {"name": f"{argv or 'python'} (pid {process.get('pid')})"},
-            }  # fmt: skip
+            }
 
 
 def _complete(event: Event, name: str, span: tuple[float, float], origin: float) -> dict[str, Any]:

@@ -65,10 +65,15 @@ def find_where(
             os.kill(pid, signal.SIGTERM)
             known["pid_stopped"] = known.pop("pid")
 
-    run_listening(
-        [Launch(tuple(command))], on_event=take, stdout_to_stderr=stdout_to_stderr,
+    ended = run_listening(
+        [Launch(tuple(command))],
+        on_event=take,
+        stdout_to_stderr=stdout_to_stderr,
         timeout_seconds=timeout_seconds,
-    )  # fmt: skip
+    )
+    unheard += [
+        f"`{command}` ran jax where the listener did not reach" for command in ended.unheard
+    ]
     uses = (
         Use(
             pid=int(p.get("pid") or p.get("pid_stopped") or 0),

@@ -1,4 +1,4 @@
-"""What ``warm`` and ``run`` have in common: options, the report, the exit code."""
+"""Common parts of ``warm`` and ``run``: options, the report, the exit code."""
 
 import os
 from collections.abc import Sequence
@@ -166,7 +166,7 @@ _EXCEPTED = {
 
 
 class Verdict:
-    """What the caller asserts of the run.
+    """The caller's assertions about the run.
 
     Args:
         excepted: names in :data:`_EXCEPTED`.
@@ -196,7 +196,7 @@ class Verdict:
             self._most_seconds = parse_duration_seconds(fail_on_miss)
 
     def complaints(self, report: Report) -> list[str]:
-        """What was asserted and is not so, one sentence each."""
+        """Say which assertions failed, one sentence each."""
         found = []
         bounds = (self._most_misses, self._most_seconds)
         if report.unobserved and (self._strict or self._check or bounds != (None, None)):
