@@ -1,4 +1,4 @@
-"""What killed commands leave in a cache, and how it is told from what is in use.
+"""Temporary files that killed commands left in a cache.
 
 A ``.jaxcache-tmp-*`` file is abandoned when nobody holds its lock; only the store can tell. Where a
 command needs many files until all of them are there, it keeps them as

@@ -57,7 +57,7 @@ LEVEL_FACT = "seal_level"
 
 @dataclass(frozen=True, slots=True)
 class SealPlan:
-    """Which entries are going to be rewritten."""
+    """The entries to be rewritten."""
 
     cache_dir: str
     level: int
@@ -76,7 +76,7 @@ class Sealed:
 
 @dataclass(frozen=True, slots=True)
 class SealResult:
-    """What became of a plan."""
+    """The outcome of a plan."""
 
     sealed: tuple[Sealed, ...]
     skipped: tuple[tuple[Entry, Reason], ...]
@@ -87,7 +87,7 @@ class SealResult:
 
     @property
     def saved_bytes(self) -> int:
-        """How much smaller the entries are together; negative where checksums cost more."""
+        """Bytes saved over all entries; negative where checksums cost more."""
         return sum(s.entry.size_bytes - s.size_bytes_after for s in self.sealed)
 
 
@@ -163,7 +163,7 @@ def execute_seal(
 
 
 class _Worker:
-    """What the threads share."""
+    """State that the threads share."""
 
     def __init__(self, store: Store, plan: SealPlan, now_ns: int) -> None:
         self._store = store

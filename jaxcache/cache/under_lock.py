@@ -4,9 +4,12 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import TypeVar
 
 from jaxcache.cache.scan import Progress
 from jaxcache.store.base import Store
+
+_Item = TypeVar("_Item")
 
 LOCK_TIMEOUT_SECONDS = 10.0
 #: After this long the lock is let go, at the next file. Half of what the lock rules allow,
@@ -17,24 +20,36 @@ PAUSE_SECONDS = 0.003
 
 
 def run_under_lock(
-    store: Store, steps: Sequence[Callable[[], None]], *, progress: Progress | None = None
-) -> None:
-    """Run short steps in order, letting the lock go in between as the lock rules demand.
+    store: Store,
+    work: Callable[[_Item], None],
+    items: Sequence[_Item],
+    *,
+    lock_timeout_seconds: float = LOCK_TIMEOUT_SECONDS,
+    progress: Progress | None = None,
+    clock: Callable[[], float] = time.perf_counter,
+    pause: Callable[[float], None] = time.sleep,
+) -> float:
+    """Do short work on each item in order, releasing the lock in between.
+
+    Returns:
+        The longest that the lock was held at a stretch, in seconds.
 
     Raises:
-        LockedError: the lock was not obtained; the steps until then are done.
+        LockedError: the lock was not obtained; the items until then are done.
     """
-    done = 0
-    while done < len(steps):
+    done, longest = 0, 0.0
+    while done < len(items):
         if done:
-            time.sleep(PAUSE_SECONDS)
-        with store.lock(timeout_seconds=LOCK_TIMEOUT_SECONDS):
-            started = time.perf_counter()
-            while done < len(steps) and time.perf_counter() - started < HOLD_SECONDS:
-                steps[done]()
+            pause(PAUSE_SECONDS)
+        with store.lock(timeout_seconds=lock_timeout_seconds):
+            started = clock()
+            while done < len(items) and clock() - started < HOLD_SECONDS:
+                work(items[done])
                 done += 1
+            longest = max(longest, clock() - started)
         if progress:
-            progress(done, len(steps))
+            progress(done, len(items))
+    return longest
 
 
 class SharedLock:

@@ -1,4 +1,4 @@
-"""What ``prune`` and ``rm`` share: ask, remove, print."""
+"""Ask, remove and print, for ``prune`` and ``rm``."""
 
 import sys
 import time
@@ -35,7 +35,7 @@ def confirm(question: str, otherwise: str) -> None:
     """Ask on the terminal.
 
     Args:
-        otherwise: what is so if the answer is no.
+        otherwise: the message if declined.
 
     Raises:
         JaxcacheError: ``declined``.
@@ -113,7 +113,7 @@ def _print(plan: "PrunePlan", form: Format, done: "Execution | None") -> None:
 
 
 def removals_shown(removals: "tuple[Removal, ...]") -> str:
-    """What goes, as a table for people."""
+    """Render planned removals as a table."""
     from jaxcache.cli.output import terminal_width, wants_color
     from jaxcache.render.prune import removals_table
 

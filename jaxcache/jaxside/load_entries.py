@@ -67,7 +67,7 @@ def _sample(backend: Any) -> "str | None":
 
 
 def _choose_way(backend: Any) -> "Callable[[bytes, list[list[int]]], Any]":
-    """How this jaxlib deserializes, as ``jax/_src/compilation_cache.py`` has it done.
+    """Choose the call that deserializes in this jaxlib (``jax/_src/compilation_cache.py``).
 
     Two arguments up to 0.5.3, then three with the devices in the middle. Private names of JAX,
     tried on 0.4.30, 0.4.38, 0.5.3, 0.6.2, 0.8.3, 0.10.2, 0.11.2 and 0.12.0.1:

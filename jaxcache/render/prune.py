@@ -1,4 +1,4 @@
-"""What ``prune`` and ``rm`` would remove or have removed, as JSON, TSV and a table."""
+"""The removals of ``prune`` and ``rm`` as JSON, TSV and a table."""
 
 from collections.abc import Iterable, Iterator, Sequence
 
@@ -25,7 +25,7 @@ from jaxcache.units import (
 
 
 def prune_document(plan: PrunePlan, done: Execution | None) -> Document:
-    """What ``prune --json`` and ``rm --json`` print.
+    """Build the document of ``prune --json`` and ``rm --json``.
 
     Args:
         done: what became of the plan; None for a dry run.
@@ -133,7 +133,7 @@ def plan_summary(plan: PrunePlan, removed: Sequence[Removal], *, happened: bool)
 
 
 def _lost(seconds: float) -> str:
-    """What the headers add up to; they say 0 for every compile under a second."""
+    """Print the sum of header seconds, which are 0 for every compile under a second."""
     return format_duration(seconds) if seconds else "under a second each"
 
 

@@ -10,7 +10,7 @@ from jaxcache.units import format_size
 
 
 def seal_document(plan: SealPlan, result: SealResult | None) -> Document:
-    """What ``seal --json`` prints; of a plan alone, what is going to be rewritten."""
+    """Build the document of ``seal --json``; of a plan alone, with what will be rewritten."""
     skipped = plan.skipped if result is None else result.skipped
     before = sum(s.entry.size_bytes for s in result.sealed) if result else None
     return {
@@ -50,7 +50,7 @@ def seal_document(plan: SealPlan, result: SealResult | None) -> Document:
 
 
 def seal_records(plan: SealPlan, result: SealResult | None) -> Iterator[Document]:
-    """What ``seal --jsonl`` prints: the lists of the document, each row with its ``outcome``."""
+    """Build the lines of ``seal --jsonl``: the document's rows, each with its ``outcome``."""
     document = seal_document(plan, result)
     for outcome, rows in (
         ("sealed", "sealed"),
@@ -75,7 +75,7 @@ def seal_tsv(plan: SealPlan, result: SealResult | None) -> Iterator[str]:
 
 
 def seal_summary(plan: SealPlan, result: SealResult | None) -> Iterator[str]:
-    """What is said under the result."""
+    """Summarize the result."""
     skipped = plan.skipped if result is None else result.skipped
     reasons = Counter(reason for _, reason in skipped)
     kept = ", ".join(f"{n:,} {reason}" for reason, n in sorted(reasons.items()))

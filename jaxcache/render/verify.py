@@ -17,7 +17,7 @@ _SHOWN_ROWS = 200
 
 
 def verification_document(found: Verification, repair: Repair | None) -> Document:
-    """What ``verify --json`` prints."""
+    """Build the document of ``verify --json``."""
     return {
         **envelope(found.cache_dir),
         "level": found.level,
@@ -62,7 +62,7 @@ def verification_table(
 
 
 def verification_summary(found: Verification, repair: Repair | None) -> Iterator[str]:
-    """What stands under the table; never says intact of what cannot be proven."""
+    """Summarize below the table; what cannot be proven is never called intact."""
     bad = found.checked - found.ok
     parts = [f"{format_count(found.checked, 'entry')} checked"]
     if found.level == "quick":
@@ -96,7 +96,7 @@ def verification_summary(found: Verification, repair: Repair | None) -> Iterator
 
 
 def restoration_document(result: Restoration) -> Document:
-    """What ``verify --restore --json`` prints."""
+    """Build the document of ``verify --restore --json``."""
     return {
         **envelope(result.cache_dir),
         "dry_run": result.dry_run,
@@ -112,7 +112,7 @@ def restoration_document(result: Restoration) -> Document:
 
 
 def restoration_records(result: Restoration) -> Iterator[Document]:
-    """What ``verify --restore --jsonl`` prints: the lists of the document, each row with its
+    """Build the lines of ``verify --restore --jsonl``: the lists of the document, each row with its
     ``outcome``."""
     document = restoration_document(result)
     for outcome in ("restored", "left"):

@@ -1,4 +1,4 @@
-"""Where bytes live. :func:`open_store` picks the store that a location asks for."""
+"""Stores of bytes. :func:`open_store` picks the store that a location asks for."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""Where the bytes of a cache live: the protocol that every store keeps.
+"""The store of a cache's bytes: the protocol that every store keeps.
 
 The contract, which ``tests/store/conformance.py`` holds every store to:
 

@@ -1,1 +1,1 @@
-"""What a cache can do without, and how it goes: for ``prune`` and ``rm``."""
+"""Plan and execute removals, for ``prune`` and ``rm``."""

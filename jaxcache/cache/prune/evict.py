@@ -12,7 +12,7 @@ from jaxcache.cache.leftovers import delete_leftover, is_temporary
 from jaxcache.cache.pair import atime_name, delete_pair, find
 from jaxcache.cache.prune.removal import Execution, Removal, Spared
 from jaxcache.cache.scan import Progress
-from jaxcache.cache.under_lock import HOLD_SECONDS, LOCK_TIMEOUT_SECONDS, PAUSE_SECONDS
+from jaxcache.cache.under_lock import LOCK_TIMEOUT_SECONDS, run_under_lock
 from jaxcache.model import FileInfo
 from jaxcache.store.ahead import in_order
 from jaxcache.store.base import Store, StoreError, same_file
@@ -41,24 +41,22 @@ def remove(
         return _remove_remote(store, removals, progress)
     removed: list[Removal] = []
     spared: list[Spared] = []
-    longest = 0.0
-    done = 0
-    while done < len(removals):
-        if done:
-            pause(PAUSE_SECONDS)
-        with store.lock(timeout_seconds=lock_timeout_seconds):
-            started = clock()
-            while done < len(removals) and clock() - started < HOLD_SECONDS:
-                removal = removals[done]
-                reprieve = _remove_one(store, removal)
-                if reprieve:
-                    spared.append(reprieve)
-                else:
-                    removed.append(removal)
-                done += 1
-            longest = max(longest, clock() - started)
-        if progress:
-            progress(done, len(removals))
+
+    def remove_one(removal: Removal) -> None:
+        if reprieve := _remove_one(store, removal):
+            spared.append(reprieve)
+        else:
+            removed.append(removal)
+
+    longest = run_under_lock(
+        store,
+        remove_one,
+        removals,
+        lock_timeout_seconds=lock_timeout_seconds,
+        progress=progress,
+        clock=clock,
+        pause=pause,
+    )
     return Execution(tuple(removed), tuple(spared), longest)
 
 

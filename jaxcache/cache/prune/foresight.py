@@ -1,4 +1,4 @@
-"""What ``prune --max-size`` would do at many sizes, without planning each from the start."""
+"""Forecast ``prune --max-size`` at many sizes, without planning each from the start."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ _NAMED = 12
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What pruning to one size would cost."""
+    """The cost of pruning to one size."""
 
     max_size_bytes: int
     entries: int

@@ -27,7 +27,7 @@ from jaxcache.units import NS_PER_SECOND, format_size
 
 @dataclass(frozen=True, slots=True)
 class PrunePlan:
-    """What goes and what that costs; nothing has happened yet."""
+    """The removals that are planned, and their cost; nothing has happened yet."""
 
     cache_dir: str
     policy: PolicyName | None

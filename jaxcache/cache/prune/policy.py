@@ -1,4 +1,4 @@
-"""In which order entries go when a bound asks for room: ``lru`` and ``cost``.
+"""The order in which entries are removed to meet a bound: ``lru`` and ``cost``.
 
 ``lru`` is JAX's own order (``jax/_src/lru_cache.py``): the least recently used first, equal ones
 by key.
@@ -39,7 +39,7 @@ SAME_RUN_SECONDS = 60.0
 
 
 class UseRecord(Protocol):
-    """What a ledger knows of one entry beyond what its file tells."""
+    """The ledger's facts about one entry."""
 
     @property
     def compile_seconds(self) -> float | None:
@@ -47,7 +47,7 @@ class UseRecord(Protocol):
 
     @property
     def hits(self) -> int:
-        """How often it was read instead of compiled."""
+        """The number of times it was read instead of compiled."""
 
     @property
     def last_hit_ns(self) -> int | None:
@@ -59,7 +59,7 @@ class UseRecord(Protocol):
 
     @property
     def tuning(self) -> str | None:
-        """How it was made, if it was made for a GPU that was not there."""
+        """``tuned`` or ``untuned``, if it was compiled for a GPU that was not there."""
 
     @property
     def tuning_mtime_ns(self) -> int | None:
@@ -71,7 +71,7 @@ class UseRecord(Protocol):
 
 
 class Candidate(NamedTuple):
-    """What a policy weighs: a file that may have to go."""
+    """A file that a policy may choose to remove."""
 
     name: str
     """Unique; breaks ties, as in JAX."""
@@ -85,7 +85,7 @@ class Candidate(NamedTuple):
 
 
 def estimate_hits(counted: int, created_ns: int, last_used_ns: int) -> int:
-    """How often an entry was read: as counted, or a guess if its dates tell that it was."""
+    """Estimate how often an entry was read: the count, or a guess from its dates."""
     reused = last_used_ns - created_ns > SAME_RUN_SECONDS * NS_PER_SECOND
     return max(counted, UNCOUNTED_HITS if reused else 0)
 

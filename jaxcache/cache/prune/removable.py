@@ -1,4 +1,4 @@
-"""What in a cache could be removed, with all that a rule or a policy asks about it."""
+"""The removable files of a cache, with the facts that rules and policies need."""
 
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
@@ -33,7 +33,7 @@ class Item:
     candidate: Candidate
     dated: bool
     held_by: Hold | None
-    """Why it must stay whatever a rule or bound says."""
+    """The reason why no rule or bound may remove it."""
     untuned: bool = False
     reason: Reason | None = None
     """Set once something takes it."""

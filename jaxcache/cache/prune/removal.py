@@ -1,4 +1,4 @@
-"""What goes, and why: the part that ``prune`` and ``rm`` share of a plan and of its outcome."""
+"""Removals with their reasons, as ``prune`` and ``rm`` plan and report them."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -37,7 +37,7 @@ class Removal(NamedTuple):
 
     @property
     def size_bytes(self) -> int:
-        """What it frees, its ``-atime`` file included."""
+        """The bytes that it frees, its ``-atime`` file included."""
         return self.file.size_bytes + (self.atime.size_bytes if self.atime else 0)
 
 
@@ -53,7 +53,7 @@ class Spared:
 
 @dataclass(frozen=True, slots=True)
 class Execution:
-    """What became of a plan."""
+    """The outcome of a plan."""
 
     removed: tuple[Removal, ...]
     spared: tuple[Spared, ...]

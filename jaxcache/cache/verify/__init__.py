@@ -1,1 +1,1 @@
-"""What is wrong in a cache, and what is done about it."""
+"""Find damage in a cache, and repair it."""

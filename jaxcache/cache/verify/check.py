@@ -25,7 +25,7 @@ MAX_DECODED_BYTES = 1 << 30
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """What was found in one entry."""
+    """The findings in one entry."""
 
     problems: tuple[Problem, ...] = ()
     proven: bool = False

@@ -63,7 +63,7 @@ class Loader(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Verification:
-    """What was found."""
+    """The findings in a cache."""
 
     cache_dir: str
     level: Level
@@ -235,7 +235,7 @@ def _to_spread(
 
 
 def _held_bytes(store: Store, file: EntryFile) -> int:
-    """What decoding an entry takes: the payload twice, while its chunks are joined."""
+    """Estimate the memory that decoding an entry takes, at most twice its payload."""
     if file.info.size_bytes <= SMALL_BYTES:
         return 0
     if store.remote:

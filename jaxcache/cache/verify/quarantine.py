@@ -1,4 +1,4 @@
-"""Where bad files go: ``.jaxcache/quarantine/<when>/<file>``, out of JAX's sight, and back."""
+"""Quarantine: ``.jaxcache/quarantine/<when>/<file>``, where JAX does not look."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -30,7 +30,7 @@ class Quarantined:
 
 @dataclass(frozen=True, slots=True)
 class Restoration:
-    """What came back, and what did not and why."""
+    """The entries that were restored, and those that were not, with the reason."""
 
     cache_dir: str
     dry_run: bool
@@ -45,7 +45,7 @@ def quarantine_folder(now_ns: int) -> str:
 
 
 def list_quarantine(store: Store) -> list[Quarantined]:
-    """What lies in quarantine, the latest first."""
+    """List the entries in quarantine, the latest first."""
     found = {i.name: i for i in store.walk(QUARANTINE_DIR) if i.type == "file"}
     entries = []
     for name in sorted(found, reverse=True):
@@ -108,7 +108,7 @@ def restore(store: Store, *, keys: Sequence[str] = (), dry_run: bool = False) ->
         for item in wanted:
             bring_back(item)
     else:
-        run_under_lock(store, [lambda i=item: bring_back(i) for item in wanted])  # type: ignore[misc]
+        run_under_lock(store, bring_back, wanted)
     return Restoration(store.url, dry_run, tuple(restored), tuple(left))
 
 

@@ -39,31 +39,31 @@ class Step:
     action: Action
     info: FileInfo
     stamp_ns: int = 0
-    """What a back-filled ``-atime`` says: the last use as far as it is known."""
+    """The last use, for a back-filled ``-atime``."""
 
 
 @dataclass(frozen=True, slots=True)
 class RepairPlan:
-    """What ``--fix`` is going to do; at most one step per file."""
+    """The steps of ``--fix``, at most one per file."""
 
     folder: str
-    """Where bad entries go."""
+    """The folder in quarantine for damaged entries."""
     steps: tuple[Step, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Repair:
-    """What was done, or is going to be: an action per file."""
+    """The action per file that was taken, or is planned."""
 
     dry_run: bool
     actions: dict[str, Action]
 
     def action(self, problem: Problem) -> Action | None:
-        """What is done about a problem."""
+        """Return the action for a problem."""
         return None if problem.kind in INFORMATIONAL else self.actions.get(problem.file)
 
     def unsolved(self, problems: Iterable[Problem]) -> int:
-        """How many of these problems remain: all but those whose file is gone or date is back."""
+        """Count the problems that remain: their file is there, or its date is still missing."""
         gone = ("quarantine", "delete")
         return sum(
             not (self.action(p) in gone or (self.action(p) == "back-fill" and p.kind in _DATES))
@@ -131,11 +131,7 @@ def execute_repair(
         except StoreError:
             actions[step.file] = "leave-failed"
 
-    run_under_lock(
-        store,
-        [lambda s=step: run(s) for step in plan.steps],  # type: ignore[misc]
-        progress=progress,
-    )
+    run_under_lock(store, run, plan.steps, progress=progress)
     return Repair(False, actions)
 
 
