@@ -33,7 +33,7 @@ class Request(NamedTuple):
 
 
 class Facts(NamedTuple):
-    """What opening an entry told."""
+    """The facts that opening an entry gave."""
 
     head: Head | None
     problem: tuple[ProblemKind, str] | None
@@ -41,7 +41,7 @@ class Facts(NamedTuple):
     """The ``-atime`` file's bytes, nine at the most: eight are right."""
     gone: bool = False
     stamp_problem: str | None = None
-    """Why the ``-atime`` file could not be read."""
+    """The reason why the ``-atime`` file could not be read."""
 
 
 def read_facts(store: Store, requests: Sequence[Request], *, workers: int = 1) -> Iterator[Facts]:

@@ -1,4 +1,4 @@
-"""What earlier scans read out of entries, kept outside the cache so that it is not read again.
+"""Facts that earlier scans read out of entries, kept outside the cache to spare reading.
 
 One file per cache directory, safe to delete at any time. A row counts only while name, size,
 modification time and inode of the entry (and of its ``-atime`` file) are what they were when it
@@ -64,7 +64,7 @@ _WIDTH = 8
 
 
 class Known(NamedTuple):
-    """What the index knows of one entry."""
+    """The facts of one entry in the index."""
 
     facts: Facts
     brief: Brief | None
@@ -101,7 +101,7 @@ class Index:
         return len(self._rows)
 
     def recall(self, info: FileInfo, stamp: FileInfo | None) -> Known | None:
-        """What is known of an entry and its ``-atime`` file; None if either has changed."""
+        """Return the facts of an entry and its ``-atime`` file; None if either has changed."""
         row = self._rows.get(info.name)
         if row is None:
             return None

@@ -1,4 +1,4 @@
-"""What lies in a cache directory, by name alone: the first step of every operation."""
+"""The files of a cache directory, by name alone: the first step of every operation."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field

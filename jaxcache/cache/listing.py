@@ -24,7 +24,7 @@ class Summary:
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """What ``ls`` shows."""
+    """The result of ``ls``."""
 
     cache_dir: str
     entries: tuple[Entry, ...]

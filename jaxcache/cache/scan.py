@@ -37,7 +37,7 @@ class Scan:
     inventory: Inventory
     problems: tuple[Problem, ...]
     ledger: "Ledger | None" = None
-    """What is known beyond the files, already part of the entries; None if nothing is."""
+    """The ledger, already part of the entries; None if the cache has none."""
 
 
 def scan(

@@ -1,4 +1,4 @@
-"""Which entries are meant: KEY arguments, ``--filter`` and ``--sort``."""
+"""The choice of entries: KEY arguments, ``--filter`` and ``--sort``."""
 
 import re
 from collections.abc import Callable, Iterable, Sequence
@@ -16,7 +16,7 @@ AnyEntry = TypeVar("AnyEntry", bound=Entry)
 
 
 class Named(Protocol):
-    """What a KEY argument can pick."""
+    """Something that a KEY argument can pick."""
 
     @property
     def key(self) -> str: ...
@@ -86,7 +86,7 @@ def _match_key(entries: Sequence[_Named], text: str, shortest_prefix: int) -> li
 
 @dataclass(frozen=True, slots=True)
 class _Field:
-    """How one field is read from an entry and from what the user typed."""
+    """A field: how it is read from an entry, and from the text of a filter."""
 
     read: Callable[[Entry, int], Any]
     parse: Callable[[str], Any]
@@ -213,7 +213,7 @@ def sort_entries(entries: Iterable[Entry], by: str) -> list[Entry]:
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Which entries are wanted and in which order, checked before any work is done."""
+    """The entries wanted and their order, checked before any work is done."""
 
     keys: tuple[str, ...]
     filters: tuple[Filter, ...]

@@ -134,7 +134,7 @@ def recall_or_count(
 
 
 def _identity(path: Path) -> list[int] | None:
-    """Which index told the platforms: another one may know more."""
+    """Identify the index that gave the platforms: another one may know more."""
     try:
         status = os.stat(path)
     except OSError:

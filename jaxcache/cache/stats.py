@@ -33,7 +33,7 @@ AGE_CLASSES: tuple[tuple[str, float], ...] = (
 
 @dataclass(frozen=True, slots=True)
 class FileCount:
-    """How many files of one kind there are, and their bytes."""
+    """The number and bytes of the files of one kind."""
 
     kind: StrEnum
     """Of the layout: what a file is."""
@@ -43,7 +43,7 @@ class FileCount:
 
 @dataclass(frozen=True, slots=True)
 class Stats:
-    """What a cache directory holds."""
+    """The contents of a cache directory, counted."""
 
     cache_dir: str
     total: Summary
@@ -58,7 +58,7 @@ class Stats:
     sealed: int
     orphan_atimes: int
     problems: tuple[tuple[str, int], ...]
-    """How often each kind of problem was seen."""
+    """The number of problems of each kind."""
 
     @property
     def directory_bytes(self) -> int:

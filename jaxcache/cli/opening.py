@@ -17,7 +17,7 @@ LayoutName = Annotated[
     typer.Option(
         "--layout",
         metavar="jax|torch",
-        help="Whose cache it is; default: what its folders say.",
+        help="Cache layout (default: detected).",
         show_default=False,
     ),
 ]
@@ -70,7 +70,7 @@ def open_jax_cache(cache_dir: str | None) -> "Store":
 
 
 def locate_target(cache_dir: str | None, layout: str | None, whose: str) -> str:
-    """Where what one compiler made is to be put: the option, else that compiler's own place.
+    """Return the place for the files of one compiler: the option, else its own directory.
 
     Raises:
         UsageError: ``other-layout`` where ``--layout`` or what is there says otherwise.

@@ -1,4 +1,4 @@
-"""What a cache of any compiler can be asked: the protocol that commands speak.
+"""The operations on a cache of any compiler: the protocol that commands speak.
 
 A layout answers in the results of :mod:`jaxcache.cache`, so that one renderer serves all. What
 only one compiler's cache can do (sealing, warming, loading) has no method here.
@@ -36,7 +36,7 @@ class Layout(Protocol):
 
     @property
     def name(self) -> str:
-        """What ``--layout`` calls it."""
+        """Its name for ``--layout``."""
 
     @property
     def stands_alone(self) -> bool:

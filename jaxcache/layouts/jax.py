@@ -1,4 +1,4 @@
-"""What operations on a cache of JAX need beyond what any layout is asked for."""
+"""Operations on a cache of JAX with an index, a ledger or a choice that others lack."""
 
 from collections.abc import Sequence
 from pathlib import Path

@@ -40,7 +40,7 @@ def comparison_document(comparison: Comparison) -> Document:
 
 
 def explain_document(explanation: Explanation, cache_dir: str) -> Document:
-    """What ``explain --json`` prints; ``differences`` sums up over all modules."""
+    """Return the document of ``explain --json``; ``differences`` sums up over all modules."""
     return {
         **envelope(cache_dir),
         "left": printable(explanation.left),
@@ -102,7 +102,7 @@ def explain_page(explanation: Explanation, *, width: int) -> str:
 
 
 def churn_document(churns: Sequence[Churn], cache_dir: str) -> Document:
-    """What ``explain --churn --json`` prints."""
+    """Return the document of ``explain --churn --json``."""
     return {**envelope(cache_dir), "modules": [churn_row(c) for c in churns]}
 
 

@@ -13,7 +13,7 @@ _SHOWN = 12
 
 
 def show_document(shown: ShownGraph) -> Document:
-    """What ``show --json`` prints for one graph."""
+    """Return the document of ``show --json`` for one graph."""
     return {**envelope(shown.cache_dir), **entry_contents(shown)}
 
 

@@ -90,7 +90,7 @@ def entries_table(
 
 
 def _target(entry: Entry) -> str:
-    """What an entry runs on, and that it is less than it could be."""
+    """Return the target of an entry, marked if it was compiled untuned."""
     shown = printable(entry.target or entry.platform)
     return f"{shown} {entry.tuning}" if entry.tuning == UNTUNED else shown
 
@@ -128,7 +128,7 @@ def summary_line(summary: Summary) -> str:
 
 
 def listing_footer(listing: Listing) -> str:
-    """What stands under the table: the sums, and what the table leaves out."""
+    """Return the line under the table: sums, and the number of rows left out."""
     line = summary_line(listing.summary)
     if hidden := listing.summary.entries - len(listing.entries):
         line += f" ({hidden:,} not shown)"

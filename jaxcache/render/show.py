@@ -29,7 +29,7 @@ _GLUE = "\xa0"
 
 
 def show_document(shown: Shown) -> Document:
-    """What ``show --json`` prints."""
+    """Return the document of ``show --json``."""
     return {**envelope(shown.cache_dir), **entry_contents(shown)}
 
 
@@ -63,7 +63,7 @@ def entry_contents(shown: Shown) -> Document:
 
 
 def kernels_document(shown: ShownKernels) -> Document:
-    """What ``show --json`` prints for a kernel cache."""
+    """Return the document of ``show --json`` for a kernel cache."""
     return {
         **envelope(shown.cache_dir),
         "side_cache": {
@@ -151,7 +151,7 @@ def _sections(shown: Shown, now_ns: int) -> Iterator[tuple[str, list[str]]]:
 
 
 def _known_lines(record: Record) -> Iterator[str]:
-    """What the ledger adds to the file, without the hashes, which the documents hold."""
+    """Return the lines of the ledger's record, without hashes, which the documents hold."""
     parts = []
     if record.jax_version:
         parts.append(f"jax {record.jax_version}, jaxlib {record.jaxlib_version or '?'}")
@@ -301,7 +301,7 @@ def _plain_value(value: Any) -> Any:
 
 
 def _record(record: Record) -> Document:
-    """What the ledger knows, times as RFC 3339."""
+    """Return the ledger's record, times as RFC 3339."""
     document: Document = {}
     for field in fields(record):
         value = getattr(record, field.name)

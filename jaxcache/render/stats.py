@@ -17,7 +17,7 @@ _SHOWN_MODULES = 15
 
 
 def stats_document(stats: Stats) -> Document:
-    """What ``stats --json`` prints."""
+    """Return the document of ``stats --json``."""
     return {
         **envelope(stats.cache_dir),
         "total": summary_document(stats.total),
@@ -56,7 +56,7 @@ def stats_rows(stats: Stats) -> Iterator[tuple[str, str, int, int, float | None]
 
 
 def stats_records(stats: Stats) -> Iterator[Document]:
-    """What ``stats --jsonl`` prints: one object per row of :func:`stats_rows`."""
+    """Yield the lines of ``stats --jsonl``: one object per row of :func:`stats_rows`."""
     for section, name, count, size_bytes, seconds in stats_rows(stats):
         yield {
             "section": section,

@@ -23,7 +23,7 @@ NO_DATES = (
 
 @dataclass(slots=True)
 class Tally:
-    """What was seen since the start."""
+    """The changes seen since the start."""
 
     started_ns: int
     new: int = 0
@@ -52,7 +52,7 @@ class Tally:
 
 
 def tally_line(tally: Tally, now_ns: int) -> str:
-    """What happened so far: ``in 2m: 3 new (1.2 MB, 40 s), 5 hits (1m saved), 0 gone``."""
+    """Return the sums so far: ``in 2m: 3 new (1.2 MB, 40 s), 5 hits (1m saved), 0 gone``."""
     elapsed = format_duration((now_ns - tally.started_ns) / NS_PER_SECOND)
     return (
         f"in {elapsed}: {tally.new:,} new ({format_size(tally.new_bytes)}, "
@@ -108,7 +108,7 @@ def change_tsv(change: Change) -> str:
 
 
 def look_document(look: Look, newest: Sequence[Change]) -> Document:
-    """What ``top --once --json`` prints."""
+    """Return the document of ``top --once --json``."""
     return {
         **envelope(look.cache_dir),
         "total": summary_document(look.total),

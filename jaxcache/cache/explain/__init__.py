@@ -1,4 +1,4 @@
-"""Why two runs, two keys, or a run and a cache differ.
+"""Differences between two runs, two keys, or a run and a cache.
 
 ``sides`` is what is compared, ``logs`` and ``reports`` read runs, ``known`` adds what the cache
 and its ledger hold, ``pair`` finds what belongs together, ``compare`` names the differing

@@ -164,7 +164,7 @@ def _by_hash(name: str, left: Compile, right: Compile) -> Difference:
 
 
 def _value(name: str, compile_: Compile) -> str:
-    """What was hashed, where that can be found out, else the start of the hash."""
+    """Return the value that was hashed, if it can be found, else the start of the hash."""
     if name == "accelerator_config" and compile_.contents and compile_.contents.device.target:
         device = compile_.contents.device
         words = [device.platform, device.name or device.target or ""]

@@ -1,4 +1,4 @@
-"""What ``explain`` is given: saved runs, keys, cache directories; one key alone, too."""
+"""The arguments of ``explain``: saved runs, keys, cache directories; also one key alone."""
 
 import os
 from collections.abc import Sequence

@@ -29,7 +29,7 @@ class KnownCache:
 
     @property
     def url(self) -> str:
-        """Where the cache is."""
+        """The location of the cache."""
         return self._store.url
 
     def keys(self) -> list[str]:

@@ -1,4 +1,4 @@
-"""Which XLA flag and which compile option differ."""
+"""Differences in XLA flags and compile options."""
 
 from collections.abc import Mapping
 
@@ -12,7 +12,7 @@ Values = Mapping[str, object]
 
 
 def flag_differences(left: Compile, right: Compile) -> Difference:
-    """Which flags differ: as they were given, else as the entries hold them."""
+    """Compare the flags: as they were given, else as the entries hold them."""
     fix = "set the same XLA_FLAGS, LIBTPU_INIT_ARGS and --xla… arguments on both sides"
     if left.xla_flags is not None and right.xla_flags is not None:
         old = [f for f in left.xla_flags if f not in right.xla_flags]
@@ -60,7 +60,7 @@ def flags_explain_options(left: Compile, right: Compile) -> bool:
 
 
 def compare_options(left: Compile, right: Compile, *, flags_too: bool = True) -> Difference:
-    """Which compile option differs; ``left`` equals ``right`` where none that is known does.
+    """Compare the compile options; ``left`` equals ``right`` where none that is known does.
 
     Args:
         flags_too: XLA flags among the options count; False where they are told by themselves.

@@ -120,7 +120,7 @@ def _types_apart(left: Compile, right: Compile) -> tuple[float, bool]:
 
 
 def _inner_distance(left: Compile, right: Compile) -> int:
-    """How many parts of the entries differ, where both are known."""
+    """Count the parts of the entries that differ, where both are known."""
     old, new = left.contents, right.contents
     if old is None or new is None:
         return 0

@@ -1,4 +1,4 @@
-"""Why the computation differs: the name, the arguments, a constant, or the code."""
+"""The reason why computations differ: the name, the arguments, a constant, or the code."""
 
 import difflib
 import re
@@ -246,7 +246,7 @@ def _without(pattern: re.Pattern[str], lines: Sequence[str]) -> list[str]:
 
 
 def _by_header(old: list[str], new: list[str]) -> Difference | None:
-    """What the module says of its arguments, where the instructions are the same."""
+    """Compare donations and shardings, where the instructions are the same."""
     if _body(old) != _body(new):
         return None
     olds, news = set(old) - set(_body(old)), set(new) - set(_body(new))

@@ -1,4 +1,4 @@
-"""What is compared: compiles, each with as much as is known of its key."""
+"""The compiles that are compared, each with as much as is known of its key."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -33,7 +33,7 @@ class Compile:
     """SHA-256 of each part of the key, by JAX's name for it."""
     outcome: Outcome | None = None
     reason: str | None = None
-    """Why it was not written, in JAX's words."""
+    """The reason why it was not written, in JAX's words."""
     arguments: str | None = None
     """Global types of the arguments: ``float32[8,16], int32[]``."""
     xla_flags: tuple[str, ...] | None = None
@@ -48,7 +48,7 @@ class Compile:
     """``file:line`` of the function."""
     compile_seconds: float | None = None
     contents: Contents | None = None
-    """What its entry holds, where that is in the cache."""
+    """The contents of its entry, if the cache has it."""
     outline: tuple[str, ...] | None = None
     """The optimized program of its entry, one line per instruction."""
     record: Record | None = None
@@ -89,7 +89,7 @@ class Comparison:
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """What ``explain`` says."""
+    """The result of ``explain``."""
 
     left: str
     right: str

@@ -1,1 +1,1 @@
-"""What is known about entries beyond their files."""
+"""The ledger: knowledge about entries beyond their files."""

@@ -38,7 +38,7 @@ class Event:
 
     @property
     def count(self) -> int:
-        """How many times it happened."""
+        """Return the number of times it happened."""
         count = self.facts.get("count", 1)
         return count if type(count) is int and 0 <= count < _MAX_NS else 1
 
@@ -64,7 +64,7 @@ _ENVELOPE = frozenset({"key", "kind", "at_ns"})
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """What the ledger knows of one key; None where it knows nothing."""
+    """The knowledge of one key; None where the ledger has nothing."""
 
     key: str
     payload_sha256: str | None = None

@@ -1,4 +1,4 @@
-"""What is known about entries beyond their files: digests, exact times, versions, hits, pins.
+"""Knowledge about entries beyond their files: digests, exact times, versions, hits, pins.
 
 The ledger is a folder of segments, ``.jaxcache/ledger/<time_ns>-<random>.jsonl``. A segment is
 written once, atomically, and never changed, so that two writers cannot disturb each other, a

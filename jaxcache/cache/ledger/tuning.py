@@ -1,4 +1,4 @@
-"""Which entries were compiled for a GPU that was not there: the ledger's word, where it holds.
+"""Labels of entries compiled for a GPU that was not there, as long as the file is the same.
 
 ``warm --target`` notes in the ledger how it made an entry. When the real host makes the entry anew,
 JAX says nothing to the ledger; but then the file is another one.
@@ -10,7 +10,7 @@ UNTUNED = "untuned"
 
 
 class TuningRecord(Protocol):
-    """What a ledger knows of how an entry was made."""
+    """The ledger's record of how an entry was made."""
 
     @property
     def tuning(self) -> str | None:
@@ -26,7 +26,7 @@ class TuningRecord(Protocol):
 
 
 def tuning_of(record: TuningRecord | None, mtime_ns: int, size_bytes: int) -> str | None:
-    """What the ledger says of a file, if it is still the one that was written then.
+    """Return the ledger's label of a file, if it is still the one that was written then.
 
     A copy may have another time and a sealed file another size, but neither has both.
     """

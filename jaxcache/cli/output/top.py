@@ -56,7 +56,7 @@ def _keys() -> Iterator[Callable[[float], bool]]:
 
 
 class View:
-    """What is shown of one cache.
+    """The view of one cache.
 
     Args:
         interval_seconds: from one look to the next.

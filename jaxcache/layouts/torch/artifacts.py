@@ -39,12 +39,12 @@ class Artifact(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Artifacts:
-    """What a file of artifacts comes to in a cache directory."""
+    """The files of a cache directory that a file of artifacts stands for."""
 
     files: dict[str, bytes]
     """By path below the cache directory."""
     left_out: tuple[Problem, ...]
-    """What is damaged, names no place in a cache, or has none outside torch."""
+    """The artifacts that are damaged, name no place in a cache, or have none outside torch."""
 
 
 def is_artifacts(path: str) -> bool:
@@ -89,7 +89,7 @@ _PLACES = frozenset({"aot_autograd", "inductor", "autotune"})
 
 
 def _place(artifact: Artifact) -> str | None:
-    """Where torch would write it; None where that is no place of its kind."""
+    """Return the path where torch would write it; None where that is no place of its kind."""
     key, digest = artifact.key, digest_of(artifact.content)
     name, kind = {
         "aot_autograd": (f"{AOT_DIR}/{key}/{digest}", TorchKind.AOT),

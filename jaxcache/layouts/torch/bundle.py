@@ -127,7 +127,7 @@ def _writing_order(info: FileInfo) -> tuple[int, str]:
 
 
 def _warnings(seen: Scan, chosen: Collection[str]) -> tuple[str, ...]:
-    """What graphs carry along that may be nobody else's business."""
+    """Warn of private data that graphs carry along."""
     names = sorted(
         {n for file in chosen if file in seen.facts for n in seen.facts[file].environment}
     )
@@ -199,7 +199,7 @@ _JUDGED = frozenset({TorchKind.AOT, TorchKind.FX, TorchKind.SOURCE, TorchKind.KE
 
 
 def judge(data: bytes, name: str, found: TorchName) -> str | None:
-    """Why bytes cannot stand under a name of torch's; None if nothing speaks against it."""
+    """Return why bytes cannot have a name of torch's; None if they can."""
     if found.kind is TorchKind.SOURCE:
         fits = digest_of_text(data) == found.digest
         return None if fits else "its code is not the one that it is named by"

@@ -16,7 +16,7 @@ Found = tuple[ProblemKind, str]
 
 
 class Facts(NamedTuple):
-    """What a listing shows of a graph, and an index remembers of it."""
+    """The facts of a graph that a listing shows and an index keeps."""
 
     seconds: float | None = None
     devices: tuple[str, ...] = ()
@@ -98,7 +98,7 @@ def _problems(graph: Graph, tier: Tier, key: str) -> "list[Found]":
 
 
 def facts_of(examined: Examined) -> Facts:
-    """What a listing needs of it."""
+    """Return the facts that a listing needs."""
     graph = examined.graph
     if graph is None:
         return Facts(problems=examined.problems)

@@ -1,4 +1,4 @@
-"""Why two FX graphs have two keys: by the parts of their keys, as torch stored them.
+"""Differences between the keys of two FX graphs, by the parts of their keys, as torch stored them.
 
 An FX graph holds about 640 lines, ``[hash] part: text``, that torch logs for a key
 (``FxGraphCachePickler.debug_lines``, ``torch/_inductor/codecache.py`` of 2.13). The hashes are
@@ -156,7 +156,7 @@ def _compare(left: _Read, right: _Read) -> Iterator[Difference]:
 
 
 def _text(component: Component | None) -> str | None:
-    """What torch printed of it; its hash where that is the same on both sides or no text."""
+    """Return the text that torch printed of it; its hash if that is no text, or the same."""
     if component is None:
         return None
     text = component.text.strip()

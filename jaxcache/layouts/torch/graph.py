@@ -1,4 +1,4 @@
-"""What a graph's file tells, read by the inert machine: AOTAutogradCache and FxGraphCache entries.
+"""Read AOTAutogradCache and FxGraphCache entries with the inert machine.
 
 Source of the fields: ``AOTAutogradResult`` (``torch/_functorch/_aot_autograd``) and
 ``CompiledFxGraph`` (``torch/_inductor/output_code.py``), torch 2.13. A field that another version
@@ -90,7 +90,7 @@ class Graph:
 
     tier: Tier
     root: str
-    """What unpickling would make; torch fails where it is another class than its tier's."""
+    """The class that unpickling would make; torch fails if it is not that of its tier."""
     globals: tuple[str, ...]
     """Everything that unpickling would import."""
     seconds: float | None = None
@@ -152,7 +152,7 @@ def decode_graph(data: bytes, tier: Tier) -> Graph:
 
 
 def _class_of(root: Any) -> str:
-    """What unpickling would make, by name.
+    """Return the class that unpickling would make, by name.
 
     Only a global has one: printing whatever else stands there could take 2^100 steps.
     """
@@ -228,7 +228,7 @@ def _components(lines: Iterable[str]) -> Iterator[Component]:
 
 
 def _inputs(lines: Iterable[str]) -> Iterator[str]:
-    """What torch printed of each example input."""
+    """Return the text that torch printed of each example input."""
     for line in lines:
         if line[53:].startswith(" example_inputs["):
             yield line[53:].partition(": ")[2]

@@ -1,4 +1,4 @@
-"""What earlier looks read out of graphs, kept outside the cache so that it is not read again.
+"""Facts that earlier looks read out of graphs, kept outside the cache to spare reading.
 
 One file per cache directory, safe to delete. A row counts only while size, modification time and
 inode of the graph's file are what they were.
@@ -38,7 +38,7 @@ class GraphIndex:
         return index
 
     def recall(self, info: FileInfo) -> Facts | None:
-        """What is known of a file; None if it has changed since."""
+        """Return the facts of a file; None if it has changed since."""
         row = self._rows.get(info.name)
         if row is None or row[:3] != [info.size_bytes, info.mtime_ns, info.inode]:
             return None

@@ -1,4 +1,4 @@
-"""What lies in a cache directory of torch's compilers, by name alone."""
+"""The files of a cache directory of torch's compilers, by name alone."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -19,7 +19,7 @@ class GraphFile(NamedTuple):
     key: str
     """As torch calls it: ``a…`` or ``f…``. Several files may share it, with other guards."""
     digest: str
-    """What its bytes must hash to."""
+    """The hash that its bytes must have."""
 
     @property
     def name(self) -> str:

@@ -1,4 +1,4 @@
-"""Which files exist for which graph: AOT → FX → generated ``.py`` → kernels.
+"""The files that exist for each graph: AOT → FX → generated ``.py`` → kernels.
 
 A generated ``.py`` holds the source of its kernels as raw strings; a ``.main.cpp`` begins with
 that source, followed by the bindings that torch adds. Their names do not tell of each other, so
@@ -23,7 +23,7 @@ _BINDINGS = b"\n// Python bindings to call"
 
 @dataclass(frozen=True, slots=True)
 class Links:
-    """Who needs whom, by key."""
+    """The needs of each file, by key."""
 
     fx_files: Mapping[str, tuple[GraphFile, ...]]
     """FX key → its files."""

@@ -1,4 +1,4 @@
-"""What a path below ``TORCHINDUCTOR_CACHE_DIR`` means, and what its name says of its bytes.
+"""The meaning of paths below ``TORCHINDUCTOR_CACHE_DIR``, and the hashes in their names.
 
 Names are base32 of SHA-256, 51 digits in lower case, led by the letter of their kind. The name of
 a graph's file is the hash of its bytes, that of a generated ``.py`` the hash of its stripped
@@ -24,7 +24,7 @@ _DIGITS = 51
 
 
 class TorchKind(StrEnum):
-    """What one file in a cache directory of torch's compilers is."""
+    """The kind of a file in a cache directory of torch's compilers."""
 
     AOT = "aot-graph"
     FX = "fx-graph"
@@ -49,7 +49,7 @@ class TorchName(NamedTuple):
     key: str | None = None
     """Of a graph, a generated ``.py`` or a kernel: what torch calls it by."""
     digest: str | None = None
-    """What the bytes must hash to (see :func:`digest_of`); None where the name does not say."""
+    """The hash that the bytes must have (see :func:`digest_of`); None if the name has none."""
 
 
 _HASH = f"[a-z2-7]{{{_DIGITS}}}"
@@ -116,7 +116,7 @@ def digest_of_text(data: bytes) -> str:
 
 
 def source_path(key: str) -> str:
-    """Where a generated ``.py`` lies."""
+    """Return the path of a generated ``.py``."""
     return f"{key[1:3]}/{key}.py"
 
 

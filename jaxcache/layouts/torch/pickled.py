@@ -32,7 +32,7 @@ _ENDED = ("exhausted", "remain", "no newline", "not enough data")
 
 @dataclass(frozen=True, slots=True)
 class Pickle:
-    """What a pickle would build, and what it would import for that."""
+    """The objects that a pickle would build, and the names it would import."""
 
     root: Any
     globals: tuple[str, ...]

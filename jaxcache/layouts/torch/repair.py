@@ -111,7 +111,7 @@ def _bring_back(store: Store, item: Quarantined, dry_run: bool) -> str | None:
 
 
 def _list_quarantine(store: Store) -> list[Quarantined]:
-    """What lies in quarantine, the latest first: ``.jaxcache/quarantine/<when>/<path>``."""
+    """List the quarantine, the latest first: ``.jaxcache/quarantine/<when>/<path>``."""
     found = []
     for info in sorted(store.walk(QUARANTINE_DIR), key=lambda i: i.name, reverse=True):
         path = info.name.removeprefix(f"{QUARANTINE_DIR}/").partition("/")[2]

@@ -24,7 +24,7 @@ class ShownGraph:
     graph: Graph | None
     """None where the file could not be read."""
     files: tuple[FileInfo, ...]
-    """What exists for it: FX graphs, generated ``.py``, kernels."""
+    """The files that exist for it: FX graphs, generated ``.py``, kernels."""
     missing: tuple[str, ...]
     """Keys that it refers to and that are not there."""
     problems: tuple[Problem, ...]

@@ -1,4 +1,4 @@
-"""What can go as one: a graph that torch looks up, with all that exists only for it.
+"""Units that are removed as one: a graph that torch looks up, with all that exists only for it.
 
 A unit is an AOT graph with its FX graphs and their code, or an FX graph that no AOT graph refers
 to. Units may share files; a file goes when the last unit that needs it does.
@@ -54,7 +54,7 @@ class Units:
         return [info for name, info in unit.files.items() if not self.needed[name]]
 
     def own_bytes(self, unit: Unit) -> int:
-        """What the unit alone needs."""
+        """The files that the unit alone needs."""
         return sum(i.size_bytes for n, i in unit.files.items() if self.needed[n] == 1)
 
     def candidate(self, unit: Unit, now_ns: int) -> Candidate:

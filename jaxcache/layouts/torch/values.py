@@ -1,4 +1,4 @@
-"""What an inert machine makes of a pickle: names, records and plain containers; nothing runs."""
+"""The values that an inert machine makes of a pickle: names, records, containers; nothing runs."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -32,14 +32,14 @@ class Global:
 
 @dataclass(slots=True, eq=False)
 class Record:
-    """What unpickling would have made by calling ``callee``."""
+    """The object that unpickling would have made by calling ``callee``."""
 
     callee: Any
     """A :class:`Global` in any honest pickle."""
     arguments: Any
     state: Any = None
     items: list[Any] = field(default_factory=list)
-    """What would have been appended, set or added to it."""
+    """The items that would have been appended, set or added to it."""
 
     def get(self, name: str) -> Any:
         """The attribute of that name in its state; None if there is none."""

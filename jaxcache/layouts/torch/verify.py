@@ -36,7 +36,7 @@ _PROGRESS_EVERY = 64
 
 @dataclass(slots=True)
 class _Checks:
-    """What was found so far."""
+    """The findings so far."""
 
     problems: list[Problem] = field(default_factory=list)
     facts: dict[str, Facts] = field(default_factory=dict)
@@ -95,7 +95,7 @@ _Chosen = tuple[list[GraphFile], list[tuple[str, FileInfo]], list[FileInfo]]
 
 
 def _choose(store: Store, inventory: Inventory, options: VerifyOptions) -> _Chosen:
-    """What is meant: everything, or the graphs that fit a KEY and what exists for them."""
+    """Choose everything, or the graphs that fit a KEY and the files that exist for them."""
     if not options.keys:
         kernels = [*inventory.kernels.values()]
         kernels += [info for info, kind in inventory.others if _is_probe(info, kind)]
