@@ -13,14 +13,7 @@ from typing import BinaryIO
 
 import zstandard
 
-from jaxcache.cache.archive import (
-    WINDOW_LOG,
-    Kind,
-    Packer,
-    hash_range,
-    read_chunks,
-    unpack_range,
-)
+from jaxcache.cache.archive import WINDOW_LOG, Kind, Packer, hash_range, read_chunks, unpack_range
 from jaxcache.cache.recipe.manifest import Manifest, encode_manifest
 from jaxcache.cache.recipe.model import Recipe, RecipeError, Request
 

@@ -40,9 +40,9 @@ class Difference:
     target: str
     here: str
     meaning: str
-    fix: str | None
+    fix: str | None = None
     """A remedy; None where nothing needs to be done."""
-    prevents: bool
+    prevents: bool = False
     """Whether nothing can be warmed for the target from here."""
 
 
@@ -69,7 +69,6 @@ def _differences(target: Profile, here: Profile) -> Iterator[Difference]:
             _short(here.jaxlib_digest),
             "the version is the same, the build is not: keys agree, executables may not",
             "install the same wheel on both",
-            prevents=False,
         )
     if target.jax_version != here.jax_version:
         yield Difference(
@@ -95,8 +94,6 @@ def _differences(target: Profile, here: Profile) -> Iterator[Difference]:
             target.topology_fingerprint or "?",
             here.topology_fingerprint or "?",
             f"{target.devices} there, {here.devices} here",
-            None,
-            prevents=False,
         )
     for name, version in target.plugins.items():
         if _compiles(name) and here.plugins.get(name) != version:
@@ -115,8 +112,6 @@ def _differences(target: Profile, here: Profile) -> Iterator[Difference]:
             target.platform_version,
             here.platform_version,
             "in the key; the target's is used",
-            None,
-            prevents=False,
         )
     if target.key_codec != here.key_codec or target.codec != here.codec:
         yield Difference(
@@ -124,8 +119,6 @@ def _differences(target: Profile, here: Profile) -> Iterator[Difference]:
             target.key_codec,
             here.key_codec,
             "its name is in the key; the target's is used, and entries are written with it",
-            None,
-            prevents=False,
         )
     for name in sorted({*target.environment, *here.environment}):
         there, now = target.environment.get(name), here.environment.get(name)
@@ -136,8 +129,6 @@ def _differences(target: Profile, here: Profile) -> Iterator[Difference]:
                 f"{name}={there}" if there is not None else f"{name} is not set",
                 f"{name}={now}" if now is not None else f"{name} is not set",
                 "the target's is used",
-                None,
-                prevents=False,
             )
     if target.python_version.split(".")[:2] != here.python_version.split(".")[:2]:
         yield Difference(
@@ -145,8 +136,6 @@ def _differences(target: Profile, here: Profile) -> Iterator[Difference]:
             target.python_version,
             here.python_version,
             "not in the key; a program that asks for it may trace otherwise",
-            None,
-            prevents=False,
         )
 
 

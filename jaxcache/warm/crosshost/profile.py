@@ -9,11 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
-from jaxcache.cache.allowed import (
-    MOST_DEVICES,
-    is_allowed_setting,
-    is_allowed_variable,
-)
+from jaxcache.cache.allowed import MOST_DEVICES, is_allowed_setting, is_allowed_variable
 from jaxcache.cache.fields import Fields, parse_json
 from jaxcache.errors import UsageError
 from jaxcache.model import Codec

@@ -15,13 +15,7 @@ from jaxcache.warm.process import find_python
 from jaxcache.warm.replay.plan import CompilePlan, Job
 from jaxcache.warm.replay.pool import Pool, Watcher
 from jaxcache.warm.replay.report import Compiled, CompileReport
-from jaxcache.warm.replay.session import (
-    CompileOptions,
-    Session,
-    key_notes,
-    refused,
-    version_notes,
-)
+from jaxcache.warm.replay.session import CompileOptions, Session, key_notes, refused, version_notes
 from jaxcache.warm.replay.worker import Processes
 
 

@@ -83,12 +83,7 @@ class Session:
         return result
 
     def deliver(
-        self,
-        job: Job,
-        answer: Answer,
-        name: str,
-        file: BinaryIO,
-        payload_sha256: str | None = None,
+        self, job: Job, answer: Answer, name: str, file: BinaryIO, payload_sha256: str | None = None
     ) -> Compiled:
         """Bring one entry into the cache.
 
