@@ -41,7 +41,7 @@ class RefusedError(Exception):
     """This module must not be compiled here."""
 
 
-class Worker:
+class Compiler:
     """One process with the devices of the recorded one."""
 
     def __init__(self, task: "dict[str, Any]") -> None:
@@ -227,7 +227,7 @@ class Worker:
         raise OSError("JAX compiled it and wrote nothing")
 
 
-class TargetWorker(Worker):
+class CrossCompiler(Compiler):
     """Compiles for a host that is not here; see the package ``target`` beside this file.
 
     What it leaves is the bare executable: the parent makes the entry, with the target's codec.
@@ -244,7 +244,7 @@ class TargetWorker(Worker):
             profile = json.load(file)
         self._bind(jax)
         self._folder = task["folder"]
-        self._asked = hooks.Request
+        self._asked = hooks.CompileArguments
         self._tuning = tuning.Tuning(**asked["tuning"])
         self._make, self._untuned = tuning.make, tuning.UntunedError
         self._target = host.Target(jax, profile)
@@ -314,8 +314,8 @@ def main(parent: Any) -> None:
         return bool(line) and bool(json.loads(line)["compile"])
 
     try:
-        worker = TargetWorker(task) if task.get("target") else Worker(task)
-        described = worker.describe()
+        compiler = CrossCompiler(task) if task.get("target") else Compiler(task)
+        described = compiler.describe()
     except BaseException as error:
         parent.answer(
             event="cannot-start",
@@ -326,19 +326,19 @@ def main(parent: Any) -> None:
         )
         return
     parent.answer(event="ready", **described)
-    _serve(worker, parent.requests, parent.answer, ask)
+    _serve(compiler, parent.requests, parent.answer, ask)
     # Other processes of a program may be gone already, and jax would wait for them.
     parent.leave()
 
 
-def _serve(worker: Worker, requests: Any, answer: Any, ask: Any) -> None:
+def _serve(compiler: Compiler, requests: Any, answer: Any, ask: Any) -> None:
     """Answer until there are no more requests, or nobody who listens."""
     while line := requests.readline():
         request = json.loads(line)
         bytecode = requests.read(request["bytecode_bytes"])
         options = requests.read(request["options_bytes"])
         try:
-            done = worker.compile(request, bytecode, options, ask)
+            done = compiler.compile(request, bytecode, options, ask)
         except RefusedError as error:
             answer(event="refused", detail=str(error))
         except Exception as error:

@@ -4,12 +4,12 @@ from collections.abc import Iterator, Sequence
 
 from jaxcache.entry.names import printable
 from jaxcache.render.document import SCHEMA_VERSION, Document
-from jaxcache.warm.crosshost.compare import Difference
+from jaxcache.warm.crosshost.compare import ProfileDifference
 from jaxcache.warm.crosshost.profile import Profile
 
 
 def profile_document(
-    profile: Profile, differences: Sequence[Difference] | None, cache_dir: str
+    profile: Profile, differences: Sequence[ProfileDifference] | None, cache_dir: str
 ) -> Document:
     """Make the document of ``target show``; ``differences`` is null without a jax to compare."""
     return {
@@ -22,7 +22,7 @@ def profile_document(
     }
 
 
-def difference_document(difference: Difference) -> Document:
+def difference_document(difference: ProfileDifference) -> Document:
     """One of ``differences[]``; ``left`` is the target, ``right`` is here."""
     return {
         "component": difference.component,
@@ -66,7 +66,7 @@ def profile_rows(profile: Profile) -> Iterator[tuple[str, str, str]]:
 _FLAGS = ("XLA_FLAGS", "LIBTPU_INIT_ARGS")
 
 
-def profile_page(profile: Profile, differences: Sequence[Difference] | None) -> str:
+def profile_page(profile: Profile, differences: Sequence[ProfileDifference] | None) -> str:
     """A profile for people, and what here differs from it."""
     rows = [tuple(map(printable, row)) for row in profile_rows(profile)]
     wide = max(len(name) for name, _, _ in rows)
@@ -87,7 +87,7 @@ def profile_page(profile: Profile, differences: Sequence[Difference] | None) -> 
     return "\n".join(lines)
 
 
-def profile_tsv(profile: Profile, differences: Sequence[Difference] | None) -> Iterator[str]:
+def profile_tsv(profile: Profile, differences: Sequence[ProfileDifference] | None) -> Iterator[str]:
     """One line per fact: name, value; then ``differs``, component, target, here, fix."""
     for name, value, _ in profile_rows(profile):
         yield f"{printable(name)}\t{printable(value)}"

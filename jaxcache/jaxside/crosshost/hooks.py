@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 from .host import Target, TargetError, unknown_jax
 
 
-class Request(NamedTuple):
+class CompileArguments(NamedTuple):
     """The arguments of one compile for the target."""
 
     module: Any
@@ -35,7 +35,7 @@ class Request(NamedTuple):
 class _Caught(BaseException):
     """Carries a request out of JAX; no handler of JAX or of the program is to see it."""
 
-    def __init__(self, request: Request) -> None:
+    def __init__(self, request: CompileArguments) -> None:
         super().__init__()
         self.request = request
 
@@ -84,7 +84,7 @@ class Hooks:
         """Whether JAX is on the target, in this thread."""
         return getattr(self._local, "crossing", False)
 
-    def request(self, computation: Any, args: Any = (), kwargs: Any = None) -> Request:
+    def request(self, computation: Any, args: Any = (), kwargs: Any = None) -> CompileArguments:
         """Return what JAX would compile of something that was lowered for the target."""
         try:
             with self.crossing():
@@ -128,7 +128,7 @@ class Hooks:
             **kwargs,
         )
         raise _Caught(
-            Request(
+            CompileArguments(
                 named["computation"],
                 named["devices"],
                 named.get("options") or named.get("compile_options"),

@@ -32,7 +32,7 @@ def capture_profile(python: str | None = None, *, now_ns: int) -> Profile:
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
+class ProfileDifference:
     """One thing that is otherwise here."""
 
     component: str
@@ -46,15 +46,15 @@ class Difference:
     """Whether nothing can be warmed for the target from here."""
 
 
-def compare_profiles(target: Profile, here: Profile) -> tuple[Difference, ...]:
+def compare_profiles(target: Profile, here: Profile) -> tuple[ProfileDifference, ...]:
     """Every difference that matters when warming here for the target, what prevents it first."""
     found = sorted(_differences(target, here), key=lambda d: not d.prevents)
     return tuple(found)
 
 
-def _differences(target: Profile, here: Profile) -> Iterator[Difference]:
+def _differences(target: Profile, here: Profile) -> Iterator[ProfileDifference]:
     if target.jaxlib_version != here.jaxlib_version:
-        yield Difference(
+        yield ProfileDifference(
             "jax_lib version",
             target.jaxlib_version,
             here.jaxlib_version,
@@ -63,7 +63,7 @@ def _differences(target: Profile, here: Profile) -> Iterator[Difference]:
             prevents=True,
         )
     elif target.jaxlib_digest != here.jaxlib_digest:
-        yield Difference(
+        yield ProfileDifference(
             "jaxlib binaries",
             _short(target.jaxlib_digest),
             _short(here.jaxlib_digest),
@@ -71,7 +71,7 @@ def _differences(target: Profile, here: Profile) -> Iterator[Difference]:
             "install the same wheel on both",
         )
     if target.jax_version != here.jax_version:
-        yield Difference(
+        yield ProfileDifference(
             "computation",
             f"jax {target.jax_version}",
             f"jax {here.jax_version}",
@@ -80,7 +80,7 @@ def _differences(target: Profile, here: Profile) -> Iterator[Difference]:
             prevents=True,
         )
     if not target.is_complete:
-        yield Difference(
+        yield ProfileDifference(
             "accelerator_config",
             f"fingerprint {target.topology_fingerprint or 'unknown'}",
             "",
@@ -89,7 +89,7 @@ def _differences(target: Profile, here: Profile) -> Iterator[Difference]:
             prevents=True,
         )
     elif target.topology_fingerprint != here.topology_fingerprint:
-        yield Difference(
+        yield ProfileDifference(
             "accelerator_config",
             target.topology_fingerprint or "?",
             here.topology_fingerprint or "?",
@@ -98,7 +98,7 @@ def _differences(target: Profile, here: Profile) -> Iterator[Difference]:
     for name, version in target.plugins.items():
         if _compiles(name) and here.plugins.get(name) != version:
             missing = name not in here.plugins
-            yield Difference(
+            yield ProfileDifference(
                 "plugin",
                 f"{name} {version}",
                 "missing" if missing else here.plugins[name],
@@ -107,14 +107,14 @@ def _differences(target: Profile, here: Profile) -> Iterator[Difference]:
                 prevents=missing,
             )
     if target.platform_version != here.platform_version:
-        yield Difference(
+        yield ProfileDifference(
             "backend version",
             target.platform_version,
             here.platform_version,
             "in the key; the target's is used",
         )
     if target.key_codec != here.key_codec or target.codec != here.codec:
-        yield Difference(
+        yield ProfileDifference(
             "compression",
             target.key_codec,
             here.key_codec,
@@ -124,14 +124,14 @@ def _differences(target: Profile, here: Profile) -> Iterator[Difference]:
         there, now = target.environment.get(name), here.environment.get(name)
         if there != now:
             flags = name in ("XLA_FLAGS", "LIBTPU_INIT_ARGS")
-            yield Difference(
+            yield ProfileDifference(
                 "XLA flags" if flags else "environment",
                 f"{name}={there}" if there is not None else f"{name} is not set",
                 f"{name}={now}" if now is not None else f"{name} is not set",
                 "the target's is used",
             )
     if target.python_version.split(".")[:2] != here.python_version.split(".")[:2]:
-        yield Difference(
+        yield ProfileDifference(
             "Python",
             target.python_version,
             here.python_version,

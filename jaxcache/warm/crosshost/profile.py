@@ -173,7 +173,7 @@ def parse_profile(document: Any, origin: str) -> Profile:
             code="newer-profile",
             hint="upgrade jaxcache, or capture the profile anew",
         )
-    read = _Reader(document, origin)
+    read = _ProfileReader(document, origin)
     profile = Profile(
         captured_at=read.required_text("captured_at"),
         platform=read.one_of("platform", _PLATFORMS),
@@ -204,7 +204,7 @@ def parse_profile(document: Any, origin: str) -> Profile:
     return profile
 
 
-class _Reader(Fields):
+class _ProfileReader(Fields):
     """Takes fields out of a document that anybody may have written."""
 
     def __init__(self, document: object, origin: str) -> None:
@@ -284,7 +284,7 @@ class _Reader(Fields):
         )
 
     def cpu(self) -> Cpu:
-        inner = _Reader(self.any("cpu"), self._origin)
+        inner = _ProfileReader(self.any("cpu"), self._origin)
         return Cpu(
             inner.text("machine", optional=True),
             inner.text("name", optional=True),

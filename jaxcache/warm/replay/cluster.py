@@ -21,7 +21,7 @@ from jaxcache.warm.replay.plan import CompilePlan, Job
 from jaxcache.warm.replay.pool import Watcher
 from jaxcache.warm.replay.report import Compiled
 from jaxcache.warm.replay.session import Session, failed
-from jaxcache.warm.replay.worker import Answer, Failure, Processes, Worker
+from jaxcache.warm.replay.worker import Answer, JobFailure, Processes, Worker
 
 _CONNECT_SECONDS = 30
 
@@ -96,9 +96,9 @@ def _conclude(future: Any, job: Job, session: Session) -> Compiled:
         result: Result = future.result()
     except Exception as error:  # the cluster's own: a worker lost too often, no jaxcache there
         lines = str(error).strip().splitlines() or [type(error).__name__]
-        return failed(job, Failure("worker-died", f"{type(error).__name__}: {lines[0][:500]}"))
+        return failed(job, JobFailure("worker-died", f"{type(error).__name__}: {lines[0][:500]}"))
     answer = result.answer
-    if isinstance(answer, Failure):
+    if isinstance(answer, JobFailure):
         return failed(job, answer)
     if result.name is None:
         return session.describe(job, answer)
@@ -123,7 +123,7 @@ class Task:
 class Result:
     """The answer of a task, with the bytes of the entry."""
 
-    answer: Answer | Failure
+    answer: Answer | JobFailure
     name: str | None = None
     data: bytes = b""
 
@@ -147,8 +147,8 @@ def run_task(task: Task) -> Result:
 
     answer = worker.attempt(task.job, task.blobs, task.used_at, is_wanted)
     if answer is None:
-        return Result(Failure("worker-died", "the cluster's worker was stopped"))
-    if isinstance(answer, Failure) or answer.file is None:
+        return Result(JobFailure("worker-died", "the cluster's worker was stopped"))
+    if isinstance(answer, JobFailure) or answer.file is None:
         return Result(answer)
     data = answer.file.read_bytes()
     answer.file.unlink(missing_ok=True)

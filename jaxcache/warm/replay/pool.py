@@ -11,15 +11,15 @@ from typing import Protocol
 from jaxcache.errors import JaxcacheError
 from jaxcache.warm.replay.plan import Job
 from jaxcache.warm.replay.report import Compiled
-from jaxcache.warm.replay.worker import Answer, Failure, Processes, Worker, launch_kind
+from jaxcache.warm.replay.worker import Answer, JobFailure, Processes, Worker, launch_kind
 
 _SHARE = 0.8
 #: What a compile is taken to need beyond what its worker holds already.
 _RESERVE_BYTES = 256 << 20
 _LOOK_SECONDS = 0.5
 #: Has one job done on a worker; None where it was stopped.
-Attempt = Callable[[Worker, Job], Answer | Failure | None]
-Conclude = Callable[[Job, Answer | Failure], Compiled]
+Attempt = Callable[[Worker, Job], Answer | JobFailure | None]
+Conclude = Callable[[Job, Answer | JobFailure], Compiled]
 
 
 class Watcher(Protocol):

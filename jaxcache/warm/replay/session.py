@@ -16,7 +16,7 @@ from jaxcache.warm.crosshost.cross import Cross, frame_payload
 from jaxcache.warm.delivery import Delivery
 from jaxcache.warm.replay.plan import Job, Refused
 from jaxcache.warm.replay.report import Compiled, Outcome
-from jaxcache.warm.replay.worker import Answer, Failure, HostJax, Worker
+from jaxcache.warm.replay.worker import Answer, HostJax, JobFailure, Worker
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ class Session:
         with self._reading:
             return self._file.blob(job.request.bytecode), self._file.blob(job.request.options)
 
-    def attempt(self, worker: Worker, job: Job) -> Answer | Failure | None:
+    def attempt(self, worker: Worker, job: Job) -> Answer | JobFailure | None:
         """Have one job done on this machine; see :meth:`Worker.attempt`."""
 
         def is_wanted(key: str) -> bool:
@@ -64,9 +64,9 @@ class Session:
 
         return worker.attempt(job, self.blobs(job), self.options.used_at, is_wanted)
 
-    def conclude(self, job: Job, answer: Answer | Failure) -> Compiled:
+    def conclude(self, job: Job, answer: Answer | JobFailure) -> Compiled:
         """Take what came of one job, and bring what was written into the cache."""
-        if isinstance(answer, Failure):
+        if isinstance(answer, JobFailure):
             return failed(job, answer)
         if answer.file is None:
             return self.describe(job, answer)
@@ -121,7 +121,7 @@ class Session:
         return is_other and path_in_key(answer.jax.jax_version)
 
 
-def failed(job: Job, failure: Failure) -> Compiled:
+def failed(job: Job, failure: JobFailure) -> Compiled:
     """Return the result of a job that came to nothing."""
     return _result(job.request, "failed", **asdict(failure))
 

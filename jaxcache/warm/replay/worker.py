@@ -65,7 +65,7 @@ class Answer:
 
 
 @dataclass(frozen=True, slots=True)
-class Failure:
+class JobFailure:
     """The reason why a request came to nothing."""
 
     reason: str
@@ -288,7 +288,7 @@ class Worker:
 
     def attempt(
         self, job: Job, blobs: tuple[bytes, bytes], used_at: str, is_wanted: IsWanted
-    ) -> Answer | Failure | None:
+    ) -> Answer | JobFailure | None:
         """Do one job, at the second try with fresh children.
 
         Args:
@@ -297,21 +297,23 @@ class Worker:
         Returns:
             None where the children were stopped.
         """
-        failure: Failure | None = None
+        failure: JobFailure | None = None
         for attempt in range(1, _ATTEMPTS + 1):
             try:
                 answer = self._find_processes(job).compile(job, used_at, blobs, is_wanted)
                 return replace(answer, attempts=attempt)
             except JaxcacheError as error:
-                return Failure("not-started", error.message, attempt)
+                return JobFailure("not-started", error.message, attempt)
             except RefusedError as error:
-                return Failure("refused-here", str(error), attempt)
+                return JobFailure("refused-here", str(error), attempt)
             except (DiedError, FailedError) as error:
                 self.clear()
                 if self.is_stopped():
                     return None
                 died = isinstance(error, DiedError)
-                failure = Failure("worker-died" if died else "compile-failed", str(error), attempt)
+                failure = JobFailure(
+                    "worker-died" if died else "compile-failed", str(error), attempt
+                )
         return failure
 
     def _find_processes(self, job: Job) -> Processes:
