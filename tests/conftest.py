@@ -39,9 +39,32 @@ def clean_environment(home: Path) -> dict[str, str]:
     return env
 
 
+#: Tests in these folders run other people's programs, with signals; a process each.
+_SPAWNING = {"integration", "conformance", "live"}
+
+
 @pytest.fixture
-def run_cli(tmp_path: Path) -> RunCli:
-    """Run ``jaxcache ARG…`` as a real process, away from the caller's settings."""
+def run_cli(request: pytest.FixtureRequest, tmp_path: Path, spawn_cli: RunCli) -> RunCli:
+    """Run ``jaxcache ARG…`` in this process, away from the caller's settings."""
+    if request.path.parent.name in _SPAWNING:
+        return spawn_cli
+    from command_line import run_in_process
+
+    def run(
+        *args: str | Path,
+        env: dict[str, str] | None = None,
+        input: str | None = None,  # noqa: A002
+        cwd: Path | None = None,
+    ) -> "subprocess.CompletedProcess[str]":
+        given = clean_environment(tmp_path) | (env or {})
+        return run_in_process(args, env=given, cwd=cwd or tmp_path, input=input)
+
+    return run
+
+
+@pytest.fixture
+def spawn_cli(tmp_path: Path) -> RunCli:
+    """Run ``jaxcache ARG…`` as a process: for signals, pipes, encodings, start-up and imports."""
 
     def run(
         *args: str | Path,

@@ -204,7 +204,7 @@ def test_an_empty_cache_has_a_report(
 def test_a_picture_shows_the_whole_page(
     run_cli: RunCli, program: str, tmp_path: Path, cache: Path
 ) -> None:
-    done = run_cli("report", "out.html", "--png", "--json", "-C", cache, timeout=200)
+    done = run_cli("report", "out.html", "--png", "--json", "-C", cache)
     assert done.returncode == 0, done.stderr
     document = json.loads(done.stdout)
     assert document["png"] == "out.png"
