@@ -7,11 +7,17 @@ DEMO   := .demo
 # The JAX versions that the integration tests run against, with the Python each needs.
 MATRIX ?= 3.11:0.4.30 3.11:0.4.38 3.11:0.5.3 3.11:0.6.2 3.11:0.8.3 3.11:0.10.2 3.12:0.12.0.1
 
-.PHONY: test check demo bench test-matrix test-torch test-typer test-slow test-cuda test-tpu docs faults fuzz mutation scale \
+.PHONY: test test-jax check demo bench test-matrix test-torch test-typer test-slow test-cuda test-tpu docs faults fuzz mutation scale \
 	real-programs clean
 
+# TESTS takes options of pytest, such as TESTS='-k prune'.
+TESTS ?=
 test: $(STAMP) check
-	$(BIN)/python -m pytest -q -n 2 --dist worksteal -m "not slow"
+	$(BIN)/python -m pytest -q -n 2 --dist worksteal -m "not slow and (core or not jax)" $(TESTS)
+
+# Every test with real JAX.
+test-jax: $(STAMP)
+	$(BIN)/python -m pytest -q -n 2 --dist worksteal -m "not slow and jax" $(TESTS)
 
 check: $(STAMP)
 	$(BIN)/ruff format --check .

@@ -39,14 +39,26 @@ def clean_environment(home: Path) -> dict[str, str]:
     return env
 
 
-#: Tests in these folders run other people's programs, with signals; a process each.
-_SPAWNING = {"integration", "conformance", "live"}
+#: Folders, and files, whose commands get a process each: signals, mounts, servers, other programs.
+_SPAWNING = {
+    "integration", "conformance", "live", "layouts", "store", "test_mount", "test_push_at_work",
+    "test_push_pull", "test_remote", "test_shared_directory", "test_where", "test_report",
+}  # fmt: skip
+#: Tests with real JAX that every change is tested with; ``make test-jax`` runs all of them.
+_CORE = {"test_warm", "test_bundle_hits", "test_integrity_jax", "test_push_pull_jax"}
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the core set."""
+    for item in items:
+        if item.path.stem in _CORE and item.get_closest_marker("jax"):
+            item.add_marker(pytest.mark.core)
 
 
 @pytest.fixture
 def run_cli(request: pytest.FixtureRequest, tmp_path: Path, spawn_cli: RunCli) -> RunCli:
     """Run ``jaxcache ARG…`` in this process, away from the caller's settings."""
-    if request.path.parent.name in _SPAWNING:
+    if {request.path.parent.name, request.path.stem} & _SPAWNING:
         return spawn_cli
     from command_line import run_in_process
 

@@ -193,7 +193,11 @@ def check_trust(bundle: "Bundle") -> "Verdict":
     from jaxcache.cli.output import note
 
     required = config_is_set("require-signed")
-    verdict = check_signatures(bundle, load_trusted(key_folder()), required=required)
+    try:
+        verdict = check_signatures(bundle, load_trusted(key_folder()), required=required)
+    except UntrustedError:
+        bundle.file.close()
+        raise
     if verdict.warning:
         note(f"warning: {bundle.name}: {verdict.warning}; what it holds is machine code")
     return verdict
