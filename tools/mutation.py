@@ -58,8 +58,9 @@ ROOMS: dict[str, list[tuple[str, str]]] = {
     ],
     "seal": [("jaxcache/cache/seal.py", "cache/test_seal_meanwhile cli/test_seal cache/test_seal_kill")],
     "bundle": [
-        ("jaxcache/cache/bundle/{manifest,fields,format,parts,content,stream,pack}.py",
-         f"cache/test_manifest cache/test_containers cli/test_gate {_BUNDLES}"),
+        ("jaxcache/cache/{gate,archive}.py", f"cache/test_containers cli/test_gate {_BUNDLES}"),
+        ("jaxcache/cache/bundle/{manifest,format,pack}.py",
+         f"cache/test_manifest cache/test_containers {_BUNDLES}"),
         ("jaxcache/cache/bundle/{compat,export,importing,unpack,deliver}.py",
          f"cache/test_compat {_BUNDLES}"),
     ],
