@@ -36,6 +36,7 @@ for name, cache, writes in (("ours", live, ours), ("peer", plain, theirs)):
     layer = getattr(cache, "jaxcache_live", None)
     if layer:
         layer.chores.finish(60)
+    os.sync()  # what was filled in must not be written back while others are timed
     started = time.perf_counter()
     for n in range(writes):
         made.put("jit_new-%064x" % n, value)

@@ -227,9 +227,12 @@ class Directory:
         Raises:
             OSError
         """
-        if self.bound.stamped:
-            write_stamp(self.root, key)
-        write_whole(self.root, key + CACHE_SUFFIX, value)
+        # Between the two files of an entry nobody may evict it: JAX fails over one without a stamp.
+        lock = jax_lock(self.root) if self.bound.stamped else contextlib.nullcontext()
+        with lock:
+            if self.bound.stamped:
+                write_stamp(self.root, key)
+            write_whole(self.root, key + CACHE_SUFFIX, value)
         self._counters.add("written_bytes", len(value))
         if self.bound.active and self.bound.wrote(len(value)):
             self._layer.chores.submit(self.bound.sweep)

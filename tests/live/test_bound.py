@@ -1,0 +1,109 @@
+"""The bound of a directory: what goes, what stays, and plain JAX beside it."""
+
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from jaxcache.live.bound import Bound
+from jaxcache.live.counters import Counters
+from jaxcache.live.settings import resolve
+from jaxcache.live.uses import Uses, read_ledger
+
+NOW = time.time()
+
+
+def fill(root: Path, sizes: dict[str, int], *, stamped: bool = False) -> list[str]:
+    """Make entries, the first the longest unused; their keys."""
+    root.mkdir(exist_ok=True)
+    keys = [f"jit_{name}-{number:064x}" for number, name in enumerate(sizes)]
+    for age, (key, size) in enumerate(zip(reversed(keys), reversed(sizes.values()), strict=True)):
+        path = root / f"{key}-cache"
+        path.write_bytes(os.urandom(size))
+        used = NOW - 100 * (age + 1)
+        os.utime(path, (used, used))
+        if stamped:
+            (root / f"{key}-atime").write_bytes(int(used * 1e9).to_bytes(8, "little"))
+            os.utime(root / f"{key}-atime", (used, used))
+    return keys
+
+
+def sweep(root: Path, **given: Any) -> Counters:
+    """Sweep with these settings."""
+    counters = Counters()
+    settings = resolve(given)
+    bound = Bound(root.__fspath__(), settings, settings["max-size"], counters)
+    bound.stamped = (root / ".lockfile").exists()
+    bound.sweep()
+    return counters
+
+
+def left(root: Path, keys: list[str]) -> list[int]:
+    """Which entries are there."""
+    return [n for n, key in enumerate(keys) if (root / f"{key}-cache").exists()]
+
+
+@pytest.fixture(autouse=True)
+def _alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+
+
+def test_a_sweep_takes_the_longest_unused_down_to_nine_tenths(tmp_path: Path) -> None:
+    keys = fill(tmp_path / "c", {f"m{n}": 100 for n in range(20)})
+    counters = sweep(tmp_path / "c", max_size=1000)
+    assert left(tmp_path / "c", keys) == list(range(11, 20))
+    assert (counters["evicted"], counters["evicted_bytes"]) == (11, 1100)
+
+
+def test_below_the_bound_nothing_goes(tmp_path: Path) -> None:
+    keys = fill(tmp_path / "c", {f"m{n}": 100 for n in range(10)})
+    sweep(tmp_path / "c", max_size=1000, max_entries=10)
+    assert len(left(tmp_path / "c", keys)) == 10
+
+
+def test_entries_and_disuse_are_bounds_too(tmp_path: Path) -> None:
+    keys = fill(tmp_path / "c", {f"m{n}": 100 for n in range(20)})
+    sweep(tmp_path / "c", unused_for=1550.0)
+    assert left(tmp_path / "c", keys) == list(range(5, 20))
+    sweep(tmp_path / "c", max_entries=10)
+    assert left(tmp_path / "c", keys) == list(range(11, 20))
+
+
+def test_cost_keeps_what_took_long_to_compile_and_pins_stay(tmp_path: Path) -> None:
+    keys = fill(tmp_path / "c", {f"m{n}": 100 for n in range(20)})
+    uses = Uses(str(tmp_path / "c"), {})
+    for number, key in enumerate(keys):
+        uses.compiled(key, 500.0 if number in (0, 3) else 0.1)
+    uses.flush()
+    pin = b'{"key":"%s","kind":"pin","at_ns":5}\n' % keys[1].encode()
+    name = f"{1:020d}-{'a' * 16}.jsonl"
+    (tmp_path / "c" / ".jaxcache" / "ledger" / name).write_bytes(pin)
+    assert read_ledger(str(tmp_path / "c"))[keys[3]].seconds == 500.0
+    sweep(tmp_path / "c", max_size=1000, policy="cost")
+    stayed = left(tmp_path / "c", keys)
+    assert {0, 1, 3} <= set(stayed)
+    assert len(stayed) == 9
+
+
+def test_stamps_go_with_their_entries_under_the_lock_of_jax(tmp_path: Path) -> None:
+    keys = fill(tmp_path / "c", {f"m{n}": 100 for n in range(20)}, stamped=True)
+    (tmp_path / "c" / ".lockfile").touch()
+    sweep(tmp_path / "c", max_size=1000)
+    stayed = left(tmp_path / "c", keys)
+    assert stayed == list(range(11, 20))
+    assert sorted(p.name for p in (tmp_path / "c").glob("*-atime")) == sorted(
+        f"{keys[n]}-atime" for n in stayed
+    )
+
+
+def test_left_temporary_files_of_old_go(tmp_path: Path) -> None:
+    fill(tmp_path / "c", {"m": 100})
+    for name, age in (("old", 7200), ("young", 5)):
+        path = tmp_path / "c" / f".jaxcache-tmp-{name}"
+        path.touch()
+        os.utime(path, (NOW - age, NOW - age))
+    sweep(tmp_path / "c", max_size=1000)
+    assert [p.name for p in (tmp_path / "c").glob(".jaxcache-tmp-*")] == [".jaxcache-tmp-young"]
