@@ -14,7 +14,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jaxcache.cache.ledger.record import COMPILE, HIT, PAYLOAD, PIN, SEALED, UNPIN, Event, Record
-from jaxcache.cache.ledger.segments import LEDGER_DIR, MAX_SEGMENT_BYTES, Ledger, append, compact
+from jaxcache.cache.ledger.segments import (
+    COMPACT_ABOVE,
+    LEDGER_DIR,
+    MAX_SEGMENT_BYTES,
+    Ledger,
+    append,
+    compact,
+    is_compacted,
+)
 from jaxcache.store import open_store
 
 KEY = "jit_step-" + "a" * 64
@@ -97,6 +105,16 @@ def test_a_cache_that_cannot_be_written_learns_nothing(tmp_path: Path) -> None:
     assert not append(store, [Event(KEY, HIT, 1)])
     assert not load(tmp_path)
     compact(store)
+
+
+def test_a_random_name_is_not_taken_for_a_compaction(tmp_path: Path) -> None:
+    """One name in sixteen has a random part that begins as those of compactions do."""
+    store = open_store(str(tmp_path))
+    for number in range(300):
+        assert append(store, [Event("k", HIT, number)])
+    assert len(Ledger.load(store).segments) <= COMPACT_ABOVE + 1
+    assert sum(is_compacted(name) for name in Ledger.load(store).segments) == 1
+    assert not is_compacted(f"{7:020d}-c{'0' * 15}.jsonl")
 
 
 def test_merging_with_a_compacted_copy_counts_no_hit_twice(tmp_path: Path) -> None:

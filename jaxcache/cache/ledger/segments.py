@@ -142,7 +142,7 @@ def is_segment(name: str) -> bool:
 
 def is_compacted(name: str) -> bool:
     """Whether :func:`compact` made the segment of that name."""
-    return "-c" in name
+    return name.count("-") == 2  # the random part of another name may begin with c, too
 
 
 def append(store: Store, events: Iterable[Event]) -> bool:
