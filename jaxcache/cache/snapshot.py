@@ -99,21 +99,24 @@ class Snapshot:
 
 def recall_or_count(
     store: Store,
-    folder: Path,
+    folder: Path | None,
     *,
     now_ns: int,
     read: bool = True,
     workers: int = 1,
     progress: Progress | None = None,
 ) -> Stats:
-    """Count a cache, sparing what index and snapshot in ``folder`` still tell truly.
+    """Count a cache; index and snapshot in ``folder`` spare what has not changed.
 
     Args:
+        folder: where both are kept; without one everything is counted anew.
         read: whether entries may be opened; see :func:`jaxcache.cache.stats.count_cache`.
 
     Raises:
         NoCacheError: the directory cannot be listed.
     """
+    if folder is None:
+        return count_cache(store, now_ns=now_ns, read=read, workers=workers, progress=progress)
     snapshot = None
     if not store.remote:  # the digest of a listing spares no request
         snapshot = Snapshot(folder, store.url, now_ns=now_ns)

@@ -204,7 +204,7 @@ def test_an_unknown_rule_is_refused_before_any_work(
 ) -> None:
     bundle.write_bytes(b"")  # and not looked at
     done = run_cli("import", bundle, "--on-conflict", "sometimes", "-C", tmp_path / "new")
-    assert (done.returncode, "'keep', 'replace', 'fail'" in done.stderr) == (2, True)
+    assert (done.returncode, "keep or replace or fail" in done.stderr) == (2, True)
 
 
 def test_a_copy_foretells_nothing_and_an_import_does(

@@ -179,8 +179,8 @@ def test_a_terminal_without_unicode_gets_ascii(
         assert "~" in screen or "program" in screen.lower()
 
 
-def test_a_pipe_that_cannot_say_it_gets_escapes(run_cli: RunCli, hostile: Path) -> None:
-    latin = run_cli("ls", "-q", "-C", hostile, env={"PYTHONIOENCODING": "ascii"})
+def test_a_pipe_that_cannot_say_it_gets_escapes(spawn_cli: RunCli, hostile: Path) -> None:
+    latin = spawn_cli("ls", "-q", "-C", hostile, env={"PYTHONIOENCODING": "ascii"})
     assert latin.returncode == 0
     assert "\\u8a13\\u7df4" in latin.stdout
 

@@ -12,17 +12,16 @@ from jaxcache.live.counters import Counters
 from jaxcache.live.settings import resolve
 from jaxcache.live.uses import Uses, read_ledger
 
-NOW = time.time()
-
 
 def fill(root: Path, sizes: dict[str, int], *, stamped: bool = False) -> list[str]:
     """Make entries, the first the longest unused; their keys."""
     root.mkdir(exist_ok=True)
+    now = time.time()
     keys = [f"jit_{name}-{number:064x}" for number, name in enumerate(sizes)]
     for age, (key, size) in enumerate(zip(reversed(keys), reversed(sizes.values()), strict=True)):
         path = root / f"{key}-cache"
         path.write_bytes(os.urandom(size))
-        used = NOW - 100 * (age + 1)
+        used = now - 100 * (age + 1)
         os.utime(path, (used, used))
         if stamped:
             (root / f"{key}-atime").write_bytes(int(used * 1e9).to_bytes(8, "little"))

@@ -186,6 +186,8 @@ def bundle_seeds() -> Iterator[bytes]:
 class _Segments:
     """As much of a store as :class:`Ledger` reads: its segments."""
 
+    remote = True
+
     def __init__(self, segments: Sequence[bytes]) -> None:
         self._files = {
             f"{LEDGER_DIR}/{number:020d}-{'c' if number % 2 else ''}00.jsonl": data
