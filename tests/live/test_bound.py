@@ -103,6 +103,6 @@ def test_left_temporary_files_of_old_go(tmp_path: Path) -> None:
     for name, age in (("old", 7200), ("young", 5)):
         path = tmp_path / "c" / f".jaxcache-tmp-{name}"
         path.touch()
-        os.utime(path, (NOW - age, NOW - age))
+        os.utime(path, (time.time() - age, time.time() - age))
     sweep(tmp_path / "c", max_size=1000)
     assert [p.name for p in (tmp_path / "c").glob(".jaxcache-tmp-*")] == [".jaxcache-tmp-young"]
