@@ -166,7 +166,7 @@ def test_fields_of_what_takes_a_jax(tmp_path: Path, jax_python: str) -> None:
 def hold_to_the_page(name: str, argv: list[str], env: dict[str, str], cwd: Path) -> None:
     """Run a command and compare the fields it prints with those of its section."""
     text = (DOCS / "json.md").read_text("utf-8")
-    in_group = argv[0] in ("ci", "trust")
+    in_group = argv[0] in ("ci", "target", "trust")
     first, *rest = (f"{argv[0]} {argv[1]}", *argv[2:]) if in_group else argv
     done = subprocess.run(
         [sys.executable, "-m", "jaxcache", *first.split(), "--json", *rest],

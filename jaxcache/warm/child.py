@@ -55,6 +55,7 @@ class Child:
         self._deed = deed
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 (closed by stop)
         self._answers, theirs = os.pipe()
+        self._unread = bytearray()
         try:
             self._process = subprocess.Popen(
                 [python, str(_START), program, str(theirs), folder, *arguments],
@@ -105,8 +106,7 @@ class Child:
             DiedError
         """
         deadline = None if seconds is None else time.monotonic() + seconds
-        line = bytearray()
-        while not line.endswith(b"\n"):
+        while b"\n" not in self._unread:
             left = None if deadline is None else max(0.0, deadline - time.monotonic())
             try:
                 if not select.select([self._answers], [], [], left)[0]:
@@ -116,9 +116,10 @@ class Child:
                 raise DiedError("it was stopped") from error
             if not part:
                 raise DiedError(describe_end(self._process.wait(), self._deed))
-            line += part
-            if len(line) > _MAX_ANSWER_BYTES:
+            self._unread += part
+            if len(self._unread) > _MAX_ANSWER_BYTES:
                 raise DiedError("its answer has no end")
+        line, _, self._unread = self._unread.partition(b"\n")
         answer = json.loads(line)
         return answer if isinstance(answer, dict) else {}
 

@@ -169,7 +169,7 @@ def test_a_loop_that_zeros_never_end_is_stopped(record: Any, script: Any) -> Non
 def test_a_program_that_fails_says_what_may_be_missing(record: Any, script: Any) -> None:
     text = "x = large(np.ones(4, np.float32))\nassert x.sum() > 0\nlarge(np.ones(9, np.float32))"
     recipe = record(script(LARGE + text), options=("--collect-only",), code=1)
-    assert any("was stopped" in note for note in recipe.notes)
+    assert any("exited with code 1" in note for note in recipe.notes)
 
 
 def test_it_wants_a_recipe_to_write(run_cli: RunCli, cache: Path, script: Any) -> None:

@@ -41,7 +41,7 @@ def test_a_python_that_is_not_there_is_one_error(
     run_cli: RunCli, golden_jax: Path, cache: Path
 ) -> None:
     for command in (
-        ("verify", "-C", golden_jax, "--level", "load"), ("target", "capture"),
+        ("verify", "-C", golden_jax, "--level", "load"),
         ("ci", "key", "-C", cache),
     ):  # fmt: skip
         done = run_cli(*command, "--python", "bin/none", "--json")
@@ -105,7 +105,7 @@ def test_a_program_with_an_unknown_jax_runs_and_asserts_nothing(
         assert "upgrade jaxcache, or use an older jax" in done.stderr
     for assertion in ("--fail-on-miss", "--strict"):
         done = run_cli("warm", "-C", cache, "--python", each_jax_python, assertion, path, env=env)
-        assert (done.returncode, "what was compiled is not known" in done.stderr) == (1, True)
+        assert (done.returncode, "could be observed" in done.stderr) == (1, True)
 
 
 def test_what_must_listen_says_that_it_cannot(

@@ -21,19 +21,31 @@ LAUNCHERS = {
 }
 
 
-@pytest.fixture
-def beside(each_jax_python: str, tmp_path: Path) -> str:
-    """A Python with jax, beside which jaxcache is installed."""
-    folder = tmp_path / "venv"
+def make_environment(each_jax_python: str, folder: Path) -> Path:
+    """Make a virtual environment that finds the jax of another Python; its site-packages."""
     base = [each_jax_python, "-m", "venv", "--without-pip", folder]
     subprocess.run(base, check=True)
     (site,) = folder.glob("lib/python3*/site-packages")
     where = "import jax, os; print(os.path.dirname(os.path.dirname(jax.__file__)))"
     found = subprocess.check_output([each_jax_python, "-c", where], text=True).strip()
     (site / "a.pth").write_text(f"{found}\n{REPOSITORY}\n")
+    return site
+
+
+@pytest.fixture
+def alone(each_jax_python: str, tmp_path: Path) -> str:
+    """A Python with jax, whose folder has no jaxcache.pth."""
+    make_environment(each_jax_python, tmp_path / "venv")
+    return str(tmp_path / "venv" / "bin" / "python")
+
+
+@pytest.fixture
+def beside(each_jax_python: str, tmp_path: Path) -> str:
+    """A Python with jax, beside which jaxcache is installed."""
+    site = make_environment(each_jax_python, tmp_path / "venv")
     pth = REPOSITORY / "jaxcache" / "jaxside" / "startup" / "jaxcache.pth"
     (site / "jaxcache.pth").write_text(pth.read_text())
-    return str(folder / "bin" / "python")
+    return str(tmp_path / "venv" / "bin" / "python")
 
 
 @pytest.mark.parametrize("launcher", ["isolated", "ignoring", "own-path"])
@@ -59,9 +71,9 @@ def test_it_listens_once_and_only_where_asked(
 
 @pytest.mark.parametrize("launcher", LAUNCHERS)
 def test_what_was_not_heard_fails_every_assertion(
-    run_cli: RunCli, cache: Path, script: Any, each_jax_python: str, tmp_path: Path, launcher: str
+    run_cli: RunCli, cache: Path, script: Any, alone: str, tmp_path: Path, launcher: str
 ) -> None:
-    line = LAUNCHERS[launcher].format(python=each_jax_python, script=script(STEP))
+    line = LAUNCHERS[launcher].format(python=alone, script=script(STEP))
     recipe = tmp_path / "r.recipe"
     options = ("--fail-on-miss", "--strict", "--record", str(recipe))
     done = run_cli("run", "-C", cache, *options, "--", "sh", "-c", line)
@@ -72,22 +84,20 @@ def test_what_was_not_heard_fails_every_assertion(
     assert not recipe.exists()
 
 
-def test_one_unheard_among_several(
-    run_cli: RunCli, cache: Path, script: Any, each_jax_python: str
-) -> None:
+def test_one_unheard_among_several(run_cli: RunCli, cache: Path, script: Any, alone: str) -> None:
     path = script(STEP)
     env = {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
     heard = ("run", "--json", "-C", cache, "--fail-on-miss", "--", "sh", "-c")
-    run_cli(*heard, f"{each_jax_python} {path}", env=env)
-    done = run_cli(*heard, f"{each_jax_python} {path}", env=env)
+    run_cli(*heard, f"{alone} {path}", env=env)
+    done = run_cli(*heard, f"{alone} {path}", env=env)
     assert done.returncode == 0, done.stderr
     other = script(STEP.replace("sin", "cos"), "other.py")
-    line = f"{each_jax_python} {path} && {each_jax_python} -I {other}"
+    line = f"{alone} {path} && {alone} -I {other}"
     done = run_cli(*heard, line, env=env)
     document = json.loads(done.stdout)
     assert (done.returncode, document["summary"]["written"]) == (1, 0)
     told = " ".join(document["unobserved"])
-    assert f"{each_jax_python} -I" in told
+    assert f"{alone} -I" in told
     assert "written that nobody reported, such as jit_step-" in told
 
 

@@ -56,7 +56,11 @@ def test_threads_that_compile_one_function_at_once(warm: Warm, script: Any) -> N
     )
     document = warm(path)
     assert_counts_are_jax_own(document)
-    assert {o for o, _ in outcomes(document)} <= {"written", "hit"}
+    assert outcomes(document) <= {
+        ("written", "not-in-cache"),
+        ("skipped", "written-meanwhile"),
+        ("hit", "in-cache"),
+    }
 
 
 def test_megabytes_of_output(warm: Warm, script: Any) -> None:

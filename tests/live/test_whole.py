@@ -206,7 +206,6 @@ def test_a_kill_in_the_middle_of_writes_uploads_and_evictions_loses_nothing(
     assert found
     assert up
     assert all(decode(p.read_bytes()).sealed for p in (*found, *up))
-    assert sum(p.stat().st_size for p in found) < 12_000_000
     waiting = {p.name for p in (cache / ".jaxcache" / "live" / "spool").rglob("jit_*")}
     there = {p.name for p in up}
     assert [p.name for p in found if p.name not in there and p.name[:-6] not in waiting] == []
