@@ -111,11 +111,11 @@ Patience = Annotated[
     str | None,
     typer.Option(
         metavar="DURATION",
-        help="With --collect-only: stop when nothing new comes for so long.",
+        help="With --collect-only: stop after this long without a new module.",
     ),
 ]
 Timeout = Annotated[
-    str | None, typer.Option(metavar="DURATION", help="Stop the program after so long.")
+    str | None, typer.Option(metavar="DURATION", help="Stop the program after this long.")
 ]
 
 

@@ -102,7 +102,7 @@ SETTINGS: "dict[str, Setting]" = {
     ),
     "max-size": Setting(_size, None, "Evict entries above this size of the local directory."),
     "max-entries": Setting(_count, None, "Evict entries above this number."),
-    "unused-for": Setting(_seconds, None, "Evict entries that nobody used for so long."),
+    "unused-for": Setting(_seconds, None, "Evict entries unused for this long."),
     "policy": Setting(_choice("lru", "cost"), "lru", "Which entries go first."),
     "ledger": Setting(_switch, True, "Record uses and compile seconds for ls and prune."),
     "portable-keys": Setting(
@@ -123,7 +123,7 @@ SETTINGS: "dict[str, Setting]" = {
     "require-signed": Setting(_switch, False, "Use entries of tiers only if a trusted key signed."),
     "signing-key": Setting(_text, None, "Sign uploads with this private key."),
     "single-flight": Setting(
-        _seconds, 0.0, "Wait so long for another process that compiles the same module."
+        _seconds, 0.0, "Wait at most this long for another process that compiles the same module."
     ),
     "metrics": Setting(_text, None, "Counters for Prometheus: a file, or :PORT for HTTP."),
     "summary": Setting(_switch, False, "Print one line of counts when the process ends."),

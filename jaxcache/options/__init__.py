@@ -290,7 +290,7 @@ class SealOptions(Chosen):
 
 
 class PruneOptions(Options):
-    """What may go. Bounds that are None do not bind."""
+    """The entries to remove. Bounds that are None do not bind."""
 
     max_size_bytes: int | None = option(
         "--max-size", SIZE, "Bound the whole directory, such as 10GB."
