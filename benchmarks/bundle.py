@@ -32,20 +32,29 @@ def measure(setting: Setting) -> Iterator[Row]:
         return
     folder = setting.scratch("bundle")
     cache, archive, plain = folder / "cache", folder / "cache.tar.zst", folder / "cache.tar"
-    sizes = ["--layers", "2"] if setting.quick else ["--layers", "2", "3", "--lengths", "32", "48",
-             "64", "80", "96", "128"]  # fmt: skip
+    sizes = (
+        ["--layers", "2"]
+        if setting.quick
+        else ["--layers", "2", "3", "--lengths", "32", "48", "64", "80", "96", "128"]
+    )
     subprocess.run([setting.python, _MAKE, cache, *sizes], check=True, capture_output=True)
     tar = ["sh", "-c", f"tar c -C {cache} . | zstd -q -19 --long=27 -f -o {archive}"]
     for level, (time_at_most, size_at_most) in _LEVELS.items():
         bundle = folder / f"{level}.jxb"
         yield compare(
             f"`export --level {level}` / `tar \\| zstd -19 --long=27`",
-            command(jaxcache("export", bundle, "-C", cache, "--level", str(level))), command(tar),
-            pairs=setting.pairs, at_most=time_at_most,
-        )  # fmt: skip
+            command(jaxcache("export", bundle, "-C", cache, "--level", str(level))),
+            command(tar),
+            pairs=setting.pairs,
+            at_most=time_at_most,
+        )
         size = (bundle.stat().st_size / 1e6, archive.stat().st_size / 1e6)
-        yield relate(f"the same: size of the bundle, level {level} / of the archive", [size],
-                     at_most=size_at_most, unit="MB")  # fmt: skip
+        yield relate(
+            f"the same: size of the bundle, level {level} / of the archive",
+            [size],
+            at_most=size_at_most,
+            unit="MB",
+        )
     subprocess.run(["tar", "c", "-f", plain, "-C", cache, "."], check=True)
     target = folder / "target"
     clean = f"rm -rf {target} && mkdir {target}"
@@ -58,8 +67,9 @@ def measure(setting: Setting) -> Iterator[Row]:
             f"`import` / `{label}",
             command(["sh", "-c", f"{clean} && {importing}"]),
             command(["sh", "-c", f"{clean} && {unpack}"]),
-            pairs=setting.pairs, at_most=3,
-        )  # fmt: skip
+            pairs=setting.pairs,
+            at_most=3,
+        )
 
 
 if __name__ == "__main__":

@@ -79,13 +79,18 @@ class Machine:
     def jaxcache(self, job: Job, *words: str) -> str:
         """Run jaxcache in the job's environment; what it printed."""
         env = {
-            **os.environ, **job.env, "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+            **os.environ,
+            **job.env,
+            "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
             "JAX_COMPILATION_CACHE_DIR": str(self.cache),
-        }  # fmt: skip
+        }
         done = subprocess.run(
-            [sys.executable, "-m", "jaxcache", *words], env=env, check=True, capture_output=True,
+            [sys.executable, "-m", "jaxcache", *words],
+            env=env,
+            check=True,
+            capture_output=True,
             text=True,
-        )  # fmt: skip
+        )
         return done.stdout
 
     def work(self, job: Job) -> tuple[float, int]:
@@ -201,10 +206,14 @@ def main() -> None:
         f"{sum(c.compile_seconds for c in cells):.1f} s ({sum(c.compiles for c in cells)})"
         for cells in columns
     ]
-    print("| all | " + " | ".join(
-        f"{seconds} | {total / 1000:.0f} kB kept"
-        for seconds, total in zip(sums, totals, strict=True)
-    ) + " |")  # fmt: skip
+    print(
+        "| all | "
+        + " | ".join(
+            f"{seconds} | {total / 1000:.0f} kB kept"
+            for seconds, total in zip(sums, totals, strict=True)
+        )
+        + " |"
+    )
 
 
 if __name__ == "__main__":

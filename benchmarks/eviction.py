@@ -72,12 +72,15 @@ def replay(trace: Trace, cap_bytes: float, choose: Chooser, *, ledger: bool) -> 
         if total > cap_bytes:
             candidates = [
                 Candidate(
-                    k, size[k], int(last * NS),
-                    seconds[k] if ledger else math.floor(seconds[k]), ledger,
+                    k,
+                    size[k],
+                    int(last * NS),
+                    seconds[k] if ledger else math.floor(seconds[k]),
+                    ledger,
                     estimate_hits(hits[k] if ledger else 0, int(created[k] * NS), int(last * NS)),
                 )
                 for k, last in used.items()
-            ]  # fmt: skip
+            ]
             for name in choose(candidates, math.ceil(total - cap_bytes), int(now * NS)):
                 del used[name]
                 total -= size[name]
@@ -120,8 +123,9 @@ def clairvoyant_packing(trace: Trace, cap_bytes: float) -> float:
     size, seconds = trace.size_bytes, trace.compile_seconds
     intervals = [
         (start, int(end), trace.requests[start][1])
-        for start, end in enumerate(following) if end < math.inf
-    ]  # fmt: skip
+        for start, end in enumerate(following)
+        if end < math.inf
+    ]
     intervals.sort(key=lambda i: -seconds[i[2]] / (size[i[2]] * (i[1] - i[0])))
     load = [0] * len(trace.requests)
     saved = 0.0
@@ -155,8 +159,10 @@ def measure(setting: Setting) -> Iterator[Row]:
     for peer, at_least in (("lru", 1.0), ("clairvoyant", None)):
         yield relate(
             f"share of compile seconds saved under caps of 5, 10, 25 %: policy `cost` / {peer}",
-            [(mean["cost"], mean[peer]) for mean in means], at_least=at_least, unit="",
-        )  # fmt: skip
+            [(mean["cost"], mean[peer]) for mean in means],
+            at_least=at_least,
+            unit="",
+        )
 
 
 def main() -> None:
@@ -183,8 +189,10 @@ def main() -> None:
             for name in ("cost, dates only", "cost"):
                 closed[name].append((mean[name] - mean["lru"]) / gap)
     for name, ratios in closed.items():
-        print(f"{name}: closes {sum(ratios) / len(ratios):.0%} of the gap between lru and "
-              f"clairvoyant on average, {min(ratios):.0%} at least")  # fmt: skip
+        print(
+            f"{name}: closes {sum(ratios) / len(ratios):.0%} of the gap between lru and "
+            f"clairvoyant on average, {min(ratios):.0%} at least"
+        )
 
 
 if __name__ == "__main__":

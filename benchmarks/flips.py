@@ -18,9 +18,15 @@ from jaxcache.store import open_store
 
 CORPUS = Path(__file__).parents[1] / "tests" / "data" / "corpus"
 CACHES = [
-    "0.4.38-cpu-zlib", "0.4.38-cpu-zstd", "0.8.3-cpu-zstd", "0.10.2-cpu-zstd", "0.12.0.1-cpu-zstd",
-    "0.8.3-cuda13-h200-zstd", "0.10.2-cuda13-h200-kernelcache", "0.12.0.1-cuda13-h200-zstd",
-]  # fmt: skip
+    "0.4.38-cpu-zlib",
+    "0.4.38-cpu-zstd",
+    "0.8.3-cpu-zstd",
+    "0.10.2-cpu-zstd",
+    "0.12.0.1-cpu-zstd",
+    "0.8.3-cuda13-h200-zstd",
+    "0.10.2-cuda13-h200-kernelcache",
+    "0.12.0.1-cuda13-h200-zstd",
+]
 
 
 def decompress(path: Path) -> bytes | None:

@@ -21,14 +21,17 @@ def init(layers):
         "embed": normal(VOCABULARY, WIDTH),
         "blocks": [
             {
-                "qkv": normal(WIDTH, 3 * WIDTH), "out": normal(WIDTH, WIDTH),
-                "up": normal(WIDTH, 4 * WIDTH), "down": normal(4 * WIDTH, WIDTH),
-                "norm1": jnp.ones(WIDTH), "norm2": jnp.ones(WIDTH),
+                "qkv": normal(WIDTH, 3 * WIDTH),
+                "out": normal(WIDTH, WIDTH),
+                "up": normal(WIDTH, 4 * WIDTH),
+                "down": normal(4 * WIDTH, WIDTH),
+                "norm1": jnp.ones(WIDTH),
+                "norm2": jnp.ones(WIDTH),
             }
             for _ in range(layers)
         ],
         "head": normal(WIDTH, VOCABULARY),
-    }  # fmt: skip
+    }
 
 
 def norm(x, scale):

@@ -67,15 +67,18 @@ def measure(setting: Setting) -> Iterator[Row]:
         ours = jaxcache("verify", "-q", "-C", large, "--no-payload", "--jobs", str(jobs))
         yield compare(
             f"`verify --no-payload --jobs {jobs}` of 10 × {megabytes} MB / `zstd -t`",
-            command(ours), command(["zstd", "-q", "-t", *files]),
-            pairs=setting.pairs, at_most=at_most,
-        )  # fmt: skip
+            command(ours),
+            command(["zstd", "-q", "-t", *files]),
+            pairs=setting.pairs,
+            at_most=at_most,
+        )
     yield compare(
         f"`verify --no-payload --jobs 1` of {small:,} small entries / `zstd -t`",
         command(jaxcache("verify", "-q", "-C", many, "--no-payload", "--jobs", "1")),
         command(["sh", "-c", 'exec zstd -q -t "$0"/*-cache', str(many)]),
-        pairs=setting.pairs, at_most=3,
-    )  # fmt: skip
+        pairs=setting.pairs,
+        at_most=3,
+    )
     few.mkdir()
     for name in files[:3]:
         shutil.copy(name, few)
@@ -84,8 +87,9 @@ def measure(setting: Setting) -> Iterator[Row]:
         f"`seal --level 3` of 3 × {megabytes} MB, 1 thread / `zstd -d \\| zstd -3`",
         command([sys.executable, "-c", _SEAL_AS_IS, str(few)]),
         command(["sh", "-c", recompress, str(few), str(folder)]),
-        pairs=setting.pairs, at_most=2,
-    )  # fmt: skip
+        pairs=setting.pairs,
+        at_most=2,
+    )
 
 
 #: seal without the payload check, which synthetic payloads would not pass.

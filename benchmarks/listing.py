@@ -61,8 +61,11 @@ def measure(setting: Setting) -> Iterator[Row]:
     long = jaxcache("ls", "--long", "-C", small)
     yield compare(
         f"second `ls --long` of {listed:,} entries / the first",
-        command(long), command(long, _FORGET), pairs=setting.pairs, at_most=0.2,
-    )  # fmt: skip
+        command(long),
+        command(long, _FORGET),
+        pairs=setting.pairs,
+        at_most=0.2,
+    )
 
 
 if __name__ == "__main__":

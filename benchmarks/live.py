@@ -80,8 +80,12 @@ def ask(setting: Setting, script: str, *args: object, live: str = "1") -> dict[s
     env = environment({"JAXCACHE_LIVE": live, "JAX_PLATFORMS": "cpu"})
     done = subprocess.run(
         [setting.python, "-c", script, *map(str, args)],
-        env=env, cwd=setting.folder, capture_output=True, text=True, check=True,
-    )  # fmt: skip
+        env=env,
+        cwd=setting.folder,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     told: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
     return told
 

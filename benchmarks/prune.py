@@ -45,8 +45,10 @@ def evict_with_jax(python: str, directory: Path, cap_bytes: int) -> float:
     """Seconds that JAX's eviction takes inside a running process."""
     done = subprocess.run(
         [python, "-W", "ignore", "-c", _JAX_EVICTS, str(directory), str(cap_bytes)],
-        capture_output=True, text=True, check=True,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     return float(done.stdout.split()[-1])
 
 
@@ -54,10 +56,14 @@ def prune(directory: Path, policy: str, *bound: str) -> tuple[float, float]:
     """Seconds of the whole command, and its longest hold of JAX's lock."""
     started = time.perf_counter()
     done = subprocess.run(
-        jaxcache("prune", "-C", directory, *bound, "--policy", policy, "--grace", "0s", "--yes",
-                 "--json"),
-        capture_output=True, text=True, check=True, env=environment(),
-    )  # fmt: skip
+        jaxcache(
+            "prune", "-C", directory, *bound, "--policy", policy, "--grace", "0s", "--yes", "--json"
+        ),
+        capture_output=True,
+        text=True,
+        check=True,
+        env=environment(),
+    )
     seconds = time.perf_counter() - started
     return seconds, json.loads(done.stdout)["longest_lock_seconds"]
 

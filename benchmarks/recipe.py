@@ -87,13 +87,21 @@ def measure(setting: Setting) -> Iterator[Row]:
     yield relate("`compile --jobs 2` of a recipe / `--jobs 1`", serial)
     yield relate("`compile --jobs 2` / half the CPU seconds of `--jobs 1`", bound, at_most=1.15)
     yield compare(
-        "`warm --record`, cold / `warm`, cold", bench.record, bench.warm,
-        pairs=pairs, at_most=1.03, warm_up=False,
-    )  # fmt: skip
+        "`warm --record`, cold / `warm`, cold",
+        bench.record,
+        bench.warm,
+        pairs=pairs,
+        at_most=1.03,
+        warm_up=False,
+    )
     yield compare(
-        "`warm --collect-only` / the bare script, cold", bench.collect, bench.bare,
-        pairs=pairs, at_most=0.33, warm_up=False,
-    )  # fmt: skip
+        "`warm --collect-only` / the bare script, cold",
+        bench.collect,
+        bench.bare,
+        pairs=pairs,
+        at_most=0.33,
+        warm_up=False,
+    )
     yield relate(
         "size of a recipe / `zstd -19` of its bytecode", [bench.sizes()], at_most=1.1, unit="kB"
     )

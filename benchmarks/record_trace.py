@@ -23,9 +23,12 @@ def plan_day(seed: int = 7) -> list[dict]:
     chance = random.Random(seed)
     config = {"width": 64, "layers": 2, "batch": 8, "length": 32, "act": "gelu", "rate": 1e-3}
     edits = {
-        "width": [32, 64, 96, 128], "layers": [1, 2, 3, 4], "batch": [4, 8, 16],
-        "length": [32, 48, 64], "act": ["gelu", "relu", "tanh"],
-    }  # fmt: skip
+        "width": [32, 64, 96, 128],
+        "layers": [1, 2, 3, 4],
+        "batch": [4, 8, 16],
+        "length": [32, 48, 64],
+        "act": ["gelu", "relu", "tanh"],
+    }
     runs, best = [], dict(config)
     for _ in range(RUNS):
         draw = chance.random()
@@ -44,10 +47,25 @@ def plan_day(seed: int = 7) -> list[dict]:
 def warm(python: str, cache: str, config: dict) -> list[dict]:
     """Run the model once; return the report's modules."""
     done = subprocess.run(
-        [sys.executable, "-m", "jaxcache", "warm", "-C", cache, "--python", python,
-         "--platform", "cpu", "--json", str(SCRIPT), json.dumps(config)],
-        capture_output=True, text=True, check=True,
-    )  # fmt: skip
+        [
+            sys.executable,
+            "-m",
+            "jaxcache",
+            "warm",
+            "-C",
+            cache,
+            "--python",
+            python,
+            "--platform",
+            "cpu",
+            "--json",
+            str(SCRIPT),
+            json.dumps(config),
+        ],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     return json.loads(done.stdout)["modules"]
 
 
@@ -69,8 +87,12 @@ def main() -> None:
                     rows.append((run, key, module["size_bytes"]))
     with args.out.open("w") as out:
         for run, key, size_bytes in rows:
-            row = {"run": run, "key": key, "compile_seconds": round(seconds[key], 4),
-                   "size_bytes": size_bytes}  # fmt: skip
+            row = {
+                "run": run,
+                "key": key,
+                "compile_seconds": round(seconds[key], 4),
+                "size_bytes": size_bytes,
+            }
             out.write(json.dumps(row) + "\n")
 
 

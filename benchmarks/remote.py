@@ -50,8 +50,11 @@ def measure(setting: Setting) -> Iterator[Row]:
     make_cache(cache, entries, atimes=False)
     process = subprocess.Popen(
         [sys.executable, str(_SERVER)],
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
-    )  # fmt: skip
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
     assert process.stdout
     try:
         port = process.stdout.readline().strip()
@@ -68,9 +71,13 @@ def _measure(
     setting: Setting, folder: Path, cache: Path, endpoint: str, entries: int
 ) -> Iterator[Row]:
     env = {
-        "AWS_ENDPOINT_URL": endpoint, "AWS_ACCESS_KEY_ID": "x", "AWS_SECRET_ACCESS_KEY": "x",
-        "AWS_DEFAULT_REGION": "us-east-1", "AWS_REGION": "us-east-1", "AWS_ALLOW_HTTP": "true",
-    }  # fmt: skip
+        "AWS_ENDPOINT_URL": endpoint,
+        "AWS_ACCESS_KEY_ID": "x",
+        "AWS_SECRET_ACCESS_KEY": "x",
+        "AWS_DEFAULT_REGION": "us-east-1",
+        "AWS_REGION": "us-east-1",
+        "AWS_ALLOW_HTTP": "true",
+    }
     numbers = count()
 
     def bucket() -> str:
@@ -102,7 +109,7 @@ def _measure(
             lambda b: ["aws", "s3", "sync", "--quiet", source, f"s3://{b}"],
             lambda t: ["aws", "s3", "sync", "--quiet", f"s3://{full}", t],
         ),
-    }  # fmt: skip
+    }
     for name, (push_peer, pull_peer) in peers.items():
         if name.startswith("`aws") and missing("aws"):
             yield Absent(f"`push`, `pull` / {name}", "no aws here")
@@ -110,13 +117,15 @@ def _measure(
         yield compare(
             f"`push` of {entries:,} entries / {name}",
             lambda: push(lambda b: jaxcache("push", f"s3://{b}", "-C", source)),
-            lambda peer=push_peer: push(peer), pairs=setting.pairs,
-        )  # fmt: skip
+            lambda peer=push_peer: push(peer),
+            pairs=setting.pairs,
+        )
         yield compare(
             f"`pull` of {entries:,} entries / {name}",
             lambda: pull(lambda t: jaxcache("pull", f"s3://{full}", "-C", t)),
-            lambda peer=pull_peer: pull(peer), pairs=setting.pairs,
-        )  # fmt: skip
+            lambda peer=pull_peer: pull(peer),
+            pairs=setting.pairs,
+        )
 
 
 if __name__ == "__main__":

@@ -64,8 +64,10 @@ def write_table(out: Path, rows: list[Row], head: dict[str, str | float]) -> Non
         f"{head['load']:.1f}.",
         f"Medians of {head['pairs']} interleaved pairs; four times as many of starts, one less of "
         "what takes ten seconds and more.",
-        "", HEADER, *(r.row() for r in ratios),
-    ]  # fmt: skip
+        "",
+        HEADER,
+        *(r.row() for r in ratios),
+    ]
     if absent:
         lines += ["", "Not measured:", *(f"- {a.claim}: {a.why}" for a in absent)]
     (out / "table.md").write_text("\n".join(lines) + "\n")

@@ -13,8 +13,13 @@ def work(config: dict) -> None:
     keys = jax.random.split(jax.random.key(config["seed"]), config["layers"] + 2)
 
     def layer(key):
-        shapes = {"q": (width, width), "k": (width, width), "v": (width, width),
-                  "up": (width, 4 * width), "down": (4 * width, width)}  # fmt: skip
+        shapes = {
+            "q": (width, width),
+            "k": (width, width),
+            "v": (width, width),
+            "up": (width, 4 * width),
+            "down": (4 * width, width),
+        }
         names = jax.random.split(key, len(shapes))
         return {n: 0.02 * jax.random.normal(k, shapes[n]) for n, k in zip(shapes, names)}  # noqa: B905
 

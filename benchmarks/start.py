@@ -39,19 +39,28 @@ def measure(setting: Setting) -> Iterator[Row]:
     ls, stats = jaxcache("ls", "-C", cache), jaxcache("stats", "-C", cache)
     yield compare(
         "`jaxcache --version` / `python -c 'import typer'`",
-        command(jaxcache("--version")), command(typer), pairs=pairs, at_most=1.5,
-    )  # fmt: skip
+        command(jaxcache("--version")),
+        command(typer),
+        pairs=pairs,
+        at_most=1.5,
+    )
     yield compare(
         f"`ls` of {_THINGS:,} entries / `python -c 'import typer'`",
-        command(ls), command(typer), pairs=pairs, at_most=1.5,
-    )  # fmt: skip
+        command(ls),
+        command(typer),
+        pairs=pairs,
+        at_most=1.5,
+    )
     many, crowded = setting.count(_COMPLETED), setting.scratch("tab")
     make_cache(crowded, many, atimes=False)
     tab = jaxcache("--complete", "keys", "jit_mlp-0", "-C", crowded)
     yield compare(
         f"a key at Tab among {many:,} entries / `python -c 'import typer'`",
-        command(tab), command(typer), pairs=pairs, at_most=1.5,
-    )  # fmt: skip
+        command(tab),
+        command(typer),
+        pairs=pairs,
+        at_most=1.5,
+    )
     peers = [
         ("ls", ls, ["pip", "cache", "list"], _fill_pip),
         ("stats", stats, ["ccache", "-s"], _fill_ccache),

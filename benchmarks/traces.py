@@ -124,5 +124,8 @@ def recorded(_seed: int = 0) -> Trace:
 
 
 TRACES: tuple[Callable[[int], Trace], ...] = (
-    zipf_with_drift, ci_restarts, shape_sweep, recorded,
-)  # fmt: skip
+    zipf_with_drift,
+    ci_restarts,
+    shape_sweep,
+    recorded,
+)

@@ -40,13 +40,20 @@ def measure(setting: Setting) -> Iterator[Row]:
             return run_with_cache(args, cache)
 
     yield compare(
-        claims[0], lambda: run_with_cache(ours, hot), lambda: run_with_cache(bare, hot),
-        pairs=setting.pairs, at_most_more=0.2,
-    )  # fmt: skip
+        claims[0],
+        lambda: run_with_cache(ours, hot),
+        lambda: run_with_cache(bare, hot),
+        pairs=setting.pairs,
+        at_most_more=0.2,
+    )
     yield compare(
-        claims[1], lambda: run_cold(ours), lambda: run_cold(bare),
-        pairs=setting.long_pairs, at_most=1.03, warm_up=False,
-    )  # fmt: skip
+        claims[1],
+        lambda: run_cold(ours),
+        lambda: run_cold(bare),
+        pairs=setting.long_pairs,
+        at_most=1.03,
+        warm_up=False,
+    )
 
 
 if __name__ == "__main__":

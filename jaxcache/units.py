@@ -6,11 +6,21 @@ from datetime import UTC, datetime
 from jaxcache.errors import UsageError
 
 _SIZE_UNITS = {
-    "": 1, "b": 1,
-    "k": 10**3, "kb": 10**3, "m": 10**6, "mb": 10**6, "g": 10**9, "gb": 10**9,
-    "t": 10**12, "tb": 10**12,
-    "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40,
-}  # fmt: skip
+    "": 1,
+    "b": 1,
+    "k": 10**3,
+    "kb": 10**3,
+    "m": 10**6,
+    "mb": 10**6,
+    "g": 10**9,
+    "gb": 10**9,
+    "t": 10**12,
+    "tb": 10**12,
+    "kib": 2**10,
+    "mib": 2**20,
+    "gib": 2**30,
+    "tib": 2**40,
+}
 _DURATION_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 _NUMBER = r"(?P<number>\d+(?:\.\d+)?|\.\d+)"
 _SIZE = re.compile(rf"{_NUMBER}\s*(?P<unit>[a-z]*)", re.IGNORECASE)
@@ -79,8 +89,10 @@ def format_duration(seconds: float) -> str:
         return f"{seconds:.0f} s"
     whole = round(seconds)
     for size, unit, small, small_unit in (
-        (86_400, "d", 3600, "h"), (3600, "h", 60, "m"), (60, "m", 1, "s")
-    ):  # fmt: skip
+        (86_400, "d", 3600, "h"),
+        (3600, "h", 60, "m"),
+        (60, "m", 1, "s"),
+    ):
         if whole >= size:
             rest = whole % size // small
             return f"{whole // size}{unit} {rest}{small_unit}" if rest else f"{whole // size}{unit}"

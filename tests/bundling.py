@@ -100,7 +100,12 @@ def forged(
 
 def forged_entry(module: str, content: bytes, digit: str = "a") -> dict[str, Any]:
     return {
-        "key": f"{module}-{digit * 64}", "codec": "zstd", "compile_seconds": 1, "size_bytes": 10,
-        "payload_bytes": len(content), "payload_sha256": hashlib.sha256(content).hexdigest(),
-        "created_ns": 10**18, "origin": 0,
-    }  # fmt: skip
+        "key": f"{module}-{digit * 64}",
+        "codec": "zstd",
+        "compile_seconds": 1,
+        "size_bytes": 10,
+        "payload_bytes": len(content),
+        "payload_sha256": hashlib.sha256(content).hexdigest(),
+        "created_ns": 10**18,
+        "origin": 0,
+    }

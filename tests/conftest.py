@@ -41,9 +41,19 @@ def clean_environment(home: Path) -> dict[str, str]:
 
 #: Folders, and files, whose commands get a process each: signals, mounts, servers, other programs.
 _SPAWNING = {
-    "integration", "conformance", "live", "layouts", "store", "test_mount", "test_push_at_work",
-    "test_push_pull", "test_remote", "test_shared_directory", "test_where", "test_report",
-}  # fmt: skip
+    "integration",
+    "conformance",
+    "live",
+    "layouts",
+    "store",
+    "test_mount",
+    "test_push_at_work",
+    "test_push_pull",
+    "test_remote",
+    "test_shared_directory",
+    "test_where",
+    "test_report",
+}
 #: Tests with real JAX that every change is tested with; ``make test-jax`` runs all of them.
 _CORE = {"test_warm", "test_bundle_hits", "test_integrity_jax", "test_push_pull_jax"}
 
@@ -142,9 +152,11 @@ def _has_jax(python: str) -> bool:
 def jax_version(python: str) -> tuple[int, ...]:
     """The first two numbers of its jax."""
     told = subprocess.run(
-        [python, "-c", "import jax; print(jax.__version__)"], capture_output=True, text=True,
+        [python, "-c", "import jax; print(jax.__version__)"],
+        capture_output=True,
+        text=True,
         check=True,
-    )  # fmt: skip
+    )
     return tuple(int(n) for n in told.stdout.split(".")[:2])
 
 

@@ -105,12 +105,21 @@ def cases() -> Iterator[Case]:
     yield _case("show some.recipe", NO_KEYS)
     yield _case("show xla_gpu_kernel_cache_file -C 0.10.2-cuda13-h200-kernelcache", NO_KEYS)
     yield _case("target show h200.json --python /nowhere/python")
-    for sides in (f"{PLAIN} 0.10.2-cpu-zstd", f"{PLAIN} 0.12.0.1-cuda13-h200-zstd",
-                  "left.json right.json", "some.recipe right.json", f"-C {ODD} {PLAIN} {ODD}",
-                  f"-C {TORCH} a*"):  # fmt: skip
+    for sides in (
+        f"{PLAIN} 0.10.2-cpu-zstd",
+        f"{PLAIN} 0.12.0.1-cuda13-h200-zstd",
+        "left.json right.json",
+        "some.recipe right.json",
+        f"-C {ODD} {PLAIN} {ODD}",
+        f"-C {TORCH} a*",
+    ):
         yield _case(f"explain {sides}", NO_KEYS)
-    for sides in (f"{PLAIN} 0.10.2-cpu-zstd", f"small.jxb {ODD}", "torch.jxb torch",
-                  "0.4.38-cpu-zstd 0.4.38-cpu-zlib"):  # fmt: skip
+    for sides in (
+        f"{PLAIN} 0.10.2-cpu-zstd",
+        f"small.jxb {ODD}",
+        "torch.jxb torch",
+        "0.4.38-cpu-zstd 0.4.38-cpu-zlib",
+    ):
         yield _case(f"diff {sides}", ALL)
     for level in ("quick", "full"):
         yield _case(f"verify -C {ODD} --level {level} --atimes --dry-run", ALL)
@@ -133,10 +142,15 @@ def cases() -> Iterator[Case]:
 
 def _changes(source: str) -> Iterator[Case]:
     """Whatever changes a cache, without and with ``--dry-run``."""
-    for line in ("verify --fix", "verify --fix --delete --yes", "verify --restore",
-                 "prune --max-entries 3 --policy lru --yes", "prune --keep-last 1 --yes",
-                 "prune --orphans --legacy --side-caches --quarantine --older-than 5d --yes",
-                 "rm * --yes"):  # fmt: skip
+    for line in (
+        "verify --fix",
+        "verify --fix --delete --yes",
+        "verify --restore",
+        "prune --max-entries 3 --policy lru --yes",
+        "prune --keep-last 1 --yes",
+        "prune --orphans --legacy --side-caches --quarantine --older-than 5d --yes",
+        "rm * --yes",
+    ):
         yield _case(f"{line} --dry-run -C @", ALL, source=source)
         yield _case(f"{line} -C @", ("json", "tsv"), source=source)
     if source != TORCH:
@@ -145,8 +159,9 @@ def _changes(source: str) -> Iterator[Case]:
         yield _case("pin jit_m* -C @", NO_KEYS, source=source)
         yield _case("unpin jit_m* -C @", NO_KEYS, source=source)
     yield _case("export out.jxb -C @", ALL, source=source, packs=True)
-    yield _case("export out.jxb -C @ --since small.jxb jit_m*", ("json", "tsv"), source=source,
-                packs=True)  # fmt: skip
+    yield _case(
+        "export out.jxb -C @ --since small.jxb jit_m*", ("json", "tsv"), source=source, packs=True
+    )
     yield _case("copy @ other", ALL, source=source)
     yield _case("copy @ other --dry-run", ALL, source=source)
     yield _case("push other -C @ --dry-run", ALL, source=source)
@@ -253,10 +268,12 @@ def held_still() -> Iterator[None]:
 def _module(digit: str) -> dict[str, object]:
     """One module of a saved run."""
     return {
-        "module": "jit_f\x1b[2J", "key": f"jit_f-{digit * 64}", "outcome": "written",
+        "module": "jit_f\x1b[2J",
+        "key": f"jit_f-{digit * 64}",
+        "outcome": "written",
         "components": {"compression": digit, "computation": "c", "XLA\x1b[2J": digit},
         "arguments": [{"name": "x", "dtype": "float32", "shape": [int(digit, 16)]}],
-    }  # fmt: skip
+    }
 
 
 def make_odd(cache: Path) -> None:
@@ -281,10 +298,13 @@ def make_odd(cache: Path) -> None:
     keys = [p.name.removesuffix("-cache") for p in files]
     at_ns = NOW_NS - 3 * _DAY_NS
     facts = {
-        "compile_seconds": 1.5, "jax_version": "0.12.0.1", "jaxlib_version": "0.12.0.1",
-        "components": {"computation": "ab", "XLA flags": "cd"}, "function": "step\x1b[2J",
+        "compile_seconds": 1.5,
+        "jax_version": "0.12.0.1",
+        "jaxlib_version": "0.12.0.1",
+        "components": {"computation": "ab", "XLA flags": "cd"},
+        "function": "step\x1b[2J",
         "script": "train.py",
-    }  # fmt: skip
+    }
     events = [
         Event(keys[0], COMPILE, at_ns, facts),
         Event(keys[0], HIT, at_ns + 1, {"count": 3}),

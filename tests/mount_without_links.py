@@ -183,9 +183,19 @@ def _name(body: bytes) -> bytes:
 def _attributes(s: os.stat_result) -> bytes:
     times = [divmod(ns, 10**9) for ns in (s.st_atime_ns, s.st_mtime_ns, s.st_ctime_ns)]
     return _ATTRIBUTES.pack(
-        s.st_ino, s.st_size, s.st_blocks, *(t[0] for t in times), *(t[1] for t in times),
-        s.st_mode, s.st_nlink, s.st_uid, s.st_gid, 0, 4096, 0,
-    )  # fmt: skip
+        s.st_ino,
+        s.st_size,
+        s.st_blocks,
+        *(t[0] for t in times),
+        *(t[1] for t in times),
+        s.st_mode,
+        s.st_nlink,
+        s.st_uid,
+        s.st_gid,
+        0,
+        4096,
+        0,
+    )
 
 
 def _listing(folder: int, offset: int, size: int) -> bytes:

@@ -22,9 +22,11 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 #: What S3 clients read; the server believes any key.
 CREDENTIALS = {
-    "AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test", "AWS_REGION": "us-east-1",
+    "AWS_ACCESS_KEY_ID": "test",
+    "AWS_SECRET_ACCESS_KEY": "test",
+    "AWS_REGION": "us-east-1",
     "AWS_ALLOW_HTTP": "true",
-}  # fmt: skip
+}
 _HOP_HEADERS = {"connection", "transfer-encoding", "content-length", "keep-alive"}
 
 
@@ -50,9 +52,13 @@ class S3Server:
         from obstore.store import S3Store
 
         store = S3Store.from_url(
-            url, endpoint=self.endpoint, region="us-east-1", access_key_id="x",
-            secret_access_key="x", client_options={"allow_http": True},
-        )  # fmt: skip
+            url,
+            endpoint=self.endpoint,
+            region="us-east-1",
+            access_key_id="x",
+            secret_access_key="x",
+            client_options={"allow_http": True},
+        )
         obstore.put(store, name, data, attributes=metadata)
 
 
@@ -61,9 +67,12 @@ def run_s3_server() -> Iterator[S3Server]:
     """Run moto's server on a port of its own."""
     process = subprocess.Popen(
         [sys.executable, str(Path(__file__).with_name("s3_process.py"))],
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
         env={k: v for k, v in os.environ.items() if k != "PYTHONWARNINGS"},
-    )  # fmt: skip
+    )
     try:
         yield S3Server(process)
     finally:
@@ -159,9 +168,7 @@ def run_proxy(upstream: str) -> Iterator[Proxy]:
             body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
             parts = urlsplit(self.path)
             name = unquote(parts.path.lstrip("/").partition("/")[2])
-            seen = Seen(
-                self.command, name, parse_qs(parts.query, keep_blank_values=True), body
-            )  # fmt: skip
+            seen = Seen(self.command, name, parse_qs(parts.query, keep_blank_values=True), body)
             with proxy.lock:
                 proxy.seen.append(seen)
                 how = proxy.fault(seen) if proxy.fault else None
@@ -191,9 +198,13 @@ def run_proxy(upstream: str) -> Iterator[Proxy]:
             self.answer(answer.status, answer.getheaders(), data, length, half=how == "truncate")
 
         def answer(
-            self, status: int, headers: list[tuple[str, str]], data: bytes,
-            length: str | None = None, half: bool = False,
-        ) -> None:  # fmt: skip
+            self,
+            status: int,
+            headers: list[tuple[str, str]],
+            data: bytes,
+            length: str | None = None,
+            half: bool = False,
+        ) -> None:
             self.send_response_only(status)
             for header, value in headers:
                 if header.lower() not in _HOP_HEADERS:
@@ -233,8 +244,11 @@ def run_azurite(program: str, folder: Path) -> Iterator[int]:
         port = probe.getsockname()[1]
     process = subprocess.Popen(
         [program, "--inMemoryPersistence", "--skipApiVersionCheck", "--blobPort", str(port)],
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=folder,
-    )  # fmt: skip
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        cwd=folder,
+    )
     try:
         assert process.stdout
         while "successfully listen" not in process.stdout.readline():
@@ -257,11 +271,14 @@ def _make_container(port: int) -> None:
     signature = base64.b64encode(digest).decode()
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
     connection.request(
-        "PUT", f"/{_AZURE_ACCOUNT}/container?restype=container",
+        "PUT",
+        f"/{_AZURE_ACCOUNT}/container?restype=container",
         headers={
-            "x-ms-date": date, "x-ms-version": "2021-12-02", "Content-Length": "0",
+            "x-ms-date": date,
+            "x-ms-version": "2021-12-02",
+            "Content-Length": "0",
             "Authorization": f"SharedKey {_AZURE_ACCOUNT}:{signature}",
         },
-    )  # fmt: skip
+    )
     assert connection.getresponse().status == 201
     connection.close()

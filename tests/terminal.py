@@ -41,17 +41,26 @@ class Terminal:
     """
 
     def __init__(
-        self, command: Sequence[str | Path], *, home: Path, width: int = 80,
+        self,
+        command: Sequence[str | Path],
+        *,
+        home: Path,
+        width: int = 80,
         env: dict[str, str] | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._master, inner = pty.openpty()
         fcntl.ioctl(inner, termios.TIOCSWINSZ, struct.pack("HHHH", 40, width, 0, 0))
         given = clean_environment(home) | {"TERM": "xterm-256color", "LANG": "C.UTF-8"}
         self.process = subprocess.Popen(
             [str(c) for c in command],
-            stdin=inner, stdout=inner, stderr=inner, cwd=home, env=given | (env or {}),
-            start_new_session=True, preexec_fn=_take_terminal,
-        )  # fmt: skip
+            stdin=inner,
+            stdout=inner,
+            stderr=inner,
+            cwd=home,
+            env=given | (env or {}),
+            start_new_session=True,
+            preexec_fn=_take_terminal,
+        )
         os.close(inner)
         self._chunks: list[bytes] = []
         self._reader = threading.Thread(target=self._read, daemon=True)
@@ -102,9 +111,12 @@ def _take_terminal() -> None:
 
 
 def run_all(
-    commands: Sequence[Sequence[str | Path]], *, home: Path, width: int,
+    commands: Sequence[Sequence[str | Path]],
+    *,
+    home: Path,
+    width: int,
     env: dict[str, str] | None = None,
-) -> list[tuple[int, str]]:  # fmt: skip
+) -> list[tuple[int, str]]:
     """Run command lines one after the other in one terminal; (exit code, what it showed) each."""
     lines = json.dumps([[str(a) for a in argv] for argv in commands])
     terminal = Terminal([sys.executable, "-c", _DRIVER, lines], home=home, width=width, env=env)

@@ -139,10 +139,11 @@ def test_a_cache_of_torch_is_one_too(golden: Path, corpus: Path, tmp_path: Path)
     assert cache.plan_prune(max_entries=0, grace=0).removals
     cache.export(tmp_path / "t.jxb")
     for refused in (
-        cache.plan_seal, lambda: cache.show("x"),
+        cache.plan_seal,
+        lambda: cache.show("x"),
         lambda: cache.push(jaxcache.open(corpus / "0.10.2-cpu-zstd")),
         lambda: jaxcache.open(corpus / "0.10.2-cpu-zstd").import_(tmp_path / "t.jxb"),
-    ):  # fmt: skip
+    ):
         with pytest.raises(UsageError) as caught:
             refused()
         assert caught.value.code == "other-layout"

@@ -47,10 +47,16 @@ def test_every_command_of_a_page(page: Page, tmp_path: Path) -> None:
     for name in ("tests", "examples"):
         (home / name).symlink_to(REPOSITORY / name)
     terminal = Terminal(
-        ["bash", "--norc", "page.sh"], home=home, width=100,
-        env={"PATH": f"{tools}{os.pathsep}{os.environ['PATH']}", "PYTHONWARNINGS": "",
-             "HOME": str(home), "JAX_PLATFORMS": "cpu"},
-    )  # fmt: skip
+        ["bash", "--norc", "page.sh"],
+        home=home,
+        width=100,
+        env={
+            "PATH": f"{tools}{os.pathsep}{os.environ['PATH']}",
+            "PYTHONWARNINGS": "",
+            "HOME": str(home),
+            "JAX_PLATFORMS": "cpu",
+        },
+    )
     terminal.finish(timeout=600)
     parts = without_style(terminal.text).split(MARK)
     assert len(parts) == 2 * len(page.steps) + 1, terminal.text[-2000:]
@@ -86,11 +92,24 @@ def test_the_reader_sees_a_difference() -> None:
 def test_the_site_builds_strictly_and_asks_nobody(tmp_path: Path) -> None:
     pytest.importorskip("material", reason="mkdocs-material is not installed: the group docs")
     done = subprocess.run(
-        [sys.executable, "-W", "default", "-m", "mkdocs", "build", "--strict", "--quiet",
-         "--site-dir", tmp_path / "site"],
-        cwd=REPOSITORY, capture_output=True, text=True, check=False,
+        [
+            sys.executable,
+            "-W",
+            "default",
+            "-m",
+            "mkdocs",
+            "build",
+            "--strict",
+            "--quiet",
+            "--site-dir",
+            tmp_path / "site",
+        ],
+        cwd=REPOSITORY,
+        capture_output=True,
+        text=True,
+        check=False,
         env=os.environ | {"NO_MKDOCS_2_WARNING": "1"},
-    )  # fmt: skip
+    )
     assert done.returncode == 0, done.stderr
     pages = sorted((tmp_path / "site").rglob("*.html"))
     assert len(pages) >= len(PAGES) - 1
@@ -147,8 +166,11 @@ def test_fields_of_what_takes_a_jax(tmp_path: Path, jax_python: str) -> None:
     python = ["--python", jax_python]
     subprocess.run(
         [sys.executable, "-m", "jaxcache", "target", "capture", "here.json", *python],
-        env=env, cwd=tmp_path, check=True, capture_output=True,
-    )  # fmt: skip
+        env=env,
+        cwd=tmp_path,
+        check=True,
+        capture_output=True,
+    )
     for name, argv in {
         "warm": ["warm", "--record", "r", *python, "-C", "cache", "job.py"],
         "compile": ["compile", "r", *python, "-C", "again"],
@@ -170,8 +192,12 @@ def hold_to_the_page(name: str, argv: list[str], env: dict[str, str], cwd: Path)
     first, *rest = (f"{argv[0]} {argv[1]}", *argv[2:]) if in_group else argv
     done = subprocess.run(
         [sys.executable, "-m", "jaxcache", *first.split(), "--json", *rest],
-        capture_output=True, text=True, env=env, cwd=cwd, check=False,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        env=env,
+        cwd=cwd,
+        check=False,
+    )
     assert done.stdout, done.stderr
     section = re.search(rf"^## `{name}`\n(.*?)(?=^## |\Z)", text, re.DOTALL | re.MULTILINE)
     assert section, f"docs/json.md says nothing of {name}"
@@ -184,14 +210,33 @@ def hold_to_the_page(name: str, argv: list[str], env: dict[str, str], cwd: Path)
 
 #: Fields of lists that are empty on the corpus.
 _OPTIONAL = {
-    "groups", "name", "left_key", "right_key", "action", "spared", "causes", "modules",
-    "component", "meaning", "count", "why", "keys", "processes", "misses",
-}  # fmt: skip
+    "groups",
+    "name",
+    "left_key",
+    "right_key",
+    "action",
+    "spared",
+    "causes",
+    "modules",
+    "component",
+    "meaning",
+    "count",
+    "why",
+    "keys",
+    "processes",
+    "misses",
+}
 #: Objects whose fields are names from the cache or the compiler.
 _FREE = {
-    "opcodes", "custom_calls", "flags_changed", "problems", "provenance", "profile", "settings",
+    "opcodes",
+    "custom_calls",
+    "flags_changed",
+    "problems",
+    "provenance",
+    "profile",
+    "settings",
     "counters",
-}  # fmt: skip
+}
 
 
 def _shared(text: str) -> str:

@@ -54,7 +54,9 @@ def _difference(wanted: object, found: object) -> str:
     """What changed, a line a field, for a person to judge."""
     sides = [
         json.dumps(side, indent=1, ensure_ascii=False, sort_keys=True)
-        .replace("\\n", "\n").replace(", \\\"", ",\n\\\"").splitlines()
+        .replace("\\n", "\n")
+        .replace(', \\"', ',\n\\"')
+        .splitlines()
         for side in (wanted, found)
-    ]  # fmt: skip
+    ]
     return "\n".join(list(difflib.unified_diff(*sides, "recorded", "now", n=2, lineterm=""))[:200])

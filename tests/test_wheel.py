@@ -20,9 +20,14 @@ pytestmark = pytest.mark.slow
 def run(*args: str | Path, home: Path, cwd: Path | None = None) -> str:
     env = {k: v for k, v in clean_environment(home).items() if not k.startswith("PYTHON")}
     done = subprocess.run(
-        [str(a) for a in args], capture_output=True, text=True, env=env, cwd=cwd or home,
-        check=False, timeout=600,
-    )  # fmt: skip
+        [str(a) for a in args],
+        capture_output=True,
+        text=True,
+        env=env,
+        cwd=cwd or home,
+        check=False,
+        timeout=600,
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
@@ -64,9 +69,13 @@ def test_the_archives_hold_what_they_must_and_nothing_else(built: Path) -> None:
     (wheel,) = built.glob("*.whl")
     names = set(zipfile.ZipFile(wheel).namelist())
     for needed in (
-        "jaxcache/py.typed", "jaxcache/entry/xla_subset.proto", "jaxcache/render/report/report.js",
-        "jaxcache/jaxside/listener.py", "jaxcache/jaxside/startup/sitecustomize.py", "jaxcache.pth",
-    ):  # fmt: skip
+        "jaxcache/py.typed",
+        "jaxcache/entry/xla_subset.proto",
+        "jaxcache/render/report/report.js",
+        "jaxcache/jaxside/listener.py",
+        "jaxcache/jaxside/startup/sitecustomize.py",
+        "jaxcache.pth",
+    ):
         assert needed in names
     tops = {name.split("/")[0] for name in names - {"jaxcache.pth"}}
     version = jaxcache.__version__
@@ -99,11 +108,23 @@ def test_it_warms_a_python_that_knows_nothing_of_it(
     (tmp_path / "job.py").write_text("import jax; print(jax.jit(lambda x: x + 1)(1.0))\n")
     for option, outcome in (("--strict", "0 hits"), ("--fail-on-miss", "0 written")):
         done = subprocess.run(
-            [installed / "bin" / "jaxcache", "warm", "--python", jax_python, option, "-C",
-             tmp_path / "cache", tmp_path / "job.py"],
-            capture_output=True, text=True, cwd=tmp_path, check=False, timeout=600,
+            [
+                installed / "bin" / "jaxcache",
+                "warm",
+                "--python",
+                jax_python,
+                option,
+                "-C",
+                tmp_path / "cache",
+                tmp_path / "job.py",
+            ],
+            capture_output=True,
+            text=True,
+            cwd=tmp_path,
+            check=False,
+            timeout=600,
             env={"HOME": str(tmp_path), "PATH": os.environ["PATH"]},
-        )  # fmt: skip
+        )
         assert done.returncode == 0, done.stderr
         assert done.stdout == "2.0\n"
         assert outcome in done.stderr

@@ -78,9 +78,15 @@ class Evidence:
         if self.platform:
             environment["JAX_PLATFORMS"] = self.platform
         done = subprocess.run(
-            command, env=environment, capture_output=True, text=True, timeout=left, check=False,
-            cwd=ROOT, stdin=subprocess.DEVNULL,
-        )  # fmt: skip
+            command,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=left,
+            check=False,
+            cwd=ROOT,
+            stdin=subprocess.DEVNULL,
+        )
         if done.returncode:
             lines = done.stderr.strip().splitlines() or ["no reason given"]
             raise StepError(f"{' '.join(command[2:5])} exited with {done.returncode}: {lines[-1]}")
@@ -98,11 +104,13 @@ class Evidence:
         text = self.jaxcache("warm", "--json", "-C", cache, "--python", self.python, *args, env=env)
         document = json.loads(text)
         return {
-            "summary": document["summary"], "notes": document["notes"],
-            "modules": {m["module"] + " " + str(m["key"])[-64:]: m["outcome"]
-                        for m in document["modules"]},
+            "summary": document["summary"],
+            "notes": document["notes"],
+            "modules": {
+                m["module"] + " " + str(m["key"])[-64:]: m["outcome"] for m in document["modules"]
+            },
             "untuned": sum(m["tuning"] == "untuned" for m in document["modules"]),
-        }  # fmt: skip
+        }
 
     def timings(self, cache: Path) -> dict[str, Any]:
         """Run the workload on a copy of a cache: how it hit, what it computed, how fast."""
@@ -110,9 +118,11 @@ class Evidence:
         if cache.exists():
             shutil.copytree(cache, used, dirs_exist_ok=True)
         kept = cache.with_name(cache.name + "-output.json")
-        wrapper = f"import runpy, sys; sys.argv[1:] = ['{self.size}']; " \
-                  f"sys.stdout = open({str(kept)!r}, 'w'); runpy.run_path({str(WORKLOAD)!r}, " \
-                  "run_name='__main__')"  # fmt: skip
+        wrapper = (
+            f"import runpy, sys; sys.argv[1:] = ['{self.size}']; "
+            f"sys.stdout = open({str(kept)!r}, 'w'); runpy.run_path({str(WORKLOAD)!r}, "
+            "run_name='__main__')"
+        )
         program = cache.with_name(cache.name + "-program.py")
         program.write_text(wrapper + "\n")
         ran = self.warm(used, program)
@@ -138,8 +148,17 @@ def capture(evidence: Evidence) -> dict[str, Any]:
     profile = json.loads((evidence.out / "profile.json").read_text())
     if prints[0] != prints[1]:
         raise StepError(f"the fingerprint changes from process to process: {prints}")
-    names = ("platform", "lowering_platform", "platform_version", "device_kinds", "jax_version",
-             "jaxlib_version", "plugins", "key_codec", "topology_fingerprint")  # fmt: skip
+    names = (
+        "platform",
+        "lowering_platform",
+        "platform_version",
+        "device_kinds",
+        "jax_version",
+        "jaxlib_version",
+        "plugins",
+        "key_codec",
+        "topology_fingerprint",
+    )
     if profile["topology"] is None:
         raise StepError("the client's topology cannot be serialized")
     return {name: profile[name] for name in names}
@@ -162,11 +181,12 @@ def real_caches(evidence: Evidence, train: list[str]) -> dict[str, Any]:
             shutil.copy2(path, corpus / path.name)
     decoded = json.loads(evidence.jaxcache("ls", "-C", cache, "--json"))
     return {
-        "cold": cold["summary"], "hot": hot["summary"],
+        "cold": cold["summary"],
+        "hot": hot["summary"],
         "targets": sorted({str(e["target"]) for e in decoded["entries"]}),
         "problems": decoded["problems"],
         "side_caches": sorted(p.name for p in corpus.iterdir() if p.name.startswith("xla_gpu")),
-    }  # fmt: skip
+    }
 
 
 def train_elsewhere(evidence: Evidence, train: list[str], made: Path | None) -> dict[str, Any]:
@@ -226,8 +246,12 @@ def _against(result: dict[str, Any], tuned: dict[str, Any]) -> dict[str, Any]:
             "equal": math.isclose(row["sum"], best["sum"], rel_tol=_RELATIVE_ERROR),
         }
     summary = result["summary"]
-    return {"programs": rows, "hits": summary["hits"], "requests": summary["compile_requests"],
-            "untuned": result["untuned"]}  # fmt: skip
+    return {
+        "programs": rows,
+        "hits": summary["hits"],
+        "requests": summary["compile_requests"],
+        "untuned": result["untuned"],
+    }
 
 
 def report(evidence: Evidence) -> str:
@@ -240,14 +264,20 @@ def report(evidence: Evidence) -> str:
     profile = found.get("profile")
     if profile:
         kinds = ", ".join(dict.fromkeys(profile["device_kinds"]))
-        lines += ["", f"{len(profile['device_kinds'])} × {kinds}, jax {profile['jax_version']}, "
-                  f"`{profile['platform_version']!r}`, fingerprint "
-                  f"{profile['topology_fingerprint']}", ""]  # fmt: skip
+        lines += [
+            "",
+            f"{len(profile['device_kinds'])} × {kinds}, jax {profile['jax_version']}, "
+            f"`{profile['platform_version']!r}`, fingerprint "
+            f"{profile['topology_fingerprint']}",
+            "",
+        ]
     for name in ("train.py, made here on the CPU", "train.py, made elsewhere"):
         if result := found.get(name):
             summary = result["used"]["summary"]
-            lines.append(f"{name}: {summary['hits']} of {summary['compile_requests']} hits, "
-                         f"{summary['saved_seconds']:.1f} s saved")  # fmt: skip
+            lines.append(
+                f"{name}: {summary['hits']} of {summary['compile_requests']} hits, "
+                f"{summary['saved_seconds']:.1f} s saved"
+            )
     kernels = found.get("kernels")
     if kernels:
         names = list(kernels["tuned"]["programs"])
@@ -260,9 +290,10 @@ def report(evidence: Evidence) -> str:
                 row = result["programs"][name]
                 wrong = "" if row["equal"] else " ✗"
                 cells.append(
-                    f"{1000 * row['seconds']:.3f} ms" if way == "tuned"
+                    f"{1000 * row['seconds']:.3f} ms"
+                    if way == "tuned"
                     else f"{row['times_tuned']:.2f} ×{wrong}"
-                )  # fmt: skip
+                )
             hits = f"{result['hits']} of {result['requests']}"
             lines.append(f"| {way} | {hits} | {result['untuned']} | " + " | ".join(cells) + " |")
     if evidence.troubles:

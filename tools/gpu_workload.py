@@ -70,11 +70,14 @@ def main():
     square = ramp(SIZE, SIZE)
     side = max(16, SIZE // 16)
     calls = {
-        product_bf16: (square, square), product_f32: (square, square),
-        layer: (square, square, square), gradient: (square, square), fused: (square,),
+        product_bf16: (square, square),
+        product_f32: (square, square),
+        layer: (square, square, square),
+        gradient: (square, square),
+        fused: (square,),
         ordered: (square,),
         convolved: (ramp(8, 32, side, side), ramp(64, 32, 3, 3)),
-    }  # fmt: skip
+    }
     found = {}
     for function, arguments in calls.items():
         arguments = jax.device_put(arguments)

@@ -43,28 +43,42 @@ _BUNDLES = "cache/test_bundle cache/test_bundle_hostile cache/test_bundle_import
 #: Room: modules, and the tests that ought to notice a change of them, the quick ones first.
 ROOMS: dict[str, list[tuple[str, str]]] = {
     "entry": [
-        ("jaxcache/entry/{names,codec,frame,read}.py",
-         "entry/test_names entry/test_codec entry/test_frame entry/test_decode cli/test_ls"),
-        ("jaxcache/entry/{wire,outline,kernels,riegeli,highwayhash,envelope,schema}.py",
-         "entry/test_wire entry/test_riegeli entry/test_outline entry/test_options "
-         "entry/test_decode entry/test_hostile cli/test_show cli/test_explain"),
-        ("jaxcache/entry/{brief,contents,decode,device,hlo,memory,options,shapes}.py",
-         "entry/test_wire entry/test_options entry/test_decode cli/test_show cli/test_ls"),
+        (
+            "jaxcache/entry/{names,codec,frame,read}.py",
+            "entry/test_names entry/test_codec entry/test_frame entry/test_decode cli/test_ls",
+        ),
+        (
+            "jaxcache/entry/{wire,outline,kernels,riegeli,highwayhash,envelope,schema}.py",
+            "entry/test_wire entry/test_riegeli entry/test_outline entry/test_options "
+            "entry/test_decode entry/test_hostile cli/test_show cli/test_explain",
+        ),
+        (
+            "jaxcache/entry/{brief,contents,decode,device,hlo,memory,options,shapes}.py",
+            "entry/test_wire entry/test_options entry/test_decode cli/test_show cli/test_ls",
+        ),
     ],
     "prune": [
-        ("jaxcache/cache/prune/{plan,policy,removable,removal,evict,survey}.py",
-         "cache/test_policy cache/test_prune_plan cache/test_prune_execution "
-         "cache/test_eviction_traces cli/test_prune"),
+        (
+            "jaxcache/cache/prune/{plan,policy,removable,removal,evict,survey}.py",
+            "cache/test_policy cache/test_prune_plan cache/test_prune_execution "
+            "cache/test_eviction_traces cli/test_prune",
+        ),
     ],
-    "seal": [("jaxcache/cache/seal.py", "cache/test_seal_meanwhile cli/test_seal cache/test_seal_kill")],
+    "seal": [
+        ("jaxcache/cache/seal.py", "cache/test_seal_meanwhile cli/test_seal cache/test_seal_kill")
+    ],
     "bundle": [
         ("jaxcache/cache/{gate,archive}.py", f"cache/test_containers cli/test_gate {_BUNDLES}"),
-        ("jaxcache/cache/bundle/{manifest,format,pack}.py",
-         f"cache/test_manifest cache/test_containers {_BUNDLES}"),
-        ("jaxcache/cache/bundle/{compat,export,importing,unpack,deliver}.py",
-         f"cache/test_compat {_BUNDLES}"),
+        (
+            "jaxcache/cache/bundle/{manifest,format,pack}.py",
+            f"cache/test_manifest cache/test_containers {_BUNDLES}",
+        ),
+        (
+            "jaxcache/cache/bundle/{compat,export,importing,unpack,deliver}.py",
+            f"cache/test_compat {_BUNDLES}",
+        ),
     ],
-}  # fmt: skip
+}
 #: Which of the tests a room names are run: no sweeps, and nothing that needs a jax.
 _MARKS = "not slow and not jax"
 _MEMORY_BYTES = 8 << 30
@@ -75,13 +89,34 @@ _NO_SUCH_TEST = 4
 #: Of the operators that put one binary operator or comparison for another, those that a person
 #: might mistake; the others fail for the type alone.
 _LIKELY_BINARY = {
-    "Add_Sub", "Sub_Add", "Mul_Add", "Mul_FloorDiv", "Div_Mul", "FloorDiv_Mul", "Mod_FloorDiv",
-    "LShift_RShift", "RShift_LShift", "BitOr_BitAnd", "BitAnd_BitOr", "BitXor_BitOr", "Pow_Mul",
-}  # fmt: skip
+    "Add_Sub",
+    "Sub_Add",
+    "Mul_Add",
+    "Mul_FloorDiv",
+    "Div_Mul",
+    "FloorDiv_Mul",
+    "Mod_FloorDiv",
+    "LShift_RShift",
+    "RShift_LShift",
+    "BitOr_BitAnd",
+    "BitAnd_BitOr",
+    "BitXor_BitOr",
+    "Pow_Mul",
+}
 _LIKELY_COMPARISONS = {
-    "Eq_NotEq", "NotEq_Eq", "Lt_LtE", "Lt_GtE", "LtE_Lt", "LtE_Gt", "Gt_GtE", "Gt_LtE", "GtE_Gt",
-    "GtE_Lt", "Is_IsNot", "IsNot_Is",
-}  # fmt: skip
+    "Eq_NotEq",
+    "NotEq_Eq",
+    "Lt_LtE",
+    "Lt_GtE",
+    "LtE_Lt",
+    "LtE_Gt",
+    "Gt_GtE",
+    "Gt_LtE",
+    "GtE_Gt",
+    "GtE_Lt",
+    "Is_IsNot",
+    "IsNot_Is",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,13 +240,29 @@ def run_tests(
     env = {**os.environ, "PYTHONPATH": str(copy), **more}
     env.pop("PYTHONDONTWRITEBYTECODE", None)
     command = [
-        sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", _MARKS,
-        "--hypothesis-seed=0", *options, *tests,
-    ]  # fmt: skip
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "-m",
+        _MARKS,
+        "--hypothesis-seed=0",
+        *options,
+        *tests,
+    ]
     child = subprocess.Popen(
-        command, cwd=copy, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True,
-        stderr=subprocess.DEVNULL, start_new_session=True, preexec_fn=_bound_memory,
-    )  # fmt: skip
+        command,
+        cwd=copy,
+        env=env,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        text=True,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+        preexec_fn=_bound_memory,
+    )
     try:
         printed = child.communicate(timeout=timeout_seconds)[0]
         return child.returncode, printed
@@ -385,8 +436,9 @@ def main() -> None:
             print(
                 f"{len(results)}: {result.outcome} in {result.seconds:.0f} s: "
                 f"{mutant.file}:{mutant.line} {mutant.operator}",
-                file=sys.stderr, flush=True,
-            )  # fmt: skip
+                file=sys.stderr,
+                flush=True,
+            )
     partial.replace(log)
     report(results)
 

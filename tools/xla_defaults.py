@@ -36,8 +36,11 @@ def read_defaults(python: str) -> tuple[str, dict[str, str | list[str]]]:
     with tempfile.TemporaryDirectory() as folder:
         done = subprocess.run(
             [python, "-c", _COMPILE, folder],
-            capture_output=True, text=True, check=True, env=env | {"JAX_PLATFORMS": "cpu"},
-        )  # fmt: skip
+            capture_output=True,
+            text=True,
+            check=True,
+            env=env | {"JAX_PLATFORMS": "cpu"},
+        )
         entries = [p for p in Path(folder).glob("jit*") if not p.name.endswith("-atime")]
         with open(entries[0], "rb") as file:
             payload = read_payload(file, entries[0].stat().st_size)

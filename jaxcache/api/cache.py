@@ -151,9 +151,11 @@ class Cache(Carrying, Running):
 
         ledger = Ledger.load(self.store)
         picture = take_picture(
-            self.store, now_ns=time.time_ns(), lookup=ledger.record if ledger else None,
+            self.store,
+            now_ns=time.time_ns(),
+            lookup=ledger.record if ledger else None,
             progress=progress,
-        )  # fmt: skip
+        )
         return report_html(picture, version=__version__)
 
     def pins(self) -> list[str]:

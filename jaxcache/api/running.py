@@ -129,10 +129,15 @@ class Running:
         from jaxcache.warm.replay.session import CompileOptions
 
         options = CompileOptions(
-            used_at=absolute(os.fspath(used_at)) if used_at else self.store.url, python=python,
-            jobs=jobs or default_jobs(), devices=devices, memory_bytes=size_bytes(max_memory),
-            check=check, dask=dask, target=_cross(target),
-        )  # fmt: skip
+            used_at=absolute(os.fspath(used_at)) if used_at else self.store.url,
+            python=python,
+            jobs=jobs or default_jobs(),
+            devices=devices,
+            memory_bytes=size_bytes(max_memory),
+            check=check,
+            dask=dask,
+            target=_cross(target),
+        )
         with open_recipe(os.fspath(recipe)) as file:
             plan = plan_compile(file, shard=parse_shard(shard) if shard else None)
             return compile_recipe(file, plan, self.store, options)
@@ -152,9 +157,13 @@ class Running:
         return explain_script(os.fspath(script), arguments, options)[0]
 
     def diagnose(
-        self, *, python: str | None = None, fix: bool = False, dry_run: bool = False,
+        self,
+        *,
+        python: str | None = None,
+        fix: bool = False,
+        dry_run: bool = False,
         max_decoded: int | None = 200,
-    ) -> "Diagnosis":  # fmt: skip
+    ) -> "Diagnosis":
         """The settings that JAX would use here, and every known trap that is present.
 
         Args:
@@ -167,9 +176,14 @@ class Running:
 
         interpreter, settings, no_jax = ask_settings(python, os.environ)
         return diagnose(
-            self.store.url, settings=settings, interpreter=interpreter, no_jax=no_jax,
-            max_decoded=max_decoded, fix=fix, dry_run=dry_run,
-        )  # fmt: skip
+            self.store.url,
+            settings=settings,
+            interpreter=interpreter,
+            no_jax=no_jax,
+            max_decoded=max_decoded,
+            fix=fix,
+            dry_run=dry_run,
+        )
 
 
 def _options(store: Store, settings: RunSettings) -> "WarmOptions":
@@ -177,9 +191,11 @@ def _options(store: Store, settings: RunSettings) -> "WarmOptions":
 
     others = {k: v for k, v in settings.items() if k not in ("timeout", "target")}
     return WarmOptions(
-        store.url, timeout_seconds=seconds(settings.get("timeout")),
-        target=_cross(settings.get("target")), **others,  # type: ignore[arg-type]
-    )  # fmt: skip
+        store.url,
+        timeout_seconds=seconds(settings.get("timeout")),
+        target=_cross(settings.get("target")),
+        **others,  # type: ignore[arg-type]
+    )
 
 
 def _cross(target: "str | Cross | None") -> "Cross | None":

@@ -203,18 +203,24 @@ def _take_color(wanted: Color | None) -> None:
 ColorOption = Annotated[
     Color | None,
     typer.Option(
-        "--color", metavar="auto|always|never", callback=_take_color, is_eager=True,
+        "--color",
+        metavar="auto|always|never",
+        callback=_take_color,
+        is_eager=True,
         expose_value=False,
         help="When to use colour (default: on a terminal, unless NO_COLOR is set).",
     ),
-]  # fmt: skip
+]
 DebugOption = Annotated[
     bool,
     typer.Option(
-        "--debug", callback=terminal.choose_debug, is_eager=True, expose_value=False,
+        "--debug",
+        callback=terminal.choose_debug,
+        is_eager=True,
+        expose_value=False,
         help="Show a traceback when something fails.",
     ),
-]  # fmt: skip
+]
 
 
 def _shared_options() -> list[Any]:

@@ -54,9 +54,15 @@ def command(
         path = path if place.cache_dir else used.opened or path
     with progress_bar("reading entries") as progress:
         diagnosis = diagnose(
-            path, settings=settings, interpreter=interpreter, no_jax=no_jax,
-            uncacheable=used.uncacheable if used else None, max_decoded=decode or None,
-            fix=fix, dry_run=dry.dry_run, progress=progress,
-        )  # fmt: skip
+            path,
+            settings=settings,
+            interpreter=interpreter,
+            no_jax=no_jax,
+            uncacheable=used.uncacheable if used else None,
+            max_decoded=decode or None,
+            fix=fix,
+            dry_run=dry.dry_run,
+            progress=progress,
+        )
     print_diagnosis(diagnosis, form, verbose=verbose)
     return ExitCode.PROBLEMS if diagnosis.wrong else ExitCode.DONE

@@ -4,10 +4,30 @@ import sys
 from typing import Any
 
 #: Commands that may talk to an object store; each takes ``--stats``.
-COMMANDS = frozenset({
-    "ls", "show", "stats", "verify", "seal", "prune", "rm", "pin", "export", "import",
-    "push", "pull", "diff", "copy", "report", "top", "compile", "explain", "ci restore", "ci save",
-})  # fmt: skip
+COMMANDS = frozenset(
+    {
+        "ls",
+        "show",
+        "stats",
+        "verify",
+        "seal",
+        "prune",
+        "rm",
+        "pin",
+        "export",
+        "import",
+        "push",
+        "pull",
+        "diff",
+        "copy",
+        "report",
+        "top",
+        "compile",
+        "explain",
+        "ci restore",
+        "ci save",
+    }
+)
 
 _wanted = False
 

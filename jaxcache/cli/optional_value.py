@@ -17,9 +17,11 @@ class FailOnMissCommand(TyperCommand):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Give an option that stands alone its value; what follows the program is not ours."""
         with_value = {
-            name for p in self.params if p.param_type_name == "option"
-            and not getattr(p, "is_flag", False) for name in p.opts
-        }  # fmt: skip
+            name
+            for p in self.params
+            if p.param_type_name == "option" and not getattr(p, "is_flag", False)
+            for name in p.opts
+        }
         position = 0
         while position < len(args) and args[position] != "--":
             option = args[position]

@@ -50,10 +50,13 @@ def command(
     ledger = Ledger.load(store)
     with progress_bar("reading entries") as progress:
         picture = take_picture(
-            store, now_ns=now_ns, lookup=ledger.record if ledger else None,
+            store,
+            now_ns=now_ns,
+            lookup=ledger.record if ledger else None,
             index=Index.load(index_folder(), store.url, now_ns=now_ns),
-            workers=available_cores(), progress=progress,
-        )  # fmt: skip
+            workers=available_cores(),
+            progress=progress,
+        )
     page = report_html(picture, version=__version__).encode()
     write_file(file, [page])
     image = png_path(file) if browser else None

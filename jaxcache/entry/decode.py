@@ -138,10 +138,16 @@ class _Decoder:
             if envelope.ifrt is not None:
                 version, abi = describe_abi(envelope.ifrt)
         return Contents(
-            program, source, memory, device, options.compile_options,
-            Format(version, abi, envelope.container), options.written_in_cache_dir,
-            options.flags, tuple(self._found),
-        )  # fmt: skip
+            program,
+            source,
+            memory,
+            device,
+            options.compile_options,
+            Format(version, abi, envelope.container),
+            options.written_in_cache_dir,
+            options.flags,
+            tuple(self._found),
+        )
 
     def origin(self) -> Origin:
         envelope = self._envelope
@@ -157,10 +163,12 @@ class _Decoder:
             if envelope.ifrt is not None:
                 version, abi = describe_abi(envelope.ifrt)
         return Origin(
-            device, Format(version, abi, envelope.container),
-            options.written_in_cache_dir, options.like_jaxlib,
+            device,
+            Format(version, abi, envelope.container),
+            options.written_in_cache_dir,
+            options.like_jaxlib,
             bool((options.flags or {}).get(_KERNEL_CACHE_FLAG)),
-        )  # fmt: skip
+        )
 
     def _finding(self, part: str) -> "_Finding":
         return _Finding(part, self._found)

@@ -15,9 +15,13 @@ _GPU_ABI = b"xla::GpuXlaExecutableAbiVersion"
 _TPU_ABI = b"xla::TpuXlaExecutableAbiVersion"
 #: Generation and variant to JAX's ``device_kind``, as libtpu 0.0.51 compiled for each of them.
 _TPU_KINDS = {
-    (1, b""): "TPU v2", (2, b""): "TPU v3", (3, b""): "TPU v4",
-    (4, b""): "TPU v5", (4, b"lite"): "TPU v5 lite", (5, b""): "TPU v6 lite",
-}  # fmt: skip
+    (1, b""): "TPU v2",
+    (2, b""): "TPU v3",
+    (3, b""): "TPU v4",
+    (4, b""): "TPU v5",
+    (4, b"lite"): "TPU v5 lite",
+    (5, b""): "TPU v6 lite",
+}
 _PTX_TARGET = re.compile(rb"^\.target\s+sm_(\d+)(\d)([af]?)\b", re.MULTILINE)
 _PTX_HEAD_BYTES = 4096
 _ELF_MAGIC = b"\x7fELF"
@@ -128,8 +132,10 @@ def describe_abi(ifrt: memoryview) -> tuple[int | None, str | None]:
     gpu = parse("GpuAbi", parse("XlaExecutableAbi", executable.value).target)
     words.append(_text(gpu.platform))
     for label, value in (
-        ("", gpu.versions.toolkit), ("cuDNN ", gpu.versions.cudnn), ("CUB ", gpu.versions.cub),
-    ):  # fmt: skip
+        ("", gpu.versions.toolkit),
+        ("cuDNN ", gpu.versions.cudnn),
+        ("CUB ", gpu.versions.cub),
+    ):
         words.append(f"{label}{_text(value)}" if value else None)
     return version, " ".join(w for w in words if w)
 

@@ -51,12 +51,14 @@ def add_checksum(frame: bytes, content: bytes) -> bytes:
         return frame
     # zstandard does not show XXH64 itself; a frame around the same content ends in it.
     quick = zstandard.ZstdCompressor(level=_FASTEST_LEVEL, write_checksum=True).compress(content)
-    return b"".join((
-        ZSTD_MAGIC,
-        bytes([descriptor | _CHECKSUM_FLAG]),
-        frame[len(ZSTD_MAGIC) + 1 :],
-        quick[-_CHECKSUM_BYTES:],
-    ))  # fmt: skip
+    return b"".join(
+        (
+            ZSTD_MAGIC,
+            bytes([descriptor | _CHECKSUM_FLAG]),
+            frame[len(ZSTD_MAGIC) + 1 :],
+            quick[-_CHECKSUM_BYTES:],
+        )
+    )
 
 
 def seal_frame(frame: bytes, content: bytes, codec: Codec, level: int) -> bytes:

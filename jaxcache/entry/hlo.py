@@ -103,8 +103,11 @@ class ModuleReader:
         innermost = None
         for _ in range(100):  # a chain of parents may be a circle
             frame = _at(self._frames and self._frames.stack_frames, frame_id)
-            place = _at(self._frames and self._frames.file_locations, frame.file_location_id) \
-                if frame else None  # fmt: skip
+            place = (
+                _at(self._frames and self._frames.file_locations, frame.file_location_id)
+                if frame
+                else None
+            )
             file = place and _at(self._frames.file_names, place.file_name_id)
             if frame is None or place is None or file is None:
                 break

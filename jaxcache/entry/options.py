@@ -81,13 +81,15 @@ def read_options(options: memoryview | None, config: memoryview | None, budget: 
     shown = None if changed is None else _show_changed(values or {}, changed)
     return Options(
         CompileOptions(
-            replicas, partitions, assignment,
+            replicas,
+            partitions,
+            assignment,
             overrides or None if shown is None else shown | overrides,
         ),
         _cache_dir(values or {}),
         None if values is None else _named(values) | overrides,
         like,
-    )  # fmt: skip
+    )
 
 
 def _assignment(data: memoryview) -> tuple[tuple[int, ...], ...]:

@@ -82,9 +82,12 @@ def enable(
     import jax
 
     given = {
-        "enabled": live, "max-size": max_size, "tiers": tuple(tiers) or None,
-        "portable-keys": portable, **settings,
-    }  # fmt: skip
+        "enabled": live,
+        "max-size": max_size,
+        "tiers": tuple(tiers) or None,
+        "portable-keys": portable,
+        **settings,
+    }
     resolved = resolve(given)
     wanted: dict[str, Any] = {}
     if min_compile_seconds is not None:

@@ -35,10 +35,13 @@ def recipe_document(file: RecipeFile, found: Sequence[Listed]) -> Document:
 def _environment_document(environment: Environment) -> Document:
     values = asdict(environment)
     return {
-        n: printable(v) if isinstance(v, str) else [printable(x) for x in v]
-        if isinstance(v, tuple) else v
+        n: printable(v)
+        if isinstance(v, str)
+        else [printable(x) for x in v]
+        if isinstance(v, tuple)
+        else v
         for n, v in values.items()
-    }  # fmt: skip
+    }
 
 
 def listed_document(listed: Listed) -> Document:
@@ -147,9 +150,12 @@ def _environment_lines(e: Environment, count: int) -> Iterator[str]:
     flags = (*e.xla_flags, *e.libtpu_init_args, *e.argv_flags)
     settings = (f"{n}={v}" for n, v in e.settings.items())
     for title, text in (
-        ("recorded in", e.cache_dir), ("flags", " ".join(flags)), ("settings", " ".join(settings)),
-        ("device", e.device_kind), ("platform", e.platform_version),
-    ):  # fmt: skip
+        ("recorded in", e.cache_dir),
+        ("flags", " ".join(flags)),
+        ("settings", " ".join(settings)),
+        ("device", e.device_kind),
+        ("platform", e.platform_version),
+    ):
         if text and (title, text) != ("platform", e.platform):
             yield f"  {title}: {printable(' '.join(text.split()))}"
 

@@ -75,9 +75,14 @@ def render_table(
         )
     out = io.StringIO()
     console = Console(
-        file=out, width=width, force_terminal=color, no_color=not color, highlight=False,
-        color_system="standard" if color else None, legacy_windows=False,
-    )  # fmt: skip
+        file=out,
+        width=width,
+        force_terminal=color,
+        no_color=not color,
+        highlight=False,
+        color_system="standard" if color else None,
+        legacy_windows=False,
+    )
     console.print(table)
     return "\n".join(line.rstrip() for line in out.getvalue().splitlines())
 

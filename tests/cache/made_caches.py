@@ -72,10 +72,14 @@ def cache_of(entries: list[dict], litter: bool, root: Path) -> Iterator[Path]:
     if litter:
         old = NOW - 30 * 24 * HOUR * NS
         for name in (
-            f"jit_old-{'e' * 64}", "_temp_jit_x", key(999) + "-atime", "xla_gpu_kernel_cache_file",
-            "xla_gpu_per_fusion_autotune_cache_dir/a.textproto", ".jaxcache/quarantine/b-cache",
+            f"jit_old-{'e' * 64}",
+            "_temp_jit_x",
+            key(999) + "-atime",
+            "xla_gpu_kernel_cache_file",
+            "xla_gpu_per_fusion_autotune_cache_dir/a.textproto",
+            ".jaxcache/quarantine/b-cache",
             "notes.txt",
-        ):  # fmt: skip
+        ):
             (cache / name).parent.mkdir(parents=True, exist_ok=True)
             (cache / name).write_bytes(b"x" * 500)
             os.utime(cache / name, ns=(old, old))

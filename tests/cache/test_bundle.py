@@ -92,8 +92,11 @@ class FadingStore(LocalStore):
     """Entries and side files that cannot be opened or read, or are gone since they were listed."""
 
     def open_many(self, names: Sequence[str]) -> Iterator[Any]:
-        odd = {names[2]: StoreError(names[2], "bad disk"), names[3]: BadSectors(),
-               names[4]: MissingError(names[4])}  # fmt: skip
+        odd = {
+            names[2]: StoreError(names[2], "bad disk"),
+            names[3]: BadSectors(),
+            names[4]: MissingError(names[4]),
+        }
         for name in names:
             yield odd.get(name) or self.open(name)
 
@@ -126,10 +129,14 @@ def test_what_cannot_be_read_is_left_out_and_what_is_gone_is_not_missed(tmp_path
 def test_what_the_ledger_knows_travels_and_is_not_counted_twice(tmp_path: Path) -> None:
     cache = copy_of(SMALL, tmp_path / "c")
     key = first_entry(cache).name.removesuffix("-cache")
-    append(LocalStore(cache), [
-        Event(key, "compile", 5, {"compile_seconds": 0.25, "jax_version": "0.4.38"}),
-        Event(key, "hit", 6, {"count": 3}), Event(key, "pin", 7),
-    ])  # fmt: skip
+    append(
+        LocalStore(cache),
+        [
+            Event(key, "compile", 5, {"compile_seconds": 0.25, "jax_version": "0.4.38"}),
+            Event(key, "hit", 6, {"count": 3}),
+            Event(key, "pin", 7),
+        ],
+    )
     data = make_bundle(cache)
     for _ in range(2):
         bring(data, tmp_path / "new")
@@ -236,9 +243,7 @@ def test_names_that_cannot_travel_are_left_out_and_said(tmp_path: Path) -> None:
     cache = copy_of(SMALL, tmp_path / "c")
     (entry,) = cache.glob("jit_loss-*-cache")
     digest = entry.name.removesuffix("-cache").rpartition("-")[2]
-    for name in (
-        f"jit_loſs-{digest}-cache",
-        f"jit\x1b-{digest}-cache", f".jit-{digest}-cache"):  # fmt: skip
+    for name in (f"jit_loſs-{digest}-cache", f"jit\x1b-{digest}-cache", f".jit-{digest}-cache"):
         shutil.copy(entry, cache / name)
     store = LocalStore(cache)
     exported = write_stream(store, plan_export(store, now_ns=0))

@@ -108,9 +108,7 @@ HOSTILE: dict[str, Callable[[dict[str, Any]], object]] = {
         side("xla_gpu_per_fusion_autotune_cache_dir/../../x")
     ),
     "side folder": lambda d: d["files"].append(side("xla_gpu_per_fusion_autotune_cache_dir/a/b")),
-    "twice": lambda d: (
-        d["entries"].append(forged_entry("jit_f", b"")),
-    ),
+    "twice": lambda d: (d["entries"].append(forged_entry("jit_f", b"")),),
     "case": lambda d: d["entries"].append(forged_entry("JIT_f", b"")),
     "sum": lambda d: d["stream"].update(content_bytes=8),
     "negative": lambda d: d["entries"][0].update(payload_bytes=-7),
@@ -128,13 +126,16 @@ HOSTILE: dict[str, Callable[[dict[str, Any]], object]] = {
     "newer": lambda d: d.update(format=2),
     "features": lambda d: d["origins"][0].update(cpu_features=[1]),
     "ledger": lambda d: d["entries"][0].update(ledger=3),
-}  # fmt: skip
+}
 
 
 def side(name: str) -> dict[str, Any]:
     return {
-        "name": name, "size_bytes": 0, "sha256": hashlib.sha256().hexdigest(), "created_ns": 1,
-    }  # fmt: skip
+        "name": name,
+        "size_bytes": 0,
+        "sha256": hashlib.sha256().hexdigest(),
+        "created_ns": 1,
+    }
 
 
 @pytest.mark.parametrize("name", HOSTILE)
@@ -153,8 +154,9 @@ def test_a_payload_that_is_not_the_announced_one_is_refused() -> None:
 def test_payloads_in_another_order_are_refused() -> None:
     def reorder(document: dict[str, Any]) -> None:
         document["entries"] = [
-            forged_entry("jit_b", b"load", "b"), forged_entry("jit_a", b"pay"),
-        ]  # fmt: skip
+            forged_entry("jit_b", b"load", "b"),
+            forged_entry("jit_a", b"pay"),
+        ]
 
     with pytest.raises(BundleError, match="not the one announced"):
         verify_bundle(opened(forged(reorder)))

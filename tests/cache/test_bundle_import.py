@@ -203,8 +203,9 @@ def test_kill_nine_leaves_whole_entries_and_the_next_run_does_the_rest(
         target = tmp_path / f"c{delay}"
         child = subprocess.Popen(
             [sys.executable, "-c", script, bundle, target, str(int(atomic))],
-            env={**os.environ, "PYTHONPATH": path}, stdout=subprocess.PIPE,
-        )  # fmt: skip
+            env={**os.environ, "PYTHONPATH": path},
+            stdout=subprocess.PIPE,
+        )
         assert child.stdout is not None
         assert child.stdout.readline() == b"ready\n"
         time.sleep(delay)

@@ -18,24 +18,42 @@ from jaxcache.cache.ledger.record import Event
 
 KEY = "jit_f-" + "a" * 64
 CPU = Origin(
-    platform="cpu", target="zen4", cpu_name="zen4", cpu_features=("+avx2", "+fma", "-amx"),
-    ifrt_version=3, container="ifrt+proto", like_jaxlib="0.12.0.1",
-)  # fmt: skip
-GPU = Origin(
-    platform="gpu", target="sm_90a", device_name="NVIDIA H200", compute_capability="9.0a",
-    toolkit="12.8.0", cudnn="9.10.0", ifrt_version=3, container="ifrt+riegeli+riegeli(snappy)",
+    platform="cpu",
+    target="zen4",
+    cpu_name="zen4",
+    cpu_features=("+avx2", "+fma", "-amx"),
+    ifrt_version=3,
+    container="ifrt+proto",
     like_jaxlib="0.12.0.1",
-)  # fmt: skip
+)
+GPU = Origin(
+    platform="gpu",
+    target="sm_90a",
+    device_name="NVIDIA H200",
+    compute_capability="9.0a",
+    toolkit="12.8.0",
+    cudnn="9.10.0",
+    ifrt_version=3,
+    container="ifrt+riegeli+riegeli(snappy)",
+    like_jaxlib="0.12.0.1",
+)
 
 
 def told(
     origin: Origin, mine: Origin | None, *, jax: str = "0.12.0.1", where: str = "/here", **item: Any
 ) -> Forecast:
     values: dict[str, Any] = {
-        "key": KEY, "legacy": False, "codec": "zstd", "compile_seconds": 1, "size_bytes": 1,
-        "payload_bytes": 1, "payload_sha256": "0" * 64, "created_ns": 1, "atime_ns": None,
+        "key": KEY,
+        "legacy": False,
+        "codec": "zstd",
+        "compile_seconds": 1,
+        "size_bytes": 1,
+        "payload_bytes": 1,
+        "payload_sha256": "0" * 64,
+        "created_ns": 1,
+        "atime_ns": None,
         "origin": 0,
-    }  # fmt: skip
+    }
     manifest = Manifest((Item(**values | item),), (), (origin,), "0" * 64, 1)
     host = None if mine is None else Host("python", jax, jax, "zstd", mine)
     (found,) = forecast(manifest, host, where).forecasts
@@ -116,8 +134,13 @@ def test_the_directory_counts_where_jax_hashes_it() -> None:
 
 def test_versions() -> None:
     assert [path_in_key(v) for v in ("0.4.35", "0.4.36", "0.10.9", "0.11.0", "0.11.0rc1", "?")] == [
-        False, True, True, False, False, False,
-    ]  # fmt: skip
+        False,
+        True,
+        True,
+        False,
+        False,
+        False,
+    ]
 
 
 def test_a_version_of_thousands_of_digits_is_some_version() -> None:

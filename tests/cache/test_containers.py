@@ -26,9 +26,12 @@ GOLDEN = CORPUS.parent / "containers"
 BUNDLE, RECIPE, DIGESTS = GOLDEN / "cache.jxb", GOLDEN / "run.recipe", GOLDEN / "digests.json"
 SMALL = "0.4.38-cpu-zstd"
 CACHES = (
-    SMALL, "0.4.30-cpu-zstd", "0.4.38-cpu-zlib", "0.12.0.1-cpu-zstd-maxsize",
+    SMALL,
+    "0.4.30-cpu-zstd",
+    "0.4.38-cpu-zlib",
+    "0.12.0.1-cpu-zstd-maxsize",
     "0.10.2-cuda13-h200-kernelcache",
-)  # fmt: skip
+)
 BLOBS = {hashlib.sha256(b).hexdigest(): b for b in (b"module " * 999, b"options", bytes(70_000))}
 
 

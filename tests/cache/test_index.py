@@ -49,8 +49,13 @@ def listing(cache: Path, index_folder: Path, **changes: object) -> tuple[Listing
     now_ns = time.time_ns()
     index = Index.load(index_folder, store.url, now_ns=now_ns)
     arguments = {
-        "keys": (), "filters": (), "sort": "key", "limit": None, "heads": True, "details": True,
-    } | changes  # fmt: skip
+        "keys": (),
+        "filters": (),
+        "sort": "key",
+        "limit": None,
+        "heads": True,
+        "details": True,
+    } | changes
     return list_cache(store, index=index, now_ns=now_ns, **arguments), store.opened  # type: ignore[arg-type]
 
 

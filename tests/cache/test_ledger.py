@@ -44,18 +44,38 @@ def test_nothing_known_is_an_empty_ledger(tmp_path: Path) -> None:
 
 def test_events_fold_into_a_record(tmp_path: Path) -> None:
     store = open_store(str(tmp_path))
-    assert append(store, [
-        Event(KEY, COMPILE, 10, {"compile_seconds": 1.25, "jax_version": "0.12.0",
-                                 "components": {"computation": "ab"}, "host": "node7"}),
-        Event(KEY, PAYLOAD, 11, {"payload_sha256": "cd", "file_mtime_ns": 9}),
-    ])  # fmt: skip
+    assert append(
+        store,
+        [
+            Event(
+                KEY,
+                COMPILE,
+                10,
+                {
+                    "compile_seconds": 1.25,
+                    "jax_version": "0.12.0",
+                    "components": {"computation": "ab"},
+                    "host": "node7",
+                },
+            ),
+            Event(KEY, PAYLOAD, 11, {"payload_sha256": "cd", "file_mtime_ns": 9}),
+        ],
+    )
     assert append(store, [Event(KEY, HIT, 20), Event(KEY, HIT, 30, {"count": 3})])
     assert append(store, [Event(KEY, SEALED, 40), Event(KEY, PIN, 41)])
     assert load(tmp_path).record(KEY) == Record(
-        key=KEY, payload_sha256="cd", file_mtime_ns=9, compile_seconds=1.25, jax_version="0.12.0",
-        components={"computation": "ab"}, hits=4, last_hit_ns=30, sealed_ns=40, pinned=True,
+        key=KEY,
+        payload_sha256="cd",
+        file_mtime_ns=9,
+        compile_seconds=1.25,
+        jax_version="0.12.0",
+        components={"computation": "ab"},
+        hits=4,
+        last_hit_ns=30,
+        sealed_ns=40,
+        pinned=True,
         extra={"host": "node7"},
-    )  # fmt: skip
+    )
 
 
 def test_the_later_fact_counts_whatever_the_order_of_writing(tmp_path: Path) -> None:
@@ -66,11 +86,20 @@ def test_the_later_fact_counts_whatever_the_order_of_writing(tmp_path: Path) -> 
     assert record is not None and not record.pinned and record.compile_seconds == 2.0
 
 
-@pytest.mark.parametrize("line", [
-    b"{", b"[]", b"\xff\xfe", b'{"key":"k"}', b'{"key":"k","kind":"hit","at_ns":-1}',
-    b'{"key":"k","kind":"hit","at_ns":1e3}', b'{"key":7,"kind":"hit","at_ns":1}', b"[" * 100_000,
-    b'{"key":"k","kind":"hit","at_ns":' + b"9" * 5000 + b"}",
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"{",
+        b"[]",
+        b"\xff\xfe",
+        b'{"key":"k"}',
+        b'{"key":"k","kind":"hit","at_ns":-1}',
+        b'{"key":"k","kind":"hit","at_ns":1e3}',
+        b'{"key":7,"kind":"hit","at_ns":1}',
+        b"[" * 100_000,
+        b'{"key":"k","kind":"hit","at_ns":' + b"9" * 5000 + b"}",
+    ],
+)
 def test_a_damaged_line_is_skipped_and_counted(tmp_path: Path, line: bytes) -> None:
     append(open_store(str(tmp_path)), [Event(KEY, HIT, 1)])
     with segments(tmp_path)[0].open("ab") as file:
@@ -81,8 +110,15 @@ def test_a_damaged_line_is_skipped_and_counted(tmp_path: Path, line: bytes) -> N
 
 
 def test_facts_of_the_wrong_type_are_left_out(tmp_path: Path) -> None:
-    facts = {"compile_seconds": "fast", "components": {"a": 1}, "payload_sha256": 7,
-             "file_mtime_ns": True, "hits": 9, "pinned": True, "count": 5}  # fmt: skip
+    facts = {
+        "compile_seconds": "fast",
+        "components": {"a": 1},
+        "payload_sha256": 7,
+        "file_mtime_ns": True,
+        "hits": 9,
+        "pinned": True,
+        "count": 5,
+    }
     append(open_store(str(tmp_path)), [Event(KEY, COMPILE, 1, facts)])
     assert load(tmp_path).record(KEY) == Record(KEY)
 
@@ -259,8 +295,12 @@ def test_several_writers_lose_and_double_nothing(tmp_path: Path) -> None:
     assert [w.communicate() and w.returncode for w in writers] == [0, 0, 0]
     ledger = load(tmp_path)
     assert {k: r.hits for k in ledger if (r := ledger.record(k))} == {
-        "k0": 360, "k1": 120, "k2": 120, "k3": 120, "mine": 0,
-    }  # fmt: skip
+        "k0": 360,
+        "k1": 120,
+        "k2": 120,
+        "k3": 120,
+        "mine": 0,
+    }
     assert len(segments(tmp_path)) < 100
 
 

@@ -40,11 +40,15 @@ MANIFEST = Manifest(
 )
 DOCUMENT = json.loads(encode_manifest(MANIFEST))
 VALUES = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text()
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.text()
     | st.sampled_from(["../x", "/etc/passwd", "jit_f-" + "a" * 64, "a" * 300, "\udc80", 2**70]),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
     max_leaves=5,
-)  # fmt: skip
+)
 
 
 def test_there_and_back() -> None:
@@ -114,18 +118,23 @@ def test_anything_else_is_refused(data: bytes) -> None:
 @pytest.mark.parametrize(
     ("kind", "field", "bits"),
     [
-        ("entries", "compile_seconds", 31), ("entries", "size_bytes", 48),
-        ("entries", "created_ns", 63), ("entries", "atime_ns", 63), ("files", "created_ns", 63),
+        ("entries", "compile_seconds", 31),
+        ("entries", "size_bytes", 48),
+        ("entries", "created_ns", 63),
+        ("entries", "atime_ns", 63),
+        ("files", "created_ns", 63),
     ],
-)  # fmt: skip
+)
 def test_numbers_have_bounds(kind: str, field: str, bits: int) -> None:
     def read(value: int) -> Manifest:
         document = json.loads(json.dumps(DOCUMENT))
         document[kind][0][field] = value
         return decode_manifest(json.dumps(document).encode())
 
-    assert getattr(getattr(read((1 << bits) - 1), {"entries": "items"}.get(kind, kind))[0],
-                   field) == (1 << bits) - 1  # fmt: skip
+    assert (
+        getattr(getattr(read((1 << bits) - 1), {"entries": "items"}.get(kind, kind))[0], field)
+        == (1 << bits) - 1
+    )
     with pytest.raises(BundleError, match=f"{field} of .* makes no sense"):
         read(1 << bits)
 

@@ -41,14 +41,19 @@ def test_an_entry_used_or_rewritten_meanwhile_stays(tmp_path: Path) -> None:
     (tmp_path / f"{key(2)}-cache").unlink()
     done = remove(LocalStore(tmp_path), made.removals)
     assert {s.removal.key: s.why for s in done.spared} == {
-        key(0): "used", key(1): "changed", key(2): "gone",
-    }  # fmt: skip
+        key(0): "used",
+        key(1): "changed",
+        key(2): "gone",
+    }
     assert [r.key for r in done.removed] == [key(3)]
     assert not done.failed
     left = {p.name for p in tmp_path.iterdir()}
     assert left == {
-        f"{key(0)}-cache", f"{key(0)}-atime", f"{key(1)}-cache", f"{key(1)}-atime",
-    }  # fmt: skip
+        f"{key(0)}-cache",
+        f"{key(0)}-atime",
+        f"{key(1)}-cache",
+        f"{key(1)}-atime",
+    }
 
 
 class SlowStore(LocalStore):
@@ -113,8 +118,9 @@ def test_what_cannot_be_removed_is_told_and_the_rest_goes(tmp_path: Path) -> Non
         (key(1), "failed", "operation not permitted")
     ]
     assert {p.name for p in tmp_path.iterdir()} == {
-        f"{key(1)}-cache", f"{key(1)}-atime",
-    }  # fmt: skip
+        f"{key(1)}-cache",
+        f"{key(1)}-atime",
+    }
 
 
 def test_the_entry_goes_before_its_date(tmp_path: Path) -> None:
@@ -138,9 +144,12 @@ def test_progress_is_told_after_each_hold_of_the_lock(tmp_path: Path) -> None:
     store, seen = SlowStore(tmp_path), []
     made = plan(tmp_path, max_entries=0)
     remove(
-        store, made.removals, clock=lambda: store.now, pause=lambda _: None,
+        store,
+        made.removals,
+        clock=lambda: store.now,
+        pause=lambda _: None,
         progress=lambda *told: seen.append(told),
-    )  # fmt: skip
+    )
     assert len(seen) == len(store.held) > 2
     assert seen[-1] == (12, 12) and [done for done, _ in seen] == sorted(d for d, _ in seen)
 

@@ -16,24 +16,29 @@ from jaxcache.cache.prune.survey import plan_cache_removal
 from jaxcache.errors import JaxcacheError, UsageError
 from jaxcache.store.local import LocalStore
 
-ENTRY = st.fixed_dictionaries({
-    "size": st.integers(30, 3000),
-    "used_ago": st.floats(0, 60 * 24 * HOUR),
-    "atime": st.booleans(),
-    "seconds": st.integers(0, 300),
-})  # fmt: skip
-OPTIONS = st.fixed_dictionaries({}, optional={
-    "max_size_bytes": st.integers(0, 40_000),
-    "max_entries": st.integers(0, 20),
-    "unused_for_seconds": st.floats(0, 60 * 24 * HOUR),
-    "older_than_seconds": st.floats(0, 60 * 24 * HOUR),
-    "keep_last": st.integers(1, 5),
-    "policy": st.sampled_from(["lru", "cost"]),
-    "orphans": st.booleans(),
-    "legacy": st.booleans(),
-    "side_caches": st.booleans(),
-    "quarantine": st.booleans(),
-})  # fmt: skip
+ENTRY = st.fixed_dictionaries(
+    {
+        "size": st.integers(30, 3000),
+        "used_ago": st.floats(0, 60 * 24 * HOUR),
+        "atime": st.booleans(),
+        "seconds": st.integers(0, 300),
+    }
+)
+OPTIONS = st.fixed_dictionaries(
+    {},
+    optional={
+        "max_size_bytes": st.integers(0, 40_000),
+        "max_entries": st.integers(0, 20),
+        "unused_for_seconds": st.floats(0, 60 * 24 * HOUR),
+        "older_than_seconds": st.floats(0, 60 * 24 * HOUR),
+        "keep_last": st.integers(1, 5),
+        "policy": st.sampled_from(["lru", "cost"]),
+        "orphans": st.booleans(),
+        "legacy": st.booleans(),
+        "side_caches": st.booleans(),
+        "quarantine": st.booleans(),
+    },
+)
 
 
 @settings(max_examples=120, deadline=None, suppress_health_check=list(HealthCheck))
@@ -107,9 +112,12 @@ def test_every_plan_holds_its_promises(
 
         # A bound that is met takes nothing.
         again = plan(
-            cache, keep, max_size_bytes=size_of(cache), max_entries=made.kept,
+            cache,
+            keep,
+            max_size_bytes=size_of(cache),
+            max_entries=made.kept,
             policy=options.get("policy", "cost"),
-        )  # fmt: skip
+        )
         assert again.removals == ()
         assert again.kept == made.kept
 
@@ -125,8 +133,16 @@ def test_lru_takes_the_least_recently_used_and_no_more_than_needed(tmp_path: Pat
 
 def test_a_bound_on_entries_counts_entries_that_stay_and_nothing_else(tmp_path: Path) -> None:
     with cache_of([{"used_ago": hours * HOUR} for hours in (1, 2, 300)], True, tmp_path) as cache:
-        made = plan(cache, max_entries=2, side_caches=True, orphans=True, quarantine=True,
-                    legacy=True, unused_for_seconds=200 * HOUR, policy="lru")  # fmt: skip
+        made = plan(
+            cache,
+            max_entries=2,
+            side_caches=True,
+            orphans=True,
+            quarantine=True,
+            legacy=True,
+            unused_for_seconds=200 * HOUR,
+            policy="lru",
+        )
         reasons = [r.reason for r in made.removals if r.subject == "entry"]
     assert made.kept == 2
     assert "max-entries" not in reasons
@@ -200,8 +216,9 @@ def test_age_rules(tmp_path: Path) -> None:
     assert gone(plan(tmp_path, older_than_seconds=30 * day)) == {key(1): "older-than"}
     assert gone(plan(tmp_path, used_since_ns=NOW - 2 * day * NS)) == {key(2): "used-since"}
     assert gone(plan(tmp_path, unused_for_seconds=7 * day, older_than_seconds=30 * day)) == {
-        key(1): "older-than", key(2): "unused-for",
-    }  # fmt: skip
+        key(1): "older-than",
+        key(2): "unused-for",
+    }
 
 
 def test_keep_last_keeps_the_last_used_of_each_module(tmp_path: Path) -> None:
@@ -225,8 +242,9 @@ def test_used_since_takes_the_ledger_at_its_word(tmp_path: Path) -> None:
 def test_everything_else_is_counted_and_goes_on_request(tmp_path: Path) -> None:
     with cache_of([], True, tmp_path) as cache:
         assert gone(plan(cache, orphans=True)) == {
-            "_temp_jit_x": "temp-file", f"{key(999)}-atime": "orphan-atime",
-        }  # fmt: skip
+            "_temp_jit_x": "temp-file",
+            f"{key(999)}-atime": "orphan-atime",
+        }
         assert gone(plan(cache, legacy=True)) == {f"jit_old-{'e' * 64}": "legacy"}
         assert gone(plan(cache, quarantine=True)) == {".jaxcache/quarantine/b-cache": "quarantine"}
         both = plan(cache, legacy=True, side_caches=True, older_than_seconds=1e9)
@@ -249,9 +267,7 @@ def test_a_bound_below_what_may_not_go_empties_nothing(tmp_path: Path) -> None:
         with pytest.raises(JaxcacheError) as caught:
             plan(cache, max_size_bytes=2000)
         assert caught.value.code == "bound-out-of-reach"
-        made = plan(
-            cache, max_size_bytes=2000, side_caches=True, quarantine=True, orphans=True
-        )  # fmt: skip
+        made = plan(cache, max_size_bytes=2000, side_caches=True, quarantine=True, orphans=True)
         assert made.size_bytes_after <= 2000
         assert made.unmet == ()
 
@@ -299,13 +315,22 @@ def test_untuned_entries_go_on_request_and_tuned_ones_stay(tmp_path: Path) -> No
     for number in (1, 2, 3):
         put(tmp_path, key(number))
     files = {n: (tmp_path / f"{key(n)}-cache").stat() for n in (1, 2)}
-    append(LocalStore(tmp_path), [
-        Event(key(n), "compile", NOW, {
-            "tuning": tuning, "tuning_mtime_ns": files[n].st_mtime_ns,
-            "tuning_size_bytes": files[n].st_size,
-        })
-        for n, tuning in ((1, "untuned"), (2, "tuned"))
-    ])  # fmt: skip
+    append(
+        LocalStore(tmp_path),
+        [
+            Event(
+                key(n),
+                "compile",
+                NOW,
+                {
+                    "tuning": tuning,
+                    "tuning_mtime_ns": files[n].st_mtime_ns,
+                    "tuning_size_bytes": files[n].st_size,
+                },
+            )
+            for n, tuning in ((1, "untuned"), (2, "tuned"))
+        ],
+    )
     assert gone(plan(tmp_path, untuned=True)) == {key(1): "untuned"}
     put(tmp_path, key(1), size=900, made_ago=2 * HOUR)  # the real host made it anew
     assert gone(plan(tmp_path, untuned=True)) == {}

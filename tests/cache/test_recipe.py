@@ -152,19 +152,30 @@ def forge(place: Path, data: bytes, rest: bytes = b"", **header: int) -> None:
     values = {"manifest": len(data), "content": len(content), **header}
     digest = hashlib.sha256(frame).digest()
     place.write_bytes(
-        struct.pack("<8sHHIQQ32s", MAGIC, 1, 0, values["manifest"], values["content"],
-                    len(frame), digest) + frame
-    )  # fmt: skip
+        struct.pack(
+            "<8sHHIQQ32s", MAGIC, 1, 0, values["manifest"], values["content"], len(frame), digest
+        )
+        + frame
+    )
 
 
 REQUEST = {
-    "module": "jit_f", "bytecode": 0, "options": 0, "environment": 0, "device_ids": [0],
-    "device_shape": [1], "key": "0" * 64,
-}  # fmt: skip
+    "module": "jit_f",
+    "bytecode": 0,
+    "options": 0,
+    "environment": 0,
+    "device_ids": [0],
+    "device_shape": [1],
+    "key": "0" * 64,
+}
 ENVIRONMENT = {"jax_version": "1", "jaxlib_version": "1", "platform": "cpu"}
 MANIFEST = {
-    "format": 1, "blobs": [3], "environments": [ENVIRONMENT], "requests": [REQUEST], "notes": [],
-}  # fmt: skip
+    "format": 1,
+    "blobs": [3],
+    "environments": [ENVIRONMENT],
+    "requests": [REQUEST],
+    "notes": [],
+}
 
 
 def test_the_forger_can_make_a_good_one(place: Path) -> None:

@@ -25,8 +25,10 @@ def labelled(corpus: Path, tmp_path: Path) -> tuple[Path, dict[str, str]]:
         info = (path / name).stat()
         known[name.removesuffix("-cache")] = tuning
         facts = {
-            "tuning": tuning, "tuning_mtime_ns": info.st_mtime_ns, "tuning_size_bytes": info.st_size
-        }  # fmt: skip
+            "tuning": tuning,
+            "tuning_mtime_ns": info.st_mtime_ns,
+            "tuning_size_bytes": info.st_size,
+        }
         events.append(Event(name.removesuffix("-cache"), COMPILE, 1, facts))
     assert append(open_store(str(path)), events)
     return path, known

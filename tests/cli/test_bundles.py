@@ -72,15 +72,21 @@ def test_through_a_pipe(cache: Path, tmp_path: Path) -> None:
     assert made.stdout.startswith(b"\x89JXB")
     done = subprocess.run(
         [*jaxcache, "import", "-", "-C", tmp_path / "new"],
-        env=env, input=made.stdout, capture_output=True, check=False,
-    )  # fmt: skip
+        env=env,
+        input=made.stdout,
+        capture_output=True,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
     assert names(tmp_path / "new") == names(cache)
     for data in (b"", b"junk", made.stdout[:-1]):
         done = subprocess.run(
             [*jaxcache, "import", "-", "-C", tmp_path / "none"],
-            env=env, input=data, capture_output=True, check=False,
-        )  # fmt: skip
+            env=env,
+            input=data,
+            capture_output=True,
+            check=False,
+        )
         assert done.returncode == 1
         assert not (tmp_path / "none").exists()
 
@@ -325,9 +331,13 @@ def limited(
     with open(stdin or os.devnull, "rb") as file:
         return subprocess.run(
             [sys.executable, "-m", "jaxcache", *map(str, args)],
-            env=clean_environment(home), capture_output=True, text=True, check=False, stdin=file,
+            env=clean_environment(home),
+            capture_output=True,
+            text=True,
+            check=False,
+            stdin=file,
             preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit_bytes,) * 2),
-        )  # fmt: skip
+        )
 
 
 def test_no_room_for_a_bundle(cache: Path, tmp_path: Path) -> None:

@@ -68,11 +68,16 @@ def test_a_tree_of_arguments() -> None:
 @pytest.mark.parametrize(
     "table",
     [
-        {"args": "f32[2]"}, {"args": ["hello"]}, {"args": [{"$tuple": 1}]},
-        {"args": [{"$tuple": [], "more": 1}]}, {"args": [{"$call": {"function": "g"}}]},
-        {"args": [{"$shape": [1]}]}, {"arg": []}, {"committed": 1},
+        {"args": "f32[2]"},
+        {"args": ["hello"]},
+        {"args": [{"$tuple": 1}]},
+        {"args": [{"$tuple": [], "more": 1}]},
+        {"args": [{"$call": {"function": "g"}}]},
+        {"args": [{"$shape": [1]}]},
+        {"arg": []},
+        {"committed": 1},
     ],
-)  # fmt: skip
+)
 def test_what_is_no_call_is_refused(table: dict[str, Any]) -> None:
     with pytest.raises(UsageError) as caught:
         read_table("m:f", table, "here")

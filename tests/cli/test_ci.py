@@ -37,9 +37,7 @@ def step(run_cli: RunCli, tmp_path: Path) -> Step:
 
     def run(verb: str, place: Path, *options: str | Path, code: int = 0) -> Any:
         all_of_it = ["--everything"] if verb == "restore" else []
-        done = run_cli(
-            "ci", verb, place, "-C", tmp_path / "job", "--json", *all_of_it, *options
-        )  # fmt: skip
+        done = run_cli("ci", verb, place, "-C", tmp_path / "job", "--json", *all_of_it, *options)
         assert done.returncode == code, done.stderr
         return json.loads(done.stdout)
 

@@ -90,8 +90,11 @@ def mounted(tmp_path: Path, options: str, source: Path, *args: str) -> dict[str,
         pytest.skip("no unshare")
     done = subprocess.run(
         ["unshare", "--user", "--map-root-user", "--mount", *command],
-        capture_output=True, text=True, env=clean_environment(tmp_path) | LOW, check=False,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        env=clean_environment(tmp_path) | LOW,
+        check=False,
+    )
     if done.returncode not in (0, 1) or not done.stdout:
         pytest.skip(f"no mounts of one's own here: {done.stderr.strip()[-80:]}")
     document: dict[str, Any] = json.loads(done.stdout)
@@ -301,8 +304,10 @@ def test_a_bucket_is_no_file_system(
     # A cap over a directory that is pulled into has nothing to do with the bucket.
     elsewhere = capped | {"JAX_COMPILATION_CACHE_DIR": str(cache)}
     assert traps(doctor(bucket, env=elsewhere)) <= {
-        "cpu-features", "other-directory", "missing-atime"
-    }  # fmt: skip
+        "cpu-features",
+        "other-directory",
+        "missing-atime",
+    }
     assert f"jaxcache pull {bucket}" in doctor.finds("no-cache-dir", bucket)["fix"]
 
 
@@ -316,8 +321,10 @@ def test_entries_of_a_bucket_fit_where_they_came_from(
 
 
 def test_a_bucket_out_of_reach_is_no_empty_cache(run_cli: RunCli, bucket: str) -> None:
-    for place, env in ((bucket, {"AWS_ENDPOINT_URL": "http://127.0.0.1:9"}),
-                       ("s3://no-such-bucket", {})):  # fmt: skip
+    for place, env in (
+        (bucket, {"AWS_ENDPOINT_URL": "http://127.0.0.1:9"}),
+        ("s3://no-such-bucket", {}),
+    ):
         assert run_cli("doctor", "-C", place, "--python", "/x", env=env).returncode == 10
 
 

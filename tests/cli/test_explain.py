@@ -124,11 +124,17 @@ def test_one_key_that_was_not_written(
 @pytest.mark.parametrize(
     "facts",
     [
-        {"outcome": ["hit"]}, {"outcome": 1}, {"compile_seconds": 10**400},
-        {"compile_seconds": True}, {"arguments": [{"dtype": "float32", "shape": 5}]},
-        {"arguments": 7}, {"components": []}, {"xla_flags": "x"}, {"line": "x", "file": 1},
+        {"outcome": ["hit"]},
+        {"outcome": 1},
+        {"compile_seconds": 10**400},
+        {"compile_seconds": True},
+        {"arguments": [{"dtype": "float32", "shape": 5}]},
+        {"arguments": 7},
+        {"components": []},
+        {"xla_flags": "x"},
+        {"line": "x", "file": 1},
     ],
-)  # fmt: skip
+)
 def test_a_saved_run_of_odd_types_is_read_as_far_as_it_goes(
     run_cli: RunCli, tmp_path: Path, facts: dict[str, Any]
 ) -> None:

@@ -186,12 +186,18 @@ def test_what_looks_like_a_url_and_is_none_is_refused(
     assert run_cli("export", bundle, "-C", there).returncode == 0
     before = sorted(p.name for p in tmp_path.iterdir())
     for command in (
-        ("push", argument, "-C", there), ("pull", argument, "-C", there), ("ls", "-C", argument),
-        ("copy", there, argument), ("copy", argument, tmp_path / "x"),
-        ("export", argument, "-C", there), ("import", argument, "-C", there),
-        ("import", bundle, "-C", argument), ("diff", there, argument),
-        ("ci", "save", argument, "-C", there), ("ci", "restore", argument, "-C", there),
-    ):  # fmt: skip
+        ("push", argument, "-C", there),
+        ("pull", argument, "-C", there),
+        ("ls", "-C", argument),
+        ("copy", there, argument),
+        ("copy", argument, tmp_path / "x"),
+        ("export", argument, "-C", there),
+        ("import", argument, "-C", there),
+        ("import", bundle, "-C", argument),
+        ("diff", there, argument),
+        ("ci", "save", argument, "-C", there),
+        ("ci", "restore", argument, "-C", there),
+    ):
         done = run_cli(*command)
         assert done.returncode == 2, (command, done.stderr)
         assert argument in done.stderr

@@ -44,8 +44,10 @@ def run(args: list[str], env: dict[str, str]) -> str:
 def test_what_is_committed_is_what_is_generated() -> None:
     done = subprocess.run(
         [sys.executable, REPOSITORY / "tools" / "gen.py", "--check"],
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert (done.returncode, done.stdout) == (0, "")
 
 
@@ -79,9 +81,10 @@ def test_bash(shell_env: dict[str, str], corpus: Path) -> None:
     cache = str(corpus / "0.10.2-cpu-zstd")
     (key,) = complete_in_bash(shell_env, "jaxcache", "show", "-C", cache, "jit_ml")
     assert key.startswith("jit_mlp-")
-    assert "pyproject.toml" in complete_in_bash(
-        shell_env, "jaxcache", "ls", "-C", str(REPOSITORY / "pyproj")
-    )[0]  # fmt: skip
+    assert (
+        "pyproject.toml"
+        in complete_in_bash(shell_env, "jaxcache", "ls", "-C", str(REPOSITORY / "pyproj"))[0]
+    )
 
 
 def test_fish(shell_env: dict[str, str], corpus: Path) -> None:
@@ -151,9 +154,11 @@ def test_zsh_completes_at_a_prompt(shell_env: dict[str, str], corpus: Path, tmp_
     )
     (tmp_path / ".zshrc").write_text(setup)
     terminal = Terminal(
-        [need("zsh"), "-i"], home=tmp_path, width=200,
+        [need("zsh"), "-i"],
+        home=tmp_path,
+        width=200,
         env={"PATH": shell_env["PATH"], "ZDOTDIR": str(tmp_path), "TERM": "dumb"},
-    )  # fmt: skip
+    )
     terminal.wait_for("ready>")
     terminal.press("jaxcache sho\t")
     terminal.wait_for("jaxcache show ")
@@ -201,8 +206,10 @@ def test_man_pages_without_a_warning(tmp_path: Path) -> None:
     for page in pages:
         done = subprocess.run(
             [man, "--warnings", "-E", "UTF-8", "-l", str(page)],
-            capture_output=True, text=True, check=False,
+            capture_output=True,
+            text=True,
+            check=False,
             env=clean_environment(tmp_path) | {"MANWIDTH": "80", "LC_ALL": "C.UTF-8"},
-        )  # fmt: skip
+        )
         assert done.stderr == ""
         assert "EXIT STATUS" in done.stdout

@@ -23,11 +23,15 @@ def contents(folder: Path) -> dict[str, bytes]:
 @pytest.mark.parametrize(
     "words",
     [
-        ["seal"], ["pin", "x"], ["pin"], ["top", "--once"], ["report", "x.html"],
+        ["seal"],
+        ["pin", "x"],
+        ["pin"],
+        ["top", "--once"],
+        ["report", "x.html"],
         ["ci", "save", "x.jxb"],
     ],
     ids=" ".join,
-)  # fmt: skip
+)
 def test_what_is_for_caches_of_jax_refuses_those_of_torch(
     run_cli: RunCli, torch_cache: Path, words: list[str]
 ) -> None:
@@ -45,14 +49,19 @@ def test_nothing_of_one_is_put_into_the_other(
     assert run_cli("export", torch_bundle, "-C", torch_cache).returncode == 0
     before = contents(local), contents(torch_cache)
     for words in (
-        ["copy", local, torch_cache], ["copy", bundle, torch_cache],
-        ["copy", torch_cache, local], ["copy", torch_bundle, local],
-        ["pull", local, "-C", torch_cache], ["push", torch_cache, "-C", local],
-        ["pull", torch_cache, "-C", local], ["push", local, "-C", torch_cache],
-        ["import", bundle, "-C", torch_cache], ["import", torch_bundle, "-C", local],
+        ["copy", local, torch_cache],
+        ["copy", bundle, torch_cache],
+        ["copy", torch_cache, local],
+        ["copy", torch_bundle, local],
+        ["pull", local, "-C", torch_cache],
+        ["push", torch_cache, "-C", local],
+        ["pull", torch_cache, "-C", local],
+        ["push", local, "-C", torch_cache],
+        ["import", bundle, "-C", torch_cache],
+        ["import", torch_bundle, "-C", local],
         ["ci", "save", torch_cache, "-C", local],
         ["ci", "restore", bundle, "--everything", "-C", torch_cache],
-    ):  # fmt: skip
+    ):
         done = run_cli(*words)
         assert (done.returncode, "[other-layout]" in done.stderr) == (2, True), (words, done.stderr)
     assert (contents(local), contents(torch_cache)) == before

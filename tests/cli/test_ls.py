@@ -26,8 +26,11 @@ def listed(run_cli: RunCli, cache: Path, *args: str) -> dict[str, Any]:
 def python(script: str, home: Path) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(
         [sys.executable, "-c", script],
-        capture_output=True, text=True, env=clean_environment(home), check=False,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        env=clean_environment(home),
+        check=False,
+    )
 
 
 @pytest.fixture
@@ -139,12 +142,21 @@ def test_filters_combine(run_cli: RunCli, cache: Path) -> None:
 @pytest.mark.parametrize(
     "args",
     [
-        ["--filter", "size"], ["--filter", "colour=red"], ["--filter", "size>big"],
-        ["--filter", "module>a"], ["--filter", "sealed=maybe"], ["--filter", "age>3"],
-        ["--sort", "colour"], ["--sort", "size:up"], ["--group-by", "colour"],
-        ["--limit", "-1"], ["--json", "--jsonl"], ["-q", "--json"], ["--no-such-option"],
+        ["--filter", "size"],
+        ["--filter", "colour=red"],
+        ["--filter", "size>big"],
+        ["--filter", "module>a"],
+        ["--filter", "sealed=maybe"],
+        ["--filter", "age>3"],
+        ["--sort", "colour"],
+        ["--sort", "size:up"],
+        ["--group-by", "colour"],
+        ["--limit", "-1"],
+        ["--json", "--jsonl"],
+        ["-q", "--json"],
+        ["--no-such-option"],
     ],
-)  # fmt: skip
+)
 def test_what_makes_no_sense_is_a_usage_error(
     run_cli: RunCli, cache: Path, args: list[str]
 ) -> None:
@@ -248,11 +260,18 @@ def test_nothing_strange_in_the_directory_stops_the_listing(run_cli: RunCli, cac
     document = listed(run_cli, cache)
     problems = {(p["file"].split("-")[0], p["kind"]) for p in document["problems"]}
     assert problems == {
-        ("jit_empty", "empty"), ("jit_text", "bad-codec"), ("jit_cut", "truncated"),
-        ("jit_folder", "stray-file"), ("jit_link", "stray-file"), ("jit_loop", "stray-file"),
-        ("jit_fifo", "stray-file"), ("jit_gone", "orphan-atime"), ("_temp_jit_f", "temp-file"),
-        ("README", "stray-file"), ("jit_\\xff\\x0a\\x1b[31m", "module-mismatch"),
-    }  # fmt: skip
+        ("jit_empty", "empty"),
+        ("jit_text", "bad-codec"),
+        ("jit_cut", "truncated"),
+        ("jit_folder", "stray-file"),
+        ("jit_link", "stray-file"),
+        ("jit_loop", "stray-file"),
+        ("jit_fifo", "stray-file"),
+        ("jit_gone", "orphan-atime"),
+        ("_temp_jit_f", "temp-file"),
+        ("README", "stray-file"),
+        ("jit_\\xff\\x0a\\x1b[31m", "module-mismatch"),
+    }
     assert len(document["entries"]) == 7 + 4
     assert any(e["module"] == "jit_\\xff\\x0a\\x1b[31m" for e in document["entries"])
     done = run_cli("ls", "-C", cache)
@@ -294,8 +313,10 @@ def test_a_reader_that_leaves_early_is_no_error(cache: Path, tmp_path: Path) -> 
     for command in ("ls", "ls --json", "stats"):
         child = subprocess.Popen(
             [sys.executable, "-m", "jaxcache", *command.split(), "-C", str(cache)],
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=clean_environment(tmp_path),
-        )  # fmt: skip
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=clean_environment(tmp_path),
+        )
         assert child.stdout and child.stderr
         child.stdout.close()
         assert child.stderr.read() == b""

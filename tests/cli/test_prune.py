@@ -203,9 +203,11 @@ def on_terminal(cache: Path, tmp_path: Path, answer: str, *args: str) -> tuple[i
     parent, child = pty.openpty()
     process = subprocess.Popen(
         [sys.executable, "-m", "jaxcache", *args, "-C", str(cache)],
-        stdin=child, stdout=child, stderr=child,
+        stdin=child,
+        stdout=child,
+        stderr=child,
         env=clean_environment(tmp_path) | {"COLUMNS": "100", "TERM": "dumb"},
-    )  # fmt: skip
+    )
     os.close(child)
     os.write(parent, answer.encode())
     shown = b""

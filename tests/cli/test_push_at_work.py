@@ -31,9 +31,13 @@ def local(corpus: Path, tmp_path: Path) -> Path:
 
 def start(home: Path, *args: str | Path) -> "subprocess.Popen[str]":
     return subprocess.Popen(
-        [sys.executable, "-m", "jaxcache", *map(str, args)], env=clean_environment(home),
-        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
+        [sys.executable, "-m", "jaxcache", *map(str, args)],
+        env=clean_environment(home),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
 
 
 def interrupt_at(s3: Proxy, verb: str, count: int, send: int, started: threading.Event) -> None:

@@ -250,9 +250,12 @@ def test_few_requests_at_once(
 def test_an_empty_path_names_no_place(run_cli: RunCli, local: Path, tmp_path: Path) -> None:
     """What a script makes of a variable that is not set must not be the default cache."""
     commands = (
-        ("push", "", "-C", local), ("pull", "", "-C", local), ("ci", "save", "", "-C", local),
-        ("ci", "restore", "", "-C", local), ("prune", "-C", "", "--max-entries", "0", "-y"),
-    )  # fmt: skip
+        ("push", "", "-C", local),
+        ("pull", "", "-C", local),
+        ("ci", "save", "", "-C", local),
+        ("ci", "restore", "", "-C", local),
+        ("prune", "-C", "", "--max-entries", "0", "-y"),
+    )
     for command in commands:
         done = run_cli(*command, env={"JAX_COMPILATION_CACHE_DIR": str(local)})
         assert (done.returncode, "[bad-path]" in done.stderr) == (2, True), command
@@ -266,9 +269,10 @@ def test_torch_s_cache_takes_no_entries_of_jax(
     theirs = tmp_path / "torch"
     (theirs / "fxgraph").mkdir(parents=True)
     commands = (
-        ("push", theirs, "-C", local), ("pull", local, "-C", theirs),
+        ("push", theirs, "-C", local),
+        ("pull", local, "-C", theirs),
         ("ci", "save", theirs, "-C", local),
-    )  # fmt: skip
+    )
     for command in commands:
         done = run_cli(*command)
         assert (done.returncode, "[other-layout]" in done.stderr) == (2, True)
@@ -276,9 +280,23 @@ def test_torch_s_cache_takes_no_entries_of_jax(
 
 
 ODD = [
-    "sp ace", "per%41", "per%", "plus+", "hash#", "quest?", "br[a]{e}", "café", "e\u0301",
-    "quo'te\"", "back\\sl", "st*r", "-dash", "~tilde", "<b>&amp;", "..dots",
-]  # fmt: skip
+    "sp ace",
+    "per%41",
+    "per%",
+    "plus+",
+    "hash#",
+    "quest?",
+    "br[a]{e}",
+    "café",
+    "e\u0301",
+    "quo'te\"",
+    "back\\sl",
+    "st*r",
+    "-dash",
+    "~tilde",
+    "<b>&amp;",
+    "..dots",
+]
 
 
 def test_odd_names_travel_as_they_are(
@@ -315,8 +333,18 @@ def test_what_is_pruned_under_a_pull_is_gone_and_not_there_already(
 
     def fault(seen: Any) -> None:
         if seen.verb == "get" and seen.name.endswith("-cache") and not pruned:
-            done = run_cli("prune", "-C", remote, "--max-entries", "0", "--grace", "0s", "-y",
-                           "--json", env=direct)  # fmt: skip
+            done = run_cli(
+                "prune",
+                "-C",
+                remote,
+                "--max-entries",
+                "0",
+                "--grace",
+                "0s",
+                "-y",
+                "--json",
+                env=direct,
+            )
             pruned.extend(r["key"] for r in told(done)["removed"])
 
     s3.fault = fault

@@ -19,10 +19,18 @@ ONE, TWO, OPTIONS = BLOBS
 
 def request(module: str, digit: str, bytecode: str, **fields: object) -> Request:
     made = Request(
-        module, bytecode, OPTIONS, 0, (0,), (1,), key=f"{module}-{digit * 64}",
-        components={"computation": digit * 64, "XLA flags": "e" * 64}, function="step",
-        file="train.py", line=7,
-    )  # fmt: skip
+        module,
+        bytecode,
+        OPTIONS,
+        0,
+        (0,),
+        (1,),
+        key=f"{module}-{digit * 64}",
+        components={"computation": digit * 64, "XLA flags": "e" * 64},
+        function="step",
+        file="train.py",
+        line=7,
+    )
     return replace(made, **fields)  # type: ignore[arg-type]
 
 
@@ -52,8 +60,10 @@ def test_ls_lists_its_modules(run_cli: RunCli, recipe: Path) -> None:
     assert done.returncode == 0, done.stderr
     document = json.loads(done.stdout)
     assert document["summary"] == {
-        "modules": 3, "bytecode_bytes": 110, "compile_seconds": 5.0,
-    }  # fmt: skip
+        "modules": 3,
+        "bytecode_bytes": 110,
+        "compile_seconds": 5.0,
+    }
     found = {m["module"]: m for m in document["modules"]}
     assert found["jit_step"]["compile_seconds"] == 4.5
     assert found["jit_talk\\x1b[31m"]["refusal"] == "host-callbacks"
@@ -178,9 +188,13 @@ def test_compile_options_are_allowed_by_name(run_cli: RunCli, tmp_path: Path) ->
             digest = hashlib.sha256(data).hexdigest()
             blobs[digest] = data
             requests.append(
-                replace(request("jit_f", "a", ONE), module=f"{name}={expected}", key=None,
-                        options=digest)
-            )  # fmt: skip
+                replace(
+                    request("jit_f", "a", ONE),
+                    module=f"{name}={expected}",
+                    key=None,
+                    options=digest,
+                )
+            )
     recipe = Recipe(RECIPE.environments, tuple(requests))
     path = tmp_path / "some.recipe"
     path.write_bytes(b"".join(encode_recipe(recipe, blobs.__getitem__)))

@@ -51,8 +51,20 @@ def test_a_listing_of_ten_thousand_takes_ten_requests(
     assert json.loads(shown.stdout)["entry"]["key"] == f"jit_f-{7_777:064x}"
     assert s3.counts()["list"] == 2  # for a whole key not all of it: a page, and the ledger
     s3.forget()
-    done = run_cli("prune", "-C", bucket, "--max-entries", "9000", "--policy", "lru",
-                   "--grace", "0s", "--yes", "--stats", "--json")  # fmt: skip
+    done = run_cli(
+        "prune",
+        "-C",
+        bucket,
+        "--max-entries",
+        "9000",
+        "--policy",
+        "lru",
+        "--grace",
+        "0s",
+        "--yes",
+        "--stats",
+        "--json",
+    )
     assert len(told(done)["removed"]) == 1_000
     # The ledger, the cache, once more the stretch of names that goes, and one for all of them.
     assert s3.counts()["delete"] == 1

@@ -27,10 +27,16 @@ from jaxcache.store import open_store
 pytest.importorskip("plotly")
 HOSTILE = (
     "</script><img src=x onerror=alert(1)>".replace("/", "\u2215"),
-    "<img src=x onerror=alert(1)>", "<script>alert(1)<", "'\"><svg onload=alert(1)>",
-    "%{y}{{SCRIPT}}${alert(1)}", "<a href='javascript:alert(1)'>x<a>", "]]>--><!--",
-    "\u202eevil", "訓練", "<b>bold<br>",
-)  # fmt: skip
+    "<img src=x onerror=alert(1)>",
+    "<script>alert(1)<",
+    "'\"><svg onload=alert(1)>",
+    "%{y}{{SCRIPT}}${alert(1)}",
+    "<a href='javascript:alert(1)'>x<a>",
+    "]]>--><!--",
+    "\u202eevil",
+    "訓練",
+    "<b>bold<br>",
+)
 _DATA = re.compile(r'<script type="application/json" id="data">(.*?)</script>', re.DOTALL)
 
 
@@ -88,10 +94,12 @@ def test_the_data_of_the_page_are_those_of_the_cache(
     mine = {
         (data["modules"][m], data["platforms"][p], size)
         for m, p, size in zip(
-            data["entries"]["module"], data["entries"]["platform"], data["entries"]["size"],
+            data["entries"]["module"],
+            data["entries"]["platform"],
+            data["entries"]["size"],
             strict=True,
         )
-    }  # fmt: skip
+    }
     assert mine == {(e["module"], e["platform"], e["size_bytes"]) for e in listing["entries"]}
     (churn,) = (c for c in data["churn"] if c["module"] == "jit_mlp")
     assert churn["keys"] == 5
@@ -141,13 +149,23 @@ def test_a_real_browser_draws_it_without_a_word(
         assert browser.evaluate(f"document.querySelectorAll({tag!r}).length") == 0
     shown = browser.evaluate("document.body.textContent")
     assert "<svg onload=alert(1)>" in shown
-    said = [e for e in browser.events if e["method"] in (
-        "Runtime.consoleAPICalled", "Runtime.exceptionThrown", "Log.entryAdded",
-        "Page.javascriptDialogOpening",
-    )]  # fmt: skip
+    said = [
+        e
+        for e in browser.events
+        if e["method"]
+        in (
+            "Runtime.consoleAPICalled",
+            "Runtime.exceptionThrown",
+            "Log.entryAdded",
+            "Page.javascriptDialogOpening",
+        )
+    ]
     assert said == []
-    asked = [e["params"]["request"]["url"] for e in browser.events
-             if e["method"] == "Network.requestWillBeSent"]  # fmt: skip
+    asked = [
+        e["params"]["request"]["url"]
+        for e in browser.events
+        if e["method"] == "Network.requestWillBeSent"
+    ]
     assert asked == [page.as_uri()]
 
 
@@ -180,15 +198,20 @@ def test_the_policy_of_the_page_stops_what_would_leave_it(
     report: Callable[..., Path], browser: Browser, cache: Path
 ) -> None:
     page = report(cache)
-    page.write_text(page.read_text("utf-8").replace(
-        "<body>", "<body><img src='https://example.org/x.png'><script>document.title=1</script>"
-    ))  # fmt: skip
+    page.write_text(
+        page.read_text("utf-8").replace(
+            "<body>", "<body><img src='https://example.org/x.png'><script>document.title=1</script>"
+        )
+    )
     browser.open(page.as_uri())
     assert browser.evaluate("document.title") == "jaxcache report"
     refused = [e for e in browser.events if e["method"] == "Log.entryAdded"]
     assert len(refused) >= 2
-    answered = [e["params"]["response"]["url"] for e in browser.events
-                if e["method"] == "Network.responseReceived"]  # fmt: skip
+    answered = [
+        e["params"]["response"]["url"]
+        for e in browser.events
+        if e["method"] == "Network.responseReceived"
+    ]
     assert answered == [page.as_uri()]
 
 
@@ -259,8 +282,12 @@ def test_without_plotly_the_error_says_what_to_install(tmp_path: Path, cache: Pa
         f"sys.exit(run(['report', 'x.html', '-C', {str(cache)!r}]))"
     )
     done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, cwd=tmp_path,
-        env=clean_environment(tmp_path), check=False,
-    )  # fmt: skip
+        [sys.executable, "-c", script],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        env=clean_environment(tmp_path),
+        check=False,
+    )
     assert done.returncode == 1
     assert "pip install 'jaxcache[report]'" in done.stderr

@@ -42,9 +42,14 @@ def start(cache: Path, tmp_path: Path) -> Iterator[Start]:
     def begin(*command: str) -> "subprocess.Popen[str]":
         child = subprocess.Popen(
             [sys.executable, "-m", "jaxcache", "run", "-C", str(cache), "--", *command],
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, stdin=subprocess.DEVNULL,
-            env=clean_environment(tmp_path), start_new_session=True, cwd=tmp_path,
-        )  # fmt: skip
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            stdin=subprocess.DEVNULL,
+            env=clean_environment(tmp_path),
+            start_new_session=True,
+            cwd=tmp_path,
+        )
         children.append(child)
         guard = threading.Timer(60, os.killpg, (child.pid, signal.SIGKILL))
         guards.append(guard)
@@ -100,9 +105,23 @@ def test_a_program_that_ends_well_at_sigterm(start: Start, code: int) -> None:
 def test_an_ignored_signal_stays_ignored(cache: Path, tmp_path: Path) -> None:
     text = "import signal; assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN; print('ok')"
     done = subprocess.run(
-        ["nohup", sys.executable, "-m", "jaxcache", "run", "-C", cache, "--", sys.executable, "-c",
-         "import os, signal; os.kill(os.getppid(), signal.SIGHUP)\n" + text],
-        env=clean_environment(tmp_path), capture_output=True, text=True, check=False,
+        [
+            "nohup",
+            sys.executable,
+            "-m",
+            "jaxcache",
+            "run",
+            "-C",
+            cache,
+            "--",
+            sys.executable,
+            "-c",
+            "import os, signal; os.kill(os.getppid(), signal.SIGHUP)\n" + text,
+        ],
+        env=clean_environment(tmp_path),
+        capture_output=True,
+        text=True,
+        check=False,
         stdin=subprocess.DEVNULL,
-    )  # fmt: skip
+    )
     assert (done.returncode, done.stdout) == (0, "ok\n"), done.stderr

@@ -164,8 +164,11 @@ def test_a_refused_write_is_no_damage(cache: Path, tmp_path: Path) -> None:
     """With a limit of 0 bytes per file, as on a disk without room."""
     done = subprocess.run(
         ["sh", "-c", f"ulimit -f 0; exec {sys.executable} -m jaxcache seal -C {cache}"],
-        capture_output=True, text=True, env=clean_environment(tmp_path), check=False,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        env=clean_environment(tmp_path),
+        check=False,
+    )
     assert done.returncode == 3
     assert "not sealed, because they could not be written: file too large" in done.stderr
     assert "not sound" not in done.stderr

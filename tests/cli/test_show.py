@@ -32,9 +32,11 @@ def page(home: Path, *args: str | Path, columns: int = 90) -> str:
     leader, follower = pty.openpty()
     child = subprocess.Popen(
         [sys.executable, "-m", "jaxcache", "show", *map(str, args)],
-        stdout=follower, stderr=subprocess.DEVNULL, stdin=subprocess.DEVNULL,
+        stdout=follower,
+        stderr=subprocess.DEVNULL,
+        stdin=subprocess.DEVNULL,
         env=clean_environment(home) | {"COLUMNS": str(columns), "TERM": "xterm"},
-    )  # fmt: skip
+    )
     os.close(follower)
     text = b""
     while True:
@@ -57,24 +59,42 @@ def test_the_document_has_every_field_of_the_contract(run_cli: RunCli, corpus: P
     assert document["entry"]["platform"] == "cpu"
     assert document["entry"]["target"] == "rocketlake"
     assert set(document["program"]) >= {
-        "module", "parameters", "results", "instructions", "computations", "opcodes",
-    }  # fmt: skip
+        "module",
+        "parameters",
+        "results",
+        "instructions",
+        "computations",
+        "opcodes",
+    }
     assert document["program"]["parameters"][0] == {"dtype": "float32", "shape": [8, 16]}
     assert document["source"] == [{"file": "/tmp/fmt/wl.py", "line": 15, "function": "mlp"}]
     memory = document["memory"]
     assert memory == {
-        "argument_bytes": 3072, "output_bytes": 128, "temp_bytes": 1024, "alias_bytes": 0,
-        "constant_bytes": 4, "code_bytes": 14472, "total_bytes": 4228,
-    }  # fmt: skip
+        "argument_bytes": 3072,
+        "output_bytes": 128,
+        "temp_bytes": 1024,
+        "alias_bytes": 0,
+        "constant_bytes": 4,
+        "code_bytes": 14472,
+        "total_bytes": 4228,
+    }
     assert set(document["device"]) == {
-        "platform", "name", "compute_capability", "toolkit", "cudnn", "cpu_triple", "cpu_name",
+        "platform",
+        "name",
+        "compute_capability",
+        "toolkit",
+        "cudnn",
+        "cpu_triple",
+        "cpu_name",
         "cpu_features",
-    }  # fmt: skip
+    }
     assert "+avx2" in document["device"]["cpu_features"]
     assert document["compile_options"] == {
-        "num_replicas": 1, "num_partitions": 1, "device_assignment": [[0]],
+        "num_replicas": 1,
+        "num_partitions": 1,
+        "device_assignment": [[0]],
         "flags_changed": {"xla_force_host_platform_device_count": 4},
-    }  # fmt: skip
+    }
     assert document["format"] == {"ifrt_version": 3, "abi": None, "container": "ifrt+proto"}
     assert document["written_in_cache_dir"] == f"/tmp/fmt/corpus/{CPU}"
     assert document["provenance"] is None
@@ -93,10 +113,14 @@ def test_a_gpu_entry_names_its_target(run_cli: RunCli, corpus: Path) -> None:
 def test_the_page_for_people(corpus: Path, tmp_path: Path) -> None:
     text = page(tmp_path, "jit_mlp*", "-C", corpus / GPU)
     for words in (
-        "bf16[64,128], bf16[128,256], bf16[256,64] → bf16[64,64]", "sm_90a", "CUDA 12.8.0",
-        "cuDNN 9.10.0", "/tmp/fmt/gpuwl.py:18 in mlp", "52 instructions in 9 computations",
+        "bf16[64,128], bf16[128,256], bf16[256,64] → bf16[64,64]",
+        "sm_90a",
+        "CUDA 12.8.0",
+        "cuDNN 9.10.0",
+        "/tmp/fmt/gpuwl.py:18 in mlp",
+        "52 instructions in 9 computations",
         "NVIDIA H200",
-    ):  # fmt: skip
+    ):
         assert words in text
     for columns in (60, 90, 150):
         plain = page(tmp_path, "jit_mlp*", "-C", corpus / CPU, columns=columns)
@@ -183,8 +207,10 @@ def test_damage_is_a_finding(run_cli: RunCli, corpus: Path, tmp_path: Path) -> N
     junk = zstandard.ZstdCompressor().compress(b"\0\0\0\0" + b"no executable" * 10)
     (tmp_path / "c" / f"jit_junk-{HASH}-cache").write_bytes(junk)
     for name, kind in (
-        ("cut", "truncated"), ("other", "module-mismatch"), ("junk", "bad-payload"),
-    ):  # fmt: skip
+        ("cut", "truncated"),
+        ("other", "module-mismatch"),
+        ("junk", "bad-payload"),
+    ):
         done = run_cli("show", f"jit_{name}*", "-C", tmp_path / "c", "--json")
         assert done.returncode == 1
         assert [p["kind"] for p in json.loads(done.stdout)["problems"]] == [kind]
@@ -246,9 +272,11 @@ def test_what_the_ledger_knows_is_shown(run_cli: RunCli, corpus: Path, tmp_path:
     shutil.copytree(corpus / CPU, cache)
     key = next(cache.glob("jit_mlp*-cache")).name[:-6]
     facts = {
-        "jax_version": "0.12.0.1", "components": {"computation": "ab" * 32}, "jaxlib_digest": "cd",
+        "jax_version": "0.12.0.1",
+        "components": {"computation": "ab" * 32},
+        "jaxlib_digest": "cd",
         "compile_seconds": 0.25,
-    }  # fmt: skip
+    }
     append(LocalStore(cache), [Event(key, COMPILE, 1_700_000_000 * 10**9, facts)])
     known = shown(run_cli, "-C", cache, key)["provenance"]
     assert known["components"] == {"computation": "ab" * 32}

@@ -12,10 +12,18 @@ from jaxcache.cli.app import COMMANDS
 
 #: What a plain listing must never pay for.
 HEAVY = [
-    "jax", "numpy", "pydantic", "asyncio", "filelock", "rich.table", "google.protobuf",
+    "jax",
+    "numpy",
+    "pydantic",
+    "asyncio",
+    "filelock",
+    "rich.table",
+    "google.protobuf",
     "obstore",
-    "concurrent.futures", "logging", "tempfile",
-]  # fmt: skip
+    "concurrent.futures",
+    "logging",
+    "tempfile",
+]
 
 
 def test_a_listing_imports_nothing_heavy(corpus: Path, tmp_path: Path) -> None:
@@ -26,8 +34,11 @@ def test_a_listing_imports_nothing_heavy(corpus: Path, tmp_path: Path) -> None:
     )
     done = subprocess.run(
         [sys.executable, "-c", script],
-        capture_output=True, text=True, env=clean_environment(tmp_path), check=False,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        env=clean_environment(tmp_path),
+        check=False,
+    )
     assert done.stderr == "0 []\n"
     assert len(done.stdout.splitlines()) == 7
 
@@ -76,8 +87,11 @@ def test_ctrl_c_is_said_and_has_a_code(tmp_path: Path) -> None:
     ):
         done = subprocess.run(
             [sys.executable, "-c", stopped, "ls", *flags],
-            capture_output=True, text=True, env=clean_environment(tmp_path), check=False,
-        )  # fmt: skip
+            capture_output=True,
+            text=True,
+            env=clean_environment(tmp_path),
+            check=False,
+        )
         assert (done.returncode, done.stdout) == (130, "")
         assert said in done.stderr
 
@@ -94,8 +108,11 @@ def test_a_mistake_of_ours_is_one_line_unless_asked(tmp_path: Path) -> None:
         script = f"{broken}from jaxcache.cli.main import run; sys.exit(run([*{flag!r}, 'ls']))"
         done = subprocess.run(
             [sys.executable, "-c", script],
-            capture_output=True, text=True, env=clean_environment(tmp_path), check=False,
-        )  # fmt: skip
+            capture_output=True,
+            text=True,
+            env=clean_environment(tmp_path),
+            check=False,
+        )
         assert done.returncode == 1
         assert ("Traceback" in done.stderr) == shown
         assert ("[internal-error]" in done.stderr) != shown

@@ -40,8 +40,11 @@ def test_everything_is_counted(run_cli: RunCli, cache: Path) -> None:
     assert document["directory_bytes"] == on_disk == sum(size for _, size in files.values())
     assert document["total"]["entries"] == 8
     assert document["problems"] == {
-        "orphan-atime": 1, "legacy-name": 1, "temp-file": 1, "module-mismatch": 1,
-    }  # fmt: skip
+        "orphan-atime": 1,
+        "legacy-name": 1,
+        "temp-file": 1,
+        "module-mismatch": 1,
+    }
     assert [(g["name"], g["entries"]) for g in document["by_platform"]] == [("cpu", 8)]
     assert sum(g["entries"] for g in document["by_module"]) == 8
     assert sum(g["entries"] for g in document["by_age"]) == 8

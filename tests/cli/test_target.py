@@ -46,10 +46,19 @@ H200 = Profile(
     settings={"jax_compilation_cache_dir": None},
 )
 HERE = replace(
-    H200, platform="cpu", lowering_platform="cpu", platform_version="cpu", device_kinds=("cpu",),
-    device_ids=(0,), topology_fingerprint="7", target_config=None, plugins={}, key_codec="zlib",
-    codec="zlib", environment={},
-)  # fmt: skip
+    H200,
+    platform="cpu",
+    lowering_platform="cpu",
+    platform_version="cpu",
+    device_kinds=("cpu",),
+    device_ids=(0,),
+    topology_fingerprint="7",
+    target_config=None,
+    plugins={},
+    key_codec="zlib",
+    codec="zlib",
+    environment={},
+)
 
 
 def test_a_profile_survives_its_file(tmp_path: Path) -> None:
@@ -62,15 +71,28 @@ def test_a_profile_survives_its_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "change",
     [
-        {"format": "other"}, {"version": 2}, {"platform": ""}, {"platform": None},
-        {"topology": "not base64!"}, {"topology": 5}, {"topology_fingerprint": "-1"},
-        {"topology_fingerprint": str(2**64)}, {"device_ids": []}, {"device_ids": [0]},
-        {"device_ids": ["0"] * 8}, {"device_ids": [True] * 8}, {"codec": "lzma"},
-        {"key_codec": "../zlib"}, {"environment": {"A": 1}}, {"environment": {"A": "\0"}},
-        {"cpu": None}, {"cpu": {"features": "avx"}}, {"settings": {"x": []}},
+        {"format": "other"},
+        {"version": 2},
+        {"platform": ""},
+        {"platform": None},
+        {"topology": "not base64!"},
+        {"topology": 5},
+        {"topology_fingerprint": "-1"},
+        {"topology_fingerprint": str(2**64)},
+        {"device_ids": []},
+        {"device_ids": [0]},
+        {"device_ids": ["0"] * 8},
+        {"device_ids": [True] * 8},
+        {"codec": "lzma"},
+        {"key_codec": "../zlib"},
+        {"environment": {"A": 1}},
+        {"environment": {"A": "\0"}},
+        {"cpu": None},
+        {"cpu": {"features": "avx"}},
+        {"settings": {"x": []}},
         {"platform_version": "x" * (1 << 20)},
     ],
-)  # fmt: skip
+)
 def test_what_is_no_profile_is_refused(change: dict[str, Any]) -> None:
     document = json.loads(profile_bytes(H200))
     parse_profile(document, "it")
@@ -79,10 +101,13 @@ def test_what_is_no_profile_is_refused(change: dict[str, Any]) -> None:
     assert caught.value.code in ("bad-profile", "newer-profile")
 
 
-@given(st.recursive(st.none() | st.booleans() | st.integers() | st.text(max_size=5),
-                    lambda x: st.lists(x, max_size=3) | st.dictionaries(st.text(max_size=5), x,
-                                                                        max_size=3)),
-       st.sampled_from(sorted(json.loads(profile_bytes(H200)))))  # fmt: skip
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.integers() | st.text(max_size=5),
+        lambda x: st.lists(x, max_size=3) | st.dictionaries(st.text(max_size=5), x, max_size=3),
+    ),
+    st.sampled_from(sorted(json.loads(profile_bytes(H200)))),
+)
 def test_no_field_can_break_the_reader(value: Any, name: str) -> None:
     document = json.loads(profile_bytes(H200))
     with contextlib.suppress(ProfileError):
@@ -117,8 +142,11 @@ def test_what_prevents_comes_first_and_names_the_command() -> None:
         ("plugin", "pip install jax-cuda13-pjrt==0.12.0.1"),
     ]
     assert [d.component for d in found[2:]] == [
-        "accelerator_config", "backend version", "compression", "XLA flags"
-    ]  # fmt: skip
+        "accelerator_config",
+        "backend version",
+        "compression",
+        "XLA flags",
+    ]
     assert compare_profiles(H200, H200) == ()
     before_011 = replace(H200, topology=None)
     assert [d.prevents for d in compare_profiles(before_011, before_011)] == [True]

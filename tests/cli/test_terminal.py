@@ -20,10 +20,15 @@ SCREENS = REPOSITORY / "tests" / "data" / "screens"
 DAY_NS = 86_400 * 10**9
 #: Wide, combining, right-to-left, emoji, control characters, markup, and just long.
 HOSTILE = (
-    "jit_訓練ステップの関数", "jit_e\u0301\u0302\u0303le\u0300ve", "jit_\u202eevil\u2066",
-    "jit_🚀🧑‍🚀", "jit_\x1b[31mred\x1b[2J", "jit_tab\tand\nline", "jit_[bold red]x",
+    "jit_訓練ステップの関数",
+    "jit_e\u0301\u0302\u0303le\u0300ve",
+    "jit_\u202eevil\u2066",
+    "jit_🚀🧑‍🚀",
+    "jit_\x1b[31mred\x1b[2J",
+    "jit_tab\tand\nline",
+    "jit_[bold red]x",
     "jit_" + "x" * 150,
-)  # fmt: skip
+)
 
 
 @pytest.fixture

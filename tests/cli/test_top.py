@@ -106,8 +106,9 @@ def test_without_dates_it_says_that_no_hit_shows(corpus: Path, tmp_path: Path) -
 def test_a_live_view_shows_changes_and_ends_cleanly(cache: Path, tmp_path: Path) -> None:
     terminal = Terminal(
         [sys.executable, "-m", "jaxcache", "top", "--interval", "0.1s", "-C", cache],
-        home=tmp_path, width=70,
-    )  # fmt: skip
+        home=tmp_path,
+        width=70,
+    )
     terminal.wait_for("nothing has happened yet")
     assert "\x1b[?1049h" in terminal.text  # a screen of its own
     write_entry(cache, "jit_while_watching", 3)
@@ -124,8 +125,9 @@ def test_a_live_view_shows_changes_and_ends_cleanly(cache: Path, tmp_path: Path)
 def test_q_ends_a_live_view(cache: Path, tmp_path: Path) -> None:
     terminal = Terminal(
         [sys.executable, "-m", "jaxcache", "top", "--interval", "60s", "-C", cache],
-        home=tmp_path, width=70,
-    )  # fmt: skip
+        home=tmp_path,
+        width=70,
+    )
     terminal.wait_for("nothing has happened yet")
     terminal.press("q")
     assert terminal.finish() == 0
@@ -153,9 +155,11 @@ def test_hits_without_a_size_cap_show_while_the_program_runs(
     watcher.look(now_ns=time.time_ns())
     script.write_text(RUNNING)
     running = subprocess.Popen(
-        [sys.executable, "-m", "jaxcache", *warm], stdout=subprocess.PIPE, text=True,
+        [sys.executable, "-m", "jaxcache", *warm],
+        stdout=subprocess.PIPE,
+        text=True,
         env=clean_environment(tmp_path) | {"PYTHONWARNINGS": ""},
-    )  # fmt: skip
+    )
     try:
         assert running.stdout and "compiled\n" in iter(running.stdout.readline, "")
         changes: list[Any] = []
@@ -174,8 +178,11 @@ def test_hits_without_a_size_cap_show_while_the_program_runs(
 def test_lines_in_a_pipe_until_interrupted(cache: Path, tmp_path: Path) -> None:
     process = subprocess.Popen(
         [sys.executable, "-m", "jaxcache", "top", "--jsonl", "--interval", "0.1s", "-C", cache],
-        env=clean_environment(tmp_path), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
+        env=clean_environment(tmp_path),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
     assert process.stdout
     time.sleep(1)
     known, number = "", 10

@@ -224,9 +224,11 @@ def test_a_file_from_the_future_that_grows_is_left(cache: Path) -> None:
 
     write(whole[:-50])
     found = examine(
-        open_store(str(cache)), VerifyOptions(), now_ns=time.time_ns(),
+        open_store(str(cache)),
+        VerifyOptions(),
+        now_ns=time.time_ns(),
         wait=lambda _: write(whole[:-5]),
-    )  # fmt: skip
+    )
     assert [p.kind for p in found.failures] == ["truncated"]
     assert found.young == {path.name}
 
@@ -250,8 +252,11 @@ def test_strangers_are_reported_and_left(run_cli, cache: Path) -> None:
     age(cache)
     found = sorted(p["kind"] for p in verify(run_cli, cache, code=1)["problems"])
     assert [k for k in found if k != "unsealed"] == [
-        "stray-file", "temp-file", "unsafe-permissions", "unsafe-permissions",
-    ]  # fmt: skip
+        "stray-file",
+        "temp-file",
+        "unsafe-permissions",
+        "unsafe-permissions",
+    ]
     verify(run_cli, cache, "--fix", code=1)
     assert (cache / "notes.txt").exists() and not (cache / "_temp_jit_x").exists()
 

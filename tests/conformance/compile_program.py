@@ -33,9 +33,13 @@ with warnings.catch_warnings(record=True) as caught:
     warnings.simplefilter("always")
     x = jnp.sin(jnp.arange(64.0)).reshape(8, 8)
     results = [float(jax.jit(f)(x).sum()) for f in (mlp, loss, sharded_sum, sort)]
-print(json.dumps({
-    "results": results,
-    "hits": events.count("cache_hits"),
-    "requests": events.count("compile_requests_use_cache"),
-    "warnings": [str(w.message) for w in caught if "ompilation cache" in str(w.message)],
-}))  # fmt: skip
+print(
+    json.dumps(
+        {
+            "results": results,
+            "hits": events.count("cache_hits"),
+            "requests": events.count("compile_requests_use_cache"),
+            "warnings": [str(w.message) for w in caught if "ompilation cache" in str(w.message)],
+        }
+    )
+)

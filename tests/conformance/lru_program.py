@@ -155,12 +155,16 @@ class copy_of:  # noqa: N801
 
 
 PROMISES = (
-    every_entry_is_read_as_it_is, an_empty_key_is_an_error, what_is_there_is_never_replaced,
-    what_is_put_is_got, a_read_under_a_cap_is_a_use,
+    every_entry_is_read_as_it_is,
+    an_empty_key_is_an_error,
+    what_is_there_is_never_replaced,
+    what_is_put_is_got,
+    a_read_under_a_cap_is_a_use,
     a_value_beyond_the_cap_is_refused_with_a_warning,
-    the_least_recently_used_go_first_and_no_more_than_must, a_cap_of_nothing_takes_nothing_in,
+    the_least_recently_used_go_first_and_no_more_than_must,
+    a_cap_of_nothing_takes_nothing_in,
     a_lock_that_is_held_is_waited_for_and_given_up,
-)  # fmt: skip
+)
 
 broken = {}
 for promise in PROMISES:

@@ -37,9 +37,13 @@ class Place:
             "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
         }
         done = subprocess.run(
-            [self.python, HERE / program, *args], env=env | more, capture_output=True, text=True,
-            timeout=300, check=False,
-        )  # fmt: skip
+            [self.python, HERE / program, *args],
+            env=env | more,
+            capture_output=True,
+            text=True,
+            timeout=300,
+            check=False,
+        )
         assert done.returncode == 0, done.stderr
         return json.loads(done.stdout.splitlines()[-1])
 
@@ -73,8 +77,18 @@ def seal(place: Place) -> None:
 
 def prune(place: Place) -> None:
     count = str(len(place.entries()) - 2)
-    place.cli("prune", "-C", place.path, "--max-entries", count, "--policy", "lru", "--yes",
-              "--grace", "0s")  # fmt: skip
+    place.cli(
+        "prune",
+        "-C",
+        place.path,
+        "--max-entries",
+        count,
+        "--policy",
+        "lru",
+        "--yes",
+        "--grace",
+        "0s",
+    )
 
 
 def import_(place: Place) -> None:

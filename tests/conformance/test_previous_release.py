@@ -74,9 +74,13 @@ def test_it_is_another_one(before: Path, tmp_path: Path) -> None:
     script = "import jaxcache; print(jaxcache.__file__)"
     env = {**os.environ, "PYTHONPATH": str(before)}
     done = subprocess.run(
-        [sys.executable, "-c", script], env=env, cwd=tmp_path, capture_output=True, text=True,
+        [sys.executable, "-c", script],
+        env=env,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
         check=True,
-    )  # fmt: skip
+    )
     assert done.stdout.startswith(str(before))
 
 

@@ -13,8 +13,11 @@ import sys
 from importlib.util import find_spec
 from pathlib import Path
 
-os.environ |= {"JAX_PLATFORMS": "cpu", "JAX_SKIP_CUDA_CONSTRAINTS_CHECK": "1",
-               "TPU_SKIP_MDS_QUERY": "1"}  # fmt: skip
+os.environ |= {
+    "JAX_PLATFORMS": "cpu",
+    "JAX_SKIP_CUDA_CONSTRAINTS_CHECK": "1",
+    "TPU_SKIP_MDS_QUERY": "1",
+}
 
 import jax
 import jaxlib
@@ -47,14 +50,29 @@ else:
     made = topologies.get_topology_desc(*(rest or ["v5e:2x2"]), platform="tpu").devices
     names = {"platform": "tpu", "platform_version": "PJRT C API\nTFRT TPU v5 lite"}
 topology = xla_client.get_topology_for_devices(made)
-print(json.dumps({
-    "format": "jaxcache-target", "version": 1, "captured_at": "1970-01-01T00:00:00Z", **names,
-    "lowering_platform": platform,
-    "device_kinds": [d.device_kind for d in made], "device_ids": [d.id for d in made],
-    "topology": base64.b64encode(topology.serialize()).decode(),
-    "topology_fingerprint": str(topology.fingerprint()), "target_config": config,
-    "python_version": sys.version.split()[0], "jax_version": jax.__version__,
-    "jaxlib_version": jaxlib.__version__, "jaxlib_digest": None, "plugins": {},
-    "key_codec": "zstandard", "codec": "zstd", "settings": {}, "environment": {},
-    "cpu": {"machine": None, "name": None, "features": []},
-}))  # fmt: skip
+print(
+    json.dumps(
+        {
+            "format": "jaxcache-target",
+            "version": 1,
+            "captured_at": "1970-01-01T00:00:00Z",
+            **names,
+            "lowering_platform": platform,
+            "device_kinds": [d.device_kind for d in made],
+            "device_ids": [d.id for d in made],
+            "topology": base64.b64encode(topology.serialize()).decode(),
+            "topology_fingerprint": str(topology.fingerprint()),
+            "target_config": config,
+            "python_version": sys.version.split()[0],
+            "jax_version": jax.__version__,
+            "jaxlib_version": jaxlib.__version__,
+            "jaxlib_digest": None,
+            "plugins": {},
+            "key_codec": "zstandard",
+            "codec": "zstd",
+            "settings": {},
+            "environment": {},
+            "cpu": {"machine": None, "name": None, "features": []},
+        }
+    )
+)

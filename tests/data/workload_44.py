@@ -114,10 +114,20 @@ spread = jax.device_put(arange(8, 4), SPLIT)
 run(lambda v: v * 2 + v.sum(), spread)
 run(lambda v: v @ v.T, spread, out_shardings=WHOLE)
 run(lambda v: lax.with_sharding_constraint(v + 1, WHOLE), spread)
-run(jax.shard_map(lambda v: v - lax.pmean(v, "x"), mesh=MESH, in_specs=P("x"), out_specs=P("x")),
-    spread)  # fmt: skip
-run(jax.shard_map(lambda v: lax.all_gather(v, "x").sum(0), mesh=MESH, in_specs=P("x"),
-                  out_specs=P(), check_vma=False), spread)  # fmt: skip
+run(
+    jax.shard_map(lambda v: v - lax.pmean(v, "x"), mesh=MESH, in_specs=P("x"), out_specs=P("x")),
+    spread,
+)
+run(
+    jax.shard_map(
+        lambda v: lax.all_gather(v, "x").sum(0),
+        mesh=MESH,
+        in_specs=P("x"),
+        out_specs=P(),
+        check_vma=False,
+    ),
+    spread,
+)
 with jax.default_matmul_precision("float32"):
     run(lambda a, b: a @ b, x, w)
 

@@ -31,12 +31,14 @@ def shape(element_type: int, *dims: int) -> bytes:
 def module(name: bytes = b"jit_f", instructions: Sequence[bytes] = (), extra: bytes = b"") -> bytes:
     """An HloModuleProto of one computation, ``f32[2] → f32[2]``."""
     body = instructions or [message(2, b"parameter") + message(3, shape(11, 2))]
-    return b"".join((
-        message(1, name),
-        message(3, message(1, b"main"), *(message(2, i) for i in body)),
-        message(4, message(1, shape(11, 2)), message(2, shape(11, 2))),
-        extra,
-    ))  # fmt: skip
+    return b"".join(
+        (
+            message(1, name),
+            message(3, message(1, b"main"), *(message(2, i) for i in body)),
+            message(4, message(1, shape(11, 2)), message(2, shape(11, 2))),
+            extra,
+        )
+    )
 
 
 def cpu_result(hlo: bytes, *more: bytes) -> bytes:
@@ -74,8 +76,9 @@ def riegeli(
     return out.getvalue()
 
 
-def split(type_name: bytes, merged: Sequence[bytes], overrides: Sequence[tuple[int, bytes]] = ()) \
-        -> list[bytes]:  # fmt: skip
+def split(
+    type_name: bytes, merged: Sequence[bytes], overrides: Sequence[tuple[int, bytes]] = ()
+) -> list[bytes]:
     """The records of a split message: its manifest, overriding fields, merged pieces."""
     manifest = message(1, type_name)
     manifest += b"".join(

@@ -43,18 +43,27 @@ def facts(contents: Contents) -> dict[str, Any]:
         "custom_calls": program.custom_calls,
         "source": [f"{s.file}:{s.line} {s.function}" for s in contents.source],
         "memory": [
-            memory.argument_bytes, memory.output_bytes, memory.temp_bytes, memory.alias_bytes,
-            memory.constant_bytes, memory.code_bytes,
+            memory.argument_bytes,
+            memory.output_bytes,
+            memory.temp_bytes,
+            memory.alias_bytes,
+            memory.constant_bytes,
+            memory.code_bytes,
         ],
         "device": [
-            device.platform, device.target, device.name, device.toolkit, device.cudnn,
-            device.cpu_triple, None if device.cpu_features is None else len(device.cpu_features),
+            device.platform,
+            device.target,
+            device.name,
+            device.toolkit,
+            device.cudnn,
+            device.cpu_triple,
+            None if device.cpu_features is None else len(device.cpu_features),
         ],
         "options": [options.num_replicas, options.num_partitions, options.device_assignment],
         "flags_changed": options.flags_changed,
         "format": [contents.format.ifrt_version, contents.format.abi, contents.format.container],
         "written_in_cache_dir": contents.written_in_cache_dir,
-    }  # fmt: skip
+    }
 
 
 @pytest.mark.parametrize("path", ENTRIES, ids=lambda p: f"{p.parent.name}/{p.name[:20]}")
@@ -146,8 +155,9 @@ def test_gpu_records_may_override_single_fields() -> None:
     merged = forge.message(1, forge.message(1, forge.module()))
     inner = forge.riegeli(
         forge.split(b"xla.gpu.GpuExecutableProto", [merged], [(3, ptx), (4, b"\x7fELF")]),
-        snappy=True, per_chunk=10,
-    )  # fmt: skip
+        snappy=True,
+        per_chunk=10,
+    )
     contents = decode_payload(forge.ifrt(forge.outer(inner)))
     assert contents.problems == ()
     assert contents.device.target == "sm_90a"
@@ -188,17 +198,24 @@ def test_types_are_written_as_hlo_writes_them() -> None:
     assert contents.program
     assert [a.dtype for a in contents.program.results] == ["int8", "bool", "complex64", "bfloat16"]
     assert [short_type(a) for a in contents.program.results] == [
-        "s8[4]", "pred[4]", "c64[2,2]", "bf16[3]",
-    ]  # fmt: skip
+        "s8[4]",
+        "pred[4]",
+        "c64[2,2]",
+        "bf16[3]",
+    ]
 
 
 def test_highwayhash_gives_the_published_values() -> None:
     # google/highwayhash, highwayhash/hh_types.h and its tests: key 00 01 … 1f, data 00 01 …
     key = (0x0706050403020100, 0x0F0E0D0C0B0A0908, 0x1716151413121110, 0x1F1E1D1C1B1A1918)
     known = [
-        0x907A56DE22C26E53, 0x7EAB43AAC7CDDD78, 0xB8D0569AB0B53D62, 0x5C6BEFAB8A463D80,
-        0xF205A46893007EDA, 0x2B8A1668E4A94541,
-    ]  # fmt: skip
+        0x907A56DE22C26E53,
+        0x7EAB43AAC7CDDD78,
+        0xB8D0569AB0B53D62,
+        0x5C6BEFAB8A463D80,
+        0xF205A46893007EDA,
+        0x2B8A1668E4A94541,
+    ]
     assert [highwayhash64(key, bytes(range(n))) for n in range(6)] == known
 
 
@@ -309,12 +326,18 @@ def test_source_lines_are_ranked_and_installed_packages_stepped_over() -> None:
             b"/usr/dist-packages/x.py",
         ]
         return forge.message(
-            17, *(forge.message(1, f) for f in files), forge.message(2, b"step"),
-            *(forge.message(3, forge.number(1, n), forge.number(2, 1), forge.number(3, 10 * n))
-              for n in (1, 2, 3)),
-            *(forge.message(4, forge.number(1, n), forge.number(2, parent))
-              for n, parent in enumerate(parents, 1)),
-        )  # fmt: skip
+            17,
+            *(forge.message(1, f) for f in files),
+            forge.message(2, b"step"),
+            *(
+                forge.message(3, forge.number(1, n), forge.number(2, 1), forge.number(3, 10 * n))
+                for n in (1, 2, 3)
+            ),
+            *(
+                forge.message(4, forge.number(1, n), forge.number(2, parent))
+                for n, parent in enumerate(parents, 1)
+            ),
+        )
 
     def source(*ids: int, parents: tuple[int, ...]) -> list[tuple[str, int, str | None]]:
         instructions = [
@@ -342,8 +365,9 @@ def test_metadata_without_frames_names_its_line() -> None:
     module = forge.module(instructions=[add(5), add(7), add(7), forge.message(2, b"mul")])
     contents = decode_payload(forge.outer(forge.cpu_result(module)))
     assert [(s.file, s.line, s.function) for s in contents.source] == [
-        ("/a.py", 7, None), ("/a.py", 5, None),
-    ]  # fmt: skip
+        ("/a.py", 7, None),
+        ("/a.py", 5, None),
+    ]
     assert contents.program and list(contents.program.opcodes.items()) == [("add", 3), ("mul", 1)]
 
 

@@ -16,10 +16,13 @@ from jaxcache.entry.kernels import read_kernel_cache
 from jaxcache.entry.wire import write_varint
 
 SAMPLES = [
-    "0.4.38-cpu-zstd/jit_sharded_sum*-cache", "0.8.3-cpu-zstd/jit_loss*",
-    "0.12.0.1-cpu-zstd/jit_loss*", "0.8.3-cuda13-h200-zstd/jit_dtypes*",
-    "0.10.2-cuda13-h200-kernelcache/jit_dtypes*", "0.12.0.1-cuda13-h200-zstd/jit_dtypes*",
-]  # fmt: skip
+    "0.4.38-cpu-zstd/jit_sharded_sum*-cache",
+    "0.8.3-cpu-zstd/jit_loss*",
+    "0.12.0.1-cpu-zstd/jit_loss*",
+    "0.8.3-cuda13-h200-zstd/jit_dtypes*",
+    "0.10.2-cuda13-h200-kernelcache/jit_dtypes*",
+    "0.12.0.1-cuda13-h200-zstd/jit_dtypes*",
+]
 
 
 def payload_of(pattern: str) -> bytes:
@@ -69,13 +72,15 @@ def test_foreign_bytes_are_a_finding(data: bytes) -> None:
     read_kernel_cache(data)
 
 
-@given(st.recursive(
-    st.binary(max_size=20),
-    lambda inner: st.lists(st.tuples(st.integers(1, 20), inner), max_size=6).map(
-        lambda fields: b"".join(forge.message(n, v) for n, v in fields)
-    ),
-    max_leaves=40,
-))  # fmt: skip
+@given(
+    st.recursive(
+        st.binary(max_size=20),
+        lambda inner: st.lists(st.tuples(st.integers(1, 20), inner), max_size=6).map(
+            lambda fields: b"".join(forge.message(n, v) for n, v in fields)
+        ),
+        max_leaves=40,
+    )
+)
 @settings(max_examples=300, deadline=None)
 def test_well_formed_nonsense_never_raises(data: bytes) -> None:
     decode_payload(data)
@@ -128,10 +133,12 @@ HOSTILE = {
     "records of a foreign manifest": forge.riegeli([b"\n\x03foo", b"bar"]),
     "a million records": forge.riegeli([b""] * 1_000_000, per_chunk=1_000_000),
     "riegeli inside riegeli inside riegeli": forge.riegeli(
-        forge.split(b"t", [forge.outer(forge.riegeli(forge.split(b"t", [
-            forge.outer(forge.riegeli([b"x"]))])))])
+        forge.split(
+            b"t",
+            [forge.outer(forge.riegeli(forge.split(b"t", [forge.outer(forge.riegeli([b"x"]))])))],
+        )
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", HOSTILE)
@@ -153,8 +160,12 @@ def test_hostile_payloads_end_in_a_finding_within_bounded_memory(name: str, tmp_
     )
     done = subprocess.run(
         [sys.executable, "-c", script, path],
-        capture_output=True, text=True, env=clean_environment(tmp_path), timeout=60, check=False,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        env=clean_environment(tmp_path),
+        timeout=60,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr[-1500:]
 
 
@@ -194,8 +205,12 @@ def test_large_constants_are_stepped_over(tmp_path: Path) -> None:
     )
     done = subprocess.run(
         [sys.executable, "-c", script, tmp_path / "entry", Path(__file__).parent, reader],
-        capture_output=True, text=True, env=clean_environment(tmp_path), timeout=120, check=False,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        env=clean_environment(tmp_path),
+        timeout=120,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr[-1500:]
 
 

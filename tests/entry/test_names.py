@@ -75,9 +75,13 @@ def test_what_does_not_print_is_escaped(name: str, shown: str) -> None:
 @pytest.mark.parametrize(
     ("inside", "named", "same"),
     [
-        ("jit_f", "jit_f", True), ("jit_<lambda>", "jit__lambda_", True), ("a.b-c", "a.b-c", True),
-        ("jit_f", "jit_g", False), ("jit_f", "jit_f_", False), ("jit f", "jit_f", True),
+        ("jit_f", "jit_f", True),
+        ("jit_<lambda>", "jit__lambda_", True),
+        ("a.b-c", "a.b-c", True),
+        ("jit_f", "jit_g", False),
+        ("jit_f", "jit_f_", False),
+        ("jit f", "jit_f", True),
     ],
-)  # fmt: skip
+)
 def test_names_are_compared_as_jax_writes_them(inside: str, named: str, same: bool) -> None:
     assert same_module(inside, named) is same

@@ -53,10 +53,13 @@ def test_a_repeated_flag_keeps_all_values_in_order() -> None:
 @pytest.mark.parametrize(
     ("value", "shown"),
     [
-        (forge.number(2, 1), True), (forge.number(3, 1), 1), (forge.message(1, b"text"), "text"),
-        (fixed(4, 1, struct.pack("<d", 2.5)), 2.5), (b"", None),
+        (forge.number(2, 1), True),
+        (forge.number(3, 1), 1),
+        (forge.message(1, b"text"), "text"),
+        (fixed(4, 1, struct.pack("<d", 2.5)), 2.5),
+        (b"", None),
     ],
-)  # fmt: skip
+)
 def test_overrides_of_every_type(value: bytes, shown: object) -> None:
     options = memoryview(override(b"xla_some_flag", value))
     found = read_options(options, None, Budget()).compile_options.flags_changed
@@ -67,10 +70,12 @@ def test_overrides_of_every_type(value: bytes, shown: object) -> None:
 def changed(*fields: bytes) -> dict[str, object]:
     """What counts as changed when these fields are put behind a known version's defaults."""
     version, defaults = next(reversed(known_defaults().items()))
-    encoded = {"i": lambda n, t: forge.number(n, int(t) % (1 << 64)),
-               "f": lambda n, t: fixed(n, 5, struct.pack("<f", float(t))),
-               "d": lambda n, t: fixed(n, 1, struct.pack("<d", float(t))),
-               "x": lambda n, t: forge.message(n, bytes.fromhex(t))}  # fmt: skip
+    encoded = {
+        "i": lambda n, t: forge.number(n, int(t) % (1 << 64)),
+        "f": lambda n, t: fixed(n, 5, struct.pack("<f", float(t))),
+        "d": lambda n, t: fixed(n, 1, struct.pack("<d", float(t))),
+        "x": lambda n, t: forge.message(n, bytes.fromhex(t)),
+    }
     debug = b"".join(encoded[t[0]](n, t[1:]) for n, texts in defaults.items() for t in texts)
     config = memoryview(forge.message(14, debug, *fields))
     found = read_options(None, config, Budget())

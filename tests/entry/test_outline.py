@@ -28,13 +28,22 @@ def fixed(field: int, kind: int, data: bytes) -> bytes:
 
 
 def test_an_instruction_is_opcode_type_and_operands() -> None:
-    found = outline(memoryview(forge.module(instructions=[
-        instruction(b"parameter", forge.number(35, 7)),
-        instruction(b"constant", forge.number(35, 300), shape=forge.shape(20, 3)),
-        instruction(b"add", forge.message(36, write_varint(7), write_varint(300), write_varint(9))),
-        instruction(b"negate", forge.number(36, 7), shape=forge.shape(16)),
-        instruction(b"sine", forge.number(36, 7), shape=forge.shape(18, 1)),
-    ])))  # fmt: skip
+    found = outline(
+        memoryview(
+            forge.module(
+                instructions=[
+                    instruction(b"parameter", forge.number(35, 7)),
+                    instruction(b"constant", forge.number(35, 300), shape=forge.shape(20, 3)),
+                    instruction(
+                        b"add",
+                        forge.message(36, write_varint(7), write_varint(300), write_varint(9)),
+                    ),
+                    instruction(b"negate", forge.number(36, 7), shape=forge.shape(16)),
+                    instruction(b"sine", forge.number(36, 7), shape=forge.shape(18, 1)),
+                ]
+            )
+        )
+    )
     assert found == [
         "computation:",
         "  parameter f32[2]",
@@ -96,9 +105,13 @@ def test_every_other_field_counts() -> None:
         return lines(instruction(b"dot", *more))[0]
 
     variants = {
-        told(), told(forge.number(60, 1)), told(forge.number(60, 2)),
-        told(fixed(61, 5, bytes(4))), told(fixed(61, 1, bytes(8))), told(forge.message(62, b"x")),
-    }  # fmt: skip
+        told(),
+        told(forge.number(60, 1)),
+        told(forge.number(60, 2)),
+        told(fixed(61, 5, bytes(4))),
+        told(fixed(61, 1, bytes(8))),
+        told(forge.message(62, b"x")),
+    }
     assert len(variants) == 6
 
 

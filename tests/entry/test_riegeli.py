@@ -81,8 +81,10 @@ def test_pieces_come_in_order() -> None:
     split = read_split_message(memoryview(forge.riegeli(records)), Budget())
     assert (split.type_name, split.compression) == ("some.Type", "none")
     assert [p if isinstance(p, Field) else bytes(p) for p in split.pieces] == [
-        Field(7, 2, memoryview(b"own")), forge.message(1, b"a"), b"",
-    ]  # fmt: skip
+        Field(7, 2, memoryview(b"own")),
+        forge.message(1, b"a"),
+        b"",
+    ]
     packed = read_split_message(memoryview(forge.riegeli(records, snappy=True)), Budget())
     assert packed.compression == "snappy"
 

@@ -93,9 +93,19 @@ def test_element_types_are_named_by_their_number() -> None:
 
     # Some of PrimitiveType in xla/xla_data.proto, the first and the last among them.
     known = {
-        1: "bool", 5: "int64", 9: "uint64", 12: "float64", 14: "opaque", 15: "complex64",
-        17: "token", 18: "complex128", 22: "uint4", 28: "float8_e4m3", 31: "uint1", 34: "buffer",
-    }  # fmt: skip
+        1: "bool",
+        5: "int64",
+        9: "uint64",
+        12: "float64",
+        14: "opaque",
+        15: "complex64",
+        17: "token",
+        18: "complex128",
+        22: "uint4",
+        28: "float8_e4m3",
+        31: "uint1",
+        34: "buffer",
+    }
     assert {n: name(n) for n in known} == known
     assert (name(0), name(35)) == ("type0", "type35")
 
@@ -103,18 +113,26 @@ def test_element_types_are_named_by_their_number() -> None:
 @pytest.mark.parametrize(
     ("text", "array"),
     [
-        ("f32[8,16]", ArrayType("float32", (8, 16))), (" i32[] ", ArrayType("int32", ())),
-        ("s32[ 3 , 4 ]", ArrayType("int32", (3, 4))), ("bool[4]", ArrayType("bool", (4,))),
-        ("pred[4]", ArrayType("bool", (4,))), ("bf16[1]", ArrayType("bfloat16", (1,))),
-        ("c128[2]", ArrayType("complex128", (2,))), ("u4[2]", ArrayType("uint4", (2,))),
+        ("f32[8,16]", ArrayType("float32", (8, 16))),
+        (" i32[] ", ArrayType("int32", ())),
+        ("s32[ 3 , 4 ]", ArrayType("int32", (3, 4))),
+        ("bool[4]", ArrayType("bool", (4,))),
+        ("pred[4]", ArrayType("bool", (4,))),
+        ("bf16[1]", ArrayType("bfloat16", (1,))),
+        ("c128[2]", ArrayType("complex128", (2,))),
+        ("u4[2]", ArrayType("uint4", (2,))),
         ("float8_e4m3fn[2]", ArrayType("float8_e4m3fn", (2,))),
         ("f8e4m3fn[2]", ArrayType("float8_e4m3fn", (2,))),
         ("f32[" + ",".join("1" * 64) + "]", ArrayType("float32", (1,) * 64)),
         ("f32[" + ",".join("1" * 65) + "]", None),
         ("f32[" + "9" * 18 + "]", ArrayType("float32", (10**18 - 1,))),
         ("f32[" + "9" * 19 + "]", None),
-        ("token[]", None), ("tuple[2]", None), ("f33[2]", None), ("f32", None), ("f32[2", None),
+        ("token[]", None),
+        ("tuple[2]", None),
+        ("f33[2]", None),
+        ("f32", None),
+        ("f32[2", None),
     ],
-)  # fmt: skip
+)
 def test_types_are_read_in_every_notation(text: str, array: ArrayType | None) -> None:
     assert parse_short_type(text) == array

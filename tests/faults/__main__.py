@@ -42,9 +42,11 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("kinds", nargs="*", metavar="KIND", help=", ".join(KINDS))
     parser.add_argument("--only", action="append", help="rows whose names hold this")
     parser.add_argument(
-        "--sample", type=int, help="so many trials of a kind with a command; without KIND, each "
-        "command gets kills and two of the other kinds"
-    )  # fmt: skip
+        "--sample",
+        type=int,
+        help="so many trials of a kind with a command; without KIND, each "
+        "command gets kills and two of the other kinds",
+    )
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="processes")
     parser.add_argument("--part", type=int, help=argparse.SUPPRESS)
     return parser.parse_args()

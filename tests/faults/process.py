@@ -105,11 +105,15 @@ def _shifted(by_ns: int) -> Clock:
 
 def _move_in(root: Path, errors: int) -> None:
     os.environ.clear()
-    os.environ.update({
-        "HOME": str(root / "home"), "TMPDIR": str(root / "tmp"), "PATH": os.defpath,
-        "XDG_CONFIG_HOME": str(root / "home" / "config"),
-        "XDG_CACHE_HOME": str(root / "home" / "cache"),
-    })  # fmt: skip
+    os.environ.update(
+        {
+            "HOME": str(root / "home"),
+            "TMPDIR": str(root / "tmp"),
+            "PATH": os.defpath,
+            "XDG_CONFIG_HOME": str(root / "home" / "config"),
+            "XDG_CACHE_HOME": str(root / "home" / "cache"),
+        }
+    )
     os.chdir(root)
     nothing = os.open(os.devnull, os.O_RDWR)
     for source, target in ((nothing, 0), (nothing, 1), (errors, 2)):

@@ -17,10 +17,23 @@ from faults.world import State, copy_of, look
 #: Exit codes of the command line's contract, without those of signals and of mistakes.
 _CODES = frozenset({0, 1, 2, 3, 10, 11, 12, 13})
 #: Calls that take room on the disk.
-_TAKES_ROOM = frozenset({
-    "write", "pwrite64", "writev", "open", "openat", "mkdir", "mkdirat", "link", "linkat",
-    "fallocate", "ftruncate", "copy_file_range", "sendfile",
-})  # fmt: skip
+_TAKES_ROOM = frozenset(
+    {
+        "write",
+        "pwrite64",
+        "writev",
+        "open",
+        "openat",
+        "mkdir",
+        "mkdirat",
+        "link",
+        "linkat",
+        "fallocate",
+        "ftruncate",
+        "copy_file_range",
+        "sendfile",
+    }
+)
 
 
 @dataclass(frozen=True, slots=True)

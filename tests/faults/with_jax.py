@@ -24,19 +24,27 @@ _COMPILING = {
 }
 PROGRAM = Path(__file__).parents[1] / "conformance" / "compile_program.py"
 _ROWS = (
-    "seal", "verify --fix", "verify --fix --delete", "prune by bounds", "rm", "import --atomic",
+    "seal",
+    "verify --fix",
+    "verify --fix --delete",
+    "prune by bounds",
+    "rm",
+    "import --atomic",
     "import into nothing",
-)  # fmt: skip
+)
 
 
 def run_jax(python: str, cache: Path) -> dict[str, Any]:
     """Run the program over a cache that has a cap, so that JAX looks at every date."""
     env = {
-        "PATH": os.defpath, "HOME": str(cache.parent), "JAX_PLATFORMS": "cpu",
-        "JAX_COMPILATION_CACHE_DIR": str(cache), "JAX_COMPILATION_CACHE_MAX_SIZE": str(10**9),
+        "PATH": os.defpath,
+        "HOME": str(cache.parent),
+        "JAX_PLATFORMS": "cpu",
+        "JAX_COMPILATION_CACHE_DIR": str(cache),
+        "JAX_COMPILATION_CACHE_MAX_SIZE": str(10**9),
         "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
         "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
-    }  # fmt: skip
+    }
     done = subprocess.run(
         [python, PROGRAM], env=env, capture_output=True, text=True, timeout=300, check=False
     )

@@ -17,9 +17,11 @@ from faults.process import COMPACT_ABOVE, DAY_NS, NOW_NS, run_cli
 CORPUS = Path(__file__).parents[1] / "data" / "corpus"
 _DATED, _UNDATED = "0.12.0.1-cpu-zstd-maxsize", "0.12.0.1-cpu-zstd"
 _OLDER, _OLDEST, _GPU, _OTHER_GPU = (
-    "0.10.2-cpu-zstd", "0.4.30-cpu-zstd", "0.12.0.1-cuda13-h200-zstd",
+    "0.10.2-cpu-zstd",
+    "0.4.30-cpu-zstd",
+    "0.12.0.1-cuda13-h200-zstd",
     "0.10.2-cuda13-h200-kernelcache",
-)  # fmt: skip
+)
 _AUTOTUNE = "xla_gpu_per_fusion_autotune_cache_dir"
 _GONE = f"jit_gone-{'0' * 64}-atime"
 
@@ -221,9 +223,8 @@ def look(root: Path) -> State:
 def _is_temporary(name: str) -> bool:
     base = os.path.basename(name)
     return (
-        base.startswith(".jaxcache-tmp-") or base.endswith(".tmp")
-        or "/.jaxcache/incoming/" in name
-    )  # fmt: skip
+        base.startswith(".jaxcache-tmp-") or base.endswith(".tmp") or "/.jaxcache/incoming/" in name
+    )
 
 
 def _without_moment(name: str) -> str:
@@ -275,9 +276,12 @@ def _read_ledger(cache: Path, records: dict[str, str]) -> list[str]:
         record = ledger.record(key)
         assert record is not None
         known = {
-            "payload": record.payload_sha256, "hits": record.hits, "pinned": record.pinned,
-            "sealed": record.sealed_ns is not None, "seconds": record.compile_seconds,
-        } | record.extra  # fmt: skip
+            "payload": record.payload_sha256,
+            "hits": record.hits,
+            "pinned": record.pinned,
+            "sealed": record.sealed_ns is not None,
+            "seconds": record.compile_seconds,
+        } | record.extra
         records |= {f"{cache.name}/{key}: {what}": repr(said) for what, said in known.items()}
     return [f"{cache.name}: {ledger.damaged} damaged parts of the ledger"] if ledger.damaged else []
 

@@ -15,9 +15,11 @@ WORKLOAD = Path(__file__).with_name("bundle_workload.py")
 def run_jax(python: str, cache: Path | str, home: Path, **env: str) -> dict[str, Any]:
     done = subprocess.run(
         [python, str(WORKLOAD), str(cache)],
-        capture_output=True, text=True, env=clean_environment(home) | {"PYTHONWARNINGS": ""} | env,
+        capture_output=True,
+        text=True,
+        env=clean_environment(home) | {"PYTHONWARNINGS": ""} | env,
         check=False,
-    )  # fmt: skip
+    )
     assert done.returncode == 0, done.stderr[-2000:]
     told: dict[str, Any] = json.loads(done.stdout)
     return told
@@ -45,17 +47,24 @@ def test_the_outlook_comes_true(run_cli: RunCli, each_jax_python: str, tmp_path:
     version = tuple(int(p) for p in told["host"]["jax"].split(".")[:3])
     bound = (0, 4, 36) <= version < (0, 11)
     assert told["outlook"] == {
-        "hit": 0 if bound else compiles, "miss": compiles if bound else 0, "unknown": 0,
-    }  # fmt: skip
+        "hit": 0 if bound else compiles,
+        "miss": compiles if bound else 0,
+        "unknown": 0,
+    }
     moved = run_jax(each_jax_python, second, tmp_path)
     assert moved["cache_hits"] == told["outlook"]["hit"]
     assert moved["result"] == cold["result"]
     if bound:
         assert {e["restore_to"] for e in told["entries"]} == {str(first)}
         refused = run_cli(
-            "import", bundle, "-C", tmp_path / "third", "--python", each_jax_python,
+            "import",
+            bundle,
+            "-C",
+            tmp_path / "third",
+            "--python",
+            each_jax_python,
             "--require-compatible",
-        )  # fmt: skip
+        )
         assert refused.returncode == 1
         assert f"unless restored to {first}" in refused.stderr
         assert not (tmp_path / "third").exists()

@@ -51,9 +51,12 @@ def custom(tmp_path: Path) -> Noisy:
 
 
 def test_what_a_sitecustomize_prints_is_no_answer(
-    run_cli: RunCli, each_jax_python: str, script: Callable[..., Path], custom: Noisy,
+    run_cli: RunCli,
+    each_jax_python: str,
+    script: Callable[..., Path],
+    custom: Noisy,
     tmp_path: Path,
-) -> None:  # fmt: skip
+) -> None:
     env = custom(_NOISE)
     python = ("--python", each_jax_python)
     cache, recipe, bundle = tmp_path / "cache", tmp_path / "a.recipe", tmp_path / "a.bundle"
@@ -78,9 +81,12 @@ def test_what_a_sitecustomize_prints_is_no_answer(
 
 
 def test_a_sitecustomize_that_is_a_package_stays_one(
-    run_cli: RunCli, each_jax_python: str, script: Callable[..., Path], custom: Noisy,
+    run_cli: RunCli,
+    each_jax_python: str,
+    script: Callable[..., Path],
+    custom: Noisy,
     tmp_path: Path,
-) -> None:  # fmt: skip
+) -> None:
     env = custom("from . import part\n")
     (tmp_path / "site" / "sitecustomize" / "part.py").write_text("")
     path = script(
@@ -98,9 +104,14 @@ def test_a_sitecustomize_that_is_a_package_stays_one(
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 @pytest.mark.parametrize("command", ["compile", "probe"])
 def test_no_child_outlives_jaxcache_and_nothing_stays_of_it(
-    run_cli: RunCli, each_jax_python: str, script: Callable[..., Path], custom: Noisy,
-    tmp_path: Path, number: int, command: str,
-) -> None:  # fmt: skip
+    run_cli: RunCli,
+    each_jax_python: str,
+    script: Callable[..., Path],
+    custom: Noisy,
+    tmp_path: Path,
+    number: int,
+    command: str,
+) -> None:
     if command == "compile" and jax_version(each_jax_python) < (0, 5):
         pytest.skip("recipes are compiled by JAX 0.5 and later")
     scratch, stuck = tmp_path / "scratch", tmp_path / "stuck"
@@ -117,8 +128,10 @@ def test_no_child_outlives_jaxcache_and_nothing_stays_of_it(
     parent = subprocess.Popen(
         [sys.executable, "-m", "jaxcache", *line],
         env=env | {"TMPDIR": str(scratch), "STUCK": str(stuck)},
-        stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-    )  # fmt: skip
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
     _wait_until(stuck.exists)
     parent.send_signal(number)
     parent.wait()

@@ -247,7 +247,7 @@ def test_container(env: dict[str, str], project: Project, tmp_path: Path) -> Non
         words = ["/bin/sh", "-c", command] if isinstance(command, str) else command
         return subprocess.run(
             words, env=env, cwd=image, capture_output=True, text=True, check=False
-        )  # fmt: skip
+        )
 
     start: list[str] = []
     text = (EXAMPLES / "container" / "Containerfile").read_text().replace("/app", str(image))

@@ -22,9 +22,11 @@ def run_jax(
 ) -> dict[str, Any]:
     done = subprocess.run(
         [python, str(WORKLOAD), str(cache)],
-        capture_output=True, text=True, check=False,
+        capture_output=True,
+        text=True,
+        check=False,
         env=clean_environment(home) | {"PYTHONWARNINGS": ""} | (env or {}),
-    )  # fmt: skip
+    )
     assert done.returncode == 0, done.stderr[-2000:]
     told: dict[str, Any] = json.loads(done.stdout)
     return told
@@ -116,9 +118,16 @@ def test_three_jobs(run_cli: RunCli, each_jax_python: str, tmp_path: Path) -> No
     ci(run_cli, *restore)
     script = "import jax, sys; jax.jit(lambda x: x * 3)(2.0).block_until_ready()"
     done = run_cli(
-        "run", "-C", cache, "--json", "--", each_jax_python, "-c", script,
+        "run",
+        "-C",
+        cache,
+        "--json",
+        "--",
+        each_jax_python,
+        "-c",
+        script,
         env={"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"},
-    )  # fmt: skip
+    )
     assert done.returncode == 0, done.stderr
     told = ci(run_cli, "save", bundle, "-C", cache)
     assert (told["saved"], len(told["new"])) == (True, 1)

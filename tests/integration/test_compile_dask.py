@@ -23,9 +23,14 @@ WORKLOAD = Path(__file__).with_name("recipe_workload.py")
 def cluster(tmp_path: Path) -> Iterator[dict[str, Any]]:
     env = clean_environment(tmp_path) | {"PYTHONWARNINGS": "default"}
     child = subprocess.Popen(
-        [sys.executable, Path(__file__).with_name("dask_cluster.py")], env=env, cwd=tmp_path,
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
-    )  # fmt: skip
+        [sys.executable, Path(__file__).with_name("dask_cluster.py")],
+        env=env,
+        cwd=tmp_path,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
     assert child.stdout
     yield json.loads(child.stdout.readline())
     child.communicate(timeout=60)
@@ -47,8 +52,10 @@ def test_a_cluster_that_loses_a_worker_makes_the_same_entries(
     compile_ = subprocess.Popen(
         [sys.executable, "-m", "jaxcache", *args, "--json", "--dask", cluster["address"]],
         env=clean_environment(tmp_path) | {"PYTHONWARNINGS": "default"},
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
     deadline = time.monotonic() + 120
     while not (other.is_dir() and entries(other)) and time.monotonic() < deadline:
         time.sleep(0.01)
@@ -72,9 +79,14 @@ def test_a_scheduler_that_is_not_there(
     path = script("import jax, numpy as np\njax.jit(lambda x: x + 1)(np.ones(2))")
     run_cli("warm", "-C", tmp_path / "a", "--record", recipe, "--python", jax_python, path)
     done = run_cli(
-        "compile", recipe, "--dask", "tcp://127.0.0.1:9", "--json",
+        "compile",
+        recipe,
+        "--dask",
+        "tcp://127.0.0.1:9",
+        "--json",
         env={"PYTHONWARNINGS": "default", "DASK_DISTRIBUTED__COMM__TIMEOUTS__CONNECT": "2s"},
-    )  # fmt: skip
+    )
     assert (done.returncode, json.loads(done.stderr.splitlines()[-1])["error"]["code"]) == (
-        1, "no-cluster",
-    )  # fmt: skip
+        1,
+        "no-cluster",
+    )

@@ -43,9 +43,17 @@ def recorded(run_cli: RunCli, each_jax_python: str, tmp_path: Path) -> Recorded:
     def record(path: Path, *args: str, options: tuple[str, ...] = (), code: int = 0) -> Path:
         recipe = tmp_path / f"{len(list(tmp_path.glob('*.recipe')))}.recipe"
         done = run_cli(
-            "warm", "-C", tmp_path / "first", "--record", recipe, "--python", each_jax_python,
-            *options, path, *args,
-        )  # fmt: skip
+            "warm",
+            "-C",
+            tmp_path / "first",
+            "--record",
+            recipe,
+            "--python",
+            each_jax_python,
+            *options,
+            path,
+            *args,
+        )
         assert done.returncode == code, done.stderr
         return recipe
 
@@ -69,9 +77,13 @@ def compiled(run_cli: RunCli, each_jax_python: str) -> Callable[..., dict[str, A
 
 @pytest.mark.parametrize("mode", MODES)
 def test_the_program_hits_everything_that_its_recipe_compiled(
-    run_cli: RunCli, recorded: Recorded, compiled: Any, each_jax_python: str, tmp_path: Path,
+    run_cli: RunCli,
+    recorded: Recorded,
+    compiled: Any,
+    each_jax_python: str,
+    tmp_path: Path,
     mode: str,
-) -> None:  # fmt: skip
+) -> None:
     recipe = recorded(WORKLOAD, mode, options=MODES[mode])
     first = tmp_path / "first"
     written = entries(first)
@@ -85,9 +97,16 @@ def test_the_program_hits_everything_that_its_recipe_compiled(
     other = tmp_path / "other"
     assert compiled(recipe, other)["summary"]["written"] == document["summary"]["written"]
     done = run_cli(
-        "warm", "-C", other, "--fail-on-miss", "--python", each_jax_python, *MODES[mode],
-        WORKLOAD, mode,
-    )  # fmt: skip
+        "warm",
+        "-C",
+        other,
+        "--fail-on-miss",
+        "--python",
+        each_jax_python,
+        *MODES[mode],
+        WORKLOAD,
+        mode,
+    )
     assert done.returncode == 0, done.stderr
     assert "0 written" in done.stderr
 
@@ -180,10 +199,21 @@ def test_a_parent_that_is_killed_leaves_nothing_torn_and_the_next_one_completes(
     scratch = tmp_path / "scratch"
     scratch.mkdir()
     parent = subprocess.Popen(
-        [sys.executable, "-m", "jaxcache", "compile", recipe, "-C", cache, "--jobs=2", "--python",
-         each_jax_python],
-        env=clean_environment(tmp_path) | {"TMPDIR": str(scratch)}, stdout=subprocess.DEVNULL,
-    )  # fmt: skip
+        [
+            sys.executable,
+            "-m",
+            "jaxcache",
+            "compile",
+            recipe,
+            "-C",
+            cache,
+            "--jobs=2",
+            "--python",
+            each_jax_python,
+        ],
+        env=clean_environment(tmp_path) | {"TMPDIR": str(scratch)},
+        stdout=subprocess.DEVNULL,
+    )
     deadline = time.monotonic() + 120
     while not (cache.is_dir() and entries(cache)) and time.monotonic() < deadline:
         time.sleep(0.005)
@@ -215,11 +245,22 @@ def test_workers_that_have_not_begun_clean_up_too(
     scratch = tmp_path / "scratch"
     scratch.mkdir()
     parent = subprocess.Popen(
-        [sys.executable, "-m", "jaxcache", "compile", recipe, "-C", tmp_path / "other", "--jobs=2",
-         "--python", each_jax_python],
+        [
+            sys.executable,
+            "-m",
+            "jaxcache",
+            "compile",
+            recipe,
+            "-C",
+            tmp_path / "other",
+            "--jobs=2",
+            "--python",
+            each_jax_python,
+        ],
         env=clean_environment(tmp_path) | {"TMPDIR": str(scratch)},
-        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-    )  # fmt: skip
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
     deadline = time.monotonic() + 60
     while len(list(scratch.glob("*/*"))) < 2 and time.monotonic() < deadline:
         time.sleep(0.005)
@@ -230,9 +271,13 @@ def test_workers_that_have_not_begun_clean_up_too(
 
 
 def test_what_cannot_be_compiled_again_is_named(
-    recorded: Recorded, compiled: Any, run_cli: RunCli, each_jax_python: str, tmp_path: Path,
+    recorded: Recorded,
+    compiled: Any,
+    run_cli: RunCli,
+    each_jax_python: str,
+    tmp_path: Path,
     script: Any,
-) -> None:  # fmt: skip
+) -> None:
     path = script(
         """
         import jax, jax.numpy as jnp, numpy as np

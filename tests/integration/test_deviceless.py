@@ -55,8 +55,10 @@ def host(request: Any, tmp_path: Path) -> tuple[str, str, Path]:
         pytest.skip(f"make test-{platform} runs this")
     done = subprocess.run(
         [python, DATA / "deviceless_profile.py", platform],
-        capture_output=True, text=True, check=True,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     profile = tmp_path / "host.json"
     profile.write_text(done.stdout)
     (tmp_path / "models.py").write_text(MODELS)
@@ -76,8 +78,11 @@ def test_entries_are_the_targets(
 
     apart = subprocess.run(
         [python, DATA / "keys_apart.py", profile],
-        capture_output=True, text=True, check=True, cwd=tmp_path,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=tmp_path,
+    )
     keys = json.loads(apart.stdout)
     assert len(keys) == 5
     assert {name: made[name]["key"] for name in keys} == keys
@@ -86,8 +91,11 @@ def test_entries_are_the_targets(
     assert not entries["problems"]
     for entry in entries["entries"]:
         assert (entry["platform"], entry["codec"], entry["sealed"], entry["problems"]) == (
-            {"cuda": "gpu"}.get(platform, platform), "zstd", True, []
-        )  # fmt: skip
+            {"cuda": "gpu"}.get(platform, platform),
+            "zstd",
+            True,
+            [],
+        )
         assert entry["tuning"] == made[entry["module"]]["tuning"]
         assert platform != "cuda" or entry["target"] == "sm_90a"
     assert run_cli("verify", "-C", cache, "--level", "full").returncode == 0

@@ -45,9 +45,11 @@ def python_with(tmp_path: Path) -> Any:
 def compile_into(cache: Path, python: str, home: Path, env: dict[str, str] | None = None) -> None:
     done = subprocess.run(
         [python, str(WORKLOAD), str(cache)],
-        capture_output=True, text=True, check=False,
+        capture_output=True,
+        text=True,
+        check=False,
         env=clean_environment(home) | {"PYTHONWARNINGS": ""} | (env or {}),
-    )  # fmt: skip
+    )
     assert done.returncode == 0, done.stderr[-2000:]
 
 
@@ -55,9 +57,15 @@ def compile_into(cache: Path, python: str, home: Path, env: dict[str, str] | Non
 def doctor(run_cli: RunCli) -> Any:
     def examine(cache: Path, python: str, *args: str, **env: str) -> dict[str, Any]:
         done = run_cli(
-            "doctor", "--json", "-C", cache, "--python", python, *args,
+            "doctor",
+            "--json",
+            "-C",
+            cache,
+            "--python",
+            python,
+            *args,
             env=LOW | {"PYTHONWARNINGS": "", "JAX_COMPILATION_CACHE_DIR": str(cache)} | env,
-        )  # fmt: skip
+        )
         assert done.returncode in (0, 1), done.stderr
         document: dict[str, Any] = json.loads(done.stdout)
         assert document["interpreter"] is not None, document["no_jax"]

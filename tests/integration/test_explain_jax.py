@@ -54,28 +54,50 @@ CAUSES = (
     Cause("code", "computation", "explain_workload.py:27", {"code": 1}),
     Cause("device count", "accelerator_config", "device_count=4", right_env=FOUR),
     Cause(
-        "mesh", "compile_options", "num_partitions=4",
-        {"sharding": ["d"], "devices": 4}, {"sharding": ["d"], "devices": 2}, FOUR, FOUR,
+        "mesh",
+        "compile_options",
+        "num_partitions=4",
+        {"sharding": ["d"], "devices": 4},
+        {"sharding": ["d"], "devices": 2},
+        FOUR,
+        FOUR,
     ),
     Cause(
-        "sharding", "computation", "shardings of arguments",
-        {"sharding": ["d"]}, {"sharding": []}, FOUR, FOUR,
+        "sharding",
+        "computation",
+        "shardings of arguments",
+        {"sharding": ["d"]},
+        {"sharding": []},
+        FOUR,
+        FOUR,
     ),
     Cause(
-        "threshold", "jax_persistent_cache_min_compile_time_secs", "too fast",
-        {"constant": 50}, {"constant": 50}, SLOW, SLOW, fresh=True,
+        "threshold",
+        "jax_persistent_cache_min_compile_time_secs",
+        "too fast",
+        {"constant": 50},
+        {"constant": 50},
+        SLOW,
+        SLOW,
+        fresh=True,
     ),
     Cause("custom hook", "custom_hook", "custom_hook", {"hook": "mine"}),
     Cause("donated argument", "computation", "donated arguments", {"donate": 1}, {"scale": 1}),
     Cause(
-        "matmul precision", "computation", "the precision of matrix products",
+        "matmul precision",
+        "computation",
+        "the precision of matrix products",
         right_env={"JAX_DEFAULT_MATMUL_PRECISION": "float32"},
     ),
     Cause(
-        "a name with an address", "computation", "holds an address",
-        {"address": 1}, {"address": 1}, fresh=True,
+        "a name with an address",
+        "computation",
+        "holds an address",
+        {"address": 1},
+        {"address": 1},
+        fresh=True,
     ),
-)  # fmt: skip
+)
 
 
 class Lab:
@@ -105,9 +127,11 @@ class Lab:
         command = [python or self.python, WORKLOAD, cache or self.cache, json.dumps(change), *argv]
         with log.open("w") as stderr:
             done = subprocess.run(
-                list(map(str, command)), stderr=stderr, check=False,
+                list(map(str, command)),
+                stderr=stderr,
+                check=False,
                 env=clean_environment(self.home) | {"PYTHONWARNINGS": ""} | LOG | env,
-            )  # fmt: skip
+            )
         assert done.returncode == 0, log.read_text()[-1500:]
         self._logs[name] = log
         return log
@@ -221,8 +245,10 @@ def test_another_codec(run_cli: RunCli, lab: Lab) -> None:
         pytest.skip("this Python has no zstandard")
     (found,) = explained(run_cli, left, right, "-C", lab.cache)
     assert (found["component"], found["left"], found["right"]) == (
-        "compression", "zstandard", "zlib",
-    )  # fmt: skip
+        "compression",
+        "zstandard",
+        "zlib",
+    )
 
 
 def _codec(python: str) -> str:

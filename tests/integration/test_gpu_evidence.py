@@ -14,9 +14,15 @@ pytestmark = [pytest.mark.jax, pytest.mark.slow]
 
 def test_the_script_settles_on_a_cpu_what_can_be(each_jax_python: str, tmp_path: Path) -> None:
     command = [
-        sys.executable, REPOSITORY / "tools" / "gpu_evidence.py", tmp_path / "out",
-        "--python", each_jax_python, "--platform", "cpu", "--small",
-    ]  # fmt: skip
+        sys.executable,
+        REPOSITORY / "tools" / "gpu_evidence.py",
+        tmp_path / "out",
+        "--python",
+        each_jax_python,
+        "--platform",
+        "cpu",
+        "--small",
+    ]
     env = {k: v for k, v in clean_environment(tmp_path).items() if k != "PYTHONWARNINGS"}
     done = subprocess.run(command, env=os.environ | env, capture_output=True, text=True)
     found = json.loads((tmp_path / "out" / "report.json").read_text())

@@ -35,9 +35,13 @@ class Cache:
     def run(self, **more: str) -> dict[str, int]:
         """Run the program; hits, requests and warnings about the cache."""
         done = subprocess.run(
-            [self.python, PROGRAM], env=self.environment(**more),
-            capture_output=True, text=True, timeout=300, check=False,
-        )  # fmt: skip
+            [self.python, PROGRAM],
+            env=self.environment(**more),
+            capture_output=True,
+            text=True,
+            timeout=300,
+            check=False,
+        )
         assert done.returncode == 0, done.stderr
         return json.loads(done.stdout.splitlines()[-1])
 
@@ -169,9 +173,13 @@ def test_beside_a_running_jax(cache: Cache, run_cli, cap: str) -> None:
     if cap != "-1":
         assert run_cli("verify", "-C", cache.path, "--fix", "--atimes").returncode == 0
     process = subprocess.Popen(
-        [cache.python, PROGRAM], env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
+        [cache.python, PROGRAM],
+        env=env,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
     assert process.stdout and process.stdout.readline() == "looping\n"
     broken = cache.path / f"jit_broken-{'0' * 64}-cache"
     for level in (1, 9, 3, 19):
@@ -201,9 +209,13 @@ def test_no_damage_to_a_sealed_entry_reaches_the_result(
     sweep = [each_jax_python, HERE / "flip_sweep.py", tmp_path]
     for count in ("0", str(trials)):
         done = subprocess.run(
-            [*sweep, count, "7"], env=cache.environment(), capture_output=True, text=True,
-            timeout=600, check=True,
-        )  # fmt: skip
+            [*sweep, count, "7"],
+            env=cache.environment(),
+            capture_output=True,
+            text=True,
+            timeout=600,
+            check=True,
+        )
         assert run_cli("seal", "-C", tmp_path).returncode == 0
     seen = json.loads(done.stdout)
     assert seen["died"] == seen["wrong"] == 0

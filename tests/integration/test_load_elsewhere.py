@@ -39,11 +39,14 @@ def test_a_program_of_two_processes_is_sound_and_stays(
     del env["PYTHONPATH"]
     running = [
         subprocess.Popen(
-            [jax_python, PROGRAM, str(port), str(number), cache], env=env,
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+            [jax_python, PROGRAM, str(port), str(number), cache],
+            env=env,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
         )
         for number in range(2)
-    ]  # fmt: skip
+    ]
     for process in running:
         said, _ = process.communicate(timeout=200)
         assert process.returncode == 0, said

@@ -41,8 +41,11 @@ def start_jax(
     del env["PYTHONPATH"]
     return subprocess.Popen(
         [python, "-c", PROGRAM, *map(str, lengths)],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env,
-    )  # fmt: skip
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=env,
+    )
 
 
 def finish(process: "subprocess.Popen[str]") -> dict[str, int]:
@@ -75,9 +78,18 @@ def test_jax_with_a_cap_goes_on_where_prune_stopped(
     full = sum(p.stat().st_size for p in cache.glob("*-cache"))
 
     done = run_cli(
-        "prune", "-C", cache, "--max-size", str(full // 2), "--policy", policy,
-        "--grace", "0s", "--yes", "--json",
-    )  # fmt: skip
+        "prune",
+        "-C",
+        cache,
+        "--max-size",
+        str(full // 2),
+        "--policy",
+        policy,
+        "--grace",
+        "0s",
+        "--yes",
+        "--json",
+    )
     assert done.returncode == 0, done.stderr
     kept = entries(cache)
     assert {r["key"] for r in json.loads(done.stdout)["removed"]} == everything - kept
@@ -105,14 +117,32 @@ def test_two_prunes_and_a_writer_at_once(tmp_path: Path, jax_python: str, cap: i
     writer = start_jax(jax_python, cache, tuple(range(3, 24)), cap=cap)
 
     def prune_on_and_on() -> list["subprocess.CompletedProcess[str]"]:
-        command = [sys.executable, "-m", "jaxcache", "prune", "-C", str(cache), "--max-entries",
-                   "4", "--policy", "lru", "--grace", "0s", "--yes", "--json"]  # fmt: skip
+        command = [
+            sys.executable,
+            "-m",
+            "jaxcache",
+            "prune",
+            "-C",
+            str(cache),
+            "--max-entries",
+            "4",
+            "--policy",
+            "lru",
+            "--grace",
+            "0s",
+            "--yes",
+            "--json",
+        ]
         runs = []
         while writer.poll() is None:
             done = subprocess.run(
-                command, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL,
+                command,
+                capture_output=True,
+                text=True,
+                check=False,
+                stdin=subprocess.DEVNULL,
                 env=clean_environment(tmp_path),
-            )  # fmt: skip
+            )
             runs.append(done)
         return runs
 

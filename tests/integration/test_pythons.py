@@ -43,7 +43,7 @@ def test_a_python_that_is_not_there_is_one_error(
     for command in (
         ("verify", "-C", golden_jax, "--level", "load"),
         ("ci", "key", "-C", cache),
-    ):  # fmt: skip
+    ):
         done = run_cli(*command, "--python", "bin/none", "--json")
         error = json.loads(done.stderr)["error"]
         assert (done.returncode, error["code"]) == (13, "no-python")
@@ -67,9 +67,16 @@ def test_a_safe_path_hides_nothing_that_is_needed(
     (tmp_path / "library" / "models.py").write_text("def step(x):\n    return x * 2\n")
     path = os.pathsep.join([str(tmp_path / "library"), str(REPOSITORY)])
     done = run_cli(
-        "warm", "-C", cache, "--python", each_jax_python, "models:step", "--arg", "f32[3]",
+        "warm",
+        "-C",
+        cache,
+        "--python",
+        each_jax_python,
+        "models:step",
+        "--arg",
+        "f32[3]",
         env=SAFE | {"PYTHONPATH": path},
-    )  # fmt: skip
+    )
     assert done.returncode == 0, done.stderr
 
 
@@ -127,9 +134,16 @@ def test_no_entry_is_blamed_for_what_an_unknown_jax_lacks(
     run_cli: RunCli, each_jax_python: str, golden_jax: Path
 ) -> None:
     done = run_cli(
-        "verify", "-C", golden_jax, "--level", "load", "--python", each_jax_python, "--json",
+        "verify",
+        "-C",
+        golden_jax,
+        "--level",
+        "load",
+        "--python",
+        each_jax_python,
+        "--json",
         env=lack("jax._src.compiler.get_compile_options"),
-    )  # fmt: skip
+    )
     assert done.returncode == 13
     error = json.loads(done.stderr.splitlines()[-1])["error"]
     assert error["code"] == "unknown-jax"
@@ -152,9 +166,15 @@ def test_a_recipe_is_not_tried_on_an_unknown_jax(
     )
     assert made.returncode == 0, made.stderr
     done = run_cli(
-        "compile", recipe, "-C", tmp_path / "new", "--python", each_jax_python, "--json",
+        "compile",
+        recipe,
+        "-C",
+        tmp_path / "new",
+        "--python",
+        each_jax_python,
+        "--json",
         env=lack(name),
-    )  # fmt: skip
+    )
     error = json.loads(done.stderr.splitlines()[-1])["error"]
     assert (done.returncode, error["code"]) == (13, "unknown-jax")
     assert "upgrade jaxcache" in error["hint"]
@@ -176,9 +196,17 @@ def test_nothing_is_made_for_a_target_by_an_unknown_jax(
     profile = tmp_path / "host.json"
     run_cli("target", "capture", "--python", each_jax_python, profile)
     done = run_cli(
-        "warm", "-C", cache, "--python", each_jax_python, "--target", profile, "--json",
-        script(STEP), env=lack(name),
-    )  # fmt: skip
+        "warm",
+        "-C",
+        cache,
+        "--python",
+        each_jax_python,
+        "--target",
+        profile,
+        "--json",
+        script(STEP),
+        env=lack(name),
+    )
     error = json.loads(done.stderr.splitlines()[-1])["error"]
     assert (done.returncode, error["code"]) == (13, "unknown-jax")
     assert "upgrade jaxcache" in error["hint"]

@@ -33,9 +33,13 @@ def shell(tmp_path: Path, jax_python: str) -> Any:
     def run(*line: str, **env: str) -> None:
         path = f"{bin_}{os.pathsep}{os.environ['PATH']}"
         done = subprocess.run(
-            line, cwd=tmp_path, env=clean_environment(tmp_path) | {"PATH": path, **env},
-            capture_output=True, text=True, check=False,
-        )  # fmt: skip
+            line,
+            cwd=tmp_path,
+            env=clean_environment(tmp_path) | {"PATH": path, **env},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
         assert done.returncode == 0, done.stderr + done.stdout
 
     return run

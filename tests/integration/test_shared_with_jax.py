@@ -52,8 +52,11 @@ def run_as_owner(python: str, cache: Path, home: Path) -> dict[str, int]:
     }
     done = subprocess.run(
         [python, "-c", PROGRAM, str(cache), str(OWNER)],
-        capture_output=True, text=True, env=env, check=False,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        env=env,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
     counted: dict[str, int] = json.loads(done.stdout.splitlines()[-1])
     return counted

@@ -10,9 +10,14 @@ from conftest import RunCli, clean_environment
 
 WORKLOAD = Path(__file__).with_name("truth_workload.py")
 SHORT = {
-    "float32": "f32", "float16": "f16", "bfloat16": "bf16", "int8": "s8", "int32": "s32",
-    "bool": "pred", "complex64": "c64",
-}  # fmt: skip
+    "float32": "f32",
+    "float16": "f16",
+    "bfloat16": "bf16",
+    "int8": "s8",
+    "int32": "s32",
+    "bool": "pred",
+    "complex64": "c64",
+}
 
 
 def arrays(shown: list[dict[str, Any]]) -> list[list[str]]:
@@ -24,9 +29,11 @@ def test_show_agrees_with_jax(run_cli: RunCli, each_jax_python: str, tmp_path: P
     cache = tmp_path / "cache"
     done = subprocess.run(
         [each_jax_python, str(WORKLOAD), str(cache)],
-        capture_output=True, text=True, env=clean_environment(tmp_path) | {"PYTHONWARNINGS": ""},
+        capture_output=True,
+        text=True,
+        env=clean_environment(tmp_path) | {"PYTHONWARNINGS": ""},
         check=False,
-    )  # fmt: skip
+    )
     assert done.returncode == 0, done.stderr[-2000:]
     truths = json.loads(done.stdout)
     assert len(truths) >= 8

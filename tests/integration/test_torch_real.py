@@ -41,9 +41,13 @@ def run_torch(torch_python: str, tmp_path_factory: pytest.TempPathFactory) -> Ru
 
     def run(cache: Path, *wanted: str, script: Path = WORKLOAD) -> Any:
         return subprocess.run(
-            [torch_python, script, *wanted], env=env | {"TORCHINDUCTOR_CACHE_DIR": str(cache)},
-            capture_output=True, text=True, check=False, timeout=600,
-        )  # fmt: skip
+            [torch_python, script, *wanted],
+            env=env | {"TORCHINDUCTOR_CACHE_DIR": str(cache)},
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=600,
+        )
 
     return run
 

@@ -80,9 +80,19 @@ def test_the_script_runs_unchanged(
         """
     )
     done = run_cli(
-        "warm", "-C", cache, "--python", each_jax_python, path, "--flag", "-q", "a b", "--json",
-        input="typed", cwd=tmp_path,
-    )  # fmt: skip
+        "warm",
+        "-C",
+        cache,
+        "--python",
+        each_jax_python,
+        path,
+        "--flag",
+        "-q",
+        "a b",
+        "--json",
+        input="typed",
+        cwd=tmp_path,
+    )
     assert done.returncode == 7
     seen = json.loads(done.stdout)
     argv = [str(path), "--flag", "-q", "a b", "--json"]
@@ -162,11 +172,23 @@ def test_an_interrupt_gives_a_partial_report(
 ) -> None:
     path = script(STEP + "print('ready', flush=True)\nimport time\ntime.sleep(60)")
     child = subprocess.Popen(
-        [sys.executable, "-m", "jaxcache", "warm", "-C", str(cache), "--python", each_jax_python,
-         str(path)],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        env=clean_environment(tmp_path), start_new_session=True,
-    )  # fmt: skip
+        [
+            sys.executable,
+            "-m",
+            "jaxcache",
+            "warm",
+            "-C",
+            str(cache),
+            "--python",
+            each_jax_python,
+            str(path),
+        ],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=clean_environment(tmp_path),
+        start_new_session=True,
+    )
     assert child.stdout
     assert child.stdout.readline() == "ready\n"
     os.killpg(child.pid, signal.SIGINT)

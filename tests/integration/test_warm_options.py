@@ -134,8 +134,9 @@ def test_what_is_written_can_be_sealed(
 def test_trace_opens_in_perfetto(warm: Warm, script: Any, tmp_path: Path) -> None:
     path = script(STEP)
     for name, expected in (
-        ("cold", ["trace", "lower", "compile", "write"]), ("hot", ["trace", "lower", "retrieve"])
-    ):  # fmt: skip
+        ("cold", ["trace", "lower", "compile", "write"]),
+        ("hot", ["trace", "lower", "retrieve"]),
+    ):
         file = tmp_path / f"{name}.json"
         warm(path, options=("--trace", str(file)))
         events = json.loads(file.read_text())["traceEvents"]
@@ -245,9 +246,15 @@ def test_run_chains_to_a_sitecustomize(
         STEP + "assert was_here; import sitecustomize; assert 'site/' in sitecustomize.__file__"
     )
     done = run_cli(
-        "run", "--json", "-C", cache, "--", each_jax_python, path,
+        "run",
+        "--json",
+        "-C",
+        cache,
+        "--",
+        each_jax_python,
+        path,
         env={"PYTHONPATH": f"{tmp_path / 'site'}:{Path(__file__).parents[2]}"},
-    )  # fmt: skip
+    )
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["summary"]["skipped"] > 0
 

@@ -33,8 +33,11 @@ def capture(python: str) -> str:
     with tempfile.TemporaryDirectory() as home:
         done = subprocess.run(
             [sys.executable, "-m", "jaxcache", "target", "capture", "--python", python],
-            env=clean_environment(Path(home)) | FOUR, capture_output=True, text=True, check=True,
-        )  # fmt: skip
+            env=clean_environment(Path(home)) | FOUR,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
     return done.stdout
 
 
@@ -131,8 +134,11 @@ def test_what_asks_for_the_platform_is_named_and_skipped(
     backend, devices, platform = asked
     skipped = {m["module"]: m["detail"] for m in made["modules"] if m["outcome"] == "skipped"}
     assert skipped == {
-        "jit_inner": backend, "jit_outer": backend, "jit_counts": devices, "jit_outside": platform
-    }  # fmt: skip
+        "jit_inner": backend,
+        "jit_outer": backend,
+        "jit_counts": devices,
+        "jit_outside": platform,
+    }
     assert {m["reason"] for m in made["modules"]} == {"platform-asked", "not-in-cache"}
     for module, place in skipped.items():
         assert any(module in note and place in note for note in made["notes"])
@@ -236,9 +242,11 @@ REFUSED = {
     "lost-fingerprint": {"topology_fingerprint": "1"},
     "bad-topology": {"topology": "AAAA"},
     "no-compiler": {
-        "platform": "gpu", "lowering_platform": "rocm", "plugins": {"jax-rocm99-pjrt": "9.9"}
+        "platform": "gpu",
+        "lowering_platform": "rocm",
+        "plugins": {"jax-rocm99-pjrt": "9.9"},
     },
-}  # fmt: skip
+}
 
 
 def test_nothing_is_made_under_a_key_that_may_be_wrong(
@@ -305,9 +313,14 @@ print(float(jax.pmap(lambda v: v * 2)(np.arange(4.0)).sum()))
 
 
 def test_a_recipe_is_compiled_for_a_target(
-    run_cli: RunCli, warm: Target, cache_dir: Path, profile: Path, each_jax_python: str,
-    script: Any, tmp_path: Path,
-) -> None:  # fmt: skip
+    run_cli: RunCli,
+    warm: Target,
+    cache_dir: Path,
+    profile: Path,
+    each_jax_python: str,
+    script: Any,
+    tmp_path: Path,
+) -> None:
     path, python = script(LINALG), ("--python", each_jax_python)
     record = ("warm", "-C", tmp_path / "there", "--record", "all.recipe", *python, path)
     assert run_cli(*record, env=FOUR).returncode == 0

@@ -76,11 +76,23 @@ def test_a_program_that_talks_with_its_user(
 ) -> None:
     path = script("import jax\nname = input('name? ')\nprint('hello', name, flush=True)\ninput()")
     child = subprocess.Popen(
-        [sys.executable, "-m", "jaxcache", "warm", "-C", str(cache), "--python", each_jax_python,
-         str(path)],
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        [
+            sys.executable,
+            "-m",
+            "jaxcache",
+            "warm",
+            "-C",
+            str(cache),
+            "--python",
+            each_jax_python,
+            str(path),
+        ],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
         env=clean_environment(tmp_path),
-    )  # fmt: skip
+    )
     assert child.stdin
     assert child.stdout
     child.stdin.write("ada\n")
@@ -95,11 +107,23 @@ def test_it_can_be_ended_by_a_signal_to_us(
 ) -> None:
     path = script(STEP + "print('ready', flush=True)\nimport time\ntime.sleep(60)")
     child = subprocess.Popen(
-        [sys.executable, "-m", "jaxcache", "warm", "-C", str(cache), "--python", each_jax_python,
-         str(path)],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        env=clean_environment(tmp_path), start_new_session=True,
-    )  # fmt: skip
+        [
+            sys.executable,
+            "-m",
+            "jaxcache",
+            "warm",
+            "-C",
+            str(cache),
+            "--python",
+            each_jax_python,
+            str(path),
+        ],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=clean_environment(tmp_path),
+        start_new_session=True,
+    )
     assert child.stdout
     assert child.stdout.readline() == "ready\n"
     child.send_signal(signal.SIGTERM)

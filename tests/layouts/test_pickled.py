@@ -177,7 +177,7 @@ def test_a_list_within_itself_ends() -> None:
         (b"", "exhausted"),
         (b"\xff", "opcode"),
     ],
-)  # fmt: skip
+)
 def test_what_is_no_honest_pickle_is_one_error(data: bytes, why: str) -> None:
     with pytest.raises(PickleError, match=why):
         read_pickle(data)

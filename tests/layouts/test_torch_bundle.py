@@ -194,8 +194,9 @@ def test_hostile_artifacts_write_nothing_outside_and_run_nothing(
     assert "\x1b" not in done.stdout + done.stderr
     assert done.stderr.count("left out") == 11
     assert set(files(tmp_path / "x" / "y")) == {
-        str(good.relative_to(golden)), "ab/" + "0" * 64 + ".best_config",
-    }  # fmt: skip
+        str(good.relative_to(golden)),
+        "ab/" + "0" * 64 + ".best_config",
+    }
     new = {p for p in set(tmp_path.rglob("*")) - before if p.is_file()}
     assert all(p.is_relative_to(tmp_path / "x" / "y") for p in new)
     assert not trap.exists()

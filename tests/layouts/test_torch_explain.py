@@ -28,8 +28,9 @@ def test_parts_that_differ_are_named(run_cli: RunCli, golden: Path) -> None:
     parts = {d["component"]: d for d in found["differences"]}
     assert {"gm", "fx_kwargs[is_backward]"} <= set(parts)
     assert (parts["fx_kwargs[is_backward]"]["left"], parts["fx_kwargs[is_backward]"]["right"]) == (
-        "False", "True"
-    )  # fmt: skip
+        "False",
+        "True",
+    )
     assert "aten.expand" in parts["gm"]["right"]
     # Printed with an address, but the same by its hash:
     assert "fx_kwargs[get_decomp_fn]" not in parts

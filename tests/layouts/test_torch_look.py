@@ -141,8 +141,12 @@ def test_a_hostile_entry_is_listed_and_never_run(
     hostile = next(e for e in listed["entries"] if e["file"].endswith(digest_of(data)))
     assert hostile["problems"] == ["foreign-globals", "wrong-class"]
     for command in (
-        ["ls", "--long"], ["show", folder.name], ["stats"], ["verify"], ["ls", "--sort", "compile"],
-    ):  # fmt: skip
+        ["ls", "--long"],
+        ["show", folder.name],
+        ["stats"],
+        ["verify"],
+        ["ls", "--sort", "compile"],
+    ):
         done = run_cli(*command, "-C", torch_cache)
         assert done.returncode in (0, 1), done.stderr
     shown = run_cli("show", folder / digest_of(data))

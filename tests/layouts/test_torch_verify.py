@@ -95,9 +95,12 @@ def test_a_real_cache_is_sound(run_cli: RunCli, golden: Path) -> None:
 
 @pytest.mark.parametrize(("pattern", "fault", "kinds"), FAULTS)
 def test_each_fault_is_named_and_taken_away(
-    run_cli: RunCli, torch_cache: Path, pattern: str,
-    fault: Callable[[Path], Path], kinds: set[str],
-) -> None:  # fmt: skip
+    run_cli: RunCli,
+    torch_cache: Path,
+    pattern: str,
+    fault: Callable[[Path], Path],
+    kinds: set[str],
+) -> None:
     bad = fault(first_file(torch_cache, pattern))
     name = str(bad.relative_to(torch_cache))
     found = verify(run_cli, torch_cache, code=1)
@@ -197,8 +200,9 @@ def test_a_header_of_any_bytes_is_judged() -> None:
     good[58:62] = (64).to_bytes(2, "little") + (10).to_bytes(2, "little")
     assert judge_header(bytes(good), 4736) is None
     assert judge_header(bytes(good), 4735) == (
-        "truncated", "4,735 bytes, and its sections end at 4,736"
-    )  # fmt: skip
+        "truncated",
+        "4,735 bytes, and its sections end at 4,736",
+    )
     for bad in (b"", b"\x7fELF", b"MZ" * 32, bytes(good[:6]) + b"\0" * 58):
         found = judge_header(bad, 10_000)
         assert found and found[0] in ("empty", "bad-header")

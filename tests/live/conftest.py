@@ -114,8 +114,13 @@ def run_live(jax_python: str, tmp_path: Path) -> RunLive:
                 env[name] = value
         done = subprocess.run(
             [jax_python, *options, "-c", program + TELL],
-            env=env, cwd=tmp_path, capture_output=True, text=True, timeout=timeout, check=False,
-        )  # fmt: skip
+            env=env,
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            check=False,
+        )
         lines = done.stdout.splitlines()
         document = json.loads(lines[-1]) if lines and lines[-1].startswith("{") else {}
         ran = Ran(done.returncode, done.stdout, done.stderr, document)

@@ -41,10 +41,13 @@ def test_a_capped_jax_and_the_layer_disturb_neither(jax_python: str, tmp_path: P
     running = [
         subprocess.Popen(
             [jax_python, "-c", WORK, str(tmp_path / "cache"), who, "6"],
-            env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            env=env,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
         )
         for who in ("live", "plain", "live")
-    ]  # fmt: skip
+    ]
     for process in running:
         out, err = process.communicate(timeout=240)
         assert process.returncode == 0, err

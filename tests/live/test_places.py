@@ -88,8 +88,12 @@ def test_children_of_multiprocessing_have_a_layer_of_their_own(
     env = live_environment(jax_python, tmp_path, tmp_path / "cache")
     done = subprocess.run(
         [jax_python, tmp_path / "children.py"],
-        env=env, capture_output=True, text=True, timeout=240, check=False,
-    )  # fmt: skip
+        env=env,
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout.splitlines()[-1])
     assert told["spawn"]["written"] > 0
@@ -124,8 +128,12 @@ def test_an_isolated_python_has_the_layer(jax_python: str, tmp_path: Path) -> No
     env = live_environment(jax_python, tmp_path, tmp_path / "cache")
     done = subprocess.run(
         [jax_python, "-I", "-c", PROGRAM + TELL],
-        env=env, capture_output=True, text=True, timeout=240, check=False,
-    )  # fmt: skip
+        env=env,
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
     assert '"written": 3' in done.stdout, done.stderr
 
 
@@ -147,8 +155,13 @@ def test_tests_under_xdist_share_the_cache(tmp_path: Path) -> None:
     env = live_environment(sys.executable, tmp_path, tmp_path / "cache")
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-n", "2", "-p", "no:cacheprovider", folder],
-        env=env, cwd=folder, capture_output=True, text=True, timeout=240, check=False,
-    )  # fmt: skip
+        env=env,
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
     assert done.returncode == 0, done.stdout
     assert "2 passed" in done.stdout
 
@@ -170,17 +183,21 @@ def test_every_process_of_a_distributed_program_hits_what_it_wrote(
         with socket.create_server(("127.0.0.1", 0)) as free:
             port = free.getsockname()[1]
         env = live_environment(jax_python, tmp_path, tmp_path / "cache") | {
-            "ADDRESS": f"127.0.0.1:{port}", "JAXCACHE_LIVE_EVERY_PROCESS": every,
+            "ADDRESS": f"127.0.0.1:{port}",
+            "JAXCACHE_LIVE_EVERY_PROCESS": every,
             "JAX_CPU_COLLECTIVES_IMPLEMENTATION": "gloo",
-        }  # fmt: skip
+        }
         program = DISTRIBUTED + PROGRAM + TELL + "\njax.distributed.shutdown()\n"
         running = [
             subprocess.Popen(
-                [jax_python, "-c", program], env=env | {"RANK": str(rank)},
-                stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                [jax_python, "-c", program],
+                env=env | {"RANK": str(rank)},
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
             )
             for rank in (0, 1)
-        ]  # fmt: skip
+        ]
         told = []
         for process in running:
             out, err = process.communicate(timeout=240)

@@ -122,8 +122,11 @@ def ask_entry_point(home: Path, **env: str) -> tuple[list[Any], str]:
         env=without(clean_environment(home), "PYTHONDONTWRITEBYTECODE")
         | {"PYTHONPATH": str(REPOSITORY), "PYTHONPYCACHEPREFIX": str(home / "bytecode")}
         | env,
-        cwd=home / "project", capture_output=True, text=True, check=True,
-    )  # fmt: skip
+        cwd=home / "project",
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     return json.loads(done.stdout), done.stderr
 
 

@@ -166,9 +166,16 @@ class BadServer:
 
 #: How a tier fails, and how many seconds that may cost a program of a dozen look-ups.
 FAILURES = {
-    "refused": 1.0, "500": 1.0, "403": 1.0, "507": 1.0, "reset": 1.0, "garbage": 1.0,
-    "truncated": 1.0, "black hole": 4.0, "slow misses": 4.0,
-}  # fmt: skip
+    "refused": 1.0,
+    "500": 1.0,
+    "403": 1.0,
+    "507": 1.0,
+    "reset": 1.0,
+    "garbage": 1.0,
+    "truncated": 1.0,
+    "black hole": 4.0,
+    "slow misses": 4.0,
+}
 
 
 def test_a_tier_that_fails_costs_a_bounded_delay(run_live: RunLive, tmp_path: Path) -> None:

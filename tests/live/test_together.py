@@ -51,9 +51,10 @@ def start_together(
     for index in range(number):
         cache = folder / (f"machine-{index}" if tier else "cache")
         env = live_environment(python, folder, cache) | {
-            "JAXCACHE_LIVE_SINGLE_FLIGHT": "60s", "TEST_FOLDER": str(folder),
+            "JAXCACHE_LIVE_SINGLE_FLIGHT": "60s",
+            "TEST_FOLDER": str(folder),
             "JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES": "none",
-        }  # fmt: skip
+        }
         if tier:
             env["JAXCACHE_LIVE_TIERS"] = str(folder / "shared")
         command = [python, "-c", AT_ONCE + program + TELL]

@@ -85,8 +85,11 @@ def test_damaged_entries_are_compiled_again_and_replaced(
     done = subprocess.run(
         [jax_python, "-c", PROGRAM + FLIPS + TELL, str(trials), "5"],
         env=env | {"JAX_RAISE_PERSISTENT_CACHE_ERRORS": "1"},
-        capture_output=True, text=True, timeout=600, check=False,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout.splitlines()[-1])
     assert (told["result"]["wrong"], told["result"]["left"]) == ([], [])
@@ -191,15 +194,20 @@ def test_a_kill_in_the_middle_of_writes_uploads_and_evictions_loses_nothing(
 ) -> None:
     cache, shared = tmp_path / "cache", tmp_path / "shared"
     env = live_environment(jax_python, tmp_path, cache) | {
-        "JAXCACHE_LIVE_MAX_SIZE": "6MB", "JAXCACHE_LIVE_TIERS": str(shared),
+        "JAXCACHE_LIVE_MAX_SIZE": "6MB",
+        "JAXCACHE_LIVE_TIERS": str(shared),
         "JAXCACHE_LIVE_PREFETCH": "0",
-    }  # fmt: skip
+    }
     choice = random.Random(3)
     for _ in range(kills):
         done = subprocess.run(
             [jax_python, "-c", PROGRAM + KILLED, str(choice.uniform(0.01, 0.4))],
-            env=env, capture_output=True, text=True, timeout=120, check=False,
-        )  # fmt: skip
+            env=env,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
         assert done.returncode == -signal.SIGKILL, done.stderr
         assert "ready" in done.stdout
     found, up = list(cache.glob("jit_k*-cache")), list(shared.glob("jit_k*-cache"))

@@ -14,7 +14,7 @@ from jaxcache.store.base import (
     MissingError,
     Store,
     same_file,
-)  # fmt: skip
+)
 
 BAD_NAMES = ["", "/x", "../x", "a/../b", "a//b", ".", "..", "a/", "nul\0byte"]
 

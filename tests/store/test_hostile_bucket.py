@@ -20,8 +20,11 @@ def hostile(request: pytest.FixtureRequest) -> Iterator[str]:
     """The endpoint of a server that does what the mode says."""
     process = subprocess.Popen(
         [sys.executable, REPOSITORY / "tests" / "hostile_bucket.py", request.param],
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
-    )  # fmt: skip
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
     assert process.stdout
     yield f"http://127.0.0.1:{process.stdout.readline().split()[0]}"
     process.kill()
@@ -46,10 +49,18 @@ def test_a_listing_that_never_ends_is_given_up(hostile: str, tmp_path: Path) -> 
     limits = "import resource; resource.setrlimit(resource.RLIMIT_DATA, (3 << 30, 3 << 30))\n"
     done = subprocess.run(
         [sys.executable, "-c", limits + IMPATIENT, "ls", "-C", "s3://b/x"],
-        env={**CREDENTIALS, "AWS_ENDPOINT_URL": hostile, "PYTHONPATH": str(REPOSITORY),
-             "HOME": str(tmp_path), "PATH": "/usr/bin:/bin"},
-        capture_output=True, text=True, timeout=200, check=False,
-    )  # fmt: skip
+        env={
+            **CREDENTIALS,
+            "AWS_ENDPOINT_URL": hostile,
+            "PYTHONPATH": str(REPOSITORY),
+            "HOME": str(tmp_path),
+            "PATH": "/usr/bin:/bin",
+        },
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
+    )
     assert done.returncode == 10, done.stderr
     assert "[bad-listing]" in done.stderr
     assert "Traceback" not in done.stderr
@@ -59,9 +70,17 @@ def test_a_listing_that_never_ends_is_given_up(hostile: str, tmp_path: Path) -> 
 
 @pytest.mark.parametrize(
     "endpoint",
-    ["not a url", "http://", "127.0.0.1:9", "http://127.0.0.1:99999", "http://[::1", "ftp://x",
-     "http://me:hunter2@127.0.0.1:9", "http://127.0.0.1:9/?sig=hunter2"],
-)  # fmt: skip
+    [
+        "not a url",
+        "http://",
+        "127.0.0.1:9",
+        "http://127.0.0.1:99999",
+        "http://[::1",
+        "ftp://x",
+        "http://me:hunter2@127.0.0.1:9",
+        "http://127.0.0.1:9/?sig=hunter2",
+    ],
+)
 def test_an_endpoint_that_is_none_is_refused_without_repeating_its_password(
     run_cli: RunCli, endpoint: str
 ) -> None:

@@ -157,9 +157,12 @@ def test_another_users_file_is_read_all_the_same(tmp_path: Path) -> None:
     )
     tmp_path.chmod(0o755)
     done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, check=True,
+        [sys.executable, "-c", script],
+        capture_output=True,
+        text=True,
+        check=True,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "PYTHONDONTWRITEBYTECODE": "1"},
-    )  # fmt: skip
+    )
     assert done.stdout == "b'x' [b'x']\n"
 
 

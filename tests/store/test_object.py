@@ -133,8 +133,11 @@ def test_without_the_extra_it_says_what_to_install(tmp_path: Path) -> None:
     )
     done = subprocess.run(
         [sys.executable, "-c", script],
-        capture_output=True, text=True, env=clean_environment(tmp_path), check=False,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        env=clean_environment(tmp_path),
+        check=False,
+    )
     assert done.returncode == 1
     assert "pip install 'jaxcache[remote]'" in done.stderr
 
@@ -321,8 +324,11 @@ def web(tmp_path: Path) -> Iterator[tuple[Path, str]]:
     folder.mkdir(parents=True)
     process = subprocess.Popen(
         [sys.executable, "-u", "-m", "http.server", "0", "--bind", "127.0.0.1"],
-        cwd=folder.parent, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
-    )  # fmt: skip
+        cwd=folder.parent,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
     assert process.stdout
     port = process.stdout.readline().split(" port ")[1].split()[0]
     yield folder, f"http://127.0.0.1:{port}/my%20cache"

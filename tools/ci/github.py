@@ -57,13 +57,16 @@ class GitHub:
         given = {k: dict(v) for k, v in (contexts or {}).items()}
         self._contexts: dict[str, Any] = {
             "github": {
-                "workspace": str(workspace), "ref": "refs/heads/main", "event_name": "push",
-            } | given.pop("github", {}),
+                "workspace": str(workspace),
+                "ref": "refs/heads/main",
+                "event_name": "push",
+            }
+            | given.pop("github", {}),
             "runner": {"temp": str(self._temp / "temp"), "os": "Linux"},
             "secrets": {},
             "steps": {},
             **given,
-        }  # fmt: skip
+        }
         (self._temp / "temp").mkdir(parents=True)
 
     def run(self, workflow: Path) -> Run:
@@ -108,9 +111,14 @@ class GitHub:
             contexts["steps"][step["id"]] = {"outputs": outputs}
 
     def _bash(
-        self, name: str, text: str, step: dict[str, Any], env: dict[str, str], run: Run,
+        self,
+        name: str,
+        text: str,
+        step: dict[str, Any],
+        env: dict[str, str],
+        run: Run,
         outputs: dict[str, str],
-    ) -> Step:  # fmt: skip
+    ) -> Step:
         script = self._temp / "step.sh"
         script.write_text(text)
         files = {
@@ -124,13 +132,22 @@ class GitHub:
             shell = ["bash", "--noprofile", "--norc", "-eo", "pipefail"]
         done = subprocess.run(
             [*shell, str(script)],
-            env=self._env | env | {n: str(p) for n, p in files.items()} | {
-                "RUNNER_TEMP": str(self._temp / "temp"), "GITHUB_ACTION_PATH": str(ACTION.parent),
-                "GITHUB_WORKSPACE": str(self.workspace), "CI": "true",
+            env=self._env
+            | env
+            | {n: str(p) for n, p in files.items()}
+            | {
+                "RUNNER_TEMP": str(self._temp / "temp"),
+                "GITHUB_ACTION_PATH": str(ACTION.parent),
+                "GITHUB_WORKSPACE": str(self.workspace),
+                "CI": "true",
             },
-            cwd=self.workspace, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT, text=True, check=False,
-        )  # fmt: skip
+            cwd=self.workspace,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            check=False,
+        )
         outputs |= read_commands(files["GITHUB_OUTPUT"].read_text())
         self._env |= read_commands(files["GITHUB_ENV"].read_text())
         for line in files["GITHUB_PATH"].read_text().splitlines():
@@ -146,9 +163,10 @@ class GitHub:
             looser = [k for k in given.get("restore-keys", "").split("\n") if k]
             matched = self.caches.restore(path, given["key"], looser)
             outputs |= {
-                "cache-primary-key": given["key"], "cache-matched-key": matched,
+                "cache-primary-key": given["key"],
+                "cache-matched-key": matched,
                 "cache-hit": show(matched == given["key"]) if matched else "",
-            }  # fmt: skip
+            }
             run.steps.append(Step(uses, output=f"restored {matched}"))
         elif uses.startswith("actions/cache/save@"):
             saved = self.caches.save(self.workspace / given["path"], given["key"])

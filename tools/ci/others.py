@@ -52,9 +52,15 @@ def run_buildkite(file: Path, checkout: Path, env: dict[str, str]) -> Run:
 
 def _script(name: str, text: str, folder: Path, env: dict[str, str]) -> Step:
     done = subprocess.run(
-        ["bash", "-c", text], env=env, cwd=folder, stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False,
-    )  # fmt: skip
+        ["bash", "-c", text],
+        env=env,
+        cwd=folder,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+    )
     return Step(name, done.returncode, done.stdout)
 
 

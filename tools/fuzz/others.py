@@ -61,23 +61,44 @@ def _frame_recipe(manifest: bytes, blobs: bytes) -> bytes:
 def recipe_seeds() -> Iterator[bytes]:
     """One recipe of two requests, whole and as a manifest with its blobs."""
     request = {
-        "module": "jit_f", "bytecode": 0, "options": 2, "environment": 0, "device_ids": [0],
-        "device_shape": [1, 1], "key": "0" * 64, "components": {"XLA flags": "0" * 64},
-        "callbacks": 1, "refusals": ["pgle"], "doubts": ["branches"], "stubbed": True,
-        "function": "f", "file": "a.py", "line": 3, "compile_seconds": 1.5, "occurrences": 2,
-    }  # fmt: skip
+        "module": "jit_f",
+        "bytecode": 0,
+        "options": 2,
+        "environment": 0,
+        "device_ids": [0],
+        "device_shape": [1, 1],
+        "key": "0" * 64,
+        "components": {"XLA flags": "0" * 64},
+        "callbacks": 1,
+        "refusals": ["pgle"],
+        "doubts": ["branches"],
+        "stubbed": True,
+        "function": "f",
+        "file": "a.py",
+        "line": 3,
+        "compile_seconds": 1.5,
+        "occurrences": 2,
+    }
     other = {n: request[n] for n in ("module", "options", "environment", "device_shape")}
     document = {
         "format": 1,
         "blobs": [8, 5, 7],
-        "environments": [{
-            "jax_version": "0.12.0", "jaxlib_version": "0.12.0", "platform": "cpu",
-            "device_count": 8, "process_count": 2, "process_id": 1, "xla_flags": ["--xla_a=1"],
-            "settings": {"jax_mock_gpu_topology": "1x1x1"}, "cache_dir": "/c",
-        }],
+        "environments": [
+            {
+                "jax_version": "0.12.0",
+                "jaxlib_version": "0.12.0",
+                "platform": "cpu",
+                "device_count": 8,
+                "process_count": 2,
+                "process_id": 1,
+                "xla_flags": ["--xla_a=1"],
+                "settings": {"jax_mock_gpu_topology": "1x1x1"},
+                "cache_dir": "/c",
+            }
+        ],
         "notes": ["ended early"],
         "requests": [request, {**other, "bytecode": 1, "device_ids": [0]}],
-    }  # fmt: skip
+    }
     manifest, blobs = json.dumps(document).encode(), b"bytecodeothertooptions"[:20]
     yield b"\x01" + manifest + b"\0" + blobs
     yield b"\x00" + _frame_recipe(manifest, blobs)

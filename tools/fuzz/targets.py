@@ -157,14 +157,26 @@ def bundle_seeds() -> Iterator[bytes]:
     payloads = [b"one payload", b"another payload", b"{}"]
     digests = [hashlib.sha256(p).hexdigest() for p in payloads]
     entry = {
-        "key": f"jit_f-{digests[0]}", "codec": "zstd", "compile_seconds": 3, "size_bytes": 9,
-        "payload_bytes": 11, "payload_sha256": digests[0], "created_ns": 10**18, "origin": 0,
+        "key": f"jit_f-{digests[0]}",
+        "codec": "zstd",
+        "compile_seconds": 3,
+        "size_bytes": 9,
+        "payload_bytes": 11,
+        "payload_sha256": digests[0],
+        "created_ns": 10**18,
+        "origin": 0,
         "ledger": [{"key": f"jit_f-{digests[0]}", "kind": "hit", "at_ns": 1, "count": 2}],
-    }  # fmt: skip
+    }
     older = {
-        **entry, "key": digests[1], "legacy": True, "codec": "zlib", "payload_bytes": 15,
-        "payload_sha256": digests[1], "atime_ns": 10**18, "ledger": [],
-    }  # fmt: skip
+        **entry,
+        "key": digests[1],
+        "legacy": True,
+        "codec": "zlib",
+        "payload_bytes": 15,
+        "payload_sha256": digests[1],
+        "atime_ns": 10**18,
+        "ledger": [],
+    }
     file = {"name": "xla_gpu_kernel_cache_file", "size_bytes": 2, "sha256": digests[2]}
     document = {
         "format": 1,
@@ -217,8 +229,14 @@ def run_ledger(data: bytes) -> None:
 def ledger_seeds() -> Iterator[bytes]:
     """Every kind of event, a compaction with its parts, and lines that are none."""
     names = [f"{number:020d}-{'c' if number % 2 else ''}00.jsonl" for number in range(4)]
-    facts = {"payload_sha256": _NO_DIGEST, "file_mtime_ns": 5, "compile_seconds": 2.5,
-             "components": {"XLA flags": "0"}, "jax_version": "0.12.0", "count": 3}  # fmt: skip
+    facts = {
+        "payload_sha256": _NO_DIGEST,
+        "file_mtime_ns": 5,
+        "compile_seconds": 2.5,
+        "components": {"XLA flags": "0"},
+        "jax_version": "0.12.0",
+        "count": 3,
+    }
     kinds = ("payload", "compile", "hit", "sealed", "pin", "unpin", "other")
     events = [{"key": "k", "kind": kind, "at_ns": at, **facts} for at, kind in enumerate(kinds)]
     lines = b"\n".join(json.dumps(event).encode() for event in events)

@@ -59,9 +59,16 @@ class Comparison:
         truth.mkdir(parents=True)
         before, started = names_in(cache), time.monotonic()
         code, document = run_jaxcache(
-            "warm", "-C", cache, "--python", self._python, *options,
-            PROGRAMS, self._name, truth=truth,
-        )  # fmt: skip
+            "warm",
+            "-C",
+            cache,
+            "--python",
+            self._python,
+            *options,
+            PROGRAMS,
+            self._name,
+            truth=truth,
+        )
         seconds = time.monotonic() - started
         true: Counter[str] = Counter()
         for path in truth.iterdir():
@@ -79,9 +86,10 @@ class Comparison:
         if code or document["script_exit_code"] or not true["requests"]:
             problems.append(f"exit code {code}, of the program {document['script_exit_code']}")
         excused = sum(
-            m["occurrences"] for m in document["modules"]
+            m["occurrences"]
+            for m in document["modules"]
             if m["outcome"] == "uncacheable" or m["reason"] == "not-process-0"
-        )  # fmt: skip
+        )
         if served and summary["hits"] + excused != true["requests"]:
             problems.append("a miss that a cache could serve")
         self.report(step, [f"{a}/{b}" for a, b in pairs.values()], excused, seconds, problems)
@@ -125,8 +133,11 @@ def compare_recipes(full: Path, collected: Path) -> str:
 
 
 def main(python: str, *names: str) -> int:
-    print(ROW.format("program", "run", "requests", "hits", "written", "new files", "entries",
-                     "excused", ""))  # fmt: skip
+    print(
+        ROW.format(
+            "program", "run", "requests", "hits", "written", "new files", "entries", "excused", ""
+        )
+    )
     unequal, collected = [], []
     for name in names or NAMES:
         with tempfile.TemporaryDirectory() as temporary:
@@ -139,8 +150,19 @@ def main(python: str, *names: str) -> int:
             comparison.compile(full, second)
             comparison.run("filled", second, served=True)
             if name != "distributed":  # the zeros of one process would have to reach the other
-                run_jaxcache("warm", "-C", first, "--python", python, "--collect-only",
-                             "--record", some, PROGRAMS, name, truth=folder)  # fmt: skip
+                run_jaxcache(
+                    "warm",
+                    "-C",
+                    first,
+                    "--python",
+                    python,
+                    "--collect-only",
+                    "--record",
+                    some,
+                    PROGRAMS,
+                    name,
+                    truth=folder,
+                )
                 collected.append(f"{name}: {compare_recipes(full, some)}")
             unequal += comparison.unequal
     print("\ncollect-only", *collected, *unequal, sep="\n")

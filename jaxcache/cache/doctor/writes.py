@@ -22,16 +22,20 @@ def find_live_off(facts: Facts) -> Iterator[Finding]:
     """The live layer is asked for and will not run."""
     if error := facts.setting("live.error"):
         yield Finding(
-            "live-off", "problem", str(error),
-            "the live layer stays off, and JAX runs as without it", "correct the setting",
-        )  # fmt: skip
+            "live-off",
+            "problem",
+            str(error),
+            "the live layer stays off, and JAX runs as without it",
+            "correct the setting",
+        )
     elif facts.setting("live.enabled") and not facts.setting("live.installed"):
         yield Finding(
-            "live-not-installed", "problem",
+            "live-not-installed",
+            "problem",
             "the live layer is enabled, and jaxcache is not installed beside this jax",
             "JAX does not find the layer",
             "install jaxcache in that Python, or start programs with jaxcache run --live --",
-        )  # fmt: skip
+        )
 
 
 def find_cache_off(facts: Facts) -> Iterator[Finding]:
@@ -39,24 +43,29 @@ def find_cache_off(facts: Facts) -> Iterator[Finding]:
     enabled = facts.setting("jax_enable_compilation_cache")
     if enabled is False:
         yield Finding(
-            "cache-off", "problem", "jax_enable_compilation_cache is off",
+            "cache-off",
+            "problem",
+            "jax_enable_compilation_cache is off",
             "JAX neither reads nor writes the cache",
             "unset JAX_ENABLE_COMPILATION_CACHE",
-        )  # fmt: skip
+        )
     chosen = facts.setting("jax_compilation_cache_dir")
     if facts.settings and not chosen:
         yield Finding(
-            "no-cache-dir", "note", "jax_compilation_cache_dir is not set outside scripts",
+            "no-cache-dir",
+            "note",
+            "jax_compilation_cache_dir is not set outside scripts",
             "only scripts that set it themselves use a cache",
             f"export JAX_COMPILATION_CACHE_DIR={_directory(facts)}",
-        )  # fmt: skip
+        )
     elif isinstance(chosen, str) and os.path.realpath(chosen) != os.path.realpath(facts.cache.path):
         yield Finding(
-            "other-directory", "note",
+            "other-directory",
+            "note",
             f"jax_compilation_cache_dir is {chosen}, and this is {facts.cache.path}",
             "JAX does not use the cache that is examined here",
             f"jaxcache doctor -C {shlex.quote(chosen)}",
-        )  # fmt: skip
+        )
 
 
 def _directory(facts: Facts) -> str:
@@ -103,9 +112,10 @@ def find_missing_atime(facts: Facts) -> Iterator[Finding]:
     """Before 0.11.2 one entry without its ``-atime`` stops all writes under a size cap."""
     inventory = facts.cache.inventory
     missing = [
-        e.info.name for e in inventory.entries
+        e.info.name
+        for e in inventory.entries
         if e.kind is FileKind.ENTRY and e.key_text not in inventory.atimes
-    ]  # fmt: skip
+    ]
     if not missing or not (facts.capped or inventory.atimes):
         return
     release = facts.jax_release
@@ -243,11 +253,13 @@ def find_damage(facts: Facts) -> Iterator[Finding]:
     kinds = {"empty", "truncated", "bad-codec", "bad-header", "bad-payload", "unreadable"}
     found = [p.file for p in facts.cache.problems if p.kind in kinds]
     found += [
-        e.file for e in facts.cache.entries
-        if e.file not in found and any(
+        e.file
+        for e in facts.cache.entries
+        if e.file not in found
+        and any(
             kind in kinds for kind, _ in getattr(facts.cache.contents.get(e.key), "problems", ())
         )
-    ]  # fmt: skip
+    ]
     if found:
         yield Finding(
             "damaged-entries",

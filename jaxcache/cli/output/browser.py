@@ -23,9 +23,14 @@ from jaxcache.errors import JaxcacheError
 
 #: Names on PATH, and where macOS keeps it.
 _NAMES = (
-    "chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome",
-    "microsoft-edge", "/Applications/Google Chrome.app/Contents/MacOS/Google Chrome",
-)  # fmt: skip
+    "chromium",
+    "chromium-browser",
+    "google-chrome",
+    "google-chrome-stable",
+    "chrome",
+    "microsoft-edge",
+    "/Applications/Google Chrome.app/Contents/MacOS/Google Chrome",
+)
 _WIDTH, _HEIGHT = 1240, 900
 _TIMEOUT_SECONDS = 120.0
 #: What the page's script sets when everything is drawn.
@@ -84,10 +89,17 @@ class Browser:
 
     def __init__(self, program: str, profile: str) -> None:
         command = [
-            program, "--headless", "--remote-debugging-pipe", "--disable-gpu", "--no-first-run",
-            "--hide-scrollbars", "--disable-background-networking", f"--user-data-dir={profile}",
-            f"--window-size={_WIDTH},{_HEIGHT}", "about:blank",
-        ]  # fmt: skip
+            program,
+            "--headless",
+            "--remote-debugging-pipe",
+            "--disable-gpu",
+            "--no-first-run",
+            "--hide-scrollbars",
+            "--disable-background-networking",
+            f"--user-data-dir={profile}",
+            f"--window-size={_WIDTH},{_HEIGHT}",
+            "about:blank",
+        ]
         if sys.platform == "linux" and os.geteuid() == 0:
             command.insert(1, "--no-sandbox")  # Chromium has none for root
         theirs_in, self._out = _high(os.pipe())
@@ -99,9 +111,13 @@ class Browser:
 
         self._program = program
         self._process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL, preexec_fn=wire, close_fds=False,
-        )  # fmt: skip
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            preexec_fn=wire,
+            close_fds=False,
+        )
         os.close(theirs_in)
         os.close(theirs_out)
         self._buffer = bytearray()
@@ -132,9 +148,10 @@ class Browser:
         """All of the page as a PNG."""
         height = self.evaluate("Math.ceil(document.documentElement.getBoundingClientRect().height)")
         shot = self.call(
-            "Page.captureScreenshot", captureBeyondViewport=True,
+            "Page.captureScreenshot",
+            captureBeyondViewport=True,
             clip={"x": 0, "y": 0, "width": _WIDTH, "height": height, "scale": 1},
-        )  # fmt: skip
+        )
         return base64.b64decode(shot["data"])
 
     def evaluate(self, expression: str) -> Any:

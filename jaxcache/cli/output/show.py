@@ -13,7 +13,7 @@ from jaxcache.cli.output import (
     terminal_width,
     wants_color,
     write_file,
-)  # fmt: skip
+)
 from jaxcache.render import show as render
 from jaxcache.render.show import show_tsv
 

@@ -11,7 +11,7 @@ from jaxcache.cli.output import (
     print_lines,
     terminal_width,
     wants_color,
-)  # fmt: skip
+)
 from jaxcache.cli.removal import confirm
 from jaxcache.entry.names import printable
 from jaxcache.render import verify as render

@@ -57,17 +57,22 @@ def _start_bar(title: str, total: int, in_bytes: bool) -> "RichProgress":
 
     color = wants_color(sys.stderr)
     console = Console(
-        stderr=True, width=terminal_width(), force_terminal=True, no_color=not color,
+        stderr=True,
+        width=terminal_width(),
+        force_terminal=True,
+        no_color=not color,
         color_system="standard" if color else None,
-    )  # fmt: skip
+    )
     bar = progress.Progress(
         progress.TextColumn("{task.description}", table_column=Column(no_wrap=True)),
         progress.BarColumn(bar_width=None),
         progress.DownloadColumn() if in_bytes else progress.MofNCompleteColumn(),
         progress.TransferSpeedColumn() if in_bytes else Rate(),
         progress.TimeRemainingColumn(),
-        console=console, transient=True, expand=True,
-    )  # fmt: skip
+        console=console,
+        transient=True,
+        expand=True,
+    )
     bar.add_task(title, total=total)
     bar.start()
     return bar
