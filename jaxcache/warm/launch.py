@@ -305,6 +305,7 @@ class _Signals:
         if threading.current_thread() is threading.main_thread():
             # What the caller ignores (nohup) the commands ignore, too.
             passed = [n for n in _PASSED if signal.getsignal(n) not in (signal.SIG_IGN, None)]
+            self._before = {number: signal.signal(number, self._take) for number in passed}
             numbers = [str(int(n)) for n in passed]
             with contextlib.suppress(OSError):  # without one, the commands get everything from us
                 self._witness = subprocess.Popen(
@@ -314,8 +315,9 @@ class _Signals:
                     stderr=subprocess.DEVNULL,
                     bufsize=0,
                 )
-            self._is_witnessed(b"ready", time.monotonic() + _READY_SECONDS)
-            self._before = {number: signal.signal(number, self._take) for number in passed}
+                # The commands start when its traps are set, or a signal could reach them twice.
+                if self._witness.stdout is not None:
+                    select.select([self._witness.stdout], [], [], _READY_SECONDS)
         return self
 
     def __exit__(self, *_: object) -> None:
