@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Run the integration tests against every JAX that we claim.
 #
-# usage: tools/test_matrix.sh TEST_PYTHON PYTHON:JAX...
+# usage: tools/test_matrix.sh TEST_PYTHON PYTHON:JAX... [-- PYTEST_ARGUMENT...]
 # Makes .venvs/jax-VERSION for each pair, once, and hands them all to one pytest run.
 # A pair whose Python is not on this machine is skipped, and said so.
 set -euo pipefail
@@ -20,7 +20,9 @@ find_python() {
 }
 
 pythons=()
-for pair in "$@"; do
+while [ $# -gt 0 ] && [ "$1" != -- ]; do
+  pair=$1
+  shift
   version=${pair#*:}
   venv=.venvs/jax-$version
   if [ ! -e "$venv/.done" ]; then
@@ -38,4 +40,5 @@ done
 
 export JAXCACHE_TEST_JAX_PYTHONS
 JAXCACHE_TEST_JAX_PYTHONS=$(IFS=:; echo "${pythons[*]}")
-exec "$test_python" -m pytest -q -m jax tests
+shift || set -- -m jax tests
+exec "$test_python" -m pytest -q "$@"

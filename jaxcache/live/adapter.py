@@ -5,6 +5,7 @@ their modules at each call, so that replacing the attribute is enough:
 
 * ``jax._src.compilation_cache.LRUCache(path, *, max_size)``, ``get(key)``, ``put(key, value)``;
   beside them JAX reads only ``_path``. It survives ``reset_cache()``.
+* ``jax._src.lru_cache._CACHE_SUFFIX``: how the files of entries end.
 * ``compress_executable`` and ``decompress_executable`` there: one ``bytes`` in, one out.
 * ``get_executable_and_time(cache_key, …)`` there: looks up, decompresses and loads.
 * ``jax._src.compiler._cache_write(cache_key, compile_time_secs, module_name, backend,
@@ -16,6 +17,7 @@ import functools
 import os
 from typing import TYPE_CHECKING, Any
 
+from .files import CACHE_SUFFIX
 from .frame import sealing_compressor
 
 if TYPE_CHECKING:
@@ -41,10 +43,12 @@ class Adapter:
         self.jax = jax
         self.monitoring = jax.monitoring
         try:
-            from jax._src import compilation_cache, compiler, distributed
+            from jax._src import compilation_cache, compiler, distributed, lru_cache
 
             self._cache, self._compiler = compilation_cache, compiler
             self._distributed = distributed
+            if lru_cache._CACHE_SUFFIX != CACHE_SUFFIX:  # before 0.4.31 a file was named by its key
+                raise AttributeError(f"entries end in {lru_cache._CACHE_SUFFIX}")
             lru = compilation_cache.LRUCache
             if self.layer() is not None:  # another copy of this package was first
                 lru = lru.__mro__[1]

@@ -91,6 +91,16 @@ def live_environment(python: str, home: Path, cache_dir: Path | str | None) -> d
 
 
 @pytest.fixture
+def jax_python(each_jax_python: str) -> str:
+    """Each interpreter of the matrix in turn whose JAX the layer knows."""
+    script = "from importlib.metadata import version; print(version('jax'))"
+    told = subprocess.run([each_jax_python, "-c", script], capture_output=True, check=True)
+    if tuple(int(n) for n in told.stdout.decode().split(".")[:3]) < (0, 4, 38):
+        pytest.skip("the layer knows JAX from 0.4.38")
+    return each_jax_python
+
+
+@pytest.fixture
 def run_live(jax_python: str, tmp_path: Path) -> RunLive:
     """Run a program with the layer on, and read what it tells."""
 

@@ -55,6 +55,23 @@ def test_the_layer_survives_a_reset_and_another_directory(
     assert ran["troubles"] == 0
 
 
+UNKNOWN = """
+import jax._src.lru_cache
+jax._src.lru_cache._CACHE_SUFFIX = "-future"
+"""
+
+
+def test_a_jax_with_other_inner_names_goes_on_without_the_layer(
+    run_live: RunLive, tmp_path: Path
+) -> None:
+    ran = run_live(UNKNOWN + PROGRAM)
+    assert ran.document["counts"] is None
+    (line,) = ran.err.splitlines()
+    assert line.startswith("jaxcache: live is off: jax ")
+    assert "entries end in -future" in line
+    assert len(list((tmp_path / "cache").glob("jit_*-future"))) > 1
+
+
 CHILDREN = """
 import multiprocessing, os, sys
 
