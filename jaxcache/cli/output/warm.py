@@ -9,7 +9,7 @@ import typer
 from jaxcache.cli.options import Format, locate_cache
 from jaxcache.cli.output import note, print_json, print_json_lines
 from jaxcache.errors import ExitCode, UsageError
-from jaxcache.units import parse_duration_seconds
+from jaxcache.units import format_count, parse_duration_seconds
 from jaxcache.warm.report import Report
 from jaxcache.warm.run import Program, WarmOptions
 
@@ -211,16 +211,19 @@ class Verdict:
         missed = sum(m.occurrences for m in misses)
         seconds = sum((m.compile_seconds or 0.0) * m.occurrences for m in misses)
         if self._most_misses is not None and missed > self._most_misses:
-            found.append(f"{missed} compiles were not served by the cache")
+            found.append(f"{format_count(missed, 'compile')} not served by the cache")
         if self._most_seconds is not None and seconds > self._most_seconds:
             found.append(f"{seconds:.1f} s of compiling was not served by the cache")
         if self._strict and (count := report.count("uncacheable")):
-            found.append(f"{count} compiles cannot be cached")
+            found.append(f"{format_count(count, 'compile')} cannot be cached")
         reasons = [m.reason for m in report.modules for _ in range(m.occurrences)]
         if self._check and (count := reasons.count("not-deterministic")):
-            found.append(f"{count} executables differ from their entries")
+            found.append(f"{format_count(count, 'executable')} not the same as in the cache")
         if self._check and not {"verified", "not-deterministic"} & {*reasons} and reasons:
-            found.append("nothing was verified; that needs JAX 0.9.1 or newer")
+            found.append(
+                "nothing was verified: no compile had an entry to be compared with, "
+                "or JAX is older than 0.9.1"
+            )
         return found
 
 
