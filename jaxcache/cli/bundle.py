@@ -130,6 +130,7 @@ def rewrite(bundle: "Bundle", file: str, form: Format) -> None:
 
 
 def _print_written(written: "Written", form: Format) -> None:
+    from jaxcache.cache.bundle.compat import forecast
     from jaxcache.cli.output import note, print_json, print_json_lines, print_lines
     from jaxcache.entry.names import printable
     from jaxcache.render import bundle as render
@@ -143,6 +144,8 @@ def _print_written(written: "Written", form: Format) -> None:
     if form is Format.KEYS:
         print_lines(printable(item.key) for item in written.manifest.items)
         return
+    if warning := render.forecast_note(forecast(written.manifest, None, None)):
+        note(warning)
     note_left_out(written.left_out)
     note(render.export_summary(written))
 
@@ -247,12 +250,14 @@ def receive(
     require_compatible: bool = False,
     dry_run: bool = False,
     expect: bool = False,
+    left_out: "Sequence[Problem]" = (),
 ) -> int:
     """Check, plan, say what to expect, write, and say what was done; return the exit code.
 
     Args:
         signed: the policy of the target, see :class:`jaxcache.cache.gate.Gate`.
-        expect: say what will hit there.
+        expect: say what will hit there, even where nothing is known to miss.
+        left_out: what does not even get here.
 
     Raises:
         JaxcacheError: ``incompatible``, ``conflict``, ``bad-bundle``.
@@ -268,8 +273,10 @@ def receive(
 
     layout = load_layout(bundle.manifest.layout)
     outlooks = forecast(bundle.manifest, host, target)
-    if expect and layout.stands_alone and form in (Format.TSV, Format.TABLE):
-        note(render.outlook_line(outlooks))
+    line = render.outlook_line(outlooks) if expect else render.forecast_note(outlooks)
+    if line and layout.stands_alone and form in (Format.TSV, Format.TABLE):
+        note(line)
+    note_left_out(left_out)
     if require_compatible and not layout.stands_alone:
         raise UsageError("--require-compatible is for JAX's entries: torch alone knows its keys")
     if require_compatible and not outlooks.compatible:

@@ -38,7 +38,6 @@ def command(
     from jaxcache.cli.bundle import (
         check_trust,
         deliver,
-        note_left_out,
         open_input,
         receive,
         required_signatures,
@@ -69,14 +68,13 @@ def command(
             progress=None,
         )
         if to_bundle:
-            left_out = deliver(store, plan, target, form, None, [])
-            return ExitCode.PARTIAL if left_out else ExitCode.DONE
+            partial = deliver(store, plan, target, form, None, [])
+            return ExitCode.PARTIAL if partial else ExitCode.DONE
         bundle, exported = make_in_between(store, plan, allow_large=options.allow_large)
-        left_out = bool(exported.left_out)
-        note_left_out(exported.left_out)
+        left_out = exported.left_out
         verdict = Verdict(("this machine",), ())
     else:
-        bundle, left_out = open_input(source), False
+        bundle, left_out = open_input(source), ()
         verdict = check_trust(bundle)
     with bundle.file:
         if to_bundle:
@@ -91,5 +89,6 @@ def command(
             host=None,
             dry_run=dry.dry_run,
             signed=signed,
+            left_out=left_out,
         )
     return ExitCode.PARTIAL if left_out and code == ExitCode.DONE else code

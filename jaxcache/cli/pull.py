@@ -32,4 +32,4 @@ def command(
         return carry_files(opened, place.cache_dir, options, form, dry_run=dry.dry_run)
     target = locate_target(place.cache_dir, place.layout, opened.layout.name)
     consent = Consent(dry_run=dry.dry_run, yes=True)
-    return carry_over(opened, target, options, form, consent, needs_some=True)
+    return carry_over(opened, target, options, form, consent, pulls=True)

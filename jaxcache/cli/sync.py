@@ -26,7 +26,7 @@ def carry_over(
     form: Format,
     consent: Consent,
     *,
-    needs_some: bool = False,
+    pulls: bool = False,
 ) -> int:
     """Plan, ask where something would be removed, carry over, print; return the exit code.
 
@@ -34,17 +34,19 @@ def carry_over(
         location: of the target.
         options: a configuration file can ask for signatures too, of whatever comes into a
             directory; what goes to a bucket may be large.
-        needs_some: a source without entries is none at all.
+        pulls: the target is where the entries are to be used, and a source without entries is
+            none at all.
 
     Raises:
         NoCacheError: a place cannot be reached, or there is nothing to get.
         UntrustedError: no ``cryptography``, or a list of keys that others may write.
         JaxcacheError: ``read-only``, ``declined``, ``interrupted``.
     """
+    from jaxcache.cache.bundle.compat import forecast_entries
     from jaxcache.cache.sync import execute, plan_sync
     from jaxcache.cache.sync.ledgers import lookup_in
     from jaxcache.cli.bundle import required_signatures, signing_keys
-    from jaxcache.cli.output.sync import print_sync
+    from jaxcache.cli.output.sync import note_forecast, print_sync
     from jaxcache.cli.terminal.progress import progress_bar
     from jaxcache.store import find_store, is_remote, local_path, make_store
     from jaxcache.store.ahead import REQUESTS_AT_ONCE
@@ -77,19 +79,25 @@ def carry_over(
             index=index,
             progress=progress,
         )
-    if needs_some and not plan.entries:
+    if pulls and not plan.entries:
         raise NoCacheError(
             f"there is no cache at {source.url}", hint="check the folder in the URL; push fills it"
         )
+    place = target_url if pulls else None
+    outlooks = None
+    if not source.remote:
+        outlooks = forecast_entries(source, [t.file for t in plan.transfers if t.file], place)
+        note_forecast(outlooks, form)
     done: Synced | None = None
     if not consent.dry_run:
         if plan.removals and not consent.yes:
             _ask(plan)
+        target = target or make_store(location)
         with progress_bar("copying") as progress:
             try:
                 done = execute(
                     source,
-                    target or make_store(location),
+                    target,
                     plan,
                     now_ns=time.time_ns(),
                     jobs=options.jobs or REQUESTS_AT_ONCE,
@@ -103,7 +111,10 @@ def carry_over(
                     exit_code=ExitCode.INTERRUPTED,
                     hint="run it again: what is there already is not sent again",
                 ) from error
-    print_sync(plan, done, form)
+        if source.remote and not target.remote:  # what is here now costs no request
+            outlooks = forecast_entries(target, [t.file for t in done.carried if t.file], place)
+            note_forecast(outlooks, form)
+    print_sync(plan, done, form, outlooks)
     if done and done.untrusted:
         return ExitCode.UNTRUSTED
     if plan.left_out or plan.unmet or (done and not done.complete):

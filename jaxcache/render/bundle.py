@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from jaxcache.cache.bundle.compat import Compatibility, Forecast, Outlook
+from jaxcache.cache.bundle.compat import Compatibility, Forecast, Outlook, forecast
 from jaxcache.cache.bundle.importing import Action, ImportPlan, Step
 from jaxcache.cache.bundle.manifest import Item, Manifest
 from jaxcache.cache.bundle.unpack import Imported
@@ -47,6 +47,7 @@ def export_document(written: Written) -> Document:
         "compile_seconds": float(sum(i.compile_seconds for i in manifest.items)),
         "manifest_sha256": written.manifest_sha256,
         "signatures": written.signatures,
+        "forecast": forecast_document(forecast(manifest, None, None)),
         "left_out": [problem_document(p) for p in written.left_out],
     }
 
@@ -105,6 +106,7 @@ def import_document(
             "conflicts": len(plan.conflicts),
         },
         "outlook": {o.value: outlooks.counts.get(o, 0) for o in Outlook},
+        "forecast": forecast_document(outlooks),
         "host": host
         and {
             "python": host.python,
@@ -123,7 +125,7 @@ def failures(done: Imported | None) -> Sequence[Any]:
     return done.failed if done else ()
 
 
-def step_document(step: Step, forecast: Forecast | None) -> Document:
+def step_document(step: Step, told: Forecast | None) -> Document:
     """One entry or file of an import."""
     item = step.subject if isinstance(step.subject, Item) else None
     return {
@@ -134,9 +136,9 @@ def step_document(step: Step, forecast: Forecast | None) -> Document:
         "payload_bytes": step.content_bytes,
         "compile_seconds": float(item.compile_seconds) if item else None,
         "payload_differs": step.differs,
-        "outlook": forecast.outlook.value if forecast else None,
-        "reason": printable(forecast.reason) if forecast and forecast.reason else None,
-        "restore_to": printable(forecast.restore_to) if forecast and forecast.restore_to else None,
+        "outlook": told.outlook.value if told else None,
+        "reason": printable(told.reason) if told and told.reason else None,
+        "restore_to": printable(told.restore_to) if told and told.restore_to else None,
     }
 
 
@@ -194,31 +196,63 @@ def import_summary(plan: ImportPlan, done: Imported | None) -> str:
 
 
 def outlook_line(outlooks: Compatibility) -> str:
-    """One line on what is going to hit here."""
+    """One line on what is going to hit, why the rest will not, and the cure."""
     counts, host = outlooks.counts, outlooks.host
     total = len(outlooks.forecasts)
-    with_what = f"jax {host.jax_version} ({host.origin.platform})" if host else None
+    with_what = f" with jax {host.jax_version} ({host.origin.platform})" if host else ""
     if not total:
         return "no entries"
-    if counts.get(Outlook.HIT) == total and with_what:
-        return f"all {total} entries should hit with {with_what}"
+    if counts.get(Outlook.HIT) == total:
+        return f"all {total} entries should hit{with_what}"
     misses = [f for f in outlooks.forecasts if f.outlook is Outlook.MISS]
     if not misses and host is None:
         return (
             f"whether {format_count(total, 'entry')} will hit here was not checked: "
             "no jax was asked (--python)"
         )
-    told = [f"{counts.get(Outlook.HIT, 0)} of {total} entries should hit"]
-    if misses:
-        told.append(f"{len(misses)} will miss")
-    if unknown := counts.get(Outlook.UNKNOWN, 0):
-        told.append(f"{unknown} cannot be told")
-    line = ", ".join(told) + (f" with {with_what}" if with_what else "")
-    places = sorted({f.restore_to for f in misses if f.restore_to})
-    if places and all(f.restore_to for f in misses):
-        return f"{line}, unless restored to {printable(' or '.join(places[:_MISS_REASONS]))}"
-    reasons = list(dict.fromkeys(f.reason for f in misses if f.reason))
-    return line + (f": {printable('; '.join(reasons[:_MISS_REASONS]))}" if reasons else "")
+    where = "here" if outlooks.cache_dir is not None else "at another path"
+    unknown = counts.get(Outlook.UNKNOWN, 0)
+    told = f"{counts.get(Outlook.HIT, 0)} of {total:,} will hit {where}{with_what}"
+    if unknown and host is None:
+        told, unknown = f"{len(misses)} of {total:,} will miss {where}", 0
+    if outlooks.entries > total:
+        told = told.replace(" will ", f" entries looked at (of {outlooks.entries:,}) will ", 1)
+    told += f", {unknown} cannot be told" if unknown else ""
+    moved = [f for f in misses if f.restore_to]
+    reasons = list(dict.fromkeys(f.reason for f in misses if f.reason and not f.restore_to))
+    if moved:
+        versions = sorted({_release(f.jax_version) for f in moved})
+        places = sorted({f.restore_to for f in moved if f.restore_to})
+        shown = " or ".join(places[:_MISS_REASONS])
+        reasons.insert(0, f"keys of jax {', '.join(versions)} contain the cache's path, {shown}")
+    line = told + (f": {printable('; '.join(reasons[:_MISS_REASONS]))}" if reasons else "")
+    return line + _CURE if moved else line
+
+
+_CURE = ". Use the same path there, or fill the cache with --portable: jaxcache warm --portable"
+
+
+def _release(version: str | None) -> str:
+    """A version without its patch, or those of all whose keys contain the path."""
+    if version is None:
+        return "0.4.36 to 0.10"
+    return printable(".".join(version.split(".")[: 3 if version.startswith("0.4.") else 2]))
+
+
+def forecast_note(outlooks: Compatibility) -> str | None:
+    """The line where something will miss; None where nothing is known to."""
+    return outlook_line(outlooks) if outlooks.counts.get(Outlook.MISS) else None
+
+
+def forecast_document(outlooks: Compatibility | None) -> Document | None:
+    """The field ``forecast`` of what moves entries; None where nothing was looked at."""
+    if outlooks is None or not outlooks.forecasts:
+        return None
+    return {
+        "looked_at": len(outlooks.forecasts),
+        **{o.value: outlooks.counts.get(o, 0) for o in Outlook},
+        "message": forecast_note(outlooks),
+    }
 
 
 def diff_document(diff: Diff) -> Document:

@@ -213,13 +213,6 @@ def test_an_unknown_rule_is_refused_before_any_work(
     assert (done.returncode, "keep or replace or fail" in done.stderr) == (2, True)
 
 
-def test_a_copy_foretells_nothing_and_an_import_does(
-    run_cli: RunCli, cache: Path, bundle: Path, tmp_path: Path
-) -> None:
-    assert " will " not in run_cli("copy", cache, tmp_path / "a").stderr
-    assert " will " in run_cli("import", bundle, "-C", tmp_path / "b").stderr
-
-
 @pytest.fixture
 def key(run_cli: RunCli) -> str:
     pytest.importorskip("cryptography")

@@ -9,12 +9,21 @@ where ``xla_gpu_kernel_cache_file`` is on.
 import os
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import NamedTuple
 
 from jaxcache.cache.bundle.manifest import Item, Manifest, Origin
+from jaxcache.cache.bundle.pack import make_origin
+from jaxcache.cache.inventory import EntryFile
+from jaxcache.cache.ledger.segments import Ledger
+from jaxcache.entry.codec import CodecError
+from jaxcache.entry.read import read_payload
+from jaxcache.store.base import Store, StoreError
 
+#: Entries that a forecast reads of a cache: each takes milliseconds.
+_LOOKED_AT = 32
 _PATH_IN_KEY_SINCE, _PATH_IN_KEY_BEFORE = (0, 4, 36), (0, 11, 0)
 _SHOWN_FEATURES = 4
 
@@ -55,14 +64,20 @@ class Forecast:
     reason: str | None = None
     restore_to: str | None = None
     """The directory under which it would hit, where that is all that speaks against it."""
+    jax_version: str | None = None
+    """Of the jax that wrote it, or is to read it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Compatibility:
-    """The forecasts for all entries of a bundle in one directory."""
+    """The forecasts for the entries of a bundle or a cache in one directory."""
 
     forecasts: tuple[Forecast, ...]
     host: Host | None
+    cache_dir: str | None = None
+    """None: any directory but their own."""
+    entries: int = 0
+    """Including those that were not looked at."""
 
     @property
     def counts(self) -> Mapping[Outlook, int]:
@@ -75,17 +90,64 @@ class Compatibility:
         return all(f.outlook is Outlook.HIT for f in self.forecasts)
 
 
-def forecast(manifest: Manifest, host: Host | None, cache_dir: str) -> Compatibility:
-    """Tell what to expect of each entry.
+class _Known(NamedTuple):
+    """The facts of an entry that a forecast needs."""
+
+    key: str
+    origin: Origin
+    codec: str | None = None
+    jax_version: str | None = None
+    jaxlib_version: str | None = None
+
+
+def forecast(manifest: Manifest, host: Host | None, cache_dir: str | None) -> Compatibility:
+    """Forecast which entries of a bundle will hit.
 
     Args:
         host: None where no jax was asked.
-        cache_dir: the directory as JAX is going to be given it. JAX hashes it as it is spelt; of
-            a relative one it is not known here whether JAX is given that or the whole path.
+        cache_dir: the directory as JAX is going to be given it, None for any but their own. JAX
+            hashes it as it is spelt; of a relative one it is not known here whether JAX is given
+            that or the whole path.
     """
-    spellings = {cache_dir} if "://" in cache_dir else {cache_dir, os.path.abspath(cache_dir)}
+    items = [
+        _Known(
+            item.key,
+            manifest.origin_of(item),
+            item.codec,
+            _version(item, "jax_version"),
+            _version(item, "jaxlib_version"),
+        )
+        for item in manifest.items
+    ]
+    return _forecast_all(items, host, cache_dir, len(items))
+
+
+def forecast_entries(
+    store: Store, files: Sequence[EntryFile], cache_dir: str | None
+) -> Compatibility:
+    """Forecast which entries of a cache will hit elsewhere, by some that are read for it."""
+    ledger, known = Ledger.load(store), []
+    for file in files[:: -(-len(files) // _LOOKED_AT) or 1]:
+        try:
+            with store.open(file.info.name) as opened:
+                origin = make_origin(read_payload(opened, file.info.size_bytes))
+        except (CodecError, StoreError):
+            origin = Origin()
+        record = ledger.record(file.key_text)
+        known.append(
+            _Known(file.key_text, origin, jax_version=record.jax_version if record else None)
+        )
+    return _forecast_all(known, None, cache_dir, len(files))
+
+
+def _forecast_all(
+    known: Sequence[_Known], host: Host | None, cache_dir: str | None, entries: int
+) -> Compatibility:
+    spellings = set()
+    if cache_dir is not None:
+        spellings = {cache_dir} | (set() if "://" in cache_dir else {os.path.abspath(cache_dir)})
     return Compatibility(
-        tuple(_forecast(i, manifest.origin_of(i), host, spellings) for i in manifest.items), host
+        tuple(_forecast(one, host, spellings) for one in known), host, cache_dir, entries
     )
 
 
@@ -101,45 +163,42 @@ def version_tuple(version: str) -> tuple[int, ...]:
     return tuple(map(int, match[0].split("."))) if match else ()
 
 
-def _forecast(item: Item, origin: Origin, host: Host | None, spellings: set[str]) -> Forecast:
-    recorded = origin.written_in_cache_dir
-    moved = recorded is not None and recorded not in spellings
+def _forecast(item: _Known, host: Host | None, spellings: set[str]) -> Forecast:
+    origin, recorded = item.origin, item.origin.written_in_cache_dir
+    version = host.jax_version if host else item.jax_version or origin.like_jaxlib
+    bound = origin.kernel_cache or path_in_key(version or "0.4.36")
+    moved = recorded is not None and recorded not in spellings and bound
+    if host is not None:
+        reason = _other_build(item, host) or _other_device(origin, host.origin)
+        if not reason and item.codec != host.codec:
+            reason = f"compressed with {item.codec}, and jax here uses {host.codec}"
+        if reason:
+            return Forecast(item.key, Outlook.MISS, reason)
+    if moved:
+        reason = f"its key holds the directory it was written in, {recorded}"
+        return Forecast(item.key, Outlook.MISS, reason, recorded, version)
     if host is None:
-        version = _jax_version(item) or origin.like_jaxlib or "0.4.36"
-        if moved and (origin.kernel_cache or path_in_key(version)):
-            return Forecast(item.key, Outlook.MISS, _moved(recorded), recorded)
         return Forecast(item.key, Outlook.UNKNOWN, "no jax was asked")
-    if reason := _other_build(item, origin, host) or _other_device(origin, host.origin):
-        return Forecast(item.key, Outlook.MISS, reason)
-    if item.codec != host.codec:
-        reason = f"compressed with {item.codec}, and jax here uses {host.codec}"
-        return Forecast(item.key, Outlook.MISS, reason)
-    if moved and (origin.kernel_cache or path_in_key(host.jax_version)):
-        return Forecast(item.key, Outlook.MISS, _moved(recorded), recorded)
     if origin.platform == "unknown":
         return Forecast(item.key, Outlook.UNKNOWN, "its executable could not be read")
     return Forecast(item.key, Outlook.HIT)
 
 
-def _moved(recorded: str | None) -> str:
-    return f"its key holds the directory it was written in, {recorded}"
-
-
-def _jax_version(item: Item) -> str | None:
+def _version(item: Item, name: str) -> str | None:
+    """A version that the ledger knows; the latest event counts."""
     for event in reversed(item.ledger):
-        if isinstance(version := event.facts.get("jax_version"), str):
+        if isinstance(version := event.facts.get(name), str):
             return version
     return None
 
 
-def _other_build(item: Item, origin: Origin, host: Host) -> str | None:
+def _other_build(item: _Known, host: Host) -> str | None:
     """Return the reason if another jaxlib compiled it, by the ledger or by its flags."""
-    for event in reversed(item.ledger):
-        version = event.facts.get("jaxlib_version")
-        if isinstance(version, str):
-            if version == host.jaxlib_version:
-                return None
-            return f"compiled by jaxlib {version}, and this is {host.jaxlib_version}"
+    if item.jaxlib_version is not None:
+        if item.jaxlib_version == host.jaxlib_version:
+            return None
+        return f"compiled by jaxlib {item.jaxlib_version}, and this is {host.jaxlib_version}"
+    origin = item.origin
     mine = host.origin
     if origin.like_jaxlib and mine.like_jaxlib and origin.like_jaxlib != mine.like_jaxlib:
         return f"compiled by a jaxlib like {origin.like_jaxlib}, and this is {host.jaxlib_version}"

@@ -189,7 +189,7 @@ class _Writer:
         key = file.key_text
         if self._plan.known.get(key) == (content.payload_sha256, content.compile_seconds):
             return None
-        origin = _origin(content.held)
+        origin = make_origin(content.held)
         for chunk in content.chunks(stream):
             self._stream.add(chunk)
         self._content_bytes += content.payload_bytes
@@ -258,7 +258,8 @@ def _events_by_key(ledger: Ledger) -> dict[str, tuple[Event, ...]]:
     return {key: tuple(sorted(events, key=order)) for key, events in found.items()}
 
 
-def _origin(payload: bytearray) -> Origin:
+def make_origin(payload: bytearray) -> Origin:
+    """Read from a payload by what it was compiled, and for what."""
     found = decode_origin(payload)
     device = found.device
     return Origin(

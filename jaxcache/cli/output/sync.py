@@ -1,5 +1,6 @@
 """Put what ``push`` and ``pull`` did, or would do, on standard output."""
 
+from jaxcache.cache.bundle.compat import Compatibility
 from jaxcache.cache.sync import Synced, SyncPlan
 from jaxcache.cli.options import Format
 from jaxcache.cli.output import (
@@ -12,12 +13,21 @@ from jaxcache.cli.output import (
 )
 from jaxcache.entry.names import printable
 from jaxcache.render import sync as render
+from jaxcache.render.bundle import forecast_document, forecast_note
 
 
-def print_sync(plan: SyncPlan, done: Synced | None, form: Format) -> None:
+def note_forecast(outlooks: Compatibility, form: Format) -> None:
+    """Warn people of entries that will not hit where they go."""
+    if form in (Format.TSV, Format.TABLE) and (line := forecast_note(outlooks)):
+        note(line)
+
+
+def print_sync(
+    plan: SyncPlan, done: Synced | None, form: Format, outlooks: Compatibility | None
+) -> None:
     """Print it; to people, the sum as well."""
     if form is Format.JSON:
-        print_json(render.sync_document(plan, done))
+        print_json(render.sync_document(plan, done) | {"forecast": forecast_document(outlooks)})
         return
     if form is Format.JSONL:
         print_json_lines(render.sync_records(plan, done))
