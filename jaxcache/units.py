@@ -1,5 +1,6 @@
 """Sizes, durations and times: parsing what people type, printing what they read."""
 
+import os
 import re
 from datetime import UTC, datetime
 
@@ -127,3 +128,8 @@ def rfc3339(time_ns: int) -> str:
 
 _FIRST_SECOND = 0
 _LAST_SECOND = 253_402_300_799  # 9999-12-31T23:59:59Z, the last that datetime holds
+
+
+def available_cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -11,6 +11,5 @@ Sizes are bytes, or text such as ``"10GB"``; durations are seconds, or text such
 """
 
 from jaxcache.api.cache import Cache, open  # noqa: A004
-from jaxcache.api.running import RunSettings
 
-__all__ = ["Cache", "RunSettings", "open"]
+__all__ = ["Cache", "open"]

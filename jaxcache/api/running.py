@@ -1,41 +1,16 @@
 """What runs the user's jax, in child processes: warming, compiling recipes, explaining scripts."""
 
 import os
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any
 
-from jaxcache.api.amounts import Duration, Size, seconds, size_bytes
+from jaxcache.options.run import CallOptions, CompileOptions, DoctorOptions, RunOptions, WarmOptions
 from jaxcache.store.base import Store
 
 if TYPE_CHECKING:
     from jaxcache.cache.doctor.examine import Diagnosis
     from jaxcache.cache.explain.sides import Explanation
-    from jaxcache.warm.crosshost.cross import Cross
     from jaxcache.warm.replay.report import CompileReport
     from jaxcache.warm.report import Report
-    from jaxcache.warm.run import WarmOptions
-
-
-class RunSettings(TypedDict, total=False):
-    """How to run a program; each is an option of ``jaxcache warm``."""
-
-    python: str | None
-    """The Python that has jax; the running one by default."""
-    platform: str | None
-    devices: int | None
-    processes: int | None
-    timeout: Duration | None
-    force_cache_dir: bool
-    portable: bool
-    check: bool
-    seal: bool
-    components: bool
-    record: str | None
-    """Where to write a recipe."""
-    collect: int | None
-    """While recording: answer modules of more operations than this with zeros."""
-    target: "str | Cross | None"
-    """A profile (``jaxcache target capture``), or one with options of its own."""
 
 
 class Running:
@@ -43,32 +18,29 @@ class Running:
 
     store: Store
 
-    def warm(
-        self,
-        script: str | os.PathLike[str],
-        *arguments: str,
-        **settings: Unpack[RunSettings],
-    ) -> "Report":
+    def warm(self, script: str | os.PathLike[str], *arguments: str, **options: Any) -> "Report":
         """Run a script with this cache on, and account for every compile.
 
         Args:
-            settings: see :class:`jaxcache.api.RunSettings`.
+            options: :class:`jaxcache.options.run.WarmOptions`: ``python="/path/to/python"``,
+                ``platform="cpu"``, ``timeout="10m"``, ``record="train.recipe"``, …
 
         Raises:
             UsageError: no such script, or no such Python.
             NoJaxError: that Python has no jax.
         """
-        from jaxcache.warm.run import warm_script
+        from jaxcache.warm.run import Program, warm_programs
 
-        return warm_script(os.fspath(script), arguments, _options(self.store, settings))
+        chosen = WarmOptions.read(**options).replace(cache_dir=self.store.url)
+        return warm_programs([Program(os.fspath(script), arguments)], chosen)
 
     def warm_function(
         self,
         function: str,
         *arguments: str,
-        static: Sequence[str] = (),
+        static: tuple[str, ...] = (),
         committed: bool = False,
-        **settings: Unpack[RunSettings],
+        **options: Any,
     ) -> "Report":
         """Compile a function without running it, with the keys of the plain call.
 
@@ -77,75 +49,53 @@ class Running:
             arguments: ``"f32[8,128]"``, a Python literal, or ``NAME=`` and one of these.
             static: static arguments, as ``"NAME=VALUE"``.
             committed: whether the arrays are committed to a device.
+            options: as of :meth:`warm`.
 
         Raises:
             UsageError: ``bad-argument``, or no such Python.
             NoJaxError: that Python has no jax.
         """
-        from jaxcache.warm.arguments import Words, read_call
+        from jaxcache.warm.arguments import read_call
         from jaxcache.warm.run import Program, warm_programs
 
-        call = read_call(function, Words(arguments, tuple(static), committed=committed))
-        return warm_programs([Program(call=call)], _options(self.store, settings))
+        words = CallOptions(arguments=arguments, static=tuple(static), committed=committed)
+        chosen = WarmOptions.read(**options).replace(cache_dir=self.store.url)
+        return warm_programs([Program(call=read_call(function, words))], chosen)
 
-    def run(self, *command: str, **settings: Unpack[RunSettings]) -> "Report":
+    def run(self, *command: str, **options: Any) -> "Report":
         """Run any command with this cache on; JAX's thresholds are left as they are.
+
+        Args:
+            options: :class:`jaxcache.options.run.RunOptions`.
 
         Raises:
             UsageError: the command cannot be run.
         """
         from jaxcache.warm.run import run_command
 
-        return run_command(command, _options(self.store, settings))
+        return run_command(command, RunOptions.read(**options).replace(cache_dir=self.store.url))
 
-    def compile(
-        self,
-        recipe: str | os.PathLike[str],
-        *,
-        python: str | None = None,
-        jobs: int | None = None,
-        shard: str | None = None,
-        check: bool = False,
-        used_at: str | os.PathLike[str] | None = None,
-        devices: int | None = None,
-        target: "str | Cross | None" = None,
-        max_memory: Size | None = None,
-        dask: str | None = None,
-    ) -> "CompileReport":
+    def compile(self, recipe: str | os.PathLike[str], **options: Any) -> "CompileReport":
         """Compile a recorded recipe into this cache, without its script.
 
         Args:
-            jobs: workers; one per core by default.
-            shard: the I-th of N parts, as ``"1/4"``.
-            check: compile nothing; say what would hit, and why not.
-            used_at: where the cache is going to be used, if not where it is.
+            options: :class:`jaxcache.options.run.CompileOptions`: ``jobs=8``, ``shard="1/4"``,
+                ``check=True`` to compile nothing and say what would hit, …
 
         Raises:
             RecipeError, NoJaxError, UsageError
         """
-        from jaxcache.cache.recipe.format import open_recipe
-        from jaxcache.warm.replay.plan import parse_shard, plan_compile
-        from jaxcache.warm.replay.run import absolute, compile_recipe, default_jobs
-        from jaxcache.warm.replay.session import CompileOptions
+        from jaxcache.warm.replay.run import compile_recipe
 
-        options = CompileOptions(
-            used_at=absolute(os.fspath(used_at)) if used_at else self.store.url,
-            python=python,
-            jobs=jobs or default_jobs(),
-            devices=devices,
-            memory_bytes=size_bytes(max_memory),
-            check=check,
-            dask=dask,
-            target=_cross(target),
-        )
-        with open_recipe(os.fspath(recipe)) as file:
-            plan = plan_compile(file, shard=parse_shard(shard) if shard else None)
-            return compile_recipe(file, plan, self.store, options)
+        return compile_recipe(os.fspath(recipe), self.store.url, CompileOptions.read(**options))
 
     def explain_script(
-        self, script: str | os.PathLike[str], *arguments: str, **settings: Unpack[RunSettings]
+        self, script: str | os.PathLike[str], *arguments: str, **options: Any
     ) -> "Explanation":
         """Run a script with this cache on, and say why each compile missed.
+
+        Args:
+            options: as of :meth:`warm`.
 
         Raises:
             UsageError: no such script, or no such Python.
@@ -153,55 +103,28 @@ class Running:
         """
         from jaxcache.warm.explain import explain_script
 
-        options = _options(self.store, settings)
-        return explain_script(os.fspath(script), arguments, options)[0]
+        chosen = WarmOptions.read(**options).replace(cache_dir=self.store.url)
+        return explain_script(os.fspath(script), arguments, chosen)[0]
 
-    def diagnose(
-        self,
-        *,
-        python: str | None = None,
-        fix: bool = False,
-        dry_run: bool = False,
-        max_decoded: int | None = 200,
-    ) -> "Diagnosis":
-        """The settings that JAX would use here, and every known trap that is present.
+    def diagnose(self, *, dry_run: bool = False, **options: Any) -> "Diagnosis":
+        """Show the settings that JAX would use here, and find known problems.
 
         Args:
-            python: the Python that runs JAX; where it has no jax, the rest is examined.
-            fix: make the repairs that lose nothing.
-            max_decoded: how many of the newest entries are looked into; None: all.
+            dry_run: with ``fix=True``, only say what would be repaired.
+            options: :class:`jaxcache.options.run.DoctorOptions`: ``python``, ``fix``,
+                ``max_decoded`` (0 decodes all entries).
         """
         from jaxcache.cache.doctor.diagnose import diagnose
         from jaxcache.warm.settings import ask_settings
 
-        interpreter, settings, no_jax = ask_settings(python, os.environ)
+        chosen = DoctorOptions.read(**options)
+        interpreter, settings, no_jax = ask_settings(chosen.python, os.environ)
         return diagnose(
             self.store.url,
             settings=settings,
             interpreter=interpreter,
             no_jax=no_jax,
-            max_decoded=max_decoded,
-            fix=fix,
+            max_decoded=chosen.max_decoded or None,
+            fix=chosen.fix,
             dry_run=dry_run,
         )
-
-
-def _options(store: Store, settings: RunSettings) -> "WarmOptions":
-    from jaxcache.warm.run import WarmOptions
-
-    others = {k: v for k, v in settings.items() if k not in ("timeout", "target")}
-    return WarmOptions(
-        store.url,
-        timeout_seconds=seconds(settings.get("timeout")),
-        target=_cross(settings.get("target")),
-        **others,  # type: ignore[arg-type]
-    )
-
-
-def _cross(target: "str | Cross | None") -> "Cross | None":
-    if not isinstance(target, str):
-        return target
-    from jaxcache.warm.crosshost.cross import Cross
-    from jaxcache.warm.crosshost.profile import read_profile
-
-    return Cross(read_profile(target))

@@ -8,6 +8,7 @@ import typer
 from jaxcache.cli.options import JsonOutput, locate_cache
 from jaxcache.errors import ExitCode, UsageError
 from jaxcache.options import CacheDir, DryRun
+from jaxcache.options.run import DoctorOptions
 
 EXAMPLE = "jaxcache doctor --python .venv/bin/python --fix"
 EXIT_CODES = (0, 1, 2, 10, 11)
@@ -20,14 +21,8 @@ def command(
     ] = None,
     *,
     place: CacheDir,
-    python: Annotated[
-        str | None, typer.Option("--python", metavar="PYTHON", help="The Python that runs JAX.")
-    ] = None,
-    fix: Annotated[bool, typer.Option("--fix", help="Make the repairs that lose nothing.")] = False,
+    options: DoctorOptions,
     dry: DryRun,
-    decode: Annotated[
-        int, typer.Option(min=0, metavar="N", help="Decode the newest N entries; 0 is all.")
-    ] = 200,
     verbose: Annotated[
         bool, typer.Option("--verbose", "-v", help="List settings that have their default, too.")
     ] = False,
@@ -41,12 +36,12 @@ def command(
     from jaxcache.warm.settings import ask_settings
     from jaxcache.warm.where import find_where
 
-    if dry.dry_run and not fix:
+    if dry.dry_run and not options.fix:
         raise UsageError("--dry-run goes with --fix")
     form = output.form
     uses = find_where(command_line, stdout_to_stderr=True)[0] if command_line else ()
     used = next((u for u in uses if u.opened), next(iter(uses), None))
-    asked = python or (used.executable if used else None)
+    asked = options.python or (used.executable if used else None)
     interpreter, settings, no_jax = ask_settings(asked, os.environ)
     path = locate_cache(place.cache_dir).path
     if used:
@@ -59,8 +54,8 @@ def command(
             interpreter=interpreter,
             no_jax=no_jax,
             uncacheable=used.uncacheable if used else None,
-            max_decoded=decode or None,
-            fix=fix,
+            max_decoded=options.max_decoded or None,
+            fix=options.fix,
             dry_run=dry.dry_run,
             progress=progress,
         )

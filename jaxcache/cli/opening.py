@@ -1,9 +1,7 @@
 """Open the cache that a command is about, and find out whose it is."""
 
 import os
-from typing import TYPE_CHECKING, Annotated, NamedTuple
-
-import typer
+from typing import TYPE_CHECKING, NamedTuple
 
 from jaxcache.cli.options import locate_cache
 from jaxcache.errors import UsageError
@@ -11,16 +9,6 @@ from jaxcache.errors import UsageError
 if TYPE_CHECKING:
     from jaxcache.layouts import Layout
     from jaxcache.store.base import Store
-
-LayoutName = Annotated[
-    str | None,
-    typer.Option(
-        "--layout",
-        metavar="jax|torch",
-        help="Cache layout (default: detected).",
-        show_default=False,
-    ),
-]
 
 
 class Opened(NamedTuple):

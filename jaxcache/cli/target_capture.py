@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from jaxcache.cli.options import Python
+from jaxcache.options.run import PythonChoice
 
 EXAMPLE = "jaxcache target capture h200.json"
 EXIT_CODES = (0, 2, 13)
@@ -15,7 +15,8 @@ def command(
     file: Annotated[
         str, typer.Argument(metavar="[FILE]", help="The profile; - is standard output.")
     ] = "-",
-    python: Python = None,
+    *,
+    given: PythonChoice,
 ) -> None:
     """Write what this host's keys depend on into a file.
 
@@ -26,7 +27,7 @@ def command(
     from jaxcache.warm.crosshost.compare import capture_profile
     from jaxcache.warm.crosshost.profile import profile_bytes
 
-    profile = capture_profile(python, now_ns=time.time_ns())
+    profile = capture_profile(given.python, now_ns=time.time_ns())
     write_payload([profile_bytes(profile)], file)
     fingerprint = profile.topology_fingerprint or "unknown"
     note(f"{profile.devices} with jax {profile.jax_version}, fingerprint {fingerprint}")

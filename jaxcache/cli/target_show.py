@@ -5,8 +5,9 @@ from typing import Annotated
 
 import typer
 
-from jaxcache.cli.options import Format, JsonOutput, Python, locate_cache
+from jaxcache.cli.options import Format, JsonOutput, locate_cache
 from jaxcache.errors import ExitCode, NoJaxError
+from jaxcache.options.run import PythonChoice
 
 EXAMPLE = "jaxcache target show h200.json"
 EXIT_CODES = (0, 1, 2, 13)
@@ -14,8 +15,7 @@ EXIT_CODES = (0, 1, 2, 13)
 
 def command(
     file: Annotated[str, typer.Argument(metavar="FILE", help="What target capture has written.")],
-    python: Python = None,
-    *,
+    given: PythonChoice,
     output: JsonOutput,
 ) -> None:
     """Show a target profile, what would be applied of it, and what differs here."""
@@ -28,9 +28,11 @@ def command(
     profile = read_profile(file)
     differences = None
     try:
-        differences = compare_profiles(profile, capture_profile(python, now_ns=time.time_ns()))
+        differences = compare_profiles(
+            profile, capture_profile(given.python, now_ns=time.time_ns())
+        )
     except NoJaxError as error:
-        if python is not None:
+        if given.python is not None:
             raise
         note(f"not compared with this host: {error.message}; --python names a Python with jax")
     if form.is_json:

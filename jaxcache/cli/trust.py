@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from jaxcache.cli.options import Format, Json, Jsonl, choose_format
+from jaxcache.cli.options import Format, JsonOutput
 
 if TYPE_CHECKING:
     from jaxcache.cache.trust import TrustedKey
@@ -21,13 +21,13 @@ EXIT_CODES = (0, 1, 2, 11, 12)
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The name of the key.")]
 
 
-def keygen(name: Name, json: Json = False, jsonl: Jsonl = False) -> None:
+def keygen(name: Name, output: JsonOutput) -> None:
     """Make a key to sign bundles with; print its public half."""
     from jaxcache.cache.trust import TrustedKey, generate_key
     from jaxcache.cli.bundle import key_path
     from jaxcache.cli.output import note
 
-    form = choose_format(json=json, jsonl=jsonl)
+    form = output.form
     path = key_path(name)
     key = TrustedKey(path.stem, generate_key(path))
     note(f"the private key is in {path}; pass on only the public one")
@@ -37,32 +37,31 @@ def keygen(name: Name, json: Json = False, jsonl: Jsonl = False) -> None:
 def add(
     name: Name,
     key: Annotated[list[str], typer.Argument(metavar="PUBLIC", help="The public key.")],
-    json: Json = False,
-    jsonl: Jsonl = False,
+    output: JsonOutput,
 ) -> None:
     """Trust a public key from now on."""
     from jaxcache.cache.trust import add_trusted
     from jaxcache.cli.bundle import key_folder
 
-    form = choose_format(json=json, jsonl=jsonl)
+    form = output.form
     _print([add_trusted(key_folder(), name, " ".join(key))], form)
 
 
-def show(json: Json = False, jsonl: Jsonl = False) -> None:
+def show(output: JsonOutput) -> None:
     """List the keys that you trust."""
     from jaxcache.cache.trust import load_trusted
     from jaxcache.cli.bundle import key_folder
 
-    form = choose_format(json=json, jsonl=jsonl)
+    form = output.form
     _print(load_trusted(key_folder()), form)
 
 
-def remove(name: Name, json: Json = False, jsonl: Jsonl = False) -> None:
+def remove(name: Name, output: JsonOutput) -> None:
     """Stop trusting a key."""
     from jaxcache.cache.trust import remove_trusted
     from jaxcache.cli.bundle import key_folder
 
-    form = choose_format(json=json, jsonl=jsonl)
+    form = output.form
     _print([remove_trusted(key_folder(), name)], form)
 
 

@@ -4,9 +4,10 @@ from typing import Annotated
 
 import typer
 
-from jaxcache.cli.options import JsonOutput, Timeout
+from jaxcache.cli.options import JsonOutput
 from jaxcache.errors import NoCacheError, NoJaxError, UsageError
 from jaxcache.options import CacheDir
+from jaxcache.options.run import WhereOptions
 
 EXAMPLE = "jaxcache where -- python train.py --steps 1"
 EXIT_CODES = (0, 2, 10, 13)
@@ -19,10 +20,7 @@ def command(
     ] = None,
     *,
     given: CacheDir,
-    stop: Annotated[
-        bool, typer.Option("--stop", help="End each Python as soon as it has opened its cache.")
-    ] = False,
-    timeout: Timeout = None,
+    options: WhereOptions,
     wanted: JsonOutput,
 ) -> None:
     """Print the cache directory, or the one that a command uses.
@@ -33,12 +31,11 @@ def command(
     from jaxcache.cli.options import Format, locate_cache
     from jaxcache.entry.names import printable
     from jaxcache.render.where import use_document, where_document
-    from jaxcache.units import parse_duration_seconds
     from jaxcache.warm.where import find_where
 
     form = wanted.form
     if not command_line:
-        if stop or timeout:
+        if options.stop or options.timeout_seconds:
             raise UsageError("--stop and --timeout need a command after --")
         place = locate_cache(given.cache_dir)
         if form.is_json:
@@ -50,10 +47,7 @@ def command(
         return
     if given.cache_dir:
         raise UsageError("--cache-dir does not go with a command: it runs as it is")
-    seconds = None if timeout is None else parse_duration_seconds(timeout)
-    uses, unheard = find_where(
-        command_line, stop=stop, stdout_to_stderr=True, timeout_seconds=seconds
-    )
+    uses, unheard = find_where(command_line, options, stdout_to_stderr=True)
     if unheard and not uses:
         raise NoJaxError(unheard, code="unknown-jax")
     if form is Format.JSON:

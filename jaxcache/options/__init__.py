@@ -118,6 +118,7 @@ def option(
     *,
     default: Any = None,
     metavar: str | None = None,
+    panel: str | None = None,
     **settings: Any,
 ) -> Any:
     """Declare a field of :class:`Options`.
@@ -126,9 +127,12 @@ def option(
         names: ``--cache-dir -C``; a name without dashes is an argument.
         text: what the help says.
         default: as a person would write it; of a flag, False.
+        panel: the heading in the help; default: that of the class.
         settings: further settings of Typer, such as ``min``.
     """
     default = False if kind is FLAG and default is None else default
+    if panel:
+        settings["rich_help_panel"] = panel
     return Option(kind, tuple(names.split()), text, default, metavar, settings)
 
 
@@ -141,8 +145,11 @@ class Options:
     DECLARED: ClassVar[dict[str, Option]] = {}
     _FIELDS: ClassVar[dict[str, Any]] = {}
 
-    def __init_subclass__(cls) -> None:
-        own = {name: vars(cls)[name] for name in cls.__annotations__}
+    def __init_subclass__(cls, panel: str | None = None) -> None:
+        own = {name: vars(cls)[name] for name in cls.__annotations__ if name[0] != "_"}
+        for value in own.values():
+            if panel and isinstance(value, Option):
+                value.settings.setdefault("rich_help_panel", panel)
         cls._FIELDS = {**cls._FIELDS, **own}
         cls.DECLARED = {n: v for n, v in cls._FIELDS.items() if isinstance(v, Option)}
 
@@ -185,9 +192,7 @@ FILTERS = option(
     metavar="EXPR",
     keyword="filters",
 )
-LAYOUT = option(
-    "--layout", TEXT, "Whose cache it is; default: what its folders say.", metavar="jax|torch"
-)
+LAYOUT = option("--layout", TEXT, "Cache layout (default: detected).", metavar="jax|torch")
 PYTHON = option("--python", TEXT, "The Python that has jax; default: our own.", metavar="PYTHON")
 PLATFORM = option("--platform", TEXT, "Sets JAX_PLATFORMS, such as cpu or cuda.", metavar="NAME")
 

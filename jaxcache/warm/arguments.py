@@ -15,6 +15,7 @@ from typing import Any
 
 from jaxcache.entry.shapes import parse_short_type
 from jaxcache.errors import UsageError
+from jaxcache.options.run import CallOptions
 
 #: One argument, as the child reads it.
 Node = dict[str, Any]
@@ -56,23 +57,7 @@ def names_function(text: str) -> bool:
     return FUNCTION.fullmatch(text) is not None
 
 
-@dataclass(frozen=True, slots=True)
-class Words:
-    """A call as the command line says it."""
-
-    arguments: tuple[str, ...] = ()
-    """``f32[8,128]`` or a Python literal, with ``NAME=`` in front for a keyword."""
-    static: tuple[str, ...] = ()
-    """``NAME=LITERAL``."""
-    file: str | None = None
-    """A TOML file with ``args``, ``kwargs``, ``static`` and ``committed``, instead."""
-    committed: bool = False
-
-    def __bool__(self) -> bool:
-        return bool(self.arguments or self.static or self.file or self.committed)
-
-
-def read_call(function: str, words: Words) -> Call:
+def read_call(function: str, words: CallOptions) -> Call:
     """Make a call of what the command line says.
 
     Raises:

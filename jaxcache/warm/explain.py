@@ -11,9 +11,10 @@ from jaxcache.cache.explain.known import KnownCache
 from jaxcache.cache.explain.reports import read_document
 from jaxcache.cache.explain.sides import Compile, Explanation, Side
 from jaxcache.errors import NoCacheError, NoJaxError
+from jaxcache.options.run import WarmOptions
 from jaxcache.store import open_store
 from jaxcache.warm.inbox import Event
-from jaxcache.warm.run import WarmOptions, Watch, warm_script
+from jaxcache.warm.run import Program, Watch, warm_programs
 
 #: Keys of one module, the newest ones, that a miss is compared with.
 _MAX_CANDIDATES = 20
@@ -28,14 +29,15 @@ def explain_script(
         The explanation, with the cache on the left, and the exit code.
 
     Raises:
-        UsageError, NoJaxError: see :func:`jaxcache.warm.run.warm_script`.
+        UsageError, NoJaxError: see :func:`jaxcache.warm.run.warm_programs`.
         NoJaxError: ``unknown-jax`` where nobody here can listen to it.
     """
     known = _open(options.cache_dir)
     events: list[Event] = []
     with tempfile.TemporaryDirectory(prefix="jaxcache-explain-") as scratch:
-        asked = replace(options, components=True, scratch=scratch)
-        report = warm_script(script, arguments, asked, Watch(on_event=events.append))
+        asked = options.replace(components=True, scratch=scratch)
+        watch = Watch(on_event=events.append)
+        report = warm_programs([Program(script, tuple(arguments))], asked, watch)
         if known is None:  # JAX has made it
             with contextlib.suppress(OSError):
                 os.rmdir(options.cache_dir)

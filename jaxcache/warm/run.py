@@ -10,8 +10,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from jaxcache.errors import NoJaxError, UsageError
+from jaxcache.options.run import RunOptions, WarmOptions
 from jaxcache.warm.arguments import Call
-from jaxcache.warm.crosshost.cross import Cross, Spool, open_spool
+from jaxcache.warm.crosshost.cross import Cross, Spool, open_spool, read_cross
 from jaxcache.warm.inbox import Event
 from jaxcache.warm.launch import Ended, Launch, run_listening
 from jaxcache.warm.process import NO_JAX_HINT, find_python, free_port
@@ -21,47 +22,6 @@ from jaxcache.warm.remarks import ENABLED
 from jaxcache.warm.remember import known_seconds, remember
 from jaxcache.warm.report import Report
 from jaxcache.warm.unheard import unreported_entries
-
-
-@dataclass(frozen=True, slots=True)
-class WarmOptions:
-    """The settings of a run."""
-
-    cache_dir: str
-    """Absolute path or URL."""
-    python: str | None = None
-    platform: str | None = None
-    devices: int | None = None
-    processes: int | None = None
-    """Run the script as so many JAX processes on this machine."""
-    jobs: int = 1
-    """Number of programs of a list to run at once."""
-    mock_gpu_topology: str | None = None
-    force_cache_dir: bool = False
-    live: bool = False
-    """Switch the live layer on in every Python below."""
-    tiers: tuple[str, ...] = ()
-    """Directories and URLs for the live layer to ask after the cache directory."""
-    portable: bool = False
-    """Leave the cache's path out of the keys, which JAX 0.4.36 to 0.10 hashes."""
-    check: bool = False
-    """Run everything a second time, with JAX comparing each executable with its entry."""
-    seal: bool = False
-    """Seal what was written, when the program has ended."""
-    scratch: str | None = None
-    """A directory that takes what would be written; the cache and its ledger stay as they are."""
-    components: bool = False
-    """Hash the components of keys that were hit, too; 1.1 times the cost of a hot run."""
-    record: str | None = None
-    """The file to write a recipe of every compile to."""
-    collect: int | None = None
-    """While recording: answer modules of more operations than this with zeros."""
-    patience_seconds: float = 60.0
-    """While collecting: stop the program when it asks for nothing new for so long."""
-    timeout_seconds: float | None = None
-    stdout_to_stderr: bool = False
-    target: Cross | None = None
-    """A host that is not here, to fill the cache for instead."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,39 +51,30 @@ class Watch:
     """Told, from another thread, the compile seconds by key that earlier runs took."""
 
 
-def warm_script(
-    script: str, arguments: Sequence[str], options: WarmOptions, watch: Watch | None = None
-) -> Report:
-    """Run a Python script with both thresholds lifted, so that everything cacheable is cached.
-
-    Raises:
-        UsageError: no such script, or no such Python.
-        NoJaxError: that Python has no jax.
-    """
-    return warm_programs([Program(script, tuple(arguments))], options, watch)
-
-
 def warm_programs(
     programs: Sequence[Program], options: WarmOptions, watch: Watch | None = None
 ) -> Report:
-    """Run several scripts as :func:`warm_script` runs one, and report on all of them.
+    """Run scripts and functions with both thresholds lifted, so that all that can be is cached.
 
     Raises:
-        UsageError: no such script, or no such Python.
+        UsageError: no such script, no such Python, or options that do not go together.
         NoJaxError: that Python has no jax.
     """
-    launches = [launch for program in programs for launch in _launches(program, options)]
-    return _run(launches, options, watch or Watch(), _LIFTED)
+    cross = read_cross(options)
+    launches = [launch for program in programs for launch in _launches(program, options, cross)]
+    return _run(launches, options, cross, watch or Watch(), _LIFTED)
 
 
-def run_command(command: Sequence[str], options: WarmOptions, watch: Watch | None = None) -> Report:
+def run_command(command: Sequence[str], options: RunOptions, watch: Watch | None = None) -> Report:
     """Run any command line with the cache directory set and nothing else changed.
 
     Raises:
-        UsageError: the command cannot be run.
+        UsageError: the command cannot be run, or options do not go together.
     """
-    launch = Launch(tuple(command), _environment(options), unset=_unset(options))
-    return _run([*_together(launch, options)], options, watch or Watch(), {})
+    cross = read_cross(options)
+    env = _environment(options) | (cross.environment(devices=None) if cross else {})
+    launch = Launch(tuple(command), env, unset=_unset(cross))
+    return _run([*_together(launch, options)], options, cross, watch or Watch(), {})
 
 
 #: With these everything that can be cached is.
@@ -134,22 +85,27 @@ _LIFTED = {
 }
 
 
-def _launches(program: Program, options: WarmOptions) -> Iterator[Launch]:
+def _launches(program: Program, options: WarmOptions, cross: Cross | None) -> Iterator[Launch]:
     """One launch, or one for each process of a program of several."""
     words = _words(program)
-    options = replace(
-        options,
-        platform=program.platform or options.platform,
-        devices=program.devices or options.devices,
-    )
-    python = find_python(program.python or options.python)
-    command = (python, *words)
-    env = {**_LIFTED, **_environment(options), **program.env}
-    launch = Launch(command, env, program.cwd, needs_jax=True, unset=_unset(options))
+    devices = program.devices or options.devices
+    env = {**_LIFTED, **_environment(options)}
+    if platform := program.platform or options.platform:
+        env["JAX_PLATFORMS"] = platform
+    if options.mock_gpu_topology:
+        env["JAX_MOCK_GPU_TOPOLOGY"] = options.mock_gpu_topology
+    if devices:
+        count = f"--xla_force_host_platform_device_count={devices}"
+        env["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {count}".strip()
+    if cross:
+        env |= cross.environment(devices=devices)
+    command = (find_python(program.python or options.python), *words)
+    env |= program.env
+    launch = Launch(command, env, program.cwd, needs_jax=True, unset=_unset(cross))
     yield from _together(launch, options)
 
 
-def _together(launch: Launch, options: WarmOptions) -> Iterator[Launch]:
+def _together(launch: Launch, options: RunOptions) -> Iterator[Launch]:
     """The same launch, or one for each process of a program of several."""
     if options.processes is None:
         yield launch
@@ -184,11 +140,15 @@ def _words(program: Program) -> tuple[str, ...]:
 
 
 def _run(
-    launches: Sequence[Launch], options: WarmOptions, watch: Watch, lifted: Mapping[str, str]
+    launches: Sequence[Launch],
+    options: RunOptions,
+    cross: Cross | None,
+    watch: Watch,
+    lifted: Mapping[str, str],
 ) -> Report:
-    if options.target is None:
+    if cross is None:
         return _run_all(launches, options, watch, lifted)
-    with open_spool(options.cache_dir, options.target) as spool:
+    with open_spool(options.cache_dir, cross) as spool:
         env = {"JAXCACHE_TARGET": spool.request}
         launches = [replace(launch, env={**launch.env, **env}) for launch in launches]
         return _run_all(launches, options, watch, lifted, spool)
@@ -196,7 +156,7 @@ def _run(
 
 def _run_all(
     launches: Sequence[Launch],
-    options: WarmOptions,
+    options: RunOptions,
     watch: Watch,
     lifted: Mapping[str, str],
     spool: Spool | None = None,
@@ -222,7 +182,7 @@ def _run_all(
         if recipe and options.record:
             recorded, said = save_recipe(recipe, options.record, known, ended)
             notes += said
-    if options.check and not (ended.exit_code or ended.interrupted or ended.timed_out):
+    if options.check_contents and not (ended.exit_code or ended.interrupted or ended.timed_out):
         again = [replace(launch, env={**launch.env, **_CHECKED}) for launch in launches]
         recorder = replace(first, modules=[], processes={}, backends={}, learnt=0)
         _learn(first, options)
@@ -236,7 +196,7 @@ def _run_all(
     if spool is None:
         keys = {str(e["key"]) for r in (first, recorder) for e in r.modules}
         recorder.unreported += unreported_entries(options.cache_dir, started_ns, keys)
-    if options.seal:
+    if isinstance(options, WarmOptions) and options.seal:
         from jaxcache.warm.sealing import seal_written
 
         notes += seal_written(recorder.modules)
@@ -280,7 +240,7 @@ _CHECKED = {"JAX_COMPILATION_CACHE_CHECK_CONTENTS": "true", "JAXCACHE_CHECK": "1
 
 def _listen(
     launches: Sequence[Launch],
-    options: WarmOptions,
+    options: RunOptions,
     watch: Watch,
     recorder: Recorder,
     spool: Spool | None = None,
@@ -306,7 +266,7 @@ def _listen(
         launches,
         on_event=take,
         on_tick=tick,
-        jobs=options.jobs,
+        jobs=options.jobs if isinstance(options, WarmOptions) else 1,
         together=options.processes is not None,
         stdout_to_stderr=options.stdout_to_stderr,
         timeout_seconds=options.timeout_seconds,
@@ -326,7 +286,7 @@ def _listen(
     return ended
 
 
-def _learn(recorder: Recorder, options: WarmOptions) -> None:
+def _learn(recorder: Recorder, options: RunOptions) -> None:
     """Tell the ledger of what is new."""
     fresh = recorder.modules[recorder.learnt :]
     recorder.learnt = len(recorder.modules)
@@ -353,7 +313,7 @@ def asked_thresholds(env: Mapping[str, str]) -> dict[str, float]:
     return asked
 
 
-def _environment(options: WarmOptions) -> dict[str, str]:
+def _environment(options: RunOptions) -> dict[str, str]:
     env = {"JAX_COMPILATION_CACHE_DIR": options.cache_dir}
     if options.force_cache_dir:
         env["JAXCACHE_FORCE_CACHE_DIR"] = options.cache_dir
@@ -361,25 +321,16 @@ def _environment(options: WarmOptions) -> dict[str, str]:
         env |= _PORTABLE
     if options.scratch:
         env["JAXCACHE_SCRATCH"] = options.scratch
-    if options.live:
+    if options.live or options.tiers:
         env["JAXCACHE_LIVE"] = "1"
         env["JAXCACHE_LIVE_LEDGER"] = "0"  # the run records what it sees by itself
     if options.tiers:
-        env["JAXCACHE_LIVE_TIERS"] = "".join(f"{tier}\n" for tier in options.tiers)
+        tiers = (t if "://" in t else os.path.abspath(os.path.expanduser(t)) for t in options.tiers)
+        env["JAXCACHE_LIVE_TIERS"] = "".join(f"{tier}\n" for tier in tiers)
     if options.components:
         env["JAXCACHE_COMPONENTS"] = "1"
-    if options.platform:
-        env["JAX_PLATFORMS"] = options.platform
-    if options.mock_gpu_topology:
-        env["JAX_MOCK_GPU_TOPOLOGY"] = options.mock_gpu_topology
-    if options.devices:
-        flags = os.environ.get("XLA_FLAGS", "")
-        count = f"--xla_force_host_platform_device_count={options.devices}"
-        env["XLA_FLAGS"] = f"{flags} {count}".strip()
-    if options.target:
-        env |= options.target.environment(devices=options.devices)
     return env
 
 
-def _unset(options: WarmOptions) -> tuple[str, ...]:
-    return options.target.unset(os.environ) if options.target else ()
+def _unset(cross: Cross | None) -> tuple[str, ...]:
+    return cross.unset(os.environ) if cross else ()

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from jaxcache.options.run import WhereOptions
 from jaxcache.warm.inbox import Event
 from jaxcache.warm.launch import Launch, run_listening
 
@@ -29,15 +30,11 @@ class Use:
 
 def find_where(
     command: Sequence[str],
+    options: WhereOptions | None = None,
     *,
-    stop: bool = False,
     stdout_to_stderr: bool = False,
-    timeout_seconds: float | None = None,
 ) -> tuple[tuple[Use, ...], str | None]:
     """Run a command as it is, nothing changed, and see which caches JAX opens.
-
-    Args:
-        stop: end each Python as soon as it has opened its cache.
 
     Returns:
         The Pythons that imported jax, in the order of their first word; and why one of them could
@@ -46,6 +43,7 @@ def find_where(
     Raises:
         UsageError: ``cannot-run``.
     """
+    options = options or WhereOptions()
     processes: dict[int, Event] = {}
     unheard: list[str] = []
 
@@ -61,7 +59,7 @@ def find_where(
             reasons = known.setdefault("uncacheable", {})
             reasons.setdefault(str(event.get("reason")), {})[str(event.get("module"))] = None
         pid = known.get("pid")
-        if stop and known.get("opened_directory") and isinstance(pid, int) and pid > 1:
+        if options.stop and known.get("opened_directory") and isinstance(pid, int) and pid > 1:
             os.kill(pid, signal.SIGTERM)
             known["pid_stopped"] = known.pop("pid")
 
@@ -69,7 +67,7 @@ def find_where(
         [Launch(tuple(command))],
         on_event=take,
         stdout_to_stderr=stdout_to_stderr,
-        timeout_seconds=timeout_seconds,
+        timeout_seconds=options.timeout_seconds,
     )
     unheard += [
         f"`{command}` ran jax where the listener did not reach" for command in ended.unheard

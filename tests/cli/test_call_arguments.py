@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from jaxcache.entry.contents import ArrayType
 from jaxcache.entry.shapes import parse_short_type, short_type
 from jaxcache.errors import UsageError
-from jaxcache.warm.arguments import Words, names_function, read_call, read_table
+from jaxcache.options.run import CallOptions
+from jaxcache.warm.arguments import names_function, read_call, read_table
 from jaxcache.warm.programs import read_programs
 
 DTYPES = ("bool", "int8", "uint4", "bfloat16", "float32", "float8_e4m3fn", "complex64")
@@ -28,7 +29,10 @@ def test_arrays_are_read_as_they_are_written(dtype: str, shape: list[int]) -> No
 @given(st.text(max_size=20))
 def test_any_text_is_an_argument_or_refused(text: str) -> None:
     try:
-        (node,) = (*(c := read_call("m:f", Words((text,)))).args, *c.kwargs.values())
+        (node,) = (
+            *(c := read_call("m:f", CallOptions(arguments=(text,)))).args,
+            *c.kwargs.values(),
+        )
     except UsageError as error:
         assert error.code == "bad-argument"
     else:

@@ -14,15 +14,15 @@ from jaxcache.cli.output import (
     terminal_width,
     wants_color,
 )
+from jaxcache.options.run import WarmOptions
 from jaxcache.render import explain as render
 from jaxcache.store.base import Store
-from jaxcache.warm.run import WarmOptions
 
 
 def script_options(path: str, python: str | None, *, document: bool) -> WarmOptions:
     """How ``explain SCRIPT`` runs it."""
     cache_dir = path if "://" in path else os.path.abspath(path)
-    return WarmOptions(cache_dir, python=python, stdout_to_stderr=document)
+    return WarmOptions(cache_dir=cache_dir, python=python, stdout_to_stderr=document)
 
 
 def print_script(script: str, arguments: Sequence[str], options: WarmOptions, form: Format) -> None:

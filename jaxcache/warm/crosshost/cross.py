@@ -22,8 +22,9 @@ from jaxcache.entry.frame import compress_content
 from jaxcache.entry.names import CACHE_SUFFIX
 from jaxcache.errors import JaxcacheError
 from jaxcache.model import Codec
+from jaxcache.options.run import TargetOptions
 from jaxcache.store import make_store
-from jaxcache.warm.crosshost.profile import CACHE_DIR, Profile, profile_bytes
+from jaxcache.warm.crosshost.profile import CACHE_DIR, Profile, profile_bytes, read_profile
 from jaxcache.warm.delivery import Delivery
 from jaxcache.warm.inbox import Event
 
@@ -104,6 +105,19 @@ class Cross:
     def unset(environ: Mapping[str, str]) -> tuple[str, ...]:
         """Name the caller's variables that would enter keys instead of the target's."""
         return tuple(n for n in environ if n.startswith("JAX_") and not n.startswith(_HARMLESS))
+
+
+def read_cross(options: TargetOptions) -> Cross | None:
+    """Read the target that the options name, if any.
+
+    Raises:
+        UsageError: options do not go together, or there is no such profile.
+    """
+    options.check()
+    if options.target is None:
+        return None
+    profile = read_profile(options.target)
+    return Cross(profile, options.gemm, options.autotune_from, options.require_tuned)
 
 
 class Framed(NamedTuple):

@@ -79,9 +79,9 @@ def _submit(client: Any, plan: CompilePlan, session: Session) -> dict[Any, tuple
         task = Task(
             job,
             session.blobs(job),
-            options.used_at,
+            session.used_at,
             cached.get(job.request.module, []),
-            options.check,
+            options.check_only,
             options.python,
             options.devices,
         )

@@ -3,40 +3,62 @@
 import os
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 
 from jaxcache.cache.allowed import MOST_DEVICES, MOST_PROCESSES
-from jaxcache.cache.recipe.format import RecipeFile
+from jaxcache.cache.recipe.format import RecipeFile, open_recipe
 from jaxcache.errors import JaxcacheError, UsageError
-from jaxcache.store.base import Store
-from jaxcache.warm.crosshost.cross import Cross
+from jaxcache.options.run import CompileOptions
+from jaxcache.store import make_store
+from jaxcache.units import available_cores
+from jaxcache.warm.crosshost.cross import Cross, read_cross
 from jaxcache.warm.delivery import Delivery
 from jaxcache.warm.process import find_python
-from jaxcache.warm.replay.plan import CompilePlan, Job
+from jaxcache.warm.replay.plan import CompilePlan, Job, parse_shard, plan_compile
 from jaxcache.warm.replay.pool import Pool, Watcher
 from jaxcache.warm.replay.report import Compiled, CompileReport
-from jaxcache.warm.replay.session import CompileOptions, Session, key_notes, refused, version_notes
+from jaxcache.warm.replay.session import Session, key_notes, refused, version_notes
 from jaxcache.warm.replay.worker import Processes
+
+#: Shows how far it is: given the plan and the number of workers.
+Watch = Callable[[CompilePlan, int], AbstractContextManager[Watcher | None]]
 
 
 def compile_recipe(
-    file: RecipeFile,
-    plan: CompilePlan,
-    store: Store,
-    options: CompileOptions,
-    watcher: Watcher | None = None,
+    recipe: str, cache_dir: str, options: CompileOptions, watch: Watch | None = None
 ) -> CompileReport:
     """Compile what the cache lacks, through JAX's own path, so that names are JAX's own.
 
+    Args:
+        recipe: the file.
+        cache_dir: a directory, which is made where it is missing, or a URL.
+
     Raises:
+        RecipeError: the recipe cannot be read.
         NoJaxError: there is no usable jax.
         UsageError: ``too-few-devices``, ``no-dask``, ``other-platform``, ``several-processes``.
         JaxcacheError: ``no-platform``, where that holds for the whole recipe; ``no-cluster``.
     """
-    _check_size(plan, options)
-    _check_target(plan, options.target)
+    cross = read_cross(options)
+    options = options.replace(jobs=options.jobs or available_cores())
+    with open_recipe(recipe) as file:
+        shard = parse_shard(options.shard) if options.shard else None
+        plan = plan_compile(file, shard=shard)
+        location = _absolute(cache_dir)
+        used_at = "" if options.portable else _absolute(options.used_at or location)
+        _check_size(plan, options)
+        _check_target(plan, cross)
+        session = Session(file, Delivery(make_store(location)), options, used_at, cross)
+        with watch(plan, options.jobs or 1) if watch else nullcontext() as watcher:
+            return _compile(file, plan, session, watcher)
+
+
+def _compile(
+    file: RecipeFile, plan: CompilePlan, session: Session, watcher: Watcher | None
+) -> CompileReport:
+    options = session.options
     started = time.monotonic()
-    session = Session(file, Delivery(store), options)
     try:
         if options.dask is None:
             done, refusals, interrupted = _compile_here(plan, session, watcher)
@@ -54,11 +76,11 @@ def compile_recipe(
         *key_notes(done),
     )
     return CompileReport(
-        cache_dir=store.url,
+        cache_dir=session.delivery.url,
         recipe=file.path,
         modules=(*done, *map(refused, plan.refused)),
         wall_seconds=time.monotonic() - started,
-        check=options.check,
+        check=options.check_only,
         interrupted=interrupted,
         unreached=len(plan.jobs) - len(done),
         notes=notes,
@@ -71,7 +93,8 @@ def _compile_here(
     options = session.options
     python = find_python(options.python)
     with tempfile.TemporaryDirectory(prefix="jaxcache-compile-", ignore_cleanup_errors=True) as top:
-        target = options.target.write_request(top, session.delivery.url) if options.target else None
+        cross = session.cross
+        target = cross.write_request(top, session.delivery.url) if cross else None
 
         def make_processes(job: Job) -> Processes:
             return Processes(
@@ -83,8 +106,8 @@ def _compile_here(
             make_processes,
             session.attempt,
             session.conclude,
-            max(1, options.jobs // widest),
-            memory_bytes=options.memory_bytes,
+            max(1, (options.jobs or 1) // widest),
+            memory_bytes=options.max_memory_bytes,
             watcher=watcher,
         )
         interrupted = pool.run(plan.jobs)
@@ -112,7 +135,7 @@ def _check_size(plan: CompilePlan, options: CompileOptions) -> None:
                 code="too-few-devices",
                 hint=f"--devices {needed}, or none: then it is as recorded",
             )
-        if count > max(MOST_PROCESSES, options.jobs):
+        if count > max(MOST_PROCESSES, options.jobs or 1):
             raise UsageError(
                 f"the recipe asks for {count} processes",
                 code="too-many-processes",
@@ -142,12 +165,6 @@ def _check_target(plan: CompilePlan, target: Cross | None) -> None:
             )
 
 
-def absolute(location: str) -> str:
+def _absolute(location: str) -> str:
     """A directory as JAX is given it by ``warm``: absolute; a URL as it is."""
     return location if "://" in location else os.path.abspath(location)
-
-
-def default_jobs() -> int:
-    """One worker per core; XLA's own threads fill what they leave."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return cores or 1

@@ -4,7 +4,7 @@ import io
 import threading
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from typing import Any, BinaryIO
 
 from jaxcache.cache.allowed import kept_flags
@@ -12,6 +12,7 @@ from jaxcache.cache.bundle.compat import path_in_key
 from jaxcache.cache.recipe.format import RecipeFile
 from jaxcache.cache.recipe.model import Environment, Request
 from jaxcache.cache.recipe.refusals import REFUSALS
+from jaxcache.options.run import CompileOptions
 from jaxcache.warm.crosshost.cross import Cross, frame_payload
 from jaxcache.warm.delivery import Delivery
 from jaxcache.warm.replay.plan import Job, Refused
@@ -19,34 +20,24 @@ from jaxcache.warm.replay.report import Compiled, Outcome
 from jaxcache.warm.replay.worker import Answer, HostJax, JobFailure, Worker
 
 
-@dataclass(frozen=True, slots=True)
-class CompileOptions:
-    """How to compile a recipe."""
-
-    used_at: str
-    """The cache directory as JAX is going to be given it; it is part of some keys. Empty leaves it
-    out of them."""
-    python: str | None = None
-    jobs: int = 1
-    devices: int | None = None
-    """CPU devices that a worker pretends to have, instead of as many as were recorded."""
-    memory_bytes: int | None = None
-    """Of all workers together."""
-    check: bool = False
-    """Make the keys, and compile nothing."""
-    dask: str | None = None
-    """Address of a scheduler whose workers do the work instead."""
-    target: Cross | None = None
-    """A host that is not here, of the platform that the recipe was recorded on."""
-
-
 class Session:
     """Hands out what a job needs, and takes what came of it; used from several threads."""
 
-    def __init__(self, file: RecipeFile, delivery: Delivery, options: CompileOptions) -> None:
+    def __init__(
+        self,
+        file: RecipeFile,
+        delivery: Delivery,
+        options: CompileOptions,
+        used_at: str,
+        cross: Cross | None = None,
+    ) -> None:
         self._file = file
         self._reading = threading.Lock()
         self.options = options
+        self.used_at = used_at
+        """The cache directory as JAX is going to be given it; it is part of some keys. Empty leaves
+        it out of them."""
+        self.cross = cross
         self.delivery = delivery
         self.jax: HostJax | None = None
         """The jax of the first children."""
@@ -60,9 +51,9 @@ class Session:
         """Have one job done on this machine; see :meth:`Worker.attempt`."""
 
         def is_wanted(key: str) -> bool:
-            return not (self.options.check or self.delivery.has(key))
+            return not (self.options.check_only or self.delivery.has(key))
 
-        return worker.attempt(job, self.blobs(job), self.options.used_at, is_wanted)
+        return worker.attempt(job, self.blobs(job), self.used_at, is_wanted)
 
     def conclude(self, job: Job, answer: Answer | JobFailure) -> Compiled:
         """Take what came of one job, and bring what was written into the cache."""
@@ -70,8 +61,8 @@ class Session:
             return failed(job, answer)
         if answer.file is None:
             return self.describe(job, answer)
-        if self.options.target is not None:
-            codec = self.options.target.profile.codec
+        if self.cross is not None:
+            codec = self.cross.profile.codec
             framed = frame_payload(answer.file, answer.seconds or 0.0, codec)
             result = self.deliver(
                 job, answer, answer.file.name, io.BytesIO(framed.frame), framed.payload_sha256
@@ -117,7 +108,7 @@ class Session:
 
     def _is_moved(self, environment: Environment, answer: Answer) -> bool:
         """Whether the directory is part of the key, and another one than where it was recorded."""
-        is_other = environment.cache_dir != self.options.used_at
+        is_other = environment.cache_dir != self.used_at
         return is_other and path_in_key(answer.jax.jax_version)
 
 

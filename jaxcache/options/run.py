@@ -1,0 +1,337 @@
+"""Options of what runs the user's jax: warm, run, compile, explain, doctor, where and ci key."""
+
+import os
+
+from jaxcache.errors import UsageError
+from jaxcache.options import (
+    COUNT,
+    DURATION,
+    FLAG,
+    NUMBER,
+    PLATFORM,
+    PYTHON,
+    SIZE,
+    TEXT,
+    TEXTS,
+    Kind,
+    Options,
+    choice,
+    option,
+)
+from jaxcache.units import parse_duration_seconds
+
+#: Why a compile was no hit, where ``--except`` allows it: no cache could serve these. A cache that
+#: is off, or cannot be opened, is not among them.
+EXCEPTED = {
+    "uncacheable": ("host-callbacks", "not-process-0", "shared-by-process-0", "name-too-long"),
+    "skipped": ("compile-time", "size", "over-cap"),
+}
+TIMEOUT = option("--timeout", DURATION, "Stop the program after this long.")
+PORTABLE = option("--portable", FLAG, "Leave the cache's path out of the keys (JAX before 0.11).")
+
+
+def read_limit(text: str) -> int | float:
+    """Read a number of misses, or a duration of compiling as float seconds.
+
+    Raises:
+        UsageError: ``bad-duration``.
+    """
+    return int(text) if text.isdigit() else parse_duration_seconds(text)
+
+
+def _read_operations(text: str) -> int:
+    if not text.isdigit():
+        raise UsageError(f"{text!r} is no number of operations")
+    return int(text)
+
+
+def _read_directory(path: str) -> str:
+    if not os.path.isdir(path):
+        raise UsageError(f"there is no directory {path}", code="no-directory")
+    return os.path.abspath(path)
+
+
+class TargetOptions(Options, panel="Another host"):
+    """A host that is not here, to compile for."""
+
+    target: str | None = option(
+        "--target",
+        TEXT,
+        "Compile for the host of this profile (jaxcache target capture), running on the CPU.",
+        metavar="PROFILE",
+    )
+    gemm: str = option(
+        "--gemm",
+        choice("gemm", "cublas", "cost-model", "triton"),
+        "Matrix products that cannot be tuned without GPU.",
+        default="cublas",
+    )
+    autotune_from: str | None = option(
+        "--autotune-from",
+        Kind(str | None, "DIR", _read_directory),
+        "Tune with the autotune directory of a real host.",
+    )
+    require_tuned: bool = option(
+        "--require-tuned", FLAG, "Leave out what could only be made untuned."
+    )
+
+    #: Fields that make no sense with a target.
+    _NOT_WITH_TARGET: tuple[str, ...] = ()
+
+    def check(self) -> None:
+        """Refuse options that do not go together.
+
+        Raises:
+            UsageError
+        """
+        if self.target is None:
+            if self.autotune_from or self.require_tuned or self.gemm != "cublas":
+                raise UsageError("--gemm, --autotune-from and --require-tuned are for --target")
+        elif given := [n for n in self._NOT_WITH_TARGET if getattr(self, n)]:
+            raise UsageError(f"--target excludes {self.DECLARED[given[0]].names[0]}")
+
+
+class RunOptions(TargetOptions, panel=None):
+    """How to run a command, and what to keep of its compiles."""
+
+    cache_dir: str = ""
+    """Absolute path or URL."""
+    stdout_to_stderr: bool = False
+    scratch: str | None = None
+    """A directory that takes what would be written; the cache and its ledger stay as they are."""
+    processes: int | None = option(
+        "--processes", COUNT, "Run as N JAX processes on this machine.", min=1
+    )
+    timeout_seconds: float | None = TIMEOUT
+    portable: bool = PORTABLE
+    force_cache_dir: bool = option(
+        "--force-cache-dir", FLAG, "Win over a directory that the program sets."
+    )
+    check_contents: bool = option(
+        "--check", FLAG, "Run again; JAX compares executables with entries.", panel="Assertions"
+    )
+    record: str | None = option(
+        "--record",
+        TEXT,
+        "Keep every module, for: jaxcache compile RECIPE.",
+        metavar="RECIPE",
+        panel="Recipe",
+    )
+    collect: int | None = option(
+        "--collect-only",
+        Kind(str | None, "[N]", _read_operations),
+        "With --record: answer modules of more than N operations (alone: 50) with zeros.",
+        keyword="collect",
+        panel="Recipe",
+        show_default=False,
+    )
+    patience_seconds: float = option(
+        "--patience",
+        DURATION,
+        "With --collect-only: stop after this long without a new module.",
+        default="60s",
+        panel="Recipe",
+    )
+    live: bool = option(
+        "--live", FLAG, "Switch the live layer on in every Python below.", panel="Live layer"
+    )
+    tiers: tuple[str, ...] = option(
+        "--tier",
+        TEXTS,
+        "With the live layer: ask this directory or URL after the cache; repeatable.",
+        metavar="URL",
+        keyword="tiers",
+        panel="Live layer",
+    )
+    components: bool = option(
+        "--components",
+        FLAG,
+        "Remember the key's components of hits, too; a hot run takes 1.1 times as long.",
+        panel="Output",
+    )
+
+    _NOT_WITH_TARGET: tuple[str, ...] = ("force_cache_dir", "record", "processes", "check_contents", "collect")
+
+    def check(self) -> None:
+        """Refuse options that do not go together.
+
+        Raises:
+            UsageError
+        """
+        super().check()
+        if self.collect is not None and not self.record:
+            raise UsageError(
+                "--collect-only runs nothing large, so it is of use only for a recipe",
+                hint="say where to write it with --record",
+            )
+
+
+class WarmOptions(RunOptions, panel=None):
+    """How to run scripts and functions."""
+
+    python: str | None = PYTHON
+    platform: str | None = PLATFORM
+    devices: int | None = option(
+        "--devices", COUNT, "Pretend that the host has N CPU devices.", min=1
+    )
+    jobs: int = option("--jobs", NUMBER, "Run N scripts of the list at once.", default=1, min=1)
+    seal: bool = option("--seal", FLAG, "Seal what was written; see jaxcache seal.")
+    mock_gpu_topology: str | None = option(
+        "--mock-gpu-topology",
+        TEXT,
+        "Sets JAX_MOCK_GPU_TOPOLOGY.",
+        metavar="NxNxN",
+        panel="Another host",
+    )
+
+    _NOT_WITH_TARGET: tuple[str, ...] = ("platform", "mock_gpu_topology", *RunOptions._NOT_WITH_TARGET)
+
+
+class CallOptions(Options, panel="MODULE:FUNCTION"):
+    """The arguments of a function that is compiled without being run."""
+
+    arguments: tuple[str, ...] = option(
+        "--arg",
+        TEXTS,
+        "An argument of FUNCTION: 'f32[8,128]', key[], or a Python literal; repeatable.",
+        metavar="[NAME=]ARG",
+    )
+    static: tuple[str, ...] = option(
+        "--static", TEXTS, "A static argument of FUNCTION.", metavar="NAME=VALUE"
+    )
+    file: str | None = option(
+        "--args", TEXT, "A TOML file with FUNCTION's arguments: pytrees.", metavar="FILE"
+    )
+    committed: bool = option("--committed", FLAG, "FUNCTION's arrays are committed to a device.")
+
+    def __bool__(self) -> bool:
+        return bool(self.arguments or self.static or self.file or self.committed)
+
+
+class Assertions(Options, panel="Assertions"):
+    """Outcomes of a run that make it fail."""
+
+    fail_on_miss: int | float | None = option(
+        "--fail-on-miss",
+        Kind(str | None, "[N|DURATION]", read_limit),
+        "Exit 1 where more than N compiles (or so much compiling) were not hits; alone: any.",
+        show_default=False,
+    )
+    excepted: tuple[str, ...] = option(
+        "--except",
+        TEXTS,
+        "With --fail-on-miss: allow compiles that JAX cannot cache, or that are under its "
+        "thresholds; repeatable.",
+        metavar="|".join(EXCEPTED),
+    )
+    strict: bool = option("--strict", FLAG, "Exit 1 where a module cannot be cached at all.")
+
+    def check(self) -> None:
+        """Refuse options that do not go together.
+
+        Raises:
+            UsageError
+        """
+        if self.excepted and self.fail_on_miss is None:
+            raise UsageError("--except is for --fail-on-miss")
+        if unknown := [name for name in self.excepted if name not in EXCEPTED]:
+            raise UsageError(f"{unknown[0]!r} is neither of {' and '.join(EXCEPTED)}")
+
+
+class CompileOptions(TargetOptions, panel=None):
+    """How to compile a recipe."""
+
+    jobs: int | None = option("--jobs -j", COUNT, "Workers; default: one per core.", min=1)
+    check_only: bool = option(
+        "--check", FLAG, "Compile nothing; say what would hit, and why not.", keyword="check"
+    )
+    shard: str | None = option(
+        "--shard", TEXT, "Compile the I-th of N parts; others do the rest.", metavar="I/N"
+    )
+    python: str | None = PYTHON
+    used_at: str | None = option(
+        "--used-at", TEXT, "Where the cache is going to be used, if not at -C.", metavar="DIR"
+    )
+    portable: bool = PORTABLE
+    devices: int | None = option("--devices", COUNT, "CPU devices, if not as recorded.", min=1)
+    max_memory_bytes: int | None = option(
+        "--max-memory", SIZE, "Of all workers; default: 4/5 of what is available."
+    )
+    dask: str | None = option(
+        "--dask", TEXT, "A dask scheduler whose workers do it: tcp://…", metavar="ADDRESS"
+    )
+
+    _NOT_WITH_TARGET: tuple[str, ...] = ("devices", "dask")
+
+    def check(self) -> None:
+        """Refuse options that do not go together.
+
+        Raises:
+            UsageError
+        """
+        super().check()
+        if self.portable and self.used_at:
+            raise UsageError("--portable and --used-at exclude each other")
+
+
+class DoctorOptions(Options):
+    """What to examine, and whether to repair it."""
+
+    python: str | None = option("--python", TEXT, "The Python that runs JAX.", metavar="PYTHON")
+    fix: bool = option("--fix", FLAG, "Make the repairs that lose nothing.")
+    max_decoded: int | None = option(
+        "--decode",
+        NUMBER,
+        "Decode the newest N entries; 0 is all.",
+        default=200,
+        metavar="N",
+        min=0,
+        keyword="max_decoded",
+    )
+
+
+class TraceOptions(Options, panel="Output"):
+    """Further files that a run writes."""
+
+    trace: str | None = option(
+        "--trace", TEXT, "Write Chrome trace events; Perfetto opens them.", metavar="FILE"
+    )
+
+
+class ExplainOptions(Options):
+    """What to explain."""
+
+    churn: bool = option("--churn", FLAG, "Modules with many keys, what they cost, and why.")
+    python: str | None = option("--python", TEXT, "The Python that runs SCRIPT.", metavar="PYTHON")
+
+
+class WhereOptions(Options):
+    """How long a command runs that shows which caches it uses."""
+
+    stop: bool = option("--stop", FLAG, "End each Python as soon as it has opened its cache.")
+    timeout_seconds: float | None = TIMEOUT
+
+
+class PythonChoice(Options):
+    """The Python that runs JAX."""
+
+    python: str | None = PYTHON
+
+
+class KeyOptions(Options):
+    """What goes into the key of a CI cache."""
+
+    hash_files: tuple[str, ...] = option(
+        "--hash-files",
+        TEXTS,
+        "Files whose contents are part of the key; repeatable, '!GLOB' takes some out.",
+        metavar="GLOB",
+    )
+    restore_keys: bool = option(
+        "--restore-keys", FLAG, "Print the looser keys instead, the closest first."
+    )
+    prefix: str = option(
+        "--prefix", TEXT, "How the key begins.", default="jaxcache", metavar="NAME"
+    )
+    python: str | None = PYTHON
+    platform: str | None = PLATFORM
