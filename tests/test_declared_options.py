@@ -10,9 +10,10 @@ import pytest
 from conftest import RunCli
 
 import jaxcache
-from jaxcache.cli.app import load_command
+from jaxcache.cli.app import COMMANDS, load_command
+from jaxcache.cli.declared import in_panels
 from jaxcache.errors import UsageError
-from jaxcache.options import ListOptions, Options, PruneOptions, SealOptions, VerifyOptions
+from jaxcache.options import PANELS, ListOptions, Options, PruneOptions, SealOptions, VerifyOptions
 from jaxcache.options.move import (
     CopyOptions,
     ExportOptions,
@@ -22,12 +23,22 @@ from jaxcache.options.move import (
     RestoreOptions,
     SaveOptions,
 )
+from jaxcache.options.run import (
+    CompileOptions,
+    DoctorOptions,
+    RunOptions,
+    WarmOptions,
+)
 
 
 def commands_with_options() -> dict[str, type[Options]]:
     return {
         "ls": ListOptions,
         "prune": PruneOptions,
+        "warm": WarmOptions,
+        "run": RunOptions,
+        "compile": CompileOptions,
+        "doctor": DoctorOptions,
         "ci restore": RestoreOptions,
         "ci save": SaveOptions,
         "copy": CopyOptions,
@@ -48,6 +59,51 @@ def test_the_command_has_every_option_that_is_declared(command: str) -> None:
         assert {*parsed[field].opts} >= {n for n in declared.names if n.startswith("-")} - {
             part for n in declared.names if "/" in n for part in (n,)
         }
+
+
+def test_the_help_groups_options_under_headings(run_cli: RunCli) -> None:
+    lines = run_cli("warm", "--help").stdout.splitlines()
+    headings = [line.rstrip(":") for line in lines if line.endswith(":") and line[0] != " "]
+    assert headings == ["Arguments", *(p for p in PANELS if p in headings)]
+    assert {"Assertions", "MODULE:FUNCTION", "Recipe", "Another host", "Output"} < {*headings}
+    after = lines[lines.index("Assertions:") :]
+    assert after[1].split()[0] == "--fail-on-miss"
+    for name in COMMANDS:
+        assert in_panels(p for p in load_command(name).params if p.param_type_name == "option")
+
+
+def test_a_run_through_python_takes_the_options_of_the_command(tmp_path: Path) -> None:
+    read = WarmOptions.read(timeout="2m", tiers=["near"], collect=50, record="r", check=True)
+    assert (read.timeout_seconds, read.tiers, read.collect) == (120.0, ("near",), 50)
+    assert (read.check_contents, read.patience_seconds, read.gemm) == (True, 60.0, "cublas")
+    assert CompileOptions.read(max_memory="2GB", check=True).max_memory_bytes == 2_000_000_000
+    cache = jaxcache.open(tmp_path)
+    for wrong, said in (
+        ({"collect": 3}, "only for a recipe"),
+        ({"require_tuned": True}, "for --target"),
+        ({"target": "p.json", "platform": "cpu"}, "excludes --platform"),
+    ):
+        with pytest.raises(UsageError, match=said):
+            cache.warm("train.py", **wrong)
+    with pytest.raises(UsageError, match="exclude each other"):
+        cache.compile("r.recipe", portable=True, used_at="/x")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--collect-only=many",), "'many' is no number of operations"),
+        (("--gemm", "fast"), "'fast' is not a gemm"),
+        (("--except", "uncacheable"), "--except is for --fail-on-miss"),
+        (("--target", "p.json", "--processes", "2"), "--target excludes --processes"),
+        (("--timeout", "soon"), "soon"),
+    ],
+)
+def test_a_run_refuses_what_does_not_go_together(
+    run_cli: RunCli, words: tuple[str, ...], said: str
+) -> None:
+    done = run_cli("run", *words, "--", "true")
+    assert (done.returncode, said in done.stderr) == (2, True)
 
 
 def test_text_and_numbers_are_the_same_options() -> None:

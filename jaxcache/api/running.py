@@ -58,9 +58,9 @@ class Running:
         from jaxcache.warm.arguments import read_call
         from jaxcache.warm.run import Program, warm_programs
 
-        words = CallOptions(arguments=arguments, static=tuple(static), committed=committed)
+        given = CallOptions(words=arguments, static=tuple(static), committed=committed)
         chosen = WarmOptions.read(**options).replace(cache_dir=self.store.url)
-        return warm_programs([Program(call=read_call(function, words))], chosen)
+        return warm_programs([Program(call=read_call(function, given))], chosen)
 
     def run(self, *command: str, **options: Any) -> "Report":
         """Run any command with this cache on; JAX's thresholds are left as they are.

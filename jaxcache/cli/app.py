@@ -9,7 +9,7 @@ from typer.core import TyperGroup
 
 from jaxcache import __version__
 from jaxcache.cli import metering, terminal
-from jaxcache.cli.declared import expand_options
+from jaxcache.cli.declared import PanelCommand, expand_options
 from jaxcache.cli.terminal import Color
 from jaxcache.errors import ExitCode, JaxcacheError, UsageError
 from jaxcache.options import CacheDir
@@ -183,7 +183,7 @@ def load_command(name: str) -> Any:
     app = typer.Typer(add_completion=False, rich_markup_mode=None)
     app.command(
         name=name.split()[-1],
-        cls=getattr(module, "COMMAND_CLASS", None),
+        cls=getattr(module, "COMMAND_CLASS", PanelCommand),
         epilog=f"\b\nExample:\n  {example}\n\n\b\nExit codes:\n{codes}",
         context_settings=getattr(module, "CONTEXT_SETTINGS", None),
         no_args_is_help=False,
@@ -209,6 +209,7 @@ ColorOption = Annotated[
         is_eager=True,
         expose_value=False,
         help="When to use colour (default: on a terminal, unless NO_COLOR is set).",
+        rich_help_panel="Output",
     ),
 ]
 DebugOption = Annotated[
@@ -219,6 +220,7 @@ DebugOption = Annotated[
         is_eager=True,
         expose_value=False,
         help="Show a traceback when something fails.",
+        rich_help_panel="Output",
     ),
 ]
 

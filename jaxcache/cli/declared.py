@@ -1,13 +1,39 @@
 """Commands whose parameters are classes of options become commands that Typer can read."""
 
 import inspect
-from collections.abc import Callable
+from collections import defaultdict
+from collections.abc import Callable, Iterable
 from functools import wraps
 from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand
 
-from jaxcache.options import TEXTS, Option, Options
+from jaxcache.options import PANELS, TEXTS, Option, Options
+
+
+class PanelCommand(TyperCommand):
+    """A command whose help lists its options under headings."""
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Write the arguments, then each panel of options."""
+        records = [(p, p.get_help_record(ctx)) for p in self.get_params(ctx)]
+        shown = {id(p): record for p, record in records if record}
+        arguments = [p for p, _ in records if p.param_type_name == "argument" and id(p) in shown]
+        options = [p for p, _ in records if p.param_type_name == "option" and id(p) in shown]
+        for heading, some in {"Arguments": arguments, **in_panels(options)}.items():
+            if some:
+                with formatter.section(heading):
+                    formatter.write_dl([shown[id(p)] for p in some])
+
+
+def in_panels(parameters: Iterable[Any]) -> dict[str, list[Any]]:
+    """Sort a command's options into the panels of its help."""
+    found: defaultdict[str, list[Any]] = defaultdict(list)
+    for parameter in parameters:
+        plain = "Output" if "--help" in parameter.opts else "Options"
+        found[getattr(parameter, "rich_help_panel", None) or plain].append(parameter)
+    return {name: found[name] for name in sorted(found, key=PANELS.index)}
 
 
 def expand_options(command: Callable[..., Any]) -> Callable[..., Any]:

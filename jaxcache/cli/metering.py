@@ -42,7 +42,8 @@ def add_option(command: Any) -> None:
             is_flag=True,
             expose_value=False,
             callback=_want,
-            help="Tell requests and bytes of object stores.",
+            help="Show request and byte counts of object stores.",
+            rich_help_panel="Output",
         )
     )
 

@@ -3,7 +3,7 @@
 import re
 from typing import Any
 
-from typer.core import TyperCommand
+from jaxcache.cli.declared import PanelCommand
 
 #: What each means alone. A number or a duration may follow; what else does is the next argument.
 #: A recipe is best collected with modules of 40 to 60 operations running for real.
@@ -11,7 +11,7 @@ _ALONE = {"--fail-on-miss": "0", "--collect-only": "50"}
 _LIMIT = re.compile(r"\d+(\.\d+)?\s*(ms|s|m|h|d|w)?")
 
 
-class FailOnMissCommand(TyperCommand):
+class FailOnMissCommand(PanelCommand):
     """A command some of whose options take a number, a duration, or nothing."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:

@@ -20,8 +20,8 @@ def command(
         list[str], typer.Argument(metavar="CMD...", help="The command, after --.")
     ],
     place: CacheDir,
-    options: RunOptions,
     wanted: Assertions,
+    options: RunOptions,
     trace: TraceOptions,
     output: JsonOutput,
 ) -> None:

@@ -14,6 +14,20 @@ from typing import Any, ClassVar, Literal, NamedTuple, Self
 from jaxcache.errors import UsageError
 from jaxcache.units import NS_PER_SECOND, parse_duration_seconds, parse_size_bytes
 
+#: Headings of the options in a command's help, in their order.
+PANELS = (
+    "Limits",
+    "Leftovers",
+    "Selection",
+    "Options",
+    "Cache",
+    "Assertions",
+    "MODULE:FUNCTION",
+    "Recipe",
+    "Another host",
+    "Live layer",
+    "Output",
+)
 PolicyName = Literal["lru", "cost"]
 Level = Literal["quick", "full", "load"]
 
@@ -106,7 +120,8 @@ class Option:
     def read(self, value: Any) -> Any:
         """Make the value of the field from what a person wrote or a program passed."""
         if self.kind is TEXTS:
-            return tuple(value or ())
+            return tuple(map(os.fspath, value or ()))
+        value = os.fspath(value) if isinstance(value, os.PathLike) else value
         readable = isinstance(value, str | datetime)
         return self.kind.parse(value) if self.kind.parse and readable else value
 
@@ -197,7 +212,7 @@ PYTHON = option("--python", TEXT, "The Python that has jax; default: our own.", 
 PLATFORM = option("--platform", TEXT, "Sets JAX_PLATFORMS, such as cpu or cuda.", metavar="NAME")
 
 
-class CacheDir(Options):
+class CacheDir(Options, panel="Cache"):
     """Where the cache is."""
 
     cache_dir: str | None = option(
@@ -208,13 +223,13 @@ class CacheDir(Options):
     )
 
 
-class LayoutChoice(Options):
+class LayoutChoice(Options, panel="Cache"):
     """The layout of a cache."""
 
     layout: str | None = LAYOUT
 
 
-class Place(CacheDir):
+class Place(CacheDir, panel="Cache"):
     """Where the cache is, and its layout."""
 
     layout: str | None = LAYOUT
@@ -294,7 +309,7 @@ class SealOptions(Chosen):
     jobs: int | None = option("--jobs -j", COUNT, _JOBS, min=1)
 
 
-class PruneOptions(Options):
+class PruneOptions(Options, panel="Limits"):
     """The entries to remove. Bounds that are None do not bind."""
 
     max_size_bytes: int | None = option(
@@ -326,18 +341,28 @@ class PruneOptions(Options):
         "--orphans",
         FLAG,
         "Remove -atime files without an entry, and temporary files of interrupted writes.",
+        panel="Leftovers",
     )
-    legacy: bool = option("--legacy", FLAG, "Remove entries that only JAX up to 0.4.30 reads.")
+    legacy: bool = option(
+        "--legacy", FLAG, "Remove entries that only JAX up to 0.4.30 reads.", panel="Leftovers"
+    )
     untuned: bool = option(
-        "--untuned", FLAG, "Remove entries that warm --target compiled without their GPU."
+        "--untuned",
+        FLAG,
+        "Remove entries that warm --target compiled without their GPU.",
+        panel="Leftovers",
     )
     side_caches: bool = option(
-        "--side-caches", FLAG, "Apply --max-size and the age limits to XLA's own caches too."
+        "--side-caches",
+        FLAG,
+        "Apply --max-size and the age limits to XLA's own caches too.",
+        panel="Leftovers",
     )
     quarantine: bool = option(
         "--quarantine",
         FLAG,
         "Remove quarantined entries: those past the age limits, or all without one.",
+        panel="Leftovers",
     )
     grace_seconds: float = option(
         "--grace",

@@ -42,13 +42,24 @@ class SyncOptions(Options):
     """Which entries another cache gets, and how."""
 
     include: tuple[str, ...] = option(
-        "--include", TEXTS, "Only these modules or keys; repeatable.", metavar="GLOB"
+        "--include",
+        TEXTS,
+        "Only these modules or keys; repeatable.",
+        metavar="GLOB",
+        panel="Selection",
     )
     exclude: tuple[str, ...] = option(
-        "--exclude", TEXTS, "Not these modules or keys; repeatable.", metavar="GLOB"
+        "--exclude",
+        TEXTS,
+        "Not these modules or keys; repeatable.",
+        metavar="GLOB",
+        panel="Selection",
     )
     max_size_bytes: int | None = option(
-        "--max-size", SIZE, "What the target may hold; the least valuable stay behind."
+        "--max-size",
+        SIZE,
+        "What the target may hold; the least valuable stay behind.",
+        panel="Selection",
     )
     make_room: bool = False
     sign: tuple[str, ...] = ()
@@ -90,7 +101,7 @@ class ExportOptions(Chosen):
     filters: tuple[str, ...] = FILTERS
     level: int | None = LEVEL
     since: str | None = option(
-        "--since", TEXT, "Only what this bundle or cache has not.", metavar="REF"
+        "--since", TEXT, "Only what this bundle or cache has not.", metavar="REF", panel="Selection"
     )
     sign: tuple[str, ...] = SIGN
     side_caches: bool | None = option(

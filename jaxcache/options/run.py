@@ -150,7 +150,13 @@ class RunOptions(TargetOptions, panel=None):
         panel="Output",
     )
 
-    _NOT_WITH_TARGET: tuple[str, ...] = ("force_cache_dir", "record", "processes", "check_contents", "collect")
+    _NOT_WITH_TARGET: tuple[str, ...] = (
+        "force_cache_dir",
+        "record",
+        "processes",
+        "check_contents",
+        "collect",
+    )
 
     def check(self) -> None:
         """Refuse options that do not go together.
@@ -184,13 +190,17 @@ class WarmOptions(RunOptions, panel=None):
         panel="Another host",
     )
 
-    _NOT_WITH_TARGET: tuple[str, ...] = ("platform", "mock_gpu_topology", *RunOptions._NOT_WITH_TARGET)
+    _NOT_WITH_TARGET: tuple[str, ...] = (
+        "platform",
+        "mock_gpu_topology",
+        *RunOptions._NOT_WITH_TARGET,
+    )
 
 
 class CallOptions(Options, panel="MODULE:FUNCTION"):
     """The arguments of a function that is compiled without being run."""
 
-    arguments: tuple[str, ...] = option(
+    words: tuple[str, ...] = option(
         "--arg",
         TEXTS,
         "An argument of FUNCTION: 'f32[8,128]', key[], or a Python literal; repeatable.",
@@ -199,13 +209,13 @@ class CallOptions(Options, panel="MODULE:FUNCTION"):
     static: tuple[str, ...] = option(
         "--static", TEXTS, "A static argument of FUNCTION.", metavar="NAME=VALUE"
     )
-    file: str | None = option(
+    table: str | None = option(
         "--args", TEXT, "A TOML file with FUNCTION's arguments: pytrees.", metavar="FILE"
     )
     committed: bool = option("--committed", FLAG, "FUNCTION's arrays are committed to a device.")
 
     def __bool__(self) -> bool:
-        return bool(self.arguments or self.static or self.file or self.committed)
+        return bool(self.words or self.static or self.table or self.committed)
 
 
 class Assertions(Options, panel="Assertions"):

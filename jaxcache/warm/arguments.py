@@ -57,38 +57,38 @@ def names_function(text: str) -> bool:
     return FUNCTION.fullmatch(text) is not None
 
 
-def read_call(function: str, words: CallOptions) -> Call:
+def read_call(function: str, given: CallOptions) -> Call:
     """Make a call of what the command line says.
 
     Raises:
         UsageError: ``bad-argument`` or ``bad-list``.
     """
-    if words.file is not None:
-        if words.arguments or words.static:
+    if given.table is not None:
+        if given.words or given.static:
             raise UsageError("--args excludes --arg and --static")
         try:
-            with open(words.file, "rb") as opened:
+            with open(given.table, "rb") as opened:
                 table = tomllib.load(opened)
         except (OSError, ValueError) as error:
-            raise UsageError(f"cannot read {words.file}: {error}", code="bad-list") from error
-        return read_table(function, {"committed": words.committed, **table}, words.file)
+            raise UsageError(f"cannot read {given.table}: {error}", code="bad-list") from error
+        return read_table(function, {"committed": given.committed, **table}, given.table)
     args: list[Node] = []
     kwargs: dict[str, Node] = {}
-    for text in words.arguments:
+    for text in given.words:
         named = None if parse_short_type(text) else _NAMED.fullmatch(text)
         if named:
             kwargs[named["name"]] = _read_word(named["value"])
         else:
             args.append(_read_word(text))
     fixed = {}
-    for text in words.static:
+    for text in given.static:
         named = _NAMED.fullmatch(text)
         if not named:
             raise UsageError(
                 f"{text!r} has no name", code="bad-argument", hint="write --static NAME=VALUE"
             )
         fixed[named["name"]] = _read_literal(named["value"])
-    return Call(function, tuple(args), kwargs, fixed, words.committed)
+    return Call(function, tuple(args), kwargs, fixed, given.committed)
 
 
 def read_table(function: str, table: Mapping[str, Any], place: str) -> Call:

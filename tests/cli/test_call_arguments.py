@@ -30,7 +30,7 @@ def test_arrays_are_read_as_they_are_written(dtype: str, shape: list[int]) -> No
 def test_any_text_is_an_argument_or_refused(text: str) -> None:
     try:
         (node,) = (
-            *(c := read_call("m:f", CallOptions(arguments=(text,)))).args,
+            *(c := read_call("m:f", CallOptions(words=(text,)))).args,
             *c.kwargs.values(),
         )
     except UsageError as error:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from jaxcache.cli.app import load_command, load_function
+from jaxcache.cli.declared import in_panels
 
 _CHOICE = re.compile(r"[a-z-]+(\|[a-z-]+)+")
 FILE_OPTIONS = ("FILE", "PATH", "PATH|URL", "DIR", "PYTHON", "RECIPE")
@@ -48,18 +49,24 @@ def read_command(name: str) -> Command:
     """Read a command from its Typer parser."""
     parser = load_command(name)
     module, _, example = load_function(name)
-    arguments, options = [], []
-    for parameter in parser.params:
-        text = " ".join((getattr(parameter, "help", None) or "").split())
-        if parameter.param_type_name == "argument":
-            arguments.append((parameter.metavar or parameter.name.upper(), text))
-        else:
-            options.append(Option(_option_names(parameter), _metavar(parameter), text))
+    arguments = [
+        (p.metavar or p.name.upper(), _help(p))
+        for p in parser.params
+        if p.param_type_name == "argument"
+    ]
+    panels = in_panels(p for p in parser.params if p.param_type_name == "option")
+    options = [
+        Option(_option_names(p), _metavar(p), _help(p)) for some in panels.values() for p in some
+    ]
     options.append(Option(("-h", "--help"), "", "Show this message and exit."))
     summary = " ".join((parser.help or "").split("\f")[0].split())
     return Command(
         name, summary, tuple(arguments), tuple(options), example, tuple(module.EXIT_CODES)
     )
+
+
+def _help(parameter: Any) -> str:
+    return " ".join((getattr(parameter, "help", None) or "").split())
 
 
 def _option_names(parameter: Any) -> tuple[str, ...]:
