@@ -14,6 +14,8 @@ from conftest import REPOSITORY, clean_environment
 from documented import MARK, Page, missing_line, read_page
 from terminal import Terminal, without_style
 
+from jaxcache.cache.bundle.compat import path_in_key
+
 DOCS = REPOSITORY / "docs"
 PAGES = [REPOSITORY / "README.md", *sorted(DOCS.rglob("*.md"))]
 WITH_COMMANDS = [page for path in PAGES if (page := read_page(path)).steps]
@@ -30,17 +32,59 @@ def page_marks(page: Page) -> list[pytest.MarkDecorator]:
     return marks if page_id(page) in _ALWAYS else [*marks, pytest.mark.slow]
 
 
+TUTORIAL = REPOSITORY / "docs" / "tutorial.md"
+
+
 @pytest.mark.parametrize(
-    "page", [pytest.param(p, id=page_id(p), marks=page_marks(p)) for p in WITH_COMMANDS]
+    "page",
+    [
+        pytest.param(p, id=page_id(p), marks=page_marks(p))
+        for p in WITH_COMMANDS
+        if p.path != TUTORIAL
+    ],
 )
 def test_every_command_of_a_page(page: Page, tmp_path: Path) -> None:
     if page.needs_jax and not importlib.util.find_spec("jax"):
         pytest.skip("jax is not installed beside jaxcache")
+    follow(page, tmp_path)
+
+
+@pytest.mark.jax
+def test_the_tutorial_ends_in_hits_after_the_move(each_jax_python: str, tmp_path: Path) -> None:
+    shown = follow(read_page(TUTORIAL), tmp_path, each_jax_python)
+    moved = shown["jaxcache warm --portable --fail-on-miss -C elsewhere train.py"]
+    assert re.search(r"jit_step +hit", moved)
+    assert not re.search(r"jit_\w+ +written", moved)
+    version = subprocess.check_output(
+        [each_jax_python, "-c", "import jaxlib.version as v; print(v.__version__)"], text=True
+    )
+    said = "contain the cache's path" in shown["jaxcache export cache.jxb"]
+    assert said is path_in_key(version)
+    assert "contain the cache's path" not in shown["jaxcache export portable.jxb -C portable"]
+
+
+#: Gives the commands that start a Python the one that is to have jax.
+_JAXCACHE = """#!/bin/sh
+case "$1" in
+  warm|import) command=$1; shift; set -- "$command" --python {jax} "$@" ;;
+esac
+exec {python} -m jaxcache "$@"
+"""
+
+
+def follow(page: Page, tmp_path: Path, jax: str | None = None) -> dict[str, str]:
+    """Do what a page says, in an empty directory; return what each command printed.
+
+    Args:
+        jax: the Python that has jax; by default our own, without saying so.
+    """
     tools = tmp_path / "bin"
     tools.mkdir()
     for name, module in (("jaxcache", "-m jaxcache"), ("python", "")):
         (tools / name).write_text(f'#!/bin/sh\nexec {sys.executable} {module} "$@"\n')
         (tools / name).chmod(0o755)
+    if jax:
+        (tools / "jaxcache").write_text(_JAXCACHE.format(jax=jax, python=sys.executable))
     home = tmp_path / "home"
     home.mkdir()
     (home / "page.sh").write_text(page.script())
@@ -64,6 +108,10 @@ def test_every_command_of_a_page(page: Page, tmp_path: Path) -> None:
         where = f"{page.path.name}:{step.line}: $ {step.command}\n{shown}"
         assert int(code) == step.exit_code, where
         assert missing_line(step.expected, shown) is None, where
+    return {
+        step.command: " ".join(shown.split())
+        for step, shown in zip(page.steps, parts[::2], strict=False)
+    }
 
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda p: p.relative_to(REPOSITORY).as_posix())

@@ -1,9 +1,15 @@
-"""The words of a command line: unknown commands, and the cache named before the command."""
+"""The words of a command line: unknown commands, the cache named first, options before SCRIPT."""
 
+import ast
+import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from conftest import RunCli
+from conftest import REPOSITORY, RunCli
+
+from jaxcache.cli.app import app
+from jaxcache.cli.optional_value import _ALONE, FailOnMissCommand
 
 
 @pytest.mark.parametrize(
@@ -39,3 +45,49 @@ def test_the_cache_may_be_named_before_the_command(
     assert (saving.returncode, str(tmp_path / "none") in saving.stderr) == (10, True)
     refused = run_cli("-C", cache, "copy", "a", "b")
     assert (refused.returncode, "copy takes no --cache-dir" in refused.stderr) == (2, True)
+
+
+#: What runs a program, whose arguments follow its name.
+_RUNS = re.compile(r"jaxcache (warm|run)((?: +(?!#)[^\s`|>;&)]+)+)")
+
+
+def texts() -> Iterator[tuple[str, str]]:
+    """(where, text) of every document and example, and of every string of the package."""
+    folders = [REPOSITORY / name for name in ("docs", "examples", "completions", "man")]
+    pages = [p for folder in folders for p in folder.rglob("*") if p.is_file()]
+    for page in [*pages, *REPOSITORY.glob("*.md"), *REPOSITORY.glob("*.yml")]:
+        yield page.name, re.sub(r"\\\n *", " ", page.read_text("utf-8", "replace"))
+    for module in (REPOSITORY / "jaxcache").rglob("*.py"):
+        for node in ast.walk(ast.parse(module.read_text("utf-8"))):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                yield f"{module.name}:{node.lineno}", node.value
+
+
+def lost_options(text: str) -> list[str]:
+    """The command lines in a text whose program gets what is spelt like an option of ours."""
+    import typer
+
+    group, found = typer.main.get_command(app), []
+    for match in _RUNS.finditer(text):
+        command = group.get_command(None, match[1])  # type: ignore[attr-defined]
+        assert isinstance(command, FailOnMissCommand)
+        options = [p for p in command.params if p.param_type_name == "option"]
+        ours = {name for p in options for name in p.opts}
+        valued = {n for p in options if not p.is_flag for n in p.opts} - _ALONE.keys()
+        words, at = match[2].split(), 0
+        while at < len(words) and words[at].startswith("-") and words[at] != "--":
+            at += 2 if words[at] in valued else 1
+        program = words[at + (words[at : at + 1] == ["--"]) :]
+        own = program and command.takes_options_after(program[0])
+        if not own and any(w.partition("=")[0] in ours for w in program[1:]):
+            found.append(match[0])
+    return found
+
+
+def test_no_text_tells_to_write_our_options_behind_the_script() -> None:
+    """They would be the script's."""
+    assert lost_options("run jaxcache warm SCRIPT --json > run.json") != []
+    assert lost_options("`jaxcache run --json -- python train.py --trace x`") != []
+    assert lost_options("jaxcache warm --json SCRIPT --lr 3; jaxcache warm f.py:step --json") == []
+    found = [(where, line) for where, text in texts() for line in lost_options(text)]
+    assert found == []

@@ -38,7 +38,7 @@ def read_run(path: str) -> Side:
         raise UsageError(
             f"{path} records no compile",
             code="bad-run",
-            hint="make one with: jaxcache warm SCRIPT --json > run.json, "
+            hint="make one with: jaxcache warm --json SCRIPT > run.json, "
             "or JAX_LOGGING_LEVEL=DEBUG python SCRIPT 2> run.log",
         )
     cache_dir = document.get("cache_dir") if document else None
