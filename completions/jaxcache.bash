@@ -78,7 +78,7 @@ _jaxcache() {
     ls) options='--sort --filter --limit -l --long --group-by -C --cache-dir --layout --json --jsonl -q --quiet --stats --color --debug -h --help'; words=keys ;;
     show) options='--hlo --payload --python -C --cache-dir --layout --json --jsonl --stats --color --debug -h --help'; words=keys ;;
     stats) options='--prometheus -l --long -C --cache-dir --layout --json --jsonl --stats --color --debug -h --help'; words=none ;;
-    report) options='--png --force -C --cache-dir --json --jsonl --stats --color --debug -h --help'; words=files ;;
+    report) options='--force -C --cache-dir --json --jsonl --stats --color --debug -h --help'; words=files ;;
     top) options='--interval --once -C --cache-dir --json --jsonl --stats --color --debug -h --help'; words=none ;;
     warm) options='-m --file --processes --timeout --portable --force-cache-dir --python --platform --devices --jobs --seal -C --cache-dir --fail-on-miss --except --strict --check --arg --static --args --committed --record --collect-only --patience --target --gemm --autotune-from --require-tuned --mock-gpu-topology --live --tier --components --trace --json --jsonl --color --debug -h --help'; words=files ;;
     run) options='--processes --timeout --portable --force-cache-dir -C --cache-dir --fail-on-miss --except --strict --check --record --collect-only --patience --target --gemm --autotune-from --require-tuned --live --tier --components --trace --json --jsonl --color --debug -h --help'; words=files ;;

@@ -53,7 +53,6 @@ complete -c jaxcache -n '__fish_seen_subcommand_from stats' -l color -x -a 'auto
 complete -c jaxcache -n '__fish_seen_subcommand_from stats' -l debug -d 'Show a traceback when something fails.'
 complete -c jaxcache -n '__fish_seen_subcommand_from stats' -s h -l help -d 'Show this message and exit.'
 complete -c jaxcache -n __fish_use_subcommand -a report -d 'Write a report of a cache as one HTML file. The file opens in any browser, without a network.'
-complete -c jaxcache -n '__fish_seen_subcommand_from report' -l png -d 'Also a picture of it beside it, by Chromium or Chrome.'
 complete -c jaxcache -n '__fish_seen_subcommand_from report' -l force -d 'Replace FILE even where it is no report.'
 complete -c jaxcache -n '__fish_seen_subcommand_from report' -s C -l cache-dir -r -F -d 'The cache; default: JAX_COMPILATION_CACHE_DIR, the configuration, ~/.cache/jax.'
 complete -c jaxcache -n '__fish_seen_subcommand_from report' -l json -d 'Print one JSON document.'

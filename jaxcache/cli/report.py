@@ -1,7 +1,6 @@
 """``jaxcache report``."""
 
 import time
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -10,16 +9,13 @@ from jaxcache.cli.opening import open_jax_cache
 from jaxcache.cli.options import JsonOutput, available_cores, index_folder
 from jaxcache.options import CacheDir
 
-EXAMPLE = "jaxcache report cache.html --png"
+EXAMPLE = "jaxcache report cache.html"
 EXIT_CODES = (0, 1, 2, 10)
 
 
 def command(
     file: Annotated[str, typer.Argument(metavar="FILE", help="The HTML file to write.")],
     place: CacheDir,
-    png: Annotated[
-        bool, typer.Option("--png", help="Also a picture of it beside it, by Chromium or Chrome.")
-    ] = False,
     force: Annotated[
         bool, typer.Option("--force", help="Replace FILE even where it is no report.")
     ] = False,
@@ -35,8 +31,7 @@ def command(
     from jaxcache.cache.ledger.segments import Ledger
     from jaxcache.cache.picture import take_picture
     from jaxcache.cli.output import note, print_document, write_file
-    from jaxcache.cli.output.browser import find_browser, screenshot
-    from jaxcache.cli.output.report import check_replaceable, png_path
+    from jaxcache.cli.output.report import check_replaceable
     from jaxcache.cli.terminal.progress import progress_bar
     from jaxcache.render.document import envelope
     from jaxcache.render.report.page import report_html
@@ -44,7 +39,6 @@ def command(
 
     form = output.form
     check_replaceable(file, force=force)
-    browser = find_browser() if png else None
     store = open_jax_cache(place.cache_dir)
     now_ns = time.time_ns()
     ledger = Ledger.load(store)
@@ -59,12 +53,8 @@ def command(
         )
     page = report_html(picture, version=__version__).encode()
     write_file(file, [page])
-    image = png_path(file) if browser else None
-    if browser and image:
-        write_file(image, [screenshot(browser, Path(file).resolve().as_uri())])
     if form.is_json:
-        told = {"file": file, "size_bytes": len(page), "png": image}
-        print_document({**envelope(store.url), **told, "entries": len(picture.entries)}, form)
+        told = {"file": file, "size_bytes": len(page), "entries": len(picture.entries)}
+        print_document({**envelope(store.url), **told}, form)
     else:
-        shown = f" and {image}" if image else ""
-        note(f"wrote {file}{shown}: {len(picture.entries):,} entries, {format_size(len(page))}")
+        note(f"wrote {file}: {len(picture.entries):,} entries, {format_size(len(page))}")

@@ -5,7 +5,6 @@ import json
 import os
 import re
 import shutil
-import struct
 import subprocess
 import sys
 import time
@@ -14,13 +13,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from browser import Browser, open_browser
 from conftest import RunCli, clean_environment
 
 from jaxcache.cache.prune.foresight import foresee
 from jaxcache.cache.prune.plan import plan_prune
 from jaxcache.cache.prune.policy import POLICIES
 from jaxcache.cache.scan import scan
-from jaxcache.cli.output.browser import Browser, open_browser
 from jaxcache.options import PruneOptions
 from jaxcache.store import open_store
 
@@ -222,40 +221,6 @@ def test_an_empty_cache_has_a_report(
     browser.open(report(tmp_path / "empty").as_uri())
     assert "The cache is empty." in browser.evaluate("document.body.innerText")
     assert not [e for e in browser.events if e["method"] == "Runtime.exceptionThrown"]
-
-
-def test_a_picture_shows_the_whole_page(
-    run_cli: RunCli, program: str, tmp_path: Path, cache: Path
-) -> None:
-    done = run_cli("report", "out.html", "--png", "--json", "-C", cache)
-    assert done.returncode == 0, done.stderr
-    document = json.loads(done.stdout)
-    assert document["png"] == "out.png"
-    assert document["size_bytes"] == (tmp_path / "out.html").stat().st_size
-    image = (tmp_path / "out.png").read_bytes()
-    assert image[:8] == b"\x89PNG\r\n\x1a\n"
-    width, height = struct.unpack(">II", image[16:24])
-    assert width == 1240
-    assert 2000 < height < 6000
-
-
-def test_without_a_browser_the_error_says_what_to_do(
-    run_cli: RunCli, cache: Path, tmp_path: Path
-) -> None:
-    done = run_cli(
-        "report", "out.html", "--png", "-C", cache, env={"JAXCACHE_BROWSER": "/no/such/browser"}
-    )
-    assert done.returncode == 1
-    assert "[no-browser]" in done.stderr
-    assert "hint: install one" in done.stderr
-    assert not (tmp_path / "out.html").exists()
-
-
-def test_a_browser_that_dies_is_an_error(run_cli: RunCli, cache: Path, tmp_path: Path) -> None:
-    done = run_cli("report", "o.html", "--png", "-C", cache, env={"JAXCACHE_BROWSER": "/bin/false"})
-    assert done.returncode == 1
-    assert "[no-picture]" in done.stderr
-    assert (tmp_path / "o.html").is_file()
 
 
 def test_only_a_report_is_replaced_without_asking(

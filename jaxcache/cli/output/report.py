@@ -25,8 +25,3 @@ def check_replaceable(path: str, *, force: bool) -> None:
         code="exists",
         hint="name another file, or add --force to replace it",
     )
-
-
-def png_path(path: str) -> str:
-    """The name of the picture beside a report."""
-    return f"{os.path.splitext(path)[0]}.png"

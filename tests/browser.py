@@ -1,17 +1,14 @@
-"""A picture of an HTML file, taken by the Chromium or Chrome of this machine.
+"""A real Chromium that opens a page and answers questions about it.
 
-Chromium is spoken to over a pipe, in its DevTools protocol
-(https://chromedevtools.github.io/devtools-protocol/), because its ``--screenshot`` neither waits
-for a page to be drawn nor takes more of it than a window shows.
+It is spoken to over a pipe, in its DevTools protocol
+(https://chromedevtools.github.io/devtools-protocol/).
 """
 
-import base64
 import contextlib
 import fcntl
 import json
 import os
 import select
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -19,18 +16,6 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from jaxcache.errors import JaxcacheError
-
-#: Names on PATH, and where macOS keeps it.
-_NAMES = (
-    "chromium",
-    "chromium-browser",
-    "google-chrome",
-    "google-chrome-stable",
-    "chrome",
-    "microsoft-edge",
-    "/Applications/Google Chrome.app/Contents/MacOS/Google Chrome",
-)
 _WIDTH, _HEIGHT = 1240, 900
 _TIMEOUT_SECONDS = 120.0
 #: What the page's script sets when everything is drawn.
@@ -38,50 +23,26 @@ _DRAWN = "document.documentElement.dataset.drawn || ''"
 _READ_BYTES = 1 << 20
 
 
-def find_browser() -> str:
-    """The browser to use; ``JAXCACHE_BROWSER`` names one.
-
-    Raises:
-        JaxcacheError: ``no-browser``.
-    """
-    named = os.environ.get("JAXCACHE_BROWSER")
-    for name in [named] if named else _NAMES:
-        if found := shutil.which(name):
-            return found
-    raise JaxcacheError(
-        f"{named} cannot be run" if named else "--png needs Chromium or Chrome, and none was found",
-        code="no-browser",
-        hint="install one, or name its program in JAXCACHE_BROWSER",
-    )
-
-
-def screenshot(program: str, url: str) -> bytes:
-    """Open a report, wait until it is drawn, and return a PNG of all of it.
-
-    Raises:
-        JaxcacheError: ``no-picture``.
-    """
-    with open_browser(program) as browser:
-        browser.open(url)
-        return browser.picture()
-
-
 @contextlib.contextmanager
 def open_browser(program: str) -> "Iterator[Browser]":
     """Start a browser without a window, with a profile that is thrown away.
 
     Raises:
-        JaxcacheError: ``no-picture``.
+        BrowserError: it cannot be run.
     """
     with tempfile.TemporaryDirectory(prefix="jaxcache-", ignore_cleanup_errors=True) as folder:
         try:
             browser = Browser(program, folder)
         except OSError as error:
-            raise _no_picture(program, str(error)) from error
+            raise BrowserError(str(error)) from error
         try:
             yield browser
         finally:
             browser.close()
+
+
+class BrowserError(Exception):
+    """The browser did not do what a test needs."""
 
 
 class Browser:
@@ -109,7 +70,6 @@ class Browser:
             os.dup2(theirs_in, 3)
             os.dup2(theirs_out, 4)
 
-        self._program = program
         self._process = subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
@@ -131,7 +91,7 @@ class Browser:
         """Open a report and wait until its script says that it is drawn.
 
         Raises:
-            JaxcacheError: ``no-picture``.
+            BrowserError: the page's script failed, or the browser died.
         """
         target = self.call("Target.createTarget", url="about:blank")["targetId"]
         attached = self.call("Target.attachToTarget", targetId=target, flatten=True)
@@ -141,18 +101,8 @@ class Browser:
         self.call("Page.navigate", url=url)
         while not self.evaluate(_DRAWN):
             if broken := [e for e in self.events if e["method"] == "Runtime.exceptionThrown"]:
-                raise _no_picture(self._program, str(broken[0]["params"]["exceptionDetails"]))
+                raise BrowserError(str(broken[0]["params"]["exceptionDetails"]))
             time.sleep(0.05)
-
-    def picture(self) -> bytes:
-        """All of the page as a PNG."""
-        height = self.evaluate("Math.ceil(document.documentElement.getBoundingClientRect().height)")
-        shot = self.call(
-            "Page.captureScreenshot",
-            captureBeyondViewport=True,
-            clip={"x": 0, "y": 0, "width": _WIDTH, "height": height, "scale": 1},
-        )
-        return base64.b64decode(shot["data"])
 
     def evaluate(self, expression: str) -> Any:
         """The value of an expression of JavaScript in the page."""
@@ -171,7 +121,7 @@ class Browser:
             answer = self._receive()
             if answer.get("id") == self._sent:
                 if "error" in answer:
-                    raise _no_picture(self._program, str(answer["error"].get("message")))
+                    raise BrowserError(str(answer["error"].get("message")))
                 result: dict[str, Any] = answer["result"]
                 return result
             if "method" in answer:
@@ -181,10 +131,10 @@ class Browser:
         while b"\0" not in self._buffer:
             left = self._deadline - time.monotonic()
             if left <= 0 or not select.select([self._in], [], [], left)[0]:
-                raise _no_picture(self._program, "it did not answer in time")
+                raise BrowserError("it did not answer in time")
             chunk = os.read(self._in, _READ_BYTES)
             if not chunk:
-                raise _no_picture(self._program, f"it ended with {self._process.wait(10)}")
+                raise BrowserError(f"it ended with {self._process.wait(10)}")
             self._buffer += chunk
         end = self._buffer.index(b"\0")
         message: dict[str, Any] = json.loads(self._buffer[:end])
@@ -193,7 +143,7 @@ class Browser:
 
     def close(self) -> None:
         """End the browser."""
-        os.close(self._out)  # which it takes as the wish to end
+        os.close(self._out)  # which tells it to end
         try:
             self._process.wait(10)
         except subprocess.TimeoutExpired:
@@ -208,11 +158,3 @@ def _high(ends: tuple[int, int]) -> tuple[int, int]:
     for fd in ends:
         os.close(fd)
     return moved[0], moved[1]
-
-
-def _no_picture(program: str, reason: str) -> JaxcacheError:
-    return JaxcacheError(
-        f"{program} took no picture: {reason}",
-        code="no-picture",
-        hint="the HTML file is whole; open it in a browser and print it",
-    )
