@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any, overload
 
 from jaxcache.api.carrying import Carrying
 from jaxcache.api.running import Running
-from jaxcache.cache.listing import Listing
+from jaxcache.cache.listing import Listing, list_cache
 from jaxcache.cache.scan import Progress
-from jaxcache.cache.stats import Stats
+from jaxcache.cache.stats import Stats, count_cache
 from jaxcache.layouts import Layout, check_target, choose_layout
 from jaxcache.model import Entry
 from jaxcache.options import ListOptions, PruneOptions, SealOptions, VerifyOptions
@@ -64,8 +64,9 @@ class Cache(Carrying, Running):
             JaxcacheError: a key that fits nothing, or more than it may.
         """
         chosen = ListOptions.read(keys=keys, **options)
-        return self.layout.list_cache(
+        return list_cache(
             self.store,
+            self.layout,
             keys=chosen.keys,
             filters=chosen.filters,
             sort=chosen.sort,
@@ -73,17 +74,13 @@ class Cache(Carrying, Running):
             heads=True,
             details=chosen.long,
             long=chosen.long,
-            index_folder=None,
             now_ns=time.time_ns(),
-            workers=1,
             progress=progress,
         )
 
     def stats(self, *, progress: Progress | None = None) -> Stats:
         """Count everything in the directory, as ``jaxcache stats`` does."""
-        return self.layout.count(
-            self.store, None, now_ns=time.time_ns(), read=True, workers=1, progress=progress
-        )
+        return count_cache(self.store, self.layout, now_ns=time.time_ns(), progress=progress)
 
     def show(self, key: str) -> "Shown":
         """Everything inside one entry of JAX; a glob gives the first that fits.

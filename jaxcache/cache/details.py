@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 
 from jaxcache.cache.heads import Facts, facts_of_file
 from jaxcache.cache.inventory import EntryFile
-from jaxcache.cache.parallel import in_processes
+from jaxcache.cache.parallel import spread
 from jaxcache.entry.brief import Brief, read_brief
 from jaxcache.model import ProblemKind
 from jaxcache.store.base import MissingError, Store, StoreError
@@ -14,19 +14,9 @@ PARALLEL_ABOVE = 3_000
 
 
 def read_briefs(store: Store, files: Sequence[EntryFile], *, workers: int = 1) -> Iterator[Brief]:
-    """Yield the brief facts of each file, in order.
-
-    Args:
-        workers: processes to decode with where there is enough to decode.
-    """
+    """Yield the brief facts of each file, in order; ``workers`` as for :func:`spread`."""
     wanted = [(f.info.name, f.info.size_bytes, f.key.module) for f in files]
-    location = getattr(store, "path", None)
-    done = 0
-    if workers > 1 and location is not None and len(wanted) >= PARALLEL_ABOVE:
-        for brief in in_processes(_Reader(str(location)), wanted, workers):
-            yield brief
-            done += 1
-    yield from _read(store, wanted[done:])
+    yield from spread(_read, store, wanted, workers=workers, above=PARALLEL_ABOVE)
 
 
 def read_facts_and_briefs(
@@ -47,18 +37,6 @@ def read_facts_and_briefs(
 
 
 _Wanted = tuple[str, int, str]
-
-
-class _Reader:
-    """Decodes chunks in another process; picklable, because it is only a path."""
-
-    def __init__(self, path: str) -> None:
-        self.path = path
-
-    def __call__(self, wanted: Sequence[_Wanted]) -> list[Brief]:
-        from jaxcache.store.local import LocalStore
-
-        return list(_read(LocalStore(self.path), wanted))
 
 
 def _read(store: Store, wanted: Sequence[_Wanted]) -> Iterator[Brief]:

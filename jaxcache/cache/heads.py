@@ -8,7 +8,7 @@ threads would take turns at the interpreter (four of them were 2.5 times slower 
 from collections.abc import Iterator, Sequence
 from typing import BinaryIO, NamedTuple
 
-from jaxcache.cache.parallel import in_processes
+from jaxcache.cache.parallel import spread
 from jaxcache.entry.codec import HEAD_BYTES, CodecError, Head, read_head
 from jaxcache.model import ProblemKind
 from jaxcache.store.ahead import in_order
@@ -45,38 +45,13 @@ class Facts(NamedTuple):
 
 
 def read_facts(store: Store, requests: Sequence[Request], *, workers: int = 1) -> Iterator[Facts]:
-    """Yield the facts of each request, in order.
-
-    Args:
-        workers: processes to read with where there is enough to read. More than one needs a
-            main module that can be imported (``if __name__ == "__main__"``), as spawning does.
-    """
+    """Yield the facts of each request, in order; ``workers`` as for :func:`spread`."""
     if store.remote and any(
         r.open_entry for r in requests
     ):  # one that takes a second read must not keep the others waiting
         yield from in_order(lambda request: next(_read(store, [request])), requests)
-        return
-    location = getattr(store, "path", None)
-    if workers < 2 or location is None or len(requests) < PARALLEL_ABOVE:
-        yield from _read(store, requests)
-        return
-    done = 0
-    for facts in in_processes(_Reader(str(location)), requests, workers):
-        yield facts
-        done += 1
-    yield from _read(store, requests[done:])
-
-
-class _Reader:
-    """Reads chunks in another process; picklable, because it is only a path."""
-
-    def __init__(self, path: str) -> None:
-        self.path = path
-
-    def __call__(self, requests: Sequence[Request]) -> list[Facts]:
-        from jaxcache.store.local import LocalStore
-
-        return list(_read(LocalStore(self.path), requests))
+    else:
+        yield from spread(_read, store, requests, workers=workers, above=PARALLEL_ABOVE)
 
 
 def _read(store: Store, requests: Sequence[Request]) -> Iterator[Facts]:

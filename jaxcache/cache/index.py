@@ -1,8 +1,8 @@
 """Facts that earlier scans read out of entries, kept outside the cache to spare reading.
 
 One file per cache directory, safe to delete at any time. A row counts only while name, size,
-modification time and inode of the entry (and of its ``-atime`` file) are what they were when it
-was read: the file is always right, the index only spares opening it. Files younger than two
+modification time and inode of the entry (of JAX's, also of its ``-atime`` file) are what they were
+when it was read: the file is always right, the index only spares opening it. Files younger than two
 seconds are not indexed, because a second write in the same tick would not show; that of an object,
 whose inode here is made of its ETag, would.
 
@@ -16,7 +16,7 @@ import json
 from array import array
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple, Self
 
 from jaxcache.cache.heads import Facts
 from jaxcache.cache.sidefile import read_checked, side_path, write_checked
@@ -24,43 +24,122 @@ from jaxcache.entry.brief import Brief
 from jaxcache.entry.codec import Head
 from jaxcache.model import FileInfo
 
-_MAGIC = b"jaxcache-index 1\n"
 _SETTLED_NS = 2_000_000_000
-#: Columns of 64-bit integers; -1 is None.
-_COLUMNS = (
-    "size",
-    "mtime",
-    "inode",
-    "stamp_mtime",
-    "stamp_inode",
-    "stamp",
-    "content",
-    "seconds",
-    "codec",
-    "sealed",
-    "head_kind",
-    "head_detail",
-    "platform",
-    "target",
-    "signature",
-    "source",
-    "brief_kind",
-    "brief_detail",
-)
-_TEXTS = frozenset(
-    {
-        "codec",
-        "head_kind",
-        "head_detail",
-        "platform",
-        "target",
-        "signature",
-        "source",
-        "brief_kind",
-        "brief_detail",
-    }
-)
+_IDENTITY = ("size", "mtime", "inode")
 _WIDTH = 8
+
+
+class FactIndex:
+    """The index of one cache; :meth:`load` opens it, :meth:`save` writes what was learnt.
+
+    A layout's index says which facts it keeps, as columns of 64-bit integers behind the identity
+    of a file; -1 is None.
+    """
+
+    magic: ClassVar[bytes]
+    facts: ClassVar[tuple[str, ...]]
+    texts: ClassVar[frozenset[str]]
+    """The columns of :attr:`facts` that number a text."""
+
+    def __init__(self, path: Path, *, now_ns: int) -> None:
+        self.path = path
+        self._settled_ns = now_ns - _SETTLED_NS
+        self._rows: dict[str, int] = {}
+        self._columns = [array("q") for _ in (*_IDENTITY, *self.facts)]
+        self._texts: list[str] = []
+        self._text_ids: dict[str, int] = {}
+        self._learnt = 0
+
+    @classmethod
+    def load(cls, folder: Path, url: str, *, now_ns: int) -> Self:
+        """Open the index of the cache at ``url``; an empty one where there is none to trust.
+
+        Args:
+            now_ns: the time before anything is read; what is younger is not remembered.
+        """
+        index = cls(side_path(folder, url, ".idx"), now_ns=now_ns)
+        with contextlib.suppress(OSError, ValueError, TypeError, KeyError, RecursionError):
+            index._read(bytes(read_checked(index.path, cls.magic)))
+        return index
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def save(self, present: Iterable[str]) -> None:
+        """Write the index, without the files that are gone; does nothing where little was learnt.
+
+        A folder that cannot be written is no error: the next scan reads the entries again.
+        """
+        if not self._learnt or self._learnt * 100 < len(self._rows):
+            return
+        rows = {name: row for name in present if (row := self._rows.get(name)) is not None}
+        write_checked(self.path, self.magic, self._serialize(rows))
+
+    def _row(self, info: FileInfo) -> int | None:
+        """The row of a file; None where there is none, or the file has changed since."""
+        row = self._rows.get(info.name)
+        if row is None:
+            return None
+        size, mtime, inode = self._columns[:3]
+        same = mtime[row] == info.mtime_ns and size[row] == info.size_bytes
+        return row if same and inode[row] == info.inode else None
+
+    def _is_settled(self, info: FileInfo) -> bool:
+        """Whether a change of the file would show."""
+        return (info.mtime_ns <= self._settled_ns or bool(info.etag)) and not info.inode >> 63
+
+    def _put(self, info: FileInfo, facts: Iterable[int]) -> None:
+        row = self._rows.setdefault(info.name, len(self._columns[0]))
+        values = (info.size_bytes, info.mtime_ns, info.inode, *facts)
+        for column, value in zip(self._columns, values, strict=True):
+            if row == len(column):
+                column.append(value)
+            else:
+                column[row] = value
+        self._learnt += 1
+
+    def _id(self, text: str | None) -> int:
+        if text is None:
+            return -1
+        found = self._text_ids.setdefault(text, len(self._texts))
+        if found == len(self._texts):
+            self._texts.append(text)
+        return found
+
+    def _text(self, number: int) -> str | None:
+        return None if number == -1 else self._texts[number]
+
+    def _serialize(self, rows: dict[str, int]) -> bytes:
+        names = "\0".join(rows).encode("utf-8", "surrogateescape")
+        columns = [array("q", [column[row] for row in rows.values()]) for column in self._columns]
+        texts = json.dumps(self._texts).encode()
+        header = {"rows": len(rows), "names_bytes": len(names), "texts_bytes": len(texts)}
+        parts = [json.dumps(header).encode(), b"\n", texts, names]
+        return b"".join([*parts, *(column.tobytes() for column in columns)])
+
+    def _read(self, data: bytes) -> None:
+        """Take over the body of a file that was found whole."""
+        header_end = data.index(b"\n")
+        header = json.loads(data[:header_end])
+        count, at = int(header["rows"]), header_end + 1
+        texts = json.loads(data[at : at + header["texts_bytes"]])
+        at += header["texts_bytes"]
+        names = data[at : at + header["names_bytes"]].decode("utf-8", "surrogateescape")
+        at += header["names_bytes"]
+        if not count or len(data) - at != count * _WIDTH * len(self._columns):
+            return
+        columns = []
+        for name in (*_IDENTITY, *self.facts):
+            column = array("q")
+            column.frombytes(data[at : at + count * _WIDTH])
+            at += count * _WIDTH
+            if name in self.texts and not -1 <= min(column) <= max(column) < len(texts):
+                return
+            columns.append(column)
+        self._rows = dict(zip(names.split("\0"), range(count), strict=True))
+        self._columns = columns
+        self._texts = texts
+        self._text_ids = {text: number for number, text in enumerate(texts)}
 
 
 class Known(NamedTuple):
@@ -71,43 +150,28 @@ class Known(NamedTuple):
     """None where the entry was never decoded."""
 
 
-class Index:
-    """The index of one cache; :meth:`load` opens it, :meth:`save` writes what was learnt."""
+class Index(FactIndex):
+    """The index of a cache of JAX."""
+
+    magic = b"jaxcache-index 1\n"
+    facts = (
+        *("stamp_mtime", "stamp_inode", "stamp"),
+        *("content", "seconds", "codec", "sealed", "head_kind", "head_detail"),
+        *("platform", "target", "signature", "source", "brief_kind", "brief_detail"),
+    )
+    texts = frozenset({"codec", "head_kind", "head_detail", *facts[-6:]})
 
     def __init__(self, path: Path, *, now_ns: int) -> None:
-        self.path = path
-        self._settled_ns = now_ns - _SETTLED_NS
-        self._rows: dict[str, int] = {}
-        self._columns = [array("q") for _ in _COLUMNS]
-        self._texts: list[str] = []
-        self._text_ids: dict[str, int] = {}
+        super().__init__(path, now_ns=now_ns)
         self._heads: dict[tuple[int, ...], tuple[Head | None, Any]] = {}
         self._briefs: dict[tuple[int, ...], Brief] = {}
-        self._learnt = 0
-
-    @classmethod
-    def load(cls, folder: Path, url: str, *, now_ns: int) -> "Index":
-        """Open the index of the cache at ``url``; an empty one where there is none to trust.
-
-        Args:
-            now_ns: the time before anything is read; what is younger is not remembered.
-        """
-        index = cls(side_path(folder, url, ".idx"), now_ns=now_ns)
-        with contextlib.suppress(OSError, ValueError, TypeError, KeyError, RecursionError):
-            index._read(bytes(read_checked(index.path, _MAGIC)))
-        return index
-
-    def __len__(self) -> int:
-        return len(self._rows)
 
     def recall(self, info: FileInfo, stamp: FileInfo | None) -> Known | None:
         """Return the facts of an entry and its ``-atime`` file; None if either has changed."""
-        row = self._rows.get(info.name)
+        row = self._row(info)
         if row is None:
             return None
-        size, mtime, inode, stamp_mtime, stamp_inode, used, *columns = self._columns
-        if mtime[row] != info.mtime_ns or size[row] != info.size_bytes or inode[row] != info.inode:
-            return None
+        stamp_mtime, stamp_inode, used, *columns = self._columns[3:]
         stamp_bytes = None
         if stamp is None:
             if stamp_inode[row] != -1:
@@ -124,15 +188,10 @@ class Index:
         self, info: FileInfo, stamp: FileInfo | None, facts: Facts, brief: Brief | None
     ) -> None:
         """Remember what was read of one entry, if its files are settled and could be read."""
-        settled = self._settled_ns
-        young = info.mtime_ns > settled and not info.etag
-        if facts.gone or young or info.inode >> 63:
+        if facts.gone or not self._is_settled(info):
             return
-        if stamp is not None and (
-            facts.stamp is None
-            or len(facts.stamp) != 8
-            or (stamp.mtime_ns > settled and not stamp.etag)
-            or stamp.inode >> 63
+        if stamp is not None and not (
+            facts.stamp is not None and len(facts.stamp) == 8 and self._is_settled(stamp)
         ):
             return
         if _is_unreadable(facts.problem) or (brief and _is_unreadable(brief.problem)):
@@ -141,31 +200,7 @@ class Index:
         if stamp is not None and facts.stamp is not None:
             used = int.from_bytes(facts.stamp, "little", signed=True)
             stamp_row = (stamp.mtime_ns, stamp.inode, used)
-        values = (
-            info.size_bytes,
-            info.mtime_ns,
-            info.inode,
-            *stamp_row,
-            *self._head_row(facts),
-            *self._brief_row(brief),
-        )
-        row = self._rows.setdefault(info.name, len(self._columns[0]))
-        for column, value in zip(self._columns, values, strict=True):
-            if row == len(column):
-                column.append(value)
-            else:
-                column[row] = value
-        self._learnt += 1
-
-    def save(self, present: Iterable[str]) -> None:
-        """Write the index, without the files that are gone; does nothing where little was learnt.
-
-        A folder that cannot be written is no error: the next scan reads the entries again.
-        """
-        if not self._learnt or self._learnt * 100 < len(self._rows):
-            return
-        rows = {name: row for name in present if (row := self._rows.get(name)) is not None}
-        write_checked(self.path, _MAGIC, self._serialize(rows))
+        self._put(info, (*stamp_row, *self._head_row(facts), *self._brief_row(brief)))
 
     def _head_row(self, facts: Facts) -> tuple[int, ...]:
         head, (kind, detail) = facts.head, facts.problem or (None, None)
@@ -209,49 +244,6 @@ class Index:
             problem: Any = None if kind is None else (kind, detail)
             found = self._briefs[row] = Brief(platform, target, shown, source, problem)
         return found
-
-    def _id(self, text: str | None) -> int:
-        if text is None:
-            return -1
-        found = self._text_ids.setdefault(text, len(self._texts))
-        if found == len(self._texts):
-            self._texts.append(text)
-        return found
-
-    def _text(self, number: int) -> str | None:
-        return None if number == -1 else self._texts[number]
-
-    def _serialize(self, rows: dict[str, int]) -> bytes:
-        names = "\0".join(rows).encode("utf-8", "surrogateescape")
-        columns = [array("q", [column[row] for row in rows.values()]) for column in self._columns]
-        texts = json.dumps(self._texts).encode()
-        header = {"rows": len(rows), "names_bytes": len(names), "texts_bytes": len(texts)}
-        parts = [json.dumps(header).encode(), b"\n", texts, names]
-        return b"".join([*parts, *(column.tobytes() for column in columns)])
-
-    def _read(self, data: bytes) -> None:
-        """Take over the body of a file that was found whole."""
-        header_end = data.index(b"\n")
-        header = json.loads(data[:header_end])
-        count, at = int(header["rows"]), header_end + 1
-        texts = json.loads(data[at : at + header["texts_bytes"]])
-        at += header["texts_bytes"]
-        names = data[at : at + header["names_bytes"]].decode("utf-8", "surrogateescape")
-        at += header["names_bytes"]
-        if not count or len(data) - at != count * _WIDTH * len(_COLUMNS):
-            return
-        columns = []
-        for name in _COLUMNS:
-            column = array("q")
-            column.frombytes(data[at : at + count * _WIDTH])
-            at += count * _WIDTH
-            if name in _TEXTS and not -1 <= min(column) <= max(column) < len(texts):
-                return
-            columns.append(column)
-        self._rows = dict(zip(names.split("\0"), range(count), strict=True))
-        self._columns = columns
-        self._texts = texts
-        self._text_ids = {text: number for number, text in enumerate(texts)}
 
 
 def _is_unreadable(problem: tuple[str, str] | None) -> bool:

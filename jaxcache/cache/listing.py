@@ -2,14 +2,15 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from jaxcache.cache.scan import Progress, decode_entries, scan
+from jaxcache.cache.scan import Progress
 from jaxcache.model import Entry, Problem
 from jaxcache.store.base import Store
 
 if TYPE_CHECKING:
-    from jaxcache.cache.index import Index
+    from jaxcache.layouts.base import Layout
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,15 +48,17 @@ def summarize(entries: Iterable[Entry]) -> Summary:
 
 def list_cache(
     store: Store,
+    layout: "Layout",
     *,
-    keys: Sequence[str],
-    filters: Sequence[str],
-    sort: str,
-    limit: int | None,
+    keys: Sequence[str] = (),
+    filters: Sequence[str] = (),
+    sort: str = "key",
+    limit: int | None = None,
     heads: bool,
-    now_ns: int,
     details: bool = False,
-    index: "Index | None" = None,
+    long: bool = False,
+    index_folder: Path | None = None,
+    now_ns: int,
     workers: int = 1,
     progress: Progress | None = None,
 ) -> Listing:
@@ -66,42 +69,42 @@ def list_cache(
             only where a filter or the order asks for it.
         details: whether it shows what needs them to be decoded; only those shown are, unless a
             filter or the order asks for all.
-        index: see :func:`jaxcache.cache.scan.scan`.
+        long: whether it must show that of every one, where decoding takes long.
+        index_folder: where indexes are kept; None: without one.
 
     Raises:
         UsageError, NoCacheError
         JaxcacheError: a KEY fits nothing, or more than it may.
     """
     # Imported here because a plain listing, the most frequent, needs none of it.
-    selection = None
-    decode_all = False
+    selection = index = None
+    decode_all = details and limit is None and store.remote  # one request for both
+    if index_folder and (heads or details or filters or sort != "key" or store.remote):
+        index = layout.load_index(index_folder, store.url, now_ns=now_ns)
     if keys or filters or sort != "key":
         from jaxcache.cache.select import Selection
 
         selection = Selection.parse(keys, filters, sort)
         heads = heads or selection.needs_heads
-        decode_all = selection.needs_details
-    if details and limit is None and store.remote:  # one request for both, where all are shown
-        decode_all = True
-    seen = scan(
-        store, heads=heads, details=decode_all, index=index, workers=workers, progress=progress
-    )
+        decode_all |= selection.needs_details or (selection.needs_heads and not layout.has_heads)
+    reading: dict[str, Any] = {"index": index, "workers": workers, "progress": progress}
+    seen = layout.scan(store, heads=heads, details=decode_all, deep=False, **reading)
     if selection is None:
         chosen = sorted(seen.entries, key=lambda e: e.key)
     else:
         chosen = selection.apply(seen.entries, now_ns)
-    if details and not decode_all:
-        shown = chosen[:limit]
-        seen = decode_entries(store, seen, shown, index=index, workers=workers, progress=progress)
+    if (details or (heads and not layout.has_heads)) and not decode_all:
+        hurried = not (long or layout.has_heads)
+        seen = layout.decode(store, seen, chosen[:limit], hurried=hurried, **reading)
         decoded = {entry.file: entry for entry in seen.entries}
-        chosen = [decoded[entry.file] for entry in chosen]
+        chosen = [decoded[entry.file] for entry in chosen if entry.file in decoded]
     if index is not None:
-        index.save(file.info.name for file in seen.inventory.entries)
+        index.save(entry.file for entry in seen.entries)
     return Listing(
         cache_dir=store.url,
         entries=tuple(chosen[:limit]),
         summary=summarize(chosen),
-        problems=_problems_of(chosen, seen.problems) if keys or filters else seen.problems,
+        problems=_problems_of(chosen, seen.problems) if keys or filters else tuple(seen.problems),
     )
 
 

@@ -1,8 +1,10 @@
 """Work over many files in several processes, giving way where none can be had."""
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
-from typing import TypeVar
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Generic, TypeVar
+
+from jaxcache.store.base import Store
 
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
@@ -10,29 +12,59 @@ _Result = TypeVar("_Result")
 _CHUNK = 1_000
 
 
-def in_processes(
-    work: Callable[[Sequence[_Item]], Sequence[_Result]],
-    items: Sequence[_Item],
-    workers: int,
-    *,
-    chunk: int = _CHUNK,
-) -> Iterator[_Result]:
-    """Yield the result of each item in order, while the processes last.
+def can_spread(store: Store) -> bool:
+    """Whether other processes could open the same files."""
+    return getattr(store, "path", None) is not None
 
-    Where no process can be had, or one dies, it ends early: the caller does the rest itself. The
-    processes are spawned, so the main module must be one that can be imported.
+
+def spread(
+    read: Callable[[Store, Sequence[_Item]], Iterable[_Result]],
+    store: Store,
+    items: Sequence[_Item],
+    *,
+    workers: int,
+    above: int,
+    chunk: int | None = None,
+) -> Iterator[_Result]:
+    """Yield what ``read`` makes of each item, in order; in other processes where that is faster.
+
+    Where no process can be had, or one dies, the rest is read here.
 
     Args:
-        work: picklable; takes some of the items, returns as many results.
-        chunk: how many items it takes at once.
+        read: a function of a module; one result per item.
+        workers: processes; more than one needs a main module that can be imported (``if __name__
+            == "__main__"``), as spawning does.
+        above: how many items are read before other processes have started.
+        chunk: how many items a process takes at once.
     """
-    import multiprocessing
-    from concurrent.futures import BrokenExecutor, ProcessPoolExecutor
+    done = 0
+    if workers > 1 and len(items) >= above and can_spread(store):
+        import multiprocessing
+        from concurrent.futures import BrokenExecutor, ProcessPoolExecutor
 
-    chunks = [items[i : i + chunk] for i in range(0, len(items), chunk)]
-    with (
-        contextlib.suppress(OSError, ImportError, BrokenExecutor),  # no semaphores, no memory
-        ProcessPoolExecutor(workers, multiprocessing.get_context("spawn")) as pool,
-    ):
-        for results in pool.map(work, chunks):
-            yield from results
+        size = chunk or _CHUNK
+        chunks = [items[i : i + size] for i in range(0, len(items), size)]
+        with (
+            contextlib.suppress(OSError, ImportError, BrokenExecutor),  # no semaphores, no memory
+            ProcessPoolExecutor(workers, multiprocessing.get_context("spawn")) as pool,
+        ):
+            for results in pool.map(_Elsewhere(read, store), chunks):
+                for result in results:
+                    yield result
+                    done += 1
+    yield from read(store, items[done:])
+
+
+class _Elsewhere(Generic[_Item, _Result]):
+    """A function of a store in another process; picklable, because the store is only a path."""
+
+    def __init__(
+        self, read: Callable[[Store, Sequence[_Item]], Iterable[_Result]], store: Store
+    ) -> None:
+        self.read = read
+        self.path = str(getattr(store, "path", None))
+
+    def __call__(self, items: Sequence[_Item]) -> list[_Result]:
+        from jaxcache.store.local import LocalStore
+
+        return list(self.read(LocalStore(self.path), items))

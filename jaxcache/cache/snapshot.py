@@ -13,35 +13,36 @@ import json
 import os
 import zlib
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
+from enum import StrEnum
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from jaxcache.cache.groups import Group
-from jaxcache.cache.inventory import Inventory
 from jaxcache.cache.listing import Summary
-from jaxcache.cache.scan import Progress
 from jaxcache.cache.sidefile import read_checked, side_path, write_checked
-from jaxcache.cache.stats import AGE_CLASSES, FileCount, Stats, count_cache
-from jaxcache.entry.names import AUTOTUNE_DIR, OWN_DIR, FileKind
+from jaxcache.cache.stats import AGE_CLASSES, FileCount, Stats
 from jaxcache.model import Entry, FileInfo
 from jaxcache.store.base import Store
 from jaxcache.units import NS_PER_SECOND
 
-_MAGIC = b"jaxcache-stats 2\n"
+if TYPE_CHECKING:
+    from jaxcache.layouts.base import Layout
+
+_MAGIC = b"jaxcache-stats 3\n"
 _MASK = (1 << 64) - 1
 _SETTLED_NS = 2_000_000_000
 #: An -atime file can say more than a column holds: it is eight bytes of anything.
 _MAX_NS = (1 << 63) - 1
 #: Below this counting anew takes no time to speak of.
 _WORTH_KEEPING = 2_000
-_WALKED = (AUTOTUNE_DIR, OWN_DIR)
 
 
 class Snapshot:
     """The remembered ``stats`` of one cache; :meth:`recall` it, else :meth:`remember` the new."""
 
-    def __init__(self, folder: Path, url: str, *, now_ns: int) -> None:
+    def __init__(self, folder: Path, url: str, layout: Layout, *, now_ns: int) -> None:
+        self._layout = layout
         self._path = side_path(folder, url, ".stats")
         self._index = side_path(folder, url, ".idx")
         self._now_ns = now_ns
@@ -56,24 +57,22 @@ class Snapshot:
             size = int.from_bytes(body[:8], "big")
             header = json.loads(bytes(body[8 : 8 + size]))
             if header["index"] == _identity(self._index):
-                digest = _digest_root(os.fsencode(root))
-                for folder in _WALKED:
-                    digest += _digest(store.walk(folder))
-                if header["digest"] == digest & _MASK:
-                    return _stats(store.url, header, body[8 + size :], self._now_ns)
+                kinds, digest = self._layout.kinds, _digest_all(store, root, self._layout.folders)
+                if header["digest"] == digest & _MASK and header["layout"] == self._layout.name:
+                    return _stats(store.url, header, body[8 + size :], self._now_ns, kinds)
         return None
 
-    def remember(self, stats: Stats, entries: Sequence[Entry], inventory: Inventory) -> None:
-        """Keep statistics for the next time, unless some file is too young to be sure of."""
-        infos = [
-            *(file.info for file in inventory.entries),
-            *inventory.atimes.values(),
-            *(file.info for file in inventory.others),
-        ]
+    def remember(self, stats: Stats, entries: Sequence[Entry], infos: Sequence[FileInfo]) -> None:
+        """Keep statistics for the next time, unless some file is too young to be sure of.
+
+        Args:
+            infos: every file of the cache.
+        """
         newest = max((info.mtime_ns for info in infos), default=0)
         if len(entries) < _WORTH_KEEPING or newest > self._now_ns - _SETTLED_NS:
             return
         header = {
+            "layout": self._layout.name,
             "digest": _digest(infos) & _MASK,
             "index": _identity(self._index),
             "total": _numbers(stats.total),
@@ -95,45 +94,6 @@ class Snapshot:
         )
         parts = (len(text).to_bytes(8, "big"), text, *(c.tobytes() for c in columns))
         write_checked(self._path, _MAGIC, b"".join(parts))
-
-
-def recall_or_count(
-    store: Store,
-    folder: Path | None,
-    *,
-    now_ns: int,
-    read: bool = True,
-    workers: int = 1,
-    progress: Progress | None = None,
-) -> Stats:
-    """Count a cache; index and snapshot in ``folder`` spare what has not changed.
-
-    Args:
-        folder: where both are kept; without one everything is counted anew.
-        read: whether entries may be opened; see :func:`jaxcache.cache.stats.count_cache`.
-
-    Raises:
-        NoCacheError: the directory cannot be listed.
-    """
-    if folder is None:
-        return count_cache(store, now_ns=now_ns, read=read, workers=workers, progress=progress)
-    snapshot = None
-    if not store.remote:  # the digest of a listing spares no request
-        snapshot = Snapshot(folder, store.url, now_ns=now_ns)
-        if (stats := snapshot.recall(store)) is not None:
-            return stats
-    from jaxcache.cache.index import Index
-
-    index = Index.load(folder, store.url, now_ns=now_ns)
-    return count_cache(
-        store,
-        now_ns=now_ns,
-        read=read,
-        index=index,
-        snapshot=snapshot,
-        workers=workers,
-        progress=progress,
-    )
 
 
 def _identity(path: Path) -> list[int] | None:
@@ -162,13 +122,19 @@ def _digest(infos: Iterable[FileInfo]) -> int:
     )
 
 
-def _digest_root(root: bytes) -> int:
-    """The same over a directory, without making an object per file."""
-    digest, crc32, walked = 0, zlib.crc32, {os.fsencode(name) for name in _WALKED}
-    with os.scandir(root) as names:
+def _digest_all(store: Store, root: str, folders: Collection[str] | None) -> int:
+    """The same over a directory, without making an object per file.
+
+    Args:
+        folders: those that are walked; None for all.
+    """
+    digest, crc32 = 0, zlib.crc32
+    walked = None if folders is None else {os.fsencode(name) for name in folders}
+    with os.scandir(os.fsencode(root)) as names:
         for item in names:
             name = item.name
-            if name in walked and item.is_dir(follow_symlinks=False):
+            if (walked is None or name in walked) and item.is_dir(follow_symlinks=False):
+                digest += _digest(store.walk(os.fsdecode(name)))
                 continue
             with contextlib.suppress(FileNotFoundError):
                 s = item.stat(follow_symlinks=False)
@@ -186,7 +152,9 @@ def _digest_root(root: bytes) -> int:
     return digest
 
 
-def _stats(url: str, header: dict[str, Any], body: memoryview, now_ns: int) -> Stats:
+def _stats(
+    url: str, header: dict[str, Any], body: memoryview, now_ns: int, kinds: type[StrEnum]
+) -> Stats:
     used: array[int] = array("q")
     size: array[int] = array("q")
     payload: array[int] = array("q")
@@ -212,7 +180,7 @@ def _stats(url: str, header: dict[str, Any], body: memoryview, now_ns: int) -> S
     return Stats(
         cache_dir=url,
         total=Summary(*header["total"]),
-        files=tuple(FileCount(FileKind(k), n, b) for k, n, b in header["files"]),
+        files=tuple(FileCount(kinds(k), n, b) for k, n, b in header["files"]),
         by_platform=_groups(header["by_platform"]),
         by_module=_groups(header["by_module"]),
         by_codec=_groups(header["by_codec"]),

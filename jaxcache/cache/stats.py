@@ -1,24 +1,22 @@
 """``stats``: everything in a cache directory, counted."""
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from jaxcache.cache.groups import Group, group_entries
 from jaxcache.cache.listing import Summary, summarize
-from jaxcache.cache.scan import Progress, decode_entries, scan
-from jaxcache.model import Entry, FileInfo, Problem
+from jaxcache.cache.scan import Progress
+from jaxcache.model import Entry, FileInfo
 from jaxcache.store.base import Store
 from jaxcache.units import NS_PER_SECOND
 
 if TYPE_CHECKING:
-    from jaxcache.cache.index import Index
-    from jaxcache.cache.snapshot import Snapshot
+    from jaxcache.layouts.base import Layout
 
-#: Undecoded entries that ``stats`` decodes by the way: 0.3 s of work.
-_DECODED_AT_ONCE = 1_000
 _DAY_SECONDS = 86_400
 #: Upper ends of the age classes, in seconds since last use.
 AGE_CLASSES: tuple[tuple[str, float], ...] = (
@@ -68,11 +66,11 @@ class Stats:
 
 def count_cache(
     store: Store,
+    layout: "Layout",
+    index_folder: Path | None = None,
     *,
     now_ns: int,
     read: bool = True,
-    index: "Index | None" = None,
-    snapshot: "Snapshot | None" = None,
     workers: int = 1,
     progress: Progress | None = None,
 ) -> Stats:
@@ -82,55 +80,47 @@ def count_cache(
     decoding them takes no time to speak of; the others count as unknown.
 
     Args:
+        index_folder: where index and snapshot are kept, which spare what has not changed; without
+            one everything is counted anew.
         read: whether entries may be opened; if not, what only they tell is what the index knows.
-        index: see :func:`jaxcache.cache.scan.scan`.
-        snapshot: takes the result, for a second look at an unchanged cache.
 
     Raises:
         NoCacheError: the directory cannot be listed.
     """
-    seen = scan(store, heads=read, deep=True, index=index, workers=workers, progress=progress)
-    unknown = [entry for entry in seen.entries if entry.platform == "unknown"]
-    if read and len(unknown) <= _DECODED_AT_ONCE:
-        seen = decode_entries(store, seen, unknown, index=index)
-    if index is not None:
-        index.save(file.info.name for file in seen.inventory.entries)
-    stats = sum_up(
-        store.url, seen.entries, seen.inventory.files(), seen.problems, now_ns, codecs=True
+    index = snapshot = None
+    if index_folder is not None:
+        from jaxcache.cache.snapshot import Snapshot
+
+        if not store.remote:  # the digest of a listing spares no request
+            snapshot = Snapshot(index_folder, store.url, layout, now_ns=now_ns)
+            if (stats := snapshot.recall(store)) is not None:
+                return stats
+        index = layout.load_index(index_folder, store.url, now_ns=now_ns)
+    seen = layout.scan(
+        store, heads=read, details=False, deep=True, index=index, workers=workers, progress=progress
     )
-    if snapshot is not None:
-        snapshot.remember(stats, seen.entries, seen.inventory)
-    return stats
-
-
-def sum_up(
-    url: str,
-    entries: Sequence[Entry],
-    files: Iterable[tuple[StrEnum, FileInfo]],
-    problems: Iterable[Problem],
-    now_ns: int,
-    *,
-    codecs: bool,
-) -> Stats:
-    """Sum up what was seen in a cache of any layout.
-
-    Args:
-        files: every file with what it is.
-        codecs: whether its entries are compressed.
-    """
-    kinds = Counter(problem.kind for problem in problems)
-    return Stats(
-        cache_dir=url,
+    if read:
+        seen = layout.decode(
+            store, seen, seen.entries, hurried=True, index=index, workers=workers, progress=progress
+        )
+    if index is not None:
+        index.save(entry.file for entry in seen.entries)
+    entries, kinds = seen.entries, Counter(problem.kind for problem in seen.problems)
+    stats = Stats(
+        cache_dir=store.url,
         total=summarize(entries),
-        files=_count_files(files),
+        files=_count_files(seen.inventory.files()),
         by_platform=tuple(group_entries(entries, "platform")),
         by_module=tuple(group_entries(entries, "module")),
-        by_codec=tuple(group_entries(entries, "codec")) if codecs else (),
+        by_codec=tuple(group_entries(entries, "codec")) if layout.has_heads else (),
         by_age=group_by_age(entries, now_ns),
         sealed=sum(entry.sealed for entry in entries),
         orphan_atimes=kinds["orphan-atime"],
         problems=tuple(sorted(kinds.items())),
     )
+    if snapshot is not None:
+        snapshot.remember(stats, entries, [info for _, info in seen.inventory.files()])
+    return stats
 
 
 def _count_files(found: Iterable[tuple[StrEnum, FileInfo]]) -> tuple[FileCount, ...]:

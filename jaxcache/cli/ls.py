@@ -34,6 +34,7 @@ def command(
 
     Also the modules of a recipe (-C FILE.recipe).
     """
+    from jaxcache.cache.listing import list_cache
     from jaxcache.cli.output import print_listing
     from jaxcache.cli.output.recipe import names_recipe, print_recipe
     from jaxcache.cli.terminal.progress import progress_bar
@@ -54,8 +55,9 @@ def command(
     else:
         details = details or form in (Format.TABLE, Format.JSON, Format.JSONL)
     with progress_bar("reading entries") as progress:
-        listing = opened.layout.list_cache(
+        listing = list_cache(
             opened.store,
+            opened.layout,
             keys=options.keys,
             filters=options.filters,
             sort=options.sort,

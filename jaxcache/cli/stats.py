@@ -29,6 +29,7 @@ def command(
     output: JsonOutput,
 ) -> None:
     """Summarize a cache: entries, size, compile time, age."""
+    from jaxcache.cache.stats import count_cache
     from jaxcache.cli.output import (
         print_json,
         print_json_lines,
@@ -45,8 +46,9 @@ def command(
     opened = open_cache(place.cache_dir, place.layout)
     now_ns = time.time_ns()
     with progress_bar("reading entries") as progress:
-        stats = opened.layout.count(
+        stats = count_cache(
             opened.store,
+            opened.layout,
             index_folder(),
             now_ns=now_ns,
             read=long or not opened.store.remote,

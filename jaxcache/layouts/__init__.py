@@ -1,8 +1,10 @@
 """Caches of several compilers behind the same operations; :func:`choose_layout` picks one."""
 
 from importlib import import_module
+from operator import attrgetter
 from typing import Any, cast
 
+from jaxcache.entry.names import AUTOTUNE_DIR, OWN_DIR
 from jaxcache.errors import UsageError
 from jaxcache.layouts.base import Layout
 from jaxcache.store.base import MissingError, Store
@@ -11,25 +13,28 @@ from jaxcache.store.base import MissingError, Store
 class _Lazy:
     """A layout of operations that are imported when they are asked for."""
 
-    def __init__(self, name: str, operations: dict[str, str], *, stands_alone: bool) -> None:
+    def __init__(self, name: str, facts: dict[str, Any], operations: dict[str, str]) -> None:
         self.name = name
-        self.stands_alone = stands_alone
+        self.__dict__.update(facts)
         self._operations = operations
 
     def __getattr__(self, name: str) -> Any:
         if name not in (operations := self.__dict__.get("_operations", {})):
             raise AttributeError(name)
         module, _, function = operations[name].partition(":")
-        return getattr(import_module(module), function)
+        return attrgetter(function)(import_module(module))
 
 
 #: Where each operation of :class:`Layout` is.
 LAYOUTS: dict[str, _Lazy] = {
     "jax": _Lazy(
         "jax",
+        {"stands_alone": True, "has_heads": True, "folders": (AUTOTUNE_DIR, OWN_DIR)},
         {
-            "list_cache": "jaxcache.layouts.jax:list_entries",
-            "count": "jaxcache.cache.snapshot:recall_or_count",
+            "kinds": "jaxcache.entry.names:FileKind",
+            "load_index": "jaxcache.cache.index:Index.load",
+            "scan": "jaxcache.cache.scan:scan",
+            "decode": "jaxcache.cache.scan:decode_entries",
             "verify": "jaxcache.cache.verify.examine:verify",
             "execute_repair": "jaxcache.cache.verify.repair:execute_repair",
             "restore": "jaxcache.cache.verify.quarantine:restore",
@@ -42,13 +47,15 @@ LAYOUTS: dict[str, _Lazy] = {
             "show": "jaxcache.layouts.jax:show",
             "explain": "jaxcache.layouts.jax:explain",
         },
-        stands_alone=True,
     ),
     "torch": _Lazy(
         "torch",
+        {"stands_alone": False, "has_heads": False, "folders": None},
         {
-            "list_cache": "jaxcache.layouts.torch.listing:list_graphs",
-            "count": "jaxcache.layouts.torch.listing:count_graphs",
+            "kinds": "jaxcache.layouts.torch.names:TorchKind",
+            "load_index": "jaxcache.layouts.torch.scan:GraphIndex.load",
+            "scan": "jaxcache.layouts.torch.scan:scan",
+            "decode": "jaxcache.layouts.torch.scan:decode",
             "verify": "jaxcache.layouts.torch.verify:verify_graphs",
             "execute_repair": "jaxcache.layouts.torch.repair:execute_repair",
             "restore": "jaxcache.layouts.torch.repair:restore",
@@ -61,7 +68,6 @@ LAYOUTS: dict[str, _Lazy] = {
             "show": "jaxcache.layouts.torch.show:show",
             "explain": "jaxcache.layouts.torch.explain:explain_graphs",
         },
-        stands_alone=False,
     ),
 }
 #: Folders that torch's compilers make in their cache, and JAX never.

@@ -5,10 +5,12 @@ only one compiler's cache can do (sealing, warming, loading) has no method here.
 :data:`jaxcache.layouts.LAYOUTS` says where each operation is.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
+from jaxcache.model import Entry, FileInfo, Problem
 from jaxcache.store.base import Store
 
 if TYPE_CHECKING:
@@ -17,11 +19,10 @@ if TYPE_CHECKING:
     from jaxcache.cache.bundle.importing import ImportPlan
     from jaxcache.cache.diff import Side
     from jaxcache.cache.explain.sides import Explanation
-    from jaxcache.cache.listing import Listing
+    from jaxcache.cache.index import FactIndex
     from jaxcache.cache.prune.plan import PrunePlan
     from jaxcache.cache.prune.removal import Execution, Removal
     from jaxcache.cache.show import Shown
-    from jaxcache.cache.stats import Stats
     from jaxcache.cache.verify.examine import Loader, Verification
     from jaxcache.cache.verify.quarantine import Restoration
     from jaxcache.cache.verify.repair import Repair, RepairPlan
@@ -29,6 +30,24 @@ if TYPE_CHECKING:
     from jaxcache.options import PruneOptions, VerifyOptions
 
 Progress = Callable[[int, int], None]
+
+
+class Files(Protocol):
+    """Every file of a cache under what it is; nothing has been opened."""
+
+    def files(self) -> Iterator[tuple[StrEnum, FileInfo]]:
+        """Yield every file with its kind."""
+
+
+class Seen(Protocol):
+    """A cache as it was seen."""
+
+    @property
+    def entries(self) -> Sequence[Entry]: ...
+    @property
+    def inventory(self) -> Files: ...
+    @property
+    def problems(self) -> Sequence[Problem]: ...
 
 
 class Layout(Protocol):
@@ -42,45 +61,62 @@ class Layout(Protocol):
     def stands_alone(self) -> bool:
         """Whether each entry is one file, which can be loaded, forecast, signed and sent singly."""
 
-    def list_cache(
-        self,
-        store: Store,
-        *,
-        keys: Sequence[str],
-        filters: Sequence[str],
-        sort: str,
-        limit: int | None,
-        heads: bool,
-        details: bool,
-        long: bool,
-        index_folder: Path | None,
-        now_ns: int,
-        workers: int,
-        progress: Progress | None,
-    ) -> "Listing":
-        """List entries.
+    @property
+    def has_heads(self) -> bool:
+        """Whether the start of an entry tells its codec and seconds, so that it need not be read.
 
-        Args:
-            heads, details, long: whether the output shows what needs entries to be opened, to be
-                decoded, and whether it must show that of every one.
-            index_folder: where indexes are kept; None: without one, as everywhere below.
-
-        Raises:
-            UsageError, NoCacheError
-            JaxcacheError: a KEY fits nothing, or more than it may.
+        Where not, what can be told of an entry takes reading all of it, and it has no codec.
         """
 
-    def count(
+    @property
+    def kinds(self) -> type[StrEnum]:
+        """The kinds of its files, in the order in which they are shown."""
+
+    @property
+    def folders(self) -> Collection[str] | None:
+        """The folders in a cache whose files belong to it; None for all."""
+
+    def load_index(self, folder: Path, url: str, *, now_ns: int) -> "FactIndex":
+        """Open the index of the cache at ``url``, of facts that earlier scans read."""
+
+    def scan(
         self,
         store: Store,
-        index_folder: Path | None,
         *,
-        now_ns: int,
-        read: bool,
+        heads: bool,
+        details: bool,
+        deep: bool,
+        index: Any,
         workers: int,
         progress: Progress | None,
-    ) -> "Stats":
-        """Count everything in a cache directory; entries are opened only if ``read``."""
+    ) -> "Seen":
+        """Take inventory of a cache, with the facts of every entry.
+
+        Args:
+            heads, details: whether to tell also what the start of each entry holds, or all of it;
+                else only its name and what the index knows.
+            deep: whether files in folders count.
+
+        Raises:
+            NoCacheError: the directory cannot be listed.
+        """
+
+    def decode(
+        self,
+        store: Store,
+        seen: Any,
+        wanted: Iterable[Entry],
+        *,
+        hurried: bool,
+        index: Any,
+        workers: int,
+        progress: Progress | None,
+    ) -> "Seen":
+        """Add the details of some entries to a scan of this layout.
+
+        Args:
+            hurried: only as far as that takes no time to speak of.
+        """
 
     def verify(
         self,

@@ -11,7 +11,6 @@ if TYPE_CHECKING:
     from jaxcache.cache.diff import Side
     from jaxcache.cache.explain.sides import Explanation
     from jaxcache.cache.index import Index
-    from jaxcache.cache.listing import Listing
     from jaxcache.cache.prune.plan import PrunePlan
     from jaxcache.cache.show import Shown
     from jaxcache.options import PruneOptions
@@ -23,23 +22,6 @@ def _load(folder: Path | None, store: Store, now_ns: int, *, wanted: bool) -> "I
     from jaxcache.cache.index import Index
 
     return Index.load(folder, store.url, now_ns=now_ns)
-
-
-def list_entries(
-    store: Store,
-    *,
-    long: bool,  # noqa: ARG001 - every entry that is shown is decoded anyway
-    index_folder: Path | None,
-    now_ns: int,
-    **query: Any,
-) -> "Listing":
-    """See :func:`jaxcache.cache.listing.list_cache`."""
-    from jaxcache.cache.listing import list_cache
-
-    opens = any(query[name] for name in ("heads", "details", "filters"))
-    wanted = opens or query["sort"] != "key" or store.remote
-    index = _load(index_folder, store, now_ns, wanted=wanted)
-    return list_cache(store, index=index, now_ns=now_ns, **query)
 
 
 def plan_prune(

@@ -5,6 +5,7 @@ import shutil
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from conftest import CORPUS
@@ -13,10 +14,12 @@ from hypothesis import strategies as st
 
 from jaxcache.cache.index import Index
 from jaxcache.cache.listing import Listing, list_cache
-from jaxcache.cache.snapshot import Snapshot, recall_or_count
+from jaxcache.cache.snapshot import Snapshot
 from jaxcache.cache.stats import count_cache
+from jaxcache.layouts import load_layout
 from jaxcache.store.local import LocalStore
 
+JAX = load_layout("jax")
 FOLDERS = ["0.12.0.1-cpu-zstd-maxsize", "0.12.0.1-cuda13-h200-zstd", "0.4.38-cpu-zlib"]
 
 
@@ -46,17 +49,8 @@ def cache(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
 def listing(cache: Path, index_folder: Path, **changes: object) -> tuple[Listing, int]:
     """``ls --long`` and how many files it opened."""
     store = Counting(cache)
-    now_ns = time.time_ns()
-    index = Index.load(index_folder, store.url, now_ns=now_ns)
-    arguments = {
-        "keys": (),
-        "filters": (),
-        "sort": "key",
-        "limit": None,
-        "heads": True,
-        "details": True,
-    } | changes
-    return list_cache(store, index=index, now_ns=now_ns, **arguments), store.opened  # type: ignore[arg-type]
+    arguments: Any = {"heads": True, "details": True, "index_folder": index_folder} | changes
+    return list_cache(store, JAX, now_ns=time.time_ns(), **arguments), store.opened
 
 
 def test_the_second_look_opens_nothing_and_sees_the_same(cache: Path, tmp_path: Path) -> None:
@@ -133,12 +127,12 @@ def test_filters_on_decoded_fields(cache: Path, tmp_path: Path) -> None:
 
 def test_stats_count_platforms(cache: Path, tmp_path: Path) -> None:
     store = LocalStore(cache)
-    first = count_cache(store, now_ns=time.time_ns())
+    first = count_cache(store, JAX, now_ns=time.time_ns())
     assert {g.name for g in first.by_platform} <= {"cpu", "gpu"}
     now_ns = time.time_ns()
     for _ in range(2):
-        index = Index.load(tmp_path / "i", store.url, now_ns=now_ns)
-        assert count_cache(store, now_ns=now_ns, index=index).by_platform == first.by_platform
+        counted = count_cache(store, JAX, tmp_path / "i", now_ns=now_ns)
+        assert counted.by_platform == first.by_platform
 
 
 def test_a_folder_that_cannot_be_written_is_no_error(cache: Path, tmp_path: Path) -> None:
@@ -184,13 +178,13 @@ def small_snapshots(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("small_snapshots")
 def test_an_unchanged_cache_is_not_counted_again(cache: Path, tmp_path: Path) -> None:
-    first = recall_or_count(Counting(cache), tmp_path / "i", now_ns=time.time_ns())
+    first = count_cache(Counting(cache), JAX, tmp_path / "i", now_ns=time.time_ns())
     store = Counting(cache)
     later_ns = time.time_ns() + 3 * 86_400 * 10**9
-    assert Snapshot(tmp_path / "i", store.url, now_ns=later_ns).recall(store) is not None
-    second = recall_or_count(store, tmp_path / "i", now_ns=later_ns)
+    assert Snapshot(tmp_path / "i", store.url, JAX, now_ns=later_ns).recall(store) is not None
+    second = count_cache(store, JAX, tmp_path / "i", now_ns=later_ns)
     assert store.opened == 0
-    assert second == count_cache(store, now_ns=later_ns)
+    assert second == count_cache(store, JAX, now_ns=later_ns)
     assert replace(second, by_age=()) == replace(first, by_age=())
     # Uses that -atime files date are older than any of the ages in both.
     assert second.by_age != first.by_age or list(cache.glob("*-atime"))
@@ -202,8 +196,10 @@ def test_a_date_beyond_2262_is_no_obstacle(cache: Path, tmp_path: Path) -> None:
     (cache / f"{key}-atime").write_bytes(b"\xff" * 8)
     os.utime(cache / f"{key}-atime", (1.7e9, 1.7e9))
     now_ns = time.time_ns()
-    first = recall_or_count(LocalStore(cache), tmp_path / "i", now_ns=now_ns)
-    assert Snapshot(tmp_path / "i", str(cache), now_ns=now_ns).recall(LocalStore(cache)) == first
+    first = count_cache(LocalStore(cache), JAX, tmp_path / "i", now_ns=now_ns)
+    assert (
+        Snapshot(tmp_path / "i", str(cache), JAX, now_ns=now_ns).recall(LocalStore(cache)) == first
+    )
 
 
 @pytest.mark.usefixtures("small_snapshots")
@@ -218,7 +214,7 @@ def test_any_change_is_counted(tmp_path: Path, change: str) -> None:
     then = time.time() - 60
     for path in cache.rglob("*"):
         os.utime(path, (then, then))
-    recall_or_count(LocalStore(cache), tmp_path / "i", now_ns=time.time_ns())
+    count_cache(LocalStore(cache), JAX, tmp_path / "i", now_ns=time.time_ns())
     path = next(cache.glob("*-cache"))
     if change == "rewrite":
         path.write_bytes(path.read_bytes())
@@ -240,18 +236,18 @@ def test_any_change_is_counted(tmp_path: Path, change: str) -> None:
     else:
         next((tmp_path / "i").glob("*.idx")).unlink()
     store, now_ns = LocalStore(cache), time.time_ns()
-    assert Snapshot(tmp_path / "i", store.url, now_ns=now_ns).recall(store) is None
-    assert recall_or_count(store, tmp_path / "i", now_ns=now_ns) == count_cache(
-        store, now_ns=now_ns
+    assert Snapshot(tmp_path / "i", store.url, JAX, now_ns=now_ns).recall(store) is None
+    assert count_cache(store, JAX, tmp_path / "i", now_ns=now_ns) == count_cache(
+        store, JAX, now_ns=now_ns
     )
 
 
 @pytest.mark.usefixtures("small_snapshots")
 def test_a_damaged_snapshot_counts_as_absent(cache: Path, tmp_path: Path) -> None:
     store = LocalStore(cache)
-    recall_or_count(store, tmp_path / "i", now_ns=time.time_ns())
+    count_cache(store, JAX, tmp_path / "i", now_ns=time.time_ns())
     path = next((tmp_path / "i").glob("*.stats"))
     good = path.read_bytes()
     for bad in (good[:-1], good[: len(good) // 2], b"", good.replace(b'"sealed"', b'"seeled"')):
         path.write_bytes(bad)
-        assert Snapshot(tmp_path / "i", store.url, now_ns=time.time_ns()).recall(store) is None
+        assert Snapshot(tmp_path / "i", store.url, JAX, now_ns=time.time_ns()).recall(store) is None

@@ -61,5 +61,5 @@ def test_entries_that_grow_beyond_a_bound_stay_with_the_threads(
 ) -> None:
     monkeypatch.setattr("jaxcache.cache.verify.examine.SPREAD_ABOVE", 1)
     monkeypatch.setattr("jaxcache.cache.verify.examine.MAX_FILE_BYTES", 10)
-    monkeypatch.setattr("jaxcache.cache.verify.examine.check_in_processes", None)
+    monkeypatch.setattr("jaxcache.cache.verify.examine.spread", None)
     assert verify(LocalStore(cache), VerifyOptions(jobs=2), now_ns=NOW_NS).checked == 7

@@ -1,6 +1,6 @@
 """Check one entry from end to end, as ``verify`` does at ``full``."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import BinaryIO
 
@@ -73,6 +73,13 @@ def check_entry(store: Store, file: EntryFile, digest: str | None, *, decode: bo
         return Checked((_problem(file, "unreadable", str(error.strerror or error).lower()),))
     proven = not problems and (sealed or digest is not None)
     return Checked(tuple(problems), proven=proven, unsealed=not sealed)
+
+
+def check_decoded(
+    store: Store, wanted: Sequence[tuple[EntryFile, str | None]]
+) -> Iterator[Checked]:
+    """Check some entries with their digests, and decode them."""
+    return (check_entry(store, file, digest, decode=True) for file, digest in wanted)
 
 
 def recorded_digest(file: EntryFile, record: Record | None) -> str | None:

@@ -16,15 +16,15 @@ from jaxcache.cache.budget import ByteBudget
 from jaxcache.cache.inventory import EntryFile, Inventory, take_inventory
 from jaxcache.cache.ledger.segments import Ledger
 from jaxcache.cache.leftovers import find_leftovers
+from jaxcache.cache.parallel import can_spread, spread
 from jaxcache.cache.scan import Progress, read_entries
 from jaxcache.cache.select import select_by_keys
-from jaxcache.cache.verify.check import SMALL_BYTES, Checked, check_entry, recorded_digest
-from jaxcache.cache.verify.spread import (
-    MAX_FILE_BYTES,
-    MAX_HELD_BYTES,
-    SPREAD_ABOVE,
-    can_spread,
-    check_in_processes,
+from jaxcache.cache.verify.check import (
+    SMALL_BYTES,
+    Checked,
+    check_decoded,
+    check_entry,
+    recorded_digest,
 )
 from jaxcache.entry.codec import HEAD_BYTES, CodecError, check_frame, read_head
 from jaxcache.entry.names import FileKind
@@ -46,6 +46,13 @@ CORRUPT: frozenset[ProblemKind] = frozenset({
 })  # fmt: skip
 #: What all workers together may hold: compressed and decompressed entries.
 _MEMORY_BYTES = 2 << 30
+#: Fewer entries than this are decoded before other processes have started.
+SPREAD_ABOVE = 400
+#: Larger entries stay with the threads of one process, which share a bound on memory.
+MAX_FILE_BYTES = 1 << 20
+MAX_HELD_BYTES = 64 << 20
+#: Entries that a process decodes at once: a quarter of a second of work.
+_SPREAD_CHUNK = 100
 #: A bad file that is young may be in the middle of being written: it is looked at again.
 _SECOND_LOOK_SECONDS = 0.25
 _WORLD_WRITABLE = 0o002
@@ -193,10 +200,10 @@ def _check_each(
         with budget.take(_held_bytes(store, file)):
             return check_entry(store, file, digest_of(file), decode=True)
 
-    spread = _to_spread(store, files, options)
+    elsewhere = _to_spread(store, files, options)
     # zstandard lets the interpreter go, so that threads help where much is decompressed.
     jobs = max(options.jobs or 1, REQUESTS_AT_ONCE if store.remote else 1)
-    names = {f.info.name for f in spread}
+    names = {f.info.name for f in elsewhere}
     here = [f for f in files if f.info.name not in names]
     threaded = [
         f
@@ -207,13 +214,15 @@ def _check_each(
     with ThreadPoolExecutor(jobs) as pool:
         running = [(f, pool.submit(check, f)) for f in threaded]
         try:
-            done = 0
-            if spread:
-                for checked in check_in_processes(store, spread, digest_of, jobs):
-                    yield spread[done].info.name, checked
-                    done += 1
-            for file in (*spread[done:], *(f for f in here if f.info.name not in names)):
-                yield file.info.name, check(file)
+            if elsewhere:
+                wanted = [(f, digest_of(f)) for f in elsewhere]
+                found = spread(
+                    check_decoded, store, wanted, workers=jobs, above=0, chunk=_SPREAD_CHUNK
+                )
+                yield from zip((f.info.name for f in elsewhere), found, strict=True)
+            for file in here:
+                if file.info.name not in names:
+                    yield file.info.name, check(file)
             for file, future in running:
                 yield file.info.name, future.result()
         finally:
@@ -224,7 +233,8 @@ def _to_spread(
     store: Store, files: Sequence[EntryFile], options: VerifyOptions
 ) -> Sequence[EntryFile]:
     """The entries to check in other processes; none where that does not pay."""
-    if options.level == "quick" or not options.decode or not can_spread(store, options.jobs or 1):
+    alone = options.level == "quick" or (options.jobs or 1) < 2
+    if alone or not options.decode or not can_spread(store):
         return ()
     fitting = [
         f

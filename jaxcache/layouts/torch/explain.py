@@ -15,7 +15,7 @@ from jaxcache.errors import JaxcacheError
 from jaxcache.layouts.torch.examine import examine_file
 from jaxcache.layouts.torch.graph import Component, Graph
 from jaxcache.layouts.torch.inventory import GraphFile
-from jaxcache.layouts.torch.scan import Scan, look
+from jaxcache.layouts.torch.scan import Scan, scan
 from jaxcache.store.base import MissingError, Store
 
 _PROGRAM = "gm"
@@ -64,7 +64,7 @@ def explain_graphs(store: Store, keys: Sequence[str]) -> Explanation:
         NoCacheError
         JaxcacheError: ``no-match``, ``ambiguous-key``, or ``bad-entry``.
     """
-    seen = look(store)
+    seen = scan(store, details=False)
     rights = _resolve(store, seen, keys[-1])
     if len(keys) > 1:
         lefts = _resolve(store, seen, keys[0])

@@ -1,18 +1,21 @@
 """Graphs as entries: names and sizes of all, and what is inside of those that are wanted."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 
-from jaxcache.cache.parallel import in_processes
+from jaxcache.cache.index import FactIndex
+from jaxcache.cache.parallel import spread
 from jaxcache.cache.scan import Progress
 from jaxcache.layouts.torch.examine import Facts, examine_file, facts_of
-from jaxcache.layouts.torch.index import GraphIndex
 from jaxcache.layouts.torch.inventory import GraphFile, Inventory, take_inventory
-from jaxcache.model import GraphEntry, LastUsedFrom, Platform, Problem
+from jaxcache.model import Entry, FileInfo, GraphEntry, LastUsedFrom, Platform, Problem
 from jaxcache.store.base import MissingError, Store
 
 #: Fewer graphs than this are read before other processes have started.
 _PARALLEL_ABOVE = 300
+#: Graphs that nobody has read yet and that a plain look reads by the way: about 2 s of work.
+_READ_AT_ONCE = 500
 _PROGRESS_EVERY = 64
 _PLATFORMS: dict[str, Platform] = {
     "cpu": "cpu",
@@ -35,82 +38,104 @@ class Scan:
     problems: tuple[Problem, ...]
 
 
+class GraphIndex(FactIndex):
+    """The index of a cache of torch's compilers: of each graph, its facts as JSON."""
+
+    magic = b"jaxcache-torch-index 3\n"
+    facts = ("facts",)
+    texts = frozenset(facts)
+
+    def recall(self, info: FileInfo) -> Facts | None:
+        """Return the facts of a file; None if it has changed since."""
+        row = self._row(info)
+        if row is None:
+            return None
+        known = Facts(*json.loads(self._texts[self._columns[-1][row]]))
+        return known._replace(
+            devices=tuple(known.devices),
+            references=tuple(known.references),
+            environment=tuple(known.environment),
+            problems=tuple((kind, detail) for kind, detail in known.problems),
+        )
+
+    def learn(self, info: FileInfo, facts: Facts) -> None:
+        """Remember what was read, if the file is settled and could be read."""
+        unreadable = any(kind == "unreadable" for kind, _ in facts.problems)
+        if not facts.gone and not unreadable and self._is_settled(info):
+            self._put(info, [self._id(json.dumps(facts[:-1]))])
+
+
 def scan(
     store: Store,
     *,
-    wanted: Callable[[GraphFile], bool] | None = None,
+    heads: bool = True,  # noqa: ARG001 - a graph has nothing that is cheaper to read than all of it
+    details: bool = True,
+    deep: bool = True,  # noqa: ARG001 - every folder is walked anyway
     index: GraphIndex | None = None,
     workers: int = 1,
     progress: Progress | None = None,
 ) -> Scan:
-    """Scan a cache directory, reading all graphs or those for which ``wanted`` is true.
+    """Scan a cache directory by names and by what the index knows.
+
+    Args:
+        details: also read the graphs that it does not know.
 
     Raises:
         NoCacheError: the directory cannot be listed.
     """
     inventory = take_inventory(store)
-    files = [g for g in inventory.graphs if wanted is None or wanted(g)]
-    facts = read_facts(store, files, index=index, workers=workers, progress=progress)
-    return make_scan(inventory, facts, keeps_atime=store.keeps_atime)
-
-
-def look(store: Store, *, index: GraphIndex | None = None) -> Scan:
-    """Scan a cache directory by names and by what the index knows; no file is opened."""
-    inventory = take_inventory(store)
     known = {g.info.name: index.recall(g.info) for g in inventory.graphs} if index else {}
     facts = {name: found for name, found in known.items() if found is not None}
+    if details:
+        unread = [g for g in inventory.graphs if g.info.name not in facts]
+        facts |= _read(store, unread, index, workers, progress)
     return make_scan(inventory, facts, keeps_atime=store.keeps_atime)
 
 
-def read_facts(
+def decode(
     store: Store,
-    files: Sequence[GraphFile],
+    seen: Scan,
+    wanted: Iterable[Entry],
     *,
+    hurried: bool = False,
     index: GraphIndex | None = None,
     workers: int = 1,
     progress: Progress | None = None,
+) -> Scan:
+    """Read some graphs of a scan, and those that they refer to, whose seconds are needed.
+
+    Args:
+        hurried: read no more of them than a plain look has time for.
+    """
+    names = {e.file for e in wanted} - seen.facts.keys()
+    unread = [g for g in seen.inventory.graphs if g.info.name in names]
+    facts = _read(store, unread[:_READ_AT_ONCE] if hurried else unread, index, workers, progress)
+    keys = {key for found in facts.values() for key in found.references}
+    facts = seen.facts | facts
+    below = [g for g in seen.inventory.graphs if g.key in keys and g.info.name not in facts]
+    facts |= _read(store, below, index, workers, progress)
+    return make_scan(seen.inventory, facts, keeps_atime=store.keeps_atime)
+
+
+def _read(
+    store: Store,
+    files: Sequence[GraphFile],
+    index: GraphIndex | None,
+    workers: int,
+    progress: Progress | None,
 ) -> dict[str, Facts]:
-    """Read graphs, sparing what the index knows; facts by file."""
     facts: dict[str, Facts] = {}
-    unread: list[GraphFile] = []
-    for file in files:
-        known = index.recall(file.info) if index else None
-        if known is None:
-            unread.append(file)
-        else:
-            facts[file.info.name] = known
-    for done, (file, found) in enumerate(zip(unread, _read(store, unread, workers), strict=True)):
+    read = spread(_read_facts, store, files, workers=workers, above=_PARALLEL_ABOVE)
+    for done, (file, found) in enumerate(zip(files, read, strict=True)):
         facts[file.info.name] = found
-        if index:
+        if index is not None:
             index.learn(file.info, found)
         if progress and done % _PROGRESS_EVERY == 0:
-            progress(done, len(unread))
+            progress(done, len(files))
     return facts
 
 
-def _read(store: Store, files: Sequence[GraphFile], workers: int) -> Iterator[Facts]:
-    location = getattr(store, "path", None)
-    done = 0
-    if workers > 1 and location is not None and len(files) >= _PARALLEL_ABOVE:
-        for found in in_processes(_Reader(str(location)), files, workers):
-            yield found
-            done += 1
-    yield from _read_here(store, files[done:])
-
-
-class _Reader:
-    """Reads chunks in another process; picklable, because it is only a path."""
-
-    def __init__(self, path: str) -> None:
-        self.path = path
-
-    def __call__(self, files: Sequence[GraphFile]) -> list[Facts]:
-        from jaxcache.store.local import LocalStore
-
-        return list(_read_here(LocalStore(self.path), files))
-
-
-def _read_here(store: Store, files: Sequence[GraphFile]) -> Iterator[Facts]:
+def _read_facts(store: Store, files: Sequence[GraphFile]) -> Iterator[Facts]:
     for file in files:
         try:
             yield facts_of(examine_file(store, file))
@@ -180,8 +205,3 @@ def _own_seconds(facts: Facts, below: Sequence[Facts]) -> float | None:
 def _platform(devices: Iterable[str]) -> Platform:
     found = [_PLATFORMS.get(device, "unknown") for device in devices]
     return next((p for p in found if p in ("gpu", "tpu")), found[0] if found else "unknown")
-
-
-def with_files(entry: GraphEntry, files: Iterable[str]) -> GraphEntry:
-    """The entry with the names of the files that exist for it alone or with others."""
-    return replace(entry, dependants=tuple(files))

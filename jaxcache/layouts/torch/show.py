@@ -10,7 +10,7 @@ from jaxcache.layouts.torch.inventory import GraphFile, Inventory
 from jaxcache.layouts.torch.links import files_below, link
 from jaxcache.layouts.torch.names import digest_of, parse_path
 from jaxcache.layouts.torch.pickled import MAX_BYTES
-from jaxcache.layouts.torch.scan import look, make_scan
+from jaxcache.layouts.torch.scan import make_scan, scan
 from jaxcache.model import FileInfo, GraphEntry, Problem
 from jaxcache.store.base import MissingError, Store
 
@@ -47,7 +47,7 @@ def show_graphs(store: Store, wanted: str) -> list[ShownGraph]:
         NoCacheError
         JaxcacheError: it fits nothing, or is ambiguous.
     """
-    seen = look(store)
+    seen = scan(store, details=False)
     chosen = {e.file for e in select_by_keys(seen.entries, [wanted])}
     files = [g for g in seen.inventory.graphs if g.info.name in chosen]
     found: dict[str, Examined] = {}
@@ -56,10 +56,10 @@ def show_graphs(store: Store, wanted: str) -> list[ShownGraph]:
     below = [g for g in seen.inventory.graphs if g.tier == "fxgraph" and g.key in keys]
     _examine(store, below, found)
     facts = {name: facts_of(e) for name, e in found.items()}
-    scan = make_scan(seen.inventory, facts, keeps_atime=store.keeps_atime)
+    read = make_scan(seen.inventory, facts, keeps_atime=store.keeps_atime)
     sources = {f.source_key for f in facts.values() if f.source_key}
     links = link(store, seen.inventory, facts, sources=sources)
-    entries = {e.file: e for e in scan.entries}
+    entries = {e.file: e for e in read.entries}
     shown = []
     for file in files:
         if file.info.name in found:
@@ -119,5 +119,5 @@ def show_graph_file(store: Store, name: str) -> ShownGraph:
     key = examined.graph.own_key if examined.graph and examined.graph.own_key else name
     file = GraphFile(info, tier, key, digest)
     facts: dict[str, Facts] = {name: facts_of(examined)}
-    scan = make_scan(Inventory(graphs=[file]), facts, keeps_atime=store.keeps_atime)
-    return _shown(store, scan.entries[0], examined, (), Inventory())
+    read = make_scan(Inventory(graphs=[file]), facts, keeps_atime=store.keeps_atime)
+    return _shown(store, read.entries[0], examined, (), Inventory())

@@ -6,10 +6,9 @@ from pathlib import Path
 from jaxcache.cache.prune.plan import PrunePlan
 from jaxcache.cache.scan import Progress
 from jaxcache.cache.select import REMOVAL_PREFIX, select_by_keys
-from jaxcache.layouts.torch.index import GraphIndex
 from jaxcache.layouts.torch.links import Links, link
 from jaxcache.layouts.torch.prune import plan_graph_prune, plan_graph_removal
-from jaxcache.layouts.torch.scan import Scan, scan
+from jaxcache.layouts.torch.scan import GraphIndex, Scan, scan
 from jaxcache.options import PruneOptions
 from jaxcache.store.base import Store
 

@@ -23,7 +23,7 @@ from jaxcache.layouts.torch.examine import Facts, Found, examine_file, facts_of
 from jaxcache.layouts.torch.inventory import GraphFile, Inventory, take_inventory
 from jaxcache.layouts.torch.links import link
 from jaxcache.layouts.torch.names import TorchKind, digest_of_text
-from jaxcache.layouts.torch.scan import look
+from jaxcache.layouts.torch.scan import scan
 from jaxcache.model import FileInfo, Problem
 from jaxcache.options import VerifyOptions
 from jaxcache.store.base import MissingError, Store, StoreError
@@ -100,7 +100,7 @@ def _choose(store: Store, inventory: Inventory, options: VerifyOptions) -> _Chos
         kernels = [*inventory.kernels.values()]
         kernels += [info for info, kind in inventory.others if _is_probe(info, kind)]
         return inventory.graphs, [*inventory.sources.items()], kernels
-    entries = select_by_keys(look(store).entries, options.keys)
+    entries = select_by_keys(scan(store, details=False).entries, options.keys)
     names = {e.file for e in entries}
     graphs = [g for g in inventory.graphs if g.info.name in names]
     checks = _Checks()
