@@ -68,11 +68,6 @@ class Case:
     def command(self) -> str:
         return "-".join(self.words[:2]) if self.words[0] in ("ci", "target") else self.words[0]
 
-    @property
-    def unordered(self) -> bool:
-        """Whether several threads do it, and print what they did as they did it."""
-        return self.words[0] in ("prune", "rm", "copy", "import")
-
 
 def _case(line: str, forms: tuple[str, ...] = ("json",), **others: object) -> Case:
     return Case(tuple(line.split()), forms, **others)  # type: ignore[arg-type]
@@ -218,7 +213,7 @@ class World:
             done = run_in_process(words, env=env, cwd=self.root, on_terminal=form == "table")
         found: dict[str, object] = {
             "code": done.returncode,
-            "out": self.stable(in_order(done.stdout) if case.unordered else done.stdout),
+            "out": self.stable(done.stdout),
             "err": self.stable(done.stderr),
         }
         new = [p for p in self.root.iterdir() if p.name not in before]
@@ -243,15 +238,6 @@ class World:
         text = re.sub(r'("environment_digest": ")[0-9a-f]{12}', r"\1DIGEST", text)
         text = re.sub(r'("longest_lock_seconds": )[\d.e-]+', r"\g<1>0.0", text)
         return re.sub(r"\b\d{19,20}-[0-9a-f]{16}\.jsonl", "SEGMENT.jsonl", text)
-
-
-def in_order(output: str) -> str:
-    """Sort the lines of an output, or the lists of a document."""
-    if output.count("\n") == 1 and output.startswith("{"):
-        document = json.loads(output)
-        lists = {k: sorted(v, key=json.dumps) for k, v in document.items() if isinstance(v, list)}
-        return json.dumps(document | lists)
-    return "\n".join(sorted(output.splitlines()))
 
 
 @contextmanager

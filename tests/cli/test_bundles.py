@@ -10,7 +10,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import RunCli, clean_environment
+import zstandard
+from bundling import first_entry, padded, payload_of
+from conftest import CORPUS, RunCli, clean_environment
 
 SMALL = "0.4.38-cpu-zstd"
 SECOND = "0.8.3-cpu-zstd"
@@ -373,3 +375,18 @@ def test_no_room_for_a_bundle_that_nobody_keeps(
     assert not target.exists()
     assert limited(tmp_path, fast.stat().st_size, "copy", cache, target).returncode == 0
     assert run_cli("diff", cache, target).returncode == 0
+
+
+def test_what_is_written_is_printed_in_the_order_of_the_plan(
+    run_cli: RunCli, tmp_path: Path
+) -> None:
+    """Several threads compress, and small entries are done before large ones."""
+    cache = Path(shutil.copytree(CORPUS / "0.10.2-cpu-zstd", tmp_path / "cache"))
+    first = first_entry(cache)
+    payload = padded(payload_of(first), 12_000_000)
+    first.write_bytes(zstandard.ZstdCompressor().compress(bytes(4) + payload))
+    assert run_cli("export", tmp_path / "c.jxb", "-C", cache).returncode == 0
+    planned = run_cli("import", tmp_path / "c.jxb", "-C", tmp_path / "new", "-n", "-q")
+    done = run_cli("import", tmp_path / "c.jxb", "-C", tmp_path / "new", "-q")
+    assert len(done.stdout.splitlines()) == 7
+    assert done.stdout == planned.stdout

@@ -152,6 +152,9 @@ class _Unpacking:
                 progress(len(writing) - left, len(writing))
         for one in pending:
             self._done(*one, wait=True)
+        order = {step.name: number for number, step in enumerate(self._plan.steps)}
+        self.written.sort(key=lambda step: order[step.name])
+        self.failed.sort(key=lambda failure: order[failure.name])
 
     def _target(self, number: int, step: Step) -> str:
         if self._stage is None:

@@ -91,6 +91,9 @@ def _remove_remote(
     stamps = [r.atime for r in removed if r.atime is not None]
     for _ in store.delete_many(stamps):
         pass
+    order = {r.file.name: number for number, r in enumerate(removals)}
+    removed.sort(key=lambda r: order[r.file.name])
+    spared.sort(key=lambda s: order[s.removal.file.name])
     return Execution(tuple(removed), tuple(spared), 0.0)
 
 
