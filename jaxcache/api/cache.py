@@ -195,15 +195,11 @@ class Cache(Carrying, Running):
             UsageError: no limit is given, or a value cannot be read.
             TypeError: there is no such option.
         """
-        chosen = PruneOptions.read(**options)
-        return self.layout.plan_prune(
-            self.store,
-            chosen,
-            keep=chosen.keep,
-            index_folder=None,
-            now_ns=time.time_ns(),
-            workers=1,
-            progress=progress,
+        from jaxcache.cache.prune.survey import plan_cache_prune
+
+        chosen, now_ns = PruneOptions.read(**options), time.time_ns()
+        return plan_cache_prune(
+            self.store, self.layout, chosen, keep=chosen.keep, now_ns=now_ns, progress=progress
         )
 
     def plan_removal(self, *keys: str) -> "PrunePlan":
@@ -212,9 +208,9 @@ class Cache(Carrying, Running):
         Raises:
             JaxcacheError: ``no-match``, ``ambiguous-key``, ``pinned``.
         """
-        return self.layout.plan_removal(
-            self.store, keys, index_folder=None, now_ns=time.time_ns(), workers=1, progress=None
-        )
+        from jaxcache.cache.prune.survey import plan_cache_removal
+
+        return plan_cache_removal(self.store, self.layout, keys, now_ns=time.time_ns())
 
     # Doing
 
@@ -286,7 +282,9 @@ def open(  # noqa: A001
 
 
 def _remove(cache: Cache, plan: Any, progress: Progress | None) -> "Execution":
-    return cache.layout.remove(cache.store, plan.removals, progress=progress)
+    from jaxcache.cache.prune.evict import remove
+
+    return remove(cache.store, plan.removals, guard=cache.layout.guard, progress=progress)
 
 
 def _seal(cache: Cache, plan: Any, progress: Progress | None) -> "SealResult":

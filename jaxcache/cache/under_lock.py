@@ -3,11 +3,14 @@
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from typing import TypeVar
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from jaxcache.cache.scan import Progress
 from jaxcache.store.base import Store
+
+if TYPE_CHECKING:
+    from jaxcache.layouts.base import Guard
 
 _Item = TypeVar("_Item")
 
@@ -50,6 +53,41 @@ def run_under_lock(
         if progress:
             progress(done, len(items))
     return longest
+
+
+def run_guarded(
+    store: Store,
+    work: Callable[[_Item], None],
+    items: Sequence[_Item],
+    *,
+    guard: "Guard | None",
+    progress: Progress | None,
+    **lock: Any,
+) -> float:
+    """Do short work on each item in order, beside the compiler that uses the cache.
+
+    Args:
+        guard: the locks of single files, which ``work`` takes; None where one lock is for all.
+        lock: see :func:`run_under_lock`.
+
+    Returns:
+        The longest that a lock for all was held at a stretch, in seconds.
+
+    Raises:
+        LockedError
+    """
+    if guard is None:
+        return run_under_lock(store, work, items, progress=progress, **lock)
+    for done, item in enumerate(items, 1):
+        work(item)
+        if progress:
+            progress(done, len(items))
+    return 0.0
+
+
+def guarded(store: Store, name: str, guard: "Guard | None") -> AbstractContextManager[bool]:
+    """Hold the lock of one file, where there is one; False where somebody else has it."""
+    return guard(store, name) if guard else nullcontext(True)
 
 
 class SharedLock:

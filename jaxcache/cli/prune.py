@@ -12,6 +12,7 @@ EXIT_CODES = (0, 1, 2, 3, 10, 11)
 
 def command(place: Place, options: PruneOptions, consent: Consent, output: Output) -> int:
     """Remove the least valuable entries until the given limits hold."""
+    from jaxcache.cache.prune.survey import plan_cache_prune
     from jaxcache.cli.removal import carry_out, require_consent
     from jaxcache.cli.terminal.progress import progress_bar
 
@@ -20,8 +21,9 @@ def command(place: Place, options: PruneOptions, consent: Consent, output: Outpu
     require_consent(dry_run=consent.dry_run, yes=consent.yes)
     opened = open_cache(place.cache_dir, place.layout)
     with progress_bar("reading entries") as progress:
-        plan = opened.layout.plan_prune(
+        plan = plan_cache_prune(
             opened.store,
+            opened.layout,
             options,
             keep=options.keep,
             index_folder=index_folder(),

@@ -56,6 +56,7 @@ def carry_out(
             ``read-only`` where nothing can be removed.
         LockedError
     """
+    from jaxcache.cache.prune.evict import remove
     from jaxcache.cli.terminal.progress import progress_bar
 
     if dry_run:
@@ -64,7 +65,7 @@ def carry_out(
     if plan.removals:
         _ask(opened.store, plan, yes=yes)
     with progress_bar("removing") as progress:
-        done = opened.layout.remove(opened.store, plan.removals, progress=progress)
+        done = remove(opened.store, plan.removals, guard=opened.layout.guard, progress=progress)
     _print(plan, form, done)
     return ExitCode.PARTIAL if done.failed or plan.unmet else ExitCode.DONE
 

@@ -26,14 +26,16 @@ def command(
     output: Output,
 ) -> int:
     """Remove entries."""
+    from jaxcache.cache.prune.survey import plan_cache_removal
     from jaxcache.cli.removal import carry_out, require_consent
     from jaxcache.cli.terminal.progress import progress_bar
 
     form = output.form
     opened = open_cache(place.cache_dir, place.layout)
     with progress_bar("reading entries") as progress:
-        plan = opened.layout.plan_removal(
+        plan = plan_cache_removal(
             opened.store,
+            opened.layout,
             keys,
             index_folder=index_folder(),
             now_ns=time.time_ns(),

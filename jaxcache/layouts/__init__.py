@@ -29,7 +29,13 @@ class _Lazy:
 LAYOUTS: dict[str, _Lazy] = {
     "jax": _Lazy(
         "jax",
-        {"stands_alone": True, "has_heads": True, "folders": (AUTOTUNE_DIR, OWN_DIR)},
+        {
+            "stands_alone": True,
+            "has_heads": True,
+            "folders": (AUTOTUNE_DIR, OWN_DIR),
+            "guard": None,
+            "rank": None,
+        },
         {
             "kinds": "jaxcache.entry.names:FileKind",
             "load_index": "jaxcache.cache.index:Index.load",
@@ -38,9 +44,7 @@ LAYOUTS: dict[str, _Lazy] = {
             "verify": "jaxcache.cache.verify.examine:verify",
             "execute_repair": "jaxcache.cache.verify.repair:execute_repair",
             "restore": "jaxcache.cache.verify.quarantine:restore",
-            "plan_prune": "jaxcache.layouts.jax:plan_prune",
-            "plan_removal": "jaxcache.layouts.jax:plan_removal",
-            "remove": "jaxcache.cache.prune.evict:remove",
+            "removable": "jaxcache.cache.prune.removable:removable",
             "plan_export": "jaxcache.layouts.jax:plan_export",
             "plan_import": "jaxcache.cache.bundle.importing:plan_import",
             "read_side": "jaxcache.cache.diff:read_cache",
@@ -59,9 +63,9 @@ LAYOUTS: dict[str, _Lazy] = {
             "verify": "jaxcache.layouts.torch.verify:verify_graphs",
             "execute_repair": "jaxcache.layouts.torch.repair:execute_repair",
             "restore": "jaxcache.layouts.torch.repair:restore",
-            "plan_prune": "jaxcache.layouts.torch.survey:plan_prune",
-            "plan_removal": "jaxcache.layouts.torch.survey:plan_removal",
-            "remove": "jaxcache.layouts.torch.prune:remove",
+            "guard": "jaxcache.layouts.torch.locks:holding",
+            "rank": "jaxcache.layouts.torch.units:rank",
+            "removable": "jaxcache.layouts.torch.units:removable",
             "plan_export": "jaxcache.layouts.torch.bundle:plan_export",
             "plan_import": "jaxcache.layouts.torch.bundle:plan_import",
             "read_side": "jaxcache.layouts.torch.sides:read_side",

@@ -6,6 +6,7 @@ only one compiler's cache can do (sealing, warming, loading) has no method here.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -20,8 +21,7 @@ if TYPE_CHECKING:
     from jaxcache.cache.diff import Side
     from jaxcache.cache.explain.sides import Explanation
     from jaxcache.cache.index import FactIndex
-    from jaxcache.cache.prune.plan import PrunePlan
-    from jaxcache.cache.prune.removal import Execution, Removal
+    from jaxcache.cache.prune.removable import Removable
     from jaxcache.cache.show import Shown
     from jaxcache.cache.verify.examine import Loader, Verification
     from jaxcache.cache.verify.quarantine import Restoration
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from jaxcache.options import PruneOptions, VerifyOptions
 
 Progress = Callable[[int, int], None]
+#: Holds the lock that goes with a file, without waiting: False where somebody else has it.
+Guard = Callable[[Store, str], AbstractContextManager[bool]]
 
 
 class Files(Protocol):
@@ -142,39 +144,30 @@ class Layout(Protocol):
     def restore(self, store: Store, *, keys: Sequence[str], dry_run: bool) -> "Restoration":
         """Bring files back from quarantine."""
 
-    def plan_prune(
+    @property
+    def guard(self) -> "Guard | None":
+        """The locks of single files; None where JAX's lock is for all."""
+
+    @property
+    def rank(self) -> Callable[[str], int] | None:
+        """The place of a file in the order in which files are removed; None where all are equal."""
+
+    def removable(
         self,
         store: Store,
-        options: "PruneOptions",
+        seen: Any,
+        options: "PruneOptions | None",
         *,
-        keep: Sequence[str],
-        index_folder: Path | None,
         now_ns: int,
-        workers: int,
-        progress: Progress | None,
-    ) -> "PrunePlan":
-        """Plan what a cache can do without.
+        keep: Collection[str],
+    ) -> "Removable":
+        """Tell what a plan could remove: which files form one unit, and what protects them.
 
         Args:
-            keep: KEY arguments of what must stay.
+            seen: a deep scan of this layout; with details where there are no heads.
+            options: of ``prune``; None where a person chooses among the entries.
+            keep: keys that must stay, with all that they need.
         """
-
-    def plan_removal(
-        self,
-        store: Store,
-        keys: Sequence[str],
-        *,
-        index_folder: Path | None,
-        now_ns: int,
-        workers: int,
-        progress: Progress | None,
-    ) -> "PrunePlan":
-        """Plan to remove what KEY arguments name."""
-
-    def remove(
-        self, store: Store, removals: "Sequence[Removal]", *, progress: Progress | None
-    ) -> "Execution":
-        """Carry out the removals of a plan, beside the compiler that uses the cache."""
 
     def plan_export(
         self,

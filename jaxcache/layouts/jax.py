@@ -1,7 +1,6 @@
 """Operations on a cache of JAX with an index, a ledger or a choice that others lack."""
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from jaxcache.store.base import Store
@@ -10,54 +9,7 @@ if TYPE_CHECKING:
     from jaxcache.cache.bundle.export import ExportPlan
     from jaxcache.cache.diff import Side
     from jaxcache.cache.explain.sides import Explanation
-    from jaxcache.cache.index import Index
-    from jaxcache.cache.prune.plan import PrunePlan
     from jaxcache.cache.show import Shown
-    from jaxcache.options import PruneOptions
-
-
-def _load(folder: Path | None, store: Store, now_ns: int, *, wanted: bool) -> "Index | None":
-    if not (folder and wanted):
-        return None
-    from jaxcache.cache.index import Index
-
-    return Index.load(folder, store.url, now_ns=now_ns)
-
-
-def plan_prune(
-    store: Store,
-    options: "PruneOptions",
-    *,
-    index_folder: Path | None,
-    now_ns: int,
-    **rest: Any,
-) -> "PrunePlan":
-    """See :func:`jaxcache.cache.prune.survey.plan_cache_prune`.
-
-    The index only saves requests: the headers of local files are as cheap to read.
-    """
-    from jaxcache.cache.ledger.segments import Ledger
-    from jaxcache.cache.prune.survey import plan_cache_prune
-
-    ledger = Ledger.load(store)
-    index = _load(index_folder, store, now_ns, wanted=store.remote)
-    lookup = ledger.record if ledger else None
-    return plan_cache_prune(store, options, lookup=lookup, now_ns=now_ns, index=index, **rest)
-
-
-def plan_removal(
-    store: Store,
-    keys: Sequence[str],
-    *,
-    index_folder: Path | None,  # noqa: ARG001 - the plan reads headers, which is as cheap
-    **rest: Any,
-) -> "PrunePlan":
-    """See :func:`jaxcache.cache.prune.survey.plan_cache_removal`."""
-    from jaxcache.cache.ledger.segments import Ledger
-    from jaxcache.cache.prune.survey import plan_cache_removal
-
-    ledger = Ledger.load(store)
-    return plan_cache_removal(store, keys, lookup=ledger.record if ledger else None, **rest)
 
 
 def plan_export(store: Store, *, since: "Side | None", **rest: Any) -> "ExportPlan":

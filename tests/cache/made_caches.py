@@ -9,12 +9,13 @@ from pathlib import Path
 
 import zstandard
 
-from jaxcache.cache.ledger.segments import Ledger
 from jaxcache.cache.prune.plan import PrunePlan
 from jaxcache.cache.prune.survey import plan_cache_prune
+from jaxcache.layouts import load_layout
 from jaxcache.options import PruneOptions
 from jaxcache.store.local import LocalStore
 
+JAX = load_layout("jax")
 HOUR = 3600
 NS = 1_000_000_000
 NOW = 1_700_000_000 * NS
@@ -45,11 +46,8 @@ def put(
 
 
 def plan(cache: Path, keep: tuple[str, ...] = (), **options: object) -> PrunePlan:
-    store = LocalStore(cache)
-    ledger = Ledger.load(store)
-    return plan_cache_prune(
-        store, PruneOptions(**options), keep=keep, lookup=ledger.record, now_ns=NOW
-    )  # type: ignore[arg-type]
+    chosen = PruneOptions(**options)  # type: ignore[arg-type]
+    return plan_cache_prune(LocalStore(cache), JAX, chosen, keep=keep, now_ns=NOW)
 
 
 def gone(made: PrunePlan) -> dict[str, str]:

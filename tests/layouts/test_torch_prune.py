@@ -138,6 +138,8 @@ def test_what_is_kept_keeps_what_it_needs(run_cli: RunCli, torch_cache: Path) ->
     done = run(run_cli, "prune", torch_cache, *args, "-y")
     left = run_cli("ls", "-q", "-C", torch_cache).stdout
     assert loss["hash"] in left
+    spared = run(run_cli, "prune", torch_cache, "--unused-for", "0s", "--keep", loss["hash"], "-n")
+    assert spared["held"] == {"kept": spared["protected"]}
     assert all(key in left for key in loss["references"])
     assert done["kept"] == 3
     assert sound(run_cli, torch_cache)

@@ -14,8 +14,8 @@ from jaxcache.cache.ci.staging import sealed_copy
 from jaxcache.cache.ledger.record import HIT, Event
 from jaxcache.cache.ledger.segments import COMPACT_ABOVE, Ledger, append, compact
 from jaxcache.cache.prune.evict import remove
+from jaxcache.cache.prune.plan import plan_prune, weighs_seconds
 from jaxcache.cache.prune.removable import total_bytes
-from jaxcache.cache.prune.survey import plan_cache_prune
 from jaxcache.cache.scan import Progress, scan
 from jaxcache.cache.sync import execute, plan_sync
 from jaxcache.model import Problem
@@ -120,7 +120,8 @@ def save_shared(
         compact(target)
     if bounds is None or not _binds(target, bounds):
         return saved
-    pruning = plan_cache_prune(target, bounds, lookup=ledger.record, now_ns=now_ns)
+    seen = scan(target, heads=weighs_seconds(bounds), deep=True)
+    pruning = plan_prune(seen, bounds, cache_dir=target.url, now_ns=now_ns, lookup=ledger.record)
     return replace(saved, pruned=len(remove(target, pruning.removals).removed))
 
 

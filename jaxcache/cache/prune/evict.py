@@ -5,17 +5,20 @@ JAX with a size cap takes ``.lockfile`` for every read and write and waits 10 s 
 long enough for a process that polls it to get it.
 """
 
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 from jaxcache.cache.leftovers import delete_leftover, is_temporary
 from jaxcache.cache.pair import atime_name, delete_pair, find
 from jaxcache.cache.prune.removal import Execution, Removal, Spared
 from jaxcache.cache.scan import Progress
-from jaxcache.cache.under_lock import LOCK_TIMEOUT_SECONDS, run_under_lock
+from jaxcache.cache.under_lock import guarded, run_guarded
 from jaxcache.model import FileInfo
 from jaxcache.store.ahead import in_order
 from jaxcache.store.base import Store, StoreError, same_file
+
+if TYPE_CHECKING:
+    from jaxcache.layouts.base import Guard
 
 _USED = "used since the plan was made"
 
@@ -24,39 +27,36 @@ def remove(
     store: Store,
     removals: Sequence[Removal],
     *,
-    lock_timeout_seconds: float = LOCK_TIMEOUT_SECONDS,
+    guard: "Guard | None" = None,
     progress: Progress | None = None,
-    clock: Callable[[], float] = time.perf_counter,
-    pause: Callable[[float], None] = time.sleep,
+    **lock: Any,
 ) -> Execution:
-    """Remove files under JAX's lock, at most 50 ms at a stretch, each looked at again before.
+    """Remove files in the order of the plan, each looked at again before.
 
     An entry that changed or was used since the plan was made stays. What another process removed
-    first is no error.
+    first is no error. Folders stay, even empty ones: a compiler makes one and writes into it in two
+    steps.
+
+    Args:
+        guard: the layout's locks of single files; by default JAX's lock is held, at most 50 ms at a
+            stretch.
+        lock: see :func:`jaxcache.cache.under_lock.run_under_lock`.
 
     Raises:
         LockedError: the lock was not obtained; what was removed until then stays removed.
     """
-    if store.remote:
+    if store.remote and guard is None:
         return _remove_remote(store, removals, progress)
     removed: list[Removal] = []
     spared: list[Spared] = []
 
     def remove_one(removal: Removal) -> None:
-        if reprieve := _remove_one(store, removal):
+        if reprieve := _remove_one(store, removal, guard):
             spared.append(reprieve)
         else:
             removed.append(removal)
 
-    longest = run_under_lock(
-        store,
-        remove_one,
-        removals,
-        lock_timeout_seconds=lock_timeout_seconds,
-        progress=progress,
-        clock=clock,
-        pause=pause,
-    )
+    longest = run_guarded(store, remove_one, removals, guard=guard, progress=progress, **lock)
     return Execution(tuple(removed), tuple(spared), longest)
 
 
@@ -101,28 +101,31 @@ def _look_at_atime(store: Store, removal: Removal) -> FileInfo | None:
     return find(store, removal.atime.name) if removal.atime else None
 
 
-def _remove_one(store: Store, removal: Removal) -> Spared | None:
+def _remove_one(store: Store, removal: Removal, guard: "Guard | None") -> Spared | None:
     """Remove one thing, ``-cache`` before ``-atime``; say why if it was not."""
     name = removal.file.name
     try:
-        stamp = atime_name(name) if removal.subject == "entry" else None
-        if stamp and not _same(find(store, stamp), removal.atime):
-            return Spared(removal, "used", _USED)
-        if is_temporary(name):
-            alive = Spared(removal, "used", "its writer may be alive")
-            return None if delete_leftover(store, name) else alive
-        deleted = (
-            delete_pair(store, removal.file)
-            if removal.atime
-            else store.delete(name, expected=removal.file)
-        )
-        if not deleted:
-            if find(store, name) is None:
-                return Spared(removal, "gone", "another process removed it")
-            return Spared(removal, "changed", "changed since the plan was made")
+        with guarded(store, name, guard) as held:
+            if not held:
+                return Spared(removal, "used", "its compiler is writing it")
+            stamp = atime_name(name) if removal.subject == "entry" else None
+            if stamp and not _same(find(store, stamp), removal.atime):
+                return Spared(removal, "used", _USED)
+            if is_temporary(name):
+                alive = Spared(removal, "used", "its writer may be alive")
+                return None if delete_leftover(store, name) else alive
+            delete = delete_pair if removal.atime else _delete
+            if delete(store, removal.file):
+                return None
+        if find(store, name) is None:
+            return Spared(removal, "gone", "another process removed it")
+        return Spared(removal, "changed", "changed since the plan was made")
     except StoreError as error:
         return Spared(removal, "failed", error.reason)
-    return None
+
+
+def _delete(store: Store, file: FileInfo) -> bool:
+    return store.delete(file.name, expected=file)
 
 
 def _same(now: FileInfo | None, then: FileInfo | None) -> bool:

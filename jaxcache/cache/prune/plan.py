@@ -6,17 +6,11 @@ files, XLA's side caches, entries without a suffix, leftovers, quarantine.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from jaxcache.cache.prune.policy import Candidate, choose_for_room, eviction_order
-from jaxcache.cache.prune.removable import (
-    Item,
-    Lookup,
-    removable_entries,
-    removable_others,
-    total_bytes,
-)
+from jaxcache.cache.prune.removable import Item, Lookup, Removable, removable
 from jaxcache.cache.prune.removal import Hold, Reason, Removal, Subject, freed_bytes
 from jaxcache.cache.scan import Scan
 from jaxcache.errors import JaxcacheError
@@ -46,8 +40,6 @@ class PrunePlan:
     """None where a person chose."""
     held: Mapping[Hold, int] = field(default_factory=dict)
     """The protected entries by what protects them."""
-    undated: int = 0
-    """Entries that ``used_since`` takes though nothing ever recorded a use of them."""
 
 
 def plan_prune(
@@ -59,61 +51,115 @@ def plan_prune(
     keep: Collection[str] = (),
     lookup: Lookup | None = None,
 ) -> PrunePlan:
+    """Decide what goes from a cache of JAX that was scanned; see :func:`plan_items`."""
+    found = removable(None, seen, options, now_ns=now_ns, keep=keep, lookup=lookup)
+    return plan_items(found, len(seen.entries), options, cache_dir=cache_dir, now_ns=now_ns)
+
+
+def weighs_seconds(options: PruneOptions) -> bool:
+    """Whether the order in which entries go depends on their compile seconds."""
+    bounded = options.max_size_bytes is not None or options.max_entries is not None
+    return options.policy == "cost" and bounded
+
+
+def plan_items(
+    found: Removable,
+    entries: int,
+    options: PruneOptions,
+    *,
+    cache_dir: str,
+    now_ns: int,
+    rank: Callable[[str], int] | None = None,
+) -> PrunePlan:
     """Decide what goes.
 
     Args:
-        seen: a deep scan; with heads if the policy is ``cost`` and a bound needs an order.
+        found: what could.
+        entries: how many there are.
         now_ns: the time to judge ages by.
-        keep: keys that must stay.
-        lookup: the ledger: exact seconds, uses, pins.
+        rank: of a file: what has a lower one goes before.
 
     Raises:
         UsageError: ``no-bound``.
         JaxcacheError: ``bound-out-of-reach`` where files that are no entries, and may not go,
-            alone exceed the bound: then it would empty the cache and still not hold.
+            alone exceed the bound: then it would empty the cache and still not hold;
+            ``no-record-of-use`` where ``used_since`` would take entries of a cache that records no
+            use at all.
     """
     options.check()
-    items = list(
-        removable_entries(
-            seen,
-            now_ns=now_ns,
-            grace_seconds=options.grace_seconds,
-            keep=frozenset(keep),
-            lookup=lookup,
-        )
-    )
-    entry_count = len(items)
-    items += removable_others(
-        seen, _other_subjects(options), now_ns=now_ns, grace_seconds=options.grace_seconds
-    )
-    before = total_bytes(seen)
-    _check_reachable(before - sum(i.removal.size_bytes for i in items), options.max_size_bytes)
+    items, before = found.items, found.size_bytes
+    _check_reachable(found.fixed_bytes, options.max_size_bytes)
     _mark_by_rules(items, options, now_ns)
     _mark_superseded(items, options)
     saved = [i for i in items if i.reason and i.protected]
     for item in saved:
         item.reason = None
-    unmet = _mark_by_bounds(items, before, options, now_ns)
-    removals = tuple(
-        i.removal._replace(reason=i.reason)
-        for i in sorted((i for i in items if i.reason), key=_order)
-        if i.reason
-    )
-    held = [i for i in items if i.removal.subject == "entry"] if unmet else saved
+    going = Going(items)
+    for item in items:
+        if item.reason:
+            going.take(item, item.reason)
+    unmet = _meet_bounds(items, going, before, entries, options, now_ns)
+    owners = [i for i in items if i.removal.subject == "entry"]
+    undated = any(i.reason == "used-since" and not i.dated for i in items)
+    if undated and not any(i.dated for i in owners):
+        raise JaxcacheError(
+            f"nothing in {cache_dir} records which entries were used",
+            code="no-record-of-use",
+            hint="run the program through jaxcache run, which does, or bound the size instead",
+        )
+    held = owners if unmet else saved
     holds = Counter(i.held_by for i in held if i.held_by)
-    return PrunePlan(
-        cache_dir=cache_dir,
+    return replace(
+        going.plan(cache_dir, before, entries, rank),
         policy=options.policy,
-        removals=removals,
-        kept=entry_count - sum(r.subject == "entry" for r in removals),
-        size_bytes_before=before,
-        size_bytes_after=before - freed_bytes(removals),
         protected=holds.total(),
         unmet=unmet,
         options=options,
         held=holds,
-        undated=sum(i.reason == "used-since" and not i.dated for i in items),
     )
+
+
+class Going:
+    """The removals of a plan while it is made; a file that several need goes with the last."""
+
+    def __init__(self, items: Iterable[Item]) -> None:
+        self.removals: list[Removal] = []
+        self._needed = Counter(part.file.name for item in items for part in item.parts)
+
+    def take(self, item: Item, reason: Reason) -> list[Removal]:
+        """Let an item go; return what goes with it."""
+        item.reason = reason
+        self._needed.subtract(part.file.name for part in item.parts)
+        free = [part for part in item.parts if not self._needed[part.file.name]]
+        gone = [removal._replace(reason=reason) for removal in (item.removal, *free)]
+        self.removals += gone
+        return gone
+
+    def candidate(self, item: Item) -> Candidate:
+        """The item as a policy weighs it: with the files that nothing else needs."""
+        own = [p.size_bytes for p in item.parts if self._needed[p.file.name] == 1]
+        size_bytes = item.candidate.size_bytes + sum(own)
+        return item.candidate._replace(size_bytes=size_bytes) if own else item.candidate
+
+    def plan(
+        self, cache_dir: str, before: int, entries: int, rank: Callable[[str], int] | None
+    ) -> PrunePlan:
+        """The plan; entries last: what is worth nothing goes first, should it be interrupted."""
+
+        def order(removal: Removal) -> tuple[int, bool, int, str]:
+            name = removal.file.name
+            first = rank(name) if rank else 0
+            return first, removal.subject == "entry", removal.last_used_ns, name
+
+        removals = tuple(sorted(self.removals, key=order))
+        return PrunePlan(
+            cache_dir=cache_dir,
+            policy=None,
+            removals=removals,
+            kept=entries - sum(r.subject == "entry" for r in removals),
+            size_bytes_before=before,
+            size_bytes_after=before - freed_bytes(removals),
+        )
 
 
 def _check_reachable(fixed_bytes: int, bound_bytes: int | None) -> None:
@@ -127,57 +173,34 @@ def _check_reachable(fixed_bytes: int, bound_bytes: int | None) -> None:
 
 
 def plan_removal(
-    seen: Scan,
+    found: Removable,
+    entries: Sequence[Entry],
     chosen: Sequence[Entry],
     *,
     cache_dir: str,
-    now_ns: int,
-    lookup: Lookup | None = None,
+    rank: Callable[[str], int] | None = None,
 ) -> PrunePlan:
-    """Plan to remove exactly these entries of a scan.
+    """Plan to remove exactly these entries, what only they need, and what is useless without them.
 
     Raises:
         JaxcacheError: ``pinned`` where one of them is.
     """
     wanted = {e.file for e in chosen}
-    items = [
-        i
-        for i in removable_entries(seen, now_ns=now_ns, grace_seconds=0, lookup=lookup)
-        if i.removal.file.name in wanted
-    ]
-    for item in items:
-        known = lookup(item.removal.key) if lookup and item.removal.key else None
-        if known and known.pinned:
+    going = Going(found.items)
+    for item in found.items:
+        name = item.removal.file.name
+        if name in wanted and item.held_by == "pinned":
             raise JaxcacheError(
                 f"{item.removal.key} is pinned",
                 code="pinned",
                 hint=f"jaxcache pin --remove {item.removal.key}",
             )
-    removals = tuple(i.removal for i in items)
-    before = total_bytes(seen)
-    return PrunePlan(
-        cache_dir=cache_dir,
-        policy=None,
-        removals=removals,
-        kept=len(seen.entries) - len(removals),
-        size_bytes_before=before,
-        size_bytes_after=before - freed_bytes(removals),
-    )
-
-
-def _order(item: Item) -> tuple[bool, int, str]:
-    """Entries last: what is worth nothing goes first, should the work be interrupted."""
-    removal = item.removal
-    return removal.subject == "entry", removal.last_used_ns, removal.file.name
-
-
-def _other_subjects(options: PruneOptions) -> frozenset[Subject]:
-    """The kinds of files beside the entries that may go."""
-    chosen: list[Subject] = []
-    chosen += ["orphan-atime", "temp-file"] if options.orphans else []
-    chosen += ["side-cache"] if options.side_caches else []
-    chosen += ["quarantine"] if options.quarantine else []
-    return frozenset(chosen)
+        if name in wanted or any(files <= wanted for files in item.alternatives):
+            going.take(item, "requested")
+    gone = {r.file.name for r in going.removals}
+    parts = {p.file.name: p for item in found.items for p in item.parts}
+    going.removals += [parts[name] for name in wanted - gone if name in parts]
+    return going.plan(cache_dir, found.size_bytes, len(entries), rank)
 
 
 def _mark_by_rules(items: Iterable[Item], options: PruneOptions, now_ns: int) -> None:
@@ -186,7 +209,9 @@ def _mark_by_rules(items: Iterable[Item], options: PruneOptions, now_ns: int) ->
     made_before = _before(now_ns, options.older_than_seconds)
     used_since = options.used_since_ns if options.used_since_ns is not None else _NEVER
     for item in items:
-        subject, used_ns = item.removal.subject, item.removal.last_used_ns
+        subject, used_ns = item.removal.subject, item.candidate.last_used_ns
+        if item.reason:
+            continue
         if subject == "orphan-atime" or subject == "temp-file":
             item.reason = subject
         elif subject == "quarantine" and not options.by_age:
@@ -211,52 +236,64 @@ def _before(now_ns: int, age_seconds: float | None) -> int:
 
 
 def _mark_superseded(items: Iterable[Item], options: PruneOptions) -> None:
-    """Of each module, name all entries but the last used."""
+    """Of each group, name all entries but the last used."""
     if options.keep_last is None:
         return
-    modules: defaultdict[str, list[Item]] = defaultdict(list)
+    groups: defaultdict[str, list[Item]] = defaultdict(list)
     for item in items:
-        if item.removal.module and not item.reason:
-            modules[item.removal.module].append(item)
-    for versions in modules.values():
+        if item.group and not item.reason:
+            groups[item.group].append(item)
+    for versions in groups.values():
         versions.sort(
-            key=lambda i: (i.removal.last_used_ns, i.created_ns, i.candidate.name), reverse=True
+            key=lambda i: (i.candidate.last_used_ns, i.created_ns, i.candidate.name), reverse=True
         )
         for item in versions[options.keep_last :]:
             item.reason = "keep-last"
 
 
-def _mark_by_bounds(
-    items: Sequence[Item], size_bytes: int, options: PruneOptions, now_ns: int
+def _meet_bounds(
+    items: Sequence[Item],
+    going: Going,
+    size_bytes: int,
+    entries: int,
+    options: PruneOptions,
+    now_ns: int,
 ) -> tuple[Reason, ...]:
-    """Name what must go to meet the bounds; return the bounds that cannot be met."""
+    """Take what must go to meet the bounds; return the bounds that cannot be met."""
     unmet: list[Reason] = []
     if options.max_entries is not None:
-        entries = [i for i in items if i.removal.subject == "entry" and not i.reason]
-        excess = len(entries) - options.max_entries
-        pool = {i.candidate.name: i for i in entries if not i.protected}
+        excess = entries - _entries(going.removals) - options.max_entries
+        pool = _pool(items, ("entry",))
+        order: list[Candidate] = []
         if excess > 0:
-            order = eviction_order(_candidates(pool), options.policy, now_ns, per_byte=False)
-            for candidate in order[:excess]:
-                pool[candidate.name].reason = "max-entries"
-        if excess > len(pool):
+            candidates = map(going.candidate, pool.values())
+            order = eviction_order(candidates, options.policy, now_ns, per_byte=False)
+        for candidate in order:
+            if excess <= 0:
+                break
+            excess -= _entries(going.take(pool[candidate.name], "max-entries"))
+        if excess > 0:
             unmet.append("max-entries")
     if options.max_size_bytes is not None:
-        excess = size_bytes - options.max_size_bytes
-        excess -= sum(i.removal.size_bytes for i in items if i.reason)
-        bounded = ("entry", "side-cache")
-        pool = {
-            i.candidate.name: i
-            for i in items
-            if i.removal.subject in bounded and not i.reason and not i.protected
-        }
-        for candidate in choose_for_room(_candidates(pool), excess, options.policy, now_ns):
-            pool[candidate.name].reason = "max-size"
-            excess -= candidate.size_bytes
-        if excess > 0:
-            unmet.append("max-size")
+        excess = size_bytes - freed_bytes(going.removals) - options.max_size_bytes
+        while excess > 0:  # again where items share files, of which the first frees nothing
+            pool = _pool(items, ("entry", "side-cache"))
+            candidates = map(going.candidate, pool.values())
+            chosen = choose_for_room(candidates, excess, options.policy, now_ns)
+            if not chosen:
+                unmet.append("max-size")
+                break
+            for candidate in chosen:
+                if excess > 0:  # else what several had needed became free
+                    excess -= freed_bytes(going.take(pool[candidate.name], "max-size"))
     return tuple(unmet)
 
 
-def _candidates(pool: dict[str, Item]) -> Iterator[Candidate]:
-    return (i.candidate for i in pool.values())
+def _entries(removals: Iterable[Removal]) -> int:
+    return sum(r.subject == "entry" for r in removals)
+
+
+def _pool(items: Iterable[Item], subjects: Sequence[Subject]) -> dict[str, Item]:
+    """What a bound may take still, by name."""
+    free = (i for i in items if not i.reason and not i.protected)
+    return {i.candidate.name: i for i in free if i.removal.subject in subjects}

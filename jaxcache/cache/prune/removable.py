@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 from jaxcache.cache.ledger.segments import LEDGER_DIR
 from jaxcache.cache.ledger.tuning import UNTUNED, tuning_of
@@ -12,6 +13,8 @@ from jaxcache.cache.scan import Scan
 from jaxcache.cache.verify.quarantine import QUARANTINE_DIR
 from jaxcache.entry.names import FileKind
 from jaxcache.model import FileInfo, ProblemKind
+from jaxcache.options import PruneOptions
+from jaxcache.store.base import Store
 from jaxcache.units import NS_PER_SECOND
 
 #: Looks up what the ledger knows of a key; None where it knows nothing.
@@ -28,20 +31,75 @@ class Item:
     """One thing that could go, with all that a rule asks about it."""
 
     removal: Removal
-    legacy: bool
+    group: str
+    """Of a group, ``--keep-last`` keeps some."""
     created_ns: int
     candidate: Candidate
     dated: bool
+    """Whether something recorded when it was used."""
     held_by: Hold | None
     """The reason why no rule or bound may remove it."""
+    legacy: bool = False
     untuned: bool = False
     reason: Reason | None = None
     """Set once something takes it."""
+    parts: tuple[Removal, ...] = ()
+    """The files that it needs, perhaps with others: each goes with the last that needs it."""
+    alternatives: tuple[frozenset[str], ...] = ()
+    """Sets of files; where one of them goes entirely, it is useless."""
 
     @property
     def protected(self) -> bool:
         """Whether it must stay."""
         return self.held_by is not None
+
+
+@dataclass(frozen=True, slots=True)
+class Removable:
+    """The things that could go, and what they are measured against."""
+
+    items: list[Item]
+    size_bytes: int
+    """All that a bound on the size counts."""
+    fixed_bytes: int = 0
+    """Of that, what may not go and is no entry, so that a bound below it makes no sense."""
+
+
+def removable(
+    store: Store | None,  # noqa: ARG001 - what a scan told suffices
+    seen: Scan,
+    options: PruneOptions | None,
+    *,
+    now_ns: int,
+    keep: Collection[str] = (),
+    lookup: Lookup | None = None,
+) -> Removable:
+    """Tell what a plan could remove from a cache of JAX.
+
+    Args:
+        seen: a deep scan; with heads if an order asks for seconds.
+        options: None where a person chooses among the entries.
+        keep: keys that must stay.
+        lookup: the ledger, if it is another than that of the scan.
+    """
+    if lookup is None and seen.ledger:
+        lookup = seen.ledger.record
+    grace_seconds = options.grace_seconds if options else 0
+    how: dict[str, Any] = {"now_ns": now_ns, "grace_seconds": grace_seconds}
+    items = list(removable_entries(seen, keep=frozenset(keep), lookup=lookup, **how))
+    if options:
+        items += _removable_others(seen, _other_subjects(options), **how)
+    size = total_bytes(seen)
+    return Removable(items, size, size - sum(i.removal.size_bytes for i in items))
+
+
+def _other_subjects(options: PruneOptions) -> frozenset[Subject]:
+    """The kinds of files beside the entries that may go."""
+    chosen: list[Subject] = []
+    chosen += ["orphan-atime", "temp-file"] if options.orphans else []
+    chosen += ["side-cache"] if options.side_caches else []
+    chosen += ["quarantine"] if options.quarantine else []
+    return frozenset(chosen)
 
 
 def removable_entries(
@@ -79,6 +137,7 @@ def removable_entries(
         )
         yield Item(
             removal=removal,
+            group=entry.module,
             legacy=legacy,
             created_ns=entry.created_ns,
             candidate=Candidate(
@@ -95,13 +154,13 @@ def removable_entries(
                 if entry.key in keep
                 else "pinned"
                 if known and known.pinned
-                else _young(entry.created_ns, now_ns, grace_ns)
+                else hold_young(entry.created_ns, now_ns, grace_ns)
             ),
             untuned=tuning_of(known, entry.created_ns, entry.size_bytes) == UNTUNED,
         )
 
 
-def removable_others(
+def _removable_others(
     seen: Scan, wanted: Collection[Subject], *, now_ns: int, grace_seconds: float
 ) -> Iterator[Item]:
     """Yield the files of the ``wanted`` kinds that are no entries."""
@@ -112,15 +171,16 @@ def removable_others(
             removal = Removal(subject, info, None, None, "", "requested", used_ns, None)
             yield Item(
                 removal=removal,
-                legacy=False,
+                group="",
                 created_ns=info.mtime_ns,
                 candidate=Candidate(info.name, info.size_bytes, used_ns, None),
                 dated=True,
-                held_by=_young(info.mtime_ns, now_ns, grace_ns),
+                held_by=hold_young(info.mtime_ns, now_ns, grace_ns),
             )
 
 
-def _young(created_ns: int, now_ns: int, grace_ns: int) -> Hold | None:
+def hold_young(created_ns: int, now_ns: int, grace_ns: int) -> Hold | None:
+    """Protect what was made within the grace period, or is from the future."""
     return "young" if abs(now_ns - created_ns) < grace_ns else None
 
 

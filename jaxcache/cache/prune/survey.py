@@ -2,30 +2,29 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from jaxcache.cache.heads import Facts, Request, read_facts
-from jaxcache.cache.prune.plan import PrunePlan, plan_prune, plan_removal
-from jaxcache.cache.prune.removable import Lookup
+from jaxcache.cache.prune.plan import PrunePlan, plan_items, plan_removal, weighs_seconds
 from jaxcache.cache.prune.removal import Removal
-from jaxcache.cache.scan import Progress, Scan, scan
+from jaxcache.cache.scan import Progress
 from jaxcache.cache.select import REMOVAL_PREFIX, select_by_keys
-from jaxcache.errors import JaxcacheError
 from jaxcache.options import PruneOptions
 from jaxcache.store.base import Store
 
 if TYPE_CHECKING:
-    from jaxcache.cache.index import Index
+    from jaxcache.layouts.base import Layout, Seen
 
 
 def plan_cache_prune(
     store: Store,
+    layout: "Layout",
     options: PruneOptions,
     *,
     keep: Sequence[str] = (),
-    lookup: Lookup | None = None,
+    index_folder: Path | None = None,
     now_ns: int,
-    index: "Index | None" = None,
     workers: int = 1,
     progress: Progress | None = None,
 ) -> PrunePlan:
@@ -33,7 +32,7 @@ def plan_cache_prune(
 
     Args:
         keep: KEY arguments; each must fit an entry, so that a typing error deletes nothing.
-        index: what earlier scans read, where opening entries is slow.
+        index_folder: where indexes are kept; None: without one.
         workers: processes to read with in a large directory.
 
     Raises:
@@ -44,59 +43,23 @@ def plan_cache_prune(
             where ``used_since`` would take entries of a cache that records no use at all.
     """
     options.check()
-    bounded = options.max_size_bytes is not None or options.max_entries is not None
-    heads = options.policy == "cost" and bounded
-    seen = scan(store, heads=heads, deep=True, index=index, workers=workers, progress=progress)
-    if index is not None:
-        index.save(file.info.name for file in seen.inventory.entries)
-    kept = {e.key for e in select_by_keys(seen.entries, keep)} if keep else set()
-    plan = plan_prune(seen, options, cache_dir=store.url, now_ns=now_ns, keep=kept, lookup=lookup)
-    if plan.undated and not _records_use(seen, lookup):
-        raise JaxcacheError(
-            f"nothing in {store.url} records which entries were used",
-            code="no-record-of-use",
-            hint="run the program through jaxcache run, which does, or bound the size instead",
-        )
-    return plan if heads else replace(plan, removals=price(store, seen, plan.removals, workers))
-
-
-def _records_use(seen: Scan, lookup: Lookup | None) -> bool:
-    if any(e.last_used_from != "mtime" for e in seen.entries):
-        return True
-    known = (lookup(e.key) for e in seen.entries) if lookup else ()
-    return any(record is not None and record.last_hit_ns for record in known)
-
-
-def price(
-    store: Store, seen: Scan, removals: Sequence[Removal], workers: int = 1
-) -> tuple[Removal, ...]:
-    """Fill in the compile seconds of removals that a scan without heads left unknown.
-
-    Not where that takes a request for each.
-    """
-    if store.remote:
-        return tuple(removals)
-    unknown = {r.file.name for r in removals if r.key is not None and r.compile_seconds is None}
-    files = [f for f in seen.inventory.entries if f.info.name in unknown]
-    requests = [Request(f.info.name, f.info.size_bytes, None, True) for f in files]
-    facts = zip(requests, read_facts(store, requests, workers=workers), strict=True)
-    seconds = {r.name: _seconds(found) for r, found in facts}
-    return tuple(
-        r._replace(compile_seconds=seconds.get(r.file.name)) if r.file.name in unknown else r
-        for r in removals
+    heads = weighs_seconds(options)
+    how: dict[str, Any] = {"now_ns": now_ns, "workers": workers, "progress": progress}
+    seen = _look(store, layout, index_folder, heads=heads, **how)
+    kept = {e.key for e in select_by_keys(seen.entries, keep)} if keep else frozenset[str]()
+    found = layout.removable(store, seen, options, now_ns=now_ns, keep=kept)
+    plan = plan_items(
+        found, len(seen.entries), options, cache_dir=store.url, now_ns=now_ns, rank=layout.rank
     )
-
-
-def _seconds(facts: Facts) -> float | None:
-    seconds = facts.head.compile_seconds if facts.head else None
-    return None if seconds is None else float(seconds)
+    return plan if heads else _price(store, layout, plan, workers)
 
 
 def plan_cache_removal(
     store: Store,
+    layout: "Layout",
     keys: Sequence[str],
     *,
-    lookup: Lookup | None = None,
+    index_folder: Path | None = None,
     now_ns: int,
     workers: int = 1,
     progress: Progress | None = None,
@@ -105,9 +68,63 @@ def plan_cache_removal(
 
     Raises:
         NoCacheError
+        UsageError: ``short-prefix``.
         JaxcacheError: ``no-match``, ``ambiguous-key``, or ``pinned``.
     """
-    seen = scan(store, heads=False, deep=True, workers=workers, progress=progress)
+    how: dict[str, Any] = {"now_ns": now_ns, "workers": workers, "progress": progress}
+    seen = _look(store, layout, index_folder, heads=False, **how)
     chosen = select_by_keys(seen.entries, keys, shortest_prefix=REMOVAL_PREFIX)
-    plan = plan_removal(seen, chosen, cache_dir=store.url, now_ns=now_ns, lookup=lookup)
-    return replace(plan, removals=price(store, seen, plan.removals, workers))
+    found = layout.removable(store, seen, None, now_ns=now_ns, keep=())
+    plan = plan_removal(found, seen.entries, chosen, cache_dir=store.url, rank=layout.rank)
+    return _price(store, layout, plan, workers)
+
+
+def _look(
+    store: Store,
+    layout: "Layout",
+    folder: Path | None,
+    *,
+    heads: bool,
+    now_ns: int,
+    workers: int,
+    progress: Progress | None,
+) -> "Seen":
+    index = None
+    if folder and (store.remote or not layout.has_heads):  # a local head is as cheap to read
+        index = layout.load_index(folder, store.url, now_ns=now_ns)
+    seen = layout.scan(
+        store,
+        heads=heads,
+        details=not layout.has_heads,  # else nothing tells which files belong together
+        deep=True,
+        index=index,
+        workers=workers,
+        progress=progress,
+    )
+    if index is not None:
+        index.save(entry.file for entry in seen.entries)
+    return seen
+
+
+def _price(store: Store, layout: "Layout", plan: PrunePlan, workers: int) -> PrunePlan:
+    """Fill in the compile seconds of removals that a scan without heads left unknown.
+
+    Not where that takes a request for each.
+    """
+    if store.remote or not layout.has_heads:
+        return plan
+    unknown = [r for r in plan.removals if r.key is not None and r.compile_seconds is None]
+    requests = [Request(r.file.name, r.file.size_bytes, None, True) for r in unknown]
+    facts = zip(requests, read_facts(store, requests, workers=workers), strict=True)
+    seconds = {r.name: _seconds(found) for r, found in facts}
+    return replace(plan, removals=tuple(_priced(r, seconds) for r in plan.removals))
+
+
+def _priced(removal: Removal, seconds: dict[str, float | None]) -> Removal:
+    known = seconds.get(removal.file.name)
+    return removal if known is None else removal._replace(compile_seconds=known)
+
+
+def _seconds(facts: Facts) -> float | None:
+    seconds = facts.head.compile_seconds if facts.head else None
+    return None if seconds is None else float(seconds)

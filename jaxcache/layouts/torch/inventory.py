@@ -61,6 +61,11 @@ class Inventory:
         for other in self.others:
             yield other.kind, other.info
 
+    def code(self) -> Iterator[FileInfo]:
+        """Yield generated code and kernels, which exist for graphs."""
+        for found in (self.sources, self.kernel_sources, self.kernels):
+            yield from found.values()
+
     def total_bytes(self) -> int:
         """Sum up everything in the directory."""
         return sum(info.size_bytes for _, info in self.files() if info.type == "file")

@@ -1,138 +1,190 @@
 """Units that are removed as one: a graph that torch looks up, with all that exists only for it.
 
 A unit is an AOT graph with its FX graphs and their code, or an FX graph that no AOT graph refers
-to. Units may share files; a file goes when the last unit that needs it does.
+to. Before any of them go files that torch never comes to because another under their key serves,
+and code that no graph needs. Compiler probes stay: they are small, and cost 9 s to make anew.
 """
 
-from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
-from dataclasses import dataclass, field
 
 from jaxcache.cache.prune.policy import Candidate, estimate_hits
-from jaxcache.cache.prune.removal import Reason
+from jaxcache.cache.prune.removable import Item, Removable, hold_young
+from jaxcache.cache.prune.removal import Reason, Removal, Subject
+from jaxcache.cache.verify.quarantine import QUARANTINE_DIR
+from jaxcache.errors import UsageError
 from jaxcache.layouts.torch.examine import Facts
 from jaxcache.layouts.torch.inventory import GraphFile
-from jaxcache.layouts.torch.links import Links, files_below
+from jaxcache.layouts.torch.links import Links, files_below, link
+from jaxcache.layouts.torch.names import TorchKind, parse_path
 from jaxcache.layouts.torch.scan import Scan
 from jaxcache.model import FileInfo, GraphEntry
+from jaxcache.options import PruneOptions
+from jaxcache.store.base import Store
 from jaxcache.units import NS_PER_SECOND
 
-
-@dataclass(slots=True)
-class Unit:
-    """One graph that torch looks up, and the files that it needs, itself first."""
-
-    name: str
-    """The file of the graph."""
-    key: str
-    function: str
-    files: dict[str, FileInfo]
-    used_ns: int
-    created_ns: int
-    seconds: float
-    worthless: bool
-    protected: bool
-    reason: Reason | None = None
-    """Set once something takes it."""
+#: Torch's way from a graph to its code. Whatever interrupts a removal or a repair in this order,
+#: torch never finds something whose parts are gone.
+_ORDER = (
+    TorchKind.AOT,
+    TorchKind.FX,
+    TorchKind.SOURCE,
+    TorchKind.KERNEL,
+    TorchKind.KERNEL_SOURCE,
+)
+_UNREAD = Facts()
 
 
-@dataclass(slots=True)
-class Units:
-    """All units of a cache, and how many of them need each file."""
-
-    units: list[Unit] = field(default_factory=list)
-    needed: Counter[str] = field(default_factory=Counter)
-
-    def add(self, unit: Unit) -> None:
-        """Take in a unit and what it needs."""
-        self.units.append(unit)
-        self.needed.update(unit.files.keys())
-
-    def release(self, unit: Unit) -> list[FileInfo]:
-        """Let a unit go; return the files that nobody needs any more."""
-        self.needed.subtract(unit.files.keys())
-        return [info for name, info in unit.files.items() if not self.needed[name]]
-
-    def own_bytes(self, unit: Unit) -> int:
-        """The files that the unit alone needs."""
-        return sum(i.size_bytes for n, i in unit.files.items() if self.needed[n] == 1)
-
-    def candidate(self, unit: Unit, now_ns: int) -> Candidate:
-        """The unit as a policy weighs it."""
-        used_ns = min(unit.used_ns, now_ns)
-        return Candidate(
-            unit.name,
-            max(1, self.own_bytes(unit)),
-            used_ns,
-            0.0 if unit.worthless else unit.seconds,
-            True,
-            estimate_hits(0, unit.created_ns, used_ns),
-        )
+def rank(name: str) -> int:
+    """The place of a file in the order of removal."""
+    kind = parse_path(name).kind
+    return _ORDER.index(kind) if kind in _ORDER else -1
 
 
-def make_units(
+def removable(
+    store: Store,
     seen: Scan,
-    links: Links,
+    options: PruneOptions | None,
     *,
-    duplicates: Collection[str] = (),
     now_ns: int,
-    grace_seconds: float,
     keep: Collection[str] = (),
-) -> Units:
-    """Put the graphs of a scan together as units.
+) -> Removable:
+    """Tell what a plan could remove.
 
     Args:
-        duplicates: files to leave out of it.
-        grace_seconds: units with a younger file are protected; so are those with a key in ``keep``.
+        seen: with every graph read.
+        options: None where a person chooses among the graphs.
+        keep: keys that must stay, with all that they need.
+
+    Raises:
+        UsageError: an option that has no meaning here.
     """
-    grace_ns = int(grace_seconds * NS_PER_SECOND)
+    if options and options.legacy:
+        raise UsageError("--legacy is for JAX's caches")
+    links = link(store, seen.inventory, seen.facts)
+    grace_ns = int(options.grace_seconds * NS_PER_SECOND) if options else 0
+    bounds = (options.max_size_bytes, options.max_entries) if options else ()
+    tidy = bool(options and options.orphans) or any(bound is not None for bound in bounds)
     entries = {e.file: e for e in seen.entries}
-    referred = {
-        key
-        for g in seen.inventory.graphs
-        if g.tier == "aotautograd" and g.info.name not in duplicates
-        for key in seen.facts.get(g.info.name, _UNREAD).references
-    }
-    units = Units()
-    for graph in seen.inventory.graphs:
-        lone = graph.tier == "fxgraph" and graph.key not in referred
-        if graph.info.name in duplicates or graph.info.name not in entries:
-            continue
-        if graph.tier == "aotautograd" or lone:
-            below = (
-                i
-                for i in files_below(graph, seen.facts, links, seen.inventory)
-                if i.name not in duplicates
-            )
-            files = {i.name: i for i in (graph.info, *below)}
-            graphs = [entries[name] for name in files if name in entries]
-            units.add(_unit(entries[graph.info.name], graphs, files, now_ns, grace_ns, keep))
-    return units
+    others: list[Item] = []
+    duplicates: set[str] = set()
+    if tidy:
+        kept = {e.file for e in seen.entries if e.key in keep}
+        found = _duplicates(seen) - kept
+        for graph in seen.inventory.graphs:
+            if graph.info.name in found and _is_old(graph.info, now_ns, grace_ns):
+                duplicates.add(graph.info.name)
+                # Another file under its key serves instead, so that its seconds are not lost.
+                removal = _removal(graph.info, entries)._replace(compile_seconds=0.0)
+                others.append(_other(removal, "duplicate"))
+    units = list(_units(seen, links, entries, duplicates, now_ns, grace_ns, keep))
+    if tidy and not _has_unread(seen):
+        needed = {part.file.name for unit in units for part in unit.parts}
+        for info in seen.inventory.code():
+            if info.name not in needed and _is_old(info, now_ns, grace_ns):
+                others.append(_other(_removal(info, entries), "unreferenced"))
+    for info, kind in seen.inventory.others:
+        if options and info.type == "file" and _is_old(info, now_ns, grace_ns):
+            if options.orphans and kind is TorchKind.TEMP:
+                others.append(_other(_removal(info, entries, "temp-file"), "temp-file"))
+            if options.quarantine and info.name.startswith(f"{QUARANTINE_DIR}/"):
+                others.append(_other(_removal(info, entries, "quarantine"), "quarantine"))
+    return Removable([*others, *units], seen.inventory.total_bytes())
 
 
-def _unit(
-    entry: GraphEntry,
-    graphs: list[GraphEntry],
-    files: dict[str, FileInfo],
+def _is_old(info: FileInfo, now_ns: int, grace_ns: int) -> bool:
+    return info.mtime_ns <= now_ns - grace_ns
+
+
+def _has_unread(seen: Scan) -> bool:
+    """Whether a graph could not be opened: what it needs is not known then, and is no orphan."""
+    return any(k == "unreadable" for facts in seen.facts.values() for k, _ in facts.problems)
+
+
+def _other(removal: Removal, reason: Reason) -> Item:
+    info = removal.file
+    candidate = Candidate(info.name, info.size_bytes, removal.last_used_ns, None)
+    return Item(removal, "", info.mtime_ns, candidate, True, None, reason=reason)
+
+
+def _removal(
+    info: FileInfo, entries: dict[str, GraphEntry], subject: Subject = "generated-code"
+) -> Removal:
+    entry = entries.get(info.name)
+    if entry is None:
+        used_ns = max(info.mtime_ns, info.atime_ns)
+        return Removal(subject, info, None, None, "", "requested", used_ns, None)
+    seconds, used_ns = entry.compile_seconds, entry.last_used_ns
+    return Removal("entry", info, None, entry.key, entry.module, "requested", used_ns, seconds)
+
+
+def _units(
+    seen: Scan,
+    links: Links,
+    entries: dict[str, GraphEntry],
+    duplicates: Collection[str],
     now_ns: int,
     grace_ns: int,
     keep: Collection[str],
-) -> Unit:
-    return Unit(
-        name=entry.file,
-        key=entry.key,
-        function=entry.function or next((g.function for g in graphs if g.function), "") or "",
-        files=files,
-        used_ns=max(g.last_used_ns for g in graphs),
-        created_ns=max(i.mtime_ns for i in files.values()),
-        seconds=sum(g.compile_seconds or 0.0 for g in graphs),
-        worthless=any(p != "foreign-globals" for g in graphs[:1] for p in g.problems),
-        protected=any(g.key in keep for g in graphs)
-        or any(abs(now_ns - i.mtime_ns) < grace_ns for i in files.values()),
+) -> Iterator[Item]:
+    """Put the graphs of a scan together as units, leaving out duplicates."""
+    graphs = [g for g in seen.inventory.graphs if g.info.name not in duplicates]
+    referred = {
+        key
+        for g in graphs
+        if g.tier == "aotautograd"
+        for key in seen.facts.get(g.info.name, _UNREAD).references
+    }
+    for graph in graphs:
+        if graph.info.name not in entries:
+            continue
+        if graph.tier == "aotautograd" or graph.key not in referred:
+            below = files_below(graph, seen.facts, links, seen.inventory)
+            files = {i.name: i for i in below if i.name not in duplicates}
+            item = _unit(graph, files.values(), entries, now_ns, grace_ns, keep)
+            item.alternatives = tuple(_alternatives(graph, files, seen))
+            yield item
+
+
+def _unit(
+    graph: GraphFile,
+    files: Collection[FileInfo],
+    entries: dict[str, GraphEntry],
+    now_ns: int,
+    grace_ns: int,
+    keep: Collection[str],
+) -> Item:
+    entry, infos = entries[graph.info.name], (graph.info, *files)
+    graphs = [entries[info.name] for info in infos if info.name in entries]
+    used_ns = min(max(g.last_used_ns for g in graphs), now_ns)
+    created_ns = max(info.mtime_ns for info in infos)
+    worthless = any(problem != "foreign-globals" for problem in entry.problems)
+    young = (hold_young(info.mtime_ns, now_ns, grace_ns) for info in infos)
+    return Item(
+        removal=_removal(graph.info, entries),
+        group=next((g.function for g in graphs if g.function), "") or "",
+        created_ns=created_ns,
+        candidate=Candidate(
+            entry.file,
+            max(1, entry.size_bytes),
+            used_ns,
+            0.0 if worthless else sum(g.compile_seconds or 0.0 for g in graphs),
+            True,
+            estimate_hits(0, created_ns, used_ns),
+        ),
+        dated=True,
+        held_by="kept" if any(g.key in keep for g in graphs) else next(filter(None, young), None),
+        parts=tuple(_removal(info, entries) for info in files),
     )
 
 
-def find_duplicates(seen: Scan) -> set[str]:
+def _alternatives(graph: GraphFile, files: Iterable[str], seen: Scan) -> Iterator[frozenset[str]]:
+    """For each key that a graph refers to, yield its files, of which it needs one."""
+    for key in seen.facts.get(graph.info.name, _UNREAD).references:
+        if found := frozenset(name for name in files if parse_path(name).key == key):
+            yield found
+
+
+def _duplicates(seen: Scan) -> set[str]:
     """Files that torch never comes to: another under the same key serves whenever they would.
 
     Torch tries the files of a key in the order of their names and takes the first whose guards
@@ -140,7 +192,7 @@ def find_duplicates(seen: Scan) -> set[str]:
     """
     first: set[tuple[str, str | None]] = set()
     found: set[str] = set()
-    for graph in sorted(seen.inventory.graphs, key=_by_key):
+    for graph in sorted(seen.inventory.graphs, key=lambda g: (g.key, g.info.name)):
         facts = seen.facts.get(graph.info.name, _UNREAD)
         if graph.info.name not in seen.facts or facts.problems or facts.gone:
             continue
@@ -149,19 +201,3 @@ def find_duplicates(seen: Scan) -> set[str]:
             found.add(graph.info.name)
         first.add(served)
     return found
-
-
-def _by_key(graph: GraphFile) -> tuple[str, str]:
-    return graph.key, graph.info.name
-
-
-def unreferenced(seen: Scan, units: Units) -> Iterator[FileInfo]:
-    """Yield generated code and kernels that no graph needs."""
-    inventory = seen.inventory
-    found: Iterable[dict[str, FileInfo]]
-    found = (inventory.sources, inventory.kernel_sources, inventory.kernels)
-    for kind in found:
-        yield from (i for i in kind.values() if i.name not in units.needed)
-
-
-_UNREAD = Facts()
