@@ -92,7 +92,7 @@ class LocalStore:
         """See :meth:`jaxcache.store.base.Store.list`."""
         lead = f"{check_name(prefix.rstrip('/'))}/" if prefix else ""
         try:
-            with self._folder(lead) as fd, os.scandir(fd) as found:
+            with self.folder(lead) as fd, os.scandir(fd) as found:
                 for item in found:
                     if start and not item.name.startswith(start):
                         continue
@@ -324,12 +324,16 @@ class LocalStore:
     def _parent(self, name: str, *, make: bool = False) -> Iterator[tuple[int, str]]:
         """Open the folder that holds ``name``; give its descriptor and the last part."""
         folder, _, base = check_name(name).rpartition("/")
-        with self._folder(folder, make=make) as fd:
+        with self.folder(folder, make=make) as fd:
             yield fd, base
 
     @contextlib.contextmanager
-    def _folder(self, folder: str, *, make: bool = False) -> Iterator[int]:
-        """Open a folder part by part, so that no link on the way is followed."""
+    def folder(self, folder: str, *, make: bool = False) -> Iterator[int]:
+        """Open a folder part by part, so that no link on the way is followed.
+
+        Raises:
+            OSError
+        """
         fd = self._fd
         try:
             for part in filter(None, folder.split("/")):

@@ -46,7 +46,7 @@ def hold_lockfile(folder: int, *, timeout_seconds: float) -> Iterator[bool]:
 
 def _try_to_take(folder: int) -> tuple[int, bool] | None:
     """Take the lock if it is free; (descriptor, whether the file was made for it)."""
-    fd, made = _open(folder)
+    fd, made = open_lock(folder, LOCKFILE)
     try:
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -63,17 +63,24 @@ def _try_to_take(folder: int) -> tuple[int, bool] | None:
     return None
 
 
-def _open(folder: int) -> tuple[int, bool]:
+def open_lock(folder: int, name: str) -> tuple[int, bool]:
+    """Open a file to be locked; (descriptor, whether it was made for that).
+
+    A new one can be opened by all who may write to its folder.
+
+    Raises:
+        OSError
+    """
     flags = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     while True:
         try:
-            fd = os.open(LOCKFILE, os.O_RDWR | os.O_CREAT | os.O_EXCL | flags, 0o666, dir_fd=folder)
+            fd = os.open(name, os.O_RDWR | os.O_CREAT | os.O_EXCL | flags, 0o666, dir_fd=folder)
         except FileExistsError:
             try:
-                return os.open(LOCKFILE, os.O_RDWR | flags, dir_fd=folder), False
+                return os.open(name, os.O_RDWR | flags, dir_fd=folder), False
             except FileNotFoundError:  # whoever made it has removed it since
                 continue
             except PermissionError:  # another user's, which flock takes as well
-                return os.open(LOCKFILE, os.O_RDONLY | flags, dir_fd=folder), False
+                return os.open(name, os.O_RDONLY | flags, dir_fd=folder), False
         adopt_from_folder(fd, folder)
         return fd, True

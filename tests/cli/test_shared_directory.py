@@ -99,6 +99,20 @@ def test_the_owner_can_write_to_all_that_root_has_left(
     assert (owned / ".jaxcache" / "quarantine").is_dir()
 
 
+def test_the_owner_can_take_the_locks_of_torch_that_root_has_left(
+    run_cli: RunCli, shared: Path, golden: Path
+) -> None:
+    shutil.copytree(golden, shared, dirs_exist_ok=True)
+    shutil.rmtree(shared / "locks", ignore_errors=True)
+    for path in (shared, *shared.rglob("*")):
+        os.chown(path, OWNER, GROUP)
+        os.utime(path, (1_700_000_000, 1_700_000_000))
+    done = run_cli("prune", "-C", shared, "--max-entries", "1", "--yes")
+    assert done.returncode == 0, done.stderr
+    assert list((shared / "locks").iterdir())
+    as_user(OWNER, lambda: write_to_all(shared))
+
+
 def test_a_lockfile_that_was_there_stays_as_it_was(run_cli: RunCli, owned: Path) -> None:
     lockfile = owned / ".lockfile"
     lockfile.touch(mode=0o600)

@@ -12,6 +12,8 @@ from collections.abc import Iterator
 
 from jaxcache.layouts.torch.names import TorchKind, lock_path, parse_path
 from jaxcache.store.base import Store, StoreError
+from jaxcache.store.local import LocalStore
+from jaxcache.store.lockfile import open_lock
 
 _LOCKED = frozenset({TorchKind.KERNEL_SOURCE, TorchKind.KERNEL, TorchKind.PROBE})
 
@@ -28,16 +30,15 @@ def holding(store: Store, name: str) -> Iterator[bool]:
         StoreError: the lock's file cannot be opened.
     """
     found = parse_path(name)
-    root = None if store.remote else getattr(store, "path", None)
-    if root is None or found.kind not in _LOCKED or found.key is None:
+    if not isinstance(store, LocalStore) or found.kind not in _LOCKED or found.key is None:
         yield True
         return
     import fcntl
 
-    path = os.path.join(root, lock_path(found.key))
+    folder, _, lock = lock_path(found.key).rpartition("/")
     try:
-        os.makedirs(os.path.dirname(path), exist_ok=True)
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
+        with store.folder(folder, make=True) as opened:
+            fd, _ = open_lock(opened, lock)
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             yield True
