@@ -35,12 +35,14 @@ def run_in_process(
     cwd: Path,
     input: str | None = None,  # noqa: A002
     on_terminal: bool = False,
+    one_stream: bool = False,
 ) -> "subprocess.CompletedProcess[str]":
     """Run one command line; children that it starts write into the same output.
 
     Args:
         env: the whole environment.
         on_terminal: standard output claims to be a terminal, as wide as ``COLUMNS``.
+        one_stream: so does standard error, and both go to the output, as a person sees them.
     """
     words = [str(a) for a in arguments]
     with ExitStack() as stack:
@@ -48,7 +50,8 @@ def run_in_process(
         files[0].write((input or "").encode())
         files[0].seek(0)
         stack.enter_context(_state(env, cwd))
-        with _streams(files, on_terminal=on_terminal):
+        streams = [*files[:2], files[1]] if one_stream else files
+        with _streams(streams, on_terminal=on_terminal, one_stream=one_stream):
             try:
                 code = int(main.run(words))
             except KeyboardInterrupt:
@@ -64,7 +67,7 @@ def run_in_process(
 
 
 @contextmanager
-def _streams(files: Sequence[IO[bytes]], *, on_terminal: bool) -> Iterator[None]:
+def _streams(files: Sequence[IO[bytes]], *, on_terminal: bool, one_stream: bool) -> Iterator[None]:
     """Put files in the place of the three standard streams, for children too."""
     kept = sys.stdin, sys.stdout, sys.stderr
     for stream in kept[1:]:
@@ -72,9 +75,10 @@ def _streams(files: Sequence[IO[bytes]], *, on_terminal: bool) -> Iterator[None]
     copies = [os.dup(number) for number in range(3)]
     for number, file in enumerate(files):
         os.dup2(file.fileno(), number)
-    kinds = (io.TextIOWrapper, _Terminal if on_terminal else io.TextIOWrapper, io.TextIOWrapper)
+    terminals = (False, on_terminal or one_stream, one_stream)
+    kinds = [_Terminal if claims else io.TextIOWrapper for claims in terminals]
     made: list[Any] = [
-        kind(os.fdopen(os.dup(number), mode), "utf-8", write_through=number == 2)
+        kind(os.fdopen(os.dup(number), mode), "utf-8", write_through=one_stream or number == 2)
         for number, (kind, mode) in enumerate(zip(kinds, ("rb", "wb", "wb"), strict=True))
     ]
     sys.stdin, sys.stdout, sys.stderr = made

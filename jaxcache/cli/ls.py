@@ -1,6 +1,7 @@
 """``jaxcache ls``."""
 
 import time
+from dataclasses import replace
 from typing import Annotated
 
 import typer
@@ -35,9 +36,10 @@ def command(
     Also the modules of a recipe (-C FILE.recipe).
     """
     from jaxcache.cache.listing import list_cache
-    from jaxcache.cli.output import print_listing
+    from jaxcache.cli.output import emit
     from jaxcache.cli.output.recipe import names_recipe, print_recipe
     from jaxcache.cli.terminal.progress import progress_bar
+    from jaxcache.render.listing import listing_view
 
     form = output.form
     path = locate_cache(place.cache_dir).path
@@ -70,9 +72,8 @@ def command(
             workers=available_cores(),
             progress=progress,
         )
-    print_listing(listing, form, group_by=group_by, long=options.long)
-    if form in (Format.TABLE, Format.TSV) and any(e.codec == "unknown" for e in listing.entries):
-        from jaxcache.cli.output import note
-
-        if opened.store.remote and not heads:
-            note("compile seconds and platforms take a request per entry: --long")
+    view = listing_view(listing, now_ns=now_ns, group_by=group_by, long=options.long)
+    if opened.store.remote and not heads and any(e.codec == "unknown" for e in listing.entries):
+        hint = "compile seconds and platforms take a request per entry: --long"
+        view = replace(view, notes=[*view.notes, hint])
+    emit(form, view)

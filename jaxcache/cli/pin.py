@@ -24,9 +24,10 @@ def command(
     """Protect entries from prune and rm; without KEY, list the pins."""
     from jaxcache.cache.ledger.pins import pin, pinned_keys, unpin
     from jaxcache.cache.ledger.segments import Ledger
-    from jaxcache.cli.output import print_pins
+    from jaxcache.cli.output import emit
+    from jaxcache.render.view import Column, View
 
-    keys, form = chosen.keys, output.form
+    keys = chosen.keys
     if remove and not keys:
         raise UsageError("--remove needs a KEY", hint="jaxcache pin lists the pins")
     store = open_jax_cache(place.cache_dir)
@@ -35,4 +36,6 @@ def command(
         shown = unpin(store, keys, now_ns=now_ns)
     else:
         shown = pin(store, keys, now_ns=now_ns) if keys else pinned_keys(Ledger.load(store))
-    print_pins(store.url, "unpinned" if remove else "pinned", shown, form)
+    document = {"cache_dir": store.url, "unpinned" if remove else "pinned": shown}
+    view = View(document, shown, [Column("", str)], records=({"key": k} for k in shown), page=shown)
+    emit(output.form, view)

@@ -9,12 +9,8 @@ from jaxcache.errors import ExitCode, JaxcacheError, UsageError
 
 if TYPE_CHECKING:
     from jaxcache.cache.prune.plan import PrunePlan
-    from jaxcache.cache.prune.removal import Execution, Removal
     from jaxcache.cli.opening import Opened
     from jaxcache.store.base import Store
-
-#: Rows of a plan that a terminal shows.
-_SHOWN_ROWS = 40
 
 
 def require_consent(*, dry_run: bool, yes: bool) -> None:
@@ -57,22 +53,24 @@ def carry_out(
         LockedError
     """
     from jaxcache.cache.prune.evict import remove
+    from jaxcache.cli.output import emit
     from jaxcache.cli.terminal.progress import progress_bar
+    from jaxcache.render.prune import prune_view
 
     if dry_run:
-        _print(plan, form, None)
+        emit(form, prune_view(plan, None, now_ns=time.time_ns()))
         return ExitCode.PARTIAL if plan.unmet else ExitCode.DONE
     if plan.removals:
         _ask(opened.store, plan, yes=yes)
     with progress_bar("removing") as progress:
         done = remove(opened.store, plan.removals, guard=opened.layout.guard, progress=progress)
-    _print(plan, form, done)
+    emit(form, prune_view(plan, done, now_ns=time.time_ns()))
     return ExitCode.PARTIAL if done.failed or plan.unmet else ExitCode.DONE
 
 
 def _ask(store: "Store", plan: "PrunePlan", *, yes: bool) -> None:
     from jaxcache.cli.output import note
-    from jaxcache.render.prune import plan_notes, plan_summary
+    from jaxcache.render.prune import plan_notes, plan_summary, removals_table
 
     require_writable(store)
     if yes:
@@ -81,47 +79,6 @@ def _ask(store: "Store", plan: "PrunePlan", *, yes: bool) -> None:
         raise UsageError(
             "this would empty the cache", code="would-empty", hint="add --yes if that is meant"
         )
-    note(removals_shown(plan.removals))
-    for line in (*plan_notes(plan), plan_summary(plan, plan.removals, happened=False)):
-        note(line)
+    table = removals_table(plan.removals, time.time_ns())
+    note(table, *plan_notes(plan), plan_summary(plan, plan.removals, happened=False))
     confirm("Go ahead?", "nothing was removed")
-
-
-def _print(plan: "PrunePlan", form: Format, done: "Execution | None") -> None:
-    from jaxcache.cli.output import note, print_json, print_json_lines, print_lines
-    from jaxcache.entry.names import printable
-    from jaxcache.render import prune as render
-
-    removed = plan.removals if done is None else done.removed
-    if form is Format.JSON:
-        print_json(render.prune_document(plan, done))
-    elif form is Format.JSONL:
-        print_json_lines(map(render.removal_document, removed))
-    elif form is Format.KEYS:
-        print_lines(printable(r.key) for r in removed if r.key)
-    elif form is Format.TSV:
-        print_lines(render.removals_tsv(removed))
-    elif removed and done is None:
-        print(removals_shown(removed))
-    if form not in (Format.TSV, Format.TABLE):
-        return
-    for line in render.plan_notes(plan):
-        note(line)
-    for spared in done.spared if done else ():
-        if spared.why == "failed":
-            note(f"{printable(spared.removal.file.name)}: {printable(spared.detail)}")
-    note(render.plan_summary(plan, removed, happened=done is not None))
-
-
-def removals_shown(removals: "tuple[Removal, ...]") -> str:
-    """Render planned removals as a table."""
-    from jaxcache.cli.output import terminal_width, wants_color
-    from jaxcache.render.prune import removals_table
-
-    return removals_table(
-        removals,
-        now_ns=time.time_ns(),
-        width=terminal_width(),
-        color=wants_color(),
-        limit=_SHOWN_ROWS,
-    )

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from jaxcache.cli.opening import open_cache
-from jaxcache.cli.options import Format, JsonOutput, available_cores, index_folder
+from jaxcache.cli.options import JsonOutput, available_cores, index_folder
 from jaxcache.errors import UsageError
 from jaxcache.options import Place
 
@@ -28,21 +28,16 @@ def command(
     *,
     output: JsonOutput,
 ) -> None:
-    """Summarize a cache: entries, size, compile time, age."""
+    """Summarize a cache: hits, entries, size, compile time, age."""
+    from jaxcache.cache.ledger.segments import Ledger
+    from jaxcache.cache.ledger.uses import count_uses
     from jaxcache.cache.stats import count_cache
-    from jaxcache.cli.output import (
-        print_json,
-        print_json_lines,
-        print_lines,
-        terminal_width,
-        wants_color,
-    )
+    from jaxcache.cli.output import emit, print_lines
     from jaxcache.cli.terminal.progress import progress_bar
-    from jaxcache.render import stats as render
+    from jaxcache.render.stats import stats_prometheus, stats_view
 
     if prometheus and output.form.is_json:
         raise UsageError("--prometheus and --json exclude each other")
-    form = output.form
     opened = open_cache(place.cache_dir, place.layout)
     now_ns = time.time_ns()
     with progress_bar("reading entries") as progress:
@@ -56,13 +51,7 @@ def command(
             progress=progress,
         )
     if prometheus:
-        print_lines(render.stats_prometheus(stats))
-    elif form is Format.JSON:
-        print_json(render.stats_document(stats))
-    elif form is Format.JSONL:
-        print_json_lines(render.stats_records(stats))
-    elif form is Format.TSV:
-        print_lines(render.stats_tsv(stats))
+        print_lines(stats_prometheus(stats))
     else:
-        width, color = terminal_width(), wants_color()
-        print(render.stats_page(stats, now_ns=now_ns, width=width, color=color))
+        uses = count_uses(Ledger.load(opened.store))
+        emit(output.form, stats_view(stats, uses, now_ns=now_ns))

@@ -181,7 +181,8 @@ def carry_files(
 
 def _ask(plan: "SyncPlan") -> None:
     from jaxcache.cli.output import note
-    from jaxcache.cli.removal import confirm, removals_shown
+    from jaxcache.cli.removal import confirm
+    from jaxcache.render.prune import removals_table
 
-    note(removals_shown(plan.removals))
+    note(removals_table(plan.removals, time.time_ns()))
     confirm(f"Remove these from {plan.target}?", "nothing was changed")

@@ -35,11 +35,12 @@ def command(
     output: Output,
 ) -> int:
     """Find damaged entries and misplaced files; --fix repairs them."""
-    from jaxcache.cli.output.verify import print_restoration, print_verification
+    from jaxcache.cli.output import emit
     from jaxcache.cli.terminal.progress import progress_bar
+    from jaxcache.render.verify import restoration_view, verification_view
     from jaxcache.warm.loading import make_loader
 
-    form, dry_run, yes = output.form, consent.dry_run, consent.yes
+    dry_run, yes = consent.dry_run, consent.yes
     if restore and (fix or delete):
         raise UsageError("--restore and --fix exclude each other")
     if delete and not fix:
@@ -54,7 +55,7 @@ def command(
         if not dry_run:
             require_writable(opened.store)
         result = opened.layout.restore(opened.store, keys=options.keys, dry_run=dry_run)
-        print_restoration(result, form)
+        emit(output.form, restoration_view(result))
         return ExitCode.PARTIAL if result.left else ExitCode.DONE
     loader = make_loader(options) if opened.layout.stands_alone else None
     with progress_bar("verifying") as progress:
@@ -62,7 +63,7 @@ def command(
             opened.store, options, now_ns=time.time_ns(), loader=loader, progress=progress
         )
     repair = _repair(opened, found, delete, dry_run, yes) if fix or dry_run else None
-    print_verification(found, repair, form)
+    emit(output.form, verification_view(found, repair))
     if repair and not repair.dry_run:
         return ExitCode.PROBLEMS if repair.unsolved(found.failures) else ExitCode.DONE
     return ExitCode.PROBLEMS if found.failures else ExitCode.DONE
@@ -73,15 +74,18 @@ def _repair(
 ) -> "Repair":
     """Show what is going to be done, or do it."""
     from jaxcache.cache.verify.repair import plan_repair, show_repair
-    from jaxcache.cli.output.verify import ask_to_delete
+    from jaxcache.cli.output import note
+    from jaxcache.cli.removal import confirm
     from jaxcache.cli.terminal.progress import progress_bar
+    from jaxcache.render.verify import problems_page
 
     plan = plan_repair(found, now_ns=time.time_ns(), delete=delete)
     if dry_run or not plan.steps:
         return show_repair(plan, dry_run=dry_run)
     require_writable(opened.store)
     if delete and not yes:
-        ask_to_delete(found, show_repair(plan, dry_run=True))
+        note(*problems_page(found, show_repair(plan, dry_run=True)))
+        confirm("Delete these for good?", "nothing was deleted")
     with progress_bar("repairing") as progress:
         return opened.layout.execute_repair(
             opened.store, plan, young=found.young, progress=progress

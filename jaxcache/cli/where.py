@@ -1,6 +1,7 @@
 """``jaxcache where``."""
 
-from typing import Annotated
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -8,6 +9,9 @@ from jaxcache.cli.options import JsonOutput
 from jaxcache.errors import NoCacheError, NoJaxError, UsageError
 from jaxcache.options import CacheDir
 from jaxcache.options.run import WhereOptions
+
+if TYPE_CHECKING:
+    from jaxcache.warm.where import Use
 
 EXAMPLE = "jaxcache where -- python train.py --steps 1"
 EXIT_CODES = (0, 2, 10, 13)
@@ -27,36 +31,33 @@ def command(
 
     With a command, what it prints goes to standard error.
     """
-    from jaxcache.cli import output
-    from jaxcache.cli.options import Format, locate_cache
-    from jaxcache.entry.names import printable
-    from jaxcache.render.where import use_document, where_document
+    from jaxcache.cli.options import locate_cache
+    from jaxcache.cli.output import emit
+    from jaxcache.render.columns import text_column
+    from jaxcache.render.view import Line, View
     from jaxcache.warm.where import find_where
 
-    form = wanted.form
+    def show(cache_dir: str | None, places: list[str], uses: "Sequence[Use]" = ()) -> None:
+        columns = [text_column("", lambda place: place)]
+        document = {"cache_dir": cache_dir, "processes": uses}
+        records = uses if command_line else [{"schema_version": 1, **document}]
+        page = [Line(place, whole=True) for place in places]
+        emit(wanted.form, View(document, places, columns, records=records, page=page))
+
     if not command_line:
         if options.stop or options.timeout_seconds:
             raise UsageError("--stop and --timeout need a command after --")
-        place = locate_cache(given.cache_dir)
-        if form.is_json:
-            output.print_json(
-                {"schema_version": 1, "cache_dir": printable(place.path), "processes": []}
-            )
-        else:
-            print(printable(place.path))
+        path = locate_cache(given.cache_dir).path
+        show(path, [path])
         return
     if given.cache_dir:
         raise UsageError("--cache-dir does not go with a command: it runs as it is")
     uses, unheard = find_where(command_line, options, stdout_to_stderr=True)
     if unheard and not uses:
         raise NoJaxError(unheard, code="unknown-jax")
-    if form is Format.JSON:
-        output.print_json(where_document(uses))
-    elif form is Format.JSONL:
-        output.print_json_lines(map(use_document, uses))
-    else:
-        output.print_lines(dict.fromkeys(printable(u.opened) for u in uses if u.opened))
-    if not any(u.opened for u in uses):
+    opened = list(dict.fromkeys(u.opened for u in uses if u.opened))
+    show(opened[0] if opened else None, opened, uses)
+    if not opened:
         setting = next((u.setting for u in uses if u.setting), None)
         why = "no Python below it imported jax" if not uses else "JAX opened no cache directory"
         hint = f"it compiled nothing, and would use {setting}" if setting else None

@@ -1,104 +1,100 @@
 """Results as JSON documents, in the names and units of the JSON contract.
 
-Every document carries ``schema_version`` and ``cache_dir``. Sizes are integer bytes, durations
-float seconds, times RFC 3339 in UTC, missing values null. Text that is no valid Unicode, or would
-act on a terminal, is escaped as ``\\xNN``.
+A document follows from its dataclass: the fields in their order, times (``*_ns``) as RFC 3339 under
+``*_at``, durations as floats, missing values null. Text that is no valid Unicode, or would act on a
+terminal, is escaped as ``\\xNN``. :data:`_SHAPES` holds the exceptions.
 """
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping
+from dataclasses import fields, is_dataclass
+from operator import attrgetter
+from typing import Any
 
-from jaxcache.cache.listing import Listing, Summary
 from jaxcache.entry.names import printable
-from jaxcache.model import Entry, GraphEntry, Problem
 from jaxcache.units import rfc3339
-
-if TYPE_CHECKING:
-    from jaxcache.cache.groups import Group
 
 SCHEMA_VERSION = 1
 
 Document = dict[str, Any]
 
+#: By class: the fields that are left out (``-name``), or all fields of the document in their
+#: order. ``name=path`` takes an attribute of another name, ``*path`` every field of a part.
+_SHAPES = {
+    "GraphEntry": "-dependants",
+    "Group": "name *summary last_used_at",
+    "Problem": "key file kind detail",
+    "Record": "-key",
+    "Removal": "key file=file.name kind=subject size_bytes compile_seconds last_used_at reason",
+    "Spared": "key=removal.key file=removal.file.name why detail",
+    "Stats": "cache_dir total directory_bytes sealed orphan_atimes files by_platform by_codec "
+    "by_age by_module problems",
+    "Use": "pid executable cache_dir=opened jax_compilation_cache_dir=setting "
+    "jax_enable_compilation_cache=enabled",
+}
+_AS_IT_IS = (type(None), bool, int, float)
+
+
+def to_document(value: Any) -> Any:
+    """Turn a result, or anything made of results, into what ``json`` writes."""
+    kind = type(value)
+    if kind in _AS_IT_IS:
+        return value
+    if isinstance(value, str):
+        return printable(value)
+    if isinstance(value, Mapping):
+        return {printable(str(k)): to_document(v) for k, v in value.items()}
+    if kind.__name__ in _SHAPES or is_dataclass(value):
+        return {n: to_document(v) for n, v in fields_of(value).items()}
+    return [to_document(v) for v in value]
+
+
+def fields_of(value: Any) -> Document:
+    """Return the fields of a document with the values that they are made of."""
+    kind = type(value)
+    if (reader := _READERS.get(kind)) is None:
+        reader = _READERS[kind] = _make_reader(kind)
+    return reader(value)
+
 
 def envelope(cache_dir: str) -> Document:
-    """The fields that every document begins with."""
+    """Return the fields that every document begins with."""
     return {"schema_version": SCHEMA_VERSION, "cache_dir": printable(cache_dir)}
 
 
-def entry_document(entry: Entry) -> Document:
-    """One entry, as in ``ls``: ``entries[]`` and ``show``: ``entry``."""
-    document = _entry_document(entry)
-    return document | _graph_fields(entry) if isinstance(entry, GraphEntry) else document
+_READERS: dict[type, Callable[[Any], Document]] = {}
 
 
-def _graph_fields(entry: GraphEntry) -> Document:
-    """What the entries of torch's compilers have beside."""
-    return {
-        "function": entry.function and printable(entry.function),
-        "devices": list(map(printable, entry.devices)),
-        "guards": entry.guards and printable(entry.guards),
-        "torch_version": entry.torch_version,
-        "references": list(map(printable, entry.references)),
-    }
+def _make_reader(kind: type) -> Callable[[Any], Document]:
+    words = _SHAPES.get(kind.__name__, "-").split()
+    if words[0].startswith("-"):
+        out = {w[1:] for w in words}
+        names = [f.name for f in fields(kind) if f.name not in out]
+        words = [f"{n[:-3]}_at" if n.endswith("_ns") else n for n in names]
+    readers = [(w.partition("=")[0], _make_getter(w)) for w in words]
+
+    def read(value: Any) -> Document:
+        document: Document = {}
+        for name, get in readers:
+            found = get(value)
+            if name.startswith("*"):
+                document |= fields_of(found)
+            else:
+                document[name] = found
+        return document
+
+    return read
 
 
-def _entry_document(entry: Entry) -> Document:
-    return {
-        "key": printable(entry.key),
-        "module": printable(entry.module),
-        "hash": entry.hash,
-        "file": printable(entry.file),
-        "size_bytes": entry.size_bytes,
-        "payload_bytes": entry.payload_bytes,
-        "codec": entry.codec,
-        "sealed": entry.sealed,
-        "compile_seconds": entry.compile_seconds,
-        "created_at": rfc3339(entry.created_ns),
-        "last_used_at": rfc3339(entry.last_used_ns),
-        "last_used_from": entry.last_used_from,
-        "platform": entry.platform,
-        "target": entry.target and printable(entry.target),
-        "problems": list(entry.problems),
-        "signature": entry.signature and printable(entry.signature),
-        "source": entry.source and printable(entry.source),
-        "tuning": entry.tuning,
-    }
+def _make_getter(word: str) -> Callable[[Any], Any]:
+    name, _, path = word.partition("=")
+    path = path or name.removeprefix("*")
+    if path.endswith("_at"):
+        get_ns = attrgetter(f"{path[:-3]}_ns")
+        return lambda value: None if (ns := get_ns(value)) is None else rfc3339(ns)
+    get = attrgetter(path)
+    if name.endswith("_seconds"):
+        return lambda value: None if (seconds := get(value)) is None else float(seconds)
+    return get
 
 
-def problem_document(problem: Problem) -> Document:
-    """One finding."""
-    return {
-        "key": problem.key and printable(problem.key),
-        "file": printable(problem.file),
-        "kind": problem.kind,
-        "detail": problem.detail,
-    }
-
-
-def summary_document(summary: Summary) -> Document:
-    """Sums over entries."""
-    return {
-        "entries": summary.entries,
-        "size_bytes": summary.size_bytes,
-        "payload_bytes": summary.payload_bytes,
-        "compile_seconds": summary.compile_seconds,
-    }
-
-
-def group_document(group: "Group") -> Document:
-    """One group of entries."""
-    return {
-        "name": printable(group.name),
-        **summary_document(group.summary),
-        "last_used_at": rfc3339(group.last_used_ns),
-    }
-
-
-def listing_document(listing: Listing) -> Document:
-    """What ``ls --json`` prints."""
-    return {
-        **envelope(listing.cache_dir),
-        "entries": [entry_document(e) for e in listing.entries],
-        "summary": summary_document(listing.summary),
-        "problems": [problem_document(p) for p in listing.problems],
-    }
+entry_document = problem_document = summary_document = group_document = to_document

@@ -1,135 +1,123 @@
-"""``ls`` as text: TSV for pipes, a table for people."""
+"""``ls`` as a view."""
 
-from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Sequence
+from typing import Any
 
+from jaxcache.cache.groups import group_entries
 from jaxcache.cache.ledger.tuning import UNTUNED
 from jaxcache.cache.listing import Listing, Summary
-from jaxcache.entry.names import printable
 from jaxcache.model import Entry
-from jaxcache.render.table import Column, render_table, short_key, squeeze
-from jaxcache.units import (
-    format_ago,
-    format_compile,
-    format_count,
-    format_duration,
-    format_size,
-    rfc3339,
+from jaxcache.render.columns import (
+    count_column,
+    seconds_column,
+    size_column,
+    text_column,
+    used_column,
 )
+from jaxcache.render.document import fields_of
+from jaxcache.render.typeset import short_key
+from jaxcache.render.view import Block, Column, Table, View
+from jaxcache.units import format_count, format_duration, format_size
 
-if TYPE_CHECKING:
-    from jaxcache.cache.groups import Group
 
+def listing_view(
+    listing: Listing, *, now_ns: int, group_by: str | None = None, long: bool = False
+) -> View:
+    """Return the view of ``ls``; with ``group_by`` one row per group.
 
-def entries_tsv(entries: Iterable[Entry], *, long: bool = False) -> Iterator[str]:
-    """One line per entry, tab-separated.
-
-    Key, size in bytes, compile seconds, last use, problems; with ``long`` also platform, target,
-    signature, source. Unknown values are empty; problems are joined by commas.
+    Raises:
+        UsageError: ``group_by`` is no field to group by.
     """
-    for e in entries:
-        seconds = "" if e.compile_seconds is None else f"{e.compile_seconds:g}"
-        line = (
-            f"{printable(e.key)}\t{e.size_bytes}\t{seconds}\t{rfc3339(e.last_used_ns)}"
-            f"\t{','.join(e.problems)}"
-        )
-        if long:
-            line += f"\t{e.platform}\t{printable(e.target or '')}\t{printable(e.signature or '')}"
-            line += f"\t{printable(e.source or '')}"
-        yield line
+    document = fields_of(listing)
+    columns: Sequence[Column]
+    rows: Sequence[Any] = listing.entries
+    keys = [e.key for e in listing.entries]
+    table = Table(columns := _entry_columns(listing.entries, now_ns, long=long), rows)
+    if long:
+        table = Table(columns, rows, below=lambda e: (e.signature, e.source))
+    if group_by:
+        rows = document["groups"] = group_entries(listing.entries, group_by)
+        columns, keys = group_columns(group_by, now_ns), [g.name for g in rows]
+        table = Table(columns, rows)
+
+    def page() -> Iterator[Block]:
+        if rows:
+            yield table
+        hidden = listing.summary.entries - len(listing.entries)
+        yield summary_line(listing.summary) + (f" ({hidden:,} not shown)" if hidden else "")
+
+    return View(document, rows, columns, keys, page=page(), notes=_notes(listing))
 
 
-def groups_tsv(groups: "Iterable[Group]") -> Iterator[str]:
-    """One line per group: name, entries, size in bytes, compile seconds, last use."""
-    for g in groups:
-        s = g.summary
-        yield (
-            f"{printable(g.name)}\t{s.entries}\t{s.size_bytes}\t{s.compile_seconds:g}"
-            f"\t{rfc3339(g.last_used_ns)}"
-        )
+def _notes(listing: Listing) -> Iterator[str]:
+    if count := len(listing.problems):
+        yield f"{format_count(count, 'problem')} found; see them with: jaxcache verify"
 
 
-def entries_table(
-    entries: Iterable[Entry], *, now_ns: int, width: int, color: bool, long: bool = False
-) -> str:
-    """A table of entries, ``width`` columns wide at the most.
-
-    Args:
-        long: put signature and source under each entry.
-    """
-    entries = list(entries)
+def _entry_columns(entries: Sequence[Entry], now_ns: int, *, long: bool) -> list[Column]:
     columns = [
-        Column("KEY", elastic=True, least=16),
-        Column("SIZE", right=True),
-        Column("COMPILE", right=True),
-        Column("USED", right=True),
-        Column("PLATFORM", elastic=True, cut="end"),
+        Column(
+            "KEY", lambda e: e.key, lambda e: short_key(e.module, e.hash), elastic=True, least=16
+        ),
+        size_column(lambda e: e.size_bytes),
+        seconds_column(lambda e: e.compile_seconds),
+        used_column(now_ns),
+        Column("PLATFORM", None, _target, elastic=True, cut="end"),
+        Column(
+            "PROBLEMS",
+            lambda e: e.problems,
+            (lambda e: ", ".join(e.problems)) if any(e.problems for e in entries) else None,
+            style="red",
+            elastic=True,
+            cut="end",
+        ),
     ]
-    if any(e.problems for e in entries):
-        columns.append(Column("PROBLEMS", style="red", elastic=True, cut="end"))
-    rows = [
-        [
-            short_key(e.module, e.hash),
-            format_size(e.size_bytes),
-            format_compile(e.compile_seconds),
-            format_ago(e.last_used_ns, now_ns),
-            _target(e),
-            ", ".join(e.problems),
+    if long:
+        columns += [
+            Column("PLATFORM", lambda e: e.platform),
+            Column("TARGET", lambda e: e.target),
+            Column("SIGNATURE", lambda e: e.signature),
+            Column("SOURCE", lambda e: e.source),
         ]
-        for e in entries
-    ]
-    table = render_table(columns, rows, width=width, color=color)
-    if not long:
-        return table
-    title, *lines = table.split("\n")
-    for line, entry in zip(lines, entries, strict=True):
-        title += f"\n{line}"
-        for text in (entry.signature, entry.source):
-            title += f"\n    {squeeze(printable(text), width - 4)}" if text else ""
-    return title
+    return columns
 
 
 def _target(entry: Entry) -> str:
     """Return the target of an entry, marked if it was compiled untuned."""
-    shown = printable(entry.target or entry.platform)
+    shown = entry.target or entry.platform
     return f"{shown} {entry.tuning}" if entry.tuning == UNTUNED else shown
 
 
-def groups_table(
-    groups: "Iterable[Group]", by: str, *, now_ns: int, width: int, color: bool
-) -> str:
-    """A table of groups, ``width`` columns wide at the most."""
-    columns = [
-        Column(by.upper(), elastic=True),
-        Column("ENTRIES", right=True),
-        Column("SIZE", right=True),
-        Column("COMPILE", right=True),
-        Column("USED", right=True),
+def group_columns(by: str, now_ns: int) -> list[Column]:
+    """Return the columns of groups of entries."""
+    return [
+        text_column(by.upper(), lambda g: g.name, elastic=True),
+        count_column("ENTRIES", lambda g: g.summary.entries),
+        size_column(lambda g: g.summary.size_bytes),
+        Column(
+            "COMPILE",
+            lambda g: g.summary.compile_seconds,
+            lambda g: compile_total(g.summary),
+            right=True,
+        ),
+        used_column(now_ns),
     ]
-    rows = [
-        [
-            printable(g.name),
-            str(g.summary.entries),
-            format_size(g.summary.size_bytes),
-            format_duration(g.summary.compile_seconds),
-            format_ago(g.last_used_ns, now_ns),
-        ]
-        for g in groups
-    ]
-    return render_table(columns, rows, width=width, color=color)
 
 
 def summary_line(summary: Summary) -> str:
-    """One line under a table: ``7 entries, 46.2 kB, 12 s of compiling``."""
-    return (
-        f"{format_count(summary.entries, 'entry')}, {format_size(summary.size_bytes)}, "
-        f"{format_duration(summary.compile_seconds)} of compiling"
-    )
+    """Return one line of sums: ``7 entries, 46.2 kB, 12 s of compiling``."""
+    count, size = format_count(summary.entries, "entry"), format_size(summary.size_bytes)
+    return f"{count}, {size}, {compiling(summary)}"
 
 
-def listing_footer(listing: Listing) -> str:
-    """Return the line under the table: sums, and the number of rows left out."""
-    line = summary_line(listing.summary)
-    if hidden := listing.summary.entries - len(listing.entries):
-        line += f" ({hidden:,} not shown)"
-    return line
+def compiling(summary: Summary) -> str:
+    """Return the compile time of entries, in a sentence."""
+    total = compile_total(summary)
+    return f"under 1 s of compiling{total[4:]}" if total[0] == "<" else f"{total} of compiling"
+
+
+def compile_total(summary: Summary) -> str:
+    """Return the compile time of entries; their headers hold whole seconds, rounded down."""
+    if summary.entries and not summary.compile_seconds:
+        return "<1 s" if summary.entries == 1 else "<1 s each"
+    return format_duration(summary.compile_seconds)

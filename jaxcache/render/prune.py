@@ -1,4 +1,4 @@
-"""The removals of ``prune`` and ``rm`` as JSON, TSV and a table."""
+"""The removals of ``prune`` and ``rm`` as a view."""
 
 from collections.abc import Iterable, Iterator, Sequence
 
@@ -7,138 +7,120 @@ from jaxcache.cache.prune.removal import (
     Execution,
     Hold,
     Removal,
-    Spared,
     freed_bytes,
     lost_compile_seconds,
 )
-from jaxcache.entry.names import printable
-from jaxcache.render.document import Document, envelope
-from jaxcache.render.table import Column, render_table, short_key
-from jaxcache.units import (
-    format_ago,
-    format_compile,
-    format_count,
-    format_duration,
-    format_size,
-    rfc3339,
+from jaxcache.render.columns import (
+    size_column,
+    text_column,
+    used_column,
 )
+from jaxcache.render.typeset import short_key
+from jaxcache.render.view import Column, Table, View
+from jaxcache.units import format_compile, format_count, format_duration, format_size
+
+#: Rows of a plan that a terminal shows.
+_SHOWN_ROWS = 40
 
 
-def prune_document(plan: PrunePlan, done: Execution | None) -> Document:
-    """Build the document of ``prune --json`` and ``rm --json``.
+def prune_view(plan: PrunePlan, done: Execution | None, *, now_ns: int) -> View:
+    """Return the view of ``prune`` and ``rm``.
 
     Args:
         done: what became of the plan; None for a dry run.
     """
     removed = plan.removals if done is None else done.removed
     freed = freed_bytes(removed)
-    return {
-        **envelope(plan.cache_dir),
+    document = {
+        "cache_dir": plan.cache_dir,
         "dry_run": done is None,
         "policy": plan.policy,
-        "removed": [removal_document(r) for r in removed],
+        "removed": removed,
         "kept": plan.kept + _entries(plan.removals) - _entries(removed),
         "freed_bytes": freed,
         "size_bytes_before": plan.size_bytes_before,
         "size_bytes_after": plan.size_bytes_before - freed,
         "lost_compile_seconds": lost_compile_seconds(removed),
         "protected": plan.protected,
-        "held": dict(plan.held),
-        "unmet": list(plan.unmet),
-        "spared": [_spared_document(s) for s in (done.spared if done else ())],
+        "held": plan.held,
+        "unmet": plan.unmet,
+        "spared": done.spared if done else (),
         "longest_lock_seconds": done.longest_hold_seconds if done else None,
     }
+    return View(
+        document,
+        removed,
+        _columns(now_ns),
+        keys=(r.key for r in removed),
+        page=[removals_table(removed, now_ns)] if removed and done is None else (),
+        notes=_notes(plan, done, removed),
+    )
 
 
-def removal_document(removal: Removal) -> Document:
-    """One thing that goes; ``size_bytes`` counts the ``-atime`` file of an entry."""
-    return {
-        "key": removal.key and printable(removal.key),
-        "file": printable(removal.file.name),
-        "kind": removal.subject,
-        "size_bytes": removal.size_bytes,
-        "compile_seconds": removal.compile_seconds,
-        "last_used_at": rfc3339(removal.last_used_ns),
-        "reason": removal.reason,
-    }
+def _columns(now_ns: int) -> Sequence[Column]:
+    return [
+        Column("KEY", lambda r: r.key or r.file.name, _short_name, elastic=True, least=16),
+        size_column(lambda r: r.size_bytes),
+        Column("COMPILE", lambda r: r.compile_seconds, _compile, right=True),
+        used_column(now_ns),
+        text_column("WHY", lambda r: r.reason),
+    ]
 
 
-def _spared_document(spared: Spared) -> Document:
-    return {
-        "key": spared.removal.key and printable(spared.removal.key),
-        "file": printable(spared.removal.file.name),
-        "why": spared.why,
-        "detail": spared.detail,
-    }
+def _short_name(removal: Removal) -> str:
+    if not removal.key:
+        return removal.file.name
+    return short_key(removal.module, removal.key.removeprefix(f"{removal.module}-"))
+
+
+def _compile(removal: Removal) -> str:
+    unknown = removal.compile_seconds is None and removal.subject != "entry"
+    return "" if unknown else format_compile(removal.compile_seconds)
+
+
+def removals_table(removals: Sequence[Removal], now_ns: int) -> Table:
+    """Return a table of what is removed and why."""
+    return Table(_columns(now_ns), removals, limit=_SHOWN_ROWS, more="; --json lists all")
 
 
 def _entries(removals: Iterable[Removal]) -> int:
     return sum(r.subject == "entry" for r in removals)
 
 
-def removals_tsv(removals: Iterable[Removal]) -> Iterator[str]:
-    """One line each: key (or file), size in bytes, compile seconds, last use, reason."""
-    for r in removals:
-        seconds = "" if r.compile_seconds is None else f"{r.compile_seconds:g}"
-        used = rfc3339(r.last_used_ns)
-        yield f"{printable(_name(r))}\t{r.size_bytes}\t{seconds}\t{used}\t{r.reason}"
-
-
-def removals_table(
-    removals: Sequence[Removal], *, now_ns: int, width: int, color: bool, limit: int
-) -> str:
-    """A table of what goes and why; beyond ``limit`` rows a line says how many more."""
-    columns = [
-        Column("KEY", elastic=True),
-        Column("SIZE", right=True),
-        Column("COMPILE", right=True),
-        Column("USED", right=True),
-        Column("WHY"),
-    ]
-    rows = [
-        [
-            _short_name(r),
-            format_size(r.size_bytes),
-            _compile(r),
-            format_ago(r.last_used_ns, now_ns),
-            r.reason,
-        ]
-        for r in removals[:limit]
-    ]
-    table = render_table(columns, rows, width=width, color=color)
-    more = len(removals) - len(rows)
-    return f"{table}\n… and {more:,} more (--json names all)" if more > 0 else table
+def _notes(plan: PrunePlan, done: Execution | None, removed: Sequence[Removal]) -> Iterator[str]:
+    yield from plan_notes(plan)
+    for spared in done.spared if done else ():
+        if spared.why == "failed":
+            yield f"{spared.removal.file.name}: {spared.detail}"
+    yield plan_summary(plan, removed, happened=done is not None)
 
 
 def plan_summary(plan: PrunePlan, removed: Sequence[Removal], *, happened: bool) -> str:
-    """One line: how much goes, what it frees, what it costs, what stays."""
+    """Return one line: how much goes, what it frees, what it costs, what stays."""
     if not removed:
         size = format_size(plan.size_bytes_before)
         return f"nothing to remove: {format_count(plan.kept, 'entry')}, {size}"
     entries = _entries(removed)
     parts = [format_count(entries, "entry")] if entries or len(removed) == entries else []
     if others := len(removed) - entries:
-        parts.append(f"{others:,} other {'file' if others == 1 else 'files'}")
+        parts.append(format_count(others, "other file"))
     freed = freed_bytes(removed)
-    seconds = [r.compile_seconds for r in removed if r.subject == "entry"]
-    unknown = bool(seconds) and set(seconds) == {None}
-    lost = "an unknown time" if unknown else _lost(lost_compile_seconds(removed))
+    known = [r.compile_seconds for r in removed if r.compile_seconds is not None]
+    lost = f"{format_duration(sum(known))} of compiling"
+    if not sum(known):  # headers hold whole seconds, rounded down
+        lost = "under 1 s of compiling" if known else "unknown compile time"
+        lost += " each" if entries > 1 else ""
     kept = plan.kept + _entries(plan.removals) - entries
-    verb, losing = ("removed", "losing") if happened else ("would remove", "would lose")
+    verb = "removed" if happened else "would remove"
     return (
-        f"{verb} {' and '.join(parts)}: {format_size(freed)} freed, "
-        f"{losing} {lost} of compiling; "
-        f"{format_count(kept, 'entry')} and {format_size(plan.size_bytes_before - freed)} stay"
+        f"{verb} {' and '.join(parts)}: frees {format_size(freed)}"
+        + (f", loses {lost}" if entries else "")
+        + f"; {format_count(kept, 'entry')} and {format_size(plan.size_bytes_before - freed)} stay"
     )
 
 
-def _lost(seconds: float) -> str:
-    """Print the sum of header seconds, which are 0 for every compile under a second."""
-    return format_duration(seconds) if seconds else "under a second each"
-
-
 def plan_notes(plan: PrunePlan) -> Iterator[str]:
-    """Bounds that cannot be met, and what stays although a rule or bound names it, with why."""
+    """Yield the bounds that cannot be met, and what a rule or bound names but stays, with why."""
     holds = ", ".join(_hold(plan, why, count) for why, count in plan.held.items())
     if not plan.unmet and plan.protected:
         yield f"not removed: {holds or format_count(plan.protected, 'entry')}"
@@ -160,18 +142,3 @@ def _hold(plan: PrunePlan, why: Hold, count: int) -> str:
     seconds = plan.options.grace_seconds if plan.options else 0
     grace = f"{seconds:g} s" if seconds < 120 else format_duration(seconds)
     return f"{entries} younger than {grace} (--grace 0s lets them go)"
-
-
-def _name(removal: Removal) -> str:
-    return removal.key or removal.file.name
-
-
-def _short_name(removal: Removal) -> str:
-    if not removal.key:
-        return printable(removal.file.name)
-    return short_key(removal.module, removal.key.removeprefix(f"{removal.module}-"))
-
-
-def _compile(removal: Removal) -> str:
-    unknown = removal.compile_seconds is None and removal.subject != "entry"
-    return "" if unknown else format_compile(removal.compile_seconds)

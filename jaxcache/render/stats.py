@@ -1,44 +1,35 @@
-"""``stats`` as a document, TSV, a page for people, and Prometheus text."""
+"""``stats`` as a view, and as Prometheus text."""
 
 from collections.abc import Iterator
+from operator import itemgetter
 
-from jaxcache.cache.groups import Group
+from jaxcache.cache.ledger.uses import Uses
 from jaxcache.cache.listing import Summary
 from jaxcache.cache.stats import Stats
-from jaxcache.entry.names import printable
-from jaxcache.render.document import Document, envelope, group_document, summary_document
-from jaxcache.render.listing import groups_table, summary_line
-from jaxcache.render.prose import wrap
-from jaxcache.render.table import Column, render_table
-from jaxcache.units import format_duration, format_size
+from jaxcache.render.columns import count_column, size_column, text_column
+from jaxcache.render.document import fields_of, to_document
+from jaxcache.render.listing import compile_total, compiling, group_columns
+from jaxcache.render.view import Block, Column, Line, Table, View
+from jaxcache.units import format_count, format_duration, format_size
 
 #: Modules that the page for people shows; the document holds them all.
 _SHOWN_MODULES = 15
 
 
-def stats_document(stats: Stats) -> Document:
-    """Return the document of ``stats --json``."""
-    return {
-        **envelope(stats.cache_dir),
-        "total": summary_document(stats.total),
-        "directory_bytes": stats.directory_bytes,
-        "sealed": stats.sealed,
-        "orphan_atimes": stats.orphan_atimes,
-        "files": [
-            {"kind": str(f.kind), "files": f.files, "size_bytes": f.size_bytes} for f in stats.files
-        ],
-        "by_platform": [group_document(g) for g in stats.by_platform],
-        "by_codec": [group_document(g) for g in stats.by_codec],
-        "by_age": [{"name": name, **summary_document(s)} for name, s in stats.by_age],
-        "by_module": [group_document(g) for g in stats.by_module],
-        "problems": dict(stats.problems),
-    }
+_NAMES = ("section", "name", "count", "size_bytes", "compile_seconds")
+_COLUMNS = [Column(name, itemgetter(name)) for name in _NAMES]
 
 
-def stats_rows(stats: Stats) -> Iterator[tuple[str, str, int, int, float | None]]:
-    """Yield (section, name, entries or files, size in bytes, compile seconds)."""
+def stats_view(stats: Stats, uses: Uses, *, now_ns: int) -> View:
+    """Return the view of ``stats``."""
+    ages = [{"name": name, **fields_of(summary)} for name, summary in stats.by_age]
+    document = fields_of(stats) | {"by_age": ages, "problems": dict(stats.problems)}
+    rows = [dict(zip(_NAMES, row, strict=True)) for row in _rows(stats, uses)]
+    return View(document | fields_of(uses), rows, _COLUMNS, page=_page(stats, uses, now_ns))
 
-    def row(section: str, name: str, s: Summary) -> tuple[str, str, int, int, float | None]:
+
+def _rows(stats: Stats, uses: Uses) -> Iterator[tuple[object, ...]]:
+    def row(section: str, name: str, s: Summary) -> tuple[object, ...]:
         return section, name, s.entries, s.size_bytes, s.compile_seconds
 
     yield row("total", "entries", stats.total)
@@ -50,115 +41,92 @@ def stats_rows(stats: Stats) -> Iterator[tuple[str, str, int, int, float | None]
         ("module", stats.by_module),
     ):
         for group in groups:
-            yield row(section, printable(group.name), group.summary)
+            yield row(section, group.name, group.summary)
     for name, summary in stats.by_age:
         yield row("age", name, summary)
+    if uses.hits is not None:
+        yield "use", "hits", uses.hits, None, uses.saved_seconds
+        yield "use", "misses", uses.misses, None, None
 
 
-def stats_records(stats: Stats) -> Iterator[Document]:
-    """Yield the lines of ``stats --jsonl``: one object per row of :func:`stats_rows`."""
-    for section, name, count, size_bytes, seconds in stats_rows(stats):
-        yield {
-            "section": section,
-            "name": name,
-            "count": count,
-            "size_bytes": size_bytes,
-            "compile_seconds": seconds,
-        }
-
-
-def stats_tsv(stats: Stats) -> Iterator[str]:
-    """One line per row of :func:`stats_rows`, tab-separated."""
-    for section, name, count, size_bytes, seconds in stats_rows(stats):
-        shown = "" if seconds is None else f"{seconds:g}"
-        yield f"{section}\t{name}\t{count}\t{size_bytes}\t{shown}"
-
-
-def stats_page(stats: Stats, *, now_ns: int, width: int, color: bool) -> str:
-    """A page for people, ``width`` columns wide at the most."""
-    parts = [
-        printable(stats.cache_dir),
-        "\n".join(
-            wrap(
-                f"{summary_line(stats.total)}; {stats.sealed:,} sealed; "
-                f"the directory holds {format_size(stats.directory_bytes)}",
-                width,
-            )
-        ),
-        _files_table(stats, width=width, color=color),
-        _ages_table(stats, width=width, color=color),
-    ]
-    for by, groups in (("platform", stats.by_platform), ("module", stats.by_module)):
-        shown: tuple[Group, ...] = groups[:_SHOWN_MODULES]
-        if not shown:
-            continue
-        table = groups_table(shown, by, now_ns=now_ns, width=width, color=color)
-        hidden = len(groups) - len(shown)
-        parts.append(f"{table}\n({hidden:,} more)" if hidden else table)
+def _page(stats: Stats, uses: Uses, now_ns: int) -> Iterator[Block]:
+    total = stats.total
+    yield Line(stats.cache_dir, style="bold")
+    yield from _uses_lines(uses)
+    yield Line(
+        f"{total.entries:,} of {format_size(total.size_bytes)}, {compiling(total)}"
+        + (f"; {stats.sealed:,} sealed" if stats.sealed else ""),
+        "Entries      ",
+    )
+    others = sum(f.files for f in stats.files) - total.entries
+    if others > 0:
+        size = format_size(stats.directory_bytes - total.size_bytes)
+        yield Line(f"{format_count(others, 'file')} of {size}", "Beside them  ")
     if stats.problems:
-        parts.append("problems: " + ", ".join(f"{n} {kind}" for kind, n in stats.problems))
-    return "\n\n".join(parts)
-
-
-def _files_table(stats: Stats, *, width: int, color: bool) -> str:
-    columns = [
-        Column("FILES", elastic=True),
-        Column("COUNT", right=True),
-        Column("SIZE", right=True),
-    ]
-    rows = [[str(f.kind), f"{f.files:,}", format_size(f.size_bytes)] for f in stats.files]
-    return render_table(columns, rows, width=width, color=color)
-
-
-def _ages_table(stats: Stats, *, width: int, color: bool) -> str:
-    columns = [
-        Column("UNUSED FOR", elastic=True),
-        Column("ENTRIES", right=True),
-        Column("SIZE", right=True),
-        Column("COMPILE", right=True),
-    ]
-    rows = [
+        problems = ", ".join(f"{n:,} {kind}" for kind, n in stats.problems)
+        yield Line(f"{problems}; see them with: jaxcache verify", "Problems     ", style="red")
+    for by, groups in (("module", stats.by_module), ("platform", stats.by_platform)):
+        if groups and not (by == "platform" and len(groups) == 1):
+            yield ""
+            yield Table(group_columns(by, now_ns), groups, limit=_SHOWN_MODULES)
+    yield ""
+    yield Table(
         [
-            f"under {name}" if name != "older" else "longer",
-            f"{s.entries:,}",
-            format_size(s.size_bytes),
-            format_duration(s.compile_seconds),
-        ]
-        for name, s in stats.by_age
-        if s.entries
-    ]
-    return render_table(columns, rows, width=width, color=color)
+            Column(
+                "LAST USED",
+                text=lambda row: f"within {row[0]}" if row[0] != "older" else "before",
+                elastic=True,
+            ),
+            count_column("ENTRIES", lambda row: row[1].entries),
+            size_column(lambda row: row[1].size_bytes),
+            Column("COMPILE", text=lambda row: compile_total(row[1]), right=True),
+        ],
+        [row for row in stats.by_age if row[1].entries],
+    )
+    if others > 0:
+        yield ""
+        yield Table(
+            [
+                text_column("FILES", lambda f: f.kind, elastic=True),
+                count_column("COUNT", lambda f: f.files),
+                size_column(lambda f: f.size_bytes),
+            ],
+            stats.files,
+        )
+
+
+def _uses_lines(uses: Uses) -> Iterator[Line]:
+    lead = "Hits         "
+    if uses.hits is None or uses.misses is None:
+        yield Line("not recorded; to record them: jaxcache run -- CMD", lead)
+        return
+    rate = f" ({uses.hit_rate:.0%})" if uses.hit_rate is not None else ""
+    yield Line(f"{uses.hits:,} of {format_count(uses.hits + uses.misses, 'compile')}{rate}", lead)
+    yield Line(f"{uses.misses:,}", "Misses       ")
+    yield Line(f"{format_duration(uses.saved_seconds or 0.0)} of compiling", "Saved        ")
 
 
 def stats_prometheus(stats: Stats) -> Iterator[str]:
-    """Lines in the text format of Prometheus, for node_exporter's textfile collector."""
-    where = printable(stats.cache_dir)
+    """Yield lines in the text format of Prometheus, for node_exporter's textfile collector."""
     platforms = [(g.name, g.summary) for g in stats.by_platform]
+    seconds = [(n, s.compile_seconds) for n, s in platforms]
+    file_bytes = [(str(f.kind), f.size_bytes) for f in stats.files]
     for name, meaning, label, samples in (
         ("entries", "Cache entries.", "platform", [(n, s.entries) for n, s in platforms]),
         ("entry_bytes", "Bytes of entries.", "platform", [(n, s.size_bytes) for n, s in platforms]),
-        (
-            "compile_seconds",
-            "Compile seconds stored.",
-            "platform",
-            [(n, s.compile_seconds) for n, s in platforms],
-        ),
+        ("compile_seconds", "Compile seconds stored.", "platform", seconds),
         ("files", "Files in the directory.", "kind", [(str(f.kind), f.files) for f in stats.files]),
-        (
-            "file_bytes",
-            "Bytes in the directory.",
-            "kind",
-            [(str(f.kind), f.size_bytes) for f in stats.files],
-        ),
+        ("file_bytes", "Bytes in the directory.", "kind", file_bytes),
         ("problems", "Problems seen.", "kind", list(stats.problems)),
     ):
         yield f"# HELP jaxcache_{name} {meaning}"
         yield f"# TYPE jaxcache_{name} gauge"
         for value_of_label, value in samples:
-            labels = f'cache_dir="{_escape(where)}",{label}="{_escape(value_of_label)}"'
+            labels = f'cache_dir="{_escape(stats.cache_dir)}",{label}="{_escape(value_of_label)}"'
             yield f"jaxcache_{name}{{{labels}}} {value}"
 
 
 def _escape(text: str) -> str:
-    """A label's value; control characters are escaped already (:func:`printable`)."""
-    return text.replace("\\", "\\\\").replace('"', '\\"')
+    """Return a label's value."""
+    shown: str = to_document(text)
+    return shown.replace("\\", "\\\\").replace('"', '\\"')

@@ -5,8 +5,7 @@ from collections.abc import Iterator, Sequence
 from jaxcache.cache.prune.removal import freed_bytes
 from jaxcache.cache.sync import Failed, Synced, SyncPlan, Transfer
 from jaxcache.entry.names import parse_key, printable
-from jaxcache.render.document import Document, envelope, problem_document
-from jaxcache.render.prune import removal_document
+from jaxcache.render.document import Document, envelope, problem_document, to_document
 from jaxcache.render.table import Column, render_table, short_key
 from jaxcache.units import format_count, format_size
 
@@ -34,7 +33,7 @@ def sync_document(plan: SyncPlan, done: Synced | None) -> Document:
             problem_document(p) for p in (*plan.left_out, *(done.damaged if done else ()))
         ],
         "failed": [_failed_document(f) for f in (done.failed if done else ())],
-        "removed": [removal_document(r) for r in removed],
+        "removed": [to_document(r) for r in removed],
         "max_size_unmet": plan.unmet,
         "ledger_segments": len(plan.segments) if done is None else done.segments,
     }

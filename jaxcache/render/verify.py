@@ -1,136 +1,118 @@
-"""``verify`` as a document, TSV, and text for people."""
+"""``verify`` as a view."""
 
-from collections import Counter
-from collections.abc import Iterator
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+from operator import itemgetter
 
 from jaxcache.cache.verify.examine import Verification
 from jaxcache.cache.verify.quarantine import Restoration
 from jaxcache.cache.verify.repair import Repair
-from jaxcache.entry.names import parse_key, printable
 from jaxcache.model import Problem
-from jaxcache.render.document import Document, envelope, problem_document
-from jaxcache.render.table import Column, render_table, short_key
+from jaxcache.render.columns import key_column, short_name, text_column
+from jaxcache.render.document import fields_of
+from jaxcache.render.view import Block, Column, Table, View
 from jaxcache.units import format_count
 
-#: Findings that a terminal shows; the document holds them all.
-_SHOWN_ROWS = 200
 
-
-def verification_document(found: Verification, repair: Repair | None) -> Document:
-    """Build the document of ``verify --json``."""
-    return {
-        **envelope(found.cache_dir),
+def verification_view(found: Verification, repair: Repair | None) -> View:
+    """Return the view of ``verify``; to people, one line for each kind of problem."""
+    actions = [repair.action(p) if repair else None for p in found.problems]
+    rows = [fields_of(p) | {"action": a} for p, a in zip(found.problems, actions, strict=True)]
+    document = {
+        "cache_dir": found.cache_dir,
         "level": found.level,
         "dry_run": repair.dry_run if repair else None,
         "checked": found.checked,
         "ok": found.ok,
         "proven": found.proven,
         "not_provable": found.ok - found.proven,
-        "problems": [finding_document(p, repair) for p in found.problems],
+        "problems": rows,
     }
+    columns = [Column(n, itemgetter(n)) for n in ("kind", "file", "action", "detail")]
+    failed = dict.fromkeys(p.key or p.file for p in found.failures)
+    return View(
+        document,
+        rows,
+        columns,
+        keys=failed,
+        page=problems_page(found, repair),
+        notes=_summary(found, repair),
+    )
 
 
-def finding_document(problem: Problem, repair: Repair | None) -> Document:
-    """One finding, with what is done about it; null without ``--fix``, or where nothing can be."""
-    return {**problem_document(problem), "action": repair.action(problem) if repair else None}
+def problems_page(found: Verification, repair: Repair | None) -> Iterator[Block]:
+    """Yield a table with one row for each kind of problem, if there is any."""
+    kinds: defaultdict[str, list[Problem]] = defaultdict(list)
+    for problem in found.failures:
+        kinds[problem.kind].append(problem)
+    columns = [
+        Column("PROBLEM", text=lambda row: row[0], style="red"),
+        Column("FILES", text=lambda row: f"{len(row[1]):,}", right=True),
+        Column("SUCH AS", text=lambda row: short_name(row[1][0].file), elastic=True, least=16),
+        Column("DETAIL", text=lambda row: row[1][0].detail, elastic=True, cut="end"),
+    ]
+    if repair:
+        columns.insert(3, Column("ACTION", text=lambda row: _actions(row[1], repair)))
+    if kinds:
+        yield Table(columns, sorted(kinds.items()))
 
 
-def verification_tsv(found: Verification, repair: Repair | None) -> Iterator[str]:
-    """One line per finding: kind, file, action, detail, tab-separated."""
-    for p in found.problems:
-        action = (repair.action(p) if repair else None) or ""
-        yield f"{p.kind}\t{printable(p.file)}\t{action}\t{printable(p.detail)}"
+def _actions(problems: Sequence[Problem], repair: Repair) -> str:
+    return ", ".join(dict.fromkeys(repair.action(p) or "none" for p in problems))
 
 
-def verification_table(
-    found: Verification, repair: Repair | None, *, width: int, color: bool
-) -> str | None:
-    """A table of what is wrong; None if nothing is."""
-    failures = found.failures
-    if not failures:
-        return None
-    columns = [Column("PROBLEM", style="red"), Column("FILE", elastic=True)]
-    columns += [Column("ACTION")] if repair else []
-    columns += [Column("DETAIL", elastic=True, cut="end")]
-    rows = []
-    for p in failures[:_SHOWN_ROWS]:
-        action = [(repair.action(p) or "none")] if repair else []
-        rows.append([p.kind, _short(p), *action, printable(p.detail)])
-    table = render_table(columns, rows, width=width, color=color)
-    hidden = len(failures) - len(rows)
-    return f"{table}\n({hidden:,} more)" if hidden else table
-
-
-def verification_summary(found: Verification, repair: Repair | None) -> Iterator[str]:
-    """Summarize below the table; what cannot be proven is never called intact."""
-    bad = found.checked - found.ok
-    parts = [f"{format_count(found.checked, 'entry')} checked"]
+def _summary(found: Verification, repair: Repair | None) -> Iterator[str]:
+    """Yield the sums; what cannot be proven is never called intact."""
+    parts = []
     if found.level == "quick":
         parts.append(f"{found.ok:,} look right from outside (contents not read)")
-    else:
+    elif found.ok:
         if found.proven:
             parts.append(f"{found.proven:,} intact")
         if unproven := found.ok - found.proven:
-            parts.append(f"{unproven:,} no corruption found, not provable")
-    if bad:
+            parts.append(f"{unproven:,} look intact (no checksum to prove it)")
+    if bad := found.checked - found.ok:
         parts.append(f"{bad:,} with problems")
-    yield "; ".join(parts)
-    kinds = Counter(p.kind for p in found.failures)
-    if kinds:
-        yield "problems: " + ", ".join(f"{n} {kind}" for kind, n in sorted(kinds.items()))
-    if elsewhere := sum(p.kind == "not-loadable-here" for p in found.problems):
-        yield f"{elsewhere:,} not loadable here, and left: for other devices, or another jaxlib"
-    if legacy := sum(p.kind == "legacy-name" for p in found.problems):
-        yield f"{legacy:,} that only JAX up to 0.4.30 reads: jaxcache prune --legacy removes them"
-    if unsealed := sum(p.kind == "unsealed" for p in found.problems):
-        yield f"{unsealed:,} unsealed: jaxcache seal lets JAX itself detect corruption"
+    yield f"{format_count(found.checked, 'entry')} checked: {', '.join(parts) or 'none there'}"
+    kinds = Counter(p.kind for p in found.problems)
+    if count := kinds["not-loadable-here"]:
+        yield f"{count:,} cannot be loaded here (other devices, or another jaxlib), and are kept"
+    if count := kinds["legacy-name"]:
+        yield f"{count:,} that only JAX up to 0.4.30 reads; to remove them: jaxcache prune --legacy"
+    if count := kinds["unsealed"]:
+        yield f"{count:,} without a checksum; to let JAX itself detect damage: jaxcache seal"
     if repair is None:
-        if any(kinds.values()):
-            yield "put right what can be with: jaxcache verify --fix"
+        if found.failures:
+            yield "to name every file: jaxcache verify -q; to repair them: jaxcache verify --fix"
         return
     done = Counter(a for p in found.failures if (a := repair.action(p)))
-    shown = ", ".join(f"{n} {action}" for action, n in sorted(done.items())) or "nothing to do"
+    shown = ", ".join(f"{n:,} {action}" for action, n in sorted(done.items())) or "nothing to do"
     yield f"{'would: ' if repair.dry_run else 'done: '}{shown}"
     if "quarantine" in done and not repair.dry_run:
-        yield "bring files back from quarantine with: jaxcache verify --restore"
+        yield "to bring files back from quarantine: jaxcache verify --restore"
 
 
-def restoration_document(result: Restoration) -> Document:
-    """Build the document of ``verify --restore --json``."""
-    return {
-        **envelope(result.cache_dir),
-        "dry_run": result.dry_run,
-        "restored": [
-            {"key": printable(q.key), "file": printable(q.file), "size_bytes": q.info.size_bytes}
-            for q in result.restored
+def restoration_view(result: Restoration) -> View:
+    """Return the view of ``verify --restore``."""
+    restored = [
+        {"key": q.key, "file": q.file, "size_bytes": q.info.size_bytes} for q in result.restored
+    ]
+    left = [{"key": q.key, "file": q.info.name, "reason": why} for q, why in result.left]
+    rows = [{"outcome": "restored", **row} for row in restored]
+    rows += [{"outcome": "left", **row} for row in left]
+    return View(
+        {
+            "cache_dir": result.cache_dir,
+            "dry_run": result.dry_run,
+            "restored": restored,
+            "left": left,
+        },
+        rows,
+        [
+            text_column("OUTCOME", lambda row: row["outcome"]),
+            key_column(lambda row: row["key"]),
+            text_column("REASON", lambda row: row.get("reason")),
         ],
-        "left": [
-            {"key": printable(q.key), "file": printable(q.info.name), "reason": reason}
-            for q, reason in result.left
-        ],
-    }
-
-
-def restoration_records(result: Restoration) -> Iterator[Document]:
-    """Build the lines of ``verify --restore --jsonl``: the lists of the document, each row with its
-    ``outcome``."""
-    document = restoration_document(result)
-    for outcome in ("restored", "left"):
-        for row in document[outcome]:
-            yield {"outcome": outcome, **row}
-
-
-def restoration_tsv(result: Restoration) -> Iterator[str]:
-    """One line per entry: restored or left, key, reason."""
-    for q in result.restored:
-        yield f"restored\t{printable(q.key)}\t"
-    for q, reason in result.left:
-        yield f"left\t{printable(q.key)}\t{reason}"
-
-
-def _short(problem: Problem) -> str:
-    """The file's name with the hash cut to what a KEY argument needs."""
-    if problem.key is None:
-        return printable(problem.file)
-    key = parse_key(problem.key)
-    return short_key(*key) if key else printable(problem.file)
+        keys=[q.key for q in result.restored],
+        notes=[f"{len(restored):,} restored, {len(left):,} left in quarantine"],
+    )

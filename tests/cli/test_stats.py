@@ -7,6 +7,11 @@ from pathlib import Path
 
 import pytest
 from conftest import RunCli
+from terminal import run_all, without_style
+
+from jaxcache.cache.ledger.record import COMPILE, HIT, Event
+from jaxcache.cache.ledger.segments import append, compact
+from jaxcache.store import find_store
 
 HASH = "cd" * 32
 
@@ -79,3 +84,23 @@ def test_an_empty_directory_counts_nothing(run_cli: RunCli, tmp_path: Path) -> N
     assert document["total"]["entries"] == 0
     assert document["files"] == []
     assert run_cli("stats", "--json", "--prometheus", "-C", tmp_path / "empty").returncode == 2
+
+
+def test_hits_come_first(run_cli: RunCli, cache: Path, tmp_path: Path) -> None:
+    before = run_cli("stats", "-C", cache, "--json")
+    assert json.loads(before.stdout)["hits"] is None
+    keys = sorted(p.name.removesuffix("-cache") for p in cache.glob("*-cache"))
+    events = [Event(keys[0], COMPILE, 1, {"compile_seconds": 2.5}), Event(keys[1], COMPILE, 1)]
+    assert append(find_store(str(cache)), [*events, Event(keys[0], HIT, 2, {"count": 5})])
+    assert append(find_store(str(cache)), [Event(keys[0], COMPILE, 3), Event(keys[0], HIT, 4)])
+    for _ in range(2):  # before and after a compaction
+        found = json.loads(run_cli("stats", "-C", cache, "--json").stdout)
+        assert (found["hits"], found["misses"]) == (6, 3)
+        assert (found["hit_rate"], found["saved_seconds"]) == (6 / 9, 15.0)
+        compact(find_store(str(cache)))
+    ((_, screen),) = run_all([["stats", "-C", cache]], home=tmp_path, width=80)
+    assert without_style(screen).splitlines()[1:4] == [
+        "Hits         6 of 9 compiles (67%)",
+        "Misses       3",
+        "Saved        15 s of compiling",
+    ]

@@ -8,12 +8,12 @@ from typing import Any
 #: Kinds of events, for which the facts named are usual; any event may carry any fact.
 #:
 #: * ``payload``: payload_sha256, file_mtime_ns
-#: * ``compile``: compile_seconds, versions, components, script, function
+#: * ``compile``: count, compile_seconds, versions, components, script, function
 #: * ``hit``: count (1 if absent) more uses of the entry
 #: * ``sealed``: the entry was sealed then
 #: * ``pin``, ``unpin``: the later one counts
 PAYLOAD, COMPILE, HIT, SEALED, PIN, UNPIN = "payload", "compile", "hit", "sealed", "pin", "unpin"
-COUNTED = frozenset({HIT})
+COUNTED = frozenset({HIT, COMPILE})
 PINNING = frozenset({PIN, UNPIN})
 
 #: Years 1970 to 2262: what nanoseconds in 63 bits can say.
@@ -121,7 +121,7 @@ def fold(key: str, events: Iterable[Event]) -> Record:
     known: dict[str, Any] = {}
     extra: dict[str, Any] = {}
     for event in sorted(events, key=lambda e: e.at_ns):
-        if event.kind in COUNTED:
+        if event.kind == HIT:
             known["hits"] = known.get("hits", 0) + event.count
             known["last_hit_ns"] = event.at_ns
         elif event.kind in PINNING:

@@ -2,16 +2,15 @@
 
 import os
 import sys
-import time
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, TextIO
 
-from jaxcache.cache.listing import Listing
 from jaxcache.cli.options import Format
 from jaxcache.cli.terminal import terminal_width as terminal_width
 from jaxcache.cli.terminal import wants_color as wants_color
-from jaxcache.entry.names import printable
 from jaxcache.errors import JaxcacheError
+from jaxcache.render.document import SCHEMA_VERSION, to_document
+from jaxcache.render.view import Block, Table, View
 
 
 def print_json(document: dict[str, Any]) -> None:
@@ -64,92 +63,36 @@ def write_file(path: str, chunks: Iterable[bytes]) -> None:
         raise JaxcacheError(f"cannot write {path}: {reason}", code="cannot-write") from error
 
 
-def note(text: str) -> None:
-    """Say something beside the result, on standard error; a terminal breaks it between words."""
-    if sys.stderr.isatty():
-        from jaxcache.render.prose import wrap
-
-        width = terminal_width()
-        text = "\n".join(
-            line if len(line) <= width or "\x1b" in line else "\n".join(wrap(line, width))
-            for line in text.split("\n")
-        )
-    print(text, file=sys.stderr)
-
-
-def print_listing(
-    listing: Listing, form: Format, *, group_by: str | None = None, long: bool = False
-) -> None:
-    """Print what ``ls`` found; with ``group_by`` one row per group.
-
-    Raises:
-        UsageError: ``group_by`` is no field to group by.
-    """
-    from jaxcache.render import listing as text
-
-    groups = None
-    if group_by:
-        from jaxcache.cache.groups import group_entries
-
-        groups = group_entries(listing.entries, group_by)
-    if form.is_json:
-        from jaxcache.render import document
+def emit(form: Format, view: View) -> None:
+    """Print a result in the format that was asked for; to people, with its notes."""
     if form is Format.JSON:
-        result = document.listing_document(listing)
-        if groups is not None:
-            result["groups"] = [document.group_document(g) for g in groups]
-        print_json(result)
+        print_json({"schema_version": SCHEMA_VERSION, **to_document(view.document)})
     elif form is Format.JSONL:
-        rows = (
-            map(document.entry_document, listing.entries)
-            if groups is None
-            else map(document.group_document, groups)
-        )
-        print_json_lines(rows)
+        print_json_lines(map(to_document, view.rows if view.records is None else view.records))
     elif form is Format.KEYS:
-        print_lines(
-            (printable(e.key) for e in listing.entries)
-            if groups is None
-            else (printable(g.name) for g in groups)
-        )
+        print_lines(to_document([key for key in view.keys if key]))
     elif form is Format.TSV:
-        print_lines(
-            text.entries_tsv(listing.entries, long=long)
-            if groups is None
-            else text.groups_tsv(groups)
-        )
+        from jaxcache.render.typeset import set_rows
+
+        print_lines(set_rows(view.rows, view.columns))
     else:
-        width, color, now_ns = terminal_width(), wants_color(), time.time_ns()
-        if groups is not None:
-            print(
-                text.groups_table(groups, group_by or "", now_ns=now_ns, width=width, color=color)
-            )
-        elif listing.entries:
-            print(
-                text.entries_table(
-                    listing.entries, now_ns=now_ns, width=width, color=color, long=long
-                )
-            )
-        print(text.listing_footer(listing))
+        table = [Table(view.columns, rows)] if (rows := [*view.rows]) else []
+        print_blocks(table if view.page is None else view.page)
     if form in (Format.TSV, Format.TABLE):
-        note_problems(listing)
+        for block in view.notes:
+            note(block)
 
 
-def note_problems(listing: Listing) -> None:
-    """Say on standard error how many findings there are, and what to do next."""
-    if count := len(listing.problems):
-        noun = "problem" if count == 1 else "problems"
-        note(f"{count} {noun} found; see them with: jaxcache verify")
+def print_blocks(blocks: Iterable[Block], stream: TextIO | None = None) -> None:
+    """Print for people, on standard output by default; a pipe gets no line broken."""
+    from jaxcache.render.typeset import set_blocks
+
+    out = stream or sys.stdout
+    width = terminal_width() if out.isatty() else None
+    for line in set_blocks(blocks, width=width, color=wants_color(out)):
+        print(line, file=out)
 
 
-def print_pins(cache_dir: str, field: str, keys: list[str], form: Format) -> None:
-    """Print the keys that ``pin`` touched or lists, one a line, or as ``field`` of JSON."""
-    shown = [printable(key) for key in keys]
-    if form is Format.JSON:
-        from jaxcache.render.document import envelope
-
-        print_json({**envelope(cache_dir), field: shown})
-    elif form is Format.JSONL:
-        print_json_lines({"key": key} for key in shown)
-    else:
-        print_lines(shown)
+def note(*blocks: Block) -> None:
+    """Say something beside the result, on standard error."""
+    print_blocks(blocks, sys.stderr)

@@ -1,6 +1,7 @@
 """Common parts of ``warm`` and ``run``: options, the report, the exit code."""
 
 import os
+import sys
 from collections.abc import Iterator, Sequence
 from typing import TypeVar
 
@@ -145,7 +146,8 @@ def finish(
     elif form is Format.JSONL:
         print_json_lines(module_document(m) for m in report.modules)
     else:
-        note(report_page(report, width=terminal_width(), color=wants_color()))
+        page = report_page(report, width=terminal_width(), color=wants_color())
+        print(page, file=sys.stderr)
     if trace is not None:
         _write_trace(report, trace)
     if report.script_exit_code:
@@ -153,7 +155,7 @@ def finish(
         raise typer.Exit(code if code > 0 else _SIGNALLED - code)
     if failed := list(complaints(report, wanted, check=check)):
         if form is not Format.JSON:
-            note("\n".join(f"failed: {complaint}" for complaint in failed))
+            note(*(f"failed: {complaint}" for complaint in failed))
         raise typer.Exit(ExitCode.PROBLEMS)
 
 

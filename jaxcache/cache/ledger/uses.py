@@ -1,0 +1,37 @@
+"""Hits and misses, as far as the ledger has recorded them."""
+
+from collections import defaultdict
+from dataclasses import dataclass
+
+from jaxcache.cache.ledger.record import COMPILE, HIT
+from jaxcache.cache.ledger.segments import Ledger
+
+
+@dataclass(frozen=True, slots=True)
+class Uses:
+    """The recorded uses of a cache; every field is None where nothing was recorded."""
+
+    hits: int | None = None
+    misses: int | None = None
+    """Compiles whose result was written."""
+    hit_rate: float | None = None
+    """Hits over hits and misses."""
+    saved_seconds: float | None = None
+    """Compile seconds that the hits did not take."""
+
+
+def count_uses(ledger: Ledger) -> Uses:
+    """Sum up the hits and compiles of a ledger, those of entries that are gone included."""
+    counts: defaultdict[str, dict[str, int]] = defaultdict(dict)
+    for event in ledger.events():
+        if event.kind in (HIT, COMPILE):
+            counts[event.key][event.kind] = event.count
+    if not counts:
+        return Uses()
+    hits = sum(c.get(HIT, 0) for c in counts.values())
+    misses = sum(c.get(COMPILE, 0) for c in counts.values())
+    saved = 0.0
+    for key, of_key in counts.items():
+        record = ledger.record(key)
+        saved += of_key.get(HIT, 0) * (record.compile_seconds or 0.0 if record else 0.0)
+    return Uses(hits, misses, hits / (hits + misses) if hits + misses else None, saved)

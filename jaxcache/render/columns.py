@@ -1,0 +1,56 @@
+"""Columns that several tables have."""
+
+from collections.abc import Callable
+from typing import Any
+
+from jaxcache.entry.names import parse_key, parse_name
+from jaxcache.render.typeset import short_key
+from jaxcache.render.view import Column
+from jaxcache.units import format_ago, format_compile, format_size, rfc3339
+
+Get = Callable[[Any], Any]
+
+
+def text_column(title: str, get: Get, **others: Any) -> Column:
+    """Return a column that shows what a pipe gets; what is missing is empty."""
+    return Column(title, get, lambda row: "" if (v := get(row)) is None else str(v), **others)
+
+
+def key_column(get: Get, title: str = "KEY") -> Column:
+    """Return the column of a key, or of a file that belongs to none, which people see short."""
+    return Column(title, get, lambda row: short_name(get(row)), elastic=True, least=16)
+
+
+def short_name(name: str) -> str:
+    """Return a key, or the key of an entry's file, as tables show it; any other name as it is."""
+    key = parse_name(name).key or parse_key(name)
+    return short_key(*key) if key else name
+
+
+def count_column(title: str, get: Get) -> Column:
+    """Return the column of a number of things."""
+    return Column(title, get, lambda row: f"{get(row):,}", right=True)
+
+
+def size_column(get: Get, title: str = "SIZE") -> Column:
+    """Return the column of a size in bytes, empty where it is unknown."""
+    return Column(
+        title, get, lambda row: "" if (v := get(row)) is None else format_size(v), right=True
+    )
+
+
+def seconds_column(
+    get: Get, show: Callable[[Any], str] = format_compile, title: str = "COMPILE"
+) -> Column:
+    """Return the column of a duration."""
+    return Column(title, get, lambda row: show(get(row)), right=True)
+
+
+def used_column(now_ns: int) -> Column:
+    """Return the column of an entry's last use."""
+    return Column(
+        "USED",
+        lambda row: rfc3339(row.last_used_ns),
+        lambda row: format_ago(row.last_used_ns, now_ns),
+        right=True,
+    )

@@ -1,0 +1,160 @@
+"""Blocks as lines of a terminal; whatever is shown is escaped here."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Literal
+
+from jaxcache.entry.names import printable
+from jaxcache.render.view import Block, Column, Line, Table
+
+_GAP = 2
+#: Narrower than this no text can be set.
+_LEAST_WIDTH = 40
+#: A prefix of a hash that is unique in any cache of sane size.
+SHOWN_HASH_DIGITS = 12
+#: Cells kept at the end of a squeezed cell: the hash digits of a key.
+_SQUEEZED_TAIL = 12
+_STYLES = {"bold": 1, "red": 31, "green": 32, "yellow": 33, "cyan": 36}
+#: As wide as a blank, and no place to break a line.
+_GLUE = "\xa0"
+
+
+def short_key(module: str, digits: str) -> str:
+    """Return a key as tables show it: short enough to read, long enough to be used as KEY."""
+    return (f"{module}-" if module else "") + digits[:SHOWN_HASH_DIGITS]
+
+
+def set_blocks(blocks: Iterable[Block], *, width: int | None, color: bool) -> Iterator[str]:
+    """Set blocks as lines.
+
+    Args:
+        width: in terminal columns; None breaks no line.
+        color: whether to emit ANSI styles.
+    """
+    for block in blocks:
+        if isinstance(block, Table):
+            yield from _set_table(block, width=width or 1_000, color=color)
+            continue
+        line = Line(block) if isinstance(block, str) else block
+        lead, text = _escape(line.lead), _escape(line.text)
+        lines = [lead + text] if line.whole or width is None else wrap(text, width, lead=lead)
+        yield from (_styled(one, line.style, color) for one in lines)
+
+
+def wrap(text: str, width: int, *, lead: str = "") -> list[str]:
+    """Break a text between words; a word, and what stands between two ``·``, stays whole.
+
+    Args:
+        lead: stands before the first line; the others are indented as far.
+    """
+    from rich.cells import cell_len
+
+    if " · " in text:
+        text = " · ".join(part.replace(" ", _GLUE) for part in text.split(" · "))
+    width = max(width, _LEAST_WIDTH)
+    lines, line, filled = [], lead, False
+    for word in text.split(" "):
+        if filled and cell_len(line) + 1 + cell_len(word) > width:
+            lines.append(line)
+            line, filled = " " * cell_len(lead), False
+        line += f" {word}" if filled else word
+        filled = True
+    return [one.replace(_GLUE, " ").rstrip() for one in (*lines, line)]
+
+
+def _set_table(table: Table, *, width: int, color: bool) -> Iterator[str]:
+    from rich.cells import cell_len
+
+    columns = [c for c in table.columns if c.text]
+    shown = table.rows[: table.limit]
+    rows = [[_escape(c.text(row)) for c in columns if c.text] for row in shown]
+    rooms = _rooms(columns, rows, width)
+
+    def set_row(cells: Sequence[str], styles: Sequence[str]) -> str:
+        line, gap = "", 0
+        for column, room, cell, style in zip(columns, rooms, cells, styles, strict=True):
+            text = squeeze(cell, room, column.cut)
+            blank = room - cell_len(text)
+            before, after = (blank, 0) if column.right else (0, blank)
+            if text:
+                line += " " * (gap + before) + _styled(text, style, color)
+                gap = after + _GAP
+            else:
+                gap += room + _GAP
+        return line
+
+    yield set_row([c.title for c in columns], ["bold"] * len(columns))
+    for row, cells in zip(shown, rows, strict=True):
+        yield set_row(
+            cells, [c.styles.get(t, c.style) for c, t in zip(columns, cells, strict=True)]
+        )
+        for text in table.below(row) if table.below else ():
+            if text:
+                yield f"    {squeeze(_escape(text), width - 4)}"
+    if hidden := len(table.rows) - len(rows):
+        yield f"({hidden:,} more{table.more})"
+
+
+def _rooms(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int) -> list[int]:
+    """Return the width of each column: the elastic ones share what the others and gaps leave."""
+    from rich.cells import cell_len
+
+    cells = zip(*rows, strict=True) if rows else [()] * len(columns)
+    rooms = [max(map(cell_len, (c.title, *texts))) for c, texts in zip(columns, cells, strict=True)]
+    elastic = [i for i, column in enumerate(columns) if column.elastic]
+    excess = sum(rooms) + _GAP * (len(columns) - 1) - width
+    while excess > 0 and (able := [i for i in elastic if rooms[i] > columns[i].least]):
+        widest = max(able, key=lambda i: rooms[i])
+        rooms[widest] -= 1
+        excess -= 1
+    return rooms
+
+
+def squeeze(text: str, room: int, cut: Literal["middle", "end"] = "end") -> str:
+    """Cut a text to ``room`` terminal columns, with an ellipsis for what is left out."""
+    from rich.cells import cell_len
+
+    if cell_len(text) <= room:
+        return text
+    keep = room - 1
+    tail = min(_SQUEEZED_TAIL, keep // 2) if cut == "middle" else 0
+    start, end = _fitting(text, keep - tail), _fitting(text[::-1], tail)
+    return f"{text[:start]}…{text[len(text) - end :]}"
+
+
+def _fitting(text: str, room: int) -> int:
+    """Return how many characters from the start take at most ``room`` columns."""
+    from rich.cells import cell_len
+
+    taken = 0
+    for count, character in enumerate(text):
+        taken += cell_len(character)
+        if taken > room:
+            return count
+    return len(text)
+
+
+def _styled(text: str, style: str, color: bool) -> str:
+    return f"\x1b[{_STYLES[style]}m{text}\x1b[0m" if color and style else text
+
+
+def set_rows(rows: Iterable[Any], columns: Sequence[Column]) -> Iterator[str]:
+    """Set rows as lines of tab-separated values; unknown values are empty."""
+    values = [c.value for c in columns if c.value]
+    for row in rows:
+        yield "\t".join(_cell(value(row)) for value in values)
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, float):
+        return f"{value:g}"
+    if isinstance(value, tuple | list):
+        return ",".join(map(_cell, value))
+    return _escape(str(value))
+
+
+def _escape(text: str) -> str:
+    return printable(text)

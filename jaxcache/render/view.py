@@ -1,0 +1,88 @@
+"""How a result is shown, as data: one view, which the command line prints in any format."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One column of rows, in a pipe and on a terminal.
+
+    Attributes:
+        value: what a pipe gets of a row; None where the column is for people only.
+        text: what a terminal shows of a row; None where the column is for pipes only.
+        elastic: gives way, with an ellipsis, where the width does not suffice.
+        least: what it keeps in any case, while others can give way.
+        cut: where the ellipsis goes; in the middle of a key both module and hash can be told.
+        style: of every cell.
+        styles: of the cells with these texts: what is good, what is wrong.
+    """
+
+    title: str
+    value: Callable[[Any], Any] | None = None
+    text: Callable[[Any], str] | None = None
+    right: bool = False
+    elastic: bool = False
+    least: int = 8
+    cut: Literal["middle", "end"] = "middle"
+    style: str = ""
+    styles: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Rows for people.
+
+    Attributes:
+        below: lines under each row.
+        limit: rows that are shown; a line says how many more there are.
+        more: how to see those.
+    """
+
+    columns: Sequence[Column]
+    rows: Sequence[Any]
+    below: Callable[[Any], Iterable[str | None]] | None = None
+    limit: int | None = None
+    more: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A text, broken between words where it is too long; a word is never broken.
+
+    Attributes:
+        lead: what stands before it; further lines begin under the text.
+        whole: not broken at all, because it is copied.
+    """
+
+    text: str
+    lead: str = ""
+    style: str = ""
+    whole: bool = False
+
+
+Block = Table | Line | str
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """A result with everything that printing it takes; what is not printed is not made.
+
+    Attributes:
+        document: what ``--json`` prints, see :mod:`jaxcache.render.document`.
+        rows: what a pipe gets, one line each.
+        columns: of ``rows``.
+        keys: what ``--quiet`` prints; None is left out.
+        records: what ``--jsonl`` prints, one line each; default: the rows.
+        page: what a terminal shows; default: a table of the rows.
+        notes: what goes to standard error, for people.
+    """
+
+    document: Any
+    rows: Iterable[Any] = ()
+    columns: Sequence[Column] = ()
+    keys: Iterable[str | None] = ()
+    records: Iterable[Any] | None = None
+    page: Iterable[Block] | None = None
+    notes: Iterable[Block] = ()
