@@ -41,7 +41,7 @@ complete -c jaxcache -n '__fish_seen_subcommand_from show' -l color -x -a 'auto 
 complete -c jaxcache -n '__fish_seen_subcommand_from show' -l debug -d 'Show a traceback when something fails.'
 complete -c jaxcache -n '__fish_seen_subcommand_from show' -s h -l help -d 'Show this message and exit.'
 complete -c jaxcache -n '__fish_seen_subcommand_from show' -a '(__jaxcache_keys)'
-complete -c jaxcache -n __fish_use_subcommand -a stats -d 'Summarize a cache: entries, size, compile time, age.'
+complete -c jaxcache -n __fish_use_subcommand -a stats -d 'Summarize a cache: hits, entries, size, compile time, age.'
 complete -c jaxcache -n '__fish_seen_subcommand_from stats' -l prometheus -d 'Print the text format of Prometheus.'
 complete -c jaxcache -n '__fish_seen_subcommand_from stats' -s l -l long -d 'Of a bucket: read entries too, for codec, seconds and platform.'
 complete -c jaxcache -n '__fish_seen_subcommand_from stats' -s C -l cache-dir -r -F -d 'The cache; default: JAX_COMPILATION_CACHE_DIR, the configuration, ~/.cache/jax.'
