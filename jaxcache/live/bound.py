@@ -9,11 +9,14 @@ time. The order of ``cost`` is that of ``jaxcache prune`` (docs/eviction.md)::
 """
 
 import contextlib
+import heapq
 import math
 import operator
 import os
+import threading
 import time
-from typing import Any, NamedTuple
+from collections.abc import Iterator
+from typing import Any
 
 from .files import (
     ATIME_SUFFIX,
@@ -31,22 +34,26 @@ from .uses import Known, read_ledger
 _LOW_WATER = 0.9
 _SWEEP_WRITES = 1_000
 _SWEEP_SECONDS = 60.0
-#: Entries to delete at a stretch; far less than the 50 ms for which JAX may wait.
-_BATCH = 16
-_ABANDONED_SECONDS = 3600.0
+#: Background work lets go of Python after so many entries, and of JAX's lock after this long.
+_CHUNK = 128
+_LOCK_SECONDS = 0.002
+_PAUSE_SECONDS = 0.002
+_ABANDONED_SECONDS = 600.0
 _ONE_RUN_SECONDS = 300.0
 #: The header counts whole seconds, rounded down.
 _ROUNDED_AWAY_SECONDS = 0.5
 
 
-class _Item(NamedTuple):
-    used_ns: int
-    key: str
-    size_bytes: int
-    mtime_ns: int
+#: Last use, key, size and time of writing. The garbage collector forgets plain tuples of such at
+#: once; a hundred thousand objects of a class would make it walk through the user's heap.
+_Item = tuple[int, str, int, int]
 
 
-_used = operator.itemgetter(0)
+def _gently(items: "list[_Item]") -> "Iterator[list[_Item]]":
+    """Parts of a list, with pauses in which the user's threads run."""
+    for start in range(0, len(items), _CHUNK):
+        yield items[start : start + _CHUNK]
+        time.sleep(_PAUSE_SECONDS)
 
 
 class Bound:
@@ -63,6 +70,7 @@ class Bound:
         """Returns the keys that wait for their upload; they go last."""
         self.stamped = False
         """Whether a capped JAX shares the directory: stamps are kept, its lock is taken."""
+        self._lock = threading.Lock()
         self._bytes = self._entries = self._since = 0
         self._next = 0.0
         self._first = True
@@ -72,19 +80,22 @@ class Bound:
         """Whether anything is bounded."""
         return not (self.max_bytes is self._max_entries is self._unused_seconds is None)
 
-    @property
-    def at_opening(self) -> bool:
-        """Whether a sweep is due before anything is written."""
-        return self._unused_seconds is not None
+    def is_due_at_opening(self, *, died: bool) -> bool:
+        """Whether to sweep before anything is written: after a writer died, or to find disuse."""
+        return self._unused_seconds is not None or (died and self.active)
 
     def wrote(self, size_bytes: int) -> bool:
         """Add a write to the total; whether a sweep is due."""
-        self._bytes += size_bytes
-        self._entries += 1
+        self._add(size_bytes, 1)
         self._since += 1
         if self._first or self._since >= _SWEEP_WRITES or time.monotonic() > self._next:
             return True
         return self._is_over(self._bytes, self._entries)
+
+    def _add(self, size_bytes: int, entries: int) -> None:
+        with self._lock:
+            self._bytes += size_bytes
+            self._entries += entries
 
     def _is_over(self, size_bytes: int, entries: int, share: float = 1.0) -> bool:
         return (self.max_bytes is not None and size_bytes > self.max_bytes * share) or (
@@ -103,8 +114,11 @@ class Bound:
         try:
             if not try_lock(fd):
                 return  # another process is at it
+            before = self._bytes, self._entries
             items = self._look()
-            self._bytes, self._entries = sum(i.size_bytes for i in items), len(items)
+            # What is written during the look counts too, seen or not.
+            size_bytes = sum(i[2] for i in items)
+            self._add(size_bytes - before[0], len(items) - before[1])
             if self._is_over(self._bytes, self._entries) or self._unused_seconds is not None:
                 self._evict(items)
         finally:
@@ -116,15 +130,15 @@ class Bound:
         now = time.time()
         with os.scandir(self._root) as entries:
             for number, entry in enumerate(entries):
-                if number % 64 == 63:
-                    time.sleep(0.002)  # let the user's threads run
+                if number % _CHUNK == 0:
+                    time.sleep(_PAUSE_SECONDS)
                 name = entry.name
                 try:
                     if name.endswith(CACHE_SUFFIX):
                         status = entry.stat(follow_symlinks=False)
                         used_ns = max(status.st_atime_ns, status.st_mtime_ns)
                         key = name[: -len(CACHE_SUFFIX)]
-                        items.append(_Item(used_ns, key, status.st_size, status.st_mtime_ns))
+                        items.append((used_ns, key, status.st_size, status.st_mtime_ns))
                     elif name.endswith(ATIME_SUFFIX):
                         # JAX writes the file at each use; reading all of them takes long.
                         stamps[name[: -len(ATIME_SUFFIX)]] = entry.stat().st_mtime_ns
@@ -136,92 +150,98 @@ class Bound:
                     continue
         if stamps:
             self.stamped = True
-            items = [
-                i._replace(used_ns=stamps[i.key]) if stamps.get(i.key, 0) > i.used_ns else i
-                for i in items
+            return [
+                (max(used_ns, stamps.get(key, 0)), key, size_bytes, mtime_ns)
+                for part in _gently(items)
+                for used_ns, key, size_bytes, mtime_ns in part
             ]
         return items
 
     def _evict(self, items: "list[_Item]") -> None:
         cost = self._policy == "cost"
         ledger = read_ledger(self._root, pins_only=not cost)
-        items = [i for i in items if not (i.key in ledger and ledger[i.key].pinned)]
-        victims = self._unused(items)
-        gone = {i.key for i in victims}
-        left = [i for i in items if i.key not in gone]
-        size_bytes = self._bytes - sum(i.size_bytes for i in victims)
-        entries = self._entries - len(victims)
+        pinned = {key for key, known in ledger.items() if known.pinned}
+        waiting = self.pending() if self.pending else ()
+        worth: Any = self._worth(items, ledger) if cost else operator.itemgetter(0, 1)
+        limit_ns = 0
+        if self._unused_seconds is not None:
+            limit_ns = time.time_ns() - int(self._unused_seconds * 1e9)
+        victims: list[_Item] = []
+        ranked = []  # sorted in parts: one large sort would hold every other thread up
+        size_bytes, entries = 0, len(items)
+        for part in _gently(items):
+            size_bytes += sum(i[2] for i in part)
+            free = [i for i in part if i[1] not in pinned]
+            victims += [i for i in free if i[0] < limit_ns]
+            left = (i for i in free if i[0] >= limit_ns)
+            ranked.append(sorted((i[1] in waiting, worth(i), i) for i in left))
+        size_bytes -= sum(i[2] for i in victims)
+        entries -= len(victims)
         if self._is_over(size_bytes, entries):
-            # By a number: a sort holds every other thread up, and this is the fastest.
-            order = self._by_cost(left, ledger) if cost else sorted(left, key=_used)
-            waiting = self.pending() if self.pending else ()
-            if waiting:
-                order.sort(key=lambda i: i.key in waiting)
-            for item in order:
+            for _, _, item in heapq.merge(*ranked):
                 if not self._is_over(size_bytes, entries, _LOW_WATER):
                     break
                 victims.append(item)
-                size_bytes -= item.size_bytes
+                size_bytes -= item[2]
                 entries -= 1
+                if len(victims) % _CHUNK == 0:
+                    time.sleep(_PAUSE_SECONDS)
         self._delete(victims)
 
-    def _unused(self, items: "list[_Item]") -> "list[_Item]":
-        if self._unused_seconds is None:
-            return []
-        limit_ns = time.time_ns() - int(self._unused_seconds * 1e9)
-        return [i for i in items if i.used_ns < limit_ns]
-
-    def _by_cost(self, items: "list[_Item]", ledger: "dict[str, Known]") -> "list[_Item]":
+    def _worth(self, items: "list[_Item]", ledger: "dict[str, Known]") -> Any:
         now_ns = time.time_ns()
-        ages = sorted(max(0, now_ns - i.used_ns) / 1e9 for i in items)
+        some = items[:: len(items) // 4096 + 1]
+        ages = sorted(max(0, now_ns - i[0]) / 1e9 for i in some)
         typical = (ages[len(ages) // 2] if ages else 0.0) + _ONE_RUN_SECONDS
         by_bytes = self.max_bytes is not None
 
-        def worth(item: _Item) -> "tuple[float, int, str]":
-            known = ledger.get(item.key)
+        def worth(item: _Item) -> "tuple[float, int]":
+            used_ns, key, size_bytes, _ = item
+            known = ledger.get(key)
             seconds = known.seconds if known else None
             if seconds is None:
-                seconds = self._header_seconds(item) + _ROUNDED_AWAY_SECONDS
+                seconds = self._header_seconds(key) + _ROUNDED_AWAY_SECONDS
             hits = known.hits if known else 0
-            used_ns = max(item.used_ns, known.last_hit_ns if known else 0)
+            used_ns = max(used_ns, known.last_hit_ns if known else 0)
             interval = max(0, now_ns - used_ns) / 1e9 + typical
             value = seconds * math.sqrt(1 + hits) / interval
-            scale = max(1, item.size_bytes) if by_bytes else 1
-            return value / scale, used_ns, item.key
+            return value / (max(1, size_bytes) if by_bytes else 1), used_ns
 
-        return sorted(items, key=worth)
+        return worth
 
-    def _header_seconds(self, item: _Item) -> int:
+    def _header_seconds(self, key: str) -> int:
         """Whole seconds, as the entry itself says; 0 where it is damaged."""
         try:
-            data = read_file(os.path.join(self._root, item.key + CACHE_SUFFIX))
+            data = read_file(os.path.join(self._root, key + CACHE_SUFFIX))
             return int.from_bytes(decode(data or b"").content[:HEADER_BYTES], "big")
         except (OSError, Rotten):
             return 0
 
     def _delete(self, victims: "list[_Item]") -> None:
-        """Delete in small batches: each holds JAX's lock and the file system's for a moment."""
-        for start in range(0, len(victims), _BATCH):
+        """Delete, with pauses in which writers get JAX's lock and the file system's."""
+        left = iter(victims)
+        while True:
             lock = jax_lock(self._root) if self.stamped else contextlib.nullcontext(True)
             with lock as held:
-                if not held:
-                    return  # the next sweep goes on
-                for item in victims[start : start + _BATCH]:
+                until = time.monotonic() + _LOCK_SECONDS
+                while held and time.monotonic() < until:
+                    item = next(left, None)
+                    if item is None:
+                        return
                     self._delete_one(item)
-            time.sleep(0.002)  # let the user's threads run, and other processes
+            if not held:
+                return  # the next sweep goes on
+            time.sleep(_PAUSE_SECONDS)
 
     def _delete_one(self, item: _Item) -> None:
-        path = os.path.join(self._root, item.key + CACHE_SUFFIX)
+        used_ns, key, size_bytes, mtime_ns = item
         try:
-            status = os.stat(path)
+            status = os.stat(os.path.join(self._root, key + CACHE_SUFFIX))
         except FileNotFoundError:
             return
-        if status.st_mtime_ns != item.mtime_ns or status.st_atime_ns > max(
-            item.used_ns, item.mtime_ns
-        ):
+        if status.st_mtime_ns != mtime_ns or status.st_atime_ns > max(used_ns, mtime_ns):
             return  # written or used since
-        delete_entry(self._root, item.key)
-        self._bytes -= item.size_bytes
-        self._entries -= 1
+        delete_entry(self._root, key)
+        self._add(-size_bytes, -1)
         self._counters.count("evicted")
-        self._counters.add("evicted_bytes", item.size_bytes)
+        self._counters.add("evicted_bytes", size_bytes)

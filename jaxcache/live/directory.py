@@ -19,7 +19,7 @@ from .files import (
 )
 from .frame import Rotten, decode, same_payload
 from .leases import Leases
-from .loading import Loading, find_deadly
+from .loading import Loading, find_dead
 from .uses import Uses
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ class Directory:
             max_size is not None or os.path.exists(os.path.join(root, LOCKFILE)) or has_stamps(root)
         )
         self._loading = Loading(root)
-        self._deadly = find_deadly(root)
+        self._deadly, died = find_dead(root)
         self.uses = Uses(root, layer.facts()) if settings["ledger"] else None
         self._served: dict[str, str] = {}
         """Keys given to JAX, and from where; a put of one means that JAX could not use it."""
@@ -51,7 +51,7 @@ class Directory:
         self._leases = Leases(root, limit, layer.counters) if limit else None
         self.tiers = layer.open_tiers(self, bucket)
         self.bound.pending = self.tiers.pending if self.tiers is not None else None
-        if self.bound.at_opening:
+        if self.bound.is_due_at_opening(died=died):
             layer.chores.submit(self.bound.sweep)
 
     def path(self, key: str) -> str:
@@ -228,6 +228,8 @@ class Directory:
             OSError
         """
         # Between the two files of an entry nobody may evict it: JAX fails over one without a stamp.
+        if self.bound.active:
+            self._loading.mark()
         lock = jax_lock(self.root) if self.bound.stamped else contextlib.nullcontext()
         with lock:
             if self.bound.stamped:

@@ -15,6 +15,7 @@ OWN_DIR = ".jaxcache"
 #: As in jaxcache's store: ``verify`` and ``prune`` know files of this name as left behind.
 TEMP_PREFIX = ".jaxcache-tmp-"
 MAX_ENTRY_BYTES = 2 << 30
+_PART_BYTES = 16 << 20
 #: JAX waits this long for its lock (lock_timeout_secs in jax/_src/lru_cache.py).
 LOCK_SECONDS = 10.0
 _numbers = itertools.count()
@@ -57,8 +58,8 @@ def write_whole(folder: str, name: str, data: bytes) -> None:
     try:
         try:
             view = memoryview(data)
-            while view:
-                view = view[os.write(fd, view) :]
+            while view:  # in parts, so that the file looks young while it grows
+                view = view[os.write(fd, view[:_PART_BYTES]) :]
         finally:
             os.close(fd)
         os.replace(temp, os.path.join(folder, name))
@@ -107,6 +108,7 @@ def jax_lock(root: str, *, wait_seconds: float = LOCK_SECONDS) -> "Iterator[bool
     fd = os.open(os.path.join(root, LOCKFILE), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
         deadline = time.monotonic() + wait_seconds
+        pause = 0.0002
         while True:
             try:
                 fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -114,7 +116,8 @@ def jax_lock(root: str, *, wait_seconds: float = LOCK_SECONDS) -> "Iterator[bool
                 if time.monotonic() > deadline:
                     yield False
                     return
-                time.sleep(0.01)
+                time.sleep(pause)
+                pause = min(2 * pause, 0.01)
             except OSError:  # a file system without flock
                 break
             else:

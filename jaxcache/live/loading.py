@@ -35,10 +35,18 @@ class Loading:
             OSError: the directory cannot be written; nothing is remembered then.
         """
         with self._lock:
-            if self._pid != os.getpid():
-                self._open()
+            self._open()
             self._keys.append(key)
             self._write()
+
+    def mark(self) -> None:
+        """Make the file, so that the next process learns if this one dies over a write.
+
+        Raises:
+            OSError: the directory cannot be written.
+        """
+        with self._lock:
+            self._open()
 
     def end(self, key: str) -> None:
         """Note that a load is over, however it ended."""
@@ -58,6 +66,8 @@ class Loading:
             self._fd, self._pid = -1, 0
 
     def _open(self) -> None:
+        if self._pid == os.getpid():
+            return
         folder = own_folder(self._root, *_FOLDER)
         name = f"{os.getpid()}-{os.urandom(6).hex()}"
         self._path = os.path.join(folder, name)
@@ -75,8 +85,8 @@ class Loading:
         os.ftruncate(self._fd, len(text))
 
 
-def find_deadly(root: str) -> "set[str]":
-    """The keys during whose load a process died; their files are removed.
+def find_dead(root: str) -> "tuple[set[str], bool]":
+    """The keys during whose load a process died, and whether any process died; removes its files.
 
     A file of a live process is left, also where it is of another machine whose locks are seen.
     """
@@ -84,8 +94,9 @@ def find_deadly(root: str) -> "set[str]":
     try:
         names = os.listdir(folder)
     except OSError:
-        return set()
+        return set(), False
     keys: set[str] = set()
+    died = False
     for name in names:
         # Closing a second descriptor of our own file would free its lock.
         if name in _OWN or name.startswith("."):
@@ -101,4 +112,5 @@ def find_deadly(root: str) -> "set[str]":
             finally:
                 os.close(fd)
             os.unlink(path)
-    return keys
+            died = True
+    return keys, died

@@ -100,7 +100,7 @@ def test_stamps_go_with_their_entries_under_the_lock_of_jax(tmp_path: Path) -> N
 
 def test_left_temporary_files_of_old_go(tmp_path: Path) -> None:
     fill(tmp_path / "c", {"m": 100})
-    for name, age in (("old", 7200), ("young", 5)):
+    for name, age in (("old", 700), ("young", 5)):
         path = tmp_path / "c" / f".jaxcache-tmp-{name}"
         path.touch()
         os.utime(path, (time.time() - age, time.time() - age))

@@ -217,6 +217,36 @@ def test_a_kill_in_the_middle_of_writes_uploads_and_evictions_loses_nothing(
     waiting = {p.name for p in (cache / ".jaxcache" / "live" / "spool").rglob("jit_*")}
     there = {p.name for p in up}
     assert [p.name for p in found if p.name not in there and p.name[:-6] not in waiting] == []
+    ended = subprocess.run([jax_python, "-c", PROGRAM], env=env, cwd=tmp_path, check=False)
+    assert ended.returncode == 0
+    assert sum(p.stat().st_size for p in cache.glob("*-cache")) <= 6_000_000
+
+
+#: Writes more than the bound, and dies before any of it is evicted.
+OVER = """
+import os, random, sys
+from jaxcache.live.layer import LAYER
+from jax._src import compilation_cache
+(directory,) = LAYER.directories.values()
+directory.bound.sweep = lambda: None
+value = compilation_cache.compress_executable(b"\\0\\0\\0\\1" + random.randbytes(400_000))
+for n in range(20):
+    directory.put("jit_k-%064x" % n, value)
+    os.utime(directory.path("jit_k-%064x" % n), (1e9, 1e9))
+os.kill(os.getpid(), 9)
+"""
+
+
+def test_after_a_kill_the_bound_holds_at_the_end_of_the_next_run(
+    run_live: RunLive, tmp_path: Path
+) -> None:
+    bound = {"JAXCACHE_LIVE_MAX_SIZE": "6MB"}
+    run_live()
+    assert run_live(PROGRAM + OVER, check=False, **bound).code == -signal.SIGKILL
+    assert sum(p.stat().st_size for p in entries(tmp_path / "cache")) > 6_000_000
+    ran = run_live(**bound)
+    assert ran["misses"] == 0  # nothing was written that would have made it look
+    assert sum(p.stat().st_size for p in entries(tmp_path / "cache")) <= 6_000_000
 
 
 def test_a_read_only_directory_is_as_with_plain_jax(run_live: RunLive, tmp_path: Path) -> None:
