@@ -104,11 +104,13 @@ class Cache(Carrying, Running):
                 ``python`` load each entry, in a child process; ``jobs`` is 1 by default, because
                 more need a main module that can be imported.
         """
+        from jaxcache.cache.verify.examine import verify
         from jaxcache.warm.loading import make_loader
 
         chosen = VerifyOptions.read(keys=keys, **options)
-        return self.layout.verify(
+        return verify(
             self.store,
+            self.layout,
             chosen,
             now_ns=time.time_ns(),
             loader=make_loader(chosen) if self.layout.stands_alone else None,
@@ -240,7 +242,9 @@ class Cache(Carrying, Running):
             JaxcacheError: ``no-match``.
             LockedError
         """
-        return self.layout.restore(self.store, keys=keys, dry_run=dry_run)
+        from jaxcache.cache.verify.quarantine import restore
+
+        return restore(self.store, self.layout, keys=keys, dry_run=dry_run)
 
     def pin(self, *keys: str) -> list[str]:
         """Protect entries from prune and rm; their full keys, sorted.
@@ -294,9 +298,11 @@ def _seal(cache: Cache, plan: Any, progress: Progress | None) -> "SealResult":
 
 
 def _repair(cache: Cache, plan: Any, progress: Progress | None) -> "Repair":
+    from jaxcache.cache.verify.repair import execute_repair
+
     # Without the verification's list every temporary file may be young.
     young = frozenset(step.file for step in plan.steps)
-    return cache.layout.execute_repair(cache.store, plan, young=young, progress=progress)
+    return execute_repair(cache.store, cache.layout, plan, young=young, progress=progress)
 
 
 #: By the name of a plan's type, so that none of them is imported before it is used.

@@ -48,6 +48,11 @@ class Inventory:
         present = {entry.key_text for entry in self.entries if entry.kind is FileKind.ENTRY}
         return ((key, info) for key, info in self.atimes.items() if key not in present)
 
+    def trusted(self) -> Iterator[tuple[FileInfo, str | None]]:
+        """Yield the files that JAX loads, with their keys."""
+        yield from ((e.info, e.key_text) for e in self.entries)
+        yield from ((info, key) for key, info in self.atimes.items())
+
     def problems(self) -> Iterator[Problem]:
         """Yield what the names alone show to be wrong."""
         for key, info in self.orphan_atimes():
@@ -89,6 +94,12 @@ def take_inventory(store: Store, *, deep: bool = False, start: str = "") -> Inve
         else:
             found.others.append(OtherFile(info, FileKind.STRAY))
     return found
+
+
+def key_of(name: str) -> str | None:
+    """The key of an entry's file; None for any other."""
+    kind, key = parse_name(name)
+    return str(key) if key and kind in (FileKind.ENTRY, FileKind.LEGACY_ENTRY) else None
 
 
 def _why_stray(info: FileInfo) -> str:

@@ -35,6 +35,8 @@ def command(
     output: Output,
 ) -> int:
     """Find damaged entries and misplaced files; --fix repairs them."""
+    from jaxcache.cache.verify import quarantine
+    from jaxcache.cache.verify.examine import verify
     from jaxcache.cli.output import emit
     from jaxcache.cli.terminal.progress import progress_bar
     from jaxcache.render.verify import restoration_view, verification_view
@@ -54,14 +56,12 @@ def command(
     if restore:
         if not dry_run:
             require_writable(opened.store)
-        result = opened.layout.restore(opened.store, keys=options.keys, dry_run=dry_run)
+        result = quarantine.restore(*opened, keys=options.keys, dry_run=dry_run)
         emit(output.form, restoration_view(result))
         return ExitCode.PARTIAL if result.left else ExitCode.DONE
     loader = make_loader(options) if opened.layout.stands_alone else None
     with progress_bar("verifying") as progress:
-        found = opened.layout.verify(
-            opened.store, options, now_ns=time.time_ns(), loader=loader, progress=progress
-        )
+        found = verify(*opened, options, now_ns=time.time_ns(), loader=loader, progress=progress)
     repair = _repair(opened, found, delete, dry_run, yes) if fix or dry_run else None
     emit(output.form, verification_view(found, repair))
     if repair and not repair.dry_run:
@@ -73,7 +73,7 @@ def _repair(
     opened: Opened, found: "Verification", delete: bool, dry_run: bool, yes: bool
 ) -> "Repair":
     """Show what is going to be done, or do it."""
-    from jaxcache.cache.verify.repair import plan_repair, show_repair
+    from jaxcache.cache.verify.repair import execute_repair, plan_repair, show_repair
     from jaxcache.cli.output import note
     from jaxcache.cli.removal import confirm
     from jaxcache.cli.terminal.progress import progress_bar
@@ -87,6 +87,4 @@ def _repair(
         note(*problems_page(found, show_repair(plan, dry_run=True)))
         confirm("Delete these for good?", "nothing was deleted")
     with progress_bar("repairing") as progress:
-        return opened.layout.execute_repair(
-            opened.store, plan, young=found.young, progress=progress
-        )
+        return execute_repair(*opened, plan, young=found.young, progress=progress)

@@ -5,7 +5,7 @@ only one compiler's cache can do (sealing, warming, loading) has no method here.
 :data:`jaxcache.layouts.LAYOUTS` says where each operation is.
 """
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from enum import StrEnum
 from pathlib import Path
@@ -23,9 +23,7 @@ if TYPE_CHECKING:
     from jaxcache.cache.index import FactIndex
     from jaxcache.cache.prune.removable import Removable
     from jaxcache.cache.show import Shown
-    from jaxcache.cache.verify.examine import Loader, Verification
-    from jaxcache.cache.verify.quarantine import Restoration
-    from jaxcache.cache.verify.repair import Repair, RepairPlan
+    from jaxcache.cache.verify.check import Checked
     from jaxcache.layouts.torch.show import ShownGraph
     from jaxcache.options import PruneOptions, VerifyOptions
 
@@ -39,6 +37,19 @@ class Files(Protocol):
 
     def files(self) -> Iterator[tuple[StrEnum, FileInfo]]:
         """Yield every file with its kind."""
+
+    def problems(self) -> Iterator[Problem]:
+        """Yield what the names alone show to be wrong."""
+
+    def trusted(self) -> Iterator[tuple[FileInfo, str | None]]:
+        """Yield the files that whoever can write them could have run, with their keys."""
+
+
+class Subject(Protocol):
+    """A file to verify."""
+
+    @property
+    def info(self) -> FileInfo: ...
 
 
 class Seen(Protocol):
@@ -120,29 +131,35 @@ class Layout(Protocol):
             hurried: only as far as that takes no time to speak of.
         """
 
-    def verify(
+    def subjects(
+        self, store: Store, seen: Any, chosen: Collection[str], options: "VerifyOptions"
+    ) -> "Sequence[Subject]":
+        """Return the files to verify.
+
+        Args:
+            seen: a scan of this layout, without heads.
+            chosen: the files of the entries that are meant.
+
+        Raises:
+            UsageError: the layout knows no such level.
+        """
+
+    def check(
+        self, store: Store, seen: Any, files: Sequence[Any], options: "VerifyOptions"
+    ) -> "Iterator[tuple[str, Checked]]":
+        """Check each file by itself, by name, in any order."""
+
+    def check_beside(
         self,
-        store: Store,
+        seen: Any,
+        files: Sequence[Any],
+        checks: "Mapping[str, Checked]",
         options: "VerifyOptions",
-        *,
-        now_ns: int,
-        loader: "Loader | None",
-        progress: Progress | None,
-    ) -> "Verification":
-        """Look at everything and change nothing; ``load`` is for JAX's caches alone."""
+    ) -> Iterator[Problem]:
+        """Yield the problems of files that were checked which only others show."""
 
-    def execute_repair(
-        self,
-        store: Store,
-        plan: "RepairPlan",
-        *,
-        young: frozenset[str],
-        progress: Progress | None,
-    ) -> "Repair":
-        """Carry out what :func:`jaxcache.cache.verify.repair.plan_repair` planned."""
-
-    def restore(self, store: Store, *, keys: Sequence[str], dry_run: bool) -> "Restoration":
-        """Bring files back from quarantine."""
+    def key_of(self, name: str) -> str | None:
+        """The key that a file's name says; None where it says none."""
 
     @property
     def guard(self) -> "Guard | None":

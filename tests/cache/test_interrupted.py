@@ -31,6 +31,7 @@ from jaxcache.cache.verify import quarantine
 from jaxcache.cache.verify.examine import verify
 from jaxcache.cache.verify.repair import execute_repair, plan_repair
 from jaxcache.errors import JaxcacheError, LockedError
+from jaxcache.layouts import load_layout
 from jaxcache.layouts.torch.locks import holding
 from jaxcache.model import FileInfo
 from jaxcache.options import VerifyOptions
@@ -38,6 +39,7 @@ from jaxcache.store.base import StoreError
 from jaxcache.store.local import LocalStore
 from jaxcache.warm.delivery import Delivery
 
+JAX = load_layout("jax")
 LEFT = ".jaxcache-tmp-1-left"
 AUTOTUNE = "xla_gpu_per_fusion_autotune_cache_dir"
 LATER_NS = 4 * 10**18
@@ -99,9 +101,9 @@ def test_what_a_killed_writer_left_is_found_and_removed(cache: Path, name: str) 
     (cache / name).parent.mkdir(parents=True, exist_ok=True)
     (cache / name).write_bytes(b"half")
     store = LocalStore(cache)
-    found = verify(store, VerifyOptions(), now_ns=LATER_NS)
+    found = verify(store, JAX, VerifyOptions(), now_ns=LATER_NS)
     assert [p.file for p in found.failures] == [name]
-    done = execute_repair(store, plan_repair(found, now_ns=LATER_NS), young=found.young)
+    done = execute_repair(store, JAX, plan_repair(found, now_ns=LATER_NS), young=found.young)
     assert done.actions == {name: "delete"}
     assert not (cache / name).exists()
     (cache / name).write_bytes(b"half")
@@ -119,8 +121,8 @@ def test_what_is_being_staged_is_left_alone(cache: Path) -> None:
     store = LocalStore(cache)
     with staging(store) as stage:
         store.write(f"{stage}-0", [b"entry"], mtime_ns=0)
-        found = verify(store, VerifyOptions(), now_ns=LATER_NS)
-        done = execute_repair(store, plan_repair(found, now_ns=LATER_NS), young=frozenset())
+        found = verify(store, JAX, VerifyOptions(), now_ns=LATER_NS)
+        done = execute_repair(store, JAX, plan_repair(found, now_ns=LATER_NS), young=frozenset())
         assert set(done.actions.values()) == {"leave-young"}
         delete_leftovers(LocalStore(cache))
         assert store.read(f"{stage}-0", limit=9) == b"entry"
@@ -141,9 +143,9 @@ def test_an_entry_that_was_written_anew_keeps_its_date(cache: Path) -> None:
     name = next(cache.glob("jit_mlp-*-cache")).name
     (cache / name).write_bytes(b"")
     os.utime(cache / name, (1e9, 1e9))
-    found = verify(LocalStore(cache), VerifyOptions(), now_ns=LATER_NS)
+    found = verify(LocalStore(cache), JAX, VerifyOptions(), now_ns=LATER_NS)
     plan = plan_repair(found, now_ns=LATER_NS, delete=True)
-    done = execute_repair(Overtaken(cache), plan, young=found.young)
+    done = execute_repair(Overtaken(cache), JAX, plan, young=found.young)
     assert done.actions == {name: "leave-changed"}
     assert (cache / name.replace("-cache", "-atime")).exists()
 
@@ -159,7 +161,7 @@ def put_away(cache: Path) -> tuple[str, str]:
 def test_a_restoration_that_was_killed_between_its_two_names_is_finished(cache: Path) -> None:
     name, away = put_away(cache)
     os.link(cache / away, cache / name)
-    done = quarantine.restore(LocalStore(cache))
+    done = quarantine.restore(LocalStore(cache), JAX)
     assert ([r.file for r in done.restored], done.left) == ([name], ())
     assert (cache / name).exists()
     assert not (cache / away).exists()
@@ -170,7 +172,7 @@ def test_an_entry_whose_date_was_lost_comes_back_with_one(cache: Path) -> None:
     stamp = cache / name.replace("-cache", "-atime")
     stamp.unlink()
     mtime_ns = (cache / away).stat().st_mtime_ns
-    quarantine.restore(LocalStore(cache))
+    quarantine.restore(LocalStore(cache), JAX)
     assert int.from_bytes(stamp.read_bytes(), "little") == mtime_ns
 
 

@@ -12,7 +12,10 @@ from jaxcache.cache.scan import scan
 from jaxcache.cache.select import select_by_keys
 from jaxcache.cache.verify.quarantine import QUARANTINE_DIR, restore
 from jaxcache.errors import JaxcacheError
+from jaxcache.layouts import load_layout
 from jaxcache.store.local import LocalStore
+
+JAX = load_layout("jax")
 
 
 @pytest.fixture
@@ -42,7 +45,7 @@ def test_an_empty_key_restores_nothing(single: LocalStore) -> None:
     (entry,) = scan(single).entries
     single.rename(entry.file, f"{QUARANTINE_DIR}/x/{entry.file}")
     with pytest.raises(JaxcacheError, match="nothing in quarantine fits ''"):
-        restore(single, keys=[""])
+        restore(single, JAX, keys=[""])
     assert not scan(single).entries
-    restore(single, keys=[entry.hash[:4]])
+    restore(single, JAX, keys=[entry.hash[:4]])
     assert [e.file for e in scan(single).entries] == [entry.file]

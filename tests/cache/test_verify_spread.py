@@ -9,9 +9,11 @@ import pytest
 from jaxcache.cache.ledger.record import PAYLOAD, Event
 from jaxcache.cache.ledger.segments import append
 from jaxcache.cache.verify.examine import verify
+from jaxcache.layouts import load_layout
 from jaxcache.options import VerifyOptions
 from jaxcache.store.local import LocalStore
 
+JAX = load_layout("jax")
 NOW_NS = 4 * 10**18
 
 
@@ -30,14 +32,18 @@ def cache(corpus: Path, tmp_path: Path) -> Path:
 
 
 def test_processes_find_the_same(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    alone = verify(LocalStore(cache), VerifyOptions(jobs=1), now_ns=NOW_NS)
+    alone = verify(LocalStore(cache), JAX, VerifyOptions(jobs=1), now_ns=NOW_NS)
     assert {p.kind for p in alone.failures} >= {"truncated", "digest-mismatch"}
-    monkeypatch.setattr("jaxcache.cache.verify.examine.SPREAD_ABOVE", 2)
+    monkeypatch.setattr("jaxcache.cache.verify.check.SPREAD_ABOVE", 2)
     # Whatever is checked in this process would end it.
-    monkeypatch.setattr("jaxcache.cache.verify.examine.check_entry", None)
+    monkeypatch.setattr("jaxcache.cache.verify.check.check_entry", None)
     told: list[tuple[int, int]] = []
     spread = verify(
-        LocalStore(cache), VerifyOptions(jobs=2), now_ns=NOW_NS, progress=lambda *n: told.append(n)
+        LocalStore(cache),
+        JAX,
+        VerifyOptions(jobs=2),
+        now_ns=NOW_NS,
+        progress=lambda *n: told.append(n),
     )
     assert spread == alone
     assert told[-1] == (alone.checked, alone.checked)
@@ -46,20 +52,20 @@ def test_processes_find_the_same(cache: Path, monkeypatch: pytest.MonkeyPatch) -
 def test_where_no_process_can_be_had_one_does_it_all(
     cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    alone = verify(LocalStore(cache), VerifyOptions(jobs=1), now_ns=NOW_NS)
-    monkeypatch.setattr("jaxcache.cache.verify.examine.SPREAD_ABOVE", 2)
+    alone = verify(LocalStore(cache), JAX, VerifyOptions(jobs=1), now_ns=NOW_NS)
+    monkeypatch.setattr("jaxcache.cache.verify.check.SPREAD_ABOVE", 2)
 
     def refused(*args: object, **options: object) -> None:
         raise OSError(os.strerror(11))
 
     monkeypatch.setattr("concurrent.futures.ProcessPoolExecutor", refused)
-    assert verify(LocalStore(cache), VerifyOptions(jobs=2), now_ns=NOW_NS) == alone
+    assert verify(LocalStore(cache), JAX, VerifyOptions(jobs=2), now_ns=NOW_NS) == alone
 
 
 def test_entries_that_grow_beyond_a_bound_stay_with_the_threads(
     cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("jaxcache.cache.verify.examine.SPREAD_ABOVE", 1)
-    monkeypatch.setattr("jaxcache.cache.verify.examine.MAX_FILE_BYTES", 10)
-    monkeypatch.setattr("jaxcache.cache.verify.examine.spread", None)
-    assert verify(LocalStore(cache), VerifyOptions(jobs=2), now_ns=NOW_NS).checked == 7
+    monkeypatch.setattr("jaxcache.cache.verify.check.SPREAD_ABOVE", 1)
+    monkeypatch.setattr("jaxcache.cache.verify.check.MAX_FILE_BYTES", 10)
+    monkeypatch.setattr("jaxcache.cache.verify.check.spread", None)
+    assert verify(LocalStore(cache), JAX, VerifyOptions(jobs=2), now_ns=NOW_NS).checked == 7

@@ -12,9 +12,11 @@ import zstandard
 from jaxcache.cache.ledger.record import PAYLOAD, Event
 from jaxcache.cache.ledger.segments import append
 from jaxcache.cache.verify.examine import verify as examine
+from jaxcache.layouts import load_layout
 from jaxcache.options import VerifyOptions
 from jaxcache.store import open_store
 
+JAX = load_layout("jax")
 LONG_AGO = time.time() - 3600
 
 
@@ -225,6 +227,7 @@ def test_a_file_from_the_future_that_grows_is_left(cache: Path) -> None:
     write(whole[:-50])
     found = examine(
         open_store(str(cache)),
+        JAX,
         VerifyOptions(),
         now_ns=time.time_ns(),
         wait=lambda _: write(whole[:-5]),

@@ -1,21 +1,39 @@
-"""Check one entry from end to end, as ``verify`` does at ``full``."""
+"""Check the entries of JAX, one by one from end to end, for ``verify``."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
+from jaxcache.cache.budget import ByteBudget
 from jaxcache.cache.inventory import EntryFile
 from jaxcache.cache.ledger.record import Record
+from jaxcache.cache.parallel import can_spread, spread
+from jaxcache.cache.scan import Scan
 from jaxcache.entry.codec import (
+    HEAD_BYTES,
     CodecError,
     check_content,
+    check_frame,
     check_small,
     read_head,
 )
+from jaxcache.entry.names import FileKind
 from jaxcache.entry.read import OpenPayload
 from jaxcache.model import Problem, ProblemKind
+from jaxcache.options import VerifyOptions
+from jaxcache.store.ahead import REQUESTS_AT_ONCE
 from jaxcache.store.base import Store, StoreError
 
+#: What all workers together may hold: compressed and decompressed entries.
+_MEMORY_BYTES = 2 << 30
+#: Fewer entries than this are decoded before other processes have started.
+SPREAD_ABOVE = 400
+#: Larger entries stay with the threads of one process, which share a bound on memory.
+MAX_FILE_BYTES = 1 << 20
+MAX_HELD_BYTES = 64 << 20
+#: Entries that a process decodes at once: a quarter of a second of work.
+_SPREAD_CHUNK = 100
 #: Entries up to this size are read in one piece.
 SMALL_BYTES = 64 * 1024
 #: Larger payloads are not decoded: a decoder holds them whole. JAX's own limit is 2 GiB
@@ -35,6 +53,8 @@ class Checked:
     """A zstd entry without a checksum, sound as far as it can be told."""
     missing: bool = False
     """The file was gone when it was opened."""
+    facts: Any = None
+    """What the layout keeps of it for :meth:`jaxcache.layouts.base.Layout.check_beside`."""
 
 
 _SOUND = {sealed: Checked(proven=sealed, unsealed=not sealed) for sealed in (True, False)}
@@ -123,3 +143,123 @@ def digest_mismatch(file: EntryFile, found: str, known: str) -> Problem:
 
 def _problem(file: EntryFile, kind: ProblemKind, detail: str) -> Problem:
     return Problem(file.info.name, kind, detail, file.key_text)
+
+
+def entry_files(
+    store: Store,  # noqa: ARG001 - the names suffice
+    seen: Scan,
+    chosen: Collection[str],
+    options: VerifyOptions,  # noqa: ARG001
+) -> list[EntryFile]:
+    """Return the entries to check, of those chosen by file."""
+    return [f for f in seen.inventory.entries if f.info.name in chosen]
+
+
+def check_entries(
+    store: Store, seen: Scan, files: Sequence[EntryFile], options: VerifyOptions
+) -> Iterator[tuple[str, Checked]]:
+    """Check entries, by file, in the order in which they are done.
+
+    Large entries are shared among threads, many that are decoded among processes.
+    """
+    budget, ledger = ByteBudget(_MEMORY_BYTES), seen.ledger
+
+    def digest_of(file: EntryFile) -> str | None:
+        return recorded_digest(file, ledger.record(file.key_text) if ledger else None)
+
+    def check(file: EntryFile) -> Checked:
+        if options.level == "quick":
+            return _walk_frame(store, file)
+        if not options.decode:
+            return check_entry(store, file, digest_of(file), decode=False)
+        with budget.take(_held_bytes(store, file)):
+            return check_entry(store, file, digest_of(file), decode=True)
+
+    elsewhere = _to_spread(store, files, options)
+    # zstandard lets the interpreter go, so that threads help where much is decompressed.
+    jobs = max(options.jobs or 1, REQUESTS_AT_ONCE if store.remote else 1)
+    names = {f.info.name for f in elsewhere}
+    here = [f for f in files if f.info.name not in names]
+    threaded = [
+        f
+        for f in here
+        if store.remote or ((options.jobs or 1) > 1 and f.info.size_bytes > SMALL_BYTES)
+    ]
+    names = {f.info.name for f in threaded}
+    with ThreadPoolExecutor(jobs) as pool:
+        running = [(f, pool.submit(check, f)) for f in threaded]
+        try:
+            if elsewhere:
+                wanted = [(f, digest_of(f)) for f in elsewhere]
+                found = spread(
+                    check_decoded, store, wanted, workers=jobs, above=0, chunk=_SPREAD_CHUNK
+                )
+                yield from zip((f.info.name for f in elsewhere), found, strict=True)
+            for file in here:
+                if file.info.name not in names:
+                    yield file.info.name, check(file)
+            for file, future in running:
+                yield file.info.name, future.result()
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+
+def _to_spread(
+    store: Store, files: Sequence[EntryFile], options: VerifyOptions
+) -> Sequence[EntryFile]:
+    """The entries to check in other processes; none where that does not pay."""
+    alone = options.level == "quick" or (options.jobs or 1) < 2
+    if alone or not options.decode or not can_spread(store):
+        return ()
+    fitting = [
+        f
+        for f in files
+        if f.info.size_bytes <= MAX_FILE_BYTES and _held_bytes(store, f) <= MAX_HELD_BYTES
+    ]
+    return fitting if len(fitting) >= SPREAD_ABOVE else ()
+
+
+def _held_bytes(store: Store, file: EntryFile) -> int:
+    """Estimate the memory that decoding an entry takes, at most twice its payload."""
+    if file.info.size_bytes <= SMALL_BYTES:
+        return 0
+    if store.remote:
+        return 16 * file.info.size_bytes
+    try:
+        head = read_head(store.read(file.info.name, limit=HEAD_BYTES), file.info.size_bytes)
+    except (StoreError, CodecError):
+        return 0
+    return 2 * (head.content_bytes or 8 * file.info.size_bytes)
+
+
+def _walk_frame(store: Store, file: EntryFile) -> Checked:
+    """Follow the block headers of an entry to its end."""
+    try:
+        with store.open(file.info.name) as opened:
+            check_frame(opened, file.info.size_bytes)
+            opened.seek(0)
+            sealed = read_head(opened.read(HEAD_BYTES), file.info.size_bytes).checksum
+    except CodecError as error:
+        return Checked((_problem(file, error.kind, error.detail),))
+    except StoreError as error:
+        if error.code == "missing":
+            return Checked(missing=True)
+        return Checked((_problem(file, "unreadable", error.reason),))
+    return Checked(unsealed=not sealed)
+
+
+def check_beside(
+    seen: Scan, files: Sequence[EntryFile], checks: Mapping[str, Checked], options: VerifyOptions
+) -> Iterator[Problem]:
+    """Yield what is to be said of entries beside their content."""
+    atimes = seen.inventory.atimes
+    wanted = options.atimes or bool(atimes)
+    for file in files:
+        if wanted and file.kind is FileKind.ENTRY and file.key_text not in atimes:
+            detail = "no -atime file: JAX before 0.11.2 with a size cap stops writing at it"
+            yield _problem(file, "missing-atime", detail)
+        if checks[file.info.name].unsealed and not checks[file.info.name].problems:
+            detail = (
+                "no checksum: neither JAX nor this check can prove its bytes; see jaxcache seal"
+            )
+            yield _problem(file, "unsealed", detail)

@@ -5,34 +5,25 @@ everything and decodes the payloads. ``load`` also has the user's own JAX deseri
 in child processes that may die of it.
 """
 
+import contextlib
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-from jaxcache.cache.budget import ByteBudget
-from jaxcache.cache.inventory import EntryFile, Inventory, take_inventory
-from jaxcache.cache.ledger.segments import Ledger
 from jaxcache.cache.leftovers import find_leftovers
-from jaxcache.cache.parallel import can_spread, spread
-from jaxcache.cache.scan import Progress, read_entries
+from jaxcache.cache.scan import Progress
 from jaxcache.cache.select import select_by_keys
-from jaxcache.cache.verify.check import (
-    SMALL_BYTES,
-    Checked,
-    check_decoded,
-    check_entry,
-    recorded_digest,
-)
-from jaxcache.entry.codec import HEAD_BYTES, CodecError, check_frame, read_head
-from jaxcache.entry.names import FileKind
+from jaxcache.cache.verify.check import Checked
 from jaxcache.model import Entry, FileInfo, Problem, ProblemKind
 from jaxcache.options import Level, VerifyOptions
-from jaxcache.store.ahead import REQUESTS_AT_ONCE
 from jaxcache.store.base import Store, StoreError, same_file
 from jaxcache.units import NS_PER_SECOND
+
+if TYPE_CHECKING:
+    from jaxcache.layouts.base import Layout, Seen
 
 #: What says something and accuses nothing.
 INFORMATIONAL: frozenset[ProblemKind] = frozenset(
@@ -44,15 +35,6 @@ CORRUPT: frozenset[ProblemKind] = frozenset({
     "module-mismatch", "digest-mismatch", "checksum-mismatch", "load-failed", "load-crashed",
     "key-mismatch", "wrong-class", "source-mismatch", "dangling-reference",
 })  # fmt: skip
-#: What all workers together may hold: compressed and decompressed entries.
-_MEMORY_BYTES = 2 << 30
-#: Fewer entries than this are decoded before other processes have started.
-SPREAD_ABOVE = 400
-#: Larger entries stay with the threads of one process, which share a bound on memory.
-MAX_FILE_BYTES = 1 << 20
-MAX_HELD_BYTES = 64 << 20
-#: Entries that a process decodes at once: a quarter of a second of work.
-_SPREAD_CHUNK = 100
 #: A bad file that is young may be in the middle of being written: it is looked at again.
 _SECOND_LOOK_SECONDS = 0.25
 _WORLD_WRITABLE = 0o002
@@ -63,7 +45,7 @@ class Loader(Protocol):
     """Has a real JAX deserialize entries."""
 
     def __call__(
-        self, store: Store, files: Sequence[EntryFile], progress: Progress | None
+        self, store: Store, files: Sequence[Any], progress: Progress | None
     ) -> Iterable[Problem]:
         """Yield ``load-failed``, ``load-crashed`` and ``not-loadable-here``."""
 
@@ -96,6 +78,7 @@ class Verification:
 
 def verify(
     store: Store,
+    layout: "Layout",
     options: VerifyOptions,
     *,
     now_ns: int,
@@ -107,14 +90,20 @@ def verify(
 
     Raises:
         NoCacheError: the directory cannot be listed.
+        UsageError: the layout knows no such level.
         JaxcacheError: a KEY fits nothing, or more than it may.
     """
-    inventory = take_inventory(store)
-    problems: list[Problem] = []
-    entries = _choose(store, inventory, options, problems)
-    files = [f for f in inventory.entries if f.info.name in entries]
-    ledger = Ledger.load(store) if options.level != "quick" else Ledger()
-    checks = dict(_check_all(store, files, ledger, options, progress))
+    seen = layout.scan(
+        store, heads=False, details=False, deep=False, index=None, workers=1, progress=None
+    )
+    entries = {e.file: e for e in select_by_keys(seen.entries, options.keys)}
+    files = layout.subjects(store, seen, entries, options)
+    problems = [p for p in seen.problems if p.file in entries]
+    checks: dict[str, Checked] = {}
+    for done, (name, checked) in enumerate(layout.check(store, seen, files, options), 1):
+        checks[name] = checked
+        if progress and (done % _PROGRESS_EVERY == 0 or done == len(files)):
+            progress(done, len(files))
     files = [f for f in files if not checks[f.info.name].missing]
     # What is from the future may be new as well, where the clock of a server is ahead of ours.
     new_ns = now_ns - options.grace_seconds * NS_PER_SECOND
@@ -128,20 +117,19 @@ def verify(
             else:
                 if not same_file(again.info, file.info):
                     growing.add(file.info.name)
-                checks.update(_check_all(store, [again], ledger, options, None))
+                checks.update(layout.check(store, seen, [again], options))
         files = [f for f in files if not checks[f.info.name].missing]
     for file in files:
         problems.extend(checks[file.info.name].problems)
-    bad = {p.file for p in problems}
-    if options.level == "load" and loader is not None:
+    if loader is not None and options.level == "load":
+        bad = {p.file for p in problems}
         sound = [f for f in files if f.info.name not in bad]
         problems.extend(loader(store, sound, progress))
-    for file in files:
-        problems.extend(_about_files(file, inventory, checks[file.info.name], options))
+    problems.extend(layout.check_beside(seen, files, checks, options))
     if not options.keys:
-        problems.extend(_about_directory(store, inventory))
+        problems.extend(_about_directory(store, seen))
     failing = {p.file for p in problems if p.kind not in INFORMATIONAL}
-    infos = _infos(store, inventory, files, problems)
+    infos = _infos(store, seen, files, {p.file for p in problems})
     return Verification(
         cache_dir=store.url,
         level=options.level,
@@ -154,151 +142,27 @@ def verify(
         young=frozenset(
             name
             for name, info in infos.items()
-            if name in growing or _is_young(info, now_ns, options.grace_seconds)
+            if name in growing or abs(now_ns - info.mtime_ns) < now_ns - new_ns
         ),
     )
 
 
-def _choose(
-    store: Store, inventory: Inventory, options: VerifyOptions, problems: list[Problem]
-) -> dict[str, Entry]:
-    """The entries that are meant, by file; what their names and dates show goes to problems."""
-    read, found = read_entries(store, inventory.entries, inventory.atimes, heads=False)
-    chosen = {e.file: e for e in select_by_keys(read, options.keys)}
-    problems.extend(p for p in found if p.file in chosen)
-    return chosen
-
-
-def _check_all(
-    store: Store,
-    files: Sequence[EntryFile],
-    ledger: Ledger,
-    options: VerifyOptions,
-    progress: Progress | None,
-) -> Iterator[tuple[str, Checked]]:
-    """Check contents, by file name, in the order in which they are done."""
-    for done, found in enumerate(_check_each(store, files, ledger, options), 1):
-        yield found
-        if progress and (done % _PROGRESS_EVERY == 0 or done == len(files)):
-            progress(done, len(files))
-
-
-def _check_each(
-    store: Store, files: Sequence[EntryFile], ledger: Ledger, options: VerifyOptions
-) -> Iterator[tuple[str, Checked]]:
-    """Share the work: large entries among threads, many that are decoded among processes."""
-    budget = ByteBudget(_MEMORY_BYTES)
-
-    def digest_of(file: EntryFile) -> str | None:
-        return recorded_digest(file, ledger.record(file.key_text))
-
-    def check(file: EntryFile) -> Checked:
-        if options.level == "quick":
-            return _walk_frame(store, file)
-        if not options.decode:
-            return check_entry(store, file, digest_of(file), decode=False)
-        with budget.take(_held_bytes(store, file)):
-            return check_entry(store, file, digest_of(file), decode=True)
-
-    elsewhere = _to_spread(store, files, options)
-    # zstandard lets the interpreter go, so that threads help where much is decompressed.
-    jobs = max(options.jobs or 1, REQUESTS_AT_ONCE if store.remote else 1)
-    names = {f.info.name for f in elsewhere}
-    here = [f for f in files if f.info.name not in names]
-    threaded = [
-        f
-        for f in here
-        if store.remote or ((options.jobs or 1) > 1 and f.info.size_bytes > SMALL_BYTES)
-    ]
-    names = {f.info.name for f in threaded}
-    with ThreadPoolExecutor(jobs) as pool:
-        running = [(f, pool.submit(check, f)) for f in threaded]
-        try:
-            if elsewhere:
-                wanted = [(f, digest_of(f)) for f in elsewhere]
-                found = spread(
-                    check_decoded, store, wanted, workers=jobs, above=0, chunk=_SPREAD_CHUNK
-                )
-                yield from zip((f.info.name for f in elsewhere), found, strict=True)
-            for file in here:
-                if file.info.name not in names:
-                    yield file.info.name, check(file)
-            for file, future in running:
-                yield file.info.name, future.result()
-        finally:
-            pool.shutdown(cancel_futures=True)
-
-
-def _to_spread(
-    store: Store, files: Sequence[EntryFile], options: VerifyOptions
-) -> Sequence[EntryFile]:
-    """The entries to check in other processes; none where that does not pay."""
-    alone = options.level == "quick" or (options.jobs or 1) < 2
-    if alone or not options.decode or not can_spread(store):
-        return ()
-    fitting = [
-        f
-        for f in files
-        if f.info.size_bytes <= MAX_FILE_BYTES and _held_bytes(store, f) <= MAX_HELD_BYTES
-    ]
-    return fitting if len(fitting) >= SPREAD_ABOVE else ()
-
-
-def _held_bytes(store: Store, file: EntryFile) -> int:
-    """Estimate the memory that decoding an entry takes, at most twice its payload."""
-    if file.info.size_bytes <= SMALL_BYTES:
-        return 0
-    if store.remote:
-        return 16 * file.info.size_bytes
-    try:
-        head = read_head(store.read(file.info.name, limit=HEAD_BYTES), file.info.size_bytes)
-    except (StoreError, CodecError):
-        return 0
-    return 2 * (head.content_bytes or 8 * file.info.size_bytes)
-
-
-def _walk_frame(store: Store, file: EntryFile) -> Checked:
-    """Follow the block headers of an entry to its end."""
-    try:
-        with store.open(file.info.name) as opened:
-            check_frame(opened, file.info.size_bytes)
-            opened.seek(0)
-            sealed = read_head(opened.read(HEAD_BYTES), file.info.size_bytes).checksum
-    except CodecError as error:
-        return Checked((Problem(file.info.name, error.kind, error.detail, file.key_text),))
-    except StoreError as error:
-        if error.code == "missing":
-            return Checked(missing=True)
-        return Checked((Problem(file.info.name, "unreadable", error.reason, file.key_text),))
-    return Checked(unsealed=not sealed)
-
-
-def _look_again(store: Store, file: EntryFile) -> EntryFile | None:
+def _look_again(store: Store, file: Any) -> Any:
+    """The file as it is now; None if it is gone."""
     try:
         return file._replace(info=store.info(file.info.name))
     except StoreError:
         return None
 
 
-def _about_files(
-    file: EntryFile, inventory: Inventory, check: Checked, options: VerifyOptions
-) -> Iterator[Problem]:
-    """Yield what is to be said of an entry beside its content."""
-    name, key = file.info.name, file.key_text
-    wanted = options.atimes or bool(inventory.atimes)
-    if wanted and file.kind is FileKind.ENTRY and key not in inventory.atimes:
-        detail = "no -atime file: JAX before 0.11.2 with a size cap stops writing at it"
-        yield Problem(name, "missing-atime", detail, key)
-    if check.unsealed and not check.problems:
-        detail = "no checksum: neither JAX nor this check can prove its bytes; see jaxcache seal"
-        yield Problem(name, "unsealed", detail, key)
-
-
-def _about_directory(store: Store, inventory: Inventory) -> Iterator[Problem]:
+def _about_directory(store: Store, seen: "Seen") -> Iterator[Problem]:
     """Yield what is wrong with the files that are no entries, and with who may write."""
-    yield from inventory.problems()
+    found = list(seen.inventory.problems())
+    yield from found
+    known = {p.file for p in found}
     for info in find_leftovers(store):
-        yield Problem(info.name, "temp-file", "left by a broken write")
+        if info.name not in known:
+            yield Problem(info.name, "temp-file", "left by a broken write")
     root = store.root
     if root is None:
         return
@@ -307,8 +171,7 @@ def _about_directory(store: Store, inventory: Inventory) -> Iterator[Problem]:
         yield Problem(".", "unsafe-permissions", detail)
     user = os.geteuid() if hasattr(os, "geteuid") else None
     trusted = {0, root.owner, user}
-    dated = ((i, k) for k, i in inventory.atimes.items())
-    for info, key in (*((e.info, e.key_text) for e in inventory.entries), *dated):
+    for info, key in seen.inventory.trusted():
         if info.mode & _WORLD_WRITABLE:
             detail = f"mode {info.mode & 0o7777:o}: anybody may change it"
             yield Problem(info.name, "unsafe-permissions", detail, key)
@@ -317,23 +180,13 @@ def _about_directory(store: Store, inventory: Inventory) -> Iterator[Problem]:
 
 
 def _infos(
-    store: Store, inventory: Inventory, files: Sequence[EntryFile], problems: Iterable[Problem]
+    store: Store, seen: "Seen", files: Sequence[Any], names: AbstractSet[str]
 ) -> dict[str, FileInfo]:
-    known = {f.info.name: f.info for f in files}
-    known |= {i.name: i for i in inventory.atimes.values()}
-    known |= {o.info.name: o.info for o in inventory.others}
-    found: dict[str, FileInfo] = {}
-    for name in {p.file for p in problems}:
-        if name in known:
-            found[name] = known[name]
-        elif "/" in name:
-            try:
+    """The files of those names, as they were looked at."""
+    found = {i.name: i for _, i in seen.inventory.files() if i.name in names} if names else {}
+    found |= {f.info.name: f.info for f in files if f.info.name in names}
+    for name in names - found.keys():
+        if "/" in name:
+            with contextlib.suppress(StoreError):
                 found[name] = store.info(name)
-            except StoreError:
-                continue
     return found
-
-
-def _is_young(info: FileInfo, now_ns: int, grace_seconds: float) -> bool:
-    """Whether a file is so new that it may still be being written."""
-    return abs(now_ns - info.mtime_ns) < grace_seconds * NS_PER_SECOND

@@ -1,16 +1,20 @@
 """Quarantine: ``.jaxcache/quarantine/<when>/<file>``, where JAX does not look."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING
 
 from jaxcache.cache.pair import atime_name, move_pair_in
-from jaxcache.cache.under_lock import run_under_lock
+from jaxcache.cache.under_lock import run_guarded
 from jaxcache.entry.names import OWN_DIR, FileKind, parse_name
 from jaxcache.errors import JaxcacheError
 from jaxcache.model import FileInfo
 from jaxcache.store.base import Store, StoreError, same_file
+
+if TYPE_CHECKING:
+    from jaxcache.layouts.base import Layout
 
 QUARANTINE_DIR = f"{OWN_DIR}/quarantine"
 #: A clock that is wrong must not keep anybody from a repair: datetime ends with the year 9999.
@@ -44,29 +48,34 @@ def quarantine_folder(now_ns: int) -> str:
     return f"{QUARANTINE_DIR}/{when:%Y%m%dT%H%M%SZ}-{now_ns % 10**9:09d}"
 
 
-def list_quarantine(store: Store) -> list[Quarantined]:
-    """List the entries in quarantine, the latest first."""
+def list_quarantine(store: Store, key_of: Callable[[str], str | None]) -> list[Quarantined]:
+    """List the entries in quarantine, the latest first.
+
+    Args:
+        key_of: of a file's name in the cache.
+    """
     found = {i.name: i for i in store.walk(QUARANTINE_DIR) if i.type == "file"}
     entries = []
     for name in sorted(found, reverse=True):
-        file = name.rpartition("/")[2]
-        meaning = parse_name(file)
-        if meaning.key and meaning.kind in (FileKind.ENTRY, FileKind.LEGACY_ENTRY):
-            stamp = found.get(atime_name(name) or "")
-            entries.append(Quarantined(str(meaning.key), file, found[name], stamp))
+        inside = name.removeprefix(f"{QUARANTINE_DIR}/")
+        file = inside.partition("/")[2] or inside
+        if key := key_of(file):
+            entries.append(Quarantined(key, file, found[name], found.get(atime_name(name) or "")))
     return entries
 
 
-def restore(store: Store, *, keys: Sequence[str] = (), dry_run: bool = False) -> Restoration:
+def restore(
+    store: Store, layout: "Layout", *, keys: Sequence[str] = (), dry_run: bool = False
+) -> Restoration:
     """Move entries from quarantine back to where they were.
 
-    An entry that JAX has written anew since stays as JAX wrote it.
+    An entry that its compiler has written anew since stays as it wrote it.
 
     Raises:
         JaxcacheError: ``no-match`` where a KEY fits nothing in quarantine.
         LockedError
     """
-    found = list_quarantine(store)
+    found = list_quarantine(store, layout.key_of)
     dated = any(parse_name(i.name).kind is FileKind.ATIME for i in store.list())
     for text in keys:
         if not any(_fits(q, text) for q in found):
@@ -108,7 +117,7 @@ def restore(store: Store, *, keys: Sequence[str] = (), dry_run: bool = False) ->
         for item in wanted:
             bring_back(item)
     else:
-        run_under_lock(store, bring_back, wanted)
+        run_guarded(store, bring_back, wanted, guard=layout.guard, progress=None)
     return Restoration(store.url, dry_run, tuple(restored), tuple(left))
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from jaxcache.cache.leftovers import delete_leftover, is_staged
 from jaxcache.cache.pair import (
@@ -14,12 +14,15 @@ from jaxcache.cache.pair import (
     write_atime,
 )
 from jaxcache.cache.scan import Progress
-from jaxcache.cache.under_lock import run_under_lock
+from jaxcache.cache.under_lock import guarded, run_guarded
 from jaxcache.cache.verify.examine import CORRUPT, INFORMATIONAL, Verification
 from jaxcache.cache.verify.quarantine import quarantine_folder
 from jaxcache.entry.names import ATIME_SUFFIX, CACHE_SUFFIX
 from jaxcache.model import FileInfo, Problem
 from jaxcache.store.base import Store, StoreError, same_file
+
+if TYPE_CHECKING:
+    from jaxcache.layouts.base import Layout
 
 #: What is done about a problem; None where only a person can. Part of the JSON contract.
 #:
@@ -40,6 +43,8 @@ class Step:
     info: FileInfo
     stamp_ns: int = 0
     """The last use, for a back-filled ``-atime``."""
+    temporary: bool = False
+    """Whether a broken write left it, or one that is going on is making it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +100,8 @@ def plan_repair(verification: Verification, *, now_ns: int, delete: bool = False
             continue
         entry = verification.entries.get(problem.file)
         stamp_ns = entry.last_used_ns if entry else info.mtime_ns
-        steps[problem.file] = Step(problem.file, action, info, stamp_ns)
+        temporary = problem.kind == "temp-file"
+        steps[problem.file] = Step(problem.file, action, info, stamp_ns, temporary)
     return RepairPlan(quarantine_folder(now_ns), tuple(steps.values()))
 
 
@@ -113,7 +119,12 @@ def show_repair(plan: RepairPlan, *, dry_run: bool) -> Repair:
 
 
 def execute_repair(
-    store: Store, plan: RepairPlan, *, young: frozenset[str], progress: Progress | None = None
+    store: Store,
+    layout: "Layout",
+    plan: RepairPlan,
+    *,
+    young: frozenset[str],
+    progress: Progress | None = None,
 ) -> Repair:
     """Carry out a plan, looking at each file again before it is touched.
 
@@ -127,11 +138,18 @@ def execute_repair(
 
     def run(step: Step) -> None:
         try:
-            actions[step.file] = _execute(store, plan.folder, step, step.file in young)
+            with guarded(store, step.file, layout.guard) as held:
+                young_one = step.file in young
+                actions[step.file] = (
+                    _execute(store, plan.folder, step, young_one) if held else "leave-young"
+                )
         except StoreError:
             actions[step.file] = "leave-failed"
 
-    run_under_lock(store, run, plan.steps, progress=progress)
+    steps = plan.steps
+    if rank := layout.rank:
+        steps = tuple(sorted(steps, key=lambda step: (rank(step.file), step.file)))
+    run_guarded(store, run, steps, guard=layout.guard, progress=progress)
     return Repair(False, actions)
 
 
@@ -153,8 +171,8 @@ def _execute(store: Store, folder: str, step: Step, young: bool) -> Action:
             return "leave-changed"
     elif step.file.endswith(ATIME_SUFFIX) and find(store, _cache_of(step.file)):
         return "leave-changed"  # no orphan any more
-    elif not delete_leftover(store, step.file):
-        if young or is_staged(step.file):
+    elif not (step.temporary and delete_leftover(store, step.file)):
+        if step.temporary and (young or is_staged(step.file)):
             return "leave-young"
         store.delete(step.file, expected=step.info)
     return step.action

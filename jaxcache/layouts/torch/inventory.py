@@ -70,6 +70,10 @@ class Inventory:
         """Sum up everything in the directory."""
         return sum(info.size_bytes for _, info in self.files() if info.type == "file")
 
+    def trusted(self) -> Iterator[tuple[FileInfo, str | None]]:
+        """Yield the files that torch unpickles or runs, which may be any."""
+        return ((info, None) for _, info in self.files() if info.type == "file")
+
     def problems(self) -> Iterator[Problem]:
         """Yield what the names alone show to be wrong."""
         for info, kind in self.others:

@@ -100,6 +100,13 @@ def parse_path(name: str) -> TorchName:
     return TorchName(TorchKind.AUTOTUNE) if _BEST_CONFIG.fullmatch(name) else _STRAY
 
 
+def key_of(name: str) -> str | None:
+    """The key of a file, as a listing shows it; None where it has none."""
+    kind, key, _ = parse_path(name)
+    tier = {TorchKind.AOT: AOT_DIR, TorchKind.FX: FX_DIR}.get(kind)
+    return f"{tier}-{key}" if tier else key
+
+
 _STRAY = TorchName(TorchKind.STRAY)
 
 

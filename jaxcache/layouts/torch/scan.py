@@ -13,7 +13,7 @@ from jaxcache.model import Entry, FileInfo, GraphEntry, LastUsedFrom, Platform, 
 from jaxcache.store.base import MissingError, Store
 
 #: Fewer graphs than this are read before other processes have started.
-_PARALLEL_ABOVE = 300
+PARALLEL_ABOVE = 300
 #: Graphs that nobody has read yet and that a plain look reads by the way: about 2 s of work.
 _READ_AT_ONCE = 500
 _PROGRESS_EVERY = 64
@@ -125,7 +125,7 @@ def _read(
     progress: Progress | None,
 ) -> dict[str, Facts]:
     facts: dict[str, Facts] = {}
-    read = spread(_read_facts, store, files, workers=workers, above=_PARALLEL_ABOVE)
+    read = spread(_read_facts, store, files, workers=workers, above=PARALLEL_ABOVE)
     for done, (file, found) in enumerate(zip(files, read, strict=True)):
         facts[file.info.name] = found
         if index is not None:
