@@ -137,12 +137,13 @@ def with_ledger(entries: Iterable[Entry], ledger: "Ledger | None") -> tuple[Entr
     if not ledger:
         return tuple(entries)
     return tuple(
-        entry if (record := ledger.record(entry.key)) is None else _with_record(entry, record)
+        entry if (record := ledger.record(entry.key)) is None else with_record(entry, record)
         for entry in entries
     )
 
 
-def _with_record(entry: Entry, record: "Record") -> Entry:
+def with_record(entry: Entry, record: "Record") -> Entry:
+    """Add what the ledger knows of one entry."""
     from jaxcache.cache.ledger.tuning import tuning_of
 
     seconds, hit_ns = record.compile_seconds, record.last_hit_ns

@@ -1,12 +1,12 @@
 """``show`` as data: everything inside one entry, or inside one of XLA's side caches."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from jaxcache.cache.inventory import EntryFile, take_inventory
 from jaxcache.cache.ledger.record import Record
 from jaxcache.cache.ledger.segments import Ledger
-from jaxcache.cache.scan import read_entries, with_ledger
+from jaxcache.cache.scan import read_entries, with_record
 from jaxcache.cache.select import select_by_keys
 from jaxcache.entry.brief import summarize_contents
 from jaxcache.entry.codec import CodecError
@@ -158,10 +158,24 @@ def _show(
         return None
     entry = entries[0]
     contents = _read(store, file, entry.module or None)
-    problems += [
-        Problem(entry.file, kind, detail, entry.key)
-        for kind, detail in contents.problems
-        if kind not in entry.problems
+    return describe(store.url, entry, contents, problems, ledger.record(entry.key))
+
+
+def describe(
+    url: str,
+    entry: Entry,
+    contents: Contents,
+    problems: Sequence[Problem],
+    record: Record | None,
+) -> Shown:
+    """Add to an entry what its contents and the ledger tell."""
+    found = [
+        *problems,
+        *(
+            Problem(entry.file, kind, detail, entry.key)
+            for kind, detail in contents.problems
+            if kind not in entry.problems
+        ),
     ]
     brief = summarize_contents(contents)
     entry = replace(
@@ -170,10 +184,10 @@ def _show(
         target=brief.target,
         signature=brief.signature,
         source=brief.source,
-        problems=tuple(dict.fromkeys(p.kind for p in problems)),
+        problems=tuple(dict.fromkeys(p.kind for p in found)),
     )
-    (entry,) = with_ledger([entry], ledger)
-    return Shown(store.url, entry, contents, tuple(problems), ledger.record(entry.key))
+    entry = entry if record is None else with_record(entry, record)
+    return Shown(url, entry, contents, tuple(found), record)
 
 
 def _read(store: Store, file: EntryFile, module: str | None) -> Contents:

@@ -105,7 +105,7 @@ def rewrite(bundle: "Bundle", file: str, form: Format) -> None:
     from jaxcache.cache.bundle.importing import verify_bundle
     from jaxcache.cache.bundle.manifest import BundleError
     from jaxcache.cli.terminal.progress import progress_bar
-    from jaxcache.render.bundle import Written
+    from jaxcache.render import bundle as render
 
     with progress_bar("checking", in_bytes=True) as progress:
         refused = verify_bundle(bundle, progress, allow_large=True).refused or {}
@@ -116,17 +116,7 @@ def rewrite(bundle: "Bundle", file: str, form: Format) -> None:
             hint="jaxcache import takes the sound ones",
         )
     write_file(file, bundle_chunks(bundle))
-    _print_written(
-        Written(
-            bundle.name,
-            (file,),
-            bundle.size_bytes,
-            bundle.manifest,
-            bundle.manifest_sha256,
-            len(bundle.signatures),
-        ),
-        form,
-    )
+    _print_written(render.written_bundle(bundle, file), form)
 
 
 def _print_written(written: "Written", form: Format) -> None:

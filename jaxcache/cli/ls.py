@@ -6,12 +6,11 @@ from typing import Annotated
 
 import typer
 
-from jaxcache.cli.opening import open_cache
+from jaxcache.cli.opening import open_to_look
 from jaxcache.cli.options import (
     Format,
     Output,
     available_cores,
-    index_folder,
     locate_cache,
 )
 from jaxcache.errors import UsageError
@@ -33,7 +32,7 @@ def command(
 ) -> None:
     """List the entries of a cache.
 
-    Also the modules of a recipe (-C FILE.recipe).
+    Also the modules of a recipe (-C FILE.recipe) and the entries of a bundle (-C FILE.jxb).
     """
     from jaxcache.cache.listing import list_cache
     from jaxcache.cli.output import emit
@@ -48,7 +47,7 @@ def command(
             raise UsageError("--filter, --group-by and --long are not for recipes")
         print_recipe(path, form, keys=options.keys, sort=options.sort, limit=options.limit)
         return
-    opened = open_cache(place.cache_dir, place.layout)
+    opened = open_to_look(place.cache_dir, place.layout)
     now_ns = time.time_ns()
     details = options.long or group_by in ("platform", "target")
     heads = form is not Format.KEYS
@@ -67,7 +66,7 @@ def command(
             heads=heads,
             details=details,
             long=options.long,
-            index_folder=index_folder(),
+            index_folder=opened.index_folder,
             now_ns=now_ns,
             workers=available_cores(),
             progress=progress,

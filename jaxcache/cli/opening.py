@@ -1,12 +1,14 @@
 """Open the cache that a command is about, and find out whose it is."""
 
 import os
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, cast
 
-from jaxcache.cli.options import locate_cache
+from jaxcache.cli.options import index_folder, locate_cache
 from jaxcache.errors import UsageError
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from jaxcache.layouts import Layout
     from jaxcache.store.base import Store
 
@@ -16,6 +18,29 @@ class Opened(NamedTuple):
 
     store: "Store"
     layout: "Layout"
+
+    @property
+    def index_folder(self) -> "Path | None":
+        """The folder of its index; None for a bundle, whose manifest is one."""
+        return index_folder() if self.layout.keeps_index else None
+
+
+def open_to_look(cache_dir: str | None, layout: str | None = None) -> Opened:
+    """Open a cache or a bundle, for commands that only look.
+
+    Raises:
+        UsageError, NoCacheError, BundleError
+    """
+    path = locate_cache(cache_dir).path
+    if os.path.isfile(path):
+        from jaxcache.cache.bundle.format import is_bundle
+
+        if is_bundle(path):
+            from jaxcache.cache.bundle.look import open_as_store
+            from jaxcache.layouts import BUNDLE
+
+            return Opened(cast("Store", open_as_store(path)), cast("Layout", BUNDLE))
+    return open_cache(cache_dir, layout)
 
 
 def open_cache(cache_dir: str | None, layout: str | None = None) -> Opened:

@@ -2,12 +2,13 @@
 
 import os
 import time
+from contextlib import closing
 from typing import Annotated
 
 import typer
 
-from jaxcache.cli.opening import Opened, open_cache
-from jaxcache.cli.options import JsonOutput, locate_cache
+from jaxcache.cli.opening import Opened, open_to_look
+from jaxcache.cli.options import Format, JsonOutput, locate_cache
 from jaxcache.errors import ExitCode, UsageError
 from jaxcache.options import Place
 
@@ -22,9 +23,15 @@ def command(
         str,
         typer.Argument(
             metavar="KEY|FILE",
-            help="Key, prefix, module glob, a file, a recipe, or xla_gpu_kernel_cache_file.",
+            help="Key, prefix, module glob, a file, or xla_gpu_kernel_cache_file; "
+            "or a bundle or recipe, and a KEY in it.",
         ),
     ],
+    inside: Annotated[
+        str | None,
+        typer.Argument(metavar="[KEY]", help="In a bundle or recipe.", show_default=False),
+    ] = None,
+    *,
     place: Place,
     hlo: Annotated[
         bool, typer.Option("--hlo", help="Print the optimized HLO as text, through jaxlib.")
@@ -37,14 +44,14 @@ def command(
         str | None,
         typer.Option("--python", metavar="PYTHON", help="A Python that has jaxlib, for --hlo."),
     ] = None,
-    *,
     wanted: JsonOutput,
 ) -> int:
     """Show what is inside an entry.
 
-    Also what is in a recipe: show FILE.recipe.
+    Also in a bundle or recipe: show FILE [KEY], or show KEY -C FILE.
     """
     from jaxcache.cache import show
+    from jaxcache.cache.bundle.format import is_bundle
     from jaxcache.cli.output import show as output
     from jaxcache.cli.output.recipe import names_recipe, print_modules
     from jaxcache.entry.names import FileKind, parse_name
@@ -54,20 +61,27 @@ def command(
     if (hlo or payload is not None) and wanted.form.is_json:
         raise UsageError("--hlo and --payload give no JSON")
     form = wanted.form
+    whole = False
+    if names_recipe(key) or is_bundle(key):
+        whole = inside is None
+        place, key = place.replace(cache_dir=key), inside or key
+    elif inside is not None:
+        raise UsageError(f"{key} is neither a bundle nor a recipe", code="not-a-bundle")
     path = locate_cache(place.cache_dir).path
-    for recipe, module in ((key, None), (path, key)):
-        if names_recipe(recipe):
-            if hlo or payload is not None:
-                raise UsageError("--hlo and --payload are for entries: a recipe holds none")
-            print_modules(recipe, form, module)
-            return ExitCode.DONE
+    if names_recipe(path):
+        if hlo or payload is not None:
+            raise UsageError("--hlo and --payload are for entries: a recipe holds none")
+        print_modules(path, form, None if whole else key)
+        return ExitCode.DONE
+    if whole:
+        return _show_bundle(path, form)
     is_file = os.sep in key or os.path.isfile(key)
     folder, name = os.path.split(key) if is_file else ("", key)
-    opened = _open_file(folder, name) if is_file else open_cache(place.cache_dir, place.layout)
+    opened = _open_file(folder, name) if is_file else open_to_look(place.cache_dir, place.layout)
     store = opened.store
     if hlo or payload is not None:
-        if not opened.layout.stands_alone:
-            raise UsageError("--hlo and --payload are for JAX's entries")
+        if not (opened.layout.stands_alone and opened.layout.keeps_index):
+            raise UsageError("--hlo and --payload are for entries of JAX in a directory")
         name = name if is_file else show.choose_file(store, key)
     if payload is not None:
         output.write_payload(show.payload_chunks(store, name), payload)
@@ -82,6 +96,26 @@ def command(
         output.print_shown(found, form, now_ns=time.time_ns())
         if any(s.damaged for s in found):
             return ExitCode.PROBLEMS
+    return ExitCode.DONE
+
+
+def _show_bundle(path: str, form: Format) -> int:
+    """List a bundle as a whole, and say how large it is."""
+    from jaxcache.cache.bundle.format import open_bundle
+    from jaxcache.cache.listing import list_cache
+    from jaxcache.cli.output import note, print_listing
+    from jaxcache.render import bundle as render
+
+    opened = open_to_look(path)
+    print_listing(
+        list_cache(
+            opened.store, opened.layout, heads=True, details=form.is_json, now_ns=time.time_ns()
+        ),
+        form,
+    )
+    if form in (Format.TSV, Format.TABLE):
+        with closing(open_bundle(path)) as bundle:
+            note(render.export_summary(render.written_bundle(bundle, path)))
     return ExitCode.DONE
 
 

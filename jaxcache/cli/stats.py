@@ -5,8 +5,8 @@ from typing import Annotated
 
 import typer
 
-from jaxcache.cli.opening import open_cache
-from jaxcache.cli.options import JsonOutput, available_cores, index_folder
+from jaxcache.cli.opening import open_to_look
+from jaxcache.cli.options import JsonOutput, available_cores
 from jaxcache.errors import UsageError
 from jaxcache.options import Place
 
@@ -38,13 +38,13 @@ def command(
 
     if prometheus and output.form.is_json:
         raise UsageError("--prometheus and --json exclude each other")
-    opened = open_cache(place.cache_dir, place.layout)
+    opened = open_to_look(place.cache_dir, place.layout)
     now_ns = time.time_ns()
     with progress_bar("reading entries") as progress:
         stats = count_cache(
             opened.store,
             opened.layout,
-            index_folder(),
+            opened.index_folder,
             now_ns=now_ns,
             read=long or not opened.store.remote,
             workers=available_cores(),

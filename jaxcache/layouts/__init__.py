@@ -32,6 +32,7 @@ LAYOUTS: dict[str, _Lazy] = {
         {
             "stands_alone": True,
             "has_heads": True,
+            "keeps_index": True,
             "folders": (AUTOTUNE_DIR, OWN_DIR),
             "guard": None,
             "rank": None,
@@ -55,7 +56,7 @@ LAYOUTS: dict[str, _Lazy] = {
     ),
     "torch": _Lazy(
         "torch",
-        {"stands_alone": False, "has_heads": False, "folders": None},
+        {"stands_alone": False, "has_heads": False, "keeps_index": True, "folders": None},
         {
             "kinds": "jaxcache.layouts.torch.names:TorchKind",
             "load_index": "jaxcache.layouts.torch.scan:GraphIndex.load",
@@ -76,10 +77,22 @@ LAYOUTS: dict[str, _Lazy] = {
         },
     ),
 }
+#: A bundle of JAX's entries, which can be looked at and no more.
+BUNDLE = _Lazy(
+    "bundle",
+    {"stands_alone": True, "has_heads": True, "keeps_index": False, "folders": None},
+    {
+        "kinds": "jaxcache.entry.names:FileKind",
+        "scan": "jaxcache.cache.bundle.look:scan_bundle",
+        "decode": "jaxcache.cache.bundle.look:decode_bundle",
+        "show": "jaxcache.cache.bundle.look:show_bundle",
+    },
+)
 #: Folders that torch's compilers make in their cache, and JAX never.
 _TORCH_FOLDERS = ("aotautograd", "fxgraph")
 
 __all__ = [
+    "BUNDLE",
     "LAYOUTS",
     "Layout",
     "check_target",

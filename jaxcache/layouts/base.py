@@ -82,6 +82,10 @@ class Layout(Protocol):
         """
 
     @property
+    def keeps_index(self) -> bool:
+        """Whether facts of its entries are worth remembering."""
+
+    @property
     def kinds(self) -> type[StrEnum]:
         """The kinds of its files, in the order in which they are shown."""
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from jaxcache.cache.bundle.compat import Compatibility, Forecast, Outlook, forecast
+from jaxcache.cache.bundle.format import Bundle
 from jaxcache.cache.bundle.importing import Action, ImportPlan, Step
 from jaxcache.cache.bundle.manifest import Item, Manifest
 from jaxcache.cache.bundle.unpack import Imported
@@ -31,6 +32,18 @@ class Written:
     manifest_sha256: str
     signatures: int
     left_out: tuple[Problem, ...] = ()
+
+
+def written_bundle(bundle: Bundle, file: str) -> Written:
+    """Describe an opened bundle, as ``file``."""
+    return Written(
+        bundle.name,
+        (file,),
+        bundle.size_bytes,
+        bundle.manifest,
+        bundle.manifest_sha256,
+        len(bundle.signatures),
+    )
 
 
 def export_document(written: Written) -> Document:

@@ -1,0 +1,172 @@
+"""Look into a bundle as into a cache: its manifest lists the entries, its stream holds them.
+
+Nothing is unpacked to disk, and at most one payload is in memory.
+"""
+
+import hashlib
+import os
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
+from typing import Any
+
+from jaxcache.cache.bundle.format import ContentReader, open_bundle
+from jaxcache.cache.bundle.manifest import JAX, BundleError, Item, Manifest, Origin
+from jaxcache.cache.ledger.record import fold
+from jaxcache.cache.scan import with_record
+from jaxcache.cache.select import select_by_keys
+from jaxcache.cache.show import Shown, describe
+from jaxcache.entry.brief import summarize_contents
+from jaxcache.entry.decode import decode_payload, decode_program
+from jaxcache.entry.names import FileKind, parse_key, parse_name
+from jaxcache.entry.read import max_payload_bytes
+from jaxcache.errors import UsageError
+from jaxcache.model import Entry, FileInfo, Problem
+
+
+@dataclass(frozen=True, slots=True)
+class BundleStore:
+    """A bundle in the place of a store, as far as listing and showing need one."""
+
+    url: str
+    manifest: Manifest
+    size_bytes: int
+    stream_bytes: int
+    remote: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class BundleScan:
+    """The entries and files of a bundle, by its manifest."""
+
+    entries: tuple[Entry, ...]
+    inventory: "_Files"
+    problems: tuple[Problem, ...] = ()
+
+
+class _Files:
+    def __init__(self, manifest: Manifest) -> None:
+        self._manifest = manifest
+
+    def files(self) -> Iterator[tuple[FileKind, FileInfo]]:
+        """Yield every file with its kind."""
+        items = ((i.file, i.size_bytes, i.created_ns) for i in self._manifest.items)
+        files = ((f.name, f.size_bytes, f.created_ns) for f in self._manifest.files)
+        for name, size_bytes, at_ns in (*items, *files):
+            yield (
+                parse_name(name).kind,
+                FileInfo(name, "file", size_bytes, at_ns, at_ns, 0, 0, -1),
+            )
+
+
+def open_as_store(path: str) -> BundleStore:
+    """Read what a bundle says of itself; the file is closed again.
+
+    Raises:
+        UsageError: ``other-layout``: it holds no entries of JAX.
+        BundleError
+    """
+    with closing(open_bundle(path)) as bundle:
+        if bundle.manifest.layout != JAX:
+            raise UsageError(
+                f"{path} holds a cache of {bundle.manifest.layout}",
+                code="other-layout",
+                hint=f"jaxcache import {path} -C DIR, and look there",
+            )
+        return BundleStore(
+            os.path.abspath(path), bundle.manifest, bundle.size_bytes, bundle.stream_bytes
+        )
+
+
+def scan_bundle(store: BundleStore, **_: Any) -> BundleScan:
+    """List what the manifest tells of the entries: all but their signature and source."""
+    manifest = store.manifest
+    entries = tuple(_entry(item, manifest.origin_of(item)) for item in manifest.items)
+    return BundleScan(entries, _Files(manifest))
+
+
+def _entry(item: Item, origin: Origin) -> Entry:
+    record, key = fold(item.key, item.ledger), parse_key(item.key)
+    entry = Entry(
+        key=item.key,
+        module=item.module,
+        hash=key.hash if key else "",
+        file=item.file,
+        size_bytes=item.size_bytes,
+        payload_bytes=item.payload_bytes,
+        codec="zlib" if item.codec == "zlib" else "zstd",
+        sealed=record.sealed_ns is not None,
+        compile_seconds=float(item.compile_seconds),
+        created_ns=item.created_ns,
+        last_used_ns=item.created_ns if item.atime_ns is None else item.atime_ns,
+        last_used_from="mtime" if item.atime_ns is None else "atime-file",
+        platform=origin.platform if origin.platform in ("cpu", "gpu", "tpu") else "unknown",  # type: ignore[arg-type]
+        target=origin.target,
+    )
+    return with_record(entry, record)
+
+
+def decode_bundle(
+    store: BundleStore, seen: BundleScan, wanted: Iterable[Entry], *, hurried: bool, **_: Any
+) -> BundleScan:
+    """Add the signature and source of some entries; a damaged stream is a finding."""
+    if hurried:
+        return seen
+    found: dict[str, Entry] = {}
+    known = {entry.file: entry for entry in wanted}
+    try:
+        for name, payload in _payloads(store, known):
+            brief = summarize_contents(decode_program(payload, known[name].module or None))
+            found[name] = replace(known[name], signature=brief.signature, source=brief.source)
+    except BundleError as error:
+        problem = Problem(os.path.basename(store.url), "bad-payload", error.message)
+        seen = replace(seen, problems=(*seen.problems, problem))
+    return replace(seen, entries=tuple(found.get(e.file, e) for e in seen.entries))
+
+
+def show_bundle(store: BundleStore, wanted: str, *, is_file: bool) -> Sequence[Shown]:  # noqa: ARG001
+    """Decode the entries that a KEY means.
+
+    Raises:
+        BundleError: the stream is damaged.
+        JaxcacheError: it fits none, or is ambiguous.
+    """
+    chosen = {entry.file: entry for entry in select_by_keys(scan_bundle(store).entries, [wanted])}
+    items = {item.file: item for item in store.manifest.items}
+    found = {
+        name: describe(
+            store.url,
+            chosen[name],
+            decode_payload(payload, chosen[name].module or None),
+            [],
+            fold(items[name].key, items[name].ledger) if items[name].ledger else None,
+        )
+        for name, payload in _payloads(store, chosen)
+    }
+    return [found[name] for name in chosen]
+
+
+def _payloads(store: BundleStore, names: Collection[str]) -> Iterator[tuple[str, bytearray]]:
+    """Yield the payloads of some files, in the order of the stream."""
+    limit, left = max_payload_bytes(store.stream_bytes), set(names)
+    with closing(open_bundle(store.url)) as bundle:
+        if bundle.manifest != store.manifest:
+            raise BundleError(f"{store.url} changed while it was read", code="changed", hint=None)
+        content = ContentReader(bundle)
+        for item in bundle.manifest.items:
+            if not left:
+                return
+            if item.file not in left:
+                content.skip(item.payload_bytes)
+                continue
+            if item.payload_bytes > limit:
+                raise BundleError(f"{store.url}: the payload of {item.file} is too large to show")
+            left.discard(item.file)
+            payload = bytearray()
+            for piece in content.take(item.payload_bytes):
+                payload += piece
+            if hashlib.sha256(payload).hexdigest() != item.payload_sha256:
+                raise BundleError(
+                    f"{store.url}: the payload of {item.file} is not the one announced"
+                )
+            yield item.file, payload
