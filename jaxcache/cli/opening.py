@@ -9,6 +9,7 @@ from jaxcache.errors import UsageError
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from jaxcache.cache.ledger.segments import Ledger
     from jaxcache.layouts import Layout
     from jaxcache.store.base import Store
 
@@ -23,6 +24,14 @@ class Opened(NamedTuple):
     def index_folder(self) -> "Path | None":
         """The folder of its index; None for a bundle, whose manifest is one."""
         return index_folder() if self.layout.keeps_index else None
+
+    @property
+    def ledger(self) -> "Ledger":
+        """The ledger of it."""
+        from jaxcache.cache.ledger.segments import Ledger
+
+        known: Ledger | None = getattr(self.store, "ledger", None)
+        return Ledger.load(self.store) if known is None else known
 
 
 def open_to_look(cache_dir: str | None, layout: str | None = None) -> Opened:

@@ -3,6 +3,7 @@
 import os
 import time
 from contextlib import closing
+from dataclasses import replace
 from typing import Annotated
 
 import typer
@@ -103,19 +104,18 @@ def _show_bundle(path: str, form: Format) -> int:
     """List a bundle as a whole, and say how large it is."""
     from jaxcache.cache.bundle.format import open_bundle
     from jaxcache.cache.listing import list_cache
-    from jaxcache.cli.output import note, print_listing
-    from jaxcache.render import bundle as render
+    from jaxcache.cli.output import emit
+    from jaxcache.render.bundle import export_summary, written_bundle
+    from jaxcache.render.listing import listing_view
 
-    opened = open_to_look(path)
-    print_listing(
-        list_cache(
-            opened.store, opened.layout, heads=True, details=form.is_json, now_ns=time.time_ns()
-        ),
-        form,
+    opened, now_ns = open_to_look(path), time.time_ns()
+    listing = list_cache(
+        opened.store, opened.layout, heads=True, details=form.is_json, now_ns=now_ns
     )
-    if form in (Format.TSV, Format.TABLE):
-        with closing(open_bundle(path)) as bundle:
-            note(render.export_summary(render.written_bundle(bundle, path)))
+    with closing(open_bundle(path)) as bundle:
+        size = export_summary(written_bundle(bundle, path))
+    view = listing_view(listing, now_ns=now_ns)
+    emit(form, replace(view, notes=[*view.notes, size]))
     return ExitCode.DONE
 
 

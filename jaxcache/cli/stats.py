@@ -29,7 +29,6 @@ def command(
     output: JsonOutput,
 ) -> None:
     """Summarize a cache: hits, entries, size, compile time, age."""
-    from jaxcache.cache.ledger.segments import Ledger
     from jaxcache.cache.ledger.uses import count_uses
     from jaxcache.cache.stats import count_cache
     from jaxcache.cli.output import emit, print_lines
@@ -53,5 +52,5 @@ def command(
     if prometheus:
         print_lines(stats_prometheus(stats))
     else:
-        uses = count_uses(Ledger.load(opened.store))
+        uses = count_uses(opened.ledger)
         emit(output.form, stats_view(stats, uses, now_ns=now_ns))

@@ -12,8 +12,9 @@ from typing import Any
 
 from jaxcache.cache.bundle.format import ContentReader, open_bundle
 from jaxcache.cache.bundle.manifest import JAX, BundleError, Item, Manifest, Origin
-from jaxcache.cache.ledger.record import fold
-from jaxcache.cache.scan import with_record
+from jaxcache.cache.ledger.record import SEALED
+from jaxcache.cache.ledger.segments import Ledger
+from jaxcache.cache.scan import with_ledger
 from jaxcache.cache.select import select_by_keys
 from jaxcache.cache.show import Shown, describe
 from jaxcache.entry.brief import summarize_contents
@@ -32,6 +33,8 @@ class BundleStore:
     manifest: Manifest
     size_bytes: int
     stream_bytes: int
+    ledger: Ledger
+    """Of the events that travel with the entries."""
     remote: bool = False
 
 
@@ -73,21 +76,23 @@ def open_as_store(path: str) -> BundleStore:
                 code="other-layout",
                 hint=f"jaxcache import {path} -C DIR, and look there",
             )
+        manifest = bundle.manifest
+        ledger = Ledger.of(event for item in manifest.items for event in item.ledger)
         return BundleStore(
-            os.path.abspath(path), bundle.manifest, bundle.size_bytes, bundle.stream_bytes
+            os.path.abspath(path), manifest, bundle.size_bytes, bundle.stream_bytes, ledger
         )
 
 
 def scan_bundle(store: BundleStore, **_: Any) -> BundleScan:
     """List what the manifest tells of the entries: all but their signature and source."""
     manifest = store.manifest
-    entries = tuple(_entry(item, manifest.origin_of(item)) for item in manifest.items)
-    return BundleScan(entries, _Files(manifest))
+    entries = [_entry(item, manifest.origin_of(item)) for item in manifest.items]
+    return BundleScan(with_ledger(entries, store.ledger), _Files(manifest))
 
 
 def _entry(item: Item, origin: Origin) -> Entry:
-    record, key = fold(item.key, item.ledger), parse_key(item.key)
-    entry = Entry(
+    key = parse_key(item.key)
+    return Entry(
         key=item.key,
         module=item.module,
         hash=key.hash if key else "",
@@ -95,7 +100,7 @@ def _entry(item: Item, origin: Origin) -> Entry:
         size_bytes=item.size_bytes,
         payload_bytes=item.payload_bytes,
         codec="zlib" if item.codec == "zlib" else "zstd",
-        sealed=record.sealed_ns is not None,
+        sealed=any(event.kind == SEALED for event in item.ledger),
         compile_seconds=float(item.compile_seconds),
         created_ns=item.created_ns,
         last_used_ns=item.created_ns if item.atime_ns is None else item.atime_ns,
@@ -103,7 +108,6 @@ def _entry(item: Item, origin: Origin) -> Entry:
         platform=origin.platform if origin.platform in ("cpu", "gpu", "tpu") else "unknown",  # type: ignore[arg-type]
         target=origin.target,
     )
-    return with_record(entry, record)
 
 
 def decode_bundle(
@@ -132,14 +136,13 @@ def show_bundle(store: BundleStore, wanted: str, *, is_file: bool) -> Sequence[S
         JaxcacheError: it fits none, or is ambiguous.
     """
     chosen = {entry.file: entry for entry in select_by_keys(scan_bundle(store).entries, [wanted])}
-    items = {item.file: item for item in store.manifest.items}
     found = {
         name: describe(
             store.url,
             chosen[name],
             decode_payload(payload, chosen[name].module or None),
             [],
-            fold(items[name].key, items[name].ledger) if items[name].ledger else None,
+            store.ledger.record(chosen[name].key),
         )
         for name, payload in _payloads(store, chosen)
     }

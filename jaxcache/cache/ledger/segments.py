@@ -76,6 +76,14 @@ class Ledger:
             ledger._add(event)
         return ledger
 
+    @classmethod
+    def of(cls, events: Iterable[Event]) -> "Ledger":
+        """Make one of events that are in no cache."""
+        ledger = cls()
+        for event in sorted(events, key=lambda e: e.at_ns):
+            ledger._add(event)
+        return ledger
+
     def __len__(self) -> int:
         return len(self._events)
 
