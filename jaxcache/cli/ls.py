@@ -36,7 +36,7 @@ def command(
     """
     from jaxcache.cache.listing import list_cache
     from jaxcache.cli.output import emit
-    from jaxcache.cli.output.recipe import names_recipe, print_recipe
+    from jaxcache.cli.output.recipe import names_recipe, recipe_view
     from jaxcache.cli.terminal.progress import progress_bar
     from jaxcache.render.listing import listing_view
 
@@ -45,7 +45,9 @@ def command(
     if names_recipe(path):
         if options.filters or group_by or options.long:
             raise UsageError("--filter, --group-by and --long are not for recipes")
-        print_recipe(path, form, keys=options.keys, sort=options.sort, limit=options.limit)
+        keys, sort, limit = options.keys, options.sort, options.limit
+        with recipe_view(path, keys=keys, sort=sort, limit=limit) as view:
+            emit(form, view)
         return
     opened = open_to_look(place.cache_dir, place.layout)
     now_ns = time.time_ns()

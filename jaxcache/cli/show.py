@@ -45,6 +45,9 @@ def command(
         str | None,
         typer.Option("--python", metavar="PYTHON", help="A Python that has jaxlib, for --hlo."),
     ] = None,
+    verbose: Annotated[
+        bool, typer.Option("--verbose", "-v", help="Show all shapes, opcodes and CPU features.")
+    ] = False,
     wanted: JsonOutput,
 ) -> int:
     """Show what is inside an entry.
@@ -53,15 +56,15 @@ def command(
     """
     from jaxcache.cache import show
     from jaxcache.cache.bundle.format import is_bundle
-    from jaxcache.cli.output import show as output
-    from jaxcache.cli.output.recipe import names_recipe, print_modules
+    from jaxcache.cli.output import emit, write_file
+    from jaxcache.cli.output.recipe import modules_view, names_recipe
     from jaxcache.entry.names import FileKind, parse_name
+    from jaxcache.render.show import kernels_view, show_view
 
     if hlo and payload is not None:
         raise UsageError("--hlo and --payload exclude each other")
     if (hlo or payload is not None) and wanted.form.is_json:
         raise UsageError("--hlo and --payload give no JSON")
-    form = wanted.form
     whole = False
     if names_recipe(key) or is_bundle(key):
         whole = inside is None
@@ -72,10 +75,11 @@ def command(
     if names_recipe(path):
         if hlo or payload is not None:
             raise UsageError("--hlo and --payload are for entries: a recipe holds none")
-        print_modules(path, form, None if whole else key)
+        with modules_view(path, None if whole else key) as view:
+            emit(wanted.form, view)
         return ExitCode.DONE
     if whole:
-        return _show_bundle(path, form)
+        return _show_bundle(path, wanted.form)
     is_file = os.sep in key or os.path.isfile(key)
     folder, name = os.path.split(key) if is_file else ("", key)
     opened = _open_file(folder, name) if is_file else open_to_look(place.cache_dir, place.layout)
@@ -85,16 +89,16 @@ def command(
             raise UsageError("--hlo and --payload are for entries of JAX in a directory")
         name = name if is_file else show.choose_file(store, key)
     if payload is not None:
-        output.write_payload(show.payload_chunks(store, name), payload)
+        write_file(payload, show.payload_chunks(store, name))
     elif hlo:
         from jaxcache.warm.hlo import hlo_text
 
         typer.echo(hlo_text(show.read_hlo(store, name), python=python), nl=False)
     elif parse_name(name).kind is FileKind.KERNEL_CACHE:
-        output.print_kernels(show.show_kernels(store, name), form)
+        emit(wanted.form, kernels_view(show.show_kernels(store, name)))
     else:
         found = opened.layout.show(store, name, is_file=is_file)
-        output.print_shown(found, form, now_ns=time.time_ns())
+        emit(wanted.form, show_view(found, now_ns=time.time_ns(), verbose=verbose))
         if any(s.damaged for s in found):
             return ExitCode.PROBLEMS
     return ExitCode.DONE

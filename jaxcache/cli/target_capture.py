@@ -22,12 +22,11 @@ def command(
 
     With it, warm --target fills a cache for this host on a machine without its hardware.
     """
-    from jaxcache.cli.output import note
-    from jaxcache.cli.output.show import write_payload
+    from jaxcache.cli.output import note, write_file
     from jaxcache.warm.crosshost.compare import capture_profile
     from jaxcache.warm.crosshost.profile import profile_bytes
 
     profile = capture_profile(given.python, now_ns=time.time_ns())
-    write_payload([profile_bytes(profile)], file)
+    write_file(file, [profile_bytes(profile)])
     fingerprint = profile.topology_fingerprint or "unknown"
     note(f"{profile.devices} with jax {profile.jax_version}, fingerprint {fingerprint}")

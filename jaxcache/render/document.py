@@ -22,9 +22,21 @@ Document = dict[str, Any]
 _SHAPES = {
     "GraphEntry": "-dependants",
     "Group": "name *summary last_used_at",
+    "Listed": "module=request.module key=request.key hash=request.hash bytecode_bytes "
+    "compile_seconds=request.compile_seconds occurrences=request.occurrences "
+    "platform=environment.platform environment=request.environment "
+    "process_id=environment.process_id device_ids=request.device_ids "
+    "device_shape=request.device_shape executable_device_ids=request.executable_device_ids "
+    "callbacks=request.callbacks refusal doubts=request.doubts stubbed=request.stubbed "
+    "function=request.function file=request.file line=request.line components=request.components",
+    "Memory": "argument_bytes output_bytes temp_bytes alias_bytes constant_bytes code_bytes "
+    "total_bytes",
     "Problem": "key file kind detail",
     "Record": "-key",
     "Removal": "key file=file.name kind=subject size_bytes compile_seconds last_used_at reason",
+    "Shown": "cache_dir entry program=contents.program source=contents.source "
+    "memory=contents.memory device=contents.device compile_options=contents.compile_options "
+    "format=contents.format written_in_cache_dir=contents.written_in_cache_dir provenance problems",
     "Spared": "key=removal.key file=removal.file.name why detail",
     "Stats": "cache_dir total directory_bytes sealed orphan_atimes files by_platform by_codec "
     "by_age by_module problems",

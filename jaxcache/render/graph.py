@@ -1,97 +1,76 @@
-"""``show`` for the graphs of torch's compilers: a document, TSV, and a page for people."""
+"""What ``show`` tells of the graphs of torch's compilers."""
 
-from collections.abc import Iterator
+from typing import Any
 
-from jaxcache.entry.names import printable
 from jaxcache.layouts.torch.show import ShownGraph
-from jaxcache.render.document import Document, entry_document, envelope, problem_document
-from jaxcache.render.show import labelled_lines
+from jaxcache.render.document import Document
+from jaxcache.render.show import Sections, cut
 from jaxcache.units import format_duration, format_since, format_size, rfc3339
 
-#: What the page shows of a long list; the document holds it all.
-_SHOWN = 12
 
-
-def show_document(shown: ShownGraph) -> Document:
-    """Return the document of ``show --json`` for one graph."""
-    return {**envelope(shown.cache_dir), **entry_contents(shown)}
-
-
-def entry_contents(shown: ShownGraph) -> Document:
-    """One graph and everything in it, without the envelope."""
+def graph_document(shown: ShownGraph) -> Document:
+    """Return the fields of ``show --json`` for one graph."""
     graph = shown.graph
+
+    def of_graph(name: str, missing: Any = None) -> Any:
+        return getattr(graph, name) if graph else missing
+
     return {
-        "entry": entry_document(shown.entry),
+        "cache_dir": shown.cache_dir,
+        "entry": shown.entry,
         "tier": shown.entry.module,
-        "root": graph and printable(graph.root),
+        "root": of_graph("root"),
         "seconds": {
-            "total": graph and graph.seconds,
-            "forward": graph and graph.forward_seconds,
-            "backward": graph and graph.backward_seconds,
+            "total": of_graph("seconds"),
+            "forward": of_graph("forward_seconds"),
+            "backward": of_graph("backward_seconds"),
         },
-        "source_key": graph and graph.source_key and printable(graph.source_key),
-        "bundled": bool(graph and graph.bundled),
+        "source_key": of_graph("source_key"),
+        "bundled": of_graph("bundled", False),
         "files": [
-            {
-                "file": printable(i.name),
-                "size_bytes": i.size_bytes,
-                "created_at": rfc3339(i.mtime_ns),
-            }
+            {"file": i.name, "size_bytes": i.size_bytes, "created_at": rfc3339(i.mtime_ns)}
             for i in shown.files
         ],
-        "missing": list(map(printable, shown.missing)),
-        "environment": list(map(printable, graph.environment)) if graph else [],
-        "globals": list(map(printable, graph.globals)) if graph else [],
+        "missing": shown.missing,
+        "environment": of_graph("environment", ()),
+        "globals": of_graph("globals", ()),
         "key_components": [
-            {"component": printable(c.name), "hash": c.hash, "text": printable(c.text)}
-            for c in (graph.components if graph else ())
+            {"component": c.name, "hash": c.hash, "text": c.text}
+            for c in of_graph("components", ())
         ],
-        "problems": [problem_document(p) for p in shown.problems],
+        "problems": shown.problems,
     }
 
 
-def show_page(shown: ShownGraph, *, now_ns: int, width: int, color: bool) -> str:
-    """A page for people."""
-    bold, plain = ("\x1b[1m", "\x1b[0m") if color else ("", "")
-    lines = [f"{bold}{printable(shown.entry.key)}{plain}", ""]
-    for label, texts in _sections(shown, now_ns):
-        for text in texts:
-            lines += labelled_lines(printable(text), label, width)
-            label = ""
-    return "\n".join(lines)
-
-
-def _sections(shown: ShownGraph, now_ns: int) -> Iterator[tuple[str, list[str]]]:
+def graph_sections(shown: ShownGraph, now_ns: int, verbose: bool) -> Sections:
+    """Yield the labels of a graph's page with their lines."""
     entry, graph = shown.entry, shown.graph
-    if entry.signature:
-        yield "Inputs", [entry.signature]
-    if entry.source:
-        yield "Source", [entry.source + (f" in {entry.function}" if entry.function else "")]
-    if graph and graph.seconds is not None:
-        yield "Compiled", [_seconds(shown)]
-    if entry.devices or entry.torch_version:
-        devices = ", ".join(entry.devices) or "device unknown"
-        yield "Target", [f"{devices}; torch {entry.torch_version or 'of unknown version'}"]
-    yield "Guards", [entry.guards or "none: it serves for every call with its key"]
-    used = f", last used {format_since(entry.last_used_ns, now_ns)}"
-    used = used if entry.last_used_from != "mtime" else ", no use recorded"
-    written = format_since(entry.created_ns, now_ns)
-    yield (
-        "File",
-        [printable(entry.file), f"{format_size(entry.size_bytes)}, written {written}{used}"],
-    )
-    if shown.files:
-        yield "Needs", _cut([f"{i.name} ({format_size(i.size_bytes)})" for i in shown.files])
-    if shown.missing:
-        yield "Missing", list(shown.missing)
-    if graph:
-        if graph.environment:
-            yield "Embeds", [f"values of {', '.join(graph.environment)}, source lines and paths"]
-        yield "Imports", [f"{len(graph.globals)} names, when torch unpickles it"]
-        odd = graph.unexpected_globals
-        yield "", _cut(list(odd or graph.globals))
     if shown.problems:
         yield "Problems", [f"{p.kind}: {p.detail}" for p in shown.problems]
+    yield "Size", [format_size(entry.size_bytes)]
+    written = format_since(entry.created_ns, now_ns)
+    yield "Compiled", [f"{_seconds(shown)}{written}, by torch {entry.torch_version or '?'}"]
+    known = entry.last_used_from != "mtime"
+    yield "Used", [format_since(entry.last_used_ns, now_ns) if known else "not recorded"]
+    yield "Target", [", ".join(entry.devices) or "unknown"]
+    if entry.source:
+        yield "Source", [entry.source + (f" in {entry.function}" if entry.function else "")]
+    if entry.signature:
+        yield "Takes", [entry.signature]
+    yield "Guards", [entry.guards or "none: it serves every call with its key"]
+    yield "File", [entry.file]
+    if shown.files:
+        files = [f"{i.name} ({format_size(i.size_bytes)})" for i in shown.files]
+        yield "Needs", cut(files, verbose)
+    if shown.missing:
+        yield "Missing", shown.missing
+    if graph and graph.environment:
+        yield "Embeds", [f"values of {', '.join(graph.environment)}, source lines and paths"]
+    if graph:
+        count = f"{len(graph.globals)} names, when torch unpickles it"
+        odd = graph.unexpected_globals
+        names = odd or graph.globals if verbose else odd
+        yield "Imports", [count, *cut(names, verbose)]
 
 
 def _seconds(shown: ShownGraph) -> str:
@@ -103,9 +82,4 @@ def _seconds(shown: ShownGraph) -> str:
         parts = [("forward", graph.forward_seconds), ("backward", graph.backward_seconds)]
         shares = [f"{n} {format_duration(s)}" for n, s in parts if s]
         text += f" ({', '.join(shares)}), Inductor's part included" if shares else ""
-    return text
-
-
-def _cut(lines: list[str]) -> list[str]:
-    more = len(lines) - _SHOWN
-    return [*lines[:_SHOWN], f"and {more:,} more"] if more > 0 else lines
+    return f"{text}, "

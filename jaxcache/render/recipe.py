@@ -1,29 +1,73 @@
-"""What is in a recipe, as documents, as lines, and as pages for people."""
+"""What is in a recipe, as views of ``ls`` and ``show``."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
 
 from jaxcache.cache.recipe.format import RecipeFile
 from jaxcache.cache.recipe.listing import Listed
 from jaxcache.cache.recipe.model import Environment
 from jaxcache.cache.recipe.refusals import REFUSALS
-from jaxcache.entry.names import printable
-from jaxcache.render.document import Document, envelope
-from jaxcache.render.table import Column, render_table, short_key
-from jaxcache.units import format_duration, format_size
+from jaxcache.render.columns import seconds_column, size_column, text_column
+from jaxcache.render.document import Document, fields_of
+from jaxcache.render.typeset import short_key
+from jaxcache.render.view import Block, Column, Line, Table, View
+from jaxcache.units import format_count, format_duration, format_size
 
 
-def recipe_document(file: RecipeFile, found: Sequence[Listed]) -> Document:
-    """What ``ls --json`` and ``show --json`` print of a recipe."""
+def listing_view(file: RecipeFile, found: Sequence[Listed]) -> View:
+    """Return the view of ``ls`` for a recipe."""
+    columns = [
+        Column(
+            "KEY",
+            lambda x: x.key,
+            lambda x: short_key(x.module, x.hash) if x.hash else x.module,
+            elastic=True,
+        ),
+        size_column(lambda x: x.bytecode_bytes, "BYTECODE"),
+        seconds_column(lambda x: x.request.compile_seconds, _seconds),
+        Column("DEVICES", text=lambda x: str(len(x.request.device_ids)), right=True),
+        text_column("PLATFORM", lambda x: x.environment.platform),
+        Column(
+            "TROUBLE",
+            _trouble,
+            _trouble if any(map(_trouble, found)) else None,
+            elastic=True,
+            style="red",
+        ),
+    ]
+    return View(
+        _document(file, found),
+        found,
+        columns,
+        [x.key for x in found],
+        records=map(_module, found),
+        page=[*([Table(columns, found)] if found else []), _footer(file, found)],
+        notes=[f"note: {line}" for line in file.recipe.notes],
+    )
+
+
+def show_view(file: RecipeFile, found: Sequence[Listed], *, whole: bool) -> View:
+    """Return the view of ``show`` for a recipe as a whole, or for some of its modules."""
+    page = list(_page(file, found) if whole else _module_pages(found))
+    texts = [b.lead + b.text if isinstance(b, Line) else b for b in page]
+    return View(
+        _document(file, found), texts, [Column("", str)], records=map(_module, found), page=page
+    )
+
+
+def _seconds(seconds: float | None) -> str:
+    return "?" if seconds is None else format_duration(seconds)
+
+
+def _document(file: RecipeFile, found: Sequence[Listed]) -> Document:
     return {
-        **envelope(file.path),
+        "cache_dir": file.path,
         "recipe": {
             "size_bytes": file.size_bytes,
             "digest": file.digest,
-            "environments": [_environment_document(e) for e in file.recipe.environments],
-            "notes": [printable(n) for n in file.recipe.notes],
+            "environments": file.recipe.environments,
+            "notes": file.recipe.notes,
         },
-        "modules": [listed_document(x) for x in found],
+        "modules": [_module(x) for x in found],
         "summary": {
             "modules": len(file.recipe.requests),
             "bytecode_bytes": sum(x.bytecode_bytes for x in found),
@@ -32,138 +76,69 @@ def recipe_document(file: RecipeFile, found: Sequence[Listed]) -> Document:
     }
 
 
-def _environment_document(environment: Environment) -> Document:
-    values = asdict(environment)
-    return {
-        n: printable(v)
-        if isinstance(v, str)
-        else [printable(x) for x in v]
-        if isinstance(v, tuple)
-        else v
-        for n, v in values.items()
-    }
-
-
-def listed_document(listed: Listed) -> Document:
-    """One of ``modules[]``."""
-    r = listed.request
-    options = listed.options
-    return {
-        "module": printable(r.module),
-        "key": r.key,
-        "hash": r.hash,
-        "bytecode_bytes": listed.bytecode_bytes,
-        "compile_seconds": r.compile_seconds,
-        "occurrences": r.occurrences,
-        "platform": printable(listed.environment.platform),
-        "environment": r.environment,
-        "process_id": listed.environment.process_id,
-        "device_ids": list(r.device_ids),
-        "device_shape": list(r.device_shape),
-        "executable_device_ids": r.executable_device_ids and list(r.executable_device_ids),
-        "callbacks": r.callbacks,
-        "refusal": listed.refusal,
-        "doubts": [printable(d) for d in r.doubts],
-        "stubbed": r.stubbed,
-        "function": r.function and printable(r.function),
-        "file": r.file and printable(r.file),
-        "line": r.line,
-        "components": {printable(n): printable(v) for n, v in r.components.items()},
-        "compile_options": options
-        and {
-            "num_replicas": options.num_replicas,
-            "num_partitions": options.num_partitions,
-            "flags_changed": options.flags_changed,
-        },
-    }
-
-
-def listed_tsv(found: Sequence[Listed]) -> Iterator[str]:
-    """One line per module: key, bytes of bytecode, compile seconds, platform, what is wrong."""
-    for x in found:
-        seconds = "" if x.request.compile_seconds is None else f"{x.request.compile_seconds:g}"
-        yield (
-            f"{printable(x.key)}\t{x.bytecode_bytes}\t{seconds}"
-            f"\t{printable(x.environment.platform)}\t{printable(_trouble(x))}"
-        )
-
-
-def recipe_table(found: Sequence[Listed], *, width: int, color: bool) -> str:
-    """A table of modules, ``width`` columns wide at the most."""
-    columns = [
-        Column("KEY", elastic=True),
-        Column("BYTECODE", right=True),
-        Column("COMPILE", right=True),
-        Column("DEVICES", right=True),
-        Column("PLATFORM"),
-    ]
-    if any(_trouble(x) for x in found):
-        columns.append(Column("TROUBLE", elastic=True, style="red"))
-    rows = [
-        [
-            short_key(x.module, x.hash) if x.hash else printable(x.module),
-            format_size(x.bytecode_bytes),
-            "?"
-            if x.request.compile_seconds is None
-            else format_duration(x.request.compile_seconds),
-            str(len(x.request.device_ids)),
-            printable(x.environment.platform),
-            printable(_trouble(x)),
-        ]
-        for x in found
-    ]
-    return render_table(columns, rows, width=width, color=color)
+def _module(listed: Listed) -> Document:
+    names = ("num_replicas", "num_partitions", "flags_changed")
+    options = listed.options and {n: getattr(listed.options, n) for n in names}
+    return fields_of(listed) | {"compile_options": options}
 
 
 def _trouble(listed: Listed) -> str:
     return ", ".join([*([listed.refusal] if listed.refusal else []), *listed.request.doubts])
 
 
-def recipe_footer(file: RecipeFile, found: Sequence[Listed]) -> str:
-    """One line: ``18 modules, 14 s of compiling, 19.8 kB``."""
+def _footer(file: RecipeFile, found: Sequence[Listed]) -> str:
+    """Return one line: ``18 modules, 14 s of compiling, 19.8 kB``."""
     recipe = file.recipe
-    noun = "module" if len(recipe.requests) == 1 else "modules"
-    line = (
-        f"{len(recipe.requests)} {noun}, {format_duration(recipe.compile_seconds)} of compiling, "
-        f"{format_size(file.size_bytes)}"
-    )
     hidden = len(recipe.requests) - len(found)
-    return line + (f" ({hidden} not shown)" if hidden else "")
+    return (
+        f"{format_count(len(recipe.requests), 'module')}, "
+        f"{format_duration(recipe.compile_seconds)} of compiling, {format_size(file.size_bytes)}"
+        + (f" ({hidden} not shown)" if hidden else "")
+    )
 
 
-def recipe_page(file: RecipeFile, found: Sequence[Listed]) -> str:
-    """The recipe as a whole, for people."""
-    lines = [printable(file.path), f"  digest {file.digest}", f"  {recipe_footer(file, found)}"]
+def _page(file: RecipeFile, found: Sequence[Listed]) -> Iterator[Block]:
+    yield file.path
+    yield Line(f"digest {file.digest}", "  ")
+    yield Line(_footer(file, found), "  ")
     for number, e in enumerate(file.recipe.environments):
         count = sum(r.environment == number for r in file.recipe.requests)
-        lines += [f"  {line}" for line in _environment_lines(e, count)]
-    lines += [f"  note: {printable(n)}" for n in file.recipe.notes]
-    return "\n".join(lines)
+        yield from _environment_lines(e, count)
+    for note in file.recipe.notes:
+        yield Line(f"note: {note}", "  ")
 
 
-def _environment_lines(e: Environment, count: int) -> Iterator[str]:
-    devices = f"{e.device_count} {e.platform} device{'' if e.device_count == 1 else 's'}"
+def _environment_lines(e: Environment, count: int) -> Iterator[Line]:
+    devices = format_count(e.device_count, f"{e.platform} device")
     process = f", process {e.process_id} of {e.process_count}" if e.process_count > 1 else ""
-    yield printable(
-        f"{count} modules of jax {e.jax_version}, jaxlib {e.jaxlib_version}: {devices}{process}"
-    )
+    made_by = f"jax {e.jax_version}, jaxlib {e.jaxlib_version}"
+    yield Line(f"{format_count(count, 'module')} of {made_by}: {devices}{process}", "  ")
     flags = (*e.xla_flags, *e.libtpu_init_args, *e.argv_flags)
-    settings = (f"{n}={v}" for n, v in e.settings.items())
     for title, text in (
         ("recorded in", e.cache_dir),
         ("flags", " ".join(flags)),
-        ("settings", " ".join(settings)),
+        ("settings", " ".join(f"{n}={v}" for n, v in e.settings.items())),
         ("device", e.device_kind),
         ("platform", e.platform_version),
     ):
         if text and (title, text) != ("platform", e.platform):
-            yield f"  {title}: {printable(' '.join(text.split()))}"
+            yield Line(" ".join(text.split()), f"    {title}: ")
 
 
-def listed_page(listed: Listed) -> str:
-    """One module, for people."""
+def _module_pages(found: Sequence[Listed]) -> Iterator[Block]:
+    for number, listed in enumerate(found):
+        if number:
+            yield ""
+        rows = _module_rows(listed)
+        width = max(len(name) for name, text in rows.items() if text)
+        for name, text in rows.items():
+            if text:
+                yield Line(text, f"{name:<{width}}  ")
+
+
+def _module_rows(listed: Listed) -> dict[str, str | None]:
     r, e = listed.request, listed.environment
-    rows = {
+    return {
         "Key": r.key or "none: the run ended before",
         "Function": f"{r.function} ({r.file}:{r.line})" if r.function else None,
         "Compile": None if r.compile_seconds is None else format_duration(r.compile_seconds),
@@ -177,7 +152,3 @@ def listed_page(listed: Listed) -> str:
         "Stubbed": "answered with zeros, never compiled" if r.stubbed else None,
         **{f"  {name}": digest for name, digest in r.components.items()},
     }
-    width = max(len(name) for name, text in rows.items() if text)
-    return "\n".join(
-        f"{printable(name):<{width}}  {printable(text)}" for name, text in rows.items() if text
-    )

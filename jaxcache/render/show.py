@@ -1,177 +1,160 @@
-"""``show`` as a document, TSV, and a page for people."""
+"""``show`` as a view: everything inside entries, or inside XLA's kernel cache."""
 
-from collections.abc import Iterator, Mapping
-from dataclasses import fields
+from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
+from operator import attrgetter, itemgetter
 from typing import Any
 
-from jaxcache.cache.ledger.record import Record
 from jaxcache.cache.ledger.tuning import UNTUNED
 from jaxcache.cache.show import Shown, ShownKernels
-from jaxcache.entry.contents import ArrayType, Contents, Device, Memory, Program
-from jaxcache.entry.names import printable
-from jaxcache.entry.shapes import signature
-from jaxcache.render.document import Document, entry_document, envelope, problem_document
-from jaxcache.render.prose import wrap
-from jaxcache.render.table import Column, render_table
-from jaxcache.units import (
-    format_count,
-    format_duration,
-    format_since,
-    format_size,
-    rfc3339,
-)
+from jaxcache.entry.contents import ArrayType, Contents, Device, Memory
+from jaxcache.entry.shapes import short_type
+from jaxcache.render.columns import size_column, text_column
+from jaxcache.render.document import SCHEMA_VERSION, Document, fields_of, to_document
+from jaxcache.render.view import Block, Column, Line, Table, View
+from jaxcache.units import format_compile, format_count, format_since, format_size
 
 _LABEL_WIDTH = 12
-_SHOWN_OPCODES = 12
-_SHOWN_LINES = 8
-#: As wide as a blank, and no place to break a line.
-_GLUE = "\xa0"
+#: Of a long list the page shows so many, and a pipe too, unless ``--verbose``.
+_SHOWN = 8
+#: What a pipe gets only with ``--verbose``.
+_LENGTHY = ("cpu_features", "opcodes", "globals", "key_components")
+
+#: The labels of a page with the lines of each, by whether all is shown.
+Sections = Iterator[tuple[str, Sequence[str]]]
 
 
-def show_document(shown: Shown) -> Document:
-    """Return the document of ``show --json``."""
-    return {**envelope(shown.cache_dir), **entry_contents(shown)}
+def show_view(found: Sequence[Any], *, now_ns: int, verbose: bool) -> View:
+    """Return the view of ``show``: of one entry, or of several with what they share only once."""
+    sections: Callable[[Any, int, bool], Sections]
+    if isinstance(found[0], Shown):
+        documents, sections = [fields_of(s) for s in found], _sections
+    else:
+        from jaxcache.render.graph import graph_document, graph_sections
+
+        documents, sections = [graph_document(s) for s in found], graph_sections
+    document = documents[0]
+    if len(found) > 1:
+        entries = [{n: v for n, v in d.items() if n != "cache_dir"} for d in documents]
+        document = {"cache_dir": document["cache_dir"], "entries": entries}
+    lines = [{"schema_version": SCHEMA_VERSION, **d} for d in documents]
+    return View(
+        document,
+        (row for line in lines for row in _flat(to_document(line), verbose)),
+        [Column("", itemgetter(0)), Column("", lambda row: _value(row[1]))],
+        records=lines,
+        page=_pages(found, sections, now_ns, verbose),
+    )
 
 
-def entry_contents(shown: Shown) -> Document:
-    """One entry and everything in it, without the envelope."""
-    c = shown.contents
-    options = c.compile_options
-    return {
-        "entry": entry_document(shown.entry),
-        "program": c.program and _program(c.program),
-        "source": [
-            {
-                "file": printable(s.file),
-                "line": s.line,
-                "function": s.function and printable(s.function),
-            }
-            for s in c.source
-        ],
-        "memory": {**_plain(c.memory), "total_bytes": c.memory.total_bytes},
-        "device": _plain(c.device),
-        "compile_options": {
-            **_plain(options),
-            "device_assignment": options.device_assignment
-            and [list(row) for row in options.device_assignment],
-        },
-        "format": _plain(c.format),
-        "written_in_cache_dir": c.written_in_cache_dir and printable(c.written_in_cache_dir),
-        "provenance": shown.provenance and _record(shown.provenance),
-        "problems": [problem_document(p) for p in shown.problems],
-    }
-
-
-def kernels_document(shown: ShownKernels) -> Document:
-    """Return the document of ``show --json`` for a kernel cache."""
-    return {
-        **envelope(shown.cache_dir),
-        "side_cache": {
-            "kind": "kernel-cache",
-            "file": printable(shown.file),
-            "size_bytes": shown.size_bytes,
-            "version": shown.cache.version,
-            "problem": shown.cache.problem,
-            "kernels": [_plain(k) for k in shown.cache.kernels],
-        },
-    }
-
-
-def show_tsv(document: Document, prefix: str = "") -> Iterator[str]:
-    """One line per value of a document: its path, a tab, the value; null is empty."""
+def _flat(document: Document, verbose: bool, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the values of a document by their paths; without ``verbose`` less of what is long."""
     for name, value in document.items():
         path = f"{prefix}{name}"
+        if name in _LENGTHY and not verbose:
+            continue
         if isinstance(value, dict):
-            yield from show_tsv(value, f"{path}.")
+            yield from _flat(value, verbose, f"{path}.")
         elif isinstance(value, list) and value and isinstance(value[0], dict):
-            for index, item in enumerate(value):
-                yield from show_tsv(item, f"{path}[{index}].")
+            for index, item in enumerate(value if verbose else value[:_SHOWN]):
+                yield from _flat(item, verbose, f"{path}[{index}].")
         else:
-            yield f"{path}\t{_cell(value)}"
+            yield path, value
 
 
-def _cell(value: Any) -> str:
-    if value is None:
-        return ""
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    return ",".join(map(str, value)) if isinstance(value, list) else str(value)
+def _value(value: Any) -> Any:
+    if isinstance(value, list):
+        return ",".join(map(str, value))
+    return str(value) if isinstance(value, float) else value
 
 
-def show_page(shown: Shown, *, now_ns: int, width: int, color: bool) -> str:
-    """A page for people."""
-    bold, plain = ("\x1b[1m", "\x1b[0m") if color else ("", "")
-    lines = [f"{bold}{printable(shown.entry.key)}{plain}"]
-    if program := shown.contents.program:
-        arrow = signature(program.parameters, program.results)
-        lines += wrap(arrow, width, first="  ", rest="    ")
-    lines.append("")
-    for label, texts in _sections(shown, now_ns):
-        for text in texts:
-            lines += labelled_lines(printable(text), label, width)
-            label = ""
-    return "\n".join(lines)
+def _pages(
+    found: Sequence[Any], sections: Callable[..., Sections], now_ns: int, verbose: bool
+) -> Iterator[Block]:
+    for number, shown in enumerate(found):
+        if number:
+            yield ""
+        yield Line(shown.entry.key, style="bold")
+        for label, texts in sections(shown, now_ns, verbose):
+            style = "red" if label == "Problems" else ""
+            for text in texts:
+                yield Line(text, f"{label:<{_LABEL_WIDTH}}", style)
+                label = ""
 
 
-def labelled_lines(text: str, label: str, width: int) -> list[str]:
-    """The lines of a labelled text; things joined by a dot are not broken inside."""
-    glued = " · ".join(part.replace(" ", _GLUE) for part in text.split(" · "))
-    lead = f"{label:<{_LABEL_WIDTH}}"
-    wrapped = wrap(glued if "·" in text else text, width, first=lead, rest=" " * _LABEL_WIDTH)
-    return [line.replace(_GLUE, " ") for line in wrapped]
+def cut(items: Sequence[str], verbose: bool) -> list[str]:
+    """Return a list as it is shown, with how many more there are."""
+    more = len(items) - _SHOWN
+    if verbose or more <= 0:
+        return [*items]
+    return [*items[:_SHOWN], f"and {more:,} more (--verbose lists all)"]
 
 
-def _sections(shown: Shown, now_ns: int) -> Iterator[tuple[str, list[str]]]:
+def _sections(shown: Shown, now_ns: int, verbose: bool) -> Sections:
     entry, c = shown.entry, shown.contents
-    if c.program:
-        yield "Program", list(_program_lines(c))
+    if shown.problems:
+        yield "Problems", [f"{p.kind}: {p.detail}" for p in shown.problems]
+    elif entry.tuning == UNTUNED:
+        yield "Problems", ["untuned: compiled without the GPU; jaxcache prune --untuned removes it"]
+    elif entry.platform == "unknown":
+        yield "Problems", ["its platform is unknown"]
+    size = f"{format_size(entry.size_bytes)}, {entry.codec}{', sealed' if entry.sealed else ''}"
+    if entry.payload_bytes is not None:
+        size += f", {format_size(entry.payload_bytes)} decompressed"
+    yield "Size", [size]
+    yield "Compiled", [*_compiled_lines(shown, now_ns)]
+    hits = shown.provenance.hits if shown.provenance else 0
+    counted = f", {format_count(hits, 'hit')} recorded" if hits else ""
+    used = format_since(entry.last_used_ns, now_ns)
+    yield "Used", [f"{used} (by {entry.last_used_from}){counted}"]
+    if shown.provenance and shown.provenance.pinned:
+        yield "Pinned", ["prune and rm leave it"]
+    yield "Target", [*_target_lines(c.device, verbose)]
     if c.source:
         places = [
             f"{s.file}:{s.line}" + (f" in {s.function}" if s.function else "") for s in c.source
         ]
-        more = len(places) - _SHOWN_LINES
-        yield "Source", places[:_SHOWN_LINES] + ([f"and {more} more lines"] if more > 0 else [])
+        yield "Source", cut(places, verbose)
+    if c.program:
+        yield "Takes", [_arrays(c.program.parameters, verbose)]
+        yield "Returns", [_arrays(c.program.results, verbose)]
+        yield "Program", [*_program_lines(c, verbose)]
     yield "Memory", [_memory_line(c.memory)]
-    yield "Target", list(_target_lines(c.device))
     if changed := c.compile_options.flags_changed:
         yield "Flags", [f"{n} = {'unset' if v is None else v}" for n, v in changed.items()]
     elif changed is None and c.program:
-        yield "Flags", ["not known: made by a version whose defaults are not known here"]
+        yield "Flags", ["unknown: the defaults of the version that made it are not known here"]
     if c.written_in_cache_dir:
         yield "Written in", [c.written_in_cache_dir]
-    yield "File", list(_file_lines(shown, now_ns))
-    if shown.provenance:
-        yield "Known", list(_known_lines(shown.provenance))
-    if shown.problems:
-        yield "Problems", [f"{p.kind}: {p.detail}" for p in shown.problems]
-    elif entry.tuning == UNTUNED:
-        yield "Problems", ["untuned: compiled without the GPU; jaxcache prune --untuned drops it"]
-    elif entry.platform == "unknown":
-        yield "Problems", ["its platform cannot be told"]
+    layout = c.format
+    ifrt = f"IFRT {layout.ifrt_version}" if layout.ifrt_version is not None else None
+    if known := [w for w in (layout.container, ifrt, layout.abi) if w]:
+        yield "Format", [", ".join(known)]
 
 
-def _known_lines(record: Record) -> Iterator[str]:
-    """Return the lines of the ledger's record, without hashes, which the documents hold."""
-    parts = []
-    if record.jax_version:
-        parts.append(f"jax {record.jax_version}, jaxlib {record.jaxlib_version or '?'}")
-    if record.device_kind:
-        parts.append(f"on {record.device_kind}")
-    if record.compile_seconds is not None:
-        parts.append(f"compiled in {record.compile_seconds:.2f} s")
-    if record.hits:
-        parts.append(f"{format_count(record.hits, 'hit')} recorded")
-    if record.pinned:
-        parts.append("pinned")
-    if parts:
-        yield " · ".join(parts)
-    if record.script:
-        yield f"{record.script}" + (f", function {record.function}" if record.function else "")
-    if record.xla_flags:
+def _compiled_lines(shown: Shown, now_ns: int) -> Iterator[str]:
+    """Yield how long compiling took, when, by what and for which script, as far as is known."""
+    entry, record = shown.entry, shown.provenance
+    seconds = entry.compile_seconds
+    took = "unknown time" if seconds is None else "under 1 s" if not seconds else ""
+    line = f"{took or format_compile(seconds)}, {format_since(entry.created_ns, now_ns)}"
+    if record and record.jax_version:
+        line += f", by jax {record.jax_version}"
+        line += f" and jaxlib {record.jaxlib_version}" if record.jaxlib_version else ""
+    if record and record.device_kind:
+        line += f" on {record.device_kind}"
+    yield line
+    if record and record.script:
+        yield f"in {record.script}" + (f", function {record.function}" if record.function else "")
+    if record and record.xla_flags:
         yield f"XLA_FLAGS {record.xla_flags}"
 
 
-def _program_lines(c: Contents) -> Iterator[str]:
+def _arrays(arrays: Sequence[ArrayType], verbose: bool) -> str:
+    return ", ".join(cut([short_type(a) for a in arrays], verbose)) or "nothing"
+
+
+def _program_lines(c: Contents, verbose: bool) -> Iterator[str]:
     program, options = c.program, c.compile_options
     if program is None:
         return
@@ -183,14 +166,13 @@ def _program_lines(c: Contents) -> Iterator[str]:
         line += format_count(options.num_partitions, "partition")
     if options.device_assignment:
         devices = [str(d) for row in options.device_assignment for d in row]
-        noun = "device" if len(devices) == 1 else "devices"
         shown = ", ".join(devices[:16]) + (", …" if len(devices) > 16 else "")
-        line += f" on {noun} {shown}"
+        line += f" on {'device' if len(devices) == 1 else 'devices'} {shown}"
     yield line
-    top = list(program.opcodes.items())
-    rest = sum(n for _, n in top[_SHOWN_OPCODES:])
-    words = [f"{n} {op}" for op, n in top[:_SHOWN_OPCODES]] + ([f"{rest} others"] if rest else [])
-    yield " · ".join(words)
+    limit = None if verbose else _SHOWN
+    words = [f"{n} {op}" for op, n in islice(program.opcodes.items(), limit)]
+    rest = sum(program.opcodes.values()) - sum([*program.opcodes.values()][:limit])
+    yield " · ".join([*words, *([f"{rest} others"] if rest else [])])
     if program.custom_calls:
         yield "calls " + " · ".join(f"{n} {op}" for op, n in program.custom_calls.items())
 
@@ -200,16 +182,14 @@ def _memory_line(memory: Memory) -> str:
         (name, getattr(memory, f"{name}_bytes"))
         for name in ("argument", "output", "temp", "alias", "constant", "code")
     ]
-    known = [f"{name} {format_size(size)}" for name, size in parts if size is not None]
+    known = [f"{name} {format_size(size)}" for name, size in parts if size]
     if memory.total_bytes is not None:
-        known.append(f"in all {format_size(memory.total_bytes)}")
-    return " · ".join(known) or "not told by entries of this kind"
+        known.insert(0, f"{format_size(memory.total_bytes)} in all")
+    return " · ".join(known) or "not recorded in entries of this kind"
 
 
-def _target_lines(device: Device) -> Iterator[str]:
+def _target_lines(device: Device, verbose: bool) -> Iterator[str]:
     words = [device.name, device.target if device.target != device.name else None]
-    if device.platform == "gpu" and device.compute_capability:
-        words.append(f"compute capability {device.compute_capability}")
     if device.toolkit:
         words.append(f"CUDA {device.toolkit}")
     if device.cudnn:
@@ -217,100 +197,38 @@ def _target_lines(device: Device) -> Iterator[str]:
     if device.platform == "cpu" and device.cpu_triple:
         words.append(device.cpu_triple)
     known = [w for w in words if w]
-    yield f"{device.platform}: " + (", ".join(known) or "not told by entries of this version")
+    yield f"{device.platform}: " + (", ".join(known) or "not recorded in entries of this version")
     if device.platform == "gpu" and device.cpu_triple:
         yield f"host {device.cpu_name or 'CPU'}, {device.cpu_triple}"
-    if device.cpu_features:
+    if device.cpu_features and verbose:
         on = [f[1:] for f in device.cpu_features if f.startswith("+")]
         yield f"{len(on)} CPU features: {' '.join(on)}"
 
 
-def _file_lines(shown: Shown, now_ns: int) -> Iterator[str]:
-    entry, layout = shown.entry, shown.contents.format
-    line = f"{format_size(entry.size_bytes)}, {entry.codec}{', sealed' if entry.sealed else ''}"
-    if entry.payload_bytes is not None:
-        line += f", {format_size(entry.payload_bytes)} decompressed"
-    if entry.compile_seconds is not None:
-        took = format_duration(entry.compile_seconds) if entry.compile_seconds else "under 1 s"
-        line += f"; compiled in {took}"
-    yield line
-    yield (
-        f"created {format_since(entry.created_ns, now_ns)}, "
-        f"used {format_since(entry.last_used_ns, now_ns)} (by {entry.last_used_from})"
-    )
-    words = [layout.container]
-    if layout.ifrt_version is not None:
-        words.append(f"IFRT {layout.ifrt_version}")
-    words.append(layout.abi)
-    if known := [w for w in words if w]:
-        yield ", ".join(known)
-
-
-def kernels_page(shown: ShownKernels, *, width: int, color: bool) -> str:
-    """A table of kernels for people."""
-    columns = [
-        Column("KERNEL", elastic=True),
-        Column("BLOCKS", right=True),
-        Column("THREADS", right=True),
-        Column("SHARED", right=True),
-        Column("CODE", right=True),
-    ]
-    rows = [
-        [
-            printable(k.name),
-            "?" if k.blocks is None else str(k.blocks),
-            "?" if k.threads is None else str(k.threads),
-            format_size(k.shared_memory_bytes),
-            format_size(k.code_bytes),
-        ]
-        for k in shown.cache.kernels
-    ]
-    foot = f"{format_count(len(rows), 'kernel')}, {format_size(shown.size_bytes)}"
-    if shown.cache.problem:
-        foot += f"; damaged: {shown.cache.problem}"
-    return f"{render_table(columns, rows, width=width, color=color)}\n{foot}"
-
-
-def _program(program: Program) -> Document:
-    return {
-        "module": printable(program.module),
-        "parameters": [_array(a) for a in program.parameters],
-        "results": [_array(a) for a in program.results],
-        "instructions": program.instructions,
-        "computations": program.computations,
-        "opcodes": {printable(k): n for k, n in program.opcodes.items()},
-        "custom_calls": {printable(k): n for k, n in program.custom_calls.items()},
+def kernels_view(shown: ShownKernels) -> View:
+    """Return the view of XLA's kernel cache."""
+    kernels = shown.cache.kernels
+    names = ("name", "fingerprint", "blocks", "threads", "shared_memory_bytes", "code_bytes")
+    side_cache = {
+        "kind": "kernel-cache",
+        "file": shown.file,
+        "size_bytes": shown.size_bytes,
+        "version": shown.cache.version,
+        "problem": shown.cache.problem,
+        "kernels": kernels,
     }
-
-
-def _array(array: ArrayType) -> Document:
-    return {"dtype": array.dtype, "shape": list(array.shape)}
-
-
-def _plain(value: Any) -> Document:
-    """A flat dataclass as a document, its text made printable."""
-    return {f.name: _plain_value(getattr(value, f.name)) for f in fields(value)}
-
-
-def _plain_value(value: Any) -> Any:
-    if isinstance(value, str):
-        return printable(value)
-    if isinstance(value, Mapping):
-        return {printable(k): _plain_value(v) for k, v in value.items()}
-    return [_plain_value(v) for v in value] if isinstance(value, tuple) else value
-
-
-def _record(record: Record) -> Document:
-    """Return the ledger's record, times as RFC 3339."""
-    document: Document = {}
-    for field in fields(record):
-        value = getattr(record, field.name)
-        if field.name == "key":
-            continue
-        if field.name.endswith("_ns"):
-            document[f"{field.name[:-3]}_at"] = None if value is None else rfc3339(value)
-        else:
-            document[field.name] = (
-                dict(value) if isinstance(value, Mapping) else _plain_value(value)
-            )
-    return document
+    table = [
+        text_column("KERNEL", lambda k: k.name, elastic=True),
+        Column("BLOCKS", text=lambda k: "?" if k.blocks is None else str(k.blocks), right=True),
+        Column("THREADS", text=lambda k: "?" if k.threads is None else str(k.threads), right=True),
+        size_column(lambda k: k.shared_memory_bytes, "SHARED"),
+        size_column(lambda k: k.code_bytes, "CODE"),
+    ]
+    foot = f"{format_count(len(kernels), 'kernel')}, {format_size(shown.size_bytes)}"
+    foot += f"; damaged: {shown.cache.problem}" if shown.cache.problem else ""
+    return View(
+        {"cache_dir": shown.cache_dir, "side_cache": side_cache},
+        kernels,
+        [Column(name, attrgetter(name)) for name in names],
+        page=[Table(table, kernels), foot],
+    )

@@ -113,7 +113,8 @@ def test_a_gpu_entry_names_its_target(run_cli: RunCli, corpus: Path) -> None:
 def test_the_page_for_people(corpus: Path, tmp_path: Path) -> None:
     text = page(tmp_path, "jit_mlp*", "-C", corpus / GPU)
     for words in (
-        "bf16[64,128], bf16[128,256], bf16[256,64] → bf16[64,64]",
+        "Takes       bf16[64,128], bf16[128,256], bf16[256,64]",
+        "Returns     bf16[64,64]",
         "sm_90a",
         "CUDA 12.8.0",
         "cuDNN 9.10.0",
@@ -128,8 +129,19 @@ def test_the_page_for_people(corpus: Path, tmp_path: Path) -> None:
         assert all(len(line) <= columns for line in lines[1:])  # the key stands alone
 
 
+def test_what_is_long_takes_verbose(run_cli: RunCli, corpus: Path, tmp_path: Path) -> None:
+    where = ("jit_mlp*", "-C", corpus / CPU)
+    plain, whole = page(tmp_path, *where), page(tmp_path, *where, "--verbose")
+    assert "CPU features:" in whole and "+" not in plain and "CPU features" not in plain
+    order = [plain.index(f"\n{word} ") for word in ("Size", "Compiled", "Used", "Target", "Takes")]
+    assert order == sorted(order)
+    short, long = (run_cli("show", *where, *v).stdout for v in ((), ("--verbose",)))
+    assert "avx2" in long and "program.opcodes.dot" in long
+    assert "avx2" not in short and "opcodes" not in short
+
+
 def test_an_entry_of_an_old_version_is_not_guessed_at(corpus: Path, tmp_path: Path) -> None:
-    assert "cpu: not told by entries of this version" in page(
+    assert "cpu: not recorded in entries of this version" in page(
         tmp_path, "jit_mlp*", "-C", corpus / OLD
     )
 

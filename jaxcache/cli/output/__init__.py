@@ -45,13 +45,17 @@ def print_lines(lines: Iterable[str]) -> None:
 
 
 def write_file(path: str, chunks: Iterable[bytes]) -> None:
-    """Write a file, whole or not at all; what is a pipe or a device is written to as it is.
+    """Write a file, whole or not at all; ``-``, a pipe or a device is written to as it is.
 
     Raises:
         JaxcacheError: ``cannot-write``; or what making the chunks raises.
     """
     from jaxcache.store.atomic import replace_file
 
+    if path == "-":
+        sys.stdout.buffer.writelines(chunks)
+        sys.stdout.buffer.flush()
+        return
     try:
         if os.path.isfile(path) or os.path.isdir(path) or not os.path.exists(path):
             replace_file(path, chunks)

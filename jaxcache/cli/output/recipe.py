@@ -1,18 +1,10 @@
-"""What ``ls`` and ``show`` print of a recipe."""
+"""Views of recipes, which ``ls`` and ``show`` print like caches."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
-from jaxcache.cli.options import Format
-from jaxcache.cli.output import (
-    note,
-    print_json,
-    print_json_lines,
-    print_lines,
-    terminal_width,
-    wants_color,
-)
-from jaxcache.entry.names import printable
+from jaxcache.render.view import View
 
 
 def names_recipe(path: str) -> bool:
@@ -24,54 +16,32 @@ def names_recipe(path: str) -> bool:
     return is_recipe(path)
 
 
-def print_recipe(
-    path: str, form: Format, *, keys: Sequence[str], sort: str, limit: int | None
-) -> None:
-    """Print the modules of a recipe as ``ls`` prints entries.
+@contextmanager
+def recipe_view(path: str, *, keys: Sequence[str], sort: str, limit: int | None) -> Iterator[View]:
+    """Open a recipe and give the view of ``ls``.
 
     Raises:
         RecipeError, UsageError, JaxcacheError
     """
     from jaxcache.cache.recipe.format import open_recipe
     from jaxcache.cache.recipe.listing import list_recipe
-    from jaxcache.render import recipe as text
+    from jaxcache.render.recipe import listing_view
 
     with open_recipe(path) as file:
-        found = list_recipe(file, keys=keys, sort=sort, limit=limit)
-        if form is Format.JSON:
-            print_json(text.recipe_document(file, found))
-        elif form is Format.JSONL:
-            print_json_lines(map(text.listed_document, found))
-        elif form is Format.KEYS:
-            print_lines(printable(x.key) for x in found)
-        elif form is Format.TSV:
-            print_lines(text.listed_tsv(found))
-        else:
-            if found:
-                print(text.recipe_table(found, width=terminal_width(), color=wants_color()))
-            print(text.recipe_footer(file, found))
-        if form in (Format.TSV, Format.TABLE):
-            for line in file.recipe.notes:
-                note(f"note: {printable(line)}")
+        yield listing_view(file, list_recipe(file, keys=keys, sort=sort, limit=limit))
 
 
-def print_modules(path: str, form: Format, key: str | None) -> None:
-    """Print a recipe as a whole, or everything about the modules that a KEY picks.
+@contextmanager
+def modules_view(path: str, key: str | None) -> Iterator[View]:
+    """Open a recipe and give the view of ``show``: of all of it, or of what a KEY picks.
 
     Raises:
         RecipeError, JaxcacheError
     """
     from jaxcache.cache.recipe.format import open_recipe
     from jaxcache.cache.recipe.listing import list_recipe
-    from jaxcache.render import recipe as text
+    from jaxcache.render.recipe import show_view
 
     with open_recipe(path) as file:
         found = list_recipe(file, keys=[] if key is None else [key])
-        if form is Format.JSON:
-            print_json(text.recipe_document(file, found))
-        elif form is Format.JSONL:
-            print_json_lines(map(text.listed_document, found))
-        elif key is None:
-            print(text.recipe_page(file, found))
-        else:
-            print("\n\n".join(map(text.listed_page, found)))
+        yield show_view(file, found, whole=key is None)
