@@ -76,7 +76,7 @@ _jaxcache() {
     target) mapfile -t COMPREPLY < <(compgen -W 'capture show' -- "$current"); return ;;
     trust) mapfile -t COMPREPLY < <(compgen -W 'keygen add list remove' -- "$current"); return ;;
     ls) options='--sort --filter --limit -l --long --group-by -C --cache-dir --layout --json --jsonl -q --quiet --stats --color --debug -h --help'; words=keys ;;
-    show) options='--hlo --payload --python -C --cache-dir --layout --json --jsonl --stats --color --debug -h --help'; words=keys ;;
+    show) options='--hlo --payload --python -v --verbose -C --cache-dir --layout --json --jsonl --stats --color --debug -h --help'; words=keys ;;
     stats) options='--prometheus -l --long -C --cache-dir --layout --json --jsonl --stats --color --debug -h --help'; words=none ;;
     report) options='--force -C --cache-dir --json --jsonl --stats --color --debug -h --help'; words=files ;;
     top) options='--interval --once -C --cache-dir --json --jsonl --stats --color --debug -h --help'; words=none ;;

@@ -32,6 +32,7 @@ complete -c jaxcache -n __fish_use_subcommand -a show -d 'Show what is inside an
 complete -c jaxcache -n '__fish_seen_subcommand_from show' -l hlo -d 'Print the optimized HLO as text, through jaxlib.'
 complete -c jaxcache -n '__fish_seen_subcommand_from show' -l payload -r -F -d 'Write the decompressed executable; - is stdout.'
 complete -c jaxcache -n '__fish_seen_subcommand_from show' -l python -r -F -d 'A Python that has jaxlib, for --hlo.'
+complete -c jaxcache -n '__fish_seen_subcommand_from show' -s v -l verbose -d 'Show all shapes, opcodes and CPU features.'
 complete -c jaxcache -n '__fish_seen_subcommand_from show' -s C -l cache-dir -r -F -d 'The cache; default: JAX_COMPILATION_CACHE_DIR, the configuration, ~/.cache/jax.'
 complete -c jaxcache -n '__fish_seen_subcommand_from show' -l layout -x -a 'jax torch' -d 'Cache layout (default: detected).'
 complete -c jaxcache -n '__fish_seen_subcommand_from show' -l json -d 'Print one JSON document.'
