@@ -15,10 +15,10 @@ their modules at each call, so that replacing the attribute is enough:
 
 import functools
 import os
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from .files import CACHE_SUFFIX
-from .frame import sealing_compressor
 
 if TYPE_CHECKING:
     from .layer import Layer
@@ -90,9 +90,7 @@ class Adapter:
         cache = self._cache
         if layer.settings["portable-keys"]:
             self._make_keys_portable()
-        compress = sealing_compressor(cache)
-        if compress is not None:
-            cache.compress_executable = compress
+        cache.compress_executable = _sealing(cache)
         original = cache.decompress_executable
 
         @functools.wraps(original)
@@ -196,6 +194,24 @@ class Adapter:
                 traceback_util.register_exclusion(os.path.join(folder, name))
         except Exception:  # noqa: S110 - nothing but looks depends on it
             pass
+
+
+def _sealing(cache_module: Any) -> "Callable[[bytes], bytes]":
+    """JAX's compress step with the checksum; the codec is looked for at the first entry."""
+    original = cache_module.compress_executable
+    found: Any = None
+
+    @functools.wraps(original)
+    def compress_executable(executable: bytes) -> bytes:
+        nonlocal found
+        if found is None:
+            from .frame import sealing_compressor
+
+            found = sealing_compressor(cache_module) or original
+        value: bytes = found(executable)
+        return value
+
+    return compress_executable
 
 
 def make_cache(base: Any, layer: "Layer") -> Any:

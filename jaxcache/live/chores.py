@@ -1,6 +1,5 @@
 """One background thread for what nobody waits for: sweeps, ledger segments, uploads' resumption."""
 
-import queue
 import threading
 import time
 from collections.abc import Callable
@@ -17,7 +16,7 @@ class Chores:
     def forget(self) -> None:
         """Begin anew: in a forked child there is no thread."""
         self._lock = threading.Lock()
-        self._queue: queue.SimpleQueue[Callable[[], Any]] = queue.SimpleQueue()
+        self._queue: Any = None
         self._waiting: set[Any] = set()
         self._left = 0
         self._thread: threading.Thread | None = None
@@ -29,6 +28,10 @@ class Chores:
                 return
             self._waiting.add(call)
             self._left += 1
+            if self._queue is None:
+                from queue import SimpleQueue
+
+                self._queue = SimpleQueue()
             self._queue.put(call)
             if self._thread is None:
                 thread = threading.Thread(target=self._run, name="jaxcache-live", daemon=True)

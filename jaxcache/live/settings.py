@@ -8,7 +8,7 @@ the only one that resolves them, also for ``jaxcache doctor``.
 import os
 import re
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from .config import ConfigError, read_tables
 
@@ -18,12 +18,12 @@ _SIZES = {
     "t": 10**12, "tb": 10**12, "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40,
 }  # fmt: skip
 _DURATIONS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
-_AMOUNT = re.compile(r"(\d+(?:\.\d+)?|\.\d+)\s*([a-z]*)", re.IGNORECASE)
+_AMOUNT = r"(\d+(?:\.\d+)?|\.\d+)\s*([A-Za-z]*)"  # compiled when there is something to read
 
 
 def _amount(value: Any, units: Mapping[str, int], example: str) -> float:
     if isinstance(value, str):
-        match = _AMOUNT.fullmatch(value.strip())
+        match = re.fullmatch(_AMOUNT, value.strip())
         if match and match[2].lower() in units:
             return float(match[1]) * units[match[2].lower()]
     raise ValueError(f"write {example}")
@@ -86,48 +86,30 @@ def _choice(*words: str) -> "Callable[[Any], str]":
     return parse
 
 
-class Setting(NamedTuple):
-    """One setting: how it is read, and what holds where nobody sets it."""
-
-    parse: "Callable[[Any], Any]"
-    default: Any
-    help: str
-
-
-SETTINGS: "dict[str, Setting]" = {
-    "enabled": Setting(_switch, False, "Switch the layer on; JAXCACHE_LIVE in the environment."),
-    "require-seal": Setting(
-        _choice("tiers", "always", "never"), "tiers",
-        "Refuse entries without a checksum: those of tiers, all, or none.",
-    ),
-    "max-size": Setting(_size, None, "Evict entries above this size of the local directory."),
-    "max-entries": Setting(_count, None, "Evict entries above this number."),
-    "unused-for": Setting(_seconds, None, "Evict entries unused for this long."),
-    "policy": Setting(_choice("lru", "cost"), "lru", "Which entries go first."),
-    "ledger": Setting(_switch, True, "Record uses and compile seconds for ls and prune."),
-    "portable-keys": Setting(
-        _switch, False, "Keep the directory out of the keys of JAX before 0.11."
-    ),
-    "every-process": Setting(
-        _switch, False, "Write the entries of every process of a distributed program."
-    ),
-    "tiers": Setting(
-        _words, (), "Directories and URLs to ask after the local directory; :ro is read-only."
-    ),
-    "local-dir": Setting(_text, None, "The directory where JAX's own is a bucket."),
-    "timeout": Setting(_seconds, 2.0, "How long one request to a tier may take."),
-    "miss-budget": Setting(_seconds, 3.0, "How long the misses of a tier may take in all."),
-    "flush": Setting(_seconds, 5.0, "How long the end of the process waits for uploads."),
-    "queue": Setting(_count, 256, "How many uploads may wait in memory."),
-    "prefetch": Setting(_switch, True, "Fetch what the last run used from the tiers at start."),
-    "require-signed": Setting(_switch, False, "Use entries of tiers only if a trusted key signed."),
-    "signing-key": Setting(_text, None, "Sign uploads with this private key."),
-    "single-flight": Setting(
-        _seconds, 0.0, "Wait at most this long for another process that compiles the same module."
-    ),
-    "metrics": Setting(_text, None, "Counters for Prometheus: a file, or :PORT for HTTP."),
-    "summary": Setting(_switch, False, "Print one line of counts when the process ends."),
-}  # fmt: skip
+#: How each setting is read, and what holds where nobody sets it; docs/live.md says what each does.
+SETTINGS: "dict[str, tuple[Callable[[Any], Any], Any]]" = {
+    "enabled": (_switch, False),
+    "require-seal": (_choice("tiers", "always", "never"), "tiers"),
+    "max-size": (_size, None),
+    "max-entries": (_count, None),
+    "unused-for": (_seconds, None),
+    "policy": (_choice("lru", "cost"), "lru"),
+    "ledger": (_switch, True),
+    "portable-keys": (_switch, False),
+    "every-process": (_switch, False),
+    "tiers": (_words, ()),
+    "local-dir": (_text, None),
+    "timeout": (_seconds, 2.0),
+    "miss-budget": (_seconds, 3.0),
+    "flush": (_seconds, 5.0),
+    "queue": (_count, 256),
+    "prefetch": (_switch, True),
+    "require-signed": (_switch, False),
+    "signing-key": (_text, None),
+    "single-flight": (_seconds, 0.0),
+    "metrics": (_text, None),
+    "summary": (_switch, False),
+}
 
 
 class Resolved:
@@ -155,7 +137,7 @@ def resolve(given: "Mapping[str, Any] | None" = None) -> Resolved:
     Raises:
         ConfigError: a value that cannot be read, or a name that is no setting.
     """
-    values = {name: setting.default for name, setting in SETTINGS.items()}
+    values = {name: default for name, (_, default) in SETTINGS.items()}
     origins = dict.fromkeys(SETTINGS, "default")
     sources = [("enable()", {k: v for k, v in (given or {}).items() if v is not None})]
     sources += [*reversed(read_tables()), ("environment", _environment())]
@@ -166,7 +148,7 @@ def resolve(given: "Mapping[str, Any] | None" = None) -> Resolved:
             if name not in SETTINGS:
                 raise ConfigError(f"{where}: {word} is not a setting{_nearest(name)}")
             try:
-                values[name] = SETTINGS[name].parse(value)
+                values[name] = SETTINGS[name][0](value)
             except ValueError as error:
                 raise ConfigError(f"{where}: {name} = {value!r}: {error}") from None
             origins[name] = where
