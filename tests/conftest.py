@@ -26,9 +26,13 @@ _FOREIGN = ("JAX_", "XLA_", "LIBTPU", "XDG_", "NO_COLOR", "COLUMNS", "TERM", "PY
 
 RunCli = Callable[..., "subprocess.CompletedProcess[str]"]
 
-if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
-    # A shell starts its background jobs so, and what the tests interrupt would inherit it.
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+for _number in (signal.SIGINT, signal.SIGQUIT):
+    if signal.getsignal(_number) == signal.SIG_IGN:
+        # A shell starts its background jobs so, and what the tests signal would inherit it.
+        signal.signal(
+            _number,
+            signal.default_int_handler if _number == signal.SIGINT else signal.SIG_DFL,
+        )
 
 
 def clean_environment(home: Path) -> dict[str, str]:
@@ -44,15 +48,10 @@ _SPAWNING = {
     "integration",
     "conformance",
     "live",
-    "layouts",
     "store",
     "test_mount",
     "test_push_at_work",
-    "test_push_pull",
-    "test_remote",
     "test_shared_directory",
-    "test_where",
-    "test_report",
 }
 #: Tests with real JAX that every change is tested with; ``make test-jax`` runs all of them.
 _CORE = {"test_warm", "test_bundle_hits", "test_integrity_jax", "test_push_pull_jax"}

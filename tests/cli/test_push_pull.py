@@ -326,14 +326,14 @@ def test_odd_names_travel_as_they_are(
 
 
 def test_what_is_pruned_under_a_pull_is_gone_and_not_there_already(
-    run_cli: RunCli, remote: str, s3: Proxy, s3_server: S3Server, local: Path, tmp_path: Path
+    spawn_cli: RunCli, remote: str, s3: Proxy, s3_server: S3Server, local: Path, tmp_path: Path
 ) -> None:
     direct = {"AWS_ENDPOINT_URL": s3_server.endpoint}
     pruned: list[str] = []
 
     def fault(seen: Any) -> None:
         if seen.verb == "get" and seen.name.endswith("-cache") and not pruned:
-            done = run_cli(
+            done = spawn_cli(
                 "prune",
                 "-C",
                 remote,
@@ -348,7 +348,7 @@ def test_what_is_pruned_under_a_pull_is_gone_and_not_there_already(
             pruned.extend(r["key"] for r in told(done)["removed"])
 
     s3.fault = fault
-    done = told(run_cli("pull", remote, "-C", tmp_path / "here", "-j", "1", "--json"))
+    done = told(spawn_cli("pull", remote, "-C", tmp_path / "here", "-j", "1", "--json"))
     assert len(pruned) == ENTRIES
     assert len(done["gone"]) == ENTRIES
     assert (done["present"], done["failed"], done["left_out"]) == (0, [], [])

@@ -141,7 +141,10 @@ HOSTILE = {
 }
 
 
-@pytest.mark.parametrize("name", HOSTILE)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(n, marks=[pytest.mark.slow] * n.startswith("a million")) for n in HOSTILE],
+)
 def test_hostile_payloads_end_in_a_finding_within_bounded_memory(name: str, tmp_path: Path) -> None:
     path = tmp_path / "payload"
     path.write_bytes(HOSTILE[name])

@@ -21,10 +21,16 @@ def run_python(*args: str) -> "subprocess.CompletedProcess[str]":
     return done
 
 
-def test_every_command_keeps_every_entry() -> None:
-    done = run_python("-m", "faults", "--sample", "1")
+@pytest.mark.parametrize(
+    ("rows", "least"),
+    [(("into nothing", "prune by size"), 2), pytest.param((), 100, marks=pytest.mark.slow)],
+    ids=["two", "all"],
+)
+def test_commands_keep_every_entry(rows: tuple[str, ...], least: int) -> None:
+    only = [word for row in rows for word in ("--only", row)]
+    done = run_python("-m", "faults", "--sample", "1", *only)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert int(done.stdout.splitlines()[-1].split()[0]) > 100
+    assert int(done.stdout.splitlines()[-1].split()[0]) > least
 
 
 #: A store that writes in place, as JAX does.
@@ -46,6 +52,7 @@ sys.exit(__main__.main())
 """
 
 
+@pytest.mark.slow
 def test_a_store_that_writes_in_place_is_found_out() -> None:
     done = run_python("-c", CARELESS)
     assert done.returncode == 1, done.stdout + done.stderr

@@ -166,14 +166,14 @@ def test_names_and_texts_from_a_cache_cannot_act_on_the_terminal(
         assert "\x1b" not in done.stdout + done.stderr
 
 
-def test_the_layout_can_be_chosen(run_cli: RunCli, golden: Path, tmp_path: Path) -> None:
-    assert run_cli("ls", "-q", "-C", golden, "--layout", "jax").stdout == ""
-    assert run_cli("ls", "-C", golden, "--layout", "tf").returncode == 2
-    found = run_cli("ls", "-q", "--layout", "torch", env={"TORCHINDUCTOR_CACHE_DIR": str(golden)})
+def test_the_layout_can_be_chosen(spawn_cli: RunCli, golden: Path, tmp_path: Path) -> None:
+    assert spawn_cli("ls", "-q", "-C", golden, "--layout", "jax").stdout == ""
+    assert spawn_cli("ls", "-C", golden, "--layout", "tf").returncode == 2
+    found = spawn_cli("ls", "-q", "--layout", "torch", env={"TORCHINDUCTOR_CACHE_DIR": str(golden)})
     assert len(found.stdout.split()) == 9
     env = {"TMPDIR": str(tmp_path), "LOGNAME": "ann"}
     shutil.copytree(golden, tmp_path / "torchinductor_ann")
-    assert run_cli("ls", "-q", "--layout", "torch", env=env).stdout == found.stdout
+    assert spawn_cli("ls", "-q", "--layout", "torch", env=env).stdout == found.stdout
 
 
 def test_a_directory_that_jax_and_torch_share_asks_whose(
