@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from jaxcache.cache.trust import Verdict
     from jaxcache.cli.opening import Opened
     from jaxcache.model import Problem
-    from jaxcache.render.bundle import Written
     from jaxcache.store.base import Store
 
 
@@ -55,13 +54,12 @@ def deliver(
     from jaxcache.cache.archive import write_file
     from jaxcache.cache.bundle.deliver import bundle_bytes
     from jaxcache.cache.bundle.pack import write_stream
-    from jaxcache.cli.output import note
+    from jaxcache.cli.output import emit, note
     from jaxcache.cli.terminal.progress import progress_bar
-    from jaxcache.entry.names import printable
-    from jaxcache.render.bundle import Written
+    from jaxcache.render.bundle import Written, export_view
 
     for warning in plan.warnings:
-        note(f"warning: {printable(warning)}")
+        note(f"warning: {warning}")
     folder = None if file == "-" else os.path.dirname(os.path.abspath(file))
     try:
         with progress_bar("exporting", in_bytes=True) as progress:
@@ -79,18 +77,16 @@ def deliver(
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
         raise JaxcacheError(f"cannot write {file}: {reason}", code="io-error") from error
-    _print_written(
-        Written(
-            plan.cache_dir,
-            tuple(files),
-            size_bytes,
-            exported.manifest,
-            exported.manifest_sha256,
-            len(signers),
-            exported.left_out,
-        ),
-        form,
+    written = Written(
+        plan.cache_dir,
+        tuple(files),
+        size_bytes,
+        exported.manifest,
+        exported.manifest_sha256,
+        len(signers),
+        exported.left_out,
     )
+    emit(form, export_view(written))
     return bool(exported.left_out)
 
 
@@ -104,8 +100,9 @@ def rewrite(bundle: "Bundle", file: str, form: Format) -> None:
     from jaxcache.cache.bundle.deliver import bundle_chunks
     from jaxcache.cache.bundle.importing import verify_bundle
     from jaxcache.cache.bundle.manifest import BundleError
+    from jaxcache.cli.output import emit
     from jaxcache.cli.terminal.progress import progress_bar
-    from jaxcache.render import bundle as render
+    from jaxcache.render.bundle import export_view, written_bundle
 
     with progress_bar("checking", in_bytes=True) as progress:
         refused = verify_bundle(bundle, progress, allow_large=True).refused or {}
@@ -116,28 +113,7 @@ def rewrite(bundle: "Bundle", file: str, form: Format) -> None:
             hint="jaxcache import takes the sound ones",
         )
     write_file(file, bundle_chunks(bundle))
-    _print_written(render.written_bundle(bundle, file), form)
-
-
-def _print_written(written: "Written", form: Format) -> None:
-    from jaxcache.cache.bundle.compat import forecast
-    from jaxcache.cli.output import note, print_json, print_json_lines, print_lines
-    from jaxcache.entry.names import printable
-    from jaxcache.render import bundle as render
-
-    if form is Format.JSON:
-        print_json(render.export_document(written))
-        return
-    if form is Format.JSONL:
-        print_json_lines(map(render.item_document, written.manifest.items))
-        return
-    if form is Format.KEYS:
-        print_lines(printable(item.key) for item in written.manifest.items)
-        return
-    if warning := render.forecast_note(forecast(written.manifest, None, None)):
-        note(warning)
-    note_left_out(written.left_out)
-    note(render.export_summary(written))
+    emit(form, export_view(written_bundle(bundle, file)))
 
 
 def open_input(file: str) -> "Bundle":
@@ -170,10 +146,9 @@ def open_import(file: str) -> "Iterator[tuple[Bundle, tuple[Problem, ...]]]":
 def note_left_out(problems: "Sequence[Problem]") -> None:
     """Name what does not go over, and why."""
     from jaxcache.cli.output import note
-    from jaxcache.entry.names import printable
+    from jaxcache.render.bundle import left_out_lines
 
-    for problem in problems:
-        note(f"left out {printable(problem.file)}: {printable(problem.detail)}")
+    note(*left_out_lines(problems))
 
 
 def check_trust(bundle: "Bundle") -> "Verdict":
@@ -255,7 +230,7 @@ def receive(
     from jaxcache.cache.bundle.compat import forecast
     from jaxcache.cache.bundle.importing import Action, verify_bundle
     from jaxcache.cache.bundle.unpack import execute_import
-    from jaxcache.cli.output import note
+    from jaxcache.cli.output import emit, note
     from jaxcache.cli.terminal.progress import progress_bar
     from jaxcache.layouts import load_layout
     from jaxcache.render import bundle as render
@@ -264,7 +239,7 @@ def receive(
     layout = load_layout(bundle.manifest.layout)
     outlooks = forecast(bundle.manifest, host, target)
     line = render.outlook_line(outlooks) if expect else render.forecast_note(outlooks)
-    if line and layout.stands_alone and form in (Format.TSV, Format.TABLE):
+    if line and layout.stands_alone and form.is_text:
         note(line)
     note_left_out(left_out)
     if require_compatible and not layout.stands_alone:
@@ -301,40 +276,9 @@ def receive(
             done = execute_import(
                 store, bundle, plan, level=options.level, atomic=options.atomic, progress=progress
             )
-    _print_import(bundle, plan, outlooks, verdict, done, form)
+    digest = bundle.manifest_sha256
+    emit(form, render.import_view(plan, outlooks, verdict, done, manifest_sha256=digest))
     if plan.count(Action.UNTRUSTED):
         return ExitCode.UNTRUSTED
     failed = plan.count(Action.BLOCKED, Action.DAMAGED) or (done and done.failed)
     return ExitCode.PARTIAL if failed else ExitCode.DONE
-
-
-def _print_import(
-    bundle: "Bundle", plan: Any, outlooks: Any, verdict: "Verdict", done: Any, form: Format
-) -> None:
-    from jaxcache.cli.output import note, print_json, print_json_lines, print_lines
-    from jaxcache.cli.terminal import terminal_width, wants_color
-    from jaxcache.entry.names import printable
-    from jaxcache.render import bundle as render
-
-    if form.is_json:
-        document = render.import_document(
-            plan, outlooks, verdict, done, manifest_sha256=bundle.manifest_sha256
-        )
-        if form is Format.JSON:
-            print_json(document)
-        else:
-            print_json_lines(document["entries"])
-        return
-    if form is Format.KEYS:
-        steps = plan.writes if done is None else done.written
-        print_lines(printable(s.subject.key) for s in steps if hasattr(s.subject, "key"))
-        return
-    if form is Format.TSV:
-        print_lines(render.import_rows(plan, outlooks))
-    elif done is None and plan.steps:
-        width, color = terminal_width(), wants_color()
-        print(render.import_table(plan, outlooks, width=width, color=color))
-    for step in plan.steps:
-        if step.differs or step.action in ("damaged", "untrusted"):
-            note(f"{printable(step.name)}: {printable(step.detail)}")
-    note(render.import_summary(plan, done))

@@ -30,6 +30,11 @@ class Format(StrEnum):
         """Whether standard output holds nothing but JSON."""
         return self in (Format.JSON, Format.JSONL)
 
+    @property
+    def is_text(self) -> bool:
+        """Whether people read along: a table, or TSV with notes beside it."""
+        return self in (Format.TABLE, Format.TSV)
+
 
 _FLAGS = {Format.JSON: "json", Format.JSONL: "jsonl", Format.KEYS: "quiet"}
 

@@ -15,6 +15,7 @@ from jaxcache.options import Consent
 from jaxcache.options.move import ArrivalOptions, SyncOptions
 
 if TYPE_CHECKING:
+    from jaxcache.cache.bundle.compat import Compatibility
     from jaxcache.cache.sync import Synced, SyncPlan
     from jaxcache.cli.opening import Opened
 
@@ -46,8 +47,9 @@ def carry_over(
     from jaxcache.cache.sync import execute, plan_sync
     from jaxcache.cache.sync.ledgers import lookup_in
     from jaxcache.cli.bundle import required_signatures, signing_keys
-    from jaxcache.cli.output.sync import note_forecast, print_sync
+    from jaxcache.cli.output import emit
     from jaxcache.cli.terminal.progress import progress_bar
+    from jaxcache.render.sync import sync_view
     from jaxcache.store import find_store, is_remote, local_path, make_store
     from jaxcache.store.ahead import REQUESTS_AT_ONCE
 
@@ -87,7 +89,7 @@ def carry_over(
     outlooks = None
     if not source.remote:
         outlooks = forecast_entries(source, [t.file for t in plan.transfers if t.file], place)
-        note_forecast(outlooks, form)
+        _note_forecast(outlooks, form)
     done: Synced | None = None
     if not consent.dry_run:
         if plan.removals and not consent.yes:
@@ -113,8 +115,8 @@ def carry_over(
                 ) from error
         if source.remote and not target.remote:  # what is here now costs no request
             outlooks = forecast_entries(target, [t.file for t in done.carried if t.file], place)
-            note_forecast(outlooks, form)
-    print_sync(plan, done, form, outlooks)
+            _note_forecast(outlooks, form)
+    emit(form, sync_view(plan, done, outlooks))
     if done and done.untrusted:
         return ExitCode.UNTRUSTED
     if plan.left_out or plan.unmet or (done and not done.complete):
@@ -177,6 +179,15 @@ def carry_files(
             dry_run=dry_run,
         )
     return ExitCode.PARTIAL if exported.left_out and code == ExitCode.DONE else code
+
+
+def _note_forecast(outlooks: "Compatibility", form: Format) -> None:
+    """Warn people of entries that will not hit where they go."""
+    from jaxcache.cli.output import note
+    from jaxcache.render.bundle import forecast_note
+
+    if form.is_text and (line := forecast_note(outlooks)):
+        note(line)
 
 
 def _ask(plan: "SyncPlan") -> None:

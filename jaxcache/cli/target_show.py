@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from jaxcache.cli.options import Format, JsonOutput, locate_cache
+from jaxcache.cli.options import JsonOutput, locate_cache
 from jaxcache.errors import ExitCode, NoJaxError
 from jaxcache.options.run import PythonChoice
 
@@ -19,12 +19,11 @@ def command(
     output: JsonOutput,
 ) -> None:
     """Show a target profile, what would be applied of it, and what differs here."""
-    from jaxcache.cli.output import note, print_document, print_lines
-    from jaxcache.render.target import profile_document, profile_page, profile_tsv
+    from jaxcache.cli.output import emit, note
+    from jaxcache.render.target import profile_view
     from jaxcache.warm.crosshost.compare import capture_profile, compare_profiles
     from jaxcache.warm.crosshost.profile import read_profile
 
-    form = output.form
     profile = read_profile(file)
     differences = None
     try:
@@ -35,11 +34,6 @@ def command(
         if given.python is not None:
             raise
         note(f"not compared with this host: {error.message}; --python names a Python with jax")
-    if form.is_json:
-        print_document(profile_document(profile, differences, locate_cache(None).path), form)
-    elif form is Format.TSV:
-        print_lines(profile_tsv(profile, differences))
-    else:
-        print(profile_page(profile, differences))
+    emit(output.form, profile_view(profile, differences, locate_cache(None).path))
     if any(d.prevents for d in differences or ()):
         raise typer.Exit(ExitCode.PROBLEMS)

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from jaxcache.cli.options import Format, JsonOutput
+from jaxcache.cli.options import JsonOutput
 
 if TYPE_CHECKING:
     from jaxcache.cache.trust import TrustedKey
@@ -27,11 +27,10 @@ def keygen(name: Name, output: JsonOutput) -> None:
     from jaxcache.cli.bundle import key_path
     from jaxcache.cli.output import note
 
-    form = output.form
     path = key_path(name)
     key = TrustedKey(path.stem, generate_key(path))
     note(f"the private key is in {path}; pass on only the public one")
-    _print([key], form)
+    _print([key], output)
 
 
 def add(
@@ -43,8 +42,7 @@ def add(
     from jaxcache.cache.trust import add_trusted
     from jaxcache.cli.bundle import key_folder
 
-    form = output.form
-    _print([add_trusted(key_folder(), name, " ".join(key))], form)
+    _print([add_trusted(key_folder(), name, " ".join(key))], output)
 
 
 def show(output: JsonOutput) -> None:
@@ -52,8 +50,7 @@ def show(output: JsonOutput) -> None:
     from jaxcache.cache.trust import load_trusted
     from jaxcache.cli.bundle import key_folder
 
-    form = output.form
-    _print(load_trusted(key_folder()), form)
+    _print(load_trusted(key_folder()), output)
 
 
 def remove(name: Name, output: JsonOutput) -> None:
@@ -61,19 +58,15 @@ def remove(name: Name, output: JsonOutput) -> None:
     from jaxcache.cache.trust import remove_trusted
     from jaxcache.cli.bundle import key_folder
 
-    form = output.form
-    _print([remove_trusted(key_folder(), name)], form)
+    _print([remove_trusted(key_folder(), name)], output)
 
 
-def _print(keys: "Sequence[TrustedKey]", form: Format) -> None:
+def _print(keys: "Sequence[TrustedKey]", output: JsonOutput) -> None:
     from jaxcache.cli.bundle import key_folder
-    from jaxcache.cli.output import print_json, print_json_lines, print_lines
-    from jaxcache.render.bundle import key_document
-    from jaxcache.render.document import envelope
+    from jaxcache.cli.output import emit
+    from jaxcache.render.view import Line, View
 
-    if form is Format.JSON:
-        print_json({**envelope(str(key_folder())), "keys": [key_document(k) for k in keys]})
-    elif form is Format.JSONL:
-        print_json_lines(map(key_document, keys))
-    else:
-        print_lines(f"{k.name}\t{k.text}" for k in keys)
+    rows = [(k.name, k.text) for k in keys]
+    page = [Line(text, f"{name}  ", whole=True) for name, text in rows]
+    document = {"cache_dir": str(key_folder()), "keys": keys}
+    emit(output.form, View(document, rows, records=keys, page=page))

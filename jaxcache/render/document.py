@@ -31,6 +31,10 @@ _SHAPES = {
     "function=request.function file=request.file line=request.line components=request.components",
     "Memory": "argument_bytes output_bytes temp_bytes alias_bytes constant_bytes code_bytes "
     "total_bytes",
+    "Held": "key size_bytes payload_bytes payload_sha256 compile_seconds",
+    "Item": "key size_bytes payload_bytes payload_sha256 compile_seconds",
+    "Pair": "key=left.key payload_differs left right",
+    "ProfileDifference": "component left=target right=here meaning fix prevents",
     "Problem": "key file kind detail",
     "Record": "-key",
     "Removal": "key file=file.name kind=subject size_bytes compile_seconds last_used_at reason",
@@ -40,6 +44,8 @@ _SHAPES = {
     "Spared": "key=removal.key file=removal.file.name why detail",
     "Stats": "cache_dir total directory_bytes sealed orphan_atimes files by_platform by_codec "
     "by_age by_module problems",
+    "Transfer": "key file=info.name size_bytes=info.size_bytes replaces_damaged",
+    "TrustedKey": "name public_key=text",
     "Use": "pid executable cache_dir=opened jax_compilation_cache_dir=setting "
     "jax_enable_compilation_cache=enabled",
 }

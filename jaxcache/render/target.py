@@ -1,41 +1,36 @@
-"""A target profile as a document and as a page."""
+"""A target profile as a view."""
 
 from collections.abc import Iterator, Sequence
 
-from jaxcache.entry.names import printable
-from jaxcache.render.document import SCHEMA_VERSION, Document
+from jaxcache.render.document import SCHEMA_VERSION
+from jaxcache.render.view import Block, Line, View
 from jaxcache.warm.crosshost.compare import ProfileDifference
 from jaxcache.warm.crosshost.profile import Profile
 
+_FLAGS = ("XLA_FLAGS", "LIBTPU_INIT_ARGS")
 
-def profile_document(
+
+def profile_view(
     profile: Profile, differences: Sequence[ProfileDifference] | None, cache_dir: str
-) -> Document:
-    """Make the document of ``target show``; ``differences`` is null without a jax to compare."""
-    return {
-        "schema_version": SCHEMA_VERSION,
-        "cache_dir": printable(cache_dir),
-        "profile": profile.to_json(),
-        "differences": None
-        if differences is None
-        else [difference_document(d) for d in differences],
-    }
+) -> View:
+    """Return the view of ``target show``; ``differences`` is None without a jax to compare with.
+
+    In a difference ``left`` is the target, ``right`` is here.
+    """
+    found = differences or ()
+    document = {"cache_dir": cache_dir, "profile": profile.to_json(), "differences": differences}
+    rows: list[tuple[object, ...]] = [row[:2] for row in _rows(profile)]
+    rows += [("differs", d.component, d.target, d.here, d.fix) for d in found]
+    return View(
+        document,
+        rows,
+        records=[{"schema_version": SCHEMA_VERSION, **document}],
+        page=_page(profile, differences),
+    )
 
 
-def difference_document(difference: ProfileDifference) -> Document:
-    """One of ``differences[]``; ``left`` is the target, ``right`` is here."""
-    return {
-        "component": difference.component,
-        "left": difference.target,
-        "right": difference.here,
-        "meaning": difference.meaning,
-        "fix": difference.fix,
-        "prevents": difference.prevents,
-    }
-
-
-def profile_rows(profile: Profile) -> Iterator[tuple[str, str, str]]:
-    """(name, value, what it does) of everything in a profile."""
+def _rows(profile: Profile) -> Iterator[tuple[str, str, str]]:
+    """Yield (name, value, what it does) of everything in a profile."""
     p = profile
     yield "devices", p.devices, ""
     yield "platform", p.platform, "in keys"
@@ -54,43 +49,26 @@ def profile_rows(profile: Profile) -> Iterator[tuple[str, str, str]]:
     yield "compression", p.key_codec, f"in keys; entries are written with {p.codec}"
     for name, value in p.environment.items():
         yield name, value, "literally in keys" if name in _FLAGS else "in programs"
-    for name, value in p.settings.items():
-        if value is not None:
-            yield name, str(value), "in compile options"
+    for name, setting in p.settings.items():
+        if setting is not None:
+            yield name, str(setting), "in compile options"
     features = f", {len(p.cpu.features)} features" if p.cpu.features else ""
     yield "host CPU", f"{p.cpu.name or p.cpu.machine}{features}", ""
     yield "python", p.python_version, ""
     yield "captured", p.captured_at, ""
 
 
-_FLAGS = ("XLA_FLAGS", "LIBTPU_INIT_ARGS")
-
-
-def profile_page(profile: Profile, differences: Sequence[ProfileDifference] | None) -> str:
-    """A profile for people, and what here differs from it."""
-    rows = [tuple(map(printable, row)) for row in profile_rows(profile)]
+def _page(profile: Profile, differences: Sequence[ProfileDifference] | None) -> Iterator[Block]:
+    rows = list(_rows(profile))
     wide = max(len(name) for name, _, _ in rows)
-    lines = [
-        f"{name:<{wide}}  {value}" + (f"  ({meaning})" if meaning else "")
-        for name, value, meaning in rows
-    ]
+    for name, value, meaning in rows:
+        yield Line(value + (f"  ({meaning})" if meaning else ""), f"{name:<{wide}}  ")
     if differences is None:
-        return "\n".join(lines)
-    lines.append("")
-    lines.append("here differs:" if differences else "nothing differs here")
+        return
+    yield ""
+    yield "here differs:" if differences else "nothing differs here"
     for d in differences:
-        here = f", here {printable(d.here)}" if d.here else ""
-        lines.append(f"  {printable(d.component)}: {printable(d.target)}{here}")
-        lines.append(f"      {printable(d.meaning)}" + (f"; {printable(d.fix)}" if d.fix else ""))
+        yield Line(f"{d.component}: {d.target}" + (f", here {d.here}" if d.here else ""), "  ")
+        yield Line(d.meaning + (f"; {d.fix}" if d.fix else ""), "      ")
     if any(d.prevents for d in differences):
-        lines.append("nothing can be warmed for this target from here")
-    return "\n".join(lines)
-
-
-def profile_tsv(profile: Profile, differences: Sequence[ProfileDifference] | None) -> Iterator[str]:
-    """One line per fact: name, value; then ``differs``, component, target, here, fix."""
-    for name, value, _ in profile_rows(profile):
-        yield f"{printable(name)}\t{printable(value)}"
-    for d in differences or ():
-        cells = (d.component, d.target, d.here, d.fix or "")
-        yield "\t".join(("differs", *map(printable, cells)))
+        yield "nothing can be warmed for this target from here"

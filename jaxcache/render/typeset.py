@@ -141,7 +141,7 @@ def set_rows(rows: Iterable[Any], columns: Sequence[Column]) -> Iterator[str]:
     """Set rows as lines of tab-separated values; unknown values are empty."""
     values = [c.value for c in columns if c.value]
     for row in rows:
-        yield "\t".join(_cell(value(row)) for value in values)
+        yield "\t".join(map(_cell, (value(row) for value in values) if values else row))
 
 
 def _cell(value: Any) -> str:

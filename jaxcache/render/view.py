@@ -72,7 +72,7 @@ class View:
     Attributes:
         document: what ``--json`` prints, see :mod:`jaxcache.render.document`.
         rows: what a pipe gets, one line each.
-        columns: of ``rows``.
+        columns: of ``rows``; without any, a row is a sequence of values.
         keys: what ``--quiet`` prints; None is left out.
         records: what ``--jsonl`` prints, one line each; default: the rows.
         page: what a terminal shows; default: a table of the rows.

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,8 +12,9 @@ from conftest import RunCli
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jaxcache.render.target import profile_page
-from jaxcache.warm.crosshost.compare import compare_profiles
+from jaxcache.render.target import profile_view
+from jaxcache.render.typeset import set_blocks
+from jaxcache.warm.crosshost.compare import ProfileDifference, compare_profiles
 from jaxcache.warm.crosshost.cross import Cross
 from jaxcache.warm.crosshost.profile import (
     MAX_PROFILE_BYTES,
@@ -152,9 +154,15 @@ def test_what_prevents_comes_first_and_names_the_command() -> None:
     assert [d.prevents for d in compare_profiles(before_011, before_011)] == [True]
 
 
+def shown(profile: Profile, differences: Sequence[ProfileDifference] | None) -> str:
+    """The page of ``target show``."""
+    page = profile_view(profile, differences, "cache").page or ()
+    return "\n".join(set_blocks(page, width=None, color=False))
+
+
 def test_a_page_says_what_enters_keys() -> None:
     hostile = replace(H200, device_kinds=("\x1b[31mH200",), device_ids=(0,))
-    page = profile_page(hostile, compare_profiles(hostile, HERE))
+    page = shown(hostile, compare_profiles(hostile, HERE))
     assert "\x1b" not in page
     assert "cuda 13000  (in keys)" in page
     assert "nothing can be warmed for this target from here" in page
@@ -241,7 +249,7 @@ def test_show_tells_all_that_is_applied(run_cli: RunCli, tmp_path: Path) -> None
     )
     (tmp_path / "p.json").write_bytes(profile_bytes(profile))
     assert read_profile(str(tmp_path / "p.json")) == profile
-    page = profile_page(profile, None)
+    page = shown(profile, None)
     applied = Cross(profile).environment(devices=None)
     for name, value in {**profile.environment, **profile.settings}.items():
         assert value in page and name.upper() in applied

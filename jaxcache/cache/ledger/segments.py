@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
-from jaxcache.cache.ledger.record import COUNTED, PINNING, Event, Record, fold
+from jaxcache.cache.ledger.record import COUNTED, HIT, PINNING, Event, Record, fold
 from jaxcache.entry.names import OWN_DIR, parse_name
 from jaxcache.errors import JaxcacheError
 from jaxcache.model import FileInfo
@@ -134,7 +134,7 @@ class Ledger:
         facts = cast(dict[str, Any], before.facts) if before else {}  # our own: grows in place
         count = (before.count if before else 0) + event.count
         facts.update(event.facts)
-        if event.kind in COUNTED:
+        if event.kind == HIT or (event.kind in COUNTED and before):
             facts["count"] = count
         kinds[event.kind] = Event(event.key, event.kind, event.at_ns, facts)
 

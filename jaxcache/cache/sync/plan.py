@@ -47,6 +47,11 @@ class Transfer(NamedTuple):
         """Of an entry."""
         return self.file.key_text if self.file else None
 
+    @property
+    def replaces_damaged(self) -> bool:
+        """Whether the target has a damaged file of this name."""
+        return self.there is not None
+
 
 @dataclass(frozen=True, slots=True)
 class SyncPlan:

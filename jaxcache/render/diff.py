@@ -1,0 +1,100 @@
+"""``diff`` as a view."""
+
+from collections.abc import Iterator, Sequence
+
+from jaxcache.cache.diff import Diff, Held, Side, sum_sizes
+from jaxcache.render.columns import short_name
+from jaxcache.render.document import Document, fields_of, to_document
+from jaxcache.render.view import Column, Table, View
+from jaxcache.units import format_compile, format_count, format_size
+
+#: A difference: the mark and the words for where it is, the key or file, what to show of both.
+_Row = tuple[str, str, str, tuple[object, object], tuple[str, str]]
+
+
+def diff_view(diff: Diff) -> View:
+    """Return the view of ``diff``; ``cache_dir`` is the left side.
+
+    Marks: ``<`` only left, ``>`` only right, ``!`` another executable, ``~`` other seconds only,
+    ``x`` damaged.
+    """
+    document = {
+        "cache_dir": diff.left.location,
+        "left": _side(diff.left, diff.only_left),
+        "right": _side(diff.right, diff.only_right),
+        "equal": diff.equal,
+        "same": diff.same,
+        "only_left": diff.only_left,
+        "only_right": diff.only_right,
+        "differing": diff.differing,
+    }
+    records = [{"where": "left", **fields_of(h)} for h in diff.only_left]
+    records += [{"where": "right", **fields_of(h)} for h in diff.only_right]
+    records += [{"where": "both", **fields_of(p)} for p in diff.differing]
+    keys = [h.key for h in (*diff.only_left, *diff.only_right)]
+    rows = list(_rows(diff))
+    columns = [
+        Column("WHERE", lambda row: row[0], lambda row: row[1]),
+        Column("KEY", lambda row: row[2], lambda row: short_name(row[2]), elastic=True, least=16),
+        Column("SIZE", lambda row: row[3][0], lambda row: row[4][0], right=True),
+        Column("COMPILE", lambda row: row[3][1], lambda row: row[4][1], right=True),
+    ]
+    return View(
+        document,
+        rows,
+        columns,
+        sorted(to_document(keys + [p.left.key for p in diff.differing])),
+        records=records,
+        page=() if diff.equal else [Table(columns, rows)],
+        notes=[_summary(diff)],
+    )
+
+
+def _side(side: Side, only: Sequence[Held]) -> Document:
+    size_bytes, seconds = sum_sizes(only)
+    return {
+        "location": side.location,
+        "entries": len(side.entries),
+        "only_size_bytes": size_bytes,
+        "only_compile_seconds": seconds,
+        "damaged": side.damaged,
+    }
+
+
+def _rows(diff: Diff) -> Iterator[_Row]:
+    for mark, where, side in (("x<", "left", diff.left), ("x>", "right", diff.right)):
+        for p in side.damaged:
+            yield mark, f"{where}: {p.kind}", p.file, (p.kind, p.detail), ("", "")
+    for mark, where, entries in (("<", "left", diff.only_left), (">", "right", diff.only_right)):
+        for h in entries:
+            yield mark, where, h.key, (h.size_bytes, h.compile_seconds), _shown(h)
+    for pair in diff.differing:
+        left, right = pair.left, pair.right
+        values = (
+            (left.size_bytes, right.size_bytes),
+            (left.compile_seconds, right.compile_seconds),
+        )
+        shown = [", ".join(both) for both in zip(_shown(left), _shown(right), strict=True)]
+        mark = "!" if pair.payload_differs else "~"
+        yield mark, "both: differing", left.key, values, (shown[0], shown[1])
+
+
+def _shown(held: Held) -> tuple[str, str]:
+    return format_size(held.size_bytes), format_compile(held.compile_seconds)
+
+
+def _summary(diff: Diff) -> str:
+    """Return one line on how the sides differ, with what is at stake."""
+    if diff.equal:
+        return f"equal: {format_count(diff.same, 'entry')} on both sides"
+    words = [f"{diff.same} the same"]
+    for what, entries in (("left", diff.only_left), ("right", diff.only_right)):
+        size_bytes, seconds = sum_sizes(entries)
+        if entries:
+            words.append(f"{len(entries)} only {what} ({format_size(size_bytes)}, {seconds:.0f} s)")
+    if diff.differing:
+        payloads = sum(p.payload_differs for p in diff.differing)
+        words.append(f"{len(diff.differing)} differ ({payloads} in their executables)")
+    if damaged := len(diff.left.damaged) + len(diff.right.damaged):
+        words.append(f"{damaged} damaged")
+    return ", ".join(words)
