@@ -8,12 +8,11 @@ from dataclasses import replace
 
 from jaxcache.cache.explain.compare import explain
 from jaxcache.cache.explain.known import KnownCache
-from jaxcache.cache.explain.reports import read_document
 from jaxcache.cache.explain.sides import Compile, Explanation, Side
 from jaxcache.errors import NoCacheError, NoJaxError
 from jaxcache.options.run import WarmOptions
 from jaxcache.store import open_store
-from jaxcache.warm.inbox import Event
+from jaxcache.warm.events import Done
 from jaxcache.warm.run import Program, Watch, warm_programs
 
 #: Keys of one module, the newest ones, that a miss is compared with.
@@ -33,17 +32,17 @@ def explain_script(
         NoJaxError: ``unknown-jax`` where nobody here can listen to it.
     """
     known = _open(options.cache_dir)
-    events: list[Event] = []
+    done: list[Done] = []
     with tempfile.TemporaryDirectory(prefix="jaxcache-explain-") as scratch:
         asked = options.replace(components=True, scratch=scratch)
-        watch = Watch(on_event=events.append)
+        watch = Watch(on_event=lambda e: done.append(e) if isinstance(e, Done) else None)
         report = warm_programs([Program(script, tuple(arguments))], asked, watch)
         if known is None:  # JAX has made it
             with contextlib.suppress(OSError):
                 os.rmdir(options.cache_dir)
         if report.unobserved and not report.modules:
             raise NoJaxError(report.unobserved[0], code="unknown-jax")
-        compiles = read_document({"modules": [e for e in events if e["event"] == "module"]})
+        compiles = _first_looks(done)
         new = KnownCache(open_store(scratch))
         missed = tuple(new.complete(c) for c in compiles if c.outcome != "hit")
     candidates: list[Compile] = []
@@ -55,6 +54,33 @@ def explain_script(
     left = Side(options.cache_dir, tuple(candidates), is_run=False)
     found = explain(left, Side(script, missed))
     return replace(found, same=found.same + len(compiles) - len(missed)), report.script_exit_code
+
+
+def _first_looks(done: Sequence[Done]) -> list[Compile]:
+    """One compile for each key: the first look-up is the one that says something."""
+    found: dict[str, Compile] = {}
+    for event in done:
+        name = event.key or f"{event.module} {len(found)}"
+        if name not in found or event.outcome != "hit":
+            found[name] = as_compile(event)
+    return list(found.values())
+
+
+def as_compile(event: Done) -> Compile:
+    """Return a compile of a run as ``explain`` compares it."""
+    known = event.file is not None and event.line is not None
+    types = (f"{a.dtype}[{','.join(map(str, a.shape))}]" for a in event.arguments)
+    return Compile(
+        module=event.module,
+        key=event.key,
+        components=event.components,
+        outcome=event.outcome,
+        reason=event.detail or event.reason,
+        arguments=", ".join(types),
+        xla_flags=event.xla_flags,
+        ignored_flags=event.ignored_flags,
+        source=f"{event.file}:{event.line}" if known else None,
+    )
 
 
 def _open(cache_dir: str) -> KnownCache | None:

@@ -1,7 +1,5 @@
 """The parent's end of the listener's sockets: one queue for what every process tells."""
 
-import contextlib
-import json
 import os
 import queue
 import socket
@@ -9,13 +7,9 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator
-from typing import Any
 
-#: An event as the listener sends it, with ``process``, a number per connection.
-Event = dict[str, Any]
+from jaxcache.warm.events import MAX_LINE_BYTES, Event, Said, parse_event
 
-#: Longer lines are dropped: nothing that the listener sends comes near.
-_MAX_LINE_BYTES = 4 << 20
 _MAX_TEMP_PATH_BYTES = 70
 
 
@@ -68,7 +62,7 @@ class Inbox:
             event = self.next(max(left, 0.001))
             if event is None and left <= 0:
                 return
-            if event is not None and event["event"] == "marker":
+            if isinstance(event, Said) and event.event == "marker":
                 marked = True
             elif event is not None:
                 yield event
@@ -88,11 +82,9 @@ class Inbox:
     def _read(self, connection: socket.socket, number: int) -> None:
         try:
             with connection, connection.makefile("rb") as lines:
-                while line := lines.readline(_MAX_LINE_BYTES):
-                    with contextlib.suppress(ValueError, RecursionError):
-                        event = json.loads(line)
-                        if isinstance(event, dict) and isinstance(event.get("event"), str):
-                            self._events.put({**event, "process": number})
+                while line := lines.readline(MAX_LINE_BYTES):
+                    if event := parse_event(line, number):
+                        self._events.put(event)
         except OSError:  # its writer was cut off
             pass
         finally:

@@ -19,7 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from jaxcache.errors import UsageError
-from jaxcache.warm.inbox import Event, Inbox, socket_folder
+from jaxcache.warm.events import Event
+from jaxcache.warm.inbox import Inbox, socket_folder
 from jaxcache.warm.unheard import Descendants
 
 STARTUP = Path(__file__).parents[1] / "jaxside" / "startup"

@@ -7,67 +7,93 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from jaxcache.warm.inbox import Event
+from jaxcache.warm.events import (
+    Begun,
+    Called,
+    Configured,
+    Done,
+    Event,
+    Hardware,
+    Left,
+    Loaded,
+    Said,
+    Span,
+    Started,
+)
 from jaxcache.warm.launch import Ended
 from jaxcache.warm.remarks import divided_keys, settings_notes, storms, target_notes
 from jaxcache.warm.report import Argument, Function, Module, Process, Report
-from jaxcache.warm.trace import trace_document
+
+
+@dataclass(slots=True)
+class ProcessFacts:
+    """What one process has said of itself."""
+
+    started: Started | None = None
+    loaded: Loaded | None = None
+    configured: Configured | None = None
+    """Its last settings."""
+    counters: Mapping[str, float] = field(default_factory=dict)
+    process_id: int = 0
+
+    @property
+    def pid(self) -> int:
+        """Its process id; 0 where it did not say."""
+        return self.started.pid if self.started else 0
 
 
 @dataclass(slots=True)
 class Recorder:
-    """Takes events one by one; :meth:`report` can be made of whatever has arrived."""
+    """The fold of a run's events; report, recipe and ledger are made of whatever has arrived."""
 
-    cache_dir: str
+    cache_dir: str = ""
     asked: Mapping[str, float] = field(default_factory=dict)
     """Thresholds that the environment of the program asks for, by JAX's name of the setting."""
-    modules: list[Event] = field(default_factory=list)
-    processes: dict[int, Event] = field(default_factory=dict)
-    _trouble: list[str] = field(default_factory=list)
-    _remarks: list[str] = field(default_factory=list)
-    _begun: dict[tuple[int, Any], Event] = field(default_factory=dict)
-    backends: dict[tuple[int, Any], Event] = field(default_factory=dict)
-    colocated: list[Event] = field(default_factory=list)
-    no_jax: Event | None = None
-    """The event of a Python without jax, where the run needed one."""
-    no_function: Event | None = None
-    """The event of a function that is not there."""
+    modules: list[Done] = field(default_factory=list)
+    processes: defaultdict[int, ProcessFacts] = field(
+        default_factory=lambda: defaultdict(ProcessFacts)
+    )
+    hardware: dict[tuple[int, int | None], Hardware] = field(default_factory=dict)
+    recorded: dict[tuple[int, int], Begun] = field(default_factory=dict)
+    """Requests that a recipe can be made of."""
+    running: dict[tuple[int, int], Begun] = field(default_factory=dict)
+    colocated: list[Called] = field(default_factory=list)
+    said: list[Said] = field(default_factory=list)
     learnt: int = 0
     """How many of ``modules`` the ledger has been told of."""
     unreported: list[str] = field(default_factory=list)
     """Entries that were written meanwhile, and that no process reported."""
-    refused: Event | None = None
-    """The event of a target that nothing can be made for here."""
 
     def add(self, event: Event) -> None:
-        """Take one event; kinds that are not known are left alone."""
-        process = self.processes.setdefault(event["process"], {})
-        kind = event["event"]
-        if kind == "module":
-            self.modules.append(event)
-            self._begun.pop((event["process"], event.get("id")), None)
-            process["counters"] = event.get("counters")
-            process["process_id"] = event.get("process_id")
-        elif kind == "backend":
-            self.backends[event["process"], event.get("backend")] = event
-        elif kind == "colocated":
-            self.colocated.append(event)
-        elif kind == "begin":
-            self._begun[event["process"], event.get("id")] = event
-        elif kind in ("trouble", "unheard"):
-            self._trouble.append(str(event.get("detail")))
-        elif kind in ("jax-failed", "remark"):
-            self._remarks.append(str(event.get("detail")))
-        elif kind == "no-jax":
-            self.no_jax = event
-        elif kind == "no-function":
-            self.no_function = event
-        elif kind == "refused":
-            self.refused = event
-        if kind in ("start", "jax", "end"):
-            process.update({k: v for k, v in event.items() if k not in ("event", "at")})
-        elif kind == "settings":
-            process.setdefault("settings", []).append(event)
+        """Take one event."""
+        process = self.processes[event.process]
+        match event:
+            case Done():
+                self.modules.append(event)
+                self.running.pop((event.process, event.number), None)
+                process.counters, process.process_id = event.counters, event.process_id
+            case Called():
+                self.colocated.append(event)
+            case Begun():
+                self.running[event.process, event.number] = event
+                if event.recorded:
+                    self.recorded[event.process, event.number] = event
+            case Hardware():
+                self.hardware[event.process, event.backend] = event
+            case Said():
+                self.said.append(event)
+            case Started():
+                process.started = event
+            case Loaded():
+                process.loaded = event
+            case Configured():
+                process.configured = event
+            case Left():
+                process.counters = event.counters
+
+    def heard(self, *kinds: str) -> list[Said]:
+        """Return the sentences of some kinds."""
+        return [said for said in self.said if said.event in kinds]
 
     def report(self, ended: Ended, known_seconds: Mapping[str, float]) -> Report:
         """Make the report of a run that has ended.
@@ -76,7 +102,7 @@ class Recorder:
             known_seconds: exact compile seconds by key, where JAX keeps whole seconds only.
         """
         processes = tuple(
-            _process(number, event) for number, event in self.processes.items() if "jax" in event
+            _process(number, known) for number, known in self.processes.items() if known.loaded
         )
         functions = tuple(_fold_functions([*self.modules, *self.colocated]))
         return Report(
@@ -91,40 +117,39 @@ class Recorder:
             unobserved=tuple(self._unobserved(processes, ended)),
             wall_seconds=ended.wall_seconds,
             saved_seconds=saved_in_series(self._savings(known_seconds)),
-            trace=trace_document(self.modules, self.processes),
         )
 
     def _savings(self, known_seconds: Mapping[str, float]) -> Iterable[tuple[float, float, float]]:
         """Start, end and saved seconds of every hit; tracing belongs to it."""
-        ended: dict[Any, float] = {}
+        ended: dict[tuple[int, int], float] = {}
         for e in self.modules:
-            thread = e["process"], e.get("thread")
-            began = min(span[0] for span in (e.get("trace"), e.get("lower"), [e["at"]]) if span)
+            thread = e.process, e.thread
+            began = min(span[0] for span in (e.trace, e.lower, (e.at,)) if span)
             start = max(began, ended.get(thread, began))
-            ended[thread] = end = e["at"] + e["seconds"]
-            compiling = known_seconds.get(e["key"], e.get("stored_seconds"))
-            if e["outcome"] == "hit" and compiling is not None:
-                saved = compiling - (_length(e.get("retrieve")) or 0.0)
-                yield start, end, saved
+            ended[thread] = end = e.at + e.seconds
+            compiling = known_seconds.get(e.key or "", e.stored_seconds)
+            if e.outcome == "hit" and compiling is not None:
+                yield start, end, compiling - (_length(e.retrieve) or 0.0)
 
     def _notes(self, processes: Iterable[Process], ended: Ended) -> Iterable[str]:
         for process in processes:
             yield from settings_notes(process, self.cache_dir, self.asked, self._used(process))
         yield from divided_keys(self.modules)
         yield from target_notes(self.modules)
-        yield from self._remarks
+        yield from (said.detail for said in self.heard("jax-failed", "remark"))
         yield from self._unobserved(processes, ended)
 
     def _used(self, process: Process) -> Counter[str]:
         """Directories that a process had open, by the compiles they were open for."""
-        found = (e.get("directory") for e in self.modules if e["process"] == process.process)
-        return Counter(str(directory) for directory in found if directory)
+        mine = (e for e in self.modules if e.process == process.process)
+        return Counter(e.directory for e in mine if e.directory)
 
     def _unobserved(self, processes: Iterable[Process], ended: Ended) -> Iterable[str]:
         """Say why there may be compiles that are not among ``modules``."""
-        for event in self._begun.values():
-            yield f"{event.get('module')} was still compiling when its process ended"
-        yield from dict.fromkeys(self._trouble)
+        for event in self.running.values():
+            yield f"{event.module} was still compiling when its process ended"
+        trouble = self.heard("trouble", "unheard")
+        yield from dict.fromkeys(said.detail for said in trouble)
         for command in dict.fromkeys(ended.unheard):
             yield f"`{command}` ran jax unheard: {_UNREACHED}"
         if count := len(self.unreported):
@@ -133,7 +158,7 @@ class Recorder:
                 f"reported, such as {self.unreported[0]}: another program uses this cache, or "
                 f"{_UNREACHED}"
             )
-        if not (any(processes) or self._trouble or ended.unheard):
+        if not (any(processes) or trouble or ended.unheard):
             yield f"nothing was heard of jax: the program does not import it, or {_UNREACHED}"
 
 
@@ -159,76 +184,72 @@ def saved_in_series(hits: Iterable[tuple[float, float, float]]) -> float:
     return best[-1]
 
 
-def _process(number: int, event: Event) -> Process:
-    settings = (event.get("settings") or [{}])[-1]
+def _process(number: int, known: ProcessFacts) -> Process:
+    configured, loaded = known.configured, known.loaded
+    settings = configured.settings if configured else {}
+    opened = configured.opened_directory if configured else None
+    directory = opened or settings.get("jax_compilation_cache_dir")
     return Process(
         process=number,
-        pid=int(event.get("pid") or 0),
-        executable=str(event.get("executable") or ""),
-        jax=event.get("jax"),
-        jaxlib=event.get("jaxlib"),
-        process_id=int(event.get("process_id") or 0),
-        cache_dir=settings.get("opened_directory") or settings.get("jax_compilation_cache_dir"),
-        settings={k: v for k, v in settings.items() if k.startswith("jax_")},
-        counters=event.get("counters") or {},
+        pid=known.pid,
+        executable=known.started.executable if known.started else "",
+        jax=loaded.jax if loaded else None,
+        jaxlib=loaded.jaxlib if loaded else None,
+        process_id=known.process_id,
+        cache_dir=str(directory) if directory else None,
+        settings=settings,
+        counters=known.counters,
     )
 
 
-def _fold_modules(events: Iterable[Event], known_seconds: Mapping[str, float]) -> Iterable[Module]:
-    groups: defaultdict[tuple[Any, ...], list[Event]] = defaultdict(list)
+def _fold_modules(events: Iterable[Done], known_seconds: Mapping[str, float]) -> Iterable[Module]:
+    groups: defaultdict[tuple[object, ...], list[Done]] = defaultdict(list)
     for e in events:
-        groups[
-            e["process"],
-            e.get("module"),
-            e.get("key"),
-            e["outcome"],
-            e.get("reason"),
-            _counted(e),
-            e.get("directory"),
-        ].append(e)
+        place = (e.process, e.module, e.key, e.outcome, e.reason, _counted(e), e.directory)
+        groups[place].append(e)
     for same in groups.values():
         first = same[0]
-        hit = first["outcome"] == "hit"
+        hit = first.outcome == "hit"
         yield Module(
-            module=str(first.get("module") or ""),
-            key=first.get("key"),
-            outcome=first["outcome"],
-            reason=str(first.get("reason")),
-            detail=first.get("detail"),
-            function=first.get("function"),
-            file=first.get("file"),
-            line=first.get("line"),
-            arguments=_arguments(first),
+            module=first.module,
+            key=first.key,
+            outcome=first.outcome,
+            reason=first.reason,
+            detail=first.detail,
+            function=first.function,
+            file=first.file,
+            line=first.line,
+            arguments=first.arguments,
             occurrences=len(same),
-            compile_seconds=known_seconds.get(first["key"], first.get("stored_seconds"))
+            compile_seconds=known_seconds.get(first.key or "", first.stored_seconds)
             if hit
-            else _mean(_length(e.get("compile")) for e in same),
-            retrieval_seconds=_mean(_length(e.get("retrieve")) for e in same),
-            trace_seconds=_mean(_length(e.get("trace")) for e in same),
-            lower_seconds=_mean(_length(e.get("lower")) for e in same),
-            size_bytes=first.get("size_bytes"),
-            process=first["process"],
+            else _mean(e.compile for e in same),
+            retrieval_seconds=_mean(e.retrieve for e in same),
+            trace_seconds=_mean(e.trace for e in same),
+            lower_seconds=_mean(e.lower for e in same),
+            size_bytes=first.size_bytes,
+            process=first.process,
             counted=_counted(first),
-            cache_dir=first.get("directory"),
-            tuning=first.get("tuning"),
+            cache_dir=first.directory,
+            tuning=first.tuning,
         )
 
 
-def _fold_functions(events: Iterable[Event]) -> Iterable[Function]:
-    groups: defaultdict[tuple[Any, ...], list[Event]] = defaultdict(list)
+def _fold_functions(events: Iterable[Called]) -> Iterable[Function]:
+    groups: defaultdict[tuple[str, str | None, int | None], list[Called]] = defaultdict(list)
     for e in events:
-        if e.get("function"):
-            groups[e["function"], e.get("file"), e.get("line")].append(e)
+        if e.function:
+            groups[e.function, e.file, e.line].append(e)
     for (function, file, line), same in groups.items():
-        signatures = list(dict.fromkeys(_arguments(e) for e in same))
+        signatures = list(dict.fromkeys(e.arguments for e in same))
         yield Function(
             function=function,
-            kind=str(same[0].get("kind") or "jit"),
+            kind=same[0].kind or "jit",
             file=file,
             line=line,
             signatures=len(signatures),
-            compiles=max(Counter(e["process"] for e in same).values()),
-            compile_seconds=sum(_length(e.get("compile")) or 0.0 for e in same),
+            compiles=max(Counter(e.process for e in same).values()),
+            compile_seconds=sum(_length(e.compile) or 0.0 for e in same),
             varies=tuple(describe_variation(signatures)),
         )
 
@@ -260,23 +281,17 @@ def _values(values: Iterable[Any]) -> str:
 _SHOWN_VALUES = 6
 
 
-def _arguments(event: Event) -> tuple[Argument, ...]:
-    found = event.get("arguments") or ()
-    return tuple(Argument(a["name"], a["dtype"], tuple(a["shape"])) for a in found)
-
-
-def _counted(event: Event) -> str | None:
-    counted = event.get("counted") or ()
+def _counted(event: Done) -> str | None:
     for name, said in (("hits", "hit"), ("misses", "miss"), ("requests", "request")):
-        if name in counted:
+        if name in event.counted:
             return said
     return None
 
 
-def _length(span: Any) -> float | None:
-    return float(span[1]) if span else None
+def _length(span: Span | None) -> float | None:
+    return span[1] if span else None
 
 
-def _mean(values: Iterable[float | None]) -> float | None:
-    known = [v for v in values if v is not None]
+def _mean(spans: Iterable[Span | None]) -> float | None:
+    known = [span[1] for span in spans if span]
     return sum(known) / len(known) if known else None

@@ -5,7 +5,7 @@ import os
 import tempfile
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,29 +14,24 @@ from jaxcache.cache.recipe.format import encode_recipe, is_recipe
 from jaxcache.cache.recipe.manifest import KEY_SETTINGS
 from jaxcache.cache.recipe.model import Environment, Recipe, Request
 from jaxcache.errors import UsageError
-from jaxcache.warm.inbox import Event
+from jaxcache.warm.events import Done, Recorded
 from jaxcache.warm.launch import Ended
+from jaxcache.warm.recorder import Recorder
 
 #: JAX measures to less than that; more digits would only make the file larger.
 _SECONDS_DIGITS = 3
 
 
-@dataclass(slots=True)
-class RecipeRecorder:
-    """Takes the events of a run; :meth:`recipe` can be made of whatever has arrived.
+@dataclass(frozen=True, slots=True)
+class Recording:
+    """Where the listener puts modules and options, and what it is asked to do.
 
     Args:
-        folder: where the listener puts modules and options.
+        collect: answer modules of more operations with zeros; None to run everything.
     """
 
     folder: Path
     collect: int | None = None
-    """Answer modules of more operations with zeros; None to run everything."""
-    _processes: dict[int, Event] = field(default_factory=dict)
-    _backends: dict[tuple[int, Any], Event] = field(default_factory=dict)
-    _begun: dict[tuple[int, Any], Event] = field(default_factory=dict)
-    _ended: dict[tuple[int, Any], Event] = field(default_factory=dict)
-    _notes: dict[str, None] = field(default_factory=dict)
 
     @property
     def environment(self) -> dict[str, str]:
@@ -44,122 +39,107 @@ class RecipeRecorder:
         env = {"JAXCACHE_RECORD": str(self.folder)}
         return env if self.collect is None else {**env, "JAXCACHE_COLLECT": str(self.collect)}
 
-    def add(self, event: Event) -> None:
-        """Take one event; kinds that are not known are left alone."""
-        kind, place = event["event"], (event["process"], event.get("id"))
-        if kind == "jax":
-            self._processes[event["process"]] = event
-        elif kind == "backend":
-            self._backends[event["process"], event.get("backend")] = event
-        elif kind == "begin" and "recorded" in event:
-            self._begun[place] = event
-        elif kind == "module":
-            self._ended[place] = event
-        elif kind == "remark":
-            self._notes[str(event.get("detail"))] = None
+    def blob(self, digest: str) -> bytes:
+        """The bytes of a module or of options."""
+        return (self.folder / digest).read_bytes()
 
-    def recipe(self, known_seconds: Mapping[str, float], ended: Ended | None = None) -> Recipe:
-        """Make the recipe.
+    def recipe(self, seen: Recorder, known_seconds: Mapping[str, float], ended: Ended) -> Recipe:
+        """Make a recipe of what a run has recorded.
 
         Args:
             known_seconds: exact compile seconds by key, for what was not compiled in this run.
             ended: how the run ended, for the notes.
         """
-        environments: dict[str, int] = {}
-        found: list[Environment] = []
+        done = {(e.process, e.number): e for e in seen.modules}
+        environments: list[Environment] = []
         groups: defaultdict[tuple[object, ...], list[Request]] = defaultdict(list)
-        for place, begun in self._begun.items():
-            recorded = begun["recorded"]
-            if not self._is_kept(recorded):
-                continue
-            environment = self._environment(place[0], recorded)
-            number = environments.setdefault(repr(environment), len(found))
-            if number == len(found):
-                found.append(environment)
-            request = _request(begun, self._ended.get(place, {}), number, known_seconds)
-            groups[_identity(request)].append(request)
+        for place, begun in seen.recorded.items():
+            recorded = begun.recorded
+            if recorded and all(
+                (self.folder / name).is_file() for name in (recorded.bytecode, recorded.options)
+            ):
+                environment = _environment(seen, begun.process, recorded)
+                if environment not in environments:
+                    environments.append(environment)
+                number = environments.index(environment)
+                request = _request(begun.module, recorded, done.get(place), number, known_seconds)
+                groups[_identity(request)].append(request)
         requests = tuple(_fold(same) for same in groups.values())
-        return Recipe(tuple(found), requests, tuple(self._all_notes(ended)))
-
-    def blob(self, digest: str) -> bytes:
-        """The bytes of a module or of options."""
-        return (self.folder / digest).read_bytes()
-
-    def _is_kept(self, recorded: Mapping[str, Any]) -> bool:
-        return all((self.folder / str(recorded[n])).is_file() for n in ("bytecode", "options"))
-
-    def _environment(self, process: int, recorded: Mapping[str, Any]) -> Environment:
-        told = recorded["environment"]
-        jax = self._processes.get(process, {})
-        backend = self._backends.get((process, recorded.get("backend")), {})
-        settings: dict[str, Any] = {
-            name: value
-            for name, value in told["settings"].items()
-            if name in KEY_SETTINGS and type(value) is KEY_SETTINGS[name]
-        }
-        return Environment(
-            jax_version=str(jax.get("jax")),
-            jaxlib_version=str(jax.get("jaxlib")),
-            platform=told["platform"],
-            device_count=told["device_count"],
-            process_count=told["process_count"],
-            process_id=told["process_id"],
-            xla_flags=tuple(told["xla_flags"]),
-            libtpu_init_args=tuple(told["libtpu_init_args"]),
-            argv_flags=tuple(told["argv_flags"]),
-            settings=settings,
-            cache_dir=told["cache_dir"],
-            jaxlib_digest=jax.get("jaxlib_digest"),
-            python_version=told["python_version"],
-            platform_version=backend.get("platform_version"),
-            device_kind=backend.get("device_kind"),
-            topology_fingerprint=backend.get("topology_fingerprint"),
-        )
-
-    def _all_notes(self, ended: Ended | None) -> Iterator[str]:
-        yield from self._notes
-        if ended is not None and ended.idle:
-            yield "the program was stopped: it asked for no new module any more"
-        if ended is not None and (ended.exit_code < 0 or ended.timed_out or ended.interrupted):
-            yield "the program was stopped: what it would have compiled later is missing"
-        elif ended is not None and ended.exit_code:
-            yield f"the program exited with code {ended.exit_code}; what it compiled is recorded"
+        notes = dict.fromkeys([s.detail for s in seen.heard("remark")] + [*_ends(ended)])
+        return Recipe(tuple(environments), requests, tuple(notes))
 
 
-def _request(
-    begun: Event, module: Event, environment: int, known_seconds: Mapping[str, float]
-) -> Request:
-    recorded = begun["recorded"]
-    executable = recorded.get("executable_device_ids")
-    refusals = list(recorded["refusals"])
-    if not all(f.startswith("--") for f in recorded["environment"]["xla_flags"]):
-        refusals.append("flags-file")
-    return Request(
-        module=str(begun.get("module")),
-        bytecode=recorded["bytecode"],
-        options=recorded["options"],
-        environment=environment,
-        device_ids=tuple(recorded["device_ids"]),
-        device_shape=tuple(recorded["device_shape"]),
-        executable_device_ids=None if executable is None else tuple(executable),
-        key=module.get("key"),
-        components=module.get("components") or {},
-        callbacks=recorded["callbacks"],
-        refusals=tuple(refusals),
-        doubts=tuple(recorded.get("doubts", ())),
-        stubbed=bool(module.get("stubbed")),
-        function=module.get("function"),
-        file=module.get("file"),
-        line=module.get("line"),
-        compile_seconds=_seconds(module, known_seconds),
+def _environment(seen: Recorder, process: int, recorded: Recorded) -> Environment:
+    told, jax = recorded.environment, seen.processes[process].loaded
+    hardware = seen.hardware.get((process, recorded.backend))
+    settings: dict[str, Any] = {
+        name: value
+        for name, value in told.settings.items()
+        if name in KEY_SETTINGS and type(value) is KEY_SETTINGS[name]
+    }
+    return Environment(
+        jax_version=str(jax.jax if jax else None),
+        jaxlib_version=str(jax.jaxlib if jax else None),
+        platform=told.platform,
+        device_count=told.device_count,
+        process_count=told.process_count,
+        process_id=told.process_id,
+        xla_flags=told.xla_flags,
+        libtpu_init_args=told.libtpu_init_args,
+        argv_flags=told.argv_flags,
+        settings=settings,
+        cache_dir=told.cache_dir,
+        jaxlib_digest=jax.jaxlib_digest if jax else None,
+        python_version=told.python_version,
+        platform_version=hardware.platform_version if hardware else None,
+        device_kind=hardware.device_kind if hardware else None,
+        topology_fingerprint=hardware.topology_fingerprint if hardware else None,
     )
 
 
-def _seconds(module: Event, known_seconds: Mapping[str, float]) -> float | None:
-    if module.get("outcome") == "hit":
-        return known_seconds.get(module["key"], module.get("stored_seconds"))
-    compile_ = module.get("compile")
-    return float(compile_[1]) if compile_ else None
+def _ends(ended: Ended) -> Iterator[str]:
+    if ended.idle:
+        yield "the program was stopped: it asked for no new module any more"
+    if ended.exit_code < 0 or ended.timed_out or ended.interrupted:
+        yield "the program was stopped: what it would have compiled later is missing"
+    elif ended.exit_code:
+        yield f"the program exited with code {ended.exit_code}; what it compiled is recorded"
+
+
+def _request(
+    module: str,
+    recorded: Recorded,
+    done: Done | None,
+    environment: int,
+    known_seconds: Mapping[str, float],
+) -> Request:
+    refusals = recorded.refusals
+    if not all(f.startswith("--") for f in recorded.environment.xla_flags):
+        refusals = (*refusals, "flags-file")
+    seconds = None
+    if done and done.outcome == "hit":
+        seconds = known_seconds.get(done.key or "", done.stored_seconds)
+    elif done and done.compile:
+        seconds = done.compile[1]
+    return Request(
+        module=module,
+        bytecode=recorded.bytecode,
+        options=recorded.options,
+        environment=environment,
+        device_ids=recorded.device_ids,
+        device_shape=recorded.device_shape,
+        executable_device_ids=recorded.executable_device_ids,
+        key=done.key if done else None,
+        components=(done.components if done else None) or {},
+        callbacks=recorded.callbacks,
+        refusals=refusals,
+        doubts=recorded.doubts,
+        stubbed=bool(done.stubbed if done else None),
+        function=done.function if done else None,
+        file=done.file if done else None,
+        line=done.line if done else None,
+        compile_seconds=seconds,
+    )
 
 
 def _identity(request: Request) -> tuple[object, ...]:
@@ -191,11 +171,11 @@ def _fold(same: Sequence[Request]) -> Request:
 
 
 @contextlib.contextmanager
-def recording(path: str | None, collect: int | None = None) -> Iterator[RecipeRecorder | None]:
-    """Give a recorder with a folder of its own, or None where there is no recipe to write.
+def open_recording(path: str | None, collect: int | None = None) -> Iterator[Recording | None]:
+    """Give a folder to record into, or None where there is no recipe to write.
 
     Args:
-        collect: see :class:`RecipeRecorder`.
+        collect: see :class:`Recording`.
 
     Raises:
         UsageError: ``exists`` where something else than a recipe has that name, ``cannot-write``
@@ -211,11 +191,15 @@ def recording(path: str | None, collect: int | None = None) -> Iterator[RecipeRe
     if not os.path.isdir(os.path.dirname(os.path.abspath(path))):
         raise UsageError(f"there is no folder for {path}", code="cannot-write")
     with tempfile.TemporaryDirectory(prefix="jaxcache-record-") as folder:
-        yield RecipeRecorder(Path(folder), collect)
+        yield Recording(Path(folder), collect)
 
 
 def save_recipe(
-    recorder: RecipeRecorder, path: str, known_seconds: Mapping[str, float], ended: Ended
+    recording: Recording,
+    path: str,
+    seen: Recorder,
+    known_seconds: Mapping[str, float],
+    ended: Ended,
 ) -> tuple[int, list[str]]:
     """Write what was recorded, atomically; nothing recorded makes no recipe.
 
@@ -225,10 +209,10 @@ def save_recipe(
     Raises:
         JaxcacheError: ``io-error``.
     """
-    recipe = recorder.recipe(known_seconds, ended)
+    recipe = recording.recipe(seen, known_seconds, ended)
     if not recipe.requests:
         return 0, [f"nothing was recorded, so {path} was not written"]
-    write_file(path, encode_recipe(recipe, recorder.blob))
+    write_file(path, encode_recipe(recipe, recording.blob))
     noun = "module" if len(recipe.requests) == 1 else "modules"
     stubbed = sum(r.stubbed for r in recipe.requests)
     told = f", {stubbed} of them only collected" if stubbed else ""

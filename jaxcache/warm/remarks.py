@@ -2,24 +2,23 @@
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from typing import Any
 
-from jaxcache.warm.inbox import Event
+from jaxcache.warm.events import Done
 from jaxcache.warm.report import Function, Process
 
 ENABLED = "jax_enable_compilation_cache"
 
 
-def divided_keys(modules: Iterable[Event]) -> Iterable[str]:
+def divided_keys(modules: Iterable[Done]) -> Iterable[str]:
     """Say where the processes of one program cannot share entries: their keys differ.
 
     JAX 0.8.3, 0.10.2 and 0.12 do so on CPU, through ``accelerator_config``; with
     ``jax_share_binary_between_hosts`` such processes wait for each other in vain.
     """
-    keys: defaultdict[Any, defaultdict[int, set[str]]] = defaultdict(lambda: defaultdict(set))
+    keys: defaultdict[str, defaultdict[int, set[str]]] = defaultdict(lambda: defaultdict(set))
     for e in modules:
-        if e.get("key"):
-            keys[e.get("module")][int(e.get("process_id") or 0)].add(e["key"])
+        if e.key:
+            keys[e.module][e.process_id].add(e.key)
     for module, found in keys.items():
         first = found.pop(0, set())
         others = [number for number, own in found.items() if first and not own & first]
@@ -67,15 +66,15 @@ _NOT_MADE = {
 }
 
 
-def target_notes(modules: Iterable[Event]) -> Iterable[str]:
+def target_notes(modules: Iterable[Done]) -> Iterable[str]:
     """Say why nothing was made for a target, and what was made of lesser quality."""
     untuned = made = 0
     for e in modules:
-        made += bool(e.get("tuning"))
-        untuned += e.get("tuning") == "untuned"
-        if said := _NOT_MADE.get(str(e.get("reason"))):
-            detail = said.format(detail=e.get("detail"))
-            yield f"{e.get('module')} is not made for the target: {detail}"
+        made += bool(e.tuning)
+        untuned += e.tuning == "untuned"
+        if said := _NOT_MADE.get(e.reason):
+            detail = said.format(detail=e.detail)
+            yield f"{e.module} is not made for the target: {detail}"
     if untuned:
         yield (
             f"{untuned} of {made} entries are untuned: the target will use them as they are; "

@@ -4,8 +4,9 @@ JAX keeps the compile time of an entry as whole seconds, nothing of who made it,
 hits. A run knows all three; the ledger of the directory that was really used keeps them.
 """
 
+import contextlib
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any
 
 from jaxcache.cache.ledger.record import COMPILE, HIT
@@ -13,60 +14,51 @@ from jaxcache.cache.ledger.record import Event as Fact
 from jaxcache.cache.ledger.segments import Ledger, append
 from jaxcache.errors import JaxcacheError
 from jaxcache.store import open_store
-from jaxcache.warm.inbox import Event
+from jaxcache.warm.events import Done
+from jaxcache.warm.recorder import Recorder
 
 #: Outcomes after which an entry with that key holds what was compiled here.
 _LEARNT = {"written": COMPILE, "hit": HIT}
 
 
-def remember(
-    modules: Iterable[Event], processes: Mapping[int, Event], backends: Mapping[Any, Event]
-) -> bool:
-    """Write what the events of a run tell of each key into the ledgers of their directories.
+def remember(modules: Iterable[Done], seen: Recorder) -> None:
+    """Write what a run has seen of each key into the ledgers of their directories.
 
     A directory that is not local, is gone, or cannot be written learns nothing.
-
-    Returns:
-        Whether everything was kept.
     """
     facts: defaultdict[str, list[Fact]] = defaultdict(list)
     for event in modules:
-        kind, directory, key = _LEARNT.get(event["outcome"]), event.get("directory"), event["key"]
-        if kind and key and directory and "://" not in directory:
-            known = _facts(event, processes[event["process"]], backends)
-            facts[directory].append(Fact(key, kind, int(event["at"] * 1e9), known))
-    kept = [_append(directory, found) for directory, found in facts.items()]
-    return all(kept)
+        kind, directory = _LEARNT.get(event.outcome), event.directory
+        if kind and event.key and directory and "://" not in directory:
+            known = _facts(event, seen)
+            facts[directory].append(Fact(event.key, kind, int(event.at * 1e9), known))
+    for directory, found in facts.items():
+        with contextlib.suppress(JaxcacheError):
+            append(open_store(directory), found)
 
 
-def _append(directory: str, facts: list[Fact]) -> bool:
-    try:
-        return append(open_store(directory), facts)
-    except JaxcacheError:
-        return False
-
-
-def _facts(event: Event, process: Event, backends: Mapping[Any, Event]) -> dict[str, Any]:
-    backend = backends.get((event["process"], event.get("backend"))) or {}
-    argv = process.get("argv") or [None]
-    facts = {
-        "jax_version": process.get("jax"),
-        "jaxlib_version": process.get("jaxlib"),
-        "jaxlib_digest": process.get("jaxlib_digest"),
-        "xla_flags": process.get("xla_flags"),
-        "script": argv[0] or None,
-        "function": event.get("function"),
-        "platform": backend.get("platform"),
-        "platform_version": backend.get("platform_version"),
-        "device_kind": backend.get("device_kind"),
-        "topology_fingerprint": backend.get("topology_fingerprint"),
-        "components": event.get("components"),
-        "tuning": event.get("tuning"),
-        "tuning_mtime_ns": event.get("mtime_ns") if event.get("tuning") else None,
-        "tuning_size_bytes": event.get("size_bytes") if event.get("tuning") else None,
+def _facts(event: Done, seen: Recorder) -> dict[str, Any]:
+    hardware = seen.hardware.get((event.process, event.backend))
+    process = seen.processes[event.process]
+    jax, started = process.loaded, process.started
+    facts: dict[str, Any] = {
+        "jax_version": jax.jax if jax else None,
+        "jaxlib_version": jax.jaxlib if jax else None,
+        "jaxlib_digest": jax.jaxlib_digest if jax else None,
+        "xla_flags": jax.xla_flags if jax else None,
+        "script": started.argv[0] or None if started and started.argv else None,
+        "function": event.function,
+        "platform": hardware.platform if hardware else None,
+        "platform_version": hardware.platform_version if hardware else None,
+        "device_kind": hardware.device_kind if hardware else None,
+        "topology_fingerprint": hardware.topology_fingerprint if hardware else None,
+        "components": event.components,
+        "tuning": event.tuning,
+        "tuning_mtime_ns": event.mtime_ns if event.tuning else None,
+        "tuning_size_bytes": event.size_bytes if event.tuning else None,
     }
-    if event["outcome"] == "written" and event.get("compile"):
-        facts["compile_seconds"] = round(event["compile"][1], 6)
+    if event.outcome == "written" and event.compile:
+        facts["compile_seconds"] = round(event.compile[1], 6)
     return {name: value for name, value in facts.items() if value is not None}
 
 

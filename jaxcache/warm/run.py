@@ -5,6 +5,7 @@ import json
 import os
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -13,14 +14,15 @@ from jaxcache.errors import NoJaxError, UsageError
 from jaxcache.options.run import RunOptions, WarmOptions
 from jaxcache.warm.arguments import Call
 from jaxcache.warm.crosshost.cross import Cross, Spool, open_spool, read_cross
-from jaxcache.warm.inbox import Event
+from jaxcache.warm.events import Event
 from jaxcache.warm.launch import Ended, Launch, run_listening
 from jaxcache.warm.process import NO_JAX_HINT, find_python, free_port
-from jaxcache.warm.recorder import Recorder
-from jaxcache.warm.recording import RecipeRecorder, recording, save_recipe
+from jaxcache.warm.recorder import ProcessFacts, Recorder
+from jaxcache.warm.recording import Recording, open_recording, save_recipe
 from jaxcache.warm.remarks import ENABLED
 from jaxcache.warm.remember import known_seconds, remember
 from jaxcache.warm.report import Report
+from jaxcache.warm.trace import trace_document
 from jaxcache.warm.unheard import unreported_entries
 
 
@@ -176,15 +178,17 @@ def _run_all(
     notes: list[str] = []
     recorded = None
     started_ns = time.time_ns()
-    with recording(options.record, options.collect) as recipe:
-        ended = _listen(_recorded(launches, recipe), options, _tell(watch, recipe), recorder, spool)
+    with open_recording(options.record, options.collect) as recipe:
+        ended = _listen(_recorded(launches, recipe), options, watch, recorder, spool)
         reader.join()
         if recipe and options.record:
-            recorded, said = save_recipe(recipe, options.record, known, ended)
+            recorded, said = save_recipe(recipe, options.record, recorder, known, ended)
             notes += said
     if options.check_contents and not (ended.exit_code or ended.interrupted or ended.timed_out):
         again = [replace(launch, env={**launch.env, **_CHECKED}) for launch in launches]
-        recorder = replace(first, modules=[], processes={}, backends={}, learnt=0)
+        recorder = replace(
+            first, modules=[], processes=defaultdict(ProcessFacts), hardware={}, learnt=0
+        )
         _learn(first, options)
         second = _listen(again, options, watch, recorder)
         ended = replace(
@@ -194,7 +198,7 @@ def _run_all(
         )
     _learn(recorder, options)
     if spool is None:
-        keys = {str(e["key"]) for r in (first, recorder) for e in r.modules}
+        keys = {str(e.key) for r in (first, recorder) for e in r.modules}
         recorder.unreported += unreported_entries(options.cache_dir, started_ns, keys)
     if isinstance(options, WarmOptions) and options.seal:
         from jaxcache.warm.sealing import seal_written
@@ -203,28 +207,19 @@ def _run_all(
     if options.portable:
         notes.append(_PORTABLE_NOTE)
     report = recorder.report(ended, known)
-    notes = list(dict.fromkeys([*report.notes, *notes]))
-    return replace(report, notes=tuple(notes), recorded=recorded)
+    return replace(
+        report,
+        notes=tuple(dict.fromkeys([*report.notes, *notes])),
+        recorded=recorded,
+        trace=trace_document(recorder.modules, recorder.processes),
+    )
 
 
-def _recorded(launches: Sequence[Launch], recipe: RecipeRecorder | None) -> Sequence[Launch]:
+def _recorded(launches: Sequence[Launch], recipe: Recording | None) -> Sequence[Launch]:
     """The same launches, with the listener keeping every module."""
     if recipe is None:
         return launches
     return [replace(launch, env={**launch.env, **recipe.environment}) for launch in launches]
-
-
-def _tell(watch: Watch, recipe: RecipeRecorder | None) -> Watch:
-    """The same watch, with a recorder told first."""
-    if recipe is None:
-        return watch
-
-    def on_event(event: Event) -> None:
-        recipe.add(event)
-        if watch.on_event:
-            watch.on_event(event)
-
-    return replace(watch, on_event=on_event)
 
 
 #: The path is in the options of XLA's own caches (jax/_src/compiler.py, 0.4.36 to 0.10).
@@ -272,17 +267,12 @@ def _listen(
         timeout_seconds=options.timeout_seconds,
         patience_seconds=None if options.collect is None else options.patience_seconds,
     )
-    if recorder.no_jax is not None:
-        raise NoJaxError(
-            f"{recorder.no_jax.get('executable')} has no jax",
-            hint=NO_JAX_HINT,
-        )
-    if (refused := recorder.refused) is not None:
-        raise NoJaxError(
-            str(refused.get("detail")), code=str(refused.get("code")), hint=refused.get("hint")
-        )
-    if recorder.no_function is not None:
-        raise UsageError(str(recorder.no_function.get("detail")), code="no-function")
+    for said in recorder.heard("no-jax"):
+        raise NoJaxError(f"{said.executable} has no jax", hint=NO_JAX_HINT)
+    for said in recorder.heard("refused"):
+        raise NoJaxError(said.detail, code=said.code or "refused", hint=said.hint)
+    for said in recorder.heard("no-function"):
+        raise UsageError(said.detail, code="no-function")
     return ended
 
 
@@ -291,7 +281,7 @@ def _learn(recorder: Recorder, options: RunOptions) -> None:
     fresh = recorder.modules[recorder.learnt :]
     recorder.learnt = len(recorder.modules)
     if options.scratch is None:
-        remember(fresh, recorder.processes, recorder.backends)
+        remember(fresh, recorder)
 
 
 #: JAX's defaults (jax/_src/config.py) of the settings that decide what is written.

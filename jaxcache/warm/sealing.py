@@ -8,19 +8,19 @@ from jaxcache.cache.seal import execute_seal, plan_seal
 from jaxcache.errors import JaxcacheError
 from jaxcache.options import SealOptions
 from jaxcache.store import open_store
-from jaxcache.warm.inbox import Event
+from jaxcache.warm.events import Done
 
 
-def seal_written(modules: Iterable[Event]) -> list[str]:
+def seal_written(modules: Iterable[Done]) -> list[str]:
     """Seal what was written, in the directories really used; a sentence about each.
 
     What cannot be sealed is a sentence too: the entries are as good as JAX wrote them.
     """
     keys: defaultdict[str, set[str]] = defaultdict(set)
     for event in modules:
-        directory = event.get("directory")
-        if event["outcome"] == "written" and directory and "://" not in directory:
-            keys[directory].add(event["key"])
+        directory = event.directory
+        if event.outcome == "written" and event.key and directory and "://" not in directory:
+            keys[directory].add(event.key)
     notes = []
     for directory, written in keys.items():
         try:

@@ -7,19 +7,23 @@ Python, one thread per thread that compiled.
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from jaxcache.warm.inbox import Event
+from jaxcache.warm.events import Done, Span
+from jaxcache.warm.recorder import ProcessFacts
 
 #: What a span of the listener is called in the trace.
+_ARGS = ("key", "outcome", "reason", "function", "file", "line")
 _SPANS = ("trace", "lower", "retrieve", "compile", "write")
 
 
-def trace_document(modules: Iterable[Event], processes: Mapping[int, Event]) -> dict[str, Any]:
+def trace_document(
+    modules: Iterable[Done], processes: Mapping[int, ProcessFacts]
+) -> dict[str, Any]:
     """Make the document; times count from the first thing that happened."""
     spans = [
-        (event, name, event[name])
+        (event, name, span)
         for event in modules
         for name in _SPANS
-        if event.get(name) and (name != "retrieve" or event["outcome"] == "hit")
+        if (span := getattr(event, name)) and (name != "retrieve" or event.outcome == "hit")
     ]
     origin = min((start for _, _, (start, _) in spans), default=0.0)
     return {
@@ -31,27 +35,27 @@ def trace_document(modules: Iterable[Event], processes: Mapping[int, Event]) -> 
     }
 
 
-def _names(processes: Mapping[int, Event]) -> Iterator[dict[str, Any]]:
+def _names(processes: Mapping[int, ProcessFacts]) -> Iterator[dict[str, Any]]:
     for number, process in processes.items():
-        if "jax" in process:
-            argv = " ".join(process.get("argv") or [])
+        if process.loaded:
+            argv = " ".join(process.started.argv) if process.started else ""
             yield {
                 "ph": "M",
                 "name": "process_name",
                 "pid": number,
-                "args": {"name": f"{argv or 'python'} (pid {process.get('pid')})"},
+                "args": {"name": f"{argv or 'python'} (pid {process.pid})"},
             }
 
 
-def _complete(event: Event, name: str, span: tuple[float, float], origin: float) -> dict[str, Any]:
+def _complete(event: Done, name: str, span: Span, origin: float) -> dict[str, Any]:
     start, seconds = span
     return {
         "ph": "X",
-        "name": f"{name} {event.get('module')}",
+        "name": f"{name} {event.module}",
         "cat": name,
         "ts": round((start - origin) * 1e6, 3),
         "dur": round(max(0.0, seconds) * 1e6, 3),
-        "pid": event["process"],
-        "tid": event.get("thread") or 0,
-        "args": {n: event.get(n) for n in ("key", "outcome", "reason", "function", "file", "line")},
+        "pid": event.process,
+        "tid": event.thread,
+        "args": {n: getattr(event, n) for n in _ARGS},
     }

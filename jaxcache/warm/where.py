@@ -2,13 +2,15 @@
 
 import os
 import signal
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from jaxcache.options.run import WhereOptions
-from jaxcache.warm.inbox import Event
+from jaxcache.warm.events import Event
 from jaxcache.warm.launch import Launch, run_listening
+from jaxcache.warm.recorder import ProcessFacts, Recorder
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,24 +46,16 @@ def find_where(
         UsageError: ``cannot-run``.
     """
     options = options or WhereOptions()
-    processes: dict[int, Event] = {}
-    unheard: list[str] = []
+    seen = Recorder()
+    stopped: set[int] = set()
 
     def take(event: Event) -> None:
-        if event["event"] == "unheard":
-            unheard.append(str(event.get("detail")))
-        known = processes.setdefault(event["process"], {})
-        if event["event"] in ("start", "jax", "settings"):
-            known.update({k: v for k, v in event.items() if k not in ("event", "at")})
-            if event["event"] == "jax":
-                known["has_jax"] = True
-        if event["event"] == "module" and event.get("outcome") == "uncacheable":
-            reasons = known.setdefault("uncacheable", {})
-            reasons.setdefault(str(event.get("reason")), {})[str(event.get("module"))] = None
-        pid = known.get("pid")
-        if options.stop and known.get("opened_directory") and isinstance(pid, int) and pid > 1:
-            os.kill(pid, signal.SIGTERM)
-            known["pid_stopped"] = known.pop("pid")
+        seen.add(event)
+        process = seen.processes[event.process]
+        opened = process.configured and process.configured.opened_directory
+        if options.stop and opened and process.pid > 1 and process.pid not in stopped:
+            os.kill(process.pid, signal.SIGTERM)
+            stopped.add(process.pid)
 
     ended = run_listening(
         [Launch(tuple(command))],
@@ -69,20 +63,29 @@ def find_where(
         stdout_to_stderr=stdout_to_stderr,
         timeout_seconds=options.timeout_seconds,
     )
+    unheard = [said.detail for said in seen.heard("unheard")]
     unheard += [
         f"`{command}` ran jax where the listener did not reach" for command in ended.unheard
     ]
-    uses = (
-        Use(
-            pid=int(p.get("pid") or p.get("pid_stopped") or 0),
-            executable=str(p.get("executable") or ""),
-            opened=p.get("opened_directory"),
-            setting=p.get("jax_compilation_cache_dir"),
-            enabled=p.get("jax_enable_compilation_cache"),
-            settings={k: v for k, v in p.items() if k.startswith("jax_")},
-            uncacheable={k: tuple(v) for k, v in p.get("uncacheable", {}).items()},
-        )
-        for p in processes.values()
-        if p.get("has_jax")
-    )
+    uses = (_use(seen, n, known) for n, known in seen.processes.items() if known.loaded)
     return tuple(uses), next(iter(unheard), None)
+
+
+def _use(seen: Recorder, number: int, known: ProcessFacts) -> Use:
+    configured = known.configured
+    settings = configured.settings if configured else {}
+    reasons: defaultdict[str, dict[str, None]] = defaultdict(dict)
+    for done in seen.modules:
+        if done.process == number and done.outcome == "uncacheable":
+            reasons[done.reason][done.module] = None
+    setting = settings.get("jax_compilation_cache_dir")
+    enabled = settings.get("jax_enable_compilation_cache")
+    return Use(
+        pid=known.pid,
+        executable=known.started.executable if known.started else "",
+        opened=configured.opened_directory if configured else None,
+        setting=None if setting is None else str(setting),
+        enabled=None if enabled is None else bool(enabled),
+        settings=settings,
+        uncacheable={k: tuple(v) for k, v in reasons.items()},
+    )

@@ -3,12 +3,11 @@
 import sys
 import time
 from collections.abc import Mapping
-from typing import Any
 
 from jaxcache.cli.terminal import draw_line, is_dumb, progress_line
 from jaxcache.entry.names import printable
 from jaxcache.units import format_duration
-from jaxcache.warm.inbox import Event
+from jaxcache.warm.events import Begun, Done, Event
 from jaxcache.warm.run import Watch
 
 #: Compiles that end sooner are not worth a line: it would only flicker.
@@ -27,7 +26,7 @@ class LiveLine:
     """Keeps the line; the cursor stays at its start, so that the program's output replaces it."""
 
     def __init__(self) -> None:
-        self._running: dict[tuple[int, Any], Event] = {}
+        self._running: dict[tuple[int, int], Begun] = {}
         self._last: dict[str, float] = {}
         self._known: set[str] = set()
         self._done: set[str] = set()
@@ -42,29 +41,28 @@ class LiveLine:
 
     def take(self, event: Event) -> None:
         """Take one event of the listener."""
-        place = (event["process"], event.get("id"))
-        if event["event"] == "begin":
-            self._running[place] = event
-        elif event["event"] == "module":
-            self._running.pop(place, None)
-            self._done.add(str(event.get("key")))
+        if isinstance(event, Begun):
+            self._running[event.process, event.number] = event
+        elif isinstance(event, Done):
+            self._running.pop((event.process, event.number), None)
+            self._done.add(str(event.key))
             self._erase()
 
     def tick(self) -> None:
         """Draw the line anew if something has been compiling for a while."""
         now = time.time()
-        slow = [e for e in self._running.values() if now - float(e["at"]) > _PATIENCE_SECONDS]
+        slow = [e for e in self._running.values() if now - e.at > _PATIENCE_SECONDS]
         if not slow:
             self._erase()
             return
         draw_line(self.text(slow[0], now))
         self._drawn = True
 
-    def text(self, event: Event, now: float) -> str:
+    def text(self, event: Begun, now: float) -> str:
         """What the line says of one compile that runs."""
-        module = str(event.get("module"))
+        module = event.module
         took = f" (last time {format_duration(self._last[module])})" if module in self._last else ""
-        elapsed = format_duration(now - float(event["at"]))
+        elapsed = format_duration(now - event.at)
         return f"{self._bar()}compiling {printable(module)} for {elapsed}{took}"
 
     def _bar(self) -> str:

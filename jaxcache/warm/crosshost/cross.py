@@ -12,9 +12,9 @@ import os
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from jaxcache.cache.allowed import kept_flags
 from jaxcache.entry.codec import HEADER_BYTES
@@ -26,7 +26,7 @@ from jaxcache.options.run import TargetOptions
 from jaxcache.store import make_store
 from jaxcache.warm.crosshost.profile import CACHE_DIR, Profile, profile_bytes, read_profile
 from jaxcache.warm.delivery import Delivery
-from jaxcache.warm.inbox import Event
+from jaxcache.warm.events import Done, Event
 
 #: JAX's own level; what it reads most is small.
 _LEVEL = 3
@@ -159,23 +159,22 @@ class Spool:
 
     def take(self, event: Event) -> Event:
         """The event, once what it announces is done: as it was, or with what came of it."""
-        spooled = event.get("spool")
-        if event["event"] != "module" or not isinstance(spooled, str):
+        if not isinstance(event, Done) or event.spool is None:
             return event
-        event = {k: v for k, v in event.items() if k != "spool"}
         started = time.time()
         try:
-            written = self._write(event, spooled)
+            done = self._write(event, event.spool)
         except (JaxcacheError, OSError) as error:
-            return {**event, "outcome": "error", "reason": "write-error", "detail": str(error)}
-        return {**event, **written, "write": [started, time.time() - started]}
+            return replace(event, outcome="error", reason="write-error", detail=str(error))
+        return replace(done, write=(started, time.time() - started))
 
-    def _write(self, event: Event, spooled: str) -> dict[str, Any]:
-        key = str(event["key"])
+    def _write(self, event: Done, spooled: str) -> Done:
+        key = str(event.key)
         # The child runs the user's program: it may name no file but its own.
         path = os.path.join(self.folder, os.path.basename(spooled))
+        seconds = event.compile[1] if event.compile else 0.0
         try:
-            framed = frame_payload(Path(path), float(event["compile"][1]), self.cross.profile.codec)
+            framed = frame_payload(Path(path), seconds, self.cross.profile.codec)
         finally:
             with contextlib.suppress(OSError):
                 os.unlink(path)
@@ -186,8 +185,8 @@ class Spool:
             payload_sha256=framed.payload_sha256,
         )
         if info is None:
-            return {"reason": "written-meanwhile", "tuning": None}
-        return {"size_bytes": info.size_bytes, "mtime_ns": info.mtime_ns}
+            return replace(event, reason="written-meanwhile", tuning=None)
+        return replace(event, size_bytes=info.size_bytes, mtime_ns=info.mtime_ns)
 
 
 @contextlib.contextmanager

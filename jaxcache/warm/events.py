@@ -1,0 +1,325 @@
+"""The events of a run: what the listener in the user's Python sends, parsed and bounded once.
+
+That Python runs the user's program, so nothing it sends is trusted: a value of the wrong type makes
+the event one of trouble, and long texts are cut. ``jaxside/`` writes these events; their fields are
+named there as here, but for :data:`_NAMES`.
+"""
+
+import json
+import math
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, dataclass, field, fields, is_dataclass
+from functools import cache
+from typing import Annotated, Any, get_args, get_origin, get_type_hints
+
+from jaxcache.warm.report import OUTCOMES, Argument, Outcome
+
+#: Longer lines are dropped: nothing that the listener sends comes near.
+MAX_LINE_BYTES = 4 << 20
+_MAX_CHARACTERS = 1 << 16
+_MAX_ITEMS = 1 << 16
+
+Span = tuple[float, float]
+"""Start in seconds since the epoch, and length in seconds."""
+Scalar = str | int | float | bool | None
+Digest = Annotated[str, "64 hexadecimal digits"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """One event of one process."""
+
+    process: int
+    """A number per connection."""
+    at: float
+    """Seconds since the epoch."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Started(Seen):
+    """A Python has imported jax, or is about to."""
+
+    pid: int
+    executable: str = ""
+    argv: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loaded(Seen):
+    """The jax of a process."""
+
+    jax: str
+    jaxlib: str | None = None
+    jaxlib_digest: str | None = None
+    xla_flags: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Configured(Seen):
+    """The settings of the cache, where they are new or have changed."""
+
+    opened_directory: str | None = None
+    settings: Mapping[str, Scalar] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hardware(Seen):
+    """A backend with one kind of device, as keys know it."""
+
+    backend: int
+    platform: str | None = None
+    platform_version: str | None = None
+    device_kind: str | None = None
+    topology_fingerprint: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordedEnvironment:
+    """The parts of a process's environment that a recipe needs."""
+
+    platform: str
+    device_count: int
+    process_count: int
+    process_id: int
+    python_version: str
+    cache_dir: str | None = None
+    xla_flags: tuple[str, ...] = ()
+    libtpu_init_args: tuple[str, ...] = ()
+    argv_flags: tuple[str, ...] = ()
+    settings: Mapping[str, Scalar] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recorded:
+    """What it takes to compile a module again; bytes are named by their SHA-256."""
+
+    bytecode: Digest
+    options: Digest
+    device_ids: tuple[int, ...]
+    device_shape: tuple[int, ...]
+    environment: RecordedEnvironment
+    executable_device_ids: tuple[int, ...] | None = None
+    callbacks: int = 0
+    backend: int | None = None
+    refusals: tuple[str, ...] = ()
+    doubts: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Begun(Seen):
+    """A compile request has begun."""
+
+    number: int
+    module: str
+    recorded: Recorded | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Called(Seen):
+    """A function and the arguments that it was compiled for."""
+
+    function: str | None = None
+    kind: str | None = None
+    file: str | None = None
+    line: int | None = None
+    arguments: tuple[Argument, ...] = ()
+    compile: Span | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Done(Called):
+    """A compile request has ended."""
+
+    number: int
+    module: str
+    outcome: Outcome
+    reason: str
+    detail: str | None = None
+    key: str | None = None
+    seconds: float = 0.0
+    thread: int = 0
+    process_id: int = 0
+    directory: str | None = None
+    backend: int | None = None
+    components: Mapping[str, str] | None = None
+    counted: tuple[str, ...] = ()
+    counters: Mapping[str, float] = field(default_factory=dict)
+    stubbed: bool = False
+    stored_seconds: float | None = None
+    retrieve: Span | None = None
+    write: Span | None = None
+    trace: Span | None = None
+    lower: Span | None = None
+    size_bytes: int | None = None
+    mtime_ns: int | None = None
+    tuning: str | None = None
+    spool: str | None = None
+    xla_flags: tuple[str, ...] | None = None
+    ignored_flags: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Said(Seen):
+    """A sentence for the reader, or the reason why nothing can be done here."""
+
+    event: str
+    """``trouble``, ``unheard``, ``remark``, ``jax-failed``, ``no-jax``, ``no-function``,
+    ``refused`` or ``marker``."""
+    detail: str = ""
+    executable: str | None = None
+    code: str | None = None
+    hint: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Left(Seen):
+    """A process has ended in good order."""
+
+    counters: Mapping[str, float] = field(default_factory=dict)
+
+
+Event = Started | Loaded | Configured | Hardware | Begun | Called | Done | Said | Left
+_KINDS: dict[str, type] = {
+    "start": Started,
+    "jax": Loaded,
+    "settings": Configured,
+    "backend": Hardware,
+    "begin": Begun,
+    "module": Done,
+    "colocated": Called,
+    "end": Left,
+    **dict.fromkeys(("trouble", "unheard", "remark", "jax-failed"), Said),
+    **dict.fromkeys(("no-jax", "no-function", "refused", "marker"), Said),
+}
+#: Fields that are called otherwise on the wire.
+_NAMES = {"number": "id"}
+
+
+def parse_event(line: bytes, process: int) -> Event | None:
+    """Read one line of the listener; None for what is no event, or of a kind not known."""
+    try:
+        wire = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    name = wire.get("event") if isinstance(wire, dict) else None
+    kind = _KINDS.get(name) if isinstance(name, str) else None
+    if kind is None:
+        return None
+    at = wire.get("at")
+    wire |= {"process": process, "at": at if isinstance(at, int | float) else 0.0}
+    if kind is Configured:
+        wire["settings"] = {n: v for n, v in wire.items() if n.startswith("jax_")}
+    try:
+        event: Event = _build(kind, wire)
+    except ValueError as error:
+        detail = f"an event {name!r} of the listener cannot be read: {error}"
+        return Said(process=process, at=0.0, event="trouble", detail=detail)
+    return event
+
+
+def _build(kind: type, wire: object) -> Any:
+    if not isinstance(wire, dict):
+        raise ValueError("it is no object")
+    found = {}
+    for name, (reader, default) in _readers(kind).items():
+        value = wire.get(_NAMES.get(name, name))
+        if value is not None or default is MISSING:
+            try:
+                found[name] = reader(value)
+            except (TypeError, ValueError, OverflowError) as error:
+                raise ValueError(f"{name}: {error}") from error
+    return kind(**found)
+
+
+@cache
+def _readers(kind: type) -> dict[str, tuple[Callable[[Any], Any], Any]]:
+    hints = get_type_hints(kind, include_extras=True)
+    return {
+        f.name: (
+            _reader(hints[f.name]),
+            MISSING if f.default is f.default_factory is MISSING else f.default,
+        )
+        for f in fields(kind)
+    }
+
+
+def _reader(hint: Any) -> Callable[[Any], Any]:
+    """Return the function that reads values of one type, and refuses all others."""
+    if is_dataclass(hint):
+        return lambda value: _build(hint, value)  # type: ignore[arg-type]
+    if hint in _SIMPLE:
+        return _SIMPLE[hint]
+    inner = [_reader(a) for a in get_args(hint) if a not in (type(None), Ellipsis)]
+    if get_origin(hint) is tuple:
+        return lambda value: tuple(map(inner[0], _bounded(value, list)))
+    if get_origin(hint) is Mapping:
+        return lambda value: {inner[0](k): inner[1](v) for k, v in _bounded(value, dict).items()}
+    return inner[0]  # X | None: a missing value is never read
+
+
+def _bounded(value: Any, kind: type[list[Any] | dict[Any, Any]]) -> Any:
+    if not isinstance(value, kind) or len(value) > _MAX_ITEMS:
+        raise ValueError(f"no {kind.__name__}, or too long")
+    return value
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{type(value).__name__} is no text")
+    return value[:_MAX_CHARACTERS]
+
+
+def _int(value: Any) -> int:
+    if type(value) is not int or abs(value) >= 1 << 64:
+        raise TypeError(f"{type(value).__name__} is no whole number")
+    return value
+
+
+def _float(value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise TypeError("no finite number")
+    return float(value)
+
+
+def _bool(value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise TypeError(f"{type(value).__name__} is neither true nor false")
+    return value
+
+
+def _scalar(value: Any) -> Scalar:
+    known = value is None or isinstance(value, bool | int | float)
+    return value if known else str(value)[:_MAX_CHARACTERS]
+
+
+def _digest(value: Any) -> str:
+    if not isinstance(value, str) or not re.fullmatch(r"[0-9a-f]{64}", value):
+        raise ValueError("no SHA-256")
+    return value
+
+
+def _outcome(value: Any) -> Outcome:
+    return OUTCOMES[OUTCOMES.index(value)]
+
+
+def _span(value: Any) -> Span:
+    start, length = _bounded(value, list)
+    return _float(start), _float(length)
+
+
+def _axis(value: Any) -> int | str:
+    return _text(value) if isinstance(value, str) else _int(value)
+
+
+_SIMPLE: dict[Any, Callable[[Any], Any]] = {
+    str: _text,
+    int: _int,
+    float: _float,
+    bool: _bool,
+    Scalar: _scalar,
+    Digest: _digest,
+    Outcome: _outcome,
+    Span: _span,
+    int | str: _axis,
+}

@@ -1,0 +1,118 @@
+"""Events of the listener: read once, bounded, and never trusted."""
+
+import json
+import socket
+from typing import Any
+
+import pytest
+
+from jaxcache.warm.events import Begun, Configured, Done, Said, Started, parse_event
+from jaxcache.warm.inbox import Inbox, socket_folder
+from jaxcache.warm.launch import Ended
+from jaxcache.warm.recorder import Recorder
+
+DONE = {
+    "event": "module",
+    "id": 1,
+    "at": 2.0,
+    "module": "jit_f",
+    "outcome": "written",
+    "reason": "not-in-cache",
+    "key": "jit_f-00",
+    "compile": [2.0, 0.5],
+    "arguments": [{"name": "x", "dtype": "float32", "shape": [8, "b"]}],
+}
+DIGEST = "ab" * 32
+ENVIRONMENT = {
+    "platform": "cpu",
+    "device_count": 1,
+    "process_count": 1,
+    "process_id": 0,
+    "python_version": "3.11",
+}
+RECORDED = {
+    "bytecode": DIGEST,
+    "options": DIGEST,
+    "device_ids": [0],
+    "device_shape": [1, 1],
+    "environment": ENVIRONMENT,
+}
+
+
+def parse(value: Any) -> Any:
+    return parse_event(json.dumps(value).encode(), 7)
+
+
+def test_events_become_what_they_are() -> None:
+    done = parse(DONE)
+    assert isinstance(done, Done)
+    assert (done.process, done.number, done.compile, done.key) == (7, 1, (2.0, 0.5), "jit_f-00")
+    assert done.arguments[0].shape == (8, "b")
+    begun = parse({"event": "begin", "id": 1, "at": 1, "module": "jit_f", "recorded": RECORDED})
+    assert isinstance(begun, Begun)
+    assert begun.recorded is not None
+    assert begun.recorded.environment.platform == "cpu"
+    configured = parse({"event": "settings", "opened_directory": "/c", "jax_x": True, "at": 1})
+    assert isinstance(configured, Configured)
+    assert (configured.opened_directory, configured.settings) == ("/c", {"jax_x": True})
+    assert parse({"event": "of the future"}) is None
+    assert parse(["event"]) is None
+    assert parse_event(b"\xff{", 1) is None
+    assert parse_event(b"[" * 100_000, 1) is None
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"outcome": "splendid"},
+        {"id": "1"},
+        {"id": True},
+        {"module": 3},
+        {"compile": [1.0]},
+        {"compile": [1.0, "long"]},
+        {"seconds": 1e400},
+        {"components": {"computation": 1}},
+        {"components": [1]},
+        {"arguments": [{"name": "x"}]},
+        {"counted": [0] * 70_000},
+        {"size_bytes": 1 << 70},
+    ],
+)
+def test_an_event_of_the_wrong_shape_is_trouble(change: dict[str, Any]) -> None:
+    said = parse({**DONE, **change})
+    assert isinstance(said, Said)
+    assert (said.event, "cannot be read" in said.detail) == ("trouble", True)
+
+
+@pytest.mark.parametrize("name", ["../../etc/passwd", "/etc/passwd", DIGEST.upper(), DIGEST + "0"])
+def test_a_recorded_module_is_named_by_its_digest_alone(name: str) -> None:
+    recorded = {**RECORDED, "bytecode": name}
+    begun = {"event": "begin", "id": 1, "module": "jit_f", "recorded": recorded}
+    assert parse(begun).event == "trouble"
+
+
+def test_long_texts_are_cut() -> None:
+    assert len(parse({**DONE, "detail": "x" * 1_000_000}).detail) == 1 << 16
+
+
+def test_what_could_not_be_read_is_unobserved() -> None:
+    seen = Recorder("/c")
+    for wire in ({"event": "start", "pid": 5, "at": 1}, {"event": "jax", "jax": "0.10.2"}, DONE):
+        seen.add(parse(wire))
+    assert seen.report(Ended(0, False, False, 1.0), {}).unobserved == ()
+    seen.add(parse({**DONE, "id": None}))
+    (why,) = seen.report(Ended(0, False, False, 1.0), {}).unobserved
+    assert why.startswith("an event 'module' of the listener cannot be read: number")
+
+
+def test_a_hostile_writer_disturbs_no_other() -> None:
+    with socket_folder() as folder, Inbox(folder) as inbox:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as bad:
+            bad.connect(inbox.address)
+            bad.sendall(b'{"event": {}}\n\x00\xff\n{"event": "start", "pid": {}}\n')
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as good:
+            good.connect(inbox.address)
+            good.sendall(b'{"event": "start", "pid": 5, "argv": ["a"]}\n')
+        found = list(inbox.drain(5.0))
+    assert [e.event for e in found if isinstance(e, Said)] == ["trouble"]
+    assert [e.argv for e in found if isinstance(e, Started)] == [("a",)]
