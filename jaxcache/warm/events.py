@@ -222,9 +222,9 @@ def _build(kind: type, wire: object) -> Any:
     if not isinstance(wire, dict):
         raise ValueError("it is no object")
     found = {}
-    for name, (reader, default) in _readers(kind).items():
+    for name, (reader, required) in _readers(kind).items():
         value = wire.get(_NAMES.get(name, name))
-        if value is not None or default is MISSING:
+        if value is not None or required:
             try:
                 found[name] = reader(value)
             except (TypeError, ValueError, OverflowError) as error:
@@ -233,12 +233,12 @@ def _build(kind: type, wire: object) -> Any:
 
 
 @cache
-def _readers(kind: type) -> dict[str, tuple[Callable[[Any], Any], Any]]:
+def _readers(kind: type) -> dict[str, tuple[Callable[[Any], Any], bool]]:
     hints = get_type_hints(kind, include_extras=True)
     return {
         f.name: (
             _reader(hints[f.name]),
-            MISSING if f.default is f.default_factory is MISSING else f.default,
+            f.default is MISSING and f.default_factory is MISSING,
         )
         for f in fields(kind)
     }
