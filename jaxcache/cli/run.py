@@ -7,7 +7,7 @@ import typer
 from jaxcache.cli.optional_value import FailOnMissCommand
 from jaxcache.cli.options import JsonOutput
 from jaxcache.options import CacheDir
-from jaxcache.options.run import Assertions, RunOptions, TraceOptions
+from jaxcache.options.run import Assertions, ReportOptions, RunOptions
 
 EXAMPLE = "jaxcache run --fail-on-miss -- ./train.sh"
 EXIT_CODES = (0, 1, 2, 13, 130)
@@ -22,7 +22,7 @@ def command(
     place: CacheDir,
     wanted: Assertions,
     options: RunOptions,
-    trace: TraceOptions,
+    extent: ReportOptions,
     output: JsonOutput,
 ) -> None:
     """Run any command, and report what each compile did.
@@ -37,4 +37,4 @@ def command(
     form = output.form
     wanted.check()
     report = run_command(command_line, place_run(options, place, form), watch())
-    finish(report, wanted, form, check=options.check_contents, trace=trace.trace)
+    finish(report, wanted, form, check=options.check_contents, extent=extent)

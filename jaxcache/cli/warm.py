@@ -7,7 +7,7 @@ import typer
 from jaxcache.cli.optional_value import WarmCommand
 from jaxcache.cli.options import JsonOutput
 from jaxcache.options import CacheDir
-from jaxcache.options.run import Assertions, CallOptions, TraceOptions, WarmOptions
+from jaxcache.options.run import Assertions, CallOptions, ReportOptions, WarmOptions
 
 EXAMPLE = "jaxcache warm train.py --steps 1"
 EXIT_CODES = (0, 1, 2, 13, 130)
@@ -44,7 +44,7 @@ def command(
     wanted: Assertions,
     options: WarmOptions,
     call: CallOptions,
-    trace: TraceOptions,
+    extent: ReportOptions,
     output: JsonOutput,
 ) -> None:
     """Run a script or a function, and report what each compile did.
@@ -66,4 +66,4 @@ def command(
     placed = place_run(options, place, form)
     chosen = programs(script, arguments, file, call, module=module)
     report = warm_programs(chosen, placed, watch())
-    finish(report, wanted, form, check=options.check_contents, trace=trace.trace)
+    finish(report, wanted, form, check=options.check_contents, extent=extent)

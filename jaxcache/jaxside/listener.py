@@ -118,6 +118,7 @@ class Listener:
             return self._collect(request, compile_, args, kwargs)
         except BaseException as error:
             request.raised = f"{type(error).__name__}: {error}"
+            request.interrupted = isinstance(error, KeyboardInterrupt)
             raise
         finally:
             self._local.request = outer
@@ -235,6 +236,7 @@ class Listener:
                 "id": request.number,
                 "module": request.module,
                 "at": request.started,
+                **{n: request.lowering.get(n) for n in ("function", "file", "line")},
                 **self._record(request, args, kwargs),
             }
         )

@@ -51,6 +51,8 @@ class Request:
     write: Span | None = None
     write_error: str | None = None
     raised: str | None = None
+    interrupted: bool = False
+    """It was raised by Ctrl-C."""
     stubbed: bool = False
     """Answered with zeros, never compiled."""
 
@@ -98,6 +100,8 @@ def _judge(
         return "skipped", "verified", ALIKE
     if request.differs:
         return "error", "not-deterministic", request.differs
+    if request.interrupted:
+        return "skipped", "interrupted", "interrupted while it compiled"
     if request.write_error or request.read_error:
         return _judge_error(request)
     if request.raised:

@@ -300,9 +300,10 @@ class DoctorOptions(Options):
     )
 
 
-class TraceOptions(Options, panel="Output"):
-    """Further files that a run writes."""
+class ReportOptions(Options, panel="Output"):
+    """How much a run reports, and where to."""
 
+    all: bool = option("--all", FLAG, "List JAX's own operations one by one, too.")
     trace: str | None = option(
         "--trace", TEXT, "Write Chrome trace events; Perfetto opens them.", metavar="FILE"
     )

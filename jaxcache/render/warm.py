@@ -1,11 +1,13 @@
 """A run's report as the document of the contract and as a page for people."""
 
-from collections.abc import Iterator
+import os
+from collections import Counter
+from collections.abc import Iterator, Sequence
 
 from jaxcache.entry.names import printable
 from jaxcache.render.document import Document, envelope
 from jaxcache.render.table import Column, render_table
-from jaxcache.units import format_duration, format_size
+from jaxcache.units import format_count, format_duration, format_size
 from jaxcache.warm.report import OUTCOMES, Function, Module, Report
 
 #: What an outcome's colour says: served, as hoped for; lost, and why matters.
@@ -81,6 +83,7 @@ def module_document(module: Module) -> Document:
         "counted": module.counted,
         "cache_dir": module.cache_dir,
         "tuning": module.tuning,
+        "cause": module.cause,
     }
 
 
@@ -97,19 +100,55 @@ def _function_document(function: Function) -> Document:
     }
 
 
-def report_page(report: Report, *, width: int, color: bool) -> str:
-    """The report for people, ``width`` columns wide at the most in its table."""
-    parts = []
-    if report.modules:
-        parts.append(_modules_table(report, width=width, color=color))
+def report_page(report: Report, *, width: int, color: bool, unfolded: bool = False) -> str:
+    """The report for people, ``width`` columns wide at the most in its table.
+
+    Args:
+        unfolded: list JAX's own operations one by one, too.
+    """
+    folded = () if unfolded else [m for m in report.modules if _folds(m)]
+    shown = [m for m in report.modules if m not in folded]
+    parts = [headline(report)]
+    if shown:
+        parts.append(_modules_table(report, shown, width=width, color=color))
+    if folded:
+        parts.append(_folded_line(folded))
     parts.extend(_remarks(report))
-    parts.append(summary_line(report))
     return "\n".join(parts)
 
 
-def _modules_table(report: Report, *, width: int, color: bool) -> str:
+def headline(report: Report) -> str:
+    """The line that people paste: ``4 of 6 hits · 0.7 s compiling · 1.6 s saved``."""
+    if not report.compile_requests:
+        return "no compiles"
+    return (
+        f"{report.count('hit')} of {report.compile_requests} hits · "
+        f"{format_duration(report.compile_seconds)} compiling · "
+        f"{format_duration(max(0.0, report.saved_seconds))} saved"
+    )
+
+
+def _folds(module: Module) -> bool:
+    return module.is_helper and module.outcome in ("hit", "written", "skipped")
+
+
+def _folded_line(modules: Sequence[Module]) -> str:
+    counts = Counter[str]()
+    for m in modules:
+        counts[m.outcome] += m.occurrences
+    each = ", ".join(
+        format_count(counts[o], o) if o == "hit" else f"{counts[o]} {o}"
+        for o in OUTCOMES
+        if counts[o]
+    )
+    some = format_count(counts.total(), "helper")
+    return f"and {some} of JAX, such as {printable(modules[0].module)}: {each} (--all lists them)"
+
+
+def _modules_table(report: Report, modules: Sequence[Module], *, width: int, color: bool) -> str:
     columns = [
         Column("MODULE", elastic=True),
+        Column("SOURCE", elastic=True),
         Column("OUTCOME", styles=_STYLES),
         Column("COMPILE", right=True),
         Column("SIZE", right=True),
@@ -124,16 +163,22 @@ def _modules_table(report: Report, *, width: int, color: bool) -> str:
         [
             *([pids.get(m.process, "")] if several else []),
             printable(m.module) + (f" ×{m.occurrences}" if m.occurrences > 1 else ""),
-            m.outcome,
+            _source(m),
+            "interrupted" if m.reason == "interrupted" else m.outcome,
             "" if m.compile_seconds is None else format_duration(m.compile_seconds),
             "" if m.size_bytes is None else format_size(m.size_bytes),
             _why(m),
         ]
-        for m in sorted(
-            report.modules, key=lambda m: (order[m.outcome], -(m.compile_seconds or 0.0))
-        )
+        for m in sorted(modules, key=lambda m: (order[m.outcome], -(m.compile_seconds or 0.0)))
     ]
     return render_table(columns, rows, width=width, color=color)
+
+
+def _source(module: Module) -> str:
+    if module.file is None or module.is_helper:
+        return ""
+    name = printable(os.path.basename(module.file))
+    return name if module.line is None else f"{name}:{module.line}"
 
 
 def _why(module: Module) -> str:
@@ -142,8 +187,10 @@ def _why(module: Module) -> str:
     if module.outcome == "hit":
         return f"retrieved in {1000 * (module.retrieval_seconds or 0):.0f} ms"
     if module.outcome == "written":
-        return "untuned" if module.tuning == "untuned" else ""
-    return module.reason
+        why = "untuned" if module.tuning == "untuned" else module.cause or ""
+    else:
+        why = f"{module.reason}: {module.detail}" if module.detail else module.reason
+    return printable(" ".join(why.split()))
 
 
 def _remarks(report: Report) -> Iterator[str]:
@@ -157,19 +204,3 @@ def _remarks(report: Report) -> Iterator[str]:
         yield f"note: the program was ended by signal {-report.script_exit_code}"
     elif report.script_exit_code:
         yield f"note: the program ended with exit code {report.script_exit_code}"
-
-
-def summary_line(report: Report) -> str:
-    """The line that people paste: ``12 compiles: 12 hits; 8.1 s of compiling saved``."""
-    names = {"hit": "hits", "error": "errors"}
-    counts = [
-        f"{report.count(outcome)} {names.get(outcome, outcome)}"
-        for outcome in OUTCOMES
-        if report.count(outcome) or outcome in ("hit", "written")
-    ]
-    return (
-        f"{report.compile_requests} compiles: {', '.join(counts)}; "
-        f"{format_duration(report.compile_seconds)} compiling, "
-        f"{format_duration(max(0.0, report.saved_seconds))} saved, "
-        f"{format_duration(report.wall_seconds)} in all"
-    )

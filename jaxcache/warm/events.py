@@ -112,6 +112,9 @@ class Begun(Seen):
 
     number: int
     module: str
+    function: str | None = None
+    file: str | None = None
+    line: int | None = None
     recorded: Recorded | None = None
 
 

@@ -12,6 +12,7 @@ from jaxcache.cache.explain.sides import Compile, Explanation, Side
 from jaxcache.errors import NoCacheError, NoJaxError
 from jaxcache.options.run import WarmOptions
 from jaxcache.store import open_store
+from jaxcache.warm.causes import as_compile
 from jaxcache.warm.events import Done
 from jaxcache.warm.run import Program, Watch, warm_programs
 
@@ -64,23 +65,6 @@ def _first_looks(done: Sequence[Done]) -> list[Compile]:
         if name not in found or event.outcome != "hit":
             found[name] = as_compile(event)
     return list(found.values())
-
-
-def as_compile(event: Done) -> Compile:
-    """Return a compile of a run as ``explain`` compares it."""
-    known = event.file is not None and event.line is not None
-    types = (f"{a.dtype}[{','.join(map(str, a.shape))}]" for a in event.arguments)
-    return Compile(
-        module=event.module,
-        key=event.key,
-        components=event.components,
-        outcome=event.outcome,
-        reason=event.detail or event.reason,
-        arguments=", ".join(types),
-        xla_flags=event.xla_flags,
-        ignored_flags=event.ignored_flags,
-        source=f"{event.file}:{event.line}" if known else None,
-    )
 
 
 def _open(cache_dir: str) -> KnownCache | None:

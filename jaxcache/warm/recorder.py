@@ -105,9 +105,10 @@ class Recorder:
             _process(number, known) for number, known in self.processes.items() if known.loaded
         )
         functions = tuple(_fold_functions([*self.modules, *self.colocated]))
+        cut = map(_interrupted, self.running.values()) if ended.interrupted else ()
         return Report(
             cache_dir=self.cache_dir,
-            modules=tuple(_fold_modules(self.modules, known_seconds)),
+            modules=tuple(_fold_modules([*self.modules, *cut], known_seconds)),
             functions=functions,
             processes=processes,
             notes=tuple(dict.fromkeys([*self._notes(processes, ended), *storms(functions)])),
@@ -147,7 +148,8 @@ class Recorder:
     def _unobserved(self, processes: Iterable[Process], ended: Ended) -> Iterable[str]:
         """Say why there may be compiles that are not among ``modules``."""
         for event in self.running.values():
-            yield f"{event.module} was still compiling when its process ended"
+            if not ended.interrupted:
+                yield f"{event.module} was still compiling when its process ended"
         trouble = self.heard("trouble", "unheard")
         yield from dict.fromkeys(said.detail for said in trouble)
         for command in dict.fromkeys(ended.unheard):
@@ -182,6 +184,22 @@ def saved_in_series(hits: Iterable[tuple[float, float, float]]) -> float:
         ends.append(end)
         best.append(max(best[-1], before + saved))
     return best[-1]
+
+
+def _interrupted(begun: Begun) -> Done:
+    """The row of a compile that its process never ended, because a signal ended the process."""
+    return Done(
+        process=begun.process,
+        at=begun.at,
+        number=begun.number,
+        module=begun.module,
+        outcome="skipped",
+        reason="interrupted",
+        detail="interrupted while it compiled",
+        function=begun.function,
+        file=begun.file,
+        line=begun.line,
+    )
 
 
 def _process(number: int, known: ProcessFacts) -> Process:

@@ -1,10 +1,13 @@
 """The report of a run: one outcome and one reason for every compile."""
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 Outcome = Literal["hit", "written", "skipped", "uncacheable", "error"]
+#: Functions in files below this folder are JAX's own.
+_JAX_ITSELF = f"{os.sep}jax{os.sep}_src{os.sep}"
 OUTCOMES: tuple[Outcome, ...] = ("hit", "written", "skipped", "uncacheable", "error")
 
 
@@ -45,6 +48,13 @@ class Module:
     """The directory that JAX had open; a program may use several."""
     tuning: str | None = None
     """Of an entry that was made for a GPU that is not here: ``tuned``, or ``untuned``."""
+    cause: str | None = None
+    """Of a written one: ``first time``, or what differs from the nearest entry known."""
+
+    @property
+    def is_helper(self) -> bool:
+        """Whether it is an operation of JAX's own, and no function of the user's."""
+        return self.function is None or self.file is None or _JAX_ITSELF in self.file
 
     @property
     def saved_seconds(self) -> float:

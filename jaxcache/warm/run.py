@@ -13,6 +13,7 @@ from pathlib import Path
 from jaxcache.errors import NoJaxError, UsageError
 from jaxcache.options.run import RunOptions, WarmOptions
 from jaxcache.warm.arguments import Call
+from jaxcache.warm.causes import find_causes
 from jaxcache.warm.crosshost.cross import Cross, Spool, open_spool, read_cross
 from jaxcache.warm.events import Event
 from jaxcache.warm.launch import Ended, Launch, run_listening
@@ -207,8 +208,13 @@ def _run_all(
     if options.portable:
         notes.append(_PORTABLE_NOTE)
     report = recorder.report(ended, known)
+    causes = {} if spool or options.scratch else find_causes(recorder.modules)
     return replace(
         report,
+        modules=tuple(
+            replace(m, cause=causes.get(m.key or "")) if m.outcome == "written" else m
+            for m in report.modules
+        ),
         notes=tuple(dict.fromkeys([*report.notes, *notes])),
         recorded=recorded,
         trace=trace_document(recorder.modules, recorder.processes),

@@ -1,5 +1,6 @@
 """Add what a cache and its ledger know of a compile."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -60,13 +61,17 @@ class KnownCache:
         files = self._files.values()
         return Side(self.url, tuple(Compile(f.key.module, f.key_text) for f in files), is_run=False)
 
-    def complete(self, compile_: Compile) -> Compile:
-        """Add the ledger's record and the entry's contents, where the key is known."""
+    def complete(self, compile_: Compile, *, max_bytes: float = math.inf) -> Compile:
+        """Add the ledger's record and the entry's contents, where the key is known.
+
+        Args:
+            max_bytes: larger entries are not opened.
+        """
         key = compile_.key
         if key is None:
             return compile_
         if key not in self._complete:
-            self._complete[key] = self._read(key)
+            self._complete[key] = self._read(key, max_bytes)
         known = self._complete[key]
         record = compile_.record or known.record
         components = compile_.components or (record and record.components) or None
@@ -83,10 +88,10 @@ class KnownCache:
             xla_flags=flags,
         )
 
-    def _read(self, key: str) -> Compile:
+    def _read(self, key: str, max_bytes: float) -> Compile:
         file, record = self._files.get(key), self._ledger.record(key)
         blank = Compile("", key, record=record)
-        if file is None:
+        if file is None or file.info.size_bytes > max_bytes:
             return blank
         try:
             codec = self._codec(file)

@@ -11,7 +11,7 @@ from jaxcache.cli.options import Format, locate_cache
 from jaxcache.cli.output import note, print_json, print_json_lines
 from jaxcache.errors import ExitCode, UsageError
 from jaxcache.options import CacheDir
-from jaxcache.options.run import EXCEPTED, Assertions, CallOptions, RunOptions
+from jaxcache.options.run import EXCEPTED, Assertions, CallOptions, ReportOptions, RunOptions
 from jaxcache.units import format_count
 from jaxcache.warm.report import Report
 from jaxcache.warm.run import Program
@@ -130,7 +130,7 @@ def complaints(report: Report, wanted: Assertions, *, check: bool) -> Iterator[s
 
 
 def finish(
-    report: Report, wanted: Assertions, form: Format, *, check: bool, trace: str | None
+    report: Report, wanted: Assertions, form: Format, *, check: bool, extent: ReportOptions
 ) -> None:
     """Print the report and exit: as the program did, or 1 for an assertion that failed.
 
@@ -146,10 +146,10 @@ def finish(
     elif form is Format.JSONL:
         print_json_lines(module_document(m) for m in report.modules)
     else:
-        page = report_page(report, width=terminal_width(), color=wants_color())
+        page = report_page(report, width=terminal_width(), color=wants_color(), unfolded=extent.all)
         print(page, file=sys.stderr)
-    if trace is not None:
-        _write_trace(report, trace)
+    if extent.trace is not None:
+        _write_trace(report, extent.trace)
     if report.script_exit_code:
         code = report.script_exit_code
         raise typer.Exit(code if code > 0 else _SIGNALLED - code)

@@ -1,0 +1,122 @@
+"""The screen of ``warm``: a headline, the user's functions with reasons, the rest in a line."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import RunCli, clean_environment
+
+pytestmark = pytest.mark.jax
+
+PROGRAM = """
+import sys
+import jax, jax.numpy as jnp
+size, factor = int(sys.argv[1]), float(sys.argv[2])
+@jax.jit
+def step(x):
+    return jnp.sin(x) * factor @ x
+step(jnp.full((size, size), 0.5)).sum()
+"""
+#: Compiles for some seconds; says when it begins, and once more where it was not interrupted.
+SLOW = """
+import jax, jax.numpy as jnp
+@jax.jit
+def slow(x):
+    for i in range(1500):
+        x = jnp.sin(x) @ jnp.cos(x) + i
+    return x
+lowered = slow.lower(jnp.ones((8, 8)))
+print("compiling", flush=True)
+lowered.compile()
+print("compiled", flush=True)
+"""
+
+
+@pytest.mark.core
+def test_the_screen_says_why_each_function_was_compiled(
+    run_cli: RunCli, each_jax_python: str, script: Any, cache: Path
+) -> None:
+    path = script(PROGRAM)
+
+    def warm(*words: str) -> list[str]:
+        options = ("-C", cache, "--python", each_jax_python)
+        done = run_cli("warm", *options, *words, env={"COLUMNS": "160"})
+        assert done.returncode == 0, done.stderr
+        lines = done.stderr.splitlines()
+        return lines[next(i for i, line in enumerate(lines) if " hits · " in line) :]
+
+    first = warm(str(path), "8", "1")
+    assert first[0].startswith("0 of ")
+    assert first[1].split() == ["MODULE", "SOURCE", "OUTCOME", "COMPILE", "SIZE", "WHY"]
+    (row,) = [line for line in first if line.startswith("jit_step")]
+    assert f"{path.name}:5" in row or f"{path.name}:6" in row
+    assert row.endswith("first time")
+    (folded,) = [line for line in first if line.startswith("and ")]
+    assert "of JAX" in folded
+    assert "(--all lists them)" in folded
+    assert not [line for line in first if line.startswith("jit_broadcast_in_dim")]
+
+    (row,) = [line for line in warm(str(path), "16", "1") if line.startswith("jit_step")]
+    assert "float32[8,8] → float32[16,16] (shapes of arguments" in row
+    (row,) = [line for line in warm(str(path), "16", "3") if line.startswith("jit_step")]
+    assert "other operations from the same lines" in row
+    again = warm("--all", str(path), "16", "3")
+    assert (again[0].split()[0], "retrieved in" in "".join(again)) == (again[0].split()[2], True)
+    assert len([line for line in again if line.startswith("jit_")]) > 1
+    assert not [line for line in again if line.startswith("and ")]
+    report = run_cli(
+        "warm", "-C", cache, "--json", "--python", each_jax_python, str(path), "4", "3"
+    )
+    modules = json.loads(report.stdout)["modules"]
+    causes = {m["module"]: m["cause"] for m in modules}
+    assert causes["jit_step"].startswith("float32[")
+    assert all(m["cause"] is None for m in modules if m["outcome"] == "hit")
+
+
+@pytest.mark.core
+def test_ctrl_c_lists_the_compile_that_was_running_as_interrupted(
+    jax_python: str, script: Any, cache: Path, tmp_path: Path
+) -> None:
+    path = script(SLOW)
+    command = [sys.executable, "-m", "jaxcache", "warm", "-C", str(cache)]
+    child = subprocess.Popen(
+        [*command, "--python", jax_python, str(path)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=clean_environment(tmp_path),
+        start_new_session=True,
+    )
+    try:
+        assert child.stdout is not None
+        assert child.stdout.readline() == "compiling\n"
+        os.killpg(child.pid, signal.SIGINT)  # as a terminal does
+        said, shown = child.communicate(timeout=180)
+    finally:
+        with_rest = child.poll() is None
+        if with_rest:
+            os.killpg(child.pid, signal.SIGKILL)
+    assert (said, child.returncode) == ("", 128 + signal.SIGINT), shown
+    (row,) = [line for line in shown.splitlines() if line.startswith("jit_slow")]
+    assert "interrupted" in row
+    assert "error" not in row
+    assert "interrupted; the report holds what was known by then" in shown
+
+
+@pytest.mark.core
+def test_trouble_in_finding_causes_ends_no_run(
+    run_cli: RunCli, jax_python: str, script: Any, cache: Path
+) -> None:
+    path = script(PROGRAM)
+    options = ("-C", cache, "--python", jax_python)
+    assert run_cli("warm", *options, path, "8", "1").returncode == 0
+    for entry in cache.glob("jit_step*-cache"):
+        entry.write_bytes(b"\x28\xb5\x2f\xfd rotten")
+    done = run_cli("warm", *options, path, "16", "1")
+    assert done.returncode == 0
+    assert [line for line in done.stderr.splitlines() if line.startswith("jit_step")]
