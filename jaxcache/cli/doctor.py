@@ -31,14 +31,14 @@ def command(
     """Show the settings in effect, and find known problems."""
     from jaxcache.cache.doctor.diagnose import diagnose
     from jaxcache.cache.doctor.settings import with_script
-    from jaxcache.cli.output.doctor import print_diagnosis
+    from jaxcache.cli.output import emit
     from jaxcache.cli.terminal.progress import progress_bar
+    from jaxcache.render.doctor import doctor_view
     from jaxcache.warm.settings import ask_settings
     from jaxcache.warm.where import find_where
 
     if dry.dry_run and not options.fix:
         raise UsageError("--dry-run goes with --fix")
-    form = output.form
     uses = find_where(command_line, stdout_to_stderr=True)[0] if command_line else ()
     used = next((u for u in uses if u.opened), next(iter(uses), None))
     asked = options.python or (used.executable if used else None)
@@ -59,5 +59,5 @@ def command(
             dry_run=dry.dry_run,
             progress=progress,
         )
-    print_diagnosis(diagnosis, form, verbose=verbose)
+    emit(output.form, doctor_view(diagnosis, verbose=verbose))
     return ExitCode.PROBLEMS if diagnosis.wrong else ExitCode.DONE

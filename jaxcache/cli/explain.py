@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from jaxcache.cli.opening import Opened, open_cache, open_jax_cache
-from jaxcache.cli.options import Format, JsonOutput, locate_cache
+from jaxcache.cli.options import JsonOutput, locate_cache
 from jaxcache.errors import NoCacheError, UsageError
 from jaxcache.options import Place
 from jaxcache.options.run import ExplainOptions
@@ -34,28 +34,42 @@ def command(
 
     Also why a script misses in the cache: explain SCRIPT.
     """
-    from jaxcache.cli.output import explain as show
+    from jaxcache.cli.output import emit, note
+    from jaxcache.render.explain import churn_view, explain_view
 
-    form = output.form
     given = sides or []
     if options.churn:
         if given:
             raise UsageError("--churn takes no sides")
-        show.print_churn(open_jax_cache(place.cache_dir), form)
+        from jaxcache.cache.explain.churn import find_churn
+
+        store = open_jax_cache(place.cache_dir)
+        emit(output.form, churn_view(find_churn(store), store.url))
         return
     if len(given) in (1, 2) and (opened := _cache_of_keys(place, given)):
         store = opened.store
-        show.print_explanation(opened.layout.explain(store, given), store.url, form)
+        found = opened.layout.explain(store, given)
+        emit(output.form, explain_view(found, store.url))
         return
     path = locate_cache(place.cache_dir).path
     if given and given[0].endswith(".py"):
-        run = show.script_options(path, options.python, document=form is not Format.TABLE)
-        show.print_script(given[0], given[1:], run, form)
+        from jaxcache.options.run import WarmOptions
+        from jaxcache.warm.explain import explain_script
+
+        run = WarmOptions(
+            cache_dir=path if "://" in path else os.path.abspath(path),
+            python=options.python,
+            stdout_to_stderr=not output.form.is_table,
+        )
+        found, exit_code = explain_script(given[0], given[1:], run)
+        emit(output.form, explain_view(found, run.cache_dir))
+        if exit_code:
+            note(f"{given[0]} ended with exit code {exit_code}")
     elif len(given) in (1, 2):
         from jaxcache.cache.explain.given import explain_given
 
         found = explain_given(given, path, explicit=place.cache_dir is not None)
-        show.print_explanation(found, path, form)
+        emit(output.form, explain_view(found, path))
     else:
         raise UsageError(
             "explain takes two sides, a script, a key, or --churn",

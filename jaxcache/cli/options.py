@@ -31,6 +31,11 @@ class Format(StrEnum):
         return self in (Format.JSON, Format.JSONL)
 
     @property
+    def is_table(self) -> bool:
+        """Whether standard output is a terminal, and nothing else was asked for."""
+        return self is Format.TABLE
+
+    @property
     def is_text(self) -> bool:
         """Whether people read along: a table, or TSV with notes beside it."""
         return self in (Format.TABLE, Format.TSV)

@@ -20,6 +20,9 @@ Document = dict[str, Any]
 #: By class: the fields that are left out (``-name``), or all fields of the document in their
 #: order. ``name=path`` takes an attribute of another name, ``*path`` every field of a part.
 _SHAPES = {
+    "Comparison": "module=right.module left_key=left.key right_key=right.key "
+    "outcome=right.outcome source=right.source differences",
+    "Finding": "trap severity seen cost fix mendable files",
     "GraphEntry": "-dependants",
     "Group": "name *summary last_used_at",
     "Listed": "module=request.module key=request.key hash=request.hash bytecode_bytes "
@@ -109,10 +112,17 @@ def _make_getter(word: str) -> Callable[[Any], Any]:
     if path.endswith("_at"):
         get_ns = attrgetter(f"{path[:-3]}_ns")
         return lambda value: None if (ns := get_ns(value)) is None else rfc3339(ns)
-    get = attrgetter(path)
+    get = _through_none(path) if "." in path else attrgetter(path)
     if name.endswith("_seconds"):
         return lambda value: None if (seconds := get(value)) is None else float(seconds)
     return get
 
 
-entry_document = problem_document = summary_document = group_document = to_document
+def _through_none(path: str) -> Callable[[Any], Any]:
+    """Return a getter of an attribute of an attribute, None where that one is None."""
+    first, _, rest = path.partition(".")
+    inner = attrgetter(rest)
+    return lambda value: None if (part := getattr(value, first)) is None else inner(part)
+
+
+entry_document = summary_document = to_document

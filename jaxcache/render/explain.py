@@ -1,57 +1,40 @@
-"""``explain`` as a document, TSV and a page for people."""
+"""``explain`` as a view."""
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
 from jaxcache.cache.explain.churn import Churn
-from jaxcache.cache.explain.sides import Comparison, Difference, Explanation
-from jaxcache.entry.names import printable
-from jaxcache.render.document import Document, envelope
-from jaxcache.render.prose import labelled
-from jaxcache.render.table import Column, render_table
-from jaxcache.units import format_count, format_duration, format_size
+from jaxcache.cache.explain.sides import Difference, Explanation
+from jaxcache.render.columns import (
+    count_column,
+    seconds_column,
+    size_column,
+    text_column,
+)
+from jaxcache.render.document import fields_of
+from jaxcache.render.view import Block, Column, Line, Table, View
+from jaxcache.units import format_count, format_duration
 
 _SHOWN_MODULES = 4
 
 
-def difference_document(difference: Difference) -> Document:
-    """One difference: component, left, right, meaning, fix."""
-    d = difference
-    return {
-        "component": printable(d.component),
-        "left": d.left and printable(d.left),
-        "right": d.right and printable(d.right),
-        "meaning": printable(d.meaning),
-        "fix": d.fix and printable(d.fix),
-    }
-
-
-def comparison_document(comparison: Comparison) -> Document:
-    """One compile beside the nearest of the other side."""
-    left, right = comparison.left, comparison.right
-    return {
-        "module": printable(right.module),
-        "left_key": left and left.key and printable(left.key),
-        "right_key": right.key and printable(right.key),
-        "outcome": right.outcome,
-        "source": right.source and printable(right.source),
-        "differences": [difference_document(d) for d in comparison.differences],
-    }
-
-
-def explain_document(explanation: Explanation, cache_dir: str) -> Document:
-    """Return the document of ``explain --json``; ``differences`` sums up over all modules."""
-    return {
-        **envelope(cache_dir),
-        "left": printable(explanation.left),
-        "right": printable(explanation.right),
+def explain_view(explanation: Explanation, cache_dir: str) -> View:
+    """Return the view of ``explain``; ``differences`` sums up over all modules."""
+    summed = _summed(explanation)
+    document = {
+        "cache_dir": cache_dir,
+        "left": explanation.left,
+        "right": explanation.right,
         "same": explanation.same,
-        "differences": [
-            {**difference_document(d), "modules": [printable(m) for m in modules]}
-            for d, modules in _summed(explanation)
-        ],
-        "comparisons": [comparison_document(c) for c in explanation.comparisons],
+        "differences": [{**fields_of(d), "modules": modules} for d, modules in summed],
+        "comparisons": explanation.comparisons,
     }
+    rows = [
+        (c.right.module, d.component, d.left, d.right, d.meaning, d.fix)
+        for c in explanation.comparisons
+        for d in c.differences
+    ]
+    return View(document, rows, records=explanation.comparisons, page=_page(explanation, summed))
 
 
 def _summed(explanation: Explanation) -> list[tuple[Difference, list[str]]]:
@@ -63,88 +46,50 @@ def _summed(explanation: Explanation) -> list[tuple[Difference, list[str]]]:
     return sorted(found.items(), key=lambda item: -len(item[1]))
 
 
-def explain_tsv(explanation: Explanation) -> Iterator[str]:
-    """One line per difference of a module: module, component, left, right, meaning, fix."""
-    for comparison in explanation.comparisons:
-        for d in comparison.differences:
-            cells = (
-                comparison.right.module,
-                d.component,
-                d.left,
-                d.right,
-                d.meaning,
-                d.fix,
-            )
-            yield "\t".join(printable(c or "").replace("\t", " ") for c in cells)
-
-
-def explain_page(explanation: Explanation, *, width: int) -> str:
-    """A page for people, broken between words at ``width`` columns; what is copied is not."""
-    parts = [f"left   {printable(explanation.left)}\nright  {printable(explanation.right)}"]
-    for difference, modules in _summed(explanation):
-        names = list(dict.fromkeys(map(printable, modules)))
-        more = len(names) - _SHOWN_MODULES
-        shown = ", ".join(names[:_SHOWN_MODULES]) + (f" and {more:,} more" if more > 0 else "")
-        d = difference_document(difference)
-        lines = [
-            labelled("", f"{d['component']}: {d['meaning']}", width=width, indent=0, label_width=0)
-        ]
-        lines += [f"  {side:<7}{d[side]}" for side in ("left", "right") if d[side]]
-        lines.append(labelled("in", shown, width=width, label_width=7))
-        if d["fix"]:
-            lines.append(f"  fix    {d['fix']}")
-        parts.append("\n".join(lines))
+def _page(
+    explanation: Explanation, summed: Sequence[tuple[Difference, list[str]]]
+) -> Iterator[Block]:
     differing = len(explanation.comparisons)
     same = f"{format_count(explanation.same, 'module')} the same"
     verb = "differs" if differing == 1 else "differ"
-    parts.append(f"{format_count(differing, 'module')} {verb}, {same}" if differing else same)
-    return "\n\n".join(parts)
+    yield f"{format_count(differing, 'module')} {verb}, {same}" if differing else same
+    yield Line(explanation.left, "  left   ")
+    yield Line(explanation.right, "  right  ")
+    for d, modules in summed:
+        names = list(dict.fromkeys(modules))
+        more = len(names) - _SHOWN_MODULES
+        shown = ", ".join(names[:_SHOWN_MODULES]) + (f" and {more:,} more" if more > 0 else "")
+        yield ""
+        yield Line(f"{d.component}: {d.meaning}", style="bold")
+        for label, text in (("left", d.left), ("right", d.right), ("in", shown), ("fix", d.fix)):
+            if text:
+                yield Line(text, f"  {label:<7}")
 
 
-def churn_document(churns: Sequence[Churn], cache_dir: str) -> Document:
-    """Return the document of ``explain --churn --json``."""
-    return {**envelope(cache_dir), "modules": [churn_row(c) for c in churns]}
+def churn_view(churns: Sequence[Churn], cache_dir: str) -> View:
+    """Return the view of ``explain --churn``."""
 
+    def cause(churn: Churn, part: int) -> object:
+        return churn.causes[0][part] if churn.causes else None
 
-def churn_row(churn: Churn) -> Document:
-    """One module with many keys."""
-    return {
-        "module": printable(churn.module),
-        "keys": churn.keys,
-        "size_bytes": churn.size_bytes,
-        "compile_seconds": churn.compile_seconds,
-        "causes": [
-            {"component": printable(component), "meaning": printable(meaning), "count": number}
-            for component, meaning, number in churn.causes
-        ],
-    }
-
-
-def churn_tsv(churns: Sequence[Churn]) -> Iterator[str]:
-    """One line per module: module, keys, bytes, compile seconds, component, likely cause."""
-    for c in churns:
-        texts = map(printable, c.causes[0][:2] if c.causes else ("", ""))
-        cells = (printable(c.module), c.keys, c.size_bytes, f"{c.compile_seconds:g}", *texts)
-        yield "\t".join(map(str, cells))
-
-
-def churn_table(churns: Sequence[Churn], *, width: int, color: bool) -> str:
-    """A table for people."""
     columns = [
-        Column("MODULE", elastic=True),
-        Column("KEYS", right=True),
-        Column("SIZE", right=True),
-        Column("COMPILE", right=True),
-        Column("LIKELY CAUSE", elastic=True, cut="end"),
+        text_column("MODULE", lambda c: c.module, elastic=True),
+        count_column("KEYS", lambda c: c.keys),
+        size_column(lambda c: c.size_bytes),
+        seconds_column(lambda c: c.compile_seconds, format_duration),
+        Column(
+            "LIKELY CAUSE",
+            lambda c: cause(c, 0),
+            lambda c: "; ".join(f"{component}: {text}" for component, text, _ in c.causes[:2]),
+            elastic=True,
+            cut="end",
+        ),
+        Column("MEANING", lambda c: cause(c, 1)),
     ]
+    names = ("component", "meaning", "count")
     rows = [
-        [
-            printable(c.module),
-            f"{c.keys:,}",
-            format_size(c.size_bytes),
-            format_duration(c.compile_seconds),
-            printable("; ".join(f"{component}: {text}" for component, text, _ in c.causes[:2])),
-        ]
+        fields_of(c) | {"causes": [dict(zip(names, cause, strict=True)) for cause in c.causes]}
         for c in churns
     ]
-    return render_table(columns, rows, width=width, color=color)
+    page = [Table(columns, churns)] if churns else ["no module has three keys or more"]
+    return View({"cache_dir": cache_dir, "modules": rows}, churns, columns, records=rows, page=page)

@@ -27,6 +27,11 @@ class Finding:
     files: tuple[str, ...] = ()
     """The files concerned, as far as it is about files."""
 
+    @property
+    def mendable(self) -> bool:
+        """Whether ``--fix`` can mend it."""
+        return self.mend is not None
+
 
 def count(number: int, noun: str) -> str:
     """``1 entry``, ``2 entries``, ``3,000 files``."""
