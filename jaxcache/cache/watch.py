@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Literal
 
 from jaxcache.cache.inventory import EntryFile, Inventory, take_inventory
 from jaxcache.cache.ledger.segments import LEDGER_DIR, Ledger
+from jaxcache.cache.ledger.uses import live_totals
 from jaxcache.cache.listing import Summary, summarize
 from jaxcache.cache.scan import Progress, read_entries, with_ledger
 from jaxcache.entry.names import FileKind
@@ -45,6 +46,8 @@ class Look:
     """Since the look before, in the order of time; none in the first."""
     dates_uses: bool
     """Whether there are ``-atime`` files, without which only hits in the ledger show."""
+    live: dict[str, int | float] | None = None
+    """What the live layer has counted in all (:func:`jaxcache.cache.ledger.uses.live_totals`)."""
 
 
 class Watcher:
@@ -102,6 +105,7 @@ class Watcher:
             total=summarize(self._entries.values()),
             changes=() if first else tuple(sorted(changes, key=lambda c: c.at_ns)),
             dates_uses=bool(inventory.atimes),
+            live=live_totals(self._store) if FileKind.OWN in inventory.folders else None,
         )
 
     def _is_news(self, file: EntryFile, now_ns: int) -> bool:

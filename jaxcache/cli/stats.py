@@ -29,7 +29,7 @@ def command(
     output: JsonOutput,
 ) -> None:
     """Summarize a cache: hits, entries, size, compile time, age."""
-    from jaxcache.cache.ledger.uses import count_uses
+    from jaxcache.cache.ledger.uses import count_uses, live_totals
     from jaxcache.cache.stats import count_cache
     from jaxcache.cli.output import emit, print_lines
     from jaxcache.cli.terminal.progress import progress_bar
@@ -49,8 +49,9 @@ def command(
             workers=available_cores(),
             progress=progress,
         )
+    live = live_totals(opened.store)
     if prometheus:
-        print_lines(stats_prometheus(stats))
+        print_lines(stats_prometheus(stats, live))
     else:
         uses = count_uses(opened.ledger)
-        emit(output.form, stats_view(stats, uses, now_ns=now_ns))
+        emit(output.form, stats_view(stats, uses, live, now_ns=now_ns))

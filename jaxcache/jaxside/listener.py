@@ -8,6 +8,7 @@ parent as ``trouble`` and never reaches the script.
 import atexit
 import itertools
 import os
+import sys
 import threading
 import time
 from typing import Any
@@ -317,7 +318,7 @@ class Listener:
         settings = {**self._jax.settings(), "opened_directory": self._jax.opened_directory()}
         if settings != self._settings:
             self._settings = settings
-            self._send({"event": "settings", **settings})
+            self._send({"event": "settings", **settings, "live": _live_settings()})
         return settings
 
     def say_goodbye(self) -> None:
@@ -353,3 +354,20 @@ def attach(module: Any) -> None:
     atexit.register(listener.say_goodbye)
     colocated.watch(channel.CHANNEL.send)
     together.join(module)
+
+
+def _live_settings() -> "dict[str, Any] | None":
+    """The settings of the live layer that somebody made, with who did; None where it is off."""
+    for name, module in list(sys.modules.items()):
+        layer = getattr(module, "LAYER", None) if name.endswith("live.layer") else None
+        if layer is not None:
+            made = layer.settings
+            return {
+                name: {
+                    "value": ", ".join(made[name]) if name == "tiers" else made[name],
+                    "origin": origin,
+                }
+                for name, origin in made.origins.items()
+                if origin != "default"
+            }
+    return None

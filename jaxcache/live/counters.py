@@ -1,6 +1,8 @@
 """Count what the layer does: for ``jax.monitoring``, the closing line and the metrics."""
 
 import contextlib
+import json
+import os
 import threading
 from typing import Any
 
@@ -50,6 +52,7 @@ class Counters:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._values: dict[str, float] = {}
+        self._kept: dict[str, float] = {}
         self.by_tier: dict[str, int] = {}
         self._monitoring: Any = None
 
@@ -86,10 +89,37 @@ class Counters:
         with self._lock:
             return dict(self._values)
 
+    def keep(self, root: str) -> None:
+        """Add what was counted since the last time to the totals of a cache directory.
+
+        Raises:
+            OSError: the directory cannot be written.
+        """
+        from .files import own_folder, read_file, try_lock, write_whole
+
+        folder = own_folder(root, "live")
+        path = os.path.join(folder, "totals")
+        fd = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        try:
+            if not try_lock(fd):
+                return  # another process is at it; the next time is soon
+            values = self.snapshot()
+            try:
+                totals = json.loads(read_file(path, 1 << 16) or b"{}")
+                totals = {n: float(v) for n, v in totals.items() if n in COUNTERS or n in SUMS}
+            except (ValueError, TypeError, AttributeError, RecursionError):
+                totals = {}
+            for name, value in values.items():
+                totals[name] = totals.get(name, 0) + value - self._kept.get(name, 0)
+            write_whole(folder, "totals", json.dumps(totals).encode())
+            self._kept = values
+        finally:
+            os.close(fd)
+
     def forget(self) -> None:
         """Begin anew in a forked child."""
         self._lock = threading.Lock()
-        self._values = {}
+        self._values, self._kept = {}, {}
         self.by_tier = {}
 
     def summary(self) -> str:

@@ -26,6 +26,9 @@ if TYPE_CHECKING:
     from .layer import Layer
 
 
+_KEEP_SECONDS = 10.0
+
+
 class Directory:
     """The local directory of one cache that JAX has opened."""
 
@@ -47,6 +50,7 @@ class Directory:
         self._bad: set[str] = set()
         """Keys whose file must be replaced."""
         self._touched: set[str] = set()
+        self._keep_at = time.monotonic() + _KEEP_SECONDS
         limit = settings["single-flight"]
         self._leases = Leases(root, limit, layer.counters) if limit else None
         self.tiers = layer.open_tiers(self, bucket)
@@ -58,6 +62,15 @@ class Directory:
         """The file of an entry."""
         return os.path.join(self.root, key + CACHE_SUFFIX)
 
+    def _note(self) -> None:
+        """Let ``jaxcache top`` and ``stats`` see the counts from time to time."""
+        if self._layer.settings["ledger"] and time.monotonic() > self._keep_at:
+            self._keep_at = time.monotonic() + _KEEP_SECONDS
+            self._layer.chores.submit(self._keep)
+
+    def _keep(self) -> None:
+        self._counters.keep(self.root)
+
     # Look-ups ---------------------------------------------------------------------------------
 
     def get(self, key: str) -> "bytes | None":
@@ -68,6 +81,7 @@ class Directory:
             with contextlib.suppress(OSError):  # a directory that only others may write
                 value, source = self._wait(self._leases, key)
         took = time.perf_counter() - started
+        self._note()
         if value is None:
             self._counters.count("misses")
             self._counters.add("miss_seconds", took)
@@ -252,6 +266,7 @@ class Directory:
         if self.uses is not None:
             with contextlib.suppress(OSError):
                 self.uses.flush()
+                self._keep()
         self._loading.close()
 
     def forget(self) -> None:

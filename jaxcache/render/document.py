@@ -50,7 +50,7 @@ _SHAPES = {
     "Transfer": "key file=info.name size_bytes=info.size_bytes replaces_damaged",
     "TrustedKey": "name public_key=text",
     "Use": "pid executable cache_dir=opened jax_compilation_cache_dir=setting "
-    "jax_enable_compilation_cache=enabled",
+    "jax_enable_compilation_cache=enabled live",
 }
 _AS_IT_IS = (type(None), bool, int, float)
 

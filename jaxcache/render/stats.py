@@ -1,6 +1,6 @@
 """``stats`` as a view, and as Prometheus text."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from operator import itemgetter
 
 from jaxcache.cache.ledger.uses import Uses
@@ -8,7 +8,7 @@ from jaxcache.cache.listing import Summary
 from jaxcache.cache.stats import Stats
 from jaxcache.render.columns import count_column, size_column, text_column
 from jaxcache.render.document import fields_of, to_document
-from jaxcache.render.listing import compile_total, compiling, group_columns
+from jaxcache.render.listing import compile_total, compiling, group_columns, live_line
 from jaxcache.render.view import Block, Column, Line, Table, View
 from jaxcache.units import format_count, format_duration, format_size
 
@@ -20,12 +20,24 @@ _NAMES = ("section", "name", "count", "size_bytes", "compile_seconds")
 _COLUMNS = [Column(name, itemgetter(name)) for name in _NAMES]
 
 
-def stats_view(stats: Stats, uses: Uses, *, now_ns: int) -> View:
-    """Return the view of ``stats``."""
+Live = Mapping[str, int | float] | None
+
+
+def stats_view(stats: Stats, uses: Uses, live: Live = None, *, now_ns: int) -> View:
+    """Return the view of ``stats``.
+
+    Args:
+        live: what the live layer has counted in this cache.
+    """
     ages = [{"name": name, **fields_of(summary)} for name, summary in stats.by_age]
     document = fields_of(stats) | {"by_age": ages, "problems": dict(stats.problems)}
     rows = [dict(zip(_NAMES, row, strict=True)) for row in _rows(stats, uses)]
-    return View(document | fields_of(uses), rows, _COLUMNS, page=_page(stats, uses, now_ns))
+    rows += [
+        {**dict.fromkeys(_NAMES), "section": "live", "name": n, "count": v}
+        for n, v in (live or {}).items()
+    ]
+    document |= fields_of(uses) | ({"live": live} if live else {})
+    return View(document, rows, _COLUMNS, page=_page(stats, uses, live, now_ns))
 
 
 def _rows(stats: Stats, uses: Uses) -> Iterator[tuple[object, ...]]:
@@ -49,10 +61,12 @@ def _rows(stats: Stats, uses: Uses) -> Iterator[tuple[object, ...]]:
         yield "use", "misses", uses.misses, None, None
 
 
-def _page(stats: Stats, uses: Uses, now_ns: int) -> Iterator[Block]:
+def _page(stats: Stats, uses: Uses, live: Live, now_ns: int) -> Iterator[Block]:
     total = stats.total
     yield Line(stats.cache_dir, style="bold")
     yield from _uses_lines(uses)
+    if live:
+        yield Line(live_line(live), "Live layer   ")
     yield Line(
         f"{total.entries:,} of {format_size(total.size_bytes)}, {compiling(total)}"
         + (f"; {stats.sealed:,} sealed" if stats.sealed else ""),
@@ -106,11 +120,12 @@ def _uses_lines(uses: Uses) -> Iterator[Line]:
     yield Line(f"{format_duration(uses.saved_seconds or 0.0)} of compiling", "Saved        ")
 
 
-def stats_prometheus(stats: Stats) -> Iterator[str]:
+def stats_prometheus(stats: Stats, live: Live = None) -> Iterator[str]:
     """Yield lines in the text format of Prometheus, for node_exporter's textfile collector."""
     platforms = [(g.name, g.summary) for g in stats.by_platform]
     seconds = [(n, s.compile_seconds) for n, s in platforms]
     file_bytes = [(str(f.kind), f.size_bytes) for f in stats.files]
+    counted: list[tuple[str, int | float]] = list((live or {}).items())
     for name, meaning, label, samples in (
         ("entries", "Cache entries.", "platform", [(n, s.entries) for n, s in platforms]),
         ("entry_bytes", "Bytes of entries.", "platform", [(n, s.size_bytes) for n, s in platforms]),
@@ -118,7 +133,10 @@ def stats_prometheus(stats: Stats) -> Iterator[str]:
         ("files", "Files in the directory.", "kind", [(str(f.kind), f.files) for f in stats.files]),
         ("file_bytes", "Bytes in the directory.", "kind", file_bytes),
         ("problems", "Problems seen.", "kind", list(stats.problems)),
+        ("live", "Counts of the live layer.", "counter", counted),
     ):
+        if name == "live" and not live:
+            continue
         yield f"# HELP jaxcache_{name} {meaning}"
         yield f"# TYPE jaxcache_{name} gauge"
         for value_of_label, value in samples:

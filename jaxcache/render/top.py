@@ -7,7 +7,7 @@ from datetime import datetime
 from jaxcache.cache.watch import Change, Look
 from jaxcache.entry.names import printable
 from jaxcache.render.document import Document, entry_document, envelope, summary_document
-from jaxcache.render.listing import summary_line
+from jaxcache.render.listing import live_line, summary_line
 from jaxcache.render.prose import wrap
 from jaxcache.render.table import Column, render_table, short_key
 from jaxcache.units import NS_PER_SECOND, format_compile, format_duration, format_size, rfc3339
@@ -65,7 +65,9 @@ def top_page(look: Look, tally: Tally, *, now_ns: int, width: int, height: int, 
     """A page of at most ``height`` lines."""
     lines = [printable(look.cache_dir), summary_line(look.total)]
     lines += wrap(tally_line(tally, now_ns), width)
-    if not look.dates_uses:
+    if look.live:
+        lines += wrap(f"live layer: {live_line(look.live)}", width)
+    elif not look.dates_uses:
         lines += wrap(NO_DATES, width)
     lines.append("")
     if not tally.latest:
@@ -113,5 +115,6 @@ def look_document(look: Look, newest: Sequence[Change]) -> Document:
         **envelope(look.cache_dir),
         "total": summary_document(look.total),
         "dates_uses": look.dates_uses,
+        **({"live": look.live} if look.live else {}),
         "newest": [change_document(c) for c in newest],
     }

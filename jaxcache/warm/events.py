@@ -56,11 +56,21 @@ class Loaded(Seen):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LiveSetting:
+    """A setting of the live layer that somebody made."""
+
+    value: Scalar = None
+    origin: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Configured(Seen):
     """The settings of the cache, where they are new or have changed."""
 
     opened_directory: str | None = None
     settings: Mapping[str, Scalar] = field(default_factory=dict)
+    live: Mapping[str, LiveSetting] | None = None
+    """None where the live layer is off."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

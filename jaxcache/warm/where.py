@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from jaxcache.options.run import WhereOptions
-from jaxcache.warm.events import Event
+from jaxcache.warm.events import Event, LiveSetting
 from jaxcache.warm.launch import Launch, run_listening
 from jaxcache.warm.recorder import ProcessFacts, Recorder
 
@@ -28,6 +28,8 @@ class Use:
     """Settings of the cache at the last compile."""
     uncacheable: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Modules that JAX could not cache, by the reason."""
+    live: Mapping[str, LiveSetting] | None = None
+    """Settings of the live layer that somebody made: value and origin; None where it is off."""
 
 
 def find_where(
@@ -88,4 +90,5 @@ def _use(seen: Recorder, number: int, known: ProcessFacts) -> Use:
         enabled=None if enabled is None else bool(enabled),
         settings=settings,
         uncacheable={k: tuple(v) for k, v in reasons.items()},
+        live=configured.live if configured else None,
     )

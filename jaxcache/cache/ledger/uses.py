@@ -1,10 +1,14 @@
 """Hits and misses, as far as the ledger has recorded them."""
 
+import json
 from collections import defaultdict
 from dataclasses import dataclass
 
 from jaxcache.cache.ledger.record import COMPILE, HIT
 from jaxcache.cache.ledger.segments import Ledger
+from jaxcache.entry.names import OWN_DIR
+from jaxcache.errors import JaxcacheError
+from jaxcache.store.base import Store
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,3 +39,13 @@ def count_uses(ledger: Ledger) -> Uses:
         record = ledger.record(key)
         saved += of_key.get(HIT, 0) * (record.compile_seconds or 0.0 if record else 0.0)
     return Uses(hits, misses, hits / (hits + misses) if hits + misses else None, saved)
+
+
+def live_totals(store: Store) -> dict[str, int | float] | None:
+    """What the live layer has counted in this cache, by name; None where it has not been on."""
+    try:
+        told = json.loads(store.read(f"{OWN_DIR}/live/totals", limit=1 << 16))
+        known = {str(n): v for n, v in told.items() if type(v) in (int, float) and v >= 0}
+    except (JaxcacheError, OSError, ValueError, AttributeError, RecursionError):
+        return None
+    return {n: v if n.endswith("_seconds") else int(v) for n, v in sorted(known.items())}
