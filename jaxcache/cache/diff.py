@@ -1,10 +1,10 @@
 """The difference between two caches or bundles, by payload and not by file."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from jaxcache.cache.bundle.format import is_bundle, open_bundle
+from jaxcache.cache.bundle.format import Bundle
 from jaxcache.cache.bundle.manifest import JAX
 from jaxcache.cache.gate import read_content
 from jaxcache.cache.inventory import take_inventory
@@ -68,23 +68,13 @@ class Diff:
         return not found and not self.differing
 
 
-def open_side(
-    location: str, open_cache: Callable[[str], Store], progress: Progress | None = None
-) -> Side:
-    """Read a bundle's manifest, or every entry of a cache.
-
-    Raises:
-        BundleError, NoCacheError
-    """
-    if is_bundle(location):
-        bundle = open_bundle(location)
-        bundle.close()
-        entries = {
-            i.key: Held(i.key, i.payload_sha256, i.payload_bytes, i.size_bytes, i.compile_seconds)
-            for i in bundle.manifest.items
-        }
-        return Side(location, entries, reference=bundle.manifest_sha256)
-    return read_cache(open_cache(location), progress)
+def read_bundle(bundle: Bundle) -> Side:
+    """Read the manifest of a bundle."""
+    entries = {
+        i.key: Held(i.key, i.payload_sha256, i.payload_bytes, i.size_bytes, i.compile_seconds)
+        for i in bundle.manifest.items
+    }
+    return Side(bundle.name, entries, reference=bundle.manifest_sha256)
 
 
 def read_cache(store: Store, progress: Progress | None) -> Side:

@@ -66,7 +66,7 @@ def show_entries(store: Store, wanted: str) -> Iterator[Shown]:
             yield shown
 
 
-def show_file(store: Store, name: str) -> Shown:
+def show_file(store: Store, name: str) -> Iterator[Shown]:
     """Decode one file, whatever its name.
 
     Raises:
@@ -76,7 +76,7 @@ def show_file(store: Store, name: str) -> Shown:
     shown = _show(store, _as_entry(info), {}, Ledger())
     if shown is None:
         raise JaxcacheError(f"{name} is gone", code="missing")
-    return shown
+    yield shown
 
 
 def show_kernels(store: Store, name: str = KERNEL_CACHE) -> ShownKernels:

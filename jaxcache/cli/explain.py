@@ -48,7 +48,7 @@ def command(
         return
     if len(given) in (1, 2) and (opened := _cache_of_keys(place, given)):
         store = opened.store
-        found = opened.layout.explain(store, given)
+        found = opened.layout.explain(given, store.url)
         emit(output.form, explain_view(found, store.url))
         return
     path = locate_cache(place.cache_dir).path

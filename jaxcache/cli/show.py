@@ -97,7 +97,8 @@ def command(
     elif parse_name(name).kind is FileKind.KERNEL_CACHE:
         emit(wanted.form, kernels_view(show.show_kernels(store, name)))
     else:
-        found = opened.layout.show(store, name, is_file=is_file)
+        look = opened.layout.show_file if is_file else opened.layout.show
+        found = list(look(store, name))
         emit(wanted.form, show_view(found, now_ns=time.time_ns(), verbose=verbose))
         if any(s.damaged for s in found):
             return ExitCode.PROBLEMS

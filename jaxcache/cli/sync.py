@@ -146,7 +146,7 @@ def carry_files(
     from jaxcache.cache.trust import Verdict
     from jaxcache.cli.bundle import note_left_out, receive, required_signatures
     from jaxcache.cli.opening import locate_target
-    from jaxcache.layouts.names_there import names_there
+    from jaxcache.layouts.sides import names_there
     from jaxcache.store import is_remote
 
     whose = source.layout.name

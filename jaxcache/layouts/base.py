@@ -1,8 +1,8 @@
-"""The operations on a cache of any compiler: the protocol that commands speak.
+"""The facts about the cache of one compiler, which the operations of :mod:`jaxcache.cache` ask for.
 
-A layout answers in the results of :mod:`jaxcache.cache`, so that one renderer serves all. What
-only one compiler's cache can do (sealing, warming, loading) has no method here.
-:data:`jaxcache.layouts.LAYOUTS` says where each operation is.
+Listing, statistics, prune, verify and diff are written once, over these facts. What only one
+compiler's cache can do (sealing, warming, loading) has no method here.
+:data:`jaxcache.layouts.LAYOUTS` says where each fact comes from.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -220,10 +220,20 @@ class Layout(Protocol):
         """Look at what is there already, and decide for each file of a verified bundle."""
 
     def read_side(self, store: Store, progress: Progress | None) -> "Side":
-        """Read everything that a cache holds, to be compared."""
+        """Read what every entry of a cache stands for, to be compared."""
 
-    def show(self, store: Store, wanted: str, *, is_file: bool) -> "Sequence[Shown | ShownGraph]":
-        """Decode the entries that a KEY means; with ``is_file`` the file of that name."""
+    def read_bundle(self, bundle: "Bundle") -> "Side":
+        """Read the same of a bundle.
 
-    def explain(self, store: Store, keys: Sequence[str]) -> "Explanation":
-        """Compare two keys, or one with the nearest other."""
+        Raises:
+            BundleError
+        """
+
+    def show(self, store: Store, wanted: str) -> "Iterable[Shown | ShownGraph]":
+        """Decode the entries that a KEY means."""
+
+    def show_file(self, store: Store, name: str) -> "Iterable[Shown | ShownGraph]":
+        """Decode the file of that name."""
+
+    def explain(self, keys: Sequence[str], url: str) -> "Explanation":
+        """Compare two keys of the cache at ``url``, or one with the nearest other."""

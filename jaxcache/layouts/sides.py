@@ -1,13 +1,14 @@
 """Either side of a ``diff``: a cache directory or a bundle, of any layout."""
 
+import os
 from collections.abc import Callable
 
-from jaxcache.cache import diff
 from jaxcache.cache.bundle.format import is_bundle, open_bundle
 from jaxcache.cache.diff import Side
 from jaxcache.cache.scan import Progress
 from jaxcache.errors import UsageError
-from jaxcache.layouts import choose_layout
+from jaxcache.layouts import choose_layout, load_layout
+from jaxcache.store import is_remote, open_store
 from jaxcache.store.base import Store
 
 
@@ -29,11 +30,22 @@ def open_side(
         return choose_layout(store, layout).read_side(store, progress)
     bundle = open_bundle(location)
     with bundle.file:
-        if bundle.manifest.layout == "jax":
-            return diff.open_side(location, open_cache, progress)
-        from jaxcache.layouts.torch.sides import read_bundle_side
+        return load_layout(bundle.manifest.layout).read_bundle(bundle)
 
-        return read_bundle_side(bundle)
+
+def names_there(location: str) -> frozenset[str]:
+    """The names of all files at a path or URL; none where there is no such directory yet.
+
+    Raises:
+        NoCacheError: it cannot be listed.
+    """
+    if not is_remote(location) and not os.path.isdir(location):
+        return frozenset()
+    store = open_store(location)
+    names: list[str] = []
+    for info in store.list():
+        names += [i.name for i in store.walk(info.name)] if info.type == "dir" else [info.name]
+    return frozenset(names)
 
 
 def check_same_layout(left: Side, right: Side) -> None:

@@ -26,11 +26,12 @@ from conftest import CORPUS
 
 from jaxcache.cache.bundle.export import plan_export
 from jaxcache.cache.bundle.pack import write_stream
-from jaxcache.cache.diff import diff_sides, open_side
+from jaxcache.cache.diff import diff_sides
 from jaxcache.cache.gate import read_content
 from jaxcache.cache.ledger.record import Event
 from jaxcache.cache.ledger.segments import Ledger, append
 from jaxcache.errors import JaxcacheError
+from jaxcache.layouts.sides import open_side
 from jaxcache.store import open_store
 from jaxcache.store.base import MissingError, StoreError
 from jaxcache.store.local import LocalStore

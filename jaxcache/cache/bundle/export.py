@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from jaxcache.cache.bundle.manifest import JAX, is_side_file
+from jaxcache.cache.diff import Side, known_in
 from jaxcache.cache.gate import Gate
 from jaxcache.cache.inventory import EntryFile, Inventory
 from jaxcache.cache.scan import Progress, scan
@@ -40,8 +41,7 @@ def plan_export(
     *,
     keys: Sequence[str] = (),
     filters: Sequence[str] = (),
-    since: str | None = None,
-    known: Known | None = None,
+    since: Side | None = None,
     only: Callable[[Entry], bool] | None = None,
     side_caches: bool | None = None,
     now_ns: int,
@@ -50,8 +50,7 @@ def plan_export(
     """Choose entries as ``ls`` does.
 
     Args:
-        since, known: leave out entries that ``known`` has with the same payload; ``since`` goes
-            into the manifest.
+        since: leave out entries that this side has with the same payload.
         only: of those chosen, the entries for which this is true.
         side_caches: whether XLA's own caches go too; by default if nothing was selected.
 
@@ -79,8 +78,8 @@ def plan_export(
         tuple(sides),
         sum(f.info.size_bytes for f, _ in files) + sum(s.size_bytes for s in sides),
         tuple(left_out),
-        since,
-        known or {},
+        since.reference if since else None,
+        known_in(since) if since else {},
     )
 
 

@@ -16,6 +16,7 @@ from jaxcache.layouts.torch.examine import examine_file
 from jaxcache.layouts.torch.graph import Component, Graph
 from jaxcache.layouts.torch.inventory import GraphFile
 from jaxcache.layouts.torch.scan import Scan, scan
+from jaxcache.store import open_store
 from jaxcache.store.base import MissingError, Store
 
 _PROGRAM = "gm"
@@ -52,18 +53,20 @@ class _Read(NamedTuple):
     components: Mapping[str, Component]
 
 
-def explain_graphs(store: Store, keys: Sequence[str]) -> Explanation:
+def explain_graphs(keys: Sequence[str], url: str) -> Explanation:
     """Compare two graphs, or one with the nearest other of its function.
 
     An AOT graph stands for its FX graphs, forward with forward and backward with backward.
 
     Args:
         keys: one or two KEY arguments.
+        url: the cache.
 
     Raises:
         NoCacheError
         JaxcacheError: ``no-match``, ``ambiguous-key``, or ``bad-entry``.
     """
+    store = open_store(url)
     seen = scan(store, details=False)
     rights = _resolve(store, seen, keys[-1])
     if len(keys) > 1:

@@ -35,11 +35,6 @@ class ShownGraph:
         return bool(self.problems)
 
 
-def show(store: Store, wanted: str, *, is_file: bool) -> list[ShownGraph]:
-    """Decode the graphs that a KEY means, or one file."""
-    return [show_graph_file(store, wanted)] if is_file else show_graphs(store, wanted)
-
-
 def show_graphs(store: Store, wanted: str) -> list[ShownGraph]:
     """Read the graphs that a KEY means: one, or several where it is a glob or has several files.
 
@@ -97,7 +92,7 @@ def _shown(
     )
 
 
-def show_graph_file(store: Store, name: str) -> ShownGraph:
+def show_graph_file(store: Store, name: str) -> list[ShownGraph]:
     """Read one file that holds a pickle, wherever it lies.
 
     Raises:
@@ -120,4 +115,4 @@ def show_graph_file(store: Store, name: str) -> ShownGraph:
     file = GraphFile(info, tier, key, digest)
     facts: dict[str, Facts] = {name: facts_of(examined)}
     read = make_scan(Inventory(graphs=[file]), facts, keeps_atime=store.keeps_atime)
-    return _shown(store, read.entries[0], examined, (), Inventory())
+    return [_shown(store, read.entries[0], examined, (), Inventory())]

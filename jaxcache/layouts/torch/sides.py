@@ -33,7 +33,7 @@ def read_side(store: Store, progress: Progress | None = None) -> Side:
     return _side(store.url, seen.inventory.graphs, seen.facts, names)
 
 
-def read_bundle_side(bundle: Bundle) -> Side:
+def read_bundle(bundle: Bundle) -> Side:
     """Read every graph of a bundle.
 
     Raises:
