@@ -1,4 +1,4 @@
-"""Caches of several compilers behind the same operations; :func:`choose_layout` picks one."""
+"""Caches of several compilers behind the same facts; :func:`choose_layout` picks one."""
 
 from importlib import import_module
 from operator import attrgetter
@@ -11,21 +11,21 @@ from jaxcache.store.base import MissingError, Store
 
 
 class _Lazy:
-    """A layout of operations that are imported when they are asked for."""
+    """A layout of facts that are imported when they are asked for."""
 
-    def __init__(self, name: str, facts: dict[str, Any], operations: dict[str, str]) -> None:
+    def __init__(self, name: str, facts: dict[str, Any], places: dict[str, str]) -> None:
         self.name = name
         self.__dict__.update(facts)
-        self._operations = operations
+        self._places = places
 
     def __getattr__(self, name: str) -> Any:
-        if name not in (operations := self.__dict__.get("_operations", {})):
+        if name not in (places := self.__dict__.get("_places", {})):
             raise AttributeError(name)
-        module, _, function = operations[name].partition(":")
+        module, _, function = places[name].partition(":")
         return attrgetter(function)(import_module(module))
 
 
-#: Where each operation of :class:`Layout` is.
+#: Where each fact of :class:`Layout` comes from.
 LAYOUTS: dict[str, _Lazy] = {
     "jax": _Lazy(
         "jax",

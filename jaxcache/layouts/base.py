@@ -64,7 +64,7 @@ class Seen(Protocol):
 
 
 class Layout(Protocol):
-    """The operations on one compiler's cache; each imports what it needs when it is asked."""
+    """The facts about one compiler's cache; each imports what it needs when it is asked."""
 
     @property
     def name(self) -> str:
