@@ -186,7 +186,7 @@ def test_every_field_that_the_page_on_json_names_is_real(tmp_path: Path) -> None
         "seal": ["seal", "--dry-run"],
         "top": ["top", "--once"],
         "diff": ["diff", str(corpus), str(corpus.with_name("0.10.2-cpu-zstd"))],
-        "push": ["push", str(tmp_path / "target"), "--dry-run", "--stats"],
+        "push": ["push", str(tmp_path / "target"), "--dry-run", "--requests"],
         "explain": ["explain", "--churn"],
         "export": ["export", "x.jxb"],
         "import": ["import", "x.jxb", "-C", "imported"],

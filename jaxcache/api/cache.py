@@ -204,7 +204,7 @@ class Cache(Carrying, Running):
             self.store, self.layout, chosen, keep=chosen.keep, now_ns=now_ns, progress=progress
         )
 
-    def plan_removal(self, *keys: str) -> "PrunePlan":
+    def plan_removal(self, *keys: str, filters: tuple[str, ...] = ()) -> "PrunePlan":
         """Plan to remove exactly these entries, as ``jaxcache rm`` does.
 
         Raises:
@@ -212,7 +212,7 @@ class Cache(Carrying, Running):
         """
         from jaxcache.cache.prune.survey import plan_cache_removal
 
-        return plan_cache_removal(self.store, self.layout, keys, now_ns=time.time_ns())
+        return plan_cache_removal(self.store, self.layout, keys, filters, now_ns=time.time_ns())
 
     # Doing
 

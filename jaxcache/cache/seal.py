@@ -7,6 +7,7 @@ old one or the new one and equally good; running it again goes on where it stopp
 import hashlib
 import io
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -18,7 +19,7 @@ from jaxcache.cache.ledger.record import SEALED, Event, Record
 from jaxcache.cache.ledger.segments import Ledger, append
 from jaxcache.cache.leftovers import delete_leftovers
 from jaxcache.cache.scan import Progress, Scan, scan
-from jaxcache.cache.select import select_by_keys
+from jaxcache.cache.select import Selection
 from jaxcache.cache.under_lock import SharedLock
 from jaxcache.cache.verify.check import (
     MAX_DECODED_BYTES,
@@ -92,7 +93,11 @@ class SealResult:
 
 
 def plan_seal(
-    store: Store, options: SealOptions | None = None, *, progress: Progress | None = None
+    store: Store,
+    options: SealOptions | None = None,
+    *,
+    now_ns: int | None = None,
+    progress: Progress | None = None,
 ) -> SealPlan:
     """Plan which entries to seal.
 
@@ -104,11 +109,12 @@ def plan_seal(
         JaxcacheError: a KEY fits nothing, or more than it may.
     """
     options = options or SealOptions()
-    seen = scan(store, progress=progress)
+    selection = Selection.parse(options.keys, options.filters)
+    seen = scan(store, details=selection.needs_details, progress=progress)
     ledger = Ledger.load(store)
     todo: list[Entry] = []
     skipped: list[tuple[Entry, Reason]] = []
-    for entry in select_by_keys(seen.entries, options.keys):
+    for entry in selection.pick(seen.entries, now_ns or time.time_ns()):
         record = ledger.record(entry.key)
         if not entry.sealed or options.again or _wants_level(entry, record, options.level):
             todo.append(entry)

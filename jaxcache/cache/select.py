@@ -244,12 +244,22 @@ class Selection:
             f.needs_payload for f in self.filters
         )
 
-    def apply(self, entries: Sequence[Entry], now_ns: int) -> list[Entry]:
-        """The entries that every KEY and filter allows, sorted.
+    def reading(self, *, has_heads: bool) -> dict[str, Any]:
+        """How far a scan must read entries to select them: its ``heads`` and ``details``."""
+        details = self.needs_details or (self.needs_heads and not has_heads)
+        return {"heads": self.needs_heads, "details": details}
+
+    def pick(
+        self, entries: Sequence[Entry], now_ns: int, *, shortest_prefix: int = 1
+    ) -> list[Entry]:
+        """The entries that every KEY and filter allows, in their own order.
 
         Raises:
             JaxcacheError: a KEY fits nothing, or more than it may.
         """
-        chosen = select_by_keys(entries, self.keys)
-        fitting = (e for e in chosen if all(f.matches(e, now_ns) for f in self.filters))
-        return sort_entries(fitting, self.sort)
+        chosen = select_by_keys(entries, self.keys, shortest_prefix=shortest_prefix)
+        return [e for e in chosen if all(f.matches(e, now_ns) for f in self.filters)]
+
+    def apply(self, entries: Sequence[Entry], now_ns: int) -> list[Entry]:
+        """The same, sorted."""
+        return sort_entries(self.pick(entries, now_ns), self.sort)

@@ -1,9 +1,9 @@
-"""``--stats``: what a command has asked of object stores."""
+"""``--requests``: what a command has asked of object stores."""
 
 import sys
 from typing import Any
 
-#: Commands that may talk to an object store; each takes ``--stats``.
+#: Commands that may talk to an object store; each takes ``--requests``.
 COMMANDS = frozenset(
     {
         "ls",
@@ -38,7 +38,7 @@ def add_option(command: Any) -> None:
 
     command.params.append(
         TyperOption(
-            param_decls=["--stats"],
+            param_decls=["--requests"],
             is_flag=True,
             expose_value=False,
             callback=_want,

@@ -1,30 +1,16 @@
 """``jaxcache rm``."""
 
 import time
-from typing import Annotated
-
-import typer
 
 from jaxcache.cli.opening import open_cache
 from jaxcache.cli.options import Output, available_cores, index_folder
-from jaxcache.options import Consent, Place
+from jaxcache.options import Consent, Place, RemovalOptions
 
 EXAMPLE = "jaxcache rm 'jit_step*' --dry-run"
 EXIT_CODES = (0, 1, 2, 3, 10, 11)
 
 
-def command(
-    keys: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="KEY...",
-            help="Full key, unique prefix of key or hash (at least 4 characters), or module.",
-        ),
-    ],
-    place: Place,
-    consent: Consent,
-    output: Output,
-) -> int:
+def command(options: RemovalOptions, place: Place, consent: Consent, output: Output) -> int:
     """Remove entries."""
     from jaxcache.cache.prune.survey import plan_cache_removal
     from jaxcache.cli.removal import carry_out, require_consent
@@ -36,7 +22,8 @@ def command(
         plan = plan_cache_removal(
             opened.store,
             opened.layout,
-            keys,
+            options.keys,
+            options.filters,
             index_folder=index_folder(),
             now_ns=time.time_ns(),
             workers=available_cores(),

@@ -29,10 +29,11 @@ def command(
     output: JsonOutput,
 ) -> None:
     """Summarize a cache: hits, entries, size, compile time, age."""
-    from jaxcache.cache.ledger.uses import count_uses, live_totals
+    from jaxcache.cache.ledger.uses import Uses, count_uses, live_totals
     from jaxcache.cache.stats import count_cache
     from jaxcache.cli.output import emit, print_lines
     from jaxcache.cli.terminal.progress import progress_bar
+    from jaxcache.entry.names import FileKind
     from jaxcache.render.stats import stats_prometheus, stats_view
 
     if prometheus and output.form.is_json:
@@ -49,9 +50,11 @@ def command(
             workers=available_cores(),
             progress=progress,
         )
-    live = live_totals(opened.store)
+    # A bucket without a folder of ours is asked nothing more.
+    recorded = not opened.store.remote or any(c.kind == FileKind.OWN for c in stats.files)
+    live = live_totals(opened.store) if recorded else None
     if prometheus:
         print_lines(stats_prometheus(stats, live))
     else:
-        uses = count_uses(opened.ledger)
+        uses = count_uses(opened.ledger) if recorded else Uses()
         emit(output.form, stats_view(stats, uses, live, now_ns=now_ns))

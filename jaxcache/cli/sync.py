@@ -160,9 +160,9 @@ def carry_files(
     plan = source.layout.plan_export(
         source.store,
         keys=options.include,
-        filters=(),
+        filters=options.filters,
         since=there,
-        side_caches=options.side_caches and not options.include,
+        side_caches=options.side_caches and not (options.include or options.filters),
         now_ns=time.time_ns(),
         progress=None,
     )

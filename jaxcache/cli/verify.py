@@ -43,8 +43,9 @@ def command(
     from jaxcache.warm.loading import make_loader
 
     dry_run, yes = consent.dry_run, consent.yes
-    if restore and (fix or delete):
-        raise UsageError("--restore and --fix exclude each other")
+    if restore and (fix or delete or options.filters):
+        other = "--filter" if options.filters else "--fix"
+        raise UsageError(f"--restore and {other} exclude each other")
     if delete and not fix:
         raise UsageError("--delete goes with --fix")
     if delete:

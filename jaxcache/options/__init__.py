@@ -253,7 +253,24 @@ class Chosen(Options):
     keys: tuple[str, ...] = option("keys", TEXTS, _KEYS, metavar="[KEY]...")
 
 
-class ListOptions(Chosen):
+class Selected(Chosen):
+    """The entries that a command is about, by key and by what they are."""
+
+    filters: tuple[str, ...] = FILTERS
+
+
+class RemovalOptions(Selected):
+    """The entries to remove: at least one KEY or filter."""
+
+    keys: tuple[str, ...] = option(
+        "keys",
+        TEXTS,
+        "Full key, unique prefix of key or hash (at least 4 characters), or module.",
+        metavar="[KEY]...",
+    )
+
+
+class ListOptions(Selected):
     """Which entries to list, in what order, and how much of them."""
 
     sort: str = option(
@@ -263,14 +280,13 @@ class ListOptions(Chosen):
         default="key",
         metavar="FIELD[:asc|desc]",
     )
-    filters: tuple[str, ...] = FILTERS
     limit: int | None = option("--limit", COUNT, "Print at most N.", min=0)
     long: bool = option(
         "--long -l", FLAG, "Also platform, target, signature and source.", keyword="details"
     )
 
 
-class VerifyOptions(Chosen):
+class VerifyOptions(Selected):
     """What to look at, and how hard."""
 
     level: Level = option(
@@ -299,7 +315,7 @@ class VerifyOptions(Chosen):
     )
 
 
-class SealOptions(Chosen):
+class SealOptions(Selected):
     """Which entries to seal, and how well to compress them."""
 
     level: int = option(
@@ -334,6 +350,7 @@ class PruneOptions(Options, panel="Limits"):
         "Remove first, under a bound: what was used longest ago, or saves least per byte.",
         default="cost",
     )
+    filters: tuple[str, ...] = FILTERS
     keep: tuple[str, ...] = option(
         "--keep", TEXTS, "Never remove these entries; repeatable.", metavar="KEY"
     )

@@ -14,9 +14,9 @@ from jaxcache.options import (
     SWITCH,
     TEXT,
     TEXTS,
-    Chosen,
     Options,
     PruneOptions,
+    Selected,
     choice,
     option,
 )
@@ -55,6 +55,7 @@ class SyncOptions(Options):
         metavar="GLOB",
         panel="Selection",
     )
+    filters: tuple[str, ...] = FILTERS
     max_size_bytes: int | None = option(
         "--max-size",
         SIZE,
@@ -95,10 +96,9 @@ class PullOptions(SyncOptions):
     allow_large: bool = ALLOW_LARGE
 
 
-class ExportOptions(Chosen):
+class ExportOptions(Selected):
     """Which entries a bundle gets, and how it is written."""
 
-    filters: tuple[str, ...] = FILTERS
     level: int | None = LEVEL
     since: str | None = option(
         "--since", TEXT, "Only what this bundle or cache has not.", metavar="REF", panel="Selection"

@@ -22,13 +22,13 @@ def names(folder: Path) -> set[str]:
 
 
 def test_a_bucket_is_listed_without_reading(run_cli: RunCli, remote: str, s3: Proxy) -> None:
-    found = told(run_cli("ls", "-C", remote, "--json", "--stats"))
+    found = told(run_cli("ls", "-C", remote, "--json", "--requests"))
     assert found["cache_dir"] == remote
     assert len(found["entries"]) == ENTRIES
     assert {e["compile_seconds"] for e in found["entries"]} == {None}
     assert {e["platform"] for e in found["entries"]} == {"unknown"}
     assert found["remote"]["requests"] == {"list": 1} == s3.counts()
-    long = told(run_cli("ls", "-C", remote, "--json", "--long", "--stats"))
+    long = told(run_cli("ls", "-C", remote, "--json", "--long", "--requests"))
     assert {e["platform"] for e in long["entries"]} == {"cpu"}
     # The index knows them from now on, and so a plain listing tells them, too.
     s3.forget()
@@ -41,11 +41,11 @@ def test_a_listing_of_ten_thousand_takes_ten_requests(
     run_cli: RunCli, bucket: str, s3: Proxy, s3_server: S3Server
 ) -> None:
     s3_server.fill(bucket, [f"jit_f-{i:064x}-cache" for i in range(10_000)])
-    for command, lists in (("ls", 10), ("stats", 11)):  # stats reads the ledger
+    for command in ("ls", "stats"):
         s3.forget()
-        found = told(run_cli(command, "-C", bucket, "--json", "--stats"))
+        found = told(run_cli(command, "-C", bucket, "--json", "--requests"))
         assert len(found.get("entries", range(10_000))) == 10_000
-        assert found["remote"]["requests"] == s3.counts() == {"list": lists}
+        assert found["remote"]["requests"] == s3.counts() == {"list": 10}
     s3.forget()
     shown = run_cli("show", f"jit_f-{7_777:064x}", "-C", bucket, "--json")
     assert json.loads(shown.stdout)["entry"]["key"] == f"jit_f-{7_777:064x}"
@@ -62,7 +62,7 @@ def test_a_listing_of_ten_thousand_takes_ten_requests(
         "--grace",
         "0s",
         "--yes",
-        "--stats",
+        "--requests",
         "--json",
     )
     assert len(told(done)["removed"]) == 1_000
@@ -92,7 +92,7 @@ def test_what_each_command_costs(
     run_cli: RunCli, remote: str, s3: Proxy, command: tuple[str, ...], most: dict[str, int]
 ) -> None:
     place = () if "URL" in command else ("-C", remote)
-    done = run_cli(*(remote if a == "URL" else a for a in command), *place, "--stats")
+    done = run_cli(*(remote if a == "URL" else a for a in command), *place, "--requests")
     assert done.returncode == 0, done.stderr
     assert all(s3.counts()[verb] <= most.get(verb, 0) for verb in s3.counts()), s3.counts()
     line = re.search(r"(\d+) requests? \((.*?)\), .* sent, .* received", done.stderr)
@@ -102,7 +102,7 @@ def test_what_each_command_costs(
 
 
 def test_a_local_cache_costs_nothing(run_cli: RunCli, local: Path) -> None:
-    assert told(run_cli("ls", "-C", local, "--json", "--stats"))["remote"]["requests_total"] == 0
+    assert told(run_cli("ls", "-C", local, "--json", "--requests"))["remote"]["requests_total"] == 0
     assert "remote" not in told(run_cli("ls", "-C", local, "--json"))
 
 
@@ -179,7 +179,7 @@ def test_errors_are_sentences_and_have_codes(
 
 def test_throttling_is_told(spawn_cli: RunCli, remote: str, s3: Proxy) -> None:
     s3.fault = times(2, 503, "list")
-    done = spawn_cli("ls", "-C", remote, "-q", "--stats")
+    done = spawn_cli("ls", "-C", remote, "-q", "--requests")
     assert done.returncode == 0
     assert f"{remote} asks to slow down; waiting" in done.stderr
     assert "3 requests (3 list)" in done.stderr

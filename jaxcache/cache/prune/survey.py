@@ -9,7 +9,8 @@ from jaxcache.cache.heads import Facts, Request, read_facts
 from jaxcache.cache.prune.plan import PrunePlan, plan_items, plan_removal, weighs_seconds
 from jaxcache.cache.prune.removal import Removal
 from jaxcache.cache.scan import Progress
-from jaxcache.cache.select import REMOVAL_PREFIX, select_by_keys
+from jaxcache.cache.select import REMOVAL_PREFIX, Selection, select_by_keys
+from jaxcache.errors import UsageError
 from jaxcache.options import PruneOptions
 from jaxcache.store.base import Store
 
@@ -43,10 +44,16 @@ def plan_cache_prune(
             where ``used_since`` would take entries of a cache that records no use at all.
     """
     options.check()
-    heads = weighs_seconds(options)
+    selection = Selection.parse((), options.filters)
+    reading = selection.reading(has_heads=layout.has_heads)
+    heads = weighs_seconds(options) or reading["heads"]
     how: dict[str, Any] = {"now_ns": now_ns, "workers": workers, "progress": progress}
-    seen = _look(store, layout, index_folder, heads=heads, **how)
-    kept = {e.key for e in select_by_keys(seen.entries, keep)} if keep else frozenset[str]()
+    seen = _look(store, layout, index_folder, heads=heads, details=reading["details"], **how)
+    kept = {e.key for e in select_by_keys(seen.entries, keep)} if keep else set[str]()
+    if options.filters:
+        kept |= {e.key for e in seen.entries} - {
+            e.key for e in selection.pick(seen.entries, now_ns)
+        }
     found = layout.removable(store, seen, options, now_ns=now_ns, keep=kept)
     plan = plan_items(
         found, len(seen.entries), options, cache_dir=store.url, now_ns=now_ns, rank=layout.rank
@@ -57,14 +64,15 @@ def plan_cache_prune(
 def plan_cache_removal(
     store: Store,
     layout: "Layout",
-    keys: Sequence[str],
+    keys: Sequence[str] = (),
+    filters: Sequence[str] = (),
     *,
     index_folder: Path | None = None,
     now_ns: int,
     workers: int = 1,
     progress: Progress | None = None,
 ) -> PrunePlan:
-    """Plan to remove exactly the entries that KEY arguments name.
+    """Plan to remove exactly the entries that KEY arguments and filters choose.
 
     Raises:
         NoCacheError
@@ -72,8 +80,12 @@ def plan_cache_removal(
         JaxcacheError: ``no-match``, ``ambiguous-key``, or ``pinned``.
     """
     how: dict[str, Any] = {"now_ns": now_ns, "workers": workers, "progress": progress}
-    seen = _look(store, layout, index_folder, heads=False, **how)
-    chosen = select_by_keys(seen.entries, keys, shortest_prefix=REMOVAL_PREFIX)
+    if not (keys or filters):
+        raise UsageError("nothing is chosen to be removed", hint="give a KEY, or --filter")
+    selection = Selection.parse(keys, filters)
+    how |= selection.reading(has_heads=layout.has_heads)
+    seen = _look(store, layout, index_folder, **how)
+    chosen = selection.pick(seen.entries, now_ns, shortest_prefix=REMOVAL_PREFIX)
     found = layout.removable(store, seen, None, now_ns=now_ns, keep=())
     plan = plan_removal(found, seen.entries, chosen, cache_dir=store.url, rank=layout.rank)
     return _price(store, layout, plan, workers)
@@ -85,6 +97,7 @@ def _look(
     folder: Path | None,
     *,
     heads: bool,
+    details: bool,
     now_ns: int,
     workers: int,
     progress: Progress | None,
@@ -95,7 +108,7 @@ def _look(
     seen = layout.scan(
         store,
         heads=heads,
-        details=not layout.has_heads,  # else nothing tells which files belong together
+        details=details or not layout.has_heads,  # else nothing tells which files belong together
         deep=True,
         index=index,
         workers=workers,

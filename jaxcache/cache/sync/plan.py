@@ -11,6 +11,7 @@ from jaxcache.cache.inventory import EntryFile, Inventory
 from jaxcache.cache.prune.removable import Lookup
 from jaxcache.cache.prune.removal import Removal
 from jaxcache.cache.scan import Progress, Scan, scan
+from jaxcache.cache.select import Selection
 from jaxcache.cache.sync.ledgers import missing_segments
 from jaxcache.cache.sync.room import make_room
 from jaxcache.entry.codec import CodecError, check_frame
@@ -116,17 +117,23 @@ def plan_sync(
     """
     options = options or SyncOptions()
     bounded = options.max_size_bytes is not None
-    ours = scan(source, heads=bounded and not source.remote, deep=options.side_caches)
+    selection = Selection.parse((), options.filters)
+    ours = scan(
+        source,
+        heads=selection.needs_heads or (bounded and not source.remote),
+        details=selection.needs_details,
+        deep=options.side_caches,
+    )
     theirs = _scan_target(target, bounded, index, progress)
     names = {i.name: i for i in _all_files(theirs.inventory)}
-    used_ns = {e.file: e.last_used_ns for e in ours.entries}
+    used_ns = {e.file: e.last_used_ns for e in selection.pick(ours.entries, now_ns)}
     gate = Gate(names, signed=signed, allow_large=allow_large)
     left_out = [
         p for p in ours.problems if p.kind == "unreadable" and p.file.endswith(ATIME_SUFFIX)
     ]
     wanted = [
         *(t for t in _entries(ours, options, used_ns, gate, left_out)),
-        *(t for t in _side_files(ours.inventory) if options.side_caches),
+        *(t for t in _side_files(ours.inventory) if options.side_caches and not options.filters),
     ]
     transfers = []
     for number, transfer in enumerate(wanted):

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from jaxcache.cache.leftovers import find_leftovers
 from jaxcache.cache.scan import Progress
-from jaxcache.cache.select import select_by_keys
+from jaxcache.cache.select import Selection
 from jaxcache.cache.verify.check import Checked
 from jaxcache.model import Entry, FileInfo, Problem, ProblemKind
 from jaxcache.options import Level, VerifyOptions
@@ -93,10 +93,15 @@ def verify(
         UsageError: the layout knows no such level.
         JaxcacheError: a KEY fits nothing, or more than it may.
     """
-    seen = layout.scan(
-        store, heads=False, details=False, deep=False, index=None, workers=1, progress=None
-    )
-    entries = {e.file: e for e in select_by_keys(seen.entries, options.keys)}
+    selection = Selection.parse(options.keys, options.filters)
+    plain: dict[str, Any] = {"deep": False, "index": None, "workers": 1, "progress": None}
+    seen = layout.scan(store, heads=False, details=False, **plain)
+    # What a filter reads of entries may bring findings of its own, which the checks repeat.
+    read = seen
+    if options.filters:
+        read = layout.scan(store, **selection.reading(has_heads=layout.has_heads), **plain)
+    chosen = {e.file for e in selection.pick(read.entries, now_ns)}
+    entries = {e.file: e for e in seen.entries if e.file in chosen}
     files = layout.subjects(store, seen, entries, options)
     problems = [p for p in seen.problems if p.file in entries]
     checks: dict[str, Checked] = {}
@@ -126,7 +131,7 @@ def verify(
         sound = [f for f in files if f.info.name not in bad]
         problems.extend(loader(store, sound, progress))
     problems.extend(layout.check_beside(seen, files, checks, options))
-    if not options.keys:
+    if not (options.keys or options.filters):
         problems.extend(_about_directory(store, seen))
     failing = {p.file for p in problems if p.kind not in INFORMATIONAL}
     infos = _infos(store, seen, files, {p.file for p in problems})

@@ -55,7 +55,7 @@ def subjects(
     inventory = seen.inventory
     graphs, sources, kernels = inventory.graphs, inventory.sources, inventory.kernels
     probes = [i for i, k in inventory.others if k is TorchKind.PROBE and i.name.endswith(".so")]
-    if options.keys:
+    if options.keys or options.filters:
         facts = decode(store, seen, [e for e in seen.entries if e.file in chosen]).facts
         graphs = [g for g in graphs if g.info.name in facts]
         wanted = {f.source_key for f in facts.values() if f.source_key}
