@@ -30,14 +30,14 @@ def command(
     from jaxcache.cache.index import Index
     from jaxcache.cache.ledger.segments import Ledger
     from jaxcache.cache.picture import take_picture
-    from jaxcache.cli.output import note, print_document, write_file
+    from jaxcache.cli.output import emit, write_file
     from jaxcache.cli.output.report import check_replaceable
     from jaxcache.cli.terminal.progress import progress_bar
-    from jaxcache.render.document import envelope
+    from jaxcache.render.document import versioned
     from jaxcache.render.report.page import report_html
+    from jaxcache.render.view import View
     from jaxcache.units import format_size
 
-    form = output.form
     check_replaceable(file, force=force)
     store = open_jax_cache(place.cache_dir)
     now_ns = time.time_ns()
@@ -53,8 +53,11 @@ def command(
         )
     page = report_html(picture, version=__version__).encode()
     write_file(file, [page])
-    if form.is_json:
-        told = {"file": file, "size_bytes": len(page), "entries": len(picture.entries)}
-        print_document({**envelope(store.url), **told}, form)
-    else:
-        note(f"wrote {file}: {len(picture.entries):,} entries, {format_size(len(page))}")
+    document = {
+        "cache_dir": store.url,
+        "file": file,
+        "size_bytes": len(page),
+        "entries": len(picture.entries),
+    }
+    wrote = f"wrote {file}: {len(picture.entries):,} entries, {format_size(len(page))}"
+    emit(output.form, View(document, records=[versioned(document)], page=(), notes=[wrote]))

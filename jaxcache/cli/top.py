@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from jaxcache.cli.opening import open_jax_cache
-from jaxcache.cli.options import Format, JsonOutput
+from jaxcache.cli.options import JsonOutput
 from jaxcache.errors import UsageError
 from jaxcache.options import CacheDir
 
@@ -34,16 +34,16 @@ def command(
     from jaxcache.units import parse_duration_seconds
 
     form = wanted.form
-    if form is Format.JSON and not once:
+    if form.is_document and not once:
         raise UsageError("--json goes with --once", hint="--jsonl prints changes as they come")
     seconds = parse_duration_seconds(interval)
     if seconds <= 0:
         raise UsageError("--interval must be longer than nothing")
-    view = output.View(open_jax_cache(place.cache_dir), seconds)
+    view = output.Screen(open_jax_cache(place.cache_dir), seconds)
     try:
         if once:
             view.once(form)
-        elif form is Format.TABLE and not is_dumb():
+        elif form.is_table and not is_dumb():
             view.live()
             view.end(form)
         else:

@@ -34,13 +34,14 @@ def command(
     from jaxcache.cli.options import locate_cache
     from jaxcache.cli.output import emit
     from jaxcache.render.columns import text_column
+    from jaxcache.render.document import versioned
     from jaxcache.render.view import Line, View
     from jaxcache.warm.where import find_where
 
     def show(cache_dir: str | None, places: list[str], uses: "Sequence[Use]" = ()) -> None:
         columns = [text_column("", lambda place: place)]
         document = {"cache_dir": cache_dir, "processes": uses}
-        records = uses if command_line else [{"schema_version": 1, **document}]
+        records = uses if command_line else [versioned(document)]
         page = [Line(place, whole=True) for place in places]
         emit(wanted.form, View(document, places, columns, records=records, page=page))
 

@@ -9,9 +9,9 @@ from jaxcache.cache.ci.publish import Saved
 from jaxcache.cache.ci.restore import Restored, miss_reasons
 from jaxcache.cache.ci.save import SavePlan, Why
 from jaxcache.cache.ci.usage import Witness
-from jaxcache.entry.names import printable
 from jaxcache.model import Entry
-from jaxcache.render.document import Document, envelope
+from jaxcache.render.document import Document, to_document, versioned
+from jaxcache.render.view import Line, View
 from jaxcache.units import format_count, format_duration, format_size
 
 Outputs = Mapping[str, str]
@@ -33,11 +33,11 @@ _WITNESSES: dict[Witness, str] = {
 }
 
 
-def key_document(cache_dir: str, key: CiKey) -> Document:
-    """Return the document of ``ci key --json``."""
+def key_view(cache_dir: str, key: CiKey, *, restore_keys: bool) -> View:
+    """Return the view of ``ci key``."""
     told = key.environment
-    return {
-        **envelope(cache_dir),
+    document = {
+        "cache_dir": cache_dir,
         "key": key.key,
         "restore_keys": list(key.restore_keys),
         "components": {
@@ -58,6 +58,32 @@ def key_document(cache_dir: str, key: CiKey) -> Document:
             "files": len(key.files.names) if key.files else None,
         },
     }
+    shown = list(key.restore_keys) if restore_keys else [key.key]
+    page = [Line(text, whole=True) for text in shown]
+    return View(document, ([text] for text in shown), records=[versioned(document)], page=page)
+
+
+def restore_view(restored: Restored) -> View:
+    """Return the view of ``ci restore``."""
+    keys = [item.key for item in restored.plan.fitting]
+    outputs = restore_outputs(restored)
+    return _step_view(_restore_document(restored), outputs, keys, restore_lines(restored))
+
+
+def save_view(plan: SavePlan, saved: Saved | None, key: str | None) -> View:
+    """Return the view of ``ci save``; ``saved`` is None for a dry run."""
+    outputs, keys = save_outputs(plan, saved, key), _keys(plan.kept)
+    return _step_view(_save_document(plan, saved, key), outputs, keys, save_lines(plan, saved))
+
+
+def _step_view(
+    document: Document, outputs: Outputs, keys: Sequence[str], lines: Iterable[str]
+) -> View:
+    """Return the view of a step: its outputs on standard output, the rest beside."""
+    wide = max(map(len, outputs))
+    page = [Line(value, f"{name:<{wide}}  ", whole=True) for name, value in outputs.items()]
+    rows = outputs.items()
+    return View(document, rows, (), keys, records=[versioned(document)], page=page, notes=lines)
 
 
 def restore_outputs(restored: Restored) -> Outputs:
@@ -82,12 +108,11 @@ def save_outputs(plan: SavePlan, saved: Saved | None, key: str | None) -> Output
     return outputs if key is None else {**outputs, "key": f"{key}-{plan.digest}"}
 
 
-def restore_document(restored: Restored) -> Document:
-    """Return the document of ``ci restore --json``."""
+def _restore_document(restored: Restored) -> Document:
     plan = restored.plan
     return {
-        **envelope(plan.cache_dir),
-        "source": printable(plan.source),
+        "cache_dir": plan.cache_dir,
+        "source": plan.source,
         "cache_hit": plan.hit,
         "lookup_only": restored.looked_up_only,
         "entries": len(plan.fitting) + plan.present,
@@ -98,18 +123,17 @@ def restore_document(restored: Restored) -> Document:
         "untrusted": plan.untrusted,
         "stored_seconds": plan.stored_seconds,
         "outlook": {o.value: n for o, n in sorted(plan.outlooks.counts.items())},
-        "misses": [{"reason": printable(r), "entries": n} for r, n in miss_reasons(plan.outlooks)],
-        "trouble": printable(plan.trouble) or None,
-        "failed": [{"file": printable(f.name), "detail": f.detail} for f in restored.failed],
+        "misses": [{"reason": r, "entries": n} for r, n in miss_reasons(plan.outlooks)],
+        "trouble": plan.trouble or None,
+        "failed": [{"file": f.name, "detail": f.detail} for f in restored.failed],
     }
 
 
-def save_document(plan: SavePlan, saved: Saved | None, key: str | None) -> Document:
-    """Return the document of ``ci save --json``; ``saved`` is None for a dry run."""
+def _save_document(plan: SavePlan, saved: Saved | None, key: str | None) -> Document:
     usage = plan.usage
     return {
-        **envelope(plan.cache_dir),
-        "target": printable(plan.target),
+        "cache_dir": plan.cache_dir,
+        "target": plan.target,
         "dry_run": saved is None,
         "saved": saved is not None and plan.saves,
         "why": plan.why,
@@ -122,23 +146,23 @@ def save_document(plan: SavePlan, saved: Saved | None, key: str | None) -> Docum
         "unused": _keys(usage.unused),
         "unknown": _keys(usage.unknown),
         "witness": usage.witness.value,
-        "dropped": [{"key": printable(e.key), "reason": r} for e, r in plan.dropped],
+        "dropped": [{"key": e.key, "reason": r} for e, r in plan.dropped],
         "saved_seconds": usage.saved_seconds,
         "new_seconds": usage.new_seconds,
         "written": saved.written if saved else 0,
         "size_bytes": saved.size_bytes if saved else 0,
         "pruned": saved.pruned if saved else 0,
-        "left_out": [printable(p.file) for p in saved.left_out] if saved else [],
-        "failed": [printable(f) for f in saved.failed] if saved else [],
+        "left_out": [p.file for p in saved.left_out] if saved else [],
+        "failed": list(saved.failed) if saved else [],
     }
 
 
 def restore_lines(restored: Restored) -> Iterator[str]:
     """Yield the lines about a restore, for people."""
     plan = restored.plan
-    source = printable(plan.source)
+    source = plan.source
     if plan.trouble:
-        yield f"nothing restored from {source}: {printable(plan.trouble)}"
+        yield f"nothing restored from {source}: {plan.trouble}"
         return
     found, fit = len(plan.outlooks.forecasts), len(plan.fitting)
     verb = "would be restored" if restored.looked_up_only else "restored"
@@ -147,7 +171,7 @@ def restore_lines(restored: Restored) -> Iterator[str]:
         f"{format_duration(plan.stored_seconds)} of compiling"
     )
     for reason, number in miss_reasons(plan.outlooks)[:_SHOWN_REASONS]:
-        yield f"left: {format_count(number, 'entry')}, {printable(reason)}"
+        yield f"left: {format_count(number, 'entry')}, {reason}"
     if plan.present:
         yield f"{format_count(plan.present, 'entry')} more are here already"
     if plan.untrusted:
@@ -157,7 +181,7 @@ def restore_lines(restored: Restored) -> Iterator[str]:
     if plan.outlooks.host is None and found:
         yield "whether they fit was not checked: no jax was asked (--python)"
     for failure in restored.failed:
-        yield f"not written: {printable(failure.name)}: {printable(failure.detail)}"
+        yield f"not written: {failure.name}: {failure.detail}"
 
 
 def save_lines(plan: SavePlan, saved: Saved | None) -> Iterator[str]:
@@ -174,19 +198,19 @@ def save_lines(plan: SavePlan, saved: Saved | None) -> Iterator[str]:
     for reason, number in sorted(counts.items()):
         yield f"left out: {format_count(number, 'entry')} ({reason})"
     if saved is None or not plan.saves:
-        target = printable(plan.target)
+        target = plan.target
         yield f"would save {len(plan.kept)} to {target}" if plan.saves else _WHY[plan.why]
     else:
         yield (
             f"saved {format_count(saved.written, 'entry')}, {format_size(saved.size_bytes)}, to "
-            f"{printable(plan.target)}: {_WHY[plan.why]}"
+            f"{plan.target}: {_WHY[plan.why]}"
         )
     if saved and saved.pruned:
         yield f"removed there: {format_count(saved.pruned, 'entry')}"
     for problem in saved.left_out if saved else ():
-        yield f"left out {printable(problem.file)}: {printable(problem.detail)}"
+        yield f"left out {problem.file}: {problem.detail}"
     for failure in saved.failed if saved else ():
-        yield f"not written: {printable(failure)}"
+        yield f"not written: {failure}"
 
 
 def restore_summary(restored: Restored) -> str:
@@ -224,7 +248,7 @@ def markdown(text: str) -> str:
     CommonMark 6.2: references are text, and never the structure of a document.
     """
     plain = " .,:;()+%/=-"
-    shown = printable(text)
+    shown: str = to_document(text)
     return (
         "".join(
             c if c.isalnum() or (c in plain) or not c.isascii() else f"&#{ord(c)};" for c in shown
@@ -249,7 +273,7 @@ def github_outputs(outputs: Outputs, delimiter: str) -> str:
 
 
 def _keys(entries: Sequence[Entry]) -> list[str]:
-    return [printable(e.key) for e in entries]
+    return [e.key for e in entries]
 
 
 def _flag(value: Any) -> str:

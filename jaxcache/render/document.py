@@ -20,8 +20,11 @@ Document = dict[str, Any]
 #: By class: the fields that are left out (``-name``), or all fields of the document in their
 #: order. ``name=path`` takes an attribute of another name, ``*path`` every field of a part.
 _SHAPES = {
+    "Change": "change=kind changed_at=at_ns *entry",
     "Comparison": "module=right.module left_key=left.key right_key=right.key "
     "outcome=right.outcome source=right.source differences",
+    "Compiled": "module key outcome compile_seconds recorded_key differs moved reason detail "
+    "size_bytes function attempts doubts tuning",
     "Finding": "trap severity seen cost fix mendable files",
     "GraphEntry": "-dependants",
     "Group": "name *summary last_used_at",
@@ -77,9 +80,14 @@ def fields_of(value: Any) -> Document:
     return reader(value)
 
 
+def versioned(document: Document) -> Document:
+    """Return a document as it stands alone, with the version of the contract."""
+    return {"schema_version": SCHEMA_VERSION, **document}
+
+
 def envelope(cache_dir: str) -> Document:
     """Return the fields that every document begins with."""
-    return {"schema_version": SCHEMA_VERSION, "cache_dir": printable(cache_dir)}
+    return versioned({"cache_dir": printable(cache_dir)})
 
 
 _READERS: dict[type, Callable[[Any], Document]] = {}
@@ -109,8 +117,8 @@ def _make_reader(kind: type) -> Callable[[Any], Document]:
 def _make_getter(word: str) -> Callable[[Any], Any]:
     name, _, path = word.partition("=")
     path = path or name.removeprefix("*")
-    if path.endswith("_at"):
-        get_ns = attrgetter(f"{path[:-3]}_ns")
+    if name.endswith("_at"):
+        get_ns = attrgetter(path if path.endswith("_ns") else f"{path[:-3]}_ns")
         return lambda value: None if (ns := get_ns(value)) is None else rfc3339(ns)
     get = _through_none(path) if "." in path else attrgetter(path)
     if name.endswith("_seconds"):

@@ -10,7 +10,7 @@ from jaxcache.cache.show import Shown, ShownKernels
 from jaxcache.entry.contents import ArrayType, Contents, Device, Memory
 from jaxcache.entry.shapes import short_type
 from jaxcache.render.columns import size_column, text_column
-from jaxcache.render.document import SCHEMA_VERSION, Document, fields_of, to_document
+from jaxcache.render.document import Document, fields_of, to_document, versioned
 from jaxcache.render.view import Block, Column, Line, Table, View
 from jaxcache.units import format_compile, format_count, format_since, format_size
 
@@ -37,7 +37,7 @@ def show_view(found: Sequence[Any], *, now_ns: int, verbose: bool) -> View:
     if len(found) > 1:
         entries = [{n: v for n, v in d.items() if n != "cache_dir"} for d in documents]
         document = {"cache_dir": document["cache_dir"], "entries": entries}
-    lines = [{"schema_version": SCHEMA_VERSION, **d} for d in documents]
+    lines = [versioned(d) for d in documents]
     return View(
         document,
         (row for line in lines for row in _flat(to_document(line), verbose)),

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
-from jaxcache.render.document import SCHEMA_VERSION
+from jaxcache.render.document import versioned
 from jaxcache.render.view import Block, Line, View
 from jaxcache.warm.crosshost.compare import ProfileDifference
 from jaxcache.warm.crosshost.profile import Profile
@@ -24,7 +24,7 @@ def profile_view(
     return View(
         document,
         rows,
-        records=[{"schema_version": SCHEMA_VERSION, **document}],
+        records=[versioned(document)],
         page=_page(profile, differences),
     )
 

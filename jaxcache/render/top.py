@@ -1,16 +1,15 @@
-"""``top`` as a page that is drawn again and again, and as lines."""
+"""``top`` as a page that is drawn again and again, and as a view."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
 from jaxcache.cache.watch import Change, Look
-from jaxcache.entry.names import printable
-from jaxcache.render.document import Document, entry_document, envelope, summary_document
+from jaxcache.render.columns import seconds_column, size_column, text_column
 from jaxcache.render.listing import live_line, summary_line
-from jaxcache.render.prose import wrap
-from jaxcache.render.table import Column, render_table, short_key
-from jaxcache.units import NS_PER_SECOND, format_compile, format_duration, format_size, rfc3339
+from jaxcache.render.typeset import short_key
+from jaxcache.render.view import Block, Column, Line, Table, View
+from jaxcache.units import NS_PER_SECOND, format_duration, format_size, rfc3339
 
 #: Changes that are kept to be shown; older ones only count.
 _KEPT = 500
@@ -61,60 +60,54 @@ def tally_line(tally: Tally, now_ns: int) -> str:
     )
 
 
-def top_page(look: Look, tally: Tally, *, now_ns: int, width: int, height: int, color: bool) -> str:
-    """A page of at most ``height`` lines."""
-    lines = [printable(look.cache_dir), summary_line(look.total)]
-    lines += wrap(tally_line(tally, now_ns), width)
+def top_page(look: Look, tally: Tally, *, now_ns: int, rows: int) -> Iterator[Block]:
+    """Yield a page with the sums and the last ``rows`` changes."""
+    yield Line(look.cache_dir, style="bold")
+    yield summary_line(look.total)
+    if now_ns - tally.started_ns >= NS_PER_SECOND:
+        yield tally_line(tally, now_ns)
     if look.live:
-        lines += wrap(f"live layer: {live_line(look.live)}", width)
+        yield f"live layer: {live_line(look.live)}"
     elif not look.dates_uses:
-        lines += wrap(NO_DATES, width)
-    lines.append("")
-    if not tally.latest:
-        return "\n".join([*lines, "nothing has happened yet"][:height])
-    columns = [
-        Column("TIME"),
-        Column("WHAT", styles=_STYLES),
-        Column("KEY", elastic=True, least=16),
-        Column("SIZE", right=True),
-        Column("COMPILE", right=True),
-    ]
-    rows = [
-        [
-            datetime.fromtimestamp(c.at_ns / NS_PER_SECOND).strftime("%H:%M:%S"),
-            c.kind,
-            short_key(c.entry.module, c.entry.hash),
-            format_size(c.entry.size_bytes),
-            format_compile(c.entry.compile_seconds),
-        ]
-        for c in tally.latest[: max(1, height - len(lines) - 1)]
-    ]
-    lines += render_table(columns, rows, width=width, color=color).splitlines()
-    return "\n".join(lines[:height])
+        yield NO_DATES
+    yield ""
+    if tally.latest:
+        yield Table(_COLUMNS, tally.latest[:rows])
+    else:
+        yield "nothing has happened yet"
 
 
-def change_document(change: Change) -> Document:
-    """One change: what, when, and the entry as in ``ls``."""
-    return {
-        "change": change.kind,
-        "changed_at": rfc3339(change.at_ns),
-        **entry_document(change.entry),
-    }
+def _time(change: Change) -> str:
+    return datetime.fromtimestamp(change.at_ns / NS_PER_SECOND).strftime("%H:%M:%S")
 
 
-def change_tsv(change: Change) -> str:
-    """Time, what, key, bytes, compile seconds; tab-separated."""
-    e = change.entry
-    seconds = "" if e.compile_seconds is None else f"{e.compile_seconds:g}"
-    return f"{rfc3339(change.at_ns)}\t{change.kind}\t{printable(e.key)}\t{e.size_bytes}\t{seconds}"
+_COLUMNS = [
+    Column("TIME", lambda c: rfc3339(c.at_ns), _time),
+    text_column("WHAT", lambda c: c.kind, styles=_STYLES),
+    Column(
+        "KEY",
+        lambda c: c.entry.key,
+        lambda c: short_key(c.entry.module, c.entry.hash),
+        elastic=True,
+        least=16,
+    ),
+    size_column(lambda c: c.entry.size_bytes),
+    seconds_column(lambda c: c.entry.compile_seconds),
+]
 
 
-def look_document(look: Look, newest: Sequence[Change]) -> Document:
-    """Return the document of ``top --once --json``."""
-    return {
-        **envelope(look.cache_dir),
-        "total": summary_document(look.total),
+def changes_view(changes: Sequence[Change]) -> View:
+    """Return the view of changes as they come, one line each."""
+    return View(None, changes, _COLUMNS)
+
+
+def once_view(look: Look, newest: Sequence[Change], page: Iterable[Block]) -> View:
+    """Return the view of ``top --once``."""
+    document = {
+        "cache_dir": look.cache_dir,
+        "total": look.total,
         "dates_uses": look.dates_uses,
         **({"live": look.live} if look.live else {}),
-        "newest": [change_document(c) for c in newest],
+        "newest": newest,
     }
+    return View(document, newest, _COLUMNS, page=page)

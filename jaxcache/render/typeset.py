@@ -35,7 +35,7 @@ def set_blocks(blocks: Iterable[Block], *, width: int | None, color: bool) -> It
             yield from _set_table(block, width=width or 1_000, color=color)
             continue
         line = Line(block) if isinstance(block, str) else block
-        lead, text = _escape(line.lead), _escape(line.text)
+        lead, text = printable(line.lead), printable(line.text)
         lines = [lead + text] if line.whole or width is None else wrap(text, width, lead=lead)
         yield from (_styled(one, line.style, color) for one in lines)
 
@@ -66,7 +66,7 @@ def _set_table(table: Table, *, width: int, color: bool) -> Iterator[str]:
 
     columns = [c for c in table.columns if c.text]
     shown = table.rows[: table.limit]
-    rows = [[_escape(c.text(row)) for c in columns if c.text] for row in shown]
+    rows = [[printable(c.text(row)) for c in columns if c.text] for row in shown]
     rooms = _rooms(columns, rows, width)
 
     def set_row(cells: Sequence[str], styles: Sequence[str]) -> str:
@@ -89,7 +89,7 @@ def _set_table(table: Table, *, width: int, color: bool) -> Iterator[str]:
         )
         for text in table.below(row) if table.below else ():
             if text:
-                yield f"    {squeeze(_escape(text), width - 4)}"
+                yield f"    {squeeze(text, width - 4)}"
     if hidden := len(table.rows) - len(rows):
         yield f"({hidden:,} more{table.more})"
 
@@ -113,6 +113,7 @@ def squeeze(text: str, room: int, cut: Literal["middle", "end"] = "end") -> str:
     """Cut a text to ``room`` terminal columns, with an ellipsis for what is left out."""
     from rich.cells import cell_len
 
+    text = printable(text)
     if cell_len(text) <= room:
         return text
     keep = room - 1
@@ -153,8 +154,4 @@ def _cell(value: Any) -> str:
         return f"{value:g}"
     if isinstance(value, tuple | list):
         return ",".join(map(_cell, value))
-    return _escape(str(value))
-
-
-def _escape(text: str) -> str:
-    return printable(text)
+    return printable(str(value))

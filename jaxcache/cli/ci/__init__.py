@@ -3,12 +3,11 @@
 import os
 import secrets
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from jaxcache.cli.options import Format
 from jaxcache.errors import UsageError
 
 if TYPE_CHECKING:
@@ -123,27 +122,6 @@ def write_summary(text: str, file: str | None) -> None:
     """
     if path := file or os.environ.get("GITHUB_STEP_SUMMARY"):
         _append(path, text + "\n")
-
-
-def print_step(
-    form: Format,
-    document: Mapping[str, object],
-    outputs: Mapping[str, str],
-    lines: Iterable[str],
-    keys: Iterable[str],
-) -> None:
-    """Print what a step did: outputs on standard output, the rest beside."""
-    from jaxcache.cli.output import note, print_document, print_lines
-
-    if form.is_json:
-        print_document(dict(document), form)
-        return
-    if form is Format.KEYS:
-        print_lines(keys)
-        return
-    print_lines(f"{name}\t{value}" for name, value in outputs.items())
-    for line in lines:
-        note(line)
 
 
 def _append(path: str, text: str) -> None:

@@ -19,15 +19,11 @@ def command(
     from jaxcache.cache.ci.files import hash_files
     from jaxcache.cache.ci.key import CiKey
     from jaxcache.cli.ci import describe_job, write_outputs
-    from jaxcache.cli.output import print_document, print_lines
-    from jaxcache.render.ci import key_document
+    from jaxcache.cli.output import emit
+    from jaxcache.render.ci import key_view
 
-    form = output.form
     files = hash_files(options.hash_files, os.getcwd()) if options.hash_files else None
     path = locate_cache(place.cache_dir).path
     key = CiKey(describe_job(path, options.python, options.platform), files, options.prefix)
-    if form.is_json:
-        print_document(key_document(path, key), form)
-    else:
-        print_lines(key.restore_keys if options.restore_keys else [key.key])
+    emit(output.form, key_view(path, key, restore_keys=options.restore_keys))
     write_outputs({"key": key.key, "restore-keys": "\n".join(key.restore_keys)})

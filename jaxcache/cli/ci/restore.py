@@ -30,22 +30,15 @@ def command(
 
     A source that is missing or damaged is a cache miss, not an error.
     """
-    from jaxcache.cli.ci import print_step, write_outputs, write_summary
+    from jaxcache.cli.ci import write_outputs, write_summary
     from jaxcache.cli.ci.source import restore
-    from jaxcache.entry.names import printable
+    from jaxcache.cli.output import emit
     from jaxcache.render import ci as render
 
     target = locate_cache(place.cache_dir).path
     restored = restore(expand_location(source), target, options)
-    told = render.restore_outputs(restored)
-    print_step(
-        output.form,
-        render.restore_document(restored),
-        told,
-        render.restore_lines(restored),
-        (printable(i.key) for i in restored.plan.fitting),
-    )
-    write_outputs(told, outputs)
+    emit(output.form, render.restore_view(restored))
+    write_outputs(render.restore_outputs(restored), outputs)
     write_summary(render.restore_summary(restored), summary)
     if options.fail_on_cache_miss and not restored.plan.hit:
         raise JaxcacheError(f"nothing in {source} fits this job", code="cache-miss")

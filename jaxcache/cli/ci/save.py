@@ -29,9 +29,9 @@ def command(
 ) -> int:
     """After the job: keep what it used, if it compiled anything new."""
     from jaxcache.cache.ci.save import parse_job_status, parse_save_if
-    from jaxcache.cli.ci import print_step, write_outputs, write_summary
+    from jaxcache.cli.ci import write_outputs, write_summary
     from jaxcache.cli.ci.target import carry_out, plan
-    from jaxcache.entry.names import printable
+    from jaxcache.cli.output import emit
     from jaxcache.render import ci as render
 
     planned = plan(
@@ -43,14 +43,7 @@ def command(
     )
     saved = None if dry.dry_run else carry_out(planned, options)
     key = options.key
-    told = render.save_outputs(planned, saved, key)
-    print_step(
-        output.form,
-        render.save_document(planned, saved, key),
-        told,
-        render.save_lines(planned, saved),
-        (printable(e.key) for e in planned.kept),
-    )
-    write_outputs(told, outputs)
+    emit(output.form, render.save_view(planned, saved, key))
+    write_outputs(render.save_outputs(planned, saved, key), outputs)
     write_summary(render.save_summary(planned, saved), summary)
     return ExitCode.PARTIAL if saved and saved.failed else ExitCode.DONE

@@ -9,7 +9,7 @@ from jaxcache.cli.options import Format
 from jaxcache.cli.terminal import terminal_width as terminal_width
 from jaxcache.cli.terminal import wants_color as wants_color
 from jaxcache.errors import JaxcacheError
-from jaxcache.render.document import SCHEMA_VERSION, to_document
+from jaxcache.render.document import to_document, versioned
 from jaxcache.render.view import Block, Table, View
 
 
@@ -70,7 +70,7 @@ def write_file(path: str, chunks: Iterable[bytes]) -> None:
 def emit(form: Format, view: View) -> None:
     """Print a result in the format that was asked for; to people, with its notes."""
     if form is Format.JSON:
-        print_json({"schema_version": SCHEMA_VERSION, **to_document(view.document)})
+        print_json(versioned(to_document(view.document)))
     elif form is Format.JSONL:
         print_json_lines(map(to_document, view.rows if view.records is None else view.records))
     elif form is Format.KEYS:

@@ -9,14 +9,7 @@ from collections.abc import Iterator
 import typer
 
 from jaxcache.cli.options import Format
-from jaxcache.cli.output import (
-    note,
-    print_json,
-    print_json_lines,
-    print_lines,
-)
-from jaxcache.cli.terminal import draw_line, is_dumb, progress_line, terminal_width, wants_color
-from jaxcache.entry.names import printable
+from jaxcache.cli.terminal import draw_line, is_dumb, progress_line
 from jaxcache.errors import ExitCode
 from jaxcache.units import format_duration
 from jaxcache.warm.replay.plan import CompilePlan, Job
@@ -74,7 +67,7 @@ class CompileLine:
         # As fast as until now; before anything is done, as fast as recorded.
         pace = (now - self._started) / self._did if self._did else 1 / self._workers
         left = f"about {format_duration(max(0.0, self._left) * pace)} left"
-        names = ", ".join(printable(j.request.module) for j in self._running.values())
+        names = ", ".join(j.request.module for j in self._running.values())
         return f"{bar} {left}: {names}"
 
     def _draw(self) -> None:
@@ -91,22 +84,10 @@ def finish(report: CompileReport, form: Format) -> None:
     Raises:
         typer.Exit: 3 where some modules failed, 1 where ``--check`` found some missing, 130.
     """
-    from jaxcache.render import compile as text
+    from jaxcache.cli.output import emit
+    from jaxcache.render.compile import compile_view
 
-    if form is Format.JSON:
-        print_json(text.compile_document(report))
-    elif form is Format.JSONL:
-        print_json_lines(text.compiled_document(m) for m in report.modules)
-    elif form is Format.KEYS:
-        print_lines(printable(m.key or m.module) for m in report.modules)
-    elif form is Format.TSV:
-        print_lines(text.compiled_tsv(report))
-    else:
-        print(text.compile_page(report, width=terminal_width(), color=wants_color()))
-    if form in (Format.TSV, Format.KEYS):
-        for line in report.notes:
-            note(f"note: {printable(line)}")
-        note(text.summary_line(report))
+    emit(form, compile_view(report))
     if report.interrupted:
         raise typer.Exit(ExitCode.INTERRUPTED)
     if report.count("failed"):

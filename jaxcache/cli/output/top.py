@@ -8,15 +8,18 @@ import termios
 import time
 import tty
 from collections.abc import Callable, Iterator
+from itertools import islice
 from shutil import get_terminal_size
 
 from jaxcache.cache.index import Index
 from jaxcache.cache.watch import Change, Look, Watcher
 from jaxcache.cli.options import Format, available_cores, index_folder
-from jaxcache.cli.output import note, print_json, print_json_lines, print_lines
+from jaxcache.cli.output import emit, note
 from jaxcache.cli.terminal import terminal_width, wants_color
 from jaxcache.cli.terminal.progress import progress_bar
 from jaxcache.render import top as render
+from jaxcache.render.typeset import set_blocks
+from jaxcache.render.view import Block
 from jaxcache.store.base import Store
 
 #: Entries that a single look shows.
@@ -55,7 +58,7 @@ def _keys() -> Iterator[Callable[[float], bool]]:
         termios.tcsetattr(fd, termios.TCSADRAIN, before)
 
 
-class View:
+class Screen:
     """The view of one cache.
 
     Args:
@@ -73,15 +76,8 @@ class View:
         look = self._first()
         entries = sorted(self._watcher.entries, key=lambda e: -e.created_ns)[:_NEWEST]
         newest = [Change("new", e.created_ns, e) for e in entries]
-        if form is Format.JSON:
-            print_json(render.look_document(look, newest))
-        elif form is Format.JSONL:
-            print_json_lines(map(render.change_document, newest))
-        elif form is Format.TSV:
-            print_lines(map(render.change_tsv, newest))
-        else:
-            self._tally.latest = newest
-            print(self._page(look, height=len(newest) + 10))
+        self._tally.latest = newest
+        emit(form, render.once_view(look, newest, self._page(look, rows=_NEWEST)))
 
     def lines(self, form: Format) -> None:
         """Print each change as it is seen, until interrupted."""
@@ -89,10 +85,7 @@ class View:
             note(render.NO_DATES)
         while True:
             look = self._next()
-            if form is Format.JSONL:
-                print_json_lines(map(render.change_document, look.changes))
-            else:
-                print_lines(map(render.change_tsv, look.changes))
+            emit(form.as_lines, render.changes_view(look.changes))
             sys.stdout.flush()
 
     def live(self) -> None:
@@ -114,14 +107,16 @@ class View:
             while True:
                 console.width = terminal_width()
                 height = get_terminal_size().lines
-                live.update(Text.from_ansi(self._page(look, height=height)), refresh=True)
+                page = set_blocks(self._page(look, rows=height), width=console.width, color=color)
+                shown = "\n".join(islice(page, height))
+                live.update(Text.from_ansi(shown), refresh=True)
                 if wait(self._interval):
                     break
                 look = self._look()
 
     def end(self, form: Format) -> None:
         """Say what was seen in all."""
-        if form is Format.TABLE:
+        if form.is_table:
             note(render.tally_line(self._tally, time.time_ns()))
 
     def _first(self) -> Look:
@@ -141,12 +136,5 @@ class View:
         self._tally.add(look.changes)
         return look
 
-    def _page(self, look: Look, *, height: int) -> str:
-        return render.top_page(
-            look,
-            self._tally,
-            now_ns=time.time_ns(),
-            width=terminal_width(),
-            height=height,
-            color=wants_color(),
-        )
+    def _page(self, look: Look, *, rows: int) -> Iterator[Block]:
+        return render.top_page(look, self._tally, now_ns=time.time_ns(), rows=rows)

@@ -78,10 +78,9 @@ def draw_line(text: str) -> None:
 
     What is printed next replaces it; an empty text takes it away.
     """
-    from rich.cells import cell_len, set_cell_size
+    from jaxcache.render.typeset import squeeze
 
-    width = terminal_width() - 1
-    shown = text if cell_len(text) <= width else set_cell_size(text, width)
+    shown = squeeze(text, terminal_width() - 1)
     sys.stderr.write(f"\r\x1b[2K{shown}\r" if shown else "\r\x1b[2K")
     sys.stderr.flush()
 

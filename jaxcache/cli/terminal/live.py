@@ -5,7 +5,6 @@ import time
 from collections.abc import Mapping
 
 from jaxcache.cli.terminal import draw_line, is_dumb, progress_line
-from jaxcache.entry.names import printable
 from jaxcache.units import format_duration
 from jaxcache.warm.events import Begun, Done, Event
 from jaxcache.warm.run import Watch
@@ -63,7 +62,7 @@ class LiveLine:
         module = event.module
         took = f" (last time {format_duration(self._last[module])})" if module in self._last else ""
         elapsed = format_duration(now - event.at)
-        return f"{self._bar()}compiling {printable(module)} for {elapsed}{took}"
+        return f"{self._bar()}compiling {module} for {elapsed}{took}"
 
     def _bar(self) -> str:
         if not self._known:
