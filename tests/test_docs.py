@@ -160,7 +160,7 @@ def test_the_site_builds_strictly_and_asks_nobody(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     pages = sorted((tmp_path / "site").rglob("*.html"))
-    assert len(pages) >= len(PAGES) - 1
+    assert len(pages) >= len(list(DOCS.glob("*.md")))  # evidence is for readers of the repository
     loads = re.compile(
         r"<(?:script|img|iframe|source)[^>]*\ssrc=[\"']?(?:https?:)?//|"
         r"<link[^>]*rel=[\"']?(?:stylesheet|preconnect|preload|icon)[^>]*href=[\"']?(?:https?:)?//"
