@@ -1,5 +1,7 @@
 """The layer where JAX is started in other ways than by a plain script."""
 
+import json
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -99,8 +101,6 @@ if __name__ == "__main__":
 def test_children_of_multiprocessing_have_a_layer_of_their_own(
     jax_python: str, tmp_path: Path
 ) -> None:
-    import json
-
     (tmp_path / "children.py").write_text(CHILDREN)
     env = live_environment(jax_python, tmp_path, tmp_path / "cache")
     done = subprocess.run(
@@ -154,6 +154,47 @@ def test_an_isolated_python_has_the_layer(jax_python: str, tmp_path: Path) -> No
     assert '"written": 3' in done.stdout, done.stderr
 
 
+KERNEL = """
+import json, sys
+from jupyter_client.manager import start_new_kernel
+manager, client = start_new_kernel()
+try:
+    def on_output(message):
+        content = message["content"]
+        if message["msg_type"] == "stream" and content["name"] == "stdout":
+            print(content["text"], end="", flush=True)
+    for cell in json.loads(sys.argv[1]):
+        reply = client.execute_interactive(cell, timeout=200, output_hook=on_output)
+        assert reply["content"]["status"] == "ok", reply
+finally:
+    client.stop_channels()
+    manager.shutdown_kernel()
+"""
+
+
+def test_a_notebook_has_the_layer_and_flushes_at_its_end(tmp_path: Path) -> None:
+    pytest.importorskip("ipykernel")
+    pytest.importorskip("jupyter_client")
+    env = live_environment(sys.executable, tmp_path, tmp_path / "cache")
+    env |= {"JAXCACHE_LIVE_TIERS": str(tmp_path / "shared"), "HOME": str(tmp_path)}
+    told = []
+    for _ in range(2):
+        done = subprocess.run(
+            [sys.executable, "-c", KERNEL, json.dumps([PROGRAM, TELL])],
+            env=env,
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            timeout=240,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        told.append(json.loads(done.stdout.splitlines()[-1])["counts"])
+    number = len(entries(tmp_path / "cache"))
+    assert told[0]["written"] == told[1]["hits_local"] == number > 1
+    assert len(entries(tmp_path / "shared")) == number
+
+
 TESTS = """
 import jax, jax.numpy as jnp, sys
 
@@ -193,9 +234,6 @@ jax.distributed.initialize(os.environ["ADDRESS"], 2, int(os.environ["RANK"]))
 def test_every_process_of_a_distributed_program_hits_what_it_wrote(
     jax_python: str, tmp_path: Path
 ) -> None:
-    import json
-    import socket
-
     def run_both(every: str) -> list[dict[str, int]]:
         with socket.create_server(("127.0.0.1", 0)) as free:
             port = free.getsockname()[1]

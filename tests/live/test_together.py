@@ -2,12 +2,15 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import time
+import urllib.request
 from pathlib import Path
 
 import pytest
+from object_server import CREDENTIALS, S3Server, make_bucket
 
 from live.conftest import PROGRAM, TELL, entries, live_environment
 
@@ -44,7 +47,7 @@ setattr(compiler, name, deadly)
 
 
 def start_together(
-    python: str, folder: Path, number: int, program: str, *, tier: bool = False
+    python: str, folder: Path, number: int, program: str, *, tier: str = "", **more: str
 ) -> list["tuple[subprocess.Popen[str], str, str]"]:
     """Start processes that wait for each other; how each ended, with what it printed."""
     running = []
@@ -55,8 +58,7 @@ def start_together(
             "TEST_FOLDER": str(folder),
             "JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES": "none",
         }
-        if tier:
-            env["JAXCACHE_LIVE_TIERS"] = str(folder / "shared")
+        env |= more | ({"JAXCACHE_LIVE_TIERS": tier} if tier else {})
         command = [python, "-c", AT_ONCE + program + TELL]
         running.append(
             subprocess.Popen(
@@ -100,11 +102,28 @@ def test_a_holder_that_dies_stops_nobody(jax_python: str, tmp_path: Path, number
     assert os.path.exists(tmp_path / "dead")
 
 
-def test_machines_that_share_a_tier_compile_each_module_once(
+def test_machines_that_share_a_directory_compile_each_module_once(
     jax_python: str, tmp_path: Path
 ) -> None:
-    ended = start_together(jax_python, tmp_path, 2, PROGRAM, tier=True)
+    ended = start_together(jax_python, tmp_path, 2, PROGRAM, tier=str(tmp_path / "shared"))
     assert all(p.returncode == 0 for p, _, _ in ended), [err for _, _, err in ended]
     modules = len(entries(tmp_path / "shared"))
     assert total(ended, "misses") == total(ended, "written") == modules > 1
     assert list((tmp_path / "shared" / ".jaxcache" / "live" / "leases").iterdir()) == []
+
+
+def test_machines_that_share_a_bucket_compile_each_module_once(
+    jax_python: str, tmp_path: Path, s3_server: S3Server
+) -> None:
+    """The leases are objects that are put only if they are not there."""
+    make_bucket(s3_server.endpoint, "once")
+    env = {**CREDENTIALS, "AWS_ENDPOINT_URL": s3_server.endpoint}
+    ended = start_together(jax_python, tmp_path, 3, PROGRAM, tier="s3://once/jax", **env)
+    assert all(p.returncode == 0 for p, _, _ in ended), [err for _, _, err in ended]
+    modules = len(entries(tmp_path / "machine-0"))
+    assert total(ended, "misses") == total(ended, "written") == modules > 1
+    assert total(ended, "troubles") == total(ended, "tier_errors") == 0
+    with urllib.request.urlopen(f"{s3_server.endpoint}/once?list-type=2", timeout=30) as answer:
+        names = re.findall("<Key>(.*?)</Key>", answer.read().decode())
+    assert len([n for n in names if n.endswith("-cache")]) == modules
+    assert [n for n in names if "/leases/" in n] == []
