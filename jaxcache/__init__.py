@@ -1,7 +1,7 @@
 """jaxcache manages JAX's persistent compilation cache.
 
 >>> import jaxcache
->>> for entry in jaxcache.open("/path/to/cache").entries():  # doctest: +SKIP
+>>> for entry in jaxcache.open().entries():  # doctest: +SKIP
 ...     print(entry.module, entry.size_bytes, entry.compile_seconds)
 """
 
@@ -33,3 +33,8 @@ def __getattr__(name: str) -> Any:
 
         return JaxcacheError
     raise AttributeError(f"module 'jaxcache' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    """The names to use, imported or not."""
+    return sorted({*globals(), *__all__})

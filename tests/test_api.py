@@ -4,6 +4,7 @@ import doctest
 import os
 import re
 import shutil
+import sys
 import time
 from datetime import UTC, datetime
 from importlib import import_module
@@ -191,3 +192,62 @@ def test_warm_reports(tmp_path: Path, jax_python: str) -> None:
     (tmp_path / "lib.py").write_text("def double(x):\n    return x * 2\n")
     called = cache.warm_function(f"{tmp_path}/lib.py:double", "f32[3]", python=jax_python)
     assert called.count("written") == 1
+
+
+#: These run the user's jax.
+RUNS_JAX = {"warm", "warm_function", "run", "compile", "explain_script", "diagnose"}
+PROGRAM = """\
+import jax
+
+def double(x):
+    return x + x
+
+if __name__ == "__main__":
+    print(jax.jit(double)(jax.numpy.ones(3)))
+"""
+
+
+def public_methods() -> list[str]:
+    return [name for name in dir(jaxcache.Cache) if not name.startswith("_")]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(n, marks=[pytest.mark.jax] if n in RUNS_JAX else [])
+        for n in (*public_methods(), "open")
+    ],
+)
+def test_the_example_of_each_method_is_true(
+    name: str, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if name == "report":
+        pytest.importorskip("plotly")
+    if name in RUNS_JAX:
+        pytest.importorskip("jax")
+    shutil.copytree(corpus / "0.10.2-cpu-zstd", tmp_path / "cache")
+    dated_ns = time.time_ns() - 86_400 * 10**9
+    for file in (tmp_path / "cache").iterdir():
+        os.utime(file, ns=(dated_ns, dated_ns))
+    (tmp_path / "train.py").write_text(PROGRAM)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("JAX_PLATFORMS", "cpu")
+    known = {
+        "sys": sys,
+        "jaxcache": jaxcache,
+        "cache": jaxcache.open("cache"),
+        "other": jaxcache.open("other", create=True),
+    }
+    method = jaxcache.open if name == "open" else getattr(jaxcache.Cache, name)
+    found = doctest.DocTestFinder(recurse=False).find(method, name, globs=known, module=False)
+    assert found, "no docstring"
+    assert found[0].examples, "no example"
+    assert doctest.DocTestRunner(optionflags=doctest.ELLIPSIS).run(found[0]).failed == 0
+
+
+def test_open_is_listed_and_needs_no_argument(
+    corpus: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert {"open", "enable", "Cache", "JaxcacheError"} <= set(dir(jaxcache))
+    monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", str(corpus / "0.10.2-cpu-zstd"))
+    assert jaxcache.open().stats().total.entries == 7

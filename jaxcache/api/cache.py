@@ -15,6 +15,7 @@ from jaxcache.model import Entry
 from jaxcache.options import ListOptions, PruneOptions, SealOptions, VerifyOptions
 from jaxcache.store import make_store, open_store
 from jaxcache.store.base import Store
+from jaxcache.store.location import locate_cache
 
 if TYPE_CHECKING:
     from jaxcache.cache.explain.churn import Churn
@@ -46,11 +47,18 @@ class Cache(Carrying, Running):
     # Looking
 
     def entries(self) -> Iterator[Entry]:
-        """Yield every entry, by key; see :class:`jaxcache.model.Entry` for what it tells."""
+        """Yield every entry, by key; see :class:`jaxcache.model.Entry` for what it tells.
+
+        >>> [entry.module for entry in cache.entries()][:2]
+        ['jit__fun', 'jit__lambda']
+        """
         return iter(self.select().entries)
 
     def select(self, *keys: str, progress: Progress | None = None, **options: Any) -> Listing:
         """List entries as ``jaxcache ls`` does.
+
+        >>> cache.select(filters=["size>5kB"], sort="size:desc").summary.entries
+        3
 
         Args:
             keys: full keys, unique prefixes, or module globs; none for all.
@@ -79,11 +87,18 @@ class Cache(Carrying, Running):
         )
 
     def stats(self, *, progress: Progress | None = None) -> Stats:
-        """Count everything in the directory, as ``jaxcache stats`` does."""
+        """Count everything in the directory, as ``jaxcache stats`` does.
+
+        >>> cache.stats().total.size_bytes
+        44099
+        """
         return count_cache(self.store, self.layout, now_ns=time.time_ns(), progress=progress)
 
     def show(self, key: str) -> "Shown":
         """Everything inside one entry of JAX; a glob gives the first that fits.
+
+        >>> cache.show("jit_mlp").contents.program.results
+        (ArrayType(dtype='float32', shape=(8, 4)),)
 
         Raises:
             UsageError: ``other-layout``: see :func:`jaxcache.layouts.torch.show.show_graphs`.
@@ -98,6 +113,9 @@ class Cache(Carrying, Running):
         self, *keys: str, progress: Progress | None = None, **options: Any
     ) -> "Verification":
         """Look for corruption, as ``jaxcache verify`` does; findings are data, not exceptions.
+
+        >>> cache.verify(level="quick").failures
+        ()
 
         Args:
             options: :class:`jaxcache.options.VerifyOptions`: ``level="load"`` also has the jax of
@@ -120,6 +138,9 @@ class Cache(Carrying, Running):
     def explain(self, *sides: str) -> "Explanation":
         """Say why two runs, two keys or two caches differ, or one key and the others of its module.
 
+        >>> cache.explain("jit_mlp*", "jit_loss*").same
+        0
+
         Args:
             sides: files of saved runs, KEY arguments, or cache directories.
 
@@ -132,13 +153,27 @@ class Cache(Carrying, Running):
         return explain_given(sides, self.store.url)
 
     def churn(self) -> "tuple[Churn, ...]":
-        """The modules with many keys, what they cost, and why."""
+        """The modules with many keys, what they cost, and why.
+
+        >>> cache.churn()
+        ()
+        """
         from jaxcache.cache.explain.churn import find_churn
 
         return tuple(find_churn(self.store))
 
-    def report(self, *, progress: Progress | None = None) -> str:
-        """A picture of the cache as one HTML page that opens without a network.
+    def report(
+        self,
+        path: str | os.PathLike[str] | None = None,
+        *,
+        progress: Progress | None = None,
+    ) -> str:
+        """Draw the cache as one HTML page that opens without a network; return the page.
+
+        >>> html = cache.report("report.html")
+
+        Args:
+            path: where to write it, too.
 
         Raises:
             JaxcacheError: ``no-plotly`` where the extra ``report`` is not installed.
@@ -155,10 +190,19 @@ class Cache(Carrying, Running):
             lookup=ledger.record if ledger else None,
             progress=progress,
         )
-        return report_html(picture, version=__version__)
+        page = report_html(picture, version=__version__)
+        if path is not None:
+            from jaxcache.store.atomic import replace_file
+
+            replace_file(os.fspath(path), [page.encode()])
+        return page
 
     def pins(self) -> list[str]:
-        """The keys that prune leaves alone."""
+        """The keys that prune leaves alone.
+
+        >>> cache.pins()
+        []
+        """
         from jaxcache.cache.ledger.pins import pinned_keys
         from jaxcache.cache.ledger.segments import Ledger
 
@@ -167,13 +211,21 @@ class Cache(Carrying, Running):
     # Planning
 
     def plan_repair(self, found: "Verification", *, delete: bool = False) -> "RepairPlan":
-        """Plan to put right what :meth:`verify` found: to quarantine, or away for good."""
+        """Plan to put right what :meth:`verify` found: to quarantine, or away for good.
+
+        >>> cache.plan_repair(cache.verify()).steps
+        ()
+        """
         from jaxcache.cache.verify.repair import plan_repair
 
         return plan_repair(found, now_ns=time.time_ns(), delete=delete)
 
     def plan_seal(self, *keys: str, progress: Progress | None = None, **options: Any) -> "SealPlan":
         """Plan to rewrite entries so that JAX itself detects corruption.
+
+        >>> plan = cache.plan_seal(level=19)
+        >>> len(plan.todo)
+        7
 
         Args:
             options: :class:`jaxcache.options.SealOptions`: ``level``, ``again``.
@@ -188,6 +240,10 @@ class Cache(Carrying, Running):
 
     def plan_prune(self, *, progress: Progress | None = None, **options: Any) -> "PrunePlan":
         """Plan what can go, as ``jaxcache prune`` does.
+
+        >>> plan = cache.plan_prune(max_entries=5, policy="lru")
+        >>> [removal.module for removal in plan.removals]
+        ['jit__fun', 'jit__lambda']
 
         Args:
             options: those of the command, see :class:`jaxcache.options.PruneOptions`:
@@ -206,6 +262,9 @@ class Cache(Carrying, Running):
 
     def plan_removal(self, *keys: str, filters: tuple[str, ...] = ()) -> "PrunePlan":
         """Plan to remove exactly these entries, as ``jaxcache rm`` does.
+
+        >>> cache.plan_removal("jit_mlp*", "jit_loss*").kept
+        5
 
         Raises:
             JaxcacheError: ``no-match``, ``ambiguous-key``, ``pinned``.
@@ -226,6 +285,10 @@ class Cache(Carrying, Running):
     def execute(self, plan: Any, *, progress: Progress | None = None) -> Any:
         """Carry out a plan of this cache; what changed since it was made stays as it is.
 
+        >>> done = cache.execute(cache.plan_removal("jit_mlp*"))
+        >>> len(done.removed)
+        1
+
         Raises:
             LockedError: JAX's lock was not obtained; what was done until then stays done.
             TypeError: this is no plan.
@@ -238,6 +301,9 @@ class Cache(Carrying, Running):
     def restore(self, *keys: str, dry_run: bool = False) -> "Restoration":
         """Bring back from quarantine what a repair has put there; without a KEY, everything.
 
+        >>> cache.restore().restored
+        ()
+
         Raises:
             JaxcacheError: ``no-match``.
             LockedError
@@ -249,6 +315,9 @@ class Cache(Carrying, Running):
     def pin(self, *keys: str) -> list[str]:
         """Protect entries from prune and rm; their full keys, sorted.
 
+        >>> cache.pin("jit_mlp*")
+        ['jit_mlp-6e860f1f2ebe93785d5d65004b29a7991292f364567a10b31547cc1978831814']
+
         Raises:
             JaxcacheError: ``no-match``, ``ambiguous-key`` or ``read-only``.
         """
@@ -259,6 +328,10 @@ class Cache(Carrying, Running):
     def unpin(self, *keys: str) -> list[str]:
         """Let prune and rm remove them again; their full keys, sorted.
 
+        >>> keys = cache.pin("jit_mlp*")
+        >>> cache.unpin("jit_mlp*") == keys
+        True
+
         Raises:
             JaxcacheError: ``not-pinned`` or ``read-only``.
         """
@@ -268,11 +341,19 @@ class Cache(Carrying, Running):
 
 
 def open(  # noqa: A001
-    location: str | os.PathLike[str], *, create: bool = False, layout: str | None = None
+    location: str | os.PathLike[str] | None = None,
+    *,
+    create: bool = False,
+    layout: str | None = None,
 ) -> Cache:
     """Open the cache at a path or URL.
 
+    >>> jaxcache.open("cache").stats().total.entries
+    7
+
     Args:
+        location: by default that of the command line: ``JAX_COMPILATION_CACHE_DIR``, the
+            configuration, ``~/.cache/jax``.
         create: make a local directory that is not there.
         layout: whose cache it is, ``"jax"`` or ``"torch"``; by default what its folders say.
 
@@ -280,7 +361,7 @@ def open(  # noqa: A001
         NoCacheError: no directory there, or not readable.
         UsageError: ``two-layouts`` where JAX and torch share a directory.
     """
-    path = os.fspath(location)
+    path = locate_cache(None).path if location is None else os.fspath(location)
     store = make_store(path) if create else open_store(path)
     return Cache(store, choose_layout(store, layout))
 

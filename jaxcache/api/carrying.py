@@ -28,6 +28,9 @@ class Carrying:
     def diff(self, other: "Carrying") -> "Diff":
         """Compare with another cache by what the entries hold.
 
+        >>> cache.diff(other).equal
+        False
+
         Raises:
             UsageError: ``other-layout``.
         """
@@ -46,6 +49,9 @@ class Carrying:
         **options: Any,
     ) -> "Manifest":
         """Write entries into a bundle, and return what it says of them.
+
+        >>> len(cache.export("cache.jxb", "jit_mlp*").items)
+        1
 
         Args:
             options: :class:`jaxcache.options.move.ExportOptions`: ``filters``, ``level``,
@@ -93,6 +99,10 @@ class Carrying:
         **options: Any,
     ) -> "Imported | None":
         """Bring in what a bundle holds, every byte of it checked before.
+
+        >>> manifest = cache.export("cache.jxb")
+        >>> len(other.import_("cache.jxb").written)
+        7
 
         Args:
             trusted: a folder with ``trusted-keys``; only what one of them has signed.
@@ -149,6 +159,9 @@ class Carrying:
         **options: Any,
     ) -> "Synced | None":
         """Send the entries that another cache lacks; what is sound there is never replaced.
+
+        >>> len(cache.push(other, include=["jit_mlp*"]).carried)
+        1
 
         To pull is to have the other cache push here. For caches of JAX.
 

@@ -21,6 +21,10 @@ class Running:
     def warm(self, script: str | os.PathLike[str], *arguments: str, **options: Any) -> "Report":
         """Run a script with this cache on, and account for every compile.
 
+        >>> report = cache.warm("train.py")
+        >>> report.script_exit_code
+        0
+
         Args:
             options: :class:`jaxcache.options.run.WarmOptions`: ``python="/path/to/python"``,
                 ``platform="cpu"``, ``timeout="10m"``, ``record="train.recipe"``, …
@@ -44,6 +48,10 @@ class Running:
     ) -> "Report":
         """Compile a function without running it, with the keys of the plain call.
 
+        >>> report = cache.warm_function("train.py:double", "f32[8]")
+        >>> [module.outcome for module in report.modules if module.module == "jit_double"]
+        ['written']
+
         Args:
             function: ``"MODULE:FUNCTION"`` or ``"FILE.py:FUNCTION"``.
             arguments: ``"f32[8,128]"``, a Python literal, or ``NAME=`` and one of these.
@@ -65,6 +73,10 @@ class Running:
     def run(self, *command: str, **options: Any) -> "Report":
         """Run any command with this cache on; JAX's thresholds are left as they are.
 
+        >>> report = cache.run(sys.executable, "train.py")
+        >>> report.script_exit_code
+        0
+
         Args:
             options: :class:`jaxcache.options.run.RunOptions`.
 
@@ -77,6 +89,10 @@ class Running:
 
     def compile(self, recipe: str | os.PathLike[str], **options: Any) -> "CompileReport":
         """Compile a recorded recipe into this cache, without its script.
+
+        >>> report = cache.warm("train.py", record="train.recipe")
+        >>> other.compile("train.recipe").count("failed")
+        0
 
         Args:
             options: :class:`jaxcache.options.run.CompileOptions`: ``jobs=8``, ``shard="1/4"``,
@@ -94,6 +110,9 @@ class Running:
     ) -> "Explanation":
         """Run a script with this cache on, and say why each compile missed.
 
+        >>> len(cache.explain_script("train.py").comparisons) > 0
+        True
+
         Args:
             options: as of :meth:`warm`.
 
@@ -108,6 +127,10 @@ class Running:
 
     def diagnose(self, *, dry_run: bool = False, **options: Any) -> "Diagnosis":
         """Show the settings that JAX would use here, and find known problems.
+
+        >>> diagnosis = cache.diagnose()
+        >>> diagnosis.no_jax is None
+        True
 
         Args:
             dry_run: with ``fix=True``, only say what would be repaired.

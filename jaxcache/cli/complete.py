@@ -7,9 +7,9 @@ It answers before the parser is even imported, from the names in the directory a
 import os
 from collections.abc import Iterable, Sequence
 
-from jaxcache.cli.location import locate_cache
 from jaxcache.entry.names import ATIME_SUFFIX, CACHE_SUFFIX, parse_key
 from jaxcache.errors import JaxcacheError
+from jaxcache.store.location import locate_cache
 
 #: More keys than this are offered as the modules that they belong to.
 _MOST_KEYS = 100

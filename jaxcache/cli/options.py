@@ -4,12 +4,12 @@ import sys
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from jaxcache.cli.location import Location as Location
-from jaxcache.cli.location import config_is_set as config_is_set
-from jaxcache.cli.location import index_folder as index_folder
-from jaxcache.cli.location import locate_cache as locate_cache
 from jaxcache.errors import JaxcacheError, UsageError
 from jaxcache.options import FLAG, Options, option
+from jaxcache.store.location import Location as Location
+from jaxcache.store.location import config_is_set as config_is_set
+from jaxcache.store.location import index_folder as index_folder
+from jaxcache.store.location import locate_cache as locate_cache
 from jaxcache.units import available_cores as available_cores
 
 if TYPE_CHECKING:
