@@ -33,6 +33,8 @@ def test_the_counters_that_are_named_exist() -> None:
 )
 def test_the_manifests_set_what_exists(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     manifest: dict[str, Any] = yaml.safe_load(path.read_text())
+    checker = pytest.importorskip("kubernetes_validate")  # has the schemas of Kubernetes' releases
+    checker.validate(manifest, checker.latest_version(), strict=True)
     pod = manifest["spec"]["template"]["spec"]
     volumes = {v["name"] for v in pod["volumes"]}
     for container in [*pod.get("initContainers", []), *pod["containers"]]:
