@@ -79,7 +79,8 @@ def list_cache(
     # Imported here because a plain listing, the most frequent, needs none of it.
     selection = index = None
     decode_all = details and limit is None and store.remote  # one request for both
-    if index_folder and (heads or details or filters or sort != "key" or store.remote):
+    by_name = sort.partition(":")[0] in ("key", "used")
+    if index_folder and (heads or details or filters or not by_name or store.remote):
         index = layout.load_index(index_folder, store.url, now_ns=now_ns)
     if keys or filters or sort != "key":
         from jaxcache.cache.select import Selection

@@ -45,7 +45,8 @@ def command(
     if names_recipe(path):
         if options.filters or group_by or options.long:
             raise UsageError("--filter, --group-by and --long are not for recipes")
-        keys, sort, limit = options.keys, options.sort, options.limit
+        keys, limit = options.keys, options.limit
+        sort = "key" if options.sort == "used" else options.sort  # a recipe records no use
         with recipe_view(path, keys=keys, sort=sort, limit=limit) as view:
             emit(form, view)
         return

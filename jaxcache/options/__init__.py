@@ -276,8 +276,8 @@ class ListOptions(Selected):
     sort: str = option(
         "--sort",
         TEXT,
-        "key, size, payload, compile, created, used, platform.",
-        default="key",
+        "used (the latest first), key, size, payload, compile, created or platform.",
+        default="used",
         metavar="FIELD[:asc|desc]",
     )
     limit: int | None = option("--limit", COUNT, "Print at most N.", min=0)

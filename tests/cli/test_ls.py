@@ -68,10 +68,25 @@ def test_the_suffixless_generation_is_listed(run_cli: RunCli, corpus: Path) -> N
     assert all(e["problems"] == ["legacy-name"] for e in document["entries"])
 
 
+def test_what_was_used_last_comes_first(run_cli: RunCli, cache: Path) -> None:
+    for path in cache.glob("*-atime"):
+        path.unlink()
+    entries = sorted(cache.glob("*-cache"))
+    for number, path in enumerate(entries):
+        os.utime(path, ns=(0, (1_700_000_000 + number % 3) * 10**9))
+    found = listed(run_cli, cache)["entries"]
+    times = [e["last_used_at"] for e in found]
+    assert times == sorted(times, reverse=True) and len(set(times)) == 3
+    by_key = [e["key"] for e in listed(run_cli, cache, "--sort", "key")["entries"]]
+    assert by_key == sorted(by_key) != [e["key"] for e in found]
+    latest = found[0]["key"]
+    assert run_cli("ls", "-q", "--limit", "1", "-C", cache).stdout == f"{latest}\n"
+
+
 def test_last_use_comes_from_the_atime_file(run_cli: RunCli, cache: Path) -> None:
-    entry = listed(run_cli, cache)["entries"][0]
+    entry = listed(run_cli, cache, "--sort", "key")["entries"][0]
     (cache / f"{entry['key']}-atime").write_bytes((1_700_000_000 * 10**9).to_bytes(8, "little"))
-    entry = listed(run_cli, cache)["entries"][0]
+    entry = listed(run_cli, cache, "--sort", "key")["entries"][0]
     assert entry["last_used_at"] == "2023-11-14T22:13:20.000000Z"
     assert entry["last_used_from"] == "atime-file"
     (cache / f"{entry['key']}-atime").write_bytes(b"short")
