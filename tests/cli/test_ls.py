@@ -100,12 +100,12 @@ def test_without_a_record_the_file_system_tells_last_use(run_cli: RunCli, cache:
         path.unlink()
     path = sorted(cache.glob("*-cache"))[0]
     os.utime(path, ns=(1_700_000_100 * 10**9, 1_700_000_000 * 10**9))
-    entry = listed(run_cli, cache)["entries"][0]
+    entry = listed(run_cli, cache, "--sort", "key")["entries"][0]
     assert entry["created_at"] == "2023-11-14T22:13:20.000000Z"
     if entry["last_used_from"] == "fs-atime":  # else the mount keeps none
         assert entry["last_used_at"] == "2023-11-14T22:15:00.000000Z"
     os.utime(path, ns=(0, 1_700_000_000 * 10**9))
-    entry = listed(run_cli, cache)["entries"][0]
+    entry = listed(run_cli, cache, "--sort", "key")["entries"][0]
     assert entry["last_used_from"] == "mtime"
     assert entry["last_used_at"] == entry["created_at"]
 
