@@ -14,7 +14,7 @@ complete -c jaxcache -n __fish_use_subcommand -a target -d 'Capture or show what
 complete -c jaxcache -n __fish_use_subcommand -a trust -d 'Make a signing key, and choose whose signatures count here.'
 complete -c jaxcache -n __fish_use_subcommand -a ls -d 'List the entries of a cache. Also the modules of a recipe (-C FILE.recipe) and the entries of a bundle (-C FILE.jxb).'
 complete -c jaxcache -n '__fish_seen_subcommand_from ls' -l filter -r -d 'Only entries that fit, such as \'size>1MB\', \'unused>7d\', \'platform=gpu\'; repeatable.'
-complete -c jaxcache -n '__fish_seen_subcommand_from ls' -l sort -r -d 'key, size, payload, compile, created, used, platform.'
+complete -c jaxcache -n '__fish_seen_subcommand_from ls' -l sort -r -d 'used (the latest first), key, size, payload, compile, created or platform.'
 complete -c jaxcache -n '__fish_seen_subcommand_from ls' -l limit -r -d 'Print at most N.'
 complete -c jaxcache -n '__fish_seen_subcommand_from ls' -s l -l long -d 'Also platform, target, signature and source.'
 complete -c jaxcache -n '__fish_seen_subcommand_from ls' -l group-by -r -d 'One row per module, platform, target or codec.'
