@@ -11,7 +11,6 @@ from jaxcache.errors import JaxcacheError, UsageError
 from jaxcache.model import Entry
 from jaxcache.units import NS_PER_SECOND, parse_duration_seconds, parse_size_bytes
 
-Predicate = Callable[[Entry], bool]
 AnyEntry = TypeVar("AnyEntry", bound=Entry)
 
 

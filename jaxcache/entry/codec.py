@@ -29,8 +29,6 @@ _BLOCK_BYTES = 128 * 1024
 MAX_WINDOW_BYTES = 1 << 27
 #: The smallest a block of 128 KiB can be: a 3-byte header and one repeated byte.
 _MAX_ZSTD_RATIO = _BLOCK_BYTES // 4
-#: Deflate's best is 1032:1 (zlib.net, "Maximum Compression Factor").
-_MAX_ZLIB_RATIO = 1032
 _FRAME_HEADER_MAX_BYTES = 18
 _RLE_BLOCK, _RESERVED_BLOCK = 1, 3
 #: What is decompressed at a time: small enough for the second-level cache of a core.

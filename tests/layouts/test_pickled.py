@@ -49,7 +49,7 @@ def plain(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return type(value)(map(plain, value))
     if isinstance(value, Record):  # protocols below 4 build sets by a call
-        assert value.is_a("builtins.frozenset") or value.is_a("__builtin__.frozenset")
+        assert str(value.callee) in ("builtins.frozenset", "__builtin__.frozenset")
         return frozenset(plain(value.arguments[0]))
     return value
 

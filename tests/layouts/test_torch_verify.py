@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from conftest import RunCli, first_file
 
+import jaxcache
 from jaxcache.layouts.torch.elf import judge_header
 from jaxcache.layouts.torch.names import digest_of, digest_of_text
 
@@ -139,6 +140,14 @@ def test_what_went_to_quarantine_comes_back(run_cli: RunCli, torch_cache: Path) 
     done = run_cli("verify", "--restore", "-C", torch_cache, "--json")
     assert json.loads(done.stdout)["restored"][0]["file"] == str(bad.relative_to(torch_cache))
     assert bad.read_bytes() == data
+
+
+def test_a_repair_from_python_deletes_what_is_damaged(torch_cache: Path) -> None:
+    bad = flip(first_file(torch_cache, "fxgraph/*/*/*"))
+    cache = jaxcache.open(torch_cache)
+    repair = cache.execute(cache.plan_repair(cache.verify(grace=0), delete=True))
+    assert repair.actions[str(bad.relative_to(torch_cache))] == "delete"
+    assert not bad.exists()
 
 
 def test_one_key_is_verified_with_what_it_needs(

@@ -122,11 +122,6 @@ def digest_of_text(data: bytes) -> str:
     )
 
 
-def source_path(key: str) -> str:
-    """Return the path of a generated ``.py``."""
-    return f"{key[1:3]}/{key}.py"
-
-
 def lock_path(key: str) -> str:
     """The lock that torch holds while it compiles what is named by a key."""
     return f"{LOCK_DIR}/{key}.lock"

@@ -48,10 +48,6 @@ class Record:
             state = next((s for s in state if isinstance(s, Table)), None)
         return state.get(name) if isinstance(state, Table) else None
 
-    def is_a(self, name: str) -> bool:
-        """Whether it would be made by the global of that dotted name."""
-        return isinstance(self.callee, Global) and str(self.callee) == name
-
 
 @dataclass(slots=True, eq=False)
 class Table:
