@@ -7,7 +7,7 @@ DEMO   := .demo
 # The JAX versions that the integration tests run against, with the Python each needs.
 MATRIX ?= 3.11:0.4.30 3.11:0.4.38 3.11:0.5.3 3.11:0.6.2 3.11:0.8.3 3.11:0.10.2 3.12:0.12.0.1
 
-.PHONY: test test-jax check demo bench test-matrix test-live test-torch test-typer test-slow test-cuda test-tpu docs faults fuzz mutation scale \
+.PHONY: test test-jax check demo bench test-matrix test-live test-jax-own test-torch test-typer test-slow test-cuda test-tpu docs faults fuzz mutation scale \
 	real-programs clean
 
 # TESTS takes options of pytest, such as TESTS='-k prune'.
@@ -62,6 +62,10 @@ test-matrix: $(STAMP)
 LIVE_MATRIX ?= $(filter-out %:0.4.30,$(MATRIX)) 3.12:0.11.2
 test-live: $(STAMP)
 	tools/test_matrix.sh $(BIN)/python $(LIVE_MATRIX) -- tests/live $(TESTS)
+
+# JAX's own tests of its caches, without the live layer and with it; from JAX's repository.
+test-jax-own: $(STAMP)
+	tools/test_jax_own.sh $(BIN)/python
 
 # Small programs of ten libraries and one of two processes: what jaxcache reports, beside JAX's own
 # counts. PROGRAMS='numpyro brax' runs some of them; half an hour for all on two busy cores.
