@@ -153,13 +153,14 @@ class Known(NamedTuple):
 class Index(FactIndex):
     """The index of a cache of JAX."""
 
-    magic = b"jaxcache-index 1\n"
     facts = (
         *("stamp_mtime", "stamp_inode", "stamp"),
         *("content", "seconds", "codec", "sealed", "head_kind", "head_detail"),
-        *("platform", "target", "signature", "source", "brief_kind", "brief_detail"),
+        *Brief._fields[:-1],
+        *("brief_kind", "brief_detail"),
     )
-    texts = frozenset({"codec", "head_kind", "head_detail", *facts[-6:]})
+    texts = frozenset({"codec", "head_kind", "head_detail", *facts[9:]})
+    magic = b"jaxcache-index 2.%d\n" % len(facts)
 
     def __init__(self, path: Path, *, now_ns: int) -> None:
         super().__init__(path, now_ns=now_ns)
@@ -212,10 +213,8 @@ class Index(FactIndex):
 
     def _brief_row(self, brief: Brief | None) -> tuple[int, ...]:
         if brief is None:
-            return (-1,) * 6
-        kind, detail = brief.problem or (None, None)
-        texts = (brief.platform, brief.target, brief.signature, brief.source, kind, detail)
-        return tuple(map(self._id, texts))
+            return (-1,) * (len(Brief._fields) + 1)
+        return tuple(map(self._id, (*brief[:-1], *(brief.problem or (None, None)))))
 
     def _head(self, row: tuple[int, ...]) -> tuple[Head | None, Any]:
         found = self._heads.get(row)
@@ -239,10 +238,10 @@ class Index(FactIndex):
             return None
         found = self._briefs.get(row)
         if found is None:
-            platform: Any
-            platform, target, shown, source, kind, detail = map(self._text, row)
+            facts: Any
+            *facts, kind, detail = map(self._text, row)
             problem: Any = None if kind is None else (kind, detail)
-            found = self._briefs[row] = Brief(platform, target, shown, source, problem)
+            found = self._briefs[row] = Brief._make((*facts, problem))
         return found
 
 

@@ -305,11 +305,8 @@ def _entry(
         created_ns=info.mtime_ns,
         last_used_ns=used_ns,
         last_used_from=used_from,
-        platform=brief.platform if brief else "unknown",
-        target=brief.target if brief else None,
         problems=tuple(p.kind for p in problems) if problems else (),
-        signature=brief.signature if brief else None,
-        source=brief.source if brief else None,
+        **(brief.facts() if brief else {}),
     )
 
 

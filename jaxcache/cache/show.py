@@ -180,10 +180,7 @@ def describe(
     brief = summarize_contents(contents)
     entry = replace(
         entry,
-        platform=brief.platform,
-        target=brief.target,
-        signature=brief.signature,
-        source=brief.source,
+        **brief.facts(),
         problems=tuple(dict.fromkeys(p.kind for p in found)),
     )
     entry = entry if record is None else with_record(entry, record)

@@ -1,6 +1,6 @@
 """The few facts of an entry's contents that a listing shows, without reading the rest."""
 
-from typing import TYPE_CHECKING, BinaryIO, NamedTuple
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
 from jaxcache.model import Platform, ProblemKind
 
@@ -12,7 +12,10 @@ _MAX_SIGNATURE = 400
 
 
 class Brief(NamedTuple):
-    """What ``ls`` shows of an entry's contents; None is what it does not tell."""
+    """What ``ls`` shows of an entry's contents; None is what it does not tell.
+
+    All but ``problem`` are texts, and fields of :class:`jaxcache.model.Entry`.
+    """
 
     platform: Platform = "unknown"
     target: str | None = None
@@ -21,6 +24,10 @@ class Brief(NamedTuple):
     source: str | None = None
     """``FILE:LINE`` that most instructions came from."""
     problem: tuple[ProblemKind, str] | None = None
+
+    def facts(self) -> dict[str, Any]:
+        """Return the fields of an entry."""
+        return dict(zip(self._fields[:-1], self[:-1], strict=True))
 
 
 def read_brief(file: BinaryIO, size_bytes: int, module: str | None) -> Brief:

@@ -121,7 +121,7 @@ def decode_bundle(
     try:
         for name, payload in _payloads(store, known):
             brief = summarize_contents(decode_program(payload, known[name].module or None))
-            found[name] = replace(known[name], signature=brief.signature, source=brief.source)
+            found[name] = replace(known[name], **brief.facts())
     except BundleError as error:
         problem = Problem(os.path.basename(store.url), "bad-payload", error.message)
         seen = replace(seen, problems=(*seen.problems, problem))
