@@ -17,6 +17,20 @@ class ExitCode(IntEnum):
     INTERRUPTED = 130
 
 
+#: What each exit code says in help and manual.
+EXIT_CODES = {
+    0: "done",
+    1: "problems found",
+    2: "usage",
+    3: "finished in part",
+    10: "no cache there",
+    11: "lock not obtained",
+    12: "untrusted",
+    13: "jax missing or unusable",
+    130: "interrupted",
+}
+
+
 class JaxcacheError(Exception):
     """A failure with a kebab-case code, a message, a hint at the next step, and an exit code.
 

@@ -11,7 +11,7 @@ from jaxcache import __version__
 from jaxcache.cli import metering, terminal
 from jaxcache.cli.declared import PanelCommand, expand_options
 from jaxcache.cli.terminal import Color
-from jaxcache.errors import ExitCode, JaxcacheError, UsageError
+from jaxcache.errors import EXIT_CODES, ExitCode, JaxcacheError, UsageError
 from jaxcache.options import CacheDir
 
 #: Command name to the module in this package that holds it, under the headings and in the order of
@@ -57,20 +57,6 @@ GROUPS = {
     "target": "Capture or show what a host's keys depend on.",
     "trust": "Make a signing key, and choose whose signatures count here.",
 }
-
-#: What each exit code says in help and manual; see jaxcache.errors.ExitCode.
-EXIT_CODES = {
-    0: "done",
-    1: "problems found",
-    2: "usage",
-    3: "finished in part",
-    10: "no cache there",
-    11: "lock not obtained",
-    12: "untrusted",
-    13: "jax missing or unusable",
-    130: "interrupted",
-}
-
 
 #: Commands as other tools call them, and what to use here.
 SYNONYMS = {

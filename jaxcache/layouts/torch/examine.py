@@ -102,17 +102,5 @@ def facts_of(examined: Examined) -> Facts:
     graph = examined.graph
     if graph is None:
         return Facts(problems=examined.problems)
-    return Facts(
-        graph.seconds,
-        graph.devices,
-        graph.guards,
-        graph.torch_version,
-        graph.references,
-        graph.bundled,
-        graph.source_key,
-        graph.source,
-        graph.function,
-        graph.signature,
-        graph.environment,
-        examined.problems,
-    )
+    told = {name: getattr(graph, name) for name in Facts._fields if hasattr(graph, name)}
+    return Facts(**told | {"problems": examined.problems})

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 from jaxcache.cache.index import FactIndex
 from jaxcache.cache.parallel import spread
@@ -182,17 +182,17 @@ def _entry(file: GraphFile, facts: Facts, inner: dict[str, Facts], keeps_atime: 
         platform=_platform(facts.devices),
         target=f"torch {version}" if version else None,
         problems=tuple(kind for kind, _ in facts.problems),
-        signature=facts.signature,
-        source=facts.source,
-        function=facts.function,
-        devices=facts.devices,
-        guards=facts.guards,
         torch_version=version,
         references=facts.references or ((facts.source_key,) if facts.source_key else ()),
+        **{name: getattr(facts, name) for name in _SHARED},
     )
 
 
 _UNREAD = Facts()
+#: Facts that an entry has as they are.
+_SHARED = {*Facts._fields} & {f.name for f in fields(GraphEntry)} - {
+    *("problems", "torch_version", "references")
+}
 
 
 def _own_seconds(facts: Facts, below: Sequence[Facts]) -> float | None:
