@@ -27,6 +27,8 @@ _SHAPES = {
     "size_bytes function attempts doubts tuning",
     "Finding": "trap severity seen cost fix mendable files",
     "GraphEntry": "-dependants",
+    "Compiled": "module key outcome compile_seconds recorded_key differs moved reason detail "
+    "size_bytes function attempts doubts tuning",
     "Group": "name *summary last_used_at",
     "Listed": "module=request.module key=request.key hash=request.hash bytecode_bytes "
     "compile_seconds=request.compile_seconds occurrences=request.occurrences "
@@ -39,7 +41,11 @@ _SHAPES = {
     "total_bytes",
     "Held": "key size_bytes payload_bytes payload_sha256 compile_seconds",
     "Item": "key size_bytes payload_bytes payload_sha256 compile_seconds",
+    "Module": "module key outcome reason detail compile_seconds retrieval_seconds saved_seconds "
+    "trace_seconds lower_seconds size_bytes function file line arguments occurrences process "
+    "counted cache_dir tuning cause",
     "Pair": "key=left.key payload_differs left right",
+    "Process": "process pid process_id python=executable jax jaxlib cache_dir settings counters",
     "ProfileDifference": "component left=target right=here meaning fix prevents",
     "Problem": "key file kind detail",
     "Record": "-key",

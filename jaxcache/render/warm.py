@@ -1,124 +1,64 @@
-"""A run's report as the document of the contract and as a page for people."""
+"""A run's report as a view."""
 
 import os
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from jaxcache.entry.names import printable
-from jaxcache.render.document import Document, envelope
-from jaxcache.render.table import Column, render_table
-from jaxcache.units import format_count, format_duration, format_size
-from jaxcache.warm.report import OUTCOMES, Function, Module, Report
+from jaxcache.render.columns import seconds_column, size_column, text_column
+from jaxcache.render.view import Block, Column, Table, View
+from jaxcache.units import format_count, format_duration
+from jaxcache.warm.report import OUTCOMES, Module, Report
 
 #: What an outcome's colour says: served, as hoped for; lost, and why matters.
 _STYLES = {"hit": "green", "skipped": "yellow", "uncacheable": "yellow", "error": "red"}
 
 
-def report_document(report: Report) -> Document:
-    """The document of ``warm --json`` and ``run --json``."""
-    return {
-        **envelope(report.cache_dir),
-        "modules": [module_document(m) for m in report.modules],
-        "functions": [_function_document(f) for f in report.functions],
-        "processes": [
-            {
-                "process": p.process,
-                "pid": p.pid,
-                "process_id": p.process_id,
-                "python": p.executable,
-                "jax": p.jax,
-                "jaxlib": p.jaxlib,
-                "cache_dir": p.cache_dir,
-                "settings": dict(p.settings),
-                "counters": dict(p.counters),
-            }
-            for p in report.processes
-        ],
-        "summary": summary_document(report),
-        "notes": list(report.notes),
-        "unobserved": list(report.unobserved),
-        "timed_out": report.timed_out,
-        "interrupted": report.interrupted,
-        "script_exit_code": report.script_exit_code,
-    }
-
-
-def summary_document(report: Report) -> Document:
-    """The ``summary`` of the contract."""
-    return {
-        "compile_requests": report.compile_requests,
-        "hits": report.count("hit"),
-        "written": report.count("written"),
-        "skipped": report.count("skipped"),
-        "uncacheable": report.count("uncacheable"),
-        "errors": report.count("error"),
-        "compile_seconds": report.compile_seconds,
-        "saved_seconds": report.saved_seconds,
-        "wall_seconds": report.wall_seconds,
-    }
-
-
-def module_document(module: Module) -> Document:
-    """One of ``modules[]``."""
-    return {
-        "module": module.module,
-        "key": module.key,
-        "outcome": module.outcome,
-        "reason": module.reason,
-        "detail": module.detail,
-        "compile_seconds": module.compile_seconds,
-        "retrieval_seconds": module.retrieval_seconds,
-        "saved_seconds": module.saved_seconds,
-        "trace_seconds": module.trace_seconds,
-        "lower_seconds": module.lower_seconds,
-        "size_bytes": module.size_bytes,
-        "function": module.function,
-        "file": module.file,
-        "line": module.line,
-        "arguments": [
-            {"name": a.name, "dtype": a.dtype, "shape": list(a.shape)} for a in module.arguments
-        ],
-        "occurrences": module.occurrences,
-        "process": module.process,
-        "counted": module.counted,
-        "cache_dir": module.cache_dir,
-        "tuning": module.tuning,
-        "cause": module.cause,
-    }
-
-
-def _function_document(function: Function) -> Document:
-    return {
-        "function": function.function,
-        "kind": function.kind,
-        "file": function.file,
-        "line": function.line,
-        "signatures": function.signatures,
-        "compiles": function.compiles,
-        "compile_seconds": function.compile_seconds,
-        "varies": list(function.varies),
-    }
-
-
-def report_page(report: Report, *, width: int, color: bool, unfolded: bool = False) -> str:
-    """The report for people, ``width`` columns wide at the most in its table.
+def report_view(report: Report, *, unfolded: bool = False) -> View:
+    """Return the view of ``warm`` and ``run``.
 
     Args:
         unfolded: list JAX's own operations one by one, too.
     """
-    folded = () if unfolded else [m for m in report.modules if _folds(m)]
-    shown = [m for m in report.modules if m not in folded]
-    parts = [headline(report)]
+    document = {
+        "cache_dir": report.cache_dir,
+        "modules": report.modules,
+        "functions": report.functions,
+        "processes": report.processes,
+        "summary": {
+            "compile_requests": report.compile_requests,
+            "hits": report.count("hit"),
+            "written": report.count("written"),
+            "skipped": report.count("skipped"),
+            "uncacheable": report.count("uncacheable"),
+            "errors": report.count("error"),
+            "compile_seconds": report.compile_seconds,
+            "saved_seconds": report.saved_seconds,
+            "wall_seconds": report.wall_seconds,
+        },
+        "notes": report.notes,
+        "unobserved": report.unobserved,
+        "timed_out": report.timed_out,
+        "interrupted": report.interrupted,
+        "script_exit_code": report.script_exit_code,
+    }
+    return View(document, records=report.modules, page=_page(report, unfolded=unfolded))
+
+
+def _page(report: Report, *, unfolded: bool) -> Iterator[Block]:
+    folded = [m for m in report.modules if not unfolded and _folds(m)]
+    shown = [m for m in report.modules if unfolded or not _folds(m)]
+    yield headline(report)
     if shown:
-        parts.append(_modules_table(report, shown, width=width, color=color))
+        order = {outcome: rank for rank, outcome in enumerate(reversed(OUTCOMES))}
+        shown.sort(key=lambda m: (order[m.outcome], -(m.compile_seconds or 0.0)))
+        yield Table(_columns(report), shown)
     if folded:
-        parts.append(_folded_line(folded))
-    parts.extend(_remarks(report))
-    return "\n".join(parts)
+        yield _folded_line(folded)
+    yield from _remarks(report)
 
 
 def headline(report: Report) -> str:
-    """The line that people paste: ``4 of 6 hits · 0.7 s compiling · 1.6 s saved``."""
+    """Return the line that people paste: ``4 of 6 hits · 0.7 s compiling · 1.6 s saved``."""
     if not report.compile_requests:
         return "no compiles"
     return (
@@ -142,42 +82,38 @@ def _folded_line(modules: Sequence[Module]) -> str:
         if counts[o]
     )
     some = format_count(counts.total(), "helper")
-    return f"and {some} of JAX, such as {printable(modules[0].module)}: {each} (--all lists them)"
+    return f"and {some} of JAX, such as {modules[0].module}: {each} (--all lists them)"
 
 
-def _modules_table(report: Report, modules: Sequence[Module], *, width: int, color: bool) -> str:
-    columns = [
-        Column("MODULE", elastic=True),
-        Column("SOURCE", elastic=True),
-        Column("OUTCOME", styles=_STYLES),
-        Column("COMPILE", right=True),
-        Column("SIZE", right=True),
-        Column("WHY", elastic=True, cut="end"),
-    ]
-    several = len({m.process for m in report.modules}) > 1
-    if several:
-        columns.insert(0, Column("PROCESS", right=True))
+def _columns(report: Report) -> list[Column]:
     pids = {p.process: str(p.pid) for p in report.processes}
-    order = {outcome: rank for rank, outcome in enumerate(reversed(OUTCOMES))}
-    rows = [
-        [
-            *([pids.get(m.process, "")] if several else []),
-            printable(m.module) + (f" ×{m.occurrences}" if m.occurrences > 1 else ""),
-            _source(m),
-            "interrupted" if m.reason == "interrupted" else m.outcome,
-            "" if m.compile_seconds is None else format_duration(m.compile_seconds),
-            "" if m.size_bytes is None else format_size(m.size_bytes),
-            _why(m),
-        ]
-        for m in sorted(modules, key=lambda m: (order[m.outcome], -(m.compile_seconds or 0.0)))
+    several = len({m.process for m in report.modules}) > 1
+    first = text_column("PROCESS", lambda m: pids.get(m.process), right=True)
+    return [
+        *([first] if several else []),
+        text_column("MODULE", _name, elastic=True),
+        text_column("SOURCE", _source, elastic=True),
+        text_column(
+            "OUTCOME",
+            lambda m: m.reason if m.reason == "interrupted" else m.outcome,
+            styles=_STYLES,
+        ),
+        seconds_column(
+            lambda m: m.compile_seconds, lambda s: "" if s is None else format_duration(s)
+        ),
+        size_column(lambda m: m.size_bytes),
+        text_column("WHY", _why, elastic=True, cut="end"),
     ]
-    return render_table(columns, rows, width=width, color=color)
 
 
-def _source(module: Module) -> str:
+def _name(module: Module) -> str:
+    return module.module + (f" ×{module.occurrences}" if module.occurrences > 1 else "")
+
+
+def _source(module: Module) -> str | None:
     if module.file is None or module.is_helper:
-        return ""
-    name = printable(os.path.basename(module.file))
+        return None
+    name = os.path.basename(module.file)
     return name if module.line is None else f"{name}:{module.line}"
 
 
@@ -190,12 +126,12 @@ def _why(module: Module) -> str:
         why = "untuned" if module.tuning == "untuned" else module.cause or ""
     else:
         why = f"{module.reason}: {module.detail}" if module.detail else module.reason
-    return printable(" ".join(why.split()))
+    return " ".join(why.split())
 
 
 def _remarks(report: Report) -> Iterator[str]:
     for note in report.notes:
-        yield f"note: {printable(note)}"
+        yield f"note: {note}"
     if report.timed_out:
         yield "note: stopped because the time was up"
     if report.interrupted:

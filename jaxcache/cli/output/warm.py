@@ -8,7 +8,7 @@ from typing import TypeVar
 import typer
 
 from jaxcache.cli.options import Format, locate_cache
-from jaxcache.cli.output import note, print_json, print_json_lines
+from jaxcache.cli.output import emit, note, print_blocks
 from jaxcache.errors import ExitCode, UsageError
 from jaxcache.options import CacheDir
 from jaxcache.options.run import EXCEPTED, Assertions, CallOptions, ReportOptions, RunOptions
@@ -138,16 +138,13 @@ def finish(
         UsageError: the trace cannot be written.
         typer.Exit: with any code but 0.
     """
-    from jaxcache.cli.output import terminal_width, wants_color
-    from jaxcache.render.warm import module_document, report_document, report_page
+    from jaxcache.render.warm import report_view
 
-    if form is Format.JSON:
-        print_json(report_document(report))
-    elif form is Format.JSONL:
-        print_json_lines(module_document(m) for m in report.modules)
+    view = report_view(report, unfolded=extent.all)
+    if form.is_json:
+        emit(form, view)
     else:
-        page = report_page(report, width=terminal_width(), color=wants_color(), unfolded=extent.all)
-        print(page, file=sys.stderr)
+        print_blocks(view.page or (), sys.stderr)
     if extent.trace is not None:
         _write_trace(report, extent.trace)
     if report.script_exit_code:
