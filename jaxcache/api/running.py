@@ -138,7 +138,7 @@ class Running:
                 ``max_decoded`` (0 decodes all entries).
         """
         from jaxcache.cache.doctor.diagnose import diagnose
-        from jaxcache.warm.settings import ask_settings
+        from jaxcache.warm.ask import ask_settings
 
         chosen = DoctorOptions.read(**options)
         interpreter, settings, no_jax = ask_settings(chosen.python, os.environ)

@@ -196,7 +196,7 @@ def ask_host(python: str | None, *, required: bool) -> "Host | None":
     Raises:
         NoJaxError
     """
-    from jaxcache.warm.probe import has_jax, probe_host
+    from jaxcache.warm.ask import has_jax, probe_host
 
     if not has_jax(python) and not required:
         return None

@@ -34,7 +34,7 @@ def command(
     from jaxcache.cli.output import emit
     from jaxcache.cli.terminal.progress import progress_bar
     from jaxcache.render.doctor import doctor_view
-    from jaxcache.warm.settings import ask_settings
+    from jaxcache.warm.ask import ask_settings
     from jaxcache.warm.where import find_where
 
     if dry.dry_run and not options.fix:

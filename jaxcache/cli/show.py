@@ -91,7 +91,7 @@ def command(
     if payload is not None:
         write_file(payload, show.payload_chunks(store, name))
     elif hlo:
-        from jaxcache.warm.hlo import hlo_text
+        from jaxcache.warm.ask import hlo_text
 
         typer.echo(hlo_text(show.read_hlo(store, name), python=python), nl=False)
     elif parse_name(name).kind is FileKind.KERNEL_CACHE:

@@ -1,4 +1,4 @@
-"""Print a serialized HLO module as text, with jaxlib alone, for :mod:`jaxcache.warm.hlo`."""
+"""Print a serialized HLO module as text, with jaxlib alone, for :mod:`jaxcache.warm.ask`."""
 
 import sys
 from typing import Any

@@ -18,7 +18,7 @@ EVENTS = "JAXCACHE_EVENTS"
 _TARGET = "JAXCACHE_TARGET"
 #: The live layer is asked for; jaxcache need not be installed beside this jax.
 _LIVE = "JAXCACHE_LIVE"
-_HERE = os.path.dirname(os.path.abspath(__file__))
+HERE = os.path.dirname(os.path.abspath(__file__))
 #: Under which name whoever was first is found by the other.
 _NAME = "_jaxcache_hook"
 #: This file in the memory of a process says, in /proc/PID/maps, that the process is listened to;
@@ -40,7 +40,7 @@ def install() -> None:
         sys.meta_path.insert(0, _JaxFinder())
 
 
-def _load_side(name: str = "_jaxcache_side", folder: str = _HERE) -> None:
+def load_side(name: str = "_jaxcache_side", folder: str = HERE) -> None:
     """Load a package of jaxcache's by its path, under a name that clashes with nothing."""
     if name not in sys.modules:
         spec = importlib.util.spec_from_file_location(
@@ -54,7 +54,7 @@ def _load_side(name: str = "_jaxcache_side", folder: str = _HERE) -> None:
 def _listen(jax: Any) -> None:
     """Attach to the jax that has just been imported; a failure here is not the script's."""
     try:
-        _load_side()
+        load_side()
         if os.environ.get(_TARGET):
             from _jaxcache_side.crosshost import observer
         else:
@@ -69,7 +69,7 @@ def _listen(jax: Any) -> None:
 def _go_live() -> None:
     """Switch the live layer on where the environment asks for it."""
     if os.environ.get(_LIVE):
-        _load_side("_jaxcache_live", os.path.join(os.path.dirname(_HERE), "live"))
+        load_side("_jaxcache_live", os.path.join(os.path.dirname(HERE), "live"))
         from _jaxcache_live import plugin
 
         plugin.initialize()
@@ -78,7 +78,7 @@ def _go_live() -> None:
 def report(event: "dict[str, Any]") -> None:
     """Send an event to the parent."""
     try:
-        _load_side()
+        load_side()
         from _jaxcache_side import channel
 
         channel.CHANNEL.send(event)

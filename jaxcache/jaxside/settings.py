@@ -1,4 +1,4 @@
-"""Describe what jax in this Python would do with its cache, for :mod:`jaxcache.warm.settings`.
+"""Describe what jax in this Python would do with its cache, for :mod:`jaxcache.warm.ask`.
 
 Nothing is compiled and no device is opened.
 
@@ -9,7 +9,6 @@ Private names of JAX, tried on 0.4.30 to 0.12: ``jax._src.compilation_cache.{zst
 import hashlib
 import os
 import sys
-from importlib.util import module_from_spec, spec_from_file_location
 from typing import Any
 
 
@@ -56,13 +55,9 @@ def describe(names: "list[str]") -> "dict[str, Any]":
 
 def live_settings() -> "dict[str, Any]":
     """What the live layer would do in this Python, by its own code."""
-    folder = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "live")
-    name = "_jaxcache_live"
-    spec = spec_from_file_location(
-        name, os.path.join(folder, "__init__.py"), submodule_search_locations=[folder]
-    )
-    assert spec is not None and spec.loader is not None  # noqa: S101
-    sys.modules[name] = module_from_spec(spec)
+    from . import hook
+
+    hook.load_side("_jaxcache_live", os.path.join(os.path.dirname(hook.HERE), "live"))
     from _jaxcache_live.settings import describe as describe_live
 
     described: dict[str, Any] = describe_live()

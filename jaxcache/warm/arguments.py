@@ -97,15 +97,7 @@ def read_table(function: str, table: Mapping[str, Any], place: str) -> Call:
     Raises:
         UsageError: ``bad-list``.
     """
-    for name, value in table.items():
-        if name not in _FIELDS:
-            raise UsageError(
-                f"{place} has a field {name!r}",
-                code="bad-list",
-                hint=f"known are {', '.join(_FIELDS)}",
-            )
-        if not isinstance(value, _FIELDS[name]):
-            raise UsageError(f"{name} of {place} is of the wrong type", code="bad-list")
+    check_fields(table, _FIELDS, place)
     return Call(
         function,
         tuple(_read_value(v, place) for v in table.get("args", [])),
@@ -113,6 +105,23 @@ def read_table(function: str, table: Mapping[str, Any], place: str) -> Call:
         {k: {"value": v} for k, v in table.get("static", {}).items()},
         bool(table.get("committed", False)),
     )
+
+
+def check_fields(table: Mapping[str, Any], known: Mapping[str, type], place: str) -> None:
+    """Refuse a table of TOML with fields that are not known, or of the wrong type.
+
+    Raises:
+        UsageError: ``bad-list``.
+    """
+    for name, value in table.items():
+        if name not in known:
+            raise UsageError(
+                f"{place} has a field {name!r}",
+                code="bad-list",
+                hint=f"known are {', '.join(known)}",
+            )
+        if not isinstance(value, known[name]):
+            raise UsageError(f"{name} of {place} is of the wrong type", code="bad-list")
 
 
 def _read_word(text: str) -> Node:

@@ -26,7 +26,7 @@ from dataclasses import replace
 from typing import Any
 
 from jaxcache.errors import UsageError
-from jaxcache.warm.arguments import names_function, read_table
+from jaxcache.warm.arguments import check_fields, names_function, read_table
 from jaxcache.warm.run import Program
 
 _COMMON = {"env": dict, "platforms": list, "devices": int, "python": str}
@@ -63,23 +63,11 @@ def read_programs(path: str) -> list[Program]:
             raise UsageError(f"{kind} in {path} is no [[{kind}]]", code="bad-list")
         for number, table in enumerate(tables):
             place = f"[[{kind}]] number {number + 1}"
-            _check(table, known, place)
+            check_fields(table, known, place)
             programs += _on_platforms(read(table, place), table, folder)
     if not programs:
         raise UsageError(f"{path} names no [[script]] and no [[function]]", code="bad-list")
     return programs
-
-
-def _check(table: Mapping[str, Any], known: Mapping[str, type], place: str) -> None:
-    for name, value in table.items():
-        if name not in known:
-            raise UsageError(
-                f"{place} has a field {name!r}",
-                code="bad-list",
-                hint=f"known are {', '.join(known)}",
-            )
-        if not isinstance(value, known[name]):
-            raise UsageError(f"{name} of {place} is of the wrong type", code="bad-list")
 
 
 def _read_script(table: Mapping[str, Any], place: str) -> Program:

@@ -51,7 +51,7 @@ def settings_notes(
         yield f"{by} turned the compilation cache off"
     for name, value in asked.items():
         now = settings.get(name)
-        if name != ENABLED and now is not None and float(now) != float(value):
+        if name != ENABLED and isinstance(now, int | float) and now != value:
             yield f"the program set {name} to {now}, which was {value:g}"
 
 

@@ -5,6 +5,7 @@ hits. A run knows all three; the ledger of the directory that was really used ke
 """
 
 import contextlib
+import time
 from collections import defaultdict
 from collections.abc import Iterable
 from typing import Any
@@ -12,7 +13,9 @@ from typing import Any
 from jaxcache.cache.ledger.record import COMPILE, HIT
 from jaxcache.cache.ledger.record import Event as Fact
 from jaxcache.cache.ledger.segments import Ledger, append
+from jaxcache.cache.seal import execute_seal, plan_seal
 from jaxcache.errors import JaxcacheError
+from jaxcache.options import SealOptions
 from jaxcache.store import open_store
 from jaxcache.warm.events import Done
 from jaxcache.warm.recorder import Recorder
@@ -72,3 +75,25 @@ def known_seconds(directory: str) -> dict[str, float]:
         return {}
     records = (ledger.record(key) for key in ledger)
     return {r.key: r.compile_seconds for r in records if r and r.compile_seconds is not None}
+
+
+def seal_written(modules: Iterable[Done]) -> list[str]:
+    """Seal what was written, in the directories really used; a sentence about each.
+
+    What cannot be sealed is a sentence too: the entries are as good as JAX wrote them.
+    """
+    keys: defaultdict[str, set[str]] = defaultdict(set)
+    for event in modules:
+        directory = event.directory
+        if event.outcome == "written" and event.key and directory and "://" not in directory:
+            keys[directory].add(event.key)
+    notes = []
+    for directory, written in keys.items():
+        try:
+            store = open_store(directory)
+            plan = plan_seal(store, SealOptions(keys=tuple(sorted(written))))
+            result = execute_seal(store, plan, jobs=1, now_ns=time.time_ns())
+            notes.append(f"sealed {len(result.sealed)} of {len(written)} written entries")
+        except JaxcacheError as error:
+            notes.append(f"nothing sealed in {directory}: {error.message}")
+    return notes

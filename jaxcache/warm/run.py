@@ -21,7 +21,7 @@ from jaxcache.warm.process import NO_JAX_HINT, find_python, free_port
 from jaxcache.warm.recorder import ProcessFacts, Recorder
 from jaxcache.warm.recording import Recording, open_recording, save_recipe
 from jaxcache.warm.remarks import ENABLED
-from jaxcache.warm.remember import known_seconds, remember
+from jaxcache.warm.remember import known_seconds, remember, seal_written
 from jaxcache.warm.report import Report
 from jaxcache.warm.trace import trace_document
 from jaxcache.warm.unheard import unreported_entries
@@ -202,8 +202,6 @@ def _run_all(
         keys = {str(e.key) for r in (first, recorder) for e in r.modules}
         recorder.unreported += unreported_entries(options.cache_dir, started_ns, keys)
     if isinstance(options, WarmOptions) and options.seal:
-        from jaxcache.warm.sealing import seal_written
-
         notes += seal_written(recorder.modules)
     if options.portable:
         notes.append(_PORTABLE_NOTE)

@@ -87,7 +87,7 @@ def describe_job(path: str, python: str | None, platform: str | None) -> "Enviro
     """
     from jaxcache.cache.ci.key import XLA_CACHES, describe_environment
     from jaxcache.cache.doctor.survey import look_at_host
-    from jaxcache.warm.probe import probe_host
+    from jaxcache.warm.ask import probe_host
 
     environment = job_environment(platform)
     host = probe_host(python or sys.executable, {**environment, XLA_CACHES: "none"})

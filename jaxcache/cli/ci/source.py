@@ -94,7 +94,7 @@ def _fetch(source: str, target: Store | None, allow_large: bool) -> Fetched:
 
 def _ask(python: str | None, platform: str | None) -> Host | None:
     """The jax of the job; None where none was named and ours has none."""
-    from jaxcache.warm.probe import has_jax, probe_host
+    from jaxcache.warm.ask import has_jax, probe_host
 
     if not has_jax(python):
         return None

@@ -1,0 +1,160 @@
+"""Ask a Python that has jax: for its settings, for what its entries look like, for HLO as text."""
+
+import importlib.util
+import os
+import tempfile
+from collections.abc import Mapping
+from typing import Any
+
+from jaxcache.cache.bundle.compat import Host
+from jaxcache.cache.bundle.export import plan_export
+from jaxcache.cache.bundle.pack import write_stream
+from jaxcache.cache.doctor.facts import Interpreter, Setting
+from jaxcache.cache.doctor.settings import (
+    DEFAULTS,
+    settings_of_environment,
+    settings_of_jax,
+    settings_of_live,
+)
+from jaxcache.entry.options import read_options
+from jaxcache.entry.wire import Budget, WireError
+from jaxcache.errors import JaxcacheError, NoJaxError
+from jaxcache.store.local import LocalStore
+from jaxcache.warm.child import Child, DiedError, ask_once
+from jaxcache.warm.process import NO_JAX_HINT, find_python
+
+_SETTINGS_SECONDS = 120
+_PROBE_SECONDS = 300
+_PRINT_SECONDS = 600
+
+
+def ask_settings(
+    python: str | None, environment: Mapping[str, str]
+) -> tuple[Interpreter | None, list[Setting], str | None]:
+    """Ask a Python; without jax there, read the settings off the environment, and say why."""
+    try:
+        return *ask_python(python), None
+    except NoJaxError as error:
+        return None, settings_of_environment(environment), error.message
+
+
+def ask_python(python: str | None = None) -> tuple[Interpreter, list[Setting]]:
+    """The interpreter with its jax, and its settings as the environment here makes them.
+
+    Args:
+        python: an interpreter; our own by default.
+
+    Raises:
+        NoJaxError: it cannot run, has no jax, or dies over it.
+    """
+    python = find_python(python)
+    told = ask_once(python, "settings", *DEFAULTS, seconds=_SETTINGS_SECONDS, answers=2)
+    interpreter = Interpreter(
+        executable=python,
+        python_version=str(told["python_version"]),
+        jax_version=str(told["jax_version"]),
+        jaxlib_version=str(told["jaxlib_version"]),
+        jaxlib_digest=told["jaxlib_digest"],
+        key_codec=str(told["key_codec"]),
+        written_codec=str(told["written_codec"]),
+        has_filelock=bool(told["has_filelock"]),
+        flags=_flags(told.get("compile_options")),
+    )
+    settings = settings_of_jax(told["settings"], os.environ)
+    return interpreter, [*settings, *settings_of_live(told["live"])]
+
+
+def _flags(options: str | None) -> frozenset[str] | None:
+    if not options:
+        return None
+    try:
+        flags = read_options(memoryview(bytes.fromhex(options)), None, Budget()).flags
+    except (WireError, ValueError):
+        return None
+    return frozenset(flags) if flags else None
+
+
+def probe_host(python: str | None, environment: Mapping[str, str]) -> Host:
+    """Let a Python compile a trivial program into a directory of its own, and read the entry.
+
+    Args:
+        python: an interpreter that has jax; our own by default.
+        environment: of the child, as the program that is to use the cache will have it.
+
+    Raises:
+        NoJaxError: no jax there, or one that writes no entry.
+    """
+    python = find_python(python)
+    with tempfile.TemporaryDirectory(prefix="jaxcache-probe-") as folder:
+        told = _write_entry(python, environment, folder)
+        exported = write_stream(LocalStore(folder), plan_export(LocalStore(folder), now_ns=0))
+        exported.stream.close()
+        items = exported.manifest.items
+        if not items:
+            raise NoJaxError(
+                f"{python}: jax {told.get('jax_version')} on {told.get('platform')} wrote no entry",
+                code="no-entry",
+                hint="JAX up to 0.4.29 caches nothing on the CPU",
+            )
+        return Host(
+            python,
+            str(told.get("jax_version")),
+            str(told.get("jaxlib_version")),
+            items[0].codec,
+            exported.manifest.origin_of(items[0]),
+            str(told.get("device_kind", "")),
+            str(told.get("platform_version", "")),
+            items[0].key,
+        )
+
+
+def _write_entry(python: str, environment: Mapping[str, str], folder: str) -> dict[str, Any]:
+    env = {
+        **environment,
+        "JAX_COMPILATION_CACHE_DIR": folder,
+        "JAX_ENABLE_COMPILATION_CACHE": "true",
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+        "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
+        "PYTHONDONTWRITEBYTECODE": "1",
+    }
+    env.pop("JAX_COMPILATION_CACHE_MAX_SIZE", None)
+    return ask_once(python, "probe", seconds=_PROBE_SECONDS, env=env, cwd=folder, folder=folder)
+
+
+def has_jax(python: str | None = None) -> bool:
+    """Whether a Python was named, or our own has jax; without importing it."""
+    if python is not None:
+        return True
+    found = importlib.util.find_spec("jax")
+    # A folder that is called so is no package: under `python -m` the current one is searched, too.
+    return found is not None and found.origin is not None
+
+
+def hlo_text(module: bytes, *, python: str | None = None) -> str:
+    """Print an ``HloModuleProto`` as HLO text, in a child process.
+
+    Args:
+        python: an interpreter that has jaxlib; our own by default.
+
+    Raises:
+        NoJaxError: it has none, or is no Python.
+        JaxcacheError: ``hlo-failed`` where jaxlib refuses the module or dies over it.
+    """
+    python = find_python(python)
+    child = Child(python, "hlo_text", str(len(module)), deed="prints the module", aside=True)
+    try:
+        child.send_bytes(module)
+        told = child.answer(_PRINT_SECONDS)
+    except DiedError as error:
+        told = {"error": f"{error}: {child.last_words}"}
+    finally:
+        child.stop()
+    if "no_jaxlib" in told:
+        raise NoJaxError(f"printing HLO takes jaxlib, and {python} has none", hint=NO_JAX_HINT)
+    if "text" not in told:
+        raise JaxcacheError(
+            f"jaxlib could not print the module: {told.get('error')}",
+            code="hlo-failed",
+            hint="the jaxlib of the version that wrote the entry reads it best",
+        )
+    return str(told["text"])
