@@ -101,7 +101,7 @@ def _judge(
     if request.differs:
         return "error", "not-deterministic", request.differs
     if request.interrupted:
-        return "skipped", "interrupted", "interrupted while it compiled"
+        return "skipped", "interrupted", "a signal came while it compiled"
     if request.write_error or request.read_error:
         return _judge_error(request)
     if request.raised:

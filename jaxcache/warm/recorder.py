@@ -195,7 +195,7 @@ def _interrupted(begun: Begun) -> Done:
         module=begun.module,
         outcome="skipped",
         reason="interrupted",
-        detail="interrupted while it compiled",
+        detail="a signal came while it compiled",
         function=begun.function,
         file=begun.file,
         line=begun.line,
