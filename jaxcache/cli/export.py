@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from jaxcache.cli.opening import open_cache
-from jaxcache.cli.options import Format, Output
+from jaxcache.cli.options import Output
 from jaxcache.errors import ExitCode, UsageError
 from jaxcache.options import Place
 from jaxcache.options.move import ExportOptions
@@ -29,7 +29,7 @@ def command(
     from jaxcache.store import open_store
 
     form = output.form
-    if file == "-" and form is not Format.TSV:
+    if file == "-" and (form.is_table or form.is_json or form.is_keys):
         raise UsageError("a bundle on standard output leaves no room for anything else there")
     if file != "-":
         check_target(file)

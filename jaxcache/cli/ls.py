@@ -8,7 +8,6 @@ import typer
 
 from jaxcache.cli.opening import open_to_look
 from jaxcache.cli.options import (
-    Format,
     Output,
     available_cores,
     locate_cache,
@@ -53,11 +52,11 @@ def command(
     opened = open_to_look(place.cache_dir, place.layout)
     now_ns = time.time_ns()
     details = options.long or group_by in ("platform", "target")
-    heads = form is not Format.KEYS
+    heads = not form.is_keys
     if opened.store.remote:  # every read is a request, so they are only done where asked for
         heads = heads and (details or group_by == "codec")
     else:
-        details = details or form in (Format.TABLE, Format.JSON, Format.JSONL)
+        details = details or form.is_json or form.is_table
     with progress_bar("reading entries") as progress:
         listing = list_cache(
             opened.store,

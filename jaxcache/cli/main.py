@@ -86,13 +86,11 @@ def _fail(error: JaxcacheError, as_json: bool) -> int:
         }
         print(json.dumps({"error": document}), file=sys.stderr)
     else:
-        from jaxcache.cli.terminal import wants_color
-        from jaxcache.entry.names import printable
+        from jaxcache.cli.output import note
+        from jaxcache.render.view import Line
 
-        red, plain = ("\x1b[1;31m", "\x1b[0m") if wants_color(sys.stderr) else ("", "")
-        print(f"{red}jaxcache:{plain} {printable(error.message)} [{error.code}]", file=sys.stderr)
-        if error.hint:
-            print(f"  hint: {printable(error.hint)}", file=sys.stderr)
+        red = Line(f"{error.message} [{error.code}]", "jaxcache: ", lead_style="red")
+        note(red, *([Line(error.hint, "  hint: ")] if error.hint else []))
     return int(error.exit_code)
 
 

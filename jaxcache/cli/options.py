@@ -41,6 +41,11 @@ class Format(StrEnum):
         return Format.TSV if self is Format.TABLE else self
 
     @property
+    def is_keys(self) -> bool:
+        """Whether only keys are wanted."""
+        return self is Format.KEYS
+
+    @property
     def is_table(self) -> bool:
         """Whether standard output is a terminal, and nothing else was asked for."""
         return self is Format.TABLE

@@ -89,11 +89,6 @@ def versioned(document: Document) -> Document:
     return {"schema_version": SCHEMA_VERSION, **document}
 
 
-def envelope(cache_dir: str) -> Document:
-    """Return the fields that every document begins with."""
-    return versioned({"cache_dir": printable(cache_dir)})
-
-
 _READERS: dict[type, Callable[[Any], Document]] = {}
 
 
@@ -135,6 +130,3 @@ def _through_none(path: str) -> Callable[[Any], Any]:
     first, _, rest = path.partition(".")
     inner = attrgetter(rest)
     return lambda value: None if (part := getattr(value, first)) is None else inner(part)
-
-
-entry_document = summary_document = to_document

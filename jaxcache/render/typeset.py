@@ -37,6 +37,8 @@ def set_blocks(blocks: Iterable[Block], *, width: int | None, color: bool) -> It
         line = Line(block) if isinstance(block, str) else block
         lead, text = printable(line.lead), printable(line.text)
         lines = [lead + text] if line.whole or width is None else wrap(text, width, lead=lead)
+        if line.lead_style and color:
+            lines[0] = _styled(lead, line.lead_style, color) + lines[0][len(lead) :]
         yield from (_styled(one, line.style, color) for one in lines)
 
 

@@ -59,6 +59,7 @@ class Line:
     text: str
     lead: str = ""
     style: str = ""
+    lead_style: str = ""
     whole: bool = False
 
 

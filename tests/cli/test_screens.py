@@ -125,3 +125,5 @@ def test_screens(world: Path, width: int, monkeypatch: pytest.MonkeyPatch) -> No
         SCREENS.mkdir(exist_ok=True)
         golden.write_text("".join(shown), "utf-8")
     assert "".join(shown) == golden.read_text("utf-8")
+    too_wide = [x for x in "".join(shown).splitlines() if len(x) > width and "\t" not in x]
+    assert [x for x in too_wide if len(x.split()) > 1 and not x.startswith("$")] == []

@@ -31,14 +31,6 @@ def print_json_lines(documents: Iterable[dict[str, Any]]) -> None:
     print_lines(json.dumps(document) for document in documents)
 
 
-def print_document(document: dict[str, Any], form: Format) -> None:
-    """Print what has no rows: as one document, or as the one line that it is with ``--jsonl``."""
-    if form is Format.JSONL:
-        print_json_lines([document])
-    else:
-        print_json(document)
-
-
 def print_lines(lines: Iterable[str]) -> None:
     """Print many lines in few writes."""
     sys.stdout.writelines(f"{line}\n" for line in lines)

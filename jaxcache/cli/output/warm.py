@@ -151,7 +151,7 @@ def finish(
         code = report.script_exit_code
         raise typer.Exit(code if code > 0 else _SIGNALLED - code)
     if failed := list(complaints(report, wanted, check=check)):
-        if form is not Format.JSON:
+        if not form.is_document:
             note(*(f"failed: {complaint}" for complaint in failed))
         raise typer.Exit(ExitCode.PROBLEMS)
 

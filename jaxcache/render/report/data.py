@@ -7,9 +7,8 @@ from jaxcache.cache.explain.churn import Churn
 from jaxcache.cache.picture import Picture
 from jaxcache.cache.prune.foresight import Step
 from jaxcache.cache.prune.removal import Removal
-from jaxcache.entry.names import printable
 from jaxcache.model import Entry
-from jaxcache.render.table import SHOWN_HASH_DIGITS, short_key
+from jaxcache.render.typeset import SHOWN_HASH_DIGITS, short_key
 from jaxcache.units import NS_PER_SECOND
 
 #: Entries that are drawn one by one; the smallest beyond count in every sum all the same.
@@ -25,7 +24,7 @@ class _Names:
 
     def number(self, name: str) -> int:
         """The number of a name."""
-        return self._numbers.setdefault(printable(name), len(self._numbers))
+        return self._numbers.setdefault(name, len(self._numbers))
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._numbers)
@@ -38,7 +37,7 @@ def picture_data(picture: Picture, *, version: str) -> dict[str, Any]:
     drawn = entries[:MOST_DRAWN]
     return {
         "jaxcache": version,
-        "cache_dir": printable(picture.cache_dir),
+        "cache_dir": picture.cache_dir,
         "made": picture.made_ns // NS_PER_SECOND,
         "totals": {
             "entries": len(entries),
@@ -93,7 +92,7 @@ def _removal(removal: Removal) -> list[Any]:
     """Name, bytes, seconds, last use."""
     digits = (removal.key or "").removeprefix(f"{removal.module}-")
     return [
-        short_key(removal.module, digits) if digits else printable(removal.file.name),
+        short_key(removal.module, digits) if digits else removal.file.name,
         removal.size_bytes,
         removal.compile_seconds,
         removal.last_used_ns // NS_PER_SECOND,
@@ -102,12 +101,9 @@ def _removal(removal: Removal) -> list[Any]:
 
 def _churn(churn: Churn) -> dict[str, Any]:
     return {
-        "module": printable(churn.module),
+        "module": churn.module,
         "keys": churn.keys,
         "size": churn.size_bytes,
         "seconds": round(churn.compile_seconds, 3),
-        "causes": [
-            f"{printable(component)}: {printable(meaning)}"
-            for component, meaning, _ in churn.causes[:2]
-        ],
+        "causes": [f"{component}: {meaning}" for component, meaning, _ in churn.causes[:2]],
     }

@@ -13,6 +13,7 @@ from typing import Any
 
 from jaxcache.cache.picture import Picture
 from jaxcache.errors import JaxcacheError
+from jaxcache.render.document import to_document
 from jaxcache.render.report.data import picture_data
 
 #: What a file of ours begins with: such a file may be replaced without asking.
@@ -72,5 +73,5 @@ def _digest(script: str) -> str:
 
 def json_for_html(value: Any) -> str:
     """JSON that can stand inside a script element, whatever its texts are."""
-    text = json.dumps(value, separators=(",", ":"))
+    text = json.dumps(to_document(value), separators=(",", ":"))
     return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
