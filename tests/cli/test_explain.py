@@ -1,6 +1,7 @@
 """``jaxcache explain`` over golden caches and saved runs; no jax is needed."""
 
 import json
+import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -189,6 +190,20 @@ def test_a_key_beside_the_others_of_its_module(run_cli: RunCli, corpus: Path) ->
     done = run_cli("explain", alone, "-C", cache)
     assert done.returncode == 1
     assert "only key" in done.stderr
+
+
+def test_a_module_stands_for_its_newest_entry(
+    run_cli: RunCli, corpus: Path, tmp_path: Path
+) -> None:
+    cache = Path(shutil.copytree(corpus / "0.12.0.1-cpu-zstd", tmp_path / "c"))
+    entry = min(cache.glob("jit_loss-*-cache"))
+    newer = cache / f"jit_loss-{KEY}-cache"
+    shutil.copy(entry, newer)
+    os.utime(newer, ns=(entry.stat().st_mtime_ns + 10**9,) * 2)
+    found = document(run_cli, "jit_loss", "-C", cache)
+    same = document(run_cli, newer.name.removesuffix("-cache"), "-C", cache)
+    assert found["differences"] == same["differences"]
+    assert {m for d in found["differences"] for m in d["modules"]} <= {"jit_loss"}
 
 
 def test_what_makes_no_sense_is_refused(run_cli: RunCli, corpus: Path, tmp_path: Path) -> None:

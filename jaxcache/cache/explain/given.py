@@ -15,6 +15,8 @@ from jaxcache.store import open_store
 def explain_given(given: Sequence[str], path: str, *, explicit: bool = True) -> Explanation:
     """Explain two sides, or one key against the nearest other one of its module.
 
+    Of several keys of a module, as its name or a glob gives them, the newest entry is explained.
+
     Args:
         given: one or two of: a saved run, a key, a cache directory.
         path: the cache that knows the keys.
@@ -28,7 +30,8 @@ def explain_given(given: Sequence[str], path: str, *, explicit: bool = True) -> 
     known = _open(path, explicit=explicit)
     sides = [_side(text, known, explicit=explicit) for text in given]
     if len(sides) == 1:
-        sides.insert(0, (_others(sides[0][0], known), known))
+        side = _newest(sides[0][0], known)
+        sides = [(_others(side, known), known), (side, known)]
     shared = {c.key for c in sides[0][0].compiles} & {c.key for c in sides[1][0].compiles}
     left, right = (_complete(*side, shared) for side in sides)
     return explain(left, right)
@@ -56,6 +59,17 @@ def _side(text: str, known: KnownCache | None, *, explicit: bool) -> tuple[Side,
     if known is None:
         raise UsageError(f"there is no run {text}, and no cache whose key it could be")
     return known.side(text), known
+
+
+def _newest(side: Side, known: KnownCache | None) -> Side:
+    """Keep of each module the entry that was written last: what a module's name stands for."""
+    if known is None or side.is_run:
+        return side
+    last = {module: known.keys_of(module)[:1] for module in {c.module for c in side.compiles}}
+    return replace(
+        side,
+        compiles=tuple(c for c in side.compiles if c.key in last[c.module] or not last[c.module]),
+    )
 
 
 def _others(side: Side, known: KnownCache | None) -> Side:
