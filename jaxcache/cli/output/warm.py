@@ -114,7 +114,12 @@ def complaints(report: Report, wanted: Assertions, *, check: bool) -> Iterator[s
     missed = sum(m.occurrences for m in misses)
     seconds = sum((m.compile_seconds or 0.0) * m.occurrences for m in misses)
     if isinstance(limit, int) and missed > limit:
-        yield f"{format_count(missed, 'compile')} not served by the cache"
+        quick = sum(m.occurrences for m in misses if m.reason == "compile-time")
+        yield f"{format_count(missed, 'compile')} not served by the cache" + (
+            f", of which {quick} took less than JAX's threshold for writing (--except skipped)"
+            if quick
+            else ""
+        )
     if isinstance(limit, float) and seconds > limit:
         yield f"{seconds:.1f} s of compiling was not served by the cache"
     if wanted.strict and (count := report.count("uncacheable")):
