@@ -62,7 +62,7 @@ def _entry_columns(entries: Sequence[Entry], now_ns: int, *, long: bool) -> list
         size_column(lambda e: e.size_bytes),
         seconds_column(lambda e: e.compile_seconds),
         used_column(now_ns),
-        Column("PLATFORM", None, _target, elastic=True, cut="end"),
+        Column("TARGET", None, _target, elastic=True, cut="end"),
         Column(
             "PROBLEMS",
             lambda e: e.problems,
