@@ -1,4 +1,4 @@
-"""The live layer beside plain JAX, in one process: writes under a cap, hits, and the start.
+"""The live layer beside plain JAX: writes under a cap, hits, the start, and a bucket's prefetch.
 
 ``peer`` is JAX's own ``LRUCache`` of the same Python, taken from below the layer. Both get the
 same directories, copied, and the same entries.
@@ -7,9 +7,23 @@ same directories, copied, and the same entries.
 import json
 import os
 import subprocess
+import sys
+import time
 from collections.abc import Iterator
+from pathlib import Path
 
-from benchmarks.measure import Absent, Row, Setting, environment, parser, print_rows, relate
+from benchmarks.measure import (
+    Absent,
+    Row,
+    Setting,
+    environment,
+    parser,
+    print_rows,
+    relate,
+    seconds_of,
+)
+
+_TESTS = Path(__file__).parents[1] / "tests"
 
 #: Fills a directory and prints the seconds per write of the layer and of JAX.
 WRITES = """
@@ -136,12 +150,46 @@ def measure(setting: Setting) -> Iterator[Row]:
     ]
     claim = "live layer on / off: processor time of jax.devices()"
     yield relate(claim, started, at_most_more=5, unit="ms")
+    yield _from_bucket(setting)
+
+
+def _from_bucket(setting: Setting) -> Row:
+    """The example program: prefetched from a bucket 20 ms away, and from its local directory."""
+    claim = "live layer: the example from a bucket 20 ms away / from its own directory"
+    sys.path.insert(0, str(_TESTS))
+    try:
+        from object_server import CREDENTIALS, make_bucket, run_proxy, run_s3_server
+    except ImportError as error:
+        return Absent(claim, str(error))
+    folder = setting.scratch("bucket")
+    with run_s3_server() as server, run_proxy(server.endpoint) as proxy:
+        make_bucket(server.endpoint, "team")
+
+        def run(name: str, tiers: str = "") -> float:
+            env = {
+                **CREDENTIALS,
+                "AWS_ENDPOINT_URL": proxy.endpoint,
+                "JAXCACHE_LIVE": "1",
+                "JAXCACHE_LIVE_TIERS": tiers,
+                "JAXCACHE_LIVE_FLUSH": "60s",
+                "JAX_PLATFORMS": "cpu",
+                "JAX_COMPILATION_CACHE_DIR": str(folder / name),
+                "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+                "JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES": "none",
+            }
+            return seconds_of([setting.python, str(_TESTS.parent / "examples" / "train.py")], env)
+
+        run("own", "s3://team/jax")  # compiles, and fills the bucket
+        proxy.fault = lambda _: time.sleep(0.02)
+        pairs = [(run(f"new-{n}", "s3://team/jax"), run("own")) for n in range(setting.pairs)]
+        for n in range(setting.pairs):
+            assert len(list((folder / f"new-{n}").glob("*-cache"))) > 5, "nothing came"
+    return relate(claim, pairs, at_most=1.1)
 
 
 def main() -> None:
     """Print the table."""
     import tempfile
-    from pathlib import Path
 
     options = parser(__doc__ or "").parse_args()
     with tempfile.TemporaryDirectory(dir=options.directory) as folder:
