@@ -72,7 +72,7 @@ class Tiers:
         if event is not None:
             # Somebody is fetching it; twice the limit of one request is more than that may take.
             event.wait(2 * self._layer.settings["timeout"])
-            value = self._directory.read_fetched(key)
+            value = self._directory.read_local(key)
             if value is not None:
                 return value, self._tiers[0].url if len(self._tiers) == 1 else "prefetch"
             if not fresh:

@@ -4,7 +4,7 @@ import contextlib
 import os
 import time
 import warnings
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from .bound import Bound
 from .files import (
@@ -102,7 +102,7 @@ class Directory:
         if key in self._deadly:
             self._remove_deadly(key)
             return None, ""
-        value = self._local(key)
+        value = self.read_local(key)
         if self.tiers is None:
             return value, "local"
         if value is not None:
@@ -115,7 +115,7 @@ class Directory:
         """Wait for another process that compiles this; None where it is this one's turn."""
 
         def look() -> "bytes | None":
-            return self._local(key) if os.path.exists(self.path(key)) else None
+            return self.read_local(key) if os.path.exists(self.path(key)) else None
 
         self._layer.now.leases.append((self, key))
         return leases.take_or_wait(key, look, self.tiers), "local"
@@ -124,10 +124,6 @@ class Directory:
         """Let other processes compile a key, or read what this one has written."""
         if self._leases is not None:
             self._leases.release(key, self.tiers)
-
-    def read_fetched(self, key: str) -> "bytes | None":
-        """An entry that another thread has fetched in the meantime, if it has."""
-        return self._local(key)
 
     def _remove_deadly(self, key: str) -> None:
         self._deadly.discard(key)
@@ -138,7 +134,8 @@ class Directory:
         with contextlib.suppress(OSError), lock:
             quarantine_entry(self.root, key)
 
-    def _local(self, key: str) -> "bytes | None":
+    def read_local(self, key: str) -> "bytes | None":
+        """The entry in the local directory, checked; a bad one is noted."""
         try:
             value = read_file(self.path(key))
         except OSError:
@@ -275,10 +272,6 @@ class Directory:
         self._served = dict(self._served)
         if self.uses is not None:
             self.uses.forget()
-
-    def describe(self) -> "dict[str, Any]":
-        """What holds of this directory, for ``enable()``."""
-        return {"root": self.root, "max_bytes": self.bound.max_bytes, "tiers": self.tiers}
 
 
 def has_stamps(root: str) -> bool:

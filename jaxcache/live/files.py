@@ -103,11 +103,11 @@ def quarantine_entry(root: str, key: str) -> bool:
 
 
 @contextlib.contextmanager
-def jax_lock(root: str, *, wait_seconds: float = LOCK_SECONDS) -> "Iterator[bool]":
+def jax_lock(root: str) -> "Iterator[bool]":
     """Hold JAX's ``.lockfile`` as filelock does, with flock; yields whether it was obtained."""
     fd = os.open(os.path.join(root, LOCKFILE), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
-        deadline = time.monotonic() + wait_seconds
+        deadline = time.monotonic() + LOCK_SECONDS
         pause = 0.0002
         while True:
             try:
