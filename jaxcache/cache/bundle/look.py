@@ -5,7 +5,7 @@ Nothing is unpacked to disk, and at most one payload is in memory.
 
 import hashlib
 import os
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Any
@@ -128,7 +128,7 @@ def decode_bundle(
     return replace(seen, entries=tuple(found.get(e.file, e) for e in seen.entries))
 
 
-def show_bundle(store: BundleStore, wanted: str, *, is_file: bool) -> Sequence[Shown]:  # noqa: ARG001
+def show_bundle(store: BundleStore, wanted: str) -> list[Shown]:
     """Decode the entries that a KEY means.
 
     Raises:
