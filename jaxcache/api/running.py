@@ -137,7 +137,7 @@ class Running:
             options: :class:`jaxcache.options.run.DoctorOptions`: ``python``, ``fix``,
                 ``max_decoded`` (0 decodes all entries).
         """
-        from jaxcache.cache.doctor.diagnose import diagnose
+        from jaxcache.cache.doctor.examine import diagnose
         from jaxcache.warm.ask import ask_settings
 
         chosen = DoctorOptions.read(**options)

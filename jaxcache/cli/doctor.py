@@ -29,7 +29,7 @@ def command(
     output: JsonOutput,
 ) -> int:
     """Show the settings in effect, and find known problems."""
-    from jaxcache.cache.doctor.diagnose import diagnose
+    from jaxcache.cache.doctor.examine import diagnose
     from jaxcache.cache.doctor.settings import with_script
     from jaxcache.cli.output import emit
     from jaxcache.cli.terminal.progress import progress_bar

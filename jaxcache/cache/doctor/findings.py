@@ -31,9 +31,3 @@ class Finding:
     def mendable(self) -> bool:
         """Whether ``--fix`` can mend it."""
         return self.mend is not None
-
-
-def count(number: int, noun: str) -> str:
-    """``1 entry``, ``2 entries``, ``3,000 files``."""
-    plural = f"{noun[:-1]}ies" if noun.endswith("y") else f"{noun}s"
-    return f"{number:,} {noun if number == 1 else plural}"

@@ -6,9 +6,9 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 
 from jaxcache.cache.doctor.facts import Facts, parse_release
-from jaxcache.cache.doctor.findings import Finding, count
+from jaxcache.cache.doctor.findings import Finding
 from jaxcache.entry.options import same_generation
-from jaxcache.units import format_size
+from jaxcache.units import format_count, format_size
 
 #: JAX 0.4.36 to 0.10.x hash the path of XLA's autotune folder, which lies in the cache directory.
 _PATH_IN_KEY = ((0, 4, 36), (0, 11))
@@ -39,7 +39,8 @@ def find_cache_dir_in_key(facts: Facts) -> Iterator[Finding]:
         yield Finding(
             "cache-dir-in-key",
             "problem",
-            f"{count(len(names), 'entry')} written in {written_in}, and the cache is {here} now",
+            f"{format_count(len(names), 'entry')} written in {written_in}, "
+            f"and the cache is {here} now",
             "JAX 0.4.36 to 0.10 hash that path into the key: these never hit here",
             f"use the cache under its old path: {link}"
             f"export JAX_COMPILATION_CACHE_DIR={old}. For caches that move: "
@@ -60,7 +61,7 @@ def _pushed_from(written_in: str, names: list[str], url: str) -> Finding:
     return Finding(
         "cache-dir-in-key",
         "note",
-        f"{count(len(names), 'entry')} written in {written_in}",
+        f"{format_count(len(names), 'entry')} written in {written_in}",
         "JAX 0.4.36 to 0.10 hash that path into the key: these hit only in a cache of that path",
         f"jaxcache pull {shlex.quote(url)} -C {shlex.quote(written_in)}. For caches that move: "
         "JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES=none before the first run, or jax 0.11",
@@ -91,7 +92,7 @@ def find_codec_missing(facts: Facts) -> Iterator[Finding]:
         "zstandard-differs",
         "problem",
         f"{mine.executable} {'lacks' if missing else 'has'} zstandard, and "
-        f"{count(len(others), 'entry')} came from a Python that "
+        f"{format_count(len(others), 'entry')} came from a Python that "
         f"{'has' if missing else 'lacks'} it",
         "the codec's name is part of the key: one Python never hits what the other wrote",
         f"{mine.executable} -m pip install zstandard"
@@ -129,7 +130,8 @@ def find_pmap_churn(facts: Facts) -> Iterator[Finding]:
     yield Finding(
         "pmap-churn",
         "problem",
-        f"{count(len(found), 'entry')} of pmap ({', '.join(sorted({e.module for e in found}))}), "
+        f"{format_count(len(found), 'entry')} of pmap "
+        f"({', '.join(sorted({e.module for e in found}))}), "
         f"{format_size(size_bytes)}",
         "pmap of jax 0.8.3 and 0.9.2 makes another key in every run: it never hits, and every "
         "run adds entries",
@@ -160,7 +162,7 @@ def find_orphaned_generations(facts: Facts) -> Iterator[Finding]:
     yield Finding(
         "orphaned-generations",
         "note",
-        f"{count(len(orphans), 'entry')} ({by_version}), {format_size(size_bytes)}, "
+        f"{format_count(len(orphans), 'entry')} ({by_version}), {format_size(size_bytes)}, "
         f"while {mine.executable} has jaxlib {mine.jaxlib_version}",
         "another jaxlib never reads them; after an upgrade they only take space",
         "if nobody uses the other version any more: jaxcache prune --unused-for 7d",
@@ -191,7 +193,8 @@ def find_mixed_builds(facts: Facts) -> Iterator[Finding]:
         yield Finding(
             "mixed-jaxlib-builds",
             "problem",
-            f"{count(len(by_build), 'build')} of jaxlib {version} share this cache ({named})",
+            f"{format_count(len(by_build), 'build')} of jaxlib {version} "
+            f"share this cache ({named})",
             "the key holds the version alone: one build runs the machine code of the other, "
             "which can crash or compute wrong results",
             "give each build a cache directory of its own, and remove this one's entries",

@@ -6,9 +6,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from jaxcache.cache.doctor.facts import Facts
-from jaxcache.cache.doctor.findings import Finding, Mend, count
+from jaxcache.cache.doctor.findings import Finding, Mend
 from jaxcache.cache.pair import write_atime
 from jaxcache.store.base import Store, StoreError
+from jaxcache.units import format_count
 
 #: The lock is held for this many small writes at a stretch.
 _BATCH = 20
@@ -24,8 +25,8 @@ class Repair:
 
     def __str__(self) -> str:
         if self.mend == "write-atime":
-            return f"{count(len(self.files), '-atime file')} written"
-        return f"write permission of others taken from {count(len(self.files), 'file')}"
+            return f"{format_count(len(self.files), '-atime file')} written"
+        return f"write permission of others taken from {format_count(len(self.files), 'file')}"
 
 
 def plan_repairs(findings: Sequence[Finding]) -> tuple[Repair, ...]:

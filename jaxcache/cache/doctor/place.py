@@ -5,8 +5,9 @@ import stat
 from collections.abc import Iterator
 
 from jaxcache.cache.doctor.facts import Facts
-from jaxcache.cache.doctor.findings import Finding, count
+from jaxcache.cache.doctor.findings import Finding
 from jaxcache.model import FileInfo
+from jaxcache.units import format_count
 
 #: Types of mounts that reach another machine, as Linux names them.
 NETWORK_FILESYSTEMS = frozenset({
@@ -98,7 +99,7 @@ def _what(files: list[FileInfo], facts: Facts) -> str:
     parts = [facts.cache.path] if root else []
     if len(files) > len(root):
         parts.append(
-            count(len(files) - len(root), "file") + (" in it" if root else " in the cache")
+            format_count(len(files) - len(root), "file") + (" in it" if root else " in the cache")
         )
     return " and ".join(parts)
 
@@ -122,7 +123,8 @@ def find_cpu_features(facts: Facts) -> Iterator[Finding]:
         yield Finding(
             "cpu-features",
             "problem",
-            f"{count(len(files), 'entry')} need what this CPU lacks: {', '.join(sorted(missing))}",
+            f"{format_count(len(files), 'entry')} need what this CPU lacks: "
+            f"{', '.join(sorted(missing))}",
             "JAX warns that they may end in SIGILL; under a version that does not hash the CPU "
             "they do",
             "give each kind of CPU its own cache directory, or remove these: jaxcache rm KEY",

@@ -5,9 +5,9 @@ import shlex
 from collections.abc import Iterator, Sequence
 
 from jaxcache.cache.doctor.facts import Facts
-from jaxcache.cache.doctor.findings import Finding, count
+from jaxcache.cache.doctor.findings import Finding
 from jaxcache.entry.names import FileKind
-from jaxcache.units import format_size
+from jaxcache.units import format_count, format_size
 
 _ATIME_MAY_MISS = (0, 11, 2)
 #: A file system is nearly full below this share of it, unless that is still this much.
@@ -124,7 +124,7 @@ def find_missing_atime(facts: Facts) -> Iterator[Finding]:
     yield Finding(
         "missing-atime",
         "problem",
-        f"{count(len(missing), 'entry')} without an -atime file"
+        f"{format_count(len(missing), 'entry')} without an -atime file"
         + ("" if facts.capped else " beside others that have one"),
         "with jax_compilation_cache_max_size set, JAX before 0.11.2 fails on the first of them, "
         "and writes nothing any more",
@@ -168,7 +168,7 @@ def find_slow_cap(facts: Facts) -> Iterator[Finding]:
         yield Finding(
             "slow-cap",
             "note",
-            f"jax_compilation_cache_max_size is set over {count(entries, 'entry')}",
+            f"jax_compilation_cache_max_size is set over {format_count(entries, 'entry')}",
             "every write reads all -atime files under the lock: 0.5 s at 10,000 entries, "
             "6 s at 100,000",
             "unset the cap, and run jaxcache prune --max-size from time to time",
@@ -214,7 +214,7 @@ def find_long_names(facts: Facts) -> Iterator[Finding]:
         yield Finding(
             "name-too-long",
             "problem" if over else "note",
-            f"{count(len(near), 'entry')} with a name of up to {longest} bytes; "
+            f"{format_count(len(near), 'entry')} with a name of up to {longest} bytes; "
             f"a name may have {limit}",
             "an entry whose name is longer cannot be written, and compiles in every run",
             "give the function a shorter __name__",
@@ -264,7 +264,7 @@ def find_damage(facts: Facts) -> Iterator[Finding]:
         yield Finding(
             "damaged-entries",
             "problem",
-            f"{count(len(found), 'entry')} that cannot be read",
+            f"{format_count(len(found), 'entry')} that cannot be read",
             "JAX warns and compiles at every run, and never replaces them",
             "jaxcache verify --fix",
             files=tuple(found),

@@ -80,11 +80,6 @@ class SyncPlan:
     gate: Gate = field(default_factory=Gate)
     """The checks for each entry."""
 
-    @property
-    def transfer_bytes(self) -> int:
-        """The size of the files to copy, without the ledger."""
-        return sum(t.info.size_bytes for t in self.transfers)
-
 
 def plan_sync(
     source: Store,
