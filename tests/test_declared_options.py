@@ -85,7 +85,7 @@ def test_a_run_through_python_takes_the_options_of_the_command(tmp_path: Path) -
     ):
         with pytest.raises(UsageError, match=said):
             cache.warm("train.py", **wrong)
-    with pytest.raises(UsageError, match="exclude each other"):
+    with pytest.raises(UsageError, match="cannot be combined"):
         cache.compile("r.recipe", portable=True, used_at="/x")
 
 

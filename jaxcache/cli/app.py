@@ -212,7 +212,7 @@ DebugOption = Annotated[
 
 
 def _shared_options() -> list[Any]:
-    """What every command takes, so that it may stand before the command's name or behind it."""
+    """Return the options of every command, which may stand before its name or behind it."""
     shared = typer.Typer(add_completion=False, rich_markup_mode=None)
 
     @shared.command()

@@ -243,7 +243,9 @@ def receive(
         note(line)
     note_left_out(left_out)
     if require_compatible and not layout.stands_alone:
-        raise UsageError("--require-compatible is for JAX's entries: torch alone knows its keys")
+        raise UsageError(
+            "--require-compatible is for JAX's entries; torch alone can check its keys"
+        )
     if require_compatible and not outlooks.compatible:
         raise JaxcacheError(
             f"not everything in {bundle.name} will hit here: {render.outlook_line(outlooks)}",
@@ -255,7 +257,7 @@ def receive(
     if options.atomic and bundle.refused:
         name, (reason, untrusted) = next(iter(bundle.refused.items()))
         raise JaxcacheError(
-            f"{bundle.name}: {name}: {reason}, and --atomic takes all or nothing",
+            f"{bundle.name}: {name}: {reason}; with --atomic nothing is imported",
             code="untrusted" if untrusted else "bad-bundle",
             exit_code=ExitCode.UNTRUSTED if untrusted else ExitCode.PROBLEMS,
         )

@@ -14,7 +14,7 @@ EXIT_CODES = (0, 1, 2, 3, 10, 13, 130)
 
 def command(
     recipe: Annotated[
-        str, typer.Argument(metavar="RECIPE", help="What jaxcache warm --record has written.")
+        str, typer.Argument(metavar="RECIPE", help="A recipe written by warm --record.")
     ],
     place: CacheDir,
     options: CompileOptions,

@@ -1,4 +1,4 @@
-"""What the shells ask for at Tab: ``jaxcache --complete keys PREFIX [-C DIR]``.
+"""Completion for the shells: ``jaxcache --complete keys PREFIX [-C DIR]``.
 
 It answers before the parser is even imported, from the names in the directory alone: a cache of
 100,000 entries must not make anybody wait.

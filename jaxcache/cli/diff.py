@@ -14,7 +14,9 @@ EXIT_CODES = (0, 1, 2, 10)
 
 def command(
     left: Annotated[str, typer.Argument(metavar="A", help="A cache directory or a bundle.")],
-    right: Annotated[str, typer.Argument(metavar="B", help="Another one.")],
+    right: Annotated[
+        str, typer.Argument(metavar="B", help="The cache directory or bundle to compare with.")
+    ],
     place: LayoutChoice,
     output: Output,
 ) -> int:

@@ -17,14 +17,17 @@ EXIT_CODES = (0, 1, 2, 10, 11)
 def command(
     command_line: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[-- CMD...]", help="Run this first, and examine what it uses."),
+        typer.Argument(
+            metavar="[-- CMD...]", help="Run this command first, and examine the cache it uses."
+        ),
     ] = None,
     *,
     place: CacheDir,
     options: DoctorOptions,
     dry: DryRun,
     verbose: Annotated[
-        bool, typer.Option("--verbose", "-v", help="List settings that have their default, too.")
+        bool,
+        typer.Option("--verbose", "-v", help="List all settings, also those at their default."),
     ] = False,
     output: JsonOutput,
 ) -> int:

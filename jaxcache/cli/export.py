@@ -30,7 +30,9 @@ def command(
 
     form = output.form
     if file == "-" and (form.is_table or form.is_json or form.is_keys):
-        raise UsageError("a bundle on standard output leaves no room for anything else there")
+        raise UsageError(
+            "a bundle on standard output needs a pipe, without --json, --jsonl or --quiet"
+        )
     if file != "-":
         check_target(file)
     signers = signing_keys(options.sign)

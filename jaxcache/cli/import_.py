@@ -17,7 +17,7 @@ def command(
     file: Annotated[
         str,
         typer.Argument(
-            metavar="FILE", help="The bundle; - for stdin. Or what torch.compiler saved."
+            metavar="FILE", help="A bundle, or artifacts saved by torch.compiler; - for stdin."
         ),
     ],
     place: Place,

@@ -106,7 +106,7 @@ def _internal_error(error: Exception) -> JaxcacheError:
     return JaxcacheError(
         f"{type(error).__name__}: {error}",
         code="internal-error",
-        hint="a mistake in jaxcache: please report what jaxcache --debug COMMAND shows",
+        hint="this is a bug in jaxcache; please report the output of: jaxcache --debug COMMAND",
     )
 
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Format(StrEnum):
-    """How a result goes to standard output."""
+    """The format of a result on standard output."""
 
     JSON = "json"
     JSONL = "jsonl"
@@ -37,7 +37,7 @@ class Format(StrEnum):
 
     @property
     def as_lines(self) -> "Format":
-        """What prints a line per row, without a heading."""
+        """The format with a line per row, without a heading."""
         return Format.TSV if self is Format.TABLE else self
 
     @property
@@ -74,7 +74,7 @@ class JsonOutput(Options, panel="Output"):
         """
         asked = [f for f in (Format.JSON, Format.JSONL, Format.KEYS) if getattr(self, _FLAGS[f], 0)]
         if len(asked) > 1:
-            raise UsageError("--json, --jsonl and --quiet exclude each other")
+            raise UsageError("--json, --jsonl and --quiet cannot be combined")
         return asked[0] if asked else Format.TABLE if sys.stdout.isatty() else Format.TSV
 
 
@@ -94,5 +94,5 @@ def require_writable(store: "Store") -> None:
         raise JaxcacheError(
             f"{store.url} cannot be written",
             code="read-only",
-            hint="it is mounted read-only, or belongs to somebody else",
+            hint="it is mounted read-only, or owned by another user",
         )

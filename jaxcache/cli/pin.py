@@ -17,7 +17,7 @@ EXIT_CODES = (0, 1, 2, 10)
 def command(
     chosen: Chosen,
     place: CacheDir,
-    remove: Annotated[bool, typer.Option("--remove", help="Remove the protection again.")] = False,
+    remove: Annotated[bool, typer.Option("--remove", help="Unpin the entries.")] = False,
     *,
     output: JsonOutput,
 ) -> None:

@@ -21,7 +21,7 @@ def require_consent(*, dry_run: bool, yes: bool) -> None:
     """
     if not (dry_run or yes or (sys.stdin.isatty() and sys.stderr.isatty())):
         raise UsageError(
-            "there is no terminal to ask on",
+            "cannot ask for confirmation without a terminal",
             code="needs-yes",
             hint="add --yes to remove, or --dry-run to see what would go",
         )

@@ -17,7 +17,7 @@ def command(
     file: Annotated[str, typer.Argument(metavar="FILE", help="The HTML file to write.")],
     place: CacheDir,
     force: Annotated[
-        bool, typer.Option("--force", help="Replace FILE even where it is no report.")
+        bool, typer.Option("--force", help="Replace FILE even if it is not a report.")
     ] = False,
     *,
     output: JsonOutput,

@@ -24,7 +24,7 @@ def command(
         str,
         typer.Argument(
             metavar="KEY|FILE",
-            help="Key, prefix, module glob, a file, or xla_gpu_kernel_cache_file; "
+            help="Key, prefix, module glob, file, or xla_gpu_kernel_cache_file; "
             "or a bundle or recipe, and a KEY in it.",
         ),
     ],
@@ -39,11 +39,13 @@ def command(
     ] = False,
     payload: Annotated[
         str | None,
-        typer.Option(metavar="FILE", help="Write the decompressed executable; - is stdout."),
+        typer.Option(
+            metavar="FILE", help="Write the decompressed executable to FILE (- for stdout)."
+        ),
     ] = None,
     python: Annotated[
         str | None,
-        typer.Option("--python", metavar="PYTHON", help="A Python that has jaxlib, for --hlo."),
+        typer.Option("--python", metavar="PYTHON", help="Python with jaxlib, for --hlo."),
     ] = None,
     verbose: Annotated[
         bool, typer.Option("--verbose", "-v", help="Show all shapes, opcodes and CPU features.")
@@ -62,9 +64,9 @@ def command(
     from jaxcache.render.show import kernels_view, show_view
 
     if hlo and payload is not None:
-        raise UsageError("--hlo and --payload exclude each other")
+        raise UsageError("--hlo and --payload cannot be combined")
     if (hlo or payload is not None) and wanted.form.is_json:
-        raise UsageError("--hlo and --payload give no JSON")
+        raise UsageError("--hlo and --payload cannot be combined with --json or --jsonl")
     whole = False
     if names_recipe(key) or is_bundle(key):
         whole = inside is None

@@ -17,12 +17,12 @@ EXIT_CODES = (0, 2, 10)
 def command(
     place: Place,
     prometheus: Annotated[
-        bool, typer.Option("--prometheus", help="Print the text format of Prometheus.")
+        bool, typer.Option("--prometheus", help="Print in Prometheus text format.")
     ] = False,
     long: Annotated[
         bool,
         typer.Option(
-            "--long", "-l", help="Of a bucket: read entries too, for codec, seconds and platform."
+            "--long", "-l", help="In a bucket, read entries too: codec, compile time, platform."
         ),
     ] = False,
     *,
@@ -37,7 +37,7 @@ def command(
     from jaxcache.render.stats import stats_prometheus, stats_view
 
     if prometheus and output.form.is_json:
-        raise UsageError("--prometheus and --json exclude each other")
+        raise UsageError("--prometheus and --json cannot be combined")
     opened = open_to_look(place.cache_dir, place.layout)
     now_ns = time.time_ns()
     with progress_bar("reading entries") as progress:

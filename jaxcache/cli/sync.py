@@ -111,7 +111,7 @@ def carry_over(
                     "interrupted",
                     code="interrupted",
                     exit_code=ExitCode.INTERRUPTED,
-                    hint="run it again: what is there already is not sent again",
+                    hint="run it again; files already there are not sent again",
                 ) from error
         if source.remote and not target.remote:  # what is here now costs no request
             outlooks = forecast_entries(target, [t.file for t in done.carried if t.file], place)

@@ -13,7 +13,7 @@ EXIT_CODES = (0, 2, 13)
 
 def command(
     file: Annotated[
-        str, typer.Argument(metavar="[FILE]", help="The profile; - is standard output.")
+        str, typer.Argument(metavar="[FILE]", help="The profile to write (- for stdout).")
     ] = "-",
     *,
     given: PythonChoice,

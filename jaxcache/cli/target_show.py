@@ -14,7 +14,9 @@ EXIT_CODES = (0, 1, 2, 13)
 
 
 def command(
-    file: Annotated[str, typer.Argument(metavar="FILE", help="What target capture has written.")],
+    file: Annotated[
+        str, typer.Argument(metavar="FILE", help="A profile written by target capture.")
+    ],
     given: PythonChoice,
     output: JsonOutput,
 ) -> None:

@@ -16,10 +16,10 @@ EXIT_CODES = (0, 2, 10)
 def command(
     place: CacheDir,
     interval: Annotated[
-        str, typer.Option(metavar="DURATION", help="How long from one look to the next.")
+        str, typer.Option(metavar="DURATION", help="Time between two looks.")
     ] = "1s",
     once: Annotated[
-        bool, typer.Option("--once", help="Look once, show what was written last, and end.")
+        bool, typer.Option("--once", help="Show the newest entries once, and exit.")
     ] = False,
     *,
     wanted: JsonOutput,
@@ -38,7 +38,7 @@ def command(
         raise UsageError("--json goes with --once", hint="--jsonl prints changes as they come")
     seconds = parse_duration_seconds(interval)
     if seconds <= 0:
-        raise UsageError("--interval must be longer than nothing")
+        raise UsageError("--interval must be positive")
     view = output.Screen(open_jax_cache(place.cache_dir), seconds)
     try:
         if once:

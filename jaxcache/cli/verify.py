@@ -22,10 +22,11 @@ def command(
     place: Place,
     options: VerifyOptions,
     fix: Annotated[
-        bool, typer.Option("--fix", help="Move bad entries to quarantine; put -atime files right.")
+        bool,
+        typer.Option("--fix", help="Move damaged entries to quarantine and repair -atime files."),
     ] = False,
     delete: Annotated[
-        bool, typer.Option("--delete", help="With --fix: delete bad entries for good.")
+        bool, typer.Option("--delete", help="With --fix: delete damaged entries instead.")
     ] = False,
     restore: Annotated[
         bool, typer.Option("--restore", help="Bring entries back from quarantine.")
@@ -45,7 +46,7 @@ def command(
     dry_run, yes = consent.dry_run, consent.yes
     if restore and (fix or delete or options.filters):
         other = "--filter" if options.filters else "--fix"
-        raise UsageError(f"--restore and {other} exclude each other")
+        raise UsageError(f"--restore and {other} cannot be combined")
     if delete and not fix:
         raise UsageError("--delete goes with --fix")
     if delete:

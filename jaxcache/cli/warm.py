@@ -27,17 +27,19 @@ def command(
     ] = None,
     arguments: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[ARG]...", help="Its own arguments.", show_default=False),
+        typer.Argument(metavar="[ARG]...", help="Arguments of the script.", show_default=False),
     ] = None,
     module: Annotated[
         str | None,
         typer.Option(
-            "-m", metavar="NAME", help="Run a module, as python -m does; the rest is its own."
+            "-m",
+            metavar="NAME",
+            help="Run a module, as python -m does; what follows are its arguments.",
         ),
     ] = None,
     file: Annotated[
         str | None,
-        typer.Option(metavar="LIST", help="A TOML file that names several scripts, instead."),
+        typer.Option(metavar="LIST", help="Run the scripts that this TOML file lists."),
     ] = None,
     *,
     place: CacheDir,

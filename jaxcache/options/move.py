@@ -28,14 +28,12 @@ SIGN = option("--sign", TEXTS, "Sign with a private key file or name; repeatable
 LEVEL = option(
     "--level",
     COUNT,
-    "zstd level; default: 12, or 19 where that takes more room than the files.",
+    "zstd level (default: 12, or 19 if 12 makes it larger than the files).",
     metavar="1..22",
     min=1,
     max=22,
 )
-ALLOW_LARGE = option(
-    "--allow-large", FLAG, "Let in what inflates further than executables do, too."
-)
+ALLOW_LARGE = option("--allow-large", FLAG, "Allow entries that inflate more than executables do.")
 
 
 class SyncOptions(Options):
@@ -44,14 +42,14 @@ class SyncOptions(Options):
     include: tuple[str, ...] = option(
         "--include",
         TEXTS,
-        "Only these modules or keys; repeatable.",
+        "Include only these modules or keys; repeatable.",
         metavar="GLOB",
         panel="Selection",
     )
     exclude: tuple[str, ...] = option(
         "--exclude",
         TEXTS,
-        "Not these modules or keys; repeatable.",
+        "Exclude these modules or keys; repeatable.",
         metavar="GLOB",
         panel="Selection",
     )
@@ -59,19 +57,24 @@ class SyncOptions(Options):
     max_size_bytes: int | None = option(
         "--max-size",
         SIZE,
-        "What the target may hold; the least valuable stay behind.",
+        "Limit the size of the target; the least valuable entries are not sent.",
         panel="Selection",
     )
     make_room: bool = False
     sign: tuple[str, ...] = ()
     require_signed: bool = False
     side_caches: bool = option(
-        "--side-caches/--no-side-caches", FLAG, "XLA's autotuning results too.", default=True
+        "--side-caches/--no-side-caches", FLAG, "Include XLA's autotuning results.", default=True
     )
     ledger: bool = option(
-        "--ledger/--no-ledger", FLAG, "What is known of the entries too.", default=True
+        "--ledger/--no-ledger",
+        FLAG,
+        "Include the ledger: what is recorded about the entries.",
+        default=True,
     )
-    jobs: int | None = option("--jobs -j", COUNT, "Requests at once; default: 32.", min=1, max=256)
+    jobs: int | None = option(
+        "--jobs -j", COUNT, "Number of parallel requests (default: 32).", min=1, max=256
+    )
     allow_large: bool = False
 
 
@@ -81,7 +84,7 @@ class PushOptions(SyncOptions):
     make_room: bool = option(
         "--prune-remote",
         FLAG,
-        "With --max-size: entries there may go to let better ones in.",
+        "With --max-size: remove less valuable entries there to make room.",
         keyword="make_room",
     )
     sign: tuple[str, ...] = SIGN
@@ -91,7 +94,7 @@ class PullOptions(SyncOptions):
     """Which entries to pull, and what they must be like."""
 
     require_signed: bool = option(
-        "--require-signed", FLAG, "Only what a trusted key has signed; see jaxcache trust."
+        "--require-signed", FLAG, "Take only entries signed by a trusted key (see jaxcache trust)."
     )
     allow_large: bool = ALLOW_LARGE
 
@@ -101,13 +104,17 @@ class ExportOptions(Selected):
 
     level: int | None = LEVEL
     since: str | None = option(
-        "--since", TEXT, "Only what this bundle or cache has not.", metavar="REF", panel="Selection"
+        "--since",
+        TEXT,
+        "Only entries that this bundle or cache does not have.",
+        metavar="REF",
+        panel="Selection",
     )
     sign: tuple[str, ...] = SIGN
     side_caches: bool | None = option(
         "--side-caches/--no-side-caches",
         SWITCH,
-        "XLA's own caches; by default if nothing is selected.",
+        "Include XLA's own caches (default: if nothing is selected).",
     )
 
 
@@ -117,7 +124,7 @@ class ArrivalOptions(Options):
     on_conflict: ConflictRule = option(
         "--on-conflict",
         choice("conflict-rule", "keep", "replace", "fail"),
-        "Where another sound entry is there under the same key.",
+        "What to do if another sound entry has the same key.",
         default="keep",
     )
     atomic: bool = option("--atomic", FLAG, "All entries, or none.")
@@ -137,12 +144,12 @@ class ImportOptions(ArrivalOptions):
     """How the entries of a bundle come into a cache."""
 
     side_caches: bool = option(
-        "--side-caches/--no-side-caches", FLAG, "XLA's own caches too.", default=True
+        "--side-caches/--no-side-caches", FLAG, "Include XLA's own caches.", default=True
     )
     level: int | None = option(
         "--level",
         COUNT,
-        "zstd level of the entries; default: what makes them as small as they were.",
+        "zstd level of the entries (default: as small as they were).",
         metavar="1..22",
         min=1,
         max=22,
@@ -153,12 +160,12 @@ class Compatibility(Options):
     """What the entries of a bundle must be like, and for which Python."""
 
     require_compatible: bool = option(
-        "--require-compatible", FLAG, "Refuse what will not hit here."
+        "--require-compatible", FLAG, "Refuse a bundle with entries that will not hit here."
     )
     python: str | None = option(
         "--python",
         TEXT,
-        "The Python whose jax is to use the cache; ours if it has.",
+        "Python whose jax will use the cache (default: the one running jaxcache).",
         metavar="PYTHON",
     )
 
@@ -174,7 +181,7 @@ class SaveOptions(Options):
         metavar="true|always|false",
     )
     max_size_bytes: int | None = option(
-        "--max-size", SIZE, "Keep the most compile time in so many bytes."
+        "--max-size", SIZE, "Limit the size; keep the entries with the most compile time."
     )
     unused_for_seconds: float | None = option(
         "--unused-for",

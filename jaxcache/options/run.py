@@ -281,7 +281,7 @@ class CompileOptions(TargetOptions, panel=None):
         """
         super().check()
         if self.portable and self.used_at:
-            raise UsageError("--portable and --used-at exclude each other")
+            raise UsageError("--portable and --used-at cannot be combined")
 
 
 class DoctorOptions(Options):

@@ -1,4 +1,4 @@
-"""What ``compile`` did, as a view."""
+"""``compile`` as a view."""
 
 from collections.abc import Iterator
 

@@ -1,4 +1,4 @@
-"""What ``show`` tells of the graphs of torch's compilers."""
+"""``show`` for the graphs of torch's compilers."""
 
 from typing import Any
 

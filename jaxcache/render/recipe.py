@@ -1,4 +1,4 @@
-"""What is in a recipe, as views of ``ls`` and ``show``."""
+"""Recipes as views of ``ls`` and ``show``."""
 
 from collections.abc import Iterator, Sequence
 

@@ -1,4 +1,4 @@
-"""What ``push`` and ``pull`` did, or would do, as a view."""
+"""``push`` and ``pull`` as a view."""
 
 from collections.abc import Iterator, Sequence
 

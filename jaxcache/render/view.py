@@ -1,4 +1,4 @@
-"""How a result is shown, as data: one view, which the command line prints in any format."""
+"""Views: results as data that the command line prints in any format."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field

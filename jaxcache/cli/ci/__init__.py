@@ -18,7 +18,7 @@ OutputsFile = Annotated[
     typer.Option(
         "--outputs",
         metavar="FILE",
-        help="Append JAXCACHE_NAME=value lines, as GitLab's dotenv reports take them.",
+        help="Append JAXCACHE_NAME=value lines, for GitLab's dotenv reports.",
     ),
 ]
 SummaryFile = Annotated[
@@ -26,7 +26,7 @@ SummaryFile = Annotated[
     typer.Option(
         "--summary",
         metavar="FILE",
-        help="Append a summary in Markdown; default: $GITHUB_STEP_SUMMARY, if it is set.",
+        help="Append a Markdown summary (default: $GITHUB_STEP_SUMMARY, if set).",
     ),
 ]
 
@@ -56,13 +56,13 @@ def check_local(cache_dir: str, other: str) -> None:
     """
     if not other:
         raise UsageError(
-            "an empty path names no source or target",
+            "the path of the source or target is empty",
             code="bad-path",
             hint="is a variable of the shell not set?",
         )
     if "://" in cache_dir:
         raise UsageError(
-            f"{cache_dir} is no local directory",
+            f"{cache_dir} is not a local directory",
             code="not-local",
             hint="give JAX a local directory, and name the bucket as source and target",
         )
@@ -70,7 +70,7 @@ def check_local(cache_dir: str, other: str) -> None:
         raise UsageError(
             f"{other} is the cache itself",
             code="same-directory",
-            hint="name another directory, or a bundle: that is smaller, too",
+            hint="name another directory, or a bundle, which is also smaller",
         )
 
 

@@ -21,7 +21,7 @@ def check_replaceable(path: str, *, force: bool) -> None:
         if file.read(len(MARK)) == MARK.encode():
             return
     raise UsageError(
-        f"{path} exists and is no report",
+        f"{path} exists and is not a report",
         code="exists",
         hint="name another file, or add --force to replace it",
     )

@@ -77,7 +77,7 @@ def programs(
 
         if arguments:
             raise UsageError(
-                f"{program} is a function, and {arguments[0]!r} no option",
+                f"{program} is a function, and {arguments[0]!r} is not an option",
                 hint="write its arguments as --arg 'f32[8,128]'",
             )
         return [Program(call=read_call(program, call))]

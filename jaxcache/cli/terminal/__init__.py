@@ -1,4 +1,4 @@
-"""What the terminal can show: colour, width, and characters beyond ASCII.
+"""Abilities of the terminal: colour, width, and characters beyond ASCII.
 
 ``--color`` wins over ``NO_COLOR`` (https://no-color.org), which wins over what the stream is.
 """

@@ -14,7 +14,7 @@ _PATIENCE_SECONDS = 1.0
 
 
 def watch() -> Watch:
-    """What to call while a program runs; nothing where standard error is no live terminal."""
+    """Return the callbacks of a run; they do nothing unless standard error is a live terminal."""
     if not sys.stderr.isatty() or is_dumb():
         return Watch()
     line = LiveLine()
@@ -58,7 +58,7 @@ class LiveLine:
         self._drawn = True
 
     def text(self, event: Begun, now: float) -> str:
-        """What the line says of one compile that runs."""
+        """Return the text of the line for one running compile."""
         module = event.module
         took = f" (last time {format_duration(self._last[module])})" if module in self._last else ""
         elapsed = format_duration(now - event.at)

@@ -31,7 +31,7 @@ class _Names:
 
 
 def picture_data(picture: Picture, *, version: str) -> dict[str, Any]:
-    """What the script reads: sizes in bytes, durations in seconds, times in epoch seconds."""
+    """Return the data of the page's script: bytes, seconds, times in epoch seconds."""
     entries = picture.entries
     modules, platforms = _Names(), _Names()
     drawn = entries[:MOST_DRAWN]
