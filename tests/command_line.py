@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 import traceback
 import warnings
 from collections.abc import Iterator, Sequence
@@ -104,6 +105,7 @@ def _state(env: dict[str, str], cwd: Path) -> Iterator[None]:
         warnings.simplefilter("error")
         os.environ.clear()
         os.environ.update(env)
+        time.tzset()
         os.chdir(cwd)
         _forget()
         try:
@@ -111,6 +113,7 @@ def _state(env: dict[str, str], cwd: Path) -> Iterator[None]:
         finally:
             os.environ.clear()
             os.environ.update(environment)
+            time.tzset()
             os.chdir(place)
             os.umask(mask)
             for number, handler in handlers.items():

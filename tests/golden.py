@@ -208,7 +208,7 @@ class World:
             if (self.root / name).is_dir():
                 self.hold(self.root / name)
         env = {"PATH": os.environ["PATH"], "HOME": str(self.root / "home"), "LANG": "C.UTF-8"}
-        env |= {"COLUMNS": "100", "NO_COLOR": "1"}
+        env |= {"COLUMNS": "100", "NO_COLOR": "1", "TZ": "UTC"}
         with held_still():
             done = run_in_process(words, env=env, cwd=self.root, on_terminal=form == "table")
         found: dict[str, object] = {

@@ -113,7 +113,12 @@ def world() -> Iterator[Path]:
 def test_screens(world: Path, width: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(progress, "_PATIENCE_SECONDS", 1e9)
     env = {"PATH": os.environ["PATH"], "HOME": str(world), "LANG": "C.UTF-8", "NO_COLOR": "1"}
-    env |= {"COLUMNS": str(width), "JAX_COMPILATION_CACHE_DIR": "cache", "TERM": "xterm"}
+    env |= {
+        "COLUMNS": str(width),
+        "JAX_COMPILATION_CACHE_DIR": "cache",
+        "TERM": "xterm",
+        "TZ": "UTC",
+    }
     shown = []
     for line in COMMANDS:
         with held_still():
