@@ -1,5 +1,6 @@
 """The removals of ``prune`` and ``rm`` as a view."""
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
 
 from jaxcache.cache.prune.plan import PrunePlan
@@ -21,6 +22,8 @@ from jaxcache.units import format_compile, format_count, format_duration, format
 
 #: Rows of a plan that a terminal shows.
 _SHOWN_ROWS = 40
+#: From this part of ``--max-size``, what other files take of it is worth a word.
+_NOTABLE = 0.1
 
 
 def prune_view(plan: PrunePlan, done: Execution | None, *, now_ns: int) -> View:
@@ -124,6 +127,13 @@ def plan_notes(plan: PrunePlan) -> Iterator[str]:
     holds = ", ".join(_hold(plan, why, count) for why, count in plan.held.items())
     if not plan.unmet and plan.protected:
         yield f"not removed: {holds or format_count(plan.protected, 'entry')}"
+    most = (plan.options.max_size_bytes if plan.options else None) or math.inf
+    if plan.fixed_bytes > most * _NOTABLE:
+        size = format_size(plan.fixed_bytes)
+        yield (
+            f"{size} of {format_size(int(most))} hold no entries: --quarantine, --orphans and "
+            "--side-caches let them go"
+        )
     for reason in plan.unmet:
         bound = "the bound"
         if plan.options and reason == "max-size":

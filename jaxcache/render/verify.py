@@ -86,10 +86,21 @@ def _summary(found: Verification, repair: Repair | None) -> Iterator[str]:
             yield "to name every file: jaxcache verify -q; to repair them: jaxcache verify --fix"
         return
     done = Counter(a for p in found.failures if (a := repair.action(p)))
-    shown = ", ".join(f"{n:,} {action}" for action, n in sorted(done.items())) or "nothing to do"
-    yield f"{'would: ' if repair.dry_run else 'done: '}{shown}"
+    for action, number in sorted(done.items()):
+        would = "would be " if repair.dry_run and not action.startswith("leave") else ""
+        yield f"{format_count(number, 'file')} {would}{_DEEDS[action]}"
     if "quarantine" in done and not repair.dry_run:
         yield "to bring files back from quarantine: jaxcache verify --restore"
+
+
+_DEEDS = {
+    "quarantine": "moved to quarantine",
+    "delete": "deleted",
+    "back-fill": "given a new -atime",
+    "leave-young": "left, because somebody may still be writing: wait, or use --grace 0s",
+    "leave-changed": "left, because of a change since: run it again",
+    "leave-failed": "left, because the system refused: see who may write there",
+}
 
 
 def restoration_view(result: Restoration) -> View:

@@ -40,6 +40,8 @@ class PrunePlan:
     """None where a person chose."""
     held: Mapping[Hold, int] = field(default_factory=dict)
     """The protected entries by what protects them."""
+    fixed_bytes: int = 0
+    """Bytes of files that are no entries, that stay, and that ``--max-size`` counts."""
 
 
 def plan_prune(
@@ -116,6 +118,7 @@ def plan_items(
         unmet=unmet,
         options=options,
         held=holds,
+        fixed_bytes=found.fixed_bytes,
     )
 
 
