@@ -86,6 +86,8 @@ def _summary(found: Verification, repair: Repair | None) -> Iterator[str]:
             yield "to name every file: jaxcache verify -q; to repair them: jaxcache verify --fix"
         return
     done = Counter(a for p in found.failures if (a := repair.action(p)))
+    if not done:
+        yield "nothing to repair"
     for action, number in sorted(done.items()):
         would = "would be " if repair.dry_run and not action.startswith("leave") else ""
         yield f"{format_count(number, 'file')} {would}{_DEEDS[action]}"
