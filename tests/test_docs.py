@@ -53,8 +53,8 @@ def test_every_command_of_a_page(page: Page, tmp_path: Path) -> None:
 def test_the_tutorial_ends_in_hits_after_the_move(each_jax_python: str, tmp_path: Path) -> None:
     shown = follow(read_page(TUTORIAL), tmp_path, each_jax_python)
     moved = shown["jaxcache warm --portable --fail-on-miss -C elsewhere train.py"]
-    assert re.search(r"jit_step +hit", moved)
-    assert not re.search(r"jit_\w+ +written", moved)
+    assert re.search(r"jit_step .*?hit", moved)
+    assert not re.search(r"jit_step \S+ written", moved)
     version = subprocess.check_output(
         [each_jax_python, "-c", "import jaxlib.version as v; print(v.__version__)"], text=True
     )
