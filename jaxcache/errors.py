@@ -4,7 +4,7 @@ from enum import IntEnum
 
 
 class ExitCode(IntEnum):
-    """What the process returns; the meaning of each is part of the command-line contract."""
+    """Exit codes of the process; the meaning of each is part of the command-line contract."""
 
     DONE = 0
     PROBLEMS = 1

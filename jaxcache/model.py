@@ -1,4 +1,4 @@
-"""What the rest of the program speaks of: files, entries, problems. Frozen, stdlib only."""
+"""The words of the rest of the program: files, entries, problems. Frozen, stdlib only."""
 
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
@@ -40,7 +40,7 @@ class FileInfo(NamedTuple):
     owner: int
     """Numeric user id; -1 where a store has none."""
     etag: str = ""
-    """What an object store calls this version of the bytes; empty on a file system."""
+    """An object store's name for this version of the bytes; empty on a file system."""
 
 
 @dataclass(frozen=True, slots=True)

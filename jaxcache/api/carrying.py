@@ -1,4 +1,4 @@
-"""What goes from one place to another: bundles, and what two caches hold or lack."""
+"""Move entries: bundles, and the differences of two caches."""
 
 import contextlib
 import os

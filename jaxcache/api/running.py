@@ -1,4 +1,4 @@
-"""What runs the user's jax, in child processes: warming, compiling recipes, explaining scripts."""
+"""Run the user's jax in child processes: warming, compiling recipes, explaining scripts."""
 
 import os
 from typing import TYPE_CHECKING, Any

@@ -47,7 +47,7 @@ class Look:
     dates_uses: bool
     """Whether there are ``-atime`` files, without which only hits in the ledger show."""
     live: dict[str, int | float] | None = None
-    """What the live layer has counted in all (:func:`jaxcache.cache.ledger.uses.live_totals`)."""
+    """All counts of the live layer (:func:`jaxcache.cache.ledger.uses.live_totals`)."""
 
 
 class Watcher:

@@ -16,7 +16,7 @@ _MOST_KEYS = 100
 
 
 def complete(words: Sequence[str]) -> list[str]:
-    """What may stand for the last word; nothing where that cannot be told.
+    """Return the candidates for the last word; nothing where that cannot be told.
 
     Args:
         words: what is wanted (``keys``), its beginning, and maybe ``-C`` and a directory.

@@ -12,7 +12,7 @@ _MAX_SIGNATURE = 400
 
 
 class Brief(NamedTuple):
-    """What ``ls`` shows of an entry's contents; None is what it does not tell.
+    """The facts of an entry's contents that ``ls`` shows; None where it does not tell.
 
     All but ``problem`` are texts, and fields of :class:`jaxcache.model.Entry`.
     """

@@ -51,7 +51,7 @@ class CodecError(Exception):
 
 
 class Head(NamedTuple):
-    """What the first bytes of an entry tell."""
+    """The facts in the first bytes of an entry."""
 
     codec: Codec
     content_bytes: int | None

@@ -1,4 +1,4 @@
-"""What is inside an entry, as data: the fields of the ``show`` JSON contract.
+"""The contents of an entry, as data: the fields of the ``show`` JSON contract.
 
 What an entry of that generation does not tell is None, never a guess.
 """
@@ -56,7 +56,7 @@ class Memory:
 
     @property
     def total_bytes(self) -> int | None:
-        """What running it takes beside the code: arguments, outputs, temporaries, constants."""
+        """The memory a run takes beside the code: arguments, outputs, temporaries, constants."""
         parts = (self.argument_bytes, self.output_bytes, self.temp_bytes, self.constant_bytes)
         known = [p for p in parts if p is not None]
         return sum(known) - (self.alias_bytes or 0) if len(known) == len(parts) else None
@@ -64,7 +64,7 @@ class Memory:
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """What it was compiled for."""
+    """The device it was compiled for."""
 
     platform: Platform
     name: str | None = None
@@ -111,7 +111,7 @@ class Format:
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """What compiled an entry, and for what."""
+    """The compiler of an entry, and its target."""
 
     device: Device = field(default_factory=lambda: Device("unknown"))
     format: Format = field(default_factory=Format)

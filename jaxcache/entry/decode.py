@@ -78,7 +78,7 @@ def find_hlo_module(payload: bytes | bytearray | memoryview) -> memoryview:
 
 
 def decode_origin(payload: bytes | bytearray | memoryview) -> Origin:
-    """What compiled a payload and for what, without its program; nothing is raised for damage."""
+    """Return a payload's compiler and target, without its program; damage raises nothing."""
     budget = Budget()
     try:
         envelope = open_envelope(memoryview(payload), budget, check=False)

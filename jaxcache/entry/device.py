@@ -1,4 +1,4 @@
-"""What an executable was compiled for."""
+"""The device that an executable was compiled for."""
 
 import re
 from collections.abc import Iterator

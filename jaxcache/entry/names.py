@@ -1,4 +1,4 @@
-"""What a name in a cache directory means, over every generation of JAX.
+"""The meaning of names in a cache directory, over every generation of JAX.
 
 Source: ``jax/_src/lru_cache.py`` and ``jax/_src/compilation_cache.py``. Up to 0.4.16 a key is the
 bare hash, since 0.4.17 ``<module>-<hash>``; up to 0.4.30 the file is named by the key alone,
@@ -25,7 +25,7 @@ _HASH = re.compile(f"[0-9a-f]{{{_HASH_DIGITS}}}")
 
 
 class FileKind(StrEnum):
-    """What one name in a cache directory is."""
+    """The meaning of one name in a cache directory."""
 
     ENTRY = "entry"
     LEGACY_ENTRY = "legacy-entry"

@@ -33,7 +33,7 @@ FlagValue = str | int | float | bool | None
 
 
 class Options(NamedTuple):
-    """What the compile options of an entry tell."""
+    """The facts in the compile options of an entry."""
 
     compile_options: CompileOptions
     written_in_cache_dir: str | None

@@ -54,7 +54,7 @@ def describe(names: "list[str]") -> "dict[str, Any]":
 
 
 def live_settings() -> "dict[str, Any]":
-    """What the live layer would do in this Python, by its own code."""
+    """Return the live layer's settings in this Python, by its own code."""
     from . import hook
 
     hook.load_side("_jaxcache_live", os.path.join(os.path.dirname(hook.HERE), "live"))

@@ -47,7 +47,7 @@ class Tiers:
         self._queued: set[tuple[str, str]] = set()
         self._uploaders: list[threading.Thread] = []
         self._after: dict[str, Any] = {}
-        """What to do when an entry is up, by key."""
+        """Callbacks for when an entry is uploaded, by key."""
         self._resumer = -1
         self._run_file = f"{OWN_DIR}/live/runs/{_program(layer.adapter.versions)}"
         self._last_run: tuple[str, ...] = ()

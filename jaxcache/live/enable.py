@@ -27,7 +27,7 @@ _ours: "dict[str, Any]" = {}
 
 @dataclass(frozen=True)
 class Enabled:
-    """What :func:`enable` did."""
+    """The result of :func:`enable`."""
 
     cache_dir: str
     """The directory or URL that JAX uses."""

@@ -22,7 +22,7 @@ class Rotten(ValueError):  # noqa: N818 - a state of an entry, caught where it i
 
 
 class Decoded(NamedTuple):
-    """What is in a frame."""
+    """The content of a frame."""
 
     content: bytes
     sealed: bool

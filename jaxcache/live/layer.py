@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Moment(threading.local):
-    """What the current thread is doing between two calls of JAX."""
+    """The state of the current thread between two calls of JAX."""
 
     loading = False
     """JAX looks an entry up to load it."""
@@ -75,7 +75,7 @@ class Layer:
         self.adapter.reset()
 
     def facts(self) -> "dict[str, str]":
-        """What the ledger records of every compile of this process."""
+        """Return the ledger's records of every compile of this process."""
         script = getattr(sys.modules.get("__main__"), "__file__", None)
         return {**self.adapter.versions, **({"script": str(script)} if script else {})}
 

@@ -22,7 +22,7 @@ _MAX_FILES, _MAX_BYTES, _MAX_SIGNATURES = 1000, 32 << 20, 16
 
 
 class Signatures:
-    """Whose signatures count, and with which key uploads are signed.
+    """The keys whose signatures count, and the key that signs uploads.
 
     Raises:
         ImportError: the package cryptography is missing.
@@ -92,7 +92,7 @@ class Signatures:
         return found
 
     def _trusted_text(self, data: bytes) -> str:
-        """What a file says, if a trusted key has signed it; empty if not."""
+        """Return the content of a file, if a trusted key has signed it; empty if not."""
         from cryptography.exceptions import InvalidSignature
 
         try:

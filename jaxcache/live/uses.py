@@ -19,7 +19,7 @@ _FLUSH_SECONDS = 300.0
 
 
 class Known(NamedTuple):
-    """What the ledger knows of one entry."""
+    """The ledger's facts about one entry."""
 
     seconds: "float | None"
     hits: int
@@ -82,7 +82,7 @@ class Uses:
 
 
 def read_ledger(root: str, *, pins_only: bool = False) -> "dict[str, Known]":
-    """What all segments say, by key; damaged lines and segments are skipped.
+    """Return the facts of all segments, by key; damaged lines and segments are skipped.
 
     Args:
         pins_only: read pins and nothing else, at a fraction of the cost.

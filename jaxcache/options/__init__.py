@@ -287,7 +287,7 @@ class ListOptions(Selected):
 
 
 class VerifyOptions(Selected):
-    """What to look at, and how hard."""
+    """The entries to verify, and how thoroughly."""
 
     level: Level = option(
         "--level",

@@ -157,7 +157,7 @@ class ImportOptions(ArrivalOptions):
 
 
 class Compatibility(Options):
-    """What the entries of a bundle must be like, and for which Python."""
+    """The conditions for entries of a bundle, and the Python that will use them."""
 
     require_compatible: bool = option(
         "--require-compatible", FLAG, "Refuse a bundle with entries that will not hit here."
@@ -171,7 +171,7 @@ class Compatibility(Options):
 
 
 class SaveOptions(Options):
-    """What ``ci save`` keeps, and under what conditions."""
+    """The entries that ``ci save`` keeps, and its conditions."""
 
     save_if: str = option(
         "--save-if",
@@ -213,7 +213,7 @@ class SaveOptions(Options):
 
 
 class RestoreOptions(Options):
-    """What ``ci restore`` restores, and for which Python."""
+    """The conditions of ``ci restore``, and the Python that will use the entries."""
 
     lookup_only: bool = option("--lookup-only", FLAG, "Say what fits, and restore nothing.")
     fail_on_cache_miss: bool = option(

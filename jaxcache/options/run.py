@@ -285,7 +285,7 @@ class CompileOptions(TargetOptions, panel=None):
 
 
 class DoctorOptions(Options):
-    """What to examine, and whether to repair it."""
+    """The cache and Python to examine, and whether to repair."""
 
     python: str | None = option("--python", TEXT, "The Python that runs JAX.", metavar="PYTHON")
     fix: bool = option("--fix", FLAG, "Make the repairs that lose nothing.")
@@ -310,7 +310,7 @@ class ReportOptions(Options, panel="Output"):
 
 
 class ExplainOptions(Options):
-    """What to explain."""
+    """The subjects of ``explain``."""
 
     churn: bool = option("--churn", FLAG, "Modules with many keys, what they cost, and why.")
     python: str | None = option("--python", TEXT, "The Python that runs SCRIPT.", metavar="PYTHON")
@@ -330,7 +330,7 @@ class PythonChoice(Options):
 
 
 class KeyOptions(Options):
-    """What goes into the key of a CI cache."""
+    """The parts of a CI cache's key."""
 
     hash_files: tuple[str, ...] = option(
         "--hash-files",

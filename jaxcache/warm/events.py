@@ -102,7 +102,7 @@ class RecordedEnvironment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recorded:
-    """What it takes to compile a module again; bytes are named by their SHA-256."""
+    """The inputs needed to compile a module again; bytes are named by their SHA-256."""
 
     bytecode: Digest
     options: Digest

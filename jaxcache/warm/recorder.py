@@ -27,7 +27,7 @@ from jaxcache.warm.report import Argument, Function, Module, Process, Report
 
 @dataclass(slots=True)
 class ProcessFacts:
-    """What one process has said of itself."""
+    """The facts that one process has reported about itself."""
 
     started: Started | None = None
     loaded: Loaded | None = None

@@ -42,13 +42,13 @@ TRAPS: tuple[Callable[[Facts], Iterator[Finding]], ...] = (
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """What ``doctor`` says."""
+    """The result of ``doctor``."""
 
     facts: Facts
     findings: tuple[Finding, ...]
     """Problems first."""
     mended: tuple[str, ...] = ()
-    """What ``--fix`` did, or would do, one sentence each."""
+    """The repairs that ``--fix`` made, or would make, one sentence each."""
     no_jax: str | None = None
     """Why no Python with jax was asked."""
 

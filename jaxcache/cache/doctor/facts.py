@@ -1,4 +1,4 @@
-"""What the traps are judged by: the cache, the Python that uses it, and the machine."""
+"""The facts that traps are judged by: the cache, the Python that uses it, and the machine."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -34,9 +34,9 @@ class Interpreter:
     jaxlib_digest: str | None = None
     """SHA-256 over what jaxlib's own list of files says of its binaries; None without a list."""
     key_codec: str = "zstandard"
-    """What goes into the key: ``zstandard`` or ``zlib``."""
+    """The codec's name in the key: ``zstandard`` or ``zlib``."""
     written_codec: str = "zstd"
-    """What entries are really written with: ``zstd`` or ``zlib``."""
+    """The codec that entries are really written with: ``zstd`` or ``zlib``."""
     has_filelock: bool = True
     flags: frozenset[str] | None = None
     """Names of the XLA flags that this jaxlib writes into compile options."""

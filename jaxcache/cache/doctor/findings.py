@@ -1,4 +1,4 @@
-"""What a trap says when it is there."""
+"""The findings of ``doctor``."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -17,13 +17,13 @@ class Finding:
     severity: Severity
     """A ``problem`` makes ``doctor`` exit with 1; a ``note`` is worth knowing."""
     seen: str
-    """What was looked at and found."""
+    """The fact that was found."""
     cost: str
-    """What it does to runs."""
+    """Its effect on runs."""
     fix: str
     """The command, setting or step that mends it."""
     mend: Mend | None = None
-    """What ``--fix`` would do; None where a person must decide."""
+    """The repair that ``--fix`` would make; None where a person must decide."""
     files: tuple[str, ...] = ()
     """The files concerned, as far as it is about files."""
 

@@ -53,7 +53,7 @@ def settings_of_live(told: Mapping[str, Any]) -> list[Setting]:
 
 
 def settings_of_environment(environment: Mapping[str, str]) -> list[Setting]:
-    """What a jax would find here, judged without one."""
+    """The settings that a jax would find here, judged without one."""
     return [
         _judge(name, _read(environment.get(name.upper()), default), environment)
         for name, default in DEFAULTS.items()

@@ -69,7 +69,7 @@ def find_cache_off(facts: Facts) -> Iterator[Finding]:
 
 
 def _directory(facts: Facts) -> str:
-    """What JAX should be pointed at: a bucket is pulled from."""
+    """The directory that JAX should use: a bucket is pulled from."""
     path = shlex.quote(facts.cache.path)
     return f"DIR; jaxcache pull {path} -C DIR" if facts.cache.remote else path
 
@@ -223,7 +223,7 @@ def find_long_names(facts: Facts) -> Iterator[Finding]:
 
 
 def find_uncacheable(facts: Facts) -> Iterator[Finding]:
-    """What a run compiled and JAX refused to cache."""
+    """Report compiles of a run that JAX refused to cache."""
     if modules := facts.uncacheable.get("name-too-long"):
         yield Finding(
             "name-too-long",

@@ -42,7 +42,7 @@ def count_uses(ledger: Ledger) -> Uses:
 
 
 def live_totals(store: Store) -> dict[str, int | float] | None:
-    """What the live layer has counted in this cache, by name; None where it has not been on."""
+    """Return the live layer's counts in this cache, by name; None where it has not been on."""
     try:
         told = json.loads(store.read(f"{OWN_DIR}/live/totals", limit=1 << 16))
         known = {str(n): v for n, v in told.items() if type(v) in (int, float) and v >= 0}

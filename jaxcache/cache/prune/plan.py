@@ -297,6 +297,6 @@ def _entries(removals: Iterable[Removal]) -> int:
 
 
 def _pool(items: Iterable[Item], subjects: Sequence[Subject]) -> dict[str, Item]:
-    """What a bound may take still, by name."""
+    """The items that a bound may still take, by name."""
     free = (i for i in items if not i.reason and not i.protected)
     return {i.candidate.name: i for i in free if i.removal.subject in subjects}

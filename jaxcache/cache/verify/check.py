@@ -54,7 +54,7 @@ class Checked:
     missing: bool = False
     """The file was gone when it was opened."""
     facts: Any = None
-    """What the layout keeps of it for :meth:`jaxcache.layouts.base.Layout.check_beside`."""
+    """Facts that the layout keeps for :meth:`jaxcache.layouts.base.Layout.check_beside`."""
 
 
 _SOUND = {sealed: Checked(proven=sealed, unsealed=not sealed) for sealed in (True, False)}

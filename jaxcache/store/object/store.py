@@ -317,7 +317,7 @@ class ObjectStore:
         return True
 
     def _look(self, files: Sequence[FileInfo]) -> dict[str, FileInfo]:
-        """What these are by now: one listing of that stretch of names, or one look each."""
+        """Return their current state: one listing of that stretch of names, or one request each."""
         if len(files) > _LOOK_SINGLY and self._lister.can_skip:
             names = {f.name for f in files}
             last = max(names)

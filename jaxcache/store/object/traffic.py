@@ -1,4 +1,4 @@
-"""What talking to object stores has cost: requests by kind, and bytes."""
+"""The cost of talking to object stores: requests by kind, and bytes."""
 
 import threading
 from collections import Counter
