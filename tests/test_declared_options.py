@@ -13,7 +13,8 @@ import jaxcache
 from jaxcache.cli.app import COMMANDS, load_command
 from jaxcache.cli.declared import in_panels
 from jaxcache.errors import UsageError
-from jaxcache.options import PANELS, ListOptions, Options, PruneOptions, SealOptions, VerifyOptions
+from jaxcache.options import ListOptions, PruneOptions, SealOptions, VerifyOptions
+from jaxcache.options.declare import PANELS, Options
 from jaxcache.options.move import (
     CopyOptions,
     ExportOptions,

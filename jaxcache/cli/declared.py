@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand
 
-from jaxcache.options import PANELS, TEXTS, Option, Options
+from jaxcache.options.declare import PANELS, TEXTS, Option, Options
 
 
 class PanelCommand(TyperCommand):

@@ -5,200 +5,27 @@ interface and the configuration file are built from what the class declares; man
 reference are built from the command line.
 """
 
-import os
-import time
-from collections.abc import Callable
-from datetime import UTC, datetime
-from typing import Any, ClassVar, Literal, NamedTuple, Self
+from typing import Literal
 
 from jaxcache.errors import UsageError
-from jaxcache.units import NS_PER_SECOND, parse_duration_seconds, parse_size_bytes
-
-#: Headings of the options in a command's help, in their order.
-PANELS = (
-    "Limits",
-    "Leftovers",
-    "Selection",
-    "Options",
-    "Cache",
-    "Assertions",
-    "MODULE:FUNCTION",
-    "Recipe",
-    "Another host",
-    "Live layer",
-    "Output",
+from jaxcache.options.declare import (
+    COUNT,
+    DURATION,
+    FLAG,
+    NUMBER,
+    SIZE,
+    TEXT,
+    TEXTS,
+    TIME,
+    Options,
+    choice,
+    option,
 )
+
 PolicyName = Literal["lru", "cost"]
 Level = Literal["quick", "full", "load"]
-
-
-class Kind(NamedTuple):
-    """A kind of value: its type on the command line, and how it is read."""
-
-    type: Any
-    metavar: str | None = None
-    parse: Callable[[Any], Any] | None = None
-    """From text; other values from Python are taken as they are."""
-
-
-def read_time_ns(value: str | datetime) -> int:
-    """Read a time: a duration before now, RFC 3339 (UTC unless it says otherwise), or a file.
-
-    Raises:
-        UsageError: ``bad-time``.
-    """
-    if isinstance(value, str):
-        try:
-            return time.time_ns() - int(parse_duration_seconds(value) * NS_PER_SECOND)
-        except UsageError:
-            pass
-        try:
-            moment = datetime.fromisoformat(value)
-        except ValueError:
-            try:
-                return os.stat(value).st_mtime_ns
-            except OSError as error:
-                raise UsageError(
-                    f"{value!r} is neither a time nor a file",
-                    code="bad-time",
-                    hint="write 2h, 2026-01-31T12:00:00Z, or the path of a marker file",
-                ) from error
-        value = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
-    return int(value.timestamp()) * NS_PER_SECOND + value.microsecond * 1000
-
-
-def choice(name: str, *values: str) -> Kind:
-    """Make a kind of option that takes one of some words; errors are called ``bad-NAME``."""
-
-    def parse(text: str) -> str:
-        if text not in values:
-            raise UsageError(
-                f"{text!r} is not a {name}",
-                code=f"bad-{name}",
-                hint=f"write {' or '.join(values)}",
-            )
-        return text
-
-    return Kind(str, "|".join(values), parse)
-
-
-FLAG = Kind(bool)
-TEXT = Kind(str | None)
-TEXTS = Kind(list[str] | None)
-COUNT = Kind(int | None, "N")
-NUMBER = Kind(int, "N")
-SWITCH = Kind(bool | None)
-TIME = Kind(str | None, "TIME|FILE", read_time_ns)
-SIZE = Kind(str | None, "SIZE", parse_size_bytes)
-DURATION = Kind(str | None, "DURATION", parse_duration_seconds)
-
 _KEYS = "Full key, unique prefix of key or hash, module, or glob."
 _JOBS = "Workers; default: one per core."
-
-
-class Option:
-    """One declared option, or argument where its name has no dashes."""
-
-    __slots__ = ("default", "help", "keyword", "kind", "metavar", "names", "settings")
-
-    def __init__(
-        self,
-        kind: Kind,
-        names: tuple[str, ...],
-        help_: str,
-        default: Any,
-        metavar: str | None,
-        settings: dict[str, Any],
-    ) -> None:
-        self.kind, self.names, self.help, self.default = kind, names, help_, default
-        self.metavar, self.settings = metavar or kind.metavar, settings
-        long = next((n for n in names if n.startswith("--")), names[0])
-        self.keyword = settings.pop("keyword", None) or long.partition("/")[0].strip("-").replace(
-            "-", "_"
-        )
-
-    def read(self, value: Any) -> Any:
-        """Make the value of the field from what a person wrote or a program passed."""
-        if self.kind is TEXTS:
-            return tuple(map(os.fspath, value or ()))
-        value = os.fspath(value) if isinstance(value, os.PathLike) else value
-        readable = isinstance(value, str | datetime)
-        return self.kind.parse(value) if self.kind.parse and readable else value
-
-
-def option(
-    names: str,
-    kind: Kind,
-    text: str,
-    *,
-    default: Any = None,
-    metavar: str | None = None,
-    panel: str | None = None,
-    **settings: Any,
-) -> Any:
-    """Declare a field of :class:`Options`.
-
-    Args:
-        names: ``--cache-dir -C``; a name without dashes is an argument.
-        text: what the help says.
-        default: as a person would write it; of a flag, False.
-        panel: the heading in the help; default: that of the class.
-        settings: further settings of Typer, such as ``min``.
-    """
-    default = False if kind is FLAG and default is None else default
-    if panel:
-        settings["rich_help_panel"] = panel
-    return Option(kind, tuple(names.split()), text, default, metavar, settings)
-
-
-class Options:
-    """Base of the classes of options: keyword arguments, frozen; no code is generated for them.
-
-    A field with a plain value is for callers inside the package alone.
-    """
-
-    DECLARED: ClassVar[dict[str, Option]] = {}
-    _FIELDS: ClassVar[dict[str, Any]] = {}
-
-    def __init_subclass__(cls, panel: str | None = None) -> None:
-        own = {name: vars(cls)[name] for name in cls.__annotations__ if name[0] != "_"}
-        for value in own.values():
-            if panel and isinstance(value, Option):
-                value.settings.setdefault("rich_help_panel", panel)
-        cls._FIELDS = {**cls._FIELDS, **own}
-        cls.DECLARED = {n: v for n, v in cls._FIELDS.items() if isinstance(v, Option)}
-
-    def __init__(self, **values: Any) -> None:
-        for name, value in self._FIELDS.items():
-            declared = value.read(value.default) if isinstance(value, Option) else value
-            object.__setattr__(self, name, values.pop(name, declared))
-        if values:
-            raise TypeError(f"{type(self).__name__} has no field {', '.join(values)}")
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        raise AttributeError(f"{type(self).__name__} is frozen")
-
-    def __repr__(self) -> str:
-        fields = ", ".join(f"{name}={value!r}" for name, value in vars(self).items())
-        return f"{type(self).__name__}({fields})"
-
-    def replace(self, **values: Any) -> Self:
-        """Copy with some fields changed."""
-        return type(self)(**{**vars(self), **values})
-
-    @classmethod
-    def read(cls, /, **given: Any) -> Self:
-        """Make options from the keywords of the Python interface: ``max_size="10GB"``.
-
-        Raises:
-            TypeError: there is no option of that name.
-            UsageError: a value that cannot be read.
-        """
-        fields = {o.keyword: (name, o) for name, o in cls.DECLARED.items()}
-        if unknown := sorted(given.keys() - fields.keys()):
-            raise TypeError(f"no option {', '.join(unknown)}; there are {', '.join(fields)}")
-        return cls(**{fields[k][0]: fields[k][1].read(value) for k, value in given.items()})
-
 
 FILTERS = option(
     "--filter",

@@ -2,21 +2,16 @@
 
 from typing import Literal
 
-from jaxcache.options import (
+from jaxcache.options import FILTERS, LAYOUT, PLATFORM, PYTHON, PruneOptions, Selected
+from jaxcache.options.declare import (
     COUNT,
     DURATION,
-    FILTERS,
     FLAG,
-    LAYOUT,
-    PLATFORM,
-    PYTHON,
     SIZE,
     SWITCH,
     TEXT,
     TEXTS,
     Options,
-    PruneOptions,
-    Selected,
     choice,
     option,
 )

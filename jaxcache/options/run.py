@@ -3,13 +3,12 @@
 import os
 
 from jaxcache.errors import UsageError
-from jaxcache.options import (
+from jaxcache.options import PLATFORM, PYTHON
+from jaxcache.options.declare import (
     COUNT,
     DURATION,
     FLAG,
     NUMBER,
-    PLATFORM,
-    PYTHON,
     SIZE,
     TEXT,
     TEXTS,
