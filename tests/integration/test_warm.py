@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -313,5 +314,6 @@ def test_the_example_is_all_hits_the_second_time(
     assert "loss" in first.stdout
     second = run_cli(*args, "--fail-on-miss", "0", example, *small)
     assert second.returncode == 0, second.stderr
-    assert "0 written" in second.stderr
+    hits = re.search(r"^(\d+) of (\d+) hits", second.stderr, re.MULTILINE)
+    assert hits and hits[1] == hits[2], second.stderr
     shutil.rmtree(cache)

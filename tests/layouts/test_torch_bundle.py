@@ -266,8 +266,8 @@ def test_a_bucket_holds_the_same_files(
     assert sent.returncode == 0, sent.stderr
     again = run_cli("push", bucket, "-C", golden, "--json")
     assert json.loads(again.stdout)["summary"]["written"] == 0
-    listed = run_cli("ls", "-q", "--layout", "torch", "-C", bucket)
-    assert listed.stdout == run_cli("ls", "-q", "-C", golden).stdout
+    listed = run_cli("ls", "-q", "--sort", "key", "--layout", "torch", "-C", bucket)
+    assert listed.stdout == run_cli("ls", "-q", "--sort", "key", "-C", golden).stdout
     assert run_cli("verify", "--layout", "torch", "-C", bucket).returncode == 0
     back = run_cli("pull", "--layout", "torch", bucket, "-C", tmp_path / "back")
     assert back.returncode == 0, back.stderr
