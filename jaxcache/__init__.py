@@ -36,5 +36,5 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    """The names to use, imported or not."""
-    return sorted({*globals(), *__all__})
+    """Return the names to use, imported or not."""
+    return sorted({*__all__, *(name for name in globals() if name.startswith("__"))})

@@ -3,7 +3,7 @@
 import contextlib
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from jaxcache.cache.explain.compare import UNKNOWN, explain
 from jaxcache.cache.explain.known import KnownCache
@@ -12,6 +12,7 @@ from jaxcache.store import open_store
 from jaxcache.warm.events import Done
 
 FIRST_TIME = "first time"
+LOST = "its entry is no longer there"
 #: Bounds of what a run spends on it: entries looked at per compile, their size, and the time.
 _CANDIDATES = 4
 _MAX_ENTRY_BYTES = 16 << 20
@@ -36,10 +37,13 @@ def as_compile(event: Done) -> Compile:
     )
 
 
-def find_causes(modules: Iterable[Done]) -> dict[str, str]:
+def find_causes(modules: Iterable[Done], before: Collection[str]) -> dict[str, str]:
     """Say of each key that was written why it was not there; what cannot be told is left out.
 
     A help for the reader, so no trouble in it ends the run.
+
+    Args:
+        before: keys that the cache or its ledger knew when the run began.
     """
     written: defaultdict[str, dict[str, Done]] = defaultdict(dict)
     for done in modules:
@@ -51,7 +55,7 @@ def find_causes(modules: Iterable[Done]) -> dict[str, str]:
         if "://" not in directory:
             with contextlib.suppress(Exception):
                 _find_in(KnownCache(open_store(directory)), found, causes, deadline)
-    return causes
+    return causes | {key: LOST for found in written.values() for key in found if key in before}
 
 
 def _find_in(

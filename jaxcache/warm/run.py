@@ -206,7 +206,7 @@ def _run_all(
     if options.portable:
         notes.append(_PORTABLE_NOTE)
     report = recorder.report(ended, known)
-    causes = {} if spool or options.scratch else find_causes(recorder.modules)
+    causes = {} if spool or options.scratch else find_causes(recorder.modules, known)
     return replace(
         report,
         modules=tuple(

@@ -27,7 +27,7 @@ def test_a_module_a_folder_and_a_notebook(
     package.mkdir()
     for name in ("__init__.py", "__main__.py", "module.py"):
         (package / name).write_text(SAYS if name != "__init__.py" else "")
-    cells = ("%matplotlib inline\n!true\n", STEP, "%%bash\nexit 3\n", "assert step.__module__\n")
+    cells = ("%precision 3\n!true\n", STEP, "%%bash\nexit 3\n", "assert step.__module__\n")
     (tmp_path / "train.ipynb").write_text(notebook(*cells, SAYS.splitlines()[-1]))
     common = ("warm", "--json", "-C", cache, "--python", each_jax_python)
     ways = [("-m", "package.module"), ("-m", "package"), (str(package),), ("train.ipynb",)]
