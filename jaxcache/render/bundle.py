@@ -232,7 +232,10 @@ def outlook_line(outlooks: Compatibility) -> str:
     return line + _CURE if moved else line
 
 
-_CURE = ". Use the same path there, or fill the cache with --portable: jaxcache warm --portable"
+_CURE = (
+    ". Use the same path there, or fill and use the cache with portable keys: "
+    "jaxcache warm --portable, here and there"
+)
 
 
 def _release(version: str | None) -> str:

@@ -21,7 +21,7 @@ from jaxcache.warm.events import (
     Started,
 )
 from jaxcache.warm.launch import Ended
-from jaxcache.warm.remarks import divided_keys, settings_notes, storms, target_notes
+from jaxcache.warm.remarks import divided_keys, settings_notes, storms, target_notes, too_quick
 from jaxcache.warm.report import Argument, Function, Module, Process, Report
 
 
@@ -136,6 +136,7 @@ class Recorder:
         for process in processes:
             yield from settings_notes(process, self.cache_dir, self.asked, self._used(process))
         yield from divided_keys(self.modules)
+        yield from too_quick(self.modules)
         yield from target_notes(self.modules)
         yield from (said.detail for said in self.heard("jax-failed", "remark"))
         yield from self._unobserved(processes, ended)

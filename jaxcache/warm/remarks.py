@@ -3,6 +3,7 @@
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 
+from jaxcache.units import format_count
 from jaxcache.warm.events import Done
 from jaxcache.warm.report import Function, Process
 
@@ -53,6 +54,16 @@ def settings_notes(
         now = settings.get(name)
         if name != ENABLED and isinstance(now, int | float) and now != value:
             yield f"the program set {name} to {now}, which was {value:g}"
+
+
+def too_quick(modules: Iterable[Done]) -> Iterable[str]:
+    """Say how to keep the compiles that JAX does not write because they took so little."""
+    if count := sum(e.reason == "compile-time" for e in modules):
+        yield (
+            f"{format_count(count, 'compile')} took less than JAX's threshold and "
+            f"{'was' if count == 1 else 'were'} not written; jaxcache warm, or "
+            "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS=0, keeps them"
+        )
 
 
 #: Why nothing was made for a target, in words that take the event's detail.

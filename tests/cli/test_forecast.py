@@ -9,7 +9,10 @@ from conftest import CORPUS, RunCli
 
 BOUND, FREE = CORPUS / "0.10.2-cpu-zstd", CORPUS / "0.12.0.1-cpu-zstd"
 REASON = "keys of jax 0.10 contain the cache's path, /tmp/fmt/corpus/0.10.2-cpu-zstd. "
-CURE = "Use the same path there, or fill the cache with --portable: jaxcache warm --portable"
+CURE = (
+    "Use the same path there, or fill and use the cache with portable keys: "
+    "jaxcache warm --portable, here and there"
+)
 MOVES = (
     "copy CACHE elsewhere",
     "copy CACHE elsewhere --dry-run",
