@@ -223,7 +223,7 @@ class Assertions(Options, panel="Assertions"):
     fail_on_miss: int | float | None = option(
         "--fail-on-miss",
         Kind(str | None, "[N|DURATION]", read_limit),
-        "Exit 1 where more than N compiles (or so much compiling) were not hits; alone: any.",
+        "Exit 1 if more than N compiles, or DURATION of compiling, missed; without a value, any.",
         show_default=False,
     )
     excepted: tuple[str, ...] = option(

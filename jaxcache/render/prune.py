@@ -22,7 +22,7 @@ from jaxcache.units import format_compile, format_count, format_duration, format
 
 #: Rows of a plan that a terminal shows.
 _SHOWN_ROWS = 40
-#: From this part of ``--max-size``, what other files take of it is worth a word.
+#: The share of ``--max-size`` that files other than entries may take without a note.
 _NOTABLE = 0.1
 
 
@@ -131,8 +131,8 @@ def plan_notes(plan: PrunePlan) -> Iterator[str]:
     if plan.fixed_bytes > most * _NOTABLE:
         size = format_size(plan.fixed_bytes)
         yield (
-            f"{size} of {format_size(int(most))} hold no entries: --quarantine, --orphans and "
-            "--side-caches let them go"
+            f"{size} of {format_size(int(most))} are files other than entries; --quarantine, "
+            "--orphans or --side-caches removes them"
         )
     for reason in plan.unmet:
         bound = "the bound"

@@ -90,18 +90,18 @@ def _summary(found: Verification, repair: Repair | None) -> Iterator[str]:
         yield "nothing to repair"
     for action, number in sorted(done.items()):
         would = "would be " if repair.dry_run and not action.startswith("leave") else ""
-        yield f"{format_count(number, 'file')} {would}{_DEEDS[action]}"
+        yield f"{format_count(number, 'file')} {would}{_OUTCOMES[action]}"
     if "quarantine" in done and not repair.dry_run:
         yield "to bring files back from quarantine: jaxcache verify --restore"
 
 
-_DEEDS = {
+_OUTCOMES = {
     "quarantine": "moved to quarantine",
     "delete": "deleted",
     "back-fill": "given a new -atime",
-    "leave-young": "left, because somebody may still be writing: wait, or use --grace 0s",
-    "leave-changed": "left, because of a change since: run it again",
-    "leave-failed": "left, because the system refused: see who may write there",
+    "leave-young": "left: it may still be being written; wait, or use --grace 0s",
+    "leave-changed": "left: it changed meanwhile; run the command again",
+    "leave-failed": "left: the file system refused the change; check its permissions",
 }
 
 

@@ -38,9 +38,9 @@ def as_compile(event: Done) -> Compile:
 
 
 def find_causes(modules: Iterable[Done], before: Collection[str]) -> dict[str, str]:
-    """Say of each key that was written why it was not there; what cannot be told is left out.
+    """Say why each key that was written was not in the cache; unknown causes are left out.
 
-    A help for the reader, so no trouble in it ends the run.
+    Errors are ignored, because a cause only helps the reader.
 
     Args:
         before: keys that the cache or its ledger knew when the run began.

@@ -57,12 +57,12 @@ def settings_notes(
 
 
 def too_quick(modules: Iterable[Done]) -> Iterable[str]:
-    """Say how to keep the compiles that JAX does not write because they took so little."""
+    """Say how to keep the compiles that JAX does not write because they were fast."""
     if count := sum(e.reason == "compile-time" for e in modules):
         yield (
-            f"{format_count(count, 'compile')} took less than JAX's threshold and "
+            f"{format_count(count, 'module')} compiled faster than JAX's threshold and "
             f"{'was' if count == 1 else 'were'} not written; jaxcache warm, or "
-            "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS=0, keeps them"
+            "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS=0, writes them"
         )
 
 

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import REPOSITORY, RunCli, clean_environment
-from warm_checks import STEP, Warm, assert_counts_are_jax_own, outcomes
+from conftest import REPOSITORY, RunCli
+from warm_checks import STEP, Warm, assert_counts_are_jax_own, outcomes, start_warm
 
 pytestmark = pytest.mark.jax
 
@@ -172,24 +172,7 @@ def test_an_interrupt_gives_a_partial_report(
     cache: Path, script: Any, each_jax_python: str, tmp_path: Path
 ) -> None:
     path = script(STEP + "print('ready', flush=True)\nimport time\ntime.sleep(60)")
-    child = subprocess.Popen(
-        [
-            sys.executable,
-            "-m",
-            "jaxcache",
-            "warm",
-            "-C",
-            str(cache),
-            "--python",
-            each_jax_python,
-            str(path),
-        ],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=clean_environment(tmp_path),
-        start_new_session=True,
-    )
+    child = start_warm(cache, each_jax_python, path, tmp_path)
     assert child.stdout
     assert child.stdout.readline() == "ready\n"
     os.killpg(child.pid, signal.SIGINT)

@@ -3,13 +3,11 @@
 import os
 import signal
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import clean_environment
-from warm_checks import STEP, Warm, assert_counts_are_jax_own, only, outcomes
+from warm_checks import STEP, Warm, assert_counts_are_jax_own, only, outcomes, start_warm
 
 pytestmark = pytest.mark.jax
 
@@ -75,24 +73,7 @@ def test_a_program_that_talks_with_its_user(
     cache: Path, script: Any, each_jax_python: str, tmp_path: Path
 ) -> None:
     path = script("import jax\nname = input('name? ')\nprint('hello', name, flush=True)\ninput()")
-    child = subprocess.Popen(
-        [
-            sys.executable,
-            "-m",
-            "jaxcache",
-            "warm",
-            "-C",
-            str(cache),
-            "--python",
-            each_jax_python,
-            str(path),
-        ],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=clean_environment(tmp_path),
-    )
+    child = start_warm(cache, each_jax_python, path, tmp_path, stdin=subprocess.PIPE)
     assert child.stdin
     assert child.stdout
     child.stdin.write("ada\n")
@@ -106,24 +87,7 @@ def test_it_can_be_ended_by_a_signal_to_us(
     cache: Path, script: Any, each_jax_python: str, tmp_path: Path
 ) -> None:
     path = script(STEP + "print('ready', flush=True)\nimport time\ntime.sleep(60)")
-    child = subprocess.Popen(
-        [
-            sys.executable,
-            "-m",
-            "jaxcache",
-            "warm",
-            "-C",
-            str(cache),
-            "--python",
-            each_jax_python,
-            str(path),
-        ],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=clean_environment(tmp_path),
-        start_new_session=True,
-    )
+    child = start_warm(cache, each_jax_python, path, tmp_path)
     assert child.stdout
     assert child.stdout.readline() == "ready\n"
     child.send_signal(signal.SIGTERM)

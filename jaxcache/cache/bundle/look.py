@@ -63,7 +63,7 @@ class _Files:
 
 
 def open_as_store(path: str) -> BundleStore:
-    """Read what a bundle says of itself; the file is closed again.
+    """Read the manifest of a bundle; the file is closed again.
 
     Raises:
         UsageError: ``other-layout``: it holds no entries of JAX.
@@ -84,7 +84,7 @@ def open_as_store(path: str) -> BundleStore:
 
 
 def scan_bundle(store: BundleStore, **_: Any) -> BundleScan:
-    """List what the manifest tells of the entries: all but their signature and source."""
+    """List the entries by the manifest, without their signature and source."""
     manifest = store.manifest
     entries = [_entry(item, manifest.origin_of(item)) for item in manifest.items]
     return BundleScan(with_ledger(entries, store.ledger), _Files(manifest))
@@ -129,7 +129,7 @@ def decode_bundle(
 
 
 def show_bundle(store: BundleStore, wanted: str) -> list[Shown]:
-    """Decode the entries that a KEY means.
+    """Decode the entries that a KEY selects.
 
     Raises:
         BundleError: the stream is damaged.

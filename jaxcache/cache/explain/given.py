@@ -62,7 +62,7 @@ def _side(text: str, known: KnownCache | None, *, explicit: bool) -> tuple[Side,
 
 
 def _newest(side: Side, known: KnownCache | None) -> Side:
-    """Keep of each module the entry that was written last: what a module's name stands for."""
+    """Keep only the newest entry of each module: a module's name stands for it."""
     if known is None or side.is_run:
         return side
     last = {module: known.keys_of(module)[:1] for module in {c.module for c in side.compiles}}

@@ -116,7 +116,7 @@ def complaints(report: Report, wanted: Assertions, *, check: bool) -> Iterator[s
     if isinstance(limit, int) and missed > limit:
         quick = sum(m.occurrences for m in misses if m.reason == "compile-time")
         yield f"{format_count(missed, 'compile')} not served by the cache" + (
-            f", of which {quick} took less than JAX's threshold for writing (--except skipped)"
+            f"; {quick} are under JAX's threshold for writing (--except skipped allows them)"
             if quick
             else ""
         )
