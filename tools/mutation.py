@@ -3,9 +3,10 @@
 ``python tools/mutation.py [--sample N] [--seed N] [--jobs N] [--room NAME] [--again]`` draws places
 of the rooms below at random, makes one change of cosmic-ray's at each in a copy of the repository,
 and runs those tests of that room that run the changed line, the quickest first, until one fails
-(all of them where it runs at import). Prints the share that was noticed with its 95 % interval; every result goes to ``build/mutation/results.jsonl``, and the changes that
-nothing noticed, as diffs, to ``build/mutation/survivors.diff``. ``--again`` tries those once
-more, in files that have not changed since. A run that was interrupted goes on where it stopped.
+(all of them where it runs at import). Prints the share that was noticed with its 95 % interval;
+every result goes to ``build/mutation/results.jsonl``, and the changes that nothing noticed, as
+diffs, to ``build/mutation/survivors.diff``. ``--again`` tries those once more, in files that have
+not changed since. A run that was interrupted goes on where it stopped.
 
 A place is drawn first and the change second, so that a ``+`` with eleven possible replacements
 counts no more than a ``not``. Left out: annotations, the arguments of decorators, what only a
@@ -13,6 +14,7 @@ type checker runs, and ``strict`` of ``zip``, which asserts what holds.
 """
 
 import argparse
+import contextlib
 import difflib
 import hashlib
 import itertools
@@ -20,6 +22,7 @@ import json
 import math
 import os
 import random
+import re
 import resource
 import shutil
 import subprocess
@@ -87,36 +90,14 @@ _PATIENCE = 4
 #: Exit code of pytest.
 _NO_SUCH_TEST = 4
 #: Of the operators that put one binary operator or comparison for another, those that a person
-#: might mistake; the others fail for the type alone.
-_LIKELY_BINARY = {
-    "Add_Sub",
-    "Sub_Add",
-    "Mul_Add",
-    "Mul_FloorDiv",
-    "Div_Mul",
-    "FloorDiv_Mul",
-    "Mod_FloorDiv",
-    "LShift_RShift",
-    "RShift_LShift",
-    "BitOr_BitAnd",
-    "BitAnd_BitOr",
-    "BitXor_BitOr",
-    "Pow_Mul",
-}
-_LIKELY_COMPARISONS = {
-    "Eq_NotEq",
-    "NotEq_Eq",
-    "Lt_LtE",
-    "Lt_GtE",
-    "LtE_Lt",
-    "LtE_Gt",
-    "Gt_GtE",
-    "Gt_LtE",
-    "GtE_Gt",
-    "GtE_Lt",
-    "Is_IsNot",
-    "IsNot_Is",
-}
+#: might mistake (the others fail for the type alone), and all other operators.
+_LIKELY = re.compile(
+    "ReplaceBinaryOperator_(Add_Sub|Sub_Add|Mul_Add|Mul_FloorDiv|Div_Mul|FloorDiv_Mul|Mod_FloorDiv"
+    "|LShift_RShift|RShift_LShift|BitOr_BitAnd|BitAnd_BitOr|BitXor_BitOr|Pow_Mul)"
+    "|ReplaceComparisonOperator_(Eq_NotEq|NotEq_Eq|Lt_LtE|Lt_GtE|LtE_Lt|LtE_Gt|Gt_GtE|Gt_LtE"
+    "|GtE_Gt|GtE_Lt|Is_IsNot|IsNot_Is)"
+    "|(?!Replace(Binary|Comparison)Operator_).*"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,26 +130,18 @@ class Result:
 def operators() -> Iterator[tuple[str, object]]:
     """The operators that are drawn from, by name."""
     for name in cosmic_ray.plugins.operator_names():
-        kind, _, pair = name.removeprefix("core/").partition("_")
-        if kind == "ReplaceBinaryOperator" and pair not in _LIKELY_BINARY:
-            continue
-        if kind == "ReplaceComparisonOperator" and pair not in _LIKELY_COMPARISONS:
-            continue
         cls = cosmic_ray.plugins.get_operator(name)
-        if not cls.arguments():
+        if _LIKELY.fullmatch(name.removeprefix("core/")) and not cls.arguments():
             yield name, cls()
 
 
 def is_behaviour(node: object) -> bool:
     """Whether a node is more than an annotation, a decorator's argument, or a checker's import."""
     while (parent := node.parent) is not None:
-        if parent.type == "tfpdef" and node is parent.children[-1]:
+        annotation = {"tfpdef": -1, "annassign": 1}.get(parent.type)
+        if annotation is not None and node is parent.children[annotation]:
             return False
-        if parent.type == "annassign" and node is parent.children[1]:
-            return False
-        if parent.type == "funcdef" and node is parent.annotation:
-            return False
-        if parent.type == "decorator":
+        if parent.type == "decorator" or (parent.type == "funcdef" and node is parent.annotation):
             return False
         if parent.type == "argument" and parent.children[0].get_code().strip() == "strict":
             return False
@@ -191,9 +164,8 @@ def places(room: str, tests: str, file: Path) -> dict[tuple[int, int], list[Muta
         for node in ast_nodes(tree):
             for start, _ in operator.mutation_positions(node):
                 if is_behaviour(node):
-                    found[start].append(
-                        Mutant(room, tests, name, start[0], operator_name, occurrence)
-                    )
+                    mutant = Mutant(room, tests, name, start[0], operator_name, occurrence)
+                    found[start].append(mutant)
                 occurrence += 1
     return found
 
@@ -239,19 +211,8 @@ def run_tests(
     """
     env = {**os.environ, "PYTHONPATH": str(copy), **more}
     env.pop("PYTHONDONTWRITEBYTECODE", None)
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-q",
-        "-p",
-        "no:cacheprovider",
-        "-m",
-        _MARKS,
-        "--hypothesis-seed=0",
-        *options,
-        *tests,
-    ]
+    pytest = ["-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", _MARKS, "--hypothesis-seed=0"]
+    command = [sys.executable, *pytest, *options, *tests]
     child = subprocess.Popen(
         command,
         cwd=copy,
@@ -322,11 +283,9 @@ def try_mutant(mutant: Mutant, copy: Path, covering: Covering) -> Result | None:
 
 def _compiles(source: str) -> bool:
     """Whether it is Python: the star among parameters is no product."""
-    try:
-        compile(source, "changed", "exec")
-    except SyntaxError:
-        return False
-    return True
+    with contextlib.suppress(SyntaxError):
+        return bool(compile(source, "changed", "exec"))
+    return False
 
 
 def test_files(tests: str) -> list[str]:
@@ -382,10 +341,9 @@ def run(mutants: list[Mutant], jobs: int) -> Iterator[Result]:
 def read_results(log: Path) -> list[Result]:
     """The results in a log that still hold: of files that are as they were."""
     lines = log.read_text().splitlines() if log.exists() else ()
-    rows = [
-        Result(**{**(r := json.loads(line)), "mutant": Mutant(**r["mutant"])}) for line in lines
-    ]
-    return [r for r in rows if r.source == digest((ROOT / r.mutant.file).read_text())]
+    rows = map(json.loads, lines)
+    found = [Result(**{**row, "mutant": Mutant(**row["mutant"])}) for row in rows]
+    return [r for r in found if r.source == digest((ROOT / r.mutant.file).read_text())]
 
 
 def report(results: list[Result]) -> None:
@@ -397,9 +355,8 @@ def report(results: list[Result]) -> None:
     for name, some in [*sorted(rooms.items()), ("all", results)]:
         hits = sum(r.outcome != "survived" for r in some)
         low, high = interval(hits, len(some))
-        print(
-            f"| {name} | {len(some)} | {hits} | {hits / len(some):.1%} | {low:.1%} to {high:.1%} |"
-        )
+        share = f"{hits / len(some):.1%} | {low:.1%} to {high:.1%}"
+        print(f"| {name} | {len(some)} | {hits} | {share} |")
     survivors = [r for r in results if r.outcome == "survived"]
     text = "\n\n".join(f"# {r.mutant.room}: {r.mutant.operator}\n{r.diff}" for r in survivors)
     (BUILD / "survivors.diff").write_text(text + "\n")
@@ -432,13 +389,9 @@ def main() -> None:
             results.append(result)
             out.write(json.dumps(asdict(result)) + "\n")
             out.flush()
-            mutant = result.mutant
-            print(
-                f"{len(results)}: {result.outcome} in {result.seconds:.0f} s: "
-                f"{mutant.file}:{mutant.line} {mutant.operator}",
-                file=sys.stderr,
-                flush=True,
-            )
+            mutant, took = result.mutant, f"{result.outcome} in {result.seconds:.0f} s"
+            place = f"{mutant.file}:{mutant.line} {mutant.operator}"
+            print(f"{len(results)}: {took}: {place}", file=sys.stderr, flush=True)
     partial.replace(log)
     report(results)
 
