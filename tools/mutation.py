@@ -56,15 +56,16 @@ ROOMS: dict[str, list[tuple[str, str]]] = {
             "entry/test_decode entry/test_hostile cli/test_show cli/test_explain",
         ),
         (
-            "jaxcache/entry/{brief,contents,decode,device,hlo,memory,options,shapes}.py",
+            "jaxcache/entry/{brief,contents,decode,device,hlo,options,shapes}.py",
             "entry/test_wire entry/test_options entry/test_decode cli/test_show cli/test_ls",
         ),
     ],
     "prune": [
+        ("jaxcache/eviction.py", "cache/test_policy cache/test_eviction_traces cli/test_prune"),
         (
-            "jaxcache/cache/prune/{plan,policy,removable,removal,evict,survey}.py",
-            "cache/test_policy cache/test_prune_plan cache/test_prune_execution "
-            "cache/test_eviction_traces cli/test_prune",
+            "jaxcache/cache/prune/{plan,removable,removal,evict,survey}.py",
+            "cache/test_prune_plan cache/test_prune_execution cache/test_eviction_traces "
+            "cli/test_prune",
         ),
     ],
     "seal": [

@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING
 
 from jaxcache.cache.explain.churn import Churn, find_churn
 from jaxcache.cache.prune.foresight import Step, foresee
-from jaxcache.cache.prune.policy import POLICIES
 from jaxcache.cache.prune.removable import Lookup, total_bytes
 from jaxcache.cache.scan import Progress, scan
+from jaxcache.eviction import POLICIES
 from jaxcache.model import Entry, Problem
 from jaxcache.store.base import Store
 

@@ -144,13 +144,11 @@ def with_ledger(entries: Iterable[Entry], ledger: "Ledger | None") -> tuple[Entr
 
 def with_record(entry: Entry, record: "Record") -> Entry:
     """Add what the ledger knows of one entry."""
-    from jaxcache.cache.ledger.tuning import tuning_of
-
     seconds, hit_ns = record.compile_seconds, record.last_hit_ns
     entry = replace(
         entry,
         compile_seconds=entry.compile_seconds if seconds is None else seconds,
-        tuning=tuning_of(record, entry.created_ns, entry.size_bytes),
+        tuning=record.tuning_of(entry.created_ns, entry.size_bytes),
     )
     if hit_ns is None or hit_ns + _SAME_USE_NS < entry.last_used_ns:
         return entry

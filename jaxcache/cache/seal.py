@@ -13,11 +13,11 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Literal
 
-from jaxcache.cache.budget import ByteBudget
 from jaxcache.cache.inventory import EntryFile
 from jaxcache.cache.ledger.record import SEALED, Event, Record
 from jaxcache.cache.ledger.segments import Ledger, append
 from jaxcache.cache.leftovers import delete_leftovers
+from jaxcache.cache.parallel import ByteBudget
 from jaxcache.cache.scan import Progress, Scan, scan
 from jaxcache.cache.select import Selection
 from jaxcache.cache.under_lock import SharedLock

@@ -110,19 +110,6 @@ class Format:
 
 
 @dataclass(frozen=True, slots=True)
-class Origin:
-    """The compiler of an entry, and its target."""
-
-    device: Device = field(default_factory=lambda: Device("unknown"))
-    format: Format = field(default_factory=Format)
-    written_in_cache_dir: str | None = None
-    like_jaxlib: str | None = None
-    """The known jaxlib whose default flags are nearest to the ones recorded."""
-    kernel_cache: bool = False
-    """XLA's kernel cache was on, whose path every JAX since 0.4.36 hashes into the key."""
-
-
-@dataclass(frozen=True, slots=True)
 class Contents:
     """Everything that an entry's payload tells."""
 
@@ -136,5 +123,12 @@ class Contents:
     """The cache directory at the time of writing, where the options hold it (0.4.36 and later)."""
     flags: dict[str, str | int | float | bool | None] | None = None
     """Every XLA flag that the options tell, by name: 63 of them in 0.4.30, 269 in 0.12."""
+    like_jaxlib: str | None = None
+    """The known jaxlib whose default flags are nearest to these."""
     problems: tuple[tuple[ProblemKind, str], ...] = ()
     """(kind, detail): ``bad-payload`` and ``module-mismatch``."""
+
+    @property
+    def kernel_cache(self) -> bool:
+        """Whether XLA's kernel cache was on, whose path every JAX since 0.4.36 hashes."""
+        return bool((self.flags or {}).get("xla_gpu_kernel_cache_file"))

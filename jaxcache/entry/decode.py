@@ -2,28 +2,19 @@
 
 import re
 from collections.abc import Iterable, Iterator
+from typing import Any
 
 from jaxcache.entry import wire
-from jaxcache.entry.contents import (
-    CompileOptions,
-    Contents,
-    Device,
-    Format,
-    Memory,
-    Origin,
-    Program,
-    SourceLine,
-)
+from jaxcache.entry.contents import Contents, Device, Format, Memory
 from jaxcache.entry.device import describe_abi, read_device
 from jaxcache.entry.envelope import Envelope, open_envelope
 from jaxcache.entry.hlo import ModuleReader
-from jaxcache.entry.memory import sum_buffers
-from jaxcache.entry.options import Options, read_options
+from jaxcache.entry.options import read_options
+from jaxcache.entry.schema import parse
 from jaxcache.entry.wire import Budget, WireError
 from jaxcache.model import ProblemKind
 
 _Findings = list[tuple[ProblemKind, str]]
-_KERNEL_CACHE_FLAG = "xla_gpu_kernel_cache_file"
 #: What JAX leaves of a name (``_module_name_regex`` in jax/_src/interpreters/mlir.py).
 _NOT_IN_NAMES = re.compile(r"[^\w.-]")
 
@@ -40,16 +31,26 @@ def decode_payload(
         module: the name that it should have; another one is a finding ``module-mismatch``.
         check: also check the hashes inside (GPU and TPU entries of JAX 0.10.2 and later).
     """
-    return _decode(payload, module, check=check, whole=True)
+    return _decode(payload, module, check=check)
 
 
 def decode_program(payload: bytes | bytearray | memoryview, module: str | None = None) -> Contents:
     """Decode program, source and device alone, at a sixth of the cost."""
-    return _decode(payload, module, check=False, whole=False)
+    return _decode(payload, module, check=False, rest=False)
+
+
+def decode_origin(payload: bytes | bytearray | memoryview) -> Contents:
+    """Decode all but program, source and memory: the compiler and the target."""
+    return _decode(payload, None, check=False, program=False)
 
 
 def _decode(
-    payload: bytes | bytearray | memoryview, module: str | None, *, check: bool, whole: bool
+    payload: bytes | bytearray | memoryview,
+    module: str | None,
+    *,
+    check: bool,
+    program: bool = True,
+    rest: bool = True,
 ) -> Contents:
     found: _Findings = []
     budget = Budget()
@@ -59,7 +60,7 @@ def _decode(
         return Contents(problems=(("bad-payload", str(error)),))
     if envelope.platform == "unknown":
         found.append(("bad-payload", "neither a CPU, a GPU nor a TPU executable"))
-    return _Decoder(envelope, budget, found).contents(module, whole=whole)
+    return _Decoder(envelope, budget, found).contents(module, program=program, rest=rest)
 
 
 def find_hlo_module(payload: bytes | bytearray | memoryview) -> memoryview:
@@ -75,16 +76,6 @@ def find_hlo_module(payload: bytes | bytearray | memoryview) -> memoryview:
     if module is None:
         raise WireError(found[0][1] if found else "no HLO module in it")
     return module
-
-
-def decode_origin(payload: bytes | bytearray | memoryview) -> Origin:
-    """Return a payload's compiler and target, without its program; damage raises nothing."""
-    budget = Budget()
-    try:
-        envelope = open_envelope(memoryview(payload), budget, check=False)
-    except WireError:
-        return Origin()
-    return _Decoder(envelope, budget, []).origin()
 
 
 def find_debug_options(payload: bytes | bytearray | memoryview) -> memoryview:
@@ -107,68 +98,36 @@ class _Decoder:
         self._budget = budget
         self._found = found
 
-    def contents(self, module: str | None, *, whole: bool) -> Contents:
+    def contents(self, module: str | None, *, program: bool, rest: bool) -> Contents:
         envelope = self._envelope
         hlo, config = self.hlo()
-        program: Program | None = None
-        source: tuple[SourceLine, ...] = ()
-        with self._finding("the HLO module"):
-            if hlo is None:
-                raise WireError("there is none")
-            reader = ModuleReader(hlo, self._budget)
-            program, source = reader.program, reader.source
-        if program and module and not same_module(program.module, module):
-            self._found.append(
-                ("module-mismatch", f"holds {program.module!r}, the name says {module!r}")
-            )
-        device, code_bytes = Device(envelope.platform), None
+        facts: dict[str, Any] = {"device": Device(envelope.platform)}
+        code_bytes = None
+        if program:
+            with self._finding("the HLO module"):
+                if hlo is None:
+                    raise WireError("there is none")
+                reader = ModuleReader(hlo, self._budget)
+                facts |= {"program": reader.program, "source": reader.source}
+                if module and not same_module(name := reader.program.module, module):
+                    detail = f"holds {name!r}, the name says {module!r}"
+                    self._found.append(("module-mismatch", detail))
         with self._finding("the target"):
-            device, code_bytes = read_device(envelope, self._budget)
-        if not whole:
-            return Contents(program, source, device=device, problems=tuple(self._found))
-        memory = Memory(code_bytes=code_bytes)
-        with self._finding("the buffer assignment"):
-            if envelope.platform in ("cpu", "gpu"):
-                memory = sum_buffers(self._buffers(), code_bytes)
-        options = Options(CompileOptions(), None, None, None)
-        with self._finding("the compile options"):
-            options = read_options(envelope.options, config, self._budget)
-        version = abi = None
-        with self._finding("the IFRT metadata"):
-            if envelope.ifrt is not None:
-                version, abi = describe_abi(envelope.ifrt)
-        return Contents(
-            program,
-            source,
-            memory,
-            device,
-            options.compile_options,
-            Format(version, abi, envelope.container),
-            options.written_in_cache_dir,
-            options.flags,
-            tuple(self._found),
-        )
-
-    def origin(self) -> Origin:
-        envelope = self._envelope
-        device = Device(envelope.platform)
-        version = abi = None
-        options = Options(CompileOptions(), None, None, None)
-        _, config = self.hlo()
-        with self._finding("the target"):
-            device, _ = read_device(envelope, self._budget)
-        with self._finding("the compile options"):
-            options = read_options(envelope.options, config, self._budget)
-        with self._finding("the IFRT metadata"):
-            if envelope.ifrt is not None:
-                version, abi = describe_abi(envelope.ifrt)
-        return Origin(
-            device,
-            Format(version, abi, envelope.container),
-            options.written_in_cache_dir,
-            options.like_jaxlib,
-            bool((options.flags or {}).get(_KERNEL_CACHE_FLAG)),
-        )
+            facts["device"], code_bytes = read_device(envelope, self._budget)
+        if program and rest:
+            facts["memory"] = Memory(code_bytes=code_bytes)
+            with self._finding("the buffer assignment"):
+                if envelope.platform in ("cpu", "gpu"):
+                    facts["memory"] = sum_buffers(self._buffers(), code_bytes)
+        if rest:
+            with self._finding("the compile options"):
+                facts |= read_options(envelope.options, config, self._budget)._asdict()
+            version = abi = None
+            with self._finding("the IFRT metadata"):
+                if envelope.ifrt is not None:
+                    version, abi = describe_abi(envelope.ifrt)
+            facts["format"] = Format(version, abi, envelope.container)
+        return Contents(**facts, problems=tuple(self._found))
 
     def _finding(self, part: str) -> "_Finding":
         return _Finding(part, self._found)
@@ -224,3 +183,30 @@ class _Finding:
 def same_module(inside: str, named: str) -> bool:
     """Whether the module's own name is the one that the file's name gives it."""
     return inside == named or _NOT_IN_NAMES.sub("_", inside) == _NOT_IN_NAMES.sub("_", named)
+
+
+def sum_buffers(allocations: Iterable[memoryview], code_bytes: int | None) -> Memory:
+    """Sum the ``BufferAllocation`` messages of a program, as XLA does for ``memory_analysis()``.
+
+    An argument that is also an output is aliased: 0.6.2 and later say so, before it follows.
+    Source: ``CompiledMemoryStats`` in xla/pjrt/pjrt_executable.cc.
+
+    Raises:
+        WireError: one of them does not parse.
+    """
+    argument = output = temp = alias = constant = 0
+    for data in allocations:
+        buffer = parse("BufferAllocation", data)
+        size = max(buffer.size, 0)
+        is_argument = buffer.is_entry_computation_parameter
+        if is_argument:
+            argument += size
+            if buffer.maybe_live_out or buffer.is_parameter_aliased_with_output:
+                alias += size
+        if buffer.maybe_live_out:
+            output += size
+        if buffer.is_constant:
+            constant += size
+        elif not (is_argument or buffer.maybe_live_out or buffer.is_thread_local):
+            temp += size
+    return Memory(argument, output, temp, alias, constant, code_bytes)

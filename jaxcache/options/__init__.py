@@ -8,6 +8,7 @@ reference are built from the command line.
 from typing import Literal
 
 from jaxcache.errors import UsageError
+from jaxcache.eviction import POLICIES
 from jaxcache.options.declare import (
     COUNT,
     DURATION,
@@ -22,7 +23,6 @@ from jaxcache.options.declare import (
     option,
 )
 
-PolicyName = Literal["lru", "cost"]
 Level = Literal["quick", "full", "load"]
 _KEYS = "Full key, unique prefix of key or hash, module, or glob."
 _JOBS = "Workers; default: one per core."
@@ -171,9 +171,9 @@ class PruneOptions(Options, panel="Limits"):
     keep_last: int | None = option(
         "--keep-last", COUNT, "Keep the N entries of each module that were used last.", min=1
     )
-    policy: PolicyName = option(
+    policy: str = option(
         "--policy",
-        choice("policy", "lru", "cost"),
+        choice("policy", *POLICIES),
         "Remove first, under a bound: what was used longest ago, or saves least per byte.",
         default="cost",
     )

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import asdict
 
 from jaxcache.cache.doctor.examine import Diagnosis
-from jaxcache.cache.doctor.findings import Finding
+from jaxcache.cache.doctor.facts import Finding
 from jaxcache.render.columns import short_name
 from jaxcache.render.view import Block, Line, View
 from jaxcache.units import format_count

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from jaxcache.cache.groups import group_entries
-from jaxcache.cache.ledger.tuning import UNTUNED
+from jaxcache.cache.ledger.record import UNTUNED
 from jaxcache.cache.listing import Listing, Summary
 from jaxcache.model import Entry
 from jaxcache.render.columns import (

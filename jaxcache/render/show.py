@@ -5,7 +5,7 @@ from itertools import islice
 from operator import attrgetter, itemgetter
 from typing import Any
 
-from jaxcache.cache.ledger.tuning import UNTUNED
+from jaxcache.cache.ledger.record import UNTUNED
 from jaxcache.cache.show import Shown, ShownKernels
 from jaxcache.entry.contents import ArrayType, Contents, Device, Memory
 from jaxcache.entry.shapes import short_type

@@ -4,7 +4,7 @@ from math import isclose, sqrt
 
 import pytest
 
-from jaxcache.cache.prune.policy import (
+from jaxcache.eviction import (
     Candidate,
     choose_for_room,
     estimate_hits,

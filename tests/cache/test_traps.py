@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 
 from jaxcache.cache.doctor import keys, place
-from jaxcache.cache.doctor.facts import CacheFacts, Facts, Host, parse_release
-from jaxcache.cache.doctor.findings import Finding
+from jaxcache.cache.doctor.facts import CacheFacts, Facts, Finding, Host, parse_release
 from jaxcache.cache.doctor.survey import features_of_cpu, filesystem_of, look_at_cache
 
 MOUNTS = r"""22 27 0:21 / /proc rw,relatime - proc proc rw

@@ -18,8 +18,8 @@ from conftest import RunCli, clean_environment
 
 from jaxcache.cache.prune.foresight import foresee
 from jaxcache.cache.prune.plan import plan_prune
-from jaxcache.cache.prune.policy import POLICIES
 from jaxcache.cache.scan import scan
+from jaxcache.eviction import POLICIES
 from jaxcache.options import PruneOptions
 from jaxcache.store import open_store
 

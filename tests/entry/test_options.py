@@ -7,7 +7,7 @@ import pytest
 import zstandard
 from conftest import CORPUS
 
-from jaxcache.entry.contents import Origin
+from jaxcache.entry.contents import Contents
 from jaxcache.entry.decode import decode_origin, find_debug_options
 from jaxcache.entry.options import (
     flag_names,
@@ -100,7 +100,10 @@ def test_a_kernel_cache_is_noticed_by_its_path() -> None:
     plain = decode_origin(forge.outer(forge.cpu_result(forge.module())))
     assert (plain.kernel_cache, plain.written_in_cache_dir) == (False, None)
     nothing = decode_origin(b"no entry")
-    assert nothing == Origin() and nothing.kernel_cache is False
+    assert nothing.kernel_cache is False and (nothing.device, nothing.flags) == (
+        Contents().device,
+        None,
+    )
 
 
 def test_replicas_come_from_the_options_first_and_from_the_module_else() -> None:

@@ -10,7 +10,6 @@ from typing import IO, Any
 
 import zstandard
 
-from jaxcache.cache.budget import ByteBudget
 from jaxcache.cache.bundle.format import Bundle, ContentReader
 from jaxcache.cache.bundle.importing import ImportPlan, Step
 from jaxcache.cache.bundle.manifest import Item
@@ -18,6 +17,7 @@ from jaxcache.cache.ledger.record import PAYLOAD, Event
 from jaxcache.cache.ledger.segments import Ledger, append
 from jaxcache.cache.leftovers import delete_leftovers, staging
 from jaxcache.cache.pair import atime_name, write_atime
+from jaxcache.cache.parallel import ByteBudget
 from jaxcache.cache.scan import Progress
 from jaxcache.cache.seal import LEVEL_FACT
 from jaxcache.entry.frame import MAX_LEVEL, compress_content

@@ -9,10 +9,10 @@ from jaxcache.cache.bundle.export import ExportPlan, plan_export
 from jaxcache.cache.ci.baseline import Baseline
 from jaxcache.cache.ci.usage import Usage, judge_usage
 from jaxcache.cache.ledger.segments import Ledger
-from jaxcache.cache.prune.policy import choose_for_room
 from jaxcache.cache.prune.removable import removable_entries
 from jaxcache.cache.scan import Progress, Scan, scan
 from jaxcache.errors import UsageError
+from jaxcache.eviction import choose_for_room
 from jaxcache.model import Entry
 from jaxcache.store.base import Store
 from jaxcache.units import NS_PER_SECOND

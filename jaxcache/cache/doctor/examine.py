@@ -4,39 +4,18 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from jaxcache.cache.doctor import keys, place, writes
-from jaxcache.cache.doctor.facts import Facts, Interpreter, Setting
-from jaxcache.cache.doctor.findings import Finding
+from jaxcache.cache.doctor.facts import Facts, Finding, Interpreter, Setting
 from jaxcache.cache.doctor.mend import execute, plan_repairs
 from jaxcache.cache.doctor.survey import look_at_cache, look_at_host
 from jaxcache.cache.scan import Progress
 from jaxcache.store import open_store
 
-#: Every trap that is known, in the order of the report.
-TRAPS: tuple[Callable[[Facts], Iterator[Finding]], ...] = (
-    writes.find_live_off,
-    writes.find_cache_off,
-    writes.find_not_writable,
-    writes.find_disk_full,
-    writes.find_lock_library_missing,
-    writes.find_missing_atime,
-    writes.find_lock_held,
-    writes.find_threshold,
-    writes.find_damage,
-    writes.find_long_names,
-    writes.find_uncacheable,
-    writes.find_slow_cap,
-    writes.find_capped_bucket,
-    keys.find_cache_dir_in_key,
-    keys.find_codec_missing,
-    keys.find_codec_clash,
-    keys.find_pmap_churn,
-    keys.find_mixed_builds,
-    keys.find_orphaned_generations,
-    place.find_cpu_features,
-    place.find_open_permissions,
-    place.find_foreign_owners,
-    place.find_network_filesystem,
-    place.find_noatime,
+#: Every trap that is known: the functions ``find_*`` of these, in the order of the report.
+TRAPS: tuple[Callable[[Facts], Iterator[Finding]], ...] = tuple(
+    trap
+    for module in (writes, keys, place)
+    for name, trap in vars(module).items()
+    if name.startswith("find_")
 )
 
 

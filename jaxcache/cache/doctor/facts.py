@@ -1,7 +1,8 @@
-"""The facts that traps are judged by: the cache, the Python that uses it, and the machine."""
+"""The facts that traps are judged by (the cache, its Python, the machine), and what they find."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Literal
 
 from jaxcache.cache.inventory import Inventory
 from jaxcache.cache.ledger.record import Record
@@ -119,6 +120,36 @@ class Facts:
         if mine and mine.flags and same_generation(mine.flags, contents.flags):
             return mine.jax_version
         return nearest_version(frozenset(contents.flags))
+
+
+Severity = Literal["problem", "note"]
+#: Repairs that ``--fix`` makes by itself: they lose nothing and change no result.
+Mend = Literal["write-atime", "drop-permissions"]
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One trap that is present here."""
+
+    trap: str
+    """Kebab-case name; part of the JSON of ``doctor``."""
+    severity: Severity
+    """A ``problem`` makes ``doctor`` exit with 1; a ``note`` is worth knowing."""
+    seen: str
+    """The fact that was found."""
+    cost: str
+    """Its effect on runs."""
+    fix: str
+    """The command, setting or step that mends it."""
+    mend: Mend | None = None
+    """The repair that ``--fix`` would make; None where a person must decide."""
+    files: tuple[str, ...] = ()
+    """The files concerned, as far as it is about files."""
+
+    @property
+    def mendable(self) -> bool:
+        """Whether ``--fix`` can mend it."""
+        return self.mend is not None
 
 
 def parse_release(version: str) -> tuple[int, ...] | None:

@@ -5,8 +5,7 @@ import shlex
 from collections import Counter
 from collections.abc import Iterable, Iterator
 
-from jaxcache.cache.doctor.facts import Facts, parse_release
-from jaxcache.cache.doctor.findings import Finding
+from jaxcache.cache.doctor.facts import Facts, Finding, parse_release
 from jaxcache.entry.options import same_generation
 from jaxcache.units import format_count, format_size
 
@@ -141,6 +140,34 @@ def find_pmap_churn(facts: Facts) -> Iterator[Finding]:
     )
 
 
+def find_mixed_builds(facts: Facts) -> Iterator[Finding]:
+    """Entries of another build of jaxlib under the same version: the key cannot tell them apart."""
+    mine = facts.interpreter
+    builds: dict[str, dict[str, list[str]]] = {}
+    for key, record in facts.cache.records.items():
+        build = record.extra.get("jaxlib_digest")
+        if record.jaxlib_version and isinstance(build, str):
+            builds.setdefault(record.jaxlib_version, {}).setdefault(build, []).append(key)
+    if mine and mine.jaxlib_digest and mine.jaxlib_version in builds:
+        builds[mine.jaxlib_version].setdefault(mine.jaxlib_digest, [])
+    files = {e.key: e.file for e in facts.cache.entries}
+    for version, by_build in sorted(builds.items()):
+        if len(by_build) < 2:
+            continue
+        named = ", ".join(sorted(b[:12] for b in by_build))
+        keys = [k for some in by_build.values() for k in some if k in files]
+        yield Finding(
+            "mixed-jaxlib-builds",
+            "problem",
+            f"{format_count(len(by_build), 'build')} of jaxlib {version} "
+            f"share this cache ({named})",
+            "the key holds the version alone: one build runs the machine code of the other, "
+            "which can crash or compute wrong results",
+            "give each build a cache directory of its own, and remove this one's entries",
+            files=tuple(files[k] for k in keys),
+        )
+
+
 def find_orphaned_generations(facts: Facts) -> Iterator[Finding]:
     """Entries of another jaxlib than the one in use: its version is part of the key."""
     mine = facts.interpreter
@@ -172,31 +199,3 @@ def find_orphaned_generations(facts: Facts) -> Iterator[Finding]:
 
 def _other_generation(left: Iterable[str] | None, right: Iterable[str] | None) -> bool:
     return bool(left and right) and not same_generation(left or (), right or ())
-
-
-def find_mixed_builds(facts: Facts) -> Iterator[Finding]:
-    """Entries of another build of jaxlib under the same version: the key cannot tell them apart."""
-    mine = facts.interpreter
-    builds: dict[str, dict[str, list[str]]] = {}
-    for key, record in facts.cache.records.items():
-        build = record.extra.get("jaxlib_digest")
-        if record.jaxlib_version and isinstance(build, str):
-            builds.setdefault(record.jaxlib_version, {}).setdefault(build, []).append(key)
-    if mine and mine.jaxlib_digest and mine.jaxlib_version in builds:
-        builds[mine.jaxlib_version].setdefault(mine.jaxlib_digest, [])
-    files = {e.key: e.file for e in facts.cache.entries}
-    for version, by_build in sorted(builds.items()):
-        if len(by_build) < 2:
-            continue
-        named = ", ".join(sorted(b[:12] for b in by_build))
-        keys = [k for some in by_build.values() for k in some if k in files]
-        yield Finding(
-            "mixed-jaxlib-builds",
-            "problem",
-            f"{format_count(len(by_build), 'build')} of jaxlib {version} "
-            f"share this cache ({named})",
-            "the key holds the version alone: one build runs the machine code of the other, "
-            "which can crash or compute wrong results",
-            "give each build a cache directory of its own, and remove this one's entries",
-            files=tuple(files[k] for k in keys),
-        )

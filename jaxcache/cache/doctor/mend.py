@@ -5,8 +5,7 @@ import stat
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from jaxcache.cache.doctor.facts import Facts
-from jaxcache.cache.doctor.findings import Finding, Mend
+from jaxcache.cache.doctor.facts import Facts, Finding, Mend
 from jaxcache.cache.pair import write_atime
 from jaxcache.store.base import Store, StoreError
 from jaxcache.units import format_count

@@ -4,8 +4,7 @@ import shlex
 import stat
 from collections.abc import Iterator
 
-from jaxcache.cache.doctor.facts import Facts
-from jaxcache.cache.doctor.findings import Finding
+from jaxcache.cache.doctor.facts import Facts, Finding
 from jaxcache.model import FileInfo
 from jaxcache.units import format_count
 
@@ -18,33 +17,47 @@ NETWORK_FILESYSTEMS = frozenset({
 })  # fmt: skip
 _FOREIGN_WRITE = stat.S_IWGRP | stat.S_IWOTH
 _ROOT = 0
+#: LLVM's names of x86 features, with Linux's where that is another; only features that Linux lists
+#: in /proc/cpuinfo can be judged. Source: llvm/lib/Target/X86/X86.td, arch/x86/.../cpufeatures.h.
+_X86_FEATURES = """
+sse sse2 sse3:pni ssse3 sse4.1:sse4_1 sse4.2:sse4_2 sse4a avx avx2 fma fma4 f16c bmi:bmi1 bmi2 adx
+aes sha:sha_ni pclmul:pclmulqdq gfni vaes vpclmulqdq popcnt lzcnt:abm movbe cx16 xop tbm
+rdrnd:rdrand rdseed clwb clflushopt sahf:lahf_lm avx512f avx512bw avx512cd avx512dq avx512vl
+avx512vbmi avx512ifma avx512vbmi2:avx512_vbmi2 avx512vnni:avx512_vnni
+avx512bitalg:avx512_bitalg avx512vpopcntdq:avx512_vpopcntdq avx512bf16:avx512_bf16
+avx512fp16:avx512_fp16 avxvnni:avx_vnni amx-bf16:amx_bf16 amx-int8:amx_int8 amx-tile:amx_tile
+"""
+TOLD_BY_SYSTEM = {
+    llvm: linux or llvm
+    for llvm, _, linux in (word.partition(":") for word in _X86_FEATURES.split())
+}
 
 
-def find_network_filesystem(facts: Facts) -> Iterator[Finding]:
-    """The cache lies on another machine."""
-    kind = facts.host.filesystem
-    if kind in NETWORK_FILESYSTEMS:
+def find_cpu_features(facts: Facts) -> Iterator[Finding]:
+    """Entries for a CPU that has what this one lacks. ``prefer-*`` are preferences, not needs."""
+    here = facts.host.cpu_features
+    if here is None:
+        return
+    missing: set[str] = set()
+    files = []
+    names = {e.key: e.file for e in facts.cache.entries}
+    for key, contents in facts.cache.contents.items():
+        if contents.device.platform != "cpu" or not contents.device.cpu_features:
+            continue
+        wanted = {f[1:] for f in contents.device.cpu_features if f.startswith("+")}
+        if lacking := {f for f in wanted if f in TOLD_BY_SYSTEM and f not in here}:
+            missing |= lacking
+            files.append(names[key])
+    if files:
         yield Finding(
-            "network-filesystem",
-            "note",
-            f"the cache is on {kind}",
-            "JAX writes entries in place, without a temporary file: another host can read half "
-            "of one; locks and times of use may not work",
-            "keep the cache on a local disk, and copy it between hosts",
-        )
-
-
-def find_noatime(facts: Facts) -> Iterator[Finding]:
-    """Nobody records which entries are used. Of a bucket nobody expects it."""
-    cache = facts.cache
-    if cache.exists and not (cache.remote or cache.keeps_atime or cache.inventory.atimes):
-        yield Finding(
-            "noatime",
-            "note",
-            "the file system does not record reads (noatime), and there are no -atime files",
-            "an entry in daily use looks as old as one nobody needs: "
-            "prune --unused-for goes by the date of writing",
-            "mount it with relatime, or run programs through jaxcache run, which keeps a record",
+            "cpu-features",
+            "problem",
+            f"{format_count(len(files), 'entry')} need what this CPU lacks: "
+            f"{', '.join(sorted(missing))}",
+            "JAX warns that they may end in SIGILL; under a version that does not hash the CPU "
+            "they do",
+            "give each kind of CPU its own cache directory, or remove these: jaxcache rm KEY",
+            files=tuple(files),
         )
 
 
@@ -104,73 +117,29 @@ def _what(files: list[FileInfo], facts: Facts) -> str:
     return " and ".join(parts)
 
 
-def find_cpu_features(facts: Facts) -> Iterator[Finding]:
-    """Entries for a CPU that has what this one lacks. ``prefer-*`` are preferences, not needs."""
-    here = facts.host.cpu_features
-    if here is None:
-        return
-    missing: set[str] = set()
-    files = []
-    names = {e.key: e.file for e in facts.cache.entries}
-    for key, contents in facts.cache.contents.items():
-        if contents.device.platform != "cpu" or not contents.device.cpu_features:
-            continue
-        wanted = {f[1:] for f in contents.device.cpu_features if f.startswith("+")}
-        if lacking := {f for f in wanted if f in TOLD_BY_SYSTEM and f not in here}:
-            missing |= lacking
-            files.append(names[key])
-    if files:
+def find_network_filesystem(facts: Facts) -> Iterator[Finding]:
+    """The cache lies on another machine."""
+    kind = facts.host.filesystem
+    if kind in NETWORK_FILESYSTEMS:
         yield Finding(
-            "cpu-features",
-            "problem",
-            f"{format_count(len(files), 'entry')} need what this CPU lacks: "
-            f"{', '.join(sorted(missing))}",
-            "JAX warns that they may end in SIGILL; under a version that does not hash the CPU "
-            "they do",
-            "give each kind of CPU its own cache directory, or remove these: jaxcache rm KEY",
-            files=tuple(files),
+            "network-filesystem",
+            "note",
+            f"the cache is on {kind}",
+            "JAX writes entries in place, without a temporary file: another host can read half "
+            "of one; locks and times of use may not work",
+            "keep the cache on a local disk, and copy it between hosts",
         )
 
 
-#: LLVM's names of x86 features to Linux's, where they differ; only features that Linux lists in
-#: /proc/cpuinfo can be judged. Source: llvm/lib/Target/X86/X86.td, arch/x86/.../cpufeatures.h.
-_LINUX_NAMES = {
-    "sse3": "pni", "sse4.1": "sse4_1", "sse4.2": "sse4_2", "pclmul": "pclmulqdq",
-    "lzcnt": "abm", "sha": "sha_ni", "rdrnd": "rdrand", "bmi": "bmi1", "sahf": "lahf_lm",
-    "avx512ifma": "avx512ifma", "avx512vbmi2": "avx512_vbmi2", "avx512vnni": "avx512_vnni",
-    "avx512bitalg": "avx512_bitalg", "avx512vpopcntdq": "avx512_vpopcntdq",
-    "avx512bf16": "avx512_bf16", "avx512fp16": "avx512_fp16", "avxvnni": "avx_vnni",
-    "amx-bf16": "amx_bf16", "amx-int8": "amx_int8", "amx-tile": "amx_tile",
-}  # fmt: skip
-_SAME_NAMES = (
-    "sse",
-    "sse2",
-    "ssse3",
-    "sse4a",
-    "avx",
-    "avx2",
-    "fma",
-    "fma4",
-    "f16c",
-    "bmi2",
-    "adx",
-    "aes",
-    "popcnt",
-    "movbe",
-    "cx16",
-    "gfni",
-    "vaes",
-    "vpclmulqdq",
-    "xop",
-    "tbm",
-    "rdseed",
-    "clwb",
-    "clflushopt",
-    "avx512f",
-    "avx512bw",
-    "avx512cd",
-    "avx512dq",
-    "avx512vl",
-    "avx512vbmi",
-)
-TOLD_BY_SYSTEM: dict[str, str] = {**_LINUX_NAMES, **{n: n for n in _SAME_NAMES}}
+def find_noatime(facts: Facts) -> Iterator[Finding]:
+    """Nobody records which entries are used. Of a bucket nobody expects it."""
+    cache = facts.cache
+    if cache.exists and not (cache.remote or cache.keeps_atime or cache.inventory.atimes):
+        yield Finding(
+            "noatime",
+            "note",
+            "the file system does not record reads (noatime), and there are no -atime files",
+            "an entry in daily use looks as old as one nobody needs: "
+            "prune --unused-for goes by the date of writing",
+            "mount it with relatime, or run programs through jaxcache run, which keeps a record",
+        )

@@ -4,8 +4,7 @@ import os
 import shlex
 from collections.abc import Iterator, Sequence
 
-from jaxcache.cache.doctor.facts import Facts
-from jaxcache.cache.doctor.findings import Finding
+from jaxcache.cache.doctor.facts import Facts, Finding
 from jaxcache.entry.names import FileKind
 from jaxcache.units import format_count, format_size
 
@@ -74,107 +73,6 @@ def _directory(facts: Facts) -> str:
     return f"DIR; jaxcache pull {path} -C DIR" if facts.cache.remote else path
 
 
-def find_capped_bucket(facts: Facts) -> Iterator[Finding]:
-    """A size cap over a bucket: JAX would evict there, and its lock is a local one."""
-    chosen = facts.setting("jax_compilation_cache_dir")
-    used = facts.cache.remote and str(chosen or "").rstrip("/") == facts.cache.path
-    if used and facts.capped:
-        yield Finding(
-            "capped-bucket",
-            "problem",
-            f"jax_compilation_cache_max_size is set, and JAX's cache is {facts.cache.path}",
-            "JAX lists all of it at every write, puts an -atime object at every use, and locks "
-            "a local directory, which other machines do not see",
-            "unset the cap, and run jaxcache prune --max-size from time to time",
-        )
-
-
-def find_threshold(facts: Facts) -> Iterator[Finding]:
-    """Compiles under a second, which is most of them, are not written by default."""
-    limit = facts.setting("jax_persistent_cache_min_compile_time_secs")
-    if not isinstance(limit, int | float) or limit <= 0 or not facts.cache.exists:
-        return
-    entries = facts.cache.entries
-    cost = f"JAX writes nothing that compiled in under {limit:g} s, and compiles it in every run"
-    fix = "export JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS=0"
-    if not entries:
-        seen = f"the cache is empty, and the threshold is {limit:g} s"
-        yield Finding("threshold", "problem", seen, cost, fix)
-        return
-    # Entries tell whole seconds, so a threshold below one leaves no trace in them.
-    slow = (e.compile_seconds is not None and e.compile_seconds >= int(limit) for e in entries)
-    if limit >= 1 and all(slow):
-        seen = f"no entry of the {len(entries):,} here compiled in under {int(limit)} s"
-        yield Finding("threshold", "note", seen, cost, fix)
-
-
-def find_missing_atime(facts: Facts) -> Iterator[Finding]:
-    """Before 0.11.2 one entry without its ``-atime`` stops all writes under a size cap."""
-    inventory = facts.cache.inventory
-    missing = [
-        e.info.name
-        for e in inventory.entries
-        if e.kind is FileKind.ENTRY and e.key_text not in inventory.atimes
-    ]
-    if not missing or not (facts.capped or inventory.atimes):
-        return
-    release = facts.jax_release
-    if release is not None and release >= _ATIME_MAY_MISS:
-        return
-    yield Finding(
-        "missing-atime",
-        "problem",
-        f"{format_count(len(missing), 'entry')} without an -atime file"
-        + ("" if facts.capped else " beside others that have one"),
-        "with jax_compilation_cache_max_size set, JAX before 0.11.2 fails on the first of them, "
-        "and writes nothing any more",
-        "jaxcache doctor --fix writes them, dated to the last use",
-        mend="write-atime",
-        files=tuple(missing),
-    )
-
-
-def find_lock_library_missing(facts: Facts) -> Iterator[Finding]:
-    """A size cap takes ``filelock``, which JAX does not install."""
-    mine = facts.interpreter
-    if mine and facts.capped and not mine.has_filelock:
-        yield Finding(
-            "lock-library-missing",
-            "problem",
-            f"jax_compilation_cache_max_size is set, and {mine.executable} has no filelock",
-            "JAX cannot open the cache at all, and compiles everything",
-            f"{mine.executable} -m pip install filelock",
-        )
-
-
-def find_lock_held(facts: Facts) -> Iterator[Finding]:
-    """Somebody has held JAX's lock for a while."""
-    if holders := facts.host.lock_holders:
-        yield Finding(
-            "lock-held",
-            "problem",
-            f".lockfile is held by {', '.join(holders)}",
-            "with a size cap, every read and write waits for it, up to 10 s each, and then "
-            "compiles anew",
-            "wait for that process, or end it if it hangs",
-            files=(".lockfile",),
-        )
-
-
-def find_slow_cap(facts: Facts) -> Iterator[Finding]:
-    """Under a size cap every write reads every ``-atime`` file."""
-    entries = len(facts.cache.inventory.entries)
-    if facts.capped and entries >= _SLOW_CAP_ENTRIES:
-        yield Finding(
-            "slow-cap",
-            "note",
-            f"jax_compilation_cache_max_size is set over {format_count(entries, 'entry')}",
-            "every write reads all -atime files under the lock: 0.5 s at 10,000 entries, "
-            "6 s at 100,000",
-            "unset the cap, and run jaxcache prune --max-size from time to time",
-        )
-
-
 def find_not_writable(facts: Facts) -> Iterator[Finding]:
     """Nothing can be written there."""
     if not facts.cache.writable:
@@ -203,10 +101,105 @@ def find_disk_full(facts: Facts) -> Iterator[Finding]:
         )
 
 
+def find_lock_library_missing(facts: Facts) -> Iterator[Finding]:
+    """A size cap takes ``filelock``, which JAX does not install."""
+    mine = facts.interpreter
+    if mine and facts.capped and not mine.has_filelock:
+        yield Finding(
+            "lock-library-missing",
+            "problem",
+            f"jax_compilation_cache_max_size is set, and {mine.executable} has no filelock",
+            "JAX cannot open the cache at all, and compiles everything",
+            f"{mine.executable} -m pip install filelock",
+        )
+
+
+def find_missing_atime(facts: Facts) -> Iterator[Finding]:
+    """Before 0.11.2 one entry without its ``-atime`` stops all writes under a size cap."""
+    inventory = facts.cache.inventory
+    missing = [
+        e.info.name
+        for e in inventory.entries
+        if e.kind is FileKind.ENTRY and e.key_text not in inventory.atimes
+    ]
+    if not missing or not (facts.capped or inventory.atimes):
+        return
+    release = facts.jax_release
+    if release is not None and release >= _ATIME_MAY_MISS:
+        return
+    yield Finding(
+        "missing-atime",
+        "problem",
+        f"{format_count(len(missing), 'entry')} without an -atime file"
+        + ("" if facts.capped else " beside others that have one"),
+        "with jax_compilation_cache_max_size set, JAX before 0.11.2 fails on the first of them, "
+        "and writes nothing any more",
+        "jaxcache doctor --fix writes them, dated to the last use",
+        mend="write-atime",
+        files=tuple(missing),
+    )
+
+
+def find_lock_held(facts: Facts) -> Iterator[Finding]:
+    """Somebody has held JAX's lock for a while."""
+    if holders := facts.host.lock_holders:
+        yield Finding(
+            "lock-held",
+            "problem",
+            f".lockfile is held by {', '.join(holders)}",
+            "with a size cap, every read and write waits for it, up to 10 s each, and then "
+            "compiles anew",
+            "wait for that process, or end it if it hangs",
+            files=(".lockfile",),
+        )
+
+
+def find_threshold(facts: Facts) -> Iterator[Finding]:
+    """Compiles under a second, which is most of them, are not written by default."""
+    limit = facts.setting("jax_persistent_cache_min_compile_time_secs")
+    if not isinstance(limit, int | float) or limit <= 0 or not facts.cache.exists:
+        return
+    entries = facts.cache.entries
+    cost = f"JAX writes nothing that compiled in under {limit:g} s, and compiles it in every run"
+    fix = "export JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS=0"
+    if not entries:
+        seen = f"the cache is empty, and the threshold is {limit:g} s"
+        yield Finding("threshold", "problem", seen, cost, fix)
+        return
+    # Entries tell whole seconds, so a threshold below one leaves no trace in them.
+    slow = (e.compile_seconds is not None and e.compile_seconds >= int(limit) for e in entries)
+    if limit >= 1 and all(slow):
+        seen = f"no entry of the {len(entries):,} here compiled in under {int(limit)} s"
+        yield Finding("threshold", "note", seen, cost, fix)
+
+
+def find_damage(facts: Facts) -> Iterator[Finding]:
+    """Files that are visibly broken; JAX never replaces an entry that exists."""
+    kinds = {"empty", "truncated", "bad-codec", "bad-header", "bad-payload", "unreadable"}
+    found = [p.file for p in facts.cache.problems if p.kind in kinds]
+    found += [
+        e.file
+        for e in facts.cache.entries
+        if e.file not in found
+        and any(
+            kind in kinds for kind, _ in getattr(facts.cache.contents.get(e.key), "problems", ())
+        )
+    ]
+    if found:
+        yield Finding(
+            "damaged-entries",
+            "problem",
+            f"{format_count(len(found), 'entry')} that cannot be read",
+            "JAX warns and compiles at every run, and never replaces them",
+            "jaxcache verify --fix",
+            files=tuple(found),
+        )
+
+
 def find_long_names(facts: Facts) -> Iterator[Finding]:
     """Names longer than the file system takes are never cached."""
     limit = facts.host.name_max
-    sizes = [(len(os_bytes(f.info.name)), f.info.name) for f in facts.cache.inventory.entries]
+    sizes = [(len(os.fsencode(f.info.name)), f.info.name) for f in facts.cache.inventory.entries]
     near = [name for size, name in sizes if size > limit - _NAME_MARGIN]
     if near:
         longest = max(size for size, _ in sizes)
@@ -248,29 +241,30 @@ def _shown(modules: Sequence[str]) -> str:
     return ", ".join(names) + (f" and {more} more" if more else "")
 
 
-def find_damage(facts: Facts) -> Iterator[Finding]:
-    """Files that are visibly broken; JAX never replaces an entry that exists."""
-    kinds = {"empty", "truncated", "bad-codec", "bad-header", "bad-payload", "unreadable"}
-    found = [p.file for p in facts.cache.problems if p.kind in kinds]
-    found += [
-        e.file
-        for e in facts.cache.entries
-        if e.file not in found
-        and any(
-            kind in kinds for kind, _ in getattr(facts.cache.contents.get(e.key), "problems", ())
-        )
-    ]
-    if found:
+def find_slow_cap(facts: Facts) -> Iterator[Finding]:
+    """Under a size cap every write reads every ``-atime`` file."""
+    entries = len(facts.cache.inventory.entries)
+    if facts.capped and entries >= _SLOW_CAP_ENTRIES:
         yield Finding(
-            "damaged-entries",
-            "problem",
-            f"{format_count(len(found), 'entry')} that cannot be read",
-            "JAX warns and compiles at every run, and never replaces them",
-            "jaxcache verify --fix",
-            files=tuple(found),
+            "slow-cap",
+            "note",
+            f"jax_compilation_cache_max_size is set over {format_count(entries, 'entry')}",
+            "every write reads all -atime files under the lock: 0.5 s at 10,000 entries, "
+            "6 s at 100,000",
+            "unset the cap, and run jaxcache prune --max-size from time to time",
         )
 
 
-def os_bytes(name: str) -> bytes:
-    """A listed name as the bytes that the file system has."""
-    return name.encode("utf-8", "surrogateescape")
+def find_capped_bucket(facts: Facts) -> Iterator[Finding]:
+    """A size cap over a bucket: JAX would evict there, and its lock is a local one."""
+    chosen = facts.setting("jax_compilation_cache_dir")
+    used = facts.cache.remote and str(chosen or "").rstrip("/") == facts.cache.path
+    if used and facts.capped:
+        yield Finding(
+            "capped-bucket",
+            "problem",
+            f"jax_compilation_cache_max_size is set, and JAX's cache is {facts.cache.path}",
+            "JAX lists all of it at every write, puts an -atime object at every use, and locks "
+            "a local directory, which other machines do not see",
+            "unset the cap, and run jaxcache prune --max-size from time to time",
+        )

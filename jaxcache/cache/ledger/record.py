@@ -15,6 +15,7 @@ from typing import Any
 PAYLOAD, COMPILE, HIT, SEALED, PIN, UNPIN = "payload", "compile", "hit", "sealed", "pin", "unpin"
 COUNTED = frozenset({HIT, COMPILE})
 PINNING = frozenset({PIN, UNPIN})
+UNTUNED = "untuned"
 
 #: Years 1970 to 2262: what nanoseconds in 63 bits can say.
 _MAX_NS = 2**63
@@ -96,6 +97,15 @@ class Record:
     pinned: bool = False
     extra: Mapping[str, Any] = field(default_factory=dict)
     """Facts that have no field of their own."""
+
+    def tuning_of(self, mtime_ns: int, size_bytes: int) -> str | None:
+        """Return :attr:`tuning`, if the entry's file is still the one that was written then.
+
+        When the real host makes the entry anew, JAX says nothing to the ledger, but the file is
+        another. A copy may have another time and a sealed file another size, but neither has both.
+        """
+        same = mtime_ns == self.tuning_mtime_ns or size_bytes == self.tuning_size_bytes
+        return self.tuning if same else None
 
 
 _TEXTS = frozenset(

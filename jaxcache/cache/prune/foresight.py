@@ -3,11 +3,10 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from jaxcache.cache.prune.policy import choose_in_order, eviction_order
 from jaxcache.cache.prune.removable import Lookup, removable_entries, total_bytes
 from jaxcache.cache.prune.removal import Removal, freed_bytes, lost_compile_seconds
 from jaxcache.cache.scan import Scan
-from jaxcache.options import PolicyName
+from jaxcache.eviction import choose_in_order, eviction_order
 
 #: The default of ``prune --grace``.
 _GRACE_SECONDS = 60.0
@@ -28,7 +27,7 @@ class Step:
 
 
 def foresee(
-    seen: Scan, policy: PolicyName, *, steps: int = 50, lookup: Lookup | None = None, now_ns: int
+    seen: Scan, policy: str, *, steps: int = 50, lookup: Lookup | None = None, now_ns: int
 ) -> tuple[Step, ...]:
     """Tell what a policy would drop at evenly spaced sizes, from all of the cache down to nothing.
 

@@ -9,13 +9,13 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from jaxcache.cache.prune.policy import Candidate, choose_for_room, eviction_order
 from jaxcache.cache.prune.removable import Item, Lookup, Removable, removable
 from jaxcache.cache.prune.removal import Hold, Reason, Removal, Subject, freed_bytes
 from jaxcache.cache.scan import Scan
 from jaxcache.errors import JaxcacheError
+from jaxcache.eviction import POLICIES, Candidate, choose_for_room, eviction_order
 from jaxcache.model import Entry
-from jaxcache.options import PolicyName, PruneOptions
+from jaxcache.options import PruneOptions
 from jaxcache.units import NS_PER_SECOND, format_size
 
 
@@ -24,7 +24,7 @@ class PrunePlan:
     """The removals that are planned, and their cost; nothing has happened yet."""
 
     cache_dir: str
-    policy: PolicyName | None
+    policy: str | None
     """None where a person, not a policy, chose."""
     removals: tuple[Removal, ...]
     """In the order in which they go."""
@@ -61,7 +61,7 @@ def plan_prune(
 def weighs_seconds(options: PruneOptions) -> bool:
     """Whether the order in which entries go depends on their compile seconds."""
     bounded = options.max_size_bytes is not None or options.max_entries is not None
-    return options.policy == "cost" and bounded
+    return POLICIES[options.policy].weighs_seconds and bounded
 
 
 def plan_items(

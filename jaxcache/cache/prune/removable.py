@@ -4,21 +4,21 @@ from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from jaxcache.cache.ledger.record import UNTUNED, Record
 from jaxcache.cache.ledger.segments import LEDGER_DIR
-from jaxcache.cache.ledger.tuning import UNTUNED, tuning_of
 from jaxcache.cache.leftovers import is_temporary
-from jaxcache.cache.prune.policy import Candidate, UseRecord, estimate_hits
 from jaxcache.cache.prune.removal import Hold, Reason, Removal, Subject
 from jaxcache.cache.scan import Scan
 from jaxcache.cache.verify.quarantine import QUARANTINE_DIR
 from jaxcache.entry.names import FileKind
+from jaxcache.eviction import Candidate, estimate_hits
 from jaxcache.model import FileInfo, ProblemKind
 from jaxcache.options import PruneOptions
 from jaxcache.store.base import Store
 from jaxcache.units import NS_PER_SECOND
 
 #: Looks up what the ledger knows of a key; None where it knows nothing.
-Lookup = Callable[[str], UseRecord | None]
+Lookup = Callable[[str], Record | None]
 
 #: Problems that do not keep JAX from using an entry; any other makes it worth nothing.
 _HARMLESS: frozenset[ProblemKind] = frozenset(
@@ -156,7 +156,7 @@ def removable_entries(
                 if known and known.pinned
                 else hold_young(entry.created_ns, now_ns, grace_ns)
             ),
-            untuned=tuning_of(known, entry.created_ns, entry.size_bytes) == UNTUNED,
+            untuned=bool(known and known.tuning_of(entry.created_ns, entry.size_bytes) == UNTUNED),
         )
 
 

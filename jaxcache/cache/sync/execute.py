@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
-from jaxcache.cache.budget import ByteBudget
 from jaxcache.cache.ledger.segments import Ledger
 from jaxcache.cache.pair import write_atime
+from jaxcache.cache.parallel import ByteBudget
 from jaxcache.cache.prune.evict import remove
 from jaxcache.cache.prune.removal import Execution
 from jaxcache.cache.scan import Progress

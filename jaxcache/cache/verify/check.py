@@ -5,10 +5,9 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, BinaryIO
 
-from jaxcache.cache.budget import ByteBudget
 from jaxcache.cache.inventory import EntryFile
 from jaxcache.cache.ledger.record import Record
-from jaxcache.cache.parallel import can_spread, spread
+from jaxcache.cache.parallel import ByteBudget, can_spread, spread
 from jaxcache.cache.scan import Scan
 from jaxcache.entry.codec import (
     HEAD_BYTES,

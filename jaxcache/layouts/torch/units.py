@@ -7,11 +7,11 @@ and code that no graph needs. Compiler probes stay: they are small, and cost 9 s
 
 from collections.abc import Collection, Iterable, Iterator
 
-from jaxcache.cache.prune.policy import Candidate, estimate_hits
 from jaxcache.cache.prune.removable import Item, Removable, hold_young
 from jaxcache.cache.prune.removal import Reason, Removal, Subject
 from jaxcache.cache.verify.quarantine import QUARANTINE_DIR
 from jaxcache.errors import UsageError
+from jaxcache.eviction import Candidate, estimate_hits
 from jaxcache.layouts.torch.examine import Facts
 from jaxcache.layouts.torch.inventory import GraphFile
 from jaxcache.layouts.torch.links import Links, files_below, link

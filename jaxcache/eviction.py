@@ -19,14 +19,11 @@ of hits, an entry that was read after the run that wrote it counts as 3 hits.
 ``docs/eviction.md`` shows how both fare on traces.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from math import sqrt
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
-from jaxcache.options import PolicyName
 from jaxcache.units import NS_PER_SECOND
-
-POLICIES: tuple[PolicyName, ...] = ("lru", "cost")
 
 #: The header counts whole seconds, rounded down; half a second is what that hides on average.
 _ROUNDED_AWAY_SECONDS = 0.5
@@ -36,38 +33,6 @@ _ONE_RUN_SECONDS = 300.0
 UNCOUNTED_HITS = 3
 #: A use so soon after the writing belongs to the run that wrote the entry.
 SAME_RUN_SECONDS = 60.0
-
-
-class UseRecord(Protocol):
-    """The ledger's facts about one entry."""
-
-    @property
-    def compile_seconds(self) -> float | None:
-        """Exact, where it was measured."""
-
-    @property
-    def hits(self) -> int:
-        """The number of times it was read instead of compiled."""
-
-    @property
-    def last_hit_ns(self) -> int | None:
-        """When it was last read."""
-
-    @property
-    def pinned(self) -> bool:
-        """Whether nothing but its name may remove it."""
-
-    @property
-    def tuning(self) -> str | None:
-        """``tuned`` or ``untuned``, if it was compiled for a GPU that was not there."""
-
-    @property
-    def tuning_mtime_ns(self) -> int | None:
-        """Of the file that was written then."""
-
-    @property
-    def tuning_size_bytes(self) -> int | None:
-        """Of the same file."""
 
 
 class Candidate(NamedTuple):
@@ -100,17 +65,7 @@ def value_per_byte(candidate: Candidate, now_ns: int, median_age_seconds: float)
     return seconds * sqrt(1 + candidate.hits) / interval_seconds / max(1, candidate.size_bytes)
 
 
-def eviction_order(
-    candidates: Iterable[Candidate], policy: PolicyName, now_ns: int, *, per_byte: bool = True
-) -> list[Candidate]:
-    """Sort candidates, the first to go first.
-
-    Args:
-        per_byte: whether bytes are what is scarce, or entries.
-    """
-    if policy == "lru":
-        return sorted(candidates, key=lambda c: (c.last_used_ns, c.name))
-    candidates = list(candidates)
+def _by_value(candidates: list[Candidate], now_ns: int, per_byte: bool) -> list[Candidate]:
     used_ns = sorted(c.last_used_ns for c in candidates)
     median_ns = used_ns[len(used_ns) // 2] if used_ns else now_ns
     median_age_seconds = max(0, now_ns - median_ns) / NS_PER_SECOND
@@ -123,8 +78,35 @@ def eviction_order(
     return sorted(candidates, key=worth)
 
 
+class Policy(NamedTuple):
+    """An order in which entries are removed."""
+
+    sort: Callable[[list[Candidate], int, bool], list[Candidate]]
+    """Of candidates, the present time, and whether bytes are what is scarce, or entries."""
+    weighs_seconds: bool
+    """Whether it asks for compile seconds, and keeps what need not go out of order."""
+
+
+#: Every policy, by the name that ``--policy`` takes.
+POLICIES = {
+    "lru": Policy(lambda found, *_: sorted(found, key=lambda c: (c.last_used_ns, c.name)), False),
+    "cost": Policy(_by_value, True),
+}
+
+
+def eviction_order(
+    candidates: Iterable[Candidate], policy: str, now_ns: int, *, per_byte: bool = True
+) -> list[Candidate]:
+    """Sort candidates, the first to go first.
+
+    Args:
+        per_byte: whether bytes are what is scarce, or entries.
+    """
+    return POLICIES[policy].sort(list(candidates), now_ns, per_byte)
+
+
 def choose_for_room(
-    candidates: Iterable[Candidate], excess_bytes: int, policy: PolicyName, now_ns: int
+    candidates: Iterable[Candidate], excess_bytes: int, policy: str, now_ns: int
 ) -> list[Candidate]:
     """Choose what goes to free ``excess_bytes``, or everything where that does not suffice."""
     if excess_bytes <= 0:
@@ -132,9 +114,7 @@ def choose_for_room(
     return choose_in_order(eviction_order(candidates, policy, now_ns), excess_bytes, policy)
 
 
-def choose_in_order(
-    order: Iterable[Candidate], excess_bytes: int, policy: PolicyName
-) -> list[Candidate]:
+def choose_in_order(order: Iterable[Candidate], excess_bytes: int, policy: str) -> list[Candidate]:
     """The same over candidates that are in the policy's order already."""
     chosen: list[Candidate] = []
     for candidate in order:
@@ -142,7 +122,7 @@ def choose_in_order(
             break
         chosen.append(candidate)
         excess_bytes -= candidate.size_bytes
-    if policy == "cost":
+    if POLICIES[policy].weighs_seconds:
         _take_back(chosen, -excess_bytes)
     return chosen
 
