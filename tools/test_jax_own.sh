@@ -2,16 +2,18 @@
 # Run JAX's own tests of its compilation cache and LRU cache, without the live layer and with it, and
 # compare test by test.
 #
-# usage: tools/test_jax_own.sh PYTHON [SOURCES]
-# PYTHON has jax; the tests of its release come from SOURCES, JAX's repository by default.
+# usage: tools/test_jax_own.sh PYTHON [SOURCES [REVISION]]
+# PYTHON has jax; the tests come from SOURCES, JAX's repository by default, at the tag of its release
+# or another branch or tag.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-python=$1
+python=$(command -v "$1")
+[[ $python = /* ]] || python=$PWD/$python
 sources=${2:-https://github.com/jax-ml/jax}
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 version=$("$python" -c 'import jax; print(jax.__version__)')
-git clone --quiet --depth 1 --branch "jax-v$version" --no-checkout --filter=blob:none "$sources" "$folder/jax"
+git clone --quiet --depth 1 --branch "${3:-jax-v$version}" --no-checkout --filter=blob:none "$sources" "$folder/jax"
 git -C "$folder/jax" checkout --quiet HEAD -- tests/compilation_cache_test.py tests/lru_cache_test.py
 "$python" -m pip install --quiet --target "$folder/lib" absl-py pytest filelock
 mkdir -p "$folder/plugins/jax_plugins"
