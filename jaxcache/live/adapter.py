@@ -14,6 +14,7 @@ their modules at each call, so that replacing the attribute is enough:
 """
 
 import functools
+import inspect
 import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -36,8 +37,6 @@ class Adapter:
     """The parts of the imported jax that are replaced."""
 
     def __init__(self) -> None:
-        import inspect
-
         import jax
 
         self.jax = jax
@@ -131,10 +130,7 @@ class Adapter:
         self._cache.get_executable_and_time = get_executable_and_time
 
     def _wrap_write(self, layer: "Layer") -> None:
-        import inspect
-
         original = self._compiler._cache_write
-        names = inspect.signature(original)
 
         @functools.wraps(original)
         def _cache_write(
@@ -145,6 +141,7 @@ class Adapter:
             try:
                 result = original(cache_key, compile_time_secs, *args, **kwargs)
                 if layer.settings["every-process"] and self._is_other_process():
+                    names = inspect.signature(original)
                     self._put(names.bind(cache_key, compile_time_secs, *args, **kwargs).arguments)
                 return result
             finally:

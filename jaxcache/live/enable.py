@@ -9,8 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from . import layer as live_layer
-from .config import ConfigError, configured_directory
-from .settings import resolve
+from .settings import ConfigError, configured_directory, resolve
 
 #: JAX's own settings that are made here, and their defaults in JAX (jax/_src/config.py).
 _DIRECTORY = "jax_compilation_cache_dir"

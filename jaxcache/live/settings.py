@@ -1,16 +1,19 @@
 """The settings of the live layer: names, types, defaults, and where each value comes from.
 
-``JAXCACHE_LIVE_*`` in the environment comes first, then the configuration files (:mod:`.config`),
-then the arguments of ``enable()``, which never override the user, then the default. This file is
-the only one that resolves them, also for ``jaxcache doctor``.
+``JAXCACHE_LIVE_*`` in the environment comes first, then ``[tool.jaxcache.live]`` of the nearest
+pyproject.toml, then ``[live]`` of ``$XDG_CONFIG_HOME/jaxcache/config.toml``, then the arguments of
+``enable()``, which never override the user, then the default. This file is the only one that
+resolves them, also for ``jaxcache doctor``. A tier decides whose machine code this process runs, so
+a file that another user may write is not read.
 """
 
 import os
 import re
+import stat
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from .config import ConfigError, read_tables
+from .plugin import config_files, may_have_live_table
 
 PREFIX = "JAXCACHE_LIVE"
 _SIZES = {
@@ -19,6 +22,10 @@ _SIZES = {
 }  # fmt: skip
 _DURATIONS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 _AMOUNT = r"(\d+(?:\.\d+)?|\.\d+)\s*([A-Za-z]*)"  # compiled when there is something to read
+
+
+class ConfigError(ValueError):
+    """A configuration file or a setting that cannot be used; the text says why."""
 
 
 def _amount(value: Any, units: Mapping[str, int], example: str) -> float:
@@ -140,7 +147,7 @@ def resolve(given: "Mapping[str, Any] | None" = None) -> Resolved:
     values = {name: default for name, (_, default) in SETTINGS.items()}
     origins = dict.fromkeys(SETTINGS, "default")
     sources = [("enable()", {k: v for k, v in (given or {}).items() if v is not None})]
-    sources += [*reversed(read_tables()), ("environment", _environment())]
+    sources += [*reversed(_read_tables()), ("environment", _environment())]
     for origin, table in sources:
         for word, value in table.items():
             name = word.replace("_", "-")
@@ -170,6 +177,66 @@ def _nearest(name: str) -> str:
 
     close = get_close_matches(name, SETTINGS, n=1)
     return f"; did you mean {close[0]}?" if close else ""
+
+
+def configured_directory() -> "str | None":
+    """``cache-dir`` of the configuration files, as the command line reads it; None without one."""
+    for path, text in config_files():
+        if b"cache-dir" not in text:
+            continue
+        value = _parse(path, text).get("cache-dir")
+        if isinstance(value, str) and not _unsafe(path):
+            folder = os.path.dirname(path)
+            return value if "://" in value else os.path.join(folder, os.path.expanduser(value))
+    return None
+
+
+def _read_tables() -> "list[tuple[str, dict[str, Any]]]":
+    """Each file with its table of live settings, those that have one.
+
+    Raises:
+        ConfigError: a file is no TOML, or other users may write it.
+    """
+    tables = []
+    for path, text in config_files():
+        table = _parse(path, text).get("live") if may_have_live_table(path, text) else None
+        if table is None:
+            continue
+        if not isinstance(table, dict):
+            raise ConfigError(f"live in {path} is not a table")
+        if reason := _unsafe(path):
+            raise ConfigError(f"{path} is not read: {reason}")
+        tables.append((path, table))
+    return tables
+
+
+def _parse(path: str, text: bytes) -> "dict[str, Any]":
+    """The settings of jaxcache in a file."""
+    try:
+        import tomllib
+    except ImportError as error:  # Python 3.10
+        raise ConfigError(
+            f"{path} is not read: this Python has no tomllib; use JAXCACHE_LIVE_* variables"
+        ) from error
+    try:
+        document: Any = tomllib.loads(text.decode())
+    except ValueError as error:
+        raise ConfigError(f"cannot read {path}: {error}") from error
+    for name in ("tool", "jaxcache") if path.endswith("pyproject.toml") else ():
+        document = document.get(name)
+        if not isinstance(document, dict):
+            return {}
+    return dict(document)
+
+
+def _unsafe(path: str) -> str:
+    """Why another user may have written the file; empty where only its owner can have."""
+    status = os.stat(path)
+    if status.st_uid not in (os.getuid(), 0):
+        return "it belongs to another user"
+    if status.st_mode & stat.S_IWOTH:
+        return "every user may write it"
+    return ""
 
 
 def describe() -> "dict[str, Any]":

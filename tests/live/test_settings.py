@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 from conftest import REPOSITORY, clean_environment
 
-from jaxcache.live.config import ConfigError
-from jaxcache.live.settings import SETTINGS, resolve, variable
+from jaxcache.live.settings import SETTINGS, ConfigError, resolve, variable
 
 PROJECT = """
 [tool.jaxcache.live]
@@ -132,7 +131,7 @@ def ask_entry_point(home: Path, **env: str) -> tuple[list[Any], str]:
 
 def test_the_entry_point_does_nothing_without_a_setting(home: Path) -> None:
     told = [ask_entry_point(home)[0] for _ in range(5)]
-    assert told[0][1] == ["jaxcache.live", "jaxcache.live.config", "jaxcache.live.plugin"]
+    assert told[0][1] == ["jaxcache.live", "jaxcache.live.plugin"]
     assert min(t[0] for t in told) < 0.002
     assert ask_entry_point(home, JAXCACHE_LIVE="0")[0][1] == [
         "jaxcache.live",
