@@ -58,6 +58,22 @@ GROUPS = {
     "trust": "Make a signing key, and choose whose signatures count here.",
 }
 
+#: What ends the help of a group.
+EPILOGUES = {
+    "ci": """\b
+The steps of a job, in this order:
+  export JAX_COMPILATION_CACHE_DIR=$PWD/jax-cache
+  export JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS=0
+  key=$(jaxcache ci key)
+  jaxcache ci restore "store/$key.jxb"
+  python train.py
+  jaxcache ci save "store/$key.jxb"
+
+Without that 0, JAX writes no compile that takes less than 1 s, and the cache of
+a quick job stays empty. store/ is any directory that outlives the job; in its
+place, a URL such as s3://bucket/jax does as well.""",
+}
+
 #: Commands as other tools call them, and what to use here.
 SYNONYMS = {
     "list": "jaxcache ls",
@@ -142,7 +158,9 @@ class LazyGroup(TyperGroup):
 
 def load_group(name: str) -> LazyGroup:
     """Build the group of the commands whose first word is ``name``."""
-    group = LazyGroup(name=name, help=GROUPS[name], rich_markup_mode=None)
+    group = LazyGroup(
+        name=name, help=GROUPS[name], epilog=EPILOGUES.get(name), rich_markup_mode=None
+    )
     group.family = name
     return group
 

@@ -1,6 +1,5 @@
 """``jaxcache copy``."""
 
-import os
 import time
 from typing import Annotated
 
@@ -14,9 +13,6 @@ from jaxcache.options.move import CopyOptions
 
 EXAMPLE = "jaxcache copy ~/.cache/jax /mnt/usb/cache.jxb"
 EXIT_CODES = (0, 1, 2, 3, 10, 12)
-
-#: How a destination that does not exist yet says that it is to be a bundle.
-_SUFFIX = ".jxb"
 
 
 def command(
@@ -32,7 +28,7 @@ def command(
 
     Every byte is checked on the way.
     """
-    from jaxcache.cache.bundle.deliver import check_target, make_in_between
+    from jaxcache.cache.bundle.deliver import check_target, is_bundle_name, make_in_between
     from jaxcache.cache.bundle.format import is_bundle
     from jaxcache.cache.trust import Verdict
     from jaxcache.cli.bundle import (
@@ -45,7 +41,7 @@ def command(
     )
 
     form = output.form
-    to_bundle = is_bundle(target) or (target.endswith(_SUFFIX) and not os.path.isdir(target))
+    to_bundle = is_bundle_name(target)
     from_bundle = is_bundle(source)
     if from_bundle and options.filters:
         raise UsageError("a bundle is copied whole; import it and filter then")

@@ -7,7 +7,7 @@ from typing import Any
 from jaxcache.cache.ci.key import CiKey
 from jaxcache.cache.ci.publish import Saved
 from jaxcache.cache.ci.restore import Restored, miss_reasons
-from jaxcache.cache.ci.save import SavePlan, Why
+from jaxcache.cache.ci.save import THRESHOLD, SavePlan, Why
 from jaxcache.cache.ci.usage import Witness
 from jaxcache.model import Entry
 from jaxcache.render.document import Document, to_document, versioned
@@ -187,11 +187,21 @@ def restore_lines(restored: Restored) -> Iterator[str]:
 def save_lines(plan: SavePlan, saved: Saved | None) -> Iterator[str]:
     """Yield the lines about a save, for people."""
     usage = plan.usage
-    yield (
-        f"{len(usage.used)} used ({format_duration(usage.saved_seconds)} of compiling saved), "
-        f"{len(usage.new)} new ({format_duration(usage.new_seconds)}), "
-        f"{len(usage.unused)} not used, {len(usage.unknown)} unknown: {_WITNESSES[usage.witness]}"
-    )
+    new = f"{len(usage.new)} new ({format_duration(usage.new_seconds)} of compiling)"
+    if usage.hits:
+        new += f", {usage.hits} of them hit since"
+    if usage.compared:
+        before = len(usage.used) + len(usage.unused) + len(usage.unknown)
+        yield (
+            f"of {format_count(before, 'entry')} from before the job, {len(usage.used)} used "
+            f"({format_duration(usage.saved_seconds)} of compiling saved), {len(usage.unused)} "
+            f"not used, {len(usage.unknown)} unknown: {_WITNESSES[usage.witness]}"
+        )
+        yield new
+    else:
+        yield f"{new}: without jaxcache ci restore before the job, every entry counts as new"
+    if plan.skips_quick:
+        yield f"no compile of less than 1 s is here: JAX writes them only with {THRESHOLD}=0"
     if not plan.finished:
         yield "the job did not finish: what it did not use may only be what it did not get to"
     counts = Counter(reason for _, reason in plan.dropped)

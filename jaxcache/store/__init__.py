@@ -10,6 +10,20 @@ from jaxcache.store.base import Store
 _OBJECT_SCHEMES = frozenset({
     "s3", "s3a", "gs", "az", "azure", "abfs", "abfss", "http", "https", "memory",
 })  # fmt: skip
+#: Names that people give to files. ``.old`` and ``.d``, say, are as good for a directory.
+_FILE_SUFFIXES = (
+    ".jxb",
+    ".tar",
+    ".tgz",
+    ".gz",
+    ".bz2",
+    ".xz",
+    ".zst",
+    ".zip",
+    ".7z",
+    ".txt",
+    ".json",
+)
 
 
 def is_remote(location: str) -> bool:
@@ -33,15 +47,39 @@ def check_location(location: str) -> None:
         )
 
 
+def check_directory_name(location: str) -> None:
+    """Refuse to make a directory where the name is a file's; ``NAME/`` is a directory in any case.
+
+    Raises:
+        UsageError: ``bad-path``.
+    """
+    path = local_path(location)
+    if path == "-" or (path.lower().endswith(_FILE_SUFFIXES) and not os.path.lexists(path)):
+        raise UsageError(
+            f"{path} does not exist and is the name of a file, not of a directory",
+            code="bad-path",
+            hint=f"export, copy and ci save write bundles, as FILE.jxb; {path}/ is a directory",
+        )
+
+
 def find_store(location: str) -> Store | None:
     """Open the store at a path or URL; None where no directory is yet.
 
     Raises:
-        NoCacheError: something is there and cannot be read.
-        UsageError: a URL of a kind that no store serves.
+        NoCacheError: something is there and cannot be read, or nothing can be made there.
+        UsageError: a URL of a kind that no store serves, or a name for a file.
     """
-    there = is_remote(location) or os.path.lexists(local_path(location))
-    return open_store(location) if there else None
+    if is_remote(location) or os.path.lexists(path := local_path(location)):
+        return open_store(location)
+    check_directory_name(location)
+    above = os.path.abspath(path)
+    while not os.path.lexists(above):
+        above = os.path.dirname(above)
+    if not os.path.isdir(above):
+        raise NoCacheError(f"cannot make {path}: {above} is no directory", code="io-error")
+    if not os.access(above, os.W_OK | os.X_OK):
+        raise NoCacheError(f"cannot make {path}: {above} cannot be written", code="io-error")
+    return None
 
 
 def make_store(location: str) -> Store:

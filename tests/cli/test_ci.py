@@ -7,12 +7,20 @@ it, because not every file system that these tests run on records reads.
 import json
 import os
 import shutil
+import subprocess
+import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import RunCli
+import zstandard
+from conftest import CORPUS, RunCli, clean_environment
+
+from jaxcache.cache.ledger.record import Event
+from jaxcache.cache.ledger.segments import append
+from jaxcache.store.local import LocalStore
 
 FIRST, SECOND = "0.10.2-cpu-zstd", "0.8.3-cpu-zstd"
 CAPPED = "0.12.0.1-cpu-zstd-maxsize"
@@ -132,6 +140,75 @@ def test_without_a_restore_everything_is_new(step: Step, cache: Path, tmp_path: 
     shutil.copytree(cache, tmp_path / "job")
     told = step("save", tmp_path / "deep" / "er" / "first.jxb")
     assert (len(told["new"]), told["written"]) == (7, 7)
+
+
+def test_hits_of_new_entries_are_told(
+    run_cli: RunCli, step: Step, bundle: Path, cache: Path, tmp_path: Path
+) -> None:
+    """A job that compiles and then hits its own entries; with a restore before it and without."""
+    job = tmp_path / "job"
+    step("restore", tmp_path / "nothing.jxb")
+    shutil.copytree(cache, job, dirs_exist_ok=True)
+    store = LocalStore(job)
+    (key, *_) = sorted(p.name.removesuffix("-cache") for p in job.glob("*-cache"))
+    append(store, [Event(key, "hit", time.time_ns())])
+    done = run_cli("ci", "save", bundle, "-C", job, "--dry-run")
+    assert "of 0 entries from before the job, 0 used" in done.stderr
+    assert "7 new (" in done.stderr
+    assert "of compiling), 1 of them hit since\n" in done.stderr
+    (job / ".jaxcache" / "ci.json").unlink()
+    done = run_cli("ci", "save", bundle, "-C", job, "--dry-run")
+    assert "used" not in done.stderr
+    assert (
+        "of compiling), 1 of them hit since: without jaxcache ci restore before the job, every "
+        "entry counts as new\n"
+    ) in done.stderr
+
+
+def test_compiles_that_jax_does_not_write_are_told(
+    run_cli: RunCli, corpus: Path, tmp_path: Path
+) -> None:
+    note = "no compile of less than 1 s is here: JAX writes them only with "
+    job = tmp_path / "job"
+    job.mkdir()
+    for known, environment, told in (
+        (0, {}, False),
+        (3, {}, True),
+        (3, {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}, False),
+    ):
+        entry = next((corpus / FIRST).glob("jit_loss-*-cache"))
+        content = zstandard.ZstdDecompressor().decompressobj().decompress(entry.read_bytes())
+        shutil.copy(entry, job)
+        (job / entry.name).write_bytes(
+            zstandard.ZstdCompressor().compress(known.to_bytes(4, "big") + content[4:])
+        )
+        done = run_cli("ci", "save", tmp_path / "x.jxb", "-C", job, "-n", env=environment)
+        assert (done.returncode, note in done.stderr) == (0, told), done.stderr
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["ci save {} -C cache", "push {} -C cache", "copy cache {}", "pull cache -C {}"],
+)
+@pytest.mark.parametrize("name", ["out.txt", "place.tar", "logs.ZIP", "-"])
+def test_a_name_for_a_file_is_no_directory(
+    run_cli: RunCli, cache: Path, tmp_path: Path, line: str, name: str
+) -> None:
+    for dry in ((), ("--dry-run",)):
+        done = run_cli(*line.format(name).split(), *dry)
+        assert (done.returncode, (tmp_path / name).exists()) == (2, False), done.stderr
+    if name != "-":
+        done = run_cli(*line.format(f"{name}/").split())
+        assert (done.returncode, (tmp_path / name).is_dir()) == (0, True), done.stderr
+
+
+def test_a_bundle_by_its_name(run_cli: RunCli, cache: Path, tmp_path: Path) -> None:
+    for number, line in enumerate(("ci save {} -C cache", "copy cache {}", "export {} -C cache")):
+        name = f"{number}.jxb"
+        assert run_cli(*line.format(name).split()).returncode == 0
+        assert (tmp_path / name).read_bytes()[:4] == (tmp_path / "0.jxb").read_bytes()[:4]
+    done = run_cli("push", "9.jxb", "-C", cache)
+    assert (done.returncode, "as FILE.jxb" in done.stderr) == (2, True)
 
 
 def test_stamps_of_a_capped_cache_are_believed(step: Step, corpus: Path, tmp_path: Path) -> None:
@@ -346,6 +423,35 @@ def test_names_from_a_cache_are_text_in_a_summary(
         "### JAX compilation cache: used and saved"
     ]
     assert all(line.count("|") == 4 for line in summary.splitlines() if line.startswith("|"))
+
+
+def test_the_help_shows_the_steps_in_their_order(run_cli: RunCli, tmp_path: Path) -> None:
+    """Pasted into a shell, they do as they say; ``key`` alone needs a jax."""
+    said = run_cli("ci", "--help", env={"COLUMNS": "80"}).stdout
+    assert "no compile that takes less than 1 s" in said
+    lines = [
+        x.strip() for x in said.partition("in this order:\n")[2].partition("\n\n")[0].split("\n")
+    ]
+    words = [line.partition("=")[0].replace('"store/$key.jxb"', "…") for line in lines]
+    assert words == [
+        "export JAX_COMPILATION_CACHE_DIR",
+        "export JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS",
+        "key",
+        "jaxcache ci restore …",
+        "python train.py",
+        "jaxcache ci save …",
+    ]
+    script = "\n".join(["set -e", 'jaxcache() { "$PYTHON" -m jaxcache "$@"; }', *lines])
+    script = script.replace("$(jaxcache ci key)", "abc").replace(
+        "python train.py", 'mkdir -p jax-cache; cp "$ENTRY" jax-cache'
+    )
+    entry = next((CORPUS / FIRST).glob("jit_loss-*-cache"))
+    env = clean_environment(tmp_path) | {"PYTHON": sys.executable, "ENTRY": str(entry)}
+    done = subprocess.run(
+        ["sh", "-c", script], env=env, cwd=tmp_path, capture_output=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "store" / "abc.jxb").is_file()
 
 
 def test_where_outputs_cannot_go(run_cli: RunCli, bundle: Path, tmp_path: Path) -> None:

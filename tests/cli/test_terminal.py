@@ -174,6 +174,33 @@ def test_a_bar_shows_how_far_how_fast_and_how_long(tmp_path: Path, unit: list[st
     assert any(re.search(rf"━.*{rate} .*0:00:0", bar) for bar in bars), bars
 
 
+_AT_ONCE = """
+import sys
+from jaxcache.cli.terminal import progress
+progress._PATIENCE_SECONDS = -1
+from jaxcache.cli.main import main
+main()
+"""
+
+
+@pytest.mark.parametrize("step", ["save", "restore"])
+def test_a_step_of_a_job_shows_bytes_as_bytes(
+    run_cli: RunCli, cache: Path, tmp_path: Path, step: str
+) -> None:
+    bundle = tmp_path / "cache.jxb"
+    if step == "restore":
+        assert run_cli("export", bundle, "-C", cache).returncode in (0, 3)
+    job = cache if step == "save" else tmp_path / "job"
+    more = [] if step == "save" else ["--everything"]
+    words = [sys.executable, "-c", _AT_ONCE, "ci", step, str(bundle), "-C", str(job), *more]
+    terminal = Terminal(words, home=tmp_path, width=80)
+    assert terminal.finish() == 0, terminal.text
+    title = "saving" if step == "save" else "checking"
+    bars = [x for x in re.split(r"[\r\n]", without_style(terminal.text)) if title in x]
+    assert bars
+    assert all(re.search(r"/[0-9.]+ [kM]B ", bar) for bar in bars), bars
+
+
 def test_an_ascii_terminal_gets_an_ascii_bar(tmp_path: Path) -> None:
     work = f"from jaxcache.cli.terminal import prepare_streams; prepare_streams(){_SLOW_WORK}"
     terminal = Terminal([sys.executable, "-c", work], home=tmp_path, env={"LANG": "C"})

@@ -19,6 +19,7 @@ from jaxcache.store import check_location, is_remote
 from jaxcache.store.base import Store
 
 _FAST_LEVEL = 1
+SUFFIX = ".jxb"
 
 
 def bundle_bytes(exported: Exported, private_keys: Sequence[Any] = ()) -> Iterator[bytes]:
@@ -68,12 +69,25 @@ def check_file_path(path: str) -> None:
         )
 
 
+def is_bundle_name(location: str) -> bool:
+    """Return whether a source or target is a bundle, or would be one, and not a cache.
+
+    Of a path it is decided by what is there; where nothing is, and of a URL, by the suffix.
+    """
+    named = location.endswith(SUFFIX)
+    if is_remote(location):
+        return named
+    return not os.path.isdir(location) and (named or location == "-" or os.path.lexists(location))
+
+
 def check_target(path: str) -> None:
     """Refuse to overwrite anything but a bundle.
 
     Raises:
-        UsageError: ``exists``.
+        UsageError: ``exists``, ``bad-path``.
     """
+    if path == "-":
+        raise UsageError("- is no file", hint="jaxcache export - writes to standard output")
     check_file_path(path)
     if os.path.lexists(path) and not is_bundle(path):
         raise UsageError(

@@ -1,7 +1,7 @@
 """Keep of a cache what the job needed, if it compiled anything new."""
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -25,6 +25,7 @@ Why = Literal["new", "always", "first", "nothing-new", "not-wanted", "empty"]
 Reason = Literal["unused", "max-size"]
 _SAVING: frozenset[Why] = frozenset({"new", "always", "first"})
 _DIGITS = 12
+THRESHOLD = "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"
 #: As GitHub and GitLab call it.
 _FINISHED, _UNFINISHED = ("success",), ("failure", "failed", "cancelled", "canceled")
 
@@ -44,6 +45,8 @@ class SavePlan:
     """The source that the job was restored from; empty if from nothing."""
     finished: bool = True
     """Whether the job came to its end; what another one did not use, it may not have got to."""
+    skips_quick: bool = False
+    """Whether JAX seems to write only what compiles for longer than its own threshold of 1 s."""
 
     @property
     def saves(self) -> bool:
@@ -97,6 +100,7 @@ def plan_save(
     max_size_bytes: int | None = None,
     unused_for_seconds: float | None = None,
     finished: bool = True,
+    environment: Mapping[str, str],
     now_ns: int,
     progress: Progress | None = None,
 ) -> SavePlan:
@@ -108,6 +112,7 @@ def plan_save(
         max_size_bytes: of the entries as they lie in the cache; the cheapest to lose go first.
         unused_for_seconds: what the job did not use stays if it was used within this time.
         finished: whether the job came to its end; if not, what it did not use stays.
+        environment: of the job.
     """
     seen = scan(store, progress=progress)
     ledger = Ledger.load(store)
@@ -128,6 +133,8 @@ def plan_save(
         why=_why(save_if, usage, target_exists=target_exists),
         source=baseline.source if baseline else "",
         finished=finished,
+        skips_quick=THRESHOLD not in environment
+        and all(e.compile_seconds is None or e.compile_seconds >= 1.0 for e in seen.entries),
     )
 
 

@@ -43,6 +43,10 @@ class Usage:
     saved_seconds: float
     """The compile seconds of the used entries, by the ledger or else by their headers."""
     new_seconds: float
+    compared: bool
+    """Whether anybody looked before the job; if not, every entry is new."""
+    hits: int
+    """New entries that were read later on, as far as the ledger knows."""
 
     @property
     def entries(self) -> int:
@@ -57,11 +61,12 @@ def judge_usage(seen: Scan, ledger: Ledger, baseline: Baseline | None) -> Usage:
         seen: a scan with heads.
         baseline: None where nobody looked: then everything is new.
     """
-    if baseline is None:
-        seconds = sum((e.compile_seconds or 0.0 for e in seen.entries), 0.0)
-        return Usage(seen.entries, (), (), (), Witness.NOBODY, (), 0.0, seconds)
+    compared = baseline is not None
+    baseline = baseline or Baseline(0, "", records_reads=False)
     lists: dict[str, list[Entry]] = {"new": [], "used": [], "unused": [], "unknown": []}
-    recorded = _recorded_since(ledger, baseline.started_ns)
+    since = [e for e in ledger.events() if e.at_ns >= baseline.started_ns]
+    hit = {e.key for e in since if e.kind == HIT}
+    recorded = hit | {e.key for e in since if e.kind == COMPILE}
     inventory = seen.inventory
     files = {f.info.name: f for f in inventory.entries}
     proofs = {
@@ -80,21 +85,18 @@ def judge_usage(seen: Scan, ledger: Ledger, baseline: Baseline | None) -> Usage:
             lists["unused" if _would_know(witness, before) else "unknown"].append(entry)
     return Usage(
         **{name: tuple(found) for name, found in lists.items()},
-        witness=witness,
+        witness=witness if compared else Witness.NOBODY,
         unrecorded=tuple(e.key for e in lists["used"] if e.key not in recorded),
         saved_seconds=sum((e.compile_seconds or 0.0 for e in lists["used"]), 0.0),
         new_seconds=sum((e.compile_seconds or 0.0 for e in lists["new"]), 0.0),
+        compared=compared,
+        hits=sum(e.key in hit for e in lists["new"]),
     )
 
 
 def use_events(usage: Usage, now_ns: int) -> list[Event]:
     """Return the uses to record in the ledger, so that entries in use do not age."""
     return [Event(key, HIT, now_ns) for key in usage.unrecorded]
-
-
-def _recorded_since(ledger: Ledger, started_ns: int) -> set[str]:
-    kinds = (COMPILE, HIT)
-    return {e.key for e in ledger.events() if e.kind in kinds and e.at_ns >= started_ns}
 
 
 def _witnesses(file: EntryFile, inventory: Inventory, before: Before | None) -> set[Witness]:

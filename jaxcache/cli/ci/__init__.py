@@ -31,23 +31,6 @@ SummaryFile = Annotated[
 ]
 
 
-#: How a bundle that is not there yet is told from a directory.
-_SUFFIX = ".jxb"
-
-
-def is_bundle_name(location: str) -> bool:
-    """Return whether a source or target is a bundle, or would be one, and not a cache."""
-    from jaxcache.cache.bundle.format import is_bundle
-    from jaxcache.store import is_remote
-
-    if is_remote(location):
-        return location.endswith(_SUFFIX)
-    if os.path.isdir(location):
-        return False
-    named = location == "-" or location.endswith(_SUFFIX)
-    return named or os.path.isfile(location) or is_bundle(location)
-
-
 def check_local(cache_dir: str, other: str) -> None:
     """Refuse a cache that the steps of a job can do nothing with.
 

@@ -5,7 +5,7 @@ import sys
 import time
 
 from jaxcache.cache.bundle.compat import Host
-from jaxcache.cache.bundle.deliver import spool
+from jaxcache.cache.bundle.deliver import is_bundle_name, spool
 from jaxcache.cache.bundle.manifest import BundleError
 from jaxcache.cache.ci.restore import (
     Restored,
@@ -16,7 +16,7 @@ from jaxcache.cache.ci.restore import (
 )
 from jaxcache.cache.ci.staging import Fetched, fetch_directory, fetch_missing
 from jaxcache.cli.bundle import check_trust, open_input, required_signatures
-from jaxcache.cli.ci import check_local, is_bundle_name, job_environment
+from jaxcache.cli.ci import check_local, job_environment
 from jaxcache.cli.opening import Opened
 from jaxcache.cli.terminal.progress import progress_bar
 from jaxcache.errors import NoCacheError
@@ -110,7 +110,7 @@ def _plan(
     everything: bool,
     allow_large: bool,
 ) -> RestorePlan:
-    with progress_bar("checking") as progress:
+    with progress_bar("checking", in_bytes=True) as progress:
         return plan_restore(
             store,
             fetched.bundle,

@@ -4,19 +4,20 @@ import os
 import time
 
 from jaxcache.cache.bundle.deliver import check_target as check_file
+from jaxcache.cache.bundle.deliver import is_bundle_name
 from jaxcache.cache.ci.baseline import read_baseline
 from jaxcache.cache.ci.publish import Saved, save_bundle, save_remote_bundle, save_shared
 from jaxcache.cache.ci.save import SaveIf, SavePlan, plan_save
 from jaxcache.cache.ci.usage import use_events
 from jaxcache.cache.ledger.segments import append
 from jaxcache.cli.bundle import signing_keys
-from jaxcache.cli.ci import check_local, is_bundle_name
+from jaxcache.cli.ci import check_local
 from jaxcache.cli.opening import open_jax_cache
 from jaxcache.cli.terminal.progress import progress_bar
 from jaxcache.errors import NoCacheError
 from jaxcache.layouts import check_target
 from jaxcache.options.move import SaveOptions
-from jaxcache.store import is_remote, make_store, open_store
+from jaxcache.store import find_store, is_remote, make_store, open_store
 from jaxcache.store.base import StoreError
 
 
@@ -34,8 +35,8 @@ def plan(
     bundle = is_bundle_name(target)
     if bundle and not is_remote(target):
         check_file(target)
-    elif not bundle and os.path.isdir(target):
-        check_target(open_store(target), "jax")
+    elif not bundle and (there := find_store(target)) and not there.remote:
+        check_target(there, "jax")
     store = open_jax_cache(cache_dir)
     with progress_bar("reading entries") as progress:
         return plan_save(
@@ -47,6 +48,7 @@ def plan(
             max_size_bytes=options.max_size_bytes if bundle else None,
             unused_for_seconds=options.unused_for_seconds,
             finished=finished,
+            environment=os.environ,
             now_ns=time.time_ns(),
             progress=progress,
         )
@@ -81,7 +83,7 @@ def carry_out(plan: SavePlan, options: SaveOptions) -> Saved:
     append(store, use_events(plan.usage, now_ns))
     if plan.why == "empty" or (bundle and not plan.saves):
         return Saved(0, 0)
-    with progress_bar("saving") as progress:
+    with progress_bar("saving", in_bytes=bundle) as progress:
         if not bundle:
             return save_shared(
                 store,
