@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import tarfile
+import tempfile
 import textwrap
 from collections.abc import Callable, Iterator
 from functools import cache
@@ -81,6 +82,21 @@ def run_cli(request: pytest.FixtureRequest, tmp_path: Path, spawn_cli: RunCli) -
         return run_in_process(args, env=given, cwd=cwd or tmp_path, input=input)
 
     return run
+
+
+@pytest.fixture
+def unprivileged() -> Iterator[Path]:
+    """A folder of a user who may not write everywhere, as whom the test goes on."""
+    with tempfile.TemporaryDirectory() as name:
+        if os.getuid() == 0:
+            os.chmod(name, 0o755)
+            os.chown(name, 65534, 65534)
+            os.setresuid(65534, 65534, 0)
+        try:
+            yield Path(name)
+        finally:
+            if os.getresuid()[2] == 0:
+                os.setresuid(0, 0, 0)
 
 
 @pytest.fixture

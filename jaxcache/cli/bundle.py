@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from jaxcache.cli.options import Format, config_is_set
+from jaxcache.cli.options import Format, config_is_set, require_writable
 from jaxcache.errors import ExitCode, JaxcacheError, UntrustedError, UsageError
 from jaxcache.options.move import ArrivalOptions
 
@@ -261,7 +261,8 @@ def receive(
             code="untrusted" if untrusted else "bad-bundle",
             exit_code=ExitCode.UNTRUSTED if untrusted else ExitCode.PROBLEMS,
         )
-    store = find_store(target)
+    if store := find_store(target):
+        require_writable(store)
     with progress_bar("comparing") as progress:
         plan = layout.plan_import(
             store,

@@ -59,6 +59,8 @@ def carry_out(
 
     if dry_run:
         emit(form, prune_view(plan, None, now_ns=time.time_ns()))
+        if plan.removals:
+            require_writable(opened.store)
         return ExitCode.PARTIAL if plan.unmet else ExitCode.DONE
     if plan.removals:
         _ask(opened.store, plan, yes=yes)

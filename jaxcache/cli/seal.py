@@ -36,6 +36,8 @@ def command(place: CacheDir, options: SealOptions, consent: DryRun, output: Outp
                 progress=progress,
             )
     emit(output.form, seal_view(plan, result))
+    if consent.dry_run:
+        require_writable(store)
     if result and result.problems:
         return ExitCode.PROBLEMS
     return ExitCode.PARTIAL if result and result.failed else ExitCode.DONE

@@ -56,7 +56,7 @@ def carry_over(
     source = opened.store
     target = find_store(location)
     target_url = location if is_remote(location) else os.path.abspath(local_path(location))
-    if target is not None and not consent.dry_run:
+    if target is not None:
         require_writable(target)
     signers = signing_keys(options.sign)
     incoming = options.require_signed or not (options.sign or is_remote(location))

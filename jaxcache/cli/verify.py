@@ -56,8 +56,7 @@ def command(
     options = options.replace(jobs=options.jobs or available_cores())
     opened = open_cache(place.cache_dir, place.layout)
     if restore:
-        if not dry_run:
-            require_writable(opened.store)
+        require_writable(opened.store)
         result = quarantine.restore(*opened, keys=options.keys, dry_run=dry_run)
         emit(output.form, restoration_view(result))
         return ExitCode.PARTIAL if result.left else ExitCode.DONE

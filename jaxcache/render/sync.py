@@ -72,11 +72,12 @@ def _records(
 def _notes(plan: SyncPlan, done: Synced | None) -> Iterator[str]:
     """Yield the files that were not copied, with the reason."""
     yield from left_out_lines((*plan.left_out, *(done.damaged if done else ())))
+    for young in done.unfinished if done else ():
+        yield f"left out {young.info.name}: still being written; run it again in a minute"
     for failed in done.failed if done else ():
         yield f"{failed.transfer.info.name}: {failed.reason}"
     for some, what in (
         (done.gone if done else (), "gone: removed from the source meanwhile"),
-        (done.unfinished if done else (), "still being written: run it again for them"),
         (done.untrusted if done else (), "left out: not signed by a key that you trust"),
         (plan.no_room, "left out: --max-size leaves no room for them"),
     ):

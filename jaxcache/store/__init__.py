@@ -72,14 +72,19 @@ def find_store(location: str) -> Store | None:
     if is_remote(location) or os.path.lexists(path := local_path(location)):
         return open_store(location)
     check_directory_name(location)
-    above = os.path.abspath(path)
+    if reason := cannot_make(path):
+        raise NoCacheError(f"cannot make {path}: {reason}", code="io-error")
+    return None
+
+
+def cannot_make(path: str) -> str | None:
+    """The reason why a path cannot be made, its missing folders included; None if it can."""
+    above = os.path.dirname(os.path.abspath(path))
     while not os.path.lexists(above):
         above = os.path.dirname(above)
     if not os.path.isdir(above):
-        raise NoCacheError(f"cannot make {path}: {above} is no directory", code="io-error")
-    if not os.access(above, os.W_OK | os.X_OK):
-        raise NoCacheError(f"cannot make {path}: {above} cannot be written", code="io-error")
-    return None
+        return f"{above} is no directory"
+    return None if os.access(above, os.W_OK | os.X_OK) else f"{above} cannot be written"
 
 
 def make_store(location: str) -> Store:

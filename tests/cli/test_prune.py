@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import RunCli, clean_environment
+from conftest import CORPUS, RunCli, clean_environment
 
 OLD = "--grace=0s"
 
@@ -186,16 +186,13 @@ def test_used_since_a_marker_file(run_cli: RunCli, cache: Path, tmp_path: Path) 
     assert [p.name.partition("-")[0] for p in cache.glob("*-cache")] == ["jit_loss"]
 
 
-def test_a_read_only_cache_is_left_alone(run_cli: RunCli, cache: Path) -> None:
-    if os.geteuid() == 0:
-        pytest.skip("root may write anywhere")
+@pytest.mark.parametrize("line", ["prune --max-entries 0", "rm *", "seal"])
+def test_a_read_only_cache_is_left_alone(run_cli: RunCli, unprivileged: Path, line: str) -> None:
+    cache = Path(shutil.copytree(CORPUS / "0.12.0.1-cpu-zstd-maxsize", unprivileged / "cache"))
     cache.chmod(0o555)
-    try:
-        done = run_cli("prune", "-C", cache, "--max-entries", "0", "--yes", "--json")
-    finally:
-        cache.chmod(0o755)
-    assert done.returncode == 1
-    assert error_of(done) == "read-only"
+    for more in ("--yes", "--dry-run"):
+        done = run_cli(*line.split(), "-C", cache, more, "--json", cwd=unprivileged)
+        assert (done.returncode, error_of(done)) == (1, "read-only")
 
 
 def on_terminal(cache: Path, tmp_path: Path, answer: str, *args: str) -> tuple[int, str]:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import zstandard
 from bundling import padded, payload_of
-from conftest import RunCli
+from conftest import CORPUS, RunCli
 from object_server import Proxy, S3Server
 
 from jaxcache.cache.ledger.record import Event
@@ -74,6 +74,48 @@ def test_a_torn_entry_does_not_travel(run_cli: RunCli, local: Path, bucket: str)
     assert [(p["file"], p["kind"]) for p in told_["left_out"]] == [(victim, "truncated")]
     assert [t["file"] for t in told_["unfinished"]] == [young]
     assert len(told_["carried"]) == ENTRIES - 2
+
+
+@pytest.mark.parametrize("form", [(), ("--json",), ("-q",)])
+def test_a_young_torn_entry_alone_is_not_all_well(
+    run_cli: RunCli, local: Path, tmp_path: Path, form: tuple[str, ...]
+) -> None:
+    """JAX may be writing it: a script must see that it did not go over."""
+    young = min(names(local))
+    (local / young).write_bytes((local / young).read_bytes()[:-7])
+    done = run_cli("push", tmp_path / "there", "-C", local, *form)
+    assert done.returncode == 3
+    if not form:
+        assert f"left out {young}: still being written; run it again" in done.stderr
+    assert len(names(tmp_path / "there")) == ENTRIES - 1
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "push {} -C here",
+        "pull here -C {}",
+        "copy here {}",
+        "ci save {}/x.jxb -C here",
+        "ci save {} -C here",
+    ],
+)
+def test_a_dry_run_into_what_cannot_be_written(
+    run_cli: RunCli, unprivileged: Path, line: str
+) -> None:
+    """It ends as the real one does, and for the same reason."""
+    shutil.copytree(CORPUS / "0.12.0.1-cpu-zstd", unprivileged / "here")
+    (unprivileged / "closed").mkdir(mode=0o555)
+    for place, reason in (("closed", "cannot be written"), ("closed/new", "closed cannot be")):
+        words = line.format(place).split()
+        real, dry = (
+            run_cli(*words, *more, cwd=unprivileged, env={"HOME": str(unprivileged)})
+            for more in ((), ("--dry-run",))
+        )
+        code = 1 if place == "closed" or "jxb" in line else 10
+        assert (real.returncode, dry.returncode) == (code, code)
+        assert dry.stderr == real.stderr
+        assert reason in real.stderr
 
 
 def test_pull_verifies_and_heals_and_keeps(

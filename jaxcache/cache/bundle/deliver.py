@@ -15,7 +15,7 @@ from jaxcache.cache.bundle.manifest import BundleError
 from jaxcache.cache.bundle.pack import Exported, write_stream
 from jaxcache.cache.trust import sign_header
 from jaxcache.errors import JaxcacheError, UsageError
-from jaxcache.store import check_location, is_remote
+from jaxcache.store import cannot_make, check_location, is_remote
 from jaxcache.store.base import Store
 
 _FAST_LEVEL = 1
@@ -85,6 +85,7 @@ def check_target(path: str) -> None:
 
     Raises:
         UsageError: ``exists``, ``bad-path``.
+        JaxcacheError: ``io-error``: nothing can be written there.
     """
     if path == "-":
         raise UsageError("- is no file", hint="jaxcache export - writes to standard output")
@@ -95,6 +96,8 @@ def check_target(path: str) -> None:
             code="exists",
             hint="name another file, or remove it",
         )
+    if reason := cannot_make(path):
+        raise JaxcacheError(f"cannot write {path}: {reason}", code="io-error")
 
 
 def spool(source: BinaryIO) -> Bundle:

@@ -64,7 +64,7 @@ class Synced:
     @property
     def complete(self) -> bool:
         """Return whether everything is there that was to come."""
-        lacking = self.damaged or self.failed or self.untrusted
+        lacking = self.damaged or self.failed or self.untrusted or self.unfinished
         return not (lacking or (self.removed and self.removed.failed))
 
 

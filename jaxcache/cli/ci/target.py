@@ -13,6 +13,7 @@ from jaxcache.cache.ledger.segments import append
 from jaxcache.cli.bundle import signing_keys
 from jaxcache.cli.ci import check_local
 from jaxcache.cli.opening import open_jax_cache
+from jaxcache.cli.options import require_writable
 from jaxcache.cli.terminal.progress import progress_bar
 from jaxcache.errors import NoCacheError
 from jaxcache.layouts import check_target
@@ -35,8 +36,10 @@ def plan(
     bundle = is_bundle_name(target)
     if bundle and not is_remote(target):
         check_file(target)
-    elif not bundle and (there := find_store(target)) and not there.remote:
-        check_target(there, "jax")
+    elif not bundle and (there := find_store(target)):
+        require_writable(there)
+        if not there.remote:
+            check_target(there, "jax")
     store = open_jax_cache(cache_dir)
     with progress_bar("reading entries") as progress:
         return plan_save(
