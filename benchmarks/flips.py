@@ -12,7 +12,7 @@ from pathlib import Path
 
 from jaxcache.cache.inventory import take_inventory
 from jaxcache.cache.verify.check import check_entry
-from jaxcache.entry.codec import CodecError, decompress_chunks, detect_codec
+from jaxcache.entry.codec import CodecError, decompress_chunks
 from jaxcache.entry.frame import seal_frame
 from jaxcache.store import open_store
 
@@ -75,7 +75,7 @@ def main() -> None:
                 data = path.read_bytes()
                 if sealed:
                     content = decompress(path) or b""
-                    data = seal_frame(data, content, detect_codec(data), 19)
+                    data = seal_frame(data, content, 19)
                 seen += count(data, path.name, flips // len(paths), chance)
             label = f"{cache}{', sealed' if sealed else ''}"
             cells = [seen["codec"], seen["payload"], seen["harmless"], seen["silent"]]

@@ -90,7 +90,7 @@ _jaxcache() {
     where) options='--stop --timeout -C --cache-dir --json --jsonl --color --debug -h --help'; words=files ;;
     diff) options='--layout --json --jsonl -q --quiet --requests --color --debug -h --help'; words=files ;;
     verify) options='--filter --level --payload --no-payload --atimes --grace -j --jobs --python --fix --delete --restore -n --dry-run -y --yes -C --cache-dir --layout --json --jsonl -q --quiet --requests --color --debug -h --help'; words=keys ;;
-    seal) options='--filter --level --again -j --jobs -n --dry-run -C --cache-dir --json --jsonl -q --quiet --requests --color --debug -h --help'; words=keys ;;
+    seal) options='--filter --recompress -j --jobs -n --dry-run -C --cache-dir --json --jsonl -q --quiet --requests --color --debug -h --help'; words=keys ;;
     prune) options='--max-size --max-entries --unused-for --older-than --used-since --keep-last --policy --filter --keep --grace --orphans --legacy --untuned --side-caches --quarantine -n --dry-run -y --yes -C --cache-dir --layout --json --jsonl -q --quiet --requests --color --debug -h --help'; words=none ;;
     rm) options='--filter -n --dry-run -y --yes -C --cache-dir --layout --json --jsonl -q --quiet --requests --color --debug -h --help'; words=keys ;;
     pin) options='--remove -C --cache-dir --json --jsonl --requests --color --debug -h --help'; words=keys ;;

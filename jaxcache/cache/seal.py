@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from jaxcache.cache.inventory import EntryFile
 from jaxcache.cache.ledger.record import SEALED, Event, Record
@@ -34,14 +34,14 @@ from jaxcache.entry.codec import (
     decompress_whole,
 )
 from jaxcache.entry.frame import seal_frame
-from jaxcache.model import Codec, Entry, Problem
+from jaxcache.model import Entry, Problem
 from jaxcache.options import SealOptions
 from jaxcache.store.base import ChangedError, MissingError, Store, StoreError, same_file
 
 #: Why an entry is left as it is.
 #:
-#: * ``sealed``: it is sealed already, at this level or an unknown one.
-#: * ``no-gain``: already as small as this level makes it, and sealed by its codec.
+#: * ``sealed``: it is sealed already, and compressed at this level where one is given.
+#: * ``no-gain``: sealed already, and no smaller at this level.
 #: * ``too-large``: its payload is above what one worker may hold.
 #: * ``gone``: another process removed or replaced it.
 #: * ``young``: JAX seems to be writing it.
@@ -61,7 +61,8 @@ class SealPlan:
     """The entries to be rewritten."""
 
     cache_dir: str
-    level: int
+    level: int | None
+    """What is compressed anew, at this level; None adds checksums only."""
     todo: tuple[Entry, ...]
     skipped: tuple[tuple[Entry, Reason], ...]
     scan: Scan
@@ -101,8 +102,8 @@ def plan_seal(
 ) -> SealPlan:
     """Plan which entries to seal.
 
-    zstd entries without a checksum are; sealed ones and zlib ones (which carry Adler-32) are
-    compressed anew where the ledger knows that they were not at this level yet.
+    zstd entries without a checksum are (zlib has Adler-32). With a level, sealed ones too, except
+    where the ledger knows that they were compressed at this level before.
 
     Raises:
         NoCacheError
@@ -115,21 +116,20 @@ def plan_seal(
     todo: list[Entry] = []
     skipped: list[tuple[Entry, Reason]] = []
     for entry in selection.pick(seen.entries, now_ns or time.time_ns()):
-        record = ledger.record(entry.key)
-        if not entry.sealed or options.again or _wants_level(entry, record, options.level):
+        if not entry.sealed or _wants_level(entry, ledger.record(entry.key), options.recompress):
             todo.append(entry)
         else:
             skipped.append((entry, "sealed"))
     todo.sort(key=lambda e: -e.size_bytes)  # the longest first, so that no worker ends alone
-    return SealPlan(store.url, options.level, tuple(todo), tuple(skipped), seen)
+    return SealPlan(store.url, options.recompress, tuple(todo), tuple(skipped), seen)
 
 
-def _wants_level(entry: Entry, record: Record | None, level: int) -> bool:
+def _wants_level(entry: Entry, record: Record | None, level: int | None) -> bool:
     """Whether a sealed entry is to be compressed anew."""
-    if record is None or record.file_mtime_ns != entry.created_ns:
-        return entry.codec == "zlib"
+    if level is None or record is None or record.file_mtime_ns != entry.created_ns:
+        return level is not None
     known = record.extra.get(LEVEL_FACT)
-    return isinstance(known, int) and known < level
+    return not isinstance(known, int) or known < level
 
 
 def execute_seal(
@@ -226,14 +226,16 @@ class _Worker:
         if known is None and (problems := list(check_payload(file, content[HEADER_BYTES:]))):
             self._report(entry, *problems)
             return
-        codec: Codec = "zlib" if entry.codec == "zlib" else "zstd"
-        new = seal_frame(frame, content, codec, self._level)
-        facts = {"payload_sha256": digest, "file_mtime_ns": file.info.mtime_ns}
-        event = Event(entry.key, SEALED, self._now_ns, {**facts, LEVEL_FACT: self._level})
+        new = seal_frame(frame, content, self._level)
+        facts: dict[str, Any] = {"payload_sha256": digest, "file_mtime_ns": file.info.mtime_ns}
+        if self._level is not None:
+            facts[LEVEL_FACT] = self._level
+        event = Event(entry.key, SEALED, self._now_ns, facts)
         if entry.sealed and len(new) >= len(frame):
             self._skip(entry, "no-gain", event)
             return
-        check_content(io.BytesIO(new), len(new))  # its checksum is of the content we hold
+        if self._level is not None:  # else its blocks are those that were just decompressed
+            check_content(io.BytesIO(new), len(new))
         try:
             self._store.rewrite(entry.file, [new], expected=file.info, guard=self._jax.hold())
         except (ChangedError, MissingError):

@@ -7,14 +7,14 @@ from jaxcache.cli.options import Output, available_cores, require_writable
 from jaxcache.errors import ExitCode
 from jaxcache.options import CacheDir, DryRun, SealOptions
 
-EXAMPLE = "jaxcache seal --level 19"
+EXAMPLE = "jaxcache seal --recompress 19"
 EXIT_CODES = (0, 1, 2, 3, 10, 11)
 
 
 def command(place: CacheDir, options: SealOptions, consent: DryRun, output: Output) -> int:
     """Add the checksum that lets JAX itself detect corruption.
 
-    Entries are compressed anew, and are usually smaller afterwards.
+    An entry stays as it is, but for 4 bytes more. ``--recompress`` makes it smaller, too.
     """
     from jaxcache.cache.seal import execute_seal, plan_seal
     from jaxcache.cli.output import emit

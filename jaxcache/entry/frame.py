@@ -12,8 +12,7 @@ import zstandard
 from jaxcache.entry.codec import ZSTD_MAGIC, CodecError
 from jaxcache.model import Codec
 
-DEFAULT_LEVEL = 19
-MIN_LEVEL, MAX_LEVEL = 1, 22
+MAX_LEVEL = 22
 _ZLIB_MAX_LEVEL = 9
 _CHECKSUM_FLAG = 1 << 2
 _CHECKSUM_BYTES = 4
@@ -61,20 +60,19 @@ def add_checksum(frame: bytes, content: bytes) -> bytes:
     )
 
 
-def seal_frame(frame: bytes, content: bytes, codec: Codec, level: int) -> bytes:
-    """The smallest sealed entry at hand: compressed anew, or the same blocks with a checksum.
+def seal_frame(frame: bytes, content: bytes, level: int | None) -> bytes:
+    """Seal an entry: its own blocks with a checksum, or compressed anew where that is smaller.
 
     Args:
         frame: the entry as it is, whole and sound.
         content: what it decompresses to.
+        level: what to compress anew at; None keeps the blocks.
 
     Returns:
         Never more than four bytes longer than ``frame``.
     """
-    anew = compress_content(content, codec, level)
-    if codec == "zlib":
-        return min(frame, anew, key=len)
-    sealed = frame[len(ZSTD_MAGIC)] & _CHECKSUM_FLAG
-    if len(anew) <= len(frame) + (0 if sealed else _CHECKSUM_BYTES):
-        return anew
-    return add_checksum(frame, content)
+    zstd = frame.startswith(ZSTD_MAGIC)
+    sealed = add_checksum(frame, content) if zstd else frame
+    if level is None:
+        return sealed
+    return min(sealed, compress_content(content, "zstd" if zstd else "zlib", level), key=len)

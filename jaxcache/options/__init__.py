@@ -13,7 +13,6 @@ from jaxcache.options.declare import (
     COUNT,
     DURATION,
     FLAG,
-    NUMBER,
     SIZE,
     TEXT,
     TEXTS,
@@ -143,12 +142,16 @@ class VerifyOptions(Selected):
 
 
 class SealOptions(Selected):
-    """Which entries to seal, and how well to compress them."""
+    """Which entries to seal, and whether to compress them anew."""
 
-    level: int = option(
-        "--level", NUMBER, "Compression level; zlib takes up to 9.", default=19, min=1, max=22
+    recompress: int | None = option(
+        "--recompress",
+        COUNT,
+        "Compress anew at LEVEL, 1 to 22, where that is smaller; zlib takes up to 9.",
+        metavar="LEVEL",
+        min=1,
+        max=22,
     )
-    again: bool = option("--again", FLAG, "Compress sealed entries anew, too.")
     jobs: int | None = option("--jobs -j", COUNT, _JOBS, min=1)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from jaxcache.cache.seal import SealPlan, SealResult
 from jaxcache.render.document import fields_of
 from jaxcache.render.view import Column, View
-from jaxcache.units import format_size
+from jaxcache.units import format_count, format_size
 
 
 def seal_view(plan: SealPlan, result: SealResult | None) -> View:
@@ -68,14 +68,15 @@ def _summary(plan: SealPlan, result: SealResult | None) -> Iterator[str]:
     kept = ", ".join(f"{n:,} {reason}" for reason, n in sorted(reasons.items()))
     if result is None:
         size = format_size(sum(e.size_bytes for e in plan.todo))
-        line = f"would rewrite {len(plan.todo):,} entries of {size} at level {plan.level}"
+        at = "" if plan.level is None else f", compressing at level {plan.level}"
+        line = f"would seal {format_count(len(plan.todo), 'entry')} of {size}{at}"
     else:
         before = sum(s.entry.size_bytes for s in result.sealed)
-        line = f"sealed {len(result.sealed):,} entries"
+        line = f"sealed {format_count(len(result.sealed), 'entry')}"
         if before:
             saved = result.saved_bytes
-            word = "saved" if saved >= 0 else "added for their checksums"
-            line += f"; {format_size(abs(saved))} {word} of {format_size(before)}"
+            word = "saved of" if saved >= 0 else "of checksums added to"
+            line += f"; {format_size(abs(saved))} {word} {format_size(before)}"
     yield line + (f"; left as they are: {kept}" if kept else "")
     if result and result.failed:
         why = ", ".join(sorted({reason for _, reason in result.failed}))

@@ -321,7 +321,7 @@ def test_what_was_compressed_well_stays_as_small(ledger: bool, tmp_path: Path) -
     module = first_entry(SMALL).name[:-71]
     (cache / f"{module}-{1:064x}-cache").write_bytes(zstandard.compress(bytes(4) + large))
     store = LocalStore(cache)
-    execute_seal(store, plan_seal(store, SealOptions(level=19)), jobs=1, now_ns=time.time_ns())
+    execute_seal(store, plan_seal(store, SealOptions(recompress=19)), jobs=1, now_ns=time.time_ns())
     if not ledger:
         shutil.rmtree(cache / ".jaxcache")
     sizes = {p.name: p.stat().st_size for p in cache.glob("*-cache")}

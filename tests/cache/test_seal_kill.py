@@ -4,6 +4,7 @@ import hashlib
 import io
 import random
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -19,11 +20,12 @@ from jaxcache.store import open_store
 _SEALER = """
 import sys, time
 from jaxcache.cache.seal import execute_seal, plan_seal
+from jaxcache.options import SealOptions
 from jaxcache.store import open_store
 print("ready", flush=True)
 for n in range(10_000):
     store = open_store(sys.argv[1])
-    plan = plan_seal(store, SealOptions(level=1 + n % 9, again=True))
+    plan = plan_seal(store, SealOptions(recompress=(None, 1, 9, 19)[n % 4]))
     # Levels that gain nothing are skipped, so every other turn starts from unsealed entries.
     execute_seal(store, plan, jobs=2, now_ns=time.time_ns())
     for name, data in ORIGINALS.items():
@@ -59,6 +61,7 @@ def kill_while_sealing(cache: Path, times: int, seed: int) -> int:
             assert process.stdout and process.stdout.readline() == b"ready\n"
             time.sleep(chance.uniform(0, 0.25))
             process.kill()
+        assert process.returncode == -signal.SIGKILL  # it was at work until then
         assert payloads(cache) == before
         dirty += bool(temporaries(cache))
     store = open_store(str(cache))

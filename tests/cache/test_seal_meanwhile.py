@@ -125,7 +125,9 @@ def test_what_gains_nothing_is_left_and_remembered(cache: Path) -> None:
     store = LocalStore(cache)
     before = entry_of(cache).read_bytes()
     later_ns = 4 * 10**18
-    again = execute_seal(store, plan_seal(store, SealOptions(again=True)), jobs=1, now_ns=later_ns)
+    again = execute_seal(
+        store, plan_seal(store, SealOptions(recompress=1)), jobs=1, now_ns=later_ns
+    )
     assert [reason for _, reason in again.skipped] == ["no-gain"]
     assert entry_of(cache).read_bytes() == before
     record = Ledger.load(store).record(entry_of(cache).name.removesuffix("-cache"))

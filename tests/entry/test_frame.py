@@ -26,7 +26,7 @@ def as_jax_writes(content: bytes) -> bytes:
 @given(contents, st.integers(1, 22))
 def test_the_content_stays(content: bytes, level: int) -> None:
     frame = as_jax_writes(content)
-    sealed = seal_frame(frame, content, "zstd", level)
+    sealed = seal_frame(frame, content, level)
     assert zstandard.decompress(sealed) == content
     assert zstandard.get_frame_parameters(sealed).has_checksum
     assert len(sealed) <= len(frame) + 4
@@ -48,7 +48,7 @@ def test_a_checksum_is_added_without_compressing_anew(content: bytes) -> None:
 def test_zlib_stays_zlib() -> None:
     content = bytes(5000)
     frame = zlib.compress(content, 1)
-    sealed = seal_frame(frame, content, "zlib", 19)
+    sealed = seal_frame(frame, content, 19)
     assert zlib.decompress(sealed) == content and len(sealed) <= len(frame)
     assert compress_content(content, "zlib", 9)[0] == 0x78
 
@@ -76,7 +76,7 @@ def test_no_flip_of_a_sealed_entry_is_silent(corpus: Path, pattern: str) -> None
     (path,) = corpus.glob(pattern)
     frame = path.read_bytes()
     content = zstandard.decompress(frame)
-    assert silent_flips(seal_frame(frame, content, "zstd", 19)) == 0
+    assert silent_flips(seal_frame(frame, content, 19)) == 0
 
 
 def test_flips_of_an_unsealed_entry_are_silent_so_the_test_above_can_fail(corpus: Path) -> None:

@@ -29,7 +29,7 @@ def _row(name: str, line: str, **more: bool) -> Row:
 
 ROWS: tuple[Row, ...] = (
     _row("seal", "seal -C cache --jobs 1"),
-    _row("seal again", "seal -C cache --jobs 2 --again --level 3"),
+    _row("seal again", "seal -C cache --jobs 2 --recompress 3"),
     _row("verify --fix", "verify -C cache --fix", timely=True),
     _row("verify --fix --delete", "verify -C cache --fix --delete --yes --atimes", timely=True),
     _row("verify --restore", "verify -C cache --restore"),

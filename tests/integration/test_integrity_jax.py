@@ -187,7 +187,7 @@ def test_beside_a_running_jax(cache: Cache, run_cli, cap: str) -> None:
         broken.with_name(broken.name.replace("-cache", "-atime")).write_bytes(bytes(8))
         broken.write_bytes(b"")
         os.utime(broken, (LONG_AGO, LONG_AGO))
-        done = run_cli("seal", "-C", cache.path, "--again", "--level", str(level), "--json")
+        done = run_cli("seal", "-C", cache.path, "--recompress", str(level), "--json")
         assert {p["kind"] for p in json.loads(done.stdout)["problems"]} <= {"empty"}
         done = run_cli("verify", "-C", cache.path, "--fix", "--json")
         assert done.returncode == 0, done.stdout + done.stderr
