@@ -21,7 +21,7 @@ class Held(NamedTuple):
     payload_sha256: str
     payload_bytes: int
     size_bytes: int
-    compile_seconds: int
+    compile_seconds: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +36,8 @@ class Side:
     files: frozenset[str] = frozenset()
     """Names that say what their bytes are, in layouts that have such."""
     layout: str = JAX
+    times_count: bool = True
+    """Whether two compiles of one program that took another time are two contents."""
 
 
 class Pair(NamedTuple):
@@ -113,8 +115,11 @@ def diff_sides(left: Side, right: Side) -> Diff:
     """Compare two sides, key by key."""
     both = sorted(left.entries.keys() & right.entries.keys())
     pairs = [Pair(left.entries[k], right.entries[k]) for k in both]
+    times = left.times_count and right.times_count
     differing = [
-        p for p in pairs if p.payload_differs or p.left.compile_seconds != p.right.compile_seconds
+        p
+        for p in pairs
+        if p.payload_differs or (times and p.left.compile_seconds != p.right.compile_seconds)
     ]
     return Diff(
         left,
@@ -136,6 +141,6 @@ def sum_sizes(held: Iterable[Held]) -> tuple[int, float]:
     return sum(h.size_bytes for h in entries), float(sum(h.compile_seconds for h in entries))
 
 
-def known_in(side: Side) -> dict[str, tuple[str, int]]:
+def known_in(side: Side) -> dict[str, tuple[str, float]]:
     """Payload digest and seconds by key, for an export of what is not there."""
     return {k: (h.payload_sha256, h.compile_seconds) for k, h in side.entries.items()}

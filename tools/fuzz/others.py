@@ -18,7 +18,7 @@ from jaxcache.cache.recipe import format as recipes
 from jaxcache.cache.recipe.model import RecipeError
 from jaxcache.layouts.torch.artifacts import parse_artifacts
 from jaxcache.layouts.torch.elf import judge_header
-from jaxcache.layouts.torch.examine import examine, facts_of
+from jaxcache.layouts.torch.graph import examine
 from jaxcache.layouts.torch.names import digest_of
 from jaxcache.layouts.torch.pickled import PickleError, read_pickle, walk
 
@@ -124,7 +124,7 @@ def run_torch(data: bytes) -> None:
         assert sum(1 for _ in walk(found.root)) <= 4 * found.operations + 4
     else:
         tier = "fxgraph" if kind == b"\x01" else "aotautograd"
-        facts_of(examine(rest, tier, "key", digest_of(rest)))
+        examine(rest, tier, "key", digest_of(rest)).facts()
 
 
 def torch_seeds() -> Iterator[bytes]:

@@ -14,7 +14,7 @@ from jaxcache.model import Entry, FileInfo, Problem
 from jaxcache.store.base import Store
 
 #: (payload digest, compile seconds) by key, of what another bundle or cache has.
-Known = dict[str, tuple[str, int]]
+Known = dict[str, tuple[str, float]]
 
 
 @dataclass(frozen=True, slots=True)

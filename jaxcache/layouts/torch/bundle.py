@@ -18,10 +18,11 @@ from jaxcache.cache.scan import Progress
 from jaxcache.cache.select import Selection
 from jaxcache.errors import JaxcacheError, UsageError
 from jaxcache.layouts.torch.elf import judge_header
-from jaxcache.layouts.torch.examine import examine
+from jaxcache.layouts.torch.graph import examine
 from jaxcache.layouts.torch.inventory import Inventory, take_inventory
 from jaxcache.layouts.torch.links import files_below, link
 from jaxcache.layouts.torch.names import (
+    TIERS,
     TorchKind,
     TorchName,
     digest_of,
@@ -206,9 +207,8 @@ def judge(data: bytes, name: str, found: TorchName) -> str | None:
     if found.kind is TorchKind.KERNEL:
         bad = judge_header(data[:_HEAD_BYTES], len(data))
         return bad[1] if bad else None
-    if found.kind in (TorchKind.AOT, TorchKind.FX):
-        tier = "aotautograd" if found.kind is TorchKind.AOT else "fxgraph"
-        problems = examine(data, tier, found.key or "", found.digest or "").problems  # type: ignore[arg-type]
+    if tier := TIERS.get(found.kind):
+        problems = examine(data, tier, found.key or "", found.digest or "").problems
         return problems[0][1] if problems else None
     return None if name else "has no name"
 

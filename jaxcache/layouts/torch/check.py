@@ -18,10 +18,9 @@ from jaxcache.cache.parallel import spread
 from jaxcache.cache.verify.check import Checked
 from jaxcache.errors import UsageError
 from jaxcache.layouts.torch.elf import elf_problem
-from jaxcache.layouts.torch.examine import Facts, Found, examine_file, facts_of
-from jaxcache.layouts.torch.inventory import GraphFile
+from jaxcache.layouts.torch.graph import Facts, Found, examine_file
 from jaxcache.layouts.torch.links import link
-from jaxcache.layouts.torch.names import TorchKind, digest_of_text
+from jaxcache.layouts.torch.names import GraphFile, TorchKind, digest_of_text
 from jaxcache.layouts.torch.scan import PARALLEL_ABOVE, Scan, decode
 from jaxcache.model import FileInfo, Problem
 from jaxcache.options import VerifyOptions
@@ -89,7 +88,7 @@ def _check(store: Store, files: Sequence[Subject], *, quick: bool) -> Iterator[C
         facts = None
         try:
             if file.graph and not quick:
-                facts = facts_of(examine_file(store, file.graph._replace(info=file.info)))
+                facts = examine_file(store, file.graph._replace(info=file.info)).facts()
                 found = facts.problems
             elif file.graph:
                 found = [("empty", "no bytes")] if file.info.size_bytes == 0 else []

@@ -5,7 +5,7 @@ Source: the ELF header, System V gABI chapter 4 (``e_shoff``, ``e_shentsize``, `
 
 import struct
 
-from jaxcache.layouts.torch.examine import Found
+from jaxcache.layouts.torch.graph import Found
 from jaxcache.model import FileInfo
 from jaxcache.store.base import Store
 

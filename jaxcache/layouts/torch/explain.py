@@ -12,9 +12,8 @@ from typing import NamedTuple
 from jaxcache.cache.explain.sides import Comparison, Compile, Difference, Explanation
 from jaxcache.cache.select import select_by_keys
 from jaxcache.errors import JaxcacheError
-from jaxcache.layouts.torch.examine import examine_file
-from jaxcache.layouts.torch.graph import Component, Graph
-from jaxcache.layouts.torch.inventory import GraphFile
+from jaxcache.layouts.torch.graph import Component, Graph, examine_file
+from jaxcache.layouts.torch.names import GraphFile
 from jaxcache.layouts.torch.scan import Scan, scan
 from jaxcache.store import open_store
 from jaxcache.store.base import MissingError, Store
@@ -89,9 +88,9 @@ def _resolve(store: Store, seen: Scan, wanted: str) -> list[_Read]:
     first = next(g for g in seen.inventory.graphs if g.info.name == entries[0].file)
     if first.tier == "fxgraph":
         return [_read(store, first)]
-    graph = examine_file(store, first).graph
+    graph = examine_file(store, first)
     below = {g.key: g for g in reversed(seen.inventory.graphs) if g.tier == "fxgraph"}
-    found = [below[key] for key in (graph.references if graph else ()) if key in below]
+    found = [below[key] for key in graph.references if key in below]
     if not found:
         raise JaxcacheError(
             f"{first.name} refers to no FX graph that is there",
@@ -102,8 +101,8 @@ def _resolve(store: Store, seen: Scan, wanted: str) -> list[_Read]:
 
 
 def _read(store: Store, file: GraphFile) -> _Read:
-    graph = examine_file(store, file).graph
-    if graph is None or not graph.key_lines:
+    graph = examine_file(store, file)
+    if not isinstance(graph, Graph) or not graph.key_lines:
         raise JaxcacheError(
             f"{file.name} tells nothing of its key",
             code="bad-entry",

@@ -1,4 +1,4 @@
-"""Read AOTAutogradCache and FxGraphCache entries with the inert machine.
+"""Read and judge AOTAutogradCache and FxGraphCache entries with the inert machine.
 
 Source of the fields: ``AOTAutogradResult`` (``torch/_functorch/_aot_autograd``) and
 ``CompiledFxGraph`` (``torch/_inductor/output_code.py``), torch 2.13. A field that another version
@@ -7,13 +7,25 @@ lacks is None, never a guess.
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
 
-from jaxcache.layouts.torch.names import digest_of, digest_of_text
-from jaxcache.layouts.torch.pickled import Global, Pickle, Record, Table, read_pickle, walk
+from jaxcache.layouts.torch.names import GraphFile, Tier, digest_of, digest_of_text
+from jaxcache.layouts.torch.pickled import (
+    MAX_BYTES,
+    Global,
+    Pickle,
+    PickleError,
+    Record,
+    Table,
+    read_pickle,
+    walk,
+)
+from jaxcache.model import ProblemKind
+from jaxcache.store.base import Store, StoreError
 
-Tier = Literal["aotautograd", "fxgraph"]
+#: The kind of a problem, and its detail.
+Found = tuple[ProblemKind, str]
 
 #: What unpickling an entry of each tier makes.
 ROOTS: Mapping[Tier, str] = {
@@ -25,28 +37,9 @@ _BUNDLED = "torch._functorch._aot_autograd.aot_autograd_result.BundledAOTAutogra
 #: Packages whose names torch's own entries hold. Not a list of what is harmless: reading a pickle
 #: runs what it names, and torch has functions that run code. What is not here is remarkable.
 EXPECTED_PACKAGES = frozenset({"torch", "sympy", "collections", "numpy", "triton"})
-_EXPECTED_NAMES = frozenset(
-    {
-        "builtins.list",
-        "builtins.dict",
-        "builtins.set",
-        "builtins.frozenset",
-        "builtins.int",
-        "builtins.float",
-        "builtins.bool",
-        "builtins.str",
-        "builtins.bytes",
-        "builtins.tuple",
-        "builtins.complex",
-        "builtins.slice",
-        "builtins.range",
-        "builtins.type",
-        "builtins.object",
-        "copyreg._reconstructor",
-        "_codecs.encode",
-        "functools.partial",
-        "types.SimpleNamespace",
-    }
+_EXPECTED_NAMES = re.compile(
+    r"builtins\.(list|dict|set|frozenset|int|float|bool|str|bytes|tuple|complex|slice|range|type|object)"
+    r"|copyreg\._reconstructor|_codecs\.encode|functools\.partial|types\.SimpleNamespace"
 )
 
 _NS_PER_SECOND = 1e9
@@ -57,20 +50,9 @@ _FRAME = re.compile(r'File "([^"\n]{1,4096})", line (\d{1,9}), in ([^\s,]{1,300}
 _TENSOR = re.compile(
     r"TensorMetadata\(dtype=torch\.(\w{1,30}), shape=torch\.Size\(\[([^\]]{0,300})\]"
 )
-_SHORT_DTYPES = {
-    "float64": "f64",
-    "float32": "f32",
-    "float16": "f16",
-    "bfloat16": "bf16",
-    "int64": "i64",
-    "int32": "i32",
-    "int16": "i16",
-    "int8": "i8",
-    "uint8": "u8",
-    "bool": "b8",
-    "complex64": "c64",
-    "complex128": "c128",
-}
+_SHORT_DTYPES = re.compile(r"(float|bfloat|int|uint|complex)(\d+)")
+#: Names of a hostile pickle's globals that a finding shows.
+_SHOWN_GLOBALS = 5
 #: Shown of a text from an entry, which may be as long as the entry.
 _SHOWN_CHARACTERS = 2_000
 
@@ -85,7 +67,38 @@ class Component:
 
 
 @dataclass(frozen=True, slots=True)
-class Graph:
+class Facts:
+    """The facts of an entry that a listing shows and an index keeps."""
+
+    seconds: float | None = None
+    """FX: what Inductor took. AOT: forward and backward together, Inductor's part included."""
+    devices: tuple[str, ...] = ()
+    guards: str | None = None
+    """An expression over symbolic sizes under which the entry serves; None: it always does."""
+    torch_version: str | None = None
+    references: tuple[str, ...] = ()
+    """AOT: the FX keys of forward and backward."""
+    bundled: bool = False
+    """AOT: holds its FX graphs itself."""
+    source_key: str | None = None
+    """FX: the generated ``.py``."""
+    source: str | None = None
+    """``FILE:LINE`` of the innermost frame that the graph was traced from."""
+    function: str | None = None
+    signature: str | None = None
+    environment: tuple[str, ...] = ()
+    """FX: names of environment variables whose values it embeds."""
+    problems: tuple[Found, ...] = ()
+    gone: bool = False
+    """It vanished since it was listed."""
+
+    def facts(self) -> "Facts":
+        """Only what a listing needs."""
+        return Facts(**{field.name: getattr(self, field.name) for field in fields(Facts)})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Graph(Facts):
     """One entry of either tier, as far as it tells."""
 
     tier: Tier
@@ -93,30 +106,12 @@ class Graph:
     """The class that unpickling would make; torch fails if it is not that of its tier."""
     globals: tuple[str, ...]
     """Everything that unpickling would import."""
-    seconds: float | None = None
-    """FX: what Inductor took. AOT: forward and backward together, Inductor's part included."""
     forward_seconds: float | None = None
     backward_seconds: float | None = None
-    devices: tuple[str, ...] = ()
-    guards: str | None = None
-    """An expression over symbolic sizes under which the entry serves; None: it always does."""
-    torch_version: str | None = None
     own_key: str | None = None
     """FX: the key that it was stored under."""
-    source_key: str | None = None
-    """FX: the generated ``.py``."""
     source_digest: str | None = None
     """FX: what the embedded ``.py`` hashes to; must be ``source_key`` without its letter."""
-    references: tuple[str, ...] = ()
-    """AOT: the FX keys of forward and backward."""
-    bundled: bool = False
-    """AOT: holds its FX graphs itself."""
-    source: str | None = None
-    """``FILE:LINE`` of the innermost frame that the graph was traced from."""
-    function: str | None = None
-    signature: str | None = None
-    environment: tuple[str, ...] = ()
-    """FX: names of environment variables whose values it embeds."""
     key_lines: tuple[str, ...] = field(default=(), repr=False)
     """FX: the parts of its key as torch logs them, ``[hash] name: text``."""
 
@@ -132,7 +127,60 @@ class Graph:
 
 
 def _is_expected(name: str) -> bool:
-    return name in _EXPECTED_NAMES or name.partition(".")[0] in EXPECTED_PACKAGES
+    return bool(_EXPECTED_NAMES.fullmatch(name)) or name.partition(".")[0] in EXPECTED_PACKAGES
+
+
+def examine_file(store: Store, file: GraphFile) -> Facts:
+    """Read and judge one file: a :class:`Graph`, or its problems where it cannot be read.
+
+    Raises:
+        MissingError: it is gone.
+    """
+    size = file.info.size_bytes
+    if size > MAX_BYTES:
+        return Facts(problems=(("unreadable", f"{size:,} bytes are too many to be read"),))
+    try:
+        data = store.read(file.info.name, limit=MAX_BYTES + 1)
+    except StoreError as error:
+        if error.code == "missing":
+            raise
+        return Facts(problems=(("unreadable", error.reason),))
+    return examine(data, file.tier, file.key, file.digest)
+
+
+def examine(data: bytes, tier: Tier, key: str, digest: str) -> Facts:
+    """Judge the bytes of a graph that is stored under a key and a digest."""
+    if not data:
+        return Facts(problems=(("empty", "no bytes: torch fails on it and compiles anew"),))
+    whole = digest_of(data) == digest
+    try:
+        graph = decode_graph(data, tier)
+    except PickleError as error:
+        kind: ProblemKind = "truncated" if error.truncated else "bad-payload"
+        return Facts(problems=((kind, error.detail),))
+    problems = _problems(graph, tier, key)
+    if not whole:
+        problems.insert(0, ("digest-mismatch", "its bytes are not the ones that it is named by"))
+    return replace(graph, problems=tuple(problems))
+
+
+def _problems(graph: Graph, tier: Tier, key: str) -> list[Found]:
+    found: list[Found] = []
+    if unexpected := graph.unexpected_globals:
+        more = len(unexpected) - _SHOWN_GLOBALS
+        names = ", ".join(name[:80] for name in unexpected[:_SHOWN_GLOBALS])
+        tail = f" and {more} more" if more > 0 else ""
+        found.append(("foreign-globals", f"torch would import {names}{tail} to read it"))
+    if graph.root != ROOTS[tier] and not graph.bundled:
+        detail = f"holds {graph.root[:120]}, which torch cannot use there"
+        found.append(("wrong-class", detail))
+        return found
+    if tier == "fxgraph" and graph.own_key is not None and graph.own_key != key:
+        found.append(("key-mismatch", f"was stored under {graph.own_key[:60]}"))
+    if graph.source_key and graph.source_digest and graph.source_key[1:] != graph.source_digest:
+        detail = f"its code is not the {graph.source_key[:60]} that it names"
+        found.append(("source-mismatch", detail))
+    return found
 
 
 def decode_graph(data: bytes, tier: Tier) -> Graph:
@@ -148,7 +196,7 @@ def decode_graph(data: bytes, tier: Tier) -> Graph:
         return _fx(root, found)
     if tier == "aotautograd" and name in (ROOTS[tier], _BUNDLED):
         return _aot(root, found, bundled=name == _BUNDLED)
-    return Graph(tier, name, found.globals)
+    return Graph(tier=tier, root=name, globals=found.globals)
 
 
 def _class_of(root: Any) -> str:
@@ -239,9 +287,17 @@ def _signature(lines: Iterable[str]) -> str | None:
     shown = []
     for text in _inputs(lines):
         match = _TENSOR.match(text)
-        dtype = _SHORT_DTYPES.get(match[1], match[1]) if match else ""
+        dtype = _short_dtype(match[1]) if match else ""
         shown.append(f"{dtype}[{match[2].replace(' ', '')}]" if match else text[:40])
     return ", ".join(shown)[:_SHOWN_CHARACTERS] if shown else None
+
+
+def _short_dtype(dtype: str) -> str:
+    """``f32``, ``bf16``, ``u8``, ``b8``: as torch's own type annotations write it."""
+    if dtype == "bool":
+        return "b8"
+    match = _SHORT_DTYPES.fullmatch(dtype)
+    return f"{'bf' if match[1] == 'bfloat' else match[1][0]}{match[2]}" if match else dtype
 
 
 def _devices(lines: Iterable[str]) -> tuple[str, ...]:

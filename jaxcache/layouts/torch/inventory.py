@@ -5,26 +5,9 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from jaxcache.entry.names import printable
-from jaxcache.layouts.torch.graph import Tier
-from jaxcache.layouts.torch.names import TorchKind, parse_path
+from jaxcache.layouts.torch.names import GraphFile, TorchKind, as_graph, parse_path
 from jaxcache.model import FileInfo, Problem
 from jaxcache.store.base import Store
-
-
-class GraphFile(NamedTuple):
-    """A file whose path says that it is a graph."""
-
-    info: FileInfo
-    tier: Tier
-    key: str
-    """As torch calls it: ``a…`` or ``f…``. Several files may share it, with other guards."""
-    digest: str
-    """The hash that its bytes must have."""
-
-    @property
-    def name(self) -> str:
-        """The key as this program shows it, with the tier in front."""
-        return f"{self.tier}-{self.key}"
 
 
 class OtherFile(NamedTuple):
@@ -100,14 +83,13 @@ def take_inventory(store: Store) -> Inventory:
 
 
 def _add(found: Inventory, info: FileInfo) -> None:
-    kind, key, digest = parse_path(info.name)
+    kind, key, _ = parse_path(info.name)
     if info.type != "file" and kind is not TorchKind.OWN:
         found.others.append(OtherFile(info, TorchKind.STRAY))
     elif key is None:
         found.others.append(OtherFile(info, kind))
-    elif kind is TorchKind.AOT or kind is TorchKind.FX:
-        tier: Tier = "aotautograd" if kind is TorchKind.AOT else "fxgraph"
-        found.graphs.append(GraphFile(info, tier, key, digest or ""))
+    elif graph := as_graph(info):
+        found.graphs.append(graph)
     elif kind is TorchKind.SOURCE:
         found.sources[key] = info
     elif kind is TorchKind.KERNEL_SOURCE:

@@ -10,8 +10,9 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from jaxcache.layouts.torch.examine import Facts
-from jaxcache.layouts.torch.inventory import GraphFile, Inventory
+from jaxcache.layouts.torch.graph import Facts
+from jaxcache.layouts.torch.inventory import Inventory
+from jaxcache.layouts.torch.names import GraphFile
 from jaxcache.model import FileInfo
 from jaxcache.store.base import Store, StoreError
 

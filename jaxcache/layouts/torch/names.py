@@ -12,9 +12,12 @@ import base64
 import hashlib
 import re
 from enum import StrEnum
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
+from jaxcache.model import FileInfo
 from jaxcache.store.base import TEMP_PREFIX
+
+Tier = Literal["aotautograd", "fxgraph"]
 
 AOT_DIR = "aotautograd"
 FX_DIR = "fxgraph"
@@ -50,6 +53,26 @@ class TorchName(NamedTuple):
     """Of a graph, a generated ``.py`` or a kernel: what torch calls it by."""
     digest: str | None = None
     """The hash that the bytes must have (see :func:`digest_of`); None if the name has none."""
+
+
+#: The kinds of files that are graphs.
+TIERS: dict[TorchKind, Tier] = {TorchKind.AOT: "aotautograd", TorchKind.FX: "fxgraph"}
+
+
+class GraphFile(NamedTuple):
+    """A file whose path says that it is a graph."""
+
+    info: FileInfo
+    tier: Tier
+    key: str
+    """As torch calls it: ``a…`` or ``f…``. Several files may share it, with other guards."""
+    digest: str
+    """The hash that its bytes must have."""
+
+    @property
+    def name(self) -> str:
+        """The key as this program shows it, with the tier in front."""
+        return f"{self.tier}-{self.key}"
 
 
 _HASH = f"[a-z2-7]{{{_DIGITS}}}"
@@ -103,8 +126,13 @@ def parse_path(name: str) -> TorchName:
 def key_of(name: str) -> str | None:
     """The key of a file, as a listing shows it; None where it has none."""
     kind, key, _ = parse_path(name)
-    tier = {TorchKind.AOT: AOT_DIR, TorchKind.FX: FX_DIR}.get(kind)
-    return f"{tier}-{key}" if tier else key
+    return f"{TIERS[kind]}-{key}" if kind in TIERS else key
+
+
+def as_graph(info: FileInfo) -> GraphFile | None:
+    """A file as the graph that its path names; None where it names none."""
+    kind, key, digest = parse_path(info.name)
+    return GraphFile(info, TIERS[kind], key or "", digest or "") if kind in TIERS else None
 
 
 _STRAY = TorchName(TorchKind.STRAY)

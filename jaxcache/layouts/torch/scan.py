@@ -2,13 +2,14 @@
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 
 from jaxcache.cache.index import FactIndex
 from jaxcache.cache.parallel import spread
 from jaxcache.cache.scan import Progress
-from jaxcache.layouts.torch.examine import Facts, examine_file, facts_of
-from jaxcache.layouts.torch.inventory import GraphFile, Inventory, take_inventory
+from jaxcache.layouts.torch.graph import Facts, examine_file
+from jaxcache.layouts.torch.inventory import Inventory, take_inventory
+from jaxcache.layouts.torch.names import GraphFile
 from jaxcache.model import Entry, FileInfo, GraphEntry, LastUsedFrom, Platform, Problem
 from jaxcache.store.base import MissingError, Store
 
@@ -41,7 +42,7 @@ class Scan:
 class GraphIndex(FactIndex):
     """The index of a cache of torch's compilers: of each graph, its facts as JSON."""
 
-    magic = b"jaxcache-torch-index 3\n"
+    magic = b"jaxcache-torch-index 4\n"
     facts = ("facts",)
     texts = frozenset(facts)
 
@@ -50,19 +51,16 @@ class GraphIndex(FactIndex):
         row = self._row(info)
         if row is None:
             return None
-        known = Facts(*json.loads(self._texts[self._columns[-1][row]]))
-        return known._replace(
-            devices=tuple(known.devices),
-            references=tuple(known.references),
-            environment=tuple(known.environment),
-            problems=tuple((kind, detail) for kind, detail in known.problems),
-        )
+        known = json.loads(self._texts[self._columns[-1][row]])
+        problems = tuple((kind, detail) for kind, detail in known.pop("problems"))
+        lists = {name: tuple(value) for name, value in known.items() if isinstance(value, list)}
+        return Facts(**known | lists, problems=problems)
 
     def learn(self, info: FileInfo, facts: Facts) -> None:
         """Remember what was read, if the file is settled and could be read."""
         unreadable = any(kind == "unreadable" for kind, _ in facts.problems)
         if not facts.gone and not unreadable and self._is_settled(info):
-            self._put(info, [self._id(json.dumps(facts[:-1]))])
+            self._put(info, [self._id(json.dumps(asdict(facts)))])
 
 
 def scan(
@@ -138,7 +136,7 @@ def _read(
 def _read_facts(store: Store, files: Sequence[GraphFile]) -> Iterator[Facts]:
     for file in files:
         try:
-            yield facts_of(examine_file(store, file))
+            yield examine_file(store, file).facts()
         except MissingError:
             yield Facts(gone=True)
 
@@ -190,7 +188,7 @@ def _entry(file: GraphFile, facts: Facts, inner: dict[str, Facts], keeps_atime: 
 
 _UNREAD = Facts()
 #: Facts that an entry has as they are.
-_SHARED = {*Facts._fields} & {f.name for f in fields(GraphEntry)} - {
+_SHARED = {f.name for f in fields(Facts)} & {f.name for f in fields(GraphEntry)} - {
     *("problems", "torch_version", "references")
 }
 

@@ -4,11 +4,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from jaxcache.cache.select import select_by_keys
-from jaxcache.layouts.torch.examine import Examined, Facts, examine, examine_file, facts_of
-from jaxcache.layouts.torch.graph import Graph, Tier
-from jaxcache.layouts.torch.inventory import GraphFile, Inventory
+from jaxcache.layouts.torch.graph import Facts, Graph, examine, examine_file
+from jaxcache.layouts.torch.inventory import Inventory
 from jaxcache.layouts.torch.links import files_below, link
-from jaxcache.layouts.torch.names import digest_of, parse_path
+from jaxcache.layouts.torch.names import GraphFile, digest_of, parse_path
 from jaxcache.layouts.torch.pickled import MAX_BYTES
 from jaxcache.layouts.torch.scan import make_scan, scan
 from jaxcache.model import FileInfo, GraphEntry, Problem
@@ -45,28 +44,27 @@ def show_graphs(store: Store, wanted: str) -> list[ShownGraph]:
     seen = scan(store, details=False)
     chosen = {e.file for e in select_by_keys(seen.entries, [wanted])}
     files = [g for g in seen.inventory.graphs if g.info.name in chosen]
-    found: dict[str, Examined] = {}
-    _examine(store, files, found)
-    keys = {key for e in found.values() if e.graph for key in e.graph.references}
+    facts: dict[str, Facts] = {}
+    _examine(store, files, facts)
+    keys = {key for found in facts.values() for key in found.references}
     below = [g for g in seen.inventory.graphs if g.tier == "fxgraph" and g.key in keys]
-    _examine(store, below, found)
-    facts = {name: facts_of(e) for name, e in found.items()}
+    _examine(store, below, facts)
     read = make_scan(seen.inventory, facts, keeps_atime=store.keeps_atime)
     sources = {f.source_key for f in facts.values() if f.source_key}
     links = link(store, seen.inventory, facts, sources=sources)
     entries = {e.file: e for e in read.entries}
     shown = []
     for file in files:
-        if file.info.name in found:
+        if file.info.name in facts:
             belonging = tuple(
                 {i.name: i for i in files_below(file, facts, links, seen.inventory)}.values()
             )
             entry = replace(entries[file.info.name], dependants=tuple(i.name for i in belonging))
-            shown.append(_shown(store, entry, found[file.info.name], belonging, seen.inventory))
+            shown.append(_shown(store, entry, facts[file.info.name], belonging, seen.inventory))
     return shown
 
 
-def _examine(store: Store, files: Sequence[GraphFile], found: dict[str, Examined]) -> None:
+def _examine(store: Store, files: Sequence[GraphFile], found: dict[str, Facts]) -> None:
     for file in files:
         try:
             found[file.info.name] = examine_file(store, file)
@@ -77,7 +75,7 @@ def _examine(store: Store, files: Sequence[GraphFile], found: dict[str, Examined
 def _shown(
     store: Store,
     entry: GraphEntry,
-    examined: Examined,
+    facts: Facts,
     files: tuple[FileInfo, ...],
     inventory: Inventory,
 ) -> ShownGraph:
@@ -85,10 +83,10 @@ def _shown(
     return ShownGraph(
         store.url,
         entry,
-        examined.graph,
+        facts if isinstance(facts, Graph) else None,
         files,
         tuple(key for key in entry.references if key not in there),
-        tuple(Problem(entry.file, kind, text, entry.key) for kind, text in examined.problems),
+        tuple(Problem(entry.file, kind, text, entry.key) for kind, text in facts.problems),
     )
 
 
@@ -101,18 +99,14 @@ def show_graph_file(store: Store, name: str) -> list[ShownGraph]:
     info = store.info(name)
     data = store.read(name, limit=MAX_BYTES + 1)
     digest = digest_of(data)
-    guesses: tuple[Tier, Tier] = ("fxgraph", "aotautograd")
-    examined = examine(data, guesses[0], "", digest)
-    tier = guesses[0]
-    if examined.graph is None or examined.graph.own_key is None:
-        tier = guesses[1]
-        examined = examine(data, tier, "", digest)
+    examined = examine(data, "fxgraph", "", digest)
+    if not isinstance(examined, Graph) or examined.own_key is None:
+        examined = examine(data, "aotautograd", "", digest)
     problems = tuple(p for p in examined.problems if p[0] != "key-mismatch")
     if parse_path(name).digest not in (None, digest):
         problems += (("digest-mismatch", "its bytes are not the ones that it is named by"),)
-    examined = Examined(examined.graph, problems)
-    key = examined.graph.own_key if examined.graph and examined.graph.own_key else name
-    file = GraphFile(info, tier, key, digest)
-    facts: dict[str, Facts] = {name: facts_of(examined)}
-    read = make_scan(Inventory(graphs=[file]), facts, keeps_atime=store.keeps_atime)
+    examined = replace(examined, problems=problems)
+    own = isinstance(examined, Graph) and examined.own_key
+    file = GraphFile(info, "fxgraph" if own else "aotautograd", own or name, digest)
+    read = make_scan(Inventory(graphs=[file]), {name: examined}, keeps_atime=store.keeps_atime)
     return [_shown(store, read.entries[0], examined, (), Inventory())]

@@ -12,10 +12,9 @@ from jaxcache.cache.prune.removal import Reason, Removal, Subject
 from jaxcache.cache.verify.quarantine import QUARANTINE_DIR
 from jaxcache.errors import UsageError
 from jaxcache.eviction import Candidate, estimate_hits
-from jaxcache.layouts.torch.examine import Facts
-from jaxcache.layouts.torch.inventory import GraphFile
+from jaxcache.layouts.torch.graph import Facts
 from jaxcache.layouts.torch.links import Links, files_below, link
-from jaxcache.layouts.torch.names import TorchKind, parse_path
+from jaxcache.layouts.torch.names import GraphFile, TorchKind, parse_path
 from jaxcache.layouts.torch.scan import Scan
 from jaxcache.model import FileInfo, GraphEntry
 from jaxcache.options import PruneOptions
