@@ -127,6 +127,22 @@ def cut_kernel(cache: Path) -> Path:
     return path
 
 
+def damage_kernel_source(cache: Path, change: Callable[[bytes], bytes]) -> Path:
+    """The source of a kernel that is not there, which torch compiles as it is."""
+    path = max(cache.glob("*/*.main.cpp"))
+    path.write_bytes(change(path.read_bytes()))
+    path.with_suffix(".so").unlink()
+    return path
+
+
+def useless_kernel(cache: Path) -> Path:
+    """Where torch itself has compiled a source that was emptied."""
+    path = damage_kernel_source(cache, lambda data: b"")
+    kernel = path.with_suffix(".so")
+    subprocess.run(["g++", "-shared", "-fPIC", "-o", kernel, path], check=True)
+    return kernel
+
+
 def foreign_fx(cache: Path) -> Path:
     """The graph of one function under the key of another, where it is tried first."""
     paths = sorted(cache.glob("fxgraph/*/*/*"))
@@ -160,6 +176,19 @@ FAULTS: dict[str, tuple[Callable[[Path], Path], str]] = {
     "tampered-py": (tamper_source, "digest-mismatch"),
     "tampered-fx": (tamper_fx, "source-mismatch"),
     "cut-kernel": (cut_kernel, "truncated"),
+    "empty-cpp": (lambda c: damage_kernel_source(c, lambda data: b""), "empty"),
+    "cut-cpp": (lambda c: damage_kernel_source(c, lambda data: data[:-99]), "truncated"),
+    "flipped-cpp": (
+        lambda c: damage_kernel_source(
+            c, lambda data: data.replace(b"void kernel", b"void kErnel")
+        ),
+        "source-mismatch",
+    ),
+    "flipped-bindings": (
+        lambda c: damage_kernel_source(c, lambda data: data.replace(b"PyInit_k", b"PyInit_m")),
+        "source-mismatch",
+    ),
+    "useless-kernel": (useless_kernel, "source-mismatch"),
     "foreign-fx": (foreign_fx, "key-mismatch"),
     "wrong-class": (wrong_class, "wrong-class"),
 }

@@ -106,6 +106,9 @@ def test_diff_compares_code_and_not_times(run_cli: RunCli, golden: Path, torch_c
     done = run_cli("diff", golden, torch_cache, "-q")
     assert done.returncode == 1
     assert done.stdout == f"aotautograd-{twice.name}\n"
+    shutil.rmtree(torch_cache / "fxgraph")
+    left = json.loads(run_cli("diff", golden, torch_cache, "--json").stdout)["left"]
+    assert left["only_compile_seconds"] > 1
 
 
 def test_layouts_are_not_mixed(run_cli: RunCli, golden: Path, corpus: Path, tmp_path: Path) -> None:

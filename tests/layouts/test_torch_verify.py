@@ -4,6 +4,7 @@ import json
 import pickle
 import shutil
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,8 @@ import pytest
 from conftest import RunCli, first_file
 
 import jaxcache
-from jaxcache.layouts.torch.elf import judge_header
-from jaxcache.layouts.torch.names import digest_of, digest_of_text
+from jaxcache.layouts.torch.kernels import judge_header
+from jaxcache.layouts.torch.names import digest_of, digest_of_text, twin_of
 
 ARGS = ("--grace", "0s")
 
@@ -23,15 +24,28 @@ def cut(path: Path, keep: float = 0.5) -> Path:
     return path
 
 
-def flip(path: Path) -> Path:
+def flip(path: Path, at: float = 0.5) -> Path:
     data = bytearray(path.read_bytes())
-    data[len(data) // 2] ^= 1
+    data[int(len(data) * at)] ^= 1
     path.write_bytes(bytes(data))
     return path
 
 
 def empty(path: Path) -> Path:
     path.write_bytes(b"")
+    return path
+
+
+def useless(path: Path) -> Path:
+    """A kernel that was compiled of an empty source."""
+    path.write_bytes(path.read_bytes().replace(b"PyInit_", b"PyNone_"))
+    return path
+
+
+def zeros(path: Path) -> Path:
+    """A page that never reached the disk."""
+    data = path.read_bytes()
+    path.write_bytes(data[:1000] + b"\0" * 512 + data[1512:])
     return path
 
 
@@ -78,6 +92,15 @@ FAULTS: list[tuple[str, Callable[[Path], Path], set[str]]] = [
     ("*/*.py", tamper, {"digest-mismatch"}),
     ("*/*.main.so", cut, {"truncated"}),
     ("*/*.main.so", empty, {"empty"}),
+    ("*/*.main.so", useless, {"source-mismatch"}),
+    ("*/*.main.cpp", empty, {"empty"}),
+    ("*/*.main.cpp", cut, {"truncated", "source-mismatch"}),
+    ("*/*.main.cpp", partial(cut, keep=0.1), {"source-mismatch"}),
+    ("*/*.main.cpp", partial(cut, keep=0.99), {"truncated"}),
+    ("*/*.main.cpp", flip, {"source-mismatch"}),
+    ("*/*.main.cpp", partial(flip, at=0.1), {"source-mismatch"}),
+    ("*/*.main.cpp", zeros, {"bad-payload"}),
+    ("*/c" + "?" * 51 + ".cpp", empty, {"empty"}),
 ]
 
 
@@ -90,8 +113,8 @@ def verify(run_cli: RunCli, cache: Path, *args: str, code: int | None = None) ->
 def test_a_real_cache_is_sound(run_cli: RunCli, golden: Path) -> None:
     found = verify(run_cli, golden, code=0)
     assert found["problems"] == []
-    # 9 graphs and 4 generated files prove themselves; kernels and probes cannot.
-    assert (found["checked"], found["proven"]) == (23, 13)
+    # 9 graphs and 4 generated files prove themselves; kernels, probes and their sources cannot.
+    assert (found["checked"], found["proven"]) == (33, 13)
 
 
 @pytest.mark.parametrize(("pattern", "fault", "kinds"), FAULTS)
@@ -106,12 +129,16 @@ def test_each_fault_is_named_and_taken_away(
     name = str(bad.relative_to(torch_cache))
     found = verify(run_cli, torch_cache, code=1)
     assert {p["kind"] for p in found["problems"] if p["file"] == name} & kinds
-    # nothing else is accused, but for who refers to what was renamed or is unreadable
-    others = {p["kind"] for p in found["problems"] if p["file"] != name}
-    assert others <= {"dangling-reference"}
+    # nothing else is accused, but for who refers to what was renamed or is unreadable, and the
+    # source of a kernel or the kernel of a source, of which torch would take the one that is left
+    others = {p["file"]: p["kind"] for p in found["problems"] if p["file"] != name}
+    twin = twin_of(name) or ""
+    assert others.pop(twin, None) == ("source-mismatch" if twin else None)
+    assert set(others.values()) <= {"dangling-reference"}
     fixed = verify(run_cli, torch_cache, "--fix")
-    assert {p["action"] for p in fixed["problems"] if p["file"] == name} == {"quarantine"}
-    assert not bad.exists()
+    gone = {p["action"] for p in fixed["problems"] if p["file"] in (name, twin)}
+    assert gone == {"quarantine"}
+    assert not bad.exists() and not (twin and (torch_cache / twin).exists())
     again = verify(run_cli, torch_cache, "--fix")  # references to what went
     assert {p["kind"] for p in again["problems"]} <= {"dangling-reference", "missing-source"}
     assert verify(run_cli, torch_cache, code=0)
@@ -156,7 +183,7 @@ def test_one_key_is_verified_with_what_it_needs(
     listed = json.loads(run_cli("ls", "-C", golden, "--json").stdout)["entries"]
     loss = next(e for e in listed if len(e["references"]) == 2)
     found = verify(run_cli, torch_cache, loss["hash"], code=0)
-    assert found["checked"] == 7  # AOT, two FX, two .py, two kernels
+    assert found["checked"] == 9  # AOT, two FX, two .py, two kernels with their sources
 
 
 def test_young_files_are_left_alone(run_cli: RunCli, torch_cache: Path) -> None:

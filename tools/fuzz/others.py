@@ -17,8 +17,8 @@ from jaxcache.cache.bundle.manifest import BundleError
 from jaxcache.cache.recipe import format as recipes
 from jaxcache.cache.recipe.model import RecipeError
 from jaxcache.layouts.torch.artifacts import parse_artifacts
-from jaxcache.layouts.torch.elf import judge_header
 from jaxcache.layouts.torch.graph import examine
+from jaxcache.layouts.torch.kernels import judge_header
 from jaxcache.layouts.torch.names import digest_of
 from jaxcache.layouts.torch.pickled import PickleError, read_pickle, walk
 

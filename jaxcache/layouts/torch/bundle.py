@@ -17,9 +17,9 @@ from jaxcache.cache.diff import Side
 from jaxcache.cache.scan import Progress
 from jaxcache.cache.select import Selection
 from jaxcache.errors import JaxcacheError, UsageError
-from jaxcache.layouts.torch.elf import judge_header
 from jaxcache.layouts.torch.graph import examine
 from jaxcache.layouts.torch.inventory import Inventory, take_inventory
+from jaxcache.layouts.torch.kernels import judge_header
 from jaxcache.layouts.torch.links import files_below, link
 from jaxcache.layouts.torch.names import (
     TIERS,

@@ -1,4 +1,4 @@
-"""The checks of one file: six rules, without torch and without unpickling.
+"""The checks of one file: seven rules, without torch and without unpickling.
 
 1. The name of a graph is the hash of its bytes, that of a generated ``.py`` of its text.
 2. A kernel is at least as long as its own section table says.
@@ -6,27 +6,30 @@
 4. What unpickling would make is of the class that the folder is for.
 5. The code inside an FX graph is the code that it names.
 6. What a graph refers to is there.
+7. The source of a kernel is the one that a ``.py`` embeds, and its kernel can be imported.
 
 That a pickle can be read proves nothing: of 800 entries with one flipped bit 680 could.
 """
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from jaxcache.cache.parallel import spread
 from jaxcache.cache.verify.check import Checked
+from jaxcache.cache.verify.examine import CORRUPT
 from jaxcache.errors import UsageError
-from jaxcache.layouts.torch.elf import elf_problem
 from jaxcache.layouts.torch.graph import Facts, Found, examine_file
+from jaxcache.layouts.torch.kernels import SourceJudge, judge_header, split_source
 from jaxcache.layouts.torch.links import link
-from jaxcache.layouts.torch.names import GraphFile, TorchKind, digest_of_text
+from jaxcache.layouts.torch.names import GraphFile, TorchKind, digest_of_text, parse_path, twin_of
 from jaxcache.layouts.torch.scan import PARALLEL_ABOVE, Scan, decode
 from jaxcache.model import FileInfo, Problem
 from jaxcache.options import VerifyOptions
 from jaxcache.store.base import MissingError, Store, StoreError
 
 _MAX_SOURCE_BYTES = 64 << 20
+_HEADER_BYTES = 64
 
 
 class Subject(NamedTuple):
@@ -53,7 +56,8 @@ def subjects(
         )
     inventory = seen.inventory
     graphs, sources, kernels = inventory.graphs, inventory.sources, inventory.kernels
-    probes = [i for i, k in inventory.others if k is TorchKind.PROBE and i.name.endswith(".so")]
+    kernel_sources = inventory.kernel_sources
+    probes = [i for i, k in inventory.others if k is TorchKind.PROBE]
     if options.keys or options.filters:
         facts = decode(store, seen, [e for e in seen.entries if e.file in chosen]).facts
         graphs = [g for g in graphs if g.info.name in facts]
@@ -62,41 +66,54 @@ def subjects(
         needed = {kernel for found in kernels_of for kernel in found}
         sources = {key: info for key, info in sources.items() if key in wanted}
         kernels = {key: info for key, info in kernels.items() if key in needed}
+        kernel_sources = {key: info for key, info in kernel_sources.items() if key in needed}
         probes = []
     return [
         *(Subject(g.info, g.name, graph=g) for g in graphs),
         *(Subject(info, key, source_key=key) for key, info in sources.items()),
-        *(Subject(info, None) for info in (*kernels.values(), *probes)),
+        *(Subject(i, None) for i in (*kernels.values(), *probes, *kernel_sources.values())),
     ]
 
 
 def check(
-    store: Store,
-    seen: Scan,  # noqa: ARG001 - a file is checked by itself
-    files: Sequence[Subject],
-    options: VerifyOptions,
+    store: Store, seen: Scan, files: Sequence[Subject], options: VerifyOptions
 ) -> Iterator[tuple[str, Checked]]:
     """Check files: at ``quick`` names, sizes and kernels, at ``full`` everything."""
-    check_some = partial(_check, quick=options.level == "quick")
-    found = spread(check_some, store, files, workers=options.jobs or 1, above=PARALLEL_ABOVE)
-    return zip((f.info.name for f in files), found, strict=True)
+    quick = options.level == "quick"
+    by_itself = [f for f in files if parse_path(f.info.name).kind is not TorchKind.KERNEL_SOURCE]
+    check_some = partial(_check, quick=quick)
+    found = spread(check_some, store, by_itself, workers=options.jobs or 1, above=PARALLEL_ABOVE)
+    yield from zip((f.info.name for f in by_itself), found, strict=True)
+    others = [f for f in files if parse_path(f.info.name).kind is TorchKind.KERNEL_SOURCE]
+    inventory = seen.inventory
+    codes: Sequence[Iterable[FileInfo]] = ((), ())
+    if others and not quick:
+        codes = (inventory.sources.values(), inventory.kernel_sources.values())
+    judge = SourceJudge(store, *codes).judge
+    checks = _check(store, others, quick=quick, judge=judge)
+    yield from zip((f.info.name for f in others), checks, strict=True)
 
 
-def _check(store: Store, files: Sequence[Subject], *, quick: bool) -> Iterator[Checked]:
+def _check(
+    store: Store,
+    files: Sequence[Subject],
+    *,
+    quick: bool,
+    judge: Callable[[bytes], Found | None] | None = None,
+) -> Iterator[Checked]:
     for file in files:
-        found: Sequence[Found]
-        facts = None
+        found: Sequence[Found] = ()
+        facts: Any = None
         try:
-            if file.graph and not quick:
+            if file.info.size_bytes == 0:
+                found = [("empty", "no bytes: torch fails on it")]
+            elif file.graph and not quick:
                 facts = examine_file(store, file.graph._replace(info=file.info)).facts()
                 found = facts.problems
-            elif file.graph:
-                found = [("empty", "no bytes")] if file.info.size_bytes == 0 else []
-            elif file.source_key:
-                found = _check_source(store, file.source_key, file.info, quick)
-            else:
-                problem = elf_problem(store, file.info)
-                found = [problem] if problem else []
+            elif file.source_key and not quick:
+                found = _check_source(store, file.source_key, file.info)
+            elif not (file.graph or file.source_key):
+                facts, found = _check_code(store, file.info, quick, judge)
         except MissingError:
             yield Checked(missing=True)
             continue
@@ -106,34 +123,66 @@ def _check(store: Store, files: Sequence[Subject], *, quick: bool) -> Iterator[C
         yield Checked(problems, proven=not quick and file.key_text is not None, facts=facts)
 
 
-def _check_source(store: Store, key: str, info: FileInfo, quick: bool) -> list[Found]:
+def _check_code(
+    store: Store, info: FileInfo, quick: bool, judge: Callable[[bytes], Found | None] | None
+) -> tuple[bool | None, Sequence[Found]]:
+    """Rules 2 and 7: what is wrong, and whether Python imports the kernel, or could."""
+    if info.name.endswith(".cpp") and (quick or judge is None):
+        return None, ()
+    data = store.read(info.name, limit=_HEADER_BYTES if quick else _MAX_SOURCE_BYTES)
+    if judge and info.name.endswith(".cpp"):
+        importable, problem = split_source(data).bindings is not None, judge(data)
+    else:
+        importable, problem = b"PyInit_" in data, judge_header(data, info.size_bytes)
+    return None if quick else importable, [problem] if problem else ()
+
+
+def _check_source(store: Store, key: str, info: FileInfo) -> list[Found]:
     """Rule 1 for a generated ``.py``, which torch runs without a look at it."""
-    if info.size_bytes == 0:
-        return [("empty", "no code: torch crashes on it, every time")]
     if info.size_bytes > _MAX_SOURCE_BYTES:
         return [("unreadable", f"{info.size_bytes:,} bytes are too many")]
-    if quick or digest_of_text(store.read(info.name, limit=_MAX_SOURCE_BYTES)) == key[1:]:
+    if digest_of_text(store.read(info.name, limit=_MAX_SOURCE_BYTES)) == key[1:]:
         return []
     return [("digest-mismatch", "its code is not the one that it is named by; torch would run it")]
 
 
 def check_beside(
-    seen: Scan, files: Sequence[Subject], checks: Mapping[str, Checked], options: VerifyOptions
+    seen: Scan,
+    files: Sequence[Subject],
+    checks: Mapping[str, Checked],
+    options: VerifyOptions,  # noqa: ARG001 - what was not read has no facts
 ) -> Iterator[Problem]:
-    """Yield what graphs refer to that is not there: rule 6."""
-    if options.level == "quick":
-        return
+    """Yield what graphs refer to that is not there (rule 6), and kernels with their sources."""
     inventory = seen.inventory
     fx_keys = {g.key for g in inventory.graphs if g.tier == "fxgraph"}
+    names = {info.name for _, info in inventory.files()}
     for file in files:
-        facts = checks[file.info.name].facts or Facts()
-        if facts.problems:
+        name, checked = file.info.name, checks[file.info.name]
+        twin = twin_of(name)
+        if twin in names:
+            yield from _check_twin(name, checked, twin, checks.get(twin))
+        facts = checked.facts
+        if not isinstance(facts, Facts) or facts.problems:
             continue
         if absent := [key for key in facts.references if key not in fx_keys]:
             if facts.bundled:
                 continue
             detail = f"refers to {', '.join(absent)}, gone: torch compiles anew"
-            yield Problem(file.info.name, "dangling-reference", detail, file.key_text)
+            yield Problem(name, "dangling-reference", detail, file.key_text)
         if facts.source_key and facts.source_key not in inventory.sources:
             detail = f"{facts.source_key}.py is not there; torch writes it again from the graph"
-            yield Problem(file.info.name, "missing-source", detail, file.key_text)
+            yield Problem(name, "missing-source", detail, file.key_text)
+
+
+def _check_twin(name: str, checked: Checked, twin: str, other: Checked | None) -> Iterator[Problem]:
+    """A source and what was compiled of it are worth nothing without each other.
+
+    Torch compiles whatever source is there, and loads whatever kernel.
+    """
+    damaged = any(problem.kind in CORRUPT for problem in checked.problems)
+    if damaged and not (other and other.problems):
+        detail = f"belongs to {name.rpartition('/')[2]}, which is damaged"
+        yield Problem(twin, "source-mismatch", detail)
+    elif checked.facts is True and other and other.facts is False and name.endswith(".cpp"):
+        for half in (twin, name):
+            yield Problem(half, "source-mismatch", "the kernel has no function to import it by")

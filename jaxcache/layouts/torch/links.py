@@ -1,25 +1,23 @@
 """The files that exist for each graph: AOT → FX → generated ``.py`` → kernels.
 
-A generated ``.py`` holds the source of its kernels as raw strings; a ``.main.cpp`` begins with
-that source, followed by the bindings that torch adds. Their names do not tell of each other, so
-the text is compared (``torch/_inductor/codecache.py``: ``CppPythonBindingsCodeCache``, 2.13).
+The names of a generated ``.py`` and of its kernels do not tell of each other, so their text is
+compared (:mod:`jaxcache.layouts.torch.kernels`).
 """
 
-import hashlib
-import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from jaxcache.layouts.torch.graph import Facts
 from jaxcache.layouts.torch.inventory import Inventory
+from jaxcache.layouts.torch.kernels import (
+    digest_of_kernel,
+    embedded_kernels,
+    read_code,
+    split_source,
+)
 from jaxcache.layouts.torch.names import GraphFile
 from jaxcache.model import FileInfo
-from jaxcache.store.base import Store, StoreError
-
-#: Generated code is some kB; what is larger is not searched.
-_MAX_BYTES = 16 << 20
-_KERNEL = re.compile(rb"'''\n(.*?)'''", re.DOTALL)
-_BINDINGS = b"\n// Python bindings to call"
+from jaxcache.store.base import Store
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,28 +66,16 @@ def _link_kernels(
 ) -> dict[str, tuple[str, ...]]:
     by_text: dict[bytes, list[str]] = {}
     for key, info in inventory.kernel_sources.items():
-        text, separator, _ = _read(store, info).partition(_BINDINGS)
-        if separator:
-            by_text.setdefault(_hash(text), []).append(key)
-    found: dict[str, tuple[str, ...]] = {}
+        found = split_source(read_code(store, info))
+        if found.bindings is not None:
+            by_text.setdefault(found.digest, []).append(key)
+    linked: dict[str, tuple[str, ...]] = {}
     for key in sources:
         source = inventory.sources.get(key)
         if source is not None and by_text:
-            texts = (match[1] for match in _KERNEL.finditer(_read(store, source)))
-            kernels = [k for text in texts for k in by_text.get(_hash(text), ())]
-            found[key] = tuple(dict.fromkeys(kernels))
-    return found
-
-
-def _read(store: Store, info: FileInfo) -> bytes:
-    try:
-        return store.read(info.name, limit=_MAX_BYTES)
-    except StoreError:
-        return b""
-
-
-def _hash(text: bytes) -> bytes:
-    return hashlib.sha256(text.strip()).digest()
+            digests = map(digest_of_kernel, embedded_kernels(read_code(store, source)))
+            linked[key] = tuple(dict.fromkeys(k for d in digests for k in by_text.get(d, ())))
+    return linked
 
 
 def files_below(

@@ -153,3 +153,10 @@ def digest_of_text(data: bytes) -> str:
 def lock_path(key: str) -> str:
     """The lock that torch holds while it compiles what is named by a key."""
     return f"{LOCK_DIR}/{key}.lock"
+
+
+def twin_of(name: str) -> str | None:
+    """The source of a kernel or probe, and of a source what is compiled of it; None of others."""
+    stem, dot, suffix = name.rpartition(".")
+    other = {"cpp": "so", "so": "cpp"}.get(suffix)
+    return f"{stem}{dot}{other}" if other and parse_path(name).key else None
