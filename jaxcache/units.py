@@ -83,7 +83,11 @@ def format_compile(seconds: float | None) -> str:
 
 
 def format_duration(seconds: float) -> str:
-    """Print a duration in its largest fitting unit: ``0.4 s``, ``52 s``, ``3m 20s``, ``2d 4h``."""
+    """Print a duration in its largest fitting unit: ``42 ms``, ``0.4 s``, ``52 s``, ``3m 20s``."""
+    if seconds <= 0:
+        return "0 s"
+    if seconds < 0.0995:
+        return f"{max(1, round(1000 * seconds))} ms"
     if seconds < 9.95:
         return f"{seconds:.1f} s"
     if seconds < 60:

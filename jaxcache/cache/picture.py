@@ -72,5 +72,5 @@ def take_picture(
         foresight=tuple(
             (policy, foresee(seen, policy, lookup=lookup, now_ns=now_ns)) for policy in POLICIES
         ),
-        churn=find_churn(store, at_least=2, explained=_EXPLAINED_MODULES, seen=seen),
+        churn=find_churn(store, explained=_EXPLAINED_MODULES, seen=seen),
     )

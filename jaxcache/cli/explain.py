@@ -49,7 +49,7 @@ def command(
     if len(given) in (1, 2) and (opened := _cache_of_keys(place, given)):
         store = opened.store
         found = opened.layout.explain(given, store.url)
-        emit(output.form, explain_view(found, store.url))
+        emit(output.form, explain_view(found, store.url, unfolded=options.all))
         return
     path = locate_cache(place.cache_dir).path
     if given and given[0].endswith(".py"):
@@ -62,14 +62,14 @@ def command(
             stdout_to_stderr=not output.form.is_table,
         )
         found, exit_code = explain_script(given[0], given[1:], run)
-        emit(output.form, explain_view(found, run.cache_dir))
+        emit(output.form, explain_view(found, run.cache_dir, unfolded=options.all))
         if exit_code:
             note(f"{given[0]} ended with exit code {exit_code}")
     elif len(given) in (1, 2):
         from jaxcache.cache.explain.given import explain_given
 
         found = explain_given(given, path, explicit=place.cache_dir is not None)
-        emit(output.form, explain_view(found, path))
+        emit(output.form, explain_view(found, path, unfolded=options.all))
     else:
         raise UsageError(
             "explain takes two sides, a script, a key, or --churn",

@@ -311,7 +311,8 @@ class ReportOptions(Options, panel="Output"):
 class ExplainOptions(Options):
     """The subjects of ``explain``."""
 
-    churn: bool = option("--churn", FLAG, "Modules with many keys, what they cost, and why.")
+    churn: bool = option("--churn", FLAG, "Modules with several keys, their cost, and why.")
+    all: bool = option("--all", FLAG, "List JAX's own operations one by one, too.")
     python: str | None = option("--python", TEXT, "The Python that runs SCRIPT.", metavar="PYTHON")
 
 

@@ -1,10 +1,12 @@
 """``explain`` as a view."""
 
+import os
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
 from jaxcache.cache.explain.churn import Churn
-from jaxcache.cache.explain.sides import Difference, Explanation
+from jaxcache.cache.explain.compare import headword
+from jaxcache.cache.explain.sides import Comparison, Compile, Difference, Explanation
 from jaxcache.render.columns import (
     count_column,
     seconds_column,
@@ -13,57 +15,87 @@ from jaxcache.render.columns import (
 )
 from jaxcache.render.document import fields_of
 from jaxcache.render.view import Block, Column, Line, Table, View
-from jaxcache.units import format_count, format_duration
+from jaxcache.units import format_count
 
 _SHOWN_MODULES = 4
 
 
-def explain_view(explanation: Explanation, cache_dir: str) -> View:
-    """Return the view of ``explain``; ``differences`` sums up over all modules."""
-    summed = _summed(explanation)
+def explain_view(explanation: Explanation, cache_dir: str, *, unfolded: bool = False) -> View:
+    """Return the view of ``explain``; ``differences`` sums up over all modules.
+
+    Args:
+        unfolded: list JAX's own operations one by one, too.
+    """
+    comparisons = explanation.comparisons
     document = {
         "cache_dir": cache_dir,
         "left": explanation.left,
         "right": explanation.right,
         "same": explanation.same,
-        "differences": [{**fields_of(d), "modules": modules} for d, modules in summed],
-        "comparisons": explanation.comparisons,
+        "differences": [
+            {**fields_of(d), "modules": [c.module for c in compiles]}
+            for d, compiles in _summed(comparisons)
+        ],
+        "comparisons": comparisons,
     }
     rows = [
         (c.right.module, d.component, d.left, d.right, d.meaning, d.fix)
-        for c in explanation.comparisons
+        for c in comparisons
         for d in c.differences
     ]
-    return View(document, rows, records=explanation.comparisons, page=_page(explanation, summed))
+    page = _page(explanation, unfolded=unfolded)
+    return View(document, rows, records=comparisons, page=page)
 
 
-def _summed(explanation: Explanation) -> list[tuple[Difference, list[str]]]:
+def _summed(comparisons: Sequence[Comparison]) -> list[tuple[Difference, list[Compile]]]:
     """Equal differences of several modules as one, the most frequent first."""
-    found: defaultdict[Difference, list[str]] = defaultdict(list)
-    for comparison in explanation.comparisons:
+    found: defaultdict[Difference, list[Compile]] = defaultdict(list)
+    for comparison in comparisons:
         for difference in comparison.differences:
-            found[difference].append(comparison.right.module)
+            found[difference].append(comparison.right)
     return sorted(found.items(), key=lambda item: -len(item[1]))
 
 
-def _page(
-    explanation: Explanation, summed: Sequence[tuple[Difference, list[str]]]
-) -> Iterator[Block]:
-    differing = len(explanation.comparisons)
-    same = f"{format_count(explanation.same, 'module')} the same"
-    verb = "differs" if differing == 1 else "differ"
-    yield f"{format_count(differing, 'module')} {verb}, {same}" if differing else same
-    yield Line(explanation.left, "  left   ")
-    yield Line(explanation.right, "  right  ")
-    for d, modules in summed:
-        names = list(dict.fromkeys(modules))
-        more = len(names) - _SHOWN_MODULES
-        shown = ", ".join(names[:_SHOWN_MODULES]) + (f" and {more:,} more" if more > 0 else "")
+def _page(explanation: Explanation, *, unfolded: bool) -> Iterator[Block]:
+    differing = explanation.comparisons
+    own = [c for c in differing if not c.right.is_helper]
+    shown = differing if unfolded or not own else own
+    total = len(differing) + explanation.same
+    if not differing:
+        yield f"no difference in {format_count(total, 'module')}"
+    elif total > 1:
+        verb = "differs" if len(differing) == 1 else "differ"
+        yield f"{len(differing):,} of {format_count(total, 'module')} {verb}"
+    yield Line(explanation.left, "left   ")
+    yield Line(explanation.right, "right  ")
+    for difference, compiles in _summed(shown):
+        yield from _difference_lines(difference, compiles)
+    if folded := differing[len(shown) :]:
+        some = format_count(len(folded), "helper")
+        verb = "differs" if len(folded) == 1 else "differ"
         yield ""
-        yield Line(f"{d.component}: {d.meaning}", style="bold")
-        for label, text in (("left", d.left), ("right", d.right), ("in", shown), ("fix", d.fix)):
-            if text:
-                yield Line(text, f"  {label:<7}")
+        yield f"and {some} of JAX, such as {folded[0].right.module}, {verb} (--all lists them)"
+
+
+def _difference_lines(d: Difference, compiles: Sequence[Compile]) -> Iterator[Block]:
+    places = list(dict.fromkeys(map(_place, compiles)))
+    text = d.meaning if d.component == "computation" else f"{d.component}: {d.meaning}"
+    more = len(places) - _SHOWN_MODULES
+    several = ", ".join(places[:_SHOWN_MODULES]) + (f" and {more:,} more" if more > 0 else "")
+    yield ""
+    if len(places) == 1:
+        text, several = f"{places[0]}: {text}", ""
+    yield Line(text, style="bold")
+    for label, value in (("in", several), ("left", d.left), ("right", d.right), ("fix", d.fix)):
+        if value:
+            yield Line(value, f"  {label:<7}")
+
+
+def _place(compile_: Compile) -> str:
+    """The module, with the line of the user's function where it is known."""
+    if compile_.is_helper or not compile_.source:
+        return compile_.module
+    return f"{compile_.module} ({os.path.basename(compile_.source)})"
 
 
 def churn_view(churns: Sequence[Churn], cache_dir: str) -> View:
@@ -76,12 +108,13 @@ def churn_view(churns: Sequence[Churn], cache_dir: str) -> View:
         text_column("MODULE", lambda c: c.module, elastic=True),
         count_column("KEYS", lambda c: c.keys),
         size_column(lambda c: c.size_bytes),
-        seconds_column(lambda c: c.compile_seconds, format_duration),
+        seconds_column(lambda c: c.compile_seconds),
         Column(
             "LIKELY CAUSE",
             lambda c: cause(c, 0),
-            lambda c: "; ".join(f"{component}: {text}" for component, text, _ in c.causes[:2]),
+            lambda c: headword(*c.causes[0][:2]) if c.causes else "",
             elastic=True,
+            least=24,
             cut="end",
         ),
         Column("MEANING", lambda c: cause(c, 1)),
@@ -91,5 +124,15 @@ def churn_view(churns: Sequence[Churn], cache_dir: str) -> View:
         fields_of(c) | {"causes": [dict(zip(names, cause, strict=True)) for cause in c.causes]}
         for c in churns
     ]
-    page = [Table(columns, churns)] if churns else ["no module has three keys or more"]
+    page = _churn_page(columns, churns) if churns else ["no module has two keys or more"]
     return View({"cache_dir": cache_dir, "modules": rows}, churns, columns, records=rows, page=page)
+
+
+def _churn_page(columns: Sequence[Column], churns: Sequence[Churn]) -> Iterator[Block]:
+    """The table, whose causes are short, and each of them in full."""
+    yield Table(columns, churns)
+    causes = dict.fromkeys(cause[:2] for churn in churns for cause in churn.causes[:1])
+    for component, meaning in causes:
+        short = headword(component, meaning)
+        if short != meaning.removeprefix("the "):
+            yield Line(meaning.removeprefix("the ").removeprefix(f"{short}: "), f"{short}: ")

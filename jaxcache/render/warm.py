@@ -4,10 +4,11 @@ import os
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
+from jaxcache.cache.explain.sides import OUTCOMES
 from jaxcache.render.columns import seconds_column, size_column, text_column
 from jaxcache.render.view import Block, Column, Table, View
 from jaxcache.units import format_count, format_duration
-from jaxcache.warm.report import OUTCOMES, Module, Report
+from jaxcache.warm.report import Module, Report
 
 #: What an outcome's colour says: served, as hoped for; lost, and why matters.
 _STYLES = {"hit": "green", "skipped": "yellow", "uncacheable": "yellow", "error": "red"}

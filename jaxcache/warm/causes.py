@@ -5,9 +5,9 @@ import time
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Sequence
 
-from jaxcache.cache.explain.compare import UNKNOWN, explain
+from jaxcache.cache.explain.compare import UNKNOWN, explain, headword
 from jaxcache.cache.explain.known import KnownCache
-from jaxcache.cache.explain.sides import Compile, Difference, Side
+from jaxcache.cache.explain.sides import Compile, Difference, Side, is_helper
 from jaxcache.store import open_store
 from jaxcache.warm.events import Done
 
@@ -31,6 +31,8 @@ def as_compile(event: Done) -> Compile:
         outcome=event.outcome,
         reason=event.detail or event.reason,
         arguments=", ".join(types),
+        names=tuple(a.name for a in event.arguments),
+        is_helper=is_helper(event.function, event.file),
         xla_flags=event.xla_flags,
         ignored_flags=event.ignored_flags,
         source=f"{event.file}:{event.line}" if known else None,
@@ -83,13 +85,11 @@ def _find_in(
 def describe_differences(differences: Sequence[Difference]) -> str:
     """Return one line: what differs first, and how many more parts of the key do."""
     first = differences[0]
+    what = headword(first.component, first.meaning)
     if first.component == UNKNOWN:
-        return "another key; see jaxcache explain"
-    what = first.component
-    if first.component == "computation":
-        what = first.meaning.partition(":")[0].partition(" (at ")[0].removeprefix("the ")
+        return f"{what}; see jaxcache explain"
     values = [v for v in (first.left, first.right) if v]
     if len(values) == 2 and all(len(v) <= _SHOWN_CHARACTERS for v in values):
-        what = f"{values[0]} → {values[1]} ({what})"
+        what = f"{what}: {values[0]} → {values[1]}"
     more = len(differences) - 1
     return f"{what}; {more} more" if more else what

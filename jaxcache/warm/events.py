@@ -13,7 +13,8 @@ from dataclasses import MISSING, dataclass, field, fields, is_dataclass
 from functools import cache
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
-from jaxcache.warm.report import OUTCOMES, Argument, Outcome
+from jaxcache.cache.explain.sides import OUTCOMES, Outcome
+from jaxcache.warm.report import Argument
 
 #: Longer lines are dropped: nothing that the listener sends comes near.
 MAX_LINE_BYTES = 4 << 20

@@ -1,14 +1,10 @@
 """The report of a run: one outcome and one reason for every compile."""
 
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
-Outcome = Literal["hit", "written", "skipped", "uncacheable", "error"]
-#: Functions in files below this folder are JAX's own.
-_JAX_ITSELF = f"{os.sep}jax{os.sep}_src{os.sep}"
-OUTCOMES: tuple[Outcome, ...] = ("hit", "written", "skipped", "uncacheable", "error")
+from jaxcache.cache.explain.sides import Outcome, is_helper
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +50,7 @@ class Module:
     @property
     def is_helper(self) -> bool:
         """Whether it is an operation of JAX's own, and no function of the user's."""
-        return self.function is None or self.file is None or _JAX_ITSELF in self.file
+        return is_helper(self.function, self.file)
 
     @property
     def saved_seconds(self) -> float:

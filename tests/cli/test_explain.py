@@ -222,14 +222,78 @@ def test_churn(run_cli: RunCli, corpus: Path, tmp_path: Path) -> None:
         address = f"0x7f{number:010x}"
         shutil.copy(entry, cache / f"jit_at_{address}-{number:064x}-cache")
     rows = {r["module"]: r for r in document(run_cli, "--churn", "-C", cache)["modules"]}
-    assert set(rows) == {"jit_same", "jit_at_0x…"}
+    assert [m for m in rows if m in ("jit_same", "jit_at_0x…")] == ["jit_at_0x…", "jit_same"]
     size = entry.stat().st_size
-    assert all(r["keys"] == 3 and r["size_bytes"] == 3 * size for r in rows.values())
+    assert all(
+        r["keys"] == 3 and r["size_bytes"] == 3 * size
+        for r in map(rows.get, ("jit_same", "jit_at_0x…"))
+        if r
+    )
     assert "address" in rows["jit_at_0x…"]["causes"][0]["meaning"]
     assert rows["jit_same"]["causes"][0]["meaning"] == SAME_PROGRAM
     table = run_cli("explain", "--churn", "-C", cache).stdout.splitlines()
-    assert len(table) == 2
+    assert len(table) == len(rows)
     assert all(len(line.split("\t")) == 6 for line in table)
+
+
+def test_churn_at_80_columns_cuts_no_cause_and_shows_pairs(corpus: Path, tmp_path: Path) -> None:
+    cache = tmp_path / "cache"
+    cache.mkdir()
+    names = ("jit_mlp", "jit_dtypes", "jit_loss")
+    found = [next((corpus / "0.12.0.1-cpu-zstd").glob(f"{n}*-cache")) for n in names]
+    for number, entry in enumerate(found):
+        shutil.copy(entry, cache / f"jit_train_step_of_a_model-{number:064x}-cache")
+    for number, entry in enumerate(found[:2]):
+        shutil.copy(entry, cache / f"jit_a_module_with_two_keys-{number:064x}-cache")
+    words = ["explain", "--churn", "-C", str(cache), "--color", "never"]
+    ((code, screen),) = run_all([words], home=tmp_path, width=80)
+    lines = screen.splitlines()
+    assert code == 0
+    assert not any(line.endswith("…") for line in lines), screen
+    assert any(line.split()[:2] == ["jit_a_module_with_two_keys", "2"] for line in lines), screen
+
+
+HELPER = {
+    "module": "jit_broadcast_in_dim",
+    "function": "broadcast_in_dim",
+    "file": "/v/jax/_src/dispatch.py",
+    "line": 101,
+}
+
+
+def test_functions_of_the_user_come_first_and_changed_arguments_are_named(
+    run_cli: RunCli, tmp_path: Path
+) -> None:
+    def file(name: str, width: int) -> Path:
+        shapes = {"w": [8, 8], "x": [4, width], "lr": []}
+        rows = []
+        for number, place in enumerate((HELPER, {"function": "f", "file": "/u/t.py", "line": 5})):
+            arguments = [{"name": n, "dtype": "float32", "shape": s} for n, s in shapes.items()]
+            key = f"{number}{width}" * 32
+            rows.append(row(key[:64], arguments=arguments, components={"computation": key}) | place)
+        return run_file(tmp_path / name, *rows)
+
+    left, right = file("left", 3), file("right", 5)
+    found = document(run_cli, left, right)
+    assert [c["module"] for c in found["comparisons"]] == ["jit_f", "jit_broadcast_in_dim"]
+    difference = found["differences"][0]
+    assert difference["meaning"] == "the shape of argument x"
+    assert (difference["left"], difference["right"]) == ("float32[4,3]", "float32[4,5]")
+    words = ["explain", "left", "right", "--color", "never"]
+    (_, folded), (_, listed) = run_all([words, [*words, "--all"]], home=tmp_path, width=80)
+    assert folded.splitlines() == [
+        "2 of 2 modules differ",
+        "left   left",
+        "right  right",
+        "",
+        "jit_f (t.py:5): the shape of argument x",
+        "  left   float32[4,3]",
+        "  right  float32[4,5]",
+        "  fix    pad to a few fixed shapes: each shape is a program of its own",
+        "",
+        "and 1 helper of JAX, such as jit_broadcast_in_dim, differs (--all lists them)",
+    ]
+    assert "  in     jit_f (t.py:5), jit_broadcast_in_dim" in listed.splitlines()
 
 
 def test_churn_of_shapes(run_cli: RunCli, corpus: Path, tmp_path: Path) -> None:

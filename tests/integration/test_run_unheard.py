@@ -12,6 +12,7 @@ from warm_checks import STEP, outcomes
 
 pytestmark = pytest.mark.jax
 
+_WORKLOAD = Path(__file__).with_name("explain_workload.py")
 #: How a launcher may start the program so that PYTHONPATH is lost.
 LAUNCHERS = {
     "isolated": "exec {python} -I {script}",
@@ -121,3 +122,17 @@ def test_a_fork_that_compiles_nothing_is_no_stranger(
     )
     done = run_cli("run", "--json", "-C", cache, "--fail-on-miss", "--", each_jax_python, path)
     assert (done.returncode, json.loads(done.stdout)["unobserved"]) == (0, [])
+
+
+@pytest.mark.parametrize("stop", [False, True])
+def test_where(run_cli: RunCli, jax_python: str, tmp_path: Path, stop: bool) -> None:
+    """The script overrides the variable, and where says so."""
+    asked, used = tmp_path / "asked", tmp_path / "used"
+    command = (jax_python, _WORKLOAD, used, "{}")
+    args = ("where", *(("--stop",) if stop else ()), "--", *command)
+    done = run_cli(*args, env={"JAX_COMPILATION_CACHE_DIR": str(asked), "PYTHONWARNINGS": ""})
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == [str(used)]
+    nothing = run_cli("where", "--json", "--", jax_python, "-c", "print(1)")
+    assert nothing.returncode == 10
+    assert json.loads(nothing.stdout)["processes"] == []

@@ -36,15 +36,13 @@ class Churn:
 def find_churn(
     store: Store,
     *,
-    at_least: int = 3,
     explained: int | None = None,
     seen: Scan | None = None,
     progress: Progress | None = None,
 ) -> tuple[Churn, ...]:
-    """Modules with many keys, those that take most bytes first.
+    """Modules with two keys or more, those that take most bytes first.
 
     Args:
-        at_least: how many keys make a module worth reporting.
         explained: look for the causes of only so many modules, those that take most bytes.
         seen: a scan that was made already.
 
@@ -59,7 +57,7 @@ def find_churn(
     found = [
         (sum(e.size_bytes for e in entries), module, entries)
         for module, entries in modules.items()
-        if len(entries) >= at_least
+        if len(entries) > 1
     ]
     found.sort(key=lambda item: (-item[0], item[1]))
     return tuple(

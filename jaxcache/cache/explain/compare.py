@@ -33,6 +33,7 @@ def explain(left: Side, right: Side) -> Explanation:
             comparisons.append(Comparison(old, new, differences))
         else:
             same += 1
+    comparisons.sort(key=lambda c: c.right.is_helper)  # what people wrote comes first
     return Explanation(left.name, right.name, same, tuple(comparisons))
 
 
@@ -64,6 +65,15 @@ def compare(left: Compile | None, right: Compile, side: Side) -> Iterator[Differ
         yield _unknown(left, right, "no key was made on one side: the cache was off there")
     else:
         yield _unknown(left, right, "another key, and nothing that is known of both sides differs")
+
+
+def headword(component: str, meaning: str) -> str:
+    """Return in a few words what differs; "another key" where that cannot be told."""
+    if component == UNKNOWN:
+        return "another key"
+    if component != "computation":
+        return component
+    return meaning.partition(":")[0].partition(" (at ")[0].removeprefix("the ")
 
 
 def _unknown(left: Compile, right: Compile, why: str) -> Difference:

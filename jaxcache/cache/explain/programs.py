@@ -107,7 +107,7 @@ def compare_arguments(left: Compile, right: Compile) -> Difference | None:
             f"{len(rights)} arguments and not {len(lefts)}",
             "pass the same arguments; those that are not used are dropped",
         )
-    found = _by_types("arguments", lefts, rights)
+    found = _by_types("arguments", lefts, rights, right.names)
     if left.arguments is None and (_partitions(left) > 1 or _partitions(right) > 1):
         found = replace(
             found, meaning="the shapes on each device: of arguments, or of their shardings"
@@ -135,24 +135,40 @@ def _by_results(left: Compile, right: Compile) -> Difference | None:
 _STATIC = "a static argument or another value of Python"
 
 
-def _by_types(what: str, lefts: Sequence[ArrayType], rights: Sequence[ArrayType]) -> Difference:
-    """Name what differs between two lists of types of equal length."""
+def _by_types(
+    what: str, lefts: Sequence[ArrayType], rights: Sequence[ArrayType], names: Sequence[str] = ()
+) -> Difference:
+    """Name what differs between two lists of types of equal length; named ones one by one."""
+    inside, many = what != "arguments", "s"
+    if len(names) == len(rights):
+        apart = [i for i, (a, b) in enumerate(zip(lefts, rights, strict=True)) if a != b]
+        lefts, rights = ([types[i] for i in apart] for types in (lefts, rights))
+        what = f"arguments {_listed([names[i] for i in apart])}"
+        if len(apart) == 1:
+            what, many = f"argument {names[apart[0]]}", ""
     dtypes = {(a.dtype, b.dtype) for a, b in zip(lefts, rights, strict=True) if a.dtype != b.dtype}
     shapes = any(a.shape != b.shape for a, b in zip(lefts, rights, strict=True))
-    inside = what != "arguments"
     if dtypes and not shapes and _is_x64(dtypes):
-        meaning = f"the dtypes of {what}: twice the bits, as jax_enable_x64 makes them"
+        meaning = f"the dtype{many} of {what}: twice the bits, as jax_enable_x64 makes them"
         fix = "set JAX_ENABLE_X64 alike on both sides, or pass explicit dtypes"
     elif dtypes and not shapes:
-        meaning = f"the dtypes of {what}"
+        meaning = f"the dtype{many} of {what}"
         fix = "ask for one dtype on both sides" if inside else "cast to one dtype before the call"
     else:
-        meaning = f"the shapes and dtypes of {what}" if dtypes else f"the shapes of {what}"
+        meaning = f"the shape{many} and dtype{many} of" if dtypes else f"the shape{many} of"
+        meaning += f" {what}"
         fix = "pad to a few fixed shapes: each shape is a program of its own"
         if inside:
             meaning += f": {_STATIC} gives them"
             fix = "use a few fixed sizes: each is a program of its own"
     return Difference(COMPUTATION, _show_all(lefts), _show_all(rights), meaning, fix)
+
+
+def _listed(names: Sequence[str]) -> str:
+    if (more := len(names) - _SHOWN_TYPES) > 0:
+        return f"{', '.join(names[:_SHOWN_TYPES])} and {more:,} more"
+    *first, last = names
+    return f"{', '.join(first)} and {last}" if first else last
 
 
 def _is_x64(dtypes: Iterable[tuple[str, str]]) -> bool:

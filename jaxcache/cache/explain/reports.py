@@ -4,17 +4,16 @@ import json
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 from jaxcache.cache.allowed import kept_flags
 from jaxcache.cache.explain.logs import read_log
-from jaxcache.cache.explain.sides import Compile, Outcome, Side
+from jaxcache.cache.explain.sides import OUTCOMES, Compile, Side, is_helper
 from jaxcache.cache.ledger.record import read_seconds
 from jaxcache.cache.recipe.format import is_recipe, open_recipe
 from jaxcache.errors import UsageError
 
 _MAX_BYTES = 512 << 20
-_OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
 
 
 def read_run(path: str) -> Side:
@@ -63,6 +62,7 @@ def _recorded(path: str) -> tuple[Compile, ...]:
                 xla_flags=tuple(sorted(kept_flags(flags))),
                 cache_path=environment.cache_dir,
                 source=f"{r.file}:{r.line}" if r.file and r.line else None,
+                is_helper=is_helper(r.function, r.file),
                 compile_seconds=r.compile_seconds,
             )
     return tuple(found.values())
@@ -97,15 +97,19 @@ def _compile(row: Mapping[str, Any]) -> Compile:
     reason = row.get("detail") or row.get("reason")
     components = row.get("components")
     flags, ignored = row.get("xla_flags"), row.get("ignored_flags")
-    source = row.get("source")
-    if isinstance(row.get("file"), str) and isinstance(row.get("line"), int):
-        source = f"{row['file']}:{row['line']}"
+    source, function = row.get("source"), row.get("function")
+    file = row["file"] if isinstance(row.get("file"), str) else None
+    if file and isinstance(row.get("line"), int):
+        source = f"{file}:{row['line']}"
+    arguments, names = _arguments(row.get("arguments"))
     made = Compile(
         module=row["module"],
         key=row["key"] if isinstance(row.get("key"), str) else None,
-        outcome=next((o for o in _OUTCOMES if o == outcome), None),
+        outcome=next((o for o in OUTCOMES if o == outcome), None),
         reason=reason if isinstance(reason, str) else None,
-        arguments=_arguments(row.get("arguments")),
+        arguments=arguments,
+        names=names,
+        is_helper="function" in row and is_helper(function, file),
         source=source if isinstance(source, str) else None,
         compile_seconds=read_seconds(row.get("compile_seconds")),
     )
@@ -118,14 +122,13 @@ def _compile(row: Mapping[str, Any]) -> Compile:
     return made
 
 
-def _arguments(value: object) -> str | None:
-    if not isinstance(value, list):
-        return None
-    shown = []
-    for argument in value:
-        shape = argument.get("shape") if isinstance(argument, dict) else None
-        if not isinstance(shape, list):
-            return None
-        dims = ",".join(map(str, shape))
+def _arguments(value: object) -> tuple[str | None, tuple[str, ...]]:
+    """Return the types of the arguments as text, and their names."""
+    shown, names = [], []
+    for argument in value if isinstance(value, list) else [None]:
+        if not isinstance(argument, dict) or not isinstance(argument.get("shape"), list):
+            return None, ()
+        dims = ",".join(map(str, argument["shape"]))
         shown.append(f"{argument.get('dtype')}[{dims}]")
-    return ", ".join(shown)
+        names.append(str(argument.get("name")))
+    return ", ".join(shown), tuple(names)

@@ -1,13 +1,15 @@
 """The compiles that are compared, each with as much as is known of its key."""
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, get_args
 
 from jaxcache.cache.ledger.record import Record
 from jaxcache.entry.contents import Contents
 
 Outcome = Literal["hit", "written", "skipped", "uncacheable", "error"]
+OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
 
 #: The parts of a key by JAX's own names for them, in the order in which they are hashed
 #: (``get`` in jax/_src/cache_key.py; "backend version" since 0.6.2).
@@ -21,6 +23,13 @@ COMPONENTS = (
     "compression",
     "custom_hook",
 )
+#: Functions in files below this folder are JAX's own.
+_JAX_ITSELF = f"{os.sep}jax{os.sep}_src{os.sep}"
+
+
+def is_helper(function: str | None, file: str | None) -> bool:
+    """Whether a compiled function is an operation of JAX's own, and no function of the user's."""
+    return function is None or file is None or _JAX_ITSELF in file
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +45,10 @@ class Compile:
     """The reason why it was not written, in JAX's words."""
     arguments: str | None = None
     """Global types of the arguments: ``float32[8,16], int32[]``."""
+    names: tuple[str, ...] = ()
+    """Names of the arguments; empty where they are unknown."""
+    is_helper: bool = False
+    """Whether it is known to be an operation of JAX's own; see :func:`is_helper`."""
     xla_flags: tuple[str, ...] | None = None
     """The flags that went into the key."""
     ignored_flags: tuple[str, ...] = ()
