@@ -85,7 +85,7 @@ _jaxcache() {
     compile) options='-j --jobs --check --shard --python --used-at --portable --devices --max-memory --dask -C --cache-dir --target --gemm --autotune-from --require-tuned --json --jsonl -q --quiet --requests --color --debug -h --help'; words=files ;;
     'target capture') options='--python --color --debug -h --help'; words=files ;;
     'target show') options='--python --json --jsonl --color --debug -h --help'; words=files ;;
-    explain) options='--churn --python -C --cache-dir --layout --json --jsonl --requests --color --debug -h --help'; words=keys ;;
+    explain) options='--churn --all --python -C --cache-dir --layout --json --jsonl --requests --color --debug -h --help'; words=keys ;;
     doctor) options='--python --fix --decode -n --dry-run -v --verbose -C --cache-dir --json --jsonl --color --debug -h --help'; words=files ;;
     where) options='--stop --timeout -C --cache-dir --json --jsonl --color --debug -h --help'; words=files ;;
     diff) options='--layout --json --jsonl -q --quiet --requests --color --debug -h --help'; words=files ;;

@@ -179,7 +179,8 @@ complete -c jaxcache -n '__fish_seen_subcommand_from target; and __fish_seen_sub
 complete -c jaxcache -n '__fish_seen_subcommand_from target; and __fish_seen_subcommand_from show' -s h -l help -d 'Show this message and exit.'
 complete -c jaxcache -n '__fish_seen_subcommand_from target; and __fish_seen_subcommand_from show' -F
 complete -c jaxcache -n __fish_use_subcommand -a explain -d 'Explain why two runs, keys or caches differ. Also why a script misses in the cache: explain SCRIPT.'
-complete -c jaxcache -n '__fish_seen_subcommand_from explain' -l churn -d 'Modules with many keys, what they cost, and why.'
+complete -c jaxcache -n '__fish_seen_subcommand_from explain' -l churn -d 'Modules with several keys, their cost, and why.'
+complete -c jaxcache -n '__fish_seen_subcommand_from explain' -l all -d 'List JAX\'s own operations one by one, too.'
 complete -c jaxcache -n '__fish_seen_subcommand_from explain' -l python -r -F -d 'The Python that runs SCRIPT.'
 complete -c jaxcache -n '__fish_seen_subcommand_from explain' -s C -l cache-dir -r -F -d 'The cache; default: JAX_COMPILATION_CACHE_DIR, the configuration, ~/.cache/jax.'
 complete -c jaxcache -n '__fish_seen_subcommand_from explain' -l layout -x -a 'jax torch' -d 'Cache layout (default: detected).'
