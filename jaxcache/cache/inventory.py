@@ -1,10 +1,19 @@
 """The files of a cache directory, by name alone: the first step of every operation."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import NamedTuple
 
-from jaxcache.entry.names import AUTOTUNE_DIR, OWN_DIR, FileKind, Key, parse_name, printable
+from jaxcache.entry.names import (
+    AUTOTUNE_DIR,
+    OWN_DIR,
+    FileKind,
+    Key,
+    own_kind,
+    parse_name,
+    printable,
+)
 from jaxcache.model import FileInfo, Problem
 from jaxcache.store.base import Store
 
@@ -88,12 +97,20 @@ def take_inventory(store: Store, *, deep: bool = False, start: str = "") -> Inve
             found.folders.add(kind)
             if deep:
                 folder = AUTOTUNE_DIR if kind is FileKind.AUTOTUNE else OWN_DIR
-                found.others.extend(OtherFile(inner, kind) for inner in store.walk(folder))
+                for inner in store.walk(folder):
+                    ours = kind is FileKind.OWN
+                    what = FileKind(own_kind(inner.name)) if ours else kind
+                    found.others.append(OtherFile(inner, what))
         elif info.type == "file" and key is None:
             found.others.append(OtherFile(info, kind))
         else:
             found.others.append(OtherFile(info, FileKind.STRAY))
     return found
+
+
+def counted_bytes(files: Iterable[tuple[StrEnum, FileInfo]]) -> int:
+    """Sum up what a bound on the size counts: all files but the ledger, which bounds itself."""
+    return sum(i.size_bytes for kind, i in files if i.type == "file" and kind != FileKind.LEDGER)
 
 
 def key_of(name: str) -> str | None:

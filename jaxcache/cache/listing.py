@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from jaxcache.cache.inventory import counted_bytes
 from jaxcache.cache.scan import Progress
 from jaxcache.model import Entry, Problem
 from jaxcache.store.base import Store
@@ -32,6 +33,8 @@ class Listing:
     summary: Summary
     """Over all entries that match, those beyond the limit too."""
     problems: tuple[Problem, ...]
+    cache_size_bytes: int | None = None
+    """Everything that a bound on the size counts; None where it was not looked at."""
 
 
 def summarize(entries: Iterable[Entry]) -> Summary:
@@ -57,6 +60,7 @@ def list_cache(
     heads: bool,
     details: bool = False,
     long: bool = False,
+    deep: bool = False,
     index_folder: Path | None = None,
     now_ns: int,
     workers: int = 1,
@@ -70,6 +74,7 @@ def list_cache(
         details: whether it shows what needs them to be decoded; only those shown are, unless a
             filter or the order asks for all.
         long: whether it must show that of every one, where decoding takes long.
+        deep: whether to measure the whole cache, too.
         index_folder: where indexes are kept; None: without one.
 
     Raises:
@@ -89,7 +94,7 @@ def list_cache(
         heads = heads or selection.needs_heads
         decode_all |= selection.needs_details or (selection.needs_heads and not layout.has_heads)
     reading: dict[str, Any] = {"index": index, "workers": workers, "progress": progress}
-    seen = layout.scan(store, heads=heads, details=decode_all, deep=False, **reading)
+    seen = layout.scan(store, heads=heads, details=decode_all, deep=deep, **reading)
     if selection is None:
         chosen = sorted(seen.entries, key=lambda e: e.key)
     else:
@@ -99,6 +104,7 @@ def list_cache(
         seen = layout.decode(store, seen, chosen[:limit], hurried=hurried, **reading)
         decoded = {entry.file: entry for entry in seen.entries}
         chosen = [decoded[entry.file] for entry in chosen if entry.file in decoded]
+    cache_size_bytes = counted_bytes(seen.inventory.files()) if deep else None
     if index is not None:
         index.save(entry.file for entry in seen.entries)
     return Listing(
@@ -106,6 +112,7 @@ def list_cache(
         entries=tuple(chosen[:limit]),
         summary=summarize(chosen),
         problems=_problems_of(chosen, seen.problems) if keys or filters else tuple(seen.problems),
+        cache_size_bytes=cache_size_bytes,
     )
 
 

@@ -29,7 +29,7 @@ from jaxcache.units import NS_PER_SECOND
 if TYPE_CHECKING:
     from jaxcache.layouts.base import Layout
 
-_MAGIC = b"jaxcache-stats 3\n"
+_MAGIC = b"jaxcache-stats 4\n"
 _MASK = (1 << 64) - 1
 _SETTLED_NS = 2_000_000_000
 #: An -atime file can say more than a column holds: it is eight bytes of anything.

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from jaxcache.cache.groups import Group, group_entries
 from jaxcache.cache.listing import Summary, summarize
 from jaxcache.cache.scan import Progress
+from jaxcache.entry.names import FileKind
 from jaxcache.model import Entry, FileInfo
 from jaxcache.store.base import Store
 from jaxcache.units import NS_PER_SECOND
@@ -62,6 +63,11 @@ class Stats:
     def directory_bytes(self) -> int:
         """The bytes of every file, entries or not."""
         return sum(f.size_bytes for f in self.files)
+
+    @property
+    def size_bytes(self) -> int:
+        """The size that a bound counts: every file but those of the ledger."""
+        return sum(f.size_bytes for f in self.files if f.kind != FileKind.LEDGER)
 
 
 def count_cache(

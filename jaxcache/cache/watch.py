@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from jaxcache.cache.inventory import EntryFile, Inventory, take_inventory
-from jaxcache.cache.ledger.segments import LEDGER_DIR, Ledger
+from jaxcache.cache.ledger.segments import Ledger
 from jaxcache.cache.ledger.uses import live_totals
 from jaxcache.cache.listing import Summary, summarize
 from jaxcache.cache.scan import Progress, read_entries, with_ledger
-from jaxcache.entry.names import FileKind
+from jaxcache.entry.names import LEDGER_DIR, FileKind
 from jaxcache.model import Entry, FileInfo
 from jaxcache.store.base import Store, same_file
 

@@ -68,6 +68,7 @@ def command(
             heads=heads,
             details=details,
             long=options.long,
+            deep=form.is_table and opened.layout.keeps_index and not opened.store.remote,
             index_folder=opened.index_folder,
             now_ns=now_ns,
             workers=available_cores(),

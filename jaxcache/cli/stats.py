@@ -51,7 +51,9 @@ def command(
             progress=progress,
         )
     # A bucket without a folder of ours is asked nothing more.
-    recorded = not opened.store.remote or any(c.kind == FileKind.OWN for c in stats.files)
+    recorded = not opened.store.remote or any(
+        c.kind in (FileKind.OWN, FileKind.LEDGER) for c in stats.files
+    )
     live = live_totals(opened.store) if recorded else None
     if prometheus:
         print_lines(stats_prometheus(stats, live))

@@ -19,6 +19,8 @@ KERNEL_CACHE = "xla_gpu_kernel_cache_file"
 AUTOTUNE_DIR = "xla_gpu_per_fusion_autotune_cache_dir"
 #: Our own folder inside a cache: ledger, quarantine, signatures. JAX never looks into it.
 OWN_DIR = ".jaxcache"
+LEDGER_DIR = f"{OWN_DIR}/ledger"
+QUARANTINE_DIR = f"{OWN_DIR}/quarantine"
 
 _HASH_DIGITS = 64
 _HASH = re.compile(f"[0-9a-f]{{{_HASH_DIGITS}}}")
@@ -34,6 +36,8 @@ class FileKind(StrEnum):
     TEMP = "temp"
     KERNEL_CACHE = "kernel-cache"
     AUTOTUNE = "autotune"
+    LEDGER = "ledger"
+    QUARANTINE = "quarantine"
     OWN = "own"
     STRAY = "stray"
 
@@ -93,6 +97,12 @@ _FIXED = {
     AUTOTUNE_DIR: FileKind.AUTOTUNE,
     OWN_DIR: FileKind.OWN,
 }
+
+
+def own_kind(path: str) -> str:
+    """Tell what a file in our own folder is: ``ledger``, ``quarantine`` or ``own``."""
+    folder = "/".join(path.split("/", 2)[:2])
+    return {LEDGER_DIR: "ledger", QUARANTINE_DIR: "quarantine"}.get(folder, "own")
 
 
 def printable(name: str) -> str:

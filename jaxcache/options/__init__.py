@@ -159,7 +159,7 @@ class PruneOptions(Options, panel="Limits"):
     """The entries to remove. Bounds that are None do not bind."""
 
     max_size_bytes: int | None = option(
-        "--max-size", SIZE, "Bound entries and files beside them, such as 10GB."
+        "--max-size", SIZE, "Bound the cache size (see jaxcache stats), such as 10GB."
     )
     max_entries: int | None = option("--max-entries", COUNT, "Keep at most N entries.", min=0)
     unused_for_seconds: float | None = option(

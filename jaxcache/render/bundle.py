@@ -135,7 +135,7 @@ def import_view(
     }
     columns = [
         text_column("ACTION", lambda row: row[0].action.value),
-        text_column("OUTLOOK", lambda row: row[1].outlook.value if row[1] else "-"),
+        text_column("FORECAST", lambda row: row[1].outlook.value if row[1] else "-"),
         key_column(lambda row: row[0].name),
         text_column(
             "WHY",

@@ -91,7 +91,8 @@ def _summary(diff: Diff) -> str:
     for what, entries in (("left", diff.only_left), ("right", diff.only_right)):
         size_bytes, seconds = sum_sizes(entries)
         if entries:
-            words.append(f"{len(entries)} only {what} ({format_size(size_bytes)}, {seconds:.0f} s)")
+            at_stake = f"{format_size(size_bytes)}, {format_compile(seconds)}"
+            words.append(f"{len(entries)} only {what} ({at_stake})")
     if diff.differing:
         payloads = sum(p.payload_differs for p in diff.differing)
         words.append(f"{len(diff.differing)} differ ({payloads} in their executables)")

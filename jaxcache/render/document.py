@@ -35,6 +35,7 @@ _SHAPES = {
     "device_shape=request.device_shape executable_device_ids=request.executable_device_ids "
     "callbacks=request.callbacks refusal doubts=request.doubts stubbed=request.stubbed "
     "function=request.function file=request.file line=request.line components=request.components",
+    "Listing": "-cache_size_bytes",
     "Memory": "argument_bytes output_bytes temp_bytes alias_bytes constant_bytes code_bytes "
     "total_bytes",
     "Held": "key size_bytes payload_bytes payload_sha256 compile_seconds",
@@ -52,8 +53,8 @@ _SHAPES = {
     "memory=contents.memory device=contents.device compile_options=contents.compile_options "
     "format=contents.format written_in_cache_dir=contents.written_in_cache_dir provenance problems",
     "Spared": "key=removal.key file=removal.file.name why detail",
-    "Stats": "cache_dir total directory_bytes sealed orphan_atimes files by_platform by_codec "
-    "by_age by_module problems",
+    "Stats": "cache_dir total size_bytes directory_bytes sealed orphan_atimes files by_platform "
+    "by_codec by_age by_module problems",
     "Transfer": "key file=info.name size_bytes=info.size_bytes replaces_damaged",
     "TrustedKey": "name public_key=text",
     "Use": "pid executable cache_dir=opened jax_compilation_cache_dir=setting "

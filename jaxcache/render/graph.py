@@ -4,7 +4,7 @@ from typing import Any
 
 from jaxcache.layouts.torch.show import ShownGraph
 from jaxcache.render.document import Document
-from jaxcache.render.show import Sections, cut
+from jaxcache.render.show import USED_FROM, Sections, cut
 from jaxcache.units import format_duration, format_since, format_size, rfc3339
 
 
@@ -50,8 +50,8 @@ def graph_sections(shown: ShownGraph, now_ns: int, verbose: bool) -> Sections:
     yield "Size", [format_size(entry.size_bytes)]
     written = format_since(entry.created_ns, now_ns)
     yield "Compiled", [f"{_seconds(shown)}{written}, by torch {entry.torch_version or '?'}"]
-    known = entry.last_used_from != "mtime"
-    yield "Used", [format_since(entry.last_used_ns, now_ns) if known else "not recorded"]
+    used = format_since(entry.last_used_ns, now_ns)
+    yield "Used", [USED_FROM[entry.last_used_from].format(used)]
     yield "Target", [", ".join(entry.devices) or "unknown"]
     if entry.source:
         yield "Source", [entry.source + (f" in {entry.function}" if entry.function else "")]

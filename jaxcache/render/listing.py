@@ -44,7 +44,11 @@ def listing_view(
         if rows:
             yield table
         hidden = listing.summary.entries - len(listing.entries)
-        yield summary_line(listing.summary) + (f" ({hidden:,} not shown)" if hidden else "")
+        line = summary_line(listing.summary) + (f" ({hidden:,} not shown)" if hidden else "")
+        size_bytes = listing.cache_size_bytes
+        if size_bytes and size_bytes != listing.summary.size_bytes:
+            line += f"; cache size {format_size(size_bytes)}"
+        yield line
 
     return View(document, rows, columns, keys, page=page(), notes=_notes(listing))
 
@@ -137,7 +141,7 @@ _LIVE_WORDS = {
 def live_line(totals: Mapping[str, float]) -> str:
     """Return the counts of the live layer: ``12 hits (3 of tiers), 2 misses, 2 written``."""
     local, tier = (int(totals.get(name, 0)) for name in ("hits_local", "hits_tier"))
-    parts = [f"{local + tier:,} hits" + (f" ({tier:,} of tiers)" if tier else "")]
+    parts = [format_count(local + tier, "hit") + (f" ({tier:,} of tiers)" if tier else "")]
     parts.append(f"{int(totals.get('misses', 0)):,} misses")
     parts += [f"{int(totals[n]):,} {word}" for n, word in _LIVE_WORDS.items() if totals.get(n)]
     return ", ".join(parts)

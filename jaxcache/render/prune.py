@@ -102,7 +102,7 @@ def plan_summary(plan: PrunePlan, removed: Sequence[Removal], *, happened: bool)
     """Return one line: how much goes, what it frees, what it costs, what stays."""
     if not removed:
         size = format_size(plan.size_bytes_before)
-        return f"nothing to remove: {format_count(plan.kept, 'entry')}, {size}"
+        return f"nothing to remove: {format_count(plan.kept, 'entry')}, cache size {size}"
     entries = _entries(removed)
     parts = [format_count(entries, "entry")] if entries or len(removed) == entries else []
     if others := len(removed) - entries:
@@ -118,7 +118,8 @@ def plan_summary(plan: PrunePlan, removed: Sequence[Removal], *, happened: bool)
     return (
         f"{verb} {' and '.join(parts)}: frees {format_size(freed)}"
         + (f", loses {lost}" if entries else "")
-        + f"; {format_count(kept, 'entry')} and {format_size(plan.size_bytes_before - freed)} stay"
+        + f"; {format_count(kept, 'entry')} stay, cache size "
+        + format_size(plan.size_bytes_before - freed)
     )
 
 

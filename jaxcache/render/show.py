@@ -15,6 +15,13 @@ from jaxcache.render.view import Block, Column, Line, Table, View
 from jaxcache.units import format_compile, format_count, format_since, format_size
 
 _LABEL_WIDTH = 12
+#: The record that a time of last use comes from, in words.
+USED_FROM = {
+    "ledger": "{}, recorded by jaxcache",
+    "atime-file": "{}, by JAX's -atime file",
+    "fs-atime": "{}, by the file's access time",
+    "mtime": "not recorded",
+}
 #: Of a long list the page shows so many, and a pipe too, unless ``--verbose``.
 _SHOWN = 8
 #: What a pipe gets only with ``--verbose``.
@@ -104,9 +111,9 @@ def _sections(shown: Shown, now_ns: int, verbose: bool) -> Sections:
     yield "Size", [size]
     yield "Compiled", [*_compiled_lines(shown, now_ns)]
     hits = shown.provenance.hits if shown.provenance else 0
-    counted = f", {format_count(hits, 'hit')} recorded" if hits else ""
+    counted = f", {format_count(hits, 'hit')}" if hits else ""
     used = format_since(entry.last_used_ns, now_ns)
-    yield "Used", [f"{used} (by {entry.last_used_from}){counted}"]
+    yield "Used", [USED_FROM[entry.last_used_from].format(used) + counted]
     if shown.provenance and shown.provenance.pinned:
         yield "Pinned", ["prune and rm leave it"]
     yield "Target", [*_target_lines(c.device, verbose)]
@@ -127,9 +134,13 @@ def _sections(shown: Shown, now_ns: int, verbose: bool) -> Sections:
     if c.written_in_cache_dir:
         yield "Written in", [c.written_in_cache_dir]
     layout = c.format
-    ifrt = f"IFRT {layout.ifrt_version}" if layout.ifrt_version is not None else None
-    if known := [w for w in (layout.container, ifrt, layout.abi) if w]:
-        yield "Format", [", ".join(known)]
+    known = (
+        ("container", layout.container),
+        ("version of IFRT, XLA's runtime interface:", layout.ifrt_version),
+        ("binary interface", layout.abi),
+    )
+    if verbose and (words := [f"{name} {value}" for name, value in known if value is not None]):
+        yield "Format", words
 
 
 def _compiled_lines(shown: Shown, now_ns: int) -> Iterator[str]:

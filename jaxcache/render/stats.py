@@ -63,19 +63,20 @@ def _rows(stats: Stats, uses: Uses) -> Iterator[tuple[object, ...]]:
 
 def _page(stats: Stats, uses: Uses, live: Live, now_ns: int) -> Iterator[Block]:
     total = stats.total
+    others = sum(f.files for f in stats.files) - total.entries
     yield Line(stats.cache_dir, style="bold")
-    yield from _uses_lines(uses)
+    if total.entries:
+        yield from _uses_lines(uses)
+    else:
+        yield "no entries yet; to fill the cache: jaxcache warm SCRIPT, or jaxcache run -- CMD"
     if live:
         yield Line(live_line(live), "Live layer   ")
-    yield Line(
-        f"{total.entries:,} of {format_size(total.size_bytes)}, {compiling(total)}"
-        + (f"; {stats.sealed:,} sealed" if stats.sealed else ""),
-        "Entries      ",
-    )
-    others = sum(f.files for f in stats.files) - total.entries
-    if others > 0:
-        size = format_size(stats.directory_bytes - total.size_bytes)
-        yield Line(f"{format_count(others, 'file')} of {size}", "Beside them  ")
+    if total.entries:
+        sealed = f"; {stats.sealed:,} with a checksum (sealed)" if stats.sealed else ""
+        size = f"{total.entries:,} of {format_size(total.size_bytes)}"
+        yield Line(f"{size}, {compiling(total)}{sealed}", "Entries      ")
+    if others:
+        yield Line(f"{format_size(stats.size_bytes)}, as --max-size counts it", "Cache size   ")
     if stats.problems:
         problems = ", ".join(f"{n:,} {kind}" for kind, n in stats.problems)
         yield Line(f"{problems}; see them with: jaxcache verify", "Problems     ", style="red")
@@ -83,30 +84,38 @@ def _page(stats: Stats, uses: Uses, live: Live, now_ns: int) -> Iterator[Block]:
         if groups and not (by == "platform" and len(groups) == 1):
             yield ""
             yield Table(group_columns(by, now_ns), groups, limit=_SHOWN_MODULES)
-    yield ""
-    yield Table(
-        [
-            Column(
-                "LAST USED",
-                text=lambda row: f"within {row[0]}" if row[0] != "older" else "before",
-                elastic=True,
-            ),
-            count_column("ENTRIES", lambda row: row[1].entries),
-            size_column(lambda row: row[1].size_bytes),
-            Column("COMPILE", text=lambda row: compile_total(row[1]), right=True),
-        ],
-        [row for row in stats.by_age if row[1].entries],
-    )
-    if others > 0:
+    if total.entries:
         yield ""
-        yield Table(
-            [
-                text_column("FILES", lambda f: f.kind, elastic=True),
-                count_column("COUNT", lambda f: f.files),
-                size_column(lambda f: f.size_bytes),
-            ],
-            stats.files,
-        )
+        yield Table(_AGES, [row for row in stats.by_age if row[1].entries])
+    if others:
+        yield ""
+        yield Table(_FILES, stats.files)
+
+
+_AGES = [
+    Column("LAST USED", text=lambda row: f"within {row[0]}" if row[0] != "older" else "before"),
+    count_column("ENTRIES", lambda row: row[1].entries),
+    size_column(lambda row: row[1].size_bytes),
+    Column("COMPILE", text=lambda row: compile_total(row[1]), right=True),
+]
+#: Kinds of files whose names need a word more, in JAX's caches and torch's.
+_KINDS = {
+    "atime": "-atime (JAX's dates of last use)",
+    "autotune": "autotune (results of XLA's autotuning)",
+    "kernel-cache": "kernel-cache (XLA's compiled kernels)",
+    "ledger": "ledger (uses recorded by jaxcache; not in the cache size)",
+    "legacy-entry": "entry of JAX up to 0.4.30",
+    "lockfile": "lockfile (of JAX)",
+    "own": "other files of jaxcache",
+    "quarantine": "quarantine (of jaxcache verify --fix)",
+    "stray": "unknown",
+    "temp": "temp (of an interrupted write)",
+}
+_FILES = [
+    text_column("FILES", lambda f: _KINDS.get(f.kind, f.kind), elastic=True, cut="end"),
+    count_column("COUNT", lambda f: f.files),
+    size_column(lambda f: f.size_bytes),
+]
 
 
 def _uses_lines(uses: Uses) -> Iterator[Line]:

@@ -9,14 +9,14 @@ from jaxcache.render.columns import seconds_column, size_column, text_column
 from jaxcache.render.listing import live_line, summary_line
 from jaxcache.render.typeset import short_key
 from jaxcache.render.view import Block, Column, Line, Table, View
-from jaxcache.units import NS_PER_SECOND, format_duration, format_size, rfc3339
+from jaxcache.units import NS_PER_SECOND, format_count, format_duration, format_size, rfc3339
 
 #: Changes that are kept to be shown; older ones only count.
 _KEPT = 500
 _STYLES = {"hit": "green", "new": "cyan", "gone": "yellow"}
 NO_DATES = (
-    "hits show only for programs under jaxcache run or warm: "
-    "JAX dates a use only where jax_compilation_cache_max_size is set"
+    "hits show only for programs run by jaxcache run or warm, "
+    "or with jax_compilation_cache_max_size set"
 )
 
 
@@ -55,7 +55,7 @@ def tally_line(tally: Tally, now_ns: int) -> str:
     elapsed = format_duration((now_ns - tally.started_ns) / NS_PER_SECOND)
     return (
         f"in {elapsed}: {tally.new:,} new ({format_size(tally.new_bytes)}, "
-        f"{format_duration(tally.new_seconds)} of compiling), {tally.hits:,} hits "
+        f"{format_duration(tally.new_seconds)} of compiling), {format_count(tally.hits, 'hit')} "
         f"({format_duration(tally.saved_seconds)} saved), {tally.gone:,} gone"
     )
 
@@ -68,7 +68,7 @@ def top_page(look: Look, tally: Tally, *, now_ns: int, rows: int) -> Iterator[Bl
         yield tally_line(tally, now_ns)
     if look.live:
         yield f"live layer: {live_line(look.live)}"
-    elif not look.dates_uses:
+    elif not (look.dates_uses or tally.hits):
         yield NO_DATES
     yield ""
     if tally.latest:

@@ -58,7 +58,16 @@ def problems_page(found: Verification, repair: Repair | None) -> Iterator[Block]
 
 
 def _actions(problems: Sequence[Problem], repair: Repair) -> str:
-    return ", ".join(dict.fromkeys(repair.action(p) or "none" for p in problems))
+    actions = dict.fromkeys(repair.action(p) or "none" for p in problems)
+    return ", ".join(_ACTIONS.get(action, action) for action in actions)
+
+
+_ACTIONS = {
+    "back-fill": "new -atime",
+    "leave-young": "left: too young",
+    "leave-changed": "left: changed",
+    "leave-failed": "left: refused",
+}
 
 
 def _summary(found: Verification, repair: Repair | None) -> Iterator[str]:

@@ -122,9 +122,13 @@ def _why(module: Module) -> str:
     if module.outcome == "hit" and module.retrieval_seconds is None:
         return "there already"
     if module.outcome == "hit":
-        return f"retrieved in {1000 * (module.retrieval_seconds or 0):.0f} ms"
+        return f"retrieved in {format_duration(module.retrieval_seconds or 0)}"
     if module.outcome == "written":
-        why = "untuned" if module.tuning == "untuned" else module.cause or ""
+        why = (
+            "untuned: compiled without the GPU"
+            if module.tuning == "untuned"
+            else module.cause or ""
+        )
     else:
         why = f"{module.reason}: {module.detail}" if module.detail else module.reason
     return " ".join(why.split())

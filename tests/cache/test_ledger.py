@@ -16,13 +16,13 @@ from hypothesis import strategies as st
 from jaxcache.cache.ledger.record import COMPILE, HIT, PAYLOAD, PIN, SEALED, UNPIN, Event, Record
 from jaxcache.cache.ledger.segments import (
     COMPACT_ABOVE,
-    LEDGER_DIR,
     MAX_SEGMENT_BYTES,
     Ledger,
     append,
     compact,
     is_compacted,
 )
+from jaxcache.entry.names import LEDGER_DIR
 from jaxcache.store import open_store
 
 KEY = "jit_step-" + "a" * 64
@@ -271,6 +271,7 @@ def test_many_facts_of_one_key_are_read_in_linear_time(tmp_path: Path) -> None:
 APPENDING = """
 import sys
 from jaxcache.cache.ledger.record import HIT, Event
+from jaxcache.entry.names import LEDGER_DIR
 from jaxcache.cache.ledger.segments import append
 from jaxcache.store import open_store
 store = open_store(sys.argv[1])

@@ -10,7 +10,8 @@ from jaxcache.cache.ledger.pins import pin, pinned_keys, unpin
 from jaxcache.cache.ledger.segments import Ledger
 from jaxcache.cache.scan import scan
 from jaxcache.cache.select import select_by_keys
-from jaxcache.cache.verify.quarantine import QUARANTINE_DIR, restore
+from jaxcache.cache.verify.quarantine import restore
+from jaxcache.entry.names import QUARANTINE_DIR
 from jaxcache.errors import JaxcacheError
 from jaxcache.layouts import load_layout
 from jaxcache.store.local import LocalStore

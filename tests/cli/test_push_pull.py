@@ -15,7 +15,8 @@ from conftest import CORPUS, RunCli
 from object_server import Proxy, S3Server
 
 from jaxcache.cache.ledger.record import Event
-from jaxcache.cache.ledger.segments import LEDGER_DIR, Ledger, append
+from jaxcache.cache.ledger.segments import Ledger, append
+from jaxcache.entry.names import LEDGER_DIR
 from jaxcache.store import open_store
 
 ENTRIES = 7

@@ -84,6 +84,38 @@ def test_an_empty_directory_counts_nothing(run_cli: RunCli, tmp_path: Path) -> N
     assert document["total"]["entries"] == 0
     assert document["files"] == []
     assert run_cli("stats", "--json", "--prometheus", "-C", tmp_path / "empty").returncode == 2
+    ((_, screen),) = run_all([["stats", "-C", tmp_path / "empty"]], home=tmp_path, width=120)
+    assert without_style(screen).splitlines()[1:] == [
+        "no entries yet; to fill the cache: jaxcache warm SCRIPT, or jaxcache run -- CMD"
+    ]
+
+
+def test_one_size_of_a_cache_on_every_screen(run_cli: RunCli, cache: Path, tmp_path: Path) -> None:
+    """All files count, quarantined ones too, but not the ledger, which bounds itself."""
+    key = next(cache.glob("jit_mlp*-cache")).name.removesuffix("-cache")
+    facts = {"compile_seconds": 0.0123, "note": "x" * 50_000}
+    assert append(find_store(str(cache)), [Event(key, COMPILE, 1, facts)])
+    damaged = next(cache.glob("jit__fun*-cache"))
+    damaged.write_bytes(damaged.read_bytes()[:-40] + bytes(30_000))
+    assert run_cli("verify", "-C", cache, "--fix", "--grace", "0s").returncode == 0
+    files = [p for p in cache.rglob("*") if p.is_file() and "ledger" not in p.parts]
+    size_bytes = sum(p.stat().st_size for p in files)
+    assert json.loads(run_cli("stats", "--json", "-C", cache).stdout)["size_bytes"] == size_bytes
+    pruned = run_cli("prune", "--max-size", "1GB", "-n", "--json", "-C", cache)
+    assert json.loads(pruned.stdout)["size_bytes_before"] == size_bytes
+    commands = [["ls"], ["stats"], ["prune", "--max-size", "1GB", "-n"]]
+    screens = run_all([[*c, "-C", cache] for c in commands], home=tmp_path, width=120)
+    ls, stats, prune = (without_style(text) for _, text in screens)
+    size = f"{size_bytes / 1000:.1f} kB"
+    assert f"; cache size {size}" in ls
+    assert f"Cache size   {size}, as --max-size counts it" in stats
+    assert f"cache size {size}" in prune
+    assert "12 ms" in ls
+    assert "12 ms" in stats
+    rows = [line.rsplit(maxsplit=3)[0] for line in stats.partition("FILES")[2].splitlines()[1:]]
+    assert "own" not in rows
+    assert "quarantine (of jaxcache verify --fix)" in rows
+    assert "ledger (uses recorded by jaxcache; not in the cache size)" in rows
 
 
 def test_hits_come_first(run_cli: RunCli, cache: Path, tmp_path: Path) -> None:

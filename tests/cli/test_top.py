@@ -15,6 +15,8 @@ import pytest
 from conftest import RunCli, clean_environment
 from terminal import Terminal, without_style
 
+from jaxcache.cache.ledger.record import HIT, Event
+from jaxcache.cache.ledger.segments import append
 from jaxcache.cache.watch import Watcher
 from jaxcache.store.local import LocalStore
 
@@ -98,9 +100,25 @@ def test_without_dates_it_says_that_no_hit_shows(corpus: Path, tmp_path: Path) -
         home=tmp_path,
     )
     assert terminal.finish() == 0
-    assert "hits show only for programs under jaxcache run or warm" in " ".join(
+    assert "hits show only for programs run by jaxcache run or warm" in " ".join(
         without_style(terminal.text).split()
     )
+
+
+def test_the_note_about_hits_goes_once_one_is_seen(corpus: Path, tmp_path: Path) -> None:
+    shutil.copytree(corpus / "0.12.0.1-cpu-zstd", tmp_path / "plain")
+    terminal = Terminal(
+        [sys.executable, "-m", "jaxcache", "top", "--interval", "0.1s", "-C", tmp_path / "plain"],
+        home=tmp_path,
+    )
+    terminal.wait_for("hits show only for programs")
+    key = next((tmp_path / "plain").glob("jit_mlp*-cache")).name.removesuffix("-cache")
+    append(LocalStore(str(tmp_path / "plain")), [Event(key, HIT, time.time_ns(), {})])
+    terminal.wait_for("1 hit (")
+    seen = terminal.text.rpartition("1 hit (")[2]
+    terminal.press("q")
+    assert terminal.finish() == 0
+    assert "hits show only" not in seen + terminal.text.rpartition("1 hit (")[2]
 
 
 def test_a_live_view_shows_changes_and_ends_cleanly(cache: Path, tmp_path: Path) -> None:

@@ -20,12 +20,11 @@ from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 from jaxcache.cache.ledger.record import COUNTED, HIT, PINNING, Event, Record, fold
-from jaxcache.entry.names import OWN_DIR, parse_name
+from jaxcache.entry.names import LEDGER_DIR, parse_name
 from jaxcache.errors import JaxcacheError
 from jaxcache.model import FileInfo
 from jaxcache.store.base import TEMP_PREFIX, Store, StoreError
 
-LEDGER_DIR = f"{OWN_DIR}/ledger"
 #: Segments and lines longer than this are damaged: nothing here writes such.
 MAX_SEGMENT_BYTES = 32 << 20
 MAX_LINE_BYTES = 256 << 10

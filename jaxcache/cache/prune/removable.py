@@ -4,12 +4,11 @@ from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from jaxcache.cache.inventory import counted_bytes
 from jaxcache.cache.ledger.record import UNTUNED, Record
-from jaxcache.cache.ledger.segments import LEDGER_DIR
 from jaxcache.cache.leftovers import is_temporary
 from jaxcache.cache.prune.removal import Hold, Reason, Removal, Subject
 from jaxcache.cache.scan import Scan
-from jaxcache.cache.verify.quarantine import QUARANTINE_DIR
 from jaxcache.entry.names import FileKind
 from jaxcache.eviction import Candidate, estimate_hits
 from jaxcache.model import FileInfo, ProblemKind
@@ -194,23 +193,12 @@ def _other_files(seen: Scan) -> Iterator[tuple[Subject, FileInfo]]:
             yield "temp-file", other.info
         elif other.kind in (FileKind.KERNEL_CACHE, FileKind.AUTOTUNE):
             yield "side-cache", other.info
-        elif other.info.name.startswith(f"{QUARANTINE_DIR}/"):
+        elif other.kind is FileKind.QUARANTINE:
             yield "quarantine", other.info
 
 
 def total_bytes(seen: Scan) -> int:
-    """Sum up what a bound on the size counts: all but the ledger, which bounds itself.
-
-    An entry that vanished during the scan counts nothing.
-    """
-    there = {e.file for e in seen.entries}
-    inventory = seen.inventory
-    return (
-        sum(f.info.size_bytes for f in inventory.entries if f.info.name in there)
-        + sum(info.size_bytes for info in inventory.atimes.values())
-        + sum(
-            o.info.size_bytes
-            for o in inventory.others
-            if o.info.type == "file" and not o.info.name.startswith(f"{LEDGER_DIR}/")
-        )
-    )
+    """Sum up what a bound on the size counts; an entry that vanished meanwhile counts nothing."""
+    inventory, there = seen.inventory, {e.file for e in seen.entries}
+    gone = (f.info.size_bytes for f in inventory.entries if f.info.name not in there)
+    return counted_bytes(inventory.files()) - sum(gone)

@@ -2,7 +2,6 @@
 
 from jaxcache.cache.ledger.segments import (
     COMPACT_ABOVE,
-    LEDGER_DIR,
     MAX_SEGMENT_BYTES,
     Ledger,
     compact,
@@ -10,6 +9,7 @@ from jaxcache.cache.ledger.segments import (
     is_segment,
 )
 from jaxcache.cache.prune.removable import Lookup
+from jaxcache.entry.names import LEDGER_DIR
 from jaxcache.model import FileInfo
 from jaxcache.store.ahead import in_order
 from jaxcache.store.base import ExistsError, Store, StoreError

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from jaxcache.cache.pair import atime_name, move_pair_in
 from jaxcache.cache.under_lock import run_guarded
-from jaxcache.entry.names import OWN_DIR, FileKind, parse_name
+from jaxcache.entry.names import QUARANTINE_DIR, FileKind, parse_name
 from jaxcache.errors import JaxcacheError
 from jaxcache.model import FileInfo
 from jaxcache.store.base import Store, StoreError, same_file
@@ -16,7 +16,6 @@ from jaxcache.store.base import Store, StoreError, same_file
 if TYPE_CHECKING:
     from jaxcache.layouts.base import Layout
 
-QUARANTINE_DIR = f"{OWN_DIR}/quarantine"
 #: A clock that is wrong must not keep anybody from a repair: datetime ends with the year 9999.
 _LAST_SECOND = 253_402_300_799
 

@@ -12,7 +12,7 @@ from jaxcache.cli.output import emit, note, print_blocks
 from jaxcache.errors import ExitCode, UsageError
 from jaxcache.options import CacheDir
 from jaxcache.options.run import EXCEPTED, Assertions, CallOptions, ReportOptions, RunOptions
-from jaxcache.units import format_count
+from jaxcache.units import format_count, format_duration
 from jaxcache.warm.report import Report
 from jaxcache.warm.run import Program
 
@@ -121,7 +121,7 @@ def complaints(report: Report, wanted: Assertions, *, check: bool) -> Iterator[s
             else ""
         )
     if isinstance(limit, float) and seconds > limit:
-        yield f"{seconds:.1f} s of compiling was not served by the cache"
+        yield f"{format_duration(seconds)} of compiling was not served by the cache"
     if wanted.strict and (count := report.count("uncacheable")):
         yield f"{format_count(count, 'compile')} cannot be cached"
     reasons = [m.reason for m in report.modules for _ in range(m.occurrences)]

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from jaxcache.entry.names import printable
+from jaxcache.entry.names import own_kind, printable
 from jaxcache.layouts.torch.names import GraphFile, TorchKind, as_graph, parse_path
 from jaxcache.model import FileInfo, Problem
 from jaxcache.store.base import Store
@@ -49,10 +49,6 @@ class Inventory:
         for found in (self.sources, self.kernel_sources, self.kernels):
             yield from found.values()
 
-    def total_bytes(self) -> int:
-        """Sum up everything in the directory."""
-        return sum(info.size_bytes for _, info in self.files() if info.type == "file")
-
     def trusted(self) -> Iterator[tuple[FileInfo, str | None]]:
         """Yield the files that torch unpickles or runs, which may be any."""
         return ((info, None) for _, info in self.files() if info.type == "file")
@@ -84,7 +80,9 @@ def take_inventory(store: Store) -> Inventory:
 
 def _add(found: Inventory, info: FileInfo) -> None:
     kind, key, _ = parse_path(info.name)
-    if info.type != "file" and kind is not TorchKind.OWN:
+    if kind is TorchKind.OWN:
+        found.others.append(OtherFile(info, TorchKind(own_kind(info.name))))
+    elif info.type != "file":
         found.others.append(OtherFile(info, TorchKind.STRAY))
     elif key is None:
         found.others.append(OtherFile(info, kind))

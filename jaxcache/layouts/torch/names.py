@@ -41,6 +41,8 @@ class TorchKind(StrEnum):
     SYSTEM = "system"
     LOCK = "lock"
     TEMP = "temp"
+    LEDGER = "ledger"
+    QUARANTINE = "quarantine"
     OWN = "own"
     STRAY = "stray"
 

@@ -7,9 +7,9 @@ and code that no graph needs. Compiler probes stay: they are small, and cost 9 s
 
 from collections.abc import Collection, Iterable, Iterator
 
+from jaxcache.cache.inventory import counted_bytes
 from jaxcache.cache.prune.removable import Item, Removable, hold_young
 from jaxcache.cache.prune.removal import Reason, Removal, Subject
-from jaxcache.cache.verify.quarantine import QUARANTINE_DIR
 from jaxcache.errors import UsageError
 from jaxcache.eviction import Candidate, estimate_hits
 from jaxcache.layouts.torch.graph import Facts
@@ -85,9 +85,9 @@ def removable(
         if options and info.type == "file" and _is_old(info, now_ns, grace_ns):
             if options.orphans and kind is TorchKind.TEMP:
                 others.append(_other(_removal(info, entries, "temp-file"), "temp-file"))
-            if options.quarantine and info.name.startswith(f"{QUARANTINE_DIR}/"):
+            if options.quarantine and kind is TorchKind.QUARANTINE:
                 others.append(_other(_removal(info, entries, "quarantine"), "quarantine"))
-    return Removable([*others, *units], seen.inventory.total_bytes())
+    return Removable([*others, *units], counted_bytes(seen.inventory.files()))
 
 
 def _is_old(info: FileInfo, now_ns: int, grace_ns: int) -> bool:
