@@ -11,28 +11,42 @@ if TYPE_CHECKING:
     from jaxcache.api import Cache as Cache
     from jaxcache.api import open as open  # noqa: A004
     from jaxcache.errors import JaxcacheError as JaxcacheError
+    from jaxcache.inprocess.explain import explain_miss as explain_miss
+    from jaxcache.inprocess.watch import last_misses as last_misses
+    from jaxcache.inprocess.watch import watch as watch
     from jaxcache.live.enable import enable as enable
 
 __version__ = "0.1.0.dev0"
 
-__all__ = ["Cache", "JaxcacheError", "__version__", "enable", "open"]
+#: Where each name is that is imported when it is used: the command line must start without them.
+_HOMES = {
+    "Cache": "jaxcache.api",
+    "JaxcacheError": "jaxcache.errors",
+    "enable": "jaxcache.live.enable",
+    "explain_miss": "jaxcache.inprocess.explain",
+    "last_misses": "jaxcache.inprocess.watch",
+    "load_ipython_extension": "jaxcache.inprocess.notebook",
+    "open": "jaxcache.api",
+    "watch": "jaxcache.inprocess.watch",
+}
+__all__ = [
+    "Cache",
+    "JaxcacheError",
+    "__version__",
+    "enable",
+    "explain_miss",
+    "last_misses",
+    "open",
+    "watch",
+]
 
 
 def __getattr__(name: str) -> Any:
-    """Import the API when it is used: the command line must start without it."""
-    if name in ("Cache", "open"):
-        from jaxcache import api
+    if name not in _HOMES:
+        raise AttributeError(f"module 'jaxcache' has no attribute {name!r}")
+    from importlib import import_module
 
-        return getattr(api, name)
-    if name == "enable":
-        from jaxcache.live.enable import enable
-
-        return enable
-    if name == "JaxcacheError":
-        from jaxcache.errors import JaxcacheError
-
-        return JaxcacheError
-    raise AttributeError(f"module 'jaxcache' has no attribute {name!r}")
+    return getattr(import_module(_HOMES[name]), name)
 
 
 def __dir__() -> list[str]:

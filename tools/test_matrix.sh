@@ -32,7 +32,8 @@ while [ $# -gt 0 ] && [ "$1" != -- ]; do
     fi
     rm -rf "$venv"
     "$python" -m venv "$venv"
-    "$venv/bin/python" -m pip install --quiet "jax==$version" zstandard filelock
+    "$venv/bin/python" -m pip install --quiet "jax==$version" zstandard filelock rich humanize \
+      protobuf cramjam
     touch "$venv/.done"
   fi
   pythons+=("$PWD/$venv/bin/python")

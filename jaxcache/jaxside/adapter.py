@@ -12,6 +12,8 @@ itself looks up at each call, so that replacing the attribute is enough:
 * ``jax._src.compilation_cache.get_cache_key(…)``: JAX logs a failure of it and goes on uncached.
 * ``jax._src.cache_key._log_cache_key_hash(hash, name, hash_component)``: the key's components.
 * ``jax._src.compiler._cache_write(key, seconds, module, …)``: JAX's own measure of the compile.
+* ``jax._src.monitoring.get_event_listeners()`` and ``get_event_duration_listeners()``: a program
+  may have cleared them (``clear_event_listeners``), and with them ours.
 * ``jax._src.interpreters.mlir.lower_jaxpr_to_module(name, jaxpr, …)``: which function, from which
   line, with which arguments became a module.
 """
@@ -41,7 +43,7 @@ class Jax:
         self.jax = jax
         self.version = str(jax.__version__)
         try:
-            from jax._src import cache_key, compilation_cache, compiler, distributed
+            from jax._src import cache_key, compilation_cache, compiler, distributed, monitoring
             from jax._src.interpreters import mlir
 
             self._cache, self._compiler, self._distributed = (
@@ -49,7 +51,7 @@ class Jax:
                 compiler,
                 distributed,
             )
-            self._mlir, self._cache_key = mlir, cache_key
+            self._mlir, self._cache_key, self._monitoring = mlir, cache_key, monitoring
             for module, name in (
                 (compiler, "compile_or_get_cached"),
                 (compiler, "_cache_write"),
@@ -58,6 +60,8 @@ class Jax:
                 (compilation_cache, "compress_executable"),
                 (compilation_cache, "get_cache_key"),
                 (mlir, "lower_jaxpr_to_module"),
+                (monitoring, "get_event_listeners"),
+                (monitoring, "get_event_duration_listeners"),
             ):
                 getattr(module, name)
         except (ImportError, AttributeError) as error:
@@ -75,12 +79,15 @@ class Jax:
         """The arguments of one request by their names; ``executable_devices`` since 0.6."""
         return self._request.bind(*args, **kwargs).arguments
 
+    def make_key(self, asked: "dict[str, Any]") -> str:
+        """The key of one request, without a profile that JAX may add (PGLE)."""
+        names = ("computation", "devices", "compile_options", "backend")
+        return str(self._cache.get_cache_key(*(asked[name] for name in names)))
+
     def listen(self, observer: Any) -> None:
         """Put ``observer`` around every step; see :class:`listener.Listener` for its methods."""
         self._hide_our_frames()
-        monitoring = self.jax.monitoring
-        monitoring.register_event_listener(observer.on_event)
-        monitoring.register_event_duration_secs_listener(observer.on_duration)
+        self.hear_events(observer)
         self._wrap(self._mlir, "lower_jaxpr_to_module", observer.around_lowering)
         self._wrap(self._compiler, "compile_or_get_cached", observer.around_request)
         self._wrap(self._cache, "get_cache_key", observer.around_key)
@@ -90,6 +97,13 @@ class Jax:
         self._wrap(self._cache, "compress_executable", observer.around_compressing)
         if hasattr(self._cache_key, "_log_cache_key_hash"):
             self._wrap(self._cache_key, "_log_cache_key_hash", observer.around_component)
+
+    def hear_events(self, observer: Any) -> None:
+        """Register for JAX's events; again where the program has cleared all listeners."""
+        if observer.on_event not in self._monitoring.get_event_listeners():
+            self._monitoring.register_event_listener(observer.on_event)
+        if observer.on_duration not in self._monitoring.get_event_duration_listeners():
+            self._monitoring.register_event_duration_secs_listener(observer.on_duration)
 
     @staticmethod
     def _wrap(module: Any, name: str, around: Callable[..., Any]) -> None:

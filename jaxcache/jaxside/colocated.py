@@ -67,7 +67,10 @@ def watch(send: Callable[[dict[str, Any]], None]) -> None:
 
         module._compile_to_executable = compile_to_executable
 
-    sys.meta_path.insert(0, _Waiter(wrap))
+    if _MODULE in sys.modules:
+        wrap(sys.modules[_MODULE])
+    else:
+        sys.meta_path.insert(0, _Waiter(wrap))
 
 
 def inspect_call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[str, Any, Any]:

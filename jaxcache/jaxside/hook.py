@@ -10,6 +10,7 @@ import importlib.util
 import mmap
 import os
 import sys
+from collections.abc import Callable
 from typing import Any
 
 #: Address of the parent's socket. The variables are read here and in ``channel.py`` alone.
@@ -34,10 +35,16 @@ def install() -> None:
         return
     with open(__file__, "rb") as file:
         _MARK = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-    if "jax" in sys.modules:  # somebody was quicker
-        _listen(sys.modules["jax"])
+    when_imported(_listen)
+
+
+def when_imported(then: Callable[[Any], None]) -> None:
+    """Call a function with jax as soon as it is imported; at once where it is."""
+    jax = sys.modules.get("jax")
+    if jax is not None and hasattr(jax, "jit"):
+        then(jax)
     else:
-        sys.meta_path.insert(0, _JaxFinder())
+        sys.meta_path.insert(0, _JaxFinder(then))
 
 
 def load_side(name: str = "_jaxcache_side", folder: str = HERE) -> None:
@@ -89,7 +96,8 @@ def report(event: "dict[str, Any]") -> None:
 class _JaxFinder:
     """Stands first on ``sys.meta_path``, finds nothing itself, and notices jax."""
 
-    def __init__(self) -> None:
+    def __init__(self, then: Callable[[Any], None]) -> None:
+        self._then = then
         self._looking = False
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:  # noqa: ARG002
@@ -110,14 +118,15 @@ class _JaxFinder:
         run = loader.exec_module
 
         def exec_module(module: Any) -> None:
-            del loader.exec_module
+            loader.__dict__.pop("exec_module", None)  # another one of ours may be around it
             try:
                 run(module)
             except Exception as error:
-                report({"event": "jax-failed", "detail": f"{type(error).__name__}: {error}"})
+                if self._then is _listen:
+                    report({"event": "jax-failed", "detail": f"{type(error).__name__}: {error}"})
                 raise
             if self in sys.meta_path:
                 sys.meta_path.remove(self)
-            _listen(module)
+            self._then(module)
 
         loader.exec_module = exec_module

@@ -1,8 +1,9 @@
-"""Watches one process's jax and tells the parent what became of every compile request.
+"""Watches one process's jax and tells what became of every compile request.
 
-A request is one call of ``compile_or_get_cached``. What JAX does inside it happens in the same
-thread, so what belongs together is kept per thread. Whatever goes wrong in here is told to the
-parent as ``trouble`` and never reaches the script.
+It tells the parent that started the process, and blocks of the process itself that watch. A request
+is one call of ``compile_or_get_cached``. What JAX does inside it happens in the same thread, so
+what belongs together is kept per thread. Whatever goes wrong in here is told as ``trouble`` and
+never reaches the script.
 """
 
 import atexit
@@ -11,6 +12,7 @@ import os
 import sys
 import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
 from . import channel, collect, colocated, keyflags, record, together
@@ -30,14 +32,25 @@ _FORCE = "JAXCACHE_FORCE_CACHE_DIR"
 _CHECK = "JAXCACHE_CHECK"
 _COMPONENTS = "JAXCACHE_COMPONENTS"
 _SCRATCH = "JAXCACHE_SCRATCH"
+#: Events that hold until the next of their kind: whoever begins to listen is told the last ones.
+_LASTING = ("jax", "settings", "backend")
+Sink = Callable[["dict[str, Any]"], None]
+#: The one of this process, whoever asked for it first.
+LISTENER: "Listener | None" = None
+_lock = threading.Lock()
+
+
+class _Asked(BaseException):
+    """Carries the event of a request that is only asked for its key."""
 
 
 class Listener:
     """The observer that :meth:`adapter.Jax.listen` puts around JAX's steps."""
 
-    def __init__(self, jax: Jax, send: Any) -> None:
+    def __init__(self, jax: Jax) -> None:
         self._jax = jax
-        self._send = send
+        self._sinks: tuple[Sink, ...] = ()
+        self._lasting: dict[tuple[Any, Any], dict[str, Any]] = {}
         self._numbers = itertools.count(1)
         self._local = threading.local()
         self._introduced = False
@@ -49,7 +62,7 @@ class Listener:
         self._scratch = os.environ.get(_SCRATCH)
         self._flags = keyflags.listen()
         self._recording = record.start(jax.jax)
-        self._collector = collect.start(send)
+        self._collector = collect.start(self.send)
         self._backends: dict[tuple[int, str, int], int] = {}
         os.register_at_fork(after_in_child=self._start_afresh)
 
@@ -58,13 +71,34 @@ class Listener:
         self._counters = dict.fromkeys(self._counters, 0)
         self._settings = None
         self._backends = {}
+        self._lasting = {}
         self._introduced = False
+
+    def add(self, sink: Sink) -> None:
+        """Tell one more of every event, of the lasting ones at once."""
+        self.introduce()
+        for event in list(self._lasting.values()):
+            sink(event)
+        with _lock:
+            self._sinks += (sink,)
+
+    def remove(self, sink: Sink) -> None:
+        """Tell one less; with none left, JAX's steps pass through unseen."""
+        with _lock:
+            self._sinks = tuple(s for s in self._sinks if s != sink)
+
+    def send(self, event: "dict[str, Any]") -> None:
+        """Tell everyone who listens."""
+        if event["event"] in _LASTING:
+            self._lasting[event["event"], event.get("backend")] = event
+        for sink in self._sinks:
+            sink(event)
 
     def introduce(self) -> None:
         """Say which jax this is, once per process: a forked child has a connection of its own."""
         if not self._introduced:
             self._introduced = True
-            self._send({"event": "jax", **self._jax.describe()})
+            self.send({"event": "jax", **self._jax.describe()})
 
     # JAX's own counters -----------------------------------------------------------------------
 
@@ -86,6 +120,8 @@ class Listener:
 
     def around_lowering(self, lower: Any, args: Any, kwargs: Any) -> Any:
         """Remember which function became which module."""
+        if not self._sinks:
+            return lower(*args, **kwargs)
         self._safely(self._force)
         started = time.time()
         traced = getattr(self._local, "traced", None)
@@ -109,6 +145,10 @@ class Listener:
 
     def around_request(self, compile_: Any, args: Any, kwargs: Any) -> Any:
         """One compile request, from its beginning to its one outcome."""
+        if getattr(self._local, "asking", False):
+            raise _Asked(self._look(args, kwargs))
+        if not self._sinks:
+            return compile_(*args, **kwargs)
         self._safely(self._force)
         request = Request(number=next(self._numbers), started=time.time())
         self._safely(lambda: self._begin(request, args, kwargs))
@@ -125,6 +165,44 @@ class Listener:
             self._local.request = outer
             request.ended = time.time()
             self._safely(lambda: self._end(request))
+
+    def ask(self, compile_: Callable[[], Any]) -> "dict[str, Any] | None":
+        """The event of the request that ``compile_`` makes first, which goes no further.
+
+        Returns:
+            It has the key and its components; None where no request was made.
+        """
+        self._local.asking = True
+        try:
+            compile_()
+        except _Asked as asked:
+            event: dict[str, Any] = asked.args[0]
+            return event
+        finally:
+            self._local.asking = False
+        return None
+
+    def _look(self, args: Any, kwargs: Any) -> "dict[str, Any]":
+        """Make the key of a request; JAX counts and looks up nothing."""
+        request = Request(number=0, started=time.time())
+        outer, self._local.request = self._request, request
+        try:
+            self._tell_settings()
+            asked = self._jax.asked(args, kwargs)
+            key = self._jax.make_key(asked)
+            self._hash_components(request)
+        finally:
+            self._local.request = outer
+        return {
+            "event": "module",
+            "id": 0,
+            "module": self._jax.module_name(asked["computation"]),
+            "key": key,
+            "outcome": "skipped",
+            "reason": "not-compiled",
+            "components": request.hashes,
+            **self._jax.lowering_of(asked["computation"]),
+        }
 
     def _collect(self, request: Request, compile_: Any, args: Any, kwargs: Any) -> Any:
         """Answer with zeros; where that is not possible, compile after all."""
@@ -224,6 +302,7 @@ class Listener:
 
     def _begin(self, request: Request, args: Any, kwargs: Any) -> None:
         self.introduce()
+        self._jax.hear_events(self)
         computation = args[1]
         request.module = self._jax.module_name(computation)
         callbacks = args[4] if len(args) > 4 else kwargs.get("host_callbacks", ())
@@ -231,7 +310,7 @@ class Listener:
         request.backend = self._describe_backend(args[0], args[2])
         request.lowering = self._jax.lowering_of(computation)
         request.settings = self._tell_settings()
-        self._send(
+        self.send(
             {
                 "event": "begin",
                 "id": request.number,
@@ -267,7 +346,7 @@ class Listener:
         number = self._backends.get(place)
         if number is None:
             number = self._backends[place] = len(self._backends)
-            self._send(
+            self.send(
                 {
                     "event": "backend",
                     "backend": number,
@@ -290,7 +369,7 @@ class Listener:
         request.disabled_at_first = bool(self._counters["tasks_disabled_cache"])
         written_to = self._scratch if self._scratch and request.write else directory
         verdict = judge(request, written_to, refuses_callbacks=self._jax.refuses_callbacks)
-        self._send(
+        self.send(
             {
                 "event": "module",
                 "id": request.number,
@@ -318,12 +397,12 @@ class Listener:
         settings = {**self._jax.settings(), "opened_directory": self._jax.opened_directory()}
         if settings != self._settings:
             self._settings = settings
-            self._send({"event": "settings", **settings, "live": _live_settings()})
+            self.send({"event": "settings", **settings, "live": _live_settings()})
         return settings
 
     def say_goodbye(self) -> None:
         """The process ends in good order: what only then can be known."""
-        self._safely(lambda: self._send({"event": "end", "counters": self._counters}))
+        self._safely(lambda: self.send({"event": "end", "counters": self._counters}))
 
     def _force(self) -> None:
         if self._forced:
@@ -337,22 +416,33 @@ class Listener:
         try:
             action()
         except Exception as error:
-            self._send({"event": "trouble", "detail": f"{type(error).__name__}: {error}"})
+            self.send({"event": "trouble", "detail": f"{type(error).__name__}: {error}"})
+
+
+def listen(module: Any, sink: Sink) -> Listener:
+    """Tell a sink what the imported jax does, by the one listener of this process.
+
+    Raises:
+        UnknownJaxError: nobody here knows this jax.
+    """
+    global LISTENER
+    with _lock:
+        if LISTENER is None:
+            jax = Jax(module)
+            LISTENER = Listener(jax)
+            jax.listen(LISTENER)
+            colocated.watch(LISTENER.send)
+    LISTENER.add(sink)
+    return LISTENER
 
 
 def attach(module: Any) -> None:
-    """Listen to the jax that has just been imported."""
+    """Tell the parent what the jax does that has just been imported."""
+    send = channel.CHANNEL.send
     try:
-        jax = Jax(module)
+        atexit.register(listen(module, send).say_goodbye)
     except UnknownJaxError as error:
-        channel.CHANNEL.send({"event": "unheard", "detail": str(error)})
-        together.join(module)
-        return
-    listener = Listener(jax, channel.CHANNEL.send)
-    listener.introduce()
-    jax.listen(listener)
-    atexit.register(listener.say_goodbye)
-    colocated.watch(channel.CHANNEL.send)
+        send({"event": "unheard", "detail": str(error)})
     together.join(module)
 
 

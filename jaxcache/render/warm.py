@@ -14,11 +14,12 @@ from jaxcache.warm.report import Module, Report
 _STYLES = {"hit": "green", "skipped": "yellow", "uncacheable": "yellow", "error": "red"}
 
 
-def report_view(report: Report, *, unfolded: bool = False) -> View:
+def report_view(report: Report, *, unfolded: bool = False, more: str = "--all lists them") -> View:
     """Return the view of ``warm`` and ``run``.
 
     Args:
         unfolded: list JAX's own operations one by one, too.
+        more: how to see those that are in one line.
     """
     document = {
         "cache_dir": report.cache_dir,
@@ -27,11 +28,11 @@ def report_view(report: Report, *, unfolded: bool = False) -> View:
         "processes": report.processes,
         "summary": {
             "compile_requests": report.compile_requests,
-            "hits": report.count("hit"),
-            "written": report.count("written"),
-            "skipped": report.count("skipped"),
-            "uncacheable": report.count("uncacheable"),
-            "errors": report.count("error"),
+            "hits": report.hits,
+            "written": report.written,
+            "skipped": report.skipped,
+            "uncacheable": report.uncacheable,
+            "errors": report.errors,
             "compile_seconds": report.compile_seconds,
             "saved_seconds": report.saved_seconds,
             "wall_seconds": report.wall_seconds,
@@ -42,10 +43,10 @@ def report_view(report: Report, *, unfolded: bool = False) -> View:
         "interrupted": report.interrupted,
         "script_exit_code": report.script_exit_code,
     }
-    return View(document, records=report.modules, page=_page(report, unfolded=unfolded))
+    return View(document, records=report.modules, page=_page(report, unfolded, more))
 
 
-def _page(report: Report, *, unfolded: bool) -> Iterator[Block]:
+def _page(report: Report, unfolded: bool, more: str) -> Iterator[Block]:
     folded = [m for m in report.modules if not unfolded and _folds(m)]
     shown = [m for m in report.modules if unfolded or not _folds(m)]
     yield headline(report)
@@ -54,7 +55,7 @@ def _page(report: Report, *, unfolded: bool) -> Iterator[Block]:
         shown.sort(key=lambda m: (order[m.outcome], -(m.compile_seconds or 0.0)))
         yield Table(_columns(report), shown)
     if folded:
-        yield _folded_line(folded)
+        yield _folded_line(folded, more)
     yield from _remarks(report)
 
 
@@ -63,7 +64,7 @@ def headline(report: Report) -> str:
     if not report.compile_requests:
         return "no compiles"
     return (
-        f"{report.count('hit')} of {report.compile_requests} hits · "
+        f"{report.hits} of {report.compile_requests} hits · "
         f"{format_duration(report.compile_seconds)} compiling · "
         f"{format_duration(max(0.0, report.saved_seconds))} saved"
     )
@@ -73,7 +74,7 @@ def _folds(module: Module) -> bool:
     return module.is_helper and module.outcome in ("hit", "written", "skipped")
 
 
-def _folded_line(modules: Sequence[Module]) -> str:
+def _folded_line(modules: Sequence[Module], more: str) -> str:
     counts = Counter[str]()
     for m in modules:
         counts[m.outcome] += m.occurrences
@@ -83,7 +84,7 @@ def _folded_line(modules: Sequence[Module]) -> str:
         if counts[o]
     )
     some = format_count(counts.total(), "helper")
-    return f"and {some} of JAX, such as {modules[0].module}: {each} (--all lists them)"
+    return f"and {some} of JAX, such as {modules[0].module}: {each} ({more})"
 
 
 def _columns(report: Report) -> list[Column]:

@@ -45,7 +45,10 @@ def settings_notes(
     elif last and last.rstrip("/") != cache_dir.rstrip("/"):
         yield f"the program used {last}, not {cache_dir}; --force-cache-dir would win over it"
     elif settings and not last:
-        yield "the program runs with no cache directory; --force-cache-dir would set one"
+        yield (
+            "the program runs with no cache directory; jaxcache.enable() in it, or "
+            "--force-cache-dir, would set one"
+        )
     if settings.get(ENABLED) is False:
         outside = asked.get(ENABLED) == 0
         by = "JAX_ENABLE_COMPILATION_CACHE in the environment" if outside else "the program"

@@ -128,6 +128,36 @@ class Report:
         return sum(m.occurrences for m in self.modules)
 
     @property
+    def hits(self) -> int:
+        """Compile requests that the cache served."""
+        return self.count("hit")
+
+    @property
+    def written(self) -> int:
+        """Compiles whose entries are new."""
+        return self.count("written")
+
+    @property
+    def skipped(self) -> int:
+        """Compiles that were not written, by a threshold or because they need not be."""
+        return self.count("skipped")
+
+    @property
+    def uncacheable(self) -> int:
+        """Compiles that JAX cannot cache, or not as it is set."""
+        return self.count("uncacheable")
+
+    @property
+    def errors(self) -> int:
+        """Compiles with an error of the compiler or of the cache."""
+        return self.count("error")
+
+    @property
+    def retrieval_seconds(self) -> float:
+        """Seconds spent retrieving entries."""
+        return sum((m.retrieval_seconds or 0.0) * m.occurrences for m in self.modules)
+
+    @property
     def compile_seconds(self) -> float:
         """Seconds spent compiling in this run."""
         spent = (m for m in self.modules if m.outcome != "hit")

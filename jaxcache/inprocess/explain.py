@@ -1,0 +1,145 @@
+"""``jaxcache.explain_miss()``: why a call would compile, without compiling it."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from jaxcache.inprocess import watch
+from jaxcache.inprocess.shown import Shown
+
+if TYPE_CHECKING:
+    from jaxcache.cache.explain.known import KnownCache
+    from jaxcache.cache.explain.sides import Compile, Difference, Explanation
+    from jaxcache.render.view import Block
+    from jaxcache.warm.events import Done
+
+#: Entries of the module, the newest ones, that the call is compared with.
+_CANDIDATES = 20
+
+
+@dataclass(frozen=True, repr=False)
+class Foreseen(Shown):
+    """What a call of a function would do."""
+
+    outcome: str
+    """``in-memory``, ``hit`` or ``miss``."""
+    module: str | None
+    key: str | None
+    summary: str
+    """The same as one sentence."""
+    explanation: "Explanation | None" = None
+    """For a miss, what differs from the nearest entry or earlier compile."""
+
+    @property
+    def differences(self) -> "tuple[Difference, ...]":
+        """The parts of the key that differ from the nearest one known, if there is any."""
+        found = self.explanation.comparisons if self.explanation else ()
+        return tuple(d for c in found if c.left for d in c.differences)
+
+    def _blocks(self) -> "Iterable[Block]":
+        yield self.summary
+        if self.differences and self.explanation:
+            from jaxcache.render.explain import explain_view
+
+            yield from [*(explain_view(self.explanation, "").page or ())][1:]
+
+
+def explain_miss(function: Any, *args: Any, **kwargs: Any) -> Foreseen:
+    """Say why the call ``function(*args, **kwargs)`` would compile, or that it would not.
+
+    >>> jaxcache.explain_miss(step, x).outcome
+    'miss'
+
+    The function is traced and lowered, which takes what tracing takes; it is neither compiled nor
+    run, and the cache is only read. Arrays may be given as ``jax.ShapeDtypeStruct``.
+
+    Args:
+        function: what ``jax.jit`` or ``jax.pmap`` returned.
+
+    Raises:
+        UsageError: ``not-jitted``
+        NoJaxError: ``unknown-jax`` where nobody here knows this jax.
+    """
+    from jaxcache.errors import NoJaxError, UsageError
+    from jaxcache.warm.causes import as_compile
+
+    if not hasattr(function, "lower"):
+        raise UsageError(
+            f"{function!r} is not jitted: it has no lower()",
+            code="not-jitted",
+            hint="jaxcache.explain_miss(jax.jit(function), …)",
+        )
+    earlier = watch.last_compiles()
+    with watch.watching() as observation:
+        listener = observation.listener
+        if listener is None:
+            raise NoJaxError(observation.unobserved[0], code="unknown-jax")
+        lowered = function.lower(*args, **kwargs)
+        event = listener.ask(lowered.compile)
+        if event is None:
+            said = "this process has compiled it already, and keeps it in memory"
+            return Foreseen("in-memory", None, None, said)
+        observation.take(event)
+        (asked,) = (done for done in observation.compiles() if done.reason == "not-compiled")
+        directory = observation.cache_dir
+    known = _open(directory)
+    compile_, key = as_compile(asked), asked.key or ""
+    if known and key in known.keys_of(asked.module):
+        said = f"{asked.module} is in {directory}, and would be retrieved"
+        return Foreseen("hit", asked.module, key, said)
+    explanation = _compare(compile_, known, earlier, directory)
+    said = f"{asked.module} would be compiled: {_why(explanation, directory)}"
+    return Foreseen("miss", asked.module, key, said, explanation)
+
+
+def _open(directory: str) -> "KnownCache | None":
+    from jaxcache.cache.explain.known import KnownCache
+    from jaxcache.errors import NoCacheError
+    from jaxcache.store import open_store
+
+    try:
+        return KnownCache(open_store(directory)) if directory else None
+    except NoCacheError:
+        return None
+
+
+def _compare(
+    wanted: "Compile", known: "KnownCache | None", earlier: "Iterable[Done]", directory: str
+) -> "Explanation":
+    """Compare it with the entries of its module, and with what this process has compiled."""
+    from jaxcache.cache.explain.compare import explain
+    from jaxcache.cache.explain.sides import Compile, Side
+    from jaxcache.warm.causes import as_compile
+
+    def candidates() -> "Iterator[Compile]":
+        yield from (as_compile(done) for done in earlier if done.module == wanted.module)
+        if known:
+            for key in known.keys_of(wanted.module)[:_CANDIDATES]:
+                yield _with_types(known.complete(Compile(wanted.module, key)))
+
+    by_key = {c.key: c for c in candidates()}
+    left = Side(directory or "no cache", tuple(by_key.values()), is_run=False)
+    return explain(left, Side("this call", (known.complete(wanted) if known else wanted,)))
+
+
+def _with_types(entry: "Compile") -> "Compile":
+    """Take the types of the arguments from the entry, where it does not hold those of a shard."""
+    contents = entry.contents
+    if contents is None or contents.program is None or contents.compile_options.num_partitions != 1:
+        return entry
+    types = (f"{p.dtype}[{','.join(map(str, p.shape))}]" for p in contents.program.parameters)
+    return replace(entry, arguments=", ".join(types))
+
+
+def _why(explanation: "Explanation", directory: str) -> str:
+    from jaxcache.warm.causes import describe_differences
+
+    if not directory:
+        return "JAX has no cache directory; jaxcache.enable() sets one"
+    found = [c for c in explanation.comparisons if c.left and c.differences]
+    if not found:
+        return f"{directory} has no entry of that name"
+    first = found[0]
+    if first.left and first.left.key == first.right.key:
+        return first.differences[0].meaning
+    return describe_differences(first.differences)

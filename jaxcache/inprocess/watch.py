@@ -1,0 +1,253 @@
+"""``with jaxcache.watch() as report:``, and what the last such block missed."""
+
+import contextlib
+import json
+import threading
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from jaxcache.inprocess.shown import Shown
+from jaxcache.jaxside.hook import when_imported
+
+if TYPE_CHECKING:
+    from jaxcache.jaxside.listener import Listener
+    from jaxcache.render.view import Block
+    from jaxcache.warm.events import Done
+    from jaxcache.warm.recorder import Recorder
+    from jaxcache.warm.report import Module, Report
+
+_last: "Observation | None" = None
+
+
+class Observation(Shown):
+    """The compiles of a block of this process, in all of its threads; also while it runs.
+
+    It has the attributes of :class:`jaxcache.warm.report.Report`: ``compile_requests``, ``hits``,
+    ``written``, ``skipped``, ``uncacheable``, ``errors``, ``compile_seconds``,
+    ``retrieval_seconds``, ``saved_seconds``, ``wall_seconds``, ``modules``, ``functions``,
+    ``notes``, ``unobserved``.
+    """
+
+    def __init__(self) -> None:
+        self._lines: list[bytes] = []
+        self._listener: Listener | None = None
+        self._stopped = False
+        self._started = time.monotonic()
+        self._seconds: float | None = None
+        self._lock = threading.RLock()
+        self._recorder: Recorder | None = None
+        self._read = 0
+        self._report: Report | None = None
+        self._causes: tuple[int, dict[str, str]] = 0, {}
+
+    # What the listener tells ------------------------------------------------------------------
+
+    def start(self) -> "Observation":
+        """Begin, as soon as jax is imported."""
+        when_imported(self._listen)
+        return self
+
+    def stop(self) -> None:
+        """End; the report keeps what was seen until now."""
+        self._stopped = True
+        self._seconds = time.monotonic() - self._started
+        if self._listener is not None:
+            self._listener.remove(self.take)
+
+    def take(self, event: "dict[str, Any]") -> None:
+        """Take one event of the listener; whatever fails here is told and never raised."""
+        try:
+            line = json.dumps({"at": time.time(), **event}, default=str)
+        except Exception as error:
+            line = json.dumps({"event": "trouble", "detail": f"{type(error).__name__}: {error}"})
+        self._lines.append(line.encode())
+
+    def _listen(self, jax: Any) -> None:
+        if self._stopped:
+            return
+        try:
+            self._listener = find_listener(jax, self.take)
+        except Exception as error:
+            self.take({"event": "unheard", "detail": str(error)})
+
+    # The report -------------------------------------------------------------------------------
+
+    @property
+    def listener(self) -> "Listener | None":
+        """The listener of this process; None before jax is imported, or where it is not known."""
+        return self._listener
+
+    @property
+    def report(self) -> "Report":
+        """All that was seen until now."""
+        from jaxcache.warm.launch import Ended
+
+        with self._lock:
+            recorder = self._fold()
+            running = [f"{b.module} is still compiling" for b in recorder.running.values()]
+            if self._report is None or self._seconds is None or running:
+                seconds = self._seconds or time.monotonic() - self._started
+                known = _known_seconds(recorder.cache_dir)
+                folded = replace(recorder, running={}).report(
+                    Ended(0, False, False, seconds), known
+                )
+                heard = any(p.loaded for p in recorder.processes.values()) or recorder.said
+                self._report = replace(
+                    folded,
+                    notes=(*(folded.notes if heard else ()), *running),
+                    unobserved=folded.unobserved if heard else (),
+                )
+            return self._report
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return getattr(self.report, name)
+
+    @property
+    def modules(self) -> "tuple[Module, ...]":
+        """Every module, those that were written with the cause."""
+        from jaxcache.warm.causes import find_causes
+
+        with self._lock:
+            modules = self.report.modules
+            if self._recorder is not None and self._causes[0] != self._read:
+                self._causes = self._read, find_causes(self._recorder.modules, ())
+            causes = self._causes[1]
+        return tuple(
+            replace(m, cause=causes.get(m.key or "")) if m.outcome == "written" else m
+            for m in modules
+        )
+
+    def _blocks(self) -> "Iterable[Block]":
+        return _page(replace(self.report, modules=self.modules))
+
+    def compiles(self) -> "list[Done]":
+        """Return each compile for itself."""
+        with self._lock:
+            return [*self._fold().modules]
+
+    def misses(self) -> "Misses":
+        """Whatever was compiled instead of being retrieved."""
+        return Misses(tuple(m for m in self.modules if m.outcome != "hit"), self.report)
+
+    def _fold(self) -> "Recorder":
+        """Fold what has come since the last time."""
+        from jaxcache.warm.events import parse_event
+        from jaxcache.warm.recorder import Recorder
+
+        recorder = self._recorder = self._recorder or Recorder()
+        new = self._lines[self._read :]
+        for line in new:
+            if event := parse_event(line, 0):
+                recorder.add(event)
+        if new:
+            self._read += len(new)
+            self._report = None
+        configured = recorder.processes[0].configured
+        if configured:
+            directory = configured.settings.get("jax_compilation_cache_dir")
+            recorder.cache_dir = str(configured.opened_directory or directory or "")
+        return recorder
+
+
+class Misses(Shown):
+    """The modules that a block compiled; prints as a table of them."""
+
+    def __init__(self, modules: "tuple[Module, ...]", report: "Report") -> None:
+        self.modules = modules
+        self._report = report
+
+    def __len__(self) -> int:
+        return sum(m.occurrences for m in self.modules)
+
+    def __iter__(self) -> "Iterator[Module]":
+        return iter(self.modules)
+
+    def __getitem__(self, index: int) -> "Module":
+        return self.modules[index]
+
+    def _blocks(self) -> "Iterable[Block]":
+        return _page(replace(self._report, modules=self.modules, notes=()))
+
+
+def _page(report: "Report") -> "Iterable[Block]":
+    from jaxcache.render.warm import report_view
+
+    return report_view(report, more="report.modules lists them").page or ()
+
+
+def find_listener(jax: Any, sink: Any) -> "Listener":
+    """Listen by the listener that this process has, or by a new one.
+
+    Under ``jaxcache run`` there is one already, loaded by its path.
+
+    Raises:
+        UnknownJaxError: nobody here knows this jax.
+    """
+    import sys
+
+    loaded = sys.modules.get("_jaxcache_side.listener")
+    if loaded is not None and getattr(loaded, "LISTENER", None) is not None:
+        loaded.LISTENER.add(sink)
+        known: Listener = loaded.LISTENER
+        return known
+    from jaxcache.jaxside.listener import listen
+
+    return listen(jax, sink)
+
+
+def _known_seconds(directory: str) -> "dict[str, float]":
+    """Exact compile seconds by key, where the cache has a ledger."""
+    if not directory:
+        return {}
+    from jaxcache.warm.remember import known_seconds
+
+    return known_seconds(directory)
+
+
+@contextlib.contextmanager
+def watching() -> "Iterator[Observation]":
+    """Watch a block that is none of the user's."""
+    observation = Observation().start()
+    try:
+        yield observation
+    finally:
+        observation.stop()
+
+
+@contextlib.contextmanager
+def watch() -> "Iterator[Observation]":
+    """Watch the compiles of a block, of this process and in all of its threads; blocks may nest.
+
+    >>> with jaxcache.watch() as report:
+    ...     result = step(x)
+    >>> report.hits, report.written
+    (0, 1)
+
+    Nothing changes for the program: it compiles, hits and writes as without. Works with the live
+    layer on or off, and with no cache at all. ``print(report)`` prints the table of ``jaxcache
+    warm``; in a notebook it is one.
+    """
+    global _last
+    with watching() as observation:
+        _last = observation
+        yield observation
+
+
+def last_misses() -> "Misses":
+    """Return the modules that the last block of :func:`watch` compiled, with the reasons.
+
+    >>> [module.module for module in jaxcache.last_misses()]
+    ['jit_step']
+
+    That block may still run. Without any there are none.
+    """
+    return (_last or Observation()).misses()
+
+
+def last_compiles() -> "list[Done]":
+    """Return each compile that the last block of :func:`watch` has seen."""
+    return _last.compiles() if _last else []

@@ -1,0 +1,265 @@
+"""``jaxcache.watch()`` counts what JAX counts, in the block and nowhere else."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from conftest import clean_environment
+
+import jaxcache
+from tests.inprocess.conftest import OWN_COUNTS, RunInside
+
+pytestmark = pytest.mark.jax
+
+BLOCKS = (
+    "import jaxcache, sys\n"
+    + OWN_COUNTS
+    + """
+import threading
+import jax.numpy as jnp
+from jax._src import compilation_cache
+
+x = jnp.ones((4, 4))
+found = {}
+
+def make(n):
+    def step(x):
+        return jnp.sin(x) @ x + n
+    return jax.jit(step)
+
+make(0)(x)  # outside: not ours
+own()
+with jaxcache.watch() as outer:
+    make(1)(x)
+    before = own()
+    try:
+        with jaxcache.watch() as inner:
+            threads = [threading.Thread(target=lambda n=n: make(n)(x)) for n in range(2, 6)]
+            [t.start() for t in threads]
+            [t.join() for t in threads]
+            inner_own = own()
+            raise KeyError("the program's own")
+    except KeyError:
+        pass
+    found["inner"] = [told(inner), inner_own]
+    jax.clear_caches()
+    compilation_cache.reset_cache()
+    make(1)(x)
+    found["live"] = outer.hits
+    make(6)(x)
+    later = own()
+found["outer"] = [told(outer), {n: before[n] + inner_own[n] + later[n] for n in later}]
+make(7)(x)
+found["after"] = outer.written
+own()
+
+jax.monitoring.clear_event_listeners()
+listen()
+jax.clear_caches()
+with jaxcache.watch() as cleared:
+    make(1)(x)
+    make(8)(x)
+found["cleared"] = [told(cleared), own()]
+found["text"] = str(outer)
+found["html"] = outer._repr_html_()
+steps = [m for m in outer.modules if m.module == "jit_step" and m.outcome == "written"]
+found["rows"] = [[m.function, m.file, m.line, m.reason, m.cause] for m in steps]
+found["seconds"] = [outer.compile_seconds, outer.retrieval_seconds, outer.wall_seconds]
+found["misses"] = [m.module for m in jaxcache.last_misses()]
+print(json.dumps(found))
+"""
+)
+#: Where ``step`` stands in it.
+STEP_LINE = BLOCKS[: BLOCKS.index("def step")].count("\n") + 1
+
+
+@pytest.mark.parametrize("live", ["0", "1"])
+def test_counts_are_jax_own(run_inside: RunInside, tmp_path: Path, live: str) -> None:
+    found = run_inside(BLOCKS, JAXCACHE_LIVE=live)
+    for block in ("inner", "outer", "cleared"):
+        ours, own = found[block]
+        assert ours == own, block
+    assert found["inner"][0] == {"requests": 4, "hits": 0, "written": 4}
+    assert found["live"] == 1  # after clear_caches() and reset_cache()
+    assert found["outer"][0]["written"] == found["after"] >= 6
+    assert found["misses"] == ["jit_step"]
+    for function, file, line, reason, cause in found["rows"]:
+        assert (function, file, line) == ("step", str(tmp_path / "program.py"), STEP_LINE)
+        assert reason == "not-in-cache" and cause
+    compiling, retrieving, wall = found["seconds"]
+    assert 0 < retrieving < compiling and wall > 0
+    assert found["text"].splitlines()[0].startswith("1 of ")
+    assert f"program.py:{STEP_LINE}" in found["text"]
+    assert "<td" in found["html"] and "jit_step" in found["html"]
+
+
+def test_a_run_and_the_program_itself_agree(run_inside: RunInside) -> None:
+    program = BLOCKS.replace("jax.monitoring.clear_event_listeners()\nlisten()", "")
+    command = (sys.executable, "-m", "jaxcache", "run", "--json", "--")
+    assert run_inside(program)["outer"][0]["written"] >= 6
+    done = run_inside(
+        program.replace("print(json.dumps(found))", "sys.stderr.write(json.dumps(found) + '\\n')"),
+        prefix=(sys.executable, "-c", SPLIT, *command),
+    )
+    document, found = done
+    for block in ("inner", "outer", "cleared"):
+        ours, own = found[block]
+        assert ours == own, block
+    counters = document["processes"][0]["counters"]
+    assert counters["requests"] == document["summary"]["compile_requests"]
+    assert document["summary"]["hits"] == counters["hits"] > found["outer"][0]["hits"]
+
+
+#: Runs a command, and prints its standard output and the last line of the other as one list.
+SPLIT = """
+import json, subprocess, sys
+done = subprocess.run(sys.argv[1:], capture_output=True, text=True)
+lines = [line for line in done.stderr.splitlines() if line.startswith("{")]
+sys.stderr.write(done.stderr)
+print(json.dumps([json.loads(done.stdout), json.loads(lines[-1])]))
+"""
+
+EARLY = """
+import json, sys
+import jaxcache
+with jaxcache.watch() as nothing:
+    pass
+quiet = "jax" in sys.modules, nothing.compile_requests, str(nothing)
+with jaxcache.watch() as report:
+    import jax
+    jax.jit(lambda x: x + 1)(1.0)
+print(json.dumps([quiet, report.written]))
+"""
+
+
+def test_a_block_may_begin_before_jax_is_imported(run_inside: RunInside) -> None:
+    quiet, written = run_inside(EARLY)
+    assert quiet == [False, 0, "no compiles"]
+    assert written == 1
+
+
+FORKED = """
+import json, os, sys
+import jaxcache, jax
+with jaxcache.watch() as report:
+    read, write = os.pipe()
+    if os.fork() == 0:
+        jax.jit(lambda x: x + 1)(1.0)
+        os.write(write, json.dumps(report.written).encode())
+        os._exit(0)
+    os.wait()
+print(json.dumps([json.loads(os.read(read, 99)), report.written]))
+"""
+
+
+def test_a_forked_child_counts_for_itself(run_inside: RunInside) -> None:
+    assert run_inside(FORKED) == [1, 0]
+
+
+UNKNOWN = """
+import json, sys
+import jaxcache, jax
+from jax._src import compiler
+del compiler._cache_write
+with jaxcache.watch() as report:
+    pass
+print(json.dumps([report.unobserved, report.compile_requests, str(report)]))
+"""
+
+
+def test_an_unknown_jax_is_said_and_raises_nothing(run_inside: RunInside) -> None:
+    unobserved, requests, text = run_inside(UNKNOWN)
+    assert "cannot listen to jax" in unobserved[0] and unobserved[0] in text.replace("\n", " ")
+    assert requests == 0
+
+
+def test_no_cache_is_no_error(run_inside: RunInside) -> None:
+    reason, text = run_inside(
+        "import json, jaxcache, jax\n"
+        "with jaxcache.watch() as report:\n"
+        "    jax.jit(lambda x: x + 1)(1.0)\n"
+        "print(json.dumps([report.modules[0].reason, str(report)]))\n",
+        JAX_COMPILATION_CACHE_DIR="",
+    )
+    assert reason == "no-directory"
+    assert "jaxcache.enable()" in text.replace("\n", " ")
+
+
+EXPLAINED = """
+import json
+import jaxcache, jax, jax.numpy as jnp
+
+@jax.jit
+def step(x):
+    return jnp.sin(x) @ x
+
+@jax.jit
+def quick(x):
+    return jnp.cos(x) @ x
+
+def told(x):
+    return [x.outcome, x.summary, [d.component for d in x.differences]]
+
+x, y = jnp.ones((8, 8)), jax.ShapeDtypeStruct((4, 4), "float32")
+count = []
+jax.monitoring.register_event_listener(lambda name, **_: count.append(name))
+found = [told(jaxcache.explain_miss(step, x))]
+silent = len([n for n in count if "compil" in n])
+step(x)
+found.append(told(jaxcache.explain_miss(step, x)))
+found.append(told(jaxcache.explain_miss(step, y)))
+jax.clear_caches()
+found.append(told(jaxcache.explain_miss(step, x)))
+jax.config.update("jax_persistent_cache_min_compile_time_secs", 60)
+with jaxcache.watch():
+    quick(x)
+jax.clear_caches()
+found.append(told(jaxcache.explain_miss(quick, x)))
+try:
+    jaxcache.explain_miss(lambda x: x, x)
+except jaxcache.JaxcacheError as error:
+    refused = error.code
+with jaxcache.watch() as report:
+    step(x)
+print(json.dumps([found, silent, refused, report.hits, str(jaxcache.explain_miss(step, y))]))
+"""
+
+
+def test_explain_miss_compiles_nothing(run_inside: RunInside, tmp_path: Path) -> None:
+    found, silent, refused, hits, text = run_inside(EXPLAINED)
+    outcomes = [outcome for outcome, _, _ in found]
+    # JAX 0.5 keeps what is called and what is lowered apart.
+    assert outcomes[1] in ("in-memory", "hit")
+    assert outcomes[:1] + outcomes[2:] == ["miss", "miss", "hit", "miss"]
+    assert "has no entry of that name" in found[0][1]
+    assert "float32[8,8] → float32[4,4]" in found[2][1]
+    assert found[2][2] == ["computation"]
+    assert found[4][2] == ["jax_persistent_cache_min_compile_time_secs"]
+    assert silent == 0, "JAX counted a request"
+    assert refused == "not-jitted"
+    assert hits == 1, "what was explained compiles, and hits, as without"
+    assert len({f.name[:70] for f in (tmp_path / "cache").glob("jit_step-*")}) == 1
+    assert "float32[4,4]" in text
+
+
+def test_import_is_light(tmp_path: Path) -> None:
+    script = (
+        "import sys, json; before = set(sys.modules); import jaxcache\n"
+        "print(json.dumps(sorted({m.partition('.')[0] for m in set(sys.modules) - before})))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-I", "-c", script],
+        capture_output=True,
+        text=True,
+        env=clean_environment(tmp_path),
+        check=True,
+    )
+    assert set(json.loads(done.stdout)) <= {"jaxcache", *sys.stdlib_module_names}
+
+
+def test_every_public_name_is_there() -> None:
+    assert {"watch", "last_misses", "explain_miss", "enable"} <= set(dir(jaxcache))
+    for name in jaxcache.__all__:
+        assert getattr(jaxcache, name) is not None
