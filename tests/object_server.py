@@ -106,8 +106,8 @@ class Seen:
 
 #: Spoils a request: gets it and says how, or None.
 #: A number is a status, "drop" closes before anything happens, "lose" closes after the server has
-#: done it, "truncate" sends half of the answer, "shorten" does and announces no more, "slow" waits
-#: a moment.
+#: done it, "truncate" sends half of the answer, "shorten" does and announces no more, "junk" sends
+#: as many other bytes, "slow" waits a moment, "hang" answers nothing until the proxy ends.
 Fault = Callable[[Seen], "int | str | None"]
 
 
@@ -119,6 +119,7 @@ class Proxy:
     seen: list[Seen] = field(default_factory=list)
     fault: Fault | None = None
     lock: threading.Lock = field(default_factory=threading.Lock)
+    ended: threading.Event = field(default_factory=threading.Event)
 
     def counts(self) -> Counter[str]:
         """Requests by verb."""
@@ -137,12 +138,11 @@ class Proxy:
 
 def times(count: int, how: "int | str", *verbs: str) -> Fault:
     """Spoil the first ``count`` requests of these kinds."""
-    left = [count]
+    left = [how] * count
 
     def fault(seen: Seen) -> "int | str | None":
-        if seen.verb in verbs and left[0] > 0:
-            left[0] -= 1
-            return how
+        with contextlib.suppress(IndexError):  # popping is safe between threads
+            return left.pop() if seen.verb in verbs else None
         return None
 
     return fault
@@ -171,8 +171,11 @@ def run_proxy(upstream: str) -> Iterator[Proxy]:
             seen = Seen(self.command, name, parse_qs(parts.query, keep_blank_values=True), body)
             with proxy.lock:
                 proxy.seen.append(seen)
-                how = proxy.fault(seen) if proxy.fault else None
-            if how == "drop":
+                fault = proxy.fault
+            how = fault(seen) if fault else None  # it may wait, each request by itself
+            if how == "hang":
+                proxy.ended.wait()
+            if how in ("drop", "hang"):
                 self.close_connection = True
                 return
             if isinstance(how, int):
@@ -195,6 +198,8 @@ def run_proxy(upstream: str) -> Iterator[Proxy]:
                 return
             if how == "shorten":
                 data = data[: len(data) // 2]
+            if how == "junk":
+                data = os.urandom(len(data))
             self.answer(answer.status, answer.getheaders(), data, length, half=how == "truncate")
 
         def answer(
@@ -225,6 +230,7 @@ def run_proxy(upstream: str) -> Iterator[Proxy]:
     try:
         yield proxy
     finally:
+        proxy.ended.set()
         server.shutdown()
         server.server_close()
         thread.join()

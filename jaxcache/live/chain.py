@@ -46,6 +46,8 @@ class Tiers:
         self._queue: queue.Queue[tuple[Tier, str]] = queue.Queue(layer.settings["queue"])
         self._queued: set[tuple[str, str]] = set()
         self._uploaders: list[threading.Thread] = []
+        self._refused: set[tuple[str, str]] = set()
+        """Tiers and keys whose entry is damaged or not vouched for: the next upload replaces it."""
         self._after: dict[str, Any] = {}
         """Callbacks for when an entry is uploaded, by key."""
         self._resumer = -1
@@ -97,12 +99,18 @@ class Tiers:
 
     def _fetch(self, key: str, *, fresh: bool = False) -> "tuple[bytes | None, str]":
         for tier in self._tiers:
+            if (tier.url, key) in self._refused and not fresh:
+                continue
             value = tier.read(key + CACHE_SUFFIX, fresh=fresh)
-            if value is None or not self._directory.accepts(value, tier=True):
+            if value is None:
+                continue
+            self._refused.add((tier.url, key))
+            if not self._directory.accepts(value, tier=True):
                 continue
             if self._signatures is not None and not self._is_signed(tier, key):
                 self._counters.count("unsigned")
                 continue
+            self._refused.discard((tier.url, key))
             with contextlib.suppress(OSError):
                 self._directory.write(key, value)
             return value, tier.url
@@ -168,8 +176,9 @@ class Tiers:
         self.used(key)
         for tier in self._tiers:
             if tier.writable:
+                word = b"replace" if replacing or (tier.url, key) in self._refused else b""
                 with contextlib.suppress(OSError):
-                    write_whole(self._spool(tier), key, b"replace" if replacing else b"")
+                    write_whole(self._spool(tier), key, word)
 
     def upload(self, key: str) -> None:
         """Queue an entry for each writable tier; where the queue is full, its marker waits."""

@@ -5,173 +5,18 @@ program. A tier that fails is given up for a while, and so is one that takes lon
 nothing.
 """
 
-import contextlib
-import os
 import threading
 import time
 from collections.abc import Callable
 from typing import Any
 
-from .files import MAX_ENTRY_BYTES, read_file, write_whole
+from .stores import AbsentError, BucketStore, DeniedError, DirectoryStore
 
 #: Failures in a row before a tier is given up, and for how long; doubled each time, up to the last.
 _FAILURES = 3
 _PAUSE_SECONDS, _MAX_PAUSE_SECONDS = 30.0, 900.0
 #: A listing says what is not there for so long.
 _LISTING_SECONDS = 120.0
-_MAX_NAMES = 200_000
-
-
-class AbsentError(Exception):
-    """The tier has no such object."""
-
-
-class DeniedError(Exception):
-    """The tier refuses this user; asking again is of no use."""
-
-
-class DirectoryStore:
-    """A directory, such as one on a network file system."""
-
-    def __init__(self, path: str) -> None:
-        self._path = path
-
-    def read(self, name: str) -> bytes:
-        """Return an object's bytes."""
-        data = read_file(os.path.join(self._path, name))
-        if data is None:
-            raise AbsentError
-        return data
-
-    def write(self, name: str, data: bytes, *, replace: bool) -> None:
-        """Write an object whole."""
-        folder, base = os.path.split(os.path.join(self._path, name))
-        if not replace and os.path.exists(os.path.join(folder, base)):
-            return
-        if not os.path.isdir(folder):
-            os.makedirs(folder, exist_ok=True)
-        write_whole(folder, base, data)
-
-    def create(self, name: str, data: bytes) -> bool:
-        """Write an object if there is none; whether there was none."""
-        path = os.path.join(self._path, name)
-        os.makedirs(os.path.dirname(path), exist_ok=True)
-        try:
-            fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
-        except FileExistsError:
-            return False
-        try:
-            os.write(fd, data)
-        finally:
-            os.close(fd)
-        return True
-
-    def delete(self, name: str) -> None:
-        """Delete an object, if it is there."""
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(os.path.join(self._path, name))
-
-    def names(self, folder: str = "") -> "set[str]":
-        """The names directly below a folder."""
-        try:
-            return set(os.listdir(os.path.join(self._path, folder)))
-        except FileNotFoundError:
-            return set()
-
-
-#: Variables that allow a server without TLS, as in docs/remote.md.
-_PLAIN_HTTP = {
-    "s3": ("AWS_ALLOW_HTTP",), "s3a": ("AWS_ALLOW_HTTP",), "gs": ("GOOGLE_ALLOW_HTTP",),
-    "az": ("AZURE_ALLOW_HTTP", "AZURE_STORAGE_USE_EMULATOR"),
-}  # fmt: skip
-
-
-class BucketStore:
-    """Whatever obstore reaches; credentials come from the providers' own variables."""
-
-    def __init__(self, url: str, seconds: float) -> None:
-        from datetime import timedelta
-
-        import obstore
-        import obstore.store
-
-        scheme = url.partition("://")[0]
-        options: dict[str, Any] = {
-            "timeout": timedelta(seconds=seconds),
-            "connect_timeout": timedelta(seconds=min(seconds, 1.0)),
-        }
-        on = ("1", "true", "yes", "on")
-        if scheme == "http" or any(
-            os.environ.get(n, "").lower() in on for n in _PLAIN_HTTP.get(scheme, ())
-        ):
-            options["allow_http"] = True
-        given: dict[str, Any] = {"client_options": options, "retry_config": {"max_retries": 0}}
-        if scheme in ("s3", "s3a") and os.environ.get("AWS_PROFILE"):
-            with contextlib.suppress(Exception):  # no boto3, or no such profile
-                import boto3
-                from obstore.auth.boto3 import Boto3CredentialProvider
-
-                given["credential_provider"] = Boto3CredentialProvider(boto3.Session())
-        self._obstore = obstore
-        self._store = obstore.store.from_url(url, **given)
-
-    def read(self, name: str) -> bytes:
-        """Return an object's bytes."""
-        with self._errors():
-            found = self._obstore.get(self._store, name)
-            if found.meta["size"] > MAX_ENTRY_BYTES:
-                raise OSError("the object is too large")
-            return bytes(found.bytes())
-
-    def write(self, name: str, data: bytes, *, replace: bool) -> None:
-        """Write an object; an existing one stays unless it is to be replaced."""
-        if replace:
-            with self._errors():
-                self._obstore.put(self._store, name, data, use_multipart=False)
-        else:
-            self.create(name, data)
-
-    def create(self, name: str, data: bytes) -> bool:
-        """Write an object if there is none; whether there was none."""
-        try:
-            with self._errors():
-                self._obstore.put(self._store, name, data, mode="create", use_multipart=False)
-        except FileExistsError:
-            return False
-        return True
-
-    def delete(self, name: str) -> None:
-        """Delete an object, if it is there."""
-        with contextlib.suppress(AbsentError), self._errors():
-            self._obstore.delete(self._store, name)
-
-    def names(self, folder: str = "") -> "set[str]":
-        """The names directly below a folder."""
-        found: set[str] = set()
-        prefix = f"{folder}/" if folder else None
-        with self._errors():
-            for page in self._obstore.list(self._store, prefix, chunk_size=1000):
-                for meta in page:
-                    name = meta["path"][len(prefix or "") :]
-                    if "/" not in name:
-                        found.add(name)
-                if len(found) > _MAX_NAMES:
-                    raise OSError("too many names")
-        return found
-
-    @contextlib.contextmanager
-    def _errors(self) -> Any:
-        try:
-            yield
-        except Exception as error:
-            name = type(error).__name__
-            if name == "NotFoundError" or isinstance(error, FileNotFoundError):
-                raise AbsentError from None
-            if name in ("AlreadyExistsError", "PreconditionError"):
-                raise FileExistsError(str(error)) from error
-            if name in ("PermissionDeniedError", "UnauthenticatedError"):
-                raise DeniedError(str(error).splitlines()[0]) from error
-            raise
 
 
 class Guard:
@@ -239,13 +84,15 @@ class Tier:
     def _call(self, do: "Callable[[Any], Any]", seconds: "float | None" = None) -> Any:
         """Run a request with the time limit; its thread is left behind where it hangs."""
         answer: list[Any] = []
-        failure: list[BaseException] = []
+        failure: list[Exception] = []
 
         def run() -> None:
             try:
                 answer.append(do(self._open()))
-            except BaseException as error:
+            except Exception as error:
                 failure.append(error)
+            except BaseException as error:  # obstore panics over an endpoint that is no URL
+                failure.append(DeniedError(str(error)))
 
         thread = threading.Thread(target=run, name="jaxcache-tier", daemon=True)
         thread.start()

@@ -1,5 +1,6 @@
 """Push and pull that are killed, that meet each other, and that run beside a writer."""
 
+import itertools
 import json
 import os
 import shutil
@@ -42,13 +43,12 @@ def start(home: Path, *args: str | Path) -> "subprocess.Popen[str]":
 
 def interrupt_at(s3: Proxy, verb: str, count: int, send: int, started: threading.Event) -> None:
     """Have the process that announces itself signalled when it makes its ``count``-th request."""
-    seen = [0]
+    numbers = itertools.count(1)
 
     def fault(request: object) -> str | None:
         if request.verb != verb:  # type: ignore[attr-defined]
             return None
-        seen[0] += 1
-        if seen[0] == count:
+        if next(numbers) == count:
             started.wait()
             os.kill(s3.process, send)  # type: ignore[attr-defined]
         return "slow"

@@ -2,13 +2,13 @@
 
 import contextlib
 import json
-import socket
-import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from object_server import CREDENTIALS, S3Server, make_bucket, run_proxy, run_s3_server
+import zstandard
+from object_server import CREDENTIALS, Fault, S3Server, Seen, make_bucket, run_proxy, run_s3_server
 
 from live.conftest import RunLive, entries
 
@@ -99,121 +99,128 @@ result["local"] = on({str(tmp_path / "three")!r}, tiers, prefetch=False)
     assert len(list((shared / ".jaxcache" / "live" / "runs").iterdir())) == 1
 
 
-class BadServer:
-    """A server that answers every request in one wrong way."""
-
-    def __init__(self, how: str) -> None:
-        self._how = how
-        self._socket = socket.create_server(("127.0.0.1", 0), backlog=64)
-        self.endpoint = f"http://127.0.0.1:{self._socket.getsockname()[1]}"
-        self._kept: list[socket.socket] = []
-        threading.Thread(target=self._serve, daemon=True).start()
-
-    def _serve(self) -> None:
-        with contextlib.suppress(OSError):
-            while True:
-                client = self._socket.accept()[0]
-                threading.Thread(target=self._answer, args=(client,), daemon=True).start()
-
-    def _answer(self, client: socket.socket) -> None:
-        self._kept.append(client)
-        if self._how == "black hole":
-            return
-        with contextlib.suppress(OSError), client:
-            while True:
-                head = b""
-                while b"\r\n\r\n" not in head:
-                    part = client.recv(65536)
-                    if not part:
-                        return
-                    head += part
-                length = 0
-                for line in head.split(b"\r\n"):
-                    if line.lower().startswith(b"content-length:"):
-                        length = int(line.split(b":")[1])
-                rest = length - len(head.partition(b"\r\n\r\n")[2])
-                while rest > 0:
-                    rest -= len(client.recv(65536)) or rest
-                self._reply(client)
-                if self._how in ("truncated", "reset"):
-                    return
-
-    def _reply(self, client: socket.socket) -> None:
-        body, status, announced = b"<Error><Code>X</Code></Error>", "404 Not Found", None
-        if self._how == "reset":
-            return
-        if self._how in ("500", "403", "507"):
-            status = f"{self._how} Trouble"
-        if self._how == "slow misses":
-            threading.Event().wait(0.6)
-        if self._how == "garbage":
-            status, body = "200 OK", b"\x28\xb5\x2f\xfd" + b"junk" * 100
-        if self._how == "truncated":
-            status, body, announced = "200 OK", b"x" * 100, 5000
-        client.sendall(
-            f'HTTP/1.1 {status}\r\nContent-Type: application/xml\r\nETag: "a"\r\n'
-            f"Last-Modified: Tue, 15 Nov 1994 12:45:26 GMT\r\n"
-            f"Content-Length: {announced or len(body)}\r\n\r\n".encode()
-            + body
-        )
-
-    def close(self) -> None:
-        """Stop."""
-        self._socket.close()
-        for client in self._kept:
-            client.close()
+def always(how: int | str) -> Fault:
+    """Spoil every request."""
+    return lambda _: how
 
 
-#: How a tier fails, and how many seconds that may cost a program of a dozen look-ups.
-FAILURES = {
-    "refused": 1.0,
-    "500": 1.0,
-    "403": 1.0,
-    "507": 1.0,
-    "reset": 1.0,
-    "garbage": 1.0,
-    "truncated": 1.0,
-    "black hole": 4.0,
-    "slow misses": 4.0,
+def for_entries(how: int | str) -> Fault:
+    """Spoil the answers that hold an entry; listings and everything else pass."""
+    return lambda seen: how if seen.verb == "get" and seen.name.endswith("-cache") else None
+
+
+def answer_slowly(seen: Seen) -> int | None:
+    """Take long to say that there is nothing."""
+    time.sleep(0.6)
+    return 404 if seen.verb in ("get", "list") else None
+
+
+#: How the tier fails behind which everything lies that the program needs, and how many seconds
+#: that may cost at most. The limits are 1 s for a request and 1 s for misses.
+FAILURES: dict[str, tuple[Fault | None, float]] = {
+    "down": (None, 1.0),
+    "resets connections": (always("drop"), 1.0),
+    "answers 500": (always(500), 1.0),
+    "answers 403": (always(403), 1.0),
+    "sends garbage": (always("junk"), 1.5),
+    "truncates bodies": (always("truncate"), 1.0),
+    "black hole": (always("hang"), 4.0),
+    "slow misses": (answer_slowly, 4.0),
+    "full": (lambda seen: 507 if seen.verb == "put" else None, 1.0),
+    "entries: resets": (for_entries("drop"), 1.0),
+    "entries: 500": (for_entries(500), 1.0),
+    "entries: 403": (for_entries(403), 1.0),
+    "entries: garbage": (for_entries("junk"), 1.5),
+    "entries: cut short": (for_entries("shorten"), 1.5),
+    "entries: truncated": (for_entries("truncate"), 1.0),
+    "entries: black hole": (for_entries("hang"), 4.0),
 }
+UNREACHABLE = "http://127.0.0.1:9"
 
 
-def test_a_tier_that_fails_costs_a_bounded_delay(run_live: RunLive, tmp_path: Path) -> None:
-    servers = {how: BadServer(how) for how in FAILURES if how != "refused"}
-    addresses = {how: s.endpoint for how, s in servers.items()}
-    addresses["refused"] = "http://127.0.0.1:9"
-    program = f"""
-addresses = {addresses!r}
-os.environ["AWS_ENDPOINT_URL"] = addresses["refused"]
-on({str(tmp_path / "warmup")!r}, [])
-plain = on({str(tmp_path / "plain")!r}, [])
-result["plain"] = plain
-for how, address in addresses.items():
+def test_a_tier_that_fails_costs_a_third_machine_a_bounded_delay(
+    run_live: RunLive, server: S3Server, tmp_path: Path
+) -> None:
+    make_bucket(server.endpoint, "filled")
+    with contextlib.ExitStack() as stack:
+        endpoints = {"works": server.endpoint}
+        for how, (fault, _) in FAILURES.items():
+            endpoints[how] = UNREACHABLE
+            if fault is not None:
+                proxy = stack.enter_context(run_proxy(server.endpoint))
+                proxy.fault, endpoints[how] = fault, proxy.endpoint
+        program = f"""
+limits = {{"timeout": 1.0, "miss_budget": 1.0}}
+folder, filled = {str(tmp_path)!r}, ["s3://filled/jax"]
+on(folder + "/warmup", [])
+result["first"] = {{**on(folder + "/first", filled), **leave()}}
+for how, address in {endpoints!r}.items():
     os.environ["AWS_ENDPOINT_URL"] = address
-    folder = os.path.join({str(tmp_path)!r}, how)
-    told = on(folder, ["s3://team/jax"], seconds=1.0, timeout=1.0, miss_budget=1.0)
+    tiers = ["s3://filled/empty"] if how == "full" else filled
+    told = on(os.path.join(folder, how), tiers, seconds=1.0, **limits)
     result[how] = {{**told, **leave()}}
+os.environ["AWS_ENDPOINT_URL"] = {server.endpoint!r}
+result["after"] = on(folder + "/after", filled, **limits)
 """
-    try:
-        ran = run_live(MACHINES + program, **FREE, **bucket("http://127.0.0.1:9"))
-    finally:
-        for running in servers.values():
-            running.close()
-    told = ran.result
-    print(f"{'tier':12} {'look-ups lost':>14} {'exit':>6}")
-    for how, allowed in FAILURES.items():
-        lost = told[how].get("miss_seconds", 0.0)
-        print(f"{how:12} {lost:12.2f} s {told[how]['flushed_in']:4.1f} s")
-        assert told[how]["values"] == told["plain"]["values"]
-        assert told[how]["written"] == told["plain"]["written"]
-        assert told[how].get("hits_tier", 0) == 0
+        told = run_live(MACHINES + program, **FREE, **bucket(server.endpoint)).result
+    number = told["first"]["written"]
+    print(f"{'tier':20} {'look-ups lost':>14} {'exit':>6}")
+    for how, (_, allowed) in FAILURES.items():
+        ran = told[how]
+        lost = ran.get("miss_seconds", 0.0)
+        print(f"{how:20} {lost:12.2f} s {ran['flushed_in']:4.1f} s")
+        assert ran["values"] == told["first"]["values"], how
+        assert (ran["written"], ran.get("hits_tier", 0)) == (number, 0), how
         assert lost < allowed, how
-        assert told[how]["flushed_in"] < 3.0, how
+        assert ran["flushed_in"] < 3.0, how
         # Nothing of what could not be uploaded is forgotten.
         spool = next((tmp_path / how / ".jaxcache" / "live" / "spool").glob("*/"))
-        waiting = {p.name for p in spool.iterdir()}
-        uploaded = told[how].get("uploaded", 0)
-        assert len(waiting) + uploaded == told[how]["written"], how
+        waiting = len([p for p in spool.iterdir() if p.name.startswith("jit_")])
+        assert waiting + ran.get("uploaded", 0) == number, how
+        if how in ("down", "answers 500", "black hole", "full"):
+            assert waiting == number, how
+    for how in ("works", "after"):
+        hits = told[how].get("hits_tier", 0) + told[how].get("hits_local", 0)
+        assert (hits, told[how].get("misses", 0)) == (number, 0), how
+
+
+def test_a_damaged_entry_of_a_tier_is_replaced_there(run_live: RunLive, tmp_path: Path) -> None:
+    shared = tmp_path / "shared"
+    tiers = {"JAXCACHE_LIVE_TIERS": str(shared), "JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES": "none"}
+    run_live(cache_dir=tmp_path / "one", **tiers)
+    (damaged,) = entries(shared, "first")
+    whole = damaged.read_bytes()
+    damaged.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+    plain = entries(shared, "second")[0]  # without a checksum, as plain JAX writes it
+    content = zstandard.decompress(plain.read_bytes())
+    plain.write_bytes(zstandard.compress(content))
+    second = run_live(cache_dir=tmp_path / "two", **tiers)
+    assert (second["rotten_tier"], second["unsealed"], second["misses"]) == (1, 1, 2)
+    third = run_live(cache_dir=tmp_path / "three", **tiers)
+    assert (third["rotten_tier"], third["unsealed"], third["misses"]) == (0, 0, 0)
+    assert third.result == second.result
+
+
+@pytest.mark.parametrize(
+    ("env", "said"),
+    [
+        ({"AWS_ACCESS_KEY_ID": ""}, "no credentials: docs/remote.md has the variables"),
+        ({"AWS_ENDPOINT_URL": "http://[::1"}, "InvalidAuthority"),
+        ({"JAXCACHE_LIVE_TIERS": "s4://team/jax"}, "s4"),
+    ],
+    ids=["no-credentials", "bad-endpoint", "bad-url"],
+)
+def test_a_tier_that_cannot_be_opened_is_given_up_at_once(
+    run_live: RunLive, tmp_path: Path, env: dict[str, str], said: str
+) -> None:
+    """Without credentials obstore would ask the metadata address of a cloud."""
+    given = {"JAXCACHE_LIVE_TIERS": "s3://team/jax", **bucket(UNREACHABLE), **env}
+    ran = run_live(**given, AWS_SHARED_CREDENTIALS_FILE=str(tmp_path / "none"))
+    lines = [line for line in ran.err.splitlines() if line.startswith("jaxcache: ")]
+    assert lines
+    assert all(said in line and line.endswith("going on without it") for line in lines)
+    assert ran["written"] == len(entries(tmp_path / "cache")) > 1
+    assert ran["troubles"] == 0
 
 
 def test_what_was_not_uploaded_goes_up_with_the_next_process(
@@ -221,7 +228,7 @@ def test_what_was_not_uploaded_goes_up_with_the_next_process(
 ) -> None:
     make_bucket(server.endpoint, "later")
     tiers = {"JAXCACHE_LIVE_TIERS": "s3://later/jax", "JAXCACHE_LIVE_SUMMARY": "1"}
-    down = run_live(**tiers, **bucket("http://127.0.0.1:9"))
+    down = run_live(**tiers, **bucket(UNREACHABLE))
     written = down["written"]
     assert "going on without it" in down.err
     up = run_live(**tiers, **bucket(server.endpoint))
