@@ -54,6 +54,8 @@ class JaxcacheError(Exception):
         self.code = code
         self.hint = hint
         self.exit_code = exit_code
+        if hint:
+            self.add_note(f"hint: {hint}")
 
 
 class UsageError(JaxcacheError):

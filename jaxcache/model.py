@@ -1,7 +1,7 @@
 """The words of the rest of the program: files, entries, problems. Frozen, stdlib only."""
 
-from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from dataclasses import dataclass, fields
+from typing import Any, Literal, NamedTuple
 
 Codec = Literal["zstd", "zlib", "unknown"]
 Platform = Literal["cpu", "gpu", "tpu", "unknown"]
@@ -41,6 +41,20 @@ class FileInfo(NamedTuple):
     """Numeric user id; -1 where a store has none."""
     etag: str = ""
     """An object store's name for this version of the bytes; empty on a file system."""
+
+
+def brief(result: Any) -> str:
+    """Return the repr of a result: what is long is counted, and what is empty is left out."""
+    shown = []
+    for name in (f.name for f in fields(result)):
+        value = getattr(result, name)
+        if isinstance(value, tuple | list | dict | frozenset):
+            value = f"<{len(value):,}>" if value else None
+        elif value is not None:
+            text = repr(value)
+            value = text if len(text) <= 100 else f"<{type(value).__name__}>"
+        shown += [f"{name}={value}"] if value is not None else []
+    return f"{type(result).__name__}({', '.join(shown)})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +100,12 @@ class Entry:
     """``FILE:LINE`` that most of its instructions came from."""
     tuning: str | None = None
     """Of an entry compiled for a GPU that was not there: ``tuned`` or ``untuned``."""
+
+    def __repr__(self) -> str:
+        key = self.key.removesuffix(self.hash) + self.hash[:12]
+        seconds = "" if self.compile_seconds is None else f", {self.compile_seconds:g} s to compile"
+        target = f"{self.platform} {self.target or ''}".rstrip()
+        return f"<{type(self).__name__} {key}: {self.size_bytes:,} bytes{seconds}, {target}>"
 
 
 @dataclass(frozen=True, slots=True)

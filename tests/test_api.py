@@ -6,6 +6,7 @@ import re
 import shutil
 import sys
 import time
+import traceback
 from datetime import UTC, datetime
 from importlib import import_module
 from pathlib import Path
@@ -24,10 +25,33 @@ def test_a_cache_is_opened_listed_and_counted(corpus: Path) -> None:
     assert len(entries) == 7
     assert cache.select("jit_mlp*").entries == (next(e for e in entries if e.module == "jit_mlp"),)
     assert cache.stats().total.entries == 7
-    with pytest.raises(UsageError):
+    assert {e.platform for e in entries} == {"cpu"}
+    assert {e.platform for e in cache.select(details=False).entries} == {"unknown"}
+    with pytest.raises(UsageError) as raised:
         cache.select(filters=["colour=red"])
+    assert "hint: write FIELD OP VALUE" in "".join(traceback.format_exception(raised.value))
     with pytest.raises(NoCacheError):
         jaxcache.open(corpus / "gone")
+
+
+def test_results_are_short_to_read(corpus: Path) -> None:
+    cache = jaxcache.open(corpus / "0.10.2-cpu-zstd")
+    first = next(e for e in cache.entries() if e.module == "jit_mlp")
+    assert re.fullmatch(
+        r"<Entry jit_mlp-[0-9a-f]{12}: [0-9,]+ bytes, \S+ s to compile, cpu \S+>", str(first)
+    )
+    plan = cache.plan_prune(max_entries=5)
+    assert "removals=<2>, kept=5" in repr(plan)
+    assert "options=PruneOptions(max_entries=5)" in repr(plan)
+    results = [
+        plan,
+        cache.select(),
+        cache.stats(),
+        cache.verify(),
+        cache.show("jit_mlp"),
+        cache.plan_seal(),
+    ]
+    assert [r for r in map(repr, results) if len(r) > 500] == []
 
 
 def test_the_package_has_nothing_else() -> None:

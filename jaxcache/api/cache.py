@@ -47,7 +47,7 @@ class Cache(Carrying, Running):
     # Looking
 
     def entries(self) -> Iterator[Entry]:
-        """Yield every entry, by key; see :class:`jaxcache.model.Entry` for what it tells.
+        """Yield every entry, by key; see :class:`jaxcache.model.Entry`.
 
         >>> [entry.module for entry in cache.entries()][:2]
         ['jit__fun', 'jit__lambda']
@@ -64,14 +64,15 @@ class Cache(Carrying, Running):
             keys: full keys, unique prefixes, or module globs; none for all.
             progress: called with (done, total) now and then.
             options: :class:`jaxcache.options.ListOptions`: ``filters=["size>1MB"]``,
-                ``sort="used:desc"``, ``limit=10``; ``details=True`` decodes entries, for platform,
-                target, signature and source.
+                ``sort="used:desc"``, ``limit=10``; ``details=False`` decodes no entry, which is
+                faster and leaves platform, target, signature and source unknown (the default in a
+                bucket).
 
         Raises:
             UsageError: a filter or an order that cannot be read.
             JaxcacheError: a key that fits nothing, or more than it may.
         """
-        chosen = ListOptions.read(keys=keys, **options)
+        chosen = ListOptions.read(keys=keys, **{"details": not self.store.remote, **options})
         return list_cache(
             self.store,
             self.layout,
@@ -223,12 +224,12 @@ class Cache(Carrying, Running):
     def plan_seal(self, *keys: str, progress: Progress | None = None, **options: Any) -> "SealPlan":
         """Plan to rewrite entries so that JAX itself detects corruption.
 
-        >>> plan = cache.plan_seal(level=19)
+        >>> plan = cache.plan_seal(recompress=19)
         >>> len(plan.todo)
         7
 
         Args:
-            options: :class:`jaxcache.options.SealOptions`: ``level``, ``again``.
+            options: :class:`jaxcache.options.SealOptions`: ``recompress``, ``filters``.
 
         Raises:
             UsageError: ``other-layout``: it is a cache of torch's compilers.

@@ -10,7 +10,7 @@ from jaxcache.cache.gate import read_content
 from jaxcache.cache.inventory import take_inventory
 from jaxcache.cache.scan import Progress
 from jaxcache.entry.codec import CodecError
-from jaxcache.model import Problem
+from jaxcache.model import Problem, brief
 from jaxcache.store.base import MissingError, Store, StoreError
 
 
@@ -27,6 +27,8 @@ class Held(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class Side:
     """A cache directory or a bundle."""
+
+    __repr__ = brief
 
     location: str
     entries: dict[str, Held]
@@ -55,6 +57,8 @@ class Pair(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class Diff:
     """Two sides compared; every list is sorted by key."""
+
+    __repr__ = brief
 
     left: Side
     right: Side

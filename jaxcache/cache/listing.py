@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from jaxcache.cache.inventory import counted_bytes
 from jaxcache.cache.scan import Progress
-from jaxcache.model import Entry, Problem
+from jaxcache.model import Entry, Problem, brief
 from jaxcache.store.base import Store
 
 if TYPE_CHECKING:
@@ -27,6 +27,8 @@ class Summary:
 @dataclass(frozen=True, slots=True)
 class Listing:
     """The result of ``ls``."""
+
+    __repr__ = brief
 
     cache_dir: str
     entries: tuple[Entry, ...]

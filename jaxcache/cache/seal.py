@@ -34,7 +34,7 @@ from jaxcache.entry.codec import (
     decompress_whole,
 )
 from jaxcache.entry.frame import seal_frame
-from jaxcache.model import Entry, Problem
+from jaxcache.model import Entry, Problem, brief
 from jaxcache.options import SealOptions
 from jaxcache.store.base import ChangedError, MissingError, Store, StoreError, same_file
 
@@ -60,6 +60,8 @@ LEVEL_FACT = "seal_level"
 class SealPlan:
     """The entries to be rewritten."""
 
+    __repr__ = brief
+
     cache_dir: str
     level: int | None
     """What is compressed anew, at this level; None adds checksums only."""
@@ -79,6 +81,8 @@ class Sealed:
 @dataclass(frozen=True, slots=True)
 class SealResult:
     """The outcome of a plan."""
+
+    __repr__ = brief
 
     sealed: tuple[Sealed, ...]
     skipped: tuple[tuple[Entry, Reason], ...]

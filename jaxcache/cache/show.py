@@ -17,7 +17,7 @@ from jaxcache.entry.names import KERNEL_CACHE, FileKind, Key, parse_key, parse_n
 from jaxcache.entry.read import OpenPayload, read_contents, read_payload
 from jaxcache.entry.wire import WireError
 from jaxcache.errors import JaxcacheError
-from jaxcache.model import Entry, FileInfo, Problem
+from jaxcache.model import Entry, FileInfo, Problem, brief
 from jaxcache.store.base import Store, StoreError
 
 #: Larger kernel caches are not read: the file has no bound of its own.
@@ -27,6 +27,8 @@ MAX_KERNEL_CACHE_BYTES = 1 << 30
 @dataclass(frozen=True, slots=True)
 class Shown:
     """One entry with its contents."""
+
+    __repr__ = brief
 
     cache_dir: str
     entry: Entry

@@ -11,7 +11,7 @@ from jaxcache.cache.groups import Group, group_entries
 from jaxcache.cache.listing import Summary, summarize
 from jaxcache.cache.scan import Progress
 from jaxcache.entry.names import FileKind
-from jaxcache.model import Entry, FileInfo
+from jaxcache.model import Entry, FileInfo, brief
 from jaxcache.store.base import Store
 from jaxcache.units import NS_PER_SECOND
 
@@ -43,6 +43,8 @@ class FileCount:
 @dataclass(frozen=True, slots=True)
 class Stats:
     """The contents of a cache directory, counted."""
+
+    __repr__ = brief
 
     cache_dir: str
     total: Summary

@@ -37,6 +37,7 @@ def command(
     from jaxcache.cli.output import emit
     from jaxcache.cli.terminal.progress import progress_bar
     from jaxcache.render.doctor import doctor_view
+    from jaxcache.store import open_store
     from jaxcache.warm.ask import ask_settings
     from jaxcache.warm.where import find_where
 
@@ -63,4 +64,6 @@ def command(
             progress=progress,
         )
     emit(output.form, doctor_view(diagnosis, verbose=verbose))
+    if not diagnosis.facts.cache.exists:
+        open_store(path)  # says that there is none
     return ExitCode.PROBLEMS if diagnosis.wrong else ExitCode.DONE

@@ -42,7 +42,7 @@ def run(argv: list[str]) -> int:
             import traceback
 
             print(_without_secrets(traceback.format_exc()), end="", file=sys.stderr)
-        return _fail(error, as_json)
+        return _fail(_about_directory(error, ours), as_json)
     except (BrokenPipeError, SystemExit):
         # The reader has gone (| head): the parser makes a SystemExit of that, and of nothing
         # else. Nothing more can be said to it; Python must not try at exit.
@@ -51,7 +51,7 @@ def run(argv: list[str]) -> int:
         return ExitCode.DONE
     except Exception as error:
         if any(base.__name__ == _PARSER_ERROR for base in type(error).__mro__):
-            return _fail(_usage_error(error), as_json)
+            return _fail(_about_directory(_usage_error(error), ours), as_json)
         if wants_debug():
             raise
         refused = isinstance(error, OSError) and error.errno is not None
@@ -59,6 +59,22 @@ def run(argv: list[str]) -> int:
     finally:
         metering.report()
     return code if isinstance(code, int) else ExitCode.DONE
+
+
+#: Commands whose arguments are KEYs, or that take none.
+_BY_KEY = ("ls", "show", "stats", "verify", "prune", "rm", "seal", "pin", "top")
+
+
+def _about_directory(error: JaxcacheError, words: list[str]) -> JaxcacheError:
+    """Point at ``-C`` where a directory stands in the place of a KEY."""
+    folder = next((word for word in words[1:] if os.path.isdir(word)), None)
+    named = any(word.startswith(("-C", "--cache-dir")) for word in words)
+    if folder and not named and words[0] in _BY_KEY and error.code in _MISTAKEN:
+        error.hint = f"the cache is named with -C: jaxcache {words[0]} -C {folder}"
+    return error
+
+
+_MISTAKEN = ("no-match", "no-cache", "not-a-file", "usage", "needs-yes", "no-bound")
 
 
 def _without_secrets(text: str) -> str:

@@ -169,7 +169,9 @@ class Options:
         raise AttributeError(f"{type(self).__name__} is frozen")
 
     def __repr__(self) -> str:
-        fields = ", ".join(f"{name}={value!r}" for name, value in vars(self).items())
+        plain = vars(type(self)())
+        given = {n: v for n, v in vars(self).items() if v != plain[n]}
+        fields = ", ".join(f"{name}={value!r}" for name, value in given.items())
         return f"{type(self).__name__}({fields})"
 
     def replace(self, **values: Any) -> Self:

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from jaxcache.cache.explain.sides import Outcome, is_helper
+from jaxcache.model import brief
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +98,8 @@ class Process:
 @dataclass(frozen=True, slots=True)
 class Report:
     """All that a run did with the cache."""
+
+    __repr__ = brief
 
     cache_dir: str
     modules: tuple[Module, ...]

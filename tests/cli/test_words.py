@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from conftest import REPOSITORY, RunCli
 
-from jaxcache.cli.app import app
+from jaxcache.cli.app import COMMANDS, app, load_command, load_function
 from jaxcache.cli.optional_value import _ALONE, FailOnMissCommand
 
 
@@ -45,6 +45,56 @@ def test_the_cache_may_be_named_before_the_command(
     assert (saving.returncode, str(tmp_path / "none") in saving.stderr) == (10, True)
     refused = run_cli("-C", cache, "copy", "a", "b")
     assert (refused.returncode, "copy takes no --cache-dir" in refused.stderr) == (2, True)
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["ls", "show", "show ./", "stats", "verify", "prune", "prune -n", "rm", "seal", "pin", "top"],
+)
+@pytest.mark.parametrize("there", [True, False])
+def test_a_directory_in_the_place_of_a_key(
+    run_cli: RunCli, corpus: Path, tmp_path: Path, line: str, there: bool
+) -> None:
+    """With a cache where it is looked for, and without one."""
+    cache = corpus / "0.10.2-cpu-zstd" if there else tmp_path / "none"
+    (tmp_path / "some").mkdir()
+    words = f"{line}{'' if line.endswith('/') else ' '}some".split()
+    done = run_cli(*words, env={"JAX_COMPILATION_CACHE_DIR": str(cache)})
+    assert done.returncode in (1, 2, 10)
+    assert f"hint: the cache is named with -C: jaxcache {words[0]} -C {words[-1]}" in done.stderr
+
+
+#: What a command needs beside the cache.
+_ARGUMENTS = {
+    "ci save": "x.jxb",
+    "explain": "--churn",
+    "export": "x.jxb",
+    "pin": "jit_f",
+    "prune": "--max-size 1 -n",
+    "push": "there",
+    "report": "r.html",
+    "rm": "jit_f --yes",
+    "show": "jit_f",
+    "top": "--once",
+}
+
+
+def test_a_missing_directory_ends_every_command_that_needs_one_with_10(
+    run_cli: RunCli, tmp_path: Path
+) -> None:
+    tried = []
+    for name in COMMANDS:
+        codes = load_function(name)[0].EXIT_CODES
+        names = [p.name for p in load_command(name).params]
+        if 10 in codes and "cache_dir" in names and name not in ("where", "pull", "compile"):
+            done = run_cli(
+                *name.split(), *_ARGUMENTS.get(name, "").split(), "-C", tmp_path / "none"
+            )
+            assert (name, done.returncode) == (name, 10)
+            assert "there is no cache directory" in done.stderr
+            tried.append(name)
+    assert {"ls", "doctor", "stats", "verify"} <= {*tried}
+    assert not (tmp_path / "none").exists()
 
 
 #: What runs a program, whose arguments follow its name.

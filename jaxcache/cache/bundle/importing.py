@@ -19,7 +19,7 @@ from jaxcache.cache.inventory import Inventory, take_inventory
 from jaxcache.cache.scan import Progress
 from jaxcache.entry.codec import CodecError
 from jaxcache.errors import JaxcacheError, UsageError
-from jaxcache.model import FileInfo
+from jaxcache.model import FileInfo, brief
 from jaxcache.store.ahead import in_order
 from jaxcache.store.base import MissingError, Store, StoreError
 
@@ -79,6 +79,8 @@ class Step:
 @dataclass(frozen=True, slots=True)
 class ImportPlan:
     """The steps of an import, in the order of the bundle."""
+
+    __repr__ = brief
 
     cache_dir: str
     bundle: str

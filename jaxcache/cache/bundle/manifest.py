@@ -19,6 +19,7 @@ from jaxcache.entry.names import (
     Key,
     parse_key,
 )
+from jaxcache.model import brief
 
 #: So many JSON values at most.
 MAX_MANIFEST_VALUES = 4 << 20
@@ -107,6 +108,8 @@ class SideFile:
 @dataclass(frozen=True, slots=True)
 class Manifest:
     """The manifest of a bundle."""
+
+    __repr__ = brief
 
     items: tuple[Item, ...]
     """In the order of their payloads in the stream."""

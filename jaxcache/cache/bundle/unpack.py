@@ -21,7 +21,7 @@ from jaxcache.cache.parallel import ByteBudget
 from jaxcache.cache.scan import Progress
 from jaxcache.cache.seal import LEVEL_FACT
 from jaxcache.entry.frame import MAX_LEVEL, compress_content
-from jaxcache.model import Codec, FileInfo
+from jaxcache.model import Codec, FileInfo, brief
 from jaxcache.store.base import MissingError, Store, StoreError
 
 #: What JAX uses, and what makes an entry small that :func:`jaxcache.cache.seal.execute_seal` or
@@ -48,6 +48,8 @@ class Failure:
 @dataclass(frozen=True, slots=True)
 class Imported:
     """The result of executing a plan."""
+
+    __repr__ = brief
 
     written: tuple[Step, ...]
     failed: tuple[Failure, ...]

@@ -7,6 +7,7 @@ from typing import Literal, get_args
 
 from jaxcache.cache.ledger.record import Record
 from jaxcache.entry.contents import Contents
+from jaxcache.model import brief
 
 Outcome = Literal["hit", "written", "skipped", "uncacheable", "error"]
 OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
@@ -103,6 +104,8 @@ class Comparison:
 @dataclass(frozen=True, slots=True)
 class Explanation:
     """The result of ``explain``."""
+
+    __repr__ = brief
 
     left: str
     right: str

@@ -14,7 +14,7 @@ from jaxcache.cache.prune.removal import Hold, Reason, Removal, Subject, freed_b
 from jaxcache.cache.scan import Scan
 from jaxcache.errors import JaxcacheError
 from jaxcache.eviction import POLICIES, Candidate, choose_for_room, eviction_order
-from jaxcache.model import Entry
+from jaxcache.model import Entry, brief
 from jaxcache.options import PruneOptions
 from jaxcache.units import NS_PER_SECOND, format_size
 
@@ -22,6 +22,8 @@ from jaxcache.units import NS_PER_SECOND, format_size
 @dataclass(frozen=True, slots=True)
 class PrunePlan:
     """The removals that are planned, and their cost; nothing has happened yet."""
+
+    __repr__ = brief
 
     cache_dir: str
     policy: str | None

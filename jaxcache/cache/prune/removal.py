@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from jaxcache.model import FileInfo
+from jaxcache.model import FileInfo, brief
 
 #: Why something goes; part of the JSON contract (``prune``: ``removed[].reason``).
 Reason = Literal[
@@ -54,6 +54,8 @@ class Spared:
 @dataclass(frozen=True, slots=True)
 class Execution:
     """The outcome of a plan."""
+
+    __repr__ = brief
 
     removed: tuple[Removal, ...]
     spared: tuple[Spared, ...]

@@ -18,7 +18,7 @@ from jaxcache.cache.sync.signatures import write_signatures
 from jaxcache.cache.verify.check import recorded_digest
 from jaxcache.entry.codec import HEAD_BYTES, CodecError, read_head
 from jaxcache.errors import UntrustedError
-from jaxcache.model import FileInfo, Problem
+from jaxcache.model import FileInfo, Problem, brief
 from jaxcache.store.ahead import REQUESTS_AT_ONCE, in_order
 from jaxcache.store.base import ChangedError, ExistsError, MissingError, Store, StoreError
 
@@ -38,6 +38,8 @@ class Failed(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class Synced:
     """The result of executing a plan."""
+
+    __repr__ = brief
 
     carried: tuple[Transfer, ...]
     overtaken: tuple[Transfer, ...]

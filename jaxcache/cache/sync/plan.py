@@ -16,7 +16,7 @@ from jaxcache.cache.sync.ledgers import missing_segments
 from jaxcache.cache.sync.room import make_room
 from jaxcache.entry.codec import CodecError, check_frame
 from jaxcache.entry.names import ATIME_SUFFIX, AUTOTUNE_DIR, FileKind
-from jaxcache.model import FileInfo, Problem
+from jaxcache.model import FileInfo, Problem, brief
 from jaxcache.options.move import SyncOptions
 from jaxcache.store.base import Store, StoreError
 from jaxcache.units import NS_PER_SECOND
@@ -57,6 +57,8 @@ class Transfer(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class SyncPlan:
     """The files to copy; nothing has happened yet."""
+
+    __repr__ = brief
 
     source: str
     target: str

@@ -17,7 +17,7 @@ from jaxcache.cache.leftovers import find_leftovers
 from jaxcache.cache.scan import Progress
 from jaxcache.cache.select import Selection
 from jaxcache.cache.verify.check import Checked
-from jaxcache.model import Entry, FileInfo, Problem, ProblemKind
+from jaxcache.model import Entry, FileInfo, Problem, ProblemKind, brief
 from jaxcache.options import Level, VerifyOptions
 from jaxcache.store.base import Store, StoreError, same_file
 from jaxcache.units import NS_PER_SECOND
@@ -53,6 +53,8 @@ class Loader(Protocol):
 @dataclass(frozen=True, slots=True)
 class Verification:
     """The findings in a cache."""
+
+    __repr__ = brief
 
     cache_dir: str
     level: Level

@@ -10,7 +10,7 @@ from jaxcache.cache.pair import atime_name, move_pair_in
 from jaxcache.cache.under_lock import run_guarded
 from jaxcache.entry.names import QUARANTINE_DIR, FileKind, parse_name
 from jaxcache.errors import JaxcacheError
-from jaxcache.model import FileInfo
+from jaxcache.model import FileInfo, brief
 from jaxcache.store.base import Store, StoreError, same_file
 
 if TYPE_CHECKING:
@@ -34,6 +34,8 @@ class Quarantined:
 @dataclass(frozen=True, slots=True)
 class Restoration:
     """The entries that were restored, and those that were not, with the reason."""
+
+    __repr__ = brief
 
     cache_dir: str
     dry_run: bool

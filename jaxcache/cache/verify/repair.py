@@ -18,7 +18,7 @@ from jaxcache.cache.under_lock import guarded, run_guarded
 from jaxcache.cache.verify.examine import CORRUPT, INFORMATIONAL, Verification
 from jaxcache.cache.verify.quarantine import quarantine_folder
 from jaxcache.entry.names import ATIME_SUFFIX, CACHE_SUFFIX
-from jaxcache.model import FileInfo, Problem
+from jaxcache.model import FileInfo, Problem, brief
 from jaxcache.store.base import Store, StoreError, same_file
 
 if TYPE_CHECKING:
@@ -51,6 +51,8 @@ class Step:
 class RepairPlan:
     """The steps of ``--fix``, at most one per file."""
 
+    __repr__ = brief
+
     folder: str
     """The folder in quarantine for damaged entries."""
     steps: tuple[Step, ...]
@@ -59,6 +61,8 @@ class RepairPlan:
 @dataclass(frozen=True, slots=True)
 class Repair:
     """The action per file that was taken, or is planned."""
+
+    __repr__ = brief
 
     dry_run: bool
     actions: dict[str, Action]

@@ -3,6 +3,8 @@
 from dataclasses import dataclass, field
 from typing import Literal
 
+from jaxcache.model import brief
+
 Outcome = Literal["written", "already-cached", "missing", "failed", "refused"]
 OUTCOMES: tuple[Outcome, ...] = ("written", "already-cached", "missing", "failed", "refused")
 
@@ -36,6 +38,8 @@ class Compiled:
 @dataclass(frozen=True, slots=True)
 class CompileReport:
     """The result of one ``compile``."""
+
+    __repr__ = brief
 
     cache_dir: str
     recipe: str
