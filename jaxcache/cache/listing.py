@@ -1,13 +1,15 @@
-"""``ls`` as data: select, sort, sum up."""
+"""``ls`` as data: select, sort, sum up, group."""
 
-from collections.abc import Iterable, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from jaxcache.cache.inventory import counted_bytes
 from jaxcache.cache.scan import Progress
-from jaxcache.model import Entry, Problem, brief
+from jaxcache.errors import UsageError
+from jaxcache.model import Entry, GraphEntry, Problem, brief
 from jaxcache.store.base import Store
 
 if TYPE_CHECKING:
@@ -121,3 +123,43 @@ def list_cache(
 def _problems_of(entries: Sequence[Entry], problems: Sequence[Problem]) -> tuple[Problem, ...]:
     files = {e.file for e in entries}
     return tuple(p for p in problems if p.file in files)
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Entries that share the value of one field."""
+
+    name: str
+    summary: Summary
+    last_used_ns: int
+    """The latest use of any of them."""
+
+
+_GROUPS: dict[str, Callable[[Entry], str]] = {
+    "module": lambda e: e.module,
+    "platform": lambda e: e.platform,
+    "target": lambda e: e.target or "unknown",
+    "codec": lambda e: e.codec,
+    "function": lambda e: (isinstance(e, GraphEntry) and e.function) or e.module,
+}
+
+
+def group_entries(entries: Iterable[Entry], by: str) -> list[Group]:
+    """Group entries by a field, the largest group first.
+
+    Raises:
+        UsageError: ``bad-group``.
+    """
+    if by not in _GROUPS:
+        raise UsageError(
+            f"cannot group by {by!r}", code="bad-group", hint=f"one of {', '.join(_GROUPS)}"
+        )
+    read = _GROUPS[by]
+    members: defaultdict[str, list[Entry]] = defaultdict(list)
+    for entry in entries:
+        members[read(entry)].append(entry)
+    groups = [
+        Group(name, summarize(some), max(e.last_used_ns for e in some))
+        for name, some in members.items()
+    ]
+    return sorted(groups, key=lambda g: (-g.summary.size_bytes, g.name))

@@ -18,8 +18,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from jaxcache.cache.groups import Group
-from jaxcache.cache.listing import Summary
+from jaxcache.cache.listing import Group, Summary
 from jaxcache.cache.sidefile import read_checked, side_path, write_checked
 from jaxcache.cache.stats import AGE_CLASSES, FileCount, Stats
 from jaxcache.model import Entry, FileInfo

@@ -7,8 +7,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from jaxcache.cache.groups import Group, group_entries
-from jaxcache.cache.listing import Summary, summarize
+from jaxcache.cache.listing import Group, Summary, group_entries, summarize
 from jaxcache.cache.scan import Progress
 from jaxcache.entry.names import FileKind
 from jaxcache.model import Entry, FileInfo, brief

@@ -24,7 +24,9 @@ def command(
     options: ListOptions,
     group_by: Annotated[
         str | None,
-        typer.Option(metavar="FIELD", help="One row per module, platform, target or codec."),
+        typer.Option(
+            metavar="FIELD", help="One row per module, function, platform, target, codec."
+        ),
     ] = None,
     *,
     output: Output,
@@ -51,7 +53,7 @@ def command(
         return
     opened = open_to_look(place.cache_dir, place.layout)
     now_ns = time.time_ns()
-    details = options.long or group_by in ("platform", "target")
+    details = options.long or group_by in ("platform", "target", "function")
     heads = not form.is_keys
     if opened.store.remote:  # every read is a request, so they are only done where asked for
         heads = heads and (details or group_by == "codec")

@@ -94,6 +94,8 @@ BUNDLE = _Lazy(
 )
 #: Folders that torch's compilers make in their cache, and JAX never.
 _TORCH_FOLDERS = ("aotautograd", "fxgraph")
+#: The folder of its locks, which is all that tells a cache of kernels alone.
+_LOCKS = "locks"
 
 __all__ = [
     "BUNDLE",
@@ -172,7 +174,13 @@ def check_target(store: Store, layout: str) -> None:
 
 
 def _has_torch(store: Store) -> bool:
-    return any(_is_folder(store, name) for name in _TORCH_FOLDERS)
+    if any(_is_folder(store, name) for name in _TORCH_FOLDERS):
+        return True
+    if not _is_folder(store, _LOCKS):
+        return False
+    from jaxcache.layouts.torch.names import is_lock
+
+    return any(is_lock(info.name) for info in store.list(_LOCKS))
 
 
 def _has_jax_entries(store: Store) -> bool:

@@ -44,7 +44,9 @@ def explain_view(explanation: Explanation, cache_dir: str, *, unfolded: bool = F
         for d in c.differences
     ]
     page = _page(explanation, unfolded=unfolded)
-    return View(document, rows, records=comparisons, page=page)
+    same = f"no difference in {format_count(explanation.same, 'module')}"
+    notes = [] if comparisons else [same]
+    return View(document, rows, records=comparisons, page=page, notes=notes)
 
 
 def _summed(comparisons: Sequence[Comparison]) -> list[tuple[Difference, list[Compile]]]:
@@ -61,9 +63,7 @@ def _page(explanation: Explanation, *, unfolded: bool) -> Iterator[Block]:
     own = [c for c in differing if not c.right.is_helper]
     shown = differing if unfolded or not own else own
     total = len(differing) + explanation.same
-    if not differing:
-        yield f"no difference in {format_count(total, 'module')}"
-    elif total > 1:
+    if differing and total > 1:
         verb = "differs" if len(differing) == 1 else "differ"
         yield f"{len(differing):,} of {format_count(total, 'module')} {verb}"
     yield Line(explanation.left, "left   ")

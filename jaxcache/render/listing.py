@@ -3,9 +3,8 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from jaxcache.cache.groups import group_entries
 from jaxcache.cache.ledger.record import UNTUNED
-from jaxcache.cache.listing import Listing, Summary
+from jaxcache.cache.listing import Listing, Summary, group_entries
 from jaxcache.model import Entry
 from jaxcache.render.columns import (
     count_column,

@@ -43,6 +43,11 @@ def test_an_aot_graph_stands_for_its_fx_graphs(run_cli: RunCli, golden: Path) ->
     loss = next(e for e in listed if len(e["references"]) == 2)
     found = explain(run_cli, golden, loss["hash"], loss["references"][0])
     assert found["same"] == 1
+    plain = run_cli("explain", "-C", golden, loss["hash"], loss["references"][0])
+    assert (plain.returncode, plain.stdout, plain.stderr) == (0, "", "no difference in 1 module\n")
+    # one alone is compared with the nearest of those that another stands for
+    backward = explain(run_cli, golden, loss["hash"], loss["references"][1])
+    assert backward["same"] == 1
 
 
 def test_one_key_is_explained_by_the_nearest(run_cli: RunCli, golden: Path) -> None:

@@ -36,8 +36,29 @@ def test_the_layout_is_detected_and_graphs_are_entries(run_cli: RunCli, golden: 
     assert by_function["scale"]["source"] == "/srv/app/app.py:17"
     assert by_function["scale"]["signature"] == "f32[8,8]"
     assert by_function["scale"]["guards"] is None
+    # what an AOT graph does not tell itself, its FX graphs do
+    assert {(e["function"], e["source"]) for e in entries} == {
+        (e["function"], e["source"]) for e in by_function.values()
+    }
+    groups = document(run_cli, "ls", "-C", golden, "--group-by", "function")["groups"]
+    assert {g["name"] for g in groups} == set(by_function)
     assert "4096" in by_function["spread"]["guards"]
     assert listed["problems"] == []
+
+
+def test_kernels_alone_are_known_by_their_locks(run_cli: RunCli, torch_cache: Path) -> None:
+    """Where graphs are kept elsewhere, or were removed."""
+    kernel = first_file(torch_cache, "*/*.main.so")
+    (torch_cache / "locks").mkdir(exist_ok=True)
+    (torch_cache / "locks" / f"{kernel.name.partition('.')[0]}.lock").touch()
+    for tier in ("aotautograd", "fxgraph"):
+        shutil.rmtree(torch_cache / tier)
+    counts = {f["kind"]: f["files"] for f in document(run_cli, "stats", "-C", torch_cache)["files"]}
+    assert counts["kernel"] == 4
+    other = torch_cache.parent / "locks-of-others"
+    (other / "locks").mkdir(parents=True)
+    (other / "locks" / "mine.lock").touch()
+    assert "kernel" not in run_cli("stats", "-C", other).stdout
 
 
 def test_seconds_are_counted_once(run_cli: RunCli, golden: Path) -> None:

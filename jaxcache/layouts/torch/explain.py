@@ -69,9 +69,7 @@ def explain_graphs(keys: Sequence[str], url: str) -> Explanation:
     seen = scan(store, details=False)
     rights = _resolve(store, seen, keys[-1])
     if len(keys) > 1:
-        lefts = _resolve(store, seen, keys[0])
-        pairs = list(zip(lefts, rights, strict=False))
-        name = keys[0]
+        pairs, name = _pair(_resolve(store, seen, keys[0]), rights), keys[0]
     else:
         pairs = [(_nearest(store, seen, right), right) for right in rights[:1]]
         name = pairs[0][0].file.name
@@ -80,6 +78,15 @@ def explain_graphs(keys: Sequence[str], url: str) -> Explanation:
         if differences := tuple(_compare(left, right)):
             comparisons.append(Comparison(_compile(left), _compile(right), differences))
     return Explanation(name, keys[-1], len(pairs) - len(comparisons), tuple(comparisons))
+
+
+def _pair(lefts: list[_Read], rights: list[_Read]) -> list[tuple[_Read, _Read]]:
+    """Forward with forward and backward with backward; one alone with the nearest there."""
+    if len(lefts) == len(rights):
+        return list(zip(lefts, rights, strict=True))
+    if len(lefts) < len(rights):
+        return [(right, left) for left, right in _pair(rights, lefts)]
+    return [(min(lefts, key=lambda left: len(_differing(left, r))), r) for r in rights]
 
 
 def _resolve(store: Store, seen: Scan, wanted: str) -> list[_Read]:

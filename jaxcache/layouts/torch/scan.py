@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, fields
+from typing import Any
 
 from jaxcache.cache.index import FactIndex
 from jaxcache.cache.parallel import spread
@@ -163,7 +164,10 @@ def _entry(file: GraphFile, facts: Facts, inner: dict[str, Facts], keeps_atime: 
     if keeps_atime and info.atime_ns > info.mtime_ns:
         used_from = "fs-atime"
     below = [inner[key] for key in facts.references if key in inner]
-    version = facts.torch_version or next((f.torch_version for f in below), None)
+    # Of an AOT graph, its FX graphs tell where it comes from.
+    names = ("torch_version", "source", "function")
+    told: dict[str, Any] = {name: _first(name, facts, *below) for name in names}
+    version = told["torch_version"]
     return GraphEntry(
         key=file.name,
         module=file.tier,
@@ -180,16 +184,20 @@ def _entry(file: GraphFile, facts: Facts, inner: dict[str, Facts], keeps_atime: 
         platform=_platform(facts.devices),
         target=f"torch {version}" if version else None,
         problems=tuple(kind for kind, _ in facts.problems),
-        torch_version=version,
         references=facts.references or ((facts.source_key,) if facts.source_key else ()),
         **{name: getattr(facts, name) for name in _SHARED},
+        **told,
     )
+
+
+def _first(name: str, *facts: Facts) -> str | None:
+    return next((value for found in facts if (value := getattr(found, name))), None)
 
 
 _UNREAD = Facts()
 #: Facts that an entry has as they are.
 _SHARED = {f.name for f in fields(Facts)} & {f.name for f in fields(GraphEntry)} - {
-    *("problems", "torch_version", "references")
+    *("problems", "references", "torch_version", "source", "function")
 }
 
 
