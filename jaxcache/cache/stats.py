@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from jaxcache.cache.listing import Group, Summary, group_entries, summarize
 from jaxcache.cache.scan import Progress
@@ -103,13 +103,11 @@ def count_cache(
             if (stats := snapshot.recall(store)) is not None:
                 return stats
         index = layout.load_index(index_folder, store.url, now_ns=now_ns)
-    seen = layout.scan(
-        store, heads=read, details=False, deep=True, index=index, workers=workers, progress=progress
-    )
-    if read:
-        seen = layout.decode(
-            store, seen, seen.entries, hurried=True, index=index, workers=workers, progress=progress
-        )
+    reading: dict[str, Any] = {"index": index, "workers": workers, "progress": progress}
+    at_once = read and store.remote  # one request for head and payload
+    seen = layout.scan(store, heads=read, details=at_once, deep=True, **reading)
+    if read and not at_once:
+        seen = layout.decode(store, seen, seen.entries, hurried=True, **reading)
     if index is not None:
         index.save(entry.file for entry in seen.entries)
     entries, kinds = seen.entries, Counter(problem.kind for problem in seen.problems)

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from jaxcache.cache.bundle.compat import Compatibility, Forecast, Outlook, forecast
+from jaxcache.cache.bundle.compat import PORTABLE_ONLY, Compatibility, Forecast, Outlook, forecast
 from jaxcache.cache.bundle.format import Bundle
 from jaxcache.cache.bundle.importing import Action, ImportPlan, Step
 from jaxcache.cache.bundle.manifest import Item, Manifest
@@ -208,15 +208,19 @@ def outlook_line(outlooks: Compatibility) -> str:
     if counts.get(Outlook.HIT) == total:
         return f"all {total} entries should hit{with_what}"
     misses = [f for f in outlooks.forecasts if f.outlook is Outlook.MISS]
+    portable = sum(f.portable for f in outlooks.forecasts)
+    only = f"{format_count(portable, 'entry')} filled with --portable {PORTABLE_ONLY}"
+    if not misses and host is None and portable:
+        return only
     if not misses and host is None:
         return (
             f"whether {format_count(total, 'entry')} will hit here was not checked: "
             "no jax was asked (--python)"
         )
     where = "here" if outlooks.cache_dir is not None else "at another path"
-    unknown = counts.get(Outlook.UNKNOWN, 0)
+    unknown = counts.get(Outlook.UNKNOWN, 0) - portable
     told = f"{counts.get(Outlook.HIT, 0)} of {total:,} will hit {where}{with_what}"
-    if unknown and host is None:
+    if (unknown or portable) and host is None:
         told, unknown = f"{len(misses)} of {total:,} will miss {where}", 0
     if outlooks.entries > total:
         told = told.replace(" will ", f" entries looked at (of {outlooks.entries:,}) will ", 1)
@@ -229,11 +233,11 @@ def outlook_line(outlooks: Compatibility) -> str:
         shown = " or ".join(places[:_MISS_REASONS])
         reasons.insert(0, f"keys of jax {', '.join(versions)} contain the cache's path, {shown}")
     line = told + (f": {'; '.join(reasons[:_MISS_REASONS])}" if reasons else "")
-    return line + _CURE if moved else line
+    return ". ".join([line, *([_CURE] if moved else []), *([only] if portable else [])])
 
 
 _CURE = (
-    ". Use the same path there, or fill and use the cache with portable keys: "
+    "Use the same path there, or fill and use the cache with portable keys: "
     "jaxcache warm --portable, here and there"
 )
 
@@ -246,8 +250,9 @@ def _release(version: str | None) -> str:
 
 
 def forecast_note(outlooks: Compatibility) -> str | None:
-    """The line where something will miss; None where nothing is known to."""
-    return outlook_line(outlooks) if outlooks.counts.get(Outlook.MISS) else None
+    """The line where something will miss, or hits on a condition; None where nothing is known."""
+    known = any(f.portable or f.outlook is Outlook.MISS for f in outlooks.forecasts)
+    return outlook_line(outlooks) if known else None
 
 
 def forecast_document(outlooks: Compatibility | None) -> Document | None:

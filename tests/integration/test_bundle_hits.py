@@ -73,3 +73,46 @@ def test_the_outlook_comes_true(run_cli: RunCli, each_jax_python: str, tmp_path:
     restored = run_jax(each_jax_python, first, tmp_path)
     assert (restored["cache_hits"], restored["cache_misses"]) == (compiles, 0)
     assert restored["result"] == cold["result"]
+
+
+@pytest.mark.jax
+def test_portable_entries_hit_on_a_condition(
+    run_cli: RunCli, each_jax_python: str, tmp_path: Path
+) -> None:
+    """Entries filled with portable keys hit where such keys are asked for, and only there."""
+    none = {"JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES": "none"}
+    first, bundle = tmp_path / "first", tmp_path / "b.jxb"
+    run_jax(each_jax_python, first, tmp_path)
+    bound = len(list(first.glob("*-cache")))
+    run_jax(each_jax_python, first, tmp_path, **none)
+    portable = len(list(first.glob("*-cache"))) - bound
+    assert run_cli("export", bundle, "-C", first).returncode == 0
+    condition = (
+        f"{portable} entries filled with --portable can hit only where the program runs with "
+        "--portable, or with JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES=none"
+    )
+    pushed = run_cli("push", tmp_path / "pushed", "-C", first)
+    for place, setting, told, hits in (
+        ("plain", {}, (0, bound, portable), 0),
+        ("portable", none, (portable, bound, 0), portable),
+    ):
+        target = tmp_path / place
+        words = ("import", bundle, "-C", target, "--python", each_jax_python)
+        done = run_cli(*words, "--dry-run", env=setting)
+        assert done.returncode == 0, done.stderr
+        document = json.loads(run_cli(*words, "--json", env=setting).stdout)
+        moved = run_jax(each_jax_python, target, tmp_path, **setting)
+        if portable == 0:  # the path is in no key, however the cache was filled
+            assert f"all {bound} entries should hit" in done.stderr
+            assert (document["outlook"]["hit"], moved["cache_hits"]) == (bound, bound)
+            assert "--portable" not in pushed.stderr
+            continue
+        assert tuple(document["outlook"].values()) == told
+        assert moved["cache_hits"] == hits
+        assert f"{hits} of {bound + portable} will hit here with jax " in done.stderr
+        assert (condition in done.stderr) == (place == "plain")
+        assert ("filled with --portable, can hit only where" in done.stdout) == (place == "plain")
+        assert pushed.stderr.startswith(
+            f"{bound} of {bound + portable} will miss at another path: "
+        )
+        assert condition in pushed.stderr

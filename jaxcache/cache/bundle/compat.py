@@ -22,6 +22,8 @@ from jaxcache.entry.codec import CodecError
 from jaxcache.entry.read import read_payload
 from jaxcache.store.base import Store, StoreError
 
+XLA_CACHES = "JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES"
+PORTABLE_ONLY = f"can hit only where the program runs with --portable, or with {XLA_CACHES}=none"
 #: Entries that a forecast reads of a cache: each takes milliseconds.
 _LOOKED_AT = 32
 _PATH_IN_KEY_SINCE, _PATH_IN_KEY_BEFORE = (0, 4, 36), (0, 11, 0)
@@ -66,6 +68,9 @@ class Forecast:
     """The directory under which it would hit, where that is all that speaks against it."""
     jax_version: str | None = None
     """Of the jax that wrote it, or is to read it."""
+    portable: bool = False
+    """Its key lacks the directory that this jax puts into keys unless :data:`XLA_CACHES` is
+    ``none``, as ``--portable`` sets it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,15 +173,24 @@ def _forecast(item: _Known, host: Host | None, spellings: set[str]) -> Forecast:
     version = host.jax_version if host else item.jax_version or origin.like_jaxlib
     bound = origin.kernel_cache or path_in_key(version or "0.4.36")
     moved = recorded is not None and recorded not in spellings and bound
+    hashed = version is not None and path_in_key(version)
+    portable = hashed and origin.is_portable
+    asked_portable = hashed and host is not None and host.origin.is_portable
     if host is not None:
         reason = _other_build(item, host) or _other_device(origin, host.origin)
         if not reason and item.codec != host.codec:
             reason = f"compressed with {item.codec}, and jax here uses {host.codec}"
         if reason:
             return Forecast(item.key, Outlook.MISS, reason)
+    if asked_portable and recorded is not None:
+        reason = f"its key holds the directory {recorded}, and {XLA_CACHES}=none is set here"
+        return Forecast(item.key, Outlook.MISS, reason)
     if moved:
         reason = f"its key holds the directory it was written in, {recorded}"
         return Forecast(item.key, Outlook.MISS, reason, recorded, version)
+    if portable and not asked_portable:
+        reason = f"filled with --portable, {PORTABLE_ONLY}"
+        return Forecast(item.key, Outlook.UNKNOWN, reason, jax_version=version, portable=True)
     if host is None:
         return Forecast(item.key, Outlook.UNKNOWN, "no jax was asked")
     if origin.platform == "unknown":

@@ -62,6 +62,11 @@ class Origin:
     kernel_cache: bool | None = None
     """True where XLA's kernel cache was on, whose path every JAX since 0.4.36 hashes."""
 
+    @property
+    def is_portable(self) -> bool:
+        """Return whether it was compiled without a directory for XLA's caches."""
+        return self.platform != "unknown" and self.written_in_cache_dir is None
+
 
 @dataclass(frozen=True, slots=True)
 class Item:

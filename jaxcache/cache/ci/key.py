@@ -13,12 +13,11 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from jaxcache.cache.bundle.compat import Host, path_in_key, version_tuple
+from jaxcache.cache.bundle.compat import XLA_CACHES, Host, path_in_key, version_tuple
 from jaxcache.cache.ci.files import HashedFiles
 
 #: Counted up when the same environment gets another name.
 SCHEME = "v1"
-XLA_CACHES = "JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES"
 _XLA_FLAGS = ("XLA_FLAGS", "LIBTPU_INIT_ARGS")
 _KERNEL_CACHE = "xla_gpu_kernel_cache_file"
 _PATH_MATTERS_SINCE = (0, 4, 36)

@@ -68,7 +68,8 @@ def describe_job(path: str, python: str | None, platform: str | None) -> "Enviro
     Raises:
         NoJaxError
     """
-    from jaxcache.cache.ci.key import XLA_CACHES, describe_environment
+    from jaxcache.cache.bundle.compat import XLA_CACHES
+    from jaxcache.cache.ci.key import describe_environment
     from jaxcache.cache.doctor.survey import look_at_host
     from jaxcache.warm.ask import probe_host
 
