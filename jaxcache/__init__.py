@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from jaxcache.inprocess.explain import explain_miss as explain_miss
     from jaxcache.inprocess.watch import last_misses as last_misses
     from jaxcache.inprocess.watch import watch as watch
+    from jaxcache.live.enable import ConfigError as ConfigError
     from jaxcache.live.enable import enable as enable
 
 __version__ = "0.1.0.dev0"
@@ -21,6 +22,7 @@ __version__ = "0.1.0.dev0"
 #: Where each name is that is imported when it is used: the command line must start without them.
 _HOMES = {
     "Cache": "jaxcache.api",
+    "ConfigError": "jaxcache.live.enable",
     "JaxcacheError": "jaxcache.errors",
     "enable": "jaxcache.live.enable",
     "explain_miss": "jaxcache.inprocess.explain",
@@ -31,6 +33,7 @@ _HOMES = {
 }
 __all__ = [
     "Cache",
+    "ConfigError",
     "JaxcacheError",
     "__version__",
     "enable",

@@ -215,35 +215,30 @@ LAYER: "Layer | None" = None
 _starting = threading.Lock()
 
 
-def start(given: "dict[str, Any] | None" = None, *, again: bool = False) -> "Layer | None":
+def start(settings: "Resolved | None" = None) -> "Layer | None":
     """Switch the layer on where the settings ask for it; one layer per process.
 
     Args:
-        given: settings by name, below all others.
-        again: take over the settings where the layer is on already.
+        settings: those of ``enable()``, which a layer at work takes over.
 
     Returns:
         The layer; None where it stays off. The reason is on standard error.
     """
     global LAYER
     with _starting:
-        if LAYER is not None:
-            if again:
-                LAYER.change(resolve(given))
-            return LAYER
         try:
-            settings = resolve(given)
-            if not settings["enabled"]:
-                return None
-            adapter = Adapter()
-            layer: Layer | None = adapter.layer()
-            if layer is None:
-                layer = Layer(settings, adapter)
-                layer.install()
-            elif again:
-                layer.change(settings)
+            if LAYER is None:
+                asked = settings or resolve()
+                if not asked["enabled"]:
+                    return None
+                adapter = Adapter()
+                LAYER = adapter.layer()
+                if LAYER is None:
+                    layer = Layer(asked, adapter)
+                    layer.install()
+                    LAYER = layer
+            if settings is not None:
+                LAYER.change(settings)
         except (ConfigError, UnknownJaxError) as error:
             say(f"live is off: {error}")
-            return None
-        LAYER = layer
-        return layer
+        return LAYER

@@ -265,10 +265,11 @@ def test_only_what_a_trusted_key_signed_is_taken(
 os.environ["XDG_CONFIG_HOME"] = {str(tmp_path / "config")!r}
 folder = {str(tmp_path)!r}
 for name, where in (("ci", "good"), ("unsigned", "none"), ("stranger", "bad")):
-    keys = {{"ci": folder + "/key", "stranger": folder + "/stranger", "unsigned": None}}
-    on(folder + "/from-" + name, ["s3://signed/" + where], signing_key=keys[name])
+    keys = {{"ci": folder + "/key", "stranger": folder + "/stranger", "unsigned": ""}}
+    tiers = ["s3://signed/" + where]
+    on(folder + "/from-" + name, tiers, signing_key=keys[name], require_signed=False)
     leave()
-    told = on(folder + "/to-" + name, ["s3://signed/" + where], require_signed=True)
+    told = on(folder + "/to-" + name, tiers, signing_key="", require_signed=True)
     leave()
     result[name] = told
 """
