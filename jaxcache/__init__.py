@@ -3,6 +3,8 @@
 >>> import jaxcache
 >>> for entry in jaxcache.open().entries():  # doctest: +SKIP
 ...     print(entry.module, entry.size_bytes, entry.compile_seconds)
+
+PYTEST_DONT_REWRITE: ``jaxcache run`` imports us before pytest, which would warn of its plugin.
 """
 
 from typing import TYPE_CHECKING, Any

@@ -1,0 +1,75 @@
+"""The pytest plugin: ``--jaxcache``, its marker and its fixture.
+
+pytest imports this module in every run where jaxcache is installed, so it imports nothing but
+pytest and the standard library until an option or the fixture asks for more.
+"""
+
+import copy
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from jaxcache.inprocess.watch import Observation
+
+#: ``--jaxcache`` without a directory: the cache that JAX, or jaxcache.enable(), would use.
+DEFAULT = "default"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Declare the options."""
+    group = parser.getgroup("jaxcache", "JAX's compilation cache")
+    group.addoption(
+        "--jaxcache",
+        nargs="?",
+        const=DEFAULT,
+        metavar="DIR",
+        help="Use one compilation cache for all tests, and say what each compiled; write the "
+        "directory as --jaxcache=DIR.",
+    )
+    group.addoption(
+        "--jaxcache-fail-on-miss",
+        action="store_true",
+        help="Fail tests that compile what the cache does not have; implies --jaxcache.",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Declare the marker; it may be used where the plugin is off."""
+    config.addinivalue_line(
+        "markers", "jaxcache_may_miss: may compile under --jaxcache-fail-on-miss"
+    )
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_load_initial_conftests(
+    early_config: pytest.Config, parser: pytest.Parser, args: list[str]
+) -> None:
+    """Begin where it is asked for, before any conftest can compile."""
+    if "--jaxcache" in args:  # or it would take the next argument, a test, for its directory
+        args[args.index("--jaxcache")] = f"--jaxcache={DEFAULT}"
+        known = parser.parse_known_args(args, namespace=copy.copy(early_config.option))
+        early_config.known_args_namespace = known
+    options = early_config.known_args_namespace
+    if options.jaxcache is not None or options.jaxcache_fail_on_miss:
+        from jaxcache.inprocess.pytest_session import Session
+
+        directory = None if options.jaxcache in (None, DEFAULT) else options.jaxcache
+        session = Session(directory, fail_on_miss=options.jaxcache_fail_on_miss)
+        early_config.pluginmanager.register(session, "jaxcache-session")
+
+
+@pytest.fixture
+def compile_report() -> "Iterator[Observation]":
+    """What the test has compiled since this fixture was set up; see ``jaxcache.watch()``."""
+    from jaxcache.inprocess.watch import watching
+
+    with watching() as observation:
+        yield observation
+
+
+def pytest_report_header(config: pytest.Config) -> Any:
+    """Name the cache."""
+    session = config.pluginmanager.get_plugin("jaxcache-session")
+    return f"jaxcache: {session.place}" if session else None

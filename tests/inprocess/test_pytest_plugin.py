@@ -1,0 +1,183 @@
+"""``pytest --jaxcache``, in real runs of pytest with real JAX, alone and with xdist."""
+
+import json
+import re
+import subprocess
+import sys
+import xml.etree.ElementTree as ET
+from collections import Counter
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.inprocess.conftest import OWN_COUNTS
+
+pytestmark = pytest.mark.jax
+
+#: Writes at the end of each process what JAX itself has counted there.
+CONFTEST = (
+    OWN_COUNTS
+    + """
+import os, jax.numpy as jnp
+AT_IMPORT = jax.jit(lambda x: x + 1)(jnp.ones(3))
+
+def pytest_sessionfinish(session):
+    with open(f"own-{os.getpid()}.json", "w") as file:
+        json.dump(own(), file)
+"""
+)
+TESTS = """
+import unittest
+import jax, jax.numpy as jnp, pytest
+from jax._src import compilation_cache
+try:
+    from jax._src.test_util import JaxTestCase
+except ImportError:  # absl is not installed
+    JaxTestCase = unittest.TestCase
+
+@jax.jit
+def step(x):
+    return jnp.sin(x) @ x
+
+@pytest.fixture(scope="module")
+def x():
+    return jnp.ones((4, 4))
+
+def test_one(x):
+    step(x)
+
+def test_cleared(x, compile_report):
+    jax.clear_caches()
+    step(x)
+    assert "jit_step" in [m.module for m in compile_report.modules]
+    assert compile_report.compile_requests < 4
+
+def test_reset(x):
+    compilation_cache.reset_cache()
+    jax.jit(lambda x: x * 3)(x)
+
+def test_nothing():
+    pass
+
+class TestCase(JaxTestCase):
+    def test_jax_own(self):
+        self.assertEqual(jax.jit(lambda x: x * 5)(2.0), 10.0)
+
+@pytest.mark.jaxcache_may_miss
+def test_may_miss():
+    import os
+    jax.jit(lambda x: x * 7 + float(os.environ.get("OTHER", 0)))(1.0)
+"""
+
+
+class Suite:
+    """A folder with tests, and how to run them."""
+
+    def __init__(self, folder: Path, env: dict[str, str]) -> None:
+        self.folder = folder
+        self._env = {n: v for n, v in env.items() if n != "JAX_COMPILATION_CACHE_DIR"}
+        registered = any(e.name == "jaxcache" for e in entry_points(group="pytest11"))
+        self._plugin = () if registered else ("-p", "jaxcache.inprocess.pytest_plugin")
+        (folder / "conftest.py").write_text(CONFTEST)
+        (folder / "test_steps.py").write_text(TESTS)
+
+    def run(self, *options: str, code: int = 0, prefix: tuple[str, ...] = (), **env: str) -> Any:
+        for path in self.folder.glob("own-*"):
+            path.unlink()
+        command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--strict-markers"]
+        done = subprocess.run(
+            [*prefix, *command, "-W", "error", *self._plugin, *options],
+            env=self._env | env,
+            cwd=self.folder,
+            capture_output=True,
+            text=True,
+            timeout=300,
+            check=False,
+        )
+        assert done.returncode == code, done.stdout + done.stderr
+        return done
+
+    def own(self) -> Counter[str]:
+        """What JAX has counted in all processes together."""
+        counts: Counter[str] = Counter()
+        for path in self.folder.glob("own-*"):
+            counts.update(json.loads(path.read_text()))
+        return counts
+
+
+@pytest.fixture
+def suite(tmp_path: Path, inside_environment: dict[str, str]) -> Suite:
+    folder = tmp_path / "suite"
+    folder.mkdir()
+    return Suite(folder, inside_environment)
+
+
+def said(text: str) -> Counter[str]:
+    """The totals that the table at the end has."""
+    found = re.search(r"^(\d+) of (\d+) hits · (\d+) written", text, re.MULTILINE)
+    assert found, text
+    hits, requests, written = map(int, found.groups())
+    return Counter(hits=hits, requests=requests, written=written)
+
+
+def test_cold_warm_and_xdist_count_what_jax_counts(suite: Suite, tmp_path: Path) -> None:
+    cold = suite.run("--jaxcache=../cache", "--junitxml=cold.xml")
+    assert said(cold.stdout) == suite.own()
+    assert "6 passed" in cold.stdout
+    assert (tmp_path / "cache").is_dir(), "the directory is that of where pytest began"
+    rows = {line.split()[0]: line for line in cold.stdout.splitlines() if "::" in line}
+    assert re.search(r"test_cleared +\d +[1-9]", rows["test_steps.py::test_cleared"])
+    assert "test_steps.py::test_nothing" not in rows
+    assert "outside of tests" in cold.stdout
+    cases = {c.get("name"): c for c in ET.parse(suite.folder / "cold.xml").iter("testcase")}
+    properties = {p.get("name"): p.get("value") for p in cases["test_one"].iter("property")}
+    assert float(properties["jaxcache_compile_seconds"] or 0) > 0
+    assert int(properties["jaxcache_written"] or 0) > 0
+    assert not list(cases["test_nothing"].iter("property"))
+    # Each module is written once, so what was written is what is there.
+    written = len(list((tmp_path / "cache").glob("*-cache")))
+    assert said(cold.stdout)["written"] == written
+
+    warm = suite.run("--jaxcache=../cache", "-n", "2", "--jaxcache-fail-on-miss")
+    assert "6 passed" in warm.stdout
+    assert said(warm.stdout) == suite.own()
+    assert said(warm.stdout)["written"] == 0
+
+
+def test_a_run_and_the_plugin_agree(suite: Suite, tmp_path: Path) -> None:
+    cache = tmp_path / "cache"
+    report = tmp_path / "report.json"
+    line = f'exec {sys.executable} -m jaxcache run --json -C {cache} -- "$@" > {report}'
+    done = suite.run("--jaxcache", ".", prefix=("sh", "-c", line, "sh"))
+    document = json.loads(report.read_text())
+    summary = document["summary"]
+    (process,) = document["processes"]
+    ours = said(done.stderr)  # with --json the program's output goes to standard error
+    assert ours == suite.own()
+    assert ours["requests"] == summary["compile_requests"] == process["counters"]["requests"]
+    assert ours["hits"] == summary["hits"]
+    assert ours["written"] == summary["written"] == len(list(cache.glob("*-cache")))
+
+
+def test_misses_fail_where_they_are_not_allowed(suite: Suite) -> None:
+    suite.run("--jaxcache=cache", "-k", "not reset")
+    done = suite.run("--jaxcache=cache", "--jaxcache-fail-on-miss", code=1, OTHER="1")
+    assert "1 failed, 5 passed" in done.stdout
+    assert "test_steps.py::test_reset" in done.stdout.partition("FAILURES")[2]
+    assert "compile not served by the cache" in done.stdout
+    assert re.search(r"jit__lambda \(.*test_steps.py:\d+\)", done.stdout)
+
+
+def test_off_it_imports_nothing_and_says_nothing(suite: Suite) -> None:
+    (suite.folder / "conftest.py").write_text("")
+    (suite.folder / "test_steps.py").write_text(
+        "import sys\n"
+        "def test_light():\n"
+        "    ours = {m for m in sys.modules if m.startswith('jaxcache.')}\n"
+        "    assert ours <= {'jaxcache.inprocess', 'jaxcache.inprocess.pytest_plugin'}\n"
+        "    assert not {'jax', 'rich', 'zstandard'} & {*sys.modules}\n"
+    )
+    done = suite.run()
+    assert "jaxcache: " not in done.stdout and " jaxcache " not in done.stdout
