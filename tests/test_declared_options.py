@@ -80,9 +80,9 @@ def test_a_run_through_python_takes_the_options_of_the_command(tmp_path: Path) -
     assert CompileOptions.read(max_memory="2GB", check=True).max_memory_bytes == 2_000_000_000
     cache = jaxcache.open(tmp_path)
     for wrong, said in (
-        ({"collect": 3}, "only for a recipe"),
+        ({"collect": 3}, "--collect-only needs --record"),
         ({"require_tuned": True}, "for --target"),
-        ({"target": "p.json", "platform": "cpu"}, "excludes --platform"),
+        ({"target": "p.json", "platform": "cpu"}, "--target and --platform cannot"),
     ):
         with pytest.raises(UsageError, match=said):
             cache.warm("train.py", **wrong)
@@ -93,10 +93,10 @@ def test_a_run_through_python_takes_the_options_of_the_command(tmp_path: Path) -
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("--collect-only=many",), "'many' is no number of operations"),
+        (("--collect-only=many",), "'many' is not a number of operations"),
         (("--gemm", "fast"), "'fast' is not a gemm"),
         (("--except", "uncacheable"), "--except is for --fail-on-miss"),
-        (("--target", "p.json", "--processes", "2"), "--target excludes --processes"),
+        (("--target", "p.json", "--processes", "2"), "--target and --processes cannot be combined"),
         (("--timeout", "soon"), "soon"),
     ],
 )

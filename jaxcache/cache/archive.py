@@ -49,7 +49,7 @@ class Kind(NamedTuple):
             raise self.error(
                 f"has version {version}, and only {self.version} is known",
                 code=f"unknown-{self.word}",
-                hint="a newer jaxcache made it, or it is damaged",
+                hint="it is damaged, or a newer jaxcache wrote it",
             )
         return tuple(fields)
 

@@ -72,13 +72,13 @@ def _match_key(entries: Sequence[_Named], text: str, shortest_prefix: int) -> li
         if len({e.key for e in found}) > 1:
             some = ", ".join(e.key[: len(e.module) + 13] for e in found[:3])
             raise JaxcacheError(
-                f"{text!r} fits {len(found)} entries: {some}{', …' if len(found) > 3 else ''}",
+                f"{text!r} matches {len(found)} entries: {some}{', …' if len(found) > 3 else ''}",
                 code="ambiguous-key",
                 hint=f"write more of the hash, or the glob {text + '*'!r} for all of them",
             )
     if not found:
         raise JaxcacheError(
-            f"no entry fits {text!r}", code="no-match", hint="jaxcache ls -q prints every key"
+            f"no entry matches {text!r}", code="no-match", hint="jaxcache ls -q prints every key"
         )
     return found
 

@@ -103,7 +103,7 @@ def choose_file(store: Store, wanted: str) -> str:
     files, _ = _select(store, wanted)
     if len(files) > 1:
         raise JaxcacheError(
-            f"{wanted!r} fits {len(files)} entries, and one is needed",
+            f"{wanted!r} matches {len(files)} entries, and one is needed",
             code="ambiguous-key",
             hint=f"jaxcache ls -q {wanted!r} prints them",
         )
@@ -139,7 +139,7 @@ def payload_chunks(store: Store, name: str) -> Iterator[bytes]:
 
 def _bad_entry(name: str, error: Exception) -> JaxcacheError:
     return JaxcacheError(
-        f"{name}: {error}", code="bad-entry", hint="jaxcache verify tells more about it"
+        f"{name}: {error}", code="bad-entry", hint="jaxcache verify shows what is wrong with it"
     )
 
 

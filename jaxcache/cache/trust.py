@@ -210,7 +210,7 @@ def add_trusted(folder: Path, name: str, key_text: str) -> TrustedKey:
         JaxcacheError: ``io-error``.
     """
     if not _NAME.fullmatch(name):
-        raise UsageError(f"{name!r} is no name for a key: letters, digits and . @ + - _ are")
+        raise UsageError(f"{name!r} is not a name for a key: use letters, digits and . @ + - _")
     key = TrustedKey(name, parse_public_key(key_text))
     with _changing(folder) as keys:
         if any(k.name == name and k.public_key != key.public_key for k in keys):
@@ -337,7 +337,7 @@ def _ed25519() -> Any:
         from cryptography.hazmat.primitives.asymmetric import ed25519
     except ImportError as error:
         raise UntrustedError(
-            "signing takes the package cryptography",
+            "signing needs the package cryptography",
             code="no-cryptography",
             hint="pip install 'jaxcache[sign]'",
         ) from error

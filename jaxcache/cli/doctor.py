@@ -27,7 +27,7 @@ def command(
     dry: DryRun,
     verbose: Annotated[
         bool,
-        typer.Option("--verbose", "-v", help="List all settings, also those at their default."),
+        typer.Option("--verbose", "-v", help="List all settings, including defaults."),
     ] = False,
     output: JsonOutput,
 ) -> int:

@@ -24,8 +24,8 @@ def command(
         str,
         typer.Argument(
             metavar="KEY|FILE",
-            help="Key, prefix, module glob, file, or xla_gpu_kernel_cache_file; "
-            "or a bundle or recipe, and a KEY in it.",
+            help="Key, prefix or module glob; the file of an entry, or xla_gpu_kernel_cache_file; "
+            "a bundle or recipe.",
         ),
     ],
     inside: Annotated[

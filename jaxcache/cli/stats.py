@@ -22,7 +22,9 @@ def command(
     long: Annotated[
         bool,
         typer.Option(
-            "--long", "-l", help="In a bucket, read entries too: codec, compile time, platform."
+            "--long",
+            "-l",
+            help="In a bucket, read every entry, for codec, compile time and platform.",
         ),
     ] = False,
     *,

@@ -20,7 +20,7 @@ def command(
     given: PythonChoice,
     output: JsonOutput,
 ) -> None:
-    """Show a target profile, what would be applied of it, and what differs here."""
+    """Show a target profile, what it sets, and how this host differs."""
     from jaxcache.cli.output import emit, note
     from jaxcache.render.target import profile_view
     from jaxcache.warm.crosshost.compare import capture_profile, compare_profiles

@@ -15,9 +15,7 @@ EXIT_CODES = (0, 2, 10)
 
 def command(
     place: CacheDir,
-    interval: Annotated[
-        str, typer.Option(metavar="DURATION", help="Time between two looks.")
-    ] = "1s",
+    interval: Annotated[str, typer.Option(metavar="DURATION", help="Time between updates.")] = "1s",
     once: Annotated[
         bool, typer.Option("--once", help="Show the newest entries once, and exit.")
     ] = False,

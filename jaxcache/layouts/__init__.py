@@ -117,7 +117,7 @@ def load_layout(name: str) -> Layout:
     """
     if name not in LAYOUTS:
         raise UsageError(
-            f"{name!r} is no layout", code="bad-layout", hint=f"one of {', '.join(LAYOUTS)}"
+            f"{name!r} is not a layout", code="bad-layout", hint=f"one of {', '.join(LAYOUTS)}"
         )
     return cast(Layout, LAYOUTS[name])
 

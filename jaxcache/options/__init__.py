@@ -24,17 +24,23 @@ from jaxcache.options.declare import (
 
 Level = Literal["quick", "full", "load"]
 _KEYS = "Full key, unique prefix of key or hash, module, or glob."
-_JOBS = "Workers; default: one per core."
+_JOBS = "Number of workers (default: one per core)."
 
 FILTERS = option(
     "--filter",
     TEXTS,
-    "Only entries that fit, such as 'size>1MB', 'unused>7d', 'platform=gpu'; repeatable.",
+    "Only entries that match, such as 'size>1MB', 'unused>7d', 'platform=gpu'; repeatable.",
     metavar="EXPR",
+    panel="Selection",
     keyword="filters",
 )
 LAYOUT = option("--layout", TEXT, "Cache layout (default: detected).", metavar="jax|torch")
-PYTHON = option("--python", TEXT, "The Python that has jax; default: our own.", metavar="PYTHON")
+PYTHON = option(
+    "--python",
+    TEXT,
+    "The Python that has jax (default: the one that runs jaxcache).",
+    metavar="PYTHON",
+)
 PLATFORM = option("--platform", TEXT, "Sets JAX_PLATFORMS, such as cpu or cuda.", metavar="NAME")
 
 
@@ -44,7 +50,7 @@ class CacheDir(Options, panel="Cache"):
     cache_dir: str | None = option(
         "--cache-dir -C",
         TEXT,
-        "The cache; default: JAX_COMPILATION_CACHE_DIR, the configuration, ~/.cache/jax.",
+        "The cache (default: JAX_COMPILATION_CACHE_DIR, the configuration, ~/.cache/jax).",
         metavar="PATH|URL",
     )
 
@@ -64,13 +70,13 @@ class Place(CacheDir, panel="Cache"):
 class DryRun(Options):
     """Whether to change anything."""
 
-    dry_run: bool = option("--dry-run -n", FLAG, "Show the plan, change nothing.")
+    dry_run: bool = option("--dry-run -n", FLAG, "Show what would be done, and change nothing.")
 
 
 class Consent(DryRun):
     """Whether to change anything, and whether to ask first."""
 
-    yes: bool = option("--yes -y", FLAG, "Do not ask.")
+    yes: bool = option("--yes -y", FLAG, "Do not ask for confirmation.")
 
 
 class Chosen(Options):
@@ -106,9 +112,9 @@ class ListOptions(Selected):
         default="used",
         metavar="FIELD[:asc|desc]",
     )
-    limit: int | None = option("--limit", COUNT, "Print at most N.", min=0)
+    limit: int | None = option("--limit", COUNT, "List at most N entries.", min=0)
     long: bool = option(
-        "--long -l", FLAG, "Also platform, target, signature and source.", keyword="details"
+        "--long -l", FLAG, "Also show platform, target, signature and source.", keyword="details"
     )
 
 
@@ -118,26 +124,28 @@ class VerifyOptions(Selected):
     level: Level = option(
         "--level",
         choice("level", "quick", "full", "load"),
-        "quick: names, dates and frames. full: everything inside. load: also have JAX "
-        "load each entry, in processes that may die of it.",
+        "quick: check names, dates and frames. full: also all contents. load: also load each "
+        "entry with JAX, in child processes.",
         default="full",
     )
     decode: bool = option(
         "--payload/--no-payload",
         FLAG,
-        "Decode what full has decompressed.",
+        "With --level full: also decode the executables.",
         default=True,
         keyword="decode",
     )
     atimes: bool = option(
-        "--atimes", FLAG, "Every entry needs its -atime file, as before a size cap is set."
+        "--atimes",
+        FLAG,
+        "Report entries without an -atime file, which JAX needs once it has a size cap.",
     )
     grace_seconds: float = option(
-        "--grace", DURATION, "Leave younger files as they are.", default="60s"
+        "--grace", DURATION, "Do not repair files younger than this.", default="60s"
     )
     jobs: int | None = option("--jobs -j", COUNT, _JOBS, min=1)
     python: str | None = option(
-        "--python", TEXT, "With --level load: the Python that has your jax.", metavar="PYTHON"
+        "--python", TEXT, "With --level load: the Python that has jax.", metavar="PYTHON"
     )
 
 
@@ -177,7 +185,7 @@ class PruneOptions(Options, panel="Limits"):
     policy: str = option(
         "--policy",
         choice("policy", *POLICIES),
-        "Remove first, under a bound: what was used longest ago, or saves least per byte.",
+        "What goes first to meet a limit: what was used longest ago, or saves least per byte.",
         default="cost",
     )
     filters: tuple[str, ...] = FILTERS
@@ -214,7 +222,7 @@ class PruneOptions(Options, panel="Limits"):
     grace_seconds: float = option(
         "--grace",
         DURATION,
-        "Leave younger files alone: they may still be being written.",
+        "Keep files younger than this, which may still be being written.",
         default="60s",
     )
 
@@ -235,13 +243,13 @@ class PruneOptions(Options, panel="Limits"):
             return
         if self.side_caches:
             raise UsageError(
-                "--side-caches needs to know which of them",
+                "--side-caches needs a limit",
                 code="no-bound",
                 hint="add --unused-for, --older-than, --used-since or --max-size",
             )
         if not (self.orphans or self.legacy or self.untuned or self.quarantine):
             raise UsageError(
-                "no limit given",
+                "no limit is given",
                 code="no-bound",
                 hint="give one, such as --max-size 10GB or --unused-for 30d",
             )

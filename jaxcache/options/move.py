@@ -109,7 +109,7 @@ class ExportOptions(Selected):
     side_caches: bool | None = option(
         "--side-caches/--no-side-caches",
         SWITCH,
-        "Include XLA's own caches (default: if nothing is selected).",
+        "Include XLA's own caches (default: if all entries are exported).",
     )
 
 
@@ -171,7 +171,7 @@ class SaveOptions(Options):
     save_if: str = option(
         "--save-if",
         TEXT,
-        "true: if the job compiled anything new; takes what a CI expression gives.",
+        "true: save if the job compiled anything new; takes the result of a CI expression.",
         default="true",
         metavar="true|always|false",
     )
@@ -181,19 +181,19 @@ class SaveOptions(Options):
     unused_for_seconds: float | None = option(
         "--unused-for",
         DURATION,
-        "Keep what other jobs used within this time; a bundle by default holds only what "
-        "this job used, a shared directory everything.",
+        "Also keep entries that other jobs used within this time (default: a bundle holds only "
+        "what this job used, a shared directory everything).",
     )
     job_status: str = option(
         "--job-status",
         TEXT,
-        "How the CI system says that the job ended, or an exit status; unless well, "
-        "a bundle keeps what the job did not use, too.",
+        "The CI system's status of the job, or an exit status; after a failure a bundle also "
+        "keeps what the job did not use.",
         default="success",
         metavar="STATUS",
     )
     key: str | None = option(
-        "--key", TEXT, "Make an output 'key': this one and a content digest.", metavar="KEY"
+        "--key", TEXT, "Output a cache key: this one with a digest of the contents.", metavar="KEY"
     )
     level: int | None = LEVEL
     sign: tuple[str, ...] = SIGN
@@ -210,14 +210,12 @@ class SaveOptions(Options):
 class RestoreOptions(Options):
     """The conditions of ``ci restore``, and the Python that will use the entries."""
 
-    lookup_only: bool = option("--lookup-only", FLAG, "Say what fits, and restore nothing.")
-    fail_on_cache_miss: bool = option(
-        "--fail-on-cache-miss", FLAG, "Exit 1 where nothing there fits."
-    )
+    lookup_only: bool = option("--lookup-only", FLAG, "Report what fits, and restore nothing.")
+    fail_on_cache_miss: bool = option("--fail-on-cache-miss", FLAG, "Exit 1 if nothing there fits.")
     everything: bool = option(
         "--everything",
         FLAG,
-        "Restore what cannot hit here, too; no jax is asked without --python.",
+        "Restore entries that cannot hit here, too; needs no jax.",
     )
     allow_large: bool = ALLOW_LARGE
     python: str | None = PYTHON

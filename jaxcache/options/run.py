@@ -26,7 +26,7 @@ EXCEPTED = {
     "skipped": ("compile-time", "size", "over-cap"),
 }
 TIMEOUT = option("--timeout", DURATION, "Stop the program after this long.")
-PORTABLE = option("--portable", FLAG, "Leave the cache's path out of the keys (JAX before 0.11).")
+PORTABLE = option("--portable", FLAG, "Keep the cache's path out of the keys (JAX before 0.11).")
 
 
 def read_limit(text: str) -> int | float:
@@ -40,7 +40,7 @@ def read_limit(text: str) -> int | float:
 
 def _read_operations(text: str) -> int:
     if not text.isdigit():
-        raise UsageError(f"{text!r} is no number of operations")
+        raise UsageError(f"{text!r} is not a number of operations")
     return int(text)
 
 
@@ -62,16 +62,16 @@ class TargetOptions(Options, panel="Another host"):
     gemm: str = option(
         "--gemm",
         choice("gemm", "cublas", "cost-model", "triton"),
-        "Matrix products that cannot be tuned without GPU.",
+        "How to compile matrix products, which only a GPU can tune.",
         default="cublas",
     )
     autotune_from: str | None = option(
         "--autotune-from",
         Kind(str | None, "DIR", _read_directory),
-        "Tune with the autotune directory of a real host.",
+        "Use the autotuning results in this directory of a real host.",
     )
     require_tuned: bool = option(
-        "--require-tuned", FLAG, "Leave out what could only be made untuned."
+        "--require-tuned", FLAG, "Skip modules that could only be compiled untuned."
     )
 
     #: Fields that make no sense with a target.
@@ -87,7 +87,7 @@ class TargetOptions(Options, panel="Another host"):
             if self.autotune_from or self.require_tuned or self.gemm != "cublas":
                 raise UsageError("--gemm, --autotune-from and --require-tuned are for --target")
         elif given := [n for n in self._NOT_WITH_TARGET if getattr(self, n)]:
-            raise UsageError(f"--target excludes {self.DECLARED[given[0]].names[0]}")
+            raise UsageError(f"--target and {self.DECLARED[given[0]].names[0]} cannot be combined")
 
 
 class RunOptions(TargetOptions, panel=None):
@@ -104,22 +104,25 @@ class RunOptions(TargetOptions, panel=None):
     timeout_seconds: float | None = TIMEOUT
     portable: bool = PORTABLE
     force_cache_dir: bool = option(
-        "--force-cache-dir", FLAG, "Win over a directory that the program sets."
+        "--force-cache-dir", FLAG, "Override a cache directory that the program sets."
     )
     check_contents: bool = option(
-        "--check", FLAG, "Run again; JAX compares executables with entries.", panel="Assertions"
+        "--check",
+        FLAG,
+        "Compile hits too, and compare the executables with the entries.",
+        panel="Assertions",
     )
     record: str | None = option(
         "--record",
         TEXT,
-        "Keep every module, for: jaxcache compile RECIPE.",
+        "Record every module, for jaxcache compile RECIPE.",
         metavar="RECIPE",
         panel="Recipe",
     )
     collect: int | None = option(
         "--collect-only",
         Kind(str | None, "[N]", _read_operations),
-        "With --record: answer modules of more than N operations (alone: 50) with zeros.",
+        "With --record: return zeros for modules of more than N operations (default: 50).",
         keyword="collect",
         panel="Recipe",
         show_default=False,
@@ -132,12 +135,12 @@ class RunOptions(TargetOptions, panel=None):
         panel="Recipe",
     )
     live: bool = option(
-        "--live", FLAG, "Switch the live layer on in every Python below.", panel="Live layer"
+        "--live", FLAG, "Enable the live layer in every Python that is started.", panel="Live layer"
     )
     tiers: tuple[str, ...] = option(
         "--tier",
         TEXTS,
-        "With the live layer: ask this directory or URL after the cache; repeatable.",
+        "With the live layer: look in this directory or URL after the cache; repeatable.",
         metavar="URL",
         keyword="tiers",
         panel="Live layer",
@@ -145,7 +148,7 @@ class RunOptions(TargetOptions, panel=None):
     components: bool = option(
         "--components",
         FLAG,
-        "Remember the key's components of hits, too; a hot run takes 1.1 times as long.",
+        "Record the components of the keys of hits, too; a run of hits takes 10% longer.",
         panel="Output",
     )
 
@@ -166,8 +169,8 @@ class RunOptions(TargetOptions, panel=None):
         super().check()
         if self.collect is not None and not self.record:
             raise UsageError(
-                "--collect-only runs nothing large, so it is of use only for a recipe",
-                hint="say where to write it with --record",
+                "--collect-only needs --record",
+                hint="it runs no large module: its only result is a recipe",
             )
 
 
@@ -233,7 +236,7 @@ class Assertions(Options, panel="Assertions"):
         "thresholds; repeatable.",
         metavar="|".join(EXCEPTED),
     )
-    strict: bool = option("--strict", FLAG, "Exit 1 where a module cannot be cached at all.")
+    strict: bool = option("--strict", FLAG, "Exit 1 if a module cannot be cached at all.")
 
     def check(self) -> None:
         """Refuse options that do not go together.
@@ -244,30 +247,41 @@ class Assertions(Options, panel="Assertions"):
         if self.excepted and self.fail_on_miss is None:
             raise UsageError("--except is for --fail-on-miss")
         if unknown := [name for name in self.excepted if name not in EXCEPTED]:
-            raise UsageError(f"{unknown[0]!r} is neither of {' and '.join(EXCEPTED)}")
+            raise UsageError(f"{unknown[0]!r} is not one of {', '.join(EXCEPTED)}")
 
 
 class CompileOptions(TargetOptions, panel=None):
     """How to compile a recipe."""
 
-    jobs: int | None = option("--jobs -j", COUNT, "Workers; default: one per core.", min=1)
+    jobs: int | None = option(
+        "--jobs -j", COUNT, "Number of workers (default: one per core).", min=1
+    )
     check_only: bool = option(
-        "--check", FLAG, "Compile nothing; say what would hit, and why not.", keyword="check"
+        "--check",
+        FLAG,
+        "Compile nothing; report what would hit, and why the rest would not.",
+        keyword="check",
     )
-    shard: str | None = option(
-        "--shard", TEXT, "Compile the I-th of N parts; others do the rest.", metavar="I/N"
-    )
+    shard: str | None = option("--shard", TEXT, "Compile only part I of N.", metavar="I/N")
     python: str | None = PYTHON
     used_at: str | None = option(
-        "--used-at", TEXT, "Where the cache is going to be used, if not at -C.", metavar="DIR"
+        "--used-at",
+        TEXT,
+        "The directory where the cache will be used (default: as -C).",
+        metavar="DIR",
     )
     portable: bool = PORTABLE
-    devices: int | None = option("--devices", COUNT, "CPU devices, if not as recorded.", min=1)
+    devices: int | None = option(
+        "--devices", COUNT, "Number of CPU devices (default: as recorded).", min=1
+    )
     max_memory_bytes: int | None = option(
-        "--max-memory", SIZE, "Of all workers; default: 4/5 of what is available."
+        "--max-memory", SIZE, "Memory limit of all workers (default: 4/5 of what is available)."
     )
     dask: str | None = option(
-        "--dask", TEXT, "A dask scheduler whose workers do it: tcp://…", metavar="ADDRESS"
+        "--dask",
+        TEXT,
+        "Compile on the workers of this dask scheduler, such as tcp://HOST:8786.",
+        metavar="ADDRESS",
     )
 
     _NOT_WITH_TARGET: tuple[str, ...] = ("devices", "dask")
@@ -291,7 +305,7 @@ class DoctorOptions(Options):
     max_decoded: int | None = option(
         "--decode",
         NUMBER,
-        "Decode the newest N entries; 0 is all.",
+        "Decode only the N newest entries (0: all).",
         default=200,
         metavar="N",
         min=0,
@@ -304,7 +318,7 @@ class ReportOptions(Options, panel="Output"):
 
     all: bool = option("--all", FLAG, "List JAX's own operations one by one, too.")
     trace: str | None = option(
-        "--trace", TEXT, "Write Chrome trace events; Perfetto opens them.", metavar="FILE"
+        "--trace", TEXT, "Write a Chrome trace, which Perfetto opens.", metavar="FILE"
     )
 
 
@@ -335,14 +349,12 @@ class KeyOptions(Options):
     hash_files: tuple[str, ...] = option(
         "--hash-files",
         TEXTS,
-        "Files whose contents are part of the key; repeatable, '!GLOB' takes some out.",
+        "Files whose contents are part of the key; repeatable; '!GLOB' excludes.",
         metavar="GLOB",
     )
     restore_keys: bool = option(
-        "--restore-keys", FLAG, "Print the looser keys instead, the closest first."
+        "--restore-keys", FLAG, "Print the less specific keys instead, the closest first."
     )
-    prefix: str = option(
-        "--prefix", TEXT, "How the key begins.", default="jaxcache", metavar="NAME"
-    )
+    prefix: str = option("--prefix", TEXT, "Prefix of the key.", default="jaxcache", metavar="NAME")
     python: str | None = PYTHON
     platform: str | None = PLATFORM

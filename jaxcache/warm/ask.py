@@ -150,7 +150,9 @@ def hlo_text(module: bytes, *, python: str | None = None) -> str:
     finally:
         child.stop()
     if "no_jaxlib" in told:
-        raise NoJaxError(f"printing HLO takes jaxlib, and {python} has none", hint=NO_JAX_HINT)
+        raise NoJaxError(
+            f"printing HLO needs jaxlib, which {python} does not have", hint=NO_JAX_HINT
+        )
     if "text" not in told:
         raise JaxcacheError(
             f"jaxlib could not print the module: {told.get('error')}",

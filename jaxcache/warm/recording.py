@@ -186,7 +186,9 @@ def open_recording(path: str | None, collect: int | None = None) -> Iterator[Rec
         return
     if os.path.lexists(path) and not is_recipe(path):
         raise UsageError(
-            f"{path} exists and is no recipe", code="exists", hint="name another file, or remove it"
+            f"{path} exists and is not a recipe",
+            code="exists",
+            hint="name another file, or remove it",
         )
     if not os.path.isdir(os.path.dirname(os.path.abspath(path))):
         raise UsageError(f"there is no folder for {path}", code="cannot-write")

@@ -30,13 +30,13 @@ def single(tmp_path: Path) -> LocalStore:
 def test_an_empty_key_is_none(single: LocalStore) -> None:
     entries = scan(single).entries
     assert select_by_keys(entries, [entries[0].hash[:4]]) == list(entries)
-    with pytest.raises(JaxcacheError, match="no entry fits ''"):
+    with pytest.raises(JaxcacheError, match="no entry matches ''"):
         select_by_keys(entries, [""])
 
 
 def test_an_empty_key_unpins_nothing(single: LocalStore) -> None:
     (key,) = pin(single, ["*"], now_ns=1)
-    with pytest.raises(JaxcacheError, match="no pinned entry fits ''"):
+    with pytest.raises(JaxcacheError, match="no pinned entry matches ''"):
         unpin(single, [""], now_ns=2)
     assert pinned_keys(Ledger.load(single)) == [key]
     assert unpin(single, [key[:9]], now_ns=2) == [key]
@@ -45,7 +45,7 @@ def test_an_empty_key_unpins_nothing(single: LocalStore) -> None:
 def test_an_empty_key_restores_nothing(single: LocalStore) -> None:
     (entry,) = scan(single).entries
     single.rename(entry.file, f"{QUARANTINE_DIR}/x/{entry.file}")
-    with pytest.raises(JaxcacheError, match="nothing in quarantine fits ''"):
+    with pytest.raises(JaxcacheError, match="nothing in quarantine matches ''"):
         restore(single, JAX, keys=[""])
     assert not scan(single).entries
     restore(single, JAX, keys=[entry.hash[:4]])

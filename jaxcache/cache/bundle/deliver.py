@@ -88,7 +88,7 @@ def check_target(path: str) -> None:
         JaxcacheError: ``io-error``: nothing can be written there.
     """
     if path == "-":
-        raise UsageError("- is no file", hint="jaxcache export - writes to standard output")
+        raise UsageError("- is not a file", hint="jaxcache export - writes to standard output")
     check_file_path(path)
     if os.path.lexists(path) and not is_bundle(path):
         raise UsageError(

@@ -144,7 +144,7 @@ def _damaged(
         else:
             digest = _digest(pieces)
         if digest != expected:
-            raise BundleError(f"{bundle.name}: the payload of {name} is not the one announced")
+            raise BundleError(f"{bundle.name}: the payload of {name} does not match its digest")
         if error is not None:
             yield name, Refusal(error.detail)
         done += size
@@ -190,7 +190,7 @@ def plan_import(
         JaxcacheError: ``conflict`` where it is ``fail`` and there is one.
     """
     if on_conflict not in ON_CONFLICT:
-        raise UsageError(f"{on_conflict!r} is none of {', '.join(ON_CONFLICT)}")
+        raise UsageError(f"{on_conflict!r} is not one of {', '.join(ON_CONFLICT)}")
     if bundle.manifest.layout != JAX:
         raise BundleError(
             f"{bundle.name} holds a cache of {bundle.manifest.layout}, not of JAX",

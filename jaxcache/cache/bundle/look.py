@@ -170,6 +170,6 @@ def _payloads(store: BundleStore, names: Collection[str]) -> Iterator[tuple[str,
                 payload += piece
             if hashlib.sha256(payload).hexdigest() != item.payload_sha256:
                 raise BundleError(
-                    f"{store.url}: the payload of {item.file} is not the one announced"
+                    f"{store.url}: the payload of {item.file} does not match its digest"
                 )
             yield item.file, payload

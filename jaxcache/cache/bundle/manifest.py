@@ -183,7 +183,7 @@ def decode_manifest(data: bytes | bytearray) -> Manifest:
         raise BundleError(
             f"its manifest has format {document['format']}, and only 1 is known",
             code="unknown-bundle",
-            hint="a newer jaxcache made it",
+            hint="a newer jaxcache wrote it: upgrade this one",
         )
     stream = Fields(top.any("stream"), "the stream", BundleError)
     layout = top.text("layout", optional=True) or JAX
@@ -191,7 +191,7 @@ def decode_manifest(data: bytes | bytearray) -> Manifest:
         raise BundleError(
             f"it holds a cache of the layout {layout[:40]!r}, which is not known",
             code="unknown-bundle",
-            hint="a newer jaxcache made it",
+            hint="a newer jaxcache wrote it: upgrade this one",
         )
     origins = tuple(_origin(v) for v in top.items_of("origins"))
     manifest = Manifest(

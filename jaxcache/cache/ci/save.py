@@ -68,7 +68,7 @@ def parse_save_if(text: str) -> SaveIf:
     """
     known: dict[str, SaveIf] = {"true": "true", "false": "false", "always": "always"}
     if text.lower() not in known:
-        raise UsageError(f"{text!r} is none of true, false, always", code="bad-save-if")
+        raise UsageError(f"{text!r} is not one of true, false, always", code="bad-save-if")
     return known[text.lower()]
 
 
@@ -84,7 +84,7 @@ def parse_job_status(text: str) -> bool:
     if word.isdecimal():
         return int(word) == 0
     raise UsageError(
-        f"{text!r} is no state of a job",
+        f"{text!r} is not a status of a job",
         code="bad-job-status",
         hint=f"one of {', '.join((*_FINISHED, *_UNFINISHED))}, or an exit status",
     )

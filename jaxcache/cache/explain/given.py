@@ -76,7 +76,8 @@ def _others(side: Side, known: KnownCache | None) -> Side:
     """Every other key of the modules of a side."""
     if known is None or side.is_run:
         raise UsageError(
-            "explain takes two runs", hint="or a script, or a key: jaxcache explain --help"
+            "explain takes one or two sides",
+            hint="a saved run, a key, a cache directory or a script; see jaxcache explain --help",
         )
     mine = {c.key for c in side.compiles}
     modules = {c.module for c in side.compiles}

@@ -52,7 +52,9 @@ def _match(pinned: Sequence[str], text: str) -> list[str]:
     ]
     if not found:
         raise JaxcacheError(
-            f"no pinned entry fits {text!r}", code="not-pinned", hint="jaxcache pin lists the pins"
+            f"no pinned entry matches {text!r}",
+            code="not-pinned",
+            hint="jaxcache pin lists the pins",
         )
     return found
 

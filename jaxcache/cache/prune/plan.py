@@ -109,7 +109,7 @@ def plan_items(
         raise JaxcacheError(
             f"nothing in {cache_dir} records which entries were used",
             code="no-record-of-use",
-            hint="run the program through jaxcache run, which does, or bound the size instead",
+            hint="run the program with jaxcache run, which records uses, or limit the size instead",
         )
     held = owners if unmet else saved
     holds = Counter(i.held_by for i in held if i.held_by)
@@ -170,9 +170,9 @@ class Going:
 def _check_reachable(fixed_bytes: int, bound_bytes: int | None) -> None:
     if bound_bytes and fixed_bytes > bound_bytes:
         raise JaxcacheError(
-            f"files that are no entries take {format_size(fixed_bytes)}, more than --max-size",
+            f"files other than entries take {format_size(fixed_bytes)}, more than --max-size",
             code="bound-out-of-reach",
-            hint="let them go too, with --side-caches, --quarantine or --orphans; "
+            hint="remove them too, with --side-caches, --quarantine or --orphans; "
             "jaxcache stats shows what they are",
         )
 

@@ -81,7 +81,7 @@ def plan_cache_removal(
     """
     how: dict[str, Any] = {"now_ns": now_ns, "workers": workers, "progress": progress}
     if not (keys or filters):
-        raise UsageError("nothing is chosen to be removed", hint="give a KEY, or --filter")
+        raise UsageError("nothing is selected to be removed", hint="give a KEY, or --filter")
     selection = Selection.parse(keys, filters)
     how |= selection.reading(has_heads=layout.has_heads)
     seen = _look(store, layout, index_folder, **how)

@@ -149,7 +149,7 @@ class RecipeFile:
         """Check header and digest, and decompress the frame; its digest, and where blobs begin."""
         reserved, manifest_bytes, content_bytes, frame_bytes, digest = KIND.read_header(file)
         if reserved:
-            raise RecipeError("says something in its header that has no meaning")
+            raise RecipeError("has an invalid header")
         if frame_bytes != self.size_bytes - HEADER_BYTES:
             short = frame_bytes > self.size_bytes - HEADER_BYTES
             raise RecipeError("is cut off" if short else "goes on behind its end")
@@ -158,7 +158,7 @@ class RecipeFile:
         if content_bytes > _MAX_CONTENT_BYTES:
             raise RecipeError("announces more than any recipe holds")
         if hash_range(file, HEADER_BYTES, frame_bytes) != digest:
-            raise RecipeError("is damaged: its digest is another one")
+            raise RecipeError("is damaged: its digest does not match")
         for chunk in unpack_range(file, HEADER_BYTES, frame_bytes, KIND):
             if self._content.tell() + len(chunk) > content_bytes:
                 raise RecipeError("holds more than it announces")
@@ -173,7 +173,7 @@ class RecipeFile:
         manifest = Manifest(self._content.read(manifest_bytes))
         at = manifest_bytes
         if at + sum(manifest.blob_sizes) != end:
-            raise RecipeError("its manifest and its content do not fit")
+            raise RecipeError("its manifest does not match its content")
         digests, self._places = [], {}
         for size_bytes in manifest.blob_sizes:
             digests.append(hash_range(self._content, at, size_bytes).hex())

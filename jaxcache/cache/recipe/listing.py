@@ -58,7 +58,7 @@ def list_recipe(
     name, _, order = sort.partition(":")
     if name not in _SORTS or order not in ("", "asc", "desc"):
         raise UsageError(
-            f"{sort!r} is nothing to sort a recipe by",
+            f"cannot sort a recipe by {sort!r}",
             code="bad-sort",
             hint=f"one of {', '.join(_SORTS)}, with :asc or :desc",
         )

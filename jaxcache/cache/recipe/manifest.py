@@ -86,7 +86,7 @@ class Manifest:
             raise RecipeError(
                 f"its manifest has format {number}, and only {FORMAT} is known",
                 code="unknown-recipe",
-                hint="a newer jaxcache made it",
+                hint="a newer jaxcache wrote it: upgrade this one",
             )
         self.blob_sizes = self._top.wholes("blobs", _MAX_BLOB_BYTES)
 

@@ -81,7 +81,7 @@ def restore(
     for text in keys:
         if not any(_fits(q, text) for q in found):
             raise JaxcacheError(
-                f"nothing in quarantine fits {text!r}",
+                f"nothing in quarantine matches {text!r}",
                 code="no-match",
                 hint="without KEY, everything in quarantine is restored",
             )

@@ -15,7 +15,7 @@ def command(
     options: KeyOptions,
     output: JsonOutput,
 ) -> None:
-    """Print a CI cache key of what JAX's keys depend on here."""
+    """Print a key for the CI system's cache, made of what JAX's keys depend on."""
     from jaxcache.cache.ci.files import hash_files
     from jaxcache.cache.ci.key import CiKey
     from jaxcache.cli.ci import describe_job, write_outputs

@@ -156,7 +156,7 @@ def plan_import(
         JaxcacheError: ``conflict`` where it is ``fail`` and there is one.
     """
     if on_conflict not in ON_CONFLICT:
-        raise UsageError(f"{on_conflict!r} is none of {', '.join(ON_CONFLICT)}")
+        raise UsageError(f"{on_conflict!r} is not one of {', '.join(ON_CONFLICT)}")
     inventory = take_inventory(store) if store else Inventory()
     there = {info.name: info for _, info in inventory.files()}
     content = ContentReader(bundle)

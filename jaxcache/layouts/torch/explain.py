@@ -102,7 +102,7 @@ def _resolve(store: Store, seen: Scan, wanted: str) -> list[_Read]:
         raise JaxcacheError(
             f"{first.name} refers to no FX graph that is there",
             code="bad-entry",
-            hint="jaxcache verify tells more about it",
+            hint="jaxcache verify shows what is wrong with it",
         )
     return [_read(store, file) for file in found]
 
@@ -113,7 +113,7 @@ def _read(store: Store, file: GraphFile) -> _Read:
         raise JaxcacheError(
             f"{file.name} tells nothing of its key",
             code="bad-entry",
-            hint="jaxcache verify tells more about it",
+            hint="jaxcache verify shows what is wrong with it",
         )
     return _Read(file, graph, {c.name: c for c in graph.components})
 

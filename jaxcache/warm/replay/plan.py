@@ -63,7 +63,9 @@ def parse_shard(text: str) -> Shard:
     shard = Shard(int(match[1]), int(match[2])) if match else Shard(0, 0)
     if not 1 <= shard.number <= shard.count:
         raise UsageError(
-            f"{text} is no shard", code="bad-shard", hint="the first of four is 1/4, the last 4/4"
+            f"{text} is not a shard",
+            code="bad-shard",
+            hint="the first of four is 1/4, the last 4/4",
         )
     return shard
 
