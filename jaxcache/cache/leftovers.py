@@ -1,4 +1,4 @@
-"""Temporary files that killed commands left in a cache.
+"""Temporary files that killed commands left in a cache, or among those of the system.
 
 A ``.jaxcache-tmp-*`` file is abandoned when nobody holds its lock; only the store can tell. Where a
 command needs many files until all of them are there, it keeps them as
@@ -6,13 +6,21 @@ command needs many files until all of them are there, it keeps them as
 """
 
 import contextlib
+import fcntl
 import os
+import shutil
+import tempfile
+import time
 from collections.abc import Iterator
 
 from jaxcache.entry.names import AUTOTUNE_DIR, OWN_DIR
+from jaxcache.errors import JaxcacheError
 from jaxcache.model import FileInfo
+from jaxcache.store.atomic import open_folder
 from jaxcache.store.base import TEMP_PREFIX, MissingError, Store, StoreError
 
+#: More than passes between making a folder and locking it.
+_UNLOCKED_SECONDS = 60
 _INCOMING_DIR = f"{OWN_DIR}/incoming"
 
 
@@ -26,6 +34,44 @@ def staging(store: Store) -> Iterator[str]:
     token = os.urandom(8).hex()
     with store.hold(f"{_INCOMING_DIR}/{TEMP_PREFIX}{token}"):
         yield f"{_INCOMING_DIR}/{token}"
+
+
+@contextlib.contextmanager
+def scratch_folder(purpose: str) -> Iterator[str]:
+    """A folder among the system's temporary files, for as long as the context lasts.
+
+    What killed commands left there is removed first: a folder that nobody holds a lock on.
+
+    Raises:
+        JaxcacheError: ``io-error``: it cannot be made.
+    """
+    top, prefix = tempfile.gettempdir(), f"{TEMP_PREFIX}{purpose}-"
+    _delete_scratch(top)
+    try:
+        made = tempfile.TemporaryDirectory(prefix=prefix, ignore_cleanup_errors=True)
+    except OSError as error:
+        raise JaxcacheError(
+            f"cannot make a folder in {top}: {(error.strerror or str(error)).lower()}",
+            code="io-error",
+            hint="TMPDIR names another folder for temporary files",
+        ) from error
+    with made as path, open_folder(path) as folder:
+        with contextlib.suppress(OSError):  # a file system without flock
+            fcntl.flock(folder, fcntl.LOCK_SH)
+        yield path
+
+
+def _delete_scratch(top: str) -> None:
+    with contextlib.suppress(OSError), os.scandir(top) as found:
+        for item in found:
+            if not item.name.startswith(TEMP_PREFIX):
+                continue
+            with contextlib.suppress(OSError), open_folder(item.path, follow=False) as folder:
+                status = os.fstat(folder)
+                old = time.time() - status.st_mtime > _UNLOCKED_SECONDS
+                if old and status.st_uid == os.geteuid():
+                    fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    shutil.rmtree(item.path, ignore_errors=True)
 
 
 def find_leftovers(store: Store) -> Iterator[FileInfo]:

@@ -231,13 +231,14 @@ def replace_file(
 
 
 @contextlib.contextmanager
-def open_folder(path: str) -> Iterator[int]:
+def open_folder(path: str, *, follow: bool = True) -> Iterator[int]:
     """A descriptor of a folder; of the current one where the path is empty.
 
     Raises:
         OSError
     """
-    fd = os.open(path or os.curdir, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+    fd = os.open(path or os.curdir, flags if follow else flags | os.O_NOFOLLOW)
     try:
         yield fd
     finally:

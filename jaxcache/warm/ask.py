@@ -2,7 +2,6 @@
 
 import importlib.util
 import os
-import tempfile
 from collections.abc import Mapping
 from typing import Any
 
@@ -16,6 +15,7 @@ from jaxcache.cache.doctor.settings import (
     settings_of_jax,
     settings_of_live,
 )
+from jaxcache.cache.leftovers import scratch_folder
 from jaxcache.entry.options import read_options
 from jaxcache.entry.wire import Budget, WireError
 from jaxcache.errors import JaxcacheError, NoJaxError
@@ -85,7 +85,7 @@ def probe_host(python: str | None, environment: Mapping[str, str]) -> Host:
         NoJaxError: no jax there, or one that writes no entry.
     """
     python = find_python(python)
-    with tempfile.TemporaryDirectory(prefix="jaxcache-probe-") as folder:
+    with scratch_folder("probe") as folder:
         told = _write_entry(python, environment, folder)
         exported = write_stream(LocalStore(folder), plan_export(LocalStore(folder), now_ns=0))
         exported.stream.close()

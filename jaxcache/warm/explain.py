@@ -2,13 +2,13 @@
 
 import contextlib
 import os
-import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
 
 from jaxcache.cache.explain.compare import explain
 from jaxcache.cache.explain.known import KnownCache
 from jaxcache.cache.explain.sides import Compile, Explanation, Side
+from jaxcache.cache.leftovers import scratch_folder
 from jaxcache.errors import NoCacheError, NoJaxError
 from jaxcache.options.run import WarmOptions
 from jaxcache.store import open_store
@@ -34,7 +34,7 @@ def explain_script(
     """
     known = _open(options.cache_dir)
     done: list[Done] = []
-    with tempfile.TemporaryDirectory(prefix="jaxcache-explain-") as scratch:
+    with scratch_folder("explain") as scratch:
         asked = options.replace(components=True, scratch=scratch)
         watch = Watch(on_event=lambda e: done.append(e) if isinstance(e, Done) else None)
         report = warm_programs([Program(script, tuple(arguments))], asked, watch)

@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-import tempfile
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -10,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from jaxcache.cache.archive import write_file
+from jaxcache.cache.leftovers import scratch_folder
 from jaxcache.cache.recipe.format import encode_recipe, is_recipe
 from jaxcache.cache.recipe.manifest import KEY_SETTINGS
 from jaxcache.cache.recipe.model import Environment, Recipe, Request
@@ -192,7 +192,7 @@ def open_recording(path: str | None, collect: int | None = None) -> Iterator[Rec
         )
     if not os.path.isdir(os.path.dirname(os.path.abspath(path))):
         raise UsageError(f"there is no folder for {path}", code="cannot-write")
-    with tempfile.TemporaryDirectory(prefix="jaxcache-record-") as folder:
+    with scratch_folder("record") as folder:
         yield Recording(Path(folder), collect)
 
 

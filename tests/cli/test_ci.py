@@ -4,9 +4,11 @@ What a job does to its cache is done by hand here: a read is an access time, set
 it, because not every file system that these tests run on records reads.
 """
 
+import fcntl
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -423,6 +425,42 @@ def test_names_from_a_cache_are_text_in_a_summary(
         "### JAX compilation cache: used and saved"
     ]
     assert all(line.count("|") == 4 for line in summary.splitlines() if line.startswith("|"))
+
+
+_KILLED = """
+import os, sys
+from jaxcache.cache.ci import publish
+publish.plan_sync = lambda *_, **__: os.kill(os.getpid(), 9)
+from jaxcache.cli.main import run
+run(sys.argv[1:])
+"""
+
+
+def test_the_next_command_removes_what_a_killed_one_left(
+    run_cli: RunCli, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    temporary = tmp_path / "tmp"
+    temporary.mkdir()
+    save = ["ci", "save", "shared", "-C", "cache"]
+    env = clean_environment(tmp_path) | {"TMPDIR": str(temporary)}
+    words = [sys.executable, "-c", _KILLED, *save]
+    done = subprocess.run(words, env=env, cwd=tmp_path, check=False)
+    assert done.returncode == -signal.SIGKILL
+    (left,) = temporary.iterdir()
+    assert names(left), "the entries that were to be saved"
+    stranger, alive = temporary / "jaxcache-ci-mine", temporary / f"{left.name}-alive"
+    for folder in (stranger, alive):
+        folder.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(temporary))
+    lock = os.open(alive, os.O_RDONLY)
+    fcntl.flock(lock, fcntl.LOCK_SH)
+    assert run_cli(*save).returncode == 0
+    assert left.exists(), "it may be so young that nobody has locked it yet"
+    for folder in (left, stranger, alive):
+        os.utime(folder, (1, 1))
+    assert run_cli(*save, "--save-if", "always").returncode == 0
+    assert set(temporary.iterdir()) == {stranger, alive}
+    os.close(lock)
 
 
 def test_the_help_shows_the_steps_in_their_order(run_cli: RunCli, tmp_path: Path) -> None:

@@ -1,7 +1,6 @@
 """Carry out a save: a bundle that appears whole, or a shared cache that keeps a record of use."""
 
 import os
-import tempfile
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -75,14 +74,10 @@ def save_remote_bundle(
     Raises:
         JaxcacheError: ``changed``; StoreError
     """
-    with tempfile.TemporaryDirectory(prefix="jaxcache-ci-") as folder:
-        path = os.path.join(folder, "cache.jxb")
-        saved = save_bundle(
-            store, plan, path, level=level, private_keys=private_keys, progress=progress
-        )
-        with open(path, "rb") as file:
-            target.write(name, iter(lambda: file.read(1 << 20), b""))
-    return saved
+    exported = write_stream(store, plan.export, level=level, progress=progress)
+    with exported.stream:
+        written = target.write(name, bundle_bytes(exported, private_keys))
+    return Saved(len(exported.manifest.items), written.size_bytes, exported.left_out)
 
 
 def save_shared(

@@ -5,7 +5,6 @@ there, so that the job's own cache stays as JAX wrote it.
 """
 
 import contextlib
-import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
@@ -15,6 +14,7 @@ from jaxcache.cache.bundle.format import Bundle
 from jaxcache.cache.bundle.importing import plan_import
 from jaxcache.cache.bundle.unpack import execute_import
 from jaxcache.cache.gate import Signed
+from jaxcache.cache.leftovers import scratch_folder
 from jaxcache.cache.scan import Progress
 from jaxcache.cache.sync import execute, plan_sync
 from jaxcache.errors import JaxcacheError, UntrustedError
@@ -67,7 +67,8 @@ def fetch_missing(
         NoCacheError: it cannot be reached.
         UntrustedError
     """
-    with _folder() as staged:
+    with scratch_folder("ci") as folder:
+        staged = LocalStore(folder)
         plan = plan_sync(source, target, signed=signed, allow_large=allow_large, now_ns=now_ns)
         present = plan.present if plan.entries else 0
         missing = tuple(t._replace(there=None) for t in plan.transfers)
@@ -86,7 +87,8 @@ def fetch_missing(
 @contextlib.contextmanager
 def sealed_copy(store: Store, plan: ExportPlan) -> Iterator[tuple[Store, tuple[Problem, ...]]]:
     """Give the entries of a plan as a sealed cache, and what is not sound."""
-    with _folder() as staged:
+    with scratch_folder("ci") as folder:
+        staged = LocalStore(folder)
         bundle, exported = make_in_between(store, plan, allow_large=True)
         with bundle.file:
             importing = plan_import(staged, bundle, cache_dir=staged.url)
@@ -97,16 +99,3 @@ def sealed_copy(store: Store, plan: ExportPlan) -> Iterator[tuple[Store, tuple[P
                 code="io-error",
             )
         yield staged, exported.left_out
-
-
-@contextlib.contextmanager
-def _folder() -> Iterator[LocalStore]:
-    try:
-        made = tempfile.TemporaryDirectory(prefix="jaxcache-ci-", ignore_cleanup_errors=True)
-    except OSError as error:
-        raise JaxcacheError(
-            f"cannot make a folder in {tempfile.gettempdir()}: {(error.strerror or '').lower()}",
-            code="io-error",
-        ) from error
-    with made as folder:
-        yield LocalStore(folder)

@@ -8,7 +8,6 @@ base64 of UTF-8.
 
 import base64
 import binascii
-import tempfile
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,6 +17,7 @@ from typing import NamedTuple
 from jaxcache.cache.bundle.deliver import make_in_between
 from jaxcache.cache.bundle.format import Bundle
 from jaxcache.cache.bundle.manifest import BundleError
+from jaxcache.cache.leftovers import scratch_folder
 from jaxcache.layouts.torch.bundle import judge, plan_export
 from jaxcache.layouts.torch.names import AOT_DIR, FX_DIR, TorchKind, digest_of, parse_path
 from jaxcache.model import Problem
@@ -160,7 +160,7 @@ def as_bundle(path: str) -> Iterator[tuple[Bundle, tuple[Problem, ...]]]:
     from jaxcache.store.local import LocalStore
 
     found = read_artifacts(path)
-    with tempfile.TemporaryDirectory(prefix="jaxcache-") as folder:
+    with scratch_folder("torch") as folder:
         store = LocalStore(folder)
         for name, content in found.files.items():
             store.write(name, [content])

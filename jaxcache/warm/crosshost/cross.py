@@ -9,7 +9,6 @@ import hashlib
 import io
 import json
 import os
-import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -17,6 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from jaxcache.cache.allowed import kept_flags
+from jaxcache.cache.leftovers import scratch_folder
 from jaxcache.entry.codec import HEADER_BYTES
 from jaxcache.entry.frame import compress_content
 from jaxcache.entry.names import CACHE_SUFFIX
@@ -196,7 +196,7 @@ def open_spool(cache_dir: str, cross: Cross) -> Iterator[Spool]:
     Raises:
         NoCacheError, UsageError: the cache cannot be opened or made.
     """
-    with tempfile.TemporaryDirectory(prefix="jaxcache-") as folder:
+    with scratch_folder("cross") as folder:
         request = cross.write_request(folder, cache_dir)
         delivery = Delivery(make_store(cache_dir))
         try:

@@ -1,12 +1,12 @@
 """``compile``: fill a cache from a recipe, or say what it would be filled with."""
 
 import os
-import tempfile
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 
 from jaxcache.cache.allowed import MOST_DEVICES, MOST_PROCESSES
+from jaxcache.cache.leftovers import scratch_folder
 from jaxcache.cache.recipe.format import RecipeFile, open_recipe
 from jaxcache.errors import JaxcacheError, UsageError
 from jaxcache.options.run import CompileOptions
@@ -92,7 +92,7 @@ def _compile_here(
 ) -> tuple[list[Compiled], Sequence[JaxcacheError], bool]:
     options = session.options
     python = find_python(options.python)
-    with tempfile.TemporaryDirectory(prefix="jaxcache-compile-", ignore_cleanup_errors=True) as top:
+    with scratch_folder("compile") as top:
         cross = session.cross
         target = cross.write_request(top, session.delivery.url) if cross else None
 
