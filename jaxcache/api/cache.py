@@ -180,17 +180,10 @@ class Cache(Carrying, Running):
             JaxcacheError: ``no-plotly`` where the extra ``report`` is not installed.
         """
         from jaxcache import __version__
-        from jaxcache.cache.ledger.segments import Ledger
         from jaxcache.cache.picture import take_picture
         from jaxcache.render.report.page import report_html
 
-        ledger = Ledger.load(self.store)
-        picture = take_picture(
-            self.store,
-            now_ns=time.time_ns(),
-            lookup=ledger.record if ledger else None,
-            progress=progress,
-        )
+        picture = take_picture(self.store, now_ns=time.time_ns(), progress=progress)
         page = report_html(picture, version=__version__)
         if path is not None:
             from jaxcache.store.atomic import replace_file

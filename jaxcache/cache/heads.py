@@ -1,4 +1,4 @@
-"""Open entries and read their first bytes: the costly part of a scan, in as many processes as help.
+"""Open entries to read their heads, or all: the costly part of a scan, in several processes.
 
 Reading 100,000 small files is bound by the interpreter and the zstd decoder where the page cache
 holds them, and by the disk's latency where it does not. More processes than cores help both;
@@ -8,7 +8,9 @@ threads would take turns at the interpreter (four of them were 2.5 times slower 
 from collections.abc import Iterator, Sequence
 from typing import BinaryIO, NamedTuple
 
+from jaxcache.cache.inventory import EntryFile
 from jaxcache.cache.parallel import spread
+from jaxcache.entry.brief import Brief, read_brief
 from jaxcache.entry.codec import HEAD_BYTES, CodecError, Head, read_head
 from jaxcache.model import ProblemKind
 from jaxcache.store.ahead import in_order
@@ -16,6 +18,8 @@ from jaxcache.store.base import MissingError, Store, StoreError
 
 #: Fewer entries than this are read before another process has started.
 PARALLEL_ABOVE = 8_000
+#: Fewer are decoded before other processes have started.
+_DECODED_ABOVE = 3_000
 #: The largest first block a zstd frame can have, with room for its headers.
 _FIRST_BLOCK_BYTES = 128 * 1024 + 64
 _STAMP_BYTES = 8
@@ -74,8 +78,7 @@ def _read(store: Store, requests: Sequence[Request]) -> Iterator[Facts]:
             yield Facts(head, problem, known_stamp, stamp_problem=reason)
 
 
-def facts_of_file(file: BinaryIO, size_bytes: int) -> Facts:
-    """The facts of an entry that is open already, without its ``-atime`` file."""
+def _facts_of_file(file: BinaryIO, size_bytes: int) -> Facts:
     try:
         return Facts(read_head(file.read(_FIRST_BLOCK_BYTES), size_bytes), None, None)
     except CodecError as error:
@@ -97,3 +100,39 @@ def _head(
     except StoreError as error:
         return None, ("unreadable", error.reason)
     return head, None
+
+
+def read_briefs(store: Store, files: Sequence[EntryFile], *, workers: int = 1) -> Iterator[Brief]:
+    """Yield the brief facts of each file, in order; ``workers`` as for :func:`spread`."""
+    wanted = [(f.info.name, f.info.size_bytes, f.key.module) for f in files]
+    yield from spread(_decode, store, wanted, workers=workers, above=_DECODED_ABOVE)
+
+
+def read_facts_and_briefs(
+    store: Store, files: Sequence[EntryFile]
+) -> Iterator[tuple[Facts, Brief]]:
+    """Yield both of each file, in order, opening it once: for stores where that is what costs."""
+    opened = store.open_many([file.info.name for file in files])
+    for file, found in zip(files, opened, strict=True):
+        if isinstance(found, MissingError):
+            yield Facts(None, None, None, gone=True), Brief()
+        elif isinstance(found, StoreError):
+            problem: tuple[ProblemKind, str] = ("unreadable", found.reason)
+            yield Facts(None, problem, None), Brief(problem=problem)
+        else:
+            with found:
+                facts = _facts_of_file(found, file.info.size_bytes)
+                yield facts, read_brief(found, file.info.size_bytes, file.key.module or None)
+
+
+_Wanted = tuple[str, int, str]
+
+
+def _decode(store: Store, wanted: Sequence[_Wanted]) -> Iterator[Brief]:
+    files = store.open_many([name for name, _, _ in wanted])
+    for (_, size_bytes, module), opened in zip(wanted, files, strict=True):
+        if isinstance(opened, StoreError):
+            yield Brief(problem=("unreadable", opened.reason))
+            continue
+        with opened as file:
+            yield read_brief(file, size_bytes, module or None)

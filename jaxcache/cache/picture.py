@@ -1,13 +1,17 @@
-"""Everything that a report of a cache draws, gathered in one scan."""
+"""Everything that a report of a cache draws, gathered in one scan.
 
+Among it a forecast of ``prune --max-size`` at many sizes, without planning each from the start.
+"""
+
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from jaxcache.cache.explain.churn import Churn, find_churn
-from jaxcache.cache.prune.foresight import Step, foresee
-from jaxcache.cache.prune.removable import Lookup, total_bytes
-from jaxcache.cache.scan import Progress, scan
-from jaxcache.eviction import POLICIES
+from jaxcache.cache.prune.removable import removable_entries, total_bytes
+from jaxcache.cache.prune.removal import Removal, freed_bytes, lost_compile_seconds
+from jaxcache.cache.scan import Progress, Scan, scan
+from jaxcache.eviction import POLICIES, choose_in_order, eviction_order
 from jaxcache.model import Entry, Problem
 from jaxcache.store.base import Store
 
@@ -16,6 +20,22 @@ if TYPE_CHECKING:
 
 #: Modules whose churn is explained: finding a cause decodes several entries of each.
 _EXPLAINED_MODULES = 15
+#: The default of ``prune --grace``.
+_GRACE_SECONDS = 60.0
+#: Removals that a step names.
+_NAMED = 12
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """The cost of pruning to one size."""
+
+    max_size_bytes: int
+    entries: int
+    freed_bytes: int
+    lost_compile_seconds: float
+    costliest: tuple[Removal, ...]
+    """Of what goes, what took longest to compile."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +59,6 @@ def take_picture(
     store: Store,
     *,
     now_ns: int,
-    lookup: Lookup | None = None,
     index: "Index | None" = None,
     workers: int = 1,
     progress: Progress | None = None,
@@ -47,7 +66,6 @@ def take_picture(
     """Look at a cache for a report.
 
     Args:
-        lookup: the ledger.
         index: see :func:`jaxcache.cache.scan.scan`.
 
     Raises:
@@ -56,21 +74,51 @@ def take_picture(
     seen = scan(store, deep=True, details=True, index=index, workers=workers, progress=progress)
     if index is not None:
         index.save(file.info.name for file in seen.inventory.entries)
-    entries, exact = [], set()
-    for entry in sorted(seen.entries, key=lambda e: (-e.size_bytes, e.key)):
-        known = lookup(entry.key) if lookup else None
-        if known and known.compile_seconds is not None:
-            exact.add(entry.key)
-        entries.append(entry)
+    ledger = seen.ledger
+    known = [ledger.record(entry.key) for entry in seen.entries] if ledger else []
+    exact = frozenset(k.key for k in known if k and k.compile_seconds is not None)
     return Picture(
         cache_dir=store.url,
         made_ns=now_ns,
         directory_bytes=total_bytes(seen),
-        entries=tuple(entries),
-        exact=frozenset(exact),
+        entries=tuple(sorted(seen.entries, key=lambda e: (-e.size_bytes, e.key))),
+        exact=exact,
         problems=seen.problems,
-        foresight=tuple(
-            (policy, foresee(seen, policy, lookup=lookup, now_ns=now_ns)) for policy in POLICIES
-        ),
+        foresight=tuple((policy, foresee(seen, policy, now_ns=now_ns)) for policy in POLICIES),
         churn=find_churn(store, explained=_EXPLAINED_MODULES, seen=seen),
+    )
+
+
+def foresee(seen: Scan, policy: str, *, steps: int = 50, now_ns: int) -> tuple[Step, ...]:
+    """Tell what a policy would drop at evenly spaced sizes, from all of the cache down to nothing.
+
+    Args:
+        seen: a deep scan with heads.
+        steps: how many sizes; those that cannot be reached because of files that are no entries
+            are left out.
+    """
+    items = list(removable_entries(seen, now_ns=now_ns, grace_seconds=_GRACE_SECONDS))
+    before = total_bytes(seen)
+    fixed = before - sum(i.removal.size_bytes for i in items)
+    free = {i.candidate.name: i.removal for i in items if not i.protected}
+    candidates = [i.candidate for i in items if not i.protected]
+    order = eviction_order(candidates, policy, now_ns)
+    found = []
+    for number in range(steps, -1, -1):
+        bound = before * number // steps
+        if bound < fixed:
+            break
+        chosen = choose_in_order(order, before - bound, policy) if bound < before else []
+        found.append(_step(bound, [free[c.name] for c in chosen]))
+    return tuple(found)
+
+
+def _step(bound_bytes: int, removals: Sequence[Removal]) -> Step:
+    costliest = sorted(removals, key=lambda r: (-(r.compile_seconds or 0.0), -r.size_bytes))
+    return Step(
+        max_size_bytes=bound_bytes,
+        entries=len(removals),
+        freed_bytes=freed_bytes(removals),
+        lost_compile_seconds=lost_compile_seconds(removals),
+        costliest=tuple(costliest[:_NAMED]),
     )

@@ -5,7 +5,13 @@ from dataclasses import dataclass, replace
 from itertools import tee
 from typing import TYPE_CHECKING, TypeVar
 
-from jaxcache.cache.heads import Facts, Request, read_facts
+from jaxcache.cache.heads import (
+    Facts,
+    Request,
+    read_briefs,
+    read_facts,
+    read_facts_and_briefs,
+)
 from jaxcache.cache.inventory import EntryFile, Inventory, take_inventory
 from jaxcache.cache.pair import ATIME_BYTES
 from jaxcache.entry.codec import HEADER_BYTES
@@ -211,8 +217,6 @@ def _read_and_decode(
     workers: int,
 ) -> "tuple[Iterator[Facts], Iterator[Brief]]":
     """The facts of the files that nothing is known of, and the briefs of those that have none."""
-    from jaxcache.cache.details import read_briefs, read_facts_and_briefs
-
     undecoded = [
         (f, known)
         for f, known in zip(files, recalled, strict=True)

@@ -83,6 +83,19 @@ def _match_key(entries: Sequence[_Named], text: str, shortest_prefix: int) -> li
     return found
 
 
+def fits_key(key: str, text: str) -> bool:
+    """Whether a KEY argument may mean a key, of which there need be no entry.
+
+    It is a prefix of the key or of its hash, or a glob over key or module.
+    """
+    module, _, digest = key.rpartition("-")
+    return (
+        fnmatchcase(key, text)
+        or fnmatchcase(module, text)
+        or (text != "" and (key.startswith(text) or digest.startswith(text)))
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class _Field:
     """A field: how it is read from an entry, and from the text of a filter."""

@@ -28,7 +28,6 @@ def command(
     """
     from jaxcache import __version__
     from jaxcache.cache.index import Index
-    from jaxcache.cache.ledger.segments import Ledger
     from jaxcache.cache.picture import take_picture
     from jaxcache.cli.output import emit, write_file
     from jaxcache.cli.output.report import check_replaceable
@@ -41,12 +40,10 @@ def command(
     check_replaceable(file, force=force)
     store = open_jax_cache(place.cache_dir)
     now_ns = time.time_ns()
-    ledger = Ledger.load(store)
     with progress_bar("reading entries") as progress:
         picture = take_picture(
             store,
             now_ns=now_ns,
-            lookup=ledger.record if ledger else None,
             index=Index.load(index_folder(), store.url, now_ns=now_ns),
             workers=available_cores(),
             progress=progress,

@@ -268,23 +268,10 @@ def check_content(file: BinaryIO, size_bytes: int) -> None:
     Raises:
         CodecError: as there, and bad-header.
     """
-    check_header(next(decompress_chunks(file, size_bytes), b""))
-    file.seek(0)
-    start = file.read(_FRAME_HEADER_MAX_BYTES)
-    file.seek(0)
-    if detect_codec(start) == "zlib":
-        for _ in _inflate(file):
-            pass
-        return
-    reader = _decompressor().stream_reader(file, read_size=_BLOCK_BYTES, closefd=False)
-    buffer = bytearray(_BLOCK_BYTES)
-    seen = 0
-    try:
-        while got := reader.readinto(buffer):
-            seen += got
-    except zstandard.ZstdError as error:
-        raise _zstd_error(error) from error
-    _check_size(seen, _zstd_frame(start, size_bytes)[0])
+    chunks = decompress_chunks(file, size_bytes)
+    check_header(next(chunks, b""))
+    for _ in chunks:
+        pass
 
 
 def check_header(first: bytes) -> int:

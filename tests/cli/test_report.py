@@ -16,7 +16,7 @@ import pytest
 from browser import Browser, open_browser
 from conftest import RunCli, clean_environment
 
-from jaxcache.cache.prune.foresight import foresee
+from jaxcache.cache.picture import foresee
 from jaxcache.cache.prune.plan import plan_prune
 from jaxcache.cache.scan import scan
 from jaxcache.eviction import POLICIES

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from jaxcache.cache.ledger.record import PIN, PINNING, UNPIN, Event
 from jaxcache.cache.ledger.segments import Ledger, append
 from jaxcache.cache.scan import scan
-from jaxcache.cache.select import select_by_keys
+from jaxcache.cache.select import fits_key, select_by_keys
 from jaxcache.errors import JaxcacheError
 from jaxcache.store.base import Store
 
@@ -40,16 +40,8 @@ def unpin(store: Store, keys: Sequence[str], *, now_ns: int) -> list[str]:
 
 
 def _match(pinned: Sequence[str], text: str) -> list[str]:
-    """Pins by full key, glob over key or module, or prefix of key or hash."""
-    from fnmatch import fnmatchcase
-
-    found = [k for k in pinned if k == text] or [
-        k
-        for k in pinned
-        if fnmatchcase(k, text)
-        or fnmatchcase(k.rpartition("-")[0], text)
-        or (text and (k.startswith(text) or k.rpartition("-")[2].startswith(text)))
-    ]
+    """Pins by full key, or all that the text fits."""
+    found = [k for k in pinned if k == text] or [k for k in pinned if fits_key(k, text)]
     if not found:
         raise JaxcacheError(
             f"no pinned entry matches {text!r}",

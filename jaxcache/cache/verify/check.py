@@ -1,8 +1,9 @@
 """Check the entries of JAX, one by one from end to end, for ``verify``."""
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, BinaryIO
 
 from jaxcache.cache.inventory import EntryFile
@@ -59,26 +60,12 @@ class Checked:
 _SOUND = {sealed: Checked(proven=sealed, unsealed=not sealed) for sealed in (True, False)}
 
 
-def check_entry(store: Store, file: EntryFile, digest: str | None, *, decode: bool) -> Checked:
-    """Decompress one entry whole and check everything inside.
-
-    Args:
-        digest: SHA-256 of its payload, where the ledger knows it: :func:`recorded_digest`.
-        decode: also decode the payload: structure, inner hashes, module name. Holds it whole.
-    """
+def _catching(
+    check: Callable[[Store, EntryFile], Checked], store: Store, file: EntryFile
+) -> Checked:
+    """Run a check; what keeps it from reading the entry is a finding."""
     try:
-        if not decode and digest is None and file.info.size_bytes <= SMALL_BYTES:
-            (data,) = store.read_many([file.info.name], limit=SMALL_BYTES + 1)
-            if isinstance(data, bytes) and (sealed := check_small(data)) is not None:
-                return _SOUND[sealed]
-        with store.open(file.info.name) as opened:
-            if not decode and digest is None:
-                check_content(opened, file.info.size_bytes)
-                problems: list[Problem] = []
-            else:
-                problems = _check_payload(opened, file, digest, decode)
-            opened.seek(0)
-            sealed = read_head(opened.read(SMALL_BYTES), file.info.size_bytes).checksum
+        return check(store, file)
     except CodecError as error:
         return Checked((_problem(file, error.kind, error.detail),))
     except StoreError as error:
@@ -90,6 +77,31 @@ def check_entry(store: Store, file: EntryFile, digest: str | None, *, decode: bo
         return Checked((_problem(file, kind, error.reason),))
     except OSError as error:
         return Checked((_problem(file, "unreadable", str(error.strerror or error).lower()),))
+
+
+def check_entry(store: Store, file: EntryFile, digest: str | None, *, decode: bool) -> Checked:
+    """Decompress one entry whole and check everything inside.
+
+    Args:
+        digest: SHA-256 of its payload, where the ledger knows it: :func:`recorded_digest`.
+        decode: also decode the payload: structure, inner hashes, module name. Holds it whole.
+    """
+    return _catching(partial(_check_whole, digest=digest, decode=decode), store, file)
+
+
+def _check_whole(store: Store, file: EntryFile, *, digest: str | None, decode: bool) -> Checked:
+    problems: list[Problem] = []
+    if not decode and digest is None and file.info.size_bytes <= SMALL_BYTES:
+        (data,) = store.read_many([file.info.name], limit=SMALL_BYTES + 1)
+        if isinstance(data, bytes) and (sealed := check_small(data)) is not None:
+            return _SOUND[sealed]
+    with store.open(file.info.name) as opened:
+        if not decode and digest is None:
+            check_content(opened, file.info.size_bytes)
+        else:
+            problems = _check_payload(opened, file, digest, decode)
+        opened.seek(0)
+        sealed = read_head(opened.read(SMALL_BYTES), file.info.size_bytes).checksum
     proven = not problems and (sealed or digest is not None)
     return Checked(tuple(problems), proven=proven, unsealed=not sealed)
 
@@ -168,7 +180,7 @@ def check_entries(
 
     def check(file: EntryFile) -> Checked:
         if options.level == "quick":
-            return _walk_frame(store, file)
+            return _catching(_walk_frame, store, file)
         if not options.decode:
             return check_entry(store, file, digest_of(file), decode=False)
         with budget.take(_held_bytes(store, file)):
@@ -233,17 +245,10 @@ def _held_bytes(store: Store, file: EntryFile) -> int:
 
 def _walk_frame(store: Store, file: EntryFile) -> Checked:
     """Follow the block headers of an entry to its end."""
-    try:
-        with store.open(file.info.name) as opened:
-            check_frame(opened, file.info.size_bytes)
-            opened.seek(0)
-            sealed = read_head(opened.read(HEAD_BYTES), file.info.size_bytes).checksum
-    except CodecError as error:
-        return Checked((_problem(file, error.kind, error.detail),))
-    except StoreError as error:
-        if error.code == "missing":
-            return Checked(missing=True)
-        return Checked((_problem(file, "unreadable", error.reason),))
+    with store.open(file.info.name) as opened:
+        check_frame(opened, file.info.size_bytes)
+        opened.seek(0)
+        sealed = read_head(opened.read(HEAD_BYTES), file.info.size_bytes).checksum
     return Checked(unsealed=not sealed)
 
 

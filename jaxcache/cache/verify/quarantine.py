@@ -3,10 +3,10 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
 from jaxcache.cache.pair import atime_name, move_pair_in
+from jaxcache.cache.select import fits_key
 from jaxcache.cache.under_lock import run_guarded
 from jaxcache.entry.names import QUARANTINE_DIR, FileKind, parse_name
 from jaxcache.errors import JaxcacheError
@@ -79,13 +79,13 @@ def restore(
     found = list_quarantine(store, layout.key_of)
     dated = any(parse_name(i.name).kind is FileKind.ATIME for i in store.list())
     for text in keys:
-        if not any(_fits(q, text) for q in found):
+        if not any(fits_key(q.key, text) for q in found):
             raise JaxcacheError(
                 f"nothing in quarantine matches {text!r}",
                 code="no-match",
                 hint="without KEY, everything in quarantine is restored",
             )
-    wanted = [q for q in found if not keys or any(_fits(q, text) for text in keys)]
+    wanted = [q for q in found if not keys or any(fits_key(q.key, text) for text in keys)]
     restored: list[Quarantined] = []
     left: list[tuple[Quarantined, str]] = []
 
@@ -120,12 +120,3 @@ def restore(
     else:
         run_guarded(store, bring_back, wanted, guard=layout.guard, progress=None)
     return Restoration(store.url, dry_run, tuple(restored), tuple(left))
-
-
-def _fits(item: Quarantined, text: str) -> bool:
-    """Whether a KEY argument means it; any prefix will do, there being no harm in more."""
-    if any(c in text for c in "*?["):
-        module = item.key.rpartition("-")[0]
-        return fnmatchcase(module, text) or fnmatchcase(item.key, text)
-    digest = item.key.rpartition("-")[2]
-    return bool(text) and (item.key.startswith(text) or digest.startswith(text))

@@ -4,8 +4,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from jaxcache.cache.explain.churn import Churn
-from jaxcache.cache.picture import Picture
-from jaxcache.cache.prune.foresight import Step
+from jaxcache.cache.picture import Picture, Step
 from jaxcache.cache.prune.removal import Removal
 from jaxcache.model import Entry
 from jaxcache.render.typeset import SHOWN_HASH_DIGITS, short_key
