@@ -2,8 +2,10 @@
 
 import contextlib
 import json
+import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -31,7 +33,7 @@ class Observation(Shown):
     """
 
     def __init__(self) -> None:
-        self._lines: list[bytes] = []
+        self._lines: deque[bytes] = deque()
         self._listener: Listener | None = None
         self._stopped = False
         self._started = time.monotonic()
@@ -122,7 +124,7 @@ class Observation(Shown):
         )
 
     def _blocks(self) -> "Iterable[Block]":
-        return _page(replace(self.report, modules=self.modules))
+        return _page(replace(self.report, modules=tuple(map(_in_cell, self.modules))))
 
     def compiles(self) -> "list[Done]":
         """Return each compile for itself."""
@@ -139,12 +141,10 @@ class Observation(Shown):
         from jaxcache.warm.recorder import Recorder
 
         recorder = self._recorder = self._recorder or Recorder()
-        new = self._lines[self._read :]
-        for line in new:
-            if event := parse_event(line, 0):
+        while self._lines:
+            if event := parse_event(self._lines.popleft(), 0):
                 recorder.add(event)
-        if new:
-            self._read += len(new)
+            self._read += 1
             self._report = None
         configured = recorder.processes[0].configured
         if configured:
@@ -179,6 +179,13 @@ def _page(report: "Report") -> "Iterable[Block]":
     return report_view(report, more="report.modules lists them").page or ()
 
 
+def _in_cell(module: "Module") -> "Module":
+    """Call the file of a function of a notebook by its cell."""
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    named = shell and module.file and shell.compile.format_code_name(module.file)
+    return replace(module, file=named[1]) if named else module
+
+
 def find_listener(jax: Any, sink: Any) -> "Listener":
     """Listen by the listener that this process has, or by a new one.
 
@@ -187,8 +194,6 @@ def find_listener(jax: Any, sink: Any) -> "Listener":
     Raises:
         UnknownJaxError: nobody here knows this jax.
     """
-    import sys
-
     loaded = sys.modules.get("_jaxcache_side.listener")
     if loaded is not None and getattr(loaded, "LISTENER", None) is not None:
         loaded.LISTENER.add(sink)
@@ -231,10 +236,15 @@ def watch() -> "Iterator[Observation]":
     layer on or off, and with no cache at all. ``print(report)`` prints the table of ``jaxcache
     warm``; in a notebook it is one.
     """
-    global _last
     with watching() as observation:
-        _last = observation
+        remember(observation)
         yield observation
+
+
+def remember(observation: Observation) -> None:
+    """Make it the one that :func:`last_misses` is about."""
+    global _last
+    _last = observation
 
 
 def last_misses() -> "Misses":

@@ -1,0 +1,183 @@
+"""``%load_ext jaxcache``: ``%jaxcache``, ``%jaxcache report`` and ``%%jaxcache`` in IPython."""
+
+import ast
+import sys
+import time
+from collections.abc import Iterable
+from html import escape
+from typing import TYPE_CHECKING, Any
+
+from jaxcache.inprocess import watch
+from jaxcache.inprocess.shown import Shown
+
+if TYPE_CHECKING:
+    from jaxcache.render.view import Block
+    from jaxcache.warm.report import Report
+
+_WIDTH, _BAR = 640, 18
+_REPORT_PIXELS = 900
+
+
+def load_ipython_extension(shell: Any) -> None:
+    """Add the magics, and begin to watch the kernel."""
+    kernel = watch.Observation().start()
+    watch.remember(kernel)
+
+    def magic(line: str, cell: "str | None" = None) -> Any:
+        if cell is not None:
+            return run_cell(shell, cell)
+        if line.strip() == "report":
+            return _picture()
+        if line.strip():
+            from IPython.core.error import UsageError
+
+            raise UsageError(f"%jaxcache takes nothing, or report; not {line.strip()}")
+        return Status(kernel)
+
+    shell.register_magic_function(magic, "line_cell", "jaxcache")
+
+
+class Status(Shown):
+    """The cache of this kernel, and what the kernel has done with it since ``%load_ext``."""
+
+    def __init__(self, kernel: watch.Observation) -> None:
+        self._kernel = kernel
+
+    def _blocks(self) -> "Iterable[Block]":
+        from jaxcache.render.view import Line
+        from jaxcache.render.warm import headline
+
+        directory = _directory()
+        if not directory:
+            yield "JAX has no cache directory; jaxcache.enable() sets one"
+        else:
+            yield Line(directory, "cache   ")
+            yield Line(_contents(directory), "holds   ")
+        layer = getattr(sys.modules.get("jaxcache.live.layer"), "LAYER", None)
+        yield Line("off" if layer is None else "on", "live    ")
+        yield Line(headline(self._kernel.report), "kernel  ")
+
+
+def _directory() -> str:
+    """The directory that JAX is set to use; empty without one."""
+    jax = sys.modules.get("jax")
+    return str(getattr(jax.config, "jax_compilation_cache_dir", None) or "") if jax else ""
+
+
+def _contents(directory: str) -> str:
+    from jaxcache.api import open as open_cache
+    from jaxcache.errors import JaxcacheError
+    from jaxcache.units import format_count, format_size
+
+    try:
+        summary = open_cache(directory).select().summary
+    except JaxcacheError as error:
+        return error.message
+    entries = format_count(summary.entries, "entry")
+    return f"{entries}, {format_size(summary.size_bytes)}"
+
+
+def _picture() -> Any:
+    """The page of ``jaxcache report``, in a frame of its own."""
+    from IPython.core.error import UsageError
+    from IPython.display import HTML
+
+    from jaxcache.api import open as open_cache
+    from jaxcache.errors import JaxcacheError
+
+    try:
+        page = open_cache(_directory() or None).report()
+    except JaxcacheError as error:
+        raise UsageError(
+            f"{error.message}; {error.hint}" if error.hint else error.message
+        ) from None
+    style = f"width:100%;height:{_REPORT_PIXELS}px;border:0"
+    return HTML(
+        f'<iframe sandbox="allow-scripts" style="{style}" srcdoc="{escape(page)}"></iframe>'
+    )
+
+
+def run_cell(shell: Any, cell: str) -> Any:
+    """Run a cell as if it had no magic, and show what it compiled; an error of it is raised."""
+    from IPython.display import display
+
+    tree = shell.transform_ast(shell.compile.ast_parse(shell.transform_cell(cell)))
+    name = shell.compile.cache(cell, shell.execution_count, raw_code=cell)
+    last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
+    value = None
+    with watch.watching() as observation:
+        watch.remember(observation)
+        started = time.monotonic()
+        try:
+            exec(shell.compile(tree, name, "exec"), shell.user_ns)  # noqa: S102
+            if last is not None and not cell.rstrip().endswith(";"):
+                value = eval(  # noqa: S307
+                    shell.compile(ast.Expression(last.value), name, "eval"), shell.user_ns
+                )
+            elif last is not None:
+                exec(shell.compile(ast.Module([last], []), name, "exec"), shell.user_ns)  # noqa: S102
+        finally:
+            display(Cell(observation, time.monotonic() - started))
+    return value
+
+
+class Cell(Shown):
+    """The report of a cell, and where its time went."""
+
+    def __init__(self, observation: watch.Observation, seconds: float) -> None:
+        self._observation = observation
+        self._parts = divide(observation.report, seconds)
+
+    def _blocks(self) -> "Iterable[Block]":
+        yield from self._observation._blocks()
+        yield " · ".join(f"{name} {_time(seconds)}" for name, seconds, _ in self._parts if seconds)
+
+    def _repr_html_(self) -> str:
+        return draw(self._parts) + self._observation._repr_html_()
+
+
+Part = tuple[str, float, str]
+
+
+def divide(report: "Report", wall_seconds: float) -> list[Part]:
+    """Divide the time of a cell into name, seconds and colour; running is all the rest."""
+    tracing = sum(
+        ((m.trace_seconds or 0.0) + (m.lower_seconds or 0.0)) * m.occurrences
+        for m in report.modules
+    )
+    known = tracing + report.compile_seconds + report.retrieval_seconds
+    return [
+        ("tracing", tracing, "#90a4ae"),
+        ("compiling", report.compile_seconds, "#e65100"),
+        ("retrieving", report.retrieval_seconds, "#2e7d32"),
+        ("running", max(0.0, wall_seconds - known), "#1565c0"),
+    ]
+
+
+def draw(parts: list[Part]) -> str:
+    """Draw them as one bar with a legend, in SVG."""
+    total = sum(seconds for _, seconds, _ in parts) or 1.0
+    bar, legend, left = "", "", 0.0
+    for number, (name, seconds, color) in enumerate(parts):
+        width = _WIDTH * seconds / total
+        text = f"{name} {_time(seconds)}"
+        bar += (
+            f'<rect x="{left:.1f}" width="{width:.1f}" height="{_BAR}" fill="{color}">'
+            f"<title>{text}</title></rect>"
+        )
+        at = number * _WIDTH / len(parts)
+        legend += (
+            f'<rect x="{at:.0f}" y="{_BAR + 9}" width="9" height="9" fill="{color}"/>'
+            f'<text x="{at + 14:.0f}" y="{_BAR + 18}" font-size="12" fill="currentColor">'
+            f"{text}</text>"
+        )
+        left += width
+    label = ", ".join(f"{name} {_time(seconds)}" for name, seconds, _ in parts)
+    return (
+        f'<svg role="img" aria-label="{label}" width="{_WIDTH}" height="{_BAR + 24}" '
+        f'font-family="sans-serif">{bar}{legend}</svg>'
+    )
+
+
+def _time(seconds: float) -> str:
+    return f"{seconds:.2f} s" if seconds >= 0.1 else f"{1000 * seconds:.0f} ms"

@@ -1,0 +1,107 @@
+"""``%load_ext jaxcache`` in a real notebook, run by a real kernel."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from jaxcache.inprocess.notebook import divide, draw
+from jaxcache.warm.report import Report
+
+CELLS = [
+    "import jax, jax.numpy as jnp, jaxcache, os\n"
+    "jaxcache.enable(os.environ['CACHE'])\n"
+    "x = jnp.ones((8, 8))",
+    "%load_ext jaxcache",
+    "@jax.jit\ndef step(x):\n    return jnp.sin(x) @ x",
+    "%%jaxcache\nlater = step(x)\nlater.shape",
+    "%jaxcache",
+    "with jaxcache.watch() as report:\n    jax.jit(lambda x: x * 2)(x)\nreport",
+    "jaxcache.last_misses()",
+    "%jaxcache report",
+    "%%jaxcache\nraise KeyError('of the cell')",
+    "jax.clear_caches()",
+    "%%jaxcache\nstep(x);",
+]
+#: The cell that fails, as it should.
+FAILS = 8
+
+
+def write_notebook(path: Path) -> None:
+    cells = [
+        {
+            "cell_type": "code",
+            "id": f"cell-{number}",
+            "execution_count": None,
+            "metadata": {"tags": ["raises-exception"] if number == FAILS else []},
+            "outputs": [],
+            "source": cell,
+        }
+        for number, cell in enumerate(CELLS)
+    ]
+    kernel = {"name": "python3", "display_name": "Python 3", "language": "python"}
+    document = {"cells": cells, "metadata": {"kernelspec": kernel}, "nbformat": 4}
+    path.write_text(json.dumps(document | {"nbformat_minor": 5}))
+
+
+def shown(cell: dict[str, Any], kind: str) -> str:
+    """Everything that a cell shows of one kind."""
+    data = (output.get("data", {}) for output in cell["outputs"])
+    return "".join("".join(d.get(kind, "")) for d in data)
+
+
+@pytest.mark.jax
+def test_a_notebook_ends_with_a_cell_of_hits(
+    tmp_path: Path, inside_environment: dict[str, str]
+) -> None:
+    for module in ("nbconvert", "ipykernel", "plotly"):
+        pytest.importorskip(module)
+    env = inside_environment | {"CACHE": str(tmp_path / "cache")}
+    del env["JAX_COMPILATION_CACHE_DIR"]
+    write_notebook(tmp_path / "in.ipynb")
+    convert = ("jupyter", "nbconvert", "--execute", "--to", "notebook", "--output", "out.ipynb")
+    command = ("run", "--json", "-C", tmp_path / "cache", "--", sys.executable, "-m", *convert)
+    done = subprocess.run(
+        [sys.executable, "-m", "jaxcache", *command, tmp_path / "in.ipynb"],
+        env=env,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    cells = json.loads((tmp_path / "out.ipynb").read_text())["cells"]
+
+    cold, cold_text = shown(cells[3], "text/html"), shown(cells[3], "text/plain")
+    assert "<svg" in cold and "compiling" in cold and "jit_step" in cold
+    assert "In[3]:1" in cold_text, "the function's own cell and line"
+    assert cold_text.startswith("0 of 1 hits")
+    assert "(8, 8)" in cold_text, "the value of the cell"
+    status = shown(cells[4], "text/plain")
+    assert str(tmp_path / "cache") in status and "live    on" in status
+    assert "0 of 1 hits" in status.partition("kernel")[2]
+    assert "<table>" in shown(cells[5], "text/html")
+    assert "jit__lambda" in shown(cells[6], "text/html")
+    assert "srcdoc=" in shown(cells[7], "text/html")
+    errors = [o for o in cells[FAILS]["outputs"] if o["output_type"] == "error"]
+    assert [o["ename"] for o in errors] == ["KeyError"]
+    assert "no compiles" in shown(cells[FAILS], "text/plain")
+    assert shown(cells[-1], "text/plain").startswith("1 of 1 hits")
+    assert "Array" not in shown(cells[-1], "text/plain"), "the semicolon hides the value"
+
+    summary = json.loads(done.stdout)["summary"]
+    before = summary["compile_requests"] - 3  # what the first cell compiled: jnp.ones
+    assert summary["hits"] == 1
+    assert summary["written"] == before + 2 == len(list((tmp_path / "cache").glob("*-cache")))
+
+
+def test_the_plot_divides_all_of_the_time() -> None:
+    report = Report("", (), (), (), (), 0, False, False, 0.0)
+    parts = divide(report, 2.0)
+    assert [name for name, seconds, _ in parts if seconds] == ["running"]
+    assert 'width="640.0"' in draw(parts)
+    assert "running 2.00 s" in draw(parts)
