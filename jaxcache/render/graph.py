@@ -3,14 +3,18 @@
 from typing import Any
 
 from jaxcache.layouts.torch.show import ShownGraph
+from jaxcache.render.columns import short_name
 from jaxcache.render.document import Document
 from jaxcache.render.show import USED_FROM, Sections, cut
 from jaxcache.units import format_duration, format_since, format_size, rfc3339
 
+#: Characters of a part of a key.
+_SHOWN = 100
+
 
 def graph_document(shown: ShownGraph) -> Document:
     """Return the fields of ``show --json`` for one graph."""
-    graph = shown.graph
+    graph, nearest = shown.graph, shown.nearest
 
     def of_graph(name: str, missing: Any = None) -> Any:
         return getattr(graph, name) if graph else missing
@@ -18,6 +22,8 @@ def graph_document(shown: ShownGraph) -> Document:
     return {
         "cache_dir": shown.cache_dir,
         "entry": shown.entry,
+        "nearest": nearest
+        and {"key": nearest.left and nearest.left.key, "differences": nearest.differences},
         "tier": shown.entry.module,
         "root": of_graph("root"),
         "seconds": {
@@ -47,6 +53,14 @@ def graph_sections(shown: ShownGraph, now_ns: int, verbose: bool) -> Sections:
     entry, graph = shown.entry, shown.graph
     if shown.problems:
         yield "Problems", [f"{p.kind}: {p.detail}" for p in shown.problems]
+    if shown.nearest:
+        differing = [
+            f"{d.component}: {(d.left or 'nothing')[:_SHOWN]} → {(d.right or 'nothing')[:_SHOWN]}"
+            for d in shown.nearest.differences
+        ]
+        key = shown.nearest.left.key if shown.nearest.left else None
+        lead = f"from the nearest, {short_name(key or 'unknown')}, in"
+        yield "Differs", [lead, *cut(differing, verbose)]
     yield "Size", [format_size(entry.size_bytes)]
     written = format_since(entry.created_ns, now_ns)
     yield "Compiled", [f"{_seconds(shown)}{written}, by torch {entry.torch_version or '?'}"]

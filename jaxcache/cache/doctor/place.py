@@ -9,12 +9,12 @@ from jaxcache.model import FileInfo
 from jaxcache.units import format_count
 
 #: Types of mounts that reach another machine, as Linux names them.
-NETWORK_FILESYSTEMS = frozenset({
-    "nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "afs", "ceph", "fuse.ceph", "lustre", "gpfs",
-    "beegfs", "glusterfs", "fuse.glusterfs", "fuse.sshfs", "fuse.gcsfuse", "fuse.s3fs",
-    "fuse.juicefs", "fuse.rclone", "fuse.goofys", "fuse.mountpoint-s3", "pvfs2", "orangefs",
-    "ocfs2", "gfs2", "wekafs", "panfs",
-})  # fmt: skip
+_NETWORK = """
+nfs nfs4 cifs smb3 smbfs 9p afs ceph fuse.ceph lustre gpfs beegfs glusterfs fuse.glusterfs
+fuse.sshfs fuse.gcsfuse fuse.s3fs fuse.juicefs fuse.rclone fuse.goofys fuse.mountpoint-s3 pvfs2
+orangefs ocfs2 gfs2 wekafs panfs
+"""
+NETWORK_FILESYSTEMS = frozenset(_NETWORK.split())
 _FOREIGN_WRITE = stat.S_IWGRP | stat.S_IWOTH
 _ROOT = 0
 #: LLVM's names of x86 features, with Linux's where that is another; only features that Linux lists

@@ -108,21 +108,9 @@ class Record:
         return self.tuning if same else None
 
 
-_TEXTS = frozenset(
-    {
-        "payload_sha256",
-        "jax_version",
-        "jaxlib_version",
-        "platform_version",
-        "device_kind",
-        "xla_flags",
-        "script",
-        "function",
-        "tuning",
-    }
-)
-_INTEGERS = frozenset({"file_mtime_ns", "tuning_mtime_ns", "tuning_size_bytes"})
 _DERIVED = frozenset({"hits", "last_hit_ns", "sealed_ns", "pinned", "extra", "key"})
+_TEXTS = frozenset(f.name for f in fields(Record) if f.type == str | None)
+_INTEGERS = frozenset(f.name for f in fields(Record) if f.type == int | None) - _DERIVED
 _KNOWN = frozenset(f.name for f in fields(Record)) - _DERIVED
 
 

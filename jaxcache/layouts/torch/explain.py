@@ -20,6 +20,8 @@ from jaxcache.store.base import MissingError, Store
 
 _PROGRAM = "gm"
 _SHOWN_CHARACTERS = 200
+#: FX graphs among which the nearest is looked for without being asked: each takes 4 ms at most.
+_MOST_COMPARED = 200
 #: What a part of a key is about, and what to do where it differs; the first that fits counts.
 _MEANINGS: tuple[tuple[str, str, str | None], ...] = (
     (_PROGRAM, "the traced program", "compare what was traced: TORCH_LOGS=aot_graphs"),
@@ -73,11 +75,24 @@ def explain_graphs(keys: Sequence[str], url: str) -> Explanation:
     else:
         pairs = [(_nearest(store, seen, right), right) for right in rights[:1]]
         name = pairs[0][0].file.name
-    comparisons = []
-    for left, right in pairs:
-        if differences := tuple(_compare(left, right)):
-            comparisons.append(Comparison(_compile(left), _compile(right), differences))
-    return Explanation(name, keys[-1], len(pairs) - len(comparisons), tuple(comparisons))
+    found = [_comparison(left, right) for left, right in pairs]
+    comparisons = tuple(c for c in found if c.differences)
+    return Explanation(name, keys[-1], len(pairs) - len(comparisons), comparisons)
+
+
+def compare_with_nearest(store: Store, seen: Scan, file: GraphFile) -> Comparison | None:
+    """Compare an FX graph with its nearest; None where there is none, or too many to read."""
+    if not 1 < sum(g.tier == "fxgraph" for g in seen.inventory.graphs) <= _MOST_COMPARED:
+        return None
+    try:
+        right = _read(store, file)
+        return _comparison(_nearest(store, seen, right), right)
+    except (MissingError, JaxcacheError):
+        return None
+
+
+def _comparison(left: _Read, right: _Read) -> Comparison:
+    return Comparison(_compile(left), _compile(right), tuple(_compare(left, right)))
 
 
 def _pair(lefts: list[_Read], rights: list[_Read]) -> list[tuple[_Read, _Read]]:

@@ -3,12 +3,15 @@
 Source of the operations: ``pickletools.py`` of CPython 3.11, protocols 0 to 5.
 """
 
+import re
 from collections.abc import Callable, Iterable
 from typing import Any
 
 from jaxcache.layouts.torch.values import Bag, Global, PickleError, Record, Table
 
 _MARK = object()
+#: Where values hold what is put into them; a list is its own.
+_HELD: dict[type, str] = {Table: "pairs", Bag: "members"}
 
 
 class Machine:
@@ -136,48 +139,32 @@ class Machine:
 
     def _append(self, _: Any) -> None:
         value = self._pop()
-        self._extend([value])
+        self._fill([value], list)
 
     def _appends(self, _: Any) -> None:
-        self._extend(self._pop_to_mark())
-
-    def _extend(self, values: list[Any]) -> None:
-        target = self._top()
-        if isinstance(target, list):
-            target.extend(values)
-        elif isinstance(target, Record):
-            target.items.extend(values)
-        else:
-            raise PickleError("appends to what takes nothing")
-        self._deepen(target, values)
+        self._fill(self._pop_to_mark(), list)
 
     def _set_item(self, _: Any) -> None:
         value, key = self._pop(), self._pop()
-        self._update([key, value])
+        self._fill([key, value], Table)
 
     def _set_items(self, _: Any) -> None:
-        self._update(self._pop_to_mark())
-
-    def _update(self, flat: list[Any]) -> None:
-        target = self._top()
-        pairs = _pairs(flat)
-        if isinstance(target, Table):
-            target.pairs.extend(pairs)
-        elif isinstance(target, Record):
-            target.items.extend(pairs)
-        else:
-            raise PickleError("sets items of what has none")
-        self._deepen(target, flat)
+        self._fill(self._pop_to_mark(), Table)
 
     def _add_items(self, _: Any) -> None:
-        values = self._pop_to_mark()
+        self._fill(self._pop_to_mark(), Bag)
+
+    def _fill(self, values: list[Any], kind: type[Any]) -> None:
+        """Put values into what lies on top, which is of that kind, or an object."""
         target = self._top()
-        if isinstance(target, Bag):
-            target.members.extend(values)
-        elif isinstance(target, Record):
-            target.items.extend(values)
+        items: list[Any] = _pairs(values) if kind is Table else values
+        if isinstance(target, Record):
+            target.items.extend(items)
+        elif isinstance(target, kind):
+            held: list[Any] = getattr(target, _HELD[kind]) if kind in _HELD else target
+            held.extend(items)
         else:
-            raise PickleError("adds to what is no set")
+            raise PickleError("puts something into what takes nothing of the kind")
         self._deepen(target, values)
 
     def _global(self, argument: Any) -> None:
@@ -242,50 +229,33 @@ def _pairs(flat: list[Any]) -> list[tuple[Any, Any]]:
     return list(zip(flat[::2], flat[1::2], strict=True))
 
 
-_CONSTANTS: dict[str, Any] = {
-    "NONE": None,
-    "NEWTRUE": True,
-    "NEWFALSE": False,
-}
+_CONSTANTS: dict[str, Any] = {"NONE": None, "NEWTRUE": True, "NEWFALSE": False}
+#: Operations that push their argument.
 _LITERALS = frozenset(
-    {
-        "INT",
-        "BININT",
-        "BININT1",
-        "BININT2",
-        "LONG",
-        "LONG1",
-        "LONG4",
-        "STRING",
-        "BINSTRING",
-        "SHORT_BINSTRING",
-        "BINBYTES",
-        "SHORT_BINBYTES",
-        "BINBYTES8",
-        "BYTEARRAY8",
-        "UNICODE",
-        "SHORT_BINUNICODE",
-        "BINUNICODE",
-        "BINUNICODE8",
-        "FLOAT",
+    re.findall(
+        r"\w+",
+        "INT BININT BININT1 BININT2 LONG LONG1 LONG4 STRING BINSTRING SHORT_BINSTRING BINBYTES "
+        "SHORT_BINBYTES BINBYTES8 BYTEARRAY8 UNICODE SHORT_BINUNICODE BINUNICODE BINUNICODE8 FLOAT "
         "BINFLOAT",
-    }
+    )
 )
-_HANDLERS: dict[str, Callable[[Machine, Any], None]] = {
-    "PROTO": Machine._nothing,
-    "FRAME": Machine._nothing,
+_Handler = Callable[[Machine, Any], None]
+#: Operations that only differ in how their argument is written, by what they do.
+_SHARED: dict[_Handler, str] = {
+    Machine._nothing: "PROTO FRAME",
+    Machine._put: "PUT BINPUT LONG_BINPUT",
+    Machine._get: "GET BINGET LONG_BINGET",
+    Machine._extension: "EXT1 EXT2 EXT4",
+    Machine._reduce: "REDUCE NEWOBJ",
+}
+_HANDLERS: dict[str, _Handler] = {
+    **{name: handler for handler, names in _SHARED.items() for name in names.split()},
     "MARK": Machine._mark,
     "STOP": Machine._stop,
     "POP": Machine._discard,
     "POP_MARK": Machine._discard_to_mark,
     "DUP": Machine._duplicate,
-    "PUT": Machine._put,
-    "BINPUT": Machine._put,
-    "LONG_BINPUT": Machine._put,
     "MEMOIZE": Machine._memoize,
-    "GET": Machine._get,
-    "BINGET": Machine._get,
-    "LONG_BINGET": Machine._get,
     "LIST": Machine._list,
     "EMPTY_LIST": Machine._empty_list,
     "TUPLE": Machine._tuple,
@@ -304,11 +274,6 @@ _HANDLERS: dict[str, Callable[[Machine, Any], None]] = {
     "ADDITEMS": Machine._add_items,
     "GLOBAL": Machine._global,
     "STACK_GLOBAL": Machine._stack_global,
-    "EXT1": Machine._extension,
-    "EXT2": Machine._extension,
-    "EXT4": Machine._extension,
-    "REDUCE": Machine._reduce,
-    "NEWOBJ": Machine._reduce,
     "NEWOBJ_EX": Machine._new_object_with_names,
     "OBJ": Machine._object,
     "INST": Machine._instance,

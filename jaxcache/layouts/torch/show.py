@@ -3,7 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from jaxcache.cache.explain.sides import Comparison
 from jaxcache.cache.select import select_by_keys
+from jaxcache.layouts.torch.explain import compare_with_nearest
 from jaxcache.layouts.torch.graph import Facts, Graph, examine, examine_file
 from jaxcache.layouts.torch.inventory import Inventory
 from jaxcache.layouts.torch.links import files_below, link
@@ -27,6 +29,8 @@ class ShownGraph:
     missing: tuple[str, ...]
     """Keys that it refers to and that are not there."""
     problems: tuple[Problem, ...]
+    nearest: Comparison | None = None
+    """Of an FX graph shown alone: what differs from the nearest other."""
 
     @property
     def damaged(self) -> bool:
@@ -61,6 +65,9 @@ def show_graphs(store: Store, wanted: str) -> list[ShownGraph]:
             )
             entry = replace(entries[file.info.name], dependants=tuple(i.name for i in belonging))
             shown.append(_shown(store, entry, facts[file.info.name], belonging, seen.inventory))
+    if len(shown) == 1 and files[0].tier == "fxgraph":
+        nearest = compare_with_nearest(store, seen, files[0])
+        shown = [replace(shown[0], nearest=nearest)]
     return shown
 
 
