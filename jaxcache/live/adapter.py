@@ -125,7 +125,7 @@ class Adapter:
             finally:
                 now.loading, now.decoded = False, None
                 for directory in layer.directories.values():
-                    directory.loaded(cache_key)
+                    layer.run(directory.loaded, cache_key)
 
         self._cache.get_executable_and_time = get_executable_and_time
 
@@ -176,7 +176,7 @@ class Adapter:
             finally:
                 leases, layer.now.leases = layer.now.leases, []
                 for directory, key in leases:
-                    directory.release(key)
+                    layer.run(directory.release, key)
 
         self._compiler.compile_or_get_cached = compile_or_get_cached
 

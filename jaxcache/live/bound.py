@@ -40,6 +40,7 @@ _LOCK_SECONDS = 0.002
 _PAUSE_SECONDS = 0.002
 _ABANDONED_SECONDS = 600.0
 _ONE_RUN_SECONDS = 300.0
+_SAME_RUN_SECONDS, _UNCOUNTED_HITS = 60.0, 3
 #: The header counts whole seconds, rounded down.
 _ROUNDED_AWAY_SECONDS = 0.5
 
@@ -190,19 +191,25 @@ class Bound:
 
     def _worth(self, items: "list[_Item]", ledger: "dict[str, Known]") -> Any:
         now_ns = time.time_ns()
-        some = items[:: len(items) // 4096 + 1]
-        ages = sorted(max(0, now_ns - i[0]) / 1e9 for i in some)
-        typical = (ages[len(ages) // 2] if ages else 0.0) + _ONE_RUN_SECONDS
+
+        def last_use_ns(item: _Item) -> int:
+            known = ledger.get(item[1])
+            return max(item[0], known.last_hit_ns if known else 0)
+
+        some = sorted(map(last_use_ns, items[:: len(items) // 4096 + 1]))
+        median_ns = some[len(some) // 2] if some else now_ns
+        typical = max(0, now_ns - median_ns) / 1e9 + _ONE_RUN_SECONDS
         by_bytes = self.max_bytes is not None
 
         def worth(item: _Item) -> "tuple[float, int]":
-            used_ns, key, size_bytes, _ = item
+            _, key, size_bytes, mtime_ns = item
             known = ledger.get(key)
             seconds = known.seconds if known else None
             if seconds is None:
                 seconds = self._header_seconds(key) + _ROUNDED_AWAY_SECONDS
-            hits = known.hits if known else 0
-            used_ns = max(used_ns, known.last_hit_ns if known else 0)
+            used_ns = last_use_ns(item)
+            is_reused = used_ns - mtime_ns > _SAME_RUN_SECONDS * 1e9
+            hits = max(known.hits if known else 0, _UNCOUNTED_HITS if is_reused else 0)
             interval = max(0, now_ns - used_ns) / 1e9 + typical
             value = seconds * math.sqrt(1 + hits) / interval
             return value / (max(1, size_bytes) if by_bytes else 1), used_ns

@@ -180,6 +180,13 @@ class Layer:
         self.counters.count("troubles")
         self.say(f"live: {type(error).__name__}: {error}")
 
+    def run(self, call: "Callable[[str], Any]", key: str) -> None:
+        """Do something about a key whose failure is not the user's."""
+        try:
+            call(key)
+        except Exception as error:
+            self.trouble(error)
+
     def close(self) -> None:
         """Finish at the end of the process, within the limits that are set."""
         if self._pid != os.getpid():

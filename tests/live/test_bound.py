@@ -1,11 +1,15 @@
 """The bound of a directory: what goes, what stays, and plain JAX beside it."""
 
+import json
 import os
+import random
 import time
+import zlib
 from pathlib import Path
 from typing import Any
 
 import pytest
+from conftest import RunCli
 
 from jaxcache.live.bound import Bound
 from jaxcache.live.counters import Counters
@@ -85,6 +89,31 @@ def test_cost_keeps_what_took_long_to_compile_and_pins_stay(tmp_path: Path) -> N
     stayed = left(tmp_path / "c", keys)
     assert {0, 1, 3} <= set(stayed)
     assert len(stayed) == 9
+
+
+def test_cost_takes_what_prune_takes(tmp_path: Path, run_cli: RunCli) -> None:
+    choice = random.Random(4)
+    keys = fill(tmp_path / "c", {f"m{n}": 100 for n in range(40)})
+    for path in (tmp_path / "c").glob("*-cache"):  # whole entries of one size
+        written = path.stat().st_mtime_ns
+        path.write_bytes(zlib.compress(b"\0\0\0\7" + choice.randbytes(500)))
+        later = choice.choice([0, 1500 * 10**9])  # every second was read again, and nobody counted
+        os.utime(path, ns=(written, written - later))
+    uses = Uses(str(tmp_path / "c"), {})
+    for key in keys:
+        uses.compiled(key, choice.uniform(0.1, 60))
+    for key in keys[::3]:
+        for _ in range(choice.randrange(9)):
+            uses.hit(key)
+    uses.flush()
+    size_bytes = sum(p.stat().st_size for p in (tmp_path / "c").glob("*-cache"))
+    bounds = ("--max-size", size_bytes * 45 // 100, "--policy", "cost", "--grace", "0s")
+    done = run_cli("prune", "-C", tmp_path / "c", *bounds, "-n", "--json")
+    planned = {r["key"] for r in json.loads(done.stdout)["removed"]}
+    sweep(tmp_path / "c", max_size=size_bytes // 2, policy="cost")
+    stayed = {keys[n] for n in left(tmp_path / "c", keys)}
+    assert planned == set(keys) - stayed
+    assert 5 < len(planned) < 35
 
 
 def test_stamps_go_with_their_entries_under_the_lock_of_jax(tmp_path: Path) -> None:

@@ -36,6 +36,10 @@ key = next(iter(cache._path.glob("jit_first*-cache"))).name[: -len("-cache")]
 value = cache.get(key)
 before = (cache._path / (key + "-cache")).stat().st_mtime_ns
 cache.put(key, value)
+if hasattr(compilation_cache, "VerificationCache"):
+    checked = compilation_cache.VerificationCache(cache)
+    assert checked.get(key) is None
+    checked.put(key, value)
 assert (cache._path / (key + "-cache")).stat().st_mtime_ns == before
 # A program that JAX could not load is compiled again, and what it puts then counts.
 content = compilation_cache.decompress_executable(value)
@@ -72,6 +76,41 @@ def test_a_jax_with_other_inner_names_goes_on_without_the_layer(
     assert line.startswith("jaxcache: live is off: jax ")
     assert "entries end in -future" in line
     assert len(list((tmp_path / "cache").glob("jit_*-future"))) > 1
+
+
+#: What may go wrong in the layer itself, and the words on standard error.
+SABOTAGE = {
+    "at import": ("sys.modules['jaxcache.live.counters'] = None", "live is off: Module"),
+    "when JAX opens its cache": ("sys.modules['jaxcache.live.directory'] = None", "live: Module"),
+    "at each call": (
+        "from jaxcache.live.directory import Directory\n"
+        "def fail(*_): raise RuntimeError('broken')\n"
+        "Directory.get = Directory.put = Directory.loaded = Directory.close = fail",
+        "live: RuntimeError: broken",
+    ),
+    "in the background": (
+        "from jaxcache.live import bound, uses\n"
+        "def fail(*_): raise RuntimeError('broken')\n"
+        "bound.Bound._look = uses.Uses.flush = fail",
+        "live: RuntimeError: broken",
+    ),
+}
+
+
+@pytest.mark.parametrize("where", SABOTAGE)
+def test_whatever_fails_in_the_layer_the_program_runs_on(
+    run_live: RunLive, tmp_path: Path, where: str
+) -> None:
+    """With errors of the cache as exceptions, too: then one in its constructor is the user's."""
+    script, said = SABOTAGE[where]
+    env = {"JAX_RAISE_PERSISTENT_CACHE_ERRORS": "1", "JAXCACHE_LIVE_MAX_SIZE": "1GB"}
+    good = run_live(cache_dir=tmp_path / "plain", JAXCACHE_LIVE="0").result
+    for _ in range(2):
+        ran = run_live(f"import sys\n{script}\n{PROGRAM}", **env)
+        assert ran.result == good
+        (line,) = ran.err.splitlines()
+        assert line.startswith(f"jaxcache: {said}")
+    assert len(entries(tmp_path / "cache")) > 1
 
 
 CHILDREN = """

@@ -223,6 +223,29 @@ def test_a_tier_that_cannot_be_opened_is_given_up_at_once(
     assert ran["troubles"] == 0
 
 
+def test_what_is_never_written_costs_one_listing_and_no_requests(
+    run_live: RunLive, server: S3Server, tmp_path: Path
+) -> None:
+    """With JAX's threshold of 1 s most look-ups are for modules that nobody writes."""
+    make_bucket(server.endpoint, "quick")
+    program = f"""
+given = {str(tmp_path / "one")!r}, ["s3://quick/jax"]
+on(*given)
+(tier,) = next(iter(sys.modules["jaxcache.live.layer"].LAYER.directories.values())).tiers._tiers
+deadline = time.monotonic() + 60
+while tier._known is None and time.monotonic() < deadline:
+    time.sleep(0.01)
+result = on(*given)
+"""
+    with run_proxy(server.endpoint) as proxy:
+        env = {**FREE, **bucket(proxy.endpoint)}
+        env["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "100"
+        told = run_live(MACHINES + program, **env).result
+    assert told["tier_known_misses"] == told["misses"] > 1
+    assert "tier_misses" not in told
+    assert proxy.counts()["list"] == 1
+
+
 def test_what_was_not_uploaded_goes_up_with_the_next_process(
     run_live: RunLive, server: S3Server, tmp_path: Path
 ) -> None:
