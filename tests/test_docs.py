@@ -14,7 +14,7 @@ from conftest import REPOSITORY, clean_environment
 from documented import MARK, Page, missing_line, read_page
 from terminal import Terminal, without_style
 
-from jaxcache.cache.bundle.compat import path_in_key
+from jaxcache.entry.releases import CACHE_PATH
 
 DOCS = REPOSITORY / "docs"
 PAGES = [REPOSITORY / "README.md", *sorted(DOCS.rglob("*.md"))]
@@ -59,7 +59,7 @@ def test_the_tutorial_ends_in_hits_after_the_move(each_jax_python: str, tmp_path
         [each_jax_python, "-c", "import jaxlib.version as v; print(v.__version__)"], text=True
     )
     said = "contain the cache's path" in shown["jaxcache export cache.jxb"]
-    assert said is path_in_key(version)
+    assert said is CACHE_PATH.holds(version)
     assert "contain the cache's path" not in shown["jaxcache export portable.jxb -C portable"]
 
 

@@ -12,9 +12,14 @@ ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
 from jaxcache.cli.app import COMMANDS  # noqa: E402
+from jaxcache.entry.releases import rules_table  # noqa: E402
 from tools.generate.commands import read_command  # noqa: E402
 from tools.generate.completions import bash, fish, zsh  # noqa: E402
 from tools.generate.pages import man_command, man_root, page_of, reference  # noqa: E402
+
+#: Where the table of releases stands in its page.
+_RELEASES = "<!-- releases: written by tools/gen.py from jaxcache/entry/releases.py -->"
+_END = "<!-- end -->"
 
 
 def generate() -> dict[Path, str]:
@@ -27,6 +32,10 @@ def generate() -> dict[Path, str]:
         ROOT / "man" / "jaxcache.1": man_root(commands),
         ROOT / "docs" / "commands.md": reference(commands),
     }
+    explain = ROOT / "docs" / "explain.md"
+    before, start, rest = explain.read_text("utf-8").partition(_RELEASES)
+    after = rest[rest.index(_END) :]
+    files[explain] = "\n".join((before + start, *rules_table(), after))
     for command in commands:
         files[ROOT / "man" / f"{page_of(command)}.1"] = man_command(command)
     return files

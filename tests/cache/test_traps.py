@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 
 from jaxcache.cache.doctor import keys, place
-from jaxcache.cache.doctor.facts import CacheFacts, Facts, Finding, Host, parse_release
+from jaxcache.cache.doctor.facts import CacheFacts, Facts, Finding, Host
 from jaxcache.cache.doctor.survey import features_of_cpu, filesystem_of, look_at_cache
+from jaxcache.entry.releases import read_release
 
 MOUNTS = r"""22 27 0:21 / /proc rw,relatime - proc proc rw
 27 1 254:0 / / rw,relatime - ext4 /dev/vda rw,discard
@@ -97,6 +98,6 @@ def test_nothing_is_said_where_nothing_is_known(trap: Trap, seen: CacheFacts) ->
 
 
 def test_releases() -> None:
-    assert parse_release("0.12.0.1") == (0, 12, 0, 1)
-    assert parse_release("0.10.2.dev3") == (0, 10, 2)
-    assert parse_release("") is None
+    assert read_release("0.12.0.1") == (0, 12, 0, 1)
+    assert read_release("0.10.2.dev3") == (0, 10, 2)
+    assert read_release("main") == ()

@@ -7,7 +7,6 @@ where ``xla_gpu_kernel_cache_file`` is on.
 """
 
 import os
-import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -20,13 +19,13 @@ from jaxcache.cache.inventory import EntryFile
 from jaxcache.cache.ledger.segments import Ledger
 from jaxcache.entry.codec import CodecError
 from jaxcache.entry.read import read_payload
+from jaxcache.entry.releases import CACHE_PATH
 from jaxcache.store.base import Store, StoreError
 
 XLA_CACHES = "JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES"
 PORTABLE_ONLY = f"can hit only where the program runs with --portable, or with {XLA_CACHES}=none"
 #: Entries that a forecast reads of a cache: each takes milliseconds.
 _LOOKED_AT = 32
-_PATH_IN_KEY_SINCE, _PATH_IN_KEY_BEFORE = (0, 4, 36), (0, 11, 0)
 _SHOWN_FEATURES = 4
 
 
@@ -156,22 +155,10 @@ def _forecast_all(
     )
 
 
-def path_in_key(jax_version: str) -> bool:
-    """Return whether that jax hashes the cache directory into the key."""
-    return _PATH_IN_KEY_SINCE <= version_tuple(jax_version) < _PATH_IN_KEY_BEFORE
-
-
-def version_tuple(version: str) -> tuple[int, ...]:
-    """The leading numbers of a version: ``0.12.0.1`` is (0, 12, 0, 1)."""
-    # A bundle may hold any text, and Python refuses to read numbers of thousands of digits.
-    match = re.match(r"\d{1,9}(?:\.\d{1,9})*", version)
-    return tuple(map(int, match[0].split("."))) if match else ()
-
-
 def _forecast(item: _Known, host: Host | None, spellings: set[str]) -> Forecast:
     origin, recorded = item.origin, item.origin.written_in_cache_dir
     version = host.jax_version if host else item.jax_version or origin.like_jaxlib
-    bound = origin.kernel_cache or path_in_key(version or "0.4.36")
+    bound = origin.kernel_cache or CACHE_PATH.holds(version or "0.4.36")
     moved = recorded is not None and recorded not in spellings and bound
     hashed = version is not None and path_in_key(version)
     portable = hashed and origin.is_portable

@@ -13,14 +13,14 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from jaxcache.cache.bundle.compat import XLA_CACHES, Host, path_in_key, version_tuple
+from jaxcache.cache.bundle.compat import XLA_CACHES, Host
 from jaxcache.cache.ci.files import HashedFiles
+from jaxcache.entry.releases import CACHE_PATH, KERNEL_CACHE_PATH
 
 #: Counted up when the same environment gets another name.
 SCHEME = "v1"
 _XLA_FLAGS = ("XLA_FLAGS", "LIBTPU_INIT_ARGS")
 _KERNEL_CACHE = "xla_gpu_kernel_cache_file"
-_PATH_MATTERS_SINCE = (0, 4, 36)
 _DIGITS = 12
 
 
@@ -140,9 +140,10 @@ def describe_environment(
 
 def _hashes_directory(jax_version: str, caches: str | None) -> bool:
     """Return whether that jax, so set, hashes the path of the cache into every key."""
-    if caches == "none" or version_tuple(jax_version) < _PATH_MATTERS_SINCE:
+    if caches == "none":
         return False
-    return path_in_key(jax_version) or caches in ("all", _KERNEL_CACHE)
+    kernels = caches in ("all", _KERNEL_CACHE) and KERNEL_CACHE_PATH.holds(jax_version)
+    return kernels or CACHE_PATH.holds(jax_version)
 
 
 def slug(text: str) -> str:

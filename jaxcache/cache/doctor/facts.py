@@ -8,6 +8,7 @@ from jaxcache.cache.inventory import Inventory
 from jaxcache.cache.ledger.record import Record
 from jaxcache.entry.contents import Contents
 from jaxcache.entry.options import nearest_version, same_generation
+from jaxcache.entry.releases import read_release
 from jaxcache.model import Entry, FileInfo, Problem
 
 SettingValue = str | int | float | bool | None
@@ -100,7 +101,7 @@ class Facts:
     @property
     def jax_release(self) -> tuple[int, ...] | None:
         """The version of the interpreter's jax, as numbers."""
-        return parse_release(self.interpreter.jax_version) if self.interpreter else None
+        return read_release(self.interpreter.jax_version) or None if self.interpreter else None
 
     @property
     def capped(self) -> bool:
@@ -150,13 +151,3 @@ class Finding:
     def mendable(self) -> bool:
         """Whether ``--fix`` can mend it."""
         return self.mend is not None
-
-
-def parse_release(version: str) -> tuple[int, ...] | None:
-    """``0.10.2.dev1`` to ``(0, 10, 2)``; None where it does not start with numbers."""
-    numbers = []
-    for part in version.split("."):
-        if not part.isdigit():
-            break
-        numbers.append(int(part))
-    return tuple(numbers) or None

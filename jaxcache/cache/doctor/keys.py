@@ -5,12 +5,11 @@ import shlex
 from collections import Counter
 from collections.abc import Iterable, Iterator
 
-from jaxcache.cache.doctor.facts import Facts, Finding, parse_release
+from jaxcache.cache.doctor.facts import Facts, Finding
 from jaxcache.entry.options import same_generation
+from jaxcache.entry.releases import CACHE_PATH
 from jaxcache.units import format_count, format_size
 
-#: JAX 0.4.36 to 0.10.x hash the path of XLA's autotune folder, which lies in the cache directory.
-_PATH_IN_KEY = ((0, 4, 36), (0, 11))
 #: pmap of these versions goes through ``jit``, under this name, and puts an address into the key.
 _PMAP_CHURN = ((0, 8), (0, 10))
 _PMAP_MODULES = frozenset({"jit_call_wrapped"})
@@ -24,10 +23,9 @@ def find_cache_dir_in_key(facts: Facts) -> Iterator[Finding]:
     moved: dict[str, list[str]] = {}
     for key, contents in facts.cache.contents.items():
         written_in = contents.written_in_cache_dir
-        release = parse_release(facts.version_of(key) or "")
-        if written_in is None or release is None or written_in == here:
+        if written_in is None or written_in == here:
             continue
-        if _PATH_IN_KEY[0] <= release < _PATH_IN_KEY[1]:
+        if CACHE_PATH.holds(facts.version_of(key) or ""):
             moved.setdefault(written_in, []).append(files[key])
     if facts.cache.remote:
         yield from (_pushed_from(path, names, here) for path, names in sorted(moved.items()))

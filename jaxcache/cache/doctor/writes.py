@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 
 from jaxcache.cache.doctor.facts import Facts, Finding
 from jaxcache.entry.names import FileKind
+from jaxcache.entry.releases import ATIME_REQUIRED
 from jaxcache.units import format_count, format_size
 
-_ATIME_MAY_MISS = (0, 11, 2)
 #: A file system is nearly full below this share of it, unless that is still this much.
 _NEARLY_FULL, _PLENTY_BYTES = 0.05, 10 << 30
 _SLOW_CAP_ENTRIES = 5_000
@@ -125,7 +125,7 @@ def find_missing_atime(facts: Facts) -> Iterator[Finding]:
     if not missing or not (facts.capped or inventory.atimes):
         return
     release = facts.jax_release
-    if release is not None and release >= _ATIME_MAY_MISS:
+    if release is not None and release >= ATIME_REQUIRED.before:
         return
     yield Finding(
         "missing-atime",

@@ -3,8 +3,8 @@
 from collections.abc import Callable
 
 from jaxcache.cache.allowed import LEFT_OUT, is_allowed_flag, refused_options
-from jaxcache.cache.bundle.compat import version_tuple
 from jaxcache.cache.recipe.model import Environment, Request
+from jaxcache.entry.releases import read_release
 from jaxcache.entry.wire import WireError
 
 #: The first JAX whose executables may have host callbacks that are given to them when loaded.
@@ -32,7 +32,7 @@ def refuse(request: Request, environment: Environment, blob: Callable[[str], byt
     for reason in request.refusals:
         if reason in REFUSALS:
             return reason
-    if request.callbacks and version_tuple(environment.jax_version) < _CALLBACKS_SINCE:
+    if request.callbacks and read_release(environment.jax_version) < _CALLBACKS_SINCE:
         return "host-callbacks"
     flags = (*environment.xla_flags, *environment.libtpu_init_args, *environment.argv_flags)
     if not all(f.startswith("--") for f in flags):

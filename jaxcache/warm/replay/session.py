@@ -8,10 +8,10 @@ from dataclasses import asdict, replace
 from typing import Any, BinaryIO
 
 from jaxcache.cache.allowed import kept_flags
-from jaxcache.cache.bundle.compat import path_in_key
 from jaxcache.cache.recipe.format import RecipeFile
 from jaxcache.cache.recipe.model import Environment, Request
 from jaxcache.cache.recipe.refusals import REFUSALS
+from jaxcache.entry.releases import CACHE_PATH
 from jaxcache.options.run import CompileOptions
 from jaxcache.warm.crosshost.cross import Cross, frame_payload
 from jaxcache.warm.delivery import Delivery
@@ -109,7 +109,7 @@ class Session:
     def _is_moved(self, environment: Environment, answer: Answer) -> bool:
         """Whether the directory is part of the key, and another one than where it was recorded."""
         is_other = environment.cache_dir != self.used_at
-        return is_other and path_in_key(answer.jax.jax_version)
+        return is_other and CACHE_PATH.holds(answer.jax.jax_version)
 
 
 def failed(job: Job, failure: JobFailure) -> Compiled:
