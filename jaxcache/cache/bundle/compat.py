@@ -160,7 +160,7 @@ def _forecast(item: _Known, host: Host | None, spellings: set[str]) -> Forecast:
     version = host.jax_version if host else item.jax_version or origin.like_jaxlib
     bound = origin.kernel_cache or CACHE_PATH.holds(version or "0.4.36")
     moved = recorded is not None and recorded not in spellings and bound
-    hashed = version is not None and path_in_key(version)
+    hashed = version is not None and CACHE_PATH.holds(version)
     portable = hashed and origin.is_portable
     asked_portable = hashed and host is not None and host.origin.is_portable
     if host is not None:
