@@ -12,7 +12,6 @@ from jaxcache.entry.names import (
     Key,
     own_kind,
     parse_name,
-    printable,
 )
 from jaxcache.model import FileInfo, Problem
 from jaxcache.store.base import Store
@@ -67,9 +66,9 @@ class Inventory:
         for key, info in self.orphan_atimes():
             yield Problem(info.name, "orphan-atime", "its entry is gone", key)
         for other in self.others:
-            shown = printable(other.info.name)
             if other.kind is FileKind.TEMP:
-                yield Problem(other.info.name, "temp-file", f"{shown} was left by a broken write")
+                detail = f"{other.info.name} was left by a broken write"
+                yield Problem(other.info.name, "temp-file", detail)
             elif other.kind is FileKind.STRAY:
                 yield Problem(other.info.name, "stray-file", _why_stray(other.info))
 

@@ -1,6 +1,7 @@
 """The Typer application: commands are imported when they run, so that starting stays cheap."""
 
 import sys
+from collections.abc import Sequence
 from importlib import import_module
 from typing import Annotated, Any
 
@@ -22,22 +23,22 @@ HEADINGS: dict[str, dict[str, str]] = {
         "warm": "warm",
         "run": "run",
         "compile": "compile",
-        "target capture": "target_capture",
-        "target show": "target_show",
+        "target capture": "target:capture",
+        "target show": "target:show",
     },
     "Diagnose": {"explain": "explain", "doctor": "doctor", "where": "where", "diff": "diff"},
     "Maintain": {
         "verify": "verify",
         "seal": "seal",
-        "prune": "prune",
-        "rm": "rm",
+        "prune": "prune:prune",
+        "rm": "prune:rm",
         "pin": "pin",
     },
     "Move": {
         "export": "export",
         "import": "import_",
-        "push": "push",
-        "pull": "pull",
+        "push": "sync:push",
+        "pull": "sync:pull",
         "copy": "copy",
         "ci key": "ci.key",
         "ci restore": "ci.restore",
@@ -165,13 +166,14 @@ def load_group(name: str) -> LazyGroup:
     return group
 
 
-def load_function(name: str) -> tuple[Any, Any, str]:
-    """Import one command; return its module, function and example."""
+def load_function(name: str) -> tuple[Any, Any, str, Sequence[int]]:
+    """Import one command; return its module, function, example and exit codes."""
     place, _, function = COMMANDS[name].partition(":")
     module = import_module(f"jaxcache.cli.{place}")
     if function:
-        return module, getattr(module, function), module.EXAMPLES[function]
-    return module, module.command, module.EXAMPLE
+        found = getattr(module, function)
+        return module, found, module.EXAMPLES[function], module.EXIT_CODES[function]
+    return module, module.command, module.EXAMPLE, module.EXIT_CODES
 
 
 def load_command(name: str) -> Any:
@@ -179,11 +181,11 @@ def load_command(name: str) -> Any:
 
     A command module has a function ``command``, an ``EXAMPLE`` line and the ``EXIT_CODES`` that
     it can return; the last two end its ``--help``. It may have ``CONTEXT_SETTINGS`` and a
-    ``COMMAND_CLASS`` of its own. A module that holds a whole group has a function for each command,
-    which ``COMMANDS`` names behind a colon, and ``EXAMPLES`` by function.
+    ``COMMAND_CLASS`` of its own. A module of several commands has a function for each, which
+    ``COMMANDS`` names behind a colon, and ``EXAMPLES`` and ``EXIT_CODES`` by function.
     """
-    module, function, example = load_function(name)
-    codes = "\n".join(f"  {code:<3} {EXIT_CODES[code]}" for code in module.EXIT_CODES)
+    module, function, example, ends = load_function(name)
+    codes = "\n".join(f"  {code:<3} {EXIT_CODES[code]}" for code in ends)
     app = typer.Typer(add_completion=False, rich_markup_mode=None)
     app.command(
         name=name.split()[-1],

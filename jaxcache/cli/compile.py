@@ -1,12 +1,24 @@
 """``jaxcache compile``."""
 
-from typing import Annotated
+import contextlib
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from jaxcache.cli.options import Output, locate_cache
+from jaxcache.cli.options import Format, Output, locate_cache
+from jaxcache.cli.terminal import draw_line, is_dumb, progress_line
+from jaxcache.errors import ExitCode
 from jaxcache.options import CacheDir
 from jaxcache.options.run import CompileOptions
+from jaxcache.units import format_duration
+
+if TYPE_CHECKING:
+    from jaxcache.warm.replay.plan import CompilePlan, Job
+    from jaxcache.warm.replay.report import Compiled, CompileReport
 
 EXAMPLE = "jaxcache compile train.recipe -C /var/cache/jax --jobs 8"
 EXIT_CODES = (0, 1, 2, 3, 10, 13, 130)
@@ -25,10 +37,89 @@ def command(
     What the cache has already is left alone. Workers are processes with the devices, flags and
     settings that were recorded; a module that kills its worker is tried once more and then named.
     """
-    from jaxcache.cli.output.compile import finish, watch
     from jaxcache.warm.replay.run import compile_recipe
 
     form = output.form
     options.check()
     report = compile_recipe(recipe, locate_cache(place.cache_dir).path, options, watch)
-    finish(report, form)
+    _finish(report, form)
+
+
+@contextlib.contextmanager
+def watch(plan: "CompilePlan", workers: int) -> Iterator["CompileLine | None"]:
+    """Give a line that says how far it is; None where there is no live terminal."""
+    if not sys.stderr.isatty() or is_dumb():
+        yield None
+        return
+    line = CompileLine([j.seconds for j in plan.jobs], workers)
+    try:
+        yield line
+    finally:
+        line.erase()
+
+
+class CompileLine:
+    """Progress: the modules at work and the time left, estimated from what was recorded.
+
+    Args:
+        seconds: what each job is going to take, as recorded.
+    """
+
+    def __init__(self, seconds: list[float], workers: int) -> None:
+        self._left = sum(seconds)
+        self._total = len(seconds)
+        self._workers = max(1, min(workers, len(seconds)))
+        self._done = 0
+        self._did = 0.0
+        self._running: dict[int, Job] = {}
+        self._started = time.monotonic()
+        self._lock = threading.Lock()
+
+    def begin(self, job: "Job") -> None:
+        """A worker begins with a job."""
+        with self._lock:
+            self._running[id(job)] = job
+            self._draw()
+
+    def end(self, job: "Job", result: "Compiled") -> None:  # noqa: ARG002 (as Watcher has it)
+        """A job has come to its end."""
+        with self._lock:
+            self._running.pop(id(job), None)
+            self._done += 1
+            self._left -= job.seconds
+            self._did += job.seconds
+            self._draw()
+
+    def text(self, now: float) -> str:
+        """Return the text of the line."""
+        bar = progress_line(self._done, self._total)
+        # As fast as until now; before anything is done, as fast as recorded.
+        pace = (now - self._started) / self._did if self._did else 1 / self._workers
+        left = f"about {format_duration(max(0.0, self._left) * pace)} left"
+        names = ", ".join(j.request.module for j in self._running.values())
+        return f"{bar} {left}: {names}"
+
+    def _draw(self) -> None:
+        draw_line(self.text(time.monotonic()))
+
+    def erase(self) -> None:
+        """Erase the line."""
+        draw_line("")
+
+
+def _finish(report: "CompileReport", form: Format) -> None:
+    """Print the report and exit.
+
+    Raises:
+        typer.Exit: 3 where some modules failed, 1 where ``--check`` found some missing, 130.
+    """
+    from jaxcache.cli.output import emit
+    from jaxcache.render.compile import compile_view
+
+    emit(form, compile_view(report))
+    if report.interrupted:
+        raise typer.Exit(ExitCode.INTERRUPTED)
+    if report.count("failed"):
+        raise typer.Exit(ExitCode.PARTIAL)
+    if report.count("missing"):
+        raise typer.Exit(ExitCode.PROBLEMS)

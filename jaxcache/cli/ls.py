@@ -36,8 +36,8 @@ def command(
     Also the modules of a recipe (-C FILE.recipe) and the entries of a bundle (-C FILE.jxb).
     """
     from jaxcache.cache.listing import list_cache
+    from jaxcache.cli.opening import names_recipe
     from jaxcache.cli.output import emit
-    from jaxcache.cli.output.recipe import names_recipe, recipe_view
     from jaxcache.cli.terminal.progress import progress_bar
     from jaxcache.render.listing import listing_view
 
@@ -48,8 +48,13 @@ def command(
             raise UsageError("--filter, --group-by and --long are not for recipes")
         keys, limit = options.keys, options.limit
         sort = "key" if options.sort == "used" else options.sort  # a recipe records no use
-        with recipe_view(path, keys=keys, sort=sort, limit=limit) as view:
-            emit(form, view)
+        from jaxcache.cache.recipe.format import open_recipe
+        from jaxcache.cache.recipe.listing import list_recipe
+        from jaxcache.render import recipe
+
+        with open_recipe(path) as file:
+            found = list_recipe(file, keys=keys, sort=sort, limit=limit)
+            emit(form, recipe.listing_view(file, found))
         return
     opened = open_to_look(place.cache_dir, place.layout)
     now_ns = time.time_ns()

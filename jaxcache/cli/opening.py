@@ -34,6 +34,15 @@ class Opened(NamedTuple):
         return Ledger.load(self.store) if known is None else known
 
 
+def names_recipe(path: str) -> bool:
+    """Whether a path is that of a recipe; cheap where it is a directory."""
+    if not os.path.isfile(path):
+        return False
+    from jaxcache.cache.recipe.format import is_recipe
+
+    return is_recipe(path)
+
+
 def open_to_look(cache_dir: str | None, layout: str | None = None) -> Opened:
     """Open a cache or a bundle, for commands that only look.
 

@@ -1,34 +1,94 @@
-"""``jaxcache prune``."""
+"""``jaxcache prune`` and ``jaxcache rm``."""
 
 import time
+from typing import TYPE_CHECKING, Any
 
 from jaxcache.cli.opening import open_cache
-from jaxcache.cli.options import Output, available_cores, index_folder
-from jaxcache.options import Consent, Place, PruneOptions
+from jaxcache.cli.options import Format, Output, available_cores, index_folder, require_writable
+from jaxcache.errors import ExitCode, UsageError
+from jaxcache.options import Consent, Place, PruneOptions, RemovalOptions
 
-EXAMPLE = "jaxcache prune --max-size 10GB --unused-for 30d --dry-run"
-EXIT_CODES = (0, 1, 2, 3, 10, 11)
+if TYPE_CHECKING:
+    from jaxcache.cache.prune.plan import PrunePlan
+    from jaxcache.cli.opening import Opened
+
+EXAMPLES = {
+    "prune": "jaxcache prune --max-size 10GB --unused-for 30d --dry-run",
+    "rm": "jaxcache rm 'jit_step*' --dry-run",
+}
+EXIT_CODES = dict.fromkeys(EXAMPLES, (0, 1, 2, 3, 10, 11))
 
 
-def command(place: Place, options: PruneOptions, consent: Consent, output: Output) -> int:
+def prune(place: Place, options: PruneOptions, consent: Consent, output: Output) -> int:
     """Remove the least valuable entries until the given limits hold."""
     from jaxcache.cache.prune.survey import plan_cache_prune
-    from jaxcache.cli.removal import carry_out, require_consent
     from jaxcache.cli.terminal.progress import progress_bar
 
     form = output.form
     options.check()
-    require_consent(dry_run=consent.dry_run, yes=consent.yes)
+    consent.check()
     opened = open_cache(place.cache_dir, place.layout)
     with progress_bar("reading entries") as progress:
-        plan = plan_cache_prune(
-            opened.store,
-            opened.layout,
-            options,
-            keep=options.keep,
-            index_folder=index_folder(),
-            now_ns=time.time_ns(),
-            workers=available_cores(),
-            progress=progress,
+        plan = plan_cache_prune(*opened, options, keep=options.keep, progress=progress, **_how())
+    return _carry_out(opened, plan, form, consent)
+
+
+def rm(options: RemovalOptions, place: Place, consent: Consent, output: Output) -> int:
+    """Remove entries."""
+    from jaxcache.cache.prune.survey import plan_cache_removal
+    from jaxcache.cli.terminal.progress import progress_bar
+
+    form = output.form
+    opened = open_cache(place.cache_dir, place.layout)
+    with progress_bar("reading entries") as progress:
+        chosen = (options.keys, options.filters)
+        plan = plan_cache_removal(*opened, *chosen, progress=progress, **_how())
+    consent.check()
+    return _carry_out(opened, plan, form, consent)
+
+
+def _how() -> dict[str, Any]:
+    workers = available_cores()
+    return {"index_folder": index_folder(), "now_ns": time.time_ns(), "workers": workers}
+
+
+def _carry_out(opened: "Opened", plan: "PrunePlan", form: Format, consent: Consent) -> int:
+    """Show a plan, or ask, execute and show what happened; return the exit code.
+
+    Raises:
+        JaxcacheError: ``would-empty`` where nothing would stay and ``--yes`` was not given;
+            ``read-only`` where nothing can be removed.
+        LockedError
+    """
+    from jaxcache.cache.prune.evict import remove
+    from jaxcache.cli.output import emit
+    from jaxcache.cli.terminal.progress import progress_bar
+    from jaxcache.render.prune import prune_view
+
+    if consent.dry_run:
+        emit(form, prune_view(plan, None, now_ns=time.time_ns()))
+        if plan.removals:
+            require_writable(opened.store)
+        return ExitCode.PARTIAL if plan.unmet else ExitCode.DONE
+    if plan.removals:
+        require_writable(opened.store)
+        if not consent.yes:
+            _ask(plan)
+    with progress_bar("removing") as progress:
+        done = remove(opened.store, plan.removals, guard=opened.layout.guard, progress=progress)
+    emit(form, prune_view(plan, done, now_ns=time.time_ns()))
+    return ExitCode.PARTIAL if done.failed or plan.unmet else ExitCode.DONE
+
+
+def _ask(plan: "PrunePlan") -> None:
+    from jaxcache.cli.output import note
+    from jaxcache.cli.terminal import confirm
+    from jaxcache.render.prune import plan_notes, plan_summary, removals_table
+
+    if not plan.kept:
+        raise UsageError(
+            "this would empty the cache", code="would-empty", hint="add --yes if that is meant"
         )
-    return carry_out(opened, plan, form, dry_run=consent.dry_run, yes=consent.yes)
+    table = removals_table(plan.removals, time.time_ns())
+    note(table, *plan_notes(plan), plan_summary(plan, plan.removals, happened=False))
+    confirm("Go ahead?", "nothing was removed")

@@ -1,5 +1,7 @@
 """``jaxcache report``."""
 
+import contextlib
+import os
 import time
 from typing import Annotated
 
@@ -7,6 +9,7 @@ import typer
 
 from jaxcache.cli.opening import open_jax_cache
 from jaxcache.cli.options import JsonOutput, available_cores, index_folder
+from jaxcache.errors import UsageError
 from jaxcache.options import CacheDir
 
 EXAMPLE = "jaxcache report cache.html"
@@ -30,14 +33,13 @@ def command(
     from jaxcache.cache.index import Index
     from jaxcache.cache.picture import take_picture
     from jaxcache.cli.output import emit, write_file
-    from jaxcache.cli.output.report import check_replaceable
     from jaxcache.cli.terminal.progress import progress_bar
     from jaxcache.render.document import versioned
     from jaxcache.render.report.page import report_html
     from jaxcache.render.view import View
     from jaxcache.units import format_size
 
-    check_replaceable(file, force=force)
+    _check_replaceable(file, force=force)
     store = open_jax_cache(place.cache_dir)
     now_ns = time.time_ns()
     with progress_bar("reading entries") as progress:
@@ -58,3 +60,25 @@ def command(
     }
     wrote = f"wrote {file}: {len(picture.entries):,} entries, {format_size(len(page))}"
     emit(output.form, View(document, records=[versioned(document)], page=(), notes=[wrote]))
+
+
+def _check_replaceable(path: str, *, force: bool) -> None:
+    """Refuse to overwrite anything but a report.
+
+    Raises:
+        UsageError: ``exists``.
+    """
+    from jaxcache.render.report.page import MARK
+
+    if os.path.isdir(path):
+        raise UsageError(f"{path} is a directory", code="exists", hint="name a file in it")
+    if force or not os.path.lexists(path):
+        return
+    with contextlib.suppress(OSError), open(path, "rb") as file:
+        if file.read(len(MARK)) == MARK.encode():
+            return
+    raise UsageError(
+        f"{path} exists and is not a report",
+        code="exists",
+        hint="name another file, or add --force to replace it",
+    )

@@ -58,8 +58,8 @@ def command(
     """
     from jaxcache.cache import show
     from jaxcache.cache.bundle.format import is_bundle
+    from jaxcache.cli.opening import names_recipe
     from jaxcache.cli.output import emit, write_file
-    from jaxcache.cli.output.recipe import modules_view, names_recipe
     from jaxcache.entry.names import FileKind, parse_name
     from jaxcache.render.show import kernels_view, show_view
 
@@ -77,8 +77,13 @@ def command(
     if names_recipe(path):
         if hlo or payload is not None:
             raise UsageError("--hlo and --payload are for entries: a recipe holds none")
-        with modules_view(path, None if whole else key) as view:
-            emit(wanted.form, view)
+        from jaxcache.cache.recipe.format import open_recipe
+        from jaxcache.cache.recipe.listing import list_recipe
+        from jaxcache.render import recipe
+
+        with open_recipe(path) as file:
+            modules = list_recipe(file, keys=[] if whole else [key])
+            emit(wanted.form, recipe.show_view(file, modules, whole=whole))
         return ExitCode.DONE
     if whole:
         return _show_bundle(path, wanted.form)

@@ -1,18 +1,21 @@
-"""Shared by ``push`` and ``pull``: options, confirmation, execution."""
+"""``jaxcache push`` and ``jaxcache pull``."""
 
 import os
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
-from jaxcache.cli.options import Format, index_folder, require_writable
+import typer
+
+from jaxcache.cli.opening import locate_target, open_cache
+from jaxcache.cli.options import Format, Output, index_folder, require_writable
 from jaxcache.errors import (
     ExitCode,
     JaxcacheError,
     NoCacheError,
     UsageError,
 )
-from jaxcache.options import Consent
-from jaxcache.options.move import ArrivalOptions, SyncOptions
+from jaxcache.options import Consent, DryRun, Place
+from jaxcache.options.move import ArrivalOptions, PullOptions, PushOptions, SyncOptions
 
 if TYPE_CHECKING:
     from jaxcache.cache.bundle.compat import Compatibility
@@ -20,7 +23,59 @@ if TYPE_CHECKING:
     from jaxcache.cli.opening import Opened
 
 
-def carry_over(
+Url = Annotated[str, typer.Argument(metavar="URL", help="s3://, gs://, az://, or a path.")]
+EXAMPLES = {
+    "push": "jaxcache push s3://bucket/team/jax --exclude 'jit_debug*'",
+    "pull": "jaxcache pull s3://bucket/team/jax --include 'jit_train*'",
+}
+EXIT_CODES = {"push": (0, 1, 2, 3, 10, 11, 12, 130), "pull": (0, 1, 2, 3, 10, 12, 130)}
+
+
+def push(
+    url: Url,
+    place: Place,
+    options: PushOptions,
+    consent: Consent,
+    output: Output,
+) -> int:
+    """Upload the entries that another cache lacks.
+
+    What is there already is never replaced.
+    """
+    form = output.form
+    if options.make_room:
+        if options.max_size_bytes is None:
+            hint = "say what may be held there"
+            raise UsageError("--prune-remote goes with --max-size", hint=hint)
+        consent.check()
+    opened = open_cache(place.cache_dir, place.layout)
+    if not opened.layout.stands_alone:
+        return _carry_files(opened, url, options, form, dry_run=consent.dry_run)
+    target = locate_target(url, place.layout, opened.layout.name)
+    return _carry_over(opened, target, options, form, consent)
+
+
+def pull(
+    url: Url,
+    place: Place,
+    options: PullOptions,
+    dry: DryRun,
+    output: Output,
+) -> int:
+    """Download the entries that this cache lacks.
+
+    Each entry is checked on arrival; a sound one here is never replaced.
+    """
+    form = output.form
+    opened = open_cache(url, place.layout)
+    if not opened.layout.stands_alone:
+        return _carry_files(opened, place.cache_dir, options, form, dry_run=dry.dry_run)
+    target = locate_target(place.cache_dir, place.layout, opened.layout.name)
+    consent = Consent(dry_run=dry.dry_run, yes=True)
+    return _carry_over(opened, target, options, form, consent, pulls=True)
+
+
+def _carry_over(
     opened: "Opened",
     location: str,
     options: SyncOptions,
@@ -124,7 +179,7 @@ def carry_over(
     return ExitCode.DONE
 
 
-def carry_files(
+def _carry_files(
     source: "Opened",
     location: str | None,
     options: SyncOptions,
@@ -145,7 +200,6 @@ def carry_files(
     from jaxcache.cache.diff import Side
     from jaxcache.cache.trust import Verdict
     from jaxcache.cli.bundle import note_left_out, receive, required_signatures
-    from jaxcache.cli.opening import locate_target
     from jaxcache.layouts.sides import names_there
     from jaxcache.store import is_remote
 
@@ -192,7 +246,7 @@ def _note_forecast(outlooks: "Compatibility", form: Format) -> None:
 
 def _ask(plan: "SyncPlan") -> None:
     from jaxcache.cli.output import note
-    from jaxcache.cli.removal import confirm
+    from jaxcache.cli.terminal import confirm
     from jaxcache.render.prune import removals_table
 
     note(removals_table(plan.removals, time.time_ns()))

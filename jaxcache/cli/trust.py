@@ -16,7 +16,7 @@ EXAMPLES = {
     "show": "jaxcache trust list",
     "remove": "jaxcache trust remove ci",
 }
-EXIT_CODES = (0, 1, 2, 11, 12)
+EXIT_CODES = dict.fromkeys(EXAMPLES, (0, 1, 2, 11, 12))
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The name of the key.")]
 

@@ -50,9 +50,7 @@ def command(
     if delete and not fix:
         raise UsageError("--delete goes with --fix")
     if delete:
-        from jaxcache.cli.removal import require_consent
-
-        require_consent(dry_run=dry_run, yes=yes)
+        consent.check()
     options = options.replace(jobs=options.jobs or available_cores())
     opened = open_cache(place.cache_dir, place.layout)
     if restore:
@@ -76,7 +74,7 @@ def _repair(
     """Show what is going to be done, or do it."""
     from jaxcache.cache.verify.repair import execute_repair, plan_repair, show_repair
     from jaxcache.cli.output import note
-    from jaxcache.cli.removal import confirm
+    from jaxcache.cli.terminal import confirm
     from jaxcache.cli.terminal.progress import progress_bar
     from jaxcache.render.verify import problems_page
 

@@ -5,6 +5,7 @@ interface and the configuration file are built from what the class declares; man
 reference are built from the command line.
 """
 
+import sys
 from typing import Literal
 
 from jaxcache.errors import UsageError
@@ -77,6 +78,19 @@ class Consent(DryRun):
     """Whether to change anything, and whether to ask first."""
 
     yes: bool = option("--yes -y", FLAG, "Do not ask for confirmation.")
+
+    def check(self) -> None:
+        """Refuse before any work where nobody can be asked.
+
+        Raises:
+            UsageError: ``needs-yes``.
+        """
+        if not (self.dry_run or self.yes or (sys.stdin.isatty() and sys.stderr.isatty())):
+            raise UsageError(
+                "cannot ask for confirmation without a terminal",
+                code="needs-yes",
+                hint="add --yes to remove, or --dry-run to see what would go",
+            )
 
 
 class Chosen(Options):

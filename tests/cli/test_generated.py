@@ -55,7 +55,7 @@ def test_what_is_committed_is_what_is_generated() -> None:
 def test_an_option_that_is_named_as_its_value_says_so(name: str) -> None:
     """Typer 0.27 takes such a metavar for the option's name, unless the option is spelt out."""
     load_command(name)
-    _, command, _ = load_function(name)
+    _, command, *_ = load_function(name)
     for parameter, hint in get_type_hints(command, include_extras=True).items():
         for info in getattr(hint, "__metadata__", ()):
             if (

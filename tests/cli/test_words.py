@@ -84,7 +84,7 @@ def test_a_missing_directory_ends_every_command_that_needs_one_with_10(
 ) -> None:
     tried = []
     for name in COMMANDS:
-        codes = load_function(name)[0].EXIT_CODES
+        codes = load_function(name)[3]
         names = [p.name for p in load_command(name).params]
         if 10 in codes and "cache_dir" in names and name not in ("where", "pull", "compile"):
             done = run_cli(

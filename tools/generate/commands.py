@@ -48,7 +48,7 @@ class Command:
 def read_command(name: str) -> Command:
     """Read a command from its Typer parser."""
     parser = load_command(name)
-    module, _, example = load_function(name)
+    *_, example, codes = load_function(name)
     arguments = [
         (p.metavar or p.name.upper(), _help(p))
         for p in parser.params
@@ -60,9 +60,7 @@ def read_command(name: str) -> Command:
     ]
     options.append(Option(("-h", "--help"), "", "Show this message and exit."))
     summary = " ".join((parser.help or "").split("\f")[0].split())
-    return Command(
-        name, summary, tuple(arguments), tuple(options), example, tuple(module.EXIT_CODES)
-    )
+    return Command(name, summary, tuple(arguments), tuple(options), example, tuple(codes))
 
 
 def _help(parameter: Any) -> str:

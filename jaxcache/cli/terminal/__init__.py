@@ -85,6 +85,23 @@ def draw_line(text: str) -> None:
     sys.stderr.flush()
 
 
+def confirm(question: str, otherwise: str) -> None:
+    """Ask on the terminal.
+
+    Args:
+        otherwise: the message if declined.
+
+    Raises:
+        JaxcacheError: ``declined``.
+    """
+    from jaxcache.errors import JaxcacheError
+
+    sys.stderr.write(f"{question} [y/N] ")
+    sys.stderr.flush()
+    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+        raise JaxcacheError(otherwise, code="declined")
+
+
 def prepare_streams() -> None:
     """Make standard output and error take any text.
 

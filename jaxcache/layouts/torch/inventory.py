@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from jaxcache.entry.names import own_kind, printable
+from jaxcache.entry.names import own_kind
 from jaxcache.layouts.torch.names import GraphFile, TorchKind, as_graph, parse_path
 from jaxcache.model import FileInfo, Problem
 from jaxcache.store.base import Store
@@ -56,9 +56,8 @@ class Inventory:
     def problems(self) -> Iterator[Problem]:
         """Yield what the names alone show to be wrong."""
         for info, kind in self.others:
-            shown = printable(info.name)
             if kind is TorchKind.TEMP:
-                yield Problem(info.name, "temp-file", f"{shown} was left by a broken write")
+                yield Problem(info.name, "temp-file", f"{info.name} was left by a broken write")
             elif kind is TorchKind.STRAY:
                 linked = info.type == "symlink"
                 detail = "a symbolic link" if linked else "not a name that torch's compilers give"

@@ -9,7 +9,6 @@ from collections.abc import Iterable
 from jaxcache.cache.bundle.format import Bundle, ContentReader
 from jaxcache.cache.diff import Held, Side
 from jaxcache.cache.scan import Progress
-from jaxcache.entry.names import printable
 from jaxcache.layouts.torch.graph import Facts, examine
 from jaxcache.layouts.torch.inventory import Inventory
 from jaxcache.layouts.torch.names import GraphFile, as_graph
@@ -63,7 +62,7 @@ def _side(location: str, seen: Scan, names: Iterable[str], reference: str = "") 
         bad = [(kind, detail) for kind, detail in facts.problems if kind not in _HARMLESS]
         damaged.extend(Problem(entry.file, *found, entry.key) for found in bad[:1])
         if not bad and not facts.gone:
-            key = f"{entry.key} if {printable(facts.guards)}" if facts.guards else entry.key
+            key = f"{entry.key} if {facts.guards}" if facts.guards else entry.key
             stands_for = facts.source_key or ",".join(facts.references)
             size, seconds = entry.size_bytes, entry.compile_seconds or 0.0
             # Torch takes the first by name.
