@@ -61,7 +61,7 @@ test-matrix: $(STAMP)
 # The live layer in every JAX that it knows, with its sweeps: damaged entries, kills, processes at once.
 LIVE_MATRIX ?= $(filter-out %:0.4.30,$(MATRIX)) 3.12:0.11.2
 test-live: $(STAMP)
-	tools/test_matrix.sh $(BIN)/python $(LIVE_MATRIX) -- tests/live $(TESTS)
+	tools/test_matrix.sh $(BIN)/python $(LIVE_MATRIX) -- -n 2 --dist worksteal tests/live $(TESTS)
 
 # JAX's own tests of its caches, without the live layer and with it; from JAX's repository.
 test-jax-own: $(STAMP)
