@@ -61,9 +61,7 @@ class Carrying:
         Raises:
             UsageError: ``exists``, where the file is there and is not a bundle.
         """
-        from jaxcache.cache.archive import write_file
         from jaxcache.cache.bundle import deliver
-        from jaxcache.cache.bundle.pack import write_stream
         from jaxcache.layouts.sides import open_side
         from jaxcache.store import open_store
 
@@ -80,14 +78,10 @@ class Carrying:
             progress=progress,
         )
         signers = _private_keys(chosen.sign)
-        folder = os.path.dirname(os.path.abspath(path))
-        exported = write_stream(
-            self.store, plan, level=chosen.level, folder=folder, progress=progress
+        written = deliver.write_bundle(
+            self.store, plan, path, signers, level=chosen.level, progress=progress
         )
-        with exported.stream:
-            chunks = deliver.bundle_bytes(exported, signers)
-            write_file(path, chunks)
-        return exported.manifest
+        return written.manifest
 
     def import_(
         self,

@@ -9,7 +9,7 @@ import hashlib
 import os
 import struct
 from collections.abc import Iterable, Iterator
-from typing import Any, BinaryIO, NamedTuple
+from typing import IO, Any, BinaryIO, NamedTuple
 
 import zstandard
 
@@ -143,7 +143,7 @@ def unpack_range(file: BinaryIO, start: int, size_bytes: int, kind: Kind) -> Ite
         raise kind.error(f"is damaged: {error.detail}") from error
 
 
-def read_chunks(file: BinaryIO) -> Iterator[bytes]:
+def read_chunks(file: IO[bytes]) -> Iterator[bytes]:
     """Yield a file from its present position in pieces."""
     return iter(lambda: file.read(CHUNK_BYTES), b"")
 

@@ -51,43 +51,23 @@ def deliver(
     signers: Sequence[Any],
 ) -> bool:
     """Write the bundle and say so; return whether something was left out."""
-    from jaxcache.cache.archive import write_file
-    from jaxcache.cache.bundle.deliver import bundle_bytes
-    from jaxcache.cache.bundle.pack import write_stream
+    from jaxcache.cache.bundle.deliver import write_bundle
     from jaxcache.cli.output import emit, note
     from jaxcache.cli.terminal.progress import progress_bar
-    from jaxcache.render.bundle import Written, export_view
+    from jaxcache.render.bundle import export_view
 
     for warning in plan.warnings:
         note(f"warning: {warning}")
-    folder = None if file == "-" else os.path.dirname(os.path.abspath(file))
     try:
         with progress_bar("exporting", in_bytes=True) as progress:
-            exported = write_stream(store, plan, level=level, folder=folder, progress=progress)
-        with exported.stream:
-            chunks = bundle_bytes(exported, signers)
-            if file == "-":
-                size_bytes = sum(map(sys.stdout.buffer.write, chunks))
-                files = ["standard output"]
-            else:
-                write_file(file, chunks)
-                files, size_bytes = [file], os.stat(file).st_size
+            written = write_bundle(store, plan, file, signers, level=level, progress=progress)
     except BrokenPipeError:
         raise
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
         raise JaxcacheError(f"cannot write {file}: {reason}", code="io-error") from error
-    written = Written(
-        plan.cache_dir,
-        tuple(files),
-        size_bytes,
-        exported.manifest,
-        exported.manifest_sha256,
-        len(signers),
-        exported.left_out,
-    )
     emit(form, export_view(written))
-    return bool(exported.left_out)
+    return bool(written.left_out)
 
 
 def rewrite(bundle: "Bundle", file: str, form: Format) -> None:
@@ -96,13 +76,13 @@ def rewrite(bundle: "Bundle", file: str, form: Format) -> None:
     Raises:
         BundleError: it is damaged; nothing is written.
     """
-    from jaxcache.cache.archive import write_file
-    from jaxcache.cache.bundle.deliver import bundle_chunks
+    from jaxcache.cache.archive import read_chunks, write_file
+    from jaxcache.cache.bundle.deliver import written_bundle
     from jaxcache.cache.bundle.importing import verify_bundle
     from jaxcache.cache.bundle.manifest import BundleError
     from jaxcache.cli.output import emit
     from jaxcache.cli.terminal.progress import progress_bar
-    from jaxcache.render.bundle import export_view, written_bundle
+    from jaxcache.render.bundle import export_view
 
     with progress_bar("checking", in_bytes=True) as progress:
         refused = verify_bundle(bundle, progress, allow_large=True).refused or {}
@@ -112,7 +92,8 @@ def rewrite(bundle: "Bundle", file: str, form: Format) -> None:
             f"{bundle.name} holds {len(refused)} damaged entries, such as {name}: {reason}",
             hint="jaxcache import takes the sound ones",
         )
-    write_file(file, bundle_chunks(bundle))
+    bundle.file.seek(0)
+    write_file(file, read_chunks(bundle.file))
     emit(form, export_view(written_bundle(bundle, file)))
 
 

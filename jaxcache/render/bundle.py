@@ -1,12 +1,11 @@
 """Exports, imports and differences as JSON documents and as text."""
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 
 from jaxcache.cache.bundle.compat import PORTABLE_ONLY, Compatibility, Forecast, Outlook, forecast
-from jaxcache.cache.bundle.format import Bundle
+from jaxcache.cache.bundle.deliver import Written
 from jaxcache.cache.bundle.importing import Action, ImportPlan, Step
-from jaxcache.cache.bundle.manifest import Item, Manifest
+from jaxcache.cache.bundle.manifest import Item
 from jaxcache.cache.bundle.unpack import Imported
 from jaxcache.cache.trust import Verdict
 from jaxcache.model import Problem
@@ -18,32 +17,6 @@ from jaxcache.units import format_count, format_size
 _MISS_REASONS = 3
 
 
-@dataclass(frozen=True, slots=True)
-class Written:
-    """A bundle that was written, by ``export`` or ``copy``."""
-
-    source: str
-    """The cache or the bundle that it was made from."""
-    files: tuple[str, ...]
-    size_bytes: int
-    manifest: Manifest
-    manifest_sha256: str
-    signatures: int
-    left_out: tuple[Problem, ...] = ()
-
-
-def written_bundle(bundle: Bundle, file: str) -> Written:
-    """Describe an opened bundle, as ``file``."""
-    return Written(
-        bundle.name,
-        (file,),
-        bundle.size_bytes,
-        bundle.manifest,
-        bundle.manifest_sha256,
-        len(bundle.signatures),
-    )
-
-
 def export_view(written: Written) -> View:
     """Return the view of ``export``, and of ``copy`` into a bundle."""
     manifest = written.manifest
@@ -51,7 +24,7 @@ def export_view(written: Written) -> View:
     warning = forecast_note(outlooks)
     document = {
         "cache_dir": written.source,
-        "files": written.files,
+        "files": [written.file],
         "size_bytes": written.size_bytes,
         "entries": len(manifest.items),
         "side_files": len(manifest.files),
@@ -81,7 +54,7 @@ def left_out_lines(problems: Iterable[Problem]) -> Iterator[str]:
 
 def export_summary(written: Written) -> str:
     """One line on what was written."""
-    manifest, files, size_bytes = written.manifest, written.files, written.size_bytes
+    manifest, size_bytes = written.manifest, written.size_bytes
     source = manifest.source_bytes
     count, sides = len(manifest.items), len(manifest.files)
     more = f" and {format_count(sides, 'file')} of XLA's caches" if sides else ""
@@ -89,8 +62,7 @@ def export_summary(written: Written) -> str:
     if manifest.layout != "jax":
         what = f"{format_count(sides, 'file')} of {manifest.layout}'s caches"
     share = f", {size_bytes / source:.0%} of {format_size(source)} as files" if source else ""
-    where = files[0] if len(files) == 1 else f"{files[0]} to {files[-1]}"
-    return f"{what} in {where}: {format_size(size_bytes)}{share}"
+    return f"{what} in {written.file}: {format_size(size_bytes)}{share}"
 
 
 def import_view(

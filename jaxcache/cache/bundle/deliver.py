@@ -3,23 +3,86 @@
 import contextlib
 import itertools
 import os
+import sys
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, BinaryIO
 
-from jaxcache.cache.archive import read_chunks
+from jaxcache.cache.archive import read_chunks, write_file
 from jaxcache.cache.bundle.export import ExportPlan
 from jaxcache.cache.bundle.format import MAGIC, Bundle, is_bundle, pack_header, read_bundle
-from jaxcache.cache.bundle.manifest import BundleError
+from jaxcache.cache.bundle.manifest import BundleError, Manifest
 from jaxcache.cache.bundle.pack import Exported, write_stream
+from jaxcache.cache.scan import Progress
 from jaxcache.cache.trust import sign_header
 from jaxcache.errors import JaxcacheError, UsageError
+from jaxcache.model import Problem
 from jaxcache.store import cannot_make, check_location, is_remote
 from jaxcache.store.base import Store
 
 _FAST_LEVEL = 1
 SUFFIX = ".jxb"
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """A bundle that was written, by ``export``, ``copy`` or ``ci save``."""
+
+    source: str
+    """The cache or the bundle that it was made from."""
+    file: str
+    size_bytes: int
+    manifest: Manifest
+    manifest_sha256: str
+    signatures: int
+    left_out: tuple[Problem, ...] = ()
+
+
+def written_bundle(bundle: Bundle, file: str) -> Written:
+    """Describe an opened bundle, as ``file``."""
+    about = (bundle.size_bytes, bundle.manifest, bundle.manifest_sha256, len(bundle.signatures))
+    return Written(bundle.name, file, *about)
+
+
+def write_bundle(
+    store: Store,
+    plan: ExportPlan,
+    file: str,
+    private_keys: Sequence[Any] = (),
+    *,
+    target: Store | None = None,
+    level: int | None = None,
+    progress: Progress | None = None,
+) -> Written:
+    """Write what a plan names as a bundle, which appears whole.
+
+    Args:
+        file: its path, or ``-`` for standard output; with a target, the name of its object there.
+
+    Raises:
+        JaxcacheError: ``io-error``, ``changed``; StoreError
+    """
+    folder = None if target or file == "-" else os.path.dirname(os.path.abspath(file))
+    exported = write_stream(store, plan, level=level, folder=folder, progress=progress)
+    with exported.stream:
+        chunks = bundle_bytes(exported, private_keys)
+        if target:
+            size_bytes = target.write(file, chunks).size_bytes
+        elif file == "-":
+            file, size_bytes = "standard output", sum(map(sys.stdout.buffer.write, chunks))
+        else:
+            write_file(file, chunks)
+            size_bytes = os.stat(file).st_size
+    return Written(
+        plan.cache_dir,
+        file,
+        size_bytes,
+        exported.manifest,
+        exported.manifest_sha256,
+        len(private_keys),
+        exported.left_out,
+    )
 
 
 def bundle_bytes(exported: Exported, private_keys: Sequence[Any] = ()) -> Iterator[bytes]:
@@ -29,12 +92,6 @@ def bundle_bytes(exported: Exported, private_keys: Sequence[Any] = ()) -> Iterat
     yield exported.packed_manifest
     exported.stream.seek(0)
     yield from read_chunks(exported.stream)
-
-
-def bundle_chunks(bundle: Bundle) -> Iterator[bytes]:
-    """The bytes of an opened bundle from front to back, as they are."""
-    bundle.file.seek(0)
-    return read_chunks(bundle.file)
 
 
 def make_in_between(

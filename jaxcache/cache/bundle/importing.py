@@ -8,10 +8,11 @@ taken: JAX looks at a new entry only under its final name, and never at ours bef
 
 import hashlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
+from jaxcache.cache.archive import read_chunks
 from jaxcache.cache.bundle.format import Bundle, ContentReader, Refusal, check_stream
 from jaxcache.cache.bundle.manifest import JAX, BundleError, Item, Manifest, SideFile
 from jaxcache.cache.gate import Gate, Signed, check_payload_pieces, read_content
@@ -189,8 +190,6 @@ def plan_import(
         UsageError: ``on_conflict`` is none of :data:`ON_CONFLICT`.
         JaxcacheError: ``conflict`` where it is ``fail`` and there is one.
     """
-    if on_conflict not in ON_CONFLICT:
-        raise UsageError(f"{on_conflict!r} is not one of {', '.join(ON_CONFLICT)}")
     if bundle.manifest.layout != JAX:
         raise BundleError(
             f"{bundle.name} holds a cache of {bundle.manifest.layout}, not of JAX",
@@ -217,26 +216,44 @@ def plan_import(
             return Step(subject, Action.WRITE)
         if isinstance(subject, Item):
             return _entry_step(store, subject, there[name], on_conflict)
-        return _file_step(store, subject, there[name], on_conflict)
+        return file_step(store, subject, there[name], on_conflict)
 
-    steps = []
     remote = store is not None and store.remote
-    for step in in_order(plan_step, subjects) if remote else map(plan_step, subjects):
-        steps.append(step)
+    steps = in_order(plan_step, subjects) if remote else map(plan_step, subjects)
+    with_atimes = _wants_atimes(inventory, manifest)
+    return plan_of(steps, len(subjects), bundle, cache_dir, on_conflict, progress, with_atimes)
+
+
+def plan_of(
+    steps: Iterable[Step],
+    total: int,
+    bundle: Bundle,
+    cache_dir: str,
+    on_conflict: str,
+    progress: Progress | None,
+    with_atimes: bool = False,
+) -> ImportPlan:
+    """Collect the steps of an import, whatever the layout.
+
+    Raises:
+        UsageError, JaxcacheError: see :func:`plan_import`.
+    """
+    if on_conflict not in ON_CONFLICT:
+        raise UsageError(f"{on_conflict!r} is not one of {', '.join(ON_CONFLICT)}")
+    taken: list[Step] = []
+    for step in steps:
+        taken.append(step)
         if progress:
-            progress(len(steps), len(subjects))
-    plan = ImportPlan(cache_dir, bundle.name, tuple(steps), _wants_atimes(inventory, manifest))
-    if on_conflict == "fail" and (found := _refused(plan)):
+            progress(len(taken), total)
+    kept = [s for s in taken if s.action is Action.KEEP]
+    if on_conflict == "fail" and kept:
+        what = "entries" if bundle.manifest.layout == JAX else "files"
         raise JaxcacheError(
-            f"{len(found)} entries are there already with other contents, {found[0].name} first",
+            f"{len(kept)} {what} are there already with other contents, {kept[0].name} first",
             code="conflict",
             hint="--on-conflict keep or replace decides for all of them",
         )
-    return plan
-
-
-def _refused(plan: ImportPlan) -> Sequence[Step]:
-    return [s for s in plan.steps if s.action is Action.KEEP]
+    return ImportPlan(cache_dir, bundle.name, tuple(taken), with_atimes)
 
 
 def _there(store: Store | None) -> dict[str, FileInfo]:
@@ -284,12 +301,13 @@ def _chosen(on_conflict: str, *, header_only: bool = False) -> Action:
     return Action.REPLACE if on_conflict == "replace" else Action.KEEP
 
 
-def _file_step(store: Store, wanted: SideFile, there: FileInfo, on_conflict: str) -> Step:
+def file_step(store: Store, wanted: SideFile, there: FileInfo, on_conflict: str) -> Step:
+    """Compare a file with the one of its name that is there."""
     if there.type != "file":
         return Step(wanted, Action.BLOCKED, f"a {there.type} has its name")
     try:
         with store.open(there.name) as file:
-            digest = _digest(iter(lambda: file.read(1 << 20), b""))
+            digest = _digest(read_chunks(file))
     except StoreError as error:
         return Step(wanted, Action.BLOCKED, error.reason)
     if digest == wanted.sha256:

@@ -12,14 +12,15 @@ from typing import Any
 
 from jaxcache.cache.bundle.format import ContentReader, open_bundle
 from jaxcache.cache.bundle.manifest import JAX, BundleError, Item, Manifest, Origin
+from jaxcache.cache.inventory import Inventory, OtherFile
 from jaxcache.cache.ledger.record import SEALED
 from jaxcache.cache.ledger.segments import Ledger
-from jaxcache.cache.scan import with_ledger
+from jaxcache.cache.scan import Scan, with_ledger
 from jaxcache.cache.select import select_by_keys
 from jaxcache.cache.show import Shown, describe
 from jaxcache.entry.brief import summarize_contents
 from jaxcache.entry.decode import decode_payload, decode_program
-from jaxcache.entry.names import FileKind, parse_key, parse_name
+from jaxcache.entry.names import parse_key, parse_name
 from jaxcache.entry.read import max_payload_bytes
 from jaxcache.errors import UsageError
 from jaxcache.model import Entry, FileInfo, Problem
@@ -36,30 +37,6 @@ class BundleStore:
     ledger: Ledger
     """Of the events that travel with the entries."""
     remote: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class BundleScan:
-    """The entries and files of a bundle, by its manifest."""
-
-    entries: tuple[Entry, ...]
-    inventory: "_Files"
-    problems: tuple[Problem, ...] = ()
-
-
-class _Files:
-    def __init__(self, manifest: Manifest) -> None:
-        self._manifest = manifest
-
-    def files(self) -> Iterator[tuple[FileKind, FileInfo]]:
-        """Yield every file with its kind."""
-        items = ((i.file, i.size_bytes, i.created_ns) for i in self._manifest.items)
-        files = ((f.name, f.size_bytes, f.created_ns) for f in self._manifest.files)
-        for name, size_bytes, at_ns in (*items, *files):
-            yield (
-                parse_name(name).kind,
-                FileInfo(name, "file", size_bytes, at_ns, at_ns, 0, 0, -1),
-            )
 
 
 def open_as_store(path: str) -> BundleStore:
@@ -83,11 +60,17 @@ def open_as_store(path: str) -> BundleStore:
         )
 
 
-def scan_bundle(store: BundleStore, **_: Any) -> BundleScan:
+def scan_bundle(store: BundleStore, **_: Any) -> Scan:
     """List the entries by the manifest, without their signature and source."""
-    manifest = store.manifest
+    manifest, found = store.manifest, Inventory()
+    for name, size_bytes, at_ns in (
+        *((i.file, i.size_bytes, i.created_ns) for i in manifest.items),
+        *((f.name, f.size_bytes, f.created_ns) for f in manifest.files),
+    ):
+        info = FileInfo(name, "file", size_bytes, at_ns, at_ns, 0, 0, -1)
+        found.others.append(OtherFile(info, parse_name(name).kind))
     entries = [_entry(item, manifest.origin_of(item)) for item in manifest.items]
-    return BundleScan(with_ledger(entries, store.ledger), _Files(manifest))
+    return Scan(with_ledger(entries, store.ledger), found, (), store.ledger)
 
 
 def _entry(item: Item, origin: Origin) -> Entry:
@@ -111,8 +94,8 @@ def _entry(item: Item, origin: Origin) -> Entry:
 
 
 def decode_bundle(
-    store: BundleStore, seen: BundleScan, wanted: Iterable[Entry], *, hurried: bool, **_: Any
-) -> BundleScan:
+    store: BundleStore, seen: Scan, wanted: Iterable[Entry], *, hurried: bool, **_: Any
+) -> Scan:
     """Add the signature and source of some entries; a damaged stream is a finding."""
     if hurried:
         return seen

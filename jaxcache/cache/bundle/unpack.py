@@ -10,19 +10,20 @@ from typing import IO, Any
 
 import zstandard
 
+from jaxcache.cache.archive import read_chunks
 from jaxcache.cache.bundle.format import Bundle, ContentReader
 from jaxcache.cache.bundle.importing import ImportPlan, Step
 from jaxcache.cache.bundle.manifest import Item
 from jaxcache.cache.ledger.record import PAYLOAD, Event
 from jaxcache.cache.ledger.segments import Ledger, append
 from jaxcache.cache.leftovers import delete_leftovers, staging
-from jaxcache.cache.pair import atime_name, write_atime
+from jaxcache.cache.pair import atime_name, find, write_atime
 from jaxcache.cache.parallel import ByteBudget
 from jaxcache.cache.scan import Progress
 from jaxcache.cache.seal import LEVEL_FACT
 from jaxcache.entry.frame import MAX_LEVEL, compress_content
 from jaxcache.model import Codec, FileInfo, brief
-from jaxcache.store.base import MissingError, Store, StoreError
+from jaxcache.store.base import Store, StoreError
 
 #: What JAX uses, and what makes an entry small that :func:`jaxcache.cache.seal.execute_seal` or
 #: another tool has compressed further: tried in turn until an entry is as small as it was.
@@ -32,7 +33,6 @@ _GROWTH_BYTES, _GROWTH_SHARE = 4, 64
 #: More than there are cores: most of their time goes into waiting for the disk to sync.
 _WRITERS = 8
 _BUDGET_BYTES = 32 << 20
-_CHUNK_BYTES = 1 << 20
 #: Larger payloads are compressed as they come, on their own.
 _PIECE_BYTES = 16 << 20
 
@@ -244,7 +244,7 @@ def _encoded(item: Item, pieces: Iterable[bytes], level: int) -> Iterator[bytes]
 
 def _rewound(file: IO[bytes]) -> Iterator[bytes]:
     file.seek(0)
-    return iter(lambda: file.read(_CHUNK_BYTES), b"")
+    return read_chunks(file)
 
 
 def _is_small(size_bytes: int, item: Item) -> bool:
@@ -275,7 +275,7 @@ def _commit(store: Store, plan: ImportPlan, staged: list[tuple[str, Step]]) -> l
     undo: list[tuple[str, FileInfo | None, str]] = []
 
     def back_up(name: str) -> FileInfo | None:
-        there = _look(store, name)
+        there = find(store, name)
         if there is not None:
             old = f"{staged[0][0]}-old{len(undo)}"
             _copy(store, name, old, there.mtime_ns)
@@ -310,17 +310,9 @@ def _commit(store: Store, plan: ImportPlan, staged: list[tuple[str, Step]]) -> l
     return failed
 
 
-def _look(store: Store, name: str) -> FileInfo | None:
-    try:
-        return store.info(name)
-    except MissingError:
-        return None
-
-
 def _copy(store: Store, name: str, new_name: str, mtime_ns: int) -> None:
     with store.open(name) as file:
-        chunks = iter(lambda: file.read(_CHUNK_BYTES), b"")
-        store.write(new_name, chunks, mtime_ns=mtime_ns)
+        store.write(new_name, read_chunks(file), mtime_ns=mtime_ns)
 
 
 def _events(store: Store, plan: ImportPlan, written: set[str]) -> Iterator[Event]:

@@ -7,15 +7,17 @@ JAX's keys can be forgotten here. What that key leaves out is added: the directo
 that hash it, and the CPU, for those that do not.
 """
 
+import glob
 import hashlib
 import json
+import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from jaxcache.cache.bundle.compat import XLA_CACHES, Host
-from jaxcache.cache.ci.files import HashedFiles
 from jaxcache.entry.releases import CACHE_PATH, KERNEL_CACHE_PATH
+from jaxcache.errors import UsageError
 
 #: Counted up when the same environment gets another name.
 SCHEME = "v1"
@@ -57,6 +59,51 @@ class Environment:
         }
         text = json.dumps(told, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:_DIGITS]
+
+
+@dataclass(frozen=True, slots=True)
+class HashedFiles:
+    """The files that were hashed, and their digest."""
+
+    digest: str
+    """SHA-256 over names and contents, in the order of the names."""
+    names: tuple[str, ...]
+
+
+def hash_files(patterns: Sequence[str], root: str) -> HashedFiles:
+    """Hash every file that one of the globs names; ``**`` crosses folders, links are followed.
+
+    Args:
+        patterns: relative to ``root``; one that begins with ``!`` takes files out again.
+
+    Raises:
+        UsageError: ``no-match`` where no file is left, ``io-error`` where one cannot be read.
+    """
+    chosen: set[str] = set()
+    for pattern in patterns:
+        found = glob.glob(pattern.removeprefix("!"), root_dir=root, recursive=True)
+        files = {os.path.normpath(f) for f in found if os.path.isfile(os.path.join(root, f))}
+        chosen = chosen - files if pattern.startswith("!") else chosen | files
+    if not chosen:
+        raise UsageError(
+            f"no file matches {' '.join(patterns)}",
+            code="no-match",
+            hint="quote the glob, so that it reaches jaxcache, and mind the current directory",
+        )
+    names = tuple(sorted(chosen))
+    digest = hashlib.sha256()
+    for name in names:
+        digest.update(os.fsencode(name) + b"\0" + _digest(os.path.join(root, name)))
+    return HashedFiles(digest.hexdigest(), names)
+
+
+def _digest(path: str) -> bytes:
+    try:
+        with open(path, "rb") as file:
+            return hashlib.file_digest(file, "sha256").digest()
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        raise UsageError(f"cannot read {path}: {reason}", code="io-error") from error
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,13 +1,10 @@
 """Carry out a save: a bundle that appears whole, or a shared cache that keeps a record of use."""
 
-import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from jaxcache.cache.archive import write_file
-from jaxcache.cache.bundle.deliver import bundle_bytes
-from jaxcache.cache.bundle.pack import write_stream
+from jaxcache.cache.bundle.deliver import write_bundle
 from jaxcache.cache.ci.save import SavePlan
 from jaxcache.cache.ci.staging import sealed_copy
 from jaxcache.cache.ledger.record import HIT, Event
@@ -40,44 +37,18 @@ class Saved:
 def save_bundle(
     store: Store,
     plan: SavePlan,
-    path: str,
+    file: str,
     *,
+    target: Store | None = None,
     level: int | None,
     private_keys: Sequence[Any] = (),
     progress: Progress | None = None,
 ) -> Saved:
-    """Write the bundle at ``path``; who reads it meanwhile reads the old one.
-
-    Raises:
-        JaxcacheError: ``io-error``, ``changed``
-    """
-    folder = os.path.dirname(os.path.abspath(path))
-    exported = write_stream(store, plan.export, level=level, folder=folder, progress=progress)
-    with exported.stream:
-        write_file(path, bundle_bytes(exported, private_keys))
-    size_bytes = os.stat(path).st_size
-    return Saved(len(exported.manifest.items), size_bytes, exported.left_out)
-
-
-def save_remote_bundle(
-    store: Store,
-    plan: SavePlan,
-    target: Store,
-    name: str,
-    *,
-    level: int | None,
-    private_keys: Sequence[Any] = (),
-    progress: Progress | None = None,
-) -> Saved:
-    """Write the bundle as one object, which appears whole.
-
-    Raises:
-        JaxcacheError: ``changed``; StoreError
-    """
-    exported = write_stream(store, plan.export, level=level, progress=progress)
-    with exported.stream:
-        written = target.write(name, bundle_bytes(exported, private_keys))
-    return Saved(len(exported.manifest.items), written.size_bytes, exported.left_out)
+    """Write the bundle; see :func:`jaxcache.cache.bundle.deliver.write_bundle`."""
+    written = write_bundle(
+        store, plan.export, file, private_keys, target=target, level=level, progress=progress
+    )
+    return Saved(len(written.manifest.items), written.size_bytes, written.left_out)
 
 
 def save_shared(

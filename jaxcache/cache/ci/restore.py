@@ -10,6 +10,7 @@ from jaxcache.cache.bundle.importing import Action, ImportPlan, plan_import, ver
 from jaxcache.cache.bundle.manifest import Item
 from jaxcache.cache.bundle.unpack import Failure, execute_import
 from jaxcache.cache.ci.baseline import take_baseline, write_baseline
+from jaxcache.cache.ci.staging import Fetched
 from jaxcache.cache.ledger.record import fold
 from jaxcache.cache.scan import Progress
 from jaxcache.store.base import Store
@@ -65,14 +66,11 @@ class Restored:
 
 def plan_restore(
     store: Store | None,
-    bundle: Bundle,
+    fetched: Fetched,
     *,
     source: str,
     cache_dir: str,
     host: Host | None,
-    left_out: int = 0,
-    present: int = 0,
-    untrusted: int = 0,
     everything: bool = False,
     allow_large: bool = False,
     progress: Progress | None = None,
@@ -84,19 +82,16 @@ def plan_restore(
         store: the cache; None where its directory does not exist yet.
         source: as the user named it.
         host: the jax of the job; where none was asked, everything may hit.
-        left_out: how many entries could not come into the bundle.
-        present: how many did not have to.
-        untrusted: how many were refused.
         everything: also what cannot hit.
         allow_large: see :class:`jaxcache.cache.gate.Gate`.
 
     Raises:
         BundleError: the bundle is damaged.
     """
-    outlooks = forecast(bundle.manifest, host, cache_dir)
+    outlooks = forecast(fetched.bundle.manifest, host, cache_dir)
     useless = {f.key for f in outlooks.forecasts if f.outlook is Outlook.MISS}
-    bundle = verify_bundle(bundle, progress, allow_large=allow_large)
-    left_out += len(bundle.refused or ())
+    bundle = verify_bundle(fetched.bundle, progress, allow_large=allow_large)
+    left_out = fetched.damaged + len(bundle.refused or ())
     fits = {i.key for i in bundle.manifest.items if everything or i.key not in useless}
     cache_dir = os.path.abspath(cache_dir)
     importing = plan_import(
@@ -106,7 +101,9 @@ def plan_restore(
         side_caches=bool(fits),
         wanted=lambda item: item.key in fits,
     )
-    return RestorePlan(cache_dir, source, importing, outlooks, left_out, present, untrusted)
+    return RestorePlan(
+        cache_dir, source, importing, outlooks, left_out, fetched.present, fetched.untrusted
+    )
 
 
 def nothing_to_restore(cache_dir: str, source: str, trouble: str) -> RestorePlan:

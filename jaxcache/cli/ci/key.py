@@ -16,8 +16,7 @@ def command(
     output: JsonOutput,
 ) -> None:
     """Print a key for the CI system's cache, made of what JAX's keys depend on."""
-    from jaxcache.cache.ci.files import hash_files
-    from jaxcache.cache.ci.key import CiKey
+    from jaxcache.cache.ci.key import CiKey, hash_files
     from jaxcache.cli.ci import describe_job, write_outputs
     from jaxcache.cli.output import emit
     from jaxcache.render.ci import key_view

@@ -9,7 +9,6 @@ from jaxcache.cache.bundle.deliver import is_bundle_name, spool
 from jaxcache.cache.bundle.manifest import BundleError
 from jaxcache.cache.ci.restore import (
     Restored,
-    RestorePlan,
     execute_restore,
     nothing_to_restore,
     plan_restore,
@@ -43,7 +42,17 @@ def restore(source: str, target: str, options: RestoreOptions) -> Restored:
         host = None
         if options.python is not None or not options.everything:
             host = _ask(options.python, options.platform)
-        plan = _plan(fetched, source, store, target, host, options.everything, options.allow_large)
+        with progress_bar("checking", in_bytes=True) as progress:
+            plan = plan_restore(
+                store,
+                fetched,
+                source=source,
+                cache_dir=target,
+                host=host,
+                everything=options.everything,
+                allow_large=options.allow_large,
+                progress=progress,
+            )
     except (BundleError, NoCacheError, StoreError) as error:
         plan = nothing_to_restore(cache_dir, source, error.message)
     bundle = fetched.bundle if fetched else None
@@ -99,28 +108,3 @@ def _ask(python: str | None, platform: str | None) -> Host | None:
     if not has_jax(python):
         return None
     return probe_host(python or sys.executable, job_environment(platform))
-
-
-def _plan(
-    fetched: Fetched,
-    source: str,
-    store: Store | None,
-    cache_dir: str,
-    host: Host | None,
-    everything: bool,
-    allow_large: bool,
-) -> RestorePlan:
-    with progress_bar("checking", in_bytes=True) as progress:
-        return plan_restore(
-            store,
-            fetched.bundle,
-            source=source,
-            cache_dir=cache_dir,
-            host=host,
-            left_out=fetched.damaged,
-            present=fetched.present,
-            untrusted=fetched.untrusted,
-            everything=everything,
-            allow_large=allow_large,
-            progress=progress,
-        )

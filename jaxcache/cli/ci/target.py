@@ -6,7 +6,7 @@ import time
 from jaxcache.cache.bundle.deliver import check_target as check_file
 from jaxcache.cache.bundle.deliver import is_bundle_name
 from jaxcache.cache.ci.baseline import read_baseline
-from jaxcache.cache.ci.publish import Saved, save_bundle, save_remote_bundle, save_shared
+from jaxcache.cache.ci.publish import Saved, save_bundle, save_shared
 from jaxcache.cache.ci.save import SaveIf, SavePlan, plan_save
 from jaxcache.cache.ci.usage import use_events
 from jaxcache.cache.ledger.segments import append
@@ -97,18 +97,18 @@ def carry_out(plan: SavePlan, options: SaveOptions) -> Saved:
                 now_ns=now_ns,
                 progress=progress,
             )
-        if is_remote(plan.target):
-            folder, _, name = plan.target.rpartition("/")
-            return save_remote_bundle(
-                store,
-                plan,
-                open_store(folder),
-                name,
-                level=options.level,
-                private_keys=signers,
-                progress=progress,
-            )
-        os.makedirs(os.path.dirname(os.path.abspath(plan.target)), exist_ok=True)
+        file, there = plan.target, None
+        if is_remote(file):
+            folder, _, file = file.rpartition("/")
+            there = open_store(folder)
+        else:
+            os.makedirs(os.path.dirname(os.path.abspath(file)), exist_ok=True)
         return save_bundle(
-            store, plan, plan.target, level=options.level, private_keys=signers, progress=progress
+            store,
+            plan,
+            file,
+            target=there,
+            level=options.level,
+            private_keys=signers,
+            progress=progress,
         )

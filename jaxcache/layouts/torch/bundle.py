@@ -6,17 +6,15 @@ and compiler probes, is checked from end to end before anything is written, and 
 be one that torch gives, and say what its bytes are.
 """
 
-import hashlib
 from collections.abc import Collection, Iterator, Sequence
 
 from jaxcache.cache.bundle.export import ExportPlan
 from jaxcache.cache.bundle.format import Bundle, ContentReader
-from jaxcache.cache.bundle.importing import ON_CONFLICT, Action, ImportPlan, Step
+from jaxcache.cache.bundle.importing import Action, ImportPlan, Step, file_step, plan_of
 from jaxcache.cache.bundle.manifest import BundleError, SideFile, check_path
 from jaxcache.cache.diff import Side
 from jaxcache.cache.scan import Progress
 from jaxcache.cache.select import Selection
-from jaxcache.errors import JaxcacheError, UsageError
 from jaxcache.layouts.torch.graph import examine
 from jaxcache.layouts.torch.inventory import Inventory, take_inventory
 from jaxcache.layouts.torch.kernels import judge_header
@@ -32,7 +30,7 @@ from jaxcache.layouts.torch.names import (
 from jaxcache.layouts.torch.pickled import MAX_BYTES
 from jaxcache.layouts.torch.scan import Scan, scan
 from jaxcache.model import FileInfo, Problem
-from jaxcache.store.base import Store, StoreError
+from jaxcache.store.base import Store
 
 #: What travels, in the order of writing: torch must never find a graph before its parts.
 _TRAVELS = (
@@ -152,36 +150,26 @@ def plan_import(
 
     Raises:
         BundleError: a name is none of torch's, or not that of its bytes.
-        UsageError: ``on_conflict`` is none of :data:`ON_CONFLICT`.
-        JaxcacheError: ``conflict`` where it is ``fail`` and there is one.
+        UsageError, JaxcacheError: see :func:`jaxcache.cache.bundle.importing.plan_import`.
     """
-    if on_conflict not in ON_CONFLICT:
-        raise UsageError(f"{on_conflict!r} is not one of {', '.join(ON_CONFLICT)}")
     inventory = take_inventory(store) if store else Inventory()
     there = {info.name: info for _, info in inventory.files()}
-    content = ContentReader(bundle)
-    steps: list[Step] = []
-    for done, file in enumerate(bundle.manifest.files, 1):
-        found = parse_path(file.name)
-        if found.kind not in _TRAVELS:
-            raise BundleError(f"it names {file.name[:300]!r}, which torch does not make")
-        _check_content(file, found, content)
-        if found.kind in _COMMON and found.kind is not TorchKind.PROBE and not side_caches:
-            continue
-        if file.name not in there or store is None:
-            steps.append(Step(file, Action.WRITE))
-        else:
-            steps.append(_step(store, file, found, there[file.name], on_conflict))
-        if progress:
-            progress(done, len(bundle.manifest.files))
-    plan = ImportPlan(cache_dir, bundle.name, tuple(steps), False)
-    if on_conflict == "fail" and plan.count(Action.KEEP):
-        raise JaxcacheError(
-            f"{plan.count(Action.KEEP)} files are there already with other contents",
-            code="conflict",
-            hint="--on-conflict keep or replace decides for all of them",
-        )
-    return plan
+    content, files = ContentReader(bundle), bundle.manifest.files
+
+    def steps() -> Iterator[Step]:
+        for file in files:
+            found = parse_path(file.name)
+            if found.kind not in _TRAVELS:
+                raise BundleError(f"it names {file.name[:300]!r}, which torch does not make")
+            _check_content(file, found, content)
+            if found.kind in _COMMON and found.kind is not TorchKind.PROBE and not side_caches:
+                continue
+            if file.name not in there or store is None:
+                yield Step(file, Action.WRITE)
+            else:
+                yield _step(store, file, found, there[file.name], on_conflict)
+
+    return plan_of(steps(), len(files), bundle, cache_dir, on_conflict, progress)
 
 
 def _check_content(file: SideFile, found: TorchName, content: ContentReader) -> None:
@@ -216,17 +204,12 @@ def judge(data: bytes, name: str, found: TorchName) -> str | None:
 def _step(
     store: Store, file: SideFile, found: TorchName, there: FileInfo, on_conflict: str
 ) -> Step:
-    if there.type != "file":
-        return Step(file, Action.BLOCKED, f"a {there.type} has its name")
-    try:
-        data = store.read(there.name, limit=MAX_BYTES + 1)
-    except StoreError as error:
-        return Step(file, Action.BLOCKED, error.reason)
-    if hashlib.sha256(data).hexdigest() == file.sha256:
-        return Step(file, Action.SAME)
+    step = file_step(store, file, there, on_conflict)
+    if not step.differs:
+        return step
+    data = store.read(there.name, limit=MAX_BYTES + 1)
     if found.kind in _JUDGED and (problem := judge(data, file.name, found)):
         return Step(file, Action.HEAL, problem, there=there)
     if found.digest and digest_of(data) == found.digest:
         return Step(file, Action.SAME)
-    action = Action.REPLACE if on_conflict == "replace" else Action.KEEP
-    return Step(file, action, "another one is here", differs=True, there=there)
+    return step
