@@ -31,7 +31,8 @@ class OtherFile(NamedTuple):
     """Any other file: locks, temporary files, side caches, our own, strays."""
 
     info: FileInfo
-    kind: FileKind
+    kind: StrEnum
+    """Of the layout's kinds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +46,7 @@ class Inventory:
     folders: set[FileKind] = field(default_factory=set)
     """XLA's autotune directory and our own, where they are."""
 
-    def files(self) -> Iterator[tuple[FileKind, FileInfo]]:
+    def files(self) -> Iterator[tuple[StrEnum, FileInfo]]:
         """Yield every file with what it is."""
         yield from ((FileKind.ATIME, info) for info in self.atimes.values())
         yield from ((e.kind, e.info) for e in self.entries)

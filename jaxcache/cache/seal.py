@@ -8,8 +8,9 @@ import hashlib
 import io
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -20,7 +21,7 @@ from jaxcache.cache.leftovers import delete_leftovers
 from jaxcache.cache.parallel import ByteBudget
 from jaxcache.cache.scan import Progress, Scan, scan
 from jaxcache.cache.select import Selection
-from jaxcache.cache.under_lock import SharedLock
+from jaxcache.cache.under_lock import LOCK_TIMEOUT_SECONDS
 from jaxcache.cache.verify.check import (
     MAX_DECODED_BYTES,
     check_payload,
@@ -182,7 +183,7 @@ class _Worker:
         self._files = {f.info.name: f for f in plan.scan.inventory.entries}
         self._ledger = Ledger.load(store)
         self._budget = ByteBudget(_MEMORY_BYTES)
-        self._jax = SharedLock(store)
+        self._swaps = threading.Lock()
         self._lock = threading.Lock()
         self._events: list[Event] = []
         self.sealed: list[Sealed] = []
@@ -241,7 +242,7 @@ class _Worker:
         if self._level is not None:  # else its blocks are those that were just decompressed
             check_content(io.BytesIO(new), len(new))
         try:
-            self._store.rewrite(entry.file, [new], expected=file.info, guard=self._jax.hold())
+            self._store.rewrite(entry.file, [new], expected=file.info, guard=self._hold())
         except (ChangedError, MissingError):
             raise
         except StoreError as error:
@@ -251,6 +252,12 @@ class _Worker:
         with self._lock:
             self.sealed.append(Sealed(entry, len(new)))
         self._learn(event)
+
+    @contextmanager
+    def _hold(self) -> Iterator[None]:
+        """JAX's lock for one swap, of which one thread holds it at a time."""
+        with self._swaps, self._store.lock(timeout_seconds=LOCK_TIMEOUT_SECONDS):
+            yield
 
     def _skip(self, entry: Entry, reason: Reason, event: Event | None = None) -> None:
         with self._lock:

@@ -1,9 +1,8 @@
 """Change files beside running JAX processes: under JAX's lock, for moments only."""
 
-import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from jaxcache.cache.scan import Progress
@@ -88,21 +87,3 @@ def run_guarded(
 def guarded(store: Store, name: str, guard: "Guard | None") -> AbstractContextManager[bool]:
     """Hold the lock of one file, where there is one; False where somebody else has it."""
     return guard(store, name) if guard else nullcontext(True)
-
-
-class SharedLock:
-    """JAX's lock for several threads of ours, of which one holds it at a time."""
-
-    def __init__(self, store: Store) -> None:
-        self._store = store
-        self._threads = threading.Lock()
-
-    @contextmanager
-    def hold(self) -> Iterator[None]:
-        """Hold it for one swap.
-
-        Raises:
-            LockedError: another process held it all the time.
-        """
-        with self._threads, self._store.lock(timeout_seconds=LOCK_TIMEOUT_SECONDS):
-            yield

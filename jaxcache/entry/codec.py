@@ -296,16 +296,8 @@ def _unzstd(file: BinaryIO, content_bytes: int | None) -> Iterator[bytes]:
             seen += len(chunk)
             yield chunk
     except zstandard.ZstdError as error:
-        raise _zstd_error(error) from error
-    _check_size(seen, content_bytes)
-
-
-def _zstd_error(error: zstandard.ZstdError) -> CodecError:
-    kind: ProblemKind = "checksum-mismatch" if "checksum" in str(error) else "bad-codec"
-    return CodecError(kind, f"zstd: {_reason(error)}")
-
-
-def _check_size(seen: int, content_bytes: int | None) -> None:
+        kind: ProblemKind = "checksum-mismatch" if "checksum" in str(error) else "bad-codec"
+        raise CodecError(kind, f"zstd: {_reason(error)}") from error
     if content_bytes not in (None, seen):
         raise CodecError("bad-codec", f"holds {seen} bytes, not the {content_bytes} announced")
 

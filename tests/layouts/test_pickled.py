@@ -13,15 +13,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from jaxcache.layouts.torch.graph import decode_graph
-from jaxcache.layouts.torch.pickled import (
-    Bag,
-    Global,
-    PickleError,
-    Record,
-    Table,
-    read_pickle,
-    walk,
-)
+from jaxcache.layouts.torch.machine import Bag, Global, PickleError, Record, Table, walk
+from jaxcache.layouts.torch.pickled import read_pickle
 
 #: A busy machine is no failure.
 PATIENT = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])

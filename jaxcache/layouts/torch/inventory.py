@@ -2,19 +2,13 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from enum import StrEnum
 
+from jaxcache.cache.inventory import OtherFile
 from jaxcache.entry.names import own_kind
 from jaxcache.layouts.torch.names import GraphFile, TorchKind, as_graph, parse_path
 from jaxcache.model import FileInfo, Problem
 from jaxcache.store.base import Store
-
-
-class OtherFile(NamedTuple):
-    """Any file that is neither a graph nor generated code."""
-
-    info: FileInfo
-    kind: TorchKind
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +24,7 @@ class Inventory:
     """``.main.so`` by key."""
     others: list[OtherFile] = field(default_factory=list)
 
-    def files(self) -> Iterator[tuple[TorchKind, FileInfo]]:
+    def files(self) -> Iterator[tuple[StrEnum, FileInfo]]:
         """Yield every file with what it is."""
         for graph in self.graphs:
             yield TorchKind.AOT if graph.tier == "aotautograd" else TorchKind.FX, graph.info

@@ -15,10 +15,7 @@ import pickletools
 from dataclasses import dataclass
 from typing import Any
 
-from jaxcache.layouts.torch.machine import Machine
-from jaxcache.layouts.torch.values import Bag, Global, PickleError, Record, Table, walk
-
-__all__ = ["Bag", "Global", "Pickle", "PickleError", "Record", "Table", "read_pickle", "walk"]
+from jaxcache.layouts.torch.machine import Machine, PickleError
 
 #: Torch's entries are some 100 kB; one with embedded constants may be larger.
 MAX_BYTES = 64 << 20
