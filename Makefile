@@ -8,7 +8,7 @@ DEMO   := .demo
 MATRIX ?= 3.11:0.4.30 3.11:0.4.38 3.11:0.5.3 3.11:0.6.2 3.11:0.8.3 3.11:0.10.2 3.12:0.12.0.1
 
 .PHONY: test test-jax check demo bench test-matrix test-live test-jax-own test-torch test-typer test-slow test-cuda test-tpu docs faults fuzz mutation scale \
-	real-programs clean
+	real-programs real-suites clean
 
 # TESTS takes options of pytest, such as TESTS='-k prune'.
 TESTS ?=
@@ -72,6 +72,10 @@ test-jax-own: $(STAMP)
 PROGRAMS ?=
 real-programs: $(STAMP)
 	tools/real_programs.sh $(BIN)/python $(PROGRAMS)
+
+# Tests of real libraries with the pytest plugin: alone and with xdist, cold and warm.
+real-suites: $(STAMP)
+	tools/real_suites.sh $(BIN)/python
 
 # Entries for an H200 and a TPU, made on a machine that has neither. The wheels are large.
 DEVICELESS_PYTHON ?= python3.12

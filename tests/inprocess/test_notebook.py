@@ -1,12 +1,14 @@
 """``%load_ext jaxcache`` in a real notebook, run by a real kernel."""
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from conftest import REPOSITORY
 
 from jaxcache.inprocess.notebook import divide, draw
 from jaxcache.warm.report import Report
@@ -30,7 +32,7 @@ CELLS = [
 FAILS = 8
 
 
-def write_notebook(path: Path) -> None:
+def write_notebook(path: Path, sources: list[str]) -> None:
     cells = [
         {
             "cell_type": "code",
@@ -40,7 +42,7 @@ def write_notebook(path: Path) -> None:
             "outputs": [],
             "source": cell,
         }
-        for number, cell in enumerate(CELLS)
+        for number, cell in enumerate(sources)
     ]
     kernel = {"name": "python3", "display_name": "Python 3", "language": "python"}
     document = {"cells": cells, "metadata": {"kernelspec": kernel}, "nbformat": 4}
@@ -61,7 +63,7 @@ def test_a_notebook_ends_with_a_cell_of_hits(
         pytest.importorskip(module)
     env = inside_environment | {"CACHE": str(tmp_path / "cache")}
     del env["JAX_COMPILATION_CACHE_DIR"]
-    write_notebook(tmp_path / "in.ipynb")
+    write_notebook(tmp_path / "in.ipynb", CELLS)
     convert = ("jupyter", "nbconvert", "--execute", "--to", "notebook", "--output", "out.ipynb")
     command = ("run", "--json", "-C", tmp_path / "cache", "--", sys.executable, "-m", *convert)
     done = subprocess.run(
@@ -105,3 +107,27 @@ def test_the_plot_divides_all_of_the_time() -> None:
     assert [name for name, seconds, _ in parts if seconds] == ["running"]
     assert 'width="640.0"' in draw(parts)
     assert "running 2.00 s" in draw(parts)
+
+
+@pytest.mark.jax
+@pytest.mark.slow
+def test_the_cells_of_the_page(tmp_path: Path, inside_environment: dict[str, str]) -> None:
+    for module in ("nbconvert", "ipykernel"):
+        pytest.importorskip(module)
+    del inside_environment["JAX_COMPILATION_CACHE_DIR"]
+    page = (REPOSITORY / "docs" / "in-a-notebook.md").read_text()
+    write_notebook(tmp_path / "in.ipynb", re.findall(r"```python\n(.*?)\n```", page, re.DOTALL))
+    command = ("jupyter", "nbconvert", "--execute", "--to", "notebook", "--output", "out.ipynb")
+    subprocess.run(
+        [sys.executable, "-m", *command, tmp_path / "in.ipynb"],
+        env=inside_environment,
+        cwd=tmp_path,
+        capture_output=True,
+        timeout=300,
+        check=True,
+    )
+    cells = json.loads((tmp_path / "out.ipynb").read_text())["cells"]
+    assert "0 of 3 hits" in shown(cells[2], "text/plain")
+    assert "3 of 3 hits" in shown(cells[4], "text/plain")
+    assert "no compiles" in shown(cells[5], "text/plain")
+    assert "jit_step would be compiled" in shown(cells[6], "text/plain")
