@@ -9,11 +9,9 @@ What a signature promises, and what not, is in docs/bundles.md.
 import base64
 import binascii
 import contextlib
-import fcntl
 import os
 import re
 import stat
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,6 +27,7 @@ from jaxcache.store.atomic import (
     replace_file,
     sync_folder,
 )
+from jaxcache.store.lockfile import hold_lockfile
 
 _PUBLIC, _PRIVATE = "jaxcache-ed25519", "jaxcache-ed25519-private"
 _KEY_BYTES = 32
@@ -244,32 +243,20 @@ def _changing(folder: Path) -> Iterator[list[TrustedKey]]:
     path = folder / TRUSTED_FILE
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with open_folder(str(folder)) as fd:
-            _take_turn(fd, path)
+        with (
+            open_folder(str(folder)) as fd,
+            hold_lockfile(fd, timeout_seconds=_TURN_SECONDS) as alone,
+        ):
+            if not alone:
+                raise LockedError(
+                    f"another process is changing {path}",
+                    hint="a jaxcache trust command was stopped, or still runs; end it",
+                )
             keys = load_trusted(folder)
             yield keys
             replace_file(path, [f"{k.text} {k.name}\n".encode() for k in keys], mode=0o600)
     except OSError as error:
         raise JaxcacheError(f"cannot write {path}: {error.strerror}", code="io-error") from error
-
-
-def _take_turn(fd: int, path: Path) -> None:
-    """Lock the folder of the list, until its descriptor is closed."""
-    deadline = time.monotonic() + _TURN_SECONDS
-    while True:
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            if time.monotonic() > deadline:
-                raise LockedError(
-                    f"another process is changing {path}",
-                    hint="a jaxcache trust command was stopped, or still runs; end it",
-                ) from error
-            time.sleep(0.02)
-        except OSError:  # a file system without flock
-            return
-        else:
-            return
 
 
 def check_signatures(bundle: Bundle, trusted: Sequence[TrustedKey], *, required: bool) -> Verdict:

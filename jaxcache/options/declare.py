@@ -61,16 +61,19 @@ def read_time_ns(value: str | datetime) -> int:
 
 
 def choice(name: str, *values: str) -> Kind:
-    """Make a kind of option that takes one of some words; errors are called ``bad-NAME``."""
+    """Make a kind of option that takes one of some words, in capitals too, as CI systems write.
+
+    Errors are called ``bad-NAME``.
+    """
 
     def parse(text: str) -> str:
-        if text not in values:
+        if (word := text.lower()) not in values:
             raise UsageError(
                 f"{text!r} is not a {name}",
                 code=f"bad-{name}",
                 hint=f"write {' or '.join(values)}",
             )
-        return text
+        return word
 
     return Kind(str, "|".join(values), parse)
 

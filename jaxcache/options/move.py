@@ -17,6 +17,8 @@ from jaxcache.options.declare import (
 )
 
 ConflictRule = Literal["keep", "replace", "fail"]
+#: ``true``: if there is something new; ``always``: in any case; ``false``: in no case.
+SaveIf = Literal["true", "always", "false"]
 
 
 SIGN = option("--sign", TEXTS, "Sign with a private key file or name; repeatable.", metavar="KEY")
@@ -168,12 +170,11 @@ class Compatibility(Options):
 class SaveOptions(Options):
     """The entries that ``ci save`` keeps, and its conditions."""
 
-    save_if: str = option(
+    save_if: SaveIf = option(
         "--save-if",
-        TEXT,
+        choice("save-if", "true", "always", "false"),
         "true: save if the job compiled anything new; takes the result of a CI expression.",
         default="true",
-        metavar="true|always|false",
     )
     max_size_bytes: int | None = option(
         "--max-size", SIZE, "Limit the size; keep the entries with the most compile time."

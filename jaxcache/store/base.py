@@ -37,13 +37,14 @@ Object stores (:attr:`Store.remote`) keep the same promises by other means:
   :meth:`Store.rewrite` know the time that it was given.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from typing import BinaryIO, NamedTuple, Protocol, runtime_checkable
+from typing import BinaryIO, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 from jaxcache.errors import JaxcacheError
 from jaxcache.model import FileInfo
 
+_Result = TypeVar("_Result")
 #: Prefix of every temporary name a store makes; at the front so that no glob of JAX's matches.
 TEMP_PREFIX = ".jaxcache-tmp-"
 
@@ -238,6 +239,14 @@ class Store(Protocol):
         Raises:
             LockedError: another process held it all that time.
         """
+
+
+def or_error(work: Callable[[], _Result]) -> _Result | StoreError:
+    """Return the result of some work, or its failure about one file."""
+    try:
+        return work()
+    except StoreError as error:
+        return error
 
 
 def same_file(now: FileInfo, then: FileInfo) -> bool:

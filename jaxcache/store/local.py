@@ -5,6 +5,7 @@ import errno
 import os
 import stat
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import BinaryIO
 
@@ -27,6 +28,7 @@ from jaxcache.store.base import (
     MissingError,
     StoreError,
     check_name,
+    or_error,
     same_file,
 )
 from jaxcache.store.lockfile import LOCKFILE, hold_lockfile
@@ -176,11 +178,7 @@ class LocalStore:
 
     def open_many(self, names: Sequence[str]) -> Iterator[BinaryIO | StoreError]:
         """See :meth:`jaxcache.store.base.Store.open_many`."""
-        for name in names:
-            try:
-                yield self.open(name)
-            except StoreError as error:
-                yield error
+        return (or_error(partial(self.open, name)) for name in names)
 
     def fetch(self, name: str, *, limit: int) -> Fetched:
         """See :meth:`jaxcache.store.base.Store.fetch`."""
@@ -283,11 +281,7 @@ class LocalStore:
 
     def delete_many(self, files: Sequence[FileInfo]) -> Iterator[StoreError | bool]:
         """See :meth:`jaxcache.store.base.Store.delete_many`."""
-        for file in files:
-            try:
-                yield self.delete(file.name, expected=file)
-            except StoreError as error:
-                yield error
+        return (or_error(partial(self.delete, f.name, expected=f)) for f in files)
 
     def delete_abandoned(self, name: str) -> bool:
         """See :meth:`jaxcache.store.base.Store.delete_abandoned`."""

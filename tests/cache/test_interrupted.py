@@ -227,7 +227,7 @@ def test_a_stopped_command_that_changes_the_keys_is_not_waited_for_for_ever(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("jaxcache.cache.trust._TURN_SECONDS", 0.1)
-    fd = os.open(tmp_path, os.O_RDONLY)
+    fd = os.open(tmp_path / ".lockfile", os.O_RDWR | os.O_CREAT)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX)
         with pytest.raises(LockedError, match="another process is changing"):

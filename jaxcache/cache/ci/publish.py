@@ -4,7 +4,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from jaxcache.cache.bundle.deliver import write_bundle
 from jaxcache.cache.ci.save import SavePlan
 from jaxcache.cache.ci.staging import sealed_copy
 from jaxcache.cache.ledger.record import HIT, Event
@@ -32,23 +31,6 @@ class Saved:
     pruned: int = 0
     """Entries that the shared cache gave up for its bounds."""
     failed: tuple[str, ...] = ()
-
-
-def save_bundle(
-    store: Store,
-    plan: SavePlan,
-    file: str,
-    *,
-    target: Store | None = None,
-    level: int | None,
-    private_keys: Sequence[Any] = (),
-    progress: Progress | None = None,
-) -> Saved:
-    """Write the bundle; see :func:`jaxcache.cache.bundle.deliver.write_bundle`."""
-    written = write_bundle(
-        store, plan.export, file, private_keys, target=target, level=level, progress=progress
-    )
-    return Saved(len(written.manifest.items), written.size_bytes, written.left_out)
 
 
 def save_shared(

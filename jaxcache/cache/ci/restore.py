@@ -10,7 +10,7 @@ from jaxcache.cache.bundle.importing import Action, ImportPlan, plan_import, ver
 from jaxcache.cache.bundle.manifest import Item
 from jaxcache.cache.bundle.unpack import Failure, execute_import
 from jaxcache.cache.ci.baseline import take_baseline, write_baseline
-from jaxcache.cache.ci.staging import Fetched
+from jaxcache.cache.ci.staging import SharedBundle
 from jaxcache.cache.ledger.record import fold
 from jaxcache.cache.scan import Progress
 from jaxcache.store.base import Store
@@ -66,7 +66,7 @@ class Restored:
 
 def plan_restore(
     store: Store | None,
-    fetched: Fetched,
+    fetched: SharedBundle,
     *,
     source: str,
     cache_dir: str,

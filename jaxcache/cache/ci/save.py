@@ -14,11 +14,10 @@ from jaxcache.cache.scan import Progress, Scan, scan
 from jaxcache.errors import UsageError
 from jaxcache.eviction import choose_for_room
 from jaxcache.model import Entry
+from jaxcache.options.move import SaveIf
 from jaxcache.store.base import Store
 from jaxcache.units import NS_PER_SECOND
 
-#: ``true``: if there is something new; ``always``: in any case; ``false``: in no case.
-SaveIf = Literal["true", "always", "false"]
 #: Why something is saved, or why not.
 Why = Literal["new", "always", "first", "nothing-new", "not-wanted", "empty"]
 #: Why an entry is left out.
@@ -58,18 +57,6 @@ class SavePlan:
         """Over the keys that are kept: the same content has the same name."""
         keys = "\n".join(sorted(e.key for e in self.kept))
         return hashlib.sha256(keys.encode("utf-8", "surrogateescape")).hexdigest()[:_DIGITS]
-
-
-def parse_save_if(text: str) -> SaveIf:
-    """Read ``--save-if``, which may come out of another system's expression.
-
-    Raises:
-        UsageError: ``bad-save-if``.
-    """
-    known: dict[str, SaveIf] = {"true": "true", "false": "false", "always": "always"}
-    if text.lower() not in known:
-        raise UsageError(f"{text!r} is not one of true, false, always", code="bad-save-if")
-    return known[text.lower()]
 
 
 def parse_job_status(text: str) -> bool:

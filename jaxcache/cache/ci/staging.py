@@ -24,7 +24,7 @@ from jaxcache.store.local import LocalStore
 
 
 @dataclass(frozen=True, slots=True)
-class Fetched:
+class SharedBundle:
     """A shared cache, as a bundle that nobody keeps."""
 
     bundle: Bundle
@@ -36,7 +36,7 @@ class Fetched:
     """Entries that no trusted key has signed."""
 
 
-def fetch_directory(store: Store, *, allow_large: bool = False, now_ns: int) -> Fetched:
+def fetch_directory(store: Store, *, allow_large: bool = False, now_ns: int) -> SharedBundle:
     """Read a directory.
 
     Raises:
@@ -45,7 +45,7 @@ def fetch_directory(store: Store, *, allow_large: bool = False, now_ns: int) -> 
     bundle, exported = make_in_between(
         store, plan_export(store, now_ns=now_ns), allow_large=allow_large
     )
-    return Fetched(bundle, len(exported.left_out))
+    return SharedBundle(bundle, len(exported.left_out))
 
 
 def fetch_missing(
@@ -56,7 +56,7 @@ def fetch_missing(
     allow_large: bool = False,
     now_ns: int,
     progress: Progress | None = None,
-) -> Fetched:
+) -> SharedBundle:
     """Read of a shared cache what the job's cache has not.
 
     Args:
@@ -81,7 +81,7 @@ def fetch_missing(
             )
         found = fetch_directory(staged, allow_large=True, now_ns=now_ns)
     damaged = found.damaged + sum(map(len, (plan.left_out, done.damaged, done.failed)))
-    return Fetched(found.bundle, damaged, present, len(done.untrusted))
+    return SharedBundle(found.bundle, damaged, present, len(done.untrusted))
 
 
 @contextlib.contextmanager

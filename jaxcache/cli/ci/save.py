@@ -28,19 +28,12 @@ def command(
     output: Output,
 ) -> int:
     """After the job: keep what it used, if it compiled anything new."""
-    from jaxcache.cache.ci.save import parse_job_status, parse_save_if
     from jaxcache.cli.ci import write_outputs, write_summary
     from jaxcache.cli.ci.target import carry_out, plan
     from jaxcache.cli.output import emit
     from jaxcache.render import ci as render
 
-    planned = plan(
-        locate_cache(place.cache_dir).path,
-        expand_location(target),
-        parse_save_if(options.save_if),
-        options,
-        finished=parse_job_status(options.job_status),
-    )
+    planned = plan(locate_cache(place.cache_dir).path, expand_location(target), options)
     saved = None if dry.dry_run else carry_out(planned, options)
     key = options.key
     emit(output.form, render.save_view(planned, saved, key))

@@ -13,7 +13,7 @@ from jaxcache.cache.ci.restore import (
     nothing_to_restore,
     plan_restore,
 )
-from jaxcache.cache.ci.staging import Fetched, fetch_directory, fetch_missing
+from jaxcache.cache.ci.staging import SharedBundle, fetch_directory, fetch_missing
 from jaxcache.cli.bundle import check_trust, open_input, required_signatures
 from jaxcache.cli.ci import check_local, job_environment
 from jaxcache.cli.opening import Opened
@@ -68,7 +68,7 @@ def restore(source: str, target: str, options: RestoreOptions) -> Restored:
             bundle.close()
 
 
-def _fetch(source: str, target: Store | None, allow_large: bool) -> Fetched:
+def _fetch(source: str, target: Store | None, allow_large: bool) -> SharedBundle:
     """Return the source as a bundle.
 
     Raises:
@@ -85,7 +85,7 @@ def _fetch(source: str, target: Store | None, allow_large: bool) -> Fetched:
         else:
             raise NoCacheError(f"{source} does not exist")
         check_trust(bundle)
-        return Fetched(bundle, 0)
+        return SharedBundle(bundle, 0)
     store = open_store(source)
     signed = required_signatures(Opened(store, load_layout("jax")))
     if signed is None and not store.remote:

@@ -4,10 +4,10 @@ import os
 import time
 
 from jaxcache.cache.bundle.deliver import check_target as check_file
-from jaxcache.cache.bundle.deliver import is_bundle_name
+from jaxcache.cache.bundle.deliver import is_bundle_name, write_bundle
 from jaxcache.cache.ci.baseline import read_baseline
-from jaxcache.cache.ci.publish import Saved, save_bundle, save_shared
-from jaxcache.cache.ci.save import SaveIf, SavePlan, plan_save
+from jaxcache.cache.ci.publish import Saved, save_shared
+from jaxcache.cache.ci.save import SavePlan, parse_job_status, plan_save
 from jaxcache.cache.ci.usage import use_events
 from jaxcache.cache.ledger.segments import append
 from jaxcache.cli.bundle import signing_keys
@@ -22,9 +22,7 @@ from jaxcache.store import find_store, is_remote, make_store, open_store
 from jaxcache.store.base import StoreError
 
 
-def plan(
-    cache_dir: str, target: str, save_if: SaveIf, options: SaveOptions, *, finished: bool
-) -> SavePlan:
+def plan(cache_dir: str, target: str, options: SaveOptions) -> SavePlan:
     """Look at the job's cache and decide what to save.
 
     A bundle holds what the job needs; a shared cache bounds itself.
@@ -46,11 +44,11 @@ def plan(
             store,
             target,
             baseline=read_baseline(store),
-            save_if=save_if,
+            save_if=options.save_if,
             target_exists=_exists(target),
             max_size_bytes=options.max_size_bytes if bundle else None,
             unused_for_seconds=options.unused_for_seconds,
-            finished=finished,
+            finished=parse_job_status(options.job_status),
             environment=os.environ,
             now_ns=time.time_ns(),
             progress=progress,
@@ -103,12 +101,13 @@ def carry_out(plan: SavePlan, options: SaveOptions) -> Saved:
             there = open_store(folder)
         else:
             os.makedirs(os.path.dirname(os.path.abspath(file)), exist_ok=True)
-        return save_bundle(
+        written = write_bundle(
             store,
-            plan,
+            plan.export,
             file,
+            signers,
             target=there,
             level=options.level,
-            private_keys=signers,
             progress=progress,
         )
+        return Saved(len(written.manifest.items), written.size_bytes, written.left_out)

@@ -16,6 +16,7 @@ from jaxcache.store.base import (
     MissingError,
     StoreError,
     check_name,
+    or_error,
     same_file,
 )
 from jaxcache.store.object.failures import OutOfRangeError
@@ -141,7 +142,7 @@ class ObjectStore:
 
     def read_many(self, names: Sequence[str], *, limit: int) -> Iterator[bytes | StoreError]:
         """See :meth:`jaxcache.store.base.Store.read_many`."""
-        return in_order(lambda name: _or_error(lambda: self.read(name, limit=limit)), names)
+        return in_order(lambda name: or_error(lambda: self.read(name, limit=limit)), names)
 
     def open(self, name: str) -> BinaryIO:
         """Copy an object to where it can be read back and forth, in one request.
@@ -173,7 +174,7 @@ class ObjectStore:
 
     def open_many(self, names: Sequence[str]) -> Iterator[BinaryIO | StoreError]:
         """See :meth:`jaxcache.store.base.Store.open_many`."""
-        return in_order(lambda name: _or_error(lambda: self.open(name)), names)
+        return in_order(lambda name: or_error(lambda: self.open(name)), names)
 
     def fetch(self, name: str, *, limit: int) -> Fetched:
         """See :meth:`jaxcache.store.base.Store.fetch`; the digest it was written with is checked.
@@ -307,7 +308,7 @@ class ObjectStore:
             if names:
                 self._delete(names)
         except StoreError:
-            yield from in_order(lambda name: _or_error(lambda: self._delete_one(name)), names)
+            yield from in_order(lambda name: or_error(lambda: self._delete_one(name)), names)
         else:
             yield from (True for _ in names)
 
@@ -328,7 +329,7 @@ class ObjectStore:
                 if meta["path"] >= last:
                     break
             return found
-        looks = in_order(lambda file: _or_error(lambda: self.info(file.name)), files)
+        looks = in_order(lambda file: or_error(lambda: self.info(file.name)), files)
         return {info.name: info for info in looks if isinstance(info, FileInfo)}
 
     def _delete(self, names: Sequence[str]) -> None:
@@ -354,13 +355,6 @@ class ObjectStore:
 
 def _lead(prefix: str) -> str:
     return f"{check_name(prefix.rstrip('/'))}/" if prefix else ""
-
-
-def _or_error(work: Callable[[], _Result]) -> _Result | StoreError:
-    try:
-        return work()
-    except StoreError as error:
-        return error
 
 
 def _check_size(name: str, meta: Any, limit: int) -> None:
