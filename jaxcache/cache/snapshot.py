@@ -13,6 +13,7 @@ import json
 import os
 import zlib
 from array import array
+from bisect import bisect_left
 from collections.abc import Collection, Iterable, Sequence
 from enum import StrEnum
 from pathlib import Path
@@ -106,19 +107,16 @@ def _identity(path: Path) -> list[int] | None:
 
 def _digest(infos: Iterable[FileInfo]) -> int:
     return sum(
-        hash(
-            (
-                zlib.crc32(os.fsencode(info.name)),
-                info.inode,
-                info.size_bytes,
-                info.mtime_ns,
-                info.atime_ns,
-                info.mode,
-                info.owner,
-            )
+        _hash(
+            zlib.crc32(os.fsencode(i.name)),
+            *(i.inode, i.size_bytes, i.mtime_ns, i.atime_ns, i.mode, i.owner),
         )
-        for info in infos
+        for i in infos
     )
+
+
+def _hash(*facts: int) -> int:
+    return hash(facts)
 
 
 def _digest_all(store: Store, root: str, folders: Collection[str] | None) -> int:
@@ -137,45 +135,26 @@ def _digest_all(store: Store, root: str, folders: Collection[str] | None) -> int
                 continue
             with contextlib.suppress(FileNotFoundError):
                 s = item.stat(follow_symlinks=False)
-                digest += hash(
-                    (
-                        crc32(name),
-                        s.st_ino,
-                        s.st_size,
-                        s.st_mtime_ns,
-                        s.st_atime_ns,
-                        s.st_mode,
-                        s.st_uid,
-                    )
-                )
+                times = s.st_mtime_ns, s.st_atime_ns
+                digest += _hash(crc32(name), s.st_ino, s.st_size, *times, s.st_mode, s.st_uid)
     return digest
 
 
 def _stats(
     url: str, header: dict[str, Any], body: memoryview, now_ns: int, kinds: type[StrEnum]
 ) -> Stats:
-    used: array[int] = array("q")
-    size: array[int] = array("q")
-    payload: array[int] = array("q")
-    seconds: array[float] = array("d")
+    columns: list[array[Any]] = [array(kind) for kind in "qqqd"]
+    used, *sums = columns
     width = len(body) // 4
-    columns: tuple[array[Any], ...] = (used, size, payload, seconds)
     for number, column in enumerate(columns):
         column.frombytes(body[number * width : (number + 1) * width])
     ages = []
     end = len(used)
     for name, limit in AGE_CLASSES:
-        start = 0
-        if limit != float("inf"):
-            start = _first_younger(used, now_ns, limit)
-        part = slice(min(start, end), end)
-        ages.append(
-            (
-                name,
-                Summary(len(used[part]), sum(size[part]), sum(payload[part]), sum(seconds[part])),
-            )
-        )
-        end = min(start, end)
+        age = lambda ns, limit=limit: (now_ns - ns) / NS_PER_SECOND < limit  # noqa: E731
+        start = bisect_left(used, True, hi=end, key=age)
+        ages.append((name, Summary(end - start, *(sum(column[start:end]) for column in sums))))
+        end = start
     return Stats(
         cache_dir=url,
         total=Summary(*header["total"]),
@@ -188,18 +167,6 @@ def _stats(
         orphan_atimes=header["orphan_atimes"],
         problems=tuple((kind, count) for kind, count in header["problems"]),
     )
-
-
-def _first_younger(used: array[int], now_ns: int, limit_seconds: float) -> int:
-    """Index of the first entry, oldest first, that was used within the limit."""
-    low, high = 0, len(used)
-    while low < high:
-        middle = (low + high) // 2
-        if (now_ns - used[middle]) / NS_PER_SECOND < limit_seconds:
-            high = middle
-        else:
-            low = middle + 1
-    return low
 
 
 def _numbers(summary: Summary) -> list[float]:

@@ -331,4 +331,4 @@ def test_what_was_compressed_well_stays_as_small(ledger: bool, tmp_path: Path) -
         assert (tmp_path / "new" / name).stat().st_size <= size * 65 / 64 + 4
     exported = write_stream(store, plan_export(store, now_ns=0))
     exported.stream.close()
-    assert exported.size_bytes <= exported.source_bytes
+    assert exported.size_bytes <= exported.manifest.source_bytes

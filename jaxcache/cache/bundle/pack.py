@@ -10,7 +10,7 @@ import hashlib
 import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from jaxcache.cache.archive import Packer, read_chunks
 from jaxcache.cache.bundle.export import ExportPlan
@@ -55,11 +55,6 @@ class Exported:
         """Of the bundle, without its header and signatures."""
         return self.stream_bytes + len(self.packed_manifest)
 
-    @property
-    def source_bytes(self) -> int:
-        """Of the files that it was made from."""
-        return self.manifest.source_bytes
-
 
 def write_stream(
     store: Store,
@@ -84,32 +79,23 @@ def write_stream(
         JaxcacheError: ``changed`` where a large entry changed while it was read; ``io-error``
             where the temporary file cannot be written.
     """
-    if level is None:
-        first = write_stream(
-            store,
-            plan,
-            level=DEFAULT_LEVEL,
-            folder=folder,
-            allow_large=allow_large,
-            progress=progress,
-        )
-        if first.size_bytes <= first.source_bytes:
-            return first
-        level = SMALL_LEVEL
-        first.stream.close()
+    chosen = DEFAULT_LEVEL if level is None else level
     try:
         with contextlib.ExitStack() as opened:  # closing flushes, and may fail as well
             out: BinaryIO = opened.enter_context(tempfile.TemporaryFile(dir=folder))
-            written = _Writer(store, plan, out, level, allow_large, progress).run()
+            written = _Writer(store, plan, out, chosen, allow_large, progress).run()
             out.flush()
-            opened.pop_all()  # the file outlives this function
+            if level is not None or written.size_bytes <= written.manifest.source_bytes:
+                opened.pop_all()  # the file outlives this function
+                return written
     except OSError as error:
         raise JaxcacheError(
             f"cannot write a temporary file in {folder or tempfile.gettempdir()}: "
             f"{(error.strerror or str(error)).lower()}",
             code="io-error",
         ) from error
-    return written
+    given: dict[str, Any] = {"allow_large": allow_large, "progress": progress}
+    return write_stream(store, plan, level=SMALL_LEVEL, folder=folder, **given)
 
 
 class _Writer:
