@@ -42,7 +42,7 @@ from covering import Covering, durations, recording
 
 ROOT = Path(__file__).parents[1]
 BUILD = ROOT / "build" / "mutation"
-_BUNDLES = "cache/test_bundle cache/test_bundle_hostile cache/test_bundle_import cli/test_bundles"
+_BUNDLES = "cache/test_bundle cache/test_bundle_hostile cache/test_bundle_import cli/test_export cli/test_import cli/test_copy"
 #: Room: modules, and the tests that ought to notice a change of them, the quick ones first.
 ROOMS: dict[str, list[tuple[str, str]]] = {
     "entry": [

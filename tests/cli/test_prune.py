@@ -1,4 +1,4 @@
-"""``jaxcache prune``, ``rm`` and ``pin`` as a person and as a script meets them."""
+"""``jaxcache prune``: what goes, what stays, and who is asked."""
 
 import json
 import os
@@ -134,29 +134,6 @@ def test_a_bound_out_of_reach_says_why_and_ends_alike_dry_and_real(
     assert "not removed: " in done.stderr
 
 
-def test_rm_looks_for_the_key_before_it_asks(run_cli: RunCli, cache: Path) -> None:
-    done = run_cli("rm", "-C", cache, "jit_typo", "--json")
-    assert (done.returncode, error_of(done)) == (1, "no-match")
-    done = run_cli("rm", "-C", cache, "jit_mlp", "--json")
-    assert (done.returncode, error_of(done)) == (2, "needs-yes")
-    (path,) = cache.glob("jit_mlp-*-cache")
-    digest = path.name.removesuffix("-cache").rpartition("-")[2]
-    done = run_cli("rm", "-C", cache, digest[:3], "-y", "--json")
-    assert (done.returncode, error_of(done)) == (2, "short-prefix")
-    assert path.exists()
-    assert run_cli("rm", "-C", cache, digest[:4], "-y").returncode == 0
-    assert not path.exists()
-
-
-def test_a_modules_name_means_all_its_entries(run_cli: RunCli, cache: Path) -> None:
-    (path,) = cache.glob("jit_mlp-*-cache")
-    digest = path.name.removesuffix("-cache").rpartition("-")[2]
-    shutil.copy(path, cache / f"jit_mlp-{digest[::-1]}-cache")
-    shutil.copy(path, cache / f"jit_mlp_2-{digest}-cache")
-    done = run_cli("ls", "-q", "-C", cache, "jit_mlp")
-    assert sorted(done.stdout.split()) == sorted(f"jit_mlp-{d}" for d in (digest, digest[::-1]))
-
-
 def test_outputs_for_pipes(run_cli: RunCli, cache: Path) -> None:
     args = ("prune", "-C", cache, "--max-entries", "2", "--policy", "lru", "-n")
     keys = run_cli(*args, "-q").stdout.split()
@@ -237,33 +214,6 @@ def test_a_cache_is_not_emptied_by_a_keystroke(cache: Path, tmp_path: Path) -> N
     assert code == 2
     assert "would empty" in shown
     assert len(list(cache.glob("*-cache"))) == 7
-
-
-def test_rm_removes_what_it_names(run_cli: RunCli, cache: Path) -> None:
-    assert run_cli("rm", "-C", cache, "jit_nothing", "--yes").returncode == 1
-    done = run_cli("rm", "-C", cache, "jit_mlp", "jit_d*", "--yes", "--json")
-    assert done.returncode == 0, done.stderr
-    document = json.loads(done.stdout)
-    assert document["policy"] is None
-    assert {r["reason"] for r in document["removed"]} == {"requested"}
-    assert document["kept"] == 5
-    assert not {n for n in names(cache) if n.startswith(("jit_mlp", "jit_dtypes"))}
-    assert len(list(cache.glob("*-atime"))) == 5
-
-
-def test_pins_are_listed_honoured_and_taken_back(run_cli: RunCli, cache: Path) -> None:
-    assert run_cli("pin", "-C", cache).stdout == ""
-    key = run_cli("pin", "-C", cache, "jit_ml").stdout.strip()
-    assert key.startswith("jit_mlp-")
-    assert json.loads(run_cli("pin", "-C", cache, "--json").stdout)["pinned"] == [key]
-    refused = run_cli("rm", "-C", cache, "jit_mlp", "--yes", "--json")
-    assert refused.returncode == 1
-    assert error_of(refused) == "pinned"
-    assert run_cli("pin", "--remove", "-C", cache).returncode == 2
-    assert run_cli("pin", "--remove", "-C", cache, "jit_nothing").returncode == 1
-    assert run_cli("pin", "--remove", "-C", cache, key[:20]).stdout.strip() == key
-    assert run_cli("pin", "-C", cache).stdout == ""
-    assert run_cli("rm", "-C", cache, "jit_mlp", "--yes").returncode == 0
 
 
 def test_a_ledger_of_many_hits_takes_no_room_from_the_entries(run_cli: RunCli, cache: Path) -> None:

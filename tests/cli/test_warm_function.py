@@ -1,4 +1,4 @@
-"""How ``warm`` reads MODULE:FUNCTION and its arguments; nothing here needs jax."""
+"""``jaxcache warm``: how it reads MODULE:FUNCTION and its arguments; nothing here needs jax."""
 
 import json
 from pathlib import Path

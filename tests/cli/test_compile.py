@@ -1,4 +1,4 @@
-"""``ls``, ``show`` and ``explain`` of a recipe, and what ``compile`` says before any work."""
+"""``jaxcache compile``: refusals before any work; ``ls``, ``show``, ``explain`` of recipes."""
 
 import hashlib
 import json

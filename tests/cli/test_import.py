@@ -1,0 +1,118 @@
+"""``jaxcache import``: dry runs, refusals, and no room."""
+
+import json
+import os
+import resource
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from conftest import RunCli, clean_environment
+
+SMALL = "0.4.38-cpu-zstd"
+
+
+@pytest.fixture
+def cache(corpus: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(corpus / SMALL, tmp_path / "cache"))
+
+
+@pytest.fixture
+def bundle(run_cli: RunCli, cache: Path, tmp_path: Path) -> Path:
+    path = tmp_path / "cache.jxb"
+    assert run_cli("export", path, "-C", cache).returncode == 0
+    return path
+
+
+def names(cache: Path) -> set[str]:
+    return {p.name for p in cache.glob("*-cache")}
+
+
+def test_a_dry_run_changes_nothing(run_cli: RunCli, bundle: Path, tmp_path: Path) -> None:
+    done = run_cli("import", bundle, "-C", tmp_path / "new", "--dry-run")
+    assert done.returncode == 0
+    assert not (tmp_path / "new").exists()
+    assert len(done.stdout.splitlines()) == 7
+    assert all(line.startswith("write\t") for line in done.stdout.splitlines())
+    assert len(run_cli("import", bundle, "-C", tmp_path / "n", "-n", "-q").stdout.split()) == 7
+    rows = run_cli("import", bundle, "-C", tmp_path / "n", "-n", "--jsonl").stdout.splitlines()
+    assert {json.loads(r)["action"] for r in rows} == {"write"}
+
+
+def test_an_unknown_rule_is_refused_before_any_work(
+    run_cli: RunCli, bundle: Path, tmp_path: Path
+) -> None:
+    bundle.write_bytes(b"")  # and not looked at
+    done = run_cli("import", bundle, "--on-conflict", "sometimes", "-C", tmp_path / "new")
+    assert (done.returncode, "keep or replace or fail" in done.stderr) == (2, True)
+
+
+def test_a_folder_that_is_called_jax_is_no_jax(
+    run_cli: RunCli, bundle: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "here" / "jax").mkdir(parents=True)
+    done = run_cli("import", bundle, "-C", tmp_path / "new", cwd=tmp_path / "here")
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_python_without_jax_is_said(run_cli: RunCli, bundle: Path, tmp_path: Path) -> None:
+    fake = tmp_path / "python"
+    fake.write_text("#!/bin/sh\nexit 13\n")
+    fake.chmod(0o755)
+    for python in (fake, tmp_path / "none"):
+        done = run_cli("import", bundle, "-C", tmp_path / "new", "--python", python)
+        assert done.returncode == 13
+        assert not (tmp_path / "new").exists()
+
+
+def limited(
+    home: Path, limit_bytes: int, *args: str | Path, stdin: Path | None = None
+) -> "subprocess.CompletedProcess[str]":
+    """Run a command that cannot write files larger than a limit, as on a full disk."""
+    with open(stdin or os.devnull, "rb") as file:
+        return subprocess.run(
+            [sys.executable, "-m", "jaxcache", *map(str, args)],
+            env=clean_environment(home),
+            capture_output=True,
+            text=True,
+            check=False,
+            stdin=file,
+            preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit_bytes,) * 2),
+        )
+
+
+def test_no_room_for_the_entries(
+    run_cli: RunCli, bundle: Path, cache: Path, tmp_path: Path
+) -> None:
+    for options in ([], ["--atomic"]):
+        target = tmp_path / f"new{len(options)}"
+        done = limited(tmp_path, 4000, "import", bundle, *options, "-C", target)
+        assert (done.returncode, "Traceback" in done.stderr) == (3, False)
+        if options:
+            assert not names(target)
+        assert not list(target.rglob(".jaxcache-tmp-*"))
+        assert run_cli("import", bundle, *options, "-C", target).returncode == 0
+        assert run_cli("diff", cache, target).returncode == 0
+
+
+def test_no_room_for_a_bundle_that_nobody_keeps(
+    run_cli: RunCli, bundle: Path, cache: Path, tmp_path: Path
+) -> None:
+    target = tmp_path / "new"
+    fast = tmp_path / "fast.jxb"  # what a copy keeps meanwhile
+    assert run_cli("export", fast, "--level", "1", "-C", cache).returncode == 0
+    stream_bytes = int.from_bytes(fast.read_bytes()[16:24], "little")
+    for limit, reason in (
+        (stream_bytes - 1, "cannot write a temporary file in"),
+        (fast.stat().st_size - 1, "cannot keep the bundle in"),
+    ):
+        done = limited(tmp_path, limit, "copy", cache, target)
+        assert (done.returncode, "[io-error]" in done.stderr) == (1, True), done.stderr
+        assert reason in done.stderr and "file too large" in done.stderr
+    done = limited(tmp_path, bundle.stat().st_size - 1, "import", "-", "-C", target, stdin=bundle)
+    assert (done.returncode, "cannot keep the bundle in" in done.stderr) == (1, True)
+    assert not target.exists()
+    assert limited(tmp_path, fast.stat().st_size, "copy", cache, target).returncode == 0
+    assert run_cli("diff", cache, target).returncode == 0
