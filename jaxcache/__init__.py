@@ -7,9 +7,10 @@
 PYTEST_DONT_REWRITE: ``jaxcache run`` imports us before pytest, which would warn of its plugin.
 """
 
-from typing import TYPE_CHECKING, Any
-
+TYPE_CHECKING = False  # typing itself takes longer to import than all of this
 if TYPE_CHECKING:
+    from typing import Any
+
     from jaxcache.api import Cache as Cache
     from jaxcache.api import open as open  # noqa: A004
     from jaxcache.errors import JaxcacheError as JaxcacheError
@@ -46,7 +47,7 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> "Any":
     if name not in _HOMES:
         raise AttributeError(f"module 'jaxcache' has no attribute {name!r}")
     from importlib import import_module

@@ -1,6 +1,7 @@
 """One run of pytest with the cache on: an account of each test, and a table at the end."""
 
 import os
+import sys
 import warnings
 from collections import Counter
 from collections.abc import Generator, Iterator
@@ -55,8 +56,10 @@ class Session:
 
     @property
     def place(self) -> str:
-        """The cache, as it is known before jax is imported."""
+        """The cache; before jax is imported, the one that is asked for."""
         try:
+            if "jax" in sys.modules:
+                return str(sys.modules["jax"].config.jax_compilation_cache_dir)
             return self._directory or locate_cache(None).path
         except Exception as error:
             return str(error)
@@ -83,12 +86,20 @@ class Session:
             self._trouble[str(event.get("detail"))] = None
         self._now.take(event)
 
+    def _count(self) -> Counts:
+        """Count what was compiled since the last change of tests; never raises."""
+        try:
+            return _counts(self._now.report)
+        except Exception as error:
+            self._trouble[f"{type(error).__name__}: {error}"] = None
+            return Counts()
+
     # One test ---------------------------------------------------------------------------------
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_protocol(self) -> Generator[None, Any, Any]:
         """Count for this test; what is compiled between tests is counted apart."""
-        self._outside += _counts(self._now.report)
+        self._outside += self._count()
         self._now, self._failed = Observation(), False
         try:
             return (yield)
@@ -137,7 +148,7 @@ class Session:
         """Put the counts where JUnit files, and the terminal of xdist, find them."""
         if call.when == "teardown":
             told = [p for p in item.user_properties if not p[0].startswith(_PREFIX)]
-            counts = _counts(self._now.report)
+            counts = self._count()
             if counts["compile_requests"]:
                 told += [(_PREFIX + name, round(counts[name], 6)) for name in NAMES]
             item.user_properties[:] = told
@@ -153,7 +164,7 @@ class Session:
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         """Hand what a worker of xdist has seen outside of tests to the one at the terminal."""
-        self._outside += _counts(self._now.report)
+        self._outside += self._count()
         self._now = Observation()
         output = getattr(session.config, "workeroutput", None)
         if output is not None:

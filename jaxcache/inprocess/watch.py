@@ -36,6 +36,7 @@ class Observation(Shown):
         self._lines: deque[bytes] = deque()
         self._listener: Listener | None = None
         self._stopped = False
+        self._waiting: Any = None
         self._started = time.monotonic()
         self._seconds: float | None = None
         self._lock = threading.RLock()
@@ -48,12 +49,14 @@ class Observation(Shown):
 
     def start(self) -> "Observation":
         """Begin, as soon as jax is imported."""
-        when_imported(self._listen)
+        self._waiting = when_imported(self._listen)
         return self
 
     def stop(self) -> None:
         """End; the report keeps what was seen until now."""
         self._stopped = True
+        if self._waiting in sys.meta_path:
+            sys.meta_path.remove(self._waiting)
         self._seconds = time.monotonic() - self._started
         if self._listener is not None:
             self._listener.remove(self.take)

@@ -38,13 +38,19 @@ def install() -> None:
     when_imported(_listen)
 
 
-def when_imported(then: Callable[[Any], None]) -> None:
-    """Call a function with jax as soon as it is imported; at once where it is."""
+def when_imported(then: Callable[[Any], None]) -> Any:
+    """Call a function with jax as soon as it is imported; at once where it is.
+
+    Returns:
+        What waits on ``sys.meta_path``; None where nothing has to.
+    """
     jax = sys.modules.get("jax")
     if jax is not None and hasattr(jax, "jit"):
         then(jax)
-    else:
-        sys.meta_path.insert(0, _JaxFinder(then))
+        return None
+    finder = _JaxFinder(then)
+    sys.meta_path.insert(0, finder)
+    return finder
 
 
 def load_side(name: str = "_jaxcache_side", folder: str = HERE) -> None:
