@@ -91,6 +91,20 @@ def test_a_young_torn_entry_alone_is_not_all_well(
     assert len(names(tmp_path / "there")) == ENTRIES - 1
 
 
+@pytest.mark.parametrize("line", ["push there -C cache", "pull cache -C there", "copy cache there"])
+def test_what_a_killed_one_left_there_is_removed(
+    run_cli: RunCli, local: Path, tmp_path: Path, line: str
+) -> None:
+    shutil.copytree(local, tmp_path / "cache", dirs_exist_ok=True)
+    staged = tmp_path / "there" / ".jaxcache" / "incoming"
+    staged.mkdir(parents=True)
+    left = [staged.parents[1] / ".jaxcache-tmp-1-a", staged / ".jaxcache-tmp-b", staged / "b-1"]
+    for file in left:
+        file.write_bytes(b"half")
+    assert run_cli(*line.split()).returncode == 0
+    assert [file for file in left if file.exists()] == []
+
+
 @pytest.mark.parametrize(
     "line",
     [

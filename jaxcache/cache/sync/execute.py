@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 from jaxcache.cache.ledger.segments import Ledger
+from jaxcache.cache.leftovers import delete_leftovers
 from jaxcache.cache.pair import write_atime
 from jaxcache.cache.parallel import ByteBudget
 from jaxcache.cache.prune.evict import remove
@@ -96,6 +97,7 @@ def execute(
             another run does the rest.
         LockedError: see :func:`jaxcache.cache.prune.evict.remove`.
     """
+    delete_leftovers(target)
     removed = remove(target, plan.removals) if plan.removals else None
     carrier = _Carrier(source, target, plan, now_ns)
     outcomes: list[Outcome | Problem | Failed] = []
