@@ -41,6 +41,12 @@ def test_run_live_needs_no_jaxcache_beside_jax(
     assert written == len(list(shared.glob("*-cache"))) > 0
     again = run("--tier", shared)
     assert json.loads(again.stdout)["summary"]["hits"] == written
+    warmed = run_cli(
+        *("warm", "--live", "-C", tmp_path / "new", "--tier", shared, "--python", jax_python),
+        *("--json", "--portable", tmp_path / "program.py"),
+        env=env,
+    )
+    assert "'_jaxcache_live.layer'" in warmed.stdout + warmed.stderr
     plain = run()
     assert "layer: []" in plain.stderr
     assert json.loads(plain.stdout)["summary"]["hits"] == written
