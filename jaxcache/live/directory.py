@@ -240,7 +240,7 @@ class Directory:
         """
         # Between the two files of an entry nobody may evict it: JAX fails over one without a stamp.
         if self.bound.active:
-            self._loading.mark()
+            self._loading.begin()
         lock = jax_lock(self.root) if self.bound.stamped else contextlib.nullcontext()
         with lock:
             if self.bound.stamped:

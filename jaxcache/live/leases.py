@@ -82,7 +82,7 @@ class Leases:
                     fcntl.lockf(self._fd, fcntl.LOCK_UN, 1, _offset(key))
             self._held.discard(key)
         if remote and tiers is not None:
-            tiers.after_upload(key, lambda: tiers.last_writable().attempt(_Delete(key)))
+            tiers.after_upload(key, lambda: _delete(tiers.last_writable(), key))
 
     def _try(self, key: str) -> bool:
         with self._lock:
@@ -116,7 +116,7 @@ class Leases:
                 # Its last owner may have finished since this process looked.
                 return tiers.find(key, fresh=True)[0], waited
             if _has_expired(tier.read(_name(key), fresh=True)):
-                tier.attempt(_Delete(key))
+                _delete(tier, key)
                 continue
             waited = True
             if time.monotonic() > deadline:
@@ -127,15 +127,8 @@ class Leases:
                 return value, waited
 
 
-class _Delete:
-    """Delete the lease of a key in a store."""
-
-    def __init__(self, key: str) -> None:
-        self._key = key
-
-    def __call__(self, store: Any) -> bool:
-        store.delete(_name(self._key))
-        return True
+def _delete(tier: Any, key: str) -> None:
+    tier.attempt(lambda store: store.delete(_name(key)) or True)
 
 
 def _name(key: str) -> str:

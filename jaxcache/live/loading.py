@@ -28,25 +28,21 @@ class Loading:
         self._pid = 0
         self._path = ""
 
-    def begin(self, key: str) -> None:
+    def begin(self, *keys: str) -> None:
         """Note that a key is about to be loaded.
+
+        Args:
+            keys: none where an entry is about to be written: the next process then learns that
+                this one died.
 
         Raises:
             OSError: the directory cannot be written; nothing is remembered then.
         """
         with self._lock:
             self._open()
-            self._keys.append(key)
-            self._write()
-
-    def mark(self) -> None:
-        """Make the file, so that the next process learns if this one dies over a write.
-
-        Raises:
-            OSError: the directory cannot be written.
-        """
-        with self._lock:
-            self._open()
+            if keys:
+                self._keys += keys
+                self._write()
 
     def end(self, key: str) -> None:
         """Note that a load is over, however it ended."""

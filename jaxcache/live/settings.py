@@ -16,10 +16,9 @@ from typing import Any
 from .plugin import config_files, may_have_live_table
 
 PREFIX = "JAXCACHE_LIVE"
-_SIZES = {
-    "": 1, "b": 1, "k": 10**3, "kb": 10**3, "m": 10**6, "mb": 10**6, "g": 10**9, "gb": 10**9,
-    "t": 10**12, "tb": 10**12, "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40,
-}  # fmt: skip
+_SIZES = {"": 1, "b": 1}
+for _power, _letter in enumerate("kmgt", 1):
+    _SIZES |= {_letter: 1000**_power, f"{_letter}b": 1000**_power, f"{_letter}ib": 1024**_power}
 _DURATIONS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 _AMOUNT = r"(\d+(?:\.\d+)?|\.\d+)\s*([A-Za-z]*)"  # compiled when there is something to read
 
