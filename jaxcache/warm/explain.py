@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from jaxcache.cache.explain.compare import explain
-from jaxcache.cache.explain.known import KnownCache
+from jaxcache.cache.explain.known import KnownCache, open_known
 from jaxcache.cache.explain.sides import Compile, Explanation, Side
 from jaxcache.cache.leftovers import scratch_folder
-from jaxcache.errors import NoCacheError, NoJaxError
+from jaxcache.errors import NoJaxError
 from jaxcache.options.run import WarmOptions
 from jaxcache.store import open_store
 from jaxcache.warm.causes import as_compile
@@ -32,7 +32,7 @@ def explain_script(
         UsageError, NoJaxError: see :func:`jaxcache.warm.run.warm_programs`.
         NoJaxError: ``unknown-jax`` where nobody here can listen to it.
     """
-    known = _open(options.cache_dir)
+    known = open_known(options.cache_dir)
     done: list[Done] = []
     with scratch_folder("explain") as scratch:
         asked = options.replace(components=True, scratch=scratch)
@@ -65,10 +65,3 @@ def _first_looks(done: Sequence[Done]) -> list[Compile]:
         if name not in found or event.outcome != "hit":
             found[name] = as_compile(event)
     return list(found.values())
-
-
-def _open(cache_dir: str) -> KnownCache | None:
-    try:
-        return KnownCache(open_store(cache_dir))
-    except NoCacheError:
-        return None

@@ -5,10 +5,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from jaxcache.cache.explain.compare import explain
-from jaxcache.cache.explain.known import KnownCache
+from jaxcache.cache.explain.known import KnownCache, open_known
 from jaxcache.cache.explain.reports import read_run
 from jaxcache.cache.explain.sides import Explanation, Side
-from jaxcache.errors import JaxcacheError, NoCacheError, UsageError
+from jaxcache.errors import JaxcacheError, UsageError
 from jaxcache.store import open_store
 
 
@@ -27,7 +27,7 @@ def explain_given(given: Sequence[str], path: str, *, explicit: bool = True) -> 
         JaxcacheError: ``no-match``, ``ambiguous-key``
         NoCacheError
     """
-    known = _open(path, explicit=explicit)
+    known = open_known(path, explicit=explicit)
     sides = [_side(text, known, explicit=explicit) for text in given]
     if len(sides) == 1:
         side = _newest(sides[0][0], known)
@@ -35,15 +35,6 @@ def explain_given(given: Sequence[str], path: str, *, explicit: bool = True) -> 
     shared = {c.key for c in sides[0][0].compiles} & {c.key for c in sides[1][0].compiles}
     left, right = (_complete(*side, shared) for side in sides)
     return explain(left, right)
-
-
-def _open(path: str, *, explicit: bool) -> KnownCache | None:
-    try:
-        return KnownCache(open_store(path))
-    except NoCacheError:
-        if explicit:
-            raise
-        return None
 
 
 def _side(text: str, known: KnownCache | None, *, explicit: bool) -> tuple[Side, KnownCache | None]:
@@ -54,7 +45,7 @@ def _side(text: str, known: KnownCache | None, *, explicit: bool) -> tuple[Side,
     if os.path.isfile(text):
         side = read_run(text)
         if not explicit and side.cache_dir and os.path.isdir(side.cache_dir):
-            return side, _open(side.cache_dir, explicit=False)
+            return side, open_known(side.cache_dir)
         return side, known
     if known is None:
         raise UsageError(f"there is no run {text}, and no cache whose key it could be")

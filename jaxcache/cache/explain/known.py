@@ -1,7 +1,6 @@
 """Add what a cache and its ledger know of a compile."""
 
 import math
-from collections.abc import Sequence
 from dataclasses import replace
 
 from jaxcache.cache.explain.sides import Compile, Side
@@ -15,6 +14,8 @@ from jaxcache.entry.names import parse_key
 from jaxcache.entry.outline import outline
 from jaxcache.entry.read import read_payload
 from jaxcache.entry.wire import WireError
+from jaxcache.errors import NoCacheError
+from jaxcache.store import open_store
 from jaxcache.store.base import Store, StoreError
 
 
@@ -27,15 +28,6 @@ class KnownCache:
         self._files = {f.key_text: f for f in inventory.entries}
         self._ledger = Ledger.load(store)
         self._complete: dict[str, Compile] = {}
-
-    @property
-    def url(self) -> str:
-        """The location of the cache."""
-        return self._store.url
-
-    def keys(self) -> list[str]:
-        """Every key with an entry or a record."""
-        return sorted({*self._files, *self._ledger})
 
     def keys_of(self, module: str) -> list[str]:
         """The keys of a module, those written last first."""
@@ -59,7 +51,9 @@ class KnownCache:
     def whole(self) -> Side:
         """Everything in the cache as a side, not yet opened."""
         files = self._files.values()
-        return Side(self.url, tuple(Compile(f.key.module, f.key_text) for f in files), is_run=False)
+        return Side(
+            self._store.url, tuple(Compile(f.key.module, f.key_text) for f in files), is_run=False
+        )
 
     def complete(self, compile_: Compile, *, max_bytes: float = math.inf) -> Compile:
         """Add the ledger's record and the entry's contents, where the key is known.
@@ -99,17 +93,27 @@ class KnownCache:
                 payload = read_payload(stream, file.info.size_bytes)
         except (StoreError, CodecError):
             return blank
-        contents = decode_payload(payload, check=False)
-        lines: Sequence[str] | None
+        known = replace(blank, contents=decode_payload(payload, check=False), codec=codec)
         try:
-            lines = outline(find_hlo_module(payload))
+            return replace(known, outline=tuple(outline(find_hlo_module(payload))))
         except WireError:
-            lines = None
-        return replace(
-            blank, contents=contents, outline=None if lines is None else tuple(lines), codec=codec
-        )
+            return known
 
     def _codec(self, file: EntryFile) -> str | None:
         entries, _ = read_entries(self._store, [file], {})
         codec = entries[0].codec if entries else "unknown"
         return None if codec == "unknown" else codec
+
+
+def open_known(path: str, *, explicit: bool = False) -> KnownCache | None:
+    """Open a cache; None where there is none.
+
+    Raises:
+        NoCacheError: there is none, and it was named.
+    """
+    try:
+        return KnownCache(open_store(path))
+    except NoCacheError:
+        if explicit:
+            raise
+        return None

@@ -22,39 +22,35 @@ _ARRAY = re.compile(r"(?:ShapedArray|ConcreteArray)\(([^()]*)\)")
 _AUTOTUNE = "/xla_gpu_per_fusion_autotune_cache_dir"
 
 
-class LogReader:
-    """Takes a log line by line; :attr:`compiles` are those whose fate it has told."""
+def read_log(lines: Iterable[str]) -> tuple[Compile, ...]:
+    """Return the compiles that a log tells of, as they were first asked for; maybe none."""
+    log = _Log()
+    for line in lines:
+        line = line[:_MAX_LINE].rstrip()
+        for words, pattern, handle in _PATTERNS:
+            if words in line and (match := pattern.search(line)):
+                handle(log, *match.groups())
+                break
+    return tuple(log.compiles.values())
+
+
+class _Log:
+    """The state between lines: the key that is being made, those that were, their compiles."""
 
     def __init__(self) -> None:
-        self._compiles: dict[str, Compile] = {}
+        self.compiles: dict[str, Compile] = {}
         self._next = Compile("")
         self._hashed: dict[str, str] = {}
         self._made: dict[str, Compile] = {}
         self._last: Compile | None = None
-        self.lines = 0
 
-    def read(self, line: str) -> bool:
-        """Take one line; whether it was one of JAX's about the cache."""
-        line = line[:_MAX_LINE].rstrip()
-        for words, pattern, handle in _PATTERNS:
-            if words in line and (match := pattern.search(line)):
-                handle(self, *match.groups())
-                self.lines += 1
-                return True
-        return False
-
-    @property
-    def compiles(self) -> tuple[Compile, ...]:
-        """In the order in which they were first asked for."""
-        return tuple(self._compiles.values())
-
-    def _on_compiling(self, name: str, arguments: str) -> None:
+    def compiling(self, name: str, arguments: str) -> None:
         module = f"jit_{name}" if not _DEFAULT_NAME.match(name) else name
         types = ", ".join(_ARRAY.findall(arguments))
         self._next = Compile(module.rstrip(")").replace("(", "_", 1), arguments=types)
         self._hashed = {}
 
-    def _on_options(self, replicas: str, partitions: str, assignment: str) -> None:
+    def options(self, replicas: str, partitions: str, assignment: str) -> None:
         options = {
             "num_replicas": replicas,
             "num_partitions": partitions,
@@ -62,55 +58,37 @@ class LogReader:
         }
         self._next = replace(self._next, options=options)
 
-    def _on_path(self, path: str) -> None:
+    def path(self, path: str) -> None:
         self._next = replace(self._next, cache_path=path.removesuffix(_AUTOTUNE))
 
-    def _on_flag(self, flag: str) -> None:
-        before, flag = self._next.xla_flags or (), flag.strip()
+    def flag(self, word: str, flag: str) -> None:
+        kept, flag = word == "Including", flag.strip()
+        before = (self._next.xla_flags or ()) if kept else self._next.ignored_flags
         if flag not in before:  # a log that asks for hashes makes JAX read the flags twice
-            self._next = replace(self._next, xla_flags=(*before, flag))
+            name = "xla_flags" if kept else "ignored_flags"
+            self._next = replace(self._next, **{name: (*before, flag)})  # type: ignore[arg-type]
 
-    def _on_ignored_flag(self, flag: str) -> None:
-        before, flag = self._next.ignored_flags, flag.strip()
-        if flag not in before:
-            self._next = replace(self._next, ignored_flags=(*before, flag))
-
-    def _on_component(self, name: str, digest: str) -> None:
+    def component(self, name: str, digest: str) -> None:
         if name == COMPONENTS[0]:
             self._hashed = {}
             self._next = replace(self._next, xla_flags=(), ignored_flags=())
         self._hashed[name] = digest
 
-    def _on_key(self, digest: str) -> None:
+    def key(self, digest: str) -> None:
         """The hash after the last component is the key's."""
         made = replace(self._next, components=dict(self._hashed))
         self._made[digest] = self._last = made
         self._next = Compile("")
 
-    def _on_hit(self, module: str, key: str | None) -> None:
-        self._tell(module, key, outcome="hit")
+    def skipped(self, module: str, reason: str) -> None:
+        outcome = "uncacheable" if "host callbacks" in reason else "skipped"
+        self.tell(module, None, outcome=outcome, reason=reason.strip())
 
-    def _on_miss(self, module: str, key: str) -> None:
-        self._tell(module, key)
-
-    def _on_written(self, module: str, key: str) -> None:
-        self._tell(module, key, outcome="written")
-
-    def _on_skipped(self, module: str, reason: str) -> None:
-        callbacks = "host callbacks" in reason
-        self._tell(
-            module, None, outcome="uncacheable" if callbacks else "skipped", reason=reason.strip()
-        )
-
-    def _on_small(self, key: str, reason: str) -> None:
+    def small(self, key: str, reason: str) -> None:
         parsed = parse_key(key)
-        module = parsed.module if parsed else ""
-        self._tell(module, key, outcome="skipped", reason=reason.strip())
+        self.tell(parsed.module if parsed else "", key, outcome="skipped", reason=reason.strip())
 
-    def _on_took(self, module: str, seconds: str) -> None:
-        self._tell(module, None, compile_seconds=float(seconds))
-
-    def _tell(self, module: str, key: str | None, **facts: Any) -> None:
+    def tell(self, module: str, key: str | None, **facts: Any) -> None:
         parsed = parse_key(key) if key else None
         known = self._made.get(parsed.hash) if parsed else self._latest(module)
         key = key or (known.key if known else None)
@@ -118,92 +96,76 @@ class LogReader:
             digest = next((d for d, c in self._made.items() if c is known), None)
             key = f"{module}-{digest}" if digest else None
         name = key or module
-        before = self._compiles.get(name) or replace(known or Compile(module), key=key)
-        self._compiles[name] = replace(before, module=module, **facts)
+        before = self.compiles.get(name) or replace(known or Compile(module), key=key)
+        self.compiles[name] = replace(before, module=module, **facts)
 
     def _latest(self, module: str) -> Compile | None:
         """The compile that a line without a key speaks of: the last of that module."""
-        for compile_ in reversed(self._compiles.values()):
+        for compile_ in reversed(self.compiles.values()):
             if compile_.module == module and compile_.outcome is None and compile_.key:
                 return compile_
         return self._last
 
 
-def read_log(lines: Iterable[str]) -> tuple[Compile, ...]:
-    """The compiles that a log tells of; none if it is no such log."""
-    reader = LogReader()
-    for line in lines:
-        reader.read(line)
-    return reader.compiles
-
-
 _Handler = Callable[..., None]
 #: Words that a line must hold, then how it is read. The words keep long lines of others from the
 #: patterns, of which some take the square of a line's length.
-_PATTERNS: tuple[tuple[str, re.Pattern[str], _Handler], ...] = (
+_LINES: tuple[tuple[str, str, _Handler], ...] = (
     (
         " global shapes and types ",
-        re.compile(r"Compiling (\S+?)(?: for with| with) global shapes and types (.*?)\. Argument"),
-        LogReader._on_compiling,
+        r"Compiling (\S+?)(?: for with| with) global shapes and types (.*?)\. Argument",
+        _Log.compiling,
     ),
     (
         " device_assignment=",
-        re.compile(r"num_replicas=(\d+) num_partitions=(\d+) device_assignment=(.*)$"),
-        LogReader._on_options,
+        r"num_replicas=(\d+) num_partitions=(\d+) device_assignment=(.*)$",
+        _Log.options,
     ),
+    ("Enabling XLA autotuning cache at '", r"Enabling XLA autotuning cache at '(.*)'", _Log.path),
     (
-        "Enabling XLA autotuning cache at '",
-        re.compile(r"Enabling XLA autotuning cache at '(.*)'"),
-        LogReader._on_path,
-    ),
-    (
-        "Including XLA flag in cache key: ",
-        re.compile(r"Including XLA flag in cache key: (.*)$"),
-        LogReader._on_flag,
-    ),
-    (
-        "Not including XLA flag in cache key: ",
-        re.compile(r"Not including XLA flag in cache key: (.*)$"),
-        LogReader._on_ignored_flag,
+        "ncluding XLA flag in cache key: ",
+        r"(Including|Not including) XLA flag in cache key: (.*)$",
+        _Log.flag,
     ),
     (
         "get_cache_key hash of serialized ",
-        re.compile(r"get_cache_key hash of serialized ([\w ]+): ([0-9a-f]{64})"),
-        LogReader._on_component,
+        r"get_cache_key hash of serialized ([\w ]+): ([0-9a-f]{64})",
+        _Log.component,
     ),
     (
         "get_cache_key hash after serializing custom_hook: ",
-        re.compile(r"get_cache_key hash after serializing custom_hook: ([0-9a-f]{64})"),
-        LogReader._on_key,
+        r"get_cache_key hash after serializing custom_hook: ([0-9a-f]{64})",
+        _Log.key,
     ),
     (
         "Persistent compilation cache hit for '",
-        re.compile(r"Persistent compilation cache hit for '([^']*)'(?: with key '([^']*)')?$"),
-        LogReader._on_hit,
+        r"Persistent compilation cache hit for '([^']*)'(?: with key '([^']*)')?$",
+        lambda log, module, key: log.tell(module, key, outcome="hit"),
     ),
     (
         "PERSISTENT COMPILATION CACHE MISS for '",
-        re.compile(r"PERSISTENT COMPILATION CACHE MISS for '([^']*)' with key '([^']*)'"),
-        LogReader._on_miss,
+        r"PERSISTENT COMPILATION CACHE MISS for '([^']*)' with key '([^']*)'",
+        _Log.tell,
     ),
     (
         " to persistent compilation cache with key ",
-        re.compile(r"Writing (.*) to persistent compilation cache with key '?([^']*?)'?\.?$"),
-        LogReader._on_written,
+        r"Writing (.*) to persistent compilation cache with key '?([^']*?)'?\.?$",
+        lambda log, module, key: log.tell(module, key, outcome="written"),
     ),
     (
         "cache entry with key ",
-        re.compile(r"Not writing (?:persistent )?cache entry with key '?([^']*?)'? (since .*)$"),
-        LogReader._on_small,
+        r"Not writing (?:persistent )?cache entry with key '?([^']*?)'? (since .*)$",
+        _Log.small,
     ),
     (
         "Not writing persistent cache entry for '",
-        re.compile(r"Not writing persistent cache entry for '([^']*)' because it (.*)$"),
-        LogReader._on_skipped,
+        r"Not writing persistent cache entry for '([^']*)' because it (.*)$",
+        _Log.skipped,
     ),
     (
         "' took at least ",
-        re.compile(r"'([^']*)' took at least [\d.]+ seconds to compile \(([\d.]+)s\)"),
-        LogReader._on_took,
+        r"'([^']*)' took at least [\d.]+ seconds to compile \(([\d.]+)s\)",
+        lambda log, module, seconds: log.tell(module, None, compile_seconds=float(seconds)),
     ),
 )
+_PATTERNS = [(words, re.compile(pattern), handle) for words, pattern, handle in _LINES]

@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -49,18 +48,14 @@ def _recorded(path: str) -> tuple[Compile, ...]:
     found = {}
     with open_recipe(path) as file:
         for r in file.recipe.requests:
-            environment = file.recipe.environment_of(r)
-            flags = (
-                *environment.xla_flags,
-                *environment.libtpu_init_args,
-                *environment.argv_flags,
-            )
+            e = file.recipe.environment_of(r)
+            flags = kept_flags((*e.xla_flags, *e.libtpu_init_args, *e.argv_flags))
             found[r.name] = Compile(
                 module=r.module,
                 key=r.key,
                 components=r.components or None,
-                xla_flags=tuple(sorted(kept_flags(flags))),
-                cache_path=environment.cache_dir,
+                xla_flags=tuple(sorted(flags)),
+                cache_path=e.cache_dir,
                 source=f"{r.file}:{r.line}" if r.file and r.line else None,
                 is_helper=is_helper(r.function, r.file),
                 compile_seconds=r.compile_seconds,
@@ -93,33 +88,27 @@ def read_document(document: Mapping[str, Any]) -> tuple[Compile, ...]:
 
 
 def _compile(row: Mapping[str, Any]) -> Compile:
-    outcome = row.get("outcome")
-    reason = row.get("detail") or row.get("reason")
-    components = row.get("components")
-    flags, ignored = row.get("xla_flags"), row.get("ignored_flags")
-    source, function = row.get("source"), row.get("function")
-    file = row["file"] if isinstance(row.get("file"), str) else None
-    if file and isinstance(row.get("line"), int):
-        source = f"{file}:{row['line']}"
+    def given(name: str, kind: type) -> Any:
+        value = row.get(name)
+        return value if isinstance(value, kind) else None
+
+    file, line, components = given("file", str), given("line", int), given("components", dict)
+    flags, ignored = given("xla_flags", list), given("ignored_flags", list)
     arguments, names = _arguments(row.get("arguments"))
-    made = Compile(
+    return Compile(
         module=row["module"],
-        key=row["key"] if isinstance(row.get("key"), str) else None,
-        outcome=next((o for o in OUTCOMES if o == outcome), None),
-        reason=reason if isinstance(reason, str) else None,
+        key=given("key", str),
+        components=components and {str(k): str(v) for k, v in components.items()},
+        outcome=next((o for o in OUTCOMES if o == row.get("outcome")), None),
+        reason=given("detail", str) or given("reason", str),
         arguments=arguments,
         names=names,
-        is_helper="function" in row and is_helper(function, file),
-        source=source if isinstance(source, str) else None,
+        is_helper="function" in row and is_helper(row["function"], file),
+        xla_flags=None if flags is None else tuple(map(str, flags)),
+        ignored_flags=tuple(map(str, ignored or ())),
+        source=given("source", str) if file is None or line is None else f"{file}:{line}",
         compile_seconds=read_seconds(row.get("compile_seconds")),
     )
-    if isinstance(components, dict):
-        made = replace(made, components={str(k): str(v) for k, v in components.items()})
-    if isinstance(flags, list):
-        made = replace(made, xla_flags=tuple(map(str, flags)))
-    if isinstance(ignored, list):
-        made = replace(made, ignored_flags=tuple(map(str, ignored)))
-    return made
 
 
 def _arguments(value: object) -> tuple[str | None, tuple[str, ...]]:
