@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from jaxcache.cache.recipe.format import encode_recipe, open_recipe
 from jaxcache.cache.recipe.model import Environment, Recipe, Request
 from jaxcache.cache.recipe.refusals import refuse
-from jaxcache.warm.replay.plan import Shard, plan_compile
+from jaxcache.warm.replay.plan import plan_compile
 
 BLOB = b"some bytes"
 DIGEST, EMPTY = (hashlib.sha256(b).hexdigest() for b in (BLOB, b""))
@@ -40,7 +40,7 @@ def test_shards_are_a_balanced_partition(
     place.write_bytes(b"".join(encode_recipe(Recipe((ENVIRONMENT,), requests), BLOBS.__getitem__)))
     with open_recipe(str(place)) as file:
         whole = plan_compile(file).jobs
-        parts = [plan_compile(file, shard=Shard(i + 1, count)).jobs for i in range(count)]
+        parts = [plan_compile(file, shard=(i + 1, count)).jobs for i in range(count)]
     assert [j.seconds for j in whole] == sorted((j.seconds for j in whole), reverse=True)
     names = [j.request.key for part in parts for j in part]
     assert sorted(names, key=str) == sorted((j.request.key for j in whole), key=str)

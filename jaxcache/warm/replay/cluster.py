@@ -6,7 +6,6 @@ back here and are written here, so the cluster needs no access to the cache.
 
 import atexit
 import contextlib
-import io
 import shutil
 import tempfile
 import threading
@@ -20,7 +19,7 @@ from jaxcache.warm.process import find_python
 from jaxcache.warm.replay.plan import CompilePlan, Job
 from jaxcache.warm.replay.pool import Watcher
 from jaxcache.warm.replay.report import Compiled
-from jaxcache.warm.replay.session import Session, failed
+from jaxcache.warm.replay.session import Session
 from jaxcache.warm.replay.worker import Answer, JobFailure, Processes, Worker
 
 _CONNECT_SECONDS = 30
@@ -93,16 +92,12 @@ def _submit(client: Any, plan: CompilePlan, session: Session) -> dict[Any, tuple
 
 def _conclude(future: Any, job: Job, session: Session) -> Compiled:
     try:
-        result: Result = future.result()
+        answer, data = future.result()
     except Exception as error:  # the cluster's own: a worker lost too often, no jaxcache there
         lines = str(error).strip().splitlines() or [type(error).__name__]
-        return failed(job, JobFailure("worker-died", f"{type(error).__name__}: {lines[0][:500]}"))
-    answer = result.answer
-    if isinstance(answer, JobFailure):
-        return failed(job, answer)
-    if result.name is None:
-        return session.describe(job, answer)
-    return session.deliver(job, answer, result.name, io.BytesIO(result.data))
+        detail = f"{type(error).__name__}: {lines[0][:500]}"
+        answer, data = JobFailure("worker-died", detail), b""
+    return session.conclude(job, answer, data)
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,15 +114,6 @@ class Task:
     devices: int | None
 
 
-@dataclass(frozen=True, slots=True)
-class Result:
-    """The answer of a task, with the bytes of the entry."""
-
-    answer: Answer | JobFailure
-    name: str | None = None
-    data: bytes = b""
-
-
 class _OfThread(threading.local):
     """The children of one thread of the dask worker, kept from job to job."""
 
@@ -138,8 +124,12 @@ class _OfThread(threading.local):
 _OF_THREAD = _OfThread()
 
 
-def run_task(task: Task) -> Result:
-    """Compile one request on this machine; children are started once and kept."""
+def run_task(task: Task) -> tuple[Answer | JobFailure, bytes]:
+    """Compile one request on this machine; children are started once and kept.
+
+    Returns:
+        The answer, and the bytes of the entry that it names.
+    """
     worker = _worker(task.python, task.devices)
 
     def is_wanted(key: str) -> bool:
@@ -147,12 +137,12 @@ def run_task(task: Task) -> Result:
 
     answer = worker.attempt(task.job, task.blobs, task.used_at, is_wanted)
     if answer is None:
-        return Result(JobFailure("worker-died", "the cluster's worker was stopped"))
+        return JobFailure("worker-died", "the cluster's worker was stopped"), b""
     if isinstance(answer, JobFailure) or answer.file is None:
-        return Result(answer)
+        return answer, b""
     data = answer.file.read_bytes()
     answer.file.unlink(missing_ok=True)
-    return Result(answer, answer.file.name, data)
+    return answer, data
 
 
 def _worker(python: str | None, devices: int | None) -> Worker:

@@ -25,63 +25,45 @@ class Job:
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
-    """One request that is not compiled."""
-
-    request: Request
-    reason: str
-    """One of :data:`jaxcache.cache.recipe.refusals.REFUSALS`."""
-
-
-@dataclass(frozen=True, slots=True)
 class CompilePlan:
     """The jobs of one ``compile``, and what it refuses."""
 
     jobs: tuple[Job, ...]
     """Longest first."""
-    refused: tuple[Refused, ...]
+    refused: tuple[tuple[Request, str], ...]
+    """Requests with one of :data:`jaxcache.cache.recipe.refusals.REFUSALS`."""
     environments: tuple[Environment, ...]
     """All of the recipe: a program of several processes needs them all."""
 
 
-@dataclass(frozen=True, slots=True)
-class Shard:
-    """One of several machines that split a recipe."""
-
-    number: int
-    """From 1."""
-    count: int
-
-
-def parse_shard(text: str) -> Shard:
+def parse_shard(text: str) -> tuple[int, int]:
     """Read ``2/4``: the second of four.
 
     Raises:
         UsageError: ``bad-shard``.
     """
     match = re.fullmatch(r"(\d{1,6})/(\d{1,6})", text)
-    shard = Shard(int(match[1]), int(match[2])) if match else Shard(0, 0)
-    if not 1 <= shard.number <= shard.count:
+    number, count = map(int, match.groups()) if match else (0, 0)
+    if not 1 <= number <= count:
         raise UsageError(
             f"{text} is not a shard",
             code="bad-shard",
             hint="the first of four is 1/4, the last 4/4",
         )
-    return shard
+    return number, count
 
 
-def plan_compile(file: RecipeFile, *, shard: Shard | None = None) -> CompilePlan:
+def plan_compile(file: RecipeFile, *, shard: tuple[int, int] | None = None) -> CompilePlan:
     """Decide what is compiled.
 
     Args:
-        shard: compile only this part; the parts depend on the recipe alone.
+        shard: (number from 1, count): compile only this part, which depends on the recipe alone.
     """
     recipe = file.recipe
     refused, kept = [], []
     for request in recipe.requests:
-        reason = refuse(request, recipe.environment_of(request), file.blob)
-        if reason:
-            refused.append(Refused(request, reason))
+        if reason := refuse(request, recipe.environment_of(request), file.blob):
+            refused.append((request, reason))
         else:
             kept.append(request)
     rate = _seconds_per_byte(kept, file)
@@ -91,7 +73,7 @@ def plan_compile(file: RecipeFile, *, shard: Shard | None = None) -> CompilePlan
     ]
     jobs.sort(key=lambda j: (-j.seconds, j.request.name, j.request.bytecode, j.request.environment))
     if shard is not None:
-        jobs = _shards(jobs, shard.count)[shard.number - 1]
+        jobs = _shards(jobs, shard[1])[shard[0] - 1]
     return CompilePlan(tuple(jobs), tuple(refused), recipe.environments)
 
 

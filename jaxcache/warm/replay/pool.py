@@ -11,15 +11,13 @@ from typing import Protocol
 from jaxcache.errors import JaxcacheError
 from jaxcache.warm.replay.plan import Job
 from jaxcache.warm.replay.report import Compiled
-from jaxcache.warm.replay.worker import Answer, JobFailure, Processes, Worker, launch_kind
+from jaxcache.warm.replay.session import Session
+from jaxcache.warm.replay.worker import Processes, Worker, launch_kind
 
 _SHARE = 0.8
 #: What a compile is taken to need beyond what its worker holds already.
 _RESERVE_BYTES = 256 << 20
 _LOOK_SECONDS = 0.5
-#: Has one job done on a worker; None where it was stopped.
-Attempt = Callable[[Worker, Job], Answer | JobFailure | None]
-Conclude = Callable[[Job, Answer | JobFailure], Compiled]
 
 
 class Watcher(Protocol):
@@ -38,13 +36,10 @@ class Pool:
 
     Args:
         make_processes: starts children for a job.
-        attempt: has one job done.
-        conclude: takes what came of it.
     """
 
+    session: Session
     make_processes: Callable[[Job], Processes]
-    attempt: Attempt
-    conclude: Conclude
     workers: int
     memory_bytes: int | None = None
     watcher: Watcher | None = None
@@ -113,10 +108,10 @@ class Pool:
                 with gate.admitted(give_back=worker.clear):
                     if self.watcher:
                         self.watcher.begin(job)
-                    answer = self.attempt(worker, job)
+                    answer = self.session.attempt(worker, job)
                 if answer is None:
                     return
-                result = self.results[position] = self.conclude(job, answer)
+                result = self.results[position] = self.session.conclude(job, answer)
                 if self.watcher:
                     self.watcher.end(job, result)
         finally:

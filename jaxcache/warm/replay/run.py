@@ -78,7 +78,7 @@ def _compile(
     return CompileReport(
         cache_dir=session.delivery.url,
         recipe=file.path,
-        modules=(*done, *map(refused, plan.refused)),
+        modules=(*done, *(refused(*refusal) for refusal in plan.refused)),
         wall_seconds=time.monotonic() - started,
         check=options.check_only,
         interrupted=interrupted,
@@ -103,9 +103,8 @@ def _compile_here(
 
         widest = max((j.environment.process_count for j in plan.jobs), default=1)
         pool = Pool(
+            session,
             make_processes,
-            session.attempt,
-            session.conclude,
             max(1, (options.jobs or 1) // widest),
             memory_bytes=options.max_memory_bytes,
             watcher=watcher,

@@ -5,7 +5,7 @@ import threading
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
-from typing import Any, BinaryIO
+from typing import Any
 
 from jaxcache.cache.allowed import kept_flags
 from jaxcache.cache.recipe.format import RecipeFile
@@ -15,7 +15,7 @@ from jaxcache.entry.releases import CACHE_PATH
 from jaxcache.options.run import CompileOptions
 from jaxcache.warm.crosshost.cross import Cross, frame_payload
 from jaxcache.warm.delivery import Delivery
-from jaxcache.warm.replay.plan import Job, Refused
+from jaxcache.warm.replay.plan import Job
 from jaxcache.warm.replay.report import Compiled, Outcome
 from jaxcache.warm.replay.worker import Answer, HostJax, JobFailure, Worker
 
@@ -55,44 +55,45 @@ class Session:
 
         return worker.attempt(job, self.blobs(job), self.used_at, is_wanted)
 
-    def conclude(self, job: Job, answer: Answer | JobFailure) -> Compiled:
-        """Take what came of one job, and bring what was written into the cache."""
-        if isinstance(answer, JobFailure):
-            return failed(job, answer)
-        if answer.file is None:
-            return self.describe(job, answer)
-        if self.cross is not None:
-            codec = self.cross.profile.codec
-            framed = frame_payload(answer.file, answer.seconds or 0.0, codec)
-            result = self.deliver(
-                job, answer, answer.file.name, io.BytesIO(framed.frame), framed.payload_sha256
-            )
-        else:
-            with answer.file.open("rb") as file:
-                result = self.deliver(job, answer, answer.file.name, file)
-        answer.file.unlink(missing_ok=True)
-        return result
-
-    def deliver(
-        self, job: Job, answer: Answer, name: str, file: BinaryIO, payload_sha256: str | None = None
+    def conclude(
+        self, job: Job, answer: Answer | JobFailure, data: bytes | None = None
     ) -> Compiled:
-        """Bring one entry into the cache.
+        """Take what came of one job, and bring what was written into the cache.
+
+        Args:
+            data: the entry, where its file is on another machine.
 
         Raises:
             JaxcacheError: the cache cannot be written.
         """
-        info = self.delivery.take(
-            name, file, answer.key, facts=_facts(job, answer), payload_sha256=payload_sha256
-        )
+        if isinstance(answer, JobFailure):
+            return _result(job.request, "failed", **asdict(answer))
+        known = self._describe(job, answer)
+        if answer.file is None:
+            return known
+        digest, is_here = None, data is None
+        if self.cross is not None:
+            framed = frame_payload(answer.file, answer.seconds or 0.0, self.cross.profile.codec)
+            data, digest = framed.frame, framed.payload_sha256
+        with answer.file.open("rb") if data is None else io.BytesIO(data) as file:
+            info = self.delivery.take(
+                answer.file.name,
+                file,
+                answer.key,
+                facts=_facts(job, answer),
+                payload_sha256=digest,
+            )
+        if is_here:
+            answer.file.unlink(missing_ok=True)
         return replace(
-            self.describe(job, answer),
+            known,
             outcome="already-cached" if info is None else "written",
             compile_seconds=answer.seconds,
             size_bytes=None if info is None else info.size_bytes,
             tuning=answer.tuning,
         )
 
-    def describe(self, job: Job, answer: Answer) -> Compiled:
+    def _describe(self, job: Job, answer: Answer) -> Compiled:
         """Return the result of a job that was not compiled."""
         self.jax = self.jax or answer.jax
         differs = _differing(job.request, answer)
@@ -112,19 +113,14 @@ class Session:
         return is_other and CACHE_PATH.holds(answer.jax.jax_version)
 
 
-def failed(job: Job, failure: JobFailure) -> Compiled:
-    """Return the result of a job that came to nothing."""
-    return _result(job.request, "failed", **asdict(failure))
-
-
-def refused(refusal: Refused) -> Compiled:
+def refused(request: Request, reason: str) -> Compiled:
     """Return the result of a request that nobody can compile."""
     return _result(
-        refusal.request,
+        request,
         "refused",
-        compile_seconds=refusal.request.compile_seconds,
-        reason=refusal.reason,
-        detail=REFUSALS[refusal.reason],
+        compile_seconds=request.compile_seconds,
+        reason=reason,
+        detail=REFUSALS[reason],
         attempts=0,
     )
 
@@ -153,9 +149,7 @@ def _differing(request: Request, answer: Answer) -> tuple[str, ...]:
 def _facts(job: Job, answer: Answer) -> dict[str, Any]:
     """The facts about one entry for the ledger."""
     e = job.environment
-    flags = (
-        f for some in (e.xla_flags, e.libtpu_init_args, e.argv_flags) for f in kept_flags(some)
-    )
+    flags = kept_flags((*e.xla_flags, *e.libtpu_init_args, *e.argv_flags))
     facts = {
         **asdict(answer.jax),
         "compile_options": None,

@@ -74,11 +74,11 @@ class JobFailure:
 
 
 class FailedError(Exception):
-    """JAX could not compile the module; the text is its own."""
+    """JAX could not compile the module, or must not compile it here; the text says why."""
 
-
-class RefusedError(Exception):
-    """The module must not be compiled here; the text says why."""
+    def __init__(self, detail: str, reason: str = "compile-failed") -> None:
+        super().__init__(detail)
+        self.reason = reason
 
 
 def launch_kind(environment: Environment) -> tuple[object, ...]:
@@ -144,7 +144,7 @@ class Processes:
         """Have one request compiled, if it is wanted by its key.
 
         Raises:
-            DiedError, FailedError, RefusedError
+            DiedError, FailedError
         """
         child = self._children[job.environment.process_id]
         return child.compile(job.request, cache_dir, blobs, is_wanted)
@@ -218,7 +218,8 @@ class _Process(Child):
         bytecode, options = blobs
         host = bytes.fromhex(self.jax.compile_options)
         if unknown := ", ".join(refused_options(options, host)):
-            raise RefusedError(f"it sets {unknown}, which this jaxlib does not set by itself")
+            detail = f"it sets {unknown}, which this jaxlib does not set by itself"
+            raise FailedError(detail, "refused-here")
         question = {
             "bytecode_bytes": len(bytecode),
             "options_bytes": len(options),
@@ -235,7 +236,7 @@ class _Process(Child):
             told = self.answer()
         event = told.get("event")
         if event == "refused":
-            raise RefusedError(str(told.get("detail")))
+            raise FailedError(str(told.get("detail")), "refused-here")
         if event == "skipped":
             return answer
         if event != "done":
@@ -304,16 +305,14 @@ class Worker:
                 return replace(answer, attempts=attempt)
             except JaxcacheError as error:
                 return JobFailure("not-started", error.message, attempt)
-            except RefusedError as error:
-                return JobFailure("refused-here", str(error), attempt)
             except (DiedError, FailedError) as error:
+                reason = error.reason if isinstance(error, FailedError) else "worker-died"
+                failure = JobFailure(reason, str(error), attempt)
+                if reason == "refused-here":
+                    return failure
                 self.clear()
                 if self.is_stopped():
                     return None
-                died = isinstance(error, DiedError)
-                failure = JobFailure(
-                    "worker-died" if died else "compile-failed", str(error), attempt
-                )
         return failure
 
     def _find_processes(self, job: Job) -> Processes:
