@@ -88,15 +88,15 @@ class Jax:
         """Put ``observer`` around every step; see :class:`listener.Listener` for its methods."""
         self._hide_our_frames()
         self.hear_events(observer)
-        self._wrap(self._mlir, "lower_jaxpr_to_module", observer.around_lowering)
-        self._wrap(self._compiler, "compile_or_get_cached", observer.around_request)
-        self._wrap(self._cache, "get_cache_key", observer.around_key)
-        self._wrap(self._cache, "get_executable_and_time", observer.around_read)
-        self._wrap(self._compiler, "_cache_write", observer.around_decision)
-        self._wrap(self._cache, "put_executable_and_time", observer.around_write)
-        self._wrap(self._cache, "compress_executable", observer.around_compressing)
+        wrap(self._mlir, "lower_jaxpr_to_module", observer.around_lowering)
+        wrap(self._compiler, "compile_or_get_cached", observer.around_request)
+        wrap(self._cache, "get_cache_key", observer.around_key)
+        wrap(self._cache, "get_executable_and_time", observer.around_read)
+        wrap(self._compiler, "_cache_write", observer.around_decision)
+        wrap(self._cache, "put_executable_and_time", observer.around_write)
+        wrap(self._cache, "compress_executable", observer.around_compressing)
         if hasattr(self._cache_key, "_log_cache_key_hash"):
-            self._wrap(self._cache_key, "_log_cache_key_hash", observer.around_component)
+            wrap(self._cache_key, "_log_cache_key_hash", observer.around_component)
 
     def hear_events(self, observer: Any) -> None:
         """Register for JAX's events; again where the program has cleared all listeners."""
@@ -104,16 +104,6 @@ class Jax:
             self._monitoring.register_event_listener(observer.on_event)
         if observer.on_duration not in self._monitoring.get_event_duration_listeners():
             self._monitoring.register_event_duration_secs_listener(observer.on_duration)
-
-    @staticmethod
-    def _wrap(module: Any, name: str, around: Callable[..., Any]) -> None:
-        original = getattr(module, name)
-
-        @functools.wraps(original)
-        def wrapper(*args: Any, **kwargs: Any) -> Any:
-            return around(original, args, kwargs)
-
-        setattr(module, name, wrapper)
 
     @staticmethod
     def _hide_our_frames() -> None:
@@ -256,13 +246,6 @@ class Jax:
         }
 
     @staticmethod
-    def hash_component(hash_component: Callable[[Any], None]) -> str:
-        """The hash of one component of a key, as JAX itself would log it."""
-        digest = hashlib.sha256()
-        hash_component(digest)
-        return digest.hexdigest()
-
-    @staticmethod
     def describe_backend(backend: Any, devices: Any) -> dict[str, Any]:
         """Describe the hardware as the key knows it: the first device stands for all."""
         device = devices.flat[0]
@@ -272,6 +255,24 @@ class Jax:
             "device_kind": str(device.device_kind),
             "topology_fingerprint": _topology_fingerprint(devices),
         }
+
+
+def wrap(owner: Any, name: str, around: Callable[..., Any]) -> None:
+    """Have ``around(original, args, kwargs)`` called in place of an attribute of ``owner``."""
+    original = getattr(owner, name)
+
+    @functools.wraps(original)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        return around(original, args, kwargs)
+
+    setattr(owner, name, wrapper)
+
+
+def hash_component(component: Callable[[Any], None]) -> str:
+    """The hash of one component of a key, as JAX itself would log it."""
+    digest = hashlib.sha256()
+    component(digest)
+    return digest.hexdigest()
 
 
 def _topology_fingerprint(devices: Any) -> str | None:

@@ -148,8 +148,8 @@ def main() -> int:
     try:
         lowered = lower(call)
     except CallError as error:
-        side = sys.modules.get("_jaxcache_side.channel") or _load_channel()
-        side.CHANNEL.send({"event": "no-function", "detail": str(error)})
+        # What put the listener into this Python; jax may not have been imported yet.
+        sys.modules["_jaxcache_hook"].report({"event": "no-function", "detail": str(error)})
         return _CANNOT
     observer = _target()
     if observer is None:
@@ -157,16 +157,6 @@ def main() -> int:
     else:
         observer.make(lowered._lowering)
     return 0
-
-
-def _load_channel() -> Any:
-    """The channel where jax, and so the listener, has not been imported yet."""
-    path = os.path.join(os.path.dirname(os.path.abspath(__file__)), "channel.py")
-    spec = importlib.util.spec_from_file_location("_jaxcache_channel", path)
-    assert spec is not None and spec.loader is not None  # noqa: S101
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 if __name__ == "__main__":

@@ -115,6 +115,7 @@ def describe() -> "dict[str, Any]":
     told = settings.describe(
         ["jax_compilation_cache_dir", "jax_persistent_cache_enable_xla_caches"]
     )
+    del told["has_filelock"]
     return {
         "platform": str(client.platform),
         "lowering_platform": str(getattr(client, "_raw_platform", client.platform)),
@@ -123,18 +124,7 @@ def describe() -> "dict[str, Any]":
         "device_ids": [int(device.id) for device in devices],
         "process_count": int(jax.process_count()),
         **topology_facts(devices),
-        **{
-            n: told[n]
-            for n in (
-                "python_version",
-                "jax_version",
-                "jaxlib_version",
-                "jaxlib_digest",
-                "key_codec",
-                "written_codec",
-                "settings",
-            )
-        },
+        **told,
         "plugins": plugin_versions(),
         "cpu": cpu_facts(),
         "environment": environment(os.environ),

@@ -18,7 +18,6 @@ missing ends the process before its first request.
 """
 
 import functools
-import hashlib
 import inspect
 import json
 import os
@@ -26,6 +25,8 @@ import sys
 from typing import Any
 
 from . import settings
+from .adapter import hash_component
+from .channel import describe_error
 
 #: What XLA calls through a raw pointer while it compiles.
 _PARTITIONING = "CustomSPMDPartitioning"
@@ -205,9 +206,7 @@ class Compiler:
             raise RefusedError("it calls back into the process that recorded it")
 
     def _around_component(self, log: Any, digest: Any, name: Any, component: Any) -> Any:
-        own = hashlib.sha256()
-        component(own)
-        self._components[str(name)] = own.hexdigest()
+        self._components[str(name)] = hash_component(component)
         return log(digest, name, component)
 
     def _around_read(self, read: Any, key: Any, *rest: Any, **named: Any) -> Any:
@@ -270,12 +269,8 @@ class CrossCompiler(Compiler):
         with self._context(), self._ir.Location.unknown():
             module = self._parse(bytecode)
             self._check(module)
-            asked = self._asked(
-                module,
-                arguments["devices"],
-                arguments["compile_options"],
-                arguments["executable_devices"],
-            )
+            names = ("devices", "compile_options", "executable_devices")
+            asked = self._asked(module, *(arguments[name] for name in names))
             key, components = self._target.key(module, asked.devices, asked.options)
             if not ask(key, components):
                 return None
@@ -319,7 +314,7 @@ def main(parent: Any) -> None:
     except BaseException as error:
         parent.answer(
             event="cannot-start",
-            detail=_describe(error),
+            detail=describe_error(error),
             why=_why(error),
             code=getattr(error, "code", None),
             hint=getattr(error, "hint", None),
@@ -342,17 +337,12 @@ def _serve(compiler: Compiler, requests: Any, answer: Any, ask: Any) -> None:
         except RefusedError as error:
             answer(event="refused", detail=str(error))
         except Exception as error:
-            answer(event="failed", detail=_describe(error))
+            answer(event="failed", detail=describe_error(error))
         else:
             if done is None:
                 answer(event="skipped")
             else:
                 answer(event="done", file=done[0], compile_seconds=done[1], tuning=done[2])
-
-
-def _describe(error: BaseException) -> str:
-    lines = str(error).strip().splitlines() or [""]
-    return f"{type(error).__name__}: {lines[0][:500]}"
 
 
 def _why(error: BaseException) -> str:

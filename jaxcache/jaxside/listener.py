@@ -16,7 +16,7 @@ from collections.abc import Callable
 from typing import Any
 
 from . import channel, collect, colocated, keyflags, record, together
-from .adapter import Jax, UnknownJaxError
+from .adapter import Jax, UnknownJaxError, hash_component
 from .outcome import Request, entry_file, judge
 
 _COUNTED = {
@@ -326,13 +326,7 @@ class Listener:
         if self._recording is None:
             return {}
         asked = self._jax.asked(args, kwargs)
-        recorded = self._recording.describe(
-            asked["backend"],
-            asked["computation"],
-            asked["devices"],
-            asked["compile_options"],
-            asked.get("executable_devices"),
-        )
+        recorded = self._recording.describe(asked)
         if self._collector:
             request.stubbed = not request.callbacks and self._collector.wants(asked["computation"])
             recorded["doubts"] = self._collector.doubts(request.lowering)
@@ -359,8 +353,7 @@ class Listener:
         """Hash each component of the key on its own: for misses, and for hits where asked for."""
         if not request.hit or self._hashes_all or self._recording:
             request.hashes = {
-                name: self._jax.hash_component(component)
-                for name, component in request.components.items()
+                name: hash_component(component) for name, component in request.components.items()
             }
         request.components.clear()
 

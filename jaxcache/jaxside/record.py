@@ -31,17 +31,15 @@ class Recording:
         self._jax = jax
         self._written: set[str] = set()
 
-    def describe(
-        self,
-        backend: Any,
-        computation: Any,
-        devices: Any,
-        compile_options: Any,
-        executable_devices: Any = None,
-    ) -> "dict[str, Any]":
-        """Keep one request; what is known of it before it is compiled, which may change it."""
+    def describe(self, asked: "dict[str, Any]") -> "dict[str, Any]":
+        """Keep one request; what is known of it before it is compiled, which may change it.
+
+        Args:
+            asked: see :meth:`adapter.Jax.asked`.
+        """
+        devices, compile_options = asked["devices"], asked["compile_options"]
         stream = io.BytesIO()
-        computation.operation.write_bytecode(stream)
+        asked["computation"].operation.write_bytecode(stream)
         bytecode = stream.getvalue()
         ids = [int(d.id) for d in devices.flat]
         described: dict[str, Any] = {
@@ -49,11 +47,11 @@ class Recording:
             "options": self._keep(compile_options.SerializeAsString()),
             "device_ids": ids,
             "device_shape": [int(n) for n in devices.shape],
-            "environment": self._environment(backend),
+            "environment": self._environment(asked["backend"]),
             "refusals": self._refusals(bytecode, compile_options),
         }
-        if executable_devices is not None:
-            executable = [int(d.id) for d in executable_devices]
+        if asked.get("executable_devices") is not None:
+            executable = [int(d.id) for d in asked["executable_devices"]]
             if executable != ids:
                 described["executable_device_ids"] = executable
         return described

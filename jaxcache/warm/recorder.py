@@ -95,6 +95,17 @@ class Recorder:
         """Return the sentences of some kinds."""
         return [said for said in self.said if said.event in kinds]
 
+    def origin(self, process: int, backend: int | None) -> dict[str, Any]:
+        """Return the jax and the hardware of a compile, by the names of recipes and the ledger."""
+        jax, hardware = self.processes[process].loaded, self.hardware.get((process, backend))
+        names = ("platform", "platform_version", "device_kind", "topology_fingerprint")
+        return {
+            "jax_version": jax.jax if jax else None,
+            "jaxlib_version": jax.jaxlib if jax else None,
+            "jaxlib_digest": jax.jaxlib_digest if jax else None,
+            **{name: getattr(hardware, name, None) for name in names},
+        }
+
     def report(self, ended: Ended, known_seconds: Mapping[str, float]) -> Report:
         """Make the report of a run that has ended.
 
@@ -228,30 +239,26 @@ def _fold_modules(events: Iterable[Done], known_seconds: Mapping[str, float]) ->
         groups[place].append(e)
     for same in groups.values():
         first = same[0]
-        hit = first.outcome == "hit"
+        alike = {name: getattr(first, name) for name in _ALIKE}
         yield Module(
-            module=first.module,
-            key=first.key,
-            outcome=first.outcome,
-            reason=first.reason,
-            detail=first.detail,
-            function=first.function,
-            file=first.file,
-            line=first.line,
-            arguments=first.arguments,
+            **alike,
             occurrences=len(same),
             compile_seconds=known_seconds.get(first.key or "", first.stored_seconds)
-            if hit
+            if first.outcome == "hit"
             else _mean(e.compile for e in same),
             retrieval_seconds=_mean(e.retrieve for e in same),
             trace_seconds=_mean(e.trace for e in same),
             lower_seconds=_mean(e.lower for e in same),
-            size_bytes=first.size_bytes,
-            process=first.process,
             counted=_counted(first),
             cache_dir=first.directory,
-            tuning=first.tuning,
         )
+
+
+#: Fields that a row has from its first event.
+_ALIKE = (
+    *("module", "key", "outcome", "reason", "detail", "function", "file", "line", "arguments"),
+    *("size_bytes", "process", "tuning"),
+)
 
 
 def _fold_functions(events: Iterable[Called]) -> Iterable[Function]:

@@ -4,9 +4,8 @@ import contextlib
 import os
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from jaxcache.cache.archive import write_file
 from jaxcache.cache.leftovers import scratch_folder
@@ -70,31 +69,15 @@ class Recording:
 
 
 def _environment(seen: Recorder, process: int, recorded: Recorded) -> Environment:
-    told, jax = recorded.environment, seen.processes[process].loaded
-    hardware = seen.hardware.get((process, recorded.backend))
-    settings: dict[str, Any] = {
+    told = asdict(recorded.environment)
+    told["settings"] = {
         name: value
-        for name, value in told.settings.items()
+        for name, value in told["settings"].items()
         if name in KEY_SETTINGS and type(value) is KEY_SETTINGS[name]
     }
-    return Environment(
-        jax_version=str(jax.jax if jax else None),
-        jaxlib_version=str(jax.jaxlib if jax else None),
-        platform=told.platform,
-        device_count=told.device_count,
-        process_count=told.process_count,
-        process_id=told.process_id,
-        xla_flags=told.xla_flags,
-        libtpu_init_args=told.libtpu_init_args,
-        argv_flags=told.argv_flags,
-        settings=settings,
-        cache_dir=told.cache_dir,
-        jaxlib_digest=jax.jaxlib_digest if jax else None,
-        python_version=told.python_version,
-        platform_version=hardware.platform_version if hardware else None,
-        device_kind=hardware.device_kind if hardware else None,
-        topology_fingerprint=hardware.topology_fingerprint if hardware else None,
-    )
+    origin = seen.origin(process, recorded.backend)
+    versions = {name: str(origin[name]) for name in ("jax_version", "jaxlib_version")}
+    return Environment(**origin | told | versions)
 
 
 def _ends(ended: Ended) -> Iterator[str]:
@@ -121,7 +104,7 @@ def _request(
         seconds = known_seconds.get(done.key or "", done.stored_seconds)
     elif done and done.compile:
         seconds = done.compile[1]
-    return Request(
+    request = Request(
         module=module,
         bytecode=recorded.bytecode,
         options=recorded.options,
@@ -129,16 +112,21 @@ def _request(
         device_ids=recorded.device_ids,
         device_shape=recorded.device_shape,
         executable_device_ids=recorded.executable_device_ids,
-        key=done.key if done else None,
-        components=(done.components if done else None) or {},
         callbacks=recorded.callbacks,
         refusals=refusals,
         doubts=recorded.doubts,
-        stubbed=bool(done.stubbed if done else None),
-        function=done.function if done else None,
-        file=done.file if done else None,
-        line=done.line if done else None,
         compile_seconds=seconds,
+    )
+    if done is None:
+        return request
+    return replace(
+        request,
+        key=done.key,
+        components=done.components or {},
+        stubbed=done.stubbed,
+        function=done.function,
+        file=done.file,
+        line=done.line,
     )
 
 

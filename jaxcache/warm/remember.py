@@ -41,20 +41,13 @@ def remember(modules: Iterable[Done], seen: Recorder) -> None:
 
 
 def _facts(event: Done, seen: Recorder) -> dict[str, Any]:
-    hardware = seen.hardware.get((event.process, event.backend))
     process = seen.processes[event.process]
     jax, started = process.loaded, process.started
     facts: dict[str, Any] = {
-        "jax_version": jax.jax if jax else None,
-        "jaxlib_version": jax.jaxlib if jax else None,
-        "jaxlib_digest": jax.jaxlib_digest if jax else None,
+        **seen.origin(event.process, event.backend),
         "xla_flags": jax.xla_flags if jax else None,
         "script": started.argv[0] or None if started and started.argv else None,
         "function": event.function,
-        "platform": hardware.platform if hardware else None,
-        "platform_version": hardware.platform_version if hardware else None,
-        "device_kind": hardware.device_kind if hardware else None,
-        "topology_fingerprint": hardware.topology_fingerprint if hardware else None,
         "components": event.components,
         "tuning": event.tuning,
         "tuning_mtime_ns": event.mtime_ns if event.tuning else None,

@@ -13,12 +13,11 @@ Tried on JAX 0.11.2 and 0.12.0.1. All are attributes that JAX looks up at each c
 * ``jax._src.compilation_cache.is_cache_used``: the program itself runs without a cache.
 """
 
-import functools
 import threading
-from collections.abc import Callable
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
+from ..adapter import wrap
 from .host import Target, TargetError, unknown_jax
 
 
@@ -65,7 +64,7 @@ class Hooks:
                 (compilation_cache, "is_cache_used", lambda *_: False),
                 (mlir, "lower_jaxpr_to_module", self._lower_module),
             ):
-                _wrap(owner, name, around)
+                wrap(owner, name, around)
         except (ImportError, AttributeError) as error:
             raise unknown_jax(jax, error) from error
 
@@ -119,35 +118,12 @@ class Hooks:
     def _request(self, compile_: Any, args: Any, kwargs: Any) -> Any:
         if not self.is_crossing:
             return compile_(*args, **kwargs)
-        named = dict(
-            zip(
-                ("backend", "computation", "devices", "options", "callbacks", "executable_devices"),
-                args,
-                strict=False,
-            ),
-            **kwargs,
-        )
-        raise _Caught(
-            CompileArguments(
-                named["computation"],
-                named["devices"],
-                named.get("options") or named.get("compile_options"),
-                named["executable_devices"],
-            )
-        )
+        asked = self._observer.asked(args, kwargs)
+        names = ("computation", "devices", "compile_options", "executable_devices")
+        raise _Caught(CompileArguments(*(asked[name] for name in names)))
 
     def _lower_module(self, lower: Any, args: Any, kwargs: Any) -> Any:
         result = lower(*args, **kwargs)
         if self.is_crossing:
             self._observer.lowered(result.module, args, kwargs)
         return result
-
-
-def _wrap(owner: Any, name: str, around: "Callable[..., Any]") -> None:
-    original = getattr(owner, name)
-
-    @functools.wraps(original)
-    def wrapper(*args: Any, **kwargs: Any) -> Any:
-        return around(original, args, kwargs)
-
-    setattr(owner, name, wrapper)

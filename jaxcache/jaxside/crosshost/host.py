@@ -9,10 +9,12 @@ Other private names: ``xla_client.get_topology_for_devices``, ``cache_key.get`` 
 """
 
 import base64
-import hashlib
 import threading
 from types import SimpleNamespace
 from typing import Any
+
+from ..adapter import hash_component
+from ..channel import describe_error
 
 TRIED = "0.11.2 and 0.12"
 
@@ -122,7 +124,7 @@ class Target:
         except Exception as error:
             raise TargetError(
                 "bad-topology",
-                f"jaxlib cannot rebuild the target's topology: {_line(error)}",
+                f"jaxlib cannot rebuild the target's topology: {describe_error(error)}",
                 "see jaxcache target show for what differs here",
             ) from error
         if not {str(made[0].client.platform), str(made[0].platform)} & self.platforms:
@@ -177,9 +179,9 @@ class Target:
         components: dict[str, Any] = {}
         log = cache_key._log_cache_key_hash
 
-        def keep(total: Any, name: str, hash_component: Any) -> None:
-            components[name] = hash_component
-            log(total, name, hash_component)
+        def keep(total: Any, name: str, component: Any) -> None:
+            components[name] = component
+            log(total, name, component)
 
         cache_key._log_cache_key_hash = keep
         try:
@@ -193,13 +195,7 @@ class Target:
             )
         finally:
             cache_key._log_cache_key_hash = log
-        return key, {name: _digest(hash_) for name, hash_ in components.items()}
-
-
-def _digest(hash_component: Any) -> str:
-    digest = hashlib.sha256()
-    hash_component(digest)
-    return digest.hexdigest()
+        return key, {name: hash_component(hash_) for name, hash_ in components.items()}
 
 
 def _open_compiler(platform: str, plugins: "dict[str, str]") -> None:
@@ -231,14 +227,9 @@ def _open_compiler(platform: str, plugins: "dict[str, str]") -> None:
     except TargetError:
         raise
     except Exception as error:
-        message = f"the compiler for {platform} does not start: {_line(error)}"
+        message = f"the compiler for {platform} does not start: {describe_error(error)}"
         raise TargetError("no-compiler", message, hint) from error
 
 
 def _is_compiler(name: str) -> bool:
     return name == "libtpu" or name.endswith(("-pjrt", "-plugin"))
-
-
-def _line(error: BaseException) -> str:
-    lines = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {lines[0] if lines else ''}"[:500]

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 from .. import channel
 from ..adapter import Jax, UnknownJaxError
+from ..channel import first_line
 from ..outcome import entry_file
 from . import tuning
 from .hooks import Hooks
@@ -49,6 +50,7 @@ class CrossObserver:
     def __init__(self, module: Any, request: "dict[str, Any]", send: Any) -> None:
         self._send = send
         self._jax = Jax(module)
+        self.asked = self._jax.asked
         self._send({"event": "jax", **self._jax.describe()})
         with open(request["profile"], encoding="utf-8") as file:
             profile = json.load(file)
@@ -90,11 +92,11 @@ class CrossObserver:
             with self._hooks.crossing():
                 return CrossLowering(lower(*args, **kwargs), verdict)
         except NotImplementedError as error:
-            return CrossLowering(None, Verdict("uncacheable", "no-rule", _line(error)))
+            return CrossLowering(None, Verdict("uncacheable", "no-rule", first_line(error)))
         except LookupError as error:
-            return CrossLowering(None, Verdict("skipped", "no-such-device", _line(error)))
+            return CrossLowering(None, Verdict("skipped", "no-such-device", first_line(error)))
         except Exception as error:
-            return CrossLowering(None, Verdict("error", "lowering-failed", _line(error)))
+            return CrossLowering(None, Verdict("error", "lowering-failed", first_line(error)))
 
     def lowered(self, module: Any, args: Any, kwargs: Any) -> None:
         """JAX has made a module for the target."""
@@ -142,7 +144,7 @@ class CrossObserver:
         except tuning.UntunedError as error:
             event |= _judged(Verdict("skipped", "untuned", str(error)))
         except Exception as error:
-            event |= _judged(Verdict("error", "compile-failed", _line(error)))
+            event |= _judged(Verdict("error", "compile-failed", first_line(error)))
         self._tell(event, lowering)
 
     def _make(self, lowering: CrossLowering, args: Any, kwargs: Any) -> "dict[str, Any]":
@@ -237,11 +239,6 @@ class CrossObserver:
 
 def _judged(verdict: Verdict) -> "dict[str, Any]":
     return {"outcome": verdict.outcome, "reason": verdict.reason, "detail": verdict.detail}
-
-
-def _line(error: BaseException) -> str:
-    lines = str(error).strip().splitlines() or [type(error).__name__]
-    return lines[0][:500]
 
 
 def refuse(error: TargetError, send: Any) -> None:

@@ -15,6 +15,8 @@ import copy
 import time
 from typing import Any, NamedTuple
 
+from ..channel import first_line
+
 #: Matrix products that no measurement chooses between.
 GEMM = {
     "cublas": [("xla_gpu_enable_triton_gemm", False)],
@@ -72,8 +74,7 @@ def make(client: Any, request: Any, tuning: Tuning, *, is_gpu: bool) -> Made:
         return Made(compile_(_COMPLETE), time.monotonic() - started, "tuned")
     except Exception as error:
         if tuning.require_tuned:
-            lines = str(error).strip().splitlines() or [type(error).__name__]
-            raise UntunedError(lines[0][:500]) from error
+            raise UntunedError(first_line(error)) from error
     payload = compile_(*GEMM[tuning.gemm])
     return Made(payload, time.monotonic() - started, "untuned")
 

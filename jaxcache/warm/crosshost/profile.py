@@ -6,7 +6,7 @@ import json
 import os
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from jaxcache.cache.allowed import MOST_DEVICES, is_allowed_setting, is_allowed_variable
@@ -94,18 +94,9 @@ class Profile:
 
     def to_json(self) -> dict[str, Any]:
         """The document that :func:`parse_profile` reads."""
-        document: dict[str, Any] = {"format": FORMAT, "version": VERSION}
-        for field in fields(self):
-            value = getattr(self, field.name)
-            document[field.name] = dict(value) if isinstance(value, Mapping) else value
-        document["topology"] = (
-            None if self.topology is None else base64.b64encode(self.topology).decode()
-        )
-        document["cpu"] = {
-            "machine": self.cpu.machine,
-            "name": self.cpu.name,
-            "features": self.cpu.features,
-        }
+        document = {"format": FORMAT, "version": VERSION, **asdict(self)}
+        if self.topology is not None:
+            document["topology"] = base64.b64encode(self.topology).decode()
         return document
 
 
