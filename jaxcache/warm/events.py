@@ -6,25 +6,15 @@ named there as here, but for :data:`_NAMES`.
 """
 
 import json
-import math
-import re
-from collections.abc import Callable, Mapping
-from dataclasses import MISSING, dataclass, field, fields, is_dataclass
-from functools import cache
-from typing import Annotated, Any, get_args, get_origin, get_type_hints
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
-from jaxcache.cache.explain.sides import OUTCOMES, Outcome
+from jaxcache.cache.explain.sides import Outcome
 from jaxcache.warm.report import Argument
+from jaxcache.warm.typed import Digest, Scalar, Span, build
 
 #: Longer lines are dropped: nothing that the listener sends comes near.
 MAX_LINE_BYTES = 4 << 20
-_MAX_CHARACTERS = 1 << 16
-_MAX_ITEMS = 1 << 16
-
-Span = tuple[float, float]
-"""Start in seconds since the epoch, and length in seconds."""
-Scalar = str | int | float | bool | None
-Digest = Annotated[str, "64 hexadecimal digits"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -225,115 +215,8 @@ def parse_event(line: bytes, process: int) -> Event | None:
     if kind is Configured:
         wire["settings"] = {n: v for n, v in wire.items() if n.startswith("jax_")}
     try:
-        event: Event = _build(kind, wire)
+        event: Event = build(kind, wire, _NAMES)
     except ValueError as error:
         detail = f"an event {name!r} of the listener cannot be read: {error}"
         return Said(process=process, at=0.0, event="trouble", detail=detail)
     return event
-
-
-def _build(kind: type, wire: object) -> Any:
-    if not isinstance(wire, dict):
-        raise ValueError("it is no object")
-    found = {}
-    for name, (reader, required) in _readers(kind).items():
-        value = wire.get(_NAMES.get(name, name))
-        if value is not None or required:
-            try:
-                found[name] = reader(value)
-            except (TypeError, ValueError, OverflowError) as error:
-                raise ValueError(f"{name}: {error}") from error
-    return kind(**found)
-
-
-@cache
-def _readers(kind: type) -> dict[str, tuple[Callable[[Any], Any], bool]]:
-    hints = get_type_hints(kind, include_extras=True)
-    return {
-        f.name: (
-            _reader(hints[f.name]),
-            f.default is MISSING and f.default_factory is MISSING,
-        )
-        for f in fields(kind)
-    }
-
-
-def _reader(hint: Any) -> Callable[[Any], Any]:
-    """Return the function that reads values of one type, and refuses all others."""
-    if is_dataclass(hint):
-        return lambda value: _build(hint, value)  # type: ignore[arg-type]
-    if hint in _SIMPLE:
-        return _SIMPLE[hint]
-    inner = [_reader(a) for a in get_args(hint) if a not in (type(None), Ellipsis)]
-    if get_origin(hint) is tuple:
-        return lambda value: tuple(map(inner[0], _bounded(value, list)))
-    if get_origin(hint) is Mapping:
-        return lambda value: {inner[0](k): inner[1](v) for k, v in _bounded(value, dict).items()}
-    return inner[0]  # X | None: a missing value is never read
-
-
-def _bounded(value: Any, kind: type[list[Any] | dict[Any, Any]]) -> Any:
-    if not isinstance(value, kind) or len(value) > _MAX_ITEMS:
-        raise ValueError(f"no {kind.__name__}, or too long")
-    return value
-
-
-def _text(value: Any) -> str:
-    if not isinstance(value, str):
-        raise TypeError(f"{type(value).__name__} is no text")
-    return value[:_MAX_CHARACTERS]
-
-
-def _int(value: Any) -> int:
-    if type(value) is not int or abs(value) >= 1 << 64:
-        raise TypeError(f"{type(value).__name__} is no whole number")
-    return value
-
-
-def _float(value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise TypeError("no finite number")
-    return float(value)
-
-
-def _bool(value: Any) -> bool:
-    if not isinstance(value, bool):
-        raise TypeError(f"{type(value).__name__} is neither true nor false")
-    return value
-
-
-def _scalar(value: Any) -> Scalar:
-    known = value is None or isinstance(value, bool | int | float)
-    return value if known else str(value)[:_MAX_CHARACTERS]
-
-
-def _digest(value: Any) -> str:
-    if not isinstance(value, str) or not re.fullmatch(r"[0-9a-f]{64}", value):
-        raise ValueError("no SHA-256")
-    return value
-
-
-def _outcome(value: Any) -> Outcome:
-    return OUTCOMES[OUTCOMES.index(value)]
-
-
-def _span(value: Any) -> Span:
-    start, length = _bounded(value, list)
-    return _float(start), _float(length)
-
-
-def _axis(value: Any) -> int | str:
-    return _text(value) if isinstance(value, str) else _int(value)
-
-
-_SIMPLE: dict[Any, Callable[[Any], Any]] = {
-    str: _text,
-    int: _int,
-    float: _float,
-    bool: _bool,
-    Scalar: _scalar,
-    Digest: _digest,
-    Outcome: _outcome,
-    Span: _span,
-    int | str: _axis,
-}

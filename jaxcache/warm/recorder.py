@@ -17,12 +17,12 @@ from jaxcache.warm.events import (
     Left,
     Loaded,
     Said,
-    Span,
     Started,
 )
 from jaxcache.warm.launch import Ended
 from jaxcache.warm.remarks import divided_keys, settings_notes, storms, target_notes, too_quick
 from jaxcache.warm.report import Argument, Function, Module, Process, Report
+from jaxcache.warm.typed import Span
 
 
 @dataclass(slots=True)

@@ -1,31 +1,25 @@
 """A target profile: one file that says what the keys of a host depend on. See docs/target.md."""
 
 import base64
-import binascii
 import json
 import os
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Literal
 
 from jaxcache.cache.allowed import MOST_DEVICES, is_allowed_setting, is_allowed_variable
-from jaxcache.cache.fields import Fields, parse_json
+from jaxcache.cache.fields import parse_json
 from jaxcache.errors import UsageError
-from jaxcache.model import Codec
 from jaxcache.units import rfc3339
+from jaxcache.warm.typed import Base64, Text, build
 
 FORMAT = "jaxcache-target"
 VERSION = 1
 CACHE_DIR = "jax_compilation_cache_dir"
 #: A profile is some kilobytes; the topology of a large pod would be some hundred.
 MAX_PROFILE_BYTES = 8 << 20
-_MAX_TEXT = 256 << 10
-_MAX_ID = 1 << 31
-_MAX_ITEMS = 1 << 16
-#: ``get_cache_key`` in jax/_src/compilation_cache.py names the codec so.
-_PLATFORMS = ("cpu", "gpu", "cuda", "rocm", "tpu")
-_KEY_CODECS = ("zstandard", "zlib")
+Platform = Literal["cpu", "gpu", "cuda", "rocm", "tpu"]
 
 
 class ProfileError(UsageError):
@@ -36,44 +30,44 @@ class ProfileError(UsageError):
 class Cpu:
     """The processor of a host."""
 
-    machine: str | None
-    name: str | None
-    features: tuple[str, ...]
+    machine: Text | None = None
+    name: Text | None = None
+    features: tuple[Text, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Profile:
     """The facts that keys of a host depend on, as the host itself reported them."""
 
-    captured_at: str
-    platform: str
+    captured_at: Text
+    platform: Platform
     """``cpu``, ``gpu``, ``tpu``: what JAX puts into the key."""
-    lowering_platform: str
+    lowering_platform: Platform
     """``cpu``, ``cuda``, ``rocm``, ``tpu``: what JAX lowers for."""
-    platform_version: str
-    device_kinds: tuple[str, ...]
+    platform_version: Text
+    device_kinds: tuple[Text, ...]
     """One for each device, in the order of ``jax.devices()``."""
     device_ids: tuple[int, ...]
-    topology: bytes | None
+    topology: Base64 | None = None
     """``PjRtTopologyDescriptionProto``, from JAX 0.11 on."""
-    topology_fingerprint: str | None
+    topology_fingerprint: Text | None = None
     """64 bits in decimal; from JAX 0.10 on, in the key."""
-    target_config: str | None
+    target_config: Text | None = None
     """``GpuTargetConfigProto`` as text, on GPU."""
-    python_version: str
-    jax_version: str
-    jaxlib_version: str
-    jaxlib_digest: str | None
-    plugins: Mapping[str, str]
+    python_version: Text
+    jax_version: Text
+    jaxlib_version: Text
+    jaxlib_digest: Text | None = None
+    plugins: Mapping[Text, Text]
     """Versions by name of the package: PJRT plugins, libtpu, CUDA's libraries."""
-    key_codec: str
-    """The codec's name in keys: ``zstandard`` or ``zlib``."""
-    codec: Codec
+    key_codec: Literal["zstandard", "zlib"]
+    """As ``get_cache_key`` in jax/_src/compilation_cache.py names the codec."""
+    codec: Literal["zstd", "zlib"]
     """The codec of entries there."""
     cpu: Cpu
-    environment: Mapping[str, str]
+    environment: Mapping[Text, Text]
     """``XLA_FLAGS``, ``LIBTPU_INIT_ARGS`` and JAX's settings, as set there."""
-    settings: Mapping[str, Any]
+    settings: Mapping[Text, Any]
     """Settings of the cache that enter the compile options."""
 
     @property
@@ -164,120 +158,41 @@ def parse_profile(document: Any, origin: str) -> Profile:
             code="newer-profile",
             hint="upgrade jaxcache, or capture the profile anew",
         )
-    read = _ProfileReader(document, origin)
-    profile = Profile(
-        captured_at=read.required_text("captured_at"),
-        platform=read.one_of("platform", _PLATFORMS),
-        lowering_platform=read.one_of("lowering_platform", _PLATFORMS),
-        platform_version=read.required_text("platform_version"),
-        device_kinds=read.texts("device_kinds"),
-        device_ids=read.wholes("device_ids", _MAX_ID),
-        topology=read.base64("topology"),
-        topology_fingerprint=read.text("topology_fingerprint", optional=True),
-        target_config=read.text("target_config", optional=True),
-        python_version=read.required_text("python_version"),
-        jax_version=read.required_text("jax_version"),
-        jaxlib_version=read.required_text("jaxlib_version"),
-        jaxlib_digest=read.text("jaxlib_digest", optional=True),
-        plugins=read.mapping("plugins"),
-        key_codec=read.one_of("key_codec", _KEY_CODECS),
-        codec=read.codec(),
-        cpu=read.cpu(),
-        environment=read.environment(),
-        settings=read.settings(),
-    )
-    fingerprint = profile.topology_fingerprint
-    if fingerprint is not None and not (fingerprint.isdecimal() and int(fingerprint) < 1 << 64):
-        raise read.wrong("topology_fingerprint")
-    count = len(profile.device_ids)
-    if not 1 <= count <= MOST_DEVICES or count != len(profile.device_kinds):
-        raise read.wrong("device_ids")
-    return profile
 
-
-class _ProfileReader(Fields):
-    """Takes fields out of a document that anybody may have written."""
-
-    def __init__(self, document: object, origin: str) -> None:
-        self._origin = origin
-        super().__init__(document, "the profile", self._bad)
-
-    def _bad(self, message: str) -> ProfileError:
+    def bad(message: str) -> ProfileError:
         return ProfileError(
-            f"{self._origin} is no target profile: {message}",
+            f"{origin} is no target profile: {message}",
             code="bad-profile",
             hint="capture the profile anew: jaxcache target capture FILE",
         )
 
-    def wrong(self, name: str, *, missing: bool = False) -> ProfileError:
-        """Make the exception for a value that is missing or nonsense."""
-        return self._bad(f"{name} is missing" if missing else f"{name} is not what it should be")
-
-    def _text(self, name: str, value: object) -> str:
-        found = super()._text(name, value)
-        if len(found) > _MAX_TEXT:
-            raise self.wrong(name)
-        return found
-
-    def one_of(self, name: str, known: tuple[str, ...]) -> str:
-        value = self.required_text(name)
-        if value not in known:
-            raise self.wrong(name)
-        return value
-
-    def codec(self) -> Codec:
-        return "zstd" if self.one_of("codec", ("zstd", "zlib")) == "zstd" else "zlib"
-
-    def base64(self, name: str) -> bytes | None:
-        value = self.values.get(name)
-        if value is None:
-            return None
-        if not isinstance(value, str):
-            raise self.wrong(name)
-        try:
-            return base64.b64decode(value, validate=True)
-        except (binascii.Error, ValueError) as error:
-            raise self.wrong(name) from error
-
-    def mapping(self, name: str) -> dict[str, str]:
-        value = self.values.get(name)
-        if not isinstance(value, dict) or len(value) > _MAX_ITEMS:
-            raise self.wrong(name)
-        if not all(isinstance(v, str) and "\0" not in v + k for k, v in value.items()):
-            raise self.wrong(name)
-        return value
-
-    def environment(self) -> dict[str, str]:
-        values = self.mapping("environment")
-        for name, value in values.items():
-            if not is_allowed_variable(name, value):
-                raise self._forbidden(f"{name}={value}")
-        return values
-
-    def settings(self) -> dict[str, Any]:
-        values = self.values.get("settings")
-        if not isinstance(values, dict):
-            raise self.wrong("settings")
-        for name, value in values.items():
-            is_path = isinstance(value, str) and len(value) < 4096 and value.isprintable()
-            if name == CACHE_DIR and is_path:  # hashed where XLA caches kernels below it
-                continue
-            if value is not None and not is_allowed_setting(name, value):
-                raise self._forbidden(f"{name}={value}")
-        return values
-
-    def _forbidden(self, what: str) -> ProfileError:
-        return ProfileError(
-            f"{self._origin} sets {what[:200]}, and a profile may only set XLA_FLAGS and "
+    try:
+        profile: Profile = build(Profile, document)
+    except ValueError as error:
+        raise bad(str(error)) from error
+    fingerprint = profile.topology_fingerprint
+    if fingerprint is not None and not (fingerprint.isdecimal() and int(fingerprint) < 1 << 64):
+        raise bad("topology_fingerprint is not what it should be")
+    count, ids = len(profile.device_ids), profile.device_ids
+    if not 1 <= count <= MOST_DEVICES or count != len(profile.device_kinds) or min(ids) < 0:
+        raise bad("device_ids is not what it should be")
+    if forbidden := next(_forbidden(profile), None):
+        raise ProfileError(
+            f"{origin} sets {forbidden[:200]}, and a profile may only set XLA_FLAGS and "
             "LIBTPU_INIT_ARGS to known flags that name no file, and known settings of JAX",
             code="bad-profile",
             hint="unset it where the profile is captured, and capture it anew",
         )
+    return profile
 
-    def cpu(self) -> Cpu:
-        inner = _ProfileReader(self.any("cpu"), self._origin)
-        return Cpu(
-            inner.text("machine", optional=True),
-            inner.text("name", optional=True),
-            inner.texts("features"),
-        )
+
+def _forbidden(profile: Profile) -> Iterator[str]:
+    for name, value in profile.environment.items():
+        if not is_allowed_variable(name, value):
+            yield f"{name}={value}"
+    for name, value in profile.settings.items():
+        is_path = isinstance(value, str) and len(value) < 4096 and value.isprintable()
+        # The directory is hashed where XLA caches kernels below it.
+        is_allowed = (name == CACHE_DIR and is_path) or value is None
+        if not is_allowed and not is_allowed_setting(name, value):
+            yield f"{name}={value}"
