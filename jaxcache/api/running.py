@@ -33,7 +33,8 @@ class Running:
             UsageError: no such script, or no such Python.
             NoJaxError: that Python has no jax.
         """
-        from jaxcache.warm.run import Program, warm_programs
+        from jaxcache.warm.programs import Program
+        from jaxcache.warm.run import warm_programs
 
         chosen = WarmOptions.read(**options).replace(cache_dir=self.store.url)
         return warm_programs([Program(os.fspath(script), arguments)], chosen)
@@ -63,8 +64,8 @@ class Running:
             UsageError: ``bad-argument``, or no such Python.
             NoJaxError: that Python has no jax.
         """
-        from jaxcache.warm.arguments import read_call
-        from jaxcache.warm.run import Program, warm_programs
+        from jaxcache.warm.programs import Program, read_call
+        from jaxcache.warm.run import warm_programs
 
         given = CallOptions(words=arguments, static=tuple(static), committed=committed)
         chosen = WarmOptions.read(**options).replace(cache_dir=self.store.url)

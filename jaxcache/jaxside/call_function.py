@@ -2,7 +2,7 @@
 
 Started by path as a script in the user's Python, with the listener in it: what the compile does
 to the cache is reported as for any script. ``argv[1]`` is the call as JSON; see
-``warm/arguments.py`` for its form. A mistake in the call is told to the parent as ``no-function``.
+``warm/programs.py`` for its form. A mistake in the call is told to the parent as ``no-function``.
 """
 
 import importlib

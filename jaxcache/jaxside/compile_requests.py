@@ -25,7 +25,7 @@ import sys
 from typing import Any
 
 from . import settings
-from .adapter import hash_component
+from .adapter import hash_component, wrap
 from .channel import describe_error
 
 #: What XLA calls through a raw pointer while it compiles.
@@ -67,10 +67,10 @@ class Compiler:
         self._key: str | None = None
         self._components: dict[str, str] = {}
         self._seconds: float | None = None
-        self._wrap(compilation_cache, "get_executable_and_time", self._around_read)
-        self._wrap(compiler, "_cache_write", self._around_write)
+        wrap(compilation_cache, "get_executable_and_time", self._around_read)
+        wrap(compiler, "_cache_write", self._around_write)
         if hasattr(cache_key, "_log_cache_key_hash"):
-            self._wrap(cache_key, "_log_cache_key_hash", self._around_component)
+            wrap(cache_key, "_log_cache_key_hash", self._around_component)
 
     def _bind(self, jax: Any) -> None:
         """Look up what every kind of worker needs."""
@@ -86,10 +86,6 @@ class Compiler:
         self._ir, self._context, self._client = ir, mlir.make_ir_context, xla_client
         self._array = functools.partial(array, dtype=object)
         self._signature = inspect.signature(compiler.compile_or_get_cached)
-
-    @staticmethod
-    def _wrap(module: Any, name: str, around: Any) -> None:
-        setattr(module, name, functools.partial(around, getattr(module, name)))
 
     def describe(self) -> "dict[str, Any]":
         """Describe this host, to be compared with the recorded one."""
@@ -205,19 +201,19 @@ class Compiler:
         if version < (0, 12) and any("python" in t and "callback" in t for t in found):
             raise RefusedError("it calls back into the process that recorded it")
 
-    def _around_component(self, log: Any, digest: Any, name: Any, component: Any) -> Any:
-        self._components[str(name)] = hash_component(component)
-        return log(digest, name, component)
+    def _around_component(self, log: Any, args: Any, kwargs: Any) -> Any:
+        self._components[str(args[1])] = hash_component(args[2])
+        return log(*args, **kwargs)
 
-    def _around_read(self, read: Any, key: Any, *rest: Any, **named: Any) -> Any:
-        self._key = str(key)
+    def _around_read(self, read: Any, args: Any, kwargs: Any) -> Any:
+        self._key = str(args[0])
         if not self._ask(self._key, self._components):
             raise _Skip
-        return read(key, *rest, **named)
+        return read(*args, **kwargs)
 
-    def _around_write(self, write: Any, key: Any, seconds: Any, *rest: Any, **named: Any) -> Any:
-        self._seconds = float(seconds)
-        return write(key, seconds, *rest, **named)
+    def _around_write(self, write: Any, args: Any, kwargs: Any) -> Any:
+        self._seconds = float(args[1])
+        return write(*args, **kwargs)
 
     def _written(self) -> str:
         for name in (f"{self._key}-cache", str(self._key)):

@@ -83,7 +83,9 @@ class Delivery:
         if self._with_atimes:
             write_atime(self._store, name, now_ns, replace=True)
         try:
-            info = self._store.write(name, _chunks(file), replace=False)
+            info = self._store.write(
+                name, iter(lambda: file.read(_CHUNK_BYTES), b""), replace=False
+            )
         except ExistsError:
             info = None
         with self._lock:
@@ -131,8 +133,3 @@ def _events(
     if payload_sha256 is not None:
         payload = {"payload_sha256": payload_sha256, "file_mtime_ns": info.mtime_ns}
         yield Event(key, PAYLOAD, now_ns, payload)
-
-
-def _chunks(file: BinaryIO) -> Iterator[bytes]:
-    while chunk := file.read(_CHUNK_BYTES):
-        yield chunk

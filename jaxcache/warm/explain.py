@@ -14,7 +14,8 @@ from jaxcache.options.run import WarmOptions
 from jaxcache.store import open_store
 from jaxcache.warm.causes import as_compile
 from jaxcache.warm.events import Done
-from jaxcache.warm.run import Program, Watch, warm_programs
+from jaxcache.warm.programs import Program
+from jaxcache.warm.run import Watch, warm_programs
 
 #: Keys of one module, the newest ones, that a miss is compared with.
 _MAX_CANDIDATES = 20

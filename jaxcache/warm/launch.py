@@ -107,8 +107,22 @@ def run_listening(
         started = time.monotonic()
         with _Signals(inbox) as signals:
             clock = _Clock(timeout_seconds, patience_seconds)
-            descendants = Descendants()
-            _wait(crew, inbox, on_event, on_tick, clock, signals, descendants)
+            descendants, look_at = Descendants(), 0.0
+            while crew.advance():
+                signals.pass_on(crew)
+                if time.monotonic() >= look_at:
+                    descendants.look(crew.pids)
+                    look_at = time.monotonic() + _TICK_SECONDS
+                left = clock.left()
+                if left <= 0:
+                    crew.stop(clock.expire())
+                    continue
+                event = inbox.next(min(_TICK_SECONDS, left))
+                if event is not None:
+                    clock.heard()
+                    on_event(event)
+                if on_tick is not None:
+                    on_tick()
         wall_seconds = time.monotonic() - started
         for event in inbox.drain(_LINGER_SECONDS):
             on_event(event)
@@ -239,34 +253,6 @@ class _Clock:
     @property
     def _is_over(self) -> bool:
         return self.timed_out or self.is_idle
-
-
-def _wait(
-    crew: _Crew,
-    inbox: Inbox,
-    on_event: Callable[[Event], None],
-    on_tick: Callable[[], None] | None,
-    clock: _Clock,
-    signals: "_Signals",
-    descendants: Descendants,
-) -> None:
-    """Hand on events until all have ended, or the clock stops them."""
-    look_at = 0.0
-    while crew.advance():
-        signals.pass_on(crew)
-        if time.monotonic() >= look_at:
-            descendants.look(crew.pids)
-            look_at = time.monotonic() + _TICK_SECONDS
-        left = clock.left()
-        if left <= 0:
-            crew.stop(clock.expire())
-            continue
-        event = inbox.next(min(_TICK_SECONDS, left))
-        if event is not None:
-            clock.heard()
-            on_event(event)
-        if on_tick is not None:
-            on_tick()
 
 
 #: Signals that are not passed on: they stop or resume a job, report a fault of ours, or the

@@ -7,17 +7,18 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from jaxcache.errors import NoJaxError, UsageError
 from jaxcache.options.run import RunOptions, WarmOptions
-from jaxcache.warm.arguments import Call
 from jaxcache.warm.causes import find_causes
 from jaxcache.warm.crosshost.cross import Cross, Spool, open_spool, read_cross
 from jaxcache.warm.events import Event
 from jaxcache.warm.launch import Ended, Launch, run_listening
 from jaxcache.warm.process import NO_JAX_HINT, find_python, free_port
+from jaxcache.warm.programs import Program
 from jaxcache.warm.recorder import ProcessFacts, Recorder
 from jaxcache.warm.recording import Recording, open_recording, save_recipe
 from jaxcache.warm.remarks import ENABLED
@@ -25,23 +26,6 @@ from jaxcache.warm.remember import known_seconds, remember, seal_written
 from jaxcache.warm.report import Report
 from jaxcache.warm.trace import trace_document
 from jaxcache.warm.unheard import unreported_entries
-
-
-@dataclass(frozen=True, slots=True)
-class Program:
-    """One Python script or function to warm, as a command line or a warm list names it."""
-
-    script: str = ""
-    arguments: tuple[str, ...] = ()
-    env: Mapping[str, str] = field(default_factory=dict)
-    cwd: str | None = None
-    python: str | None = None
-    platform: str | None = None
-    devices: int | None = None
-    module: str | None = None
-    """The module to run as ``python -m`` does, instead of a script."""
-    call: Call | None = None
-    """The function to lower and compile, instead of running a script."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,11 +133,10 @@ def _run(
     watch: Watch,
     lifted: Mapping[str, str],
 ) -> Report:
-    if cross is None:
-        return _run_all(launches, options, watch, lifted)
-    with open_spool(options.cache_dir, cross) as spool:
-        env = {"JAXCACHE_TARGET": spool.request}
-        launches = [replace(launch, env={**launch.env, **env}) for launch in launches]
+    with open_spool(options.cache_dir, cross) if cross else nullcontext() as spool:
+        if spool is not None:
+            env = {"JAXCACHE_TARGET": spool.request}
+            launches = [replace(launch, env={**launch.env, **env}) for launch in launches]
         return _run_all(launches, options, watch, lifted, spool)
 
 
@@ -162,7 +145,7 @@ def _run_all(
     options: RunOptions,
     watch: Watch,
     lifted: Mapping[str, str],
-    spool: Spool | None = None,
+    spool: Spool | None,
 ) -> Report:
     known: dict[str, float] = {}
 

@@ -13,8 +13,7 @@ from jaxcache.entry.contents import ArrayType
 from jaxcache.entry.shapes import parse_short_type, short_type
 from jaxcache.errors import UsageError
 from jaxcache.options.run import CallOptions
-from jaxcache.warm.arguments import names_function, read_call, read_table
-from jaxcache.warm.programs import read_programs
+from jaxcache.warm.programs import names_function, read_call, read_programs, read_table
 
 DTYPES = ("bool", "int8", "uint4", "bfloat16", "float32", "float8_e4m3fn", "complex64")
 

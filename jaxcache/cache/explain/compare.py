@@ -169,7 +169,7 @@ def _by_hash(name: str, left: Compile, right: Compile) -> Difference:
         if ignored[0] != ignored[1]:
             old, new = (" ".join([v, *sorted(f)]) for v, f in zip((old, new), ignored, strict=True))
         elif old == new:  # what is known of the devices does not show it
-            old, new = (f"{v} {_hash(name, c)}" for v, c in ((old, left), (new, right)))
+            old, new = (f"{v} {c.hash_of(name)}" for v, c in ((old, left), (new, right)))
     return Difference(name, old, new, meaning, fix)
 
 
@@ -182,11 +182,7 @@ def _value(name: str, compile_: Compile) -> str:
             words.append(assignment)
         return " ".join(words)
     digest = (compile_.components or {}).get(name, "")
-    return _values_by_hash().get((name, digest)) or _hash(name, compile_)
-
-
-def _hash(name: str, compile_: Compile) -> str:
-    return f"sha256 {(compile_.components or {}).get(name, '')[:12]}"
+    return _values_by_hash().get((name, digest)) or compile_.hash_of(name) or ""
 
 
 @cache

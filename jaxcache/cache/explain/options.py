@@ -23,17 +23,17 @@ def flag_differences(left: Compile, right: Compile) -> Difference:
     if lefts is None or rights is None:
         return Difference(
             "XLA flags",
-            _hash(left),
-            _hash(right),
+            left.hash_of("XLA flags"),
+            right.hash_of("XLA flags"),
             "the XLA flags; which of them cannot be told: no entry of one side",
             fix,
         )
     names = [n for n in _differing(lefts, rights) if n not in _PATHS]
-    if not names and _hash(left):
+    if not names and left.hash_of("XLA flags"):
         return Difference(
             "XLA flags",
-            _hash(left),
-            _hash(right),
+            left.hash_of("XLA flags"),
+            right.hash_of("XLA flags"),
             "flags that XLA did not read, such as --xla… arguments of the script itself: "
             "JAX hashes them all the same",
             "pass the same --xla… arguments, or rename options of the script that begin so",
@@ -96,12 +96,12 @@ def compare_options(left: Compile, right: Compile, *, flags_too: bool = True) ->
                 "options that XLA was given",
                 "pass the same compiler_options to jit, and the same XLA_FLAGS",
             )
-        if not _hash(left) or not flags_too:
+        if not left.hash_of("XLA flags") or not flags_too:
             return Difference("compile_options", None, None, "the same", None)
     return Difference(
         "compile_options",
-        _hash(left, "compile_options"),
-        _hash(right, "compile_options"),
+        left.hash_of("compile_options"),
+        right.hash_of("compile_options"),
         "the compile options; which of them cannot be told",
         "keep the entries of both in one cache, and explain again with --cache-dir"
         if lefts is None or rights is None
@@ -147,11 +147,6 @@ def _assigned(names: list[str], values: Values) -> str:
     shown = [f"{n}={values.get(n, 'unset')}" for n in names[:_SHOWN]]
     more = len(names) - len(shown)
     return " ".join(shown) + (f" and {more} more" if more > 0 else "")
-
-
-def _hash(compile_: Compile, name: str = "XLA flags") -> str | None:
-    digest = (compile_.components or {}).get(name)
-    return f"sha256 {digest[:12]}" if digest else None
 
 
 def _flag_name(flag: str) -> str:

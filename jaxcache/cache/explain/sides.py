@@ -68,6 +68,11 @@ class Compile:
     record: Record | None = None
     codec: str | None = None
 
+    def hash_of(self, component: str) -> str | None:
+        """The start of the hash of a component, as it is shown."""
+        digest = (self.components or {}).get(component)
+        return f"sha256 {digest[:12]}" if digest else None
+
 
 @dataclass(frozen=True, slots=True)
 class Side:

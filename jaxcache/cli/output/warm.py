@@ -13,8 +13,8 @@ from jaxcache.errors import ExitCode, UsageError
 from jaxcache.options import CacheDir
 from jaxcache.options.run import EXCEPTED, Assertions, CallOptions, ReportOptions, RunOptions
 from jaxcache.units import format_count, format_duration
+from jaxcache.warm.programs import Program, names_function, read_call, read_programs
 from jaxcache.warm.report import Report
-from jaxcache.warm.run import Program
 
 Chosen = TypeVar("Chosen", bound=RunOptions)
 #: What a shell adds to the number of the signal that ended a program.
@@ -41,8 +41,6 @@ def place_run(options: Chosen, place: CacheDir, form: Format) -> Chosen:
 
 def is_function(program: str) -> bool:
     """Whether it means MODULE:FUNCTION; a file of that name is a script."""
-    from jaxcache.warm.arguments import names_function
-
     return names_function(program) and not os.path.exists(program)
 
 
@@ -73,8 +71,6 @@ def programs(
             hint="jaxcache warm --help shows what it takes",
         )
     if program is not None and is_function(program):
-        from jaxcache.warm.arguments import read_call
-
         if arguments:
             raise UsageError(
                 f"{program} is a function, and {arguments[0]!r} is not an option",
@@ -84,8 +80,6 @@ def programs(
     if call:
         raise UsageError("--arg, --static, --args and --committed are for MODULE:FUNCTION")
     if file is not None:
-        from jaxcache.warm.programs import read_programs
-
         return read_programs(file)
     return [Program(program or "", tuple(arguments or ()))]
 

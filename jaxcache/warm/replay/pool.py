@@ -45,10 +45,9 @@ class Pool:
     watcher: Watcher | None = None
     results: dict[int, Compiled] = field(default_factory=dict)
     """By position of the job in what :meth:`run` was given."""
-    refusals: list[JaxcacheError] = field(default_factory=list)
-    """Errors of children that could not be started, one for each kind."""
     _left: list[tuple[int, Job]] = field(default_factory=list)
-    _broken: dict[tuple[object, ...], JaxcacheError] = field(default_factory=dict)
+    refusals: dict[tuple[object, ...], JaxcacheError] = field(default_factory=dict)
+    """Errors of children that could not be started, by the kind of their environment."""
     _processes: set[Processes] = field(default_factory=set)
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _stopped: bool = False
@@ -135,16 +134,14 @@ class Pool:
         """
         kind = launch_kind(job.environment)
         with self._lock:
-            known = self._broken.get(kind)
+            known = self.refusals.get(kind)
         if known is not None:
             raise known
         try:
             processes = self.make_processes(job)
         except JaxcacheError as error:
             with self._lock:
-                if kind not in self._broken:
-                    self._broken[kind] = error
-                    self.refusals.append(error)
+                self.refusals.setdefault(kind, error)
             raise
         with self._lock:
             self._processes.add(processes)

@@ -110,7 +110,8 @@ def _compile_here(
             watcher=watcher,
         )
         interrupted = pool.run(plan.jobs)
-    return [pool.results[i] for i in sorted(pool.results)], pool.refusals, interrupted
+    results = [pool.results[i] for i in sorted(pool.results)]
+    return results, list(pool.refusals.values()), interrupted
 
 
 def _check_size(plan: CompilePlan, options: CompileOptions) -> None:
