@@ -21,7 +21,7 @@ from jaxcache.entry.wire import Budget, WireError
 from jaxcache.errors import JaxcacheError, NoJaxError
 from jaxcache.store.local import LocalStore
 from jaxcache.warm.child import Child, DiedError, ask_once
-from jaxcache.warm.process import NO_JAX_HINT, find_python
+from jaxcache.warm.process import LIFTED, NO_JAX_HINT, find_python
 
 _SETTINGS_SECONDS = 120
 _PROBE_SECONDS = 300
@@ -112,9 +112,7 @@ def _write_entry(python: str, environment: Mapping[str, str], folder: str) -> di
     env = {
         **environment,
         "JAX_COMPILATION_CACHE_DIR": folder,
-        "JAX_ENABLE_COMPILATION_CACHE": "true",
-        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
-        "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
+        **LIFTED,
         "PYTHONDONTWRITEBYTECODE": "1",
     }
     env.pop("JAX_COMPILATION_CACHE_MAX_SIZE", None)

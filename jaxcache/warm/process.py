@@ -11,6 +11,13 @@ from jaxcache.errors import NoJaxError
 #: What to do where a Python has no jax.
 NO_JAX_HINT = "name a Python that has jax with --python, or: pip install 'jaxcache[jax]'"
 
+#: With these settings all is cached that can be.
+LIFTED = {
+    "JAX_ENABLE_COMPILATION_CACHE": "true",
+    "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+    "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
+}
+
 
 def find_python(python: str | None) -> str:
     """The interpreter to run, from whatever directory: the one named, else our own.

@@ -13,6 +13,7 @@ from jaxcache.cache.recipe.format import encode_recipe, is_recipe
 from jaxcache.cache.recipe.manifest import KEY_SETTINGS
 from jaxcache.cache.recipe.model import Environment, Recipe, Request
 from jaxcache.errors import UsageError
+from jaxcache.units import format_count
 from jaxcache.warm.events import Done, Recorded
 from jaxcache.warm.launch import Ended
 from jaxcache.warm.recorder import Recorder
@@ -30,6 +31,8 @@ class Recording:
     """
 
     folder: Path
+    path: str
+    """The recipe to write."""
     collect: int | None = None
 
     @property
@@ -38,17 +41,33 @@ class Recording:
         env = {"JAXCACHE_RECORD": str(self.folder)}
         return env if self.collect is None else {**env, "JAXCACHE_COLLECT": str(self.collect)}
 
-    def blob(self, digest: str) -> bytes:
-        """The bytes of a module or of options."""
-        return (self.folder / digest).read_bytes()
-
-    def recipe(self, seen: Recorder, known_seconds: Mapping[str, float], ended: Ended) -> Recipe:
-        """Make a recipe of what a run has recorded.
+    def save(
+        self, seen: Recorder, known_seconds: Mapping[str, float], ended: Ended
+    ) -> tuple[int, list[str]]:
+        """Write a recipe of what a run has recorded, atomically; of nothing, none.
 
         Args:
             known_seconds: exact compile seconds by key, for what was not compiled in this run.
             ended: how the run ended, for the notes.
+
+        Returns:
+            How many modules there are in it, and what to say of it.
+
+        Raises:
+            JaxcacheError: ``io-error``.
         """
+        recipe = self._recipe(seen, known_seconds, ended)
+        if not recipe.requests:
+            return 0, [f"nothing was recorded, so {self.path} was not written"]
+        write_file(
+            self.path, encode_recipe(recipe, lambda digest: (self.folder / digest).read_bytes())
+        )
+        stubbed = sum(r.stubbed for r in recipe.requests)
+        told = f", {stubbed} of them only collected" if stubbed else ""
+        count = format_count(len(recipe.requests), "module")
+        return len(recipe.requests), [*recipe.notes, f"recorded {count} in {self.path}{told}"]
+
+    def _recipe(self, seen: Recorder, known_seconds: Mapping[str, float], ended: Ended) -> Recipe:
         done = {(e.process, e.number): e for e in seen.modules}
         environments: list[Environment] = []
         groups: defaultdict[tuple[object, ...], list[Request]] = defaultdict(list)
@@ -181,32 +200,4 @@ def open_recording(path: str | None, collect: int | None = None) -> Iterator[Rec
     if not os.path.isdir(os.path.dirname(os.path.abspath(path))):
         raise UsageError(f"there is no folder for {path}", code="cannot-write")
     with scratch_folder("record") as folder:
-        yield Recording(Path(folder), collect)
-
-
-def save_recipe(
-    recording: Recording,
-    path: str,
-    seen: Recorder,
-    known_seconds: Mapping[str, float],
-    ended: Ended,
-) -> tuple[int, list[str]]:
-    """Write what was recorded, atomically; nothing recorded makes no recipe.
-
-    Returns:
-        How many modules there are in it, and what to say of it.
-
-    Raises:
-        JaxcacheError: ``io-error``.
-    """
-    recipe = recording.recipe(seen, known_seconds, ended)
-    if not recipe.requests:
-        return 0, [f"nothing was recorded, so {path} was not written"]
-    write_file(path, encode_recipe(recipe, recording.blob))
-    noun = "module" if len(recipe.requests) == 1 else "modules"
-    stubbed = sum(r.stubbed for r in recipe.requests)
-    told = f", {stubbed} of them only collected" if stubbed else ""
-    return len(recipe.requests), [
-        *recipe.notes,
-        f"recorded {len(recipe.requests)} {noun} in {path}{told}",
-    ]
+        yield Recording(Path(folder), path, collect)

@@ -17,10 +17,10 @@ from jaxcache.warm.causes import find_causes
 from jaxcache.warm.crosshost.cross import Cross, Spool, open_spool, read_cross
 from jaxcache.warm.events import Event
 from jaxcache.warm.launch import Ended, Launch, run_listening
-from jaxcache.warm.process import NO_JAX_HINT, find_python, free_port
+from jaxcache.warm.process import LIFTED, NO_JAX_HINT, find_python, free_port
 from jaxcache.warm.programs import Program
 from jaxcache.warm.recorder import ProcessFacts, Recorder
-from jaxcache.warm.recording import Recording, open_recording, save_recipe
+from jaxcache.warm.recording import open_recording
 from jaxcache.warm.remarks import ENABLED
 from jaxcache.warm.remember import known_seconds, remember, seal_written
 from jaxcache.warm.report import Report
@@ -49,7 +49,7 @@ def warm_programs(
     """
     cross = read_cross(options)
     launches = [launch for program in programs for launch in _launches(program, options, cross)]
-    return _run(launches, options, cross, watch or Watch(), _LIFTED)
+    return _run(launches, options, cross, watch or Watch(), LIFTED)
 
 
 def run_command(command: Sequence[str], options: RunOptions, watch: Watch | None = None) -> Report:
@@ -64,19 +64,11 @@ def run_command(command: Sequence[str], options: RunOptions, watch: Watch | None
     return _run([*_together(launch, options)], options, cross, watch or Watch(), {})
 
 
-#: With these everything that can be cached is.
-_LIFTED = {
-    "JAX_ENABLE_COMPILATION_CACHE": "true",
-    "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
-    "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
-}
-
-
 def _launches(program: Program, options: WarmOptions, cross: Cross | None) -> Iterator[Launch]:
     """One launch, or one for each process of a program of several."""
     words = _words(program)
     devices = program.devices or options.devices
-    env = {**_LIFTED, **_environment(options)}
+    env = {**LIFTED, **_environment(options)}
     if platform := program.platform or options.platform:
         env["JAX_PLATFORMS"] = platform
     if options.mock_gpu_topology:
@@ -135,8 +127,7 @@ def _run(
 ) -> Report:
     with open_spool(options.cache_dir, cross) if cross else nullcontext() as spool:
         if spool is not None:
-            env = {"JAXCACHE_TARGET": spool.request}
-            launches = [replace(launch, env={**launch.env, **env}) for launch in launches]
+            launches = _with(launches, {"JAXCACHE_TARGET": spool.request})
         return _run_all(launches, options, watch, lifted, spool)
 
 
@@ -163,13 +154,14 @@ def _run_all(
     recorded = None
     started_ns = time.time_ns()
     with open_recording(options.record, options.collect) as recipe:
-        ended = _listen(_recorded(launches, recipe), options, watch, recorder, spool)
+        extra = recipe.environment if recipe else {}
+        ended = _listen(_with(launches, extra), options, watch, recorder, spool)
         reader.join()
-        if recipe and options.record:
-            recorded, said = save_recipe(recipe, options.record, recorder, known, ended)
+        if recipe:
+            recorded, said = recipe.save(recorder, known, ended)
             notes += said
     if options.check_contents and not (ended.exit_code or ended.interrupted or ended.timed_out):
-        again = [replace(launch, env={**launch.env, **_CHECKED}) for launch in launches]
+        again = _with(launches, _CHECKED)
         recorder = replace(
             first, modules=[], processes=defaultdict(ProcessFacts), hardware={}, learnt=0
         )
@@ -202,11 +194,9 @@ def _run_all(
     )
 
 
-def _recorded(launches: Sequence[Launch], recipe: Recording | None) -> Sequence[Launch]:
-    """The same launches, with the listener keeping every module."""
-    if recipe is None:
-        return launches
-    return [replace(launch, env={**launch.env, **recipe.environment}) for launch in launches]
+def _with(launches: Sequence[Launch], env: Mapping[str, str]) -> Sequence[Launch]:
+    """The same launches with more in their environment."""
+    return [replace(launch, env={**launch.env, **env}) for launch in launches]
 
 
 #: The path is in the options of XLA's own caches (jax/_src/compiler.py, 0.4.36 to 0.10).

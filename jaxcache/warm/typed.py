@@ -64,13 +64,22 @@ def _reader(hint: Any) -> Callable[[Any], Any]:
     if hint in _SIMPLE:
         return _SIMPLE[hint]
     if get_origin(hint) is Literal:
-        return lambda value: get_args(hint)[get_args(hint).index(value)]
+        return _one_of(get_args(hint))
     inner = [_reader(a) for a in get_args(hint) if a not in (type(None), Ellipsis)]
     if get_origin(hint) is tuple:
         return lambda value: tuple(map(inner[0], _bounded(value, list)))
     if get_origin(hint) is Mapping:
         return lambda value: {inner[0](k): inner[1](v) for k, v in _bounded(value, dict).items()}
     return inner[0]  # X | None: a missing value is never read
+
+
+def _one_of(known: tuple[Any, ...]) -> Callable[[Any], Any]:
+    def read(value: Any) -> Any:
+        if value not in known:
+            raise ValueError(f"must be one of {', '.join(known)}")
+        return value
+
+    return read
 
 
 def _bounded(value: Any, kind: type[list[Any] | dict[Any, Any]]) -> Any:

@@ -17,7 +17,7 @@ from jaxcache.cache.recipe.model import Environment, Request
 from jaxcache.errors import JaxcacheError, NoJaxError
 from jaxcache.warm.child import Child, DiedError
 from jaxcache.warm.crosshost.cross import WITHOUT_HARDWARE
-from jaxcache.warm.process import NO_JAX_HINT, free_port
+from jaxcache.warm.process import LIFTED, NO_JAX_HINT, free_port
 from jaxcache.warm.replay.plan import Job
 
 _START_SECONDS = 300.0
@@ -253,9 +253,7 @@ def _environment(environment: Environment, task: Mapping[str, Any]) -> Iterator[
     """Yield the caller's variables, less those that interfere, and what was recorded."""
     yield from ((k, v) for k, v in os.environ.items() if not k.startswith(_FOREIGN))
     yield "JAX_COMPILATION_CACHE_DIR", str(task["folder"])
-    yield "JAX_ENABLE_COMPILATION_CACHE", "true"
-    yield "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0"
-    yield "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1"
+    yield from LIFTED.items()
     yield "JAX_RAISE_PERSISTENT_CACHE_ERRORS", "true"
     yield "JAXCACHE_WORKER", json.dumps(task)
     # Several workers share one device, and execute nothing.
