@@ -41,7 +41,7 @@ class Foreseen(Shown):
         if self.differences and self.explanation:
             from jaxcache.render.explain import explain_view
 
-            yield from [*(explain_view(self.explanation, "").page or ())][1:]
+            yield from explain_view(self.explanation, "").page or ()
 
 
 def explain_miss(function: Any, *args: Any, **kwargs: Any) -> Foreseen:
@@ -60,6 +60,7 @@ def explain_miss(function: Any, *args: Any, **kwargs: Any) -> Foreseen:
         UsageError: ``not-jitted``
         NoJaxError: ``unknown-jax`` where nobody here knows this jax.
     """
+    from jaxcache.cache.explain.known import open_known
     from jaxcache.errors import NoJaxError, UsageError
     from jaxcache.warm.causes import as_compile
 
@@ -82,7 +83,7 @@ def explain_miss(function: Any, *args: Any, **kwargs: Any) -> Foreseen:
         observation.take(event)
         (asked,) = (done for done in observation.compiles() if done.reason == "not-compiled")
         directory = observation.cache_dir
-    known = _open(directory)
+    known = open_known(directory) if directory else None
     compile_, key = as_compile(asked), asked.key or ""
     if known and key in known.keys_of(asked.module):
         said = f"{asked.module} is in {directory}, and would be retrieved"
@@ -90,17 +91,6 @@ def explain_miss(function: Any, *args: Any, **kwargs: Any) -> Foreseen:
     explanation = _compare(compile_, known, earlier, directory)
     said = f"{asked.module} would be compiled: {_why(explanation, directory)}"
     return Foreseen("miss", asked.module, key, said, explanation)
-
-
-def _open(directory: str) -> "KnownCache | None":
-    from jaxcache.cache.explain.known import KnownCache
-    from jaxcache.errors import NoCacheError
-    from jaxcache.store import open_store
-
-    try:
-        return KnownCache(open_store(directory)) if directory else None
-    except NoCacheError:
-        return None
 
 
 def _compare(
