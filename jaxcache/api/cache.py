@@ -76,13 +76,9 @@ class Cache(Carrying, Running):
         return list_cache(
             self.store,
             self.layout,
-            keys=chosen.keys,
-            filters=chosen.filters,
-            sort=chosen.sort,
-            limit=chosen.limit,
+            chosen,
             heads=True,
             details=chosen.long,
-            long=chosen.long,
             now_ns=time.time_ns(),
             progress=progress,
         )
@@ -250,9 +246,7 @@ class Cache(Carrying, Running):
         from jaxcache.cache.prune.survey import plan_cache_prune
 
         chosen, now_ns = PruneOptions.read(**options), time.time_ns()
-        return plan_cache_prune(
-            self.store, self.layout, chosen, keep=chosen.keep, now_ns=now_ns, progress=progress
-        )
+        return plan_cache_prune(self.store, self.layout, chosen, now_ns=now_ns, progress=progress)
 
     def plan_removal(self, *keys: str, filters: tuple[str, ...] = ()) -> "PrunePlan":
         """Plan to remove exactly these entries, as ``jaxcache rm`` does.

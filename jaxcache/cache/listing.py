@@ -10,6 +10,7 @@ from jaxcache.cache.inventory import counted_bytes
 from jaxcache.cache.scan import Progress
 from jaxcache.errors import UsageError
 from jaxcache.model import Entry, GraphEntry, Problem, brief
+from jaxcache.options import ListOptions
 from jaxcache.store.base import Store
 
 if TYPE_CHECKING:
@@ -56,14 +57,10 @@ def summarize(entries: Iterable[Entry]) -> Summary:
 def list_cache(
     store: Store,
     layout: "Layout",
+    options: ListOptions,
     *,
-    keys: Sequence[str] = (),
-    filters: Sequence[str] = (),
-    sort: str = "key",
-    limit: int | None = None,
     heads: bool,
     details: bool = False,
-    long: bool = False,
     deep: bool = False,
     index_folder: Path | None = None,
     now_ns: int,
@@ -77,7 +74,6 @@ def list_cache(
             only where a filter or the order asks for it.
         details: whether it shows what needs them to be decoded; only those shown are, unless a
             filter or the order asks for all.
-        long: whether it must show that of every one, where decoding takes long.
         deep: whether to measure the whole cache, too.
         index_folder: where indexes are kept; None: without one.
 
@@ -85,6 +81,7 @@ def list_cache(
         UsageError, NoCacheError
         JaxcacheError: a KEY fits nothing, or more than it may.
     """
+    keys, filters, sort, limit = options.keys, options.filters, options.sort, options.limit
     # Imported here because a plain listing, the most frequent, needs none of it.
     selection = index = None
     decode_all = details and limit is None and store.remote  # one request for both
@@ -104,7 +101,7 @@ def list_cache(
     else:
         chosen = selection.apply(seen.entries, now_ns)
     if (details or (heads and not layout.has_heads)) and not decode_all:
-        hurried = not (long or layout.has_heads)
+        hurried = not (options.long or layout.has_heads)
         seen = layout.decode(store, seen, chosen[:limit], hurried=hurried, **reading)
         decoded = {entry.file: entry for entry in seen.entries}
         chosen = [decoded[entry.file] for entry in chosen if entry.file in decoded]

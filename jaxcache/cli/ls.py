@@ -66,15 +66,10 @@ def command(
         details = details or form.is_json or form.is_table
     with progress_bar("reading entries") as progress:
         listing = list_cache(
-            opened.store,
-            opened.layout,
-            keys=options.keys,
-            filters=options.filters,
-            sort=options.sort,
-            limit=options.limit,
+            *opened,
+            options,
             heads=heads,
             details=details,
-            long=options.long,
             deep=form.is_table and opened.layout.keeps_index and not opened.store.remote,
             index_folder=opened.index_folder,
             now_ns=now_ns,

@@ -29,7 +29,7 @@ def prune(place: Place, options: PruneOptions, consent: Consent, output: Output)
     consent.check()
     opened = open_cache(place.cache_dir, place.layout)
     with progress_bar("reading entries") as progress:
-        plan = plan_cache_prune(*opened, options, keep=options.keep, progress=progress, **_how())
+        plan = plan_cache_prune(*opened, options, progress=progress, **_how())
     return _carry_out(opened, plan, form, consent)
 
 

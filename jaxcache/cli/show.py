@@ -11,7 +11,7 @@ import typer
 from jaxcache.cli.opening import Opened, open_to_look
 from jaxcache.cli.options import Format, JsonOutput, locate_cache
 from jaxcache.errors import ExitCode, UsageError
-from jaxcache.options import Place
+from jaxcache.options import ListOptions, Place
 
 EXAMPLE = "jaxcache show 'jit_train_step*'"
 #: How a pickle of protocol 2 or later begins.
@@ -122,9 +122,8 @@ def _show_bundle(path: str, form: Format) -> int:
     from jaxcache.render.listing import listing_view
 
     opened, now_ns = open_to_look(path), time.time_ns()
-    listing = list_cache(
-        opened.store, opened.layout, heads=True, details=form.is_json, now_ns=now_ns
-    )
+    options = ListOptions(sort="key")
+    listing = list_cache(*opened, options, heads=True, details=form.is_json, now_ns=now_ns)
     with closing(open_bundle(path)) as bundle:
         size = export_summary(written_bundle(bundle, path))
     view = listing_view(listing, now_ns=now_ns)

@@ -21,6 +21,17 @@ def key_column(get: Get, title: str = "KEY") -> Column:
     return Column(title, get, lambda row: short_name(get(row)), elastic=True, least=16)
 
 
+def entry_column(get: Get = lambda row: row) -> Column:
+    """Return the column of an entry's key, short for people."""
+    return Column(
+        "KEY",
+        lambda row: get(row).key,
+        lambda row: short_key(get(row).module, get(row).hash),
+        elastic=True,
+        least=16,
+    )
+
+
 def short_name(name: str) -> str:
     """Return a key, or the key of an entry's file, as tables show it; any other name as it is."""
     key = parse_name(name).key or parse_key(name)

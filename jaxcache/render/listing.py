@@ -8,13 +8,13 @@ from jaxcache.cache.listing import Listing, Summary, group_entries
 from jaxcache.model import Entry
 from jaxcache.render.columns import (
     count_column,
+    entry_column,
     seconds_column,
     size_column,
     text_column,
     used_column,
 )
 from jaxcache.render.document import fields_of
-from jaxcache.render.typeset import short_key
 from jaxcache.render.view import Block, Column, Table, View
 from jaxcache.units import format_count, format_duration, format_size
 
@@ -59,9 +59,7 @@ def _notes(listing: Listing) -> Iterator[str]:
 
 def _entry_columns(entries: Sequence[Entry], now_ns: int, *, long: bool) -> list[Column]:
     columns = [
-        Column(
-            "KEY", lambda e: e.key, lambda e: short_key(e.module, e.hash), elastic=True, least=16
-        ),
+        entry_column(),
         size_column(lambda e: e.size_bytes),
         seconds_column(lambda e: e.compile_seconds),
         used_column(now_ns),

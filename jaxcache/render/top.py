@@ -5,9 +5,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from jaxcache.cache.watch import Change, Look
-from jaxcache.render.columns import seconds_column, size_column, text_column
+from jaxcache.render.columns import entry_column, seconds_column, size_column, text_column
 from jaxcache.render.listing import live_line, summary_line
-from jaxcache.render.typeset import short_key
 from jaxcache.render.view import Block, Column, Line, Table, View
 from jaxcache.units import NS_PER_SECOND, format_count, format_duration, format_size, rfc3339
 
@@ -84,13 +83,7 @@ def _time(change: Change) -> str:
 _COLUMNS = [
     Column("TIME", lambda c: rfc3339(c.at_ns), _time),
     text_column("WHAT", lambda c: c.kind, styles=_STYLES),
-    Column(
-        "KEY",
-        lambda c: c.entry.key,
-        lambda c: short_key(c.entry.module, c.entry.hash),
-        elastic=True,
-        least=16,
-    ),
+    entry_column(lambda c: c.entry),
     size_column(lambda c: c.entry.size_bytes),
     seconds_column(lambda c: c.entry.compile_seconds),
 ]

@@ -47,7 +47,7 @@ def put(
 
 def plan(cache: Path, keep: tuple[str, ...] = (), **options: object) -> PrunePlan:
     chosen = PruneOptions(**options)  # type: ignore[arg-type]
-    return plan_cache_prune(LocalStore(cache), JAX, chosen, keep=keep, now_ns=NOW)
+    return plan_cache_prune(LocalStore(cache), JAX, chosen.replace(keep=keep), now_ns=NOW)
 
 
 def gone(made: PrunePlan) -> dict[str, str]:

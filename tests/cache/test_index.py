@@ -17,6 +17,7 @@ from jaxcache.cache.listing import Listing, list_cache
 from jaxcache.cache.snapshot import Snapshot
 from jaxcache.cache.stats import count_cache
 from jaxcache.layouts import load_layout
+from jaxcache.options import ListOptions
 from jaxcache.store.local import LocalStore
 
 JAX = load_layout("jax")
@@ -50,7 +51,10 @@ def listing(cache: Path, index_folder: Path, **changes: object) -> tuple[Listing
     """``ls --long`` and how many files it opened."""
     store = Counting(cache)
     arguments: Any = {"heads": True, "details": True, "index_folder": index_folder} | changes
-    return list_cache(store, JAX, now_ns=time.time_ns(), **arguments), store.opened
+    options = ListOptions(
+        **{n: arguments.pop(n) for n in ListOptions.DECLARED if n in arguments} | {"sort": "key"}
+    )
+    return list_cache(store, JAX, options, now_ns=time.time_ns(), **arguments), store.opened
 
 
 def test_the_second_look_opens_nothing_and_sees_the_same(cache: Path, tmp_path: Path) -> None:

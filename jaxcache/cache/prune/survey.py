@@ -23,7 +23,6 @@ def plan_cache_prune(
     layout: "Layout",
     options: PruneOptions,
     *,
-    keep: Sequence[str] = (),
     index_folder: Path | None = None,
     now_ns: int,
     workers: int = 1,
@@ -32,7 +31,6 @@ def plan_cache_prune(
     """Scan a cache and plan its pruning, opening as few entries as the policy allows.
 
     Args:
-        keep: KEY arguments; each must fit an entry, so that a typing error deletes nothing.
         index_folder: where indexes are kept; None: without one.
         workers: processes to read with in a large directory.
 
@@ -40,7 +38,7 @@ def plan_cache_prune(
         UsageError: ``no-bound``.
         NoCacheError
         UsageError: ``short-prefix``.
-        JaxcacheError: ``no-match`` or ``ambiguous-key`` for a ``keep``; ``no-record-of-use``
+        JaxcacheError: ``no-match`` or ``ambiguous-key`` for ``options.keep``; ``no-record-of-use``
             where ``used_since`` would take entries of a cache that records no use at all.
     """
     options.check()
@@ -49,7 +47,8 @@ def plan_cache_prune(
     heads = weighs_seconds(options) or reading["heads"]
     how: dict[str, Any] = {"now_ns": now_ns, "workers": workers, "progress": progress}
     seen = _look(store, layout, index_folder, heads=heads, details=reading["details"], **how)
-    kept = {e.key for e in select_by_keys(seen.entries, keep)} if keep else set[str]()
+    # Each must fit an entry, so that a typing error deletes nothing.
+    kept = {e.key for e in select_by_keys(seen.entries, options.keep)} if options.keep else set()
     if options.filters:
         kept |= {e.key for e in seen.entries} - {
             e.key for e in selection.pick(seen.entries, now_ns)
