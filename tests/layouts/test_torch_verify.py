@@ -42,6 +42,19 @@ def useless(path: Path) -> Path:
     return path
 
 
+def cut_between(path: Path) -> Path:
+    """Where every brace is closed."""
+    text = path.read_text()
+    path.write_text(text[: text.index("static PyMethodDef")])
+    return path
+
+
+def call_otherwise(path: Path) -> Path:
+    """In the part of the bindings that each kernel has of its own."""
+    path.write_text(path.read_text().replace("requires ", "requires 1", 1))
+    return path
+
+
 def zeros(path: Path) -> Path:
     """A page that never reached the disk."""
     data = path.read_bytes()
@@ -99,6 +112,8 @@ FAULTS: list[tuple[str, Callable[[Path], Path], set[str]]] = [
     ("*/*.main.cpp", partial(cut, keep=0.99), {"truncated"}),
     ("*/*.main.cpp", flip, {"source-mismatch"}),
     ("*/*.main.cpp", partial(flip, at=0.1), {"source-mismatch"}),
+    ("*/*.main.cpp", cut_between, {"source-mismatch"}),
+    ("*/*.main.cpp", call_otherwise, {"source-mismatch"}),
     ("*/*.main.cpp", zeros, {"bad-payload"}),
     ("*/c" + "?" * 51 + ".cpp", empty, {"empty"}),
 ]
