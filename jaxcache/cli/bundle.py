@@ -2,7 +2,7 @@
 
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -171,7 +171,9 @@ def required_signatures(source: "Opened", *, asked: bool = False) -> "Signed | N
     return load_signed(source.store, load_trusted(key_folder()))
 
 
-def ask_host(python: str | None, *, required: bool) -> "Host | None":
+def ask_host(
+    python: str | None, *, required: bool = False, environment: Mapping[str, str] = os.environ
+) -> "Host | None":
     """Probe the Python that is to use the cache; None where none was named and ours has no jax.
 
     Raises:
@@ -181,7 +183,7 @@ def ask_host(python: str | None, *, required: bool) -> "Host | None":
 
     if not has_jax(python) and not required:
         return None
-    return probe_host(python or sys.executable, os.environ)
+    return probe_host(python or sys.executable, environment)
 
 
 def receive(

@@ -25,7 +25,6 @@ from jaxcache.options.declare import (
 
 Level = Literal["quick", "full", "load"]
 _KEYS = "Full key, unique prefix of key or hash, module, or glob."
-_JOBS = "Number of workers (default: one per core)."
 
 FILTERS = option(
     "--filter",
@@ -42,6 +41,7 @@ PYTHON = option(
     "The Python that has jax (default: the one that runs jaxcache).",
     metavar="PYTHON",
 )
+JOBS = option("--jobs -j", COUNT, "Number of workers (default: one per core).", min=1)
 PLATFORM = option("--platform", TEXT, "Sets JAX_PLATFORMS, such as cpu or cuda.", metavar="NAME")
 
 
@@ -157,7 +157,7 @@ class VerifyOptions(Selected):
     grace_seconds: float = option(
         "--grace", DURATION, "Do not repair files younger than this.", default="60s"
     )
-    jobs: int | None = option("--jobs -j", COUNT, _JOBS, min=1)
+    jobs: int | None = JOBS
     python: str | None = option(
         "--python", TEXT, "With --level load: the Python that has jax.", metavar="PYTHON"
     )
@@ -174,7 +174,7 @@ class SealOptions(Selected):
         min=1,
         max=22,
     )
-    jobs: int | None = option("--jobs -j", COUNT, _JOBS, min=1)
+    jobs: int | None = JOBS
 
 
 class PruneOptions(Options, panel="Limits"):

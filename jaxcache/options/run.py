@@ -3,7 +3,7 @@
 import os
 
 from jaxcache.errors import UsageError
-from jaxcache.options import PLATFORM, PYTHON
+from jaxcache.options import JOBS, PLATFORM, PYTHON
 from jaxcache.options.declare import (
     COUNT,
     DURATION,
@@ -253,9 +253,7 @@ class Assertions(Options, panel="Assertions"):
 class CompileOptions(TargetOptions, panel=None):
     """How to compile a recipe."""
 
-    jobs: int | None = option(
-        "--jobs -j", COUNT, "Number of workers (default: one per core).", min=1
-    )
+    jobs: int | None = JOBS
     check_only: bool = option(
         "--check",
         FLAG,

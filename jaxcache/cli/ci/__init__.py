@@ -2,16 +2,12 @@
 
 import os
 import secrets
-import sys
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from jaxcache.errors import UsageError
-
-if TYPE_CHECKING:
-    from jaxcache.cache.ci.key import Environment
 
 OutputsFile = Annotated[
     str | None,
@@ -60,28 +56,6 @@ def check_local(cache_dir: str, other: str) -> None:
 def job_environment(platform: str | None) -> dict[str, str]:
     """The environment of the job's own jax."""
     return {**os.environ, **({"JAX_PLATFORMS": platform} if platform else {})}
-
-
-def describe_job(path: str, python: str | None, platform: str | None) -> "Environment":
-    """Ask the job's Python what its keys depend on.
-
-    Raises:
-        NoJaxError
-    """
-    from jaxcache.cache.bundle.compat import XLA_CACHES
-    from jaxcache.cache.ci.key import describe_environment
-    from jaxcache.cache.doctor.survey import look_at_host
-    from jaxcache.warm.ask import probe_host
-
-    environment = job_environment(platform)
-    host = probe_host(python or sys.executable, {**environment, XLA_CACHES: "none"})
-    features = look_at_host(path).cpu_features
-    return describe_environment(
-        host,
-        environment,
-        cache_dir=path,
-        machine_features=None if features is None else sorted(features),
-    )
 
 
 def write_outputs(outputs: Mapping[str, str], file: str | None = None) -> None:

@@ -1,6 +1,7 @@
 """``jaxcache ci key``."""
 
 import os
+import sys
 
 from jaxcache.cli.options import JsonOutput, locate_cache
 from jaxcache.options import CacheDir
@@ -10,19 +11,23 @@ EXAMPLE = "jaxcache ci key --hash-files 'src/**/*.py'"
 EXIT_CODES = (0, 2, 13)
 
 
-def command(
-    place: CacheDir,
-    options: KeyOptions,
-    output: JsonOutput,
-) -> None:
+def command(place: CacheDir, options: KeyOptions, output: JsonOutput) -> None:
     """Print a key for the CI system's cache, made of what JAX's keys depend on."""
-    from jaxcache.cache.ci.key import CiKey, hash_files
-    from jaxcache.cli.ci import describe_job, write_outputs
+    from jaxcache.cache.bundle.compat import XLA_CACHES
+    from jaxcache.cache.ci.key import CiKey, describe_environment, hash_files
+    from jaxcache.cache.doctor.survey import look_at_host
+    from jaxcache.cli.ci import job_environment, write_outputs
     from jaxcache.cli.output import emit
     from jaxcache.render.ci import key_view
+    from jaxcache.warm.ask import probe_host
 
     files = hash_files(options.hash_files, os.getcwd()) if options.hash_files else None
     path = locate_cache(place.cache_dir).path
-    key = CiKey(describe_job(path, options.python, options.platform), files, options.prefix)
+    environment = job_environment(options.platform)
+    host = probe_host(options.python or sys.executable, {**environment, XLA_CACHES: "none"})
+    features = look_at_host(path).cpu_features
+    machine = None if features is None else sorted(features)
+    told = describe_environment(host, environment, cache_dir=path, machine_features=machine)
+    key = CiKey(told, files, options.prefix)
     emit(output.form, key_view(path, key, restore_keys=options.restore_keys))
     write_outputs({"key": key.key, "restore-keys": "\n".join(key.restore_keys)})

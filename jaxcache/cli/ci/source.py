@@ -1,10 +1,8 @@
 """Restore from whatever the command line names as a source."""
 
 import os
-import sys
 import time
 
-from jaxcache.cache.bundle.compat import Host
 from jaxcache.cache.bundle.deliver import is_bundle_name, spool
 from jaxcache.cache.bundle.manifest import BundleError
 from jaxcache.cache.ci.restore import (
@@ -14,7 +12,7 @@ from jaxcache.cache.ci.restore import (
     plan_restore,
 )
 from jaxcache.cache.ci.staging import SharedBundle, fetch_directory, fetch_missing
-from jaxcache.cli.bundle import check_trust, open_input, required_signatures
+from jaxcache.cli.bundle import ask_host, check_trust, open_input, required_signatures
 from jaxcache.cli.ci import check_local, job_environment
 from jaxcache.cli.opening import Opened
 from jaxcache.cli.terminal.progress import progress_bar
@@ -41,7 +39,8 @@ def restore(source: str, target: str, options: RestoreOptions) -> Restored:
         fetched = _fetch(source, store, options.allow_large)
         host = None
         if options.python is not None or not options.everything:
-            host = _ask(options.python, options.platform)
+            environment = job_environment(options.platform)
+            host = ask_host(options.python, environment=environment)
         with progress_bar("checking", in_bytes=True) as progress:
             plan = plan_restore(
                 store,
@@ -99,12 +98,3 @@ def _fetch(source: str, target: Store | None, allow_large: bool) -> SharedBundle
             now_ns=time.time_ns(),
             progress=progress,
         )
-
-
-def _ask(python: str | None, platform: str | None) -> Host | None:
-    """The jax of the job; None where none was named and ours has none."""
-    from jaxcache.warm.ask import has_jax, probe_host
-
-    if not has_jax(python):
-        return None
-    return probe_host(python or sys.executable, job_environment(platform))
