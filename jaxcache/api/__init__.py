@@ -10,6 +10,386 @@ Whatever changes a cache is a plan first, which can be looked at, and then execu
 Sizes are bytes, or text such as ``"10GB"``; durations are seconds, or text such as ``"30d"``.
 """
 
-from jaxcache.api.cache import Cache, open  # noqa: A004
+import os
+import time
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, overload
+
+from jaxcache.api.carrying import Carrying
+from jaxcache.api.running import Running
+from jaxcache.cache.listing import Listing, list_cache
+from jaxcache.cache.scan import Progress
+from jaxcache.cache.stats import Stats, count_cache
+from jaxcache.layouts import Layout, check_target, choose_layout
+from jaxcache.model import Entry
+from jaxcache.options import ListOptions, PruneOptions, SealOptions, VerifyOptions
+from jaxcache.store import make_store, open_store
+from jaxcache.store.base import Store
+from jaxcache.store.location import locate_cache
+
+if TYPE_CHECKING:
+    from jaxcache.cache.explain.churn import Churn
+    from jaxcache.cache.explain.sides import Explanation
+    from jaxcache.cache.prune.plan import PrunePlan
+    from jaxcache.cache.prune.removal import Execution
+    from jaxcache.cache.seal import SealPlan, SealResult
+    from jaxcache.cache.show import Shown
+    from jaxcache.cache.verify.examine import Verification
+    from jaxcache.cache.verify.quarantine import Restoration
+    from jaxcache.cache.verify.repair import Repair, RepairPlan
+
 
 __all__ = ["Cache", "open"]
+
+
+class Cache(Carrying, Running):
+    """One cache, in a directory or an object store.
+
+    Attributes:
+        store: where its bytes are.
+        layout: whose cache it is, JAX's or torch's.
+    """
+
+    def __init__(self, store: Store, layout: Layout) -> None:
+        self.store = store
+        self.layout = layout
+
+    def __repr__(self) -> str:
+        return f"Cache({self.store.url!r})"
+
+    # Looking
+
+    def entries(self) -> Iterator[Entry]:
+        """Yield every entry, by key; see :class:`jaxcache.model.Entry`.
+
+        >>> [entry.module for entry in cache.entries()][:2]
+        ['jit__fun', 'jit__lambda']
+        """
+        return iter(self.select().entries)
+
+    def select(self, *keys: str, progress: Progress | None = None, **options: Any) -> Listing:
+        """List entries as ``jaxcache ls`` does.
+
+        >>> cache.select(filters=["size>5kB"], sort="size:desc").summary.entries
+        3
+
+        Args:
+            keys: full keys, unique prefixes, or module globs; none for all.
+            progress: called with (done, total) now and then.
+            options: :class:`jaxcache.options.ListOptions`: ``filters=["size>1MB"]``,
+                ``sort="used:desc"``, ``limit=10``; ``details=False`` decodes no entry, which is
+                faster and leaves platform, target, signature and source unknown (the default in a
+                bucket).
+
+        Raises:
+            UsageError: a filter or an order that cannot be read.
+            JaxcacheError: a key that fits nothing, or more than it may.
+        """
+        chosen = ListOptions.read(keys=keys, **{"details": not self.store.remote, **options})
+        return list_cache(
+            self.store,
+            self.layout,
+            chosen,
+            heads=True,
+            details=chosen.long,
+            now_ns=time.time_ns(),
+            progress=progress,
+        )
+
+    def stats(self, *, progress: Progress | None = None) -> Stats:
+        """Count everything in the directory, as ``jaxcache stats`` does.
+
+        >>> cache.stats().total.size_bytes
+        44099
+        """
+        return count_cache(self.store, self.layout, now_ns=time.time_ns(), progress=progress)
+
+    def show(self, key: str) -> "Shown":
+        """Everything inside one entry of JAX; a glob gives the first that fits.
+
+        >>> cache.show("jit_mlp").contents.program.results
+        (ArrayType(dtype='float32', shape=(8, 4)),)
+
+        Raises:
+            UsageError: ``other-layout``: see :func:`jaxcache.layouts.torch.show.show_graphs`.
+            JaxcacheError: ``no-match`` or ``ambiguous-key``.
+        """
+        from jaxcache.cache.show import show_entries
+
+        check_target(self.store, "jax")
+        return next(show_entries(self.store, key))
+
+    def verify(
+        self, *keys: str, progress: Progress | None = None, **options: Any
+    ) -> "Verification":
+        """Look for corruption, as ``jaxcache verify`` does; findings are data, not exceptions.
+
+        >>> cache.verify(level="quick").failures
+        ()
+
+        Args:
+            options: :class:`jaxcache.options.VerifyOptions`: ``level="load"`` also has the jax of
+                ``python`` load each entry, in a child process; ``jobs`` is 1 by default, because
+                more need a main module that can be imported.
+        """
+        from jaxcache.cache.verify.examine import verify
+        from jaxcache.warm.loading import make_loader
+
+        chosen = VerifyOptions.read(keys=keys, **options)
+        return verify(
+            self.store,
+            self.layout,
+            chosen,
+            now_ns=time.time_ns(),
+            loader=make_loader(chosen) if self.layout.stands_alone else None,
+            progress=progress,
+        )
+
+    def explain(self, *sides: str) -> "Explanation":
+        """Say why two runs, two keys or two caches differ, or one key and the others of its module.
+
+        >>> cache.explain("jit_mlp*", "jit_loss*").same
+        0
+
+        Args:
+            sides: files of saved runs, KEY arguments, or cache directories.
+
+        Raises:
+            UsageError: there is no such run, and nothing else that it could be.
+            JaxcacheError: ``no-match``, ``ambiguous-key``
+        """
+        from jaxcache.cache.explain.given import explain_given
+
+        return explain_given(sides, self.store.url)
+
+    def churn(self) -> "tuple[Churn, ...]":
+        """The modules with many keys, what they cost, and why.
+
+        >>> cache.churn()
+        ()
+        """
+        from jaxcache.cache.explain.churn import find_churn
+
+        return tuple(find_churn(self.store))
+
+    def report(
+        self,
+        path: str | os.PathLike[str] | None = None,
+        *,
+        progress: Progress | None = None,
+    ) -> str:
+        """Draw the cache as one HTML page that opens without a network; return the page.
+
+        >>> html = cache.report("report.html")
+
+        Args:
+            path: where to write it, too.
+
+        Raises:
+            JaxcacheError: ``no-plotly`` where the extra ``report`` is not installed.
+        """
+        from jaxcache import __version__
+        from jaxcache.cache.picture import take_picture
+        from jaxcache.render.report.page import report_html
+
+        picture = take_picture(self.store, now_ns=time.time_ns(), progress=progress)
+        page = report_html(picture, version=__version__)
+        if path is not None:
+            from jaxcache.store.atomic import replace_file
+
+            replace_file(os.fspath(path), [page.encode()])
+        return page
+
+    def pins(self) -> list[str]:
+        """The keys that prune leaves alone.
+
+        >>> cache.pins()
+        []
+        """
+        from jaxcache.cache.ledger.pins import pinned_keys
+        from jaxcache.cache.ledger.segments import Ledger
+
+        return pinned_keys(Ledger.load(self.store))
+
+    # Planning
+
+    def plan_repair(self, found: "Verification", *, delete: bool = False) -> "RepairPlan":
+        """Plan to put right what :meth:`verify` found: to quarantine, or away for good.
+
+        >>> cache.plan_repair(cache.verify()).steps
+        ()
+        """
+        from jaxcache.cache.verify.repair import plan_repair
+
+        return plan_repair(found, now_ns=time.time_ns(), delete=delete)
+
+    def plan_seal(self, *keys: str, progress: Progress | None = None, **options: Any) -> "SealPlan":
+        """Plan to rewrite entries so that JAX itself detects corruption.
+
+        >>> plan = cache.plan_seal(recompress=19)
+        >>> len(plan.todo)
+        7
+
+        Args:
+            options: :class:`jaxcache.options.SealOptions`: ``recompress``, ``filters``.
+
+        Raises:
+            UsageError: ``other-layout``: it is a cache of torch's compilers.
+        """
+        from jaxcache.cache.seal import plan_seal
+
+        check_target(self.store, "jax")
+        return plan_seal(self.store, SealOptions.read(keys=keys, **options), progress=progress)
+
+    def plan_prune(self, *, progress: Progress | None = None, **options: Any) -> "PrunePlan":
+        """Plan what can go, as ``jaxcache prune`` does.
+
+        >>> plan = cache.plan_prune(max_entries=5, policy="lru")
+        >>> [removal.module for removal in plan.removals]
+        ['jit__fun', 'jit__lambda']
+
+        Args:
+            options: those of the command, see :class:`jaxcache.options.PruneOptions`:
+                ``max_size="10GB"``, ``unused_for="30d"``, ``keep=["jit_step*"]``.
+
+        Raises:
+            UsageError: no limit is given, or a value cannot be read.
+            TypeError: there is no such option.
+        """
+        from jaxcache.cache.prune.survey import plan_cache_prune
+
+        chosen, now_ns = PruneOptions.read(**options), time.time_ns()
+        return plan_cache_prune(self.store, self.layout, chosen, now_ns=now_ns, progress=progress)
+
+    def plan_removal(self, *keys: str, filters: tuple[str, ...] = ()) -> "PrunePlan":
+        """Plan to remove exactly these entries, as ``jaxcache rm`` does.
+
+        >>> cache.plan_removal("jit_mlp*", "jit_loss*").kept
+        5
+
+        Raises:
+            JaxcacheError: ``no-match``, ``ambiguous-key``, ``pinned``.
+        """
+        from jaxcache.cache.prune.survey import plan_cache_removal
+
+        return plan_cache_removal(self.store, self.layout, keys, filters, now_ns=time.time_ns())
+
+    # Doing
+
+    @overload
+    def execute(self, plan: "PrunePlan", *, progress: Progress | None = None) -> "Execution": ...
+    @overload
+    def execute(self, plan: "SealPlan", *, progress: Progress | None = None) -> "SealResult": ...
+    @overload
+    def execute(self, plan: "RepairPlan", *, progress: Progress | None = None) -> "Repair": ...
+
+    def execute(self, plan: Any, *, progress: Progress | None = None) -> Any:
+        """Carry out a plan of this cache; what changed since it was made stays as it is.
+
+        >>> done = cache.execute(cache.plan_removal("jit_mlp*"))
+        >>> len(done.removed)
+        1
+
+        Raises:
+            LockedError: JAX's lock was not obtained; what was done until then stays done.
+            TypeError: this is no plan.
+        """
+        for name, run in _EXECUTORS.items():
+            if type(plan).__name__ == name:
+                return run(self, plan, progress)
+        raise TypeError(f"{type(plan).__name__} is no plan of a cache")
+
+    def restore(self, *keys: str, dry_run: bool = False) -> "Restoration":
+        """Bring back from quarantine what a repair has put there; without a KEY, everything.
+
+        >>> cache.restore().restored
+        ()
+
+        Raises:
+            JaxcacheError: ``no-match``.
+            LockedError
+        """
+        from jaxcache.cache.verify.quarantine import restore
+
+        return restore(self.store, self.layout, keys=keys, dry_run=dry_run)
+
+    def pin(self, *keys: str) -> list[str]:
+        """Protect entries from prune and rm; their full keys, sorted.
+
+        >>> cache.pin("jit_mlp*")
+        ['jit_mlp-6e860f1f2ebe93785d5d65004b29a7991292f364567a10b31547cc1978831814']
+
+        Raises:
+            JaxcacheError: ``no-match``, ``ambiguous-key`` or ``read-only``.
+        """
+        from jaxcache.cache.ledger.pins import pin
+
+        return pin(self.store, keys, now_ns=time.time_ns()) if keys else []
+
+    def unpin(self, *keys: str) -> list[str]:
+        """Let prune and rm remove them again; their full keys, sorted.
+
+        >>> keys = cache.pin("jit_mlp*")
+        >>> cache.unpin("jit_mlp*") == keys
+        True
+
+        Raises:
+            JaxcacheError: ``not-pinned`` or ``read-only``.
+        """
+        from jaxcache.cache.ledger.pins import unpin
+
+        return unpin(self.store, keys, now_ns=time.time_ns())
+
+
+def open(  # noqa: A001
+    location: str | os.PathLike[str] | None = None,
+    *,
+    create: bool = False,
+    layout: str | None = None,
+) -> Cache:
+    """Open the cache at a path or URL.
+
+    >>> jaxcache.open("cache").stats().total.entries
+    7
+
+    Args:
+        location: by default that of the command line: ``JAX_COMPILATION_CACHE_DIR``, the
+            configuration, ``~/.cache/jax``.
+        create: make a local directory that is not there.
+        layout: whose cache it is, ``"jax"`` or ``"torch"``; by default what its folders say.
+
+    Raises:
+        NoCacheError: no directory there, or not readable.
+        UsageError: ``two-layouts`` where JAX and torch share a directory.
+    """
+    path = locate_cache(None).path if location is None else os.fspath(location)
+    store = make_store(path) if create else open_store(path)
+    return Cache(store, choose_layout(store, layout))
+
+
+def _remove(cache: Cache, plan: Any, progress: Progress | None) -> "Execution":
+    from jaxcache.cache.prune.evict import remove
+
+    return remove(cache.store, plan.removals, guard=cache.layout.guard, progress=progress)
+
+
+def _seal(cache: Cache, plan: Any, progress: Progress | None) -> "SealResult":
+    from jaxcache.cache.seal import execute_seal
+
+    return execute_seal(cache.store, plan, jobs=1, now_ns=time.time_ns(), progress=progress)
+
+
+def _repair(cache: Cache, plan: Any, progress: Progress | None) -> "Repair":
+    from jaxcache.cache.verify.repair import execute_repair
+
+    # Without the verification's list every temporary file may be young.
+    young = frozenset(step.file for step in plan.steps)
+    return execute_repair(cache.store, cache.layout, plan, young=young, progress=progress)
+
+
+#: By the name of a plan's type, so that none of them is imported before it is used.
+_EXECUTORS: dict[str, Callable[[Cache, Any, Progress | None], Any]] = {
+    "PrunePlan": _remove,
+    "SealPlan": _seal,
+    "RepairPlan": _repair,
+}
