@@ -8,15 +8,19 @@ import contextlib
 import time
 from collections import defaultdict
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
+from jaxcache.cache.gate import read_content
 from jaxcache.cache.ledger.record import COMPILE, HIT
 from jaxcache.cache.ledger.record import Event as Fact
 from jaxcache.cache.ledger.segments import Ledger, append
 from jaxcache.cache.seal import execute_seal, plan_seal
+from jaxcache.entry.codec import CodecError
 from jaxcache.errors import JaxcacheError
 from jaxcache.options import SealOptions
 from jaxcache.store import open_store
+from jaxcache.store.base import Store, StoreError, same_file
 from jaxcache.warm.events import Done
 from jaxcache.warm.recorder import Recorder
 
@@ -26,6 +30,9 @@ _LEARNT = {"written": COMPILE, "hit": HIT}
 
 def remember(modules: Iterable[Done], seen: Recorder) -> None:
     """Write what a run has seen of each key into the ledgers of their directories.
+
+    Of an entry that was written, that is the digest of its payload, too: JAX adds no checksum, and
+    ``verify`` can prove it from now on.
 
     A directory that is not local, is gone, or cannot be written learns nothing.
     """
@@ -37,7 +44,27 @@ def remember(modules: Iterable[Done], seen: Recorder) -> None:
             facts[directory].append(Fact(event.key, kind, int(event.at * 1e9), known))
     for directory, found in facts.items():
         with contextlib.suppress(JaxcacheError):
-            append(open_store(directory), found)
+            store = open_store(directory)
+            append(
+                store,
+                [replace(fact, facts={**fact.facts, **_digest(store, fact)}) for fact in found],
+            )
+
+
+def _digest(store: Store, fact: Fact) -> dict[str, Any]:
+    """Hash the payload of an entry that was written; nothing if it is being replaced or damaged."""
+    if fact.kind != COMPILE:
+        return {}
+    name = f"{fact.key}-cache"
+    try:
+        before = store.info(name)
+        with store.open(name) as file:
+            content = read_content(file, before.size_bytes, allow_large=False)
+        if not same_file(store.info(name), before):
+            return {}
+    except (StoreError, CodecError):
+        return {}
+    return {"payload_sha256": content.payload_sha256, "file_mtime_ns": before.mtime_ns}
 
 
 def _facts(event: Done, seen: Recorder) -> dict[str, Any]:

@@ -2,12 +2,14 @@
 
 import json
 import os
+import struct
 import subprocess
 import sys
 import time
 from pathlib import Path
 
 import pytest
+import zstandard
 
 pytestmark = pytest.mark.jax
 
@@ -221,3 +223,23 @@ def test_no_damage_to_a_sealed_entry_reaches_the_result(
     assert seen["died"] == seen["wrong"] == 0
     assert seen["warned"] + seen["unnoticed"] == seen["trials"] == trials
     assert seen["unnoticed"] <= trials // 20 + 1  # bits that mean nothing
+
+
+def test_a_changed_byte_is_found_in_what_warm_has_written(
+    jax_python: str, tmp_path: Path, run_cli
+) -> None:
+    """Without any checksum in the entry: the digest is in the ledger."""
+    path = tmp_path / "cache"
+    script = tmp_path / "program.py"
+    script.write_text("import jax\nprint(jax.jit(lambda x: x * 3.25 + 1)(2.0))")
+    assert run_cli("warm", "-C", path, "--python", jax_python, script).returncode == 0
+    entry = max(path.glob("jit__lambda*-cache"))
+    status = entry.stat()
+    content = bytearray(zstandard.decompress(entry.read_bytes()))
+    content[content.rindex(struct.pack("<f", 3.25))] ^= 1  # in the machine code's constants
+    entry.write_bytes(zstandard.compress(bytes(content)))
+    os.utime(entry, ns=(status.st_atime_ns, status.st_mtime_ns))
+    done = run_cli("verify", "-C", path, "--json")
+    assert done.returncode == 1
+    kinds = {p["file"]: p["kind"] for p in json.loads(done.stdout)["problems"]}
+    assert kinds[entry.name] == "digest-mismatch"

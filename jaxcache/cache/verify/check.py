@@ -263,7 +263,5 @@ def check_beside(
             detail = "no -atime file: JAX before 0.11.2 with a size cap stops writing at it"
             yield _problem(file, "missing-atime", detail)
         if checks[file.info.name].unsealed and not checks[file.info.name].problems:
-            detail = (
-                "no checksum: neither JAX nor this check can prove its bytes; see jaxcache seal"
-            )
+            detail = "no checksum: JAX itself would not notice a changed byte; see jaxcache seal"
             yield _problem(file, "unsealed", detail)
