@@ -105,9 +105,9 @@ def _parse(text: str, kind: str) -> bytes:
     return key
 
 
-def config_folder(environment: "os._Environ[str] | dict[str, str]") -> Path:
+def key_folder() -> Path:
     """Return the folder of this user's keys."""
-    base = environment.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config")
+    base = os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config")
     return Path(base, "jaxcache")
 
 

@@ -23,15 +23,10 @@ if TYPE_CHECKING:
     from jaxcache.store.base import Store
 
 
-def key_folder() -> Path:
-    """Return the folder of this user's keys."""
-    from jaxcache.cache.trust import config_folder
-
-    return config_folder(os.environ)
-
-
 def key_path(name: str) -> Path:
     """The private key that a name or path means."""
+    from jaxcache.cache.trust import key_folder
+
     return Path(name) if os.sep in name or Path(name).is_file() else key_folder() / f"{name}.key"
 
 
@@ -138,7 +133,7 @@ def check_trust(bundle: "Bundle") -> "Verdict":
     Raises:
         UntrustedError
     """
-    from jaxcache.cache.trust import check_signatures, load_trusted
+    from jaxcache.cache.trust import check_signatures, key_folder, load_trusted
     from jaxcache.cli.output import note
 
     required = config_is_set("require-signed")
@@ -159,7 +154,7 @@ def required_signatures(source: "Opened", *, asked: bool = False) -> "Signed | N
         UntrustedError: nothing there can be signed, or the list of keys cannot be trusted.
     """
     from jaxcache.cache.sync.signatures import load_signed
-    from jaxcache.cache.trust import load_trusted
+    from jaxcache.cache.trust import key_folder, load_trusted
 
     if not (asked or config_is_set("require-signed")):
         return None

@@ -39,30 +39,27 @@ def add(
     output: JsonOutput,
 ) -> None:
     """Trust a public key from now on."""
-    from jaxcache.cache.trust import add_trusted
-    from jaxcache.cli.bundle import key_folder
+    from jaxcache.cache.trust import add_trusted, key_folder
 
     _print([add_trusted(key_folder(), name, " ".join(key))], output)
 
 
 def show(output: JsonOutput) -> None:
     """List the keys that you trust."""
-    from jaxcache.cache.trust import load_trusted
-    from jaxcache.cli.bundle import key_folder
+    from jaxcache.cache.trust import key_folder, load_trusted
 
     _print(load_trusted(key_folder()), output)
 
 
 def remove(name: Name, output: JsonOutput) -> None:
     """Stop trusting a key."""
-    from jaxcache.cache.trust import remove_trusted
-    from jaxcache.cli.bundle import key_folder
+    from jaxcache.cache.trust import key_folder, remove_trusted
 
     _print([remove_trusted(key_folder(), name)], output)
 
 
 def _print(keys: "Sequence[TrustedKey]", output: JsonOutput) -> None:
-    from jaxcache.cli.bundle import key_folder
+    from jaxcache.cache.trust import key_folder
     from jaxcache.cli.output import emit
     from jaxcache.render.view import Line, View
 
