@@ -1,6 +1,6 @@
 """``jaxcache top``."""
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -8,6 +8,9 @@ from jaxcache.cli.opening import open_jax_cache
 from jaxcache.cli.options import JsonOutput
 from jaxcache.errors import UsageError
 from jaxcache.options import CacheDir
+
+if TYPE_CHECKING:
+    from jaxcache.store.base import Store
 
 EXAMPLE = "jaxcache top --interval 2s"
 EXIT_CODES = (0, 2, 10)
@@ -25,7 +28,9 @@ def command(
     """Watch a cache in use.
 
     Show new, hit and removed entries as they happen; q or Ctrl-C ends it with code 0. In a pipe,
-    and with --jsonl, each change is a line.
+    and with --jsonl, each change is a line. On a terminal it waits for a directory that is not
+    there yet. Hits of plain JAX show only where something records them: jaxcache run -- CMD, or
+    JAXCACHE_LIVE=1.
     """
     from jaxcache.cli.output import top as output
     from jaxcache.cli.terminal import is_dumb
@@ -37,14 +42,24 @@ def command(
     seconds = parse_duration_seconds(interval)
     if seconds <= 0:
         raise UsageError("--interval must be positive")
-    view = output.Screen(open_jax_cache(place.cache_dir), seconds)
+    view = None
+    watches = form.is_table and not once
     try:
+        store: Store | None
+        if watches:
+            store = output.wait_for_cache(lambda: open_jax_cache(place.cache_dir), seconds)
+        else:
+            store = open_jax_cache(place.cache_dir)
+        if store is None:
+            return
+        view = output.Screen(store, seconds)
         if once:
             view.once(form)
-        elif form.is_table and not is_dumb():
+        elif watches and not is_dumb():
             view.live()
             view.end(form)
         else:
             view.lines(form)
     except KeyboardInterrupt:
-        view.end(form)
+        if view is not None:
+            view.end(form)

@@ -14,8 +14,8 @@ from jaxcache.units import NS_PER_SECOND, format_count, format_duration, format_
 _KEPT = 500
 _STYLES = {"hit": "green", "new": "cyan", "gone": "yellow"}
 NO_DATES = (
-    "hits show only for programs run by jaxcache run or warm, "
-    "or with jax_compilation_cache_max_size set"
+    "hits of plain JAX are not visible here; start the program with jaxcache run -- CMD, "
+    "or with JAXCACHE_LIVE=1"
 )
 
 
@@ -30,11 +30,15 @@ class Tally:
     hits: int = 0
     saved_seconds: float = 0.0
     gone: int = 0
+    hits_show: bool = True
+    """Whether something records uses: ``-atime`` files, or the live layer."""
     latest: list[Change] = field(default_factory=list)
     """The last first."""
 
-    def add(self, changes: Sequence[Change]) -> None:
+    def add(self, look: Look) -> None:
         """Count what happened."""
+        changes = look.changes
+        self.hits_show = look.dates_uses or look.live is not None
         for change in changes:
             seconds = change.entry.compile_seconds or 0.0
             if change.kind == "new":
@@ -52,10 +56,13 @@ class Tally:
 def tally_line(tally: Tally, now_ns: int) -> str:
     """Return the sums so far: ``in 2m: 3 new (1.2 MB, 40 s), 5 hits (1m saved), 0 gone``."""
     elapsed = format_duration((now_ns - tally.started_ns) / NS_PER_SECOND)
+    hits = "hits: not visible"
+    if tally.hits or tally.hits_show:
+        saved = format_duration(tally.saved_seconds)
+        hits = f"{format_count(tally.hits, 'hit')} ({saved} saved)"
     return (
         f"in {elapsed}: {tally.new:,} new ({format_size(tally.new_bytes)}, "
-        f"{format_duration(tally.new_seconds)} of compiling), {format_count(tally.hits, 'hit')} "
-        f"({format_duration(tally.saved_seconds)} saved), {tally.gone:,} gone"
+        f"{format_duration(tally.new_seconds)} of compiling), {hits}, {tally.gone:,} gone"
     )
 
 
@@ -67,7 +74,7 @@ def top_page(look: Look, tally: Tally, *, now_ns: int, rows: int) -> Iterator[Bl
         yield tally_line(tally, now_ns)
     if look.live:
         yield f"live layer: {live_line(look.live)}"
-    elif not (look.dates_uses or tally.hits):
+    elif not (tally.hits_show or tally.hits):
         yield NO_DATES
     yield ""
     if tally.latest:

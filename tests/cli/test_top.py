@@ -100,9 +100,44 @@ def test_without_dates_it_says_that_no_hit_shows(corpus: Path, tmp_path: Path) -
         home=tmp_path,
     )
     assert terminal.finish() == 0
-    assert "hits show only for programs run by jaxcache run or warm" in " ".join(
-        without_style(terminal.text).split()
+    shown = " ".join(without_style(terminal.text).split())
+    assert shown.count("hits of plain JAX are not visible here; start the program with") == 1
+    assert "jaxcache run -- CMD, or with JAXCACHE_LIVE=1" in shown
+
+
+def test_hits_that_cannot_be_seen_are_not_counted_as_none(corpus: Path, tmp_path: Path) -> None:
+    shutil.copytree(corpus / "0.12.0.1-cpu-zstd", tmp_path / "plain")
+    terminal = Terminal(
+        [sys.executable, "-m", "jaxcache", "top", "--interval", "0.1s", "-C", tmp_path / "plain"],
+        home=tmp_path,
+        width=120,
     )
+    terminal.wait_for("hits: not visible")
+    terminal.press("q")
+    assert terminal.finish() == 0
+    assert "hits: not visible" in terminal.text.rpartition("\x1b[?1049l")[2]
+    assert "0 hits" not in terminal.text
+
+
+def test_a_terminal_waits_for_a_directory_that_is_not_there_yet(
+    cache: Path, tmp_path: Path
+) -> None:
+    later = tmp_path / "later"
+    command = [sys.executable, "-m", "jaxcache", "top", "--interval", "0.1s", "-C", later]
+    terminal = Terminal(command, home=tmp_path, width=200)
+    terminal.wait_for(f"waiting: there is no cache directory {later} yet; q or Ctrl-C ends this")
+    cache.rename(later)
+    terminal.wait_for("nothing has happened yet")
+    terminal.press("q")
+    assert terminal.finish() == 0
+    assert terminal.text.count("waiting: ") == 1
+    later.rename(cache)
+    for key in ("q", "\x03"):
+        terminal = Terminal(command, home=tmp_path, width=200)
+        terminal.wait_for("waiting: ")
+        terminal.press(key)
+        assert terminal.finish() == 0
+        assert "Traceback" not in terminal.text
 
 
 def test_the_note_about_hits_goes_once_one_is_seen(corpus: Path, tmp_path: Path) -> None:
@@ -111,14 +146,14 @@ def test_the_note_about_hits_goes_once_one_is_seen(corpus: Path, tmp_path: Path)
         [sys.executable, "-m", "jaxcache", "top", "--interval", "0.1s", "-C", tmp_path / "plain"],
         home=tmp_path,
     )
-    terminal.wait_for("hits show only for programs")
+    terminal.wait_for("hits of plain JAX")
     key = next((tmp_path / "plain").glob("jit_mlp*-cache")).name.removesuffix("-cache")
     append(LocalStore(str(tmp_path / "plain")), [Event(key, HIT, time.time_ns(), {})])
     terminal.wait_for("1 hit (")
     seen = terminal.text.rpartition("1 hit (")[2]
     terminal.press("q")
     assert terminal.finish() == 0
-    assert "hits show only" not in seen + terminal.text.rpartition("1 hit (")[2]
+    assert "hits of plain JAX" not in seen + terminal.text.rpartition("1 hit (")[2]
 
 
 def test_a_live_view_shows_changes_and_ends_cleanly(cache: Path, tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from jaxcache.cli.options import Format, available_cores, index_folder
 from jaxcache.cli.output import emit, note
 from jaxcache.cli.terminal import terminal_width, wants_color
 from jaxcache.cli.terminal.progress import progress_bar
+from jaxcache.errors import NoCacheError
 from jaxcache.render import top as render
 from jaxcache.render.typeset import set_blocks
 from jaxcache.render.view import Block
@@ -58,6 +59,27 @@ def _keys() -> Iterator[Callable[[float], bool]]:
         termios.tcsetattr(fd, termios.TCSADRAIN, before)
 
 
+def wait_for_cache(find: Callable[[], Store], interval_seconds: float) -> Store | None:
+    """Wait until there is a cache directory; None where ``q`` was pressed first.
+
+    Raises:
+        NoCacheError: what is there is none, or cannot be read.
+    """
+    waiting = False
+    with _keys() as wait:
+        while True:
+            try:
+                return find()
+            except NoCacheError as error:
+                if error.code != "no-cache":
+                    raise
+                if not waiting:
+                    note(f"waiting: {error.message} yet; q or Ctrl-C ends this")
+                waiting = True
+            if wait(interval_seconds):
+                return None
+
+
 class Screen:
     """The view of one cache.
 
@@ -81,7 +103,8 @@ class Screen:
 
     def lines(self, form: Format) -> None:
         """Print each change as it is seen, until interrupted."""
-        if not self._first().dates_uses:
+        self._first()
+        if not self._tally.hits_show:
             note(render.NO_DATES)
         while True:
             look = self._next()
@@ -123,9 +146,11 @@ class Screen:
         now_ns = time.time_ns()
         index = Index.load(index_folder(), self._store.url, now_ns=now_ns)
         with progress_bar("reading entries") as progress:
-            return self._watcher.look(
+            look = self._watcher.look(
                 now_ns=now_ns, index=index, workers=available_cores(), progress=progress
             )
+        self._tally.add(look)
+        return look
 
     def _next(self) -> Look:
         time.sleep(self._interval)
@@ -133,7 +158,7 @@ class Screen:
 
     def _look(self) -> Look:
         look = self._watcher.look(now_ns=time.time_ns())
-        self._tally.add(look.changes)
+        self._tally.add(look)
         return look
 
     def _page(self, look: Look, *, rows: int) -> Iterator[Block]:
