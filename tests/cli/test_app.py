@@ -141,3 +141,19 @@ def test_no_text_tells_to_write_our_options_behind_the_script() -> None:
     assert lost_options("jaxcache warm --json SCRIPT --lr 3; jaxcache warm f.py:step --json") == []
     found = [(where, line) for where, text in texts() for line in lost_options(text)]
     assert found == []
+
+
+def test_an_empty_path_names_no_place(run_cli: RunCli, local: Path, tmp_path: Path) -> None:
+    """What a script makes of a variable that is not set must not be the default cache."""
+    commands = (
+        ("push", "", "-C", local),
+        ("pull", "", "-C", local),
+        ("ci", "save", "", "-C", local),
+        ("ci", "restore", "", "-C", local),
+        ("prune", "-C", "", "--max-entries", "0", "-y"),
+    )
+    for command in commands:
+        done = run_cli(*command, env={"JAX_COMPILATION_CACHE_DIR": str(local)})
+        assert (done.returncode, "[bad-path]" in done.stderr) == (2, True), command
+    assert len(list(local.glob("*-cache"))) == 7
+    assert not (tmp_path / ".cache" / "jax").exists()

@@ -65,3 +65,19 @@ def test_nothing_of_one_is_put_into_the_other(
         done = run_cli(*words)
         assert (done.returncode, "[other-layout]" in done.stderr) == (2, True), (words, done.stderr)
     assert (contents(local), contents(torch_cache)) == before
+
+
+def test_torch_s_cache_takes_no_entries_of_jax(
+    run_cli: RunCli, local: Path, tmp_path: Path
+) -> None:
+    theirs = tmp_path / "torch"
+    (theirs / "fxgraph").mkdir(parents=True)
+    commands = (
+        ("push", theirs, "-C", local),
+        ("pull", local, "-C", theirs),
+        ("ci", "save", theirs, "-C", local),
+    )
+    for command in commands:
+        done = run_cli(*command)
+        assert (done.returncode, "[other-layout]" in done.stderr) == (2, True)
+    assert not list(theirs.glob("*-cache"))

@@ -304,38 +304,6 @@ def test_few_requests_at_once(
     assert names(tmp_path / "x") == names(local)
 
 
-def test_an_empty_path_names_no_place(run_cli: RunCli, local: Path, tmp_path: Path) -> None:
-    """What a script makes of a variable that is not set must not be the default cache."""
-    commands = (
-        ("push", "", "-C", local),
-        ("pull", "", "-C", local),
-        ("ci", "save", "", "-C", local),
-        ("ci", "restore", "", "-C", local),
-        ("prune", "-C", "", "--max-entries", "0", "-y"),
-    )
-    for command in commands:
-        done = run_cli(*command, env={"JAX_COMPILATION_CACHE_DIR": str(local)})
-        assert (done.returncode, "[bad-path]" in done.stderr) == (2, True), command
-    assert len(names(local)) == ENTRIES
-    assert not (tmp_path / ".cache" / "jax").exists()
-
-
-def test_torch_s_cache_takes_no_entries_of_jax(
-    run_cli: RunCli, local: Path, tmp_path: Path
-) -> None:
-    theirs = tmp_path / "torch"
-    (theirs / "fxgraph").mkdir(parents=True)
-    commands = (
-        ("push", theirs, "-C", local),
-        ("pull", local, "-C", theirs),
-        ("ci", "save", theirs, "-C", local),
-    )
-    for command in commands:
-        done = run_cli(*command)
-        assert (done.returncode, "[other-layout]" in done.stderr) == (2, True)
-    assert not names(theirs)
-
-
 ODD = [
     "sp ace",
     "per%41",
