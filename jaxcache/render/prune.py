@@ -26,11 +26,14 @@ _SHOWN_ROWS = 40
 _NOTABLE = 0.1
 
 
-def prune_view(plan: PrunePlan, done: Execution | None, *, now_ns: int) -> View:
+def prune_view(
+    plan: PrunePlan, done: Execution | None, *, now_ns: int, lasting: bool = False
+) -> View:
     """Return the view of ``prune`` and ``rm``.
 
     Args:
         done: what became of the plan; None for a dry run.
+        lasting: say how a bound of the size is kept from now on.
     """
     removed = plan.removals if done is None else done.removed
     freed = freed_bytes(removed)
@@ -56,7 +59,7 @@ def prune_view(plan: PrunePlan, done: Execution | None, *, now_ns: int) -> View:
         _columns(now_ns),
         keys=(r.key for r in removed),
         page=[removals_table(removed, now_ns)] if removed and done is None else (),
-        notes=_notes(plan, done, removed),
+        notes=[*_notes(plan, done, removed), *(lasting_bound(plan) if lasting else ())],
     )
 
 
@@ -96,6 +99,16 @@ def _notes(plan: PrunePlan, done: Execution | None, removed: Sequence[Removal]) 
         if spared.why == "failed":
             yield f"{spared.removal.file.name}: {spared.detail}"
     yield plan_summary(plan, removed, happened=done is not None)
+
+
+def lasting_bound(plan: PrunePlan) -> Iterator[str]:
+    """Yield how to keep a bound of the size, which ``prune`` meets only once."""
+    if plan.options and (most := plan.options.max_size_bytes):
+        yield (
+            f"the cache is bounded now, not from now on; for that run JAX with JAXCACHE_LIVE=1 "
+            f"JAXCACHE_LIVE_MAX_SIZE={most}, or with JAX_COMPILATION_CACHE_MAX_SIZE={most} "
+            "(first check with jaxcache doctor: it needs filelock)"
+        )
 
 
 def plan_summary(plan: PrunePlan, removed: Sequence[Removal], *, happened: bool) -> str:

@@ -13,6 +13,9 @@ from jaxcache.warm.report import Module, Report
 #: What an outcome's colour says: served, as hoped for; lost, and why matters.
 _STYLES = {"hit": "green", "skipped": "yellow", "uncacheable": "yellow", "error": "red"}
 
+#: Reasons whose cause lies in the cache: told in full below the table, not in each row.
+_FAULTS = ("cache-not-opened", "read-error", "write-error")
+
 
 def report_view(report: Report, *, unfolded: bool = False, more: str = "--all lists them") -> View:
     """Return the view of ``warm`` and ``run``.
@@ -54,6 +57,7 @@ def _page(report: Report, unfolded: bool, more: str) -> Iterator[Block]:
         order = {outcome: rank for rank, outcome in enumerate(reversed(OUTCOMES))}
         shown.sort(key=lambda m: (order[m.outcome], -(m.compile_seconds or 0.0)))
         yield Table(_columns(report), shown)
+        yield from _faults(shown)
     if folded:
         yield _folded_line(folded, more)
     yield from _remarks(report)
@@ -130,9 +134,26 @@ def _why(module: Module) -> str:
             if module.tuning == "untuned"
             else module.cause or ""
         )
+    elif module.detail and module.reason not in _FAULTS:
+        why = f"{module.reason}: {module.detail}"
     else:
-        why = f"{module.reason}: {module.detail}" if module.detail else module.reason
+        why = module.reason
     return " ".join(why.split())
+
+
+def _faults(modules: Sequence[Module]) -> Iterator[str]:
+    """Yield each failure of the cache once and in full; many compiles share one."""
+    found: dict[str, Counter[str]] = {}
+    for m in modules:
+        if m.detail and m.reason in _FAULTS:
+            messages = found.setdefault(m.reason, Counter())
+            messages[" ".join(m.detail.split())] += m.occurrences
+    for reason, messages in found.items():
+        ((message, _),) = messages.most_common(1)
+        others = f" (and {len(messages) - 1} other messages: --json)" if len(messages) > 1 else ""
+        yield f"{reason} ({format_count(messages.total(), 'compile')}): {message}{others}"
+    if found:
+        yield "to find the cause and the cure: jaxcache doctor"
 
 
 def _remarks(report: Report) -> Iterator[str]:

@@ -209,6 +209,24 @@ def test_a_person_is_asked_and_may_decline(cache: Path, tmp_path: Path) -> None:
     assert len(list(cache.glob("*-cache"))) == 6
 
 
+def test_a_person_is_told_how_to_keep_the_bound(
+    run_cli: RunCli, cache: Path, tmp_path: Path
+) -> None:
+    line = ("prune", "--max-size", "20kB", "--yes")
+    code, shown = on_terminal(cache, tmp_path, "", *line)
+    assert code == 0
+    told = " ".join(shown.split())
+    assert told.count("now, not from now on") == 1
+    assert "JAXCACHE_LIVE=1 JAXCACHE_LIVE_MAX_SIZE=20000" in told
+    assert "JAX_COMPILATION_CACHE_MAX_SIZE=20000 (first check with jaxcache doctor" in told
+    for more in ("--quiet", "--json", "--dry-run"):
+        assert "from now on" not in on_terminal(cache, tmp_path, "", *line, more)[1]
+    assert "from now on" not in run_cli(*line, "-C", cache).stderr
+    assert (
+        "from now on" not in on_terminal(cache, tmp_path, "", "prune", "--max-entries=1", "-y")[1]
+    )
+
+
 def test_a_cache_is_not_emptied_by_a_keystroke(cache: Path, tmp_path: Path) -> None:
     code, shown = on_terminal(cache, tmp_path, "y\n", "prune", "--max-entries", "0")
     assert code == 2

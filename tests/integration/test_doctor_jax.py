@@ -158,7 +158,9 @@ def test_lock_library_missing(
     cache = shutil.copytree(corpus / "0.12.0.1-cpu-zstd-maxsize", tmp_path / "cache")
     cap = {"JAX_COMPILATION_CACHE_MAX_SIZE": "10000000"}
     without = python_with(jax_python, filelock=ABSENT)
-    assert "lock-library-missing" in traps(doctor(cache, without, **cap))
+    fix = traps(doctor(cache, without, **cap))["lock-library-missing"]["fix"]
+    assert f"{without} -m pip install filelock, or uv pip" in fix
+    assert f"uv pip install --python {without} filelock" in fix  # a venv of uv has no pip
     assert "lock-library-missing" not in traps(doctor(cache, without))
     there = python_with(jax_python, filelock=PRESENT)
     assert "lock-library-missing" not in traps(doctor(cache, there, **cap))

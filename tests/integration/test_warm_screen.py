@@ -38,6 +38,23 @@ print("compiled", flush=True)
 """
 
 
+def test_a_cache_that_cannot_be_opened_is_told_once_and_in_full(
+    run_cli: RunCli, jax_python: str, script: Any, cache: Path, tmp_path: Path
+) -> None:
+    """JAX needs filelock for a size cap, and does not install it."""
+    hidden = tmp_path / "hidden"
+    hidden.mkdir()
+    (hidden / "filelock.py").write_text("raise ImportError('hidden for a test')\n")
+    cap = {"JAX_COMPILATION_CACHE_MAX_SIZE": "1000000", "PYTHONPATH": str(hidden)}
+    words = ("warm", "-C", cache, "--python", jax_python, str(script(PROGRAM)), "8", "1", "--all")
+    done = run_cli(*words, env=cap | {"COLUMNS": "80", "PYTHONWARNINGS": "ignore"})
+    assert done.returncode == 0, done.stderr
+    told = " ".join(done.stderr.partition(" hits · ")[2].split())
+    assert told.count("JAX could not open the cache") == 1
+    assert told.count("Please install the `filelock` package to set `jax_compilation_") == 1
+    assert told.count("to find the cause and the cure: jaxcache doctor") == 1
+
+
 @pytest.mark.core
 def test_the_screen_says_why_each_function_was_compiled(
     run_cli: RunCli, each_jax_python: str, script: Any, cache: Path

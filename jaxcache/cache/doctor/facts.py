@@ -151,3 +151,11 @@ class Finding:
     def mendable(self) -> bool:
         """Whether ``--fix`` can mend it."""
         return self.mend is not None
+
+
+def install_into(python: str, package: str) -> str:
+    """Say how to install a package into a Python, also one without pip, as uv makes them."""
+    return (
+        f"install {package} into that Python: {python} -m pip install {package}, "
+        f"or uv pip install --python {python} {package}"
+    )

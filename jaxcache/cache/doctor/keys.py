@@ -5,7 +5,7 @@ import shlex
 from collections import Counter
 from collections.abc import Iterable, Iterator
 
-from jaxcache.cache.doctor.facts import Facts, Finding
+from jaxcache.cache.doctor.facts import Facts, Finding, install_into
 from jaxcache.entry.options import same_generation
 from jaxcache.entry.releases import CACHE_PATH
 from jaxcache.units import format_count, format_size
@@ -92,7 +92,7 @@ def find_codec_missing(facts: Facts) -> Iterator[Finding]:
         f"{format_count(len(others), 'entry')} came from a Python that "
         f"{'has' if missing else 'lacks'} it",
         "the codec's name is part of the key: one Python never hits what the other wrote",
-        f"{mine.executable} -m pip install zstandard"
+        install_into(mine.executable, "zstandard")
         if missing
         else "install zstandard in every environment that shares this cache",
         files=tuple(e.file for e in others),

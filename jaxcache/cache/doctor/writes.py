@@ -4,7 +4,7 @@ import os
 import shlex
 from collections.abc import Iterator, Sequence
 
-from jaxcache.cache.doctor.facts import Facts, Finding
+from jaxcache.cache.doctor.facts import Facts, Finding, install_into
 from jaxcache.entry.names import FileKind
 from jaxcache.entry.releases import ATIME_REQUIRED
 from jaxcache.units import format_count, format_size
@@ -110,7 +110,7 @@ def find_lock_library_missing(facts: Facts) -> Iterator[Finding]:
             "problem",
             f"jax_compilation_cache_max_size is set, and {mine.executable} has no filelock",
             "JAX cannot open the cache at all, and compiles everything",
-            f"{mine.executable} -m pip install filelock",
+            install_into(mine.executable, "filelock"),
         )
 
 
