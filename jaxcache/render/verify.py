@@ -6,7 +6,7 @@ from operator import itemgetter
 
 from jaxcache.cache.verify.examine import Verification
 from jaxcache.cache.verify.quarantine import Restoration
-from jaxcache.cache.verify.repair import Repair
+from jaxcache.cache.verify.repair import Repair, plan_repair
 from jaxcache.model import Problem
 from jaxcache.render.columns import key_column, short_name, text_column
 from jaxcache.render.document import fields_of
@@ -93,6 +93,12 @@ def _summary(found: Verification, repair: Repair | None) -> Iterator[str]:
     if repair is None:
         if found.failures:
             yield "to name every file: jaxcache verify -q; to repair them: jaxcache verify --fix"
+        steps = plan_repair(found, now_ns=0, delete=False).steps
+        if young := sum(step.action == "leave-young" for step in steps):
+            yield (
+                f"--fix leaves {young:,} of them (younger than {found.grace_seconds:g} s, and may "
+                "still be being written): wait, or add --grace 0s"
+            )
         return
     done = Counter(a for p in found.failures if (a := repair.action(p)))
     if not done:

@@ -197,6 +197,10 @@ def test_restoring_never_replaces_what_jax_wrote_anew(run_cli, cache: Path) -> N
 def test_young_files_are_left_and_reported(run_cli, cache: Path) -> None:
     path = entry(cache, "jit_mlp")
     path.write_bytes(path.read_bytes()[:-5])
+    told = run_cli("verify", "-C", cache).stderr  # before it is tried
+    assert "--fix leaves 1 of them (younger than 60 s, and may still be" in told
+    assert told.rstrip().endswith("wait, or add --grace 0s")
+    assert "--fix leaves" not in run_cli("verify", "-C", cache, "--grace", "0s").stderr
     document = verify(run_cli, cache, "--fix", code=1)
     assert [p["action"] for p in document["problems"] if p["kind"] == "truncated"] == [
         "leave-young"

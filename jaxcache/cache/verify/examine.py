@@ -71,6 +71,8 @@ class Verification:
     """Every entry with a problem, by file."""
     young: frozenset[str] = frozenset()
     """Files with a problem that may still be being written."""
+    grace_seconds: float = 0.0
+    """The age below which a file is young."""
 
     @property
     def failures(self) -> tuple[Problem, ...]:
@@ -151,6 +153,7 @@ def verify(
             for name, info in infos.items()
             if name in growing or abs(now_ns - info.mtime_ns) < now_ns - new_ns
         ),
+        grace_seconds=options.grace_seconds,
     )
 
 
