@@ -1,5 +1,6 @@
 """``jaxcache explain`` over golden caches and saved runs; no jax is needed."""
 
+import hashlib
 import json
 import os
 import shutil
@@ -13,7 +14,10 @@ from terminal import run_all
 from jaxcache.cache.explain.churn import SAME_PROGRAM
 from jaxcache.cache.explain.logs import read_log
 from jaxcache.cache.explain.programs import compare_programs
-from jaxcache.cache.explain.sides import Compile
+from jaxcache.cache.explain.sides import COMPONENTS, Compile
+from jaxcache.cache.ledger.record import COMPILE, Event
+from jaxcache.cache.ledger.segments import append
+from jaxcache.store import open_store
 
 KEY = "ab" * 32
 OTHER = "cd" * 32
@@ -204,6 +208,45 @@ def test_a_module_stands_for_its_newest_entry(
     same = document(run_cli, newer.name.removesuffix("-cache"), "-C", cache)
     assert found["differences"] == same["differences"]
     assert {m for d in found["differences"] for m in d["modules"]} <= {"jit_loss"}
+
+
+@pytest.fixture
+def keys_of_f(corpus: Path, tmp_path: Path) -> Path:
+    """A cache with four programs under one module's name, the newest last by number."""
+    cache = tmp_path / "c"
+    cache.mkdir()
+    for number, name in enumerate(("jit_mlp", "jit_dtypes", "jit_loss", "jit_bigconst")):
+        entry = next((corpus / "0.12.0.1-cpu-zstd").glob(f"{name}-*-cache"))
+        os.utime(shutil.copy(entry, cache / f"jit_f-{number:064x}-cache"), (number, 10**9 + number))
+    return cache
+
+
+@pytest.mark.parametrize("number", range(4))
+def test_any_key_is_compared_with_another_of_its_module(
+    run_cli: RunCli, keys_of_f: Path, number: int
+) -> None:
+    key = f"jit_f-{number:064x}"
+    (found,) = document(run_cli, key, "-C", keys_of_f)["comparisons"]
+    assert found["right_key"] == key != found["left_key"]
+    assert found["left_key"].startswith("jit_f-")
+
+
+@pytest.mark.parametrize("recorded", [0, 1])
+def test_what_is_known_of_one_side_only_is_no_difference(
+    run_cli: RunCli, keys_of_f: Path, recorded: int
+) -> None:
+    """The ledger knows one of the two; the other was written by JAX alone."""
+    hashes = dict.fromkeys(COMPONENTS, hashlib.sha256(b"").hexdigest())
+    facts = {"components": hashes, "xla_flags": "", "jaxlib_version": "0.12.0.1"}
+    keys = [f"jit_f-{number:064x}" for number in range(2)]
+    append(open_store(str(keys_of_f)), [Event(keys[recorded], COMPILE, 1, facts)])
+    found = document(run_cli, *keys, "-C", keys_of_f)
+    assert components(found) == {"computation"}
+    logged = run_file(
+        keys_of_f.parent / "run.json",
+        {"module": "jit_f", "key": f"jit_f-{KEY}", "components": hashes, "outcome": "written"},
+    )
+    assert components(document(run_cli, keys[1 - recorded], logged, "-C", keys_of_f)) == {"unknown"}
 
 
 def test_what_makes_no_sense_is_refused(run_cli: RunCli, corpus: Path, tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from jaxcache.cache.explain.sides import (
     Explanation,
     Side,
 )
+from jaxcache.entry.contents import Contents
 from jaxcache.entry.options import nearest_version, same_generation
 
 #: "Cannot tell", as a difference of its own: nothing is known of one side beyond its key.
@@ -200,7 +201,7 @@ def _sha256(text: str) -> str:
 
 
 def _by_entry(left: Compile, right: Compile) -> Iterator[Difference]:
-    """Only entries tell: what they show to differ, in the order of the key."""
+    """Only entries tell: what both show, and show to differ, in the order of the key."""
     old, new = left.contents, right.contents
     if left.codec and right.codec and left.codec != right.codec:
         meaning, fix = _MEANINGS["compression"]
@@ -214,21 +215,22 @@ def _by_entry(left: Compile, right: Compile) -> Iterator[Difference]:
         before, after = (nearest_version(frozenset(f)) or "?" for f in (old.flags, new.flags))
         yield Difference("jax_lib version", before, after, meaning, fix)
         return  # everything else differs with it
-    flags = flag_differences(left, right)
-    if flags.left != flags.right:
-        yield flags
-    options = compare_options(left, right, flags_too=False)
-    if options.left != options.right:
-        yield options
-    devices = [
-        (c.device.target, c.device.cpu_features and sorted(c.device.cpu_features))
-        for c in (old, new)
-    ]
-    if devices[0] != devices[1]:
+    for found in (flag_differences(left, right), compare_options(left, right, flags_too=False)):
+        if found.left and found.right and found.left != found.right:
+            yield found
+    if any(a and b and a != b for a, b in zip(*map(_device_facts, (old, new)), strict=True)):
         meaning, fix = _MEANINGS["accelerator_config"]
         yield Difference("accelerator_config", _device(left), _device(right), meaning, fix)
-    if old.program and new.program and left.outline != right.outline:
+    outlines = left.outline and right.outline and left.outline != right.outline
+    if old.program and new.program and (outlines or old.program != new.program):
         yield compare_programs(left, right)
+
+
+def _device_facts(contents: Contents) -> tuple[object, ...]:
+    """The facts of the device that its key depends on; those that are unknown are empty."""
+    device = contents.device
+    platform = None if device.platform == "unknown" else device.platform
+    return platform, device.target, sorted(device.cpu_features or ())
 
 
 def _device(compile_: Compile) -> str | None:

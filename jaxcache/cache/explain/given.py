@@ -53,14 +53,13 @@ def _side(text: str, known: KnownCache | None, *, explicit: bool) -> tuple[Side,
 
 
 def _newest(side: Side, known: KnownCache | None) -> Side:
-    """Keep only the newest entry of each module: a module's name stands for it."""
-    if known is None or side.is_run:
+    """Keep only the newest entry of each module that is named: a module's name stands for it."""
+    if known is None or side.is_run or len(side.compiles) == 1:
         return side
-    last = {module: known.keys_of(module)[:1] for module in {c.module for c in side.compiles}}
-    return replace(
-        side,
-        compiles=tuple(c for c in side.compiles if c.key in last[c.module] or not last[c.module]),
-    )
+    named = {c.key for c in side.compiles}
+    modules = {c.module for c in side.compiles}
+    last = {next((k for k in known.keys_of(m) if k in named), None) for m in modules}
+    return replace(side, compiles=tuple(c for c in side.compiles if c.key in last))
 
 
 def _others(side: Side, known: KnownCache | None) -> Side:

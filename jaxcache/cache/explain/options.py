@@ -29,7 +29,7 @@ def flag_differences(left: Compile, right: Compile) -> Difference:
             fix,
         )
     names = [n for n in _differing(lefts, rights) if n not in _PATHS]
-    if not names and left.hash_of("XLA flags"):
+    if not names and left.hash_of("XLA flags") and right.hash_of("XLA flags"):
         return Difference(
             "XLA flags",
             left.hash_of("XLA flags"),
@@ -60,7 +60,7 @@ def flags_explain_options(left: Compile, right: Compile) -> bool:
 
 
 def compare_options(left: Compile, right: Compile, *, flags_too: bool = True) -> Difference:
-    """Compare the compile options; ``left`` equals ``right`` where none that is known does.
+    """Compare the compile options; a side of which nothing is known is None.
 
     Args:
         flags_too: XLA flags among the options count; False where they are told by themselves.
@@ -96,8 +96,6 @@ def compare_options(left: Compile, right: Compile, *, flags_too: bool = True) ->
                 "options that XLA was given",
                 "pass the same compiler_options to jit, and the same XLA_FLAGS",
             )
-        if not left.hash_of("XLA flags") or not flags_too:
-            return Difference("compile_options", None, None, "the same", None)
     return Difference(
         "compile_options",
         left.hash_of("compile_options"),
@@ -110,7 +108,7 @@ def compare_options(left: Compile, right: Compile, *, flags_too: bool = True) ->
 
 
 def _placements(left: Compile, right: Compile) -> tuple[Values, Values]:
-    """Replicas, partitions and devices of both sides: of the entries, else of the logs."""
+    """Replicas, partitions and devices that both sides tell: their entries, else their logs."""
     found: list[Values] = []
     for compile_ in (left, right):
         known = compile_.contents.compile_options if compile_.contents else None
@@ -122,7 +120,9 @@ def _placements(left: Compile, right: Compile) -> tuple[Values, Values]:
                     "device_assignment": known.device_assignment,
                 }
             )
-    return (found[0], found[1]) if len(found) == 2 else (left.options, right.options)
+    old, new = found if len(found) == 2 else (left.options, right.options)
+    names = [n for n in old if old[n] is not None and new.get(n) is not None]
+    return {n: old[n] for n in names}, {n: new[n] for n in names}
 
 
 def _entry_flags(compile_: Compile) -> Values | None:

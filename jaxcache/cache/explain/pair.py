@@ -87,7 +87,7 @@ def _nearest_first(
 
 def _distance(left: Compile, right: Compile) -> Distance:
     apart, unlike = _types_apart(left, right)
-    differing = 0
+    differing = int(left.key != right.key)  # where nobody tells which component
     if left.components and right.components:
         differing = sum(
             left.components.get(n) != right.components.get(n)

@@ -281,7 +281,9 @@ def _with_bytes(found: Difference, left: Compile, right: Compile) -> Difference:
     if found.meaning != _HEADERS["aliases"][0]:
         return found
     sizes = [c.contents and c.contents.memory.alias_bytes for c in (left, right)]
-    return replace(found, left=f"{sizes[0] or 0} bytes", right=f"{sizes[1] or 0} bytes")
+    if None in sizes:
+        return found
+    return replace(found, left=f"{sizes[0]} bytes", right=f"{sizes[1]} bytes")
 
 
 def _body(lines: list[str]) -> list[str]:
