@@ -21,7 +21,11 @@ def command(
     options: ExportOptions,
     output: Output,
 ) -> int:
-    """Write entries to one compressed, checkable file."""
+    """Write entries to one compressed, checkable file.
+
+    JAX 0.4.36 to 0.10 puts the cache's path into its keys: keep the same path where the entries
+    are used, or fill the cache with warm --portable.
+    """
     from jaxcache.cache.bundle.deliver import check_target
     from jaxcache.cli.bundle import deliver, signing_keys
     from jaxcache.cli.terminal.progress import progress_bar

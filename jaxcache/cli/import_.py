@@ -30,6 +30,9 @@ def command(
 
     The bundle is checked from end to end before anything is written, and what will hit here is
     forecast.
+
+    JAX 0.4.36 to 0.10 puts the cache's path into its keys: keep the same path where the entries
+    are used, or fill the cache with warm --portable.
     """
     from jaxcache.cli.bundle import ask_host, check_trust, open_import, receive
     from jaxcache.cli.opening import locate_target

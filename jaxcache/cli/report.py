@@ -27,7 +27,7 @@ def command(
 ) -> None:
     """Write a report of a cache as one HTML file.
 
-    The file opens in any browser, without a network.
+    The file opens in any browser, without a network. Needs plotly: pip install 'jaxcache[report]'.
     """
     from jaxcache import __version__
     from jaxcache.cache.index import Index

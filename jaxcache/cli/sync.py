@@ -41,6 +41,9 @@ def push(
     """Upload the entries that another cache lacks.
 
     What is there already is never replaced.
+
+    JAX 0.4.36 to 0.10 puts the cache's path into its keys: keep the same path where the entries
+    are used, or fill the cache with warm --portable.
     """
     form = output.form
     if options.make_room:
@@ -65,6 +68,9 @@ def pull(
     """Download the entries that this cache lacks.
 
     Each entry is checked on arrival; a sound one here is never replaced.
+
+    JAX 0.4.36 to 0.10 puts the cache's path into its keys: keep the same path where the entries
+    are used, or fill the cache with warm --portable.
     """
     form = output.form
     opened = open_cache(url, place.layout)

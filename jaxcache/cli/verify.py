@@ -23,7 +23,11 @@ def command(
     options: VerifyOptions,
     fix: Annotated[
         bool,
-        typer.Option("--fix", help="Move damaged entries to quarantine and repair -atime files."),
+        typer.Option(
+            "--fix",
+            help="Move damaged entries to quarantine and repair -atime files; leaves files "
+            "younger than --grace.",
+        ),
     ] = False,
     delete: Annotated[
         bool, typer.Option("--delete", help="With --fix: delete damaged entries instead.")

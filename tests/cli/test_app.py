@@ -157,3 +157,18 @@ def test_an_empty_path_names_no_place(run_cli: RunCli, local: Path, tmp_path: Pa
         assert (done.returncode, "[bad-path]" in done.stderr) == (2, True), command
     assert len(list(local.glob("*-cache"))) == 7
     assert not (tmp_path / ".cache" / "jax").exists()
+
+
+@pytest.mark.parametrize("line", ["export", "import", "copy", "push", "pull", "ci key"])
+def test_the_help_says_that_the_path_is_part_of_keys(run_cli: RunCli, line: str) -> None:
+    told = " ".join(run_cli(*line.split(), "--help").stdout.split())
+    assert "JAX 0.4.36 to 0.10 puts the cache's path into its keys: " in told
+    assert "the same path" in told
+    assert "warm --portable" in told
+
+
+def test_the_help_names_what_a_command_needs(run_cli: RunCli) -> None:
+    told = " ".join(run_cli("report", "--help").stdout.split())
+    assert "Needs plotly: pip install 'jaxcache[report]'" in told
+    told = " ".join(run_cli("verify", "--help").stdout.split())
+    assert "leaves files younger than --grace" in told
