@@ -8,8 +8,8 @@ import warnings
 from typing import Any, NamedTuple
 
 from . import layer as live_layer
+from .settings import SETTINGS, Resolved, configured_directory, resolve
 from .settings import ConfigError as ConfigError
-from .settings import configured_directory, resolve
 
 #: JAX's own settings that are made here, and their defaults in JAX (jax/_src/config.py).
 _DIRECTORY = "jax_compilation_cache_dir"
@@ -60,8 +60,9 @@ def enable(
 
     What the user has set stays: JAX's own variables and configuration, ``JAXCACHE_LIVE*``, and
     the tables in pyproject.toml and config.toml. What a call does not name stays as an earlier
-    call has made it. The result says what was changed and what was kept. Machines of several
-    types may share a directory: the CPU's or GPU's type is part of each key.
+    call has made it. The result says what was changed and what was kept; one warning names the
+    arguments that lose against the user's own settings. Machines of several types may share a
+    directory: the CPU's or GPU's type is part of each key.
 
     Args:
         cache_dir: a directory or URL; by default ``cache-dir`` of the configuration files, else
@@ -88,7 +89,8 @@ def enable(
         "portable-keys": portable,
         **{name.replace("_", "-"): value for name, value in settings.items()},
     }
-    given = _given | {name: value for name, value in given.items() if value is not None}
+    asked = {name: value for name, value in given.items() if value is not None}
+    given = _given | asked
     resolved = resolve(given)
     _given.update(given)
     wanted: dict[str, Any] = {}
@@ -105,11 +107,35 @@ def enable(
     elif free and _DIRECTORY not in _ours:
         wanted[_DIRECTORY] = _prepare(*_default_directory())
     changed, kept = _apply(jax.config, wanted)
+    _warn_of_lost(asked, resolved, kept if cache_dir is not None else {}, cache_dir)
     if resolved["enabled"]:
         live_layer.start(resolved)
     _reset_where_needed(changed)
     directory = str(getattr(jax.config, _DIRECTORY))
     return Enabled(directory, live_layer.LAYER is not None, changed, kept)
+
+
+def _warn_of_lost(
+    asked: "dict[str, Any]", resolved: Resolved, kept: "dict[str, Any]", cache_dir: Any
+) -> None:
+    """Warn, in one line, of the arguments that the user's own settings have overruled."""
+    lost = []
+    if _DIRECTORY in kept:
+        upper = _DIRECTORY.upper()
+        where = upper if upper in os.environ else f"jax.config.{_DIRECTORY}"
+        lost.append(f"cache_dir={os.fspath(cache_dir)!r} ({where} is {kept[_DIRECTORY]})")
+    for name in asked:
+        where = resolved.origins[name]
+        differs = name != "enabled" and SETTINGS[name][0](asked[name]) != resolved[name]
+        if where != "enable()" and differs:
+            argument = name.replace("-", "_")
+            lost.append(f"{argument}={asked[name]!r} ({where} says {resolved[name]!r})")
+    if lost:
+        warnings.warn(
+            f"jaxcache: enable() leaves your own settings, so these arguments have no effect: "
+            f"{', '.join(lost)}",
+            stacklevel=_depth_of_caller(),
+        )
 
 
 def _is_free(config: Any, name: str) -> bool:

@@ -83,7 +83,13 @@ def test_what_the_user_has_set_stays(run_live: RunLive, tmp_path: Path) -> None:
         START
         + """
 jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.001)
-enabled = jaxcache.enable(os.environ["TEST_OTHER"], max_size="1GB", policy="cost")
+with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter("always")
+    enabled = jaxcache.enable(os.environ["TEST_OTHER"], max_size="1GB", policy="cost")
+    jaxcache.enable(max_size="5MB")  # the same as the user's own
+(warning,) = caught
+assert warning.filename == "<string>", warning.filename
+print(warning.message)
 layer = sys.modules["jaxcache.live.layer"].LAYER
 assert layer.settings["max-size"] == 5_000_000 and layer.settings["policy"] == "cost"
 assert jax.config.jax_persistent_cache_min_compile_time_secs == 0.001
@@ -94,7 +100,12 @@ print(json.dumps(enabled.kept))
     env = FREE | {"JAX_COMPILATION_CACHE_DIR": str(tmp_path / "mine")}
     env |= {"JAXCACHE_LIVE_MAX_SIZE": "5MB", "TEST_OTHER": str(tmp_path / "other")}
     ran = run_live(script + PROGRAM, **env)
-    assert json.loads(ran.out.splitlines()[0]) == {
+    warned, kept = ran.out.splitlines()[:2]
+    other, mine = tmp_path / "other", tmp_path / "mine"
+    assert f"cache_dir='{other}' (JAX_COMPILATION_CACHE_DIR is {mine})" in warned
+    assert "max_size='1GB' (JAXCACHE_LIVE_MAX_SIZE says 5000000)" in warned
+    assert "policy" not in warned
+    assert json.loads(kept) == {
         DIRECTORY: str(tmp_path / "mine"),
         "jax_persistent_cache_min_compile_time_secs": 0.001,
     }
