@@ -197,12 +197,12 @@ def find_listener(jax: Any, sink: Any) -> "Listener":
     Raises:
         UnknownJaxError: nobody here knows this jax.
     """
-    loaded = sys.modules.get("_jaxcache_side.listener")
+    loaded = sys.modules.get("_jaxcache_side.attach")
     if loaded is not None and getattr(loaded, "LISTENER", None) is not None:
         loaded.LISTENER.add(sink)
         known: Listener = loaded.LISTENER
         return known
-    from jaxcache.jaxside.listener import listen
+    from jaxcache.jaxside.attach import listen
 
     return listen(jax, sink)
 

@@ -296,3 +296,20 @@ def _xla_flags() -> str:
         *(a for a in sys.argv if a.startswith("--xla")),
     ]
     return " ".join(sorted(flags))
+
+
+def live_settings() -> "dict[str, Any] | None":
+    """The settings of the live layer that somebody made, with who did; None where it is off."""
+    for name, module in list(sys.modules.items()):
+        layer = getattr(module, "LAYER", None) if name.endswith("live.layer") else None
+        if layer is not None:
+            made = layer.settings
+            return {
+                name: {
+                    "value": ", ".join(made[name]) if name == "tiers" else made[name],
+                    "origin": origin,
+                }
+                for name, origin in made.origins.items()
+                if origin != "default"
+            }
+    return None

@@ -71,7 +71,7 @@ def _listen(jax: Any) -> None:
         if os.environ.get(_TARGET):
             from _jaxcache_side.crosshost import observer
         else:
-            from _jaxcache_side import listener as observer
+            from _jaxcache_side import attach as observer
 
         observer.attach(jax)
         _go_live()

@@ -6,17 +6,15 @@ what belongs together is kept per thread. Whatever goes wrong in here is told as
 never reaches the script.
 """
 
-import atexit
 import itertools
 import os
-import sys
 import threading
 import time
 from collections.abc import Callable
 from typing import Any
 
-from . import channel, collect, colocated, keyflags, record, together
-from .adapter import Jax, UnknownJaxError, hash_component
+from . import collect, keyflags, record
+from .adapter import Jax, hash_component, live_settings
 from .outcome import Request, entry_file, judge
 
 _COUNTED = {
@@ -35,9 +33,6 @@ _SCRATCH = "JAXCACHE_SCRATCH"
 #: Events that hold until the next of their kind: whoever begins to listen is told the last ones.
 _LASTING = ("jax", "settings", "backend")
 Sink = Callable[["dict[str, Any]"], None]
-#: The one of this process, whoever asked for it first.
-LISTENER: "Listener | None" = None
-_lock = threading.Lock()
 
 
 class _Asked(BaseException):
@@ -50,6 +45,7 @@ class Listener:
     def __init__(self, jax: Jax) -> None:
         self._jax = jax
         self._sinks: tuple[Sink, ...] = ()
+        self._lock = threading.Lock()
         self._lasting: dict[tuple[Any, Any], dict[str, Any]] = {}
         self._numbers = itertools.count(1)
         self._local = threading.local()
@@ -79,12 +75,12 @@ class Listener:
         self.introduce()
         for event in list(self._lasting.values()):
             sink(event)
-        with _lock:
+        with self._lock:
             self._sinks += (sink,)
 
     def remove(self, sink: Sink) -> None:
         """Tell one less; with none left, JAX's steps pass through unseen."""
-        with _lock:
+        with self._lock:
             self._sinks = tuple(s for s in self._sinks if s != sink)
 
     def send(self, event: "dict[str, Any]") -> None:
@@ -330,9 +326,8 @@ class Listener:
         if self._collector:
             request.stubbed = not request.callbacks and self._collector.wants(asked["computation"])
             recorded["doubts"] = self._collector.doubts(request.lowering)
-        return {
-            "recorded": {**recorded, "callbacks": request.callbacks, "backend": request.backend}
-        }
+        recorded |= {"callbacks": request.callbacks, "backend": request.backend}
+        return {"recorded": recorded}
 
     def _describe_backend(self, backend: Any, devices: Any) -> int:
         """Tell of a backend and kind of device once; its number stands for it from then on."""
@@ -340,21 +335,14 @@ class Listener:
         number = self._backends.get(place)
         if number is None:
             number = self._backends[place] = len(self._backends)
-            self.send(
-                {
-                    "event": "backend",
-                    "backend": number,
-                    **self._jax.describe_backend(backend, devices),
-                }
-            )
+            facts = self._jax.describe_backend(backend, devices)
+            self.send({"event": "backend", "backend": number, **facts})
         return number
 
     def _hash_components(self, request: Request) -> None:
         """Hash each component of the key on its own: for misses, and for hits where asked for."""
         if not request.hit or self._hashes_all or self._recording:
-            request.hashes = {
-                name: hash_component(component) for name, component in request.components.items()
-            }
+            request.hashes = {n: hash_component(c) for n, c in request.components.items()}
         request.components.clear()
 
     def _end(self, request: Request) -> None:
@@ -390,7 +378,7 @@ class Listener:
         settings = {**self._jax.settings(), "opened_directory": self._jax.opened_directory()}
         if settings != self._settings:
             self._settings = settings
-            self.send({"event": "settings", **settings, "live": _live_settings()})
+            self.send({"event": "settings", **settings, "live": live_settings()})
         return settings
 
     def say_goodbye(self) -> None:
@@ -410,47 +398,3 @@ class Listener:
             action()
         except Exception as error:
             self.send({"event": "trouble", "detail": f"{type(error).__name__}: {error}"})
-
-
-def listen(module: Any, sink: Sink) -> Listener:
-    """Tell a sink what the imported jax does, by the one listener of this process.
-
-    Raises:
-        UnknownJaxError: nobody here knows this jax.
-    """
-    global LISTENER
-    with _lock:
-        if LISTENER is None:
-            jax = Jax(module)
-            LISTENER = Listener(jax)
-            jax.listen(LISTENER)
-            colocated.watch(LISTENER.send)
-    LISTENER.add(sink)
-    return LISTENER
-
-
-def attach(module: Any) -> None:
-    """Tell the parent what the jax does that has just been imported."""
-    send = channel.CHANNEL.send
-    try:
-        atexit.register(listen(module, send).say_goodbye)
-    except UnknownJaxError as error:
-        send({"event": "unheard", "detail": str(error)})
-    together.join(module)
-
-
-def _live_settings() -> "dict[str, Any] | None":
-    """The settings of the live layer that somebody made, with who did; None where it is off."""
-    for name, module in list(sys.modules.items()):
-        layer = getattr(module, "LAYER", None) if name.endswith("live.layer") else None
-        if layer is not None:
-            made = layer.settings
-            return {
-                name: {
-                    "value": ", ".join(made[name]) if name == "tiers" else made[name],
-                    "origin": origin,
-                }
-                for name, origin in made.origins.items()
-                if origin != "default"
-            }
-    return None

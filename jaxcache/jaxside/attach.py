@@ -1,0 +1,40 @@
+"""The one listener of a process: for the parent that started it, and for blocks that watch."""
+
+import atexit
+import threading
+from typing import Any
+
+from . import channel, colocated, together
+from .adapter import Jax, UnknownJaxError
+from .listener import Listener, Sink
+
+#: The one of this process, whoever asked for it first.
+LISTENER: "Listener | None" = None
+_lock = threading.Lock()
+
+
+def listen(module: Any, sink: Sink) -> Listener:
+    """Tell a sink what the imported jax does, by the one listener of this process.
+
+    Raises:
+        UnknownJaxError: nobody here knows this jax.
+    """
+    global LISTENER
+    with _lock:
+        if LISTENER is None:
+            jax = Jax(module)
+            LISTENER = Listener(jax)
+            jax.listen(LISTENER)
+            colocated.watch(LISTENER.send)
+    LISTENER.add(sink)
+    return LISTENER
+
+
+def attach(module: Any) -> None:
+    """Tell the parent what the jax does that has just been imported."""
+    send = channel.CHANNEL.send
+    try:
+        atexit.register(listen(module, send).say_goodbye)
+    except UnknownJaxError as error:
+        send({"event": "unheard", "detail": str(error)})
+    together.join(module)
