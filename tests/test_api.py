@@ -275,3 +275,14 @@ def test_open_is_listed_and_needs_no_argument(
     assert {"open", "enable", "Cache", "JaxcacheError"} <= set(dir(jaxcache))
     monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", str(corpus / "0.10.2-cpu-zstd"))
     assert jaxcache.open().stats().total.entries == 7
+
+
+def test_results_print_as_the_last_line_of_their_command(corpus: Path, tmp_path: Path) -> None:
+    cache = jaxcache.open(shutil.copytree(corpus / "0.10.2-cpu-zstd", tmp_path / "cache"))
+    plan = cache.plan_prune(max_entries=5, policy="lru", grace="0s")
+    done = str(cache.stats()), str(cache.select()), str(cache.verify()), str(plan)
+    done = (*done, str(cache.execute(plan)))
+    starts = ("7 entries, ", "7 entries, ", "7 entries checked: ", "would remove 2 entries: frees ")
+    for line, start in zip(done, (*starts, "removed 2 entries: frees "), strict=True):
+        assert line.startswith(start)
+        assert "\n" not in line and len(line) < 160

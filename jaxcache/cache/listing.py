@@ -12,6 +12,7 @@ from jaxcache.errors import UsageError
 from jaxcache.model import Entry, GraphEntry, Problem, brief
 from jaxcache.options import ListOptions
 from jaxcache.store.base import Store
+from jaxcache.units import format_count, format_duration, format_size
 
 if TYPE_CHECKING:
     from jaxcache.layouts.base import Layout
@@ -25,6 +26,24 @@ class Summary:
     size_bytes: int
     payload_bytes: int
     compile_seconds: float
+
+    @property
+    def compile_total(self) -> str:
+        """The compile time, for people; headers of entries hold whole seconds, rounded down."""
+        if self.entries and not self.compile_seconds:
+            return "<1 s" if self.entries == 1 else "<1 s each"
+        return format_duration(self.compile_seconds)
+
+    @property
+    def compiling(self) -> str:
+        """The compile time, in a sentence."""
+        total = self.compile_total
+        return f"under 1 s of compiling{total[4:]}" if total[0] == "<" else f"{total} of compiling"
+
+    def __str__(self) -> str:
+        """Return one line of sums: ``7 entries, 46.2 kB, 12 s of compiling``."""
+        count, size = format_count(self.entries, "entry"), format_size(self.size_bytes)
+        return f"{count}, {size}, {self.compiling}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +59,9 @@ class Listing:
     problems: tuple[Problem, ...]
     cache_size_bytes: int | None = None
     """Everything that a bound on the size counts; None where it was not looked at."""
+
+    def __str__(self) -> str:
+        return str(self.summary)
 
 
 def summarize(entries: Iterable[Entry]) -> Summary:

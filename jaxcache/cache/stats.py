@@ -12,7 +12,7 @@ from jaxcache.cache.scan import Progress
 from jaxcache.entry.names import FileKind
 from jaxcache.model import Entry, FileInfo, brief
 from jaxcache.store.base import Store
-from jaxcache.units import NS_PER_SECOND
+from jaxcache.units import NS_PER_SECOND, format_size
 
 if TYPE_CHECKING:
     from jaxcache.layouts.base import Layout
@@ -59,6 +59,9 @@ class Stats:
     orphan_atimes: int
     problems: tuple[tuple[str, int], ...]
     """The number of problems of each kind."""
+
+    def __str__(self) -> str:
+        return f"{self.total}; cache size {format_size(self.size_bytes)}"
 
     @property
     def directory_bytes(self) -> int:

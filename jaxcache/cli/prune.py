@@ -85,12 +85,12 @@ def _carry_out(opened: "Opened", plan: "PrunePlan", form: Format, consent: Conse
 def _ask(plan: "PrunePlan") -> None:
     from jaxcache.cli.output import note
     from jaxcache.cli.terminal import confirm
-    from jaxcache.render.prune import plan_notes, plan_summary, removals_table
+    from jaxcache.render.prune import plan_notes, removals_table
 
     if not plan.kept:
         raise UsageError(
             "this would empty the cache", code="would-empty", hint="add --yes if that is meant"
         )
     table = removals_table(plan.removals, time.time_ns())
-    note(table, *plan_notes(plan), plan_summary(plan, plan.removals, happened=False))
+    note(table, *plan_notes(plan), str(plan))
     confirm("Go ahead?", "nothing was removed")

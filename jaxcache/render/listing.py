@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from jaxcache.cache.ledger.record import UNTUNED
-from jaxcache.cache.listing import Listing, Summary, group_entries
+from jaxcache.cache.listing import Listing, group_entries
 from jaxcache.model import Entry
 from jaxcache.render.columns import (
     count_column,
@@ -16,7 +16,7 @@ from jaxcache.render.columns import (
 )
 from jaxcache.render.document import fields_of
 from jaxcache.render.view import Block, Column, Table, View
-from jaxcache.units import format_count, format_duration, format_size
+from jaxcache.units import format_count, format_size
 
 
 def listing_view(
@@ -43,7 +43,7 @@ def listing_view(
         if rows:
             yield table
         hidden = listing.summary.entries - len(listing.entries)
-        line = summary_line(listing.summary) + (f" ({hidden:,} not shown)" if hidden else "")
+        line = str(listing.summary) + (f" ({hidden:,} not shown)" if hidden else "")
         size_bytes = listing.cache_size_bytes
         if size_bytes and size_bytes != listing.summary.size_bytes:
             line += f"; cache size {format_size(size_bytes)}"
@@ -98,30 +98,11 @@ def group_columns(by: str, now_ns: int) -> list[Column]:
         Column(
             "COMPILE",
             lambda g: g.summary.compile_seconds,
-            lambda g: compile_total(g.summary),
+            lambda g: g.summary.compile_total,
             right=True,
         ),
         used_column(now_ns),
     ]
-
-
-def summary_line(summary: Summary) -> str:
-    """Return one line of sums: ``7 entries, 46.2 kB, 12 s of compiling``."""
-    count, size = format_count(summary.entries, "entry"), format_size(summary.size_bytes)
-    return f"{count}, {size}, {compiling(summary)}"
-
-
-def compiling(summary: Summary) -> str:
-    """Return the compile time of entries, in a sentence."""
-    total = compile_total(summary)
-    return f"under 1 s of compiling{total[4:]}" if total[0] == "<" else f"{total} of compiling"
-
-
-def compile_total(summary: Summary) -> str:
-    """Return the compile time of entries; their headers hold whole seconds, rounded down."""
-    if summary.entries and not summary.compile_seconds:
-        return "<1 s" if summary.entries == 1 else "<1 s each"
-    return format_duration(summary.compile_seconds)
 
 
 #: Counters of the live layer that a line shows, where they are not zero.

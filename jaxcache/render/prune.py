@@ -1,13 +1,14 @@
 """The removals of ``prune`` and ``rm`` as a view."""
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from jaxcache.cache.prune.plan import PrunePlan
 from jaxcache.cache.prune.removal import (
     Execution,
     Hold,
     Removal,
+    count_entries,
     freed_bytes,
     lost_compile_seconds,
 )
@@ -42,7 +43,7 @@ def prune_view(
         "dry_run": done is None,
         "policy": plan.policy,
         "removed": removed,
-        "kept": plan.kept + _entries(plan.removals) - _entries(removed),
+        "kept": plan.kept + count_entries(plan.removals) - count_entries(removed),
         "freed_bytes": freed,
         "size_bytes_before": plan.size_bytes_before,
         "size_bytes_after": plan.size_bytes_before - freed,
@@ -89,16 +90,12 @@ def removals_table(removals: Sequence[Removal], now_ns: int) -> Table:
     return Table(_columns(now_ns), removals, limit=_SHOWN_ROWS, more="; --json lists all")
 
 
-def _entries(removals: Iterable[Removal]) -> int:
-    return sum(r.subject == "entry" for r in removals)
-
-
 def _notes(plan: PrunePlan, done: Execution | None, removed: Sequence[Removal]) -> Iterator[str]:
     yield from plan_notes(plan)
     for spared in done.spared if done else ():
         if spared.why == "failed":
             yield f"{spared.removal.file.name}: {spared.detail}"
-    yield plan_summary(plan, removed, happened=done is not None)
+    yield plan.summary(removed, "would remove" if done is None else "removed")
 
 
 def lasting_bound(plan: PrunePlan) -> Iterator[str]:
@@ -109,31 +106,6 @@ def lasting_bound(plan: PrunePlan) -> Iterator[str]:
             f"JAXCACHE_LIVE_MAX_SIZE={most}, or with JAX_COMPILATION_CACHE_MAX_SIZE={most} "
             "(first check with jaxcache doctor: it needs filelock)"
         )
-
-
-def plan_summary(plan: PrunePlan, removed: Sequence[Removal], *, happened: bool) -> str:
-    """Return one line: how much goes, what it frees, what it costs, what stays."""
-    if not removed:
-        size = format_size(plan.size_bytes_before)
-        return f"nothing to remove: {format_count(plan.kept, 'entry')}, cache size {size}"
-    entries = _entries(removed)
-    parts = [format_count(entries, "entry")] if entries or len(removed) == entries else []
-    if others := len(removed) - entries:
-        parts.append(format_count(others, "other file"))
-    freed = freed_bytes(removed)
-    known = [r.compile_seconds for r in removed if r.compile_seconds is not None]
-    lost = f"{format_duration(sum(known))} of compiling"
-    if not sum(known):  # headers hold whole seconds, rounded down
-        lost = "under 1 s of compiling" if known else "unknown compile time"
-        lost += " each" if entries > 1 else ""
-    kept = plan.kept + _entries(plan.removals) - entries
-    verb = "removed" if happened else "would remove"
-    return (
-        f"{verb} {' and '.join(parts)}: frees {format_size(freed)}"
-        + (f", loses {lost}" if entries else "")
-        + f"; {format_count(kept, 'entry')} stay, cache size "
-        + format_size(plan.size_bytes_before - freed)
-    )
 
 
 def plan_notes(plan: PrunePlan) -> Iterator[str]:

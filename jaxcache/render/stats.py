@@ -8,7 +8,7 @@ from jaxcache.cache.listing import Summary
 from jaxcache.cache.stats import Stats
 from jaxcache.render.columns import count_column, size_column, text_column
 from jaxcache.render.document import fields_of, to_document
-from jaxcache.render.listing import compile_total, compiling, group_columns, live_line
+from jaxcache.render.listing import group_columns, live_line
 from jaxcache.render.view import Block, Column, Line, Table, View
 from jaxcache.units import format_count, format_duration, format_size
 
@@ -74,7 +74,7 @@ def _page(stats: Stats, uses: Uses, live: Live, now_ns: int) -> Iterator[Block]:
     if total.entries:
         sealed = f"; {stats.sealed:,} with a checksum (sealed)" if stats.sealed else ""
         size = f"{total.entries:,} of {format_size(total.size_bytes)}"
-        yield Line(f"{size}, {compiling(total)}{sealed}", "Entries      ")
+        yield Line(f"{size}, {total.compiling}{sealed}", "Entries      ")
     if others:
         yield Line(f"{format_size(stats.size_bytes)}, as --max-size counts it", "Cache size   ")
     if stats.problems:
@@ -96,7 +96,7 @@ _AGES = [
     Column("LAST USED", text=lambda row: f"within {row[0]}" if row[0] != "older" else "before"),
     count_column("ENTRIES", lambda row: row[1].entries),
     size_column(lambda row: row[1].size_bytes),
-    Column("COMPILE", text=lambda row: compile_total(row[1]), right=True),
+    Column("COMPILE", text=lambda row: row[1].compile_total, right=True),
 ]
 #: Kinds of files whose names need a word more, in JAX's caches and torch's.
 _KINDS = {

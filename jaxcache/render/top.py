@@ -6,7 +6,7 @@ from datetime import datetime
 
 from jaxcache.cache.watch import Change, Look
 from jaxcache.render.columns import entry_column, seconds_column, size_column, text_column
-from jaxcache.render.listing import live_line, summary_line
+from jaxcache.render.listing import live_line
 from jaxcache.render.view import Block, Column, Line, Table, View
 from jaxcache.units import NS_PER_SECOND, format_count, format_duration, format_size, rfc3339
 
@@ -69,7 +69,7 @@ def tally_line(tally: Tally, now_ns: int) -> str:
 def top_page(look: Look, tally: Tally, *, now_ns: int, rows: int) -> Iterator[Block]:
     """Yield a page with the sums and the last ``rows`` changes."""
     yield Line(look.cache_dir, style="bold")
-    yield summary_line(look.total)
+    yield str(look.total)
     if now_ns - tally.started_ns >= NS_PER_SECOND:
         yield tally_line(tally, now_ns)
     if look.live:

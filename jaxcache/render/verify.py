@@ -71,18 +71,8 @@ _ACTIONS = {
 
 
 def _summary(found: Verification, repair: Repair | None) -> Iterator[str]:
-    """Yield the sums; what cannot be proven is never called intact."""
-    parts = []
-    if found.level == "quick":
-        parts.append(f"{found.ok:,} look right from outside (contents not read)")
-    elif found.ok:
-        if found.proven:
-            parts.append(f"{found.proven:,} intact")
-        if unproven := found.ok - found.proven:
-            parts.append(f"{unproven:,} look intact (no checksum to prove it)")
-    if bad := found.checked - found.ok:
-        parts.append(f"{bad:,} with problems")
-    yield f"{format_count(found.checked, 'entry')} checked: {', '.join(parts) or 'none there'}"
+    """Yield the sums, and what to do next."""
+    yield str(found)
     kinds = Counter(p.kind for p in found.problems)
     if count := kinds["not-loadable-here"]:
         yield f"{count:,} cannot be loaded here (other devices, or another jaxlib), and are kept"

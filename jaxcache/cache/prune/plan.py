@@ -10,13 +10,21 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from jaxcache.cache.prune.removable import Item, Lookup, Removable, removable
-from jaxcache.cache.prune.removal import Hold, Reason, Removal, Subject, freed_bytes
+from jaxcache.cache.prune.removal import (
+    Hold,
+    Reason,
+    Removal,
+    Subject,
+    count_entries,
+    describe,
+    freed_bytes,
+)
 from jaxcache.cache.scan import Scan
 from jaxcache.errors import JaxcacheError
 from jaxcache.eviction import POLICIES, Candidate, choose_for_room, eviction_order
 from jaxcache.model import Entry, brief
 from jaxcache.options import PruneOptions
-from jaxcache.units import NS_PER_SECOND, format_size
+from jaxcache.units import NS_PER_SECOND, format_count, format_size
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +52,18 @@ class PrunePlan:
     """The protected entries by what protects them."""
     fixed_bytes: int = 0
     """Bytes of files that are no entries, that stay, and that ``--max-size`` counts."""
+
+    def summary(self, removed: Sequence[Removal], verb: str) -> str:
+        """Return one line: how much goes, what it frees, what it costs, what stays."""
+        if not removed:
+            size = format_size(self.size_bytes_before)
+            return f"nothing to remove: {format_count(self.kept, 'entry')}, cache size {size}"
+        kept = self.kept + count_entries(self.removals) - count_entries(removed)
+        size = format_size(self.size_bytes_before - freed_bytes(removed))
+        return f"{describe(removed, verb)}; {format_count(kept, 'entry')} stay, cache size {size}"
+
+    def __str__(self) -> str:
+        return self.summary(self.removals, "would remove")
 
 
 def plan_prune(

@@ -1,10 +1,11 @@
 """Removals with their reasons, as ``prune`` and ``rm`` plan and report them."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from jaxcache.model import FileInfo, brief
+from jaxcache.units import format_count, format_duration, format_size
 
 #: Why something goes; part of the JSON contract (``prune``: ``removed[].reason``).
 Reason = Literal[
@@ -67,6 +68,9 @@ class Execution:
         """Whether something could not be removed that should have been."""
         return any(s.why == "failed" for s in self.spared)
 
+    def __str__(self) -> str:
+        return describe(self.removed, "removed") if self.removed else "nothing was removed"
+
 
 def freed_bytes(removals: Iterable[Removal]) -> int:
     """Sum up what removals free."""
@@ -76,3 +80,23 @@ def freed_bytes(removals: Iterable[Removal]) -> int:
 def lost_compile_seconds(removals: Iterable[Removal]) -> float:
     """Sum up the compile seconds that removals give up, as far as they are known."""
     return sum(r.compile_seconds or 0.0 for r in removals)
+
+
+def count_entries(removals: Iterable[Removal]) -> int:
+    """Count the entries among what is removed."""
+    return sum(r.subject == "entry" for r in removals)
+
+
+def describe(removed: Sequence[Removal], verb: str) -> str:
+    """Return what is removed, what it frees and what it costs, without a full stop."""
+    entries = count_entries(removed)
+    parts = [format_count(entries, "entry")] if entries or len(removed) == entries else []
+    if others := len(removed) - entries:
+        parts.append(format_count(others, "other file"))
+    known = [r.compile_seconds for r in removed if r.compile_seconds is not None]
+    lost = f"{format_duration(sum(known))} of compiling"
+    if not sum(known):  # headers hold whole seconds, rounded down
+        lost = "under 1 s of compiling" if known else "unknown compile time"
+        lost += " each" if entries > 1 else ""
+    freed = format_size(freed_bytes(removed))
+    return f"{verb} {' and '.join(parts)}: frees {freed}" + (f", loses {lost}" if entries else "")

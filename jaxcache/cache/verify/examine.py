@@ -20,7 +20,7 @@ from jaxcache.cache.verify.check import Checked
 from jaxcache.model import Entry, FileInfo, Problem, ProblemKind, brief
 from jaxcache.options import Level, VerifyOptions
 from jaxcache.store.base import Store, StoreError, same_file
-from jaxcache.units import NS_PER_SECOND
+from jaxcache.units import NS_PER_SECOND, format_count
 
 if TYPE_CHECKING:
     from jaxcache.layouts.base import Layout, Seen
@@ -73,6 +73,21 @@ class Verification:
     """Files with a problem that may still be being written."""
     grace_seconds: float = 0.0
     """The age below which a file is young."""
+
+    def __str__(self) -> str:
+        """Return the sums; what cannot be proven is never called intact."""
+        parts = []
+        if self.level == "quick":
+            parts.append(f"{self.ok:,} look right from outside (contents not read)")
+        elif self.ok:
+            if self.proven:
+                parts.append(f"{self.proven:,} intact")
+            if unproven := self.ok - self.proven:
+                parts.append(f"{unproven:,} look intact (no checksum to prove it)")
+        if bad := self.checked - self.ok:
+            parts.append(f"{bad:,} with problems")
+        checked = format_count(self.checked, "entry")
+        return f"{checked} checked: {', '.join(parts) or 'none there'}"
 
     @property
     def failures(self) -> tuple[Problem, ...]:
