@@ -122,7 +122,7 @@ def _with_types(entry: "Compile") -> "Compile":
 
 
 def _why(explanation: "Explanation", directory: str) -> str:
-    from jaxcache.warm.causes import describe_differences
+    from jaxcache.warm.causes import describe_comparison
 
     if not directory:
         return "JAX has no cache directory; jaxcache.enable() sets one"
@@ -132,4 +132,4 @@ def _why(explanation: "Explanation", directory: str) -> str:
     first = found[0]
     if first.left and first.left.key == first.right.key:
         return first.differences[0].meaning
-    return describe_differences(first.differences)
+    return describe_comparison(first)

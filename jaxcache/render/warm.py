@@ -1,12 +1,13 @@
 """A run's report as a view."""
 
 import os
+import shlex
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from jaxcache.cache.explain.sides import OUTCOMES
 from jaxcache.render.columns import seconds_column, size_column, text_column
-from jaxcache.render.view import Block, Column, Table, View
+from jaxcache.render.view import Block, Column, Line, Table, View
 from jaxcache.units import format_count, format_duration
 from jaxcache.warm.report import Module, Report
 
@@ -15,6 +16,10 @@ _STYLES = {"hit": "green", "skipped": "yellow", "uncacheable": "yellow", "error"
 
 #: Reasons whose cause lies in the cache: told in full below the table, not in each row.
 _FAULTS = ("cache-not-opened", "read-error", "write-error")
+#: Longer reasons are cut on most screens.
+_WHY_CHARACTERS = 40
+#: Digits of a hash by which an entry is named.
+_HASH_CHARACTERS = 12
 
 
 def report_view(report: Report, *, unfolded: bool = False, more: str = "--all lists them") -> View:
@@ -57,6 +62,11 @@ def _page(report: Report, unfolded: bool, more: str) -> Iterator[Block]:
         order = {outcome: rank for rank, outcome in enumerate(reversed(OUTCOMES))}
         shown.sort(key=lambda m: (order[m.outcome], -(m.compile_seconds or 0.0)))
         yield Table(_columns(report), shown)
+        if abridged := next((m for m in shown if _is_abridged(m)), None):
+            key = abridged.key or abridged.module
+            place = f" -C {shlex.quote(report.cache_dir)}" if report.cache_dir else ""
+            start = key[: len(abridged.module) + 1 + _HASH_CHARACTERS]
+            yield Line(f"jaxcache explain{place} {start}", "in full: ", whole=True)
         yield from _faults(shown)
     if folded:
         yield _folded_line(folded, more)
@@ -72,6 +82,12 @@ def headline(report: Report) -> str:
         f"{format_duration(report.compile_seconds)} compiling · "
         f"{format_duration(max(0.0, report.saved_seconds))} saved"
     )
+
+
+def _is_abridged(module: Module) -> bool:
+    """Whether the reason of a miss is more than its cell shows, at the widths that are usual."""
+    cause = module.cause or ""
+    return cause.endswith(" more") or "; also " in cause or len(cause) > _WHY_CHARACTERS
 
 
 def _folds(module: Module) -> bool:
@@ -132,7 +148,7 @@ def _why(module: Module) -> str:
         why = (
             "untuned: compiled without the GPU"
             if module.tuning == "untuned"
-            else module.cause or ""
+            else module.cause or "unknown"
         )
     elif module.detail and module.reason not in _FAULTS:
         why = f"{module.reason}: {module.detail}"

@@ -1,13 +1,14 @@
 """Say why a run compiled what it wrote: the nearest entry known, and what differs from it."""
 
-import contextlib
+import re
 import time
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable
 
 from jaxcache.cache.explain.compare import UNKNOWN, explain, headword
 from jaxcache.cache.explain.known import KnownCache
-from jaxcache.cache.explain.sides import Compile, Difference, Side, is_helper
+from jaxcache.cache.explain.programs import first_change
+from jaxcache.cache.explain.sides import Comparison, Compile, Side, is_helper
 from jaxcache.store import open_store
 from jaxcache.warm.events import Done
 
@@ -18,6 +19,8 @@ _CANDIDATES = 4
 _MAX_ENTRY_BYTES = 16 << 20
 _BUDGET_SECONDS = 3.0
 _SHOWN_CHARACTERS = 40
+_SHOWN_PATH = 24
+_OF_TYPES = re.compile(r"the (shapes?|dtypes?)( and dtypes?)? of (argument|result)")
 
 
 def as_compile(event: Done) -> Compile:
@@ -40,23 +43,27 @@ def as_compile(event: Done) -> Compile:
 
 
 def find_causes(modules: Iterable[Done], before: Collection[str]) -> dict[str, str]:
-    """Say why each key that was written was not in the cache; unknown causes are left out.
+    """Say why each key that was written was not in the cache, or that this is unknown.
 
-    Errors are ignored, because a cause only helps the reader.
+    Errors end nothing, because a cause only helps the reader.
 
     Args:
         before: keys that the cache or its ledger knew when the run began.
     """
     written: defaultdict[str, dict[str, Done]] = defaultdict(dict)
     for done in modules:
-        if done.outcome == "written" and done.key and done.directory:
-            written[done.directory].setdefault(done.key, done)
+        if done.outcome == "written" and done.key:
+            written[done.directory or ""].setdefault(done.key, done)
     causes: dict[str, str] = {}
     deadline = time.monotonic() + _BUDGET_SECONDS
     for directory, found in written.items():
-        if "://" not in directory:
-            with contextlib.suppress(Exception):
-                _find_in(KnownCache(open_store(directory)), found, causes, deadline)
+        if not directory or "://" in directory:
+            causes |= dict.fromkeys(found, "unknown (only a directory's entries are compared)")
+            continue
+        try:
+            _find_in(KnownCache(open_store(directory)), found, causes, deadline)
+        except Exception as error:
+            causes |= {k: f"unknown ({error})" for k in found if k not in causes}
     return causes | {key: LOST for found in written.values() for key in found if key in before}
 
 
@@ -64,13 +71,15 @@ def _find_in(
     known: KnownCache, written: dict[str, Done], causes: dict[str, str], deadline: float
 ) -> None:
     order = {key: number for number, key in enumerate(written)}
-    for key, done in written.items():
-        if time.monotonic() > deadline:
-            return
+    own_first = sorted(written.items(), key=lambda item: is_helper(item[1].function, item[1].file))
+    for key, done in own_first:
         # Known when it was compiled: what an earlier run wrote, or this one before.
         others = [k for k in known.keys_of(done.module) if order.get(k, -1) < order[key]]
         if not others:
             causes[key] = FIRST_TIME
+            continue
+        if time.monotonic() > deadline:
+            causes[key] = f"differs from {_short(others[0])}; see jaxcache explain {_short(key)}"
             continue
         candidates = [
             known.complete(Compile(done.module, k), max_bytes=_MAX_ENTRY_BYTES)
@@ -78,18 +87,28 @@ def _find_in(
         ]
         new = known.complete(as_compile(done), max_bytes=_MAX_ENTRY_BYTES)
         compared = explain(Side("", tuple(candidates), is_run=False), Side("", (new,))).comparisons
-        if compared:
-            causes[key] = describe_differences(compared[0].differences)
+        causes[key] = describe_comparison(compared[0])
 
 
-def describe_differences(differences: Sequence[Difference]) -> str:
-    """Return one line: what differs first, and how many more parts of the key do."""
-    first = differences[0]
+def _short(key: str) -> str:
+    """The key of an entry with the start of its hash, by which it is found."""
+    module, _, digest = key.rpartition("-")
+    return f"{module}-{digest[:12]}"
+
+
+def describe_comparison(comparison: Comparison) -> str:
+    """Return one line: the first difference itself, and the other parts of the key that differ."""
+    first, *others = comparison.differences
+    left, right = comparison.left, comparison.right
+    if first.component == UNKNOWN and left and left.key and right.key:
+        return f"differs from {_short(left.key)}; see jaxcache explain {_short(right.key)}"
     what = headword(first.component, first.meaning)
-    if first.component == UNKNOWN:
-        return f"{what}; see jaxcache explain"
     values = [v for v in (first.left, first.right) if v]
-    if len(values) == 2 and all(len(v) <= _SHOWN_CHARACTERS for v in values):
+    if _OF_TYPES.match(first.meaning) and left and (change := first_change(left, right)):
+        what = change
+    elif first.meaning.startswith("the path of the cache directory"):
+        paths = (v if len(v) <= _SHOWN_PATH else f"…{v[1 - _SHOWN_PATH :]}" for v in values)
+        what = f"cache path: {' → '.join(paths)}"
+    elif len(values) == 2 and all(len(v) <= _SHOWN_CHARACTERS for v in values):
         what = f"{what}: {values[0]} → {values[1]}"
-    more = len(differences) - 1
-    return f"{what}; {more} more" if more else what
+    return f"{what}; also {', '.join(d.component for d in others)}" if others else what

@@ -55,7 +55,8 @@ def explain_script(
         candidates += (known.complete(Compile(module, k)) for k in nearest if known)
     left = Side(options.cache_dir, tuple(candidates), is_run=False)
     found = explain(left, Side(script, missed))
-    return replace(found, same=found.same + len(compiles) - len(missed)), report.script_exit_code
+    served = len(compiles) - len(missed)
+    return replace(found, same=found.same + served, hits=served), report.script_exit_code
 
 
 def _first_looks(done: Sequence[Done]) -> list[Compile]:

@@ -10,7 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from command_line import run_in_process
 from conftest import RunCli, clean_environment
+
+from jaxcache.warm import causes
 
 pytestmark = pytest.mark.jax
 
@@ -22,6 +25,16 @@ size, factor = int(sys.argv[1]), float(sys.argv[2])
 def step(x):
     return jnp.sin(x) * factor @ x
 step(jnp.full((size, size), 0.5)).sum()
+"""
+#: A function of many arrays.
+MANY = """
+import sys
+import jax, jax.numpy as jnp
+width = int(sys.argv[1])
+@jax.jit
+def train(params, x):
+    return [(w * x.sum(), b + 1) for w, b in params]
+train([(jnp.ones((4, width)), jnp.ones(width))] * 2, jnp.ones(3))
 """
 #: Compiles for some seconds; says when it begins, and once more where it was not interrupted.
 SLOW = """
@@ -80,7 +93,7 @@ def test_the_screen_says_why_each_function_was_compiled(
     assert not [line for line in first if line.startswith("jit_broadcast_in_dim")]
 
     (row,) = [line for line in warm(str(path), "16", "1") if line.startswith("jit_step")]
-    assert row.endswith("shape of argument x: float32[8,8] → float32[16,16]"), row
+    assert row.endswith("x float32[8,8] → [16,16]"), row
     assert " 0.0 s" not in row
     (row,) = [line for line in warm(str(path), "16", "3") if line.startswith("jit_step")]
     assert "other operations from the same lines" in row
@@ -92,8 +105,8 @@ def test_the_screen_says_why_each_function_was_compiled(
         "warm", "-C", cache, "--json", "--python", each_jax_python, str(path), "4", "3"
     )
     modules = json.loads(report.stdout)["modules"]
-    causes = {m["module"]: m["cause"] for m in modules}
-    assert causes["jit_step"].startswith("shape of argument x: float32[")
+    said = {m["module"]: m["cause"] for m in modules}
+    assert said["jit_step"].startswith("x float32[")
     assert all(m["cause"] is None for m in modules if m["outcome"] == "hit")
 
 
@@ -140,4 +153,40 @@ def test_trouble_in_finding_causes_ends_no_run(
         entry.write_bytes(b"\x28\xb5\x2f\xfd rotten")
     done = run_cli("warm", *options, path, "16", "1")
     assert done.returncode == 0
-    assert [line for line in done.stderr.splitlines() if line.startswith("jit_step")]
+    (row,) = [line for line in done.stderr.splitlines() if line.startswith("jit_step")]
+    assert row.split()[-1] != "kB", row
+
+
+@pytest.mark.core
+@pytest.mark.parametrize("seconds", [0.0, 60.0])
+def test_beside_entries_of_jax_alone_each_miss_has_a_reason(
+    jax_python: str, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seconds: float
+) -> None:
+    """The time to find causes is bounded: what is left then names an entry that it differs from."""
+    path = tmp_path / "train.py"
+    path.write_text(MANY)
+    env = clean_environment(tmp_path) | {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
+    alone = env | {"JAX_COMPILATION_CACHE_DIR": str(cache)}
+    subprocess.run([jax_python, path, "8"], env=alone, check=True, timeout=180)
+    monkeypatch.setattr(causes, "_BUDGET_SECONDS", seconds)
+    words = ["warm", "-C", cache, "--python", jax_python, path, "12"]
+    done = run_in_process(words, env=env | {"COLUMNS": "160"}, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    lines = done.stderr.splitlines()
+    (row,) = [line for line in lines if line.startswith("jit_train")]
+    if seconds:
+        assert row.endswith("params[0][0] float32[4,8] → [4,12], +3 more"), row
+    else:
+        assert "differs from jit_train-" in row
+        assert "see jaxcache explain jit_train-" in row
+    (named,) = [line for line in lines if line.startswith("in full: ")]
+    found = run_in_process(named.split()[3:], env=env, cwd=tmp_path)
+    assert found.returncode == 0, found.stderr
+    assert found.stdout.startswith("jit_train\tcomputation\t")
+    assert len(found.stdout.splitlines()) == 1
+
+    words = ["explain", "-C", cache, "--python", jax_python, path, "--", "12"]
+    done = run_in_process(words, env=env, cwd=tmp_path)
+    assert done.returncode == 0
+    hits, _, asked = done.stderr.splitlines()[-1].partition(" of ")
+    assert asked == f"{hits} hit: nothing to explain", done.stderr

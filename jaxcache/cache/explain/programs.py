@@ -115,6 +115,25 @@ def compare_arguments(left: Compile, right: Compile) -> Difference | None:
     return found
 
 
+def first_change(left: Compile, right: Compile) -> str | None:
+    """Return the first argument, else result, of another type: ``x float32[8] → [16], +1 more``."""
+    programs = [c.contents and c.contents.program for c in (left, right)]
+    results = [p.results if p else None for p in programs]
+    arguments = [known_types(left, right), known_types(right, left)]
+    for what, (lefts, rights) in (("argument", arguments), ("result", results)):
+        if lefts is None or rights is None or len(lefts) != len(rights):
+            return None
+        apart = [i for i, (a, b) in enumerate(zip(lefts, rights, strict=True)) if a != b]
+        if apart:
+            first, more = apart[0], len(apart) - 1
+            old, new = lefts[first], rights[first]
+            named = what == "argument" and len(right.names) == len(rights)
+            name = right.names[first] if named else what + (f" {first}" if len(lefts) > 1 else "")
+            shown = _show(new).removeprefix(old.dtype if old.dtype == new.dtype else "")
+            return f"{name} {_show(old)} → {shown}" + (f", +{more:,} more" if more else "")
+    return None
+
+
 def _by_results(left: Compile, right: Compile) -> Difference | None:
     """Compare the types of the results, where those of the arguments are the same."""
     old, new = (c.contents and c.contents.program for c in (left, right))

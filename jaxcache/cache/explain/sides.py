@@ -117,3 +117,5 @@ class Explanation:
     same: int
     """Compiles of the right side whose key the left side has too, and which are no trouble."""
     comparisons: tuple[Comparison, ...]
+    hits: int = 0
+    """Those of ``same`` that a script retrieved from the cache."""
