@@ -236,7 +236,7 @@ def test_explain_miss_compiles_nothing(run_inside: RunInside, tmp_path: Path) ->
     assert outcomes[1] in ("in-memory", "hit")
     assert outcomes[:1] + outcomes[2:] == ["miss", "miss", "hit", "miss"]
     assert "has no entry of that name" in found[0][1]
-    assert "float32[8,8] → float32[4,4]" in found[2][1]
+    assert "x float32[8,8] → [4,4]" in found[2][1]
     assert found[2][2] == ["computation"]
     assert found[4][2] == ["jax_persistent_cache_min_compile_time_secs"]
     assert silent == 0, "JAX counted a request"
