@@ -33,7 +33,7 @@ class Doctor:
         assert done.returncode in (0, 1, 10), done.stderr
         document: dict[str, Any] = json.loads(done.stdout)
         problems = [f for f in document["findings"] if f["severity"] == "problem"]
-        missing = "://" not in str(cache) and not Path(cache).exists()
+        missing = "://" not in str(cache) and not Path(cache).is_dir()
         assert done.returncode == (10 if missing else bool(problems))
         return document
 
