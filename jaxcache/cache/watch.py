@@ -43,7 +43,7 @@ class Look:
     cache_dir: str
     total: Summary
     changes: tuple[Change, ...]
-    """Since the look before, in the order of time; none in the first."""
+    """Since the look before, in the order of time; none in the first of a cache that was there."""
     dates_uses: bool
     """Whether there are ``-atime`` files, without which only hits in the ledger show."""
     live: dict[str, int | float] | None = None
@@ -51,9 +51,13 @@ class Look:
 
 
 class Watcher:
-    """Looks at one cache again and again."""
+    """Looks at one cache again and again.
 
-    def __init__(self, store: Store) -> None:
+    Args:
+        from_empty: it was not there a moment ago, so all that the first look sees is new.
+    """
+
+    def __init__(self, store: Store, *, from_empty: bool = False) -> None:
         self._store = store
         self._entries: dict[str, Entry] = {}
         self._files: dict[str, FileInfo] = {}
@@ -61,7 +65,7 @@ class Watcher:
         self._hit_ns: dict[str, int] = {}
         self._segments: list[FileInfo] = []
         self._ledger = Ledger()
-        self._started = False
+        self._started = from_empty
 
     @property
     def entries(self) -> tuple[Entry, ...]:

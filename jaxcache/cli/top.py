@@ -45,14 +45,14 @@ def command(
     view = None
     watches = form.is_table and not once
     try:
-        store: Store | None
+        found: tuple[Store, bool] | None
         if watches:
-            store = output.wait_for_cache(lambda: open_jax_cache(place.cache_dir), seconds)
+            found = output.wait_for_cache(lambda: open_jax_cache(place.cache_dir), seconds)
         else:
-            store = open_jax_cache(place.cache_dir)
-        if store is None:
+            found = open_jax_cache(place.cache_dir), False
+        if found is None:
             return
-        view = output.Screen(store, seconds)
+        view = output.Screen(found[0], seconds, from_empty=found[1])
         if once:
             view.once(form)
         elif watches and not is_dumb():

@@ -255,4 +255,4 @@ def test_without_plotly_the_error_says_what_to_install(tmp_path: Path, cache: Pa
         check=False,
     )
     assert done.returncode == 1
-    assert "pip install 'jaxcache[report]'" in done.stderr
+    assert f"uv pip install --python {sys.executable} plotly" in " ".join(done.stderr.split())

@@ -59,8 +59,11 @@ def _keys() -> Iterator[Callable[[float], bool]]:
         termios.tcsetattr(fd, termios.TCSADRAIN, before)
 
 
-def wait_for_cache(find: Callable[[], Store], interval_seconds: float) -> Store | None:
+def wait_for_cache(find: Callable[[], Store], interval_seconds: float) -> tuple[Store, bool] | None:
     """Wait until there is a cache directory; None where ``q`` was pressed first.
+
+    Returns:
+        The cache, and whether it was waited for.
 
     Raises:
         NoCacheError: what is there is none, or cannot be read.
@@ -69,7 +72,7 @@ def wait_for_cache(find: Callable[[], Store], interval_seconds: float) -> Store 
     with _keys() as wait:
         while True:
             try:
-                return find()
+                return find(), waiting
             except NoCacheError as error:
                 if error.code != "no-cache":
                     raise
@@ -85,12 +88,13 @@ class Screen:
 
     Args:
         interval_seconds: from one look to the next.
+        from_empty: the cache was not there a moment ago.
     """
 
-    def __init__(self, store: Store, interval_seconds: float) -> None:
+    def __init__(self, store: Store, interval_seconds: float, *, from_empty: bool = False) -> None:
         self._store = store
         self._interval = interval_seconds
-        self._watcher = Watcher(store)
+        self._watcher = Watcher(store, from_empty=from_empty)
         self._tally = render.Tally(time.time_ns())
 
     def once(self, form: Format) -> None:

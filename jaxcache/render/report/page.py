@@ -8,6 +8,7 @@ The Content-Security-Policy allows the two scripts by their SHA-256 and no reque
 import base64
 import hashlib
 import json
+import sys
 from importlib import resources
 from typing import Any
 
@@ -53,7 +54,9 @@ def _plotly() -> str:
         raise JaxcacheError(
             "a report needs plotly, which is not installed",
             code="no-plotly",
-            hint="pip install 'jaxcache[report]'",
+            hint="install plotly beside jaxcache, the extra jaxcache[report]: "
+            f"{sys.executable} -m pip install plotly, or uv pip install --python "
+            f"{sys.executable} plotly",
         ) from error
     # The page is not XML, and a stray end tag would end the script; plotly.js holds neither.
     return library.read_text("utf-8").replace("</script", "<\\/script")
