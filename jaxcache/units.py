@@ -2,6 +2,7 @@
 
 import os
 import re
+import shlex
 from datetime import UTC, datetime
 
 from jaxcache.errors import UsageError
@@ -73,6 +74,11 @@ def format_count(number: int, noun: str) -> str:
     """Print a number of things: ``1 entry``, ``2 entries``, ``3,000 files``."""
     plural = f"{noun[:-1]}ies" if noun.endswith("y") else f"{noun}s"
     return f"{number:,} {noun if number == 1 else plural}"
+
+
+def format_command(command: str, cache_dir: str) -> str:
+    """Print a command to paste, for this very cache: ``jaxcache verify --fix -C /tmp/cache``."""
+    return f"jaxcache {command} -C {shlex.quote(cache_dir)}"
 
 
 def format_compile(seconds: float | None) -> str:

@@ -16,7 +16,7 @@ from jaxcache.render.columns import (
 )
 from jaxcache.render.document import fields_of
 from jaxcache.render.view import Block, Column, Table, View
-from jaxcache.units import format_count, format_size
+from jaxcache.units import format_command, format_count, format_size
 
 
 def listing_view(
@@ -54,7 +54,8 @@ def listing_view(
 
 def _notes(listing: Listing) -> Iterator[str]:
     if count := len(listing.problems):
-        yield f"{format_count(count, 'problem')} found; see them with: jaxcache verify"
+        see = format_command("verify", listing.cache_dir)
+        yield f"{format_count(count, 'problem')} found; see them with: {see}"
 
 
 def _entry_columns(entries: Sequence[Entry], now_ns: int, *, long: bool) -> list[Column]:

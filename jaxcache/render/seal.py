@@ -8,7 +8,7 @@ from typing import Any
 from jaxcache.cache.seal import SealPlan, SealResult
 from jaxcache.render.document import fields_of
 from jaxcache.render.view import Column, View
-from jaxcache.units import format_count, format_size
+from jaxcache.units import format_command, format_count, format_size
 
 
 def seal_view(plan: SealPlan, result: SealResult | None) -> View:
@@ -85,4 +85,5 @@ def _summary(plan: SealPlan, result: SealResult | None) -> Iterator[str]:
     if unreadable:
         yield f"{unreadable:,} not sealed, because they could not be read"
     if result and (damaged := len(result.problems) - unreadable):
-        yield f"{damaged:,} damaged and not sealed; see jaxcache verify --fix"
+        fix = format_command("verify --fix", plan.cache_dir)
+        yield f"{damaged:,} damaged and not sealed; to repair them: {fix}"

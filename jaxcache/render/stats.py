@@ -10,7 +10,7 @@ from jaxcache.render.columns import count_column, size_column, text_column
 from jaxcache.render.document import fields_of, to_document
 from jaxcache.render.listing import group_columns, live_line
 from jaxcache.render.view import Block, Column, Line, Table, View
-from jaxcache.units import format_count, format_duration, format_size
+from jaxcache.units import format_command, format_count, format_duration, format_size
 
 #: Modules that the page for people shows; the document holds them all.
 _SHOWN_MODULES = 15
@@ -79,7 +79,8 @@ def _page(stats: Stats, uses: Uses, live: Live, now_ns: int) -> Iterator[Block]:
         yield Line(f"{format_size(stats.size_bytes)}, as --max-size counts it", "Cache size   ")
     if stats.problems:
         problems = ", ".join(f"{n:,} {kind}" for kind, n in stats.problems)
-        yield Line(f"{problems}; see them with: jaxcache verify", "Problems     ", style="red")
+        see = format_command("verify", stats.cache_dir)
+        yield Line(f"{problems}; see them with: {see}", "Problems     ", style="red")
     for by, groups in (("module", stats.by_module), ("platform", stats.by_platform)):
         if groups and not (by == "platform" and len(groups) == 1):
             yield ""

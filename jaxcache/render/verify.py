@@ -11,7 +11,7 @@ from jaxcache.model import Problem
 from jaxcache.render.columns import key_column, short_name, text_column
 from jaxcache.render.document import fields_of
 from jaxcache.render.view import Block, Column, Table, View
-from jaxcache.units import format_count
+from jaxcache.units import format_command, format_count
 
 
 def verification_view(found: Verification, repair: Repair | None) -> View:
@@ -77,12 +77,15 @@ def _summary(found: Verification, repair: Repair | None) -> Iterator[str]:
     if count := kinds["not-loadable-here"]:
         yield f"{count:,} cannot be loaded here (other devices, or another jaxlib), and are kept"
     if count := kinds["legacy-name"]:
-        yield f"{count:,} that only JAX up to 0.4.30 reads; to remove them: jaxcache prune --legacy"
+        remove = format_command("prune --legacy", found.cache_dir)
+        yield f"{count:,} that only JAX up to 0.4.30 reads; to remove them: {remove}"
     if count := kinds["unsealed"]:
-        yield f"{count:,} without a checksum; to let JAX itself detect damage: jaxcache seal"
+        seal = format_command("seal", found.cache_dir)
+        yield f"{count:,} without a checksum; to let JAX itself detect damage: {seal}"
     if repair is None:
         if found.failures:
-            yield "to name every file: jaxcache verify -q; to repair them: jaxcache verify --fix"
+            yield f"to name every file: {format_command('verify -q', found.cache_dir)}"
+            yield f"to repair them: {format_command('verify --fix', found.cache_dir)}"
         steps = plan_repair(found, now_ns=0, delete=False).steps
         if young := sum(step.action == "leave-young" for step in steps):
             yield (
@@ -97,7 +100,8 @@ def _summary(found: Verification, repair: Repair | None) -> Iterator[str]:
         would = "would be " if repair.dry_run and not action.startswith("leave") else ""
         yield f"{format_count(number, 'file')} {would}{_OUTCOMES[action]}"
     if "quarantine" in done and not repair.dry_run:
-        yield "to bring files back from quarantine: jaxcache verify --restore"
+        back = format_command("verify --restore", found.cache_dir)
+        yield f"to bring files back from quarantine: {back}"
 
 
 _OUTCOMES = {
