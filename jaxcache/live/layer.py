@@ -213,9 +213,10 @@ class Layer:
 
 
 def say(text: str) -> None:
-    """Print one line on standard error."""
+    """Print one line on standard error, in one write: two threads may speak at once."""
     with contextlib.suppress(Exception):  # it is closed
-        print(f"jaxcache: {text}", file=sys.stderr, flush=True)
+        sys.stderr.write(f"jaxcache: {text}\n")
+        sys.stderr.flush()
 
 
 LAYER: "Layer | None" = None
