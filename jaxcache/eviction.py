@@ -84,7 +84,7 @@ class Policy(NamedTuple):
     sort: Callable[[list[Candidate], int, bool], list[Candidate]]
     """Of candidates, the present time, and whether bytes are what is scarce, or entries."""
     weighs_seconds: bool
-    """Whether it asks for compile seconds, and keeps what need not go out of order."""
+    """Whether it needs compile seconds, and keeps entries whose removal the bound does not need."""
 
 
 #: Every policy, by the name that ``--policy`` takes.

@@ -2,6 +2,7 @@
 
 import gc
 import io
+import json
 import os
 import signal
 import subprocess
@@ -128,3 +129,9 @@ def _forget() -> None:
     metering._wanted = False
     if traffic := sys.modules.get("jaxcache.store.object.traffic"):
         traffic.TRAFFIC.__init__()  # type: ignore[misc]
+
+
+def error_of(done: "subprocess.CompletedProcess[str]") -> str:
+    """The code of the error that a command with ``--json`` ended with."""
+    code: str = json.loads(done.stderr)["error"]["code"]
+    return code

@@ -285,6 +285,24 @@ def local(corpus: Path, tmp_path: Path) -> Path:
 
 
 @pytest.fixture
+def capped_cache(corpus: Path, tmp_path: Path) -> Path:
+    """A copy of a real cache with seven entries, their ``-atime`` files and a lock file."""
+    target = tmp_path / "cache"
+    shutil.copytree(corpus / "0.12.0.1-cpu-zstd-maxsize", target)
+    for path in target.iterdir():
+        os.utime(path, (1_700_000_000, 1_700_000_000))
+    return target
+
+
+@pytest.fixture
+def bundle(run_cli: RunCli, cache: Path, tmp_path: Path) -> Path:
+    """A bundle of the ``cache`` of the test's file."""
+    path = tmp_path / "cache.jxb"
+    assert run_cli("export", path, "-C", cache).returncode == 0
+    return path
+
+
+@pytest.fixture
 def remote(run_cli: RunCli, local: Path, bucket: str, s3: "Proxy") -> str:
     """The same in a bucket."""
     assert run_cli("push", bucket, "-C", local).returncode == 0

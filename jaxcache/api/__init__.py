@@ -214,7 +214,7 @@ class Cache(Carrying, Running):
     # Planning
 
     def plan_repair(self, found: "Verification", *, delete: bool = False) -> "RepairPlan":
-        """Plan to put right what :meth:`verify` found: to quarantine, or away for good.
+        """Plan to repair what :meth:`verify` found: move to quarantine, or delete.
 
         >>> cache.plan_repair(cache.verify()).steps
         ()
@@ -242,7 +242,7 @@ class Cache(Carrying, Running):
         return plan_seal(self.store, SealOptions.read(keys=keys, **options), progress=progress)
 
     def plan_prune(self, *, progress: Progress | None = None, **options: Any) -> "PrunePlan":
-        """Plan what can go, as ``jaxcache prune`` does.
+        """Plan which entries to remove, as ``jaxcache prune`` does.
 
         >>> plan = cache.plan_prune(max_entries=5, policy="lru")
         >>> [removal.module for removal in plan.removals]
@@ -300,7 +300,7 @@ class Cache(Carrying, Running):
         raise TypeError(f"{type(plan).__name__} is no plan of a cache")
 
     def restore(self, *keys: str, dry_run: bool = False) -> "Restoration":
-        """Bring back from quarantine what a repair has put there; without a KEY, everything.
+        """Restore entries from quarantine; without a KEY, all of them.
 
         >>> cache.restore().restored
         ()
@@ -314,7 +314,7 @@ class Cache(Carrying, Running):
         return restore(self.store, self.layout, keys=keys, dry_run=dry_run)
 
     def pin(self, *keys: str) -> list[str]:
-        """Protect entries from prune and rm; their full keys, sorted.
+        """Protect entries from prune and rm; return their full keys, sorted.
 
         >>> cache.pin("jit_mlp*")
         ['jit_mlp-6e860f1f2ebe93785d5d65004b29a7991292f364567a10b31547cc1978831814']
@@ -327,7 +327,7 @@ class Cache(Carrying, Running):
         return pin(self.store, keys, now_ns=time.time_ns()) if keys else []
 
     def unpin(self, *keys: str) -> list[str]:
-        """Let prune and rm remove them again; their full keys, sorted.
+        """Let prune and rm remove entries again; return their full keys, sorted.
 
         >>> keys = cache.pin("jit_mlp*")
         >>> cache.unpin("jit_mlp*") == keys

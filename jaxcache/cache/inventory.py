@@ -32,7 +32,7 @@ class OtherFile(NamedTuple):
 
     info: FileInfo
     kind: StrEnum
-    """Of the layout's kinds."""
+    """One of the layout's kinds."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,7 +35,7 @@ class Step:
     freed_bytes: int
     lost_compile_seconds: float
     costliest: tuple[Removal, ...]
-    """Of what goes, what took longest to compile."""
+    """The removed entries that took longest to compile."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +90,7 @@ def take_picture(
 
 
 def foresee(seen: Scan, policy: str, *, steps: int = 50, now_ns: int) -> tuple[Step, ...]:
-    """Tell what a policy would drop at evenly spaced sizes, from all of the cache down to nothing.
+    """Plan what a policy would remove at evenly spaced sizes, from the whole cache down to nothing.
 
     Args:
         seen: a deep scan with heads.

@@ -65,7 +65,7 @@ class SealPlan:
 
     cache_dir: str
     level: int | None
-    """What is compressed anew, at this level; None adds checksums only."""
+    """The compression level of ``--recompress``; None adds checksums only."""
     todo: tuple[Entry, ...]
     skipped: tuple[tuple[Entry, Reason], ...]
     scan: Scan

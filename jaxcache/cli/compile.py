@@ -76,13 +76,13 @@ class CompileLine:
         self._lock = threading.Lock()
 
     def begin(self, job: "Job") -> None:
-        """A worker begins with a job."""
+        """Show that a worker started a job."""
         with self._lock:
             self._running[id(job)] = job
             self._draw()
 
     def end(self, job: "Job", result: "Compiled") -> None:  # noqa: ARG002 (as Watcher has it)
-        """A job has come to its end."""
+        """Show that a job ended."""
         with self._lock:
             self._running.pop(id(job), None)
             self._done += 1

@@ -19,7 +19,7 @@ _CANDIDATES = 20
 
 @dataclass(frozen=True, repr=False)
 class Foreseen(Shown):
-    """What a call of a function would do."""
+    """The outcome that a call of a function would have."""
 
     outcome: str
     """``in-memory``, ``hit`` or ``miss``."""
@@ -113,7 +113,7 @@ def _compare(
 
 
 def _with_types(entry: "Compile") -> "Compile":
-    """Take the types of the arguments from the entry, where it does not hold those of a shard."""
+    """Take the types of the arguments from the entry, unless it holds those of a shard."""
     contents = entry.contents
     if contents is None or contents.program is None or contents.compile_options.num_partitions != 1:
         return entry

@@ -155,7 +155,7 @@ def divide(report: "Report", wall_seconds: float) -> list[Part]:
 
 
 def draw(parts: list[Part]) -> str:
-    """Draw them as one bar with a legend, in SVG."""
+    """Draw the parts as one bar with a legend, in SVG."""
     total = sum(seconds for _, seconds, _ in parts) or 1.0
     bar, legend, left = "", "", 0.0
     for number, (name, seconds, color) in enumerate(parts):

@@ -62,7 +62,7 @@ def pytest_load_initial_conftests(
 
 @pytest.fixture
 def compile_report() -> "Iterator[Observation]":
-    """What the test has compiled since this fixture was set up; see ``jaxcache.watch()``."""
+    """Count the compiles of the test since this fixture was set up; see ``jaxcache.watch()``."""
     from jaxcache.inprocess.watch import watching
 
     with watching() as observation:

@@ -115,7 +115,7 @@ class Session:
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_teardown(self, item: pytest.Item) -> Generator[None, Any, Any]:
-        """Fail a test for what only its end missed."""
+        """Fail a test for misses during its teardown."""
         result = yield
         if not self._failed and self._now.misses():
             self._check(item)
@@ -145,7 +145,7 @@ class Session:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_makereport(self, item: pytest.Item, call: pytest.CallInfo[Any]) -> None:
-        """Put the counts where JUnit files, and the terminal of xdist, find them."""
+        """Add the counts to the test's report, for JUnit files and the controller of xdist."""
         if call.when == "teardown":
             told = [p for p in item.user_properties if not p[0].startswith(_PREFIX)]
             counts = self._count()
@@ -156,14 +156,14 @@ class Session:
     # The end ----------------------------------------------------------------------------------
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Collect what each test has told, also from the workers of xdist."""
+        """Collect the counts of each test, also from the workers of xdist."""
         told: dict[str, Any] = dict(report.user_properties)
         if report.when == "teardown" and _PREFIX + NAMES[0] in told:
             counts = Counts({name: told[_PREFIX + name] for name in NAMES})
             self._tests.setdefault(report.nodeid, Counts()).update(counts)
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        """Hand what a worker of xdist has seen outside of tests to the one at the terminal."""
+        """Send a worker's counts from outside of tests to the controller of xdist."""
         self._outside += self._count()
         self._now = Observation()
         output = getattr(session.config, "workeroutput", None)
@@ -172,7 +172,7 @@ class Session:
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any) -> None:
-        """Take it there."""
+        """Add the counts that a worker sent."""
         told = getattr(node, "workeroutput", {}).get("jaxcache", {})
         self._outside.update(told.get("outside", {}))
         self._trouble.update(dict.fromkeys(told.get("trouble", ())))
@@ -200,7 +200,7 @@ class Session:
             yield f"note: {trouble}"
 
     def pytest_unconfigure(self) -> None:
-        """Listen no longer."""
+        """Stop listening."""
         if self._listener is not None:
             self._listener.remove(self._take)
 

@@ -1,4 +1,4 @@
-"""Results that people look at where they are: as text, and as HTML in a notebook."""
+"""Results that print as text, and as HTML in a notebook."""
 
 import shutil
 from collections.abc import Iterable

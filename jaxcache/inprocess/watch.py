@@ -48,12 +48,12 @@ class Observation(Shown):
     # What the listener tells ------------------------------------------------------------------
 
     def start(self) -> "Observation":
-        """Begin, as soon as jax is imported."""
+        """Start watching as soon as jax is imported."""
         self._waiting = when_imported(self._listen)
         return self
 
     def stop(self) -> None:
-        """End; the report keeps what was seen until now."""
+        """Stop watching; the report keeps the events until now."""
         self._stopped = True
         if self._waiting in sys.meta_path:
             sys.meta_path.remove(self._waiting)
@@ -81,12 +81,12 @@ class Observation(Shown):
 
     @property
     def listener(self) -> "Listener | None":
-        """The listener of this process; None before jax is imported, or where it is not known."""
+        """The listener of this process; None before jax is imported, or for an unknown jax."""
         return self._listener
 
     @property
     def report(self) -> "Report":
-        """All that was seen until now."""
+        """The report of all events until now."""
         from jaxcache.warm.launch import Ended
 
         with self._lock:
@@ -135,11 +135,11 @@ class Observation(Shown):
             return [*self._fold().modules]
 
     def misses(self) -> "Misses":
-        """Whatever was compiled instead of being retrieved."""
+        """The modules that were compiled and not retrieved."""
         return Misses(tuple(m for m in self.modules if m.outcome != "hit"), self.report)
 
     def _fold(self) -> "Recorder":
-        """Fold what has come since the last time."""
+        """Fold the events received since the last call."""
         from jaxcache.warm.events import parse_event
         from jaxcache.warm.recorder import Recorder
 
@@ -218,7 +218,7 @@ def _known_seconds(directory: str) -> "dict[str, float]":
 
 @contextlib.contextmanager
 def watching() -> "Iterator[Observation]":
-    """Watch a block that is none of the user's."""
+    """Watch a block for the plugin or the notebook, not for ``last_misses()``."""
     observation = Observation().start()
     try:
         yield observation
@@ -245,7 +245,7 @@ def watch() -> "Iterator[Observation]":
 
 
 def remember(observation: Observation) -> None:
-    """Make it the one that :func:`last_misses` is about."""
+    """Make :func:`last_misses` report on this block."""
     global _last
     _last = observation
 

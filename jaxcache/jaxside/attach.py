@@ -14,7 +14,7 @@ _lock = threading.Lock()
 
 
 def listen(module: Any, sink: Sink) -> Listener:
-    """Tell a sink what the imported jax does, by the one listener of this process.
+    """Send the events of the imported jax to a sink, by the one listener of this process.
 
     Raises:
         UnknownJaxError: nobody here knows this jax.
@@ -31,7 +31,7 @@ def listen(module: Any, sink: Sink) -> Listener:
 
 
 def attach(module: Any) -> None:
-    """Tell the parent what the jax does that has just been imported."""
+    """Send the events of the jax that was just imported to the parent process."""
     send = channel.CHANNEL.send
     try:
         atexit.register(listen(module, send).say_goodbye)

@@ -1,4 +1,4 @@
-"""Watches one process's jax and tells what became of every compile request.
+"""Observe the jax of one process and report the outcome of every compile request.
 
 It tells the parent that started the process, and blocks of the process itself that watch. A request
 is one call of ``compile_or_get_cached``. What JAX does inside it happens in the same thread, so
@@ -71,7 +71,7 @@ class Listener:
         self._introduced = False
 
     def add(self, sink: Sink) -> None:
-        """Tell one more of every event, of the lasting ones at once."""
+        """Send events to one more sink; the last event of each lasting kind is sent at once."""
         self.introduce()
         for event in list(self._lasting.values()):
             sink(event)
@@ -79,12 +79,12 @@ class Listener:
             self._sinks += (sink,)
 
     def remove(self, sink: Sink) -> None:
-        """Tell one less; with none left, JAX's steps pass through unseen."""
+        """Stop sending events to a sink; without sinks, JAX's steps are not observed."""
         with self._lock:
             self._sinks = tuple(s for s in self._sinks if s != sink)
 
     def send(self, event: "dict[str, Any]") -> None:
-        """Tell everyone who listens."""
+        """Send an event to every sink."""
         if event["event"] in _LASTING:
             self._lasting[event["event"], event.get("backend")] = event
         for sink in self._sinks:

@@ -70,7 +70,7 @@ class Chores:
                     self._left -= 1
 
     def finish(self, seconds: float) -> None:
-        """Wait until everything submitted is done, for so long at most."""
+        """Wait until all submitted work is done, at most this many seconds."""
         deadline = time.monotonic() + seconds
         while self._thread is not None and self._left and time.monotonic() < deadline:
             time.sleep(0.005)

@@ -30,13 +30,6 @@ def cache(corpus: Path, tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def bundle(run_cli: RunCli, cache: Path, tmp_path: Path) -> Path:
-    path = tmp_path / "cache.jxb"
-    assert run_cli("export", path, "-C", cache).returncode == 0
-    return path
-
-
-@pytest.fixture
 def step(run_cli: RunCli, tmp_path: Path) -> Step:
     """Run ``ci restore`` or ``ci save`` in a job's directory and return its document."""
 

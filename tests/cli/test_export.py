@@ -24,13 +24,6 @@ def cache(corpus: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(corpus / SMALL, tmp_path / "cache"))
 
 
-@pytest.fixture
-def bundle(run_cli: RunCli, cache: Path, tmp_path: Path) -> Path:
-    path = tmp_path / "cache.jxb"
-    assert run_cli("export", path, "-C", cache).returncode == 0
-    return path
-
-
 def names(cache: Path) -> set[str]:
     return {p.name for p in cache.glob("*-cache")}
 

@@ -1,31 +1,21 @@
 """``jaxcache rm``."""
 
 import json
-import os
 import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
+from command_line import error_of
 from conftest import RunCli
 
 
 @pytest.fixture
-def cache(tmp_path: Path, corpus: Path) -> Path:
-    """A copy of a real cache with seven entries, their ``-atime`` files and a lock file."""
-    target = tmp_path / "cache"
-    shutil.copytree(corpus / "0.12.0.1-cpu-zstd-maxsize", target)
-    for path in target.iterdir():
-        os.utime(path, (1_700_000_000, 1_700_000_000))
-    return target
+def cache(capped_cache: Path) -> Path:
+    return capped_cache
 
 
 def names(cache: Path) -> set[str]:
     return {p.name for p in cache.iterdir()}
-
-
-def error_of(done: "subprocess.CompletedProcess[str]") -> str:
-    return json.loads(done.stderr)["error"]["code"]
 
 
 def test_rm_looks_for_the_key_before_it_asks(run_cli: RunCli, cache: Path) -> None:

@@ -44,7 +44,7 @@ class Usage:
     """The compile seconds of the used entries, by the ledger or else by their headers."""
     new_seconds: float
     compared: bool
-    """Whether anybody looked before the job; if not, every entry is new."""
+    """Whether ``ci restore`` ran before the job; if not, every entry is new."""
     hits: int
     """New entries that were read later on, as far as the ledger knows."""
 

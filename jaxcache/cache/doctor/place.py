@@ -132,7 +132,7 @@ def find_network_filesystem(facts: Facts) -> Iterator[Finding]:
 
 
 def find_noatime(facts: Facts) -> Iterator[Finding]:
-    """Nobody records which entries are used. Of a bucket nobody expects it."""
+    """Uses of entries are not recorded (noatime); not reported for buckets."""
     cache = facts.cache
     if cache.exists and not (cache.remote or cache.keeps_atime or cache.inventory.atimes):
         yield Finding(

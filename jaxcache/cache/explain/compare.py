@@ -201,7 +201,7 @@ def _sha256(text: str) -> str:
 
 
 def _by_entry(left: Compile, right: Compile) -> Iterator[Difference]:
-    """Only entries tell: what both show, and show to differ, in the order of the key."""
+    """Compare two sides by their entries alone, in the order of the key's components."""
     old, new = left.contents, right.contents
     if left.codec and right.codec and left.codec != right.codec:
         meaning, fix = _MEANINGS["compression"]
@@ -227,7 +227,7 @@ def _by_entry(left: Compile, right: Compile) -> Iterator[Difference]:
 
 
 def _device_facts(contents: Contents) -> tuple[object, ...]:
-    """The facts of the device that its key depends on; those that are unknown are empty."""
+    """The facts of the device that its key depends on; unknown facts are empty."""
     device = contents.device
     platform = None if device.platform == "unknown" else device.platform
     return platform, device.target, sorted(device.cpu_features or ())

@@ -53,7 +53,7 @@ def _side(text: str, known: KnownCache | None, *, explicit: bool) -> tuple[Side,
 
 
 def _newest(side: Side, known: KnownCache | None) -> Side:
-    """Keep only the newest entry of each module that is named: a module's name stands for it."""
+    """Keep only the newest entry of each module given by name."""
     if known is None or side.is_run or len(side.compiles) == 1:
         return side
     named = {c.key for c in side.compiles}

@@ -23,7 +23,7 @@ _AUTOTUNE = "/xla_gpu_per_fusion_autotune_cache_dir"
 
 
 def read_log(lines: Iterable[str]) -> tuple[Compile, ...]:
-    """Return the compiles that a log tells of, as they were first asked for; maybe none."""
+    """Read the compiles from a log of JAX, in the order of their requests."""
     log = _Log()
     for line in lines:
         line = line[:_MAX_LINE].rstrip()
@@ -35,7 +35,7 @@ def read_log(lines: Iterable[str]) -> tuple[Compile, ...]:
 
 
 class _Log:
-    """The state between lines: the key that is being made, those that were, their compiles."""
+    """The state between lines: the key being made, and the compiles read so far."""
 
     def __init__(self) -> None:
         self.compiles: dict[str, Compile] = {}

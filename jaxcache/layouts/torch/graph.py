@@ -82,7 +82,7 @@ class Facts:
     """FX: names of environment variables whose values it embeds."""
     problems: tuple[Found, ...] = ()
     gone: bool = False
-    """It vanished since it was listed."""
+    """The file vanished after it was listed."""
 
     def facts(self) -> "Facts":
         """Only what a listing needs."""
@@ -91,11 +91,11 @@ class Facts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Graph(Facts):
-    """One entry of either tier, as far as it tells."""
+    """The decoded facts of one entry of either tier."""
 
     tier: Tier
     root: str
-    """The class that unpickling would make; torch fails if it is not that of its tier."""
+    """The class that unpickling would create; torch fails if it is not the class of its tier."""
     globals: tuple[str, ...]
     """Everything that unpickling would import."""
     forward_seconds: float | None = None

@@ -177,7 +177,7 @@ def _resembles(left: bytes, right: bytes, most: int) -> bool:
 
 
 def _same_bytes(left: bytes, right: bytes) -> int:
-    """How many bytes two texts begin with alike."""
+    """The length in bytes of the common start of two texts."""
     shorter = min(len(left), len(right))
     return next((i for i in range(shorter) if left[i] != right[i]), shorter)
 

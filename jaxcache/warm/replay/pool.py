@@ -24,10 +24,10 @@ class Watcher(Protocol):
     """Receives progress, from several threads."""
 
     def begin(self, job: Job) -> None:
-        """A worker begins with a job."""
+        """Show that a worker started a job."""
 
     def end(self, job: Job, result: Compiled) -> None:
-        """A job has come to its end."""
+        """Show that a job ended."""
 
 
 @dataclass(slots=True)
