@@ -2,7 +2,14 @@
 
 from collections.abc import Iterable, Iterator
 
-from jaxcache.cache.bundle.compat import PORTABLE_ONLY, Compatibility, Forecast, Outlook, forecast
+from jaxcache.cache.bundle.compat import (
+    PORTABLE_ONLY,
+    WHERE_PORTABLE,
+    Compatibility,
+    Forecast,
+    Outlook,
+    forecast,
+)
 from jaxcache.cache.bundle.deliver import Written
 from jaxcache.cache.bundle.importing import Action, ImportPlan, Step
 from jaxcache.cache.bundle.manifest import Item
@@ -191,9 +198,18 @@ def outlook_line(outlooks: Compatibility) -> str:
         )
     where = "here" if outlooks.cache_dir is not None else "at another path"
     unknown = counts.get(Outlook.UNKNOWN, 0) - portable
-    told = f"{counts.get(Outlook.HIT, 0)} of {total:,} will hit {where}{with_what}"
+    hits = counts.get(Outlook.HIT, 0)
+    told = f"{hits} of {total:,} will hit {where}{with_what}"
     if (unknown or portable) and host is None:
         told, unknown = f"{len(misses)} of {total:,} will miss {where}", 0
+    elif portable:  # nothing else speaks against them
+        only = ""
+        if hits:
+            told += f", {portable} more {WHERE_PORTABLE}"
+        else:
+            told = f"{portable} of {total:,} will hit {where}{with_what} {WHERE_PORTABLE}"
+        if misses:
+            told += f"; {len(misses)} will miss"
     if outlooks.entries > total:
         told = told.replace(" will ", f" entries looked at (of {outlooks.entries:,}) will ", 1)
     told += f", {unknown} cannot be told" if unknown else ""
@@ -205,7 +221,7 @@ def outlook_line(outlooks: Compatibility) -> str:
         shown = " or ".join(places[:_MISS_REASONS])
         reasons.insert(0, f"keys of jax {', '.join(versions)} contain the cache's path, {shown}")
     line = told + (f": {'; '.join(reasons[:_MISS_REASONS])}" if reasons else "")
-    return ". ".join([line, *([_CURE] if moved else []), *([only] if portable else [])])
+    return ". ".join([line, *([_CURE] if moved else []), *([only] if portable and only else [])])
 
 
 _CURE = (

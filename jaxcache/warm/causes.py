@@ -7,13 +7,16 @@ from collections.abc import Collection, Iterable
 
 from jaxcache.cache.explain.compare import UNKNOWN, explain, headword
 from jaxcache.cache.explain.known import KnownCache
+from jaxcache.cache.explain.options import OF_PATH
 from jaxcache.cache.explain.programs import first_change
-from jaxcache.cache.explain.sides import Comparison, Compile, Side, is_helper
+from jaxcache.cache.explain.sides import Comparison, Compile, Difference, Side, is_helper
 from jaxcache.store import open_store
 from jaxcache.warm.events import Done
 
 FIRST_TIME = "first time"
 LOST = "its entry is no longer there"
+#: How a difference in the path of the cache is told.
+CACHE_PATH = "cache path: "
 #: Bounds of what a run spends on it: entries looked at per compile, their size, and the time.
 _CANDIDATES = 4
 _MAX_ENTRY_BYTES = 16 << 20
@@ -106,9 +109,20 @@ def describe_comparison(comparison: Comparison) -> str:
     values = [v for v in (first.left, first.right) if v]
     if _OF_TYPES.match(first.meaning) and left and (change := first_change(left, right)):
         what = change
-    elif first.meaning.startswith("the path of the cache directory"):
-        paths = (v if len(v) <= _SHOWN_PATH else f"…{v[1 - _SHOWN_PATH :]}" for v in values)
-        what = f"cache path: {' → '.join(paths)}"
-    elif len(values) == 2 and all(len(v) <= _SHOWN_CHARACTERS for v in values):
+    elif first.meaning.startswith(OF_PATH):
+        what = _of_path(first)
+    elif len(values) == 2 and all(_is_shown(v) for v in values):
         what = f"{what}: {values[0]} → {values[1]}"
-    return f"{what}; also {', '.join(d.component for d in others)}" if others else what
+    more = (_of_path(d) if d.meaning.startswith(OF_PATH) else d.component for d in others)
+    return f"{what}; also {', '.join(more)}" if others else what
+
+
+def _of_path(difference: Difference) -> str:
+    values = (v for v in (difference.left, difference.right) if v)
+    paths = (v if len(v) <= _SHOWN_PATH else f"…{v[1 - _SHOWN_PATH :]}" for v in values)
+    return f"{CACHE_PATH}{' → '.join(paths)}"
+
+
+def _is_shown(value: str) -> bool:
+    """Whether a value fits the line, and is not the hash of one."""
+    return len(value) <= _SHOWN_CHARACTERS and not value.startswith("sha256 ")

@@ -2,6 +2,8 @@
 
 import json
 import os
+import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -190,3 +192,31 @@ def test_beside_entries_of_jax_alone_each_miss_has_a_reason(
     assert done.returncode == 0
     hits, _, asked = done.stderr.splitlines()[-1].partition(" of ")
     assert asked == f"{hits} hit: nothing to explain", done.stderr
+
+
+@pytest.mark.core
+def test_a_path_in_the_key_is_named_with_the_way_to_avoid_it(
+    run_cli: RunCli, jax_python: str, script: Any, tmp_path: Path
+) -> None:
+    """Portable entries beside those whose keys contain the cache's path, moved elsewhere."""
+    words = ("--python", jax_python, str(script(PROGRAM)), "8", "1")
+
+    def why(cache: str, *options: str) -> tuple[str, str]:
+        done = run_cli("warm", "-C", tmp_path / cache, *options, *words, env={"COLUMNS": "200"})
+        assert done.returncode == 0, done.stderr
+        (row,) = [s for s in done.stderr.splitlines() if s.startswith("jit_step")]
+        return row, done.stderr
+
+    first, _ = why("first")
+    portable, said = why("first", "--portable")
+    assert first.endswith("first time")
+    if portable.split()[2] == "hit":
+        pytest.skip("keys of this JAX do not contain the path")
+    assert re.search(r"cache path: \S*first → none \(--portable\)$", portable), portable
+    assert "with jaxcache warm --portable" not in said
+    shutil.copytree(tmp_path / "first", tmp_path / "second")
+    moved, said = why("second")
+    assert re.search(r"cache path: \S.* → \S*second$", moved), moved
+    assert "sha256" not in said
+    assert "note: keys of this jax contain the cache's path: use the cache under one path" in said
+    assert "with jaxcache warm --portable, which leaves the path out" in said

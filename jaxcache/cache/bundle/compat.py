@@ -23,7 +23,8 @@ from jaxcache.entry.releases import CACHE_PATH
 from jaxcache.store.base import Store, StoreError
 
 XLA_CACHES = "JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES"
-PORTABLE_ONLY = f"can hit only where the program runs with --portable, or with {XLA_CACHES}=none"
+WHERE_PORTABLE = f"where the program runs with --portable, or with {XLA_CACHES}=none"
+PORTABLE_ONLY = f"can hit only {WHERE_PORTABLE}"
 #: Entries that a forecast reads of a cache: each takes milliseconds.
 _LOOKED_AT = 32
 _SHOWN_FEATURES = 4

@@ -3,9 +3,13 @@
 from collections.abc import Mapping
 
 from jaxcache.cache.explain.sides import Compile, Difference
+from jaxcache.entry.releases import CACHE_PATH
 
 #: Options that hold a path inside the cache directory (jax/_src/compiler.py, 0.4.36 and later).
 _PATHS = frozenset({"xla_gpu_per_fusion_autotune_cache_dir", "xla_gpu_kernel_cache_file"})
+#: How the meaning of a difference in the path begins.
+OF_PATH = "the path of the cache directory"
+_WITHOUT = "none (--portable)"
 _SHOWN = 8
 
 Values = Mapping[str, object]
@@ -81,10 +85,19 @@ def compare_options(left: Compile, right: Compile, *, flags_too: bool = True) ->
         return Difference(
             "compile_options",
             *paths,
-            "the path of the cache directory, which JAX 0.4.36 to 0.10 hash "
-            "(xla_gpu_per_fusion_autotune_cache_dir)",
+            f"{OF_PATH}, which JAX 0.4.36 to 0.10 hash (xla_gpu_per_fusion_autotune_cache_dir)",
             "use the cache under one path, or set JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES=none "
             "on both sides, or use jax 0.11",
+        )
+    known = lefts is not None and rights is not None
+    if known and paths[0] != paths[1] and _hashes_path(left) and _hashes_path(right):
+        return Difference(
+            "compile_options",
+            paths[0] or _WITHOUT,
+            paths[1] or _WITHOUT,
+            f"{OF_PATH}, which JAX 0.4.36 to 0.10 hash: one side was compiled with --portable "
+            "(JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES=none), which leaves it out",
+            "run with --portable on both sides, or on neither",
         )
     if lefts is not None and rights is not None:
         flags = [n for n in _differing(lefts, rights) if n not in _PATHS]
@@ -131,6 +144,12 @@ def _entry_flags(compile_: Compile) -> Values | None:
 
 def _written_in(compile_: Compile) -> str | None:
     return compile_.contents.written_in_cache_dir if compile_.contents else None
+
+
+def _hashes_path(compile_: Compile) -> bool:
+    """Whether its JAX hashes the path of the cache directory; so does one that is not known."""
+    known = compile_.contents
+    return known is None or known.kernel_cache or CACHE_PATH.holds(known.like_jaxlib or "0.4.36")
 
 
 def _differing(left: Values, right: Values) -> list[str]:
