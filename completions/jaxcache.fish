@@ -262,7 +262,7 @@ complete -c jaxcache -n '__fish_seen_subcommand_from seal' -l debug -d 'Show a t
 complete -c jaxcache -n '__fish_seen_subcommand_from seal' -s h -l help -d 'Show this message and exit.'
 complete -c jaxcache -n '__fish_seen_subcommand_from seal' -a '(__jaxcache_keys)'
 complete -c jaxcache -n __fish_use_subcommand -a prune -d 'Remove the least valuable entries until the given limits hold.'
-complete -c jaxcache -n '__fish_seen_subcommand_from prune' -l max-size -r -d 'Bound the cache size (see jaxcache stats), such as 10GB.'
+complete -c jaxcache -n '__fish_seen_subcommand_from prune' -l max-size -r -d 'Bound the cache size (see jaxcache stats), such as 10GB; quarantined files go first.'
 complete -c jaxcache -n '__fish_seen_subcommand_from prune' -l max-entries -r -d 'Keep at most N entries.'
 complete -c jaxcache -n '__fish_seen_subcommand_from prune' -l unused-for -r -d 'Remove entries unused for this long, such as 30d.'
 complete -c jaxcache -n '__fish_seen_subcommand_from prune' -l older-than -r -d 'Remove entries written longer ago than this.'

@@ -181,7 +181,9 @@ class PruneOptions(Options, panel="Limits"):
     """The entries to remove. Bounds that are None do not bind."""
 
     max_size_bytes: int | None = option(
-        "--max-size", SIZE, "Bound the cache size (see jaxcache stats), such as 10GB."
+        "--max-size",
+        SIZE,
+        "Bound the cache size (see jaxcache stats), such as 10GB; quarantined files go first.",
     )
     max_entries: int | None = option("--max-entries", COUNT, "Keep at most N entries.", min=0)
     unused_for_seconds: float | None = option(
@@ -239,6 +241,11 @@ class PruneOptions(Options, panel="Limits"):
         "Keep files younger than this, which may still be being written.",
         default="60s",
     )
+
+    @property
+    def takes_quarantine(self) -> bool:
+        """Whether quarantined entries may go: on request, or first of all to meet a size."""
+        return self.quarantine or self.max_size_bytes is not None
 
     @property
     def by_age(self) -> bool:

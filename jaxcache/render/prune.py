@@ -117,7 +117,7 @@ def plan_notes(plan: PrunePlan) -> Iterator[str]:
     if plan.fixed_bytes > most * _NOTABLE:
         size = format_size(plan.fixed_bytes)
         yield (
-            f"{size} of {format_size(int(most))} are files other than entries; --quarantine, "
+            f"{size} of {format_size(int(most))} are files other than entries; "
             "--orphans or --side-caches removes them"
         )
     for reason in plan.unmet:

@@ -255,6 +255,8 @@ def test_everything_else_is_counted_and_goes_on_request(tmp_path: Path) -> None:
             "xla_gpu_kernel_cache_file": "unused-for",
             "xla_gpu_per_fusion_autotune_cache_dir/a.textproto": "unused-for",
         }
+        sound = plan(cache, max_size_bytes=7 * 500 - 1)
+        assert gone(sound) == {".jaxcache/quarantine/b-cache": "max-size"}
         full = plan(cache, max_size_bytes=0)
         assert full.size_bytes_before == 7 * 500
         assert full.unmet == ("max-size",)

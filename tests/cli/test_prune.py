@@ -3,9 +3,11 @@
 import json
 import os
 import pty
+import re
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -144,6 +146,33 @@ def test_nothing_to_do_is_done(run_cli: RunCli, cache: Path) -> None:
     assert done.returncode == 0
     assert done.stdout == ""
     assert "nothing to remove: 7 entries" in done.stderr
+
+
+def test_nothing_to_remove_names_the_ages(run_cli: RunCli, cache: Path) -> None:
+    """File dates alone do not make an entry old: the -atime of each was written just now."""
+    for path in cache.glob("*-cache"):
+        os.utime(path, (0, 0))
+    for path in cache.glob("*-atime"):
+        os.utime(path)
+        path.write_bytes(time.time_ns().to_bytes(8, "little"))
+    done = run_cli("prune", "-C", cache, "--unused-for", "7d", "-n")
+    said = r"nothing to remove: 7 entries, .*; the oldest use was \d.* ago \(recorded uses count"
+    assert re.search(said, done.stderr), done.stderr
+    done = run_cli("prune", "-C", cache, "--older-than", "200000d", "-n")
+    assert "the oldest entry was written 2" in done.stderr
+
+
+def test_quarantined_entries_go_before_sound_ones(run_cli: RunCli, cache: Path) -> None:
+    (broken,) = cache.glob("jit_mlp-*-cache")
+    size = broken.stat().st_size
+    broken.write_bytes(b"x" * size)
+    assert run_cli("verify", "-C", cache, "--fix", OLD, "-y", "-q").returncode == 0
+    total = json.loads(run_cli("stats", "-C", cache, "--json").stdout)["size_bytes"]
+    done = run_cli("prune", "-C", cache, "--max-size", total - 1, OLD, "-n", "--json")
+    removed = json.loads(done.stdout)["removed"]
+    assert [r["size_bytes"] for r in removed] == [8, size]  # with its -atime, and no other
+    assert {r["reason"] for r in removed} == {"max-size"}
+    assert all("/quarantine/" in r["file"] for r in removed)
 
 
 def test_used_since_a_marker_file(run_cli: RunCli, cache: Path, tmp_path: Path) -> None:

@@ -6,8 +6,9 @@ files, XLA's side caches, entries without a suffix, leftovers, quarantine.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import groupby
 
 from jaxcache.cache.prune.removable import Item, Lookup, Removable, removable
 from jaxcache.cache.prune.removal import (
@@ -24,7 +25,7 @@ from jaxcache.errors import JaxcacheError
 from jaxcache.eviction import POLICIES, Candidate, choose_for_room, eviction_order
 from jaxcache.model import Entry, brief
 from jaxcache.options import PruneOptions
-from jaxcache.units import NS_PER_SECOND, format_count, format_size
+from jaxcache.units import NS_PER_SECOND, format_count, format_duration, format_size
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,14 +54,30 @@ class PrunePlan:
     fixed_bytes: int = 0
     """Bytes of files that are no entries, that stay, and that ``--max-size`` counts."""
 
+    oldest_use_seconds: float = 0.0
+    """Age of the last use of the entry that was unused for longest."""
+    oldest_seconds: float = 0.0
+    """Age of the oldest entry."""
+
     def summary(self, removed: Sequence[Removal], verb: str) -> str:
         """Return one line: how much goes, what it frees, what it costs, what stays."""
         if not removed:
             size = format_size(self.size_bytes_before)
-            return f"nothing to remove: {format_count(self.kept, 'entry')}, cache size {size}"
+            said = f"nothing to remove: {format_count(self.kept, 'entry')}, cache size {size}"
+            return "; ".join([said, *([] if self.removals or not self.kept else self._ages())])
         kept = self.kept + count_entries(self.removals) - count_entries(removed)
         size = format_size(self.size_bytes_before - freed_bytes(removed))
         return f"{describe(removed, verb)}; {format_count(kept, 'entry')} stay, cache size {size}"
+
+    def _ages(self) -> Iterator[str]:
+        """Say by which ages no rule took anything."""
+        if self.options and self.options.unused_for_seconds is not None:
+            yield (
+                f"the oldest use was {format_duration(self.oldest_use_seconds)} ago "
+                "(recorded uses count before file dates; jaxcache ls shows them)"
+            )
+        if self.options and self.options.older_than_seconds is not None:
+            yield f"the oldest entry was written {format_duration(self.oldest_seconds)} ago"
 
     def __str__(self) -> str:
         return self.summary(self.removals, "would remove")
@@ -141,6 +158,9 @@ def plan_items(
         options=options,
         held=holds,
         fixed_bytes=found.fixed_bytes,
+        oldest_use_seconds=max((now_ns - i.candidate.last_used_ns for i in owners), default=0)
+        / 1e9,
+        oldest_seconds=max((now_ns - i.created_ns for i in owners), default=0) / 1e9,
     )
 
 
@@ -192,7 +212,7 @@ def _check_reachable(fixed_bytes: int, bound_bytes: int | None) -> None:
         raise JaxcacheError(
             f"files other than entries take {format_size(fixed_bytes)}, more than --max-size",
             code="bound-out-of-reach",
-            hint="remove them too, with --side-caches, --quarantine or --orphans; "
+            hint="remove them too, with --side-caches or --orphans; "
             "jaxcache stats shows what they are",
         )
 
@@ -239,8 +259,8 @@ def _mark_by_rules(items: Iterable[Item], options: PruneOptions, now_ns: int) ->
             continue
         if subject == "orphan-atime" or subject == "temp-file":
             item.reason = subject
-        elif subject == "quarantine" and not options.by_age:
-            item.reason = "quarantine"
+        elif subject == "quarantine" and not (options.quarantine and options.by_age):
+            item.reason = "quarantine" if options.quarantine else None
         elif options.legacy and item.legacy:
             item.reason = "legacy"
         elif options.untuned and item.untuned:
@@ -301,6 +321,11 @@ def _meet_bounds(
             unmet.append("max-entries")
     if options.max_size_bytes is not None:
         excess = size_bytes - freed_bytes(going.removals) - options.max_size_bytes
+        discarded = _pool(items, ("quarantine",))
+        for _, together in groupby(sorted(discarded), _without_suffix):
+            if excess > 0:  # its folder's name begins with the time: the oldest first
+                taken = [going.take(discarded[name], "max-size") for name in together]
+                excess -= sum(map(freed_bytes, taken))
         while excess > 0:  # again where items share files, of which the first frees nothing
             pool = _pool(items, ("entry", "side-cache"))
             candidates = map(going.candidate, pool.values())
@@ -316,6 +341,11 @@ def _meet_bounds(
 
 def _entries(removals: Iterable[Removal]) -> int:
     return sum(r.subject == "entry" for r in removals)
+
+
+def _without_suffix(name: str) -> str:
+    """The name that an entry and its ``-atime`` share."""
+    return name.removesuffix("-atime").removesuffix("-cache")
 
 
 def _pool(items: Iterable[Item], subjects: Sequence[Subject]) -> dict[str, Item]:

@@ -97,7 +97,7 @@ def _other_subjects(options: PruneOptions) -> frozenset[Subject]:
     chosen: list[Subject] = []
     chosen += ["orphan-atime", "temp-file"] if options.orphans else []
     chosen += ["side-cache"] if options.side_caches else []
-    chosen += ["quarantine"] if options.quarantine else []
+    chosen += ["quarantine"] if options.takes_quarantine else []
     return frozenset(chosen)
 
 

@@ -85,8 +85,8 @@ def removable(
         if options and info.type == "file" and _is_old(info, now_ns, grace_ns):
             if options.orphans and kind is TorchKind.TEMP:
                 others.append(_other(_removal(info, entries, "temp-file"), "temp-file"))
-            if options.quarantine and kind is TorchKind.QUARANTINE:
-                others.append(_other(_removal(info, entries, "quarantine"), "quarantine"))
+            if options.takes_quarantine and kind is TorchKind.QUARANTINE:
+                others.append(_other(_removal(info, entries, "quarantine"), None))
     return Removable([*others, *units], counted_bytes(seen.inventory.files()))
 
 
@@ -99,7 +99,7 @@ def _has_unread(seen: Scan) -> bool:
     return any(k == "unreadable" for facts in seen.facts.values() for k, _ in facts.problems)
 
 
-def _other(removal: Removal, reason: Reason) -> Item:
+def _other(removal: Removal, reason: Reason | None) -> Item:
     info = removal.file
     candidate = Candidate(info.name, info.size_bytes, removal.last_used_ns, None)
     return Item(removal, "", info.mtime_ns, candidate, True, None, reason=reason)
