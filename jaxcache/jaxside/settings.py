@@ -49,6 +49,7 @@ def describe(names: "list[str]") -> "dict[str, Any]":
         "key_codec": "zstandard" if package is not None else "zlib",
         "written_codec": "zlib" if standard is None and package is None else "zstd",
         "has_filelock": has_module("filelock"),
+        "has_epath": has_module("etils.epath"),
         "settings": {n: getattr(jax.config, n) for n in names if hasattr(jax.config, n)},
     }
 

@@ -75,6 +75,8 @@ def _finding(finding: Finding, *, name_files: bool) -> Iterator[Line]:
     yield Line(finding.seen, "  seen    ")
     yield Line(finding.cost, "  cost    ")
     yield Line(finding.fix, "  fix     ")
+    if finding.upstream:
+        yield Line(finding.upstream, "  reports ")
     if finding.files and name_files:
         shown = ", ".join(map(short_name, finding.files[:_SHOWN_FILES]))
         more = len(finding.files) - _SHOWN_FILES

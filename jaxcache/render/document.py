@@ -23,7 +23,7 @@ _SHAPES = {
     "Change": "change=kind changed_at=at_ns *entry",
     "Comparison": "module=right.module left_key=left.key right_key=right.key "
     "outcome=right.outcome source=right.source differences",
-    "Finding": "trap severity seen cost fix mendable files",
+    "Finding": "trap severity seen cost fix mendable files upstream",
     "GraphEntry": "-dependants",
     "Compiled": "module key outcome compile_seconds recorded_key differs moved reason detail "
     "size_bytes function attempts doubts tuning",

@@ -58,6 +58,7 @@ def ask_python(python: str | None = None) -> tuple[Interpreter, list[Setting]]:
         key_codec=str(told["key_codec"]),
         written_codec=str(told["written_codec"]),
         has_filelock=bool(told["has_filelock"]),
+        has_epath=bool(told["has_epath"]),
         flags=_flags(told.get("compile_options")),
     )
     settings = settings_of_jax(told["settings"], os.environ)

@@ -1,14 +1,19 @@
 """Traps whose real cause takes another machine: judged over real texts and real entries."""
 
+import ast
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from jaxcache.cache.doctor import keys, place
-from jaxcache.cache.doctor.facts import CacheFacts, Facts, Finding, Host
+from jaxcache.cache.doctor import keys, place, writes
+from jaxcache.cache.doctor.facts import CacheFacts, Facts, Finding, Host, Interpreter, Setting
 from jaxcache.cache.doctor.survey import features_of_cpu, filesystem_of, look_at_cache
+from jaxcache.entry.contents import CompileOptions, Device
 from jaxcache.entry.releases import read_release
+from jaxcache.model import Platform
 
 MOUNTS = r"""22 27 0:21 / /proc rw,relatime - proc proc rw
 27 1 254:0 / / rw,relatime - ext4 /dev/vda rw,discard
@@ -101,3 +106,108 @@ def test_releases() -> None:
     assert read_release("0.12.0.1") == (0, 12, 0, 1)
     assert read_release("0.10.2.dev3") == (0, 10, 2)
     assert read_release("main") == ()
+
+
+def with_device(seen: CacheFacts, **changes: Any) -> CacheFacts:
+    """The cache with its first decoded entry changed: ``device``, ``compile_options``, …."""
+    key, contents = next(iter(seen.contents.items()))
+    return replace(seen, contents={**seen.contents, key: replace(contents, **changes)})
+
+
+def python(version: str, **facts: Any) -> Interpreter:
+    return Interpreter("/python", "3.12", version, version, **facts)
+
+
+def test_hosts_that_share_a_path_and_not_a_cpu(seen: CacheFacts) -> None:
+    assert not list(place.find_mixed_cpus(Facts(seen)))
+    other = with_device(
+        seen, device=Device("cpu", cpu_name="haswell", cpu_features=("+avx", "+sse2"))
+    )
+    (finding,) = place.find_mixed_cpus(Facts(other))
+    assert "2 kinds of CPU" in finding.seen
+    assert "avx512f" in finding.seen
+    assert f"export JAX_COMPILATION_CACHE_DIR={seen.path}/$(jaxcache ci key" in finding.fix
+
+
+@pytest.mark.parametrize(
+    ("version", "logs"), [("0.8.3", True), ("0.10.1", True), ("0.10.2", False)]
+)
+def test_messages_of_preferences(seen: CacheFacts, version: str, logs: bool) -> None:
+    found = list(place.find_cpu_messages(Facts(seen, interpreter=python(version))))
+    assert bool(found) is logs
+    assert not list(place.find_cpu_messages(Facts(seen)))
+
+
+def test_large_programs_on_macos(seen: CacheFacts) -> None:
+    program = next(iter(seen.contents.values())).program
+    assert program
+    large = with_device(seen, program=replace(program, instructions=2107))
+    mac = Host(system="darwin")
+    (finding,) = place.find_large_on_macos(Facts(large, interpreter=python("0.9.2"), host=mac))
+    assert len(finding.files) == 1
+    for facts in (
+        Facts(large, interpreter=python("0.10.0"), host=mac),
+        Facts(large, interpreter=python("0.9.2")),
+        Facts(seen, interpreter=python("0.9.2"), host=mac),
+    ):
+        assert not list(place.find_large_on_macos(facts))
+
+
+@pytest.mark.parametrize(
+    ("platform", "devices", "halts"),
+    [("tpu", ((2, 3),), True), ("tpu", ((0, 1),), False), ("cpu", ((2, 3),), False)],
+)
+def test_tpu_without_device_0(
+    seen: CacheFacts, platform: Platform, devices: tuple[tuple[int, ...], ...], halts: bool
+) -> None:
+    options = CompileOptions(device_assignment=devices)
+    facts = Facts(with_device(seen, device=Device(platform), compile_options=options))
+    assert bool(list(place.find_tpu_without_first(facts))) is halts
+
+
+def with_bucket(cache: CacheFacts, xla_caches: str, **more: Any) -> Facts:
+    chosen = Setting("jax_compilation_cache_dir", "gs://team/jax", "environment")
+    xla = Setting("jax_persistent_cache_enable_xla_caches", xla_caches, "default")
+    return Facts(cache, (chosen, xla), **more)
+
+
+def test_caches_of_xla_in_a_bucket(seen: CacheFacts, corpus: Path) -> None:
+    gpu = look_at_cache(str(corpus / "0.12.0.1-cuda13-h200-zstd"), max_decoded=None, progress=None)
+    default = "xla_gpu_per_fusion_autotune_cache_dir"
+    for cache, severity in ((seen, "note"), (gpu, "problem")):
+        (finding,) = place.find_xla_caches_in_bucket(with_bucket(cache, default))
+        assert finding.severity == severity
+        assert not list(place.find_xla_caches_in_bucket(with_bucket(cache, "none")))
+    assert not list(place.find_xla_caches_in_bucket(Facts(gpu)))
+    assert list(place.find_autotune_incomplete(with_bucket(gpu, default)))
+    assert not list(place.find_autotune_incomplete(with_bucket(gpu, "none")))
+    assert not list(place.find_autotune_incomplete(with_bucket(seen, default)))
+
+
+def test_a_bucket_that_jax_uses_itself(seen: CacheFacts) -> None:
+    (finding,) = place.find_bucket_unchecked(with_bucket(seen, "none"))
+    assert "jaxcache stats -C gs://team/jax" in finding.fix
+    assert not list(place.find_bucket_unchecked(Facts(seen)))
+    for has_epath in (True, False):
+        facts = with_bucket(seen, "none", interpreter=python("0.12.0", has_epath=has_epath))
+        assert bool(list(writes.find_bucket_library_missing(facts))) is not has_epath
+
+
+def test_the_page_of_traps_names_each_with_its_reports() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "troubleshooting.md").read_text("utf-8")
+    rows = [[c.strip() for c in line.split("|")] for line in page.splitlines() if "| `" in line]
+    described = {row[1].split("`")[1]: row[3] for row in rows}
+    written: dict[str, str] = {}
+    for module in (keys, place, writes):
+        tree = ast.parse(Path(str(module.__file__)).read_text("utf-8"))
+        for call in ast.walk(tree):
+            if isinstance(call, ast.Call) and getattr(call.func, "id", "") == "Finding":
+                name = ast.literal_eval(call.args[0])
+                reports = call.args[5] if len(call.args) > 5 else ast.Constant("")
+                written[name] = (
+                    vars(module)[reports.id]
+                    if isinstance(reports, ast.Name)
+                    else ast.literal_eval(reports)
+                )
+    assert described == written
+    assert all(row[2] and row[4] for row in rows)

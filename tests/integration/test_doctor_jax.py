@@ -7,6 +7,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+import filelock
 import pytest
 from conftest import RunCli, clean_environment
 
@@ -183,6 +184,74 @@ def test_missing_atime_stops_jax_before_0_11_2(
         fixed = doctor(cache, each_jax_python, *args, JAX_COMPILATION_CACHE_MAX_SIZE="10000000")
         assert "missing-atime" not in traps(fixed)
         assert len(list(cache.glob("*-atime"))) == len(list(cache.glob("*-cache")))
+
+
+#: Compiles one function; prints its result, and how many hits and warnings there were.
+_PROGRAM = """
+import sys, warnings
+import jax
+hits = []
+jax.monitoring.register_event_listener(lambda e, **_: hits.append(e.endswith("cache_hits")))
+with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter("always")
+    print(float(jax.jit(lambda x: x * float(sys.argv[1]))(2.0)))
+print(sum(hits), sum("persistent compilation cache" in str(w.message) for w in caught))
+"""
+
+
+def run_program(
+    python: str, cache: Path, home: Path, factor: int, **env: str
+) -> tuple[list[str], str]:
+    env |= LOW | {"JAX_COMPILATION_CACHE_DIR": str(cache), "PYTHONWARNINGS": ""}
+    done = subprocess.run(
+        [python, "-c", _PROGRAM, str(factor)],
+        capture_output=True,
+        text=True,
+        check=True,
+        env=clean_environment(home) | env,
+    )
+    return done.stdout.split(), done.stderr
+
+
+@pytest.mark.parametrize("orphan", ["-atime", "-cache"])
+def test_what_an_orphan_does_to_writes_under_a_cap(
+    each_jax_python: str, doctor: Any, tmp_path: Path, orphan: str
+) -> None:
+    """An ``-atime`` without its entry does nothing; the reverse stops JAX before 0.11.2."""
+    cache = tmp_path / "cache"
+    cache.mkdir(mode=0o755)
+    (tmp_path / "lib").mkdir()
+    (tmp_path / "lib" / "filelock").symlink_to(Path(filelock.__file__).parent)
+    capped = {
+        "JAX_COMPILATION_CACHE_MAX_SIZE": "10000000",
+        "PYTHONPATH": str(tmp_path / "lib"),
+    }
+    run_program(each_jax_python, cache, tmp_path, 3, **capped)
+    if not list(cache.glob("*-cache")):
+        pytest.skip("JAX before 0.4.31 writes no pairs")
+    cache.joinpath(f"jit_f-{'0' * 64}{orphan}").write_bytes(bytes(8))
+    document = doctor(cache, each_jax_python, JAX_COMPILATION_CACHE_MAX_SIZE="10000000")
+    entries = len(list(cache.glob("*-cache")))
+    (_, _, warned), _ = run_program(each_jax_python, cache, tmp_path, 5, **capped)
+    stops = orphan == "-cache" and release(document) < (0, 11, 2)
+    assert ("missing-atime" in traps(document)) is stops
+    assert (int(warned) > 0) is stops
+    assert (len(list(cache.glob("*-cache"))) > entries) is not stops
+
+
+def test_messages_of_preferences_do_no_harm(
+    each_jax_python: str, doctor: Any, tmp_path: Path
+) -> None:
+    """JAX logs that ``+prefer-no-gather`` is not supported; the entry hits and runs the same."""
+    cache = tmp_path / "cache"
+    cache.mkdir(mode=0o755)
+    (result, hits, _), _ = run_program(each_jax_python, cache, tmp_path, 3)
+    assert (result, hits) == ("6.0", "0")
+    (result, hits, warned), log = run_program(each_jax_python, cache, tmp_path, 3)
+    assert (result, warned) == ("6.0", "0")
+    assert int(hits) > 0
+    said = "cpu-messages" in traps(doctor(cache, each_jax_python))
+    assert said is ("Target machine feature +prefer-" in log)
 
 
 def test_orphaned_generations(

@@ -1,6 +1,6 @@
 """The facts that traps are judged by (the cache, its Python, the machine), and what they find."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -40,6 +40,8 @@ class Interpreter:
     written_codec: str = "zstd"
     """The codec that entries are really written with: ``zstd`` or ``zlib``."""
     has_filelock: bool = True
+    has_epath: bool = True
+    """Whether etils[epath] is there, without which JAX opens no URL."""
     flags: frozenset[str] | None = None
     """Names of the XLA flags that this jaxlib writes into compile options."""
 
@@ -49,6 +51,8 @@ class Host:
     """The machine and the file system that the cache lies on; None is unknown."""
 
     user: int = -1
+    system: str = "linux"
+    """As ``sys.platform`` names it."""
     cpu_features: frozenset[str] | None = None
     """As LLVM names them, of those that the system tells."""
     filesystem: str | None = None
@@ -104,6 +108,19 @@ class Facts:
         return read_release(self.interpreter.jax_version) or None if self.interpreter else None
 
     @property
+    def bucket(self) -> str | None:
+        """The URL that JAX itself is told to use as its cache; None where it is a directory."""
+        chosen = self.setting("jax_compilation_cache_dir")
+        return chosen if isinstance(chosen, str) and "://" in chosen else None
+
+    def decoded(self, platform: str) -> Iterator[tuple[str, Contents]]:
+        """The files and contents of the decoded entries for a platform."""
+        files = {e.key: e.file for e in self.cache.entries}
+        for key, contents in self.cache.contents.items():
+            if contents.device.platform == platform:
+                yield files[key], contents
+
+    @property
     def capped(self) -> bool:
         """Whether JAX keeps the cache below a size, and so keeps ``-atime`` files and locks."""
         limit = self.setting("jax_compilation_cache_max_size")
@@ -142,6 +159,8 @@ class Finding:
     """Its effect on runs."""
     fix: str
     """The command, setting or step that mends it."""
+    upstream: str | None = None
+    """Reports of others, as ``owner/repository#number``."""
     mend: Mend | None = None
     """The repair that ``--fix`` would make; None where a person must decide."""
     files: tuple[str, ...] = ()

@@ -1,7 +1,8 @@
-"""Traps of the place that the cache lies in: file system, permissions, CPU."""
+"""Traps of the place that the cache lies in and of the machine: CPU, bucket, permissions."""
 
 import shlex
 import stat
+from collections import Counter
 from collections.abc import Iterator
 
 from jaxcache.cache.doctor.facts import Facts, Finding
@@ -17,6 +18,11 @@ orangefs ocfs2 gfs2 wekafs panfs
 NETWORK_FILESYSTEMS = frozenset(_NETWORK.split())
 _FOREIGN_WRITE = stat.S_IWGRP | stat.S_IWOTH
 _ROOT = 0
+#: The first release that logs nothing of ``prefer-*`` (tried: 0.8.3, 0.9.2, 0.10.0, 0.10.1 log).
+_PREFERENCES_IGNORED = (0, 10, 2)
+_LOADS_ON_MACOS = (0, 10)
+#: One of 2,107 kernels was reported to crash; the bound depends on the stack.
+_MANY_INSTRUCTIONS = 1_000
 #: LLVM's names of x86 features, with Linux's where that is another; only features that Linux lists
 #: in /proc/cpuinfo can be judged. Source: llvm/lib/Target/X86/X86.td, arch/x86/.../cpufeatures.h.
 _X86_FEATURES = """
@@ -38,26 +44,173 @@ def find_cpu_features(facts: Facts) -> Iterator[Finding]:
     here = facts.host.cpu_features
     if here is None:
         return
-    missing: set[str] = set()
-    files = []
-    names = {e.key: e.file for e in facts.cache.entries}
-    for key, contents in facts.cache.contents.items():
-        if contents.device.platform != "cpu" or not contents.device.cpu_features:
-            continue
-        wanted = {f[1:] for f in contents.device.cpu_features if f.startswith("+")}
-        if lacking := {f for f in wanted if f in TOLD_BY_SYSTEM and f not in here}:
-            missing |= lacking
-            files.append(names[key])
-    if files:
+    lacking = {file: features - here for file, features in _cpu_needs(facts).items()}
+    if files := [file for file, lacks in lacking.items() if lacks]:
         yield Finding(
             "cpu-features",
             "problem",
             f"{format_count(len(files), 'entry')} need what this CPU lacks: "
-            f"{', '.join(sorted(missing))}",
+            f"{', '.join(sorted(set().union(*lacking.values())))}",
             "JAX warns that they may end in SIGILL; under a version that does not hash the CPU "
             "they do",
-            "give each kind of CPU its own cache directory, or remove these: jaxcache rm KEY",
+            f"{_directory_per_machine(facts)}; or remove these: jaxcache rm KEY",
             files=tuple(files),
+        )
+
+
+def find_mixed_cpus(facts: Facts) -> Iterator[Finding]:
+    """Hosts of several kinds fill one directory."""
+    kinds = Counter(_cpu_needs(facts).values())
+    if len(kinds) > 1:
+        counts = ", ".join(f"{n:,}" for n in kinds.values())
+        differing = sorted(frozenset.union(*kinds) - frozenset.intersection(*kinds))
+        yield Finding(
+            "mixed-cpus",
+            "note",
+            f"entries for {len(kinds)} kinds of CPU ({counts}), which differ in "
+            f"{', '.join(differing)}",
+            "the CPU is part of the key: each kind hits only what its own kind wrote, and "
+            "prune, copies and CI caches carry all of them",
+            _directory_per_machine(facts),
+        )
+
+
+def _cpu_needs(facts: Facts) -> dict[str, frozenset[str]]:
+    """The features that each entry for a CPU was compiled with, of those that Linux lists."""
+    return {
+        file: frozenset(
+            f[1:] for f in contents.device.cpu_features if f[:1] == "+" and f[1:] in TOLD_BY_SYSTEM
+        )
+        for file, contents in facts.decoded("cpu")
+        if contents.device.cpu_features
+    }
+
+
+def _directory_per_machine(facts: Facts) -> str:
+    path = shlex.quote(facts.cache.path)
+    return (
+        "give each kind of machine a directory of its own, in the script that starts programs: "
+        f"export JAX_COMPILATION_CACHE_DIR={path}/$(jaxcache ci key -C {path})"
+    )
+
+
+def find_cpu_messages(facts: Facts) -> Iterator[Finding]:
+    """Errors that jaxlib before 0.10.2 logs of preferences of LLVM; the entries load and run."""
+    release = facts.jax_release
+    if release is None or release >= _PREFERENCES_IGNORED:
+        return
+    files = [
+        file
+        for file, contents in facts.decoded("cpu")
+        if any(f.startswith("+prefer-") for f in contents.device.cpu_features or ())
+    ]
+    if files:
+        yield Finding(
+            "cpu-messages",
+            "note",
+            f"{format_count(len(files), 'entry')} compiled with +prefer-no-gather or the like",
+            "jaxlib logs that the feature is not supported on the host machine at every load, also "
+            "on the machine that compiled it; it is a preference and no instruction, and the "
+            "entries hit and run",
+            "ignore the message where it names only prefer-*; jaxlib 0.10.2 does not log it",
+            "jax-ml/jax#38445, openxla/xla#44565",
+            files=tuple(files),
+        )
+
+
+def find_large_on_macos(facts: Facts) -> Iterator[Finding]:
+    """Large programs that jaxlib before 0.10 cannot load on macOS."""
+    release = facts.jax_release
+    if facts.host.system != "darwin" or release is None or release >= _LOADS_ON_MACOS:
+        return
+    files = [
+        file
+        for file, contents in facts.decoded("cpu")
+        if contents.program and contents.program.instructions > _MANY_INSTRUCTIONS
+    ]
+    if files:
+        yield Finding(
+            "large-on-macos",
+            "problem",
+            f"{format_count(len(files), 'entry')} of more than {_MANY_INSTRUCTIONS:,} "
+            "instructions, on macOS",
+            "jaxlib before 0.10 overflows a stack while it loads such an entry: the process dies "
+            "with SIGBUS or SIGILL at the second run",
+            "use jaxlib 0.10, or no cache on macOS; and remove these: jaxcache rm KEY",
+            "uwplasma/vmex#142",
+            files=tuple(files),
+        )
+
+
+def find_tpu_without_first(facts: Facts) -> Iterator[Finding]:
+    """Programs for some of the TPU's devices, of which device 0 is none."""
+    files = [
+        file
+        for file, contents in facts.decoded("tpu")
+        if (rows := contents.compile_options.device_assignment)
+        and all(0 not in devices for devices in rows)
+    ]
+    if files:
+        yield Finding(
+            "tpu-without-device-0",
+            "problem",
+            f"{format_count(len(files), 'entry')} for TPU devices without device 0",
+            "libtpu checks positions of devices that it stored, and the second run halts the TPU: "
+            "Core halted unexpectedly (seen on v6e with libtpu 0.0.30)",
+            "run such programs with JAX_ENABLE_COMPILATION_CACHE=0, or on devices from 0 on; "
+            "and remove these: jaxcache rm KEY",
+            "jax-ml/jax#38004, sgl-project/sglang-jax#1225",
+            files=tuple(files),
+        )
+
+
+def find_bucket_unchecked(facts: Facts) -> Iterator[Finding]:
+    """JAX opens a bucket without a timeout of its own, and does not check that it is there."""
+    if facts.bucket:
+        url = shlex.quote(facts.bucket)
+        yield Finding(
+            "bucket-unchecked",
+            "note",
+            f"jax_compilation_cache_dir is {facts.bucket}",
+            "JAX asks it at every compile; a bucket that does not exist or refuses has hung "
+            "programs beyond Ctrl-C",
+            f"ask it first, which ends with 10 where it is not there: jaxcache stats -C {url}; or "
+            f"use a directory: jaxcache pull {url} -C DIR before, jaxcache push {url} -C DIR after",
+            "jax-ml/jax#22364",
+        )
+
+
+def find_xla_caches_in_bucket(facts: Facts) -> Iterator[Finding]:
+    """JAX hands the bucket's URL to caches of XLA, which know directories only."""
+    chosen = facts.setting("jax_persistent_cache_enable_xla_caches")
+    if facts.bucket and chosen not in (None, "", "none"):
+        gpu = any(facts.decoded("gpu"))
+        yield Finding(
+            "xla-caches-in-bucket",
+            "problem" if gpu else "note",
+            f"jax_compilation_cache_dir is {facts.bucket}, and "
+            f"jax_persistent_cache_enable_xla_caches is {chosen}",
+            "XLA keeps its autotune and kernel caches below that URL, and knows no such file "
+            "system: a compile for a GPU ends with UNIMPLEMENTED: File system scheme",
+            "export JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES=none",
+            "marin-community/marin#3195, marin-community/marin#6953",
+        )
+
+
+def find_autotune_incomplete(facts: Facts) -> Iterator[Finding]:
+    """XLA's autotune folder does not hold every measurement that a GPU program depends on."""
+    chosen = str(facts.setting("jax_persistent_cache_enable_xla_caches") or "")
+    if (chosen == "all" or "autotune" in chosen) and any(facts.decoded("gpu")):
+        yield Finding(
+            "autotune-incomplete",
+            "note",
+            "entries for a GPU, and XLA's autotune folder",
+            "some fusions are timed anew in every compile, and their results are not kept there: "
+            "a program that is compiled again may give other last digits",
+            "keep and copy the entries themselves, which hold the choice; to compile again alike: "
+            "XLA_FLAGS=--xla_gpu_dump_autotune_results_to=FILE, then "
+            "--xla_gpu_load_autotune_results_from=FILE",
+            "openxla/xla#37902",
         )
 
 

@@ -4,6 +4,7 @@ import contextlib
 import fcntl
 import os
 import re
+import sys
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -100,7 +101,7 @@ def look_at_host(path: str) -> Host:
     """Look at the machine, and at the file system that ``path`` is or would be on."""
     features = features_of_cpu(_text("/proc/cpuinfo"))
     if is_remote(path):
-        return Host(os.geteuid(), features, name_max=_OBJECT_NAME_MAX)
+        return Host(os.geteuid(), sys.platform, features, name_max=_OBJECT_NAME_MAX)
     folder = _nearest(path)
     free = total = None
     name_max = 255
@@ -111,6 +112,7 @@ def look_at_host(path: str) -> Host:
     mounts = _text("/proc/self/mountinfo")
     return Host(
         user=os.geteuid(),
+        system=sys.platform,
         cpu_features=features,
         filesystem=filesystem_of(os.path.realpath(folder), mounts),
         free_bytes=free,

@@ -15,6 +15,7 @@ _SLOW_CAP_ENTRIES = 5_000
 #: A module whose key is this near to the longest name will not survive a longer function name.
 _NAME_MARGIN = 8
 _SHOWN_NAME = 60
+_THRESHOLD_REPORTS = "jax-ml/jax#21908, OpenSourceEconomics/pylcm#397"
 
 
 def find_live_off(facts: Facts) -> Iterator[Finding]:
@@ -114,6 +115,22 @@ def find_lock_library_missing(facts: Facts) -> Iterator[Finding]:
         )
 
 
+def find_bucket_library_missing(facts: Facts) -> Iterator[Finding]:
+    """A URL takes ``etils[epath]``, which JAX does not install."""
+    mine = facts.interpreter
+    if mine and facts.bucket and not mine.has_epath:
+        yield Finding(
+            "bucket-library-missing",
+            "problem",
+            f"jax_compilation_cache_dir is {facts.bucket}, and {mine.executable} has no "
+            "etils[epath]",
+            "JAX warns once, and runs without a cache",
+            install_into(mine.executable, "'etils[epath]' gcsfs")
+            + " (s3fs for s3://); or use a directory, and jaxcache pull and push",
+            "jax-ml/jax#21819",
+        )
+
+
 def find_missing_atime(facts: Facts) -> Iterator[Finding]:
     """Before 0.11.2 one entry without its ``-atime`` stops all writes under a size cap."""
     inventory = facts.cache.inventory
@@ -135,6 +152,7 @@ def find_missing_atime(facts: Facts) -> Iterator[Finding]:
         "with jax_compilation_cache_max_size set, JAX before 0.11.2 fails on the first of them, "
         "and writes nothing any more",
         "jaxcache doctor --fix writes them, dated to the last use",
+        "jax-ml/jax#39880",
         mend="write-atime",
         files=tuple(missing),
     )
@@ -164,13 +182,13 @@ def find_threshold(facts: Facts) -> Iterator[Finding]:
     fix = "export JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS=0"
     if not entries:
         seen = f"the cache is empty, and the threshold is {limit:g} s"
-        yield Finding("threshold", "problem", seen, cost, fix)
+        yield Finding("threshold", "problem", seen, cost, fix, _THRESHOLD_REPORTS)
         return
     # Entries tell whole seconds, so a threshold below one leaves no trace in them.
     slow = (e.compile_seconds is not None and e.compile_seconds >= int(limit) for e in entries)
     if limit >= 1 and all(slow):
         seen = f"no entry of the {len(entries):,} here compiled in under {int(limit)} s"
-        yield Finding("threshold", "note", seen, cost, fix)
+        yield Finding("threshold", "note", seen, cost, fix, _THRESHOLD_REPORTS)
 
 
 def find_damage(facts: Facts) -> Iterator[Finding]:
@@ -252,18 +270,17 @@ def find_slow_cap(facts: Facts) -> Iterator[Finding]:
             "every write reads all -atime files under the lock: 0.5 s at 10,000 entries, "
             "6 s at 100,000",
             "unset the cap, and run jaxcache prune --max-size from time to time",
+            "jax-ml/jax#36753",
         )
 
 
 def find_capped_bucket(facts: Facts) -> Iterator[Finding]:
     """A size cap over a bucket: JAX would evict there, and its lock is a local one."""
-    chosen = facts.setting("jax_compilation_cache_dir")
-    used = facts.cache.remote and str(chosen or "").rstrip("/") == facts.cache.path
-    if used and facts.capped:
+    if facts.bucket and facts.capped:
         yield Finding(
             "capped-bucket",
             "problem",
-            f"jax_compilation_cache_max_size is set, and JAX's cache is {facts.cache.path}",
+            f"jax_compilation_cache_max_size is set, and JAX's cache is {facts.bucket}",
             "JAX lists all of it at every write, puts an -atime object at every use, and locks "
             "a local directory, which other machines do not see",
             "unset the cap, and run jaxcache prune --max-size from time to time",
