@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from jaxcache.cache.inventory import EntryFile, Inventory, take_inventory
+from jaxcache.cache.ledger.record import TOO_QUICK
 from jaxcache.cache.ledger.segments import Ledger
 from jaxcache.cache.ledger.uses import live_totals
 from jaxcache.cache.listing import Summary, summarize
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 ChangeKind = Literal["new", "hit", "gone"]
 #: JAX writes an entry in place: one that grew so lately may not be whole.
 _SETTLED_NS = 1_000_000_000
+#: A ledger that grew so lately belongs to a program that is running; it adds every 2 s.
+_RECENT_NS = 10_000_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +51,11 @@ class Look:
     """Whether there are ``-atime`` files, without which only hits in the ledger show."""
     live: dict[str, int | float] | None = None
     """All counts of the live layer (:func:`jaxcache.cache.ledger.uses.live_totals`)."""
+    records_uses: bool = False
+    """Whether ``run`` or ``warm`` has added to the ledger since the first look, or just before."""
+    too_quick: int = 0
+    """Compiles that it tells of since the first look, and that JAX's threshold of seconds kept from
+    being written."""
 
 
 class Watcher:
@@ -66,11 +74,18 @@ class Watcher:
         self._segments: list[FileInfo] = []
         self._ledger = Ledger()
         self._started = from_empty
+        self._recording = False
+        self._too_quick = self._too_quick_before = 0
 
     @property
     def entries(self) -> tuple[Entry, ...]:
         """The entries of the last look."""
         return tuple(self._entries.values())
+
+    @property
+    def has_record(self) -> bool:
+        """Whether the last look found a ledger."""
+        return bool(self._ledger)
 
     def look(
         self,
@@ -96,6 +111,13 @@ class Watcher:
         )
         infos = {f.info.name: f.info for f in changed}
         learnt = self._read_ledger(inventory)
+        if learnt:
+            newest_ns = max((s.mtime_ns for s in self._segments), default=0)
+            self._recording |= self._started or now_ns - newest_ns < _RECENT_NS
+            quick = (e.count for e in self._ledger.events() if e.kind == TOO_QUICK)
+            self._too_quick = sum(quick)
+            if not self._started:
+                self._too_quick_before = self._too_quick
         for entry in with_ledger(read, self._ledger):
             self._entries[entry.file], self._files[entry.file] = entry, infos[entry.file]
             changes.append(Change("new", entry.created_ns, entry))
@@ -110,6 +132,8 @@ class Watcher:
             changes=() if first else tuple(sorted(changes, key=lambda c: c.at_ns)),
             dates_uses=bool(inventory.atimes),
             live=live_totals(self._store) if FileKind.OWN in inventory.folders else None,
+            records_uses=self._recording,
+            too_quick=max(0, self._too_quick - self._too_quick_before),
         )
 
     def _is_news(self, file: EntryFile, now_ns: int) -> bool:

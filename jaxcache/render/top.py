@@ -31,14 +31,14 @@ class Tally:
     saved_seconds: float = 0.0
     gone: int = 0
     hits_show: bool = True
-    """Whether something records uses: ``-atime`` files, or the live layer."""
+    """Whether something records uses: ``-atime`` files, the live layer, or a run."""
     latest: list[Change] = field(default_factory=list)
     """The last first."""
 
     def add(self, look: Look) -> None:
         """Count what happened."""
         changes = look.changes
-        self.hits_show = look.dates_uses or look.live is not None
+        self.hits_show = look.dates_uses or look.live is not None or look.records_uses
         for change in changes:
             seconds = change.entry.compile_seconds or 0.0
             if change.kind == "new":
@@ -66,6 +66,14 @@ def tally_line(tally: Tally, now_ns: int) -> str:
     )
 
 
+def too_quick_line(count: int) -> str:
+    """Say how many compiles were not written, and what writes them."""
+    return (
+        f"{format_count(count, 'compile')} under JAX's threshold of seconds, not written; "
+        "jaxcache warm, or JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS=0, writes them"
+    )
+
+
 def top_page(look: Look, tally: Tally, *, now_ns: int, rows: int) -> Iterator[Block]:
     """Yield a page with the sums and the last ``rows`` changes."""
     yield Line(look.cache_dir, style="bold")
@@ -76,11 +84,13 @@ def top_page(look: Look, tally: Tally, *, now_ns: int, rows: int) -> Iterator[Bl
         yield f"live layer: {live_line(look.live)}"
     elif not (tally.hits_show or tally.hits):
         yield NO_DATES
+    if look.too_quick:
+        yield too_quick_line(look.too_quick)
     yield ""
     if tally.latest:
         yield Table(_COLUMNS, tally.latest[:rows])
     else:
-        yield "nothing has happened yet"
+        yield "nothing has happened yet; by default JAX writes only compiles of 1 s or longer"
 
 
 def _time(change: Change) -> str:

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from jaxcache.cache.gate import read_content
-from jaxcache.cache.ledger.record import COMPILE, HIT
+from jaxcache.cache.ledger.record import COMPILE, HIT, TOO_QUICK
 from jaxcache.cache.ledger.record import Event as Fact
 from jaxcache.cache.ledger.segments import Ledger, append
 from jaxcache.cache.seal import execute_seal, plan_seal
@@ -42,6 +42,8 @@ def remember(modules: Iterable[Done], seen: Recorder) -> None:
         if kind and event.key and directory and "://" not in directory:
             known = _facts(event, seen)
             facts[directory].append(Fact(event.key, kind, int(event.at * 1e9), known))
+        elif event.reason == "compile-time" and event.key and directory and "://" not in directory:
+            facts[directory].append(Fact(event.key, TOO_QUICK, int(event.at * 1e9)))
     for directory, found in facts.items():
         with contextlib.suppress(JaxcacheError):
             store = open_store(directory)

@@ -15,7 +15,7 @@ import pytest
 from conftest import RunCli, clean_environment
 from terminal import Terminal, without_style
 
-from jaxcache.cache.ledger.record import HIT, Event
+from jaxcache.cache.ledger.record import HIT, TOO_QUICK, Event
 from jaxcache.cache.ledger.segments import append
 from jaxcache.cache.watch import Watcher
 from jaxcache.store.local import LocalStore
@@ -195,6 +195,53 @@ jax.jit(f)(np.ones((9, 9)))
 print("compiled", flush=True)
 time.sleep(60)
 """
+
+
+def test_the_note_about_hits_goes_while_a_run_records(corpus: Path, tmp_path: Path) -> None:
+    """``run`` tells the ledger of what it sees: of compiles that JAX did not write, too."""
+    plain = tmp_path / "plain"
+    shutil.copytree(corpus / "0.12.0.1-cpu-zstd", plain)
+    old = time.time_ns() - 3600 * SECOND_NS
+    append(LocalStore(str(plain)), [Event("jit_old-00", TOO_QUICK, old, {})])
+    (segment,) = (plain / ".jaxcache" / "ledger").glob("*.jsonl")
+    os.utime(segment, ns=(old, old))
+    terminal = Terminal(
+        [sys.executable, "-m", "jaxcache", "top", "--interval", "0.1s", "-C", plain],
+        home=tmp_path,
+        width=200,
+    )
+    terminal.wait_for("hits of plain JAX")
+    assert "threshold of seconds" not in terminal.text
+    fresh = [Event(f"jit_f-{n:02}", TOO_QUICK, time.time_ns(), {}) for n in range(3)]
+    append(LocalStore(str(plain)), fresh)
+    terminal.wait_for("3 compiles under JAX's threshold of seconds, not written; jaxcache warm, or")
+    terminal.wait_for("0 hits (0 s saved)")
+    terminal.press("q")
+    assert terminal.finish() == 0
+    assert "hits of plain JAX" not in terminal.text.rpartition("3 compiles under")[0][-2000:]
+
+
+def test_once_says_nothing_of_hits_where_they_are_recorded(corpus: Path, tmp_path: Path) -> None:
+    plain = tmp_path / "plain"
+    shutil.copytree(corpus / "0.12.0.1-cpu-zstd", plain)
+    key = next(plain.glob("jit_mlp*-cache")).name.removesuffix("-cache")
+    append(LocalStore(str(plain)), [Event(key, HIT, time.time_ns(), {})])
+    terminal = Terminal(
+        [sys.executable, "-m", "jaxcache", "top", "--once", "-C", plain], home=tmp_path
+    )
+    assert terminal.finish() == 0
+    assert "hits of plain JAX" not in terminal.text
+
+
+@pytest.mark.jax
+def test_quick_compiles_are_told(run_cli: RunCli, jax_python: str, tmp_path: Path) -> None:
+    cache, script = tmp_path / "cache", tmp_path / "train.py"
+    script.write_text(RUNNING.replace("60", "0"))
+    run = ("run", "-C", cache, "--", jax_python, script)
+    assert run_cli(*run, env={"PYTHONWARNINGS": ""}).returncode == 0
+    look = Watcher(LocalStore(str(cache)), from_empty=True).look(now_ns=time.time_ns())
+    assert (look.total.entries, look.records_uses) == (0, True)
+    assert look.too_quick > 0
 
 
 @pytest.mark.jax

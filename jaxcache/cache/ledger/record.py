@@ -10,10 +10,12 @@ from typing import Any
 #: * ``payload``: payload_sha256, file_mtime_ns
 #: * ``compile``: count, compile_seconds, versions, components, script, function
 #: * ``hit``: count (1 if absent) more uses of the entry
+#: * ``too-quick``: count compiles that JAX's threshold of seconds kept from being written
 #: * ``sealed``: the entry was sealed then
 #: * ``pin``, ``unpin``: the later one counts
 PAYLOAD, COMPILE, HIT, SEALED, PIN, UNPIN = "payload", "compile", "hit", "sealed", "pin", "unpin"
-COUNTED = frozenset({HIT, COMPILE})
+TOO_QUICK = "too-quick"
+COUNTED = frozenset({HIT, COMPILE, TOO_QUICK})
 PINNING = frozenset({PIN, UNPIN})
 UNTUNED = "untuned"
 

@@ -103,6 +103,7 @@ class Screen:
         entries = sorted(self._watcher.entries, key=lambda e: -e.created_ns)[:_NEWEST]
         newest = [Change("new", e.created_ns, e) for e in entries]
         self._tally.latest = newest
+        self._tally.hits_show |= self._watcher.has_record
         emit(form, render.once_view(look, newest, self._page(look, rows=_NEWEST)))
 
     def lines(self, form: Format) -> None:
@@ -110,8 +111,12 @@ class Screen:
         self._first()
         if not self._tally.hits_show:
             note(render.NO_DATES)
+        quick = 0
         while True:
             look = self._next()
+            if look.too_quick > quick:
+                quick = look.too_quick
+                note(render.too_quick_line(quick))
             emit(form.as_lines, render.changes_view(look.changes))
             sys.stdout.flush()
 
