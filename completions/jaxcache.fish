@@ -12,7 +12,7 @@ complete -c jaxcache -f
 complete -c jaxcache -n __fish_use_subcommand -a ci -d 'Restore and save a cache in a CI job.'
 complete -c jaxcache -n __fish_use_subcommand -a target -d 'Capture or show what a host\'s keys depend on.'
 complete -c jaxcache -n __fish_use_subcommand -a trust -d 'Make a signing key, and choose whose signatures count here.'
-complete -c jaxcache -n __fish_use_subcommand -a ls -d 'List the entries of a cache. Also the modules of a recipe (-C FILE.recipe) and the entries of a bundle (-C FILE.jxb).'
+complete -c jaxcache -n __fish_use_subcommand -a ls -d 'List the entries of a cache. Also the modules of a recipe (-C FILE.recipe) and the entries of a bundle (-C FILE.jxb). In a pipe each line is key, bytes, compile seconds, time of the last use, problems, with tabs between them and no header; --long adds platform, target, signature, source.'
 complete -c jaxcache -n '__fish_seen_subcommand_from ls' -l filter -r -d 'Only entries that match, such as \'size>1MB\', \'unused>7d\', \'platform=gpu\'; repeatable.'
 complete -c jaxcache -n '__fish_seen_subcommand_from ls' -l sort -r -d 'used (the latest first), key, size, payload, compile, created or platform.'
 complete -c jaxcache -n '__fish_seen_subcommand_from ls' -l limit -r -d 'List at most N entries.'

@@ -77,9 +77,12 @@ def _match_key(entries: Sequence[_Named], text: str, shortest_prefix: int) -> li
                 hint=f"write more of the hash, or the glob {text + '*'!r} for all of them",
             )
     if not found:
-        raise JaxcacheError(
-            f"no entry matches {text!r}", code="no-match", hint="jaxcache ls -q prints every key"
-        )
+        from difflib import get_close_matches
+
+        modules = {e.module.removeprefix("jit_"): e.module for e in entries}
+        near = get_close_matches(text.removeprefix("jit_"), modules, 1)
+        hint = f"did you mean {modules[near[0]]!r}?" if near else "jaxcache ls -q prints every key"
+        raise JaxcacheError(f"no entry matches {text!r}", code="no-match", hint=hint)
     return found
 
 

@@ -33,7 +33,9 @@ def command(
 ) -> None:
     """List the entries of a cache.
 
-    Also the modules of a recipe (-C FILE.recipe) and the entries of a bundle (-C FILE.jxb).
+    Also the modules of a recipe (-C FILE.recipe) and the entries of a bundle (-C FILE.jxb). In a
+    pipe each line is key, bytes, compile seconds, time of the last use, problems, with tabs between
+    them and no header; --long adds platform, target, signature, source.
     """
     from jaxcache.cache.listing import list_cache
     from jaxcache.cli.opening import names_recipe

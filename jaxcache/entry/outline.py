@@ -16,7 +16,7 @@ from jaxcache.entry.wire import Budget, WireError
 
 _NAME, _OPCODE, _SHAPE, _METADATA, _LITERAL = 1, 2, 3, 7, 8
 _ID, _OPERANDS, _PREDECESSORS, _CALLED, _BACKEND = 35, 36, 37, 38, 43
-_PRECISION = 51
+_PRECISION, _PARAMETER, _OP_NAME, _ENTRY_ID, _COMPUTATION_ID = 51, 9, 2, 6, 5
 #: Fields that say nothing of what is computed, or are shown by themselves.
 _LEFT_OUT = frozenset({
     _NAME, _OPCODE, _SHAPE, _METADATA, _LITERAL, _ID, _OPERANDS, _PREDECESSORS, _CALLED,
@@ -49,6 +49,44 @@ def outline(module: memoryview) -> list[str]:
             if len(lines) > MAX_LINES:
                 return lines[:MAX_LINES]
     return lines
+
+
+def parameter_names(module: memoryview) -> tuple[str, ...]:
+    """Names of the arguments, such as ``params[0]['w']``; empty where one has none.
+
+    JAX gives them to the parameters of the entry computation, as the ``op_name`` of their metadata.
+
+    Args:
+        module: an ``HloModuleProto``.
+
+    Raises:
+        WireError: the bytes are none.
+    """
+    budget = Budget()
+    fields = list(wire.walk(module, budget))
+    entry = [f.value for f in fields if f.number == _ENTRY_ID]
+    names: dict[int, str] = {}
+    for field in fields:
+        if field.number != 3 or not isinstance(field.value, memoryview):
+            continue
+        computation = list(wire.walk(field.value, budget))
+        if [f.value for f in computation if f.number == _COMPUTATION_ID] != entry:
+            continue
+        for found in computation:
+            if found.number == 2 and isinstance(found.value, memoryview):
+                instruction = list(wire.walk(found.value, budget))
+                if _text(instruction, _OPCODE) == "parameter":
+                    place = next((f.value for f in instruction if f.number == _PARAMETER), 0)
+                    names[place if isinstance(place, int) else 0] = _op_name(instruction, budget)
+    ordered = tuple(names.get(n, "") for n in range(len(names)))
+    return ordered if all(ordered) else ()
+
+
+def _op_name(instruction: list[wire.Field], budget: Budget) -> str:
+    for field in instruction:
+        if field.number == _METADATA and isinstance(field.value, memoryview):
+            return _text(list(wire.walk(field.value, budget)), _OP_NAME)
+    return ""
 
 
 def _computation(data: memoryview, budget: Budget) -> Iterator[str]:

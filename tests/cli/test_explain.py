@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import RunCli
+from conftest import CORPUS, RunCli
 from terminal import run_all
 
 from jaxcache.cache.explain.churn import SAME_PROGRAM
@@ -194,6 +194,36 @@ def test_a_key_beside_the_others_of_its_module(run_cli: RunCli, corpus: Path) ->
     done = run_cli("explain", alone, "-C", cache)
     assert done.returncode == 1
     assert "only key" in done.stderr
+
+
+def test_a_key_keeps_the_names_of_arguments(run_cli: RunCli, tmp_path: Path) -> None:
+    """JAX's entries hold them, so that no ledger and no saved run is needed."""
+    for corpus in ("0.12.0.1-cpu-zstd", "0.12.0.1-cuda13-h200-zstd"):
+        (path,) = (CORPUS / corpus).glob("jit_loss-*-cache")
+        shutil.copy(path, tmp_path)
+    key = path.name.removesuffix("-cache")
+    done = run_cli("explain", key, "-C", tmp_path, "--json")
+    meanings = [d["meaning"] for d in json.loads(done.stdout)["differences"]]
+    assert "the shapes of arguments w and x" in meanings
+
+
+def test_options_of_a_script_belong_behind_dashes(run_cli: RunCli) -> None:
+    done = run_cli("explain", "train.py", "-C", "some where", "--width=8", "-n", "2")
+    assert done.returncode == 2
+    hint = "  hint: options of the script go after --: "
+    line = "jaxcache explain train.py -C 'some where' -- --width=8 -n 2"
+    assert done.stderr.splitlines() == [
+        "jaxcache: No such option: --width [usage]",
+        hint + line,
+    ]
+
+
+def test_a_name_without_jit_is_near_one(run_cli: RunCli, corpus: Path) -> None:
+    cache = corpus / "0.12.0.1-cpu-zstd"
+    for text in ("mlp", "jit_mpl"):
+        done = run_cli("show", text, "-C", cache)
+        assert "hint: did you mean 'jit_mlp'?" in done.stderr
+    assert "ls -q prints every key" in run_cli("show", "zzz", "-C", cache).stderr
 
 
 def test_a_module_stands_for_its_newest_entry(

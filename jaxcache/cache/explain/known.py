@@ -11,7 +11,7 @@ from jaxcache.cache.select import select_by_keys
 from jaxcache.entry.codec import CodecError
 from jaxcache.entry.decode import decode_payload, find_hlo_module
 from jaxcache.entry.names import parse_key
-from jaxcache.entry.outline import outline
+from jaxcache.entry.outline import outline, parameter_names
 from jaxcache.entry.read import read_payload
 from jaxcache.entry.wire import WireError
 from jaxcache.errors import NoCacheError
@@ -76,6 +76,7 @@ class KnownCache:
             compile_,
             contents=known.contents,
             outline=known.outline,
+            names=compile_.names or known.names,
             codec=known.codec,
             record=record,
             components=components,
@@ -95,7 +96,8 @@ class KnownCache:
             return blank
         known = replace(blank, contents=decode_payload(payload, check=False), codec=codec)
         try:
-            return replace(known, outline=tuple(outline(find_hlo_module(payload))))
+            module = find_hlo_module(payload)
+            return replace(known, outline=tuple(outline(module)), names=parameter_names(module))
         except WireError:
             return known
 
