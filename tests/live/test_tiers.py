@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import zstandard
+from conftest import RunCli
 from object_server import CREDENTIALS, Fault, S3Server, Seen, make_bucket, run_proxy, run_s3_server
 
 from live.conftest import RunLive, entries
@@ -263,6 +264,25 @@ def test_what_was_not_uploaded_goes_up_with_the_next_process(
     up = run_live(**tiers, **bucket(server.endpoint))
     assert (up["hits_local"], up["written"]) == (written, 0)
     assert f"{written} uploaded" in up.err
+    spool = tmp_path / "cache" / ".jaxcache" / "live" / "spool"
+    assert [p for p in spool.rglob("*-*") if p.is_file()] == []
+
+
+def test_push_uploads_what_was_not(
+    run_live: RunLive, run_cli: RunCli, server: S3Server, tmp_path: Path
+) -> None:
+    make_bucket(server.endpoint, "pushed")
+    env = {**bucket(server.endpoint), "JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES": "none"}
+    tiers = {"JAXCACHE_LIVE_TIERS": "s3://pushed/jax", "JAXCACHE_LIVE_SUMMARY": "1"}
+    written = run_live(**env | tiers | bucket(UNREACHABLE))["written"]
+    assert written > 0
+    pushed = run_cli("push", "-C", tmp_path / "cache", "s3://pushed/jax", env=env)
+    assert pushed.returncode == 0, pushed.stderr
+    other = run_live(cache_dir=tmp_path / "other", **env, **tiers)
+    assert other["misses"] == 0
+    assert other["hits_tier"] + other["hits_local"] == written
+    # The next process finds nothing left to do: the bucket has it all.
+    assert run_live(**env, **tiers)["hits_local"] == written
     spool = tmp_path / "cache" / ".jaxcache" / "live" / "spool"
     assert [p for p in spool.rglob("*-*") if p.is_file()] == []
 
