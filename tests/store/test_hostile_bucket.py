@@ -72,6 +72,7 @@ def test_a_listing_that_never_ends_is_given_up(hostile: str, tmp_path: Path) -> 
     "endpoint",
     [
         "not a url",
+        "",
         "http://",
         "127.0.0.1:9",
         "http://127.0.0.1:99999",

@@ -146,8 +146,7 @@ def _check_endpoints() -> None:
         UsageError: ``bad-url``; its message does not repeat the URL.
     """
     for name in filter(_ENDPOINT.fullmatch, os.environ):
-        if not (url := os.environ[name]):
-            continue
+        url = os.environ[name]
         try:
             parts = urlsplit(url)
             secret = parts.username or parts.password or parts.query
@@ -161,9 +160,9 @@ def _check_endpoints() -> None:
                 hint="set the provider's variables for them; docs/remote.md lists them",
             )
         if not sound or not _HOST.fullmatch(str(parts.hostname)):
-            raise UsageError(
-                f"{name} is not a URL of a server", code="bad-url", hint="http://HOST:PORT"
-            )
+            fault = "is not a URL of a server" if url else "is empty"
+            hint = "http://HOST:PORT" if url else f"unset {name}, or set it to http://HOST:PORT"
+            raise UsageError(f"{name} {fault}", code="bad-url", hint=hint)
 
 
 _ENDPOINT = re.compile(r"AWS_ENDPOINT\w*|AZURE_(STORAGE_)?ENDPOINT|AZURITE_BLOB_STORAGE_URL")
