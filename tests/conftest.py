@@ -330,13 +330,14 @@ def azure(_azurite: int, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 @pytest.fixture
-def without_links(tmp_path: Path) -> Iterator[Path]:
-    """A mounted folder without hard links and ``renameat2``."""
+def without_links(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Path]:
+    """A mounted folder without hard links and ``renameat2``; a parameter is a word of the mount."""
     from mount_without_links import can_mount, mounted_without_links
 
     if not can_mount():
         pytest.skip("only root may mount, where there is FUSE")
+    words = [request.param] if hasattr(request, "param") else []
     (tmp_path / "folder").mkdir()
     (tmp_path / "mounted").mkdir()
-    with mounted_without_links(tmp_path / "folder", tmp_path / "mounted") as mountpoint:
+    with mounted_without_links(tmp_path / "folder", tmp_path / "mounted", *words) as mountpoint:
         yield mountpoint

@@ -1,7 +1,9 @@
 """Mount a folder through FUSE without hard links and ``renameat2``, as many network mounts are.
 
 Speaks to ``/dev/fuse`` itself (``linux/fuse.h``, protocol 7.31), so that it needs root and nothing
-else: ``python mount_without_links.py FOLDER MOUNTPOINT`` serves until it is unmounted.
+else: ``python mount_without_links.py FOLDER MOUNTPOINT`` serves until it is unmounted. With
+``ignore-case`` behind, names of another case are the same, and are kept as first written, as on
+the volumes of macOS.
 """
 
 import contextlib
@@ -33,14 +35,14 @@ def can_mount() -> bool:
 
 
 @contextlib.contextmanager
-def mounted_without_links(folder: Path, mountpoint: Path) -> Iterator[Path]:
+def mounted_without_links(folder: Path, mountpoint: Path, *words: str) -> Iterator[Path]:
     """Mount a folder while the context lasts.
 
     Raises:
         OSError: the system refused the mount.
     """
     server = subprocess.Popen(
-        [sys.executable, __file__, str(folder), str(mountpoint)], stdout=subprocess.PIPE
+        [sys.executable, __file__, str(folder), str(mountpoint), *words], stdout=subprocess.PIPE
     )
     assert server.stdout
     try:
@@ -55,8 +57,9 @@ def mounted_without_links(folder: Path, mountpoint: Path) -> Iterator[Path]:
 
 
 class _Server:
-    def __init__(self, folder: str, device: int) -> None:
+    def __init__(self, folder: str, device: int, *, ignore_case: bool) -> None:
         self.device = device
+        self.ignore_case = ignore_case
         self.nodes = {1: os.open(folder, os.O_PATH)}
         self.numbers: dict[tuple[int, int], int] = {}
 
@@ -89,29 +92,32 @@ class _Server:
             print("mounted", flush=True)
             return struct.pack("<4I2H2I2HI28x", 7, 31, 1 << 17, 0, 12, 9, 1 << 17, 1, 32, 0, 0)
         if operation == _LOOKUP:
-            return self.entry(folder, _name(body))
+            return self.entry(folder, self.spelt(folder, _name(body)))
         if operation == _GETATTR:
             return self.attributes(folder)
         if operation == _SETATTR_OP:
             return self.change(folder, body)
         if operation == _MKDIR:
-            name = _name(body[8:])
+            name = self.spelt(folder, _name(body[8:]))
             os.mkdir(name, struct.unpack_from("<I", body)[0], dir_fd=folder)
             os.chown(name, *owner, dir_fd=folder, follow_symlinks=False)
             return self.entry(folder, name)
         if operation == _CREATE:
             flags, mode = struct.unpack_from("<2I", body)
-            name = _name(body[16:])
+            name = self.spelt(folder, _name(body[16:]))
             flags = flags & (_OPEN_FLAGS | os.O_EXCL) | os.O_CREAT
             file = os.open(name, flags, mode & 0o7777, dir_fd=folder)
             os.fchown(file, *owner)
             return self.entry(folder, name) + struct.pack("<QII", file, 0, 0)
         if operation in (_UNLINK, _RMDIR):
-            (os.unlink if operation == _UNLINK else os.rmdir)(_name(body), dir_fd=folder)
+            name = self.spelt(folder, _name(body))
+            (os.unlink if operation == _UNLINK else os.rmdir)(name, dir_fd=folder)
             return b""
         if operation == _RENAME:
             target = self.nodes[struct.unpack_from("<Q", body)[0]]
             old, new, _ = body[8:].split(b"\0")
+            old, there = self.spelt(folder, old), self.spelt(target, new)
+            new = new if there == old and target == folder else there
             os.rename(old, new, src_dir_fd=folder, dst_dir_fd=target)
             return b""
         if operation == _LINK:
@@ -142,6 +148,14 @@ class _Server:
         else:
             raise OSError(errno.ENOSYS, "not served")
         return b""
+
+    def spelt(self, folder: int, name: bytes) -> bytes:
+        """The name as it is there, where case does not matter."""
+        if self.ignore_case:
+            for there in map(os.fsencode, os.listdir(f"/proc/self/fd/{folder}")):
+                if there.lower() == name.lower():
+                    return there
+        return name
 
     def entry(self, folder: int, name: bytes) -> bytes:
         node = os.open(name, os.O_PATH | os.O_NOFOLLOW, dir_fd=folder)
@@ -214,14 +228,14 @@ def _listing(folder: int, offset: int, size: int) -> bytes:
 
 def main() -> int:
     """Mount and serve."""
-    folder, mountpoint = sys.argv[1:]
+    folder, mountpoint, *words = sys.argv[1:]
     device = os.open("/dev/fuse", os.O_RDWR)
     options = f"fd={device},rootmode=40000,user_id=0,group_id=0,allow_other,default_permissions"
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.mount(b"without-links", os.fsencode(mountpoint), b"fuse", 0, options.encode()):
         print(os.strerror(ctypes.get_errno()), flush=True)
         return 1
-    _Server(folder, device).serve()
+    _Server(folder, device, ignore_case="ignore-case" in words).serve()
     return 0
 
 

@@ -1,9 +1,12 @@
 #!/usr/bin/env bash
-# Run the integration tests against every JAX that we claim.
+# Try every JAX that we claim.
 #
 # usage: tools/test_matrix.sh TEST_PYTHON PYTHON:JAX... [-- PYTEST_ARGUMENT...]
-# Makes .venvs/jax-VERSION for each pair, once, and hands them all to one pytest run.
-# A pair whose Python is not on this machine is skipped, and said so.
+# Makes .venvs/jax-VERSION for each pair, once. Without arguments of pytest a table of capability x
+# version is printed (tools/matrix.py); with them, one pytest run takes all of these JAX.
+# A pair whose Python is not on this machine is skipped, and said so. JAXCACHE_TEST_JAX_PYTHONS,
+# paths with colons between, takes these interpreters instead. JAX "newest" is the newest
+# release, "pre" the newest pre-release, from PIP_EXTRA_INDEX_URL too.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 test_python=$1
@@ -20,9 +23,12 @@ find_python() {
 }
 
 pythons=()
+[ -z "${JAXCACHE_TEST_JAX_PYTHONS:-}" ] || IFS=: read -ra pythons <<<"$JAXCACHE_TEST_JAX_PYTHONS"
+given=${#pythons[@]}
 while [ $# -gt 0 ] && [ "$1" != -- ]; do
   pair=$1
   shift
+  [ "$given" -eq 0 ] || continue
   version=${pair#*:}
   venv=.venvs/jax-$version
   if [ ! -e "$venv/.done" ]; then
@@ -30,16 +36,26 @@ while [ $# -gt 0 ] && [ "$1" != -- ]; do
       echo "skipped: jax $version needs Python ${pair%%:*}, which is not here" >&2
       continue
     fi
+    case $version in
+      newest) wanted=(jax) ;;
+      pre) wanted=(--pre jax jaxlib) ;;
+      *) wanted=("jax==$version") ;;
+    esac
     rm -rf "$venv"
     "$python" -m venv "$venv"
-    "$venv/bin/python" -m pip install --quiet "jax==$version" zstandard filelock rich humanize \
-      protobuf cramjam
+    "$venv/bin/python" -m pip install --quiet "${wanted[@]}"
+    "$venv/bin/python" -m pip install --quiet zstandard filelock 'typer<0.29' rich humanize \
+      protobuf cramjam pytest pytest-xdist
     touch "$venv/.done"
   fi
   pythons+=("$PWD/$venv/bin/python")
 done
 
+if [ $# -eq 0 ]; then
+  unset JAXCACHE_TEST_JAX_PYTHONS
+  exec "$test_python" -m tools.matrix "${pythons[@]}"
+fi
+shift
 export JAXCACHE_TEST_JAX_PYTHONS
 JAXCACHE_TEST_JAX_PYTHONS=$(IFS=:; echo "${pythons[*]}")
-shift || set -- -m jax tests
 exec "$test_python" -m pytest -q "$@"

@@ -22,6 +22,14 @@ def main() -> NoReturn:
 
 def run(argv: list[str]) -> int:
     """Run one command line and return its exit code; see :class:`ExitCode`."""
+    if str(sys.platform) == "win32":
+        print(
+            "jaxcache: Windows is not supported: the locks of JAX's cache and the checks of who "
+            "may write it are those of Linux and macOS [windows]\n"
+            "  hint: run it in WSL, over a cache that programs in WSL use",
+            file=sys.stderr,
+        )
+        return ExitCode.USAGE
     if argv[:1] == ["--complete"]:
         from jaxcache.cli.complete import complete
 

@@ -2,12 +2,15 @@
 
 import json
 import os
+import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import REPOSITORY, RunCli, jax_version
+from conftest import REPOSITORY, RunCli, clean_environment, jax_version
 from warm_checks import STEP
+
+from tools.matrix import ASK
 
 pytestmark = pytest.mark.jax
 
@@ -113,6 +116,33 @@ def test_a_program_with_an_unknown_jax_runs_and_asserts_nothing(
     for assertion in ("--fail-on-miss", "--strict"):
         done = run_cli("warm", "-C", cache, "--python", each_jax_python, assertion, path, env=env)
         assert (done.returncode, "could be observed" in done.stderr) == (1, True)
+
+
+@pytest.mark.parametrize(
+    ("name", "line"),
+    [
+        ("", ""),
+        (LISTENED, "a private name has moved: cannot listen to jax"),
+        ("jax._src.lru_cache._CACHE_SUFFIX", "a private name has moved: the live layer: jax"),
+    ],
+)
+def test_the_matrix_says_which_private_name_has_moved(
+    each_jax_python: str, tmp_path: Path, name: str, line: str
+) -> None:
+    if "lru" in name and jax_version(each_jax_python) < (0, 5):
+        pytest.skip("the live layer does not know JAX 0.4.30")
+    env = clean_environment(tmp_path) | (lack(name) if name else {})
+    done = subprocess.run(
+        [each_jax_python, "-c", ASK, str(REPOSITORY)],
+        capture_output=True,
+        text=True,
+        check=True,
+        env=env,
+    )
+    told = done.stdout.splitlines()[1:]
+    assert bool(told) is bool(name)
+    assert all(name.rpartition(".")[2] in t for t in told)
+    assert not name or any(t.startswith(line) for t in told)
 
 
 def test_what_must_listen_says_that_it_cannot(

@@ -1,5 +1,6 @@
 """The local store: the conformance suite, and what only a file system can do."""
 
+import ctypes
 import os
 import subprocess
 import sys
@@ -13,7 +14,7 @@ from conformance import StoreConformance
 
 from jaxcache.errors import LockedError, NoCacheError
 from jaxcache.store import atomic
-from jaxcache.store.base import MissingError, Store, StoreError
+from jaxcache.store.base import ExistsError, MissingError, Store, StoreError
 from jaxcache.store.local import LocalStore
 
 pytestmark = pytest.mark.filterwarnings("error")
@@ -37,6 +38,36 @@ class TestMountWithoutLinks(StoreConformance):
             os.link(without_links / "a", without_links / "b")
         (without_links / "a").unlink()
         return LocalStore(without_links)
+
+
+@pytest.mark.parametrize("without_links", ["ignore-case"], indirect=True)
+class TestMountThatIgnoresCase(StoreConformance):
+    """And on one that ignores case, as the volumes of macOS do."""
+
+    @pytest.fixture
+    def store(self, without_links: Path) -> Store:
+        (without_links / "a").touch()
+        assert (without_links / "A").exists()
+        assert os.listdir(without_links) == ["a"]
+        (without_links / "A").unlink()
+        return LocalStore(without_links)
+
+    def test_a_name_of_another_case_is_taken(self, store: Store) -> None:
+        store.write("jit_Step-cache", [b"x"])
+        with pytest.raises(ExistsError):
+            store.write("jit_step-cache", [b"y"], replace=False)
+        assert [f.name for f in store.list()] == ["jit_Step-cache"]
+        assert store.read("jit_Step-cache", limit=9) == b"x"
+
+
+class TestSystemWithoutRenameat2(StoreConformance):
+    """And where the C library has no ``renameat2``, as on macOS: hard links take its place."""
+
+    @pytest.fixture
+    def store(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
+        monkeypatch.setattr(ctypes, "CDLL", lambda *_, **__: object())
+        assert not atomic._rename_without_replacing(0, "a", 0, "b")
+        return LocalStore(tmp_path)
 
 
 def test_two_that_write_a_new_file_without_links_do_not_replace_each_other(

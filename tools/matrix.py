@@ -1,0 +1,148 @@
+"""Run a small set of tests, one or two per capability, in each JAX, and print a table of them.
+
+``python -m tools.matrix PYTHON…``: each is an interpreter that has jax, and what jaxcache needs
+(typer, rich, humanize, protobuf, cramjam, zstandard, filelock), and pytest for the plugin. Exits
+with 1 where a test fails, and says of a JAX that nothing listens to which private name has moved.
+"""
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+import time
+import xml.etree.ElementTree as ET
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+#: By capability, its tests: a file, and what their names contain.
+CAPABILITIES = {
+    "what is in the key": ("integration/test_releases.py", "each_rule"),
+    "`warm`, `run`": ("integration/test_warm.py", "second_run_is_all_hits"),
+    "`show`": ("integration/test_show_truth.py", "agrees_with_jax"),
+    "`explain`": ("integration/test_explain_jax.py", "cause_is_named_by_every_jax"),
+    "`doctor`": ("integration/test_doctor_jax.py", "just_wrote or orphan_does"),
+    "`seal`": ("integration/test_integrity_jax.py", "sealed_entries_are_hits"),
+    "`verify --level load`": ("integration/test_integrity_jax.py", "kills_its_child"),
+    "`prune` beside JAX's cap": ("integration/test_prune_with_jax.py", "goes_on_where"),
+    "`export`, `import`": ("integration/test_bundle_hits.py", "outlook_comes_true"),
+    "`push`, `pull`": ("integration/test_push_pull_jax.py", "pushed_here"),
+    "`compile`": ("integration/test_compile_jax.py", "program_hits_everything"),
+    "`warm --target` (CPU)": ("integration/test_warm_target.py", "hits_under_four"),
+    "live layer": ("live/test_whole.py", "keys_and_results"),
+    "`watch()`": ("inprocess/test_watch.py", "counts_are"),
+    "pytest plugin": ("inprocess/test_pytest_plugin.py", "cold_warm_and_xdist"),
+}
+#: Prints the version, and a line for each adapter that does not know this JAX.
+ASK = """
+import sys
+sys.path.insert(0, sys.argv[1])
+import jax
+from jaxcache.jaxside import adapter as listener
+from jaxcache.live import adapter as live
+print(jax.__version__)
+try:
+    listener.Jax(jax)
+except listener.UnknownJaxError as error:
+    print("a private name has moved:", error)
+try:
+    live.Adapter()
+except live.UnknownJaxError as error:
+    if jax.__version_info__ > (0, 4, 30):  # it has never known that one
+        print("a private name has moved: the live layer:", error)
+"""
+
+
+@dataclass(frozen=True)
+class Column:
+    """One JAX: what its tests did, by capability, and how long they took."""
+
+    version: str
+    moved: str
+    cells: Mapping[str, str]
+    seconds: float
+    skips: Mapping[str, str]
+
+    @property
+    def failed(self) -> bool:
+        """Whether a test failed, or none ran."""
+        return bool(self.moved) or any("fail" in c for c in self.cells.values())
+
+
+def run_tests(python: str) -> Column:
+    """Run every capability's tests in one JAX."""
+    asked = subprocess.run(
+        [python, "-c", ASK, str(ROOT)], capture_output=True, text=True, check=False
+    )
+    if asked.returncode:
+        words = asked.stderr.strip().splitlines() or ["does not start"]
+        return Column(python, words[-1], {}, 0.0, {})
+    version, *moved = asked.stdout.strip().splitlines()
+    began = time.monotonic()
+    cells, skips = {}, {}
+    for name, (file, words) in CAPABILITIES.items():
+        with tempfile.TemporaryDirectory() as folder:
+            report = Path(folder) / "report.xml"
+            done = subprocess.run(
+                (
+                    *(sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"),
+                    *("-k", words, f"--junitxml={report}", f"tests/{file}"),
+                ),
+                cwd=ROOT,
+                env={**os.environ, "JAXCACHE_TEST_JAX_PYTHON": python},
+                stdout=subprocess.PIPE,
+                text=True,
+                check=False,
+            )
+            cells[name], skips[name] = read_report(report)
+        if "fail" in cells[name]:
+            print(done.stdout, file=sys.stderr)
+        print(f"jax {version}: {name}: {cells[name]} {skips[name]}", file=sys.stderr, flush=True)
+    return Column(version, " ".join(moved), cells, time.monotonic() - began, skips)
+
+
+def read_report(path: Path) -> tuple[str, str]:
+    """Return the cell of a JUnit report, and why tests were skipped."""
+    cases = list(ET.parse(path).iter("testcase")) if path.exists() else []
+    bad = sum(c.find("failure") is not None or c.find("error") is not None for c in cases)
+    skipped = [s.get("message", "") for c in cases if (s := c.find("skipped")) is not None]
+    if bad or not cases:
+        return f"**{bad or 'none'} failed**" if cases else "**failed**", ""
+    return ("no" if len(skipped) == len(cases) else "yes"), "; ".join(dict.fromkeys(skipped))
+
+
+def table(columns: Sequence[Column]) -> list[str]:
+    """Lay out capability × version as Markdown, with the reasons below."""
+    known = [c for c in columns if c.cells]
+    lines = [
+        "| | " + " | ".join(c.version for c in known) + " |",
+        "|---" * (len(known) + 1) + "|",
+        *(
+            f"| {name} | " + " | ".join(c.cells[name] for c in known) + " |"
+            for name in CAPABILITIES
+        ),
+        "| minutes | " + " | ".join(f"{c.seconds / 60:.1f}" for c in known) + " |",
+        "",
+    ]
+    lines += [
+        f"* {c.version}, {name}: {why}"
+        for c in known
+        for name, why in c.skips.items()
+        if why and c.cells[name] == "no"
+    ]
+    return lines + [f"* {c.version}: {c.moved}" for c in columns if c.moved]
+
+
+def main() -> int:
+    """Run the tests in each interpreter."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("pythons", nargs="+", metavar="PYTHON")
+    columns = [run_tests(python) for python in parser.parse_args().pythons]
+    print("\n".join(table(columns)))
+    return int(any(c.failed for c in columns))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
