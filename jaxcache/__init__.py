@@ -1,10 +1,22 @@
-"""jaxcache manages JAX's persistent compilation cache.
+"""Manage JAX's persistent compilation cache: look inside, explain misses, check, shrink, move.
 
 >>> import jaxcache
->>> for entry in jaxcache.open().entries():  # doctest: +SKIP
+>>> cache = jaxcache.open()  # doctest: +SKIP
+>>> for entry in cache.entries():  # doctest: +SKIP
 ...     print(entry.module, entry.size_bytes, entry.compile_seconds)
 
-PYTEST_DONT_REWRITE: ``jaxcache run`` imports us before pytest, which would warn of its plugin.
+===================  =============================================================================
+open(cache_dir)      a cache: ``entries``, ``stats``, ``show``, ``verify``, ``plan_prune``, …
+watch()              a block of this program: its hits, compiles, and why each was compiled
+last_misses()        the modules that the last such block compiled
+explain_miss(f, x)   why ``f(x)`` would compile
+enable()             the live layer in this program: checked reads, a bound, shared tiers
+JaxcacheError        what goes wrong: ``code``, ``message``, ``hint``
+===================  =============================================================================
+
+``help(jaxcache.open)``, ``help(jaxcache.Cache)`` and ``help(jaxcache.watch)`` show the rest.
+
+(To pytest: PYTEST_DONT_REWRITE, because ``jaxcache run`` imports this package before pytest does.)
 """
 
 TYPE_CHECKING = False  # typing itself takes longer to import than all of this

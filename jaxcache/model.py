@@ -1,5 +1,6 @@
 """The words of the rest of the program: files, entries, problems. Frozen, stdlib only."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Literal, NamedTuple
 
@@ -57,6 +58,23 @@ def brief(result: Any) -> str:
     return f"{type(result).__name__}({', '.join(shown)})"
 
 
+#: Lines that the text of a plan lists.
+_LISTED = 10
+
+
+def listed(total: str, things: Sequence[object]) -> str:
+    """Return a plan as text: the total, and below it the first of what it is about."""
+    lines = [f"  {thing!r}" for thing in things[:_LISTED]]
+    more = len(things) - len(lines)
+    return "\n".join([total, *lines, *([f"  and {more:,} more"] if more else [])])
+
+
+def short_repr(kind: str, key: str, digest: str, *facts: str) -> str:
+    """Return the repr of what an entry's key names: with 12 digits of its hash, and escaped."""
+    name = repr(key.removesuffix(digest) + digest[:12])[1:-1]
+    return f"<{kind} {name}: {', '.join(fact for fact in facts if fact)}>"
+
+
 @dataclass(frozen=True, slots=True)
 class Problem:
     """Something wrong with one file: a finding, never an exception."""
@@ -102,10 +120,10 @@ class Entry:
     """Of an entry compiled for a GPU that was not there: ``tuned`` or ``untuned``."""
 
     def __repr__(self) -> str:
-        key = self.key.removesuffix(self.hash) + self.hash[:12]
-        seconds = "" if self.compile_seconds is None else f", {self.compile_seconds:g} s to compile"
+        seconds = "" if self.compile_seconds is None else f"{self.compile_seconds:g} s to compile"
         target = f"{self.platform} {self.target or ''}".rstrip()
-        return f"<{type(self).__name__} {key}: {self.size_bytes:,} bytes{seconds}, {target}>"
+        size = f"{self.size_bytes:,} bytes"
+        return short_repr(type(self).__name__, self.key, self.hash, size, seconds, target)
 
 
 @dataclass(frozen=True, slots=True)

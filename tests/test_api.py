@@ -2,6 +2,7 @@
 
 import doctest
 import os
+import pydoc
 import re
 import shutil
 import sys
@@ -32,6 +33,19 @@ def test_a_cache_is_opened_listed_and_counted(corpus: Path) -> None:
     assert "hint: write FIELD OP VALUE" in "".join(traceback.format_exception(raised.value))
     with pytest.raises(NoCacheError):
         jaxcache.open(corpus / "gone")
+
+
+def test_help_begins_with_what_a_user_needs() -> None:
+    text = pydoc.render_doc(jaxcache, renderer=pydoc.plaintext)
+    start = text.partition("PACKAGE CONTENTS")[0]
+    assert "PYTEST" not in start.partition("help(jaxcache.open)")[0]
+    assert all(f"\n    {name}" in start for name in ("open(", "watch(", "enable(", "JaxcacheError"))
+    shown = pydoc.render_doc(jaxcache.watch, renderer=pydoc.plaintext)
+    with jaxcache.watch() as report:
+        names = dir(report)
+    for name in ("compile_requests", "hits", "compile_seconds", "modules", "functions", "notes"):
+        assert f"``{name}``" in shown
+        assert name in names
 
 
 def test_results_are_short_to_read(corpus: Path) -> None:
@@ -280,7 +294,12 @@ def test_open_is_listed_and_needs_no_argument(
 def test_results_print_as_the_last_line_of_their_command(corpus: Path, tmp_path: Path) -> None:
     cache = jaxcache.open(shutil.copytree(corpus / "0.10.2-cpu-zstd", tmp_path / "cache"))
     plan = cache.plan_prune(max_entries=5, policy="lru", grace="0s")
-    done = str(cache.stats()), str(cache.select()), str(cache.verify()), str(plan)
+    total, *rows = str(plan).splitlines()
+    assert [re.sub("[0-9a-f]{12}", "#", row) for row in rows] == [
+        "  <Removal jit__fun-#: 2,684 bytes, max-entries>",
+        "  <Removal jit__lambda-#: 5,275 bytes, max-entries>",
+    ]
+    done = str(cache.stats()), str(cache.select()), str(cache.verify()), total
     done = (*done, str(cache.execute(plan)))
     starts = ("7 entries, ", "7 entries, ", "7 entries checked: ", "would remove 2 entries: frees ")
     for line, start in zip(done, (*starts, "removed 2 entries: frees "), strict=True):

@@ -35,9 +35,10 @@ from jaxcache.entry.codec import (
     decompress_whole,
 )
 from jaxcache.entry.frame import seal_frame
-from jaxcache.model import Entry, Problem, brief
+from jaxcache.model import Entry, Problem, brief, listed
 from jaxcache.options import SealOptions
 from jaxcache.store.base import ChangedError, MissingError, Store, StoreError, same_file
+from jaxcache.units import format_count, format_size
 
 #: Why an entry is left as it is.
 #:
@@ -69,6 +70,16 @@ class SealPlan:
     todo: tuple[Entry, ...]
     skipped: tuple[tuple[Entry, Reason], ...]
     scan: Scan
+
+    @property
+    def summary(self) -> str:
+        """One line on what would be sealed."""
+        size = format_size(sum(e.size_bytes for e in self.todo))
+        at = "" if self.level is None else f", compressing at level {self.level}"
+        return f"would seal {format_count(len(self.todo), 'entry')} of {size}{at}"
+
+    def __str__(self) -> str:
+        return listed(self.summary, self.todo)
 
 
 @dataclass(frozen=True, slots=True)

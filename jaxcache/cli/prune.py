@@ -92,5 +92,5 @@ def _ask(plan: "PrunePlan") -> None:
             "this would empty the cache", code="would-empty", hint="add --yes if that is meant"
         )
     table = removals_table(plan.removals, time.time_ns())
-    note(table, *plan_notes(plan), str(plan))
+    note(table, *plan_notes(plan), plan.summary(plan.removals, "would remove"))
     confirm("Go ahead?", "nothing was removed")

@@ -26,10 +26,7 @@ _last: "Observation | None" = None
 class Observation(Shown):
     """The compiles of a block of this process, in all of its threads; also while it runs.
 
-    It has the attributes of :class:`jaxcache.warm.report.Report`: ``compile_requests``, ``hits``,
-    ``written``, ``skipped``, ``uncacheable``, ``errors``, ``compile_seconds``,
-    ``retrieval_seconds``, ``saved_seconds``, ``wall_seconds``, ``modules``, ``functions``,
-    ``notes``, ``unobserved``.
+    It has the attributes of :class:`jaxcache.warm.report.Report`; :func:`watch` lists them.
     """
 
     def __init__(self) -> None:
@@ -110,6 +107,11 @@ class Observation(Shown):
         if name.startswith("_"):
             raise AttributeError(name)
         return getattr(self.report, name)
+
+    def __dir__(self) -> list[str]:
+        from jaxcache.warm.report import Report
+
+        return [*super().__dir__(), *(name for name in dir(Report) if not name.startswith("_"))]
 
     @property
     def modules(self) -> "tuple[Module, ...]":
@@ -234,6 +236,14 @@ def watch() -> "Iterator[Observation]":
     ...     result = step(x)
     >>> report.hits, report.written
     (0, 1)
+
+    The report has these attributes, also while the block runs:
+
+    * ``compile_requests``: ``hits``, ``written``, ``skipped``, ``uncacheable``, ``errors``
+    * ``compile_seconds``, ``retrieval_seconds``, ``saved_seconds``, ``wall_seconds``
+    * ``modules``: each with ``module``, ``outcome``, ``reason``, ``cause``, ``compile_seconds``,
+      ``file``, ``line``; ``misses()``: those that were compiled
+    * ``functions``: with their ``signatures`` in memory; ``notes``, ``unobserved``: sentences
 
     Nothing changes for the program: it compiles, hits and writes as without. Works with the live
     layer on or off, and with no cache at all. ``print(report)`` prints the table of ``jaxcache

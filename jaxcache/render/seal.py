@@ -67,9 +67,7 @@ def _summary(plan: SealPlan, result: SealResult | None) -> Iterator[str]:
     reasons = Counter(reason for _, reason in skipped)
     kept = ", ".join(f"{n:,} {reason}" for reason, n in sorted(reasons.items()))
     if result is None:
-        size = format_size(sum(e.size_bytes for e in plan.todo))
-        at = "" if plan.level is None else f", compressing at level {plan.level}"
-        line = f"would seal {format_count(len(plan.todo), 'entry')} of {size}{at}"
+        line = plan.summary
     else:
         before = sum(s.entry.size_bytes for s in result.sealed)
         line = f"sealed {format_count(len(result.sealed), 'entry')}"

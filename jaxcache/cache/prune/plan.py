@@ -23,7 +23,7 @@ from jaxcache.cache.prune.removal import (
 from jaxcache.cache.scan import Scan
 from jaxcache.errors import JaxcacheError
 from jaxcache.eviction import POLICIES, Candidate, choose_for_room, eviction_order
-from jaxcache.model import Entry, brief
+from jaxcache.model import Entry, brief, listed
 from jaxcache.options import PruneOptions
 from jaxcache.units import NS_PER_SECOND, format_count, format_duration, format_size
 
@@ -80,7 +80,7 @@ class PrunePlan:
             yield f"the oldest entry was written {format_duration(self.oldest_seconds)} ago"
 
     def __str__(self) -> str:
-        return self.summary(self.removals, "would remove")
+        return listed(self.summary(self.removals, "would remove"), self.removals)
 
 
 def plan_prune(

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from jaxcache.model import FileInfo, brief
+from jaxcache.model import FileInfo, brief, short_repr
 from jaxcache.units import format_count, format_duration, format_size
 
 #: Why something goes; part of the JSON contract (``prune``: ``removed[].reason``).
@@ -35,6 +35,12 @@ class Removal(NamedTuple):
     reason: Reason
     last_used_ns: int
     compile_seconds: float | None
+
+    def __repr__(self) -> str:
+        key = self.key or self.file.name
+        digest = key.removeprefix(f"{self.module}-") if self.key else ""
+        size = f"{self.size_bytes:,} bytes"
+        return short_repr(type(self).__name__, key, digest, size, self.reason)
 
     @property
     def size_bytes(self) -> int:

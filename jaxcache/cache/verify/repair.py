@@ -18,8 +18,9 @@ from jaxcache.cache.under_lock import guarded, run_guarded
 from jaxcache.cache.verify.examine import CORRUPT, INFORMATIONAL, Verification
 from jaxcache.cache.verify.quarantine import quarantine_folder
 from jaxcache.entry.names import ATIME_SUFFIX, CACHE_SUFFIX
-from jaxcache.model import FileInfo, Problem, brief
+from jaxcache.model import FileInfo, Problem, brief, listed
 from jaxcache.store.base import Store, StoreError, same_file
+from jaxcache.units import format_count
 
 if TYPE_CHECKING:
     from jaxcache.layouts.base import Layout
@@ -46,6 +47,9 @@ class Step:
     temporary: bool = False
     """Whether a broken write left it, or one that is going on is making it."""
 
+    def __repr__(self) -> str:
+        return f"<{self.action} {self.file!r}>"
+
 
 @dataclass(frozen=True, slots=True)
 class RepairPlan:
@@ -56,6 +60,9 @@ class RepairPlan:
     folder: str
     """The folder in quarantine for damaged entries."""
     steps: tuple[Step, ...]
+
+    def __str__(self) -> str:
+        return listed(f"would repair {format_count(len(self.steps), 'file')}", self.steps)
 
 
 @dataclass(frozen=True, slots=True)
