@@ -12,6 +12,8 @@ import random
 import time
 from pathlib import Path
 
+import zstandard
+
 DEFAULT_SOURCE = Path(__file__).parents[1] / "tests" / "data" / "corpus" / "0.12.0.1-cpu-zstd"
 _SPREAD_SECONDS = 100 * 86_400
 
@@ -23,11 +25,13 @@ def make_cache(
     source: Path = DEFAULT_SOURCE,
     atimes: bool = True,
     most_bytes: int | None = None,
+    distinct: bool = False,
 ) -> None:
     """Fill ``target`` with ``count`` entries; the same arguments give the same names and bytes.
 
     Args:
         most_bytes: leave larger entries out.
+        distinct: give each entry a payload of its own, as real caches have.
     """
     target.mkdir(parents=True, exist_ok=True)
     entries = [
@@ -39,13 +43,23 @@ def make_cache(
     now_ns = time.time_ns()
     for number in range(count):
         module, data = entries[number % len(entries)]
-        key = f"{module}-{hashlib.sha256(number.to_bytes(8, 'big')).hexdigest()}"
+        digest = hashlib.sha256(number.to_bytes(8, "big"))
+        key = f"{module}-{digest.hexdigest()}"
+        if distinct:
+            data = _with_mark(data, digest.digest())
         used_ns = now_ns - order.randrange(_SPREAD_SECONDS) * 10**9
         entry = target / f"{key}-cache"
         entry.write_bytes(data)
         os.utime(entry, ns=(used_ns, used_ns))
         if atimes:
             (target / f"{key}-atime").write_bytes(used_ns.to_bytes(8, "little"))
+
+
+def _with_mark(frame: bytes, mark: bytes) -> bytes:
+    """The same entry, its message ended by a field that no reader knows."""
+    content = zstandard.ZstdDecompressor().decompressobj().decompress(frame)
+    content += b"\xc2\x3e" + bytes([len(mark)]) + mark  # field 1000, as bytes
+    return zstandard.ZstdCompressor().compress(content)
 
 
 def settle(target: Path) -> None:

@@ -10,19 +10,18 @@ import threading
 import unicodedata
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import zstandard
 
-from jaxcache.cache.inventory import EntryFile
-from jaxcache.cache.verify.check import MAX_DECODED_BYTES, check_payload
-from jaxcache.entry.codec import (
-    CodecError,
-)
+from jaxcache.cache.verify.check import MAX_DECODED_BYTES
+from jaxcache.entry.codec import CodecError
+from jaxcache.entry.contents import Contents
+from jaxcache.entry.decode import decode_payload
 from jaxcache.entry.names import parse_name
 from jaxcache.entry.read import FREE_PAYLOAD_BYTES, OpenPayload, max_payload_bytes
 from jaxcache.errors import JaxcacheError, UntrustedError
-from jaxcache.model import Codec, FileInfo
+from jaxcache.model import Codec
 
 #: Longest file name that Linux file systems take, in bytes.
 MAX_NAME_BYTES = 255
@@ -47,6 +46,8 @@ class Content:
     held: bytearray
     """The payload, or the beginning of one that is larger than :data:`HELD_BYTES`."""
     size_bytes: int
+    decoded: Contents | None = None
+    """What the payload tells, where it was decoded."""
 
     def chunks(self, file: BinaryIO) -> Iterator[bytes | bytearray]:
         """Yield the payload, from ``file`` where it is not held.
@@ -91,12 +92,11 @@ def read_content(
         payload.add(chunk)
         if limit is not None and payload.size_bytes > limit:
             raise _too_large(f"{size_bytes} bytes inflate to more than {limit}")
-    if payload.digest != sound:
-        payload.check()
+    digest = payload.digest
+    decoded = payload.check() if digest != sound else None
     held = payload.held if payload.size_bytes <= HELD_BYTES else payload.held[:HELD_BYTES]
-    return Content(
-        opened.codec, opened.compile_seconds, payload.size_bytes, payload.digest, held, size_bytes
-    )
+    about = (payload.size_bytes, digest, held, size_bytes, decoded)
+    return Content(opened.codec, opened.compile_seconds, *about)
 
 
 def check_payload_pieces(
@@ -108,10 +108,11 @@ def check_payload_pieces(
         Its SHA-256, and what is wrong with it.
     """
     payload, packed_bytes = _Payload(name), 0
-    packer = zstandard.ZstdCompressor(level=1).compressobj()
+    packer: Any = None
     for piece in pieces:
         payload.add(piece)
         if payload.size_bytes > FREE_PAYLOAD_BYTES and not allow_large:
+            packer = packer or zstandard.ZstdCompressor(level=1).compressobj()
             packed_bytes += len(packer.compress(piece))
     try:
         limit = max_payload_bytes(packed_bytes)
@@ -140,21 +141,22 @@ class _Payload:
     def digest(self) -> str:
         return self._hash.hexdigest()
 
-    def check(self) -> None:
-        """Decode it, as ``verify`` does.
+    def check(self) -> Contents | None:
+        """Decode it, as ``verify`` does; None where it has no name or is larger than any.
 
         Raises:
             CodecError
         """
         if self._name is None or self.size_bytes > MAX_DECODED_BYTES:
-            return
-        kind, key = parse_name(self._name)
+            return None
+        key = parse_name(self._name)[1]
         if key is None:
-            return
-        info = FileInfo(self._name, "file", self.size_bytes, 0, 0, 0, 0, -1)
-        file = EntryFile(info, key, str(key), kind)
-        for problem in check_payload(file, self.held, hashes=self.size_bytes <= MAX_HASHED_BYTES):
-            raise CodecError(problem.kind, problem.detail)
+            return None
+        hashes = self.size_bytes <= MAX_HASHED_BYTES
+        decoded = decode_payload(self.held, key.module or None, check=hashes)
+        for kind, detail in decoded.problems:
+            raise CodecError(kind, detail)
+        return decoded
 
 
 def check_file_name(name: str) -> str | None:

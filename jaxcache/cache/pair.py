@@ -7,7 +7,7 @@ interrupts the work.
 
 from jaxcache.entry.names import ATIME_SUFFIX, CACHE_SUFFIX
 from jaxcache.model import FileInfo
-from jaxcache.store.base import ExistsError, MissingError, Store
+from jaxcache.store.base import ExistsError, MissingError, NewFile, Store
 
 #: Nanoseconds since the epoch, little-endian.
 ATIME_BYTES = 8
@@ -25,6 +25,13 @@ def parse_atime(data: bytes) -> int | None:
     return stamp_ns if len(data) == ATIME_BYTES and stamp_ns <= _LAST_NS else None
 
 
+def new_atime(file: str, used_ns: int, *, mtime_ns: int | None = None) -> NewFile | None:
+    """The date of an entry as a file to write; None for an entry without suffix, which has none."""
+    name = atime_name(file)
+    stamp = min(max(used_ns, 0), _LAST_NS).to_bytes(ATIME_BYTES, "little")
+    return NewFile(name, [stamp], mtime_ns) if name else None
+
+
 def write_atime(
     store: Store, file: str, used_ns: int, *, mtime_ns: int | None = None, replace: bool = False
 ) -> bool:
@@ -40,12 +47,11 @@ def write_atime(
     Raises:
         StoreError
     """
-    name = atime_name(file)
-    if name is None:
+    new = new_atime(file, used_ns, mtime_ns=mtime_ns)
+    if new is None:
         return False
-    stamp = min(max(used_ns, 0), _LAST_NS).to_bytes(ATIME_BYTES, "little")
     try:
-        store.write(name, [stamp], mtime_ns=mtime_ns, replace=replace)
+        store.write(new.name, new.chunks, mtime_ns=mtime_ns, replace=replace)
     except ExistsError:
         return False
     return True

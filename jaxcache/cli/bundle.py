@@ -2,18 +2,18 @@
 
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from jaxcache.cli.options import Format, config_is_set, require_writable
-from jaxcache.errors import ExitCode, JaxcacheError, UntrustedError, UsageError
+from jaxcache.errors import ExitCode, JaxcacheError, NoJaxError, UntrustedError, UsageError
 from jaxcache.options.move import ArrivalOptions
 
 if TYPE_CHECKING:
-    from jaxcache.cache.bundle.compat import Host
+    from jaxcache.cache.bundle.compat import Compatibility, Host
     from jaxcache.cache.bundle.export import ExportPlan
     from jaxcache.cache.bundle.format import Bundle
     from jaxcache.cache.gate import Signed
@@ -166,19 +166,24 @@ def required_signatures(source: "Opened", *, asked: bool = False) -> "Signed | N
     return load_signed(source.store, load_trusted(key_folder()))
 
 
-def ask_host(
+@contextmanager
+def asking_host(
     python: str | None, *, required: bool = False, environment: Mapping[str, str] = os.environ
-) -> "Host | None":
-    """Probe the Python that is to use the cache; None where none was named and ours has no jax.
+) -> "Iterator[Callable[[], Host | None]]":
+    """Start a probe of the Python that is to use the cache, and yield what waits for its answer.
+
+    The answer is None where no Python was named and ours has no jax.
 
     Raises:
-        NoJaxError
+        NoJaxError: of the answer, too.
     """
-    from jaxcache.warm.ask import has_jax, probe_host
+    from jaxcache.warm.ask import has_jax, probing
 
     if not has_jax(python) and not required:
-        return None
-    return probe_host(python or sys.executable, environment)
+        yield lambda: None
+        return
+    with probing(python, environment) as answer:
+        yield answer
 
 
 def receive(
@@ -188,16 +193,19 @@ def receive(
     options: ArrivalOptions,
     *,
     verdict: "Verdict",
-    host: "Host | None",
+    host: "Callable[[], Host | None]" = lambda: None,
     signed: "Signed | None" = None,
     require_compatible: bool = False,
+    forecast_first: bool = False,
     dry_run: bool = False,
     expect: bool = False,
     left_out: "Sequence[Problem]" = (),
 ) -> int:
-    """Check, plan, say what to expect, write, and say what was done; return the exit code.
+    """Check, plan, write, say what to expect and what was done; return the exit code.
 
     Args:
+        host: waits for the Python that is to use the cache, beside which everything else is done.
+        forecast_first: write nothing where it has no jax.
         signed: the policy of the target, see :class:`jaxcache.cache.gate.Gate`.
         expect: say what will hit there, even where nothing is known to miss.
         left_out: what does not even get here.
@@ -215,23 +223,35 @@ def receive(
     from jaxcache.store import find_store, local_path, make_store
 
     layout = load_layout(bundle.manifest.layout)
-    outlooks = forecast(bundle.manifest, host, target)
-    line = render.outlook_line(outlooks) if expect else render.forecast_note(outlooks)
-    if line and layout.stands_alone and form.is_text:
-        note(line)
+
+    def look_ahead() -> "Compatibility":
+        try:
+            told = host()
+        except NoJaxError as error:
+            if forecast_first:
+                raise
+            note(f"warning: what will hit cannot be forecast: {error.message}")
+            told = None
+        outlooks = forecast(bundle.manifest, told, target)
+        line = render.outlook_line(outlooks) if expect else render.forecast_note(outlooks)
+        if line and layout.stands_alone and form.is_text:
+            note(line)
+        return outlooks
+
     note_left_out(left_out)
     if require_compatible and not layout.stands_alone:
         raise UsageError(
             "--require-compatible is for JAX's entries; torch alone can check its keys"
         )
-    if require_compatible and not outlooks.compatible:
+    with progress_bar("checking", in_bytes=True) as progress:
+        bundle = verify_bundle(bundle, progress, signed=signed, allow_large=options.allow_large)
+    outlooks = look_ahead() if forecast_first else None
+    if require_compatible and outlooks and not outlooks.compatible:
         raise JaxcacheError(
             f"not everything in {bundle.name} will hit here: {render.outlook_line(outlooks)}",
             code="incompatible",
             hint="import without --require-compatible to have the rest",
         )
-    with progress_bar("checking", in_bytes=True) as progress:
-        bundle = verify_bundle(bundle, progress, signed=signed, allow_large=options.allow_large)
     if options.atomic and bundle.refused:
         name, (reason, untrusted) = next(iter(bundle.refused.items()))
         raise JaxcacheError(
@@ -258,6 +278,7 @@ def receive(
                 store, bundle, plan, level=options.level, atomic=options.atomic, progress=progress
             )
     digest = bundle.manifest_sha256
+    outlooks = outlooks or look_ahead()
     emit(form, render.import_view(plan, outlooks, verdict, done, manifest_sha256=digest))
     if plan.count(Action.UNTRUSTED):
         return ExitCode.UNTRUSTED

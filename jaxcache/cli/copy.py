@@ -85,7 +85,6 @@ def command(
             form,
             options,
             verdict=verdict,
-            host=None,
             dry_run=dry.dry_run,
             signed=signed,
             left_out=left_out,

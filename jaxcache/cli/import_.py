@@ -1,6 +1,8 @@
 """``jaxcache import``."""
 
-from typing import Annotated
+from collections.abc import Callable
+from contextlib import ExitStack
+from typing import Annotated, Any
 
 import typer
 
@@ -34,20 +36,26 @@ def command(
     JAX 0.4.36 to 0.10 puts the cache's path into its keys: keep the same path where the entries
     are used, or fill the cache with warm --portable.
     """
-    from jaxcache.cli.bundle import ask_host, check_trust, open_import, receive
+    from jaxcache.cli.bundle import asking_host, check_trust, open_import, receive
     from jaxcache.cli.opening import locate_target
 
-    with open_import(file) as (bundle, left_out):
+    required, python = needed.require_compatible, needed.python
+    with ExitStack() as opened:
+        bundle, left_out = opened.enter_context(open_import(file))
         whose = bundle.manifest.layout
-        required = needed.require_compatible
+        verdict = check_trust(bundle)
+        host: Callable[[], Any] = lambda: None  # noqa: E731
+        if whose == "jax":
+            host = opened.enter_context(asking_host(python, required=required))
         code = receive(
             bundle,
             locate_target(place.cache_dir, place.layout, whose),
             output.form,
             options,
-            verdict=check_trust(bundle),
-            host=ask_host(needed.python, required=required) if whose == "jax" else None,
+            verdict=verdict,
+            host=host,
             require_compatible=required,
+            forecast_first=required or python is not None,
             dry_run=dry.dry_run,
             expect=True,
         )

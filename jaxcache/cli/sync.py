@@ -235,7 +235,6 @@ def _carry_files(
             form,
             ArrivalOptions(),
             verdict=Verdict(("this machine",), ()),
-            host=None,
             dry_run=dry_run,
         )
     return ExitCode.PARTIAL if exported.left_out and code == ExitCode.DONE else code

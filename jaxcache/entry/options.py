@@ -4,7 +4,7 @@ import json
 import posixpath
 import struct
 from collections.abc import Iterable
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -27,6 +27,8 @@ _MAX_CHANGES = 12
 
 #: Flags by which two compiles of one XLA may differ in what they write at all.
 _LOOSE_FLAGS = 4
+#: Larger messages are read anew each time; those of 0.12 have 4 kB.
+_MAX_REMEMBERED_BYTES = 64 << 10
 
 _Values = dict[int, tuple[str, ...]]
 FlagValue = str | int | float | bool | None
@@ -76,20 +78,34 @@ def read_options(options: memoryview | None, config: memoryview | None, budget: 
                 replicas = replicas or value
             elif number == 5 and isinstance(value, int):
                 partitions = partitions or value
-    values = flag_values(debug, budget) if debug is not None else None
-    like, changed = _nearest(values) if values is not None else (None, None)
-    shown = None if changed is None else _show_changed(values or {}, changed)
-    return Options(
-        CompileOptions(
-            replicas,
-            partitions,
-            assignment,
-            overrides or None if shown is None else shown | overrides,
-        ),
-        _cache_dir(values or {}),
-        None if values is None else _named(values) | overrides,
-        like,
-    )
+    if debug is None:
+        return Options(
+            CompileOptions(replicas, partitions, assignment, overrides or None), None, None, None
+        )
+    if len(debug) <= _MAX_REMEMBERED_BYTES:
+        changed, written_in, named, like = _remembered_flags(bytes(debug))
+    else:
+        changed, written_in, named, like = _read_flags(debug, budget)
+    shown = overrides or None if changed is None else changed | overrides
+    compile_options = CompileOptions(replicas, partitions, assignment, shown)
+    return Options(compile_options, written_in, named | overrides, like)
+
+
+_Flags = tuple[dict[str, FlagValue] | None, str | None, dict[str, FlagValue], str | None]
+
+
+def _read_flags(debug: memoryview, budget: Budget) -> _Flags:
+    """Changed flags, the cache directory, every flag, and the jaxlib that they are nearest to."""
+    values = flag_values(debug, budget)
+    like, changed = _nearest(values)
+    shown = None if changed is None else _show_changed(values, changed)
+    return shown, _cache_dir(values), _named(values), like
+
+
+@lru_cache(maxsize=64)
+def _remembered_flags(debug: bytes) -> _Flags:
+    """The same, once for all entries of a cache that were compiled with the same options."""
+    return _read_flags(memoryview(debug), Budget())
 
 
 def _assignment(data: memoryview) -> tuple[tuple[int, ...], ...]:

@@ -33,7 +33,7 @@ def new_file(
     like: int | None = None,
     mode: int = 0o666,
     durable: bool = True,
-) -> Iterator[tuple[str, os.stat_result]]:
+) -> Iterator[tuple[str, int]]:
     """Write and sync a file under a temporary name, which is gone afterwards in any case.
 
     The file stays locked until then, so that others can tell it from one that a killed process
@@ -43,7 +43,10 @@ def new_file(
         like: a descriptor whose owner, permissions and extended attributes the file gets; of its
             own folder, whose owner, group and write permissions it gets. Otherwise it is ours.
         mode: its permissions, less what the umask takes, where ``like`` is no file.
-        durable: False leaves out the sync, for what can be had again.
+        durable: False leaves out the sync, for what can be had again or is synced by the caller.
+
+    Returns:
+        The temporary name, and the descriptor.
     """
     temp, fd = _create_temp(folder, mode)
     try:
@@ -59,7 +62,7 @@ def new_file(
             os.utime(fd, ns=(dates.atime_ns, dates.mtime_ns))
         if durable:
             os.fsync(fd)
-        yield temp, os.fstat(fd)
+        yield temp, fd
     finally:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(temp, dir_fd=folder)

@@ -86,6 +86,14 @@ class ChangedError(StoreError):
         super().__init__(name, "changed meanwhile", code="changed")
 
 
+class NewFile(NamedTuple):
+    """A file to write with others."""
+
+    name: str
+    chunks: Iterable[bytes]
+    mtime_ns: int | None = None
+
+
 class Fetched(NamedTuple):
     """A whole file, and what it was at the moment of reading."""
 
@@ -188,6 +196,15 @@ class Store(Protocol):
 
         Args:
             replace: False raises :class:`ExistsError` where the name is taken, without a race.
+        """
+
+    def write_many(self, files: Sequence[NewFile]) -> Iterator[FileInfo]:
+        """Write files as :meth:`write` does, in order, until one fails; those before it are there.
+
+        A local store keeps all of them open meanwhile: some dozens at once.
+
+        Raises:
+            StoreError: of the first that fails, after the others were yielded.
         """
 
     def rewrite(

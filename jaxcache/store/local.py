@@ -26,6 +26,7 @@ from jaxcache.store.base import (
     ExistsError,
     Fetched,
     MissingError,
+    NewFile,
     StoreError,
     check_name,
     or_error,
@@ -204,13 +205,58 @@ class LocalStore:
         """See :meth:`jaxcache.store.base.Store.write`."""
         with naming(name), self._parent(name, make=True) as (folder, base):
             dates = Dates(mtime_ns, mtime_ns)
-            with new_file(folder, chunks, dates, like=folder) as (temp, status):
+            with new_file(folder, chunks, dates, like=folder) as (temp, fd):
                 if replace:
                     os.replace(temp, base, src_dir_fd=folder, dst_dir_fd=folder)
                 else:
                     move_to_new_name(folder, temp, folder, base)
+                info = file_info(name, os.fstat(fd))
             sync_folder(folder)
-        return file_info(name, status)
+        return info
+
+    def write_many(self, files: Sequence[NewFile]) -> Iterator[FileInfo]:
+        """See :meth:`jaxcache.store.base.Store.write_many`.
+
+        All are written, then all synced, then named, and then each folder is synced once.
+        """
+        folders: dict[str, int] = {}
+        made: list[tuple[str, int, str, str, int]] = []
+        written: list[FileInfo] = []
+        failed: StoreError | None = None
+        with contextlib.ExitStack() as opened:
+            for name, chunks, mtime_ns in files:
+                path, _, base = name.rpartition("/")
+                try:
+                    with naming(check_name(name)):
+                        if path not in folders:
+                            folders[path] = opened.enter_context(self.folder(path, make=True))
+                        folder, dates = folders[path], Dates(mtime_ns, mtime_ns)
+                        new = new_file(folder, chunks, dates, like=folder, durable=False)
+                        made.append((name, folder, base, *opened.enter_context(new)))
+                except StoreError as error:
+                    failed = error
+                    break
+            for synced, (name, _, _, _, fd) in enumerate(made):
+                try:
+                    with naming(name):
+                        os.fsync(fd)
+                except StoreError as error:
+                    failed = error
+                    del made[synced:]
+                    break
+            for name, folder, base, temp, fd in made:
+                try:
+                    with naming(name):
+                        os.replace(temp, base, src_dir_fd=folder, dst_dir_fd=folder)
+                        written.append(file_info(name, os.fstat(fd)))
+                except StoreError as error:
+                    failed = error
+                    break
+            for folder in folders.values():
+                sync_folder(folder)
+        yield from written
+        if failed is not None:
+            raise failed
 
     def rewrite(
         self,
@@ -231,7 +277,7 @@ class LocalStore:
                 raise ChangedError(name) from error
             with (
                 old,
-                new_file(folder, chunks, dates, like=old.fileno()) as (temp, status),
+                new_file(folder, chunks, dates, like=old.fileno()) as (temp, fd),
                 guard or contextlib.nullcontext(),
             ):
                 like = file_info(name, os.fstat(old.fileno()))
@@ -242,8 +288,9 @@ class LocalStore:
                 if not unchanged:
                     raise ChangedError(name)
                 os.replace(temp, base, src_dir_fd=folder, dst_dir_fd=folder)
+                info = file_info(name, os.fstat(fd))
             sync_folder(folder)
-        return file_info(name, status)
+        return info
 
     def rename(self, name: str, new_name: str, *, replace: bool = False) -> None:
         """See :meth:`jaxcache.store.base.Store.rename`."""

@@ -1,9 +1,9 @@
 """Ask a Python that has jax: for its settings, for what its entries look like, for HLO as text."""
 
+import contextlib
 import importlib.util
 import os
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
 
 from jaxcache.cache.bundle.compat import Host
 from jaxcache.cache.bundle.export import plan_export
@@ -20,7 +20,7 @@ from jaxcache.entry.options import read_options
 from jaxcache.entry.wire import Budget, WireError
 from jaxcache.errors import JaxcacheError, NoJaxError
 from jaxcache.store.local import LocalStore
-from jaxcache.warm.child import Child, DiedError, ask_once
+from jaxcache.warm.child import Child, DiedError, ask_once, take_answers
 from jaxcache.warm.process import LIFTED, NO_JAX_HINT, find_python
 
 _SETTINGS_SECONDS = 120
@@ -75,49 +75,71 @@ def _flags(options: str | None) -> frozenset[str] | None:
     return frozenset(flags) if flags else None
 
 
-def probe_host(python: str | None, environment: Mapping[str, str]) -> Host:
-    """Let a Python compile a trivial program into a directory of its own, and read the entry.
+@contextlib.contextmanager
+def probing(python: str | None, environment: Mapping[str, str]) -> Iterator[Callable[[], Host]]:
+    """Let a Python compile a trivial program into a directory of its own, beside what we do.
 
     Args:
         python: an interpreter that has jax; our own by default.
         environment: of the child, as the program that is to use the cache will have it.
 
+    Returns:
+        A function that waits for the entry and reads it. It raises NoJaxError where there is no jax
+        or one that writes no entry.
+
     Raises:
-        NoJaxError: no jax there, or one that writes no entry.
+        NoJaxError: no such Python.
     """
     python = find_python(python)
     with scratch_folder("probe") as folder:
-        told = _write_entry(python, environment, folder)
-        exported = write_stream(LocalStore(folder), plan_export(LocalStore(folder), now_ns=0))
-        exported.stream.close()
-        items = exported.manifest.items
-        if not items:
-            raise NoJaxError(
-                f"{python}: jax {told.get('jax_version')} on {told.get('platform')} wrote no entry",
-                code="no-entry",
-                hint="JAX up to 0.4.29 caches nothing on the CPU",
-            )
-        return Host(
-            python,
-            str(told.get("jax_version")),
-            str(told.get("jaxlib_version")),
-            items[0].codec,
-            exported.manifest.origin_of(items[0]),
-            str(told.get("device_kind", "")),
-            str(told.get("platform_version", "")),
-            items[0].key,
+        env = {
+            **environment,
+            "JAX_COMPILATION_CACHE_DIR": folder,
+            **LIFTED,
+            "PYTHONDONTWRITEBYTECODE": "1",
+        }
+        env.pop("JAX_COMPILATION_CACHE_MAX_SIZE", None)
+        child = Child(
+            python, "probe", deed="was asked", env=env, cwd=folder, folder=folder, aside=True
         )
+        try:
+            yield lambda: _read_host(child, python, folder)
+        finally:
+            child.stop()
 
 
-def _write_entry(python: str, environment: Mapping[str, str], folder: str) -> dict[str, Any]:
-    env = {
-        **environment,
-        "JAX_COMPILATION_CACHE_DIR": folder,
-        **LIFTED,
-        "PYTHONDONTWRITEBYTECODE": "1",
-    }
-    env.pop("JAX_COMPILATION_CACHE_MAX_SIZE", None)
-    return ask_once(python, "probe", seconds=_PROBE_SECONDS, env=env, cwd=folder, folder=folder)
+def probe_host(python: str | None, environment: Mapping[str, str]) -> Host:
+    """Probe a Python, and wait for it; see :func:`probing`.
+
+    Raises:
+        NoJaxError
+    """
+    with probing(python, environment) as answer:
+        return answer()
+
+
+def _read_host(child: Child, python: str, folder: str) -> Host:
+    told = take_answers(child, python, _PROBE_SECONDS)
+    store = LocalStore(folder)
+    exported = write_stream(store, plan_export(store, now_ns=0), level=1)
+    exported.stream.close()
+    items = exported.manifest.items
+    if not items:
+        raise NoJaxError(
+            f"{python}: jax {told.get('jax_version')} on {told.get('platform')} wrote no entry",
+            code="no-entry",
+            hint="JAX up to 0.4.29 caches nothing on the CPU",
+        )
+    return Host(
+        python,
+        str(told.get("jax_version")),
+        str(told.get("jaxlib_version")),
+        items[0].codec,
+        exported.manifest.origin_of(items[0]),
+        str(told.get("device_kind", "")),
+        str(told.get("platform_version", "")),
+        items[0].key,
+    )
 
 
 def has_jax(python: str | None = None) -> bool:

@@ -170,17 +170,27 @@ def ask_once(
     child = Child(
         python, program, *arguments, deed="was asked", env=env, cwd=cwd, folder=folder, aside=True
     )
-    found: dict[str, Any] = {}
     try:
         child.send_bytes(data)
+        return take_answers(child, python, seconds, answers)
+    finally:
+        child.stop()
+
+
+def take_answers(child: Child, python: str, seconds: float, answers: int = 1) -> dict[str, Any]:
+    """Wait for the answers of a child that was asked about its jax; see :func:`ask_once`.
+
+    Raises:
+        NoJaxError
+    """
+    found: dict[str, Any] = {}
+    try:
         for _ in range(answers):
             found |= child.answer(seconds)
     except DiedError as error:
         if not found:
             said = child.last_words or str(error)
             raise NoJaxError(f"{python} has no usable jax: {said}", hint=NO_JAX_HINT) from error
-    finally:
-        child.stop()
     if "error" in found:
         raise NoJaxError(f"{python} has no usable jax: {found['error']}", hint=NO_JAX_HINT)
     return found

@@ -149,6 +149,9 @@ class FullDisk(LocalStore):
             raise StoreError(name, "no space left on device", code="io-error")
         return super().write(name, chunks, **options)
 
+    def write_many(self, files: Any) -> Any:
+        return (self.write(f.name, f.chunks, mtime_ns=f.mtime_ns) for f in files)
+
 
 @pytest.mark.parametrize("room", [0, 1, 4, 7, 9, 12])
 @pytest.mark.parametrize("atomic", [False, True])
@@ -294,10 +297,9 @@ class Gated(LocalStore):
         super().__init__(path)
         self.gate = threading.Event()
 
-    def write(self, name: str, chunks: Any, **options: Any) -> Any:
-        if name.endswith("-cache"):
-            assert self.gate.wait(60)
-        return super().write(name, chunks, **options)
+    def write_many(self, files: Any) -> Any:
+        assert self.gate.wait(60)
+        return super().write_many(files)
 
 
 def test_writes_that_end_last_are_waited_for_and_told(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ import fcntl
 import os
 import shutil
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -35,7 +35,7 @@ from jaxcache.layouts import load_layout
 from jaxcache.layouts.torch.locks import holding
 from jaxcache.model import FileInfo
 from jaxcache.options import VerifyOptions
-from jaxcache.store.base import StoreError
+from jaxcache.store.base import NewFile, StoreError
 from jaxcache.store.local import LocalStore
 from jaxcache.warm.delivery import Delivery
 
@@ -257,6 +257,9 @@ class Refusing(LocalStore):
         if name == self.refused:
             raise StoreError(name, "input/output error", code="io-error")
         return super().write(name, chunks, **options)
+
+    def write_many(self, files: Sequence[NewFile]) -> Iterator[FileInfo]:
+        return (self.write(f.name, f.chunks, mtime_ns=f.mtime_ns) for f in files)
 
 
 def test_of_an_entry_that_could_not_be_imported_the_ledger_says_nothing(

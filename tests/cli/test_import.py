@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import RunCli, clean_environment
+from conftest import REPOSITORY, RunCli, clean_environment
 
 SMALL = "0.4.38-cpu-zstd"
 
@@ -58,6 +58,18 @@ def test_a_python_without_jax_is_said(run_cli: RunCli, bundle: Path, tmp_path: P
         done = run_cli("import", bundle, "-C", tmp_path / "new", "--python", python)
         assert done.returncode == 13
         assert not (tmp_path / "new").exists()
+
+
+def test_a_jax_of_ours_that_breaks_costs_the_forecast_alone(
+    spawn_cli: RunCli, bundle: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "broken" / "jax").mkdir(parents=True)
+    (tmp_path / "broken" / "jax" / "__init__.py").write_text("raise ImportError('no libtpu here')")
+    path = os.pathsep.join((str(tmp_path / "broken"), str(REPOSITORY)))
+    done = spawn_cli("import", bundle, "-C", tmp_path / "new", env={"PYTHONPATH": path})
+    assert done.returncode == 0
+    assert "cannot be forecast" in done.stderr and "no libtpu here" in done.stderr
+    assert list((tmp_path / "new").glob("*-cache"))
 
 
 def limited(

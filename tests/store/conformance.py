@@ -12,6 +12,7 @@ from jaxcache.store.base import (
     ChangedError,
     ExistsError,
     MissingError,
+    NewFile,
     Store,
     same_file,
 )
@@ -72,6 +73,22 @@ class StoreConformance:
                 store.write(name, broken())
         assert {i.name for i in store.list()} == {"a"}
         assert store.read("a", limit=9) == b"old"
+
+    def test_many_writes_end_at_the_first_that_fails(self, store: Store) -> None:
+        stamp = 1_600_000_000_000_000_000
+        store.write("b", [b"old"])
+        files = [NewFile("folder/a", [b"x"], stamp), NewFile("b", [b"new"])]
+        files += [NewFile("../c", [b"no"]), NewFile("d", [b"never"])]
+        written: list[str] = []
+        with pytest.raises(BadNameError):
+            for info in store.write_many(files):
+                written.append(info.name)
+        assert written == ["folder/a", "b"]
+        assert store.info("folder/a").mtime_ns == stamp
+        assert store.read("b", limit=9) == b"new"
+        assert {i.name for i in store.list() if i.type == "file"} == {"b"}
+        assert [i.name for i in store.list("folder")] == ["folder/a"]
+        assert not list(store.write_many([]))
 
     def test_readers_never_see_a_torn_write(self, store: Store) -> None:
         store.write("a", [b"0" * 200_000])

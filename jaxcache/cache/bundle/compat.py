@@ -18,6 +18,7 @@ from jaxcache.cache.bundle.pack import make_origin
 from jaxcache.cache.inventory import EntryFile
 from jaxcache.cache.ledger.segments import Ledger
 from jaxcache.entry.codec import CodecError
+from jaxcache.entry.decode import decode_origin
 from jaxcache.entry.read import read_payload
 from jaxcache.entry.releases import CACHE_PATH
 from jaxcache.store.base import Store, StoreError
@@ -135,7 +136,7 @@ def forecast_entries(
     for file in files[:: -(-len(files) // _LOOKED_AT) or 1]:
         try:
             with store.open(file.info.name) as opened:
-                origin = make_origin(read_payload(opened, file.info.size_bytes))
+                origin = make_origin(decode_origin(read_payload(opened, file.info.size_bytes)))
         except (CodecError, StoreError):
             origin = Origin()
         record = ledger.record(file.key_text)

@@ -29,6 +29,7 @@ from jaxcache.cache.ledger.segments import Ledger
 from jaxcache.cache.pair import ATIME_BYTES, parse_atime
 from jaxcache.cache.scan import Progress
 from jaxcache.entry.codec import CodecError
+from jaxcache.entry.contents import Contents
 from jaxcache.entry.decode import decode_origin
 from jaxcache.entry.names import FileKind, printable
 from jaxcache.errors import JaxcacheError
@@ -175,7 +176,7 @@ class _Writer:
         key = file.key_text
         if self._plan.known.get(key) == (content.payload_sha256, content.compile_seconds):
             return None
-        origin = make_origin(content.held)
+        origin = make_origin(content.decoded or decode_origin(content.held))
         for chunk in content.chunks(stream):
             self._stream.add(chunk)
         self._content_bytes += content.payload_bytes
@@ -244,9 +245,8 @@ def _events_by_key(ledger: Ledger) -> dict[str, tuple[Event, ...]]:
     return {key: tuple(sorted(events, key=order)) for key, events in found.items()}
 
 
-def make_origin(payload: bytearray) -> Origin:
-    """Read from a payload by what it was compiled, and for what."""
-    found = decode_origin(payload)
+def make_origin(found: Contents) -> Origin:
+    """Take from what a payload tells by what it was compiled, and for what."""
     device = found.device
     return Origin(
         platform=device.platform,

@@ -3,10 +3,11 @@
 import contextlib
 import tempfile
 import zlib
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import IO, Any
+from typing import IO, Any, NamedTuple
 
 import zstandard
 
@@ -17,13 +18,13 @@ from jaxcache.cache.bundle.manifest import Item
 from jaxcache.cache.ledger.record import PAYLOAD, Event
 from jaxcache.cache.ledger.segments import Ledger, append
 from jaxcache.cache.leftovers import delete_leftovers, staging
-from jaxcache.cache.pair import atime_name, find, write_atime
+from jaxcache.cache.pair import find, new_atime
 from jaxcache.cache.parallel import ByteBudget
 from jaxcache.cache.scan import Progress
 from jaxcache.cache.seal import LEVEL_FACT
 from jaxcache.entry.frame import MAX_LEVEL, compress_content
 from jaxcache.model import Codec, FileInfo, brief
-from jaxcache.store.base import Store, StoreError
+from jaxcache.store.base import NewFile, Store, StoreError
 
 #: What JAX uses, and what makes an entry small that :func:`jaxcache.cache.seal.execute_seal` or
 #: another tool has compressed further: tried in turn until an entry is as small as it was.
@@ -32,6 +33,8 @@ _LEVELS = {"zstd": (3, 19), "zlib": (6, 9)}
 _GROWTH_BYTES, _GROWTH_SHARE = 4, 64
 #: More than there are cores: most of their time goes into waiting for the disk to sync.
 _WRITERS = 8
+#: Of one sync; each entry stays open until then, with its date.
+_BATCH_ENTRIES, _BATCH_BYTES = 16, 4 << 20
 _BUDGET_BYTES = 32 << 20
 #: Larger payloads are compressed as they come, on their own.
 _PIECE_BYTES = 16 << 20
@@ -105,6 +108,15 @@ def _finish(store: Store, plan: ImportPlan, unpacking: "_Unpacking") -> Imported
     return Imported(tuple(unpacking.written), tuple(unpacking.failed))
 
 
+class _Batch(NamedTuple):
+    """Entries that one thread compresses, and writes with one sync."""
+
+    entries: list[tuple[str, Step, Item, bytes]]
+    """Where each goes, and its payload."""
+    holding: contextlib.ExitStack
+    """Its share of the memory."""
+
+
 class _Unpacking:
     """Write what a plan says to the names it says, or to a stage for all of it."""
 
@@ -125,14 +137,26 @@ class _Unpacking:
 
     def run(self, progress: Progress | None) -> None:
         """Write until all is written or one file cannot be."""
+        running: deque[Future[tuple[int, StoreError | None]]] = deque()
+        batches: deque[_Batch] = deque()
         with ThreadPoolExecutor(_WRITERS) as pool:
-            self._run(pool, progress)
+            for batch in self._batches(progress):
+                batches.append(batch)
+                running.append(pool.submit(self._write, batch))
+                while running and (running[0].done() or len(running) > _WRITERS):
+                    self._settle(batches.popleft(), *running.popleft().result())
+            for batch in batches:
+                self._settle(batch, *running.popleft().result())
+        order = {step.name: number for number, step in enumerate(self._plan.steps)}
+        self.written.sort(key=lambda step: order[step.name])
+        self.failed.sort(key=lambda failure: order[failure.name])
 
-    def _run(self, pool: ThreadPoolExecutor, progress: Progress | None) -> None:
-        writing = {s.name: s for s in self._plan.writes}
+    def _batches(self, progress: Progress | None) -> Iterator[_Batch]:
+        """Yield the entries to write, some at a time; write large ones and plain files here."""
+        writes = self._plan.writes
+        writing, left = {s.name for s in writes}, len(writes)
         content = ContentReader(self._bundle)
-        pending: list[tuple[Step, Future[None]]] = []
-        left = len(writing)
+        batch = _Batch([], contextlib.ExitStack())
         for number, step in enumerate(self._plan.steps):
             if not left or self.failed:
                 break
@@ -142,21 +166,18 @@ class _Unpacking:
             left -= 1
             target = self._target(number, step)
             if step.content_bytes > _PIECE_BYTES or not isinstance(step.subject, Item):
-                self._settle(step, self._stream(target, step, content.take(step.content_bytes)))
+                self._stream(target, step, content.take(step.content_bytes))
             else:
-                holding = contextlib.ExitStack()
-                holding.enter_context(self._budget.take(step.content_bytes))
+                batch.holding.enter_context(self._budget.take(step.content_bytes))
                 payload = b"".join(content.take(step.content_bytes))
-                task = pool.submit(self._write, target, step, step.subject, payload, holding)
-                pending.append((step, task))
-            pending = [p for p in pending if not self._done(*p, wait=False)]
+                batch.entries.append((target, step, step.subject, payload))
+                held = sum(len(payload) for *_, payload in batch.entries)
+                if len(batch.entries) == _BATCH_ENTRIES or held > _BATCH_BYTES:
+                    yield batch
+                    batch = _Batch([], contextlib.ExitStack())
             if progress:
-                progress(len(writing) - left, len(writing))
-        for one in pending:
-            self._done(*one, wait=True)
-        order = {step.name: number for number, step in enumerate(self._plan.steps)}
-        self.written.sort(key=lambda step: order[step.name])
-        self.failed.sort(key=lambda failure: order[failure.name])
+                progress(len(writes) - left, len(writes))
+        yield batch
 
     def _target(self, number: int, step: Step) -> str:
         if self._stage is None:
@@ -165,34 +186,39 @@ class _Unpacking:
         self.staged.append((name, step))
         return name
 
-    def _done(self, step: Step, task: "Future[None]", *, wait: bool) -> bool:
-        if not wait and not task.done():
-            return False
-        error = task.exception()
-        if error is not None and not isinstance(error, StoreError):
-            raise error
-        self._settle(step, error)
-        return True
+    def _settle(self, batch: _Batch, written: int, error: StoreError | None) -> None:
+        """Note how many entries of a batch were written, and what the next one failed of."""
+        steps = [step for _, step, _, _ in batch.entries]
+        self.written += steps[:written]
+        if error is not None:
+            self.failed.append(Failure(steps[written].name, error.reason))
 
-    def _settle(self, step: Step, error: StoreError | None) -> None:
-        if error is None:
-            self.written.append(step)
-        else:
-            self.failed.append(Failure(step.name, error.reason))
+    def _write(self, batch: _Batch) -> tuple[int, StoreError | None]:
+        with batch.holding:
+            files: list[NewFile] = []
+            for target, step, item, payload in batch.entries:
+                if self._stage is None:
+                    files += _new_atime(self._plan, step)
+                files.append(NewFile(target, [self._frame(item, payload)], item.created_ns))
+            targets, written = {target for target, *_ in batch.entries}, 0
+            try:
+                for info in self._store.write_many(files):
+                    written += info.name in targets
+            except StoreError as error:
+                return written, error
+            return written, None
 
-    def _write(
-        self, target: str, step: Step, item: Item, payload: bytes, holding: contextlib.ExitStack
-    ) -> None:
-        with holding:
-            content = item.compile_seconds.to_bytes(4, "big") + payload
-            codec: Codec = "zlib" if item.codec == "zlib" else "zstd"
-            frame = b""
-            for level in self._levels(item):
-                made = compress_content(content, codec, level)
-                frame = min(frame or made, made, key=len)
-                if _is_small(len(frame), item):
-                    break
-            self._put(target, step, [frame])
+    def _frame(self, item: Item, payload: bytes) -> bytes:
+        """The entry, compressed so that it is as small as it was."""
+        content = item.compile_seconds.to_bytes(4, "big") + payload
+        codec: Codec = "zlib" if item.codec == "zlib" else "zstd"
+        frame = b""
+        for level in self._levels(item):
+            made = compress_content(content, codec, level)
+            frame = min(frame or made, made, key=len)
+            if _is_small(len(frame), item):
+                break
+        return frame
 
     def _levels(self, item: Item) -> Sequence[int]:
         if self._level is not None:
@@ -201,32 +227,33 @@ class _Unpacking:
         known = next((n for n in levels if isinstance(n, int) and 1 <= n <= MAX_LEVEL), None)
         return _LEVELS["zlib" if item.codec == "zlib" else "zstd"] if known is None else (known,)
 
-    def _stream(self, target: str, step: Step, pieces: Iterable[memoryview]) -> StoreError | None:
+    def _stream(self, target: str, step: Step, pieces: Iterable[memoryview]) -> None:
         """Write a large payload or a plain file without holding it."""
         item = step.subject
         try:
             if not isinstance(item, Item):
                 self._put(target, step, map(bytes, pieces))
-                return None
-            with tempfile.TemporaryFile() as payload, contextlib.ExitStack() as opened:
-                payload.writelines(pieces)
-                frame: Any = None
-                for level in self._levels(item):
-                    made = opened.enter_context(tempfile.TemporaryFile())
-                    made.writelines(_encoded(item, _rewound(payload), level))
-                    frame = made if frame is None or made.tell() < frame.tell() else frame
-                    if _is_small(frame.tell(), item):
-                        break
-                self._put(target, step, _rewound(frame))
+            else:
+                with tempfile.TemporaryFile() as payload, contextlib.ExitStack() as opened:
+                    payload.writelines(pieces)
+                    frame: Any = None
+                    for level in self._levels(item):
+                        made = opened.enter_context(tempfile.TemporaryFile())
+                        made.writelines(_encoded(item, _rewound(payload), level))
+                        frame = made if frame is None or made.tell() < frame.tell() else frame
+                        if _is_small(frame.tell(), item):
+                            break
+                    self._put(target, step, _rewound(frame))
         except StoreError as error:
-            return error
-        return None
+            self.failed.append(Failure(step.name, error.reason))
+        else:
+            self.written.append(step)
 
     def _put(self, target: str, step: Step, chunks: Iterable[bytes]) -> None:
-        subject = step.subject
-        if self._stage is None:
-            _write_atime(self._store, self._plan, step)
-        self._store.write(target, chunks, mtime_ns=subject.created_ns)
+        dates = _new_atime(self._plan, step) if self._stage is None else []
+        new = NewFile(target, chunks, step.subject.created_ns)
+        for _ in self._store.write_many([*dates, new]):
+            pass
 
 
 def _encoded(item: Item, pieces: Iterable[bytes], level: int) -> Iterator[bytes]:
@@ -252,18 +279,14 @@ def _is_small(size_bytes: int, item: Item) -> bool:
     return size_bytes <= item.size_bytes + grown
 
 
-def _atime_name(plan: ImportPlan, step: Step) -> str | None:
-    """The ``-atime`` file that an entry gets; None for what gets none."""
+def _new_atime(plan: ImportPlan, step: Step) -> list[NewFile]:
+    """The ``-atime`` file that an entry gets; none for what gets none."""
     item = step.subject
-    dated = plan.with_atimes and isinstance(item, Item) and not item.legacy
-    return atime_name(step.name) if dated else None
-
-
-def _write_atime(store: Store, plan: ImportPlan, step: Step) -> None:
-    item = step.subject
-    if _atime_name(plan, step) and isinstance(item, Item):
-        used_ns = item.created_ns if item.atime_ns is None else item.atime_ns
-        write_atime(store, step.name, used_ns, mtime_ns=used_ns, replace=True)
+    if not plan.with_atimes or not isinstance(item, Item):
+        return []
+    used_ns = item.created_ns if item.atime_ns is None else item.atime_ns
+    new = new_atime(step.name, used_ns, mtime_ns=used_ns)
+    return [new] if new else []
 
 
 def _commit(store: Store, plan: ImportPlan, staged: list[tuple[str, Step]]) -> list[Failure]:
@@ -285,11 +308,10 @@ def _commit(store: Store, plan: ImportPlan, staged: list[tuple[str, Step]]) -> l
     failed: list[Failure] = []
     try:
         for name, step in staged:
-            stamp = _atime_name(plan, step)
-            if stamp:
-                there = back_up(stamp)
-                _write_atime(store, plan, step)
-                undo += [] if there else [(stamp, None, "")]
+            for stamp in _new_atime(plan, step):
+                there = back_up(stamp.name)
+                store.write(stamp.name, stamp.chunks, mtime_ns=stamp.mtime_ns)
+                undo += [] if there else [(stamp.name, None, "")]
             if step.there is not None and back_up(step.name):
                 store.rename(name, step.name, replace=True)
             else:

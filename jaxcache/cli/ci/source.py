@@ -12,7 +12,7 @@ from jaxcache.cache.ci.restore import (
     plan_restore,
 )
 from jaxcache.cache.ci.staging import SharedBundle, fetch_directory, fetch_missing
-from jaxcache.cli.bundle import ask_host, check_trust, open_input, required_signatures
+from jaxcache.cli.bundle import asking_host, check_trust, open_input, required_signatures
 from jaxcache.cli.ci import check_local, job_environment
 from jaxcache.cli.opening import Opened
 from jaxcache.cli.terminal.progress import progress_bar
@@ -40,7 +40,8 @@ def restore(source: str, target: str, options: RestoreOptions) -> Restored:
         host = None
         if options.python is not None or not options.everything:
             environment = job_environment(options.platform)
-            host = ask_host(options.python, environment=environment)
+            with asking_host(options.python, environment=environment) as answer:
+                host = answer()
         with progress_bar("checking", in_bytes=True) as progress:
             plan = plan_restore(
                 store,

@@ -14,6 +14,7 @@ from jaxcache.store.base import (
     ExistsError,
     Fetched,
     MissingError,
+    NewFile,
     StoreError,
     check_name,
     or_error,
@@ -214,6 +215,10 @@ class ObjectStore:
         """See :meth:`jaxcache.store.base.Store.write`. Holds all of it in memory."""
         check_name(name)
         return self._put(name, chunks, "overwrite" if replace else "create", mtime_ns)
+
+    def write_many(self, files: Sequence[NewFile]) -> Iterator[FileInfo]:
+        """See :meth:`jaxcache.store.base.Store.write_many`."""
+        return (self.write(f.name, f.chunks, mtime_ns=f.mtime_ns) for f in files)
 
     def rewrite(
         self,
