@@ -48,7 +48,7 @@ def read_varint(data: memoryview, at: int) -> tuple[int, int]:
         if byte < 0x80:
             return value & 0xFFFF_FFFF_FFFF_FFFF, at + 1
         shift += 7
-    raise WireError("a number runs past the end")
+    raise WireError("damaged protobuf: a number runs past the end")
 
 
 def walk(data: memoryview, budget: Budget) -> Iterator[Field]:
@@ -61,14 +61,14 @@ def walk(data: memoryview, budget: Budget) -> Iterator[Field]:
     while at < end:
         budget.left -= 1
         if budget.left < 0:
-            raise WireError("more fields than any compiler writes")
+            raise WireError("damaged protobuf: more fields than any compiler writes")
         tag = data[at]
         at += 1
         if tag > 0x7F:
             tag, at = read_varint(data, at - 1)
         number, wire_type = tag >> 3, tag & 7
         if not number:
-            raise WireError("field number 0")
+            raise WireError("damaged protobuf: a field without a number")
         value: int | memoryview
         if wire_type == VARINT:
             value, at = read_varint(data, at)
@@ -76,18 +76,19 @@ def walk(data: memoryview, budget: Budget) -> Iterator[Field]:
             length, at = read_varint(data, at)
             if length > end - at:
                 raise WireError(
-                    f"field {number} announces {length} bytes where {end - at} are left"
+                    f"damaged protobuf: field {number} announces {length} bytes where {end - at} "
+                    "are left"
                 )
             value = data[at : at + length]
             at += length
         elif wire_type in (FIXED64, FIXED32):
             width = 8 if wire_type == FIXED64 else 4
             if width > end - at:
-                raise WireError(f"field {number} runs past the end")
+                raise WireError(f"damaged protobuf: field {number} runs past the end")
             value = data[at : at + width]
             at += width
         else:
-            raise WireError(f"field {number} has wire type {wire_type}")
+            raise WireError(f"damaged protobuf: field {number} has wire type {wire_type}")
         yield Field(number, wire_type, value)
 
 

@@ -79,18 +79,27 @@ def _summary(found: Verification, repair: Repair | None) -> Iterator[str]:
     if count := kinds["legacy-name"]:
         remove = format_command("prune --legacy", found.cache_dir)
         yield f"{count:,} that only JAX up to 0.4.30 reads; to remove them: {remove}"
+    if count := kinds["changed-since-recorded"]:
+        yield (
+            f"{count:,} changed since recorded, and without a checksum: JAX wrote "
+            f"{'it' if count == 1 else 'them'} anew, or else they are damaged "
+            "(jaxcache verify --jsonl names them; JAX compiles again what jaxcache rm KEY removes)"
+        )
     if count := kinds["unsealed"]:
         seal = format_command("seal", found.cache_dir)
         yield f"{count:,} without a checksum; to let JAX itself detect damage: {seal}"
+    now = format_command("verify --fix --grace 0s", found.cache_dir)
     if repair is None:
         if found.failures:
             yield f"to name every file: {format_command('verify -q', found.cache_dir)}"
-            yield f"to repair them: {format_command('verify --fix', found.cache_dir)}"
         steps = plan_repair(found, now_ns=0, delete=False).steps
-        if young := sum(step.action == "leave-young" for step in steps):
+        young = sum(step.action == "leave-young" for step in steps)
+        if found.failures and not (young and young == len(steps)):
+            yield f"to repair them: {format_command('verify --fix', found.cache_dir)}"
+        if young:
             yield (
                 f"--fix leaves {young:,} of them (younger than {found.grace_seconds:g} s, and may "
-                "still be being written): wait, or add --grace 0s"
+                f"still be being written); to repair them at once: {now}"
             )
         return
     done = Counter(a for p in found.failures if (a := repair.action(p)))
@@ -99,6 +108,8 @@ def _summary(found: Verification, repair: Repair | None) -> Iterator[str]:
     for action, number in sorted(done.items()):
         would = "would be " if repair.dry_run and not action.startswith("leave") else ""
         yield f"{format_count(number, 'file')} {would}{_OUTCOMES[action]}"
+    if "leave-young" in done:
+        yield f"to repair them at once: {now}"
     if "quarantine" in done and not repair.dry_run:
         back = format_command("verify --restore", found.cache_dir)
         yield f"to bring files back from quarantine: {back}"
@@ -108,7 +119,7 @@ _OUTCOMES = {
     "quarantine": "moved to quarantine",
     "delete": "deleted",
     "back-fill": "given a new -atime",
-    "leave-young": "left: it may still be being written; wait, or use --grace 0s",
+    "leave-young": "left: too young, and may still be being written",
     "leave-changed": "left: it changed meanwhile; run the command again",
     "leave-failed": "left: the file system refused the change; check its permissions",
 }

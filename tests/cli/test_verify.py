@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import zstandard
+from conftest import CORPUS
 
 from jaxcache.cache.ledger.record import PAYLOAD, Event
 from jaxcache.cache.ledger.segments import append
@@ -139,9 +140,20 @@ def test_a_recorded_digest_proves_or_accuses(run_cli, cache: Path) -> None:
         document = verify(run_cli, cache, code=1 if found else 0)
         assert kinds(document) == found
         assert document["proven"] == (0 if found else 1)
-    # A file that was written anew may hold another payload.
+    # A file that was written anew may hold another payload: that is told, and no failure.
     os.utime(path, (LONG_AGO + 5, LONG_AGO + 5))
-    assert verify(run_cli, cache)["proven"] == 0
+    assert verify(run_cli, cache)["proven"] == 1
+    (other,) = (CORPUS / "0.10.2-cpu-zstd").glob("jit_mlp-*-cache")
+    path.write_bytes(other.read_bytes())
+    os.utime(path, (LONG_AGO + 5, LONG_AGO + 5))
+    document = verify(run_cli, cache)
+    assert (kinds(document), document["proven"]) == ({path.name: "changed-since-recorded"}, 0)
+    said = run_cli("verify", "-C", cache).stderr
+    assert "1 changed since recorded, and without a checksum: JAX wrote it anew, or else" in said
+    assert run_cli("verify", "-C", cache, "--fix").returncode == 0
+    assert path.exists()
+    assert run_cli("seal", "-C", cache, "-q").returncode == 0
+    assert verify(run_cli, cache)["proven"] == document["checked"]
 
 
 def test_atimes_are_filled_in_where_the_cache_uses_them(run_cli, capped: Path) -> None:
@@ -199,7 +211,9 @@ def test_young_files_are_left_and_reported(run_cli, cache: Path) -> None:
     path.write_bytes(path.read_bytes()[:-5])
     told = run_cli("verify", "-C", cache).stderr  # before it is tried
     assert "--fix leaves 1 of them (younger than 60 s, and may still be" in told
-    assert told.rstrip().endswith("wait, or add --grace 0s")
+    assert told.rstrip().endswith(
+        f"to repair them at once: jaxcache verify --fix --grace 0s -C {cache}"
+    )
     assert "--fix leaves" not in run_cli("verify", "-C", cache, "--grace", "0s").stderr
     document = verify(run_cli, cache, "--fix", code=1)
     assert [p["action"] for p in document["problems"] if p["kind"] == "truncated"] == [

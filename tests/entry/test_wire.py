@@ -49,7 +49,7 @@ def test_a_budget_is_for_all_walks_together() -> None:
 @pytest.mark.parametrize(
     ("data", "reason"),
     [
-        (b"\x00\x01", "field number 0"),
+        (b"\x00\x01", "a field without a number"),
         (b"\x0b", "wire type 3"),
         (b"\x09" + bytes(7), "field 1 runs past"),
         (b"\x0d" + bytes(3), "field 1 runs past"),

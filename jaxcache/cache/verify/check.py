@@ -4,7 +4,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
 from jaxcache.cache.inventory import EntryFile
 from jaxcache.cache.ledger.record import Record
@@ -79,45 +79,61 @@ def _catching(
         return Checked((_problem(file, "unreadable", str(error.strerror or error).lower()),))
 
 
-def check_entry(store: Store, file: EntryFile, digest: str | None, *, decode: bool) -> Checked:
+class Recorded(NamedTuple):
+    """The SHA-256 of a payload in the ledger."""
+
+    sha256: str
+    same_file: bool
+    """Whether it was taken of the very file; JAX may rightly have written another one since."""
+
+
+def check_entry(store: Store, file: EntryFile, known: Recorded | None, *, decode: bool) -> Checked:
     """Decompress one entry whole and check everything inside.
 
     Args:
-        digest: SHA-256 of its payload, where the ledger knows it: :func:`recorded_digest`.
+        known: what the ledger says of its payload.
         decode: also decode the payload: structure, inner hashes, module name. Holds it whole.
     """
-    return _catching(partial(_check_whole, digest=digest, decode=decode), store, file)
+    return _catching(partial(_check_whole, known=known, decode=decode), store, file)
 
 
-def _check_whole(store: Store, file: EntryFile, *, digest: str | None, decode: bool) -> Checked:
+def _check_whole(store: Store, file: EntryFile, *, known: Recorded | None, decode: bool) -> Checked:
     problems: list[Problem] = []
-    if not decode and digest is None and file.info.size_bytes <= SMALL_BYTES:
+    if not decode and known is None and file.info.size_bytes <= SMALL_BYTES:
         (data,) = store.read_many([file.info.name], limit=SMALL_BYTES + 1)
         if isinstance(data, bytes) and (sealed := check_small(data)) is not None:
             return _SOUND[sealed]
     with store.open(file.info.name) as opened:
-        if not decode and digest is None:
+        if not decode and known is None:
             check_content(opened, file.info.size_bytes)
         else:
-            problems = _check_payload(opened, file, digest, decode)
+            problems = _check_payload(opened, file, known, decode)
         opened.seek(0)
         sealed = read_head(opened.read(SMALL_BYTES), file.info.size_bytes).checksum
-    proven = not problems and (sealed or digest is not None)
+    if sealed:  # whole as it was written, if not as it was recorded
+        problems = [p for p in problems if p.kind != "changed-since-recorded"]
+    proven = not problems and (sealed or known is not None)
     return Checked(tuple(problems), proven=proven, unsealed=not sealed)
 
 
 def check_decoded(
-    store: Store, wanted: Sequence[tuple[EntryFile, str | None]]
+    store: Store, wanted: Sequence[tuple[EntryFile, Recorded | None]]
 ) -> Iterator[Checked]:
-    """Check some entries with their digests, and decode them."""
-    return (check_entry(store, file, digest, decode=True) for file, digest in wanted)
+    """Check some entries with what is recorded of them, and decode them."""
+    return (check_entry(store, file, known, decode=True) for file, known in wanted)
+
+
+def find_recorded(file: EntryFile, record: Record | None) -> Recorded | None:
+    """What the ledger says of the payload of an entry."""
+    if record is None or record.payload_sha256 is None:
+        return None
+    return Recorded(record.payload_sha256, record.file_mtime_ns == file.info.mtime_ns)
 
 
 def recorded_digest(file: EntryFile, record: Record | None) -> str | None:
     """The payload's SHA-256 in the ledger, if it was taken of the very file."""
-    if record is None or record.file_mtime_ns != file.info.mtime_ns:
-        return None
-    return record.payload_sha256
+    known = find_recorded(file, record)
+    return known.sha256 if known and known.same_file else None
 
 
 def check_payload(
@@ -131,16 +147,19 @@ def check_payload(
 
 
 def _check_payload(
-    opened: BinaryIO, file: EntryFile, digest: str | None, decode: bool
+    opened: BinaryIO, file: EntryFile, known: Recorded | None, decode: bool
 ) -> list[Problem]:
-    payload = OpenPayload(opened, file.info.size_bytes, hashed=digest is not None)
+    payload = OpenPayload(opened, file.info.size_bytes, hashed=known is not None)
     kept = bytearray()
     for chunk in payload:
         if decode and payload.size_bytes <= MAX_DECODED_BYTES:
             kept += chunk
     problems = []
-    if digest not in (None, payload.sha256):
-        problems.append(digest_mismatch(file, payload.sha256, str(digest)))
+    if known and known.sha256 != payload.sha256:
+        found = digest_mismatch(file, payload.sha256, known.sha256)
+        if not known.same_file:
+            found = _problem(file, "changed-since-recorded", f"written anew since: {found.detail}")
+        problems.append(found)
     if decode and payload.size_bytes <= MAX_DECODED_BYTES:
         problems.extend(check_payload(file, kept))
     return problems
@@ -175,16 +194,16 @@ def check_entries(
     """
     budget, ledger = ByteBudget(_MEMORY_BYTES), seen.ledger
 
-    def digest_of(file: EntryFile) -> str | None:
-        return recorded_digest(file, ledger.record(file.key_text) if ledger else None)
+    def known_of(file: EntryFile) -> Recorded | None:
+        return find_recorded(file, ledger.record(file.key_text) if ledger else None)
 
     def check(file: EntryFile) -> Checked:
         if options.level == "quick":
             return _catching(_walk_frame, store, file)
         if not options.decode:
-            return check_entry(store, file, digest_of(file), decode=False)
+            return check_entry(store, file, known_of(file), decode=False)
         with budget.take(_held_bytes(store, file)):
-            return check_entry(store, file, digest_of(file), decode=True)
+            return check_entry(store, file, known_of(file), decode=True)
 
     elsewhere = _to_spread(store, files, options)
     # zstandard lets the interpreter go, so that threads help where much is decompressed.
@@ -201,7 +220,7 @@ def check_entries(
         running = [(f, pool.submit(check, f)) for f in threaded]
         try:
             if elsewhere:
-                wanted = [(f, digest_of(f)) for f in elsewhere]
+                wanted = [(f, known_of(f)) for f in elsewhere]
                 found = spread(
                     check_decoded, store, wanted, workers=jobs, above=0, chunk=_SPREAD_CHUNK
                 )

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 #: What says something and accuses nothing.
 INFORMATIONAL: frozenset[ProblemKind] = frozenset(
-    {"unsealed", "missing-source", "legacy-name", "not-loadable-here"}
+    {"unsealed", "missing-source", "legacy-name", "not-loadable-here", "changed-since-recorded"}
 )
 #: What makes a file worthless: its compiler fails on it, or must not be trusted with it.
 CORRUPT: frozenset[ProblemKind] = frozenset({
