@@ -9,6 +9,8 @@ Platform = Literal["cpu", "gpu", "tpu", "unknown"]
 LastUsedFrom = Literal["ledger", "atime-file", "fs-atime", "mtime"]
 FileType = Literal["file", "dir", "symlink", "other"]
 
+#: The tuning of an entry that was compiled for a GPU that was not there.
+UNTUNED = "untuned"
 #: Kinds of problems, worst first within a group; part of the JSON contract (``verify``).
 ProblemKind = Literal[
     "empty", "truncated", "bad-codec", "trailing-bytes", "bad-header", "bad-payload",
@@ -125,24 +127,3 @@ class Entry:
         target = f"{self.platform} {self.target or ''}".rstrip()
         size = f"{self.size_bytes:,} bytes"
         return short_repr(type(self).__name__, self.key, self.hash, size, seconds, target)
-
-
-@dataclass(frozen=True, slots=True)
-class GraphEntry(Entry):
-    """One graph in a cache of torch's compilers: an entry of AOTAutogradCache or FxGraphCache.
-
-    Its module is the tier, ``aotautograd`` or ``fxgraph``; several files may share a key, each
-    with guards of its own. ``compile_seconds`` are without those of the graphs that it refers to.
-    """
-
-    function: str | None = None
-    """The function that it was traced from, as far as its stack traces tell."""
-    devices: tuple[str, ...] = ()
-    """As torch calls them: ``cpu``, ``cuda``, …"""
-    guards: str | None = None
-    """The condition on symbolic sizes under which it serves; None: always."""
-    torch_version: str | None = None
-    references: tuple[str, ...] = ()
-    """Keys of what it needs: FX graphs of an AOT graph, the generated ``.py`` of an FX graph."""
-    dependants: tuple[str, ...] = ()
-    """Files that belong to it: generated ``.py``, kernels; filled where they were asked for."""

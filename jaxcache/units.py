@@ -25,8 +25,8 @@ _SIZE_UNITS = {
 }
 _DURATION_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 _NUMBER = r"(?P<number>\d+(?:\.\d+)?|\.\d+)"
-_SIZE = re.compile(rf"{_NUMBER}\s*(?P<unit>[a-z]*)", re.IGNORECASE)
-_DURATION = re.compile(rf"{_NUMBER}\s*(?P<unit>[smhdw])", re.IGNORECASE)
+_SIZE = rf"(?i){_NUMBER}\s*(?P<unit>[a-z]*)"
+_DURATION = rf"(?i){_NUMBER}\s*(?P<unit>[smhdw])"
 NS_PER_SECOND = 1_000_000_000
 
 
@@ -36,7 +36,7 @@ def parse_size_bytes(text: str) -> int:
     Raises:
         UsageError: the text is not a size.
     """
-    match = _SIZE.fullmatch(text.strip())
+    match = re.fullmatch(_SIZE, text.strip())
     unit = match and _SIZE_UNITS.get(match["unit"].lower())
     if not match or not unit:
         raise UsageError(
@@ -55,7 +55,7 @@ def parse_duration_seconds(text: str) -> float:
     Raises:
         UsageError: the text is not a duration.
     """
-    match = _DURATION.fullmatch(text.strip())
+    match = re.fullmatch(_DURATION, text.strip())
     if not match:
         raise UsageError(
             f"{text!r} is not a duration", code="bad-duration", hint="write 30s, 15m, 12h, 7d or 2w"

@@ -16,8 +16,9 @@ from collections.abc import Iterator
 from jaxcache.entry.names import AUTOTUNE_DIR, OWN_DIR
 from jaxcache.errors import JaxcacheError
 from jaxcache.model import FileInfo
+from jaxcache.store import TEMP_PREFIX
 from jaxcache.store.atomic import open_folder
-from jaxcache.store.base import TEMP_PREFIX, MissingError, Store, StoreError
+from jaxcache.store.base import MissingError, Store, StoreError
 
 #: More than passes between making a folder and locking it.
 _UNLOCKED_SECONDS = 60

@@ -4,12 +4,12 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from jaxcache.cache.inventory import counted_bytes
 from jaxcache.cache.scan import Progress
 from jaxcache.errors import UsageError
-from jaxcache.model import Entry, GraphEntry, Problem, brief
+from jaxcache.model import Entry, Problem, brief
 from jaxcache.options import ListOptions
 from jaxcache.store.base import Store
 from jaxcache.units import format_count, format_duration, format_size
@@ -18,8 +18,7 @@ if TYPE_CHECKING:
     from jaxcache.layouts.base import Layout
 
 
-@dataclass(frozen=True, slots=True)
-class Summary:
+class Summary(NamedTuple):
     """Sums over entries; ``payload_bytes`` and ``compile_seconds`` over those that tell them."""
 
     entries: int
@@ -144,8 +143,7 @@ def _problems_of(entries: Sequence[Entry], problems: Sequence[Problem]) -> tuple
     return tuple(p for p in problems if p.file in files)
 
 
-@dataclass(frozen=True, slots=True)
-class Group:
+class Group(NamedTuple):
     """Entries that share the value of one field."""
 
     name: str
@@ -159,7 +157,7 @@ _GROUPS: dict[str, Callable[[Entry], str]] = {
     "platform": lambda e: e.platform,
     "target": lambda e: e.target or "unknown",
     "codec": lambda e: e.codec,
-    "function": lambda e: (isinstance(e, GraphEntry) and e.function) or e.module,
+    "function": lambda e: getattr(e, "function", None) or e.module,
 }
 
 

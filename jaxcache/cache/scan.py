@@ -1,9 +1,8 @@
 """Read the cheap facts of every entry: sizes, codec, compile seconds, last use."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
 from itertools import tee
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from jaxcache.cache.heads import (
     Facts,
@@ -37,8 +36,7 @@ _DECODED_AT_ONCE = 1_000
 _SAME_USE_NS = 60 * NS_PER_SECOND
 
 
-@dataclass(frozen=True, slots=True)
-class Scan:
+class Scan(NamedTuple):
     """A cache as it was seen: its entries, everything else in it, and what is wrong."""
 
     entries: tuple[Entry, ...]
@@ -150,6 +148,8 @@ def with_ledger(entries: Iterable[Entry], ledger: "Ledger | None") -> tuple[Entr
 
 def with_record(entry: Entry, record: "Record") -> Entry:
     """Add what the ledger knows of one entry."""
+    from dataclasses import replace
+
     seconds, hit_ns = record.compile_seconds, record.last_hit_ns
     entry = replace(
         entry,

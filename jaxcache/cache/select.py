@@ -2,10 +2,9 @@
 
 import re
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from operator import eq, ge, gt, le, lt, ne
-from typing import Any, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from jaxcache.errors import JaxcacheError, UsageError
 from jaxcache.model import Entry
@@ -30,7 +29,7 @@ class Named(Protocol):
 _Named = TypeVar("_Named", bound=Named)
 
 #: Where a narrow table has cut a key; ``~`` on a terminal that shows no more than ASCII.
-_CUT = re.compile("[…~]")
+_CUT = "[…~]"
 
 
 #: The shortest prefix that names an entry to be removed.
@@ -66,8 +65,8 @@ def _match_key(entries: Sequence[_Named], text: str, shortest_prefix: int) -> li
                 code="short-prefix",
                 hint=f"write at least {shortest_prefix} characters of the key or hash",
             )
-        if not found and _CUT.search(text):
-            shown = re.compile(".*".join(map(re.escape, _CUT.split(text))), re.DOTALL)
+        if not found and re.search(_CUT, text):
+            shown = re.compile(".*".join(map(re.escape, re.split(_CUT, text))), re.DOTALL)
             found = [e for e in entries if shown.match(e.key)]
         if len({e.key for e in found}) > 1:
             some = ", ".join(e.key[: len(e.module) + 13] for e in found[:3])
@@ -99,8 +98,7 @@ def fits_key(key: str, text: str) -> bool:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Field:
+class _Field(NamedTuple):
     """A field: how it is read from an entry, and from the text of a filter."""
 
     read: Callable[[Entry, int], Any]
@@ -139,14 +137,13 @@ _FIELDS: dict[str, _Field] = {
     "problem": _Field(lambda e, _: e.problems, str, glob=True),
 }
 _OPERATORS = {"=": eq, "==": eq, "!=": ne, ">": gt, ">=": ge, "<": lt, "<=": le}
-_EXPRESSION = re.compile(r"\s*(?P<field>[a-z_-]+)\s*(?P<op>==|!=|>=|<=|=|>|<)\s*(?P<value>.+?)\s*")
+_EXPRESSION = r"\s*(?P<field>[a-z_-]+)\s*(?P<op>==|!=|>=|<=|=|>|<)\s*(?P<value>.+?)\s*"
 #: Fields that can be told without opening an entry.
 _UNOPENED = frozenset({"key", "module", "hash", "size", "age", "unused"})
 _DECODED = frozenset({"platform", "target", "signature", "source"})
 
 
-@dataclass(frozen=True, slots=True)
-class Filter:
+class Filter(NamedTuple):
     """One ``--filter`` expression, such as ``size>1MB``."""
 
     field: str
@@ -181,7 +178,7 @@ def parse_filter(text: str) -> Filter:
     Raises:
         UsageError: ``bad-filter``.
     """
-    match = _EXPRESSION.fullmatch(text)
+    match = re.fullmatch(_EXPRESSION, text)
     field = _FIELDS.get(match["field"]) if match else None
     if not match or not field:
         raise UsageError(
@@ -226,8 +223,7 @@ def sort_entries(entries: Iterable[Entry], by: str) -> list[Entry]:
     return sorted(by_key, key=read, reverse=order == "desc" if order else descending)
 
 
-@dataclass(frozen=True, slots=True)
-class Selection:
+class Selection(NamedTuple):
     """The entries wanted and their order, checked before any work is done."""
 
     keys: tuple[str, ...]

@@ -1,7 +1,6 @@
 """``jaxcache ls``."""
 
 import time
-from dataclasses import replace
 from typing import Annotated
 
 import typer
@@ -81,5 +80,5 @@ def command(
     view = listing_view(listing, now_ns=now_ns, group_by=group_by, long=options.long)
     if opened.store.remote and not heads and any(e.codec == "unknown" for e in listing.entries):
         hint = "compile seconds and platforms take a request per entry: --long"
-        view = replace(view, notes=[*view.notes, hint])
+        view = view._replace(notes=[*view.notes, hint])
     emit(form, view)

@@ -3,7 +3,6 @@
 import os
 import time
 from contextlib import closing
-from dataclasses import replace
 from typing import Annotated
 
 import typer
@@ -127,7 +126,7 @@ def _show_bundle(path: str, form: Format) -> int:
     with closing(open_bundle(path)) as bundle:
         size = export_summary(written_bundle(bundle, path))
     view = listing_view(listing, now_ns=now_ns)
-    emit(form, replace(view, notes=[*view.notes, size]))
+    emit(form, view._replace(notes=[*view.notes, size]))
     return ExitCode.DONE
 
 

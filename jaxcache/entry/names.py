@@ -10,7 +10,7 @@ import re
 from enum import StrEnum
 from typing import NamedTuple
 
-from jaxcache.store.base import TEMP_PREFIX
+from jaxcache.store import TEMP_PREFIX
 
 CACHE_SUFFIX = "-cache"
 ATIME_SUFFIX = "-atime"

@@ -2,12 +2,14 @@
 
 from importlib import import_module
 from operator import attrgetter
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from jaxcache.entry.names import AUTOTUNE_DIR, OWN_DIR
 from jaxcache.errors import UsageError
-from jaxcache.layouts.base import Layout
 from jaxcache.store.base import MissingError, Store
+
+if TYPE_CHECKING:
+    from jaxcache.layouts.base import Layout
 
 
 class _Lazy:
@@ -109,7 +111,7 @@ __all__ = [
 ]
 
 
-def load_layout(name: str) -> Layout:
+def load_layout(name: str) -> "Layout":
     """The layout of that name.
 
     Raises:
@@ -119,10 +121,10 @@ def load_layout(name: str) -> Layout:
         raise UsageError(
             f"{name!r} is not a layout", code="bad-layout", hint=f"one of {', '.join(LAYOUTS)}"
         )
-    return cast(Layout, LAYOUTS[name])
+    return cast("Layout", LAYOUTS[name])
 
 
-def choose_layout(store: Store, name: str | None = None) -> Layout:
+def choose_layout(store: Store, name: str | None = None) -> "Layout":
     """The layout that was asked for, else the one that the cache has.
 
     Raises:

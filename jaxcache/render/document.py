@@ -1,6 +1,6 @@
 """Results as JSON documents, in the names and units of the JSON contract.
 
-A document follows from its dataclass: the fields in their order, times (``*_ns``) as RFC 3339 under
+A document follows from its class, a dataclass or NamedTuple: the fields in their order, times (``*_ns``) as RFC 3339 under
 ``*_at``, durations as floats, missing values null. Text that is no valid Unicode, or would act on a
 terminal, is escaped as ``\\xNN``. :data:`_SHAPES` holds the exceptions.
 """
@@ -72,7 +72,7 @@ def to_document(value: Any) -> Any:
         return printable(value)
     if isinstance(value, Mapping):
         return {printable(str(k)): to_document(v) for k, v in value.items()}
-    if kind.__name__ in _SHAPES or is_dataclass(value):
+    if kind.__name__ in _SHAPES or hasattr(kind, "_fields") or is_dataclass(value):
         return {n: to_document(v) for n, v in fields_of(value).items()}
     return [to_document(v) for v in value]
 
@@ -97,7 +97,8 @@ def _make_reader(kind: type) -> Callable[[Any], Document]:
     words = _SHAPES.get(kind.__name__, "-").split()
     if words[0].startswith("-"):
         out = {w[1:] for w in words}
-        names = [f.name for f in fields(kind) if f.name not in out]
+        all_names = getattr(kind, "_fields", None) or [f.name for f in fields(kind)]
+        names = [name for name in all_names if name not in out]
         words = [f"{n[:-3]}_at" if n.endswith("_ns") else n for n in names]
     readers = [(w.partition("=")[0], _make_getter(w)) for w in words]
 

@@ -3,9 +3,8 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from jaxcache.cache.ledger.record import UNTUNED
 from jaxcache.cache.listing import Listing, group_entries
-from jaxcache.model import Entry
+from jaxcache.model import UNTUNED, Entry
 from jaxcache.render.columns import (
     count_column,
     entry_column,

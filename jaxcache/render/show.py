@@ -5,10 +5,10 @@ from itertools import islice
 from operator import attrgetter, itemgetter
 from typing import Any
 
-from jaxcache.cache.ledger.record import UNTUNED
 from jaxcache.cache.show import Shown, ShownKernels
 from jaxcache.entry.contents import ArrayType, Contents, Device, Memory
 from jaxcache.entry.shapes import short_type
+from jaxcache.model import UNTUNED
 from jaxcache.render.columns import size_column, text_column
 from jaxcache.render.document import Document, fields_of, to_document, versioned
 from jaxcache.render.view import Block, Column, Line, Table, View

@@ -1,12 +1,11 @@
 """Views: results as data that the command line prints in any format."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from types import MappingProxyType
+from typing import Any, Literal, NamedTuple
 
 
-@dataclass(frozen=True, slots=True)
-class Column:
+class Column(NamedTuple):
     """One column of rows, in a pipe and on a terminal.
 
     Attributes:
@@ -27,11 +26,10 @@ class Column:
     least: int = 8
     cut: Literal["middle", "end"] = "middle"
     style: str = ""
-    styles: Mapping[str, str] = field(default_factory=dict)
+    styles: Mapping[str, str] = MappingProxyType({})
 
 
-@dataclass(frozen=True, slots=True)
-class Table:
+class Table(NamedTuple):
     """Rows for people.
 
     Attributes:
@@ -47,8 +45,7 @@ class Table:
     more: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Line:
+class Line(NamedTuple):
     """A text, broken between words where it is too long; a word is never broken.
 
     Attributes:
@@ -66,8 +63,7 @@ class Line:
 Block = Table | Line | str
 
 
-@dataclass(frozen=True, slots=True)
-class View:
+class View(NamedTuple):
     """A result with everything that printing it takes; what is not printed is not made.
 
     Attributes:

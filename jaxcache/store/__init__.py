@@ -1,9 +1,15 @@
 """Stores of bytes. :func:`open_store` picks the store that a location asks for."""
 
 import os
+from typing import TYPE_CHECKING
 
 from jaxcache.errors import NoCacheError, UsageError
-from jaxcache.store.base import Store
+
+if TYPE_CHECKING:  # a completion needs names alone
+    from jaxcache.store.base import Store
+
+#: Prefix of every temporary name a store makes; at the front so that no glob of JAX's matches.
+TEMP_PREFIX = ".jaxcache-tmp-"
 
 #: Schemes that the object store serves (see jaxcache/store/object/location.py), named here so that
 #: a local path imports none of it.
@@ -62,7 +68,7 @@ def check_directory_name(location: str) -> None:
         )
 
 
-def find_store(location: str) -> Store | None:
+def find_store(location: str) -> "Store | None":
     """Open the store at a path or URL; None where no directory is yet.
 
     Raises:
@@ -87,7 +93,7 @@ def cannot_make(path: str) -> str | None:
     return None if os.access(above, os.W_OK | os.X_OK) else f"{above} cannot be written"
 
 
-def make_store(location: str) -> Store:
+def make_store(location: str) -> "Store":
     """Open the store at a path or URL, making the directory where there is none.
 
     Raises:
@@ -104,7 +110,7 @@ def make_store(location: str) -> Store:
     return open_store(location)
 
 
-def open_store(location: str) -> Store:
+def open_store(location: str) -> "Store":
     """Open the store at a path or URL; of an object store without sending a request.
 
     Raises:

@@ -3,7 +3,6 @@
 import contextlib
 import errno
 import fcntl
-import hashlib
 import os
 import stat
 import sys
@@ -11,7 +10,7 @@ import time
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from jaxcache.store.base import TEMP_PREFIX
+from jaxcache.store import TEMP_PREFIX
 
 
 class Dates(NamedTuple):
@@ -181,6 +180,8 @@ _CLAIM_SECONDS = 10.0
 @contextlib.contextmanager
 def _claimed(folder: int, name: str) -> Iterator[None]:
     """Keep other processes that call this from using the name meanwhile."""
+    import hashlib  # takes OpenSSL along, and claims are rare
+
     claim = f"{TEMP_PREFIX}claim-{hashlib.sha256(os.fsencode(name)).hexdigest()[:16]}"
     deadline = time.monotonic() + _CLAIM_SECONDS
     while True:

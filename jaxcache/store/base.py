@@ -45,8 +45,6 @@ from jaxcache.errors import JaxcacheError
 from jaxcache.model import FileInfo
 
 _Result = TypeVar("_Result")
-#: Prefix of every temporary name a store makes; at the front so that no glob of JAX's matches.
-TEMP_PREFIX = ".jaxcache-tmp-"
 
 
 class StoreError(JaxcacheError):

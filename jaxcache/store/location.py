@@ -2,15 +2,19 @@
 
 import os
 from collections.abc import Iterator
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from jaxcache.errors import UsageError
 from jaxcache.store import check_location
 
+if TYPE_CHECKING:
+    from pathlib import Path
 
-def index_folder() -> Path:
+
+def index_folder() -> "Path":
     """Return the folder of the indexes: ``$XDG_CACHE_HOME/jaxcache/index``."""
+    from pathlib import Path  # which a completion does without
+
     base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     return Path(base, "jaxcache", "index")
 
@@ -45,7 +49,7 @@ def locate_cache(option: str | None) -> Location:
         return Location(expand_location(value), "JAX_COMPILATION_CACHE_DIR")
     for path, table in _configurations():
         if value := table.get("cache-dir"):
-            return Location(expand_location(value, path.parent), str(path))
+            return Location(expand_location(value, os.path.dirname(path)), path)
     base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     return Location(os.path.join(base, "jax"), "default")
 
@@ -60,7 +64,7 @@ def config_is_set(name: str) -> bool:
     return any(table.get(name, False) for _, table in tables)
 
 
-def expand_location(value: str, base: Path | None = None) -> str:
+def expand_location(value: str, base: str = "") -> str:
     """A path, of ``~`` or ``file://`` too, as a path; any other URL as it is.
 
     Raises:
@@ -73,31 +77,34 @@ def expand_location(value: str, base: Path | None = None) -> str:
         return local_path(value)
     if "://" in value:
         return value
-    return os.path.join(base or "", os.path.expanduser(value))
+    return os.path.join(base, os.path.expanduser(value))
 
 
 #: The settings that a configuration file may hold, and the type of each.
 SETTINGS: dict[str, type] = {"cache-dir": str, "require-signed": bool, "live": dict}
 
 
-def _configurations() -> Iterator[tuple[Path, dict[str, Any]]]:
+def _configurations() -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield our tables: of every ``pyproject.toml`` from here upwards, then of the user.
 
     Raises:
         UsageError: ``bad-config``.
     """
-    here = Path.cwd()
+    paths, here, above = [], "", os.getcwd()
+    while above != here:
+        here, above = above, os.path.dirname(above)
+        paths.append(os.path.join(here, "pyproject.toml"))
     home = os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config")
-    projects = (p / "pyproject.toml" for p in (here, *here.parents))
-    for path in (*projects, Path(home, "jaxcache", "config.toml")):
-        if path.is_file() and (table := _read_config(path)):
+    for path in (*paths, os.path.join(home, "jaxcache", "config.toml")):
+        if os.path.isfile(path) and (table := _read_config(path)):
             yield path, table
 
 
-def _read_config(path: Path) -> dict[str, Any]:
-    is_project = path.name == "pyproject.toml"
+def _read_config(path: str) -> dict[str, Any]:
+    is_project = path.endswith("pyproject.toml")
     try:
-        text = path.read_text("utf-8")
+        with open(path, encoding="utf-8") as file:
+            text = file.read()
         if is_project and "jaxcache" not in text:
             return {}
         import tomllib
@@ -115,7 +122,7 @@ def _read_config(path: Path) -> dict[str, Any]:
     return table
 
 
-def _check_setting(path: Path, name: str, value: object) -> None:
+def _check_setting(path: str, name: str, value: object) -> None:
     if name not in SETTINGS:
         from difflib import get_close_matches
 

@@ -107,8 +107,8 @@ def decode_bundle(
             found[name] = replace(known[name], **brief.facts())
     except BundleError as error:
         problem = Problem(os.path.basename(store.url), "bad-payload", error.message)
-        seen = replace(seen, problems=(*seen.problems, problem))
-    return replace(seen, entries=tuple(found.get(e.file, e) for e in seen.entries))
+        seen = seen._replace(problems=(*seen.problems, problem))
+    return seen._replace(entries=tuple(found.get(e.file, e) for e in seen.entries))
 
 
 def show_bundle(store: BundleStore, wanted: str) -> list[Shown]:

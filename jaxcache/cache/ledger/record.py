@@ -17,7 +17,6 @@ PAYLOAD, COMPILE, HIT, SEALED, PIN, UNPIN = "payload", "compile", "hit", "sealed
 TOO_QUICK = "too-quick"
 COUNTED = frozenset({HIT, COMPILE, TOO_QUICK})
 PINNING = frozenset({PIN, UNPIN})
-UNTUNED = "untuned"
 
 #: Years 1970 to 2262: what nanoseconds in 63 bits can say.
 _MAX_NS = 2**63

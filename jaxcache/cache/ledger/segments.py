@@ -23,7 +23,8 @@ from jaxcache.cache.ledger.record import COUNTED, HIT, PINNING, Event, Record, f
 from jaxcache.entry.names import LEDGER_DIR, parse_name
 from jaxcache.errors import JaxcacheError
 from jaxcache.model import FileInfo
-from jaxcache.store.base import TEMP_PREFIX, Store, StoreError
+from jaxcache.store import TEMP_PREFIX
+from jaxcache.store.base import Store, StoreError
 
 #: Segments and lines longer than this are damaged: nothing here writes such.
 MAX_SEGMENT_BYTES = 32 << 20

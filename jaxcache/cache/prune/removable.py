@@ -5,13 +5,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from jaxcache.cache.inventory import counted_bytes
-from jaxcache.cache.ledger.record import UNTUNED, Record
+from jaxcache.cache.ledger.record import Record
 from jaxcache.cache.leftovers import is_temporary
 from jaxcache.cache.prune.removal import Hold, Reason, Removal, Subject
 from jaxcache.cache.scan import Scan
 from jaxcache.entry.names import FileKind
 from jaxcache.eviction import Candidate, estimate_hits
-from jaxcache.model import FileInfo, ProblemKind
+from jaxcache.model import UNTUNED, FileInfo, ProblemKind
 from jaxcache.options import PruneOptions
 from jaxcache.store.base import Store
 from jaxcache.units import NS_PER_SECOND

@@ -15,7 +15,7 @@ from enum import StrEnum
 from typing import Literal, NamedTuple
 
 from jaxcache.model import FileInfo
-from jaxcache.store.base import TEMP_PREFIX
+from jaxcache.store import TEMP_PREFIX
 
 Tier = Literal["aotautograd", "fxgraph"]
 

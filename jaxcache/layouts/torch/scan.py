@@ -11,7 +11,7 @@ from jaxcache.cache.scan import Progress
 from jaxcache.layouts.torch.graph import Facts, examine_file
 from jaxcache.layouts.torch.inventory import Inventory, take_inventory
 from jaxcache.layouts.torch.names import GraphFile
-from jaxcache.model import Entry, FileInfo, GraphEntry, LastUsedFrom, Platform, Problem
+from jaxcache.model import Entry, FileInfo, LastUsedFrom, Platform, Problem
 from jaxcache.store.base import MissingError, Store
 
 #: Fewer graphs than this are read before other processes have started.
@@ -27,6 +27,27 @@ _PLATFORMS: dict[str, Platform] = {
     "hip": "gpu",
     "xla": "tpu",
 }
+
+
+@dataclass(frozen=True, slots=True)
+class GraphEntry(Entry):
+    """One graph in a cache of torch's compilers: an entry of AOTAutogradCache or FxGraphCache.
+
+    Its module is the tier, ``aotautograd`` or ``fxgraph``; several files may share a key, each
+    with guards of its own. ``compile_seconds`` are without those of the graphs that it refers to.
+    """
+
+    function: str | None = None
+    """The function that it was traced from, as far as its stack traces tell."""
+    devices: tuple[str, ...] = ()
+    """As torch calls them: ``cpu``, ``cuda``, …"""
+    guards: str | None = None
+    """The condition on symbolic sizes under which it serves; None: always."""
+    torch_version: str | None = None
+    references: tuple[str, ...] = ()
+    """Keys of what it needs: FX graphs of an AOT graph, the generated ``.py`` of an FX graph."""
+    dependants: tuple[str, ...] = ()
+    """Files that belong to it: generated ``.py``, kernels; filled where they were asked for."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,8 +11,8 @@ from jaxcache.layouts.torch.inventory import Inventory
 from jaxcache.layouts.torch.links import files_below, link
 from jaxcache.layouts.torch.names import GraphFile, digest_of, parse_path
 from jaxcache.layouts.torch.pickled import MAX_BYTES
-from jaxcache.layouts.torch.scan import make_scan, scan
-from jaxcache.model import FileInfo, GraphEntry, Problem
+from jaxcache.layouts.torch.scan import GraphEntry, make_scan, scan
+from jaxcache.model import FileInfo, Problem
 from jaxcache.store.base import MissingError, Store
 
 

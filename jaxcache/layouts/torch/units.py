@@ -15,8 +15,8 @@ from jaxcache.eviction import Candidate, estimate_hits
 from jaxcache.layouts.torch.graph import Facts
 from jaxcache.layouts.torch.links import Links, files_below, link
 from jaxcache.layouts.torch.names import GraphFile, TorchKind, parse_path
-from jaxcache.layouts.torch.scan import Scan
-from jaxcache.model import FileInfo, GraphEntry
+from jaxcache.layouts.torch.scan import GraphEntry, Scan
+from jaxcache.model import FileInfo
 from jaxcache.options import PruneOptions
 from jaxcache.store.base import Store
 from jaxcache.units import NS_PER_SECOND
