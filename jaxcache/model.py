@@ -78,8 +78,7 @@ def short_repr(kind: str, key: str, digest: str, *facts: str) -> str:
     return f"<{kind} {name}: {', '.join(fact for fact in facts if fact)}>"
 
 
-@dataclass(frozen=True, slots=True)
-class Problem:
+class Problem(NamedTuple):
     """Something wrong with one file: a finding, never an exception."""
 
     file: str

@@ -3,7 +3,7 @@
 import os
 import re
 import shlex
-from datetime import UTC, datetime
+from datetime import datetime, timedelta
 
 from jaxcache.errors import UsageError
 
@@ -131,12 +131,12 @@ def rfc3339(time_ns: int) -> str:
     Times outside what a calendar holds (a corrupt ``-atime``) come back at its nearer end.
     """
     whole, rest = divmod(time_ns, NS_PER_SECOND)
-    whole = min(max(whole, _FIRST_SECOND), _LAST_SECOND)
-    moment = datetime.fromtimestamp(whole, UTC).replace(microsecond=rest // 1000)
-    return moment.isoformat(timespec="microseconds").replace("+00:00", "Z")
+    whole = min(max(whole, 0), _LAST_SECOND)
+    moment = _EPOCH + timedelta(0, whole, rest // 1000)
+    return f"{moment.isoformat(timespec='microseconds')}Z"
 
 
-_FIRST_SECOND = 0
+_EPOCH = datetime(1970, 1, 1)  # in UTC
 _LAST_SECOND = 253_402_300_799  # 9999-12-31T23:59:59Z, the last that datetime holds
 
 

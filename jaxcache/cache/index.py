@@ -6,15 +6,15 @@ when it was read: the file is always right, the index only spares opening it. Fi
 seconds are not indexed, because a second write in the same tick would not show; that of an object,
 whose inode here is made of its ETag, would.
 
-The format is ours alone: a line of magic, a JSON header, NUL-separated names, columns of
-integers, and a CRC-32 over all of it. A file that is damaged, or of another version, counts as
-absent.
+The format is ours alone: a line of magic, columns of integers, the texts that some of them number,
+NUL-separated names, and a CRC-32 over all of it. A file that is damaged, or of another version,
+counts as absent.
 """
 
 import contextlib
-import json
 from array import array
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from itertools import accumulate
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, Self
 
@@ -59,7 +59,7 @@ class FactIndex:
         """
         index = cls(side_path(folder, url, ".idx"), now_ns=now_ns)
         with contextlib.suppress(OSError, ValueError, TypeError, KeyError, RecursionError):
-            index._read(bytes(read_checked(index.path, cls.magic)))
+            index._read(read_checked(index.path, cls.magic))
         return index
 
     def __len__(self) -> int:
@@ -112,34 +112,42 @@ class FactIndex:
     def _serialize(self, rows: dict[str, int]) -> bytes:
         names = "\0".join(rows).encode("utf-8", "surrogateescape")
         columns = [array("q", [column[row] for row in rows.values()]) for column in self._columns]
-        texts = json.dumps(self._texts).encode()
-        header = {"rows": len(rows), "names_bytes": len(names), "texts_bytes": len(texts)}
-        parts = [json.dumps(header).encode(), b"\n", texts, names]
-        return b"".join([*parts, *(column.tobytes() for column in columns)])
+        texts = "".join(self._texts).encode("utf-8", "surrogatepass")
+        lengths = array("q", map(len, self._texts))
+        header = array("q", [len(rows), len(lengths), len(texts)])
+        return b"".join([header, lengths, *columns, texts, names])
 
-    def _read(self, data: bytes) -> None:
+    def _read(self, data: memoryview) -> None:
         """Take over the body of a file that was found whole."""
-        header_end = data.index(b"\n")
-        header = json.loads(data[:header_end])
-        count, at = int(header["rows"]), header_end + 1
-        texts = json.loads(data[at : at + header["texts_bytes"]])
-        at += header["texts_bytes"]
-        names = data[at : at + header["names_bytes"]].decode("utf-8", "surrogateescape")
-        at += header["names_bytes"]
-        if not count or len(data) - at != count * _WIDTH * len(self._columns):
-            return
-        columns = []
+        rows, texts_count, texts_bytes = _take(data, 0, 3)
+        lengths = _take(data, 3, texts_count)
+        at, columns = 3 + texts_count, []
         for name in (*_IDENTITY, *self.facts):
-            column = array("q")
-            column.frombytes(data[at : at + count * _WIDTH])
-            at += count * _WIDTH
-            if name in self.texts and not -1 <= min(column) <= max(column) < len(texts):
+            column = _take(data, at, rows)
+            if name in self.texts and not -1 <= min(column) <= max(column) < texts_count:
                 return
             columns.append(column)
-        self._rows = dict(zip(names.split("\0"), range(count), strict=True))
+            at += rows
+        start = at * _WIDTH
+        text = str(data[start : start + texts_bytes], "utf-8", "surrogatepass")
+        texts = [text[end - n : end] for n, end in zip(lengths, accumulate(lengths), strict=True)]
+        names = str(data[start + texts_bytes :], "utf-8", "surrogateescape")
+        self._rows = dict(zip(names.split("\0"), range(rows), strict=True))
         self._columns = columns
         self._texts = texts
         self._text_ids = {text: number for number, text in enumerate(texts)}
+
+
+def _take(data: memoryview, start: int, count: int) -> "array[int]":
+    """The integers from there on.
+
+    Raises:
+        ValueError: there are fewer.
+    """
+    found = array("q", data[start * _WIDTH : (start + count) * _WIDTH].tobytes())
+    if len(found) != count:
+        raise ValueError("too short")
+    return found
 
 
 class Known(NamedTuple):
@@ -160,30 +168,30 @@ class Index(FactIndex):
         *("brief_kind", "brief_detail"),
     )
     texts = frozenset({"codec", "head_kind", "head_detail", *facts[9:]})
-    magic = b"jaxcache-index 2.%d\n" % len(facts)
+    magic = b"jaxcache-index 3.%d\n" % len(facts)
 
     def __init__(self, path: Path, *, now_ns: int) -> None:
         super().__init__(path, now_ns=now_ns)
         self._heads: dict[tuple[int, ...], tuple[Head | None, Any]] = {}
         self._briefs: dict[tuple[int, ...], Brief] = {}
 
-    def recall(self, info: FileInfo, stamp: FileInfo | None) -> Known | None:
-        """Return the facts of an entry and its ``-atime`` file; None if either has changed."""
-        row = self._row(info)
-        if row is None:
-            return None
+    def recall(self, files: Iterable[tuple[FileInfo, FileInfo | None]]) -> Iterator[Known | None]:
+        """Yield the facts of each entry and its ``-atime`` file; None if either has changed."""
         stamp_mtime, stamp_inode, used, *columns = self._columns[3:]
-        stamp_bytes = None
-        if stamp is None:
-            if stamp_inode[row] != -1:
-                return None
-        elif stamp_mtime[row] == stamp.mtime_ns and stamp_inode[row] == stamp.inode:
-            stamp_bytes = used[row].to_bytes(8, "little", signed=True)
-        else:
-            return None
-        values = tuple([column[row] for column in columns])
-        head, problem = self._head(values[:6])
-        return Known(Facts(head, problem, stamp_bytes), self._brief(values[6:]))
+        heads, briefs = columns[:6], columns[6:]
+        for info, stamp in files:
+            row = self._row(info)
+            if row is None:
+                yield None
+                continue
+            mtime_inode = (-1, -1) if stamp is None else (stamp.mtime_ns, stamp.inode)
+            if mtime_inode != (stamp_mtime[row], stamp_inode[row]):
+                yield None
+                continue
+            stamp_bytes = stamp and used[row].to_bytes(8, "little", signed=True)
+            head, problem = self._head(tuple([column[row] for column in heads]))
+            brief = self._brief(tuple([column[row] for column in briefs]))
+            yield Known(Facts(head, problem, stamp_bytes), brief)
 
     def learn(
         self, info: FileInfo, stamp: FileInfo | None, facts: Facts, brief: Brief | None

@@ -1,7 +1,7 @@
 """The files of a cache directory, by name alone: the first step of every operation."""
 
+import sys
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple
 
@@ -11,7 +11,7 @@ from jaxcache.entry.names import (
     FileKind,
     Key,
     own_kind,
-    parse_name,
+    split_name,
 )
 from jaxcache.model import FileInfo, Problem
 from jaxcache.store.base import Store
@@ -21,10 +21,17 @@ class EntryFile(NamedTuple):
     """A file whose name says that it is an entry."""
 
     info: FileInfo
-    key: Key
     key_text: str
     kind: FileKind
-    """:attr:`FileKind.ENTRY` or :attr:`FileKind.LEGACY_ENTRY`."""
+    """:attr:`FileKind.ENTRY` or :attr:`FileKind.LEGACY_ENTRY`; STRAY where a person says so."""
+
+    @property
+    def key(self) -> Key:
+        """The parts of its key; of a file that is only looked at as an entry, its name."""
+        if self.kind is FileKind.STRAY:
+            return Key("", self.key_text)
+        module, _, digest = self.key_text.rpartition("-")
+        return Key(sys.intern(module), digest)  # entries of one module share its name
 
 
 class OtherFile(NamedTuple):
@@ -35,16 +42,23 @@ class OtherFile(NamedTuple):
     """One of the layout's kinds."""
 
 
-@dataclass(frozen=True, slots=True)
 class Inventory:
-    """Every file of a cache under what it is. Nothing has been opened."""
+    """Every file of a cache under what it is. Nothing has been opened.
 
-    entries: list[EntryFile] = field(default_factory=list)
-    atimes: dict[str, FileInfo] = field(default_factory=dict)
-    """``-atime`` files by the key they belong to, whether or not its entry exists."""
-    others: list[OtherFile] = field(default_factory=list)
-    folders: set[FileKind] = field(default_factory=set)
-    """XLA's autotune directory and our own, where they are."""
+    Attributes:
+        atimes: ``-atime`` files by the key they belong to, whether or not its entry exists.
+        folders: XLA's autotune directory and our own, where they are.
+    """
+
+    def __init__(
+        self,
+        entries: Iterable[EntryFile] = (),
+        atimes: dict[str, FileInfo] | None = None,
+        others: Iterable[OtherFile] = (),
+    ) -> None:
+        self.entries, self.others = list(entries), list(others)
+        self.atimes = {} if atimes is None else atimes
+        self.folders: set[FileKind] = set()
 
     def files(self) -> Iterator[tuple[StrEnum, FileInfo]]:
         """Yield every file with what it is."""
@@ -87,12 +101,12 @@ def take_inventory(store: Store, *, deep: bool = False, start: str = "") -> Inve
     """
     found = Inventory()
     for info in store.list(start=start):
-        kind, key = parse_name(info.name)
+        kind, key = split_name(info.name)
         if info.type == "file" and key is not None:
             if kind is FileKind.ATIME:
-                found.atimes[str(key)] = info
+                found.atimes[key] = info
             else:
-                found.entries.append(EntryFile(info, key, str(key), kind))
+                found.entries.append(EntryFile(info, key, kind))
         elif info.type == "dir" and kind in (FileKind.AUTOTUNE, FileKind.OWN):
             found.folders.add(kind)
             if deep:
@@ -115,8 +129,8 @@ def counted_bytes(files: Iterable[tuple[StrEnum, FileInfo]]) -> int:
 
 def key_of(name: str) -> str | None:
     """The key of an entry's file; None for any other."""
-    kind, key = parse_name(name)
-    return str(key) if key and kind in (FileKind.ENTRY, FileKind.LEGACY_ENTRY) else None
+    kind, key = split_name(name)
+    return key if kind in (FileKind.ENTRY, FileKind.LEGACY_ENTRY) else None
 
 
 def _why_stray(info: FileInfo) -> str:

@@ -179,7 +179,7 @@ def read_entries(
     """
     recalled: Sequence[Known | None] = [None] * len(files)
     if index is not None:
-        recalled = _recall(files, atimes, index)
+        recalled = list(index.recall((f.info, _atime_of(f, atimes)) for f in files))
     unread = [f for f, known in zip(files, recalled, strict=True) if known is None]
     requests = _requests(store, unread, atimes, heads)
     facts_of: Iterator[Facts]
@@ -200,8 +200,7 @@ def read_entries(
         if facts.gone:
             continue
         if learnt and heads and index is not None:
-            stamp = _atime_of(file, atimes)
-            index.learn(file.info, stamp, facts, brief)
+            index.learn(file.info, _atime_of(file, atimes), facts, brief)
         found = tuple(_problems(file, facts, brief))
         problems.extend(found)
         written = _atime_of(file, atimes) if store.remote else None
@@ -230,13 +229,6 @@ def _read_and_decode(
     both, again = tee(zip(undecoded, read_facts_and_briefs(store, wanted), strict=True))
     facts = (found for (_, known), (found, _) in both if known is None)
     return facts, (brief for _, (_, brief) in again)
-
-
-def _recall(
-    files: Sequence[EntryFile], atimes: dict[str, FileInfo], index: "Index"
-) -> "list[Known | None]":
-    recall = index.recall
-    return [recall(f.info, _atime_of(f, atimes)) for f in files]
 
 
 def _atime_of(file: EntryFile, atimes: dict[str, FileInfo]) -> FileInfo | None:

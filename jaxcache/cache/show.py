@@ -13,7 +13,7 @@ from jaxcache.entry.codec import CodecError
 from jaxcache.entry.contents import Contents
 from jaxcache.entry.decode import find_hlo_module
 from jaxcache.entry.kernels import KernelCache, read_kernel_cache
-from jaxcache.entry.names import KERNEL_CACHE, FileKind, Key, parse_key, parse_name
+from jaxcache.entry.names import KERNEL_CACHE, FileKind, parse_key, split_name
 from jaxcache.entry.read import OpenPayload, read_contents, read_payload
 from jaxcache.entry.wire import WireError
 from jaxcache.errors import JaxcacheError
@@ -198,7 +198,7 @@ def _read(store: Store, file: EntryFile, module: str | None) -> Contents:
 
 
 def _as_entry(info: FileInfo) -> EntryFile:
-    kind, key = parse_name(info.name)
+    kind, key = split_name(info.name)
     if key is None or kind not in (FileKind.ENTRY, FileKind.LEGACY_ENTRY):
-        return EntryFile(info, Key("", info.name), info.name, FileKind.ENTRY)
-    return EntryFile(info, key, str(key), kind)
+        return EntryFile(info, info.name, FileKind.STRAY)
+    return EntryFile(info, key, kind)

@@ -1,7 +1,6 @@
 """Files of our own outside the cache: written atomically, checked when read, never needed."""
 
 import contextlib
-import hashlib
 import os
 import zlib
 from pathlib import Path
@@ -10,12 +9,18 @@ from jaxcache.store.atomic import replace_file
 
 _MAX_BYTES = 1 << 30
 _CRC_BYTES = 4
+#: What every file system takes, with room for a suffix.
+_LONGEST_NAME = 200
 
 
 def side_path(folder: Path, url: str, suffix: str) -> Path:
     """Where the file of that kind lies for the cache at ``url``."""
-    digest = hashlib.sha256(url.encode("utf-8", "surrogateescape")).hexdigest()
-    return folder / f"{digest[:32]}{suffix}"
+    name = url.replace("%", "%25").replace("/", "%2F")
+    if "://" in url or len(os.fsencode(name)) > _LONGEST_NAME:
+        import hashlib  # takes OpenSSL along
+
+        name = hashlib.sha256(os.fsencode(url)).hexdigest()[:32]
+    return folder / f"{name}{suffix}"
 
 
 def read_checked(path: Path, magic: bytes) -> memoryview:

@@ -62,35 +62,43 @@ class FileName(NamedTuple):
 
 def parse_key(text: str) -> Key | None:
     """Read ``<module>-<64 hex>`` or a bare hash; None if it is neither."""
-    digest = text[-_HASH_DIGITS:]
-    if not _HASH.fullmatch(digest):
+    if not _ends_key(text, len(text)):
         return None
-    lead = text[:-_HASH_DIGITS]
-    if not lead:
-        return Key("", digest)
-    return Key(lead[:-1], digest) if lead[-1] == "-" and len(lead) > 1 else None
+    return Key(text[: -_HASH_DIGITS - 1], text[-_HASH_DIGITS:])
 
 
-def parse_name(name: str) -> FileName:
-    """Tell what a name in the root of a cache directory is.
+def _ends_key(text: str, end: int) -> bool:
+    """Whether a key ends there that begins at the start."""
+    start = end - _HASH_DIGITS
+    if _HASH.fullmatch(text, max(start, 0), end) is None:
+        return False
+    return start == 0 or (start > 1 and text[start - 1] == "-")
+
+
+def split_name(name: str) -> tuple[FileKind, str | None]:
+    """Tell what a name in the root of a cache directory is, and the key in it, as text.
 
     A name that no version of JAX or XLA would write is :attr:`FileKind.STRAY`.
     """
     if name.endswith(CACHE_SUFFIX):
-        key = parse_key(name[: -len(CACHE_SUFFIX)])
-        return FileName(FileKind.ENTRY, key) if key else _STRAY
-    if name.endswith(ATIME_SUFFIX):
-        key = parse_key(name[: -len(ATIME_SUFFIX)])
-        return FileName(FileKind.ATIME, key) if key else _STRAY
-    if name.startswith(("_temp_", TEMP_PREFIX)):
-        return FileName(FileKind.TEMP)
-    if kind := _FIXED.get(name.partition("/")[0]):
-        return FileName(kind)
-    key = parse_key(name)
-    return FileName(FileKind.LEGACY_ENTRY, key) if key else _STRAY
+        kind, end = FileKind.ENTRY, len(name) - len(CACHE_SUFFIX)
+    elif name.endswith(ATIME_SUFFIX):
+        kind, end = FileKind.ATIME, len(name) - len(ATIME_SUFFIX)
+    elif name.startswith(("_temp_", TEMP_PREFIX)):
+        return FileKind.TEMP, None
+    elif fixed := _FIXED.get(name.partition("/")[0]):
+        return fixed, None
+    else:
+        kind, end = FileKind.LEGACY_ENTRY, len(name)
+    return (kind, name[:end]) if _ends_key(name, end) else (FileKind.STRAY, None)
 
 
-_STRAY = FileName(FileKind.STRAY)
+def parse_name(name: str) -> FileName:
+    """Tell the same as :func:`split_name`, with the key in its parts."""
+    kind, key = split_name(name)
+    return FileName(kind, parse_key(key) if key else None)
+
+
 _FIXED = {
     LOCKFILE: FileKind.LOCKFILE,
     KERNEL_CACHE: FileKind.KERNEL_CACHE,

@@ -1,8 +1,9 @@
 """Results as JSON documents, in the names and units of the JSON contract.
 
-A document follows from its class, a dataclass or NamedTuple: the fields in their order, times (``*_ns``) as RFC 3339 under
-``*_at``, durations as floats, missing values null. Text that is no valid Unicode, or would act on a
-terminal, is escaped as ``\\xNN``. :data:`_SHAPES` holds the exceptions.
+A document follows from its class, a dataclass or NamedTuple: the fields in their order, times
+(``*_ns``) as RFC 3339 under ``*_at``, durations as floats, missing values null. Text that is no
+valid Unicode, or would act on a terminal, is escaped as ``\\xNN``. :data:`_SHAPES` holds the
+exceptions.
 """
 
 from collections.abc import Callable, Mapping

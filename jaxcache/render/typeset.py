@@ -148,6 +148,8 @@ def set_rows(rows: Iterable[Any], columns: Sequence[Column]) -> Iterator[str]:
 
 
 def _cell(value: Any) -> str:
+    if isinstance(value, str):
+        return printable(value)
     if value is None:
         return ""
     if isinstance(value, bool):

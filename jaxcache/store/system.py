@@ -23,16 +23,27 @@ def naming(name: str) -> Iterator[None]:
 
 def file_info(name: str, status: os.stat_result) -> FileInfo:
     """Describe a file as a store does."""
-    kind = _TYPES.get(stat.S_IFMT(status.st_mode), "other")
-    size_bytes, times = status.st_size, (status.st_mtime_ns, status.st_atime_ns)
-    return FileInfo(name, kind, size_bytes, *times, status.st_ino, status.st_mode, status.st_uid)
+    mode, owner = status.st_mode, status.st_uid
+    return FileInfo(
+        name,
+        _TYPES.get(mode & _TYPE_BITS, "other"),
+        status.st_size,
+        status.st_mtime_ns,
+        status.st_atime_ns,
+        status.st_ino,
+        _SHARED.setdefault(mode, mode),
+        _SHARED.setdefault(owner, owner),
+    )
 
 
+_TYPE_BITS = stat.S_IFMT(0xFFFF)
 _TYPES: dict[int, FileType] = {
     stat.S_IFREG: "file",
     stat.S_IFDIR: "dir",
     stat.S_IFLNK: "symlink",
 }
+#: Modes and owners, of which a large cache has few: one object for all files.
+_SHARED: dict[int, int] = {}
 
 
 def file_error(name: str, error: OSError) -> StoreError:

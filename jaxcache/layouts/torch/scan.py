@@ -64,7 +64,7 @@ class Scan:
 class GraphIndex(FactIndex):
     """The index of a cache of torch's compilers: of each graph, its facts as JSON."""
 
-    magic = b"jaxcache-torch-index 4\n"
+    magic = b"jaxcache-torch-index 5\n"
     facts = ("facts",)
     texts = frozenset(facts)
 
