@@ -45,7 +45,7 @@ while [ $# -gt 0 ] && [ "$1" != -- ]; do
     "$python" -m venv "$venv"
     "$venv/bin/python" -m pip install --quiet "${wanted[@]}"
     "$venv/bin/python" -m pip install --quiet zstandard filelock 'typer<0.29' rich humanize \
-      protobuf cramjam pytest pytest-xdist
+      protobuf cramjam obstore cryptography pytest pytest-xdist
     touch "$venv/.done"
   fi
   pythons+=("$PWD/$venv/bin/python")
