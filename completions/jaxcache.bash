@@ -19,9 +19,11 @@ _jaxcache() {
   'stats --color') mapfile -t COMPREPLY < <(compgen -W 'auto always never' -- "$current"); return ;;
   'report --color') mapfile -t COMPREPLY < <(compgen -W 'auto always never' -- "$current"); return ;;
   'top --color') mapfile -t COMPREPLY < <(compgen -W 'auto always never' -- "$current"); return ;;
+  'warm --layout') mapfile -t COMPREPLY < <(compgen -W 'jax torch' -- "$current"); return ;;
   'warm --except') mapfile -t COMPREPLY < <(compgen -W 'uncacheable skipped' -- "$current"); return ;;
   'warm --gemm') mapfile -t COMPREPLY < <(compgen -W 'cublas cost-model triton' -- "$current"); return ;;
   'warm --color') mapfile -t COMPREPLY < <(compgen -W 'auto always never' -- "$current"); return ;;
+  'run --layout') mapfile -t COMPREPLY < <(compgen -W 'jax torch' -- "$current"); return ;;
   'run --except') mapfile -t COMPREPLY < <(compgen -W 'uncacheable skipped' -- "$current"); return ;;
   'run --gemm') mapfile -t COMPREPLY < <(compgen -W 'cublas cost-model triton' -- "$current"); return ;;
   'run --color') mapfile -t COMPREPLY < <(compgen -W 'auto always never' -- "$current"); return ;;
@@ -80,8 +82,8 @@ _jaxcache() {
     stats) options='--prometheus -l --long -C --cache-dir --layout --json --jsonl --requests --color --debug -h --help'; words=none ;;
     report) options='--force -C --cache-dir --json --jsonl --requests --color --debug -h --help'; words=files ;;
     top) options='--interval --once -C --cache-dir --json --jsonl --requests --color --debug -h --help'; words=none ;;
-    warm) options='-m --file --processes --timeout --portable --force-cache-dir --python --platform --devices --jobs --seal -C --cache-dir --fail-on-miss --except --strict --check --arg --static --args --committed --record --collect-only --patience --target --gemm --autotune-from --require-tuned --mock-gpu-topology --live --tier --components --all --trace --json --jsonl --color --debug -h --help'; words=files ;;
-    run) options='--processes --timeout --portable --force-cache-dir -C --cache-dir --fail-on-miss --except --strict --check --record --collect-only --patience --target --gemm --autotune-from --require-tuned --live --tier --components --all --trace --json --jsonl --color --debug -h --help'; words=files ;;
+    warm) options='-m --file --processes --timeout --portable --force-cache-dir --python --platform --devices --jobs --seal -C --cache-dir --layout --fail-on-miss --except --strict --check --arg --static --args --committed --record --collect-only --patience --target --gemm --autotune-from --require-tuned --mock-gpu-topology --live --tier --components --all --trace --json --jsonl --color --debug -h --help'; words=files ;;
+    run) options='--processes --timeout --portable --force-cache-dir -C --cache-dir --layout --fail-on-miss --except --strict --check --record --collect-only --patience --target --gemm --autotune-from --require-tuned --live --tier --components --all --trace --json --jsonl --color --debug -h --help'; words=files ;;
     compile) options='-j --jobs --check --shard --python --used-at --portable --devices --max-memory --dask -C --cache-dir --target --gemm --autotune-from --require-tuned --json --jsonl -q --quiet --requests --color --debug -h --help'; words=files ;;
     'target capture') options='--python --color --debug -h --help'; words=files ;;
     'target show') options='--python --json --jsonl --color --debug -h --help'; words=files ;;

@@ -64,20 +64,28 @@ def open_to_look(cache_dir: str | None, layout: str | None = None) -> Opened:
 def open_cache(cache_dir: str | None, layout: str | None = None) -> Opened:
     """Open the cache that the options name.
 
-    ``--layout torch`` without ``--cache-dir`` means torch's own directory.
+    ``--layout`` without ``--cache-dir`` means the compiler's own directory.
 
     Raises:
         UsageError, NoCacheError
     """
-    from jaxcache.layouts import choose_layout, load_layout
+    from jaxcache.layouts import choose_layout
     from jaxcache.store import open_store
 
-    if layout is not None:
-        load_layout(layout)
-    if layout == "torch" and cache_dir is None:
-        cache_dir = torch_cache_dir()
-    store = open_store(locate_cache(cache_dir).path)
+    store = open_store(locate(cache_dir, layout))
     return Opened(store, choose_layout(store, layout))
+
+
+def locate(cache_dir: str | None, layout: str | None) -> str:
+    """Return the path or URL of the cache: the option, else the directory of that compiler.
+
+    Raises:
+        UsageError: ``bad-layout``, ``bad-config`` or ``bad-path``.
+    """
+    from jaxcache.layouts import load_layout
+
+    own = load_layout(layout).own_directory if layout is not None else None
+    return locate_cache(own() if own and cache_dir is None else cache_dir).path
 
 
 def open_jax_cache(cache_dir: str | None) -> "Store":
@@ -111,29 +119,7 @@ def locate_target(cache_dir: str | None, layout: str | None, whose: str) -> str:
 
     if layout is not None and load_layout(layout).name != whose:
         raise UsageError(f"what is to be imported is of {whose}", code="other-layout")
-    if whose == "torch" and cache_dir is None:
-        cache_dir = torch_cache_dir()
-    path = locate_cache(cache_dir).path
+    path = locate(cache_dir, whose)
     if not is_remote(path) and os.path.isdir(path):
         check_target(open_store(path), whose)
     return path
-
-
-def torch_cache_dir() -> str:
-    """``TORCHINDUCTOR_CACHE_DIR``, else ``torchinductor_<user>`` in the folder for temporary files.
-
-    Source: ``torch/_inductor/runtime/cache_dir_utils.py`` of 2.13.
-    """
-    if found := os.environ.get("TORCHINDUCTOR_CACHE_DIR"):
-        return found
-    import getpass
-    import re
-    import tempfile
-
-    try:
-        user = getpass.getuser()
-    except (KeyError, OSError):
-        user = f"uid_{os.getuid()}"
-    return os.path.join(
-        tempfile.gettempdir(), "torchinductor_" + re.sub(r'[\\/:*?"<>|]', "_", user)
-    )

@@ -6,7 +6,7 @@ import typer
 
 from jaxcache.cli.optional_value import FailOnMissCommand
 from jaxcache.cli.options import JsonOutput
-from jaxcache.options import CacheDir
+from jaxcache.options import Place
 from jaxcache.options.run import Assertions, ReportOptions, RunOptions
 
 EXAMPLE = "jaxcache run --fail-on-miss -- ./train.sh"
@@ -19,7 +19,7 @@ def command(
     command_line: Annotated[
         list[str], typer.Argument(metavar="CMD...", help="The command, after --.")
     ],
-    place: CacheDir,
+    place: Place,
     wanted: Assertions,
     options: RunOptions,
     extent: ReportOptions,
@@ -32,9 +32,9 @@ def command(
     """
     from jaxcache.cli.output.warm import finish, place_run
     from jaxcache.cli.terminal.live import watch
-    from jaxcache.warm.run import run_command
 
     form = output.form
     wanted.check()
-    report = run_command(command_line, place_run(options, place, form), watch())
-    finish(report, wanted, form, check=options.check_contents, extent=extent)
+    layout, placed = place_run(options, place, form)
+    report = layout.run(command_line, placed, watch())
+    finish(report, wanted, form, layout, check=options.check_contents, extent=extent)

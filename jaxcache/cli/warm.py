@@ -6,7 +6,7 @@ import typer
 
 from jaxcache.cli.optional_value import WarmCommand
 from jaxcache.cli.options import JsonOutput
-from jaxcache.options import CacheDir
+from jaxcache.options import Place
 from jaxcache.options.run import Assertions, CallOptions, ReportOptions, WarmOptions
 
 EXAMPLE = "jaxcache warm train.py --steps 1"
@@ -42,7 +42,7 @@ def command(
         typer.Option(metavar="LIST", help="Run the scripts that this TOML file lists."),
     ] = None,
     *,
-    place: CacheDir,
+    place: Place,
     wanted: Assertions,
     options: WarmOptions,
     call: CallOptions,
@@ -61,11 +61,10 @@ def command(
     """
     from jaxcache.cli.output.warm import finish, place_run, programs
     from jaxcache.cli.terminal.live import watch
-    from jaxcache.warm.run import warm_programs
 
     form = output.form
     wanted.check()
-    placed = place_run(options, place, form)
+    layout, placed = place_run(options, place, form)
     chosen = programs(script, arguments, file, call, module=module)
-    report = warm_programs(chosen, placed, watch())
-    finish(report, wanted, form, check=options.check_contents, extent=extent)
+    report = layout.warm(chosen, placed, watch())
+    finish(report, wanted, form, layout, check=options.check_contents, extent=extent)

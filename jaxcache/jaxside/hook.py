@@ -1,4 +1,4 @@
-"""Waits until this Python has imported jax, and then loads the listener.
+"""Waits until this Python has imported jax (or torch), and then loads the listener.
 
 Nothing else happens before: the script may still set ``XLA_FLAGS`` and the like. There are two
 ways in, and the first one counts: ``startup/sitecustomize.py`` on ``PYTHONPATH``, and
@@ -17,6 +17,8 @@ from typing import Any
 EVENTS = "JAXCACHE_EVENTS"
 #: The parent's request to compile for a target, too.
 _TARGET = "JAXCACHE_TARGET"
+#: The module to listen to, where it is not jax.
+_LISTEN_TO = "JAXCACHE_LISTEN_TO"
 #: The live layer is asked for; jaxcache need not be installed beside this jax.
 _LIVE = "JAXCACHE_LIVE"
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -28,27 +30,34 @@ _MARK: Any = None
 
 
 def install() -> None:
-    """Listen to the jax of this process, once it is imported."""
+    """Listen to the jax or torch of this process, once it is imported."""
     global _MARK
     this = sys.modules[__name__]
     if not os.environ.get(EVENTS) or sys.modules.setdefault(_NAME, this) is not this or _MARK:
         return
     with open(__file__, "rb") as file:
         _MARK = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-    when_imported(_listen)
+    if os.environ.get(_LISTEN_TO) == "torch":
+        when_imported(_listen_to_torch, "torch", "compile")
+    else:
+        when_imported(_listen)
 
 
-def when_imported(then: Callable[[Any], None]) -> Any:
+def when_imported(then: Callable[[Any], None], name: str = "jax", last: str = "jit") -> Any:
     """Call a function with jax as soon as it is imported; at once where it is.
+
+    Args:
+        name: the module, where it is not jax.
+        last: a name that it has only when all of it is imported.
 
     Returns:
         What waits on ``sys.meta_path``; None where nothing has to.
     """
-    jax = sys.modules.get("jax")
-    if jax is not None and hasattr(jax, "jit"):
-        then(jax)
+    module = sys.modules.get(name)
+    if module is not None and hasattr(module, last):
+        then(module)
         return None
-    finder = _JaxFinder(then)
+    finder = _Finder(then, name)
     sys.meta_path.insert(0, finder)
     return finder
 
@@ -79,6 +88,17 @@ def _listen(jax: Any) -> None:
         report({"event": "trouble", "detail": f"{type(error).__name__}: {error}"})
 
 
+def _listen_to_torch(torch: Any) -> None:
+    """Attach to the torch that has just been imported."""
+    try:
+        load_side()
+        from _jaxcache_side import torch_listener
+
+        torch_listener.attach(torch)
+    except Exception as error:
+        report({"event": "trouble", "detail": f"{type(error).__name__}: {error}"})
+
+
 def _go_live() -> None:
     """Switch the live layer on where the environment asks for it."""
     if os.environ.get(_LIVE):
@@ -99,15 +119,16 @@ def report(event: "dict[str, Any]") -> None:
         print(f"jaxcache: cannot report: {error}", file=sys.stderr)
 
 
-class _JaxFinder:
-    """Stands first on ``sys.meta_path``, finds nothing itself, and notices jax."""
+class _Finder:
+    """Stands first on ``sys.meta_path``, finds nothing itself, and notices one module."""
 
-    def __init__(self, then: Callable[[Any], None]) -> None:
+    def __init__(self, then: Callable[[Any], None], name: str) -> None:
         self._then = then
+        self._name = name
         self._looking = False
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:  # noqa: ARG002
-        if name != "jax" or self._looking:
+        if name != self._name or self._looking:
             return None
         self._looking = True
         try:

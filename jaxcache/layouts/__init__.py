@@ -38,6 +38,8 @@ LAYOUTS: dict[str, _Lazy] = {
             "folders": (AUTOTUNE_DIR, OWN_DIR),
             "guard": None,
             "rank": None,
+            "own_directory": None,
+            "run_options": None,
         },
         {
             "kinds": "jaxcache.entry.names:FileKind",
@@ -56,13 +58,23 @@ LAYOUTS: dict[str, _Lazy] = {
             "show": "jaxcache.cache.show:show_entries",
             "show_file": "jaxcache.cache.show:show_file",
             "explain": "jaxcache.cache.explain.given:explain_given",
+            "run": "jaxcache.warm.run:run_command",
+            "warm": "jaxcache.warm.run:warm_programs",
+            "report_view": "jaxcache.render.warm:report_view",
         },
     ),
     "torch": _Lazy(
         "torch",
-        {"stands_alone": False, "has_heads": False, "keeps_index": True, "folders": None},
+        {
+            "stands_alone": False,
+            "has_heads": False,
+            "keeps_index": True,
+            "folders": None,
+            "run_options": ("python", "jobs", "timeout_seconds"),
+        },
         {
             "kinds": "jaxcache.layouts.torch.names:TorchKind",
+            "own_directory": "jaxcache.layouts.torch.names:own_directory",
             "load_index": "jaxcache.layouts.torch.scan:GraphIndex.load",
             "scan": "jaxcache.layouts.torch.scan:scan",
             "decode": "jaxcache.layouts.torch.scan:decode",
@@ -80,6 +92,9 @@ LAYOUTS: dict[str, _Lazy] = {
             "show": "jaxcache.layouts.torch.show:show_graphs",
             "show_file": "jaxcache.layouts.torch.show:show_graph_file",
             "explain": "jaxcache.layouts.torch.explain:explain_graphs",
+            "run": "jaxcache.warm.torch:run_command",
+            "warm": "jaxcache.warm.torch:warm_programs",
+            "report_view": "jaxcache.render.torch:report_view",
         },
     ),
 }

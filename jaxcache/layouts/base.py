@@ -1,7 +1,7 @@
 """The facts about the cache of one compiler, which the operations of :mod:`jaxcache.cache` ask for.
 
 Listing, statistics, prune, verify and diff are written once, over these facts. What only one
-compiler's cache can do (sealing, warming, loading) has no method here.
+compiler's cache can do (sealing, loading) has no method here.
 :data:`jaxcache.layouts.LAYOUTS` says where each fact comes from.
 """
 
@@ -84,6 +84,26 @@ class Layout(Protocol):
     @property
     def keeps_index(self) -> bool:
         """Whether facts of its entries are worth remembering."""
+
+    @property
+    def own_directory(self) -> Callable[[], str] | None:
+        """Tells where the compiler keeps its cache by itself; None for JAX's settings and ours."""
+
+    @property
+    def run_options(self) -> Collection[str] | None:
+        """The fields of the options of ``run`` and ``warm`` that it knows; None for all."""
+
+    @property
+    def run(self) -> Callable[..., Any]:
+        """Runs a command (words, options, watch) and reports what its cache did."""
+
+    @property
+    def warm(self) -> Callable[..., Any]:
+        """Runs programs in the same way, with all of the cache on."""
+
+    @property
+    def report_view(self) -> Callable[..., Any]:
+        """Makes the view of the report of either."""
 
     @property
     def kinds(self) -> type[StrEnum]:

@@ -177,6 +177,11 @@ class Options:
         fields = ", ".join(f"{name}={value!r}" for name, value in given.items())
         return f"{type(self).__name__}({fields})"
 
+    def given(self) -> list[tuple[str, Option]]:
+        """Return the declared fields that are not at their default."""
+        plain = vars(type(self)())
+        return [(n, o) for n, o in self.DECLARED.items() if getattr(self, n) != plain[n]]
+
     def replace(self, **values: Any) -> Self:
         """Copy with some fields changed."""
         return type(self)(**{**vars(self), **values})

@@ -4,12 +4,16 @@ import os
 import shlex
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
 from jaxcache.cache.explain.sides import OUTCOMES
 from jaxcache.render.columns import seconds_column, size_column, text_column
 from jaxcache.render.view import Block, Column, Line, Table, View
 from jaxcache.units import format_count, format_duration
 from jaxcache.warm.report import Module, Report
+
+if TYPE_CHECKING:
+    from jaxcache.warm.torch import TorchReport
 
 #: What an outcome's colour says: served, as hoped for; lost, and why matters.
 _STYLES = {"hit": "green", "skipped": "yellow", "uncacheable": "yellow", "error": "red"}
@@ -70,7 +74,7 @@ def _page(report: Report, unfolded: bool, more: str) -> Iterator[Block]:
         yield from _faults(shown)
     if folded:
         yield _folded_line(folded, more)
-    yield from _remarks(report)
+    yield from end_remarks(report)
 
 
 def headline(report: Report) -> str:
@@ -172,7 +176,8 @@ def _faults(modules: Sequence[Module]) -> Iterator[str]:
         yield "to find the cause and the cure: jaxcache doctor"
 
 
-def _remarks(report: Report) -> Iterator[str]:
+def end_remarks(report: "Report | TorchReport") -> Iterator[str]:
+    """Yield the notes of a run, and how it ended."""
     for note in report.notes:
         yield f"note: {note}"
     if report.timed_out:

@@ -8,6 +8,7 @@ named there as here, but for :data:`_NAMES`.
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Literal
 
 from jaxcache.cache.explain.sides import Outcome
 from jaxcache.warm.report import Argument
@@ -183,7 +184,101 @@ class Left(Seen):
     counters: Mapping[str, float] = field(default_factory=dict)
 
 
-Event = Started | Loaded | Configured | Hardware | Begun | Called | Done | Said | Left
+Tier = Literal["aotautograd", "fxgraph"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TorchLoaded(Seen):
+    """The torch of a process with the settings of its caches, where they are new or changed."""
+
+    version: str
+    directory: str | None = None
+    rank: int | None = None
+    settings: Mapping[str, Scalar] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TorchSeen(Seen):
+    """Something that happened while torch compiled."""
+
+    compile_id: str | None = None
+    """``FRAME/COMPILE``, as torch numbers them in one process."""
+    counters: Mapping[str, int] = field(default_factory=dict)
+    """Torch's own counters of its caches by then."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TorchGraph(TorchSeen):
+    """One look into a cache of torch's has ended."""
+
+    tier: Tier
+    outcome: Literal["hit", "miss", "bypass"]
+    key: str | None = None
+    reason: str | None = None
+    """Of a bypass, in torch's words."""
+    status: str | None = None
+    """Of a miss: ``full_miss`` or ``guard_miss``."""
+    stored_seconds: float | None = None
+    """What a hit took to compile when it was written."""
+    seconds: float | None = None
+    """What a miss took to compile."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TorchSaved(Seen):
+    """An entry was written."""
+
+    tier: Tier
+    key: str
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TorchCompiled(TorchSeen):
+    """Torch has compiled a frame, or its backward pass when that first ran."""
+
+    direction: Literal["forward", "backward"]
+    function: str | None = None
+    file: str | None = None
+    line: int | None = None
+    began_at: float | None = None
+    seconds: float | None = None
+    backend_seconds: float | None = None
+    """Of these, in the backend: AOTAutograd and Inductor, or loading what they had kept."""
+    inductor_seconds: float | None = None
+    operations: int | None = None
+    failure: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TorchBreak(TorchSeen):
+    """A graph break."""
+
+    reason: str
+    detail: str | None = None
+    file: str | None = None
+    line: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TorchRecompile(TorchSeen):
+    """A frame is compiled again: none of its compiled codes fits."""
+
+    guards: tuple[str, ...] = ()
+    """The guard that failed of each, in torch's words."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TorchLeft(Seen):
+    """A process with torch has ended in good order."""
+
+    counters: Mapping[str, int] = field(default_factory=dict)
+
+
+TorchEvent = (
+    TorchLoaded | TorchGraph | TorchSaved | TorchCompiled | TorchBreak | TorchRecompile | TorchLeft
+)
+Event = TorchEvent | Started | Loaded | Configured | Hardware | Begun | Called | Done | Said | Left
 _KINDS: dict[str, type] = {
     "start": Started,
     "jax": Loaded,
@@ -193,6 +288,13 @@ _KINDS: dict[str, type] = {
     "module": Done,
     "colocated": Called,
     "end": Left,
+    "torch": TorchLoaded,
+    "torch-graph": TorchGraph,
+    "torch-saved": TorchSaved,
+    "torch-compiled": TorchCompiled,
+    "torch-break": TorchBreak,
+    "torch-recompile": TorchRecompile,
+    "torch-end": TorchLeft,
     **dict.fromkeys(("trouble", "unheard", "remark", "jax-failed"), Said),
     **dict.fromkeys(("no-jax", "no-function", "refused", "marker"), Said),
 }

@@ -40,9 +40,9 @@ class Launch:
     env: Mapping[str, str] = field(default_factory=dict)
     """Over the caller's environment."""
     cwd: str | None = None
-    needs_jax: bool = False
-    """The command itself is a Python that must have jax; where it has none, it stops with exit
-    code 13 after a ``no-jax`` event."""
+    needs: str | None = None
+    """The command itself is a Python that must have this module, jax or torch; where it has not,
+    it stops with exit code 13 after a ``no-jax`` event."""
     aside: bool = False
     """Not the one at the terminal: no standard input, and its output to standard error."""
     unset: tuple[str, ...] = ()
@@ -61,7 +61,7 @@ class Ended:
     idle: bool = False
     """It was stopped because nothing new was told for too long."""
     unheard: tuple[str, ...] = ()
-    """Command lines of Pythons that loaded jaxlib and that the listener did not reach."""
+    """Command lines of Pythons that loaded the library and that the listener did not reach."""
 
 
 def listening_environment(launch: Launch, *, events: str) -> dict[str, str]:
@@ -71,8 +71,8 @@ def listening_environment(launch: Launch, *, events: str) -> dict[str, str]:
     path = [str(STARTUP), *filter(None, [env.get("PYTHONPATH")])]
     env["PYTHONPATH"] = os.pathsep.join(path)
     env["JAXCACHE_PARENT"] = str(os.getpid())
-    if launch.needs_jax:
-        env["JAXCACHE_NEEDS_JAX"] = "1"
+    if launch.needs:
+        env["JAXCACHE_NEEDS"] = launch.needs
     return env
 
 
@@ -86,6 +86,7 @@ def run_listening(
     stdout_to_stderr: bool = False,
     timeout_seconds: float | None = None,
     patience_seconds: float | None = None,
+    library: bytes = b"/jaxlib/",
 ) -> Ended:
     """Run commands to their end, calling ``on_event`` in this thread for what they report.
 
@@ -98,6 +99,8 @@ def run_listening(
         patience_seconds: stop the commands when no event came for so long since the first.
         together: they are the processes of one program; when one fails, the others cannot go on.
         stdout_to_stderr: keep our standard output free for a document.
+        library: a part of the paths of what is listened to; a Python that has loaded it without
+            the listener is told of.
 
     Raises:
         UsageError: ``cannot-run`` where a command cannot be started.
@@ -107,7 +110,7 @@ def run_listening(
         started = time.monotonic()
         with _Signals(inbox) as signals:
             clock = _Clock(timeout_seconds, patience_seconds)
-            descendants, look_at = Descendants(), 0.0
+            descendants, look_at = Descendants(library), 0.0
             while crew.advance():
                 signals.pass_on(crew)
                 if time.monotonic() >= look_at:

@@ -25,11 +25,13 @@ builds the real ones from: ``{"array": ["float32", [8, 128]]}``, ``{"value": …
 """
 
 import ast
+import json
 import os
 import re
 import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 from jaxcache.entry.shapes import parse_short_type
@@ -283,3 +285,25 @@ def _read_marked(mark: str, inner: Any, place: str) -> Node:
         raise UsageError(f"{mark} in {place} is of the wrong type", code="bad-list")
     call = read_table(function, {k: v for k, v in inner.items() if k != "function"}, place)
     return {"call": call.to_json()}
+
+
+_SIDE = Path(__file__).parents[1] / "jaxside"
+
+
+def words_of(program: Program) -> tuple[str, ...]:
+    """The arguments that the Python is started with."""
+    if program.call is not None:
+        return str(_SIDE / "call_function.py"), json.dumps(program.call.to_json())
+    if program.module:
+        return "-m", program.module, *program.arguments
+    path = Path(program.cwd or "", program.script)
+    if not (path.is_file() or (path / "__main__.py").is_file()):
+        what = "no __main__.py in" if path.is_dir() else "no script"
+        raise UsageError(
+            f"there is {what} {path}",
+            code="no-script",
+            hint="name a Python file, a notebook, or a function as MODULE:FUNCTION",
+        )
+    if path.suffix == ".ipynb":
+        return str(_SIDE / "run_notebook.py"), program.script, *program.arguments
+    return program.script, *program.arguments

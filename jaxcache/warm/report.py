@@ -121,6 +121,8 @@ class Report:
     trace: Mapping[str, Any] = field(default_factory=dict, repr=False)
     """Chrome trace events of everything that was compiled or retrieved."""
 
+    unit = "compile"
+
     def count(self, outcome: Outcome) -> int:
         """Compile requests that ended so."""
         return sum(m.occurrences for m in self.modules if m.outcome == outcome)

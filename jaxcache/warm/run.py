@@ -1,7 +1,6 @@
 """``warm`` and ``run``: a program with the cache on, and an account of every compile."""
 
 import contextlib
-import json
 import os
 import threading
 import time
@@ -9,7 +8,6 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from jaxcache.errors import NoJaxError, UsageError
 from jaxcache.options.run import RunOptions, WarmOptions
@@ -18,7 +16,7 @@ from jaxcache.warm.crosshost.cross import Cross, Spool, open_spool, read_cross
 from jaxcache.warm.events import Event
 from jaxcache.warm.launch import Ended, Launch, run_listening
 from jaxcache.warm.process import LIFTED, NO_JAX_HINT, find_python, free_port
-from jaxcache.warm.programs import Program
+from jaxcache.warm.programs import Program, words_of
 from jaxcache.warm.recorder import ProcessFacts, Recorder
 from jaxcache.warm.recording import open_recording
 from jaxcache.warm.remarks import ENABLED
@@ -66,7 +64,7 @@ def run_command(command: Sequence[str], options: RunOptions, watch: Watch | None
 
 def _launches(program: Program, options: WarmOptions, cross: Cross | None) -> Iterator[Launch]:
     """One launch, or one for each process of a program of several."""
-    words = _words(program)
+    words = words_of(program)
     devices = program.devices or options.devices
     env = {**LIFTED, **_environment(options)}
     if platform := program.platform or options.platform:
@@ -80,7 +78,7 @@ def _launches(program: Program, options: WarmOptions, cross: Cross | None) -> It
         env |= cross.environment(devices=devices)
     command = (find_python(program.python or options.python), *words)
     env |= program.env
-    launch = Launch(command, env, program.cwd, needs_jax=True, unset=_unset(cross))
+    launch = Launch(command, env, program.cwd, needs="jax", unset=_unset(cross))
     yield from _together(launch, options)
 
 
@@ -94,28 +92,6 @@ def _together(launch: Launch, options: RunOptions) -> Iterator[Launch]:
     for number in range(options.processes):
         own = {**env, "JAXCACHE_TOGETHER": f"{address},{options.processes},{number}"}
         yield replace(launch, env=own, aside=number > 0)
-
-
-_SIDE = Path(__file__).parents[1] / "jaxside"
-
-
-def _words(program: Program) -> tuple[str, ...]:
-    """The arguments that the Python is started with."""
-    if program.call is not None:
-        return str(_SIDE / "call_function.py"), json.dumps(program.call.to_json())
-    if program.module:
-        return "-m", program.module, *program.arguments
-    path = Path(program.cwd or "", program.script)
-    if not (path.is_file() or (path / "__main__.py").is_file()):
-        what = "no __main__.py in" if path.is_dir() else "no script"
-        raise UsageError(
-            f"there is {what} {path}",
-            code="no-script",
-            hint="name a Python file, a notebook, or a function as MODULE:FUNCTION",
-        )
-    if path.suffix == ".ipynb":
-        return str(_SIDE / "run_notebook.py"), program.script, *program.arguments
-    return program.script, *program.arguments
 
 
 def _run(

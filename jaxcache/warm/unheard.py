@@ -8,17 +8,18 @@ from pathlib import Path
 from jaxcache.entry.names import FileKind, parse_name
 
 #: A mapping of ``jaxside/hook.py`` is in the memory of every process that is listened to.
-_LISTENING, _JAXLIB = b"/jaxside/hook.py", b"/jaxlib/"
+_LISTENING = b"/jaxside/hook.py"
 _SHOWN_CHARACTERS = 60
 
 
 class Descendants:
     """Looks through the processes below ours; on Linux, and nowhere else."""
 
-    def __init__(self) -> None:
+    def __init__(self, library: bytes) -> None:
+        self._library = library
         self._listening: set[int] = set()
         self.unheard: dict[int, str] = {}
-        """Command lines of those that have loaded jaxlib without the listener, by process id."""
+        """Command lines of those that have loaded it without the listener, by process id."""
 
     def look(self, pids: Iterable[int]) -> None:
         """Look at the processes that run now: these, and all below them."""
@@ -31,7 +32,7 @@ class Descendants:
                     maps = Path(f"/proc/{pid}/maps").read_bytes()
                     if _LISTENING in maps:
                         self._listening.add(pid)
-                    elif _JAXLIB in maps:
+                    elif self._library in maps:
                         words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
                         text = os.fsdecode(b" ".join(words)).strip()
                         self.unheard[pid] = text[:_SHOWN_CHARACTERS]

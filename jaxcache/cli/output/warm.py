@@ -3,25 +3,30 @@
 import os
 import sys
 from collections.abc import Iterator, Sequence
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import typer
 
-from jaxcache.cli.options import Format, locate_cache
+from jaxcache.cli.opening import locate
+from jaxcache.cli.options import Format
 from jaxcache.cli.output import emit, note, print_blocks
 from jaxcache.errors import ExitCode, UsageError
-from jaxcache.options import CacheDir
+from jaxcache.options import Place
 from jaxcache.options.run import EXCEPTED, Assertions, CallOptions, ReportOptions, RunOptions
 from jaxcache.units import format_count, format_duration
 from jaxcache.warm.programs import Program, names_function, read_call, read_programs
-from jaxcache.warm.report import Report
+
+if TYPE_CHECKING:
+    from jaxcache.layouts import Layout
+    from jaxcache.warm.report import Report
+    from jaxcache.warm.torch import TorchReport
 
 Chosen = TypeVar("Chosen", bound=RunOptions)
 #: What a shell adds to the number of the signal that ended a program.
 _SIGNALLED = 128
 
 
-def place_run(options: Chosen, place: CacheDir, form: Format) -> Chosen:
+def place_run(options: Chosen, place: Place, form: Format) -> tuple["Layout", Chosen]:
     """Complete the options of a run; a local cache directory need not exist yet.
 
     Args:
@@ -30,13 +35,22 @@ def place_run(options: Chosen, place: CacheDir, form: Format) -> Chosen:
     Raises:
         UsageError: options do not go together, or the directory is a file.
     """
+    from jaxcache.layouts import load_layout
+
     options.check()
-    path = locate_cache(place.cache_dir).path
+    layout = load_layout(place.layout or "jax")
+    known = layout.run_options
+    if given := [o for n, o in options.given() if known is not None and n not in known]:
+        raise UsageError(
+            f"{given[0].names[0]} is for JAX's cache, not for {layout.name}'s",
+            hint="a run of it takes --timeout, --fail-on-miss, --strict, --trace and --json",
+        )
+    path = locate(place.cache_dir, place.layout)
     if "://" not in path:
         path = os.path.abspath(path)
         if os.path.exists(path) and not os.path.isdir(path):
             raise UsageError(f"{path} is a file, not a cache directory", code="not-a-directory")
-    return options.replace(cache_dir=path, stdout_to_stderr=form.is_json)
+    return layout, options.replace(cache_dir=path, stdout_to_stderr=form.is_json)
 
 
 def is_function(program: str) -> bool:
@@ -88,7 +102,7 @@ def programs(
 _IN = ("verified", "not-deterministic")
 
 
-def complaints(report: Report, wanted: Assertions, *, check: bool) -> Iterator[str]:
+def complaints(report: "Report | TorchReport", wanted: Assertions, *, check: bool) -> Iterator[str]:
     """Say which assertions failed, one sentence each.
 
     Args:
@@ -109,15 +123,15 @@ def complaints(report: Report, wanted: Assertions, *, check: bool) -> Iterator[s
     seconds = sum((m.compile_seconds or 0.0) * m.occurrences for m in misses)
     if isinstance(limit, int) and missed > limit:
         quick = sum(m.occurrences for m in misses if m.reason == "compile-time")
-        yield f"{format_count(missed, 'compile')} not served by the cache" + (
+        yield f"{format_count(missed, report.unit)} not served by the cache" + (
             f"; {quick} are under JAX's threshold for writing (--except skipped allows them)"
             if quick
             else ""
         )
     if isinstance(limit, float) and seconds > limit:
         yield f"{format_duration(seconds)} of compiling was not served by the cache"
-    if wanted.strict and (count := report.count("uncacheable")):
-        yield f"{format_count(count, 'compile')} cannot be cached"
+    if wanted.strict and (count := report.uncacheable):
+        yield f"{format_count(count, report.unit)} cannot be cached"
     reasons = [m.reason for m in report.modules for _ in range(m.occurrences)]
     if check and (count := reasons.count("not-deterministic")):
         yield f"{format_count(count, 'executable')} not the same as in the cache"
@@ -129,7 +143,13 @@ def complaints(report: Report, wanted: Assertions, *, check: bool) -> Iterator[s
 
 
 def finish(
-    report: Report, wanted: Assertions, form: Format, *, check: bool, extent: ReportOptions
+    report: "Report | TorchReport",
+    wanted: Assertions,
+    form: Format,
+    layout: "Layout",
+    *,
+    check: bool,
+    extent: ReportOptions,
 ) -> None:
     """Print the report and exit: as the program did, or 1 for an assertion that failed.
 
@@ -137,9 +157,7 @@ def finish(
         UsageError: the trace cannot be written.
         typer.Exit: with any code but 0.
     """
-    from jaxcache.render.warm import report_view
-
-    view = report_view(report, unfolded=extent.all)
+    view = layout.report_view(report, unfolded=extent.all)
     if form.is_json:
         emit(form, view)
     else:
@@ -155,7 +173,7 @@ def finish(
         raise typer.Exit(ExitCode.PROBLEMS)
 
 
-def _write_trace(report: Report, path: str) -> None:
+def _write_trace(report: "Report | TorchReport", path: str) -> None:
     import json
 
     try:

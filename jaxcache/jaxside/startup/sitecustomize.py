@@ -11,9 +11,9 @@ from importlib.machinery import PathFinder
 _HERE = os.path.dirname(os.path.abspath(__file__))
 #: Process id of jaxcache: some requests are for its own children, and not for theirs.
 _PARENT = "JAXCACHE_PARENT"
-#: The child is to stop where jax is missing.
-_NEEDS_JAX = "JAXCACHE_NEEDS_JAX"
-_NO_JAX_EXIT_CODE = 13
+#: The module without which the child is to stop: jax or torch.
+_NEEDS = "JAXCACHE_NEEDS"
+_MISSING_EXIT_CODE = 13
 
 
 def _load_hook():
@@ -43,7 +43,8 @@ def _run_hidden_sitecustomize():
 _load_hook().install()
 _run_hidden_sitecustomize()
 _OWN_CHILD = os.environ.get(_PARENT) == str(os.getppid())
-if _OWN_CHILD and os.environ.get(_NEEDS_JAX) and PathFinder.find_spec("jax") is None:
-    event = {"event": "no-jax", "executable": sys.executable, "python": sys.version.split()[0]}
+_NEEDED = os.environ.get(_NEEDS)
+if _OWN_CHILD and _NEEDED and PathFinder.find_spec(_NEEDED) is None:
+    event = {"event": "no-jax", "executable": sys.executable, "detail": _NEEDED}
     _load_hook().report(event)
-    os._exit(_NO_JAX_EXIT_CODE)
+    os._exit(_MISSING_EXIT_CODE)

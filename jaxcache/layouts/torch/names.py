@@ -9,8 +9,11 @@ Source: ``torch/_inductor/codecache.py`` and ``torch/_functorch/_aot_autograd`` 
 """
 
 import base64
+import getpass
 import hashlib
+import os
 import re
+import tempfile
 from enum import StrEnum
 from typing import Literal, NamedTuple
 
@@ -124,6 +127,26 @@ def parse_path(name: str) -> TorchName:
     if slash and folder in _FOLDERS:
         return TorchName(_FOLDERS[folder])
     return TorchName(TorchKind.AUTOTUNE) if _BEST_CONFIG.fullmatch(name) else _STRAY
+
+
+def own_directory() -> str:
+    """``TORCHINDUCTOR_CACHE_DIR``, else ``torchinductor_<user>`` in the folder for temporary files.
+
+    Source: ``torch/_inductor/runtime/cache_dir_utils.py`` of 2.13.
+    """
+    if found := os.environ.get("TORCHINDUCTOR_CACHE_DIR"):
+        return found
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):
+        user = f"uid_{os.getuid()}"
+    user = re.sub(r'[\\/:*?"<>|]', "_", user)
+    return os.path.join(tempfile.gettempdir(), f"torchinductor_{user}")
+
+
+def folder_of(tier: Tier, key: str) -> str:
+    """The folder of the files that share a key."""
+    return f"{AOT_DIR}/{key}" if tier == AOT_DIR else f"{FX_DIR}/{key[1:3]}/{key}"
 
 
 def key_of(name: str) -> str | None:

@@ -1,0 +1,253 @@
+"""Observe the torch of one process: the outcome of every look into its caches.
+
+Torch writes what happens to its structured trace, which ``tlparse`` reads from ``TORCH_TRACE``; a
+handler on that logger gets the same records. The few other private names are here too. Tried with
+torch 2.9, 2.11 and 2.13. Whatever goes wrong is told as ``trouble`` and never reaches the script.
+"""
+
+import atexit
+import json
+import logging
+import os
+import re
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from . import channel
+
+#: The logger of ``torch/_logging/_internal.py``; torch calls its handlers where it has any.
+_TRACE = "torch.__trace"
+_TRIED = "tried with torch 2.9, 2.11 and 2.13"
+#: The modules with the two caches, which write entries by the same name.
+_CACHES = {
+    "aotautograd": ("torch._functorch._aot_autograd.autograd_cache", "AOTAutogradCache"),
+    "fxgraph": ("torch._inductor.codecache", "FxGraphCache"),
+}
+_WRITE = "_write_to_local_cache"
+#: What starts the names of the artifacts that tell of one look.
+_LOOKS = {"aotautograd_cache_": "aotautograd", "fx_graph_cache_": "fxgraph"}
+_STATES = ("hit", "miss", "bypass")
+_METRICS = {"compilation_metrics": "forward", "bwd_compilation_metrics": "backward"}
+_COUNTED = ("autograd_cache_", "fxgraph_cache_")
+_SETTINGS = {
+    "torch._inductor.config": (
+        *("fx_graph_cache", "fx_graph_remote_cache", "force_disable_caches", "freezing"),
+    ),
+    "torch._functorch.config": (
+        *("enable_autograd_cache", "enable_remote_autograd_cache", "bundled_autograd_cache"),
+    ),
+}
+_BREAK_AT = re.compile(r"Graph break in user code at (?P<file>.*):(?P<line>\d+)")
+_TEXT_CHARACTERS = 2000
+
+
+class Listener(logging.Handler):
+    """The handler of torch's structured trace, and a wrapper around the writes of its caches."""
+
+    def __init__(self, version: str, send: Callable[["dict[str, Any]"], None]) -> None:
+        super().__init__(logging.DEBUG)
+        self._version = version
+        self._send = send
+        self._wrapped: set[str] = set()
+        self._said: dict[str, Any] | None = None
+        self._before: dict[str, int] = {}
+        os.register_at_fork(after_in_child=self._start_afresh)
+
+    def _start_afresh(self) -> None:
+        """A forked child has a connection of its own, and counts from here."""
+        self._said = None
+        self._safely(lambda: setattr(self, "_before", _counters()))
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Take one record of the trace."""
+        self._safely(
+            lambda: self._take(getattr(record, "metadata", {}), getattr(record, "payload", None))
+        )
+
+    def _take(self, metadata: "dict[str, Any]", payload: Any) -> None:
+        if "dynamo_start" in metadata or "artifact" in metadata:
+            self._wrap_writes()
+        artifact = metadata.get("artifact") or {}
+        name = str(artifact.get("name", "")) if isinstance(artifact, dict) else ""
+        if look := _look(name):
+            self._tell(metadata, {"event": "torch-graph", **look, **_of_look(payload)})
+        elif name == "recompile_reasons":
+            self._tell(metadata, {"event": "torch-recompile", "guards": _reasons(payload)})
+        elif name == "dynamo_graph_break_reason":
+            self._tell(metadata, {"event": "torch-break", **_of_break(str(payload or ""))})
+        for key, direction in _METRICS.items():
+            if key in metadata:
+                compiled = {"event": "torch-compiled", "direction": direction}
+                self._tell(metadata, {**compiled, **_of_metrics(metadata[key])})
+
+    def _tell(self, metadata: "dict[str, Any]", event: "dict[str, Any]") -> None:
+        self._introduce()
+        self._send({"compile_id": _compile_id(metadata), **event, "counters": self._counts()})
+
+    def _introduce(self) -> None:
+        """Say which torch this is and how its caches are set, where that is news."""
+        told = {"version": self._version, "rank": _rank(), "settings": _settings()}
+        told["directory"] = os.environ.get("TORCHINDUCTOR_CACHE_DIR")  # torch sets it by itself
+        if told != self._said:
+            self._said = told
+            self._send({"event": "torch", **told})
+
+    def _wrap_writes(self) -> None:
+        """Wrap the writes of both caches as soon as they are imported."""
+        for tier, (module, name) in _CACHES.items():
+            owner = getattr(sys.modules.get(module), name, None)
+            if owner is None or tier in self._wrapped:
+                continue
+            self._wrapped.add(tier)
+            write = getattr(owner, _WRITE, None)
+            if write is None:
+                detail = f"torch {self._version} writes its entries otherwise ({_TRIED})"
+                self._send({"event": "unheard", "detail": detail})
+            else:
+                setattr(owner, _WRITE, staticmethod(self._telling(tier, write)))
+
+    def _telling(self, tier: str, write: Any) -> Any:
+        def tell_and_write(key: Any, content: Any, *args: Any, **kwargs: Any) -> Any:
+            done = write(key, content, *args, **kwargs)
+            event = {"event": "torch-saved", "tier": tier, "key": key, "size_bytes": len(content)}
+            self._safely(lambda: self._send(event))
+            return done
+
+        return tell_and_write
+
+    def _counts(self) -> "dict[str, int]":
+        before = self._before
+        return {name: max(0, n - before.get(name, 0)) for name, n in _counters().items()}
+
+    def say_goodbye(self) -> None:
+        """The process ends in good order."""
+        self._safely(self._introduce)
+        self._safely(lambda: self._send({"event": "torch-end", "counters": self._counts()}))
+
+    def _safely(self, action: Callable[[], Any]) -> None:
+        try:
+            action()
+        except Exception as error:
+            self._send({"event": "trouble", "detail": f"{type(error).__name__}: {error}"})
+
+
+def attach(torch: Any) -> None:
+    """Send what the torch that was just imported does with its caches to the parent process."""
+    send = channel.CHANNEL.send
+    version = str(getattr(torch, "__version__", "unknown"))
+    if not hasattr(sys.modules.get("torch._logging._internal"), "trace_log"):
+        detail = f"torch {version} has no structured trace to listen to ({_TRIED})"
+        send({"event": "unheard", "detail": detail})
+        return
+    listener = Listener(version, send)
+    logging.getLogger(_TRACE).addHandler(listener)
+    atexit.register(listener.say_goodbye)
+
+
+def _look(name: str) -> "dict[str, Any] | None":
+    for start, tier in _LOOKS.items():
+        if name.startswith(start) and name[len(start) :] in _STATES:
+            return {"tier": tier, "outcome": name[len(start) :]}
+    return None
+
+
+def _of_look(payload: Any) -> "dict[str, Any]":
+    """The facts of one look; its hundreds of key components stay here."""
+    said = json.loads(payload) if isinstance(payload, str) else payload or {}
+    saved = said.get("time_saved_ns")
+    if saved is None and (saved_ms := said.get("time_saved_ms")) is not None:
+        saved = saved_ms * 1e6
+    taken = said.get("time_taken_ns")
+    return {
+        "key": said.get("key"),
+        "reason": _cut(said.get("cache_bypass_reason")),
+        "status": said.get("cache_status_detailed"),
+        "stored_seconds": None if saved is None else saved / 1e9,
+        "seconds": None if taken is None else taken / 1e9,
+    }
+
+
+def _of_metrics(metrics: "dict[str, Any]") -> "dict[str, Any]":
+    backward = metrics.get("backward_cumulative_compile_time_us")
+    return {
+        "function": metrics.get("co_name"),
+        "file": metrics.get("co_filename"),
+        "line": metrics.get("co_firstlineno"),
+        "began_at": metrics.get("start_time"),
+        "seconds": (
+            metrics.get("entire_frame_compile_time_s") if backward is None else backward / 1e6
+        ),
+        "backend_seconds": metrics.get("backend_compile_time_s"),
+        "inductor_seconds": metrics.get("inductor_compile_time_s"),
+        "operations": metrics.get("graph_op_count"),
+        "failure": _cut(metrics.get("fail_reason") or metrics.get("fail_type")),
+    }
+
+
+def _reasons(payload: Any) -> "list[str]":
+    """The guards that failed: torch gives a list, which the trace may have made text of."""
+    if isinstance(payload, str):
+        try:
+            payload = json.loads(payload)
+        except ValueError:
+            payload = [payload]
+    return [text for r in payload or () if (text := _cut(r))]
+
+
+def _of_break(text: str) -> "dict[str, Any]":
+    """Where a graph break is and why: torch writes a text for people."""
+    place = _BREAK_AT.search(text)
+    reason = re.split(r"Reason: ", text, maxsplit=1)[-1].split("User code traceback:")[0].strip()
+    if reason.startswith("Encountered graph break"):  # which instruction, then why
+        reason = reason.partition("\n\n")[2].strip() or reason
+    return {
+        "file": place["file"] if place else None,
+        "line": int(place["line"]) if place else None,
+        "reason": reason.partition("\n")[0][:_TEXT_CHARACTERS],
+        "detail": _cut(reason),
+    }
+
+
+def _compile_id(metadata: "dict[str, Any]") -> "str | None":
+    """The id as torch writes it (``CompileId`` of ``torch/_guards.py``)."""
+    frame = metadata.get("frame_id")
+    inner = None if frame is None else f"{frame}/{metadata.get('frame_compile_id')}"
+    autograd = metadata.get("compiled_autograd_id")
+    if autograd is None:
+        return inner
+    return f"!{autograd}" + (f"/{inner}" if inner else "")
+
+
+def _counters() -> "dict[str, int]":
+    """Torch's own counters of its caches and of graph breaks."""
+    counters = getattr(sys.modules.get("torch._dynamo.utils"), "counters", None) or {}
+    found = {
+        name: int(count)
+        for group in ("aot_autograd", "inductor")
+        for name, count in dict(counters.get(group) or {}).items()
+        if name.startswith(_COUNTED)
+    }
+    found["graph_break"] = sum(dict(counters.get("graph_break") or {}).values())
+    return found
+
+
+def _settings() -> "dict[str, Any]":
+    found = {}
+    for module, names in _SETTINGS.items():
+        config = sys.modules.get(module)
+        for name in names if config is not None else ():
+            value = getattr(config, name, None)
+            if value is None or isinstance(value, bool | int | float | str):
+                found[name] = value
+    return found
+
+
+def _rank() -> "int | None":
+    rank = os.environ.get("RANK", "")
+    return int(rank) if rank.isdigit() else None
+
+
+def _cut(text: Any) -> "str | None":
+    """A text of torch's as one line; None where there is none."""
+    return " ".join(str(text).split())[:_TEXT_CHARACTERS] if text else None

@@ -1,0 +1,115 @@
+"""A run's report of torch's caches as a view."""
+
+import os
+from collections import Counter
+from collections.abc import Iterator
+
+from jaxcache.render.columns import seconds_column, size_column, text_column
+from jaxcache.render.view import Block, Column, Line, Table, View
+from jaxcache.render.warm import end_remarks
+from jaxcache.units import format_count, format_duration
+from jaxcache.warm.torch import Look, TorchReport
+
+_STYLES = {"hit": "green", "bypassed": "yellow", "off": "yellow"}
+_NAMES = {"aotautograd": "AOTAutograd", "fxgraph": "FX graph"}
+_ORDER = ("off", "bypassed", "miss", "hit")
+
+
+def report_view(report: TorchReport, *, unfolded: bool = False) -> View:
+    """Return the view of ``run`` and ``warm`` for torch.
+
+    Args:
+        unfolded: show all of each graph break, and every guard of a recompile.
+    """
+    document = {
+        "cache_dir": report.cache_dir,
+        "graphs": report.modules,
+        "compiles": report.compiles,
+        "graph_breaks": report.graph_breaks,
+        "processes": report.processes,
+        "summary": {
+            "aotautograd": report.tally("aotautograd"),
+            "fxgraph": report.tally("fxgraph"),
+            "compiles": len(report.compiles),
+            "recompiles": sum(bool(c.guards) for c in report.compiles),
+            "graph_breaks": len(report.graph_breaks),
+            "compile_seconds": report.compile_seconds,
+            "saved_seconds": report.saved_seconds,
+            "wall_seconds": report.wall_seconds,
+        },
+        "notes": report.notes,
+        "unobserved": report.unobserved,
+        "timed_out": report.timed_out,
+        "interrupted": report.interrupted,
+        "script_exit_code": report.script_exit_code,
+    }
+    return View(document, records=report.modules, page=_page(report, unfolded))
+
+
+def _page(report: TorchReport, unfolded: bool) -> Iterator[Block]:
+    counts = [
+        f"{name}: {report.count('hit', tier)} of {format_count(total, 'hit')}"  # type: ignore[arg-type]
+        for tier, name in _NAMES.items()
+        if (total := sum(g.tier == tier for g in report.modules))
+    ]
+    if not counts:
+        yield "no compiles"
+    else:
+        yield " · ".join(
+            [
+                *counts,
+                f"{format_duration(report.compile_seconds)} compiling",
+                f"{format_duration(max(0.0, report.saved_seconds))} saved",
+            ]
+        )
+        yield Table(
+            _columns(report),
+            sorted(
+                report.modules,
+                key=lambda g: (_ORDER.index(g.outcome), -(g.compile_seconds or 0.0)),
+            ),
+        )
+    breaks = Counter(
+        (_place(b.file, b.line), b.detail if unfolded else b.reason) for b in report.graph_breaks
+    )
+    for (place, reason), count in breaks.items():
+        times = f" ({count} times)" if count > 1 else ""
+        yield Line(f"{reason}{times}", f"graph break at {place}: ")
+    for c in report.compiles:
+        for guard in c.guards if unfolded else c.guards[:1]:
+            yield Line(guard, f"recompiled {c.function} ({_place(c.file, c.line)}): ")
+    for c in report.compiles:
+        if c.failure:
+            yield Line(c.failure.partition("\n")[0], f"{c.function} was not compiled: ")
+    yield from end_remarks(report)
+
+
+def _columns(report: TorchReport) -> list[Column]:
+    pids = {p.process: str(p.pid) for p in report.processes}
+    first = text_column("PROCESS", lambda g: pids.get(g.process), right=True)
+    return [
+        *([first] if len(pids) > 1 else []),
+        text_column("FUNCTION", lambda g: g.function, elastic=True),
+        text_column("SOURCE", lambda g: _place(g.file, g.line), elastic=True),
+        text_column("CACHE", lambda g: _NAMES[g.tier]),
+        text_column("OUTCOME", lambda g: g.outcome, styles=_STYLES),
+        seconds_column(
+            lambda g: g.compile_seconds, lambda s: "" if s is None else format_duration(s)
+        ),
+        size_column(lambda g: g.size_bytes),
+        text_column("WHY", _why, elastic=True, cut="end"),
+    ]
+
+
+def _place(file: str | None, line: int | None) -> str | None:
+    return f"{os.path.basename(file)}:{line}" if file and line is not None else file
+
+
+def _why(graph: Look) -> str:
+    if graph.outcome == "hit":
+        seconds = graph.retrieval_seconds
+        return "" if seconds is None else f"retrieved in {format_duration(seconds)}"
+    if graph.outcome == "miss":
+        found = "its guards do not hold" if graph.reason == "guard_miss" else "not there"
+        return f"{found}; {'saved' if graph.saved else 'not saved'}"
+    return graph.reason or ""

@@ -1,0 +1,462 @@
+"""``run`` and ``warm`` for torch: every look into its two caches, graph breaks and recompiles."""
+
+import os
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from jaxcache.errors import NoJaxError, UsageError
+from jaxcache.layouts.torch.names import folder_of
+from jaxcache.model import brief
+from jaxcache.options.run import RunOptions, WarmOptions
+from jaxcache.warm.events import (
+    Event,
+    Said,
+    Started,
+    Tier,
+    TorchBreak,
+    TorchCompiled,
+    TorchGraph,
+    TorchLeft,
+    TorchLoaded,
+    TorchRecompile,
+    TorchSaved,
+    TorchSeen,
+)
+from jaxcache.warm.launch import Ended, Launch, run_listening
+from jaxcache.warm.process import find_python
+from jaxcache.warm.programs import Program, words_of
+from jaxcache.warm.run import Watch
+
+Outcome = Literal["hit", "miss", "bypassed", "off"]
+#: ``warm`` turns both caches on.
+_LIFTED = {"TORCHINDUCTOR_FX_GRAPH_CACHE": "1", "TORCHINDUCTOR_AUTOGRAD_CACHE": "1"}
+_DISABLING = ("TORCHINDUCTOR_FORCE_DISABLE_CACHES", "TORCH_COMPILE_FORCE_DISABLE_CACHES")
+_LIBRARY = b"/torch/_C.cpython"
+_COUNTERS: dict[Tier, str] = {"aotautograd": "autograd_cache", "fxgraph": "fxgraph_cache"}
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """One look of torch's into one of its caches."""
+
+    tier: Tier
+    outcome: Outcome
+    """``off``: there was a graph, and torch did not look for it."""
+    process: int
+    reason: str | None = None
+    """Of a bypass, in torch's words; of a miss, ``full_miss`` or ``guard_miss``."""
+    key: str | None = None
+    """As a listing shows it, with the tier in front; None where torch made none."""
+    saved: bool = False
+    """Whether it was written here."""
+    function: str | None = None
+    file: str | None = None
+    line: int | None = None
+    compile_id: str | None = None
+    compile_seconds: float | None = None
+    """Of compiling, for a hit when it was written; an AOT graph's without its FX graphs'."""
+    retrieval_seconds: float | None = None
+    """Of an AOT graph that was hit: reading it and its FX graphs, and what that led to."""
+    size_bytes: int | None = None
+
+    @property
+    def occurrences(self) -> int:
+        """Always 1: every look has a row of its own."""
+        return 1
+
+
+@dataclass(frozen=True, slots=True)
+class CompiledFrame:
+    """One compile of a frame by torch, with its backward pass."""
+
+    compile_id: str | None
+    function: str | None
+    file: str | None
+    line: int | None
+    compile_seconds: float
+    """All of it: tracing, the backend, guards."""
+    backend_seconds: float
+    guards: tuple[str, ...]
+    """Of a recompile: the guard that failed of each compile before, in torch's words."""
+    failure: str | None
+    process: int
+
+
+@dataclass(frozen=True, slots=True)
+class GraphBreak:
+    """One graph break."""
+
+    reason: str
+    detail: str | None
+    file: str | None
+    line: int | None
+    compile_id: str | None
+    process: int
+
+
+@dataclass(frozen=True, slots=True)
+class TorchProcess:
+    """One Python that compiled with torch."""
+
+    process: int
+    pid: int
+    executable: str
+    torch: str
+    rank: int | None
+    """Its number in a distributed program."""
+    cache_dir: str | None
+    settings: Mapping[str, Any]
+    counters: Mapping[str, int]
+    """Torch's own: ``torch._dynamo.utils.counters``."""
+
+
+@dataclass(frozen=True, slots=True)
+class TorchReport:
+    """All that a run did with torch's caches."""
+
+    __repr__ = brief
+
+    cache_dir: str
+    modules: tuple[Look, ...]
+    compiles: tuple[CompiledFrame, ...]
+    graph_breaks: tuple[GraphBreak, ...]
+    processes: tuple[TorchProcess, ...]
+    notes: tuple[str, ...]
+    script_exit_code: int
+    timed_out: bool
+    interrupted: bool
+    wall_seconds: float
+    saved_seconds: float
+    """Compile seconds saved by hits, less what retrieving them took."""
+    unobserved: tuple[str, ...] = ()
+    trace: Mapping[str, Any] = field(default_factory=dict, repr=False)
+
+    recorded = None
+    unit = "graph"
+
+    def count(self, outcome: Outcome, tier: Tier | None = None) -> int:
+        """Looks that ended so."""
+        return sum(g.outcome == outcome and tier in (None, g.tier) for g in self.modules)
+
+    @property
+    def uncacheable(self) -> int:
+        """Looks that torch did not make: bypassed, or with the cache off."""
+        return self.count("bypassed") + self.count("off")
+
+    def tally(self, tier: Tier) -> dict[str, int]:
+        """Counts of one cache, by the names of torch's counters."""
+        mine = [g for g in self.modules if g.tier == tier]
+        return {
+            "hits": self.count("hit", tier),
+            "misses": self.count("miss", tier),
+            "guard_misses": sum(g.reason == "guard_miss" for g in mine),
+            "saved": sum(g.saved for g in mine),
+            "bypassed": self.count("bypassed", tier),
+            "off": self.count("off", tier),
+        }
+
+    @property
+    def compile_seconds(self) -> float:
+        """Seconds spent compiling in this run."""
+        return sum(c.compile_seconds for c in self.compiles)
+
+
+def run_command(
+    command: Sequence[str], options: RunOptions, watch: Watch | None = None
+) -> TorchReport:
+    """Run any command line with torch's cache directory set and nothing else changed.
+
+    Raises:
+        UsageError: the command cannot be run.
+    """
+    return _run([Launch(tuple(command), _environment(options))], options, watch)
+
+
+def warm_programs(
+    programs: Sequence[Program], options: WarmOptions, watch: Watch | None = None
+) -> TorchReport:
+    """Run scripts with both caches of torch on.
+
+    Raises:
+        UsageError: no such script, no such Python, or a function.
+        NoJaxError: that Python has no torch.
+    """
+    launches = []
+    for program in programs:
+        if program.call or program.platform or program.devices:
+            raise UsageError("functions, platforms and devices of a list are for JAX's cache")
+        words = (find_python(program.python or options.python), *words_of(program))
+        env = {**_LIFTED, **_environment(options), **program.env}
+        launches.append(Launch(words, env, program.cwd, needs="torch", unset=_DISABLING))
+    return _run(launches, options, watch)
+
+
+def _environment(options: RunOptions) -> dict[str, str]:
+    return {"TORCHINDUCTOR_CACHE_DIR": options.cache_dir, "JAXCACHE_LISTEN_TO": "torch"}
+
+
+def _run(launches: Sequence[Launch], options: RunOptions, watch: Watch | None) -> TorchReport:
+    if "://" in options.cache_dir:
+        raise UsageError("torch writes into a directory, not into a bucket", code="not-a-directory")
+    recorder = TorchRecorder(options.cache_dir)
+    ended = run_listening(
+        launches,
+        on_event=recorder.add,
+        on_tick=watch.on_tick if watch else None,
+        jobs=options.jobs if isinstance(options, WarmOptions) else 1,
+        stdout_to_stderr=options.stdout_to_stderr,
+        timeout_seconds=options.timeout_seconds,
+        library=_LIBRARY,
+    )
+    for said in recorder.said:
+        if said.event == "no-jax":
+            raise NoJaxError(
+                f"{said.executable} has no torch",
+                code="no-torch",
+                hint="name a Python that has torch with --python",
+            )
+    return recorder.report(ended)
+
+
+Compile = tuple[int, str | None]
+"""A process and torch's id of a compile in it."""
+
+
+@dataclass(slots=True)
+class TorchRecorder:
+    """The fold of a run's events."""
+
+    cache_dir: str
+    started: dict[int, Started] = field(default_factory=dict)
+    loaded: dict[int, TorchLoaded] = field(default_factory=dict)
+    counters: dict[int, Mapping[str, int]] = field(default_factory=dict)
+    graphs: list[TorchGraph] = field(default_factory=list)
+    saved: dict[tuple[int, str], int] = field(default_factory=dict)
+    """Bytes that a process wrote under a key."""
+    compiled: defaultdict[Compile, list[TorchCompiled]] = field(
+        default_factory=lambda: defaultdict(list)
+    )
+    breaks: list[TorchBreak] = field(default_factory=list)
+    guards: dict[Compile, tuple[str, ...]] = field(default_factory=dict)
+    said: list[Said] = field(default_factory=list)
+
+    def add(self, event: Event) -> None:
+        """Take one event."""
+        if isinstance(event, TorchSeen | TorchLeft):
+            self.counters[event.process] = event.counters
+        match event:
+            case Started():
+                self.started[event.process] = event
+            case TorchLoaded():
+                self.loaded[event.process] = event
+            case TorchGraph():
+                self.graphs.append(event)
+            case TorchSaved():
+                self.saved[event.process, event.key] = event.size_bytes
+            case TorchCompiled():
+                self.compiled[event.process, event.compile_id].append(event)
+            case TorchBreak():
+                self.breaks.append(event)
+            case TorchRecompile():
+                self.guards[event.process, event.compile_id] = event.guards
+            case Said():
+                self.said.append(event)
+
+    def report(self, ended: Ended) -> TorchReport:
+        """Make the report of a run that has ended."""
+        by_compile: defaultdict[Compile, list[TorchGraph]] = defaultdict(list)
+        for graph in self.graphs:
+            by_compile[graph.process, graph.compile_id].append(graph)
+        compiles = dict.fromkeys([*by_compile, *self.compiled])
+        graphs = [g for c in compiles for g in self._graphs(c, by_compile[c])]
+        unobserved = tuple(dict.fromkeys(self._unobserved(graphs, ended)))
+        return TorchReport(
+            cache_dir=self.cache_dir,
+            modules=tuple(graphs),
+            compiles=tuple(self._compiles()),
+            graph_breaks=tuple(
+                GraphBreak(b.reason, b.detail, b.file, b.line, b.compile_id, b.process)
+                for b in self.breaks
+            ),
+            processes=tuple(self._processes({p for p, _ in compiles})),
+            notes=tuple(dict.fromkeys([*self._notes(graphs), *unobserved])),
+            script_exit_code=ended.exit_code,
+            timed_out=ended.timed_out,
+            interrupted=ended.interrupted,
+            wall_seconds=ended.wall_seconds,
+            saved_seconds=sum(
+                (g.compile_seconds or 0.0) - (g.retrieval_seconds or 0.0)
+                for g in graphs
+                if g.outcome == "hit"
+            ),
+            unobserved=unobserved,
+            trace=self._trace(),
+        )
+
+    def _graphs(self, compile_: Compile, looks: Sequence[TorchGraph]) -> Iterator[Look]:
+        """The rows of one compile: its looks, and those that torch did not make."""
+        process, number = compile_
+        parts = self.compiled[compile_]
+        frame = next((p for p in parts if p.direction == "forward"), None)
+        names = ("function", "file", "line")
+        place: dict[str, Any] = {n: getattr(frame, n, None) for n in names}
+        backend = _backend_seconds(parts)
+        inner = [g for g in looks if g.tier == "fxgraph"]
+        for look in looks:
+            is_hit, is_aot = look.outcome == "hit", look.tier == "aotautograd"
+            seconds = look.stored_seconds if is_hit else look.seconds
+            if is_aot:
+                took = "stored_seconds" if is_hit else "seconds"
+                seconds = seconds if is_hit else backend
+                within = sum(getattr(g, took) or 0.0 for g in inner)
+                seconds = None if seconds is None else max(0.0, seconds - within)
+            elif look.outcome == "bypass":
+                seconds = sum(p.inductor_seconds or 0.0 for p in parts)
+            written = self.saved.get((process, look.key or "")) if look.outcome == "miss" else None
+            yield Look(
+                tier=look.tier,
+                key=f"{look.tier}-{look.key}" if look.key else None,
+                outcome="bypassed" if look.outcome == "bypass" else look.outcome,
+                reason=look.reason or look.status if not is_hit else None,
+                saved=written is not None,
+                **place,
+                compile_id=number,
+                compile_seconds=seconds,
+                retrieval_seconds=frame.backend_seconds if is_hit and is_aot and frame else None,
+                size_bytes=self._size(look) if is_hit else written,
+                process=process,
+            )
+        if frame and frame.inductor_seconds and not frame.failure:
+            for tier, reason in self._off(process).items():
+                if all(look.tier != tier for look in looks):
+                    yield Look(
+                        tier=tier,
+                        outcome="off",
+                        reason=reason,
+                        **place,
+                        compile_id=number,
+                        process=process,
+                    )
+
+    def _off(self, process: int) -> dict[Tier, str]:
+        """Caches that a process does not use, with the setting that says so."""
+        loaded = self.loaded.get(process)
+        settings = loaded.settings if loaded else {}
+        if settings.get("force_disable_caches"):
+            return dict.fromkeys(_COUNTERS, "force_disable_caches")
+        found: dict[Tier, str] = {}
+        for tier, name in _SWITCHES.items():
+            if settings.get(name) is False:
+                found[tier] = f"{name} = False"
+        return found
+
+    def _size(self, look: TorchGraph) -> int | None:
+        """Bytes of what was hit; None where several files share its key, with other guards."""
+        loaded = self.loaded.get(look.process)
+        path = (loaded and loaded.directory) or self.cache_dir
+        try:
+            with os.scandir(os.path.join(path, folder_of(look.tier, look.key or ""))) as files:
+                sizes = [file.stat().st_size for file in files]
+        except OSError:
+            return None
+        return sizes[0] if len(sizes) == 1 else None
+
+    def _compiles(self) -> Iterator[CompiledFrame]:
+        for (process, number), parts in self.compiled.items():
+            first = next((p for p in parts if p.direction == "forward"), parts[0])
+            yield CompiledFrame(
+                compile_id=number,
+                function=first.function,
+                file=first.file,
+                line=first.line,
+                compile_seconds=sum(p.seconds or 0.0 for p in parts),
+                backend_seconds=_backend_seconds(parts),
+                guards=self.guards.get((process, number), ()),
+                failure=next((p.failure for p in parts if p.failure), None),
+                process=process,
+            )
+
+    def _processes(self, numbers: Iterable[int]) -> Iterator[TorchProcess]:
+        for number in sorted(numbers):
+            started, loaded = self.started.get(number), self.loaded.get(number)
+            yield TorchProcess(
+                process=number,
+                pid=started.pid if started else 0,
+                executable=started.executable if started else "",
+                torch=loaded.version if loaded else "",
+                rank=loaded.rank if loaded else None,
+                cache_dir=loaded.directory if loaded else None,
+                settings=loaded.settings if loaded else {},
+                counters=self.counters.get(number, {}),
+            )
+
+    def _notes(self, graphs: Iterable[Look]) -> Iterator[str]:
+        for process in self._processes({g.process for g in graphs}):
+            used = process.cache_dir
+            if used and os.path.abspath(used) != self.cache_dir:
+                yield f"the program used {used}, not {self.cache_dir}"
+        for reason in dict.fromkeys(str(g.reason) for g in graphs if g.outcome == "off"):
+            yield f"a cache of torch is off: {reason}; jaxcache doctor --layout torch says why"
+
+    def _unobserved(self, graphs: Sequence[Look], ended: Ended) -> Iterator[str]:
+        """Say why there may be looks that have no row."""
+        trouble = [s for s in self.said if s.event in ("trouble", "unheard", "jax-failed")]
+        yield from (said.detail for said in trouble)
+        for command in ended.unheard:
+            yield f"`{command}` ran torch unheard: {_UNREACHED}"
+        for process, counters in self.counters.items():
+            for tier, name in _COUNTERS.items():
+                mine = [g for g in graphs if (g.process, g.tier) == (process, tier)]
+                for outcome, end in _ENDS.items():
+                    rows = sum(g.outcome == outcome for g in mine)
+                    if (counted := counters.get(f"{name}_{end}", 0)) > rows:
+                        yield f"torch counts {counted} of {name}_{end}, and {rows} were observed"
+        if not (self.loaded or trouble or ended.unheard):
+            yield f"nothing was heard of torch: the program does not import it, or {_UNREACHED}"
+
+    def _trace(self) -> dict[str, Any]:
+        """Chrome trace events: a span per compile, its backend, and an instant per look."""
+        parts = [p for parts in self.compiled.values() for p in parts if p.seconds is not None]
+        began = {id(p): p.began_at or p.at - (p.seconds or 0.0) for p in parts}
+        origin = min([*began.values(), *(g.at for g in self.graphs)], default=0.0)
+        spans = [
+            {
+                "ph": "X",
+                "name": f"{p.function} {p.compile_id}",
+                "cat": p.direction,
+                "ts": round((began[id(p)] - origin) * 1e6, 3),
+                "dur": round((p.seconds or 0.0) * 1e6, 3),
+                "pid": p.process,
+                "tid": 0,
+                "args": {"file": p.file, "line": p.line, "backend_seconds": p.backend_seconds},
+            }
+            for p in parts
+        ]
+        looks = [
+            {
+                "ph": "i",
+                "s": "t",
+                "name": f"{g.tier} {g.outcome}",
+                "ts": round((g.at - origin) * 1e6, 3),
+                "pid": g.process,
+                "tid": 0,
+                "args": {"key": g.key, "reason": g.reason, "compile_id": g.compile_id},
+            }
+            for g in self.graphs
+        ]
+        return {"displayTimeUnit": "ms", "traceEvents": spans + looks}
+
+
+def _backend_seconds(parts: Iterable[TorchCompiled]) -> float:
+    """Seconds in the backend; all of a backward pass that is compiled by itself."""
+    return sum(
+        (p.seconds if p.direction == "backward" else p.backend_seconds) or 0.0 for p in parts
+    )
+
+
+#: The settings of :mod:`torch._functorch.config` and ``torch._inductor.config``.
+_SWITCHES: dict[Tier, str] = {"aotautograd": "enable_autograd_cache", "fxgraph": "fx_graph_cache"}
+_ENDS: dict[Outcome, str] = {"hit": "hit", "miss": "miss", "bypassed": "bypass"}
+_UNREACHED = "its Python loses PYTHONPATH (-E, -I, env -i, a launcher that sets its own)"

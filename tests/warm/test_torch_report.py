@@ -1,0 +1,147 @@
+"""The account of torch's caches: events as the listener sends them, and the command line."""
+
+import json
+from pathlib import Path
+
+import pytest
+from conftest import RunCli
+
+from jaxcache.render.torch import report_view
+from jaxcache.warm.events import parse_event
+from jaxcache.warm.launch import Ended
+from jaxcache.warm.torch import TorchRecorder, TorchReport
+
+KEY = "a" * 51
+TORCH = {
+    "event": "torch",
+    "version": "2.13.0",
+    "rank": None,
+    "directory": "/c",
+    "settings": {"fx_graph_cache": True, "enable_autograd_cache": True},
+}
+FRAME = {
+    "event": "torch-compiled",
+    "compile_id": "0/0",
+    "direction": "forward",
+    "function": "step",
+    "file": "/x/train.py",
+    "line": 7,
+    "began_at": 10.0,
+    "seconds": 5.0,
+    "backend_seconds": 4.0,
+    "inductor_seconds": 3.0,
+}
+
+
+def report_of(*events: dict[str, object], exit_code: int = 0) -> TorchReport:
+    recorder = TorchRecorder("/c")
+    for event in events:
+        parsed = parse_event(json.dumps({"at": 12.0, **event}).encode(), 1)
+        assert parsed is not None
+        recorder.add(parsed)
+    return recorder.report(Ended(exit_code, False, False, 6.0))
+
+
+def look(tier: str, outcome: str, **others: object) -> dict[str, object]:
+    key = {"aotautograd": "a", "fxgraph": "f"}[tier] + KEY
+    event = {"event": "torch-graph", "compile_id": "0/0", "tier": tier, "outcome": outcome}
+    return {**event, "key": key, **others}
+
+
+def test_a_miss_counts_its_own_seconds_and_what_it_wrote() -> None:
+    report = report_of(
+        TORCH,
+        look("aotautograd", "miss", status="full_miss"),
+        {"event": "torch-saved", "tier": "fxgraph", "key": "f" + KEY, "size_bytes": 9},
+        look("fxgraph", "miss", status="guard_miss", seconds=3.0),
+        FRAME,
+    )
+    aot, fx = report.modules
+    assert (aot.compile_seconds, aot.saved, aot.size_bytes) == (1.0, False, None)
+    assert (fx.compile_seconds, fx.saved, fx.size_bytes) == (3.0, True, 9)
+    assert (fx.function, fx.file, fx.line) == ("step", "/x/train.py", 7)
+    assert report.tally("fxgraph")["guard_misses"] == 1
+    assert report.compile_seconds == 5.0
+    assert report.trace["traceEvents"][0]["dur"] == 5e6
+
+
+def test_a_hit_saves_what_it_took_less_the_retrieval() -> None:
+    report = report_of(
+        TORCH,
+        look("fxgraph", "hit", stored_seconds=30.0),
+        look("aotautograd", "hit", stored_seconds=36.0),
+        FRAME,
+    )
+    assert [g.compile_seconds for g in report.modules] == [30.0, 6.0]
+    assert report.saved_seconds == 32.0
+    assert report.count("hit") == 2
+
+
+def test_what_was_only_read_is_no_part_of_what_a_bypass_took() -> None:
+    bypassed = look("aotautograd", "bypass", key=None, reason="no")
+    report = report_of(TORCH, bypassed, look("fxgraph", "hit", stored_seconds=30.0), FRAME)
+    assert [g.compile_seconds for g in report.modules] == [4.0, 30.0]
+
+
+@pytest.mark.parametrize(
+    ("settings", "off"),
+    [
+        ({"force_disable_caches": True}, {"aotautograd", "fxgraph"}),
+        ({"fx_graph_cache": True, "enable_autograd_cache": False}, {"aotautograd"}),
+        ({}, set()),
+    ],
+)
+def test_a_graph_without_a_look_has_a_row_where_the_cache_is_off(
+    settings: dict[str, object], off: set[str]
+) -> None:
+    report = report_of({**TORCH, "settings": settings}, FRAME)
+    assert {g.tier for g in report.modules if g.outcome == "off"} == off
+    assert report.uncacheable == len(off)
+    assert bool(report.notes) == bool(off)
+
+
+def test_what_torch_counts_beyond_the_rows_is_unobserved() -> None:
+    counters = {"autograd_cache_hit": 1, "autograd_cache_bypass": 1}
+    report = report_of(TORCH, look("aotautograd", "hit"), FRAME, {**FRAME, "counters": counters})
+    assert report.unobserved == ("torch counts 1 of autograd_cache_bypass, and 0 were observed",)
+
+
+def test_the_page_says_why() -> None:
+    breaks = {"event": "torch-break", "compile_id": "0/0", "reason": "print", "line": 3}
+    report = report_of(
+        TORCH,
+        look("aotautograd", "bypass", key=None, reason="Unsupported call_function target f."),
+        {**breaks, "file": "/x/train.py", "detail": "print in full"},
+        {"event": "torch-recompile", "compile_id": "0/0", "guards": ["tensor 'x' size mismatch"]},
+        FRAME,
+    )
+    text = "\n".join(str(block) for block in report_view(report).page or ())
+    assert "AOTAutograd: 0 of 1 hit" in text
+    assert "graph break at train.py:3" in text and "print in full" not in text
+    assert "recompiled step (train.py:7)" in text
+    unfolded = "\n".join(str(block) for block in report_view(report, unfolded=True).page or ())
+    assert "print in full" in unfolded
+
+
+def test_options_of_jax_are_refused(run_cli: RunCli, tmp_path: Path) -> None:
+    for options in (["--portable"], ["--record", "x"], ["--tier", "/x"], ["--target", "x"]):
+        done = run_cli("run", "--layout", "torch", "-C", tmp_path, *options, "--", "true")
+        assert done.returncode == 2
+        assert f"{options[0]} is for JAX's cache, not for torch's" in done.stderr
+    done = run_cli("warm", "--layout", "torch", "-C", tmp_path, "m:f", "--arg", "f32[8]")
+    assert done.returncode == 2
+
+
+def test_a_python_without_torch_is_no_run(run_cli: RunCli, tmp_path: Path) -> None:
+    (tmp_path / "x.py").write_text("print('ran')")
+    done = run_cli("warm", "--layout", "torch", "-C", tmp_path / "c", tmp_path / "x.py")
+    assert done.returncode == 13
+    assert "has no torch" in done.stderr and "ran" not in done.stdout
+
+
+def test_a_run_that_nobody_heard_fails_an_assertion(run_cli: RunCli, tmp_path: Path) -> None:
+    command = ("run", "--layout", "torch", "-C", tmp_path / "c", "--json")
+    done = run_cli(*command, "--fail-on-miss", "--", "true")
+    assert done.returncode == 1
+    assert "nothing was heard of torch" in json.loads(done.stdout)["unobserved"][0]
+    assert run_cli(*command, "--", "true").returncode == 0
