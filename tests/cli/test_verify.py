@@ -148,8 +148,11 @@ def test_a_recorded_digest_proves_or_accuses(run_cli, cache: Path) -> None:
     os.utime(path, (LONG_AGO + 5, LONG_AGO + 5))
     document = verify(run_cli, cache)
     assert (kinds(document), document["proven"]) == ({path.name: "changed-since-recorded"}, 0)
+    assert [p["kind"] for p in document["problems"]].count("unsealed") == document["checked"]
     said = run_cli("verify", "-C", cache).stderr
-    assert "1 changed since recorded, and without a checksum: JAX wrote it anew, or else" in said
+    assert (
+        "1 changed since recorded, and without a checksum: written anew by JAX, or damaged" in said
+    )
     assert run_cli("verify", "-C", cache, "--fix").returncode == 0
     assert path.exists()
     assert run_cli("seal", "-C", cache, "-q").returncode == 0

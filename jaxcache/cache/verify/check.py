@@ -158,7 +158,7 @@ def _check_payload(
     if known and known.sha256 != payload.sha256:
         found = digest_mismatch(file, payload.sha256, known.sha256)
         if not known.same_file:
-            found = _problem(file, "changed-since-recorded", f"written anew since: {found.detail}")
+            found = _problem(file, "changed-since-recorded", f"of an earlier file: {found.detail}")
         problems.append(found)
     if decode and payload.size_bytes <= MAX_DECODED_BYTES:
         problems.extend(check_payload(file, kept))
@@ -281,6 +281,8 @@ def check_beside(
         if wanted and file.kind is FileKind.ENTRY and file.key_text not in atimes:
             detail = "no -atime file: JAX before 0.11.2 with a size cap stops writing at it"
             yield _problem(file, "missing-atime", detail)
-        if checks[file.info.name].unsealed and not checks[file.info.name].problems:
+        checked = checks[file.info.name]
+        kinds = {p.kind for p in checked.problems}
+        if checked.unsealed and kinds <= {"changed-since-recorded"}:
             detail = "no checksum: JAX itself would not notice a changed byte; see jaxcache seal"
             yield _problem(file, "unsealed", detail)
