@@ -163,7 +163,8 @@ def restore_lines(restored: Restored) -> Iterator[str]:
     plan = restored.plan
     source = plan.source
     if plan.trouble:
-        yield f"nothing restored from {source}: {plan.trouble}"
+        place = "" if source in plan.trouble else f" from {source}"
+        yield f"nothing restored{place}: {plan.trouble}"
         return
     found, fit = len(plan.outlooks.forecasts), len(plan.fitting)
     verb = "would be restored" if restored.looked_up_only else "restored"

@@ -81,8 +81,8 @@ def _summary(found: Verification, repair: Repair | None) -> Iterator[str]:
         yield f"{count:,} that only JAX up to 0.4.30 reads; to remove them: {remove}"
     if count := kinds["changed-since-recorded"]:
         yield (
-            f"{count:,} changed since recorded, and without a checksum: written anew by JAX, or damaged "
-            "(jaxcache verify --jsonl names them; JAX compiles again what jaxcache rm KEY removes)"
+            f"{count:,} changed since recorded, and without a checksum: written anew by JAX, or "
+            "damaged (jaxcache verify --jsonl names them; JAX compiles again what jaxcache rm KEY removes)"
         )
     if count := kinds["unsealed"]:
         seal = format_command("seal", found.cache_dir)
