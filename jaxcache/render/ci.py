@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from jaxcache.cache.bundle.compat import PORTABLE_ONLY
+from jaxcache.cache.bundle.importing import Action
 from jaxcache.cache.ci.key import CiKey
 from jaxcache.cache.ci.publish import Saved
 from jaxcache.cache.ci.restore import Restored, miss_reasons
@@ -168,9 +169,11 @@ def restore_lines(restored: Restored) -> Iterator[str]:
         return
     found, fit = len(plan.outlooks.forecasts), len(plan.fitting)
     verb = "would be restored" if restored.looked_up_only else "restored"
+    there = plan.importing.count(Action.SAME) if plan.importing else 0
     yield (
         f"{fit} of {format_count(found, 'entry')} {verb} from {source}: "
         f"{format_duration(plan.stored_seconds)} of compiling"
+        + (f" ({there} were there already)" if there else "")
     )
     for reason, number in miss_reasons(plan.outlooks)[:_SHOWN_REASONS]:
         yield f"left: {format_count(number, 'entry')}, {reason}"

@@ -82,7 +82,7 @@ def _summary(found: Verification, repair: Repair | None) -> Iterator[str]:
     if count := kinds["changed-since-recorded"]:
         yield (
             f"{count:,} changed since recorded, and without a checksum: written anew by JAX, or "
-            "damaged (jaxcache verify --jsonl names them; JAX compiles again what jaxcache rm KEY removes)"
+            "damaged (jaxcache verify --jsonl names them; JAX compiles again what rm KEY removes)"
         )
     if count := kinds["unsealed"]:
         seal = format_command("seal", found.cache_dir)

@@ -234,6 +234,15 @@ def test_a_missing_or_damaged_source_is_a_miss(
         failed = run_cli("ci", "restore", source, "-C", tmp_path / "job", "--fail-on-cache-miss")
         assert (failed.returncode, "[cache-miss]" in failed.stderr) == (1, True)
         assert "cache-hit\tfalse" in failed.stdout
+        (said,) = (s for s in failed.stderr.splitlines() if s.startswith("nothing restored"))
+        assert said.count(str(source)) == 1
+
+
+def test_what_was_restored_before_is_told(run_cli: RunCli, bundle: Path, tmp_path: Path) -> None:
+    words = ("ci", "restore", bundle, "-C", tmp_path / "job", "--everything")
+    assert "there already" not in run_cli(*words).stderr
+    assert "7 of 7 entries restored" in (again := run_cli(*words).stderr)
+    assert "of compiling (7 were there already)" in again
 
 
 def test_lookup_only(step: Step, bundle: Path, tmp_path: Path) -> None:
