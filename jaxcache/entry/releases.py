@@ -51,6 +51,14 @@ def _spell(release: Release) -> str:
 
 _KEY, _COMPILER = "cache_key.py", "compiler.py"
 
+MOSAIC_PATHS = Rule(
+    "mosaic-paths",
+    "computation",
+    (),
+    (0, 11, 0),
+    "the source files and lines of Pallas kernels for a TPU: another checkout misses",
+    _KEY,
+)
 CACHE_PATH = Rule(
     "cache-path",
     "compile_options",
@@ -85,14 +93,7 @@ ATIME_REQUIRED = Rule(
     "lru_cache.py",
 )
 RULES = (
-    Rule(
-        "mosaic-paths",
-        "computation",
-        (),
-        (0, 11, 0),
-        "the source files and lines of Pallas kernels for a TPU: another checkout misses",
-        _KEY,
-    ),
+    MOSAIC_PATHS,
     Rule(
         "mosaic-debug-locations",
         "computation",

@@ -2,10 +2,12 @@
 
 import json
 import subprocess
+from pathlib import Path
 
 import pytest
+from conftest import clean_environment
 
-from jaxcache.entry.releases import RULES
+from jaxcache.entry.releases import MOSAIC_PATHS, RULES
 
 pytestmark = [pytest.mark.jax, pytest.mark.core]
 
@@ -55,3 +57,49 @@ def test_the_words_of_a_rule() -> None:
     assert words["cache-path"] == "0.4.36 until 0.11.0"
     assert words["atime-required"] == "before 0.11.2"
     assert words["platform-version"] == "0.6.0 and later"
+
+
+#: Lowers the kernel of each file for a TPU, which takes none, and prints the computation's hashes.
+_KERNELS = """
+import hashlib, runpy, sys
+import jax
+from jax._src import cache_key
+
+ignore = getattr(cache_key, "IgnoreCallbacks", None)
+for path in sys.argv[1:]:
+    call = runpy.run_path(path)["call"]
+    traced = jax.jit(call).trace(jax.ShapeDtypeStruct((8, 128), "float32"))
+    lowered = traced.lower(lowering_platforms=("tpu",))
+    assert "tpu_custom_call" in lowered.as_text()
+    digest = hashlib.sha256()
+    cache_key._hash_computation(digest, lowered._lowering.stablehlo(), ignore and ignore.NO)
+    print(digest.hexdigest())
+print(jax.__version__)
+"""
+_KERNEL = """
+import jax
+from jax.experimental import pallas as pl
+
+def body(x, o):
+    o[...] = x[...] * 2
+
+def call(x):
+    return pl.pallas_call(body, out_shape=jax.ShapeDtypeStruct(x.shape, x.dtype))(x)
+"""
+
+
+def test_the_path_of_a_kernel_is_in_the_key(each_jax_python: str, tmp_path: Path) -> None:
+    paths = [tmp_path / name / "kernel.py" for name in ("one", "two")]
+    for path in paths:
+        path.parent.mkdir()
+        path.write_text(_KERNEL)
+    done = subprocess.run(
+        [each_jax_python, "-c", _KERNELS, *map(str, paths)],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=clean_environment(tmp_path) | {"JAX_PLATFORMS": "cpu", "PYTHONWARNINGS": ""},
+    )
+    assert done.returncode == 0, done.stderr
+    one, two, version = done.stdout.split()
+    assert (one != two) is MOSAIC_PATHS.holds(version)

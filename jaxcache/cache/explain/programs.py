@@ -10,6 +10,8 @@ from itertools import product
 from jaxcache.cache.explain.pair import known_types, user_lines, without_addresses
 from jaxcache.cache.explain.sides import Compile, Difference
 from jaxcache.entry.contents import ArrayType
+from jaxcache.entry.options import nearest_version
+from jaxcache.entry.releases import MOSAIC_PATHS
 
 COMPUTATION = "computation"
 _HASH = re.compile(r" #[0-9a-f]{8}\b")
@@ -18,6 +20,8 @@ _PRECISION = re.compile(r" precision=\S+( \d+)?")
 #: A type in an outline: ``f32[8,16]``.
 _TYPE = re.compile(r"\b([a-z]+\d+[a-z0-9]*|pred)\[([\d,]*)\]")
 _SHOWN_TYPES = 4
+#: The custom call that holds a Pallas kernel for a TPU (jax/_src/tpu_custom_call.py).
+_KERNEL = "tpu_custom_call"
 #: Two programs of which less than this share of the lines are unlike do the same in other shapes.
 _UNLIKE = 0.2
 _SHORT = {
@@ -56,6 +60,7 @@ def compare_programs(left: Compile, right: Compile) -> Difference:
         or _by_layout(left, right)
         or _by_results(left, right)
         or _by_outline(left, right)
+        or _by_kernel(left, right)
         or _unknown(left, right)
     )
 
@@ -72,6 +77,33 @@ def _unknown(left: Compile, right: Compile) -> Difference:
         why, fix = "an entry of theirs cannot be decoded", "jaxcache verify shows what is wrong"
     meaning = f"another program; which part cannot be told: {why}"
     return Difference(COMPUTATION, None, None, meaning, fix)
+
+
+def _by_kernel(left: Compile, right: Compile) -> Difference | None:
+    """Compare Pallas kernels for a TPU: text inside of a custom call, which the outline omits."""
+    programs = [c.contents and c.contents.program for c in (left, right)]
+    if not all(p and _KERNEL in p.custom_calls for p in programs):
+        return None
+    old, new = (", ".join(user_lines(c)[:_SHOWN_LINES]) or None for c in (left, right))
+    flags = (right.contents.flags if right.contents else None) or {}
+    if not MOSAIC_PATHS.holds(nearest_version(frozenset(flags)) or ""):
+        fix = "an edit of a kernel is a new program"
+        return Difference(COMPUTATION, old, new, "the code of a Pallas kernel", fix)
+    moved = old != new and _places(left) == _places(right)
+    return Difference(
+        COMPUTATION,
+        old,
+        new,
+        f"the path of {'' if moved else 'or the lines in '}a Pallas kernel's file"
+        + ("" if moved else ", or its code")
+        + ": JAX before 0.11.0 puts file and lines into the key",
+        "keep the checkout at one path on every machine, or use JAX 0.11",
+    )
+
+
+def _places(compile_: Compile) -> list[str]:
+    """The user's lines without their folders."""
+    return [line.rpartition("/")[2] for line in user_lines(compile_)]
 
 
 def _by_name(left: Compile, right: Compile) -> Difference | None:
