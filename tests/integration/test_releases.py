@@ -61,18 +61,20 @@ def test_the_words_of_a_rule() -> None:
 
 #: Lowers the kernel of each file for a TPU, which takes none, and prints the computation's hashes.
 _KERNELS = """
-import hashlib, runpy, sys
+import hashlib, inspect, runpy, sys
 import jax
 from jax._src import cache_key
 
-ignore = getattr(cache_key, "IgnoreCallbacks", None)
+make = cache_key._hash_computation
+callbacks = getattr(cache_key, "IgnoreCallbacks", None)
+more = [callbacks.NO if callbacks else False][: len(inspect.signature(make).parameters) - 2]
 for path in sys.argv[1:]:
     call = runpy.run_path(path)["call"]
     traced = jax.jit(call).trace(jax.ShapeDtypeStruct((8, 128), "float32"))
     lowered = traced.lower(lowering_platforms=("tpu",))
     assert "tpu_custom_call" in lowered.as_text()
     digest = hashlib.sha256()
-    cache_key._hash_computation(digest, lowered._lowering.stablehlo(), ignore and ignore.NO)
+    make(digest, lowered._lowering.stablehlo(), *more)
     print(digest.hexdigest())
 print(jax.__version__)
 """
