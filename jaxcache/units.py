@@ -3,6 +3,7 @@
 import os
 import re
 import shlex
+import sys
 from datetime import datetime, timedelta
 
 from jaxcache.errors import UsageError
@@ -79,6 +80,15 @@ def format_count(number: int, noun: str) -> str:
 def format_command(command: str, cache_dir: str) -> str:
     """Print a command to paste, for this very cache: ``jaxcache verify --fix -C /tmp/cache``."""
     return f"jaxcache {command} -C {shlex.quote(cache_dir)}"
+
+
+def format_install(package: str) -> str:
+    """Print the command that installs a package beside jaxcache; not every Python has pip."""
+    from importlib.util import find_spec
+
+    if find_spec("pip"):
+        return f"{sys.executable} -m pip install {package}"
+    return f"uv pip install --python {sys.executable} {package}"
 
 
 def format_compile(seconds: float | None) -> str:

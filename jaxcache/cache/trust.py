@@ -28,6 +28,7 @@ from jaxcache.store.atomic import (
     sync_folder,
 )
 from jaxcache.store.lockfile import hold_lockfile
+from jaxcache.units import format_install
 
 _PUBLIC, _PRIVATE = "jaxcache-ed25519", "jaxcache-ed25519-private"
 _KEY_BYTES = 32
@@ -68,7 +69,7 @@ class Verdict:
         if self.trusted:
             return None
         if self.unchecked:
-            return "its signature was not checked: pip install 'jaxcache[sign]'"
+            return f"its signature was not checked: {format_install('cryptography')}"
         if self.unknown:
             return f"it is signed by an unknown key, {self.unknown[0]}"
         return "it is not signed"
@@ -326,6 +327,6 @@ def _ed25519() -> Any:
         raise UntrustedError(
             "signing needs the package cryptography",
             code="no-cryptography",
-            hint="pip install 'jaxcache[sign]'",
+            hint=format_install("cryptography"),
         ) from error
     return ed25519

@@ -35,12 +35,13 @@ def command(
     from jaxcache.cli.output import emit, write_file
     from jaxcache.cli.terminal.progress import progress_bar
     from jaxcache.render.document import versioned
-    from jaxcache.render.report.page import report_html
+    from jaxcache.render.report.page import load_plotly, report_html
     from jaxcache.render.view import View
     from jaxcache.units import format_size
 
     _check_replaceable(file, force=force)
     store = open_jax_cache(place.cache_dir)
+    load_plotly()  # before a scan that would be for nothing
     now_ns = time.time_ns()
     with progress_bar("reading entries") as progress:
         picture = take_picture(

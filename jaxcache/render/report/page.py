@@ -8,7 +8,6 @@ The Content-Security-Policy allows the two scripts by their SHA-256 and no reque
 import base64
 import hashlib
 import json
-import sys
 from importlib import resources
 from typing import Any
 
@@ -16,6 +15,7 @@ from jaxcache.cache.picture import Picture
 from jaxcache.errors import JaxcacheError
 from jaxcache.render.document import to_document
 from jaxcache.render.report.data import picture_data
+from jaxcache.units import format_install
 
 #: What a file of ours begins with: such a file may be replaced without asking.
 MARK = "<!DOCTYPE html>\n<!-- jaxcache report -->\n"
@@ -29,7 +29,7 @@ def report_html(picture: Picture, *, version: str) -> str:
     """
     here = resources.files(__package__)
     script = here.joinpath("report.js").read_text("utf-8")
-    library = _plotly()
+    library = load_plotly()
     data = json_for_html(picture_data(picture, version=version))
     parts = {
         "POLICY": _policy(library, script),
@@ -47,16 +47,19 @@ def report_html(picture: Picture, *, version: str) -> str:
     return "".join(pieces)
 
 
-def _plotly() -> str:
+def load_plotly() -> str:
+    """Read the script that draws.
+
+    Raises:
+        JaxcacheError: ``no-plotly``
+    """
     try:
         library = resources.files("plotly") / "package_data" / "plotly.min.js"
     except ModuleNotFoundError as error:
         raise JaxcacheError(
             "a report needs plotly, which is not installed",
             code="no-plotly",
-            hint="install plotly beside jaxcache, the extra jaxcache[report]: "
-            f"{sys.executable} -m pip install plotly, or uv pip install --python "
-            f"{sys.executable} plotly",
+            hint=format_install("plotly"),
         ) from error
     # The page is not XML, and a stray end tag would end the script; plotly.js holds neither.
     return library.read_text("utf-8").replace("</script", "<\\/script")

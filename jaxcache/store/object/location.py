@@ -15,6 +15,7 @@ from jaxcache.errors import JaxcacheError, NoCacheError, UsageError
 from jaxcache.store.object.failures import CREDENTIAL_HINTS, first_line
 from jaxcache.store.object.listing import Listing
 from jaxcache.store.object.store import ObjectStore
+from jaxcache.units import format_install
 
 #: Every scheme, under the name that error messages and documents use for its service.
 SCHEMES: Mapping[str, str] = {
@@ -107,7 +108,7 @@ def _import_obstore() -> Any:
         raise JaxcacheError(
             "object stores take the package obstore",
             code="no-obstore",
-            hint="pip install 'jaxcache[remote]'",
+            hint=format_install("obstore"),
         ) from error
     return obstore
 

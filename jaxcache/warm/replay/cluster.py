@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from jaxcache.errors import JaxcacheError, UsageError
+from jaxcache.units import format_install
 from jaxcache.warm.process import find_python
 from jaxcache.warm.replay.plan import CompilePlan, Job
 from jaxcache.warm.replay.pool import Watcher
@@ -41,7 +42,7 @@ def compile_on_cluster(
         from distributed import Client, as_completed
     except ImportError as error:
         raise UsageError(
-            "--dask needs dask.distributed", code="no-dask", hint="pip install 'jaxcache[dask]'"
+            "--dask needs dask.distributed", code="no-dask", hint=format_install("distributed")
         ) from error
     try:
         client = Client(address, timeout=_CONNECT_SECONDS, set_as_default=False)
