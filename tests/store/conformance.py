@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from jaxcache.store import TEMP_PREFIX
 from jaxcache.store.base import (
-    TEMP_PREFIX,
     BadNameError,
     ChangedError,
     ExistsError,
