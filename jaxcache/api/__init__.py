@@ -20,7 +20,8 @@ from jaxcache.api.running import Running
 from jaxcache.cache.listing import Listing, list_cache
 from jaxcache.cache.scan import Progress
 from jaxcache.cache.stats import Stats, count_cache
-from jaxcache.layouts import Layout, check_target, choose_layout
+from jaxcache.layouts import check_target, choose_layout
+from jaxcache.layouts.base import Layout
 from jaxcache.model import Entry
 from jaxcache.options import ListOptions, PruneOptions, SealOptions, VerifyOptions
 from jaxcache.store import make_store, open_store
