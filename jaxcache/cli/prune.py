@@ -62,10 +62,12 @@ def _carry_out(opened: "Opened", plan: "PrunePlan", form: Format, consent: Conse
         LockedError
     """
     from jaxcache.cache.prune.evict import remove
-    from jaxcache.cli.output import emit
+    from jaxcache.cli.output import emit, note
     from jaxcache.cli.terminal.progress import progress_bar
-    from jaxcache.render.prune import prune_view
+    from jaxcache.render.prune import haste, prune_view
 
+    if form.is_text and not opened.layout.stands_alone:
+        note(*haste(plan, time.time_ns()))
     if consent.dry_run:
         emit(form, prune_view(plan, None, now_ns=time.time_ns()))
         if plan.removals:

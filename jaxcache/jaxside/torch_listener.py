@@ -52,6 +52,7 @@ class Listener(logging.Handler):
         self._wrapped: set[str] = set()
         self._said: dict[str, Any] | None = None
         self._before: dict[str, int] = {}
+        self._owners: dict[str | None, str] = {}
         os.register_at_fork(after_in_child=self._start_afresh)
 
     def _start_afresh(self) -> None:
@@ -68,6 +69,8 @@ class Listener(logging.Handler):
     def _take(self, metadata: "dict[str, Any]", payload: Any) -> None:
         if "dynamo_start" in metadata or "artifact" in metadata:
             self._wrap_writes()
+        if "dynamo_start" in metadata and (owner := _owner()):
+            self._owners[_compile_id(metadata)] = owner
         artifact = metadata.get("artifact") or {}
         name = str(artifact.get("name", "")) if isinstance(artifact, dict) else ""
         if look := _look(name):
@@ -78,7 +81,8 @@ class Listener(logging.Handler):
             self._tell(metadata, {"event": "torch-break", **_of_break(str(payload or ""))})
         for key, direction in _METRICS.items():
             if key in metadata:
-                compiled = {"event": "torch-compiled", "direction": direction}
+                owner = self._owners.get(_compile_id(metadata))
+                compiled = {"event": "torch-compiled", "direction": direction, "owner": owner}
                 self._tell(metadata, {**compiled, **_of_metrics(metadata[key])})
 
     def _tell(self, metadata: "dict[str, Any]", event: "dict[str, Any]") -> None:
@@ -143,6 +147,23 @@ def attach(torch: Any) -> None:
     listener = Listener(version, send)
     logging.getLogger(_TRACE).addHandler(listener)
     atexit.register(listener.say_goodbye)
+
+
+def _owner() -> "str | None":
+    """The class of the ``nn.Module`` whose ``forward`` is compiled.
+
+    Torch has the frame's variables in ``_compile`` of ``torch/_dynamo/convert_frame.py``; a module
+    of torch's own is called through a function ``inner(fn)``.
+    """
+    frame: Any = sys._getframe()
+    while frame is not None and frame.f_code.co_name != "_compile":
+        frame = frame.f_back
+    known = frame.f_locals.get("locals") if frame is not None else None
+    if not isinstance(known, dict):
+        return None
+    module = known.get("self", getattr(known.get("fn"), "__self__", known.get("fn")))
+    is_module = any(c.__module__ == "torch.nn.modules.module" for c in type(module).__mro__)
+    return type(module).__qualname__ if is_module else None
 
 
 def _look(name: str) -> "dict[str, Any] | None":

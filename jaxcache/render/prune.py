@@ -19,10 +19,17 @@ from jaxcache.render.columns import (
 )
 from jaxcache.render.typeset import short_key
 from jaxcache.render.view import Column, Table, View
-from jaxcache.units import format_compile, format_count, format_duration, format_size
+from jaxcache.units import (
+    NS_PER_SECOND,
+    format_compile,
+    format_count,
+    format_duration,
+    format_size,
+)
 
 #: Rows of a plan that a terminal shows.
 _SHOWN_ROWS = 40
+_LIVE_SECONDS = 60
 #: The share of ``--max-size`` that files other than entries may take without a note.
 _NOTABLE = 0.1
 
@@ -105,6 +112,16 @@ def lasting_bound(plan: PrunePlan) -> Iterator[str]:
             f"the cache is bounded now, not from now on; for that run JAX with JAXCACHE_LIVE=1 "
             f"JAXCACHE_LIVE_MAX_SIZE={most}, or with JAX_COMPILATION_CACHE_MAX_SIZE={most} "
             "(first check with jaxcache doctor: it needs filelock)"
+        )
+
+
+def haste(plan: PrunePlan, now_ns: int) -> Iterator[str]:
+    """Warn of files so young that whoever wrote them may still need them."""
+    young = sum(now_ns - r.file.mtime_ns < _LIVE_SECONDS * NS_PER_SECOND for r in plan.removals)
+    if young:
+        yield (
+            f"warning: {young} of these were written less than {_LIVE_SECONDS} s ago; a program "
+            "that is compiling now can fail without them (the default --grace 60s keeps them)"
         )
 
 

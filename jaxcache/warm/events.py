@@ -238,6 +238,8 @@ class TorchCompiled(TorchSeen):
     """Torch has compiled a frame, or its backward pass when that first ran."""
 
     direction: Literal["forward", "backward"]
+    owner: str | None = None
+    """The class of the module whose method it is."""
     function: str | None = None
     file: str | None = None
     line: int | None = None

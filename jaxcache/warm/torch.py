@@ -300,8 +300,7 @@ class TorchRecorder:
         process, number = compile_
         parts = self.compiled[compile_]
         frame = next((p for p in parts if p.direction == "forward"), None)
-        names = ("function", "file", "line")
-        place: dict[str, Any] = {n: getattr(frame, n, None) for n in names}
+        place = _place(frame)
         backend = _backend_seconds(parts)
         inner = [g for g in looks if g.tier == "fxgraph"]
         for look in looks:
@@ -368,9 +367,7 @@ class TorchRecorder:
             first = next((p for p in parts if p.direction == "forward"), parts[0])
             yield CompiledFrame(
                 compile_id=number,
-                function=first.function,
-                file=first.file,
-                line=first.line,
+                **_place(first),
                 compile_seconds=sum(p.seconds or 0.0 for p in parts),
                 backend_seconds=_backend_seconds(parts),
                 guards=self.guards.get((process, number), ()),
@@ -447,6 +444,15 @@ class TorchRecorder:
             for g in self.graphs
         ]
         return {"displayTimeUnit": "ms", "traceEvents": spans + looks}
+
+
+def _place(frame: TorchCompiled | None) -> dict[str, Any]:
+    """Function, file and line; a module of torch's own is compiled through ``inner``."""
+    if frame is None:
+        return {"function": None, "file": None, "line": None}
+    names = [frame.owner, None if frame.owner and frame.function == "inner" else frame.function]
+    function = ".".join(filter(None, names)) or None
+    return {"function": function, "file": frame.file, "line": frame.line}
 
 
 def _backend_seconds(parts: Iterable[TorchCompiled]) -> float:

@@ -130,7 +130,9 @@ def cut_kernel(cache: Path) -> Path:
 def damage_kernel_source(cache: Path, change: Callable[[bytes], bytes]) -> Path:
     """The source of a kernel that is not there, which torch compiles as it is."""
     path = max(cache.glob("*/*.main.cpp"))
-    path.write_bytes(change(path.read_bytes()))
+    before = path.read_bytes()
+    path.write_bytes(change(before))
+    assert path.read_bytes() != before
     path.with_suffix(".so").unlink()
     return path
 
@@ -179,9 +181,7 @@ FAULTS: dict[str, tuple[Callable[[Path], Path], str]] = {
     "empty-cpp": (lambda c: damage_kernel_source(c, lambda data: b""), "empty"),
     "cut-cpp": (lambda c: damage_kernel_source(c, lambda data: data[:-99]), "truncated"),
     "flipped-cpp": (
-        lambda c: damage_kernel_source(
-            c, lambda data: data.replace(b"void kernel", b"void kErnel")
-        ),
+        lambda c: damage_kernel_source(c, lambda data: data.replace(b"  kernel(", b"  kErnel(", 1)),
         "source-mismatch",
     ),
     "flipped-bindings": (

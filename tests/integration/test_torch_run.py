@@ -79,10 +79,9 @@ def test_counts_are_those_of_torch(
 
     cold, warm, changed = run(0), run(0, "--fail-on-miss"), run(1)
     for document in (cold, warm, changed):
-        assert document["graphs"] and {g["file"] for g in document["graphs"]} <= {
-            str(program),
-            *(g["file"] for g in document["graphs"] if name in ("convolution", "dynamic")),
-        }
+        assert document["graphs"]
+        if name != "convolution":  # which torch calls through a function of its own
+            assert {g["file"] for g in document["graphs"]} == {str(program)}
         assert all(g["function"] and g["line"] for g in document["graphs"])
     assert cold["summary"]["fxgraph"]["misses"] > 0
     assert warm["summary"]["fxgraph"]["misses"] == 0
@@ -101,6 +100,8 @@ def test_counts_are_those_of_torch(
         sizes = {g["key"]: g["size_bytes"] for g in cold["graphs"]}
         for graph in warm["graphs"]:
             assert graph["size_bytes"] == sizes[graph["key"]]
+    if name == "convolution":
+        assert {g["function"] for g in warm["graphs"]} == {"Sequential"}
     if name in ("graph_break", "dynamic"):
         recompiled = [c for c in cold["compiles"] if c["guards"]]
         assert len(recompiled) == cold["summary"]["recompiles"] > 0

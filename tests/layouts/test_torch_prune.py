@@ -213,3 +213,11 @@ def test_a_kernel_that_is_being_compiled_stays(run_cli: RunCli, torch_cache: Pat
 def test_nothing_to_bound_is_a_usage_error(run_cli: RunCli, torch_cache: Path) -> None:
     assert run_cli("prune", "-C", torch_cache, "-y").returncode == 2
     assert run_cli("prune", "-C", torch_cache, "--legacy", "-y").returncode == 2
+
+
+def test_without_grace_beside_a_live_compile_it_warns(run_cli: RunCli, torch_cache: Path) -> None:
+    command = ("prune", "-C", torch_cache, "--max-size", "1", "--dry-run")
+    os.utime(first_file(torch_cache, "fxgraph/*/*/*"))
+    assert "warning" not in run_cli(*command).stderr
+    warned = run_cli(*command, "--grace", "0s").stderr
+    assert "warning: 1 of these were written less than 60 s ago" in warned

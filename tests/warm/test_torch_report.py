@@ -100,6 +100,15 @@ def test_a_graph_without_a_look_has_a_row_where_the_cache_is_off(
     assert bool(report.notes) == bool(off)
 
 
+def test_a_module_is_named_by_its_class() -> None:
+    for name, shown in (("forward", "Net.forward"), ("inner", "Net")):
+        report = report_of(
+            TORCH, look("fxgraph", "miss"), {**FRAME, "owner": "Net", "function": name}
+        )
+        assert [g.function for g in report.modules] == [shown]
+        assert [c.function for c in report.compiles] == [shown]
+
+
 def test_what_torch_counts_beyond_the_rows_is_unobserved() -> None:
     counters = {"autograd_cache_hit": 1, "autograd_cache_bypass": 1}
     report = report_of(TORCH, look("aotautograd", "hit"), FRAME, {**FRAME, "counters": counters})
