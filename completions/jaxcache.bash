@@ -30,6 +30,7 @@ _jaxcache() {
   'compile --gemm') mapfile -t COMPREPLY < <(compgen -W 'cublas cost-model triton' -- "$current"); return ;;
   'compile --color') mapfile -t COMPREPLY < <(compgen -W 'auto always never' -- "$current"); return ;;
   'target capture --color') mapfile -t COMPREPLY < <(compgen -W 'auto always never' -- "$current"); return ;;
+  'target check --color') mapfile -t COMPREPLY < <(compgen -W 'auto always never' -- "$current"); return ;;
   'target show --color') mapfile -t COMPREPLY < <(compgen -W 'auto always never' -- "$current"); return ;;
   'explain --layout') mapfile -t COMPREPLY < <(compgen -W 'jax torch' -- "$current"); return ;;
   'explain --color') mapfile -t COMPREPLY < <(compgen -W 'auto always never' -- "$current"); return ;;
@@ -75,7 +76,7 @@ _jaxcache() {
   case $command in
     '') options='--help --version'; mapfile -t COMPREPLY < <(compgen -W 'ls show stats report top warm run compile target explain doctor where diff verify seal prune rm pin export import push pull copy ci trust completion' -- "$current") ;;
     ci) mapfile -t COMPREPLY < <(compgen -W 'key restore save' -- "$current"); return ;;
-    target) mapfile -t COMPREPLY < <(compgen -W 'capture show' -- "$current"); return ;;
+    target) mapfile -t COMPREPLY < <(compgen -W 'capture check show' -- "$current"); return ;;
     trust) mapfile -t COMPREPLY < <(compgen -W 'keygen add list remove' -- "$current"); return ;;
     ls) options='--filter --sort --limit -l --long --group-by -C --cache-dir --layout --json --jsonl -q --quiet --requests --color --debug -h --help'; words=keys ;;
     show) options='--hlo --payload --python -v --verbose -C --cache-dir --layout --json --jsonl --requests --color --debug -h --help'; words=keys ;;
@@ -86,6 +87,7 @@ _jaxcache() {
     run) options='--processes --timeout --portable --force-cache-dir -C --cache-dir --layout --fail-on-miss --except --strict --check --record --collect-only --patience --target --gemm --autotune-from --require-tuned --live --tier --components --all --trace --json --jsonl --color --debug -h --help'; words=files ;;
     compile) options='-j --jobs --check --shard --python --used-at --portable --devices --max-memory --dask -C --cache-dir --target --gemm --autotune-from --require-tuned --json --jsonl -q --quiet --requests --color --debug -h --help'; words=files ;;
     'target capture') options='--python --color --debug -h --help'; words=files ;;
+    'target check') options='--python -C --cache-dir --json --jsonl --color --debug -h --help'; words=files ;;
     'target show') options='--python --json --jsonl --color --debug -h --help'; words=files ;;
     explain) options='--churn --all --python -C --cache-dir --layout --json --jsonl --requests --color --debug -h --help'; words=keys ;;
     doctor) options='--python --fix --decode -n --dry-run -v --verbose -C --cache-dir --json --jsonl --color --debug -h --help'; words=files ;;

@@ -10,7 +10,7 @@ function __jaxcache_keys
 end
 complete -c jaxcache -f
 complete -c jaxcache -n __fish_use_subcommand -a ci -d 'Restore and save a cache in a CI job.'
-complete -c jaxcache -n __fish_use_subcommand -a target -d 'Capture or show what a host\'s keys depend on.'
+complete -c jaxcache -n __fish_use_subcommand -a target -d 'Capture, check or show what a host\'s keys depend on.'
 complete -c jaxcache -n __fish_use_subcommand -a trust -d 'Make a signing key, and choose whose signatures count here.'
 complete -c jaxcache -n __fish_use_subcommand -a ls -d 'List the entries of a cache. Also the modules of a recipe (-C FILE.recipe) and the entries of a bundle (-C FILE.jxb). In a pipe each line is key, bytes, compile seconds, time of the last use, problems, with tabs between them and no header; --long adds platform, target, signature, source.'
 complete -c jaxcache -n '__fish_seen_subcommand_from ls' -l filter -r -d 'Only entries that match, such as \'size>1MB\', \'unused>7d\', \'platform=gpu\'; repeatable.'
@@ -166,13 +166,22 @@ complete -c jaxcache -n '__fish_seen_subcommand_from compile' -l color -x -a 'au
 complete -c jaxcache -n '__fish_seen_subcommand_from compile' -l debug -d 'Show a traceback when something fails.'
 complete -c jaxcache -n '__fish_seen_subcommand_from compile' -s h -l help -d 'Show this message and exit.'
 complete -c jaxcache -n '__fish_seen_subcommand_from compile' -F
-complete -c jaxcache -n '__fish_seen_subcommand_from target; and not __fish_seen_subcommand_from capture show' -a capture -d 'Write what this host\'s keys depend on into a file. With it, warm --target fills a cache for this host on a machine without its hardware.'
+complete -c jaxcache -n '__fish_seen_subcommand_from target; and not __fish_seen_subcommand_from capture check show' -a capture -d 'Write what this host\'s keys depend on into a file. With it, warm --target fills a cache for this host on a machine without its hardware.'
 complete -c jaxcache -n '__fish_seen_subcommand_from target; and __fish_seen_subcommand_from capture' -l python -r -F -d 'The Python that has jax (default: the one that runs jaxcache).'
 complete -c jaxcache -n '__fish_seen_subcommand_from target; and __fish_seen_subcommand_from capture' -l color -x -a 'auto always never' -d 'When to use colour (default: on a terminal, unless NO_COLOR is set).'
 complete -c jaxcache -n '__fish_seen_subcommand_from target; and __fish_seen_subcommand_from capture' -l debug -d 'Show a traceback when something fails.'
 complete -c jaxcache -n '__fish_seen_subcommand_from target; and __fish_seen_subcommand_from capture' -s h -l help -d 'Show this message and exit.'
 complete -c jaxcache -n '__fish_seen_subcommand_from target; and __fish_seen_subcommand_from capture' -F
-complete -c jaxcache -n '__fish_seen_subcommand_from target; and not __fish_seen_subcommand_from capture show' -a show -d 'Show a target profile, what it sets, and how this host differs.'
+complete -c jaxcache -n '__fish_seen_subcommand_from target; and not __fish_seen_subcommand_from capture check show' -a check -d 'On the target itself: count the entries of a cache that it would look up. Compares what is in keys here with the profile; nothing is compiled. Exits with 1 where no entry would be looked up.'
+complete -c jaxcache -n '__fish_seen_subcommand_from target; and __fish_seen_subcommand_from check' -l python -r -F -d 'The Python that has jax (default: the one that runs jaxcache).'
+complete -c jaxcache -n '__fish_seen_subcommand_from target; and __fish_seen_subcommand_from check' -s C -l cache-dir -r -F -d 'The cache (default: JAX_COMPILATION_CACHE_DIR, the configuration, ~/.cache/jax).'
+complete -c jaxcache -n '__fish_seen_subcommand_from target; and __fish_seen_subcommand_from check' -l json -d 'Print one JSON document.'
+complete -c jaxcache -n '__fish_seen_subcommand_from target; and __fish_seen_subcommand_from check' -l jsonl -d 'Print one JSON object per line.'
+complete -c jaxcache -n '__fish_seen_subcommand_from target; and __fish_seen_subcommand_from check' -l color -x -a 'auto always never' -d 'When to use colour (default: on a terminal, unless NO_COLOR is set).'
+complete -c jaxcache -n '__fish_seen_subcommand_from target; and __fish_seen_subcommand_from check' -l debug -d 'Show a traceback when something fails.'
+complete -c jaxcache -n '__fish_seen_subcommand_from target; and __fish_seen_subcommand_from check' -s h -l help -d 'Show this message and exit.'
+complete -c jaxcache -n '__fish_seen_subcommand_from target; and __fish_seen_subcommand_from check' -F
+complete -c jaxcache -n '__fish_seen_subcommand_from target; and not __fish_seen_subcommand_from capture check show' -a show -d 'Show a target profile, what it sets, and how this host differs.'
 complete -c jaxcache -n '__fish_seen_subcommand_from target; and __fish_seen_subcommand_from show' -l python -r -F -d 'The Python that has jax (default: the one that runs jaxcache).'
 complete -c jaxcache -n '__fish_seen_subcommand_from target; and __fish_seen_subcommand_from show' -l json -d 'Print one JSON document.'
 complete -c jaxcache -n '__fish_seen_subcommand_from target; and __fish_seen_subcommand_from show' -l jsonl -d 'Print one JSON object per line.'

@@ -226,6 +226,7 @@ def test_fields_of_what_takes_a_jax(tmp_path: Path, jax_python: str) -> None:
         "doctor": ["doctor", *python, "-C", "cache"],
         "ci key": ["ci", "key", *python, "-C", "cache"],
         "import": ["import", "x.jxb", *python, "-C", "imported"],
+        "target check": ["target", "check", "here.json", *python, "-C", "cache"],
         "target show": ["target", "show", "here.json", *python],
     }.items():
         if name == "import":

@@ -24,6 +24,7 @@ HEADINGS: dict[str, dict[str, str]] = {
         "run": "run",
         "compile": "compile",
         "target capture": "target:capture",
+        "target check": "target:check",
         "target show": "target:show",
     },
     "Diagnose": {"explain": "explain", "doctor": "doctor", "where": "where", "diff": "diff"},
@@ -55,7 +56,7 @@ HEADINGS: dict[str, dict[str, str]] = {
 COMMANDS = {name: module for row in HEADINGS.values() for name, module in row.items()}
 GROUPS = {
     "ci": "Restore and save a cache in a CI job.",
-    "target": "Capture or show what a host's keys depend on.",
+    "target": "Capture, check or show what a host's keys depend on.",
     "trust": "Make a signing key, and choose whose signatures count here.",
 }
 

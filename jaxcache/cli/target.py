@@ -1,4 +1,4 @@
-"""``jaxcache target capture`` and ``jaxcache target show``."""
+"""``jaxcache target capture``, ``target check`` and ``target show``."""
 
 import time
 from typing import Annotated
@@ -7,13 +7,15 @@ import typer
 
 from jaxcache.cli.options import JsonOutput, locate_cache
 from jaxcache.errors import ExitCode, NoJaxError
+from jaxcache.options import CacheDir
 from jaxcache.options.run import PythonChoice
 
 EXAMPLES = {
     "capture": "jaxcache target capture h200.json",
+    "check": "jaxcache target check h200.json",
     "show": "jaxcache target show h200.json",
 }
-EXIT_CODES = {"capture": (0, 2, 13), "show": (0, 1, 2, 13)}
+EXIT_CODES = {"capture": (0, 2, 13), "check": (0, 1, 2, 10, 13), "show": (0, 1, 2, 13)}
 
 
 def capture(
@@ -35,6 +37,39 @@ def capture(
     write_file(file, [profile_bytes(profile)])
     fingerprint = profile.topology_fingerprint or "unknown"
     note(f"{profile.devices} with jax {profile.jax_version}, fingerprint {fingerprint}")
+
+
+def check(
+    file: Annotated[
+        str, typer.Argument(metavar="FILE", help="The profile that the cache was warmed for.")
+    ],
+    place: CacheDir,
+    given: PythonChoice,
+    output: JsonOutput,
+) -> None:
+    """On the target itself: count the entries of a cache that it would look up.
+
+    Compares what is in keys here with the profile; nothing is compiled. Exits with 1 where no
+    entry would be looked up.
+    """
+    from jaxcache.cache.ledger.segments import Ledger
+    from jaxcache.cache.scan import scan
+    from jaxcache.cli.output import emit
+    from jaxcache.render.target import check_view
+    from jaxcache.store import open_store
+    from jaxcache.warm.crosshost.compare import capture_profile, check_target
+    from jaxcache.warm.crosshost.profile import read_profile
+
+    profile = read_profile(file)
+    store = open_store(locate_cache(place.cache_dir).path)
+    keys = [e.key for e in scan(store, heads=False).entries]
+    ledger = Ledger.load(store)
+    records = [record for key in keys if (record := ledger.record(key))]
+    here = capture_profile(given.python, now_ns=time.time_ns())
+    checked = check_target(profile, here, keys, records)
+    emit(output.form, check_view(checked, store.url))
+    if not checked.looked_up:
+        raise typer.Exit(ExitCode.PROBLEMS)
 
 
 def show(

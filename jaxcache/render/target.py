@@ -4,7 +4,8 @@ from collections.abc import Iterator, Sequence
 
 from jaxcache.render.document import versioned
 from jaxcache.render.view import Block, Line, View
-from jaxcache.warm.crosshost.compare import ProfileDifference
+from jaxcache.units import format_count
+from jaxcache.warm.crosshost.compare import ProfileDifference, TargetCheck
 from jaxcache.warm.crosshost.profile import Profile
 
 _FLAGS = ("XLA_FLAGS", "LIBTPU_INIT_ARGS")
@@ -27,6 +28,33 @@ def profile_view(
         records=[versioned(document)],
         page=_page(profile, differences),
     )
+
+
+def check_view(check: TargetCheck, cache_dir: str) -> View:
+    """Return the view of ``target check``."""
+    line = (
+        f"{check.looked_up:,} of {format_count(check.entries, 'entry')} would be looked up here; "
+        f"{check.for_target:,} made for this target"
+    )
+    rows: list[tuple[object, ...]] = [
+        (name, getattr(check, name)) for name in ("entries", "for_target", "looked_up")
+    ]
+    rows += [("differs", d.component, d.target, d.here, d.fix) for d in check.differences]
+    document = {
+        "cache_dir": cache_dir,
+        "entries": check.entries,
+        "for_target": check.for_target,
+        "looked_up": check.looked_up,
+        "differences": check.differences,
+    }
+    page: list[Block] = [line, *_shown(check.differences)]
+    return View(document, rows, records=[versioned(document)], page=page)
+
+
+def _shown(differences: Sequence[ProfileDifference]) -> Iterator[Line]:
+    for d in differences:
+        yield Line(f"{d.component}: {d.target}" + (f", here {d.here}" if d.here else ""), "  ")
+        yield Line(d.meaning + (f"; {d.fix}" if d.fix else ""), "      ")
 
 
 def _rows(profile: Profile) -> Iterator[tuple[str, str, str]]:
@@ -67,8 +95,6 @@ def _page(profile: Profile, differences: Sequence[ProfileDifference] | None) -> 
         return
     yield ""
     yield "here differs:" if differences else "nothing differs here"
-    for d in differences:
-        yield Line(f"{d.component}: {d.target}" + (f", here {d.here}" if d.here else ""), "  ")
-        yield Line(d.meaning + (f"; {d.fix}" if d.fix else ""), "      ")
+    yield from _shown(differences)
     if any(d.prevents for d in differences):
         yield "nothing can be warmed for this target from here"

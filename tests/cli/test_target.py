@@ -12,9 +12,10 @@ from conftest import RunCli
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jaxcache.render.target import profile_view
+from jaxcache.cache.ledger.record import Record
+from jaxcache.render.target import check_view, profile_view
 from jaxcache.render.typeset import set_blocks
-from jaxcache.warm.crosshost.compare import ProfileDifference, compare_profiles
+from jaxcache.warm.crosshost.compare import ProfileDifference, check_target, compare_profiles
 from jaxcache.warm.crosshost.cross import Cross
 from jaxcache.warm.crosshost.profile import (
     MAX_PROFILE_BYTES,
@@ -130,10 +131,10 @@ def test_files_that_are_no_profiles(tmp_path: Path, run_cli: RunCli) -> None:
         assert run_cli("target", *args).returncode == 2
 
 
-def test_target_is_a_group_of_two_commands(run_cli: RunCli) -> None:
+def test_target_is_a_group_of_commands(run_cli: RunCli) -> None:
     shown = run_cli("target", "--help")
     commands = shown.stdout.partition("Commands:")[2].splitlines()
-    assert [x.split()[0] for x in commands if x[2:3].strip()] == ["capture", "show"]
+    assert [x.split()[0] for x in commands if x[2:3].strip()] == ["capture", "check", "show"]
     assert "[FILE]" in run_cli("target", "capture", "--help").stdout
 
 
@@ -166,6 +167,30 @@ def test_a_page_says_what_enters_keys() -> None:
     assert "\x1b" not in page
     assert "cuda 13000  (in keys)" in page
     assert "nothing can be warmed for this target from here" in page
+
+
+def test_check_counts_what_the_host_looks_up() -> None:
+    facts: dict[str, Any] = {
+        "jaxlib_version": H200.jaxlib_version,
+        "platform_version": H200.platform_version,
+        "extra": {"topology_fingerprint": H200.topology_fingerprint},
+    }
+    records = [Record("a", **facts), Record("gone", **facts), Record("b", jaxlib_version="0.1")]
+    keys = ["a", "b", "unknown"]
+    there = check_target(H200, H200, keys, records)
+    assert (there.entries, there.for_target, there.looked_up) == (3, 1, 1)
+    assert there.differences == ()
+    # A flag that JAX leaves out of keys matters not; another driver does.
+    counted = {"XLA_FLAGS": f"{H200.environment['XLA_FLAGS']} --xla_dump_to=/tmp/x"}
+    assert check_target(replace(H200, environment=counted), H200, [], []).differences == ()
+    (flags,) = check_target(H200, replace(H200, environment={}), [], []).differences
+    assert flags.component == "XLA flags"
+    other = check_target(H200, replace(H200, platform_version="cuda 13010"), keys, records)
+    assert (other.for_target, other.looked_up) == (1, 0)
+    assert [d.component for d in other.differences] == ["backend version"]
+    view = check_view(other, "/cache")
+    assert view.document["looked_up"] == 0
+    assert "0 of 3 entries would be looked up here; 1 made for this target" in str(view.page)
 
 
 @pytest.mark.jax

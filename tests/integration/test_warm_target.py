@@ -204,7 +204,12 @@ def test_entries_have_the_targets_codec(
 
 
 def test_the_ledger_knows_where_they_come_from(
-    warm: Target, cache_dir: Path, profile: Path, script: Any, run_cli: RunCli
+    warm: Target,
+    cache_dir: Path,
+    profile: Path,
+    script: Any,
+    run_cli: RunCli,
+    each_jax_python: str,
 ) -> None:
     cache_dir.mkdir()
     (cache_dir / f"jit_old-{'0' * 64}-cache").write_bytes(b"")
@@ -222,6 +227,14 @@ def test_the_ledger_knows_where_they_come_from(
     assert record.payload_sha256
     assert record.tuning is None  # nothing is tuned on a CPU
     assert row["compile_seconds"] == pytest.approx(record.compile_seconds, abs=1e-5)
+    # On the target all is looked up but the old one; on a host with one device nothing.
+    python = ("--python", each_jax_python)
+    for env, looked_up, differs in ((FOUR, 1, []), ({}, 0, ["accelerator_config"])):
+        done = run_cli("target", "check", profile, "-C", cache_dir, "--json", *python, env=env)
+        checked = json.loads(done.stdout)
+        assert (done.returncode, checked["looked_up"]) == (not looked_up, looked_up)
+        assert (checked["entries"], checked["for_target"]) == (2, 1)
+        assert [d["component"] for d in checked["differences"]] == differs
     done = run_cli("verify", "-C", cache_dir, "--json", row["key"])
     assert json.loads(done.stdout)["problems"] == []
 

@@ -1,8 +1,10 @@
 """Capture the profile of this host, and compare it with that of a target."""
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 
+from jaxcache.cache.allowed import kept_flags
+from jaxcache.cache.ledger.record import Record
 from jaxcache.warm.child import ask_once
 from jaxcache.warm.crosshost.profile import Profile, ProfileError, make_profile
 from jaxcache.warm.process import find_python
@@ -137,6 +139,73 @@ def _differences(target: Profile, here: Profile) -> Iterator[ProfileDifference]:
             here.python_version,
             "not in the key; a program that asks for it may trace otherwise",
         )
+
+
+#: What a key is made of, in :class:`ProfileDifference`; packages and builds are not.
+_IN_KEYS = frozenset(
+    {
+        "jax_lib version",
+        "computation",
+        "accelerator_config",
+        "backend version",
+        "compression",
+        "XLA flags",
+        "environment",
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class TargetCheck:
+    """What this host, as the target itself, would look up of a cache."""
+
+    entries: int
+    for_target: int
+    """Entries that were made for the profile, as the ledger knows."""
+    looked_up: int
+    """Those of them whose keys this host makes, for the programs that they were made of."""
+    differences: tuple[ProfileDifference, ...]
+    """What is in keys, and is not here as the profile says."""
+
+
+def check_target(
+    target: Profile, here: Profile, keys: Iterable[str], records: Iterable[Record]
+) -> TargetCheck:
+    """Count the entries that this host would look up, by what the ledger knows of them.
+
+    Args:
+        keys: of the entries that are there.
+    """
+    here = replace(here, environment=_with_kept_flags(here))
+    there = replace(target, environment=_with_kept_flags(target))
+    present = set(keys)
+    made = sum(_is_made_for(r, target) for r in records if r.key in present)
+    differences = tuple(
+        replace(
+            d,
+            meaning="in the key: this host looks for other entries",
+            fix="capture the profile here anew, and warm with it; or set it here as there",
+            prevents=True,
+        )
+        for d in _differences(there, here)
+        if d.component in _IN_KEYS and d.here
+    )
+    return TargetCheck(len(present), made, 0 if differences else made, differences)
+
+
+def _is_made_for(record: Record, profile: Profile) -> bool:
+    return (
+        record.jaxlib_version == profile.jaxlib_version
+        and record.platform_version == profile.platform_version
+        and record.extra.get("topology_fingerprint") == profile.topology_fingerprint
+    )
+
+
+def _with_kept_flags(profile: Profile) -> dict[str, str]:
+    """The environment with the flags that enter keys only."""
+    found = dict(profile.environment)
+    flags = kept_flags(found.pop("XLA_FLAGS", "").split())
+    return found | ({"XLA_FLAGS": " ".join(flags)} if flags else {})
 
 
 def _compiles(name: str) -> bool:
