@@ -50,9 +50,9 @@ class Facts(NamedTuple):
 
 def read_facts(store: Store, requests: Sequence[Request], *, workers: int = 1) -> Iterator[Facts]:
     """Yield the facts of each request, in order; ``workers`` as for :func:`spread`."""
-    if store.remote and any(
-        r.open_entry for r in requests
-    ):  # one that takes a second read must not keep the others waiting
+    if not any(r.open_entry for r in requests):  # dates are read before a process has started
+        yield from _read(store, requests)
+    elif store.remote:  # one that takes a second read must not keep the others waiting
         yield from in_order(lambda request: next(_read(store, [request])), requests)
     else:
         yield from spread(_read, store, requests, workers=workers, above=PARALLEL_ABOVE)

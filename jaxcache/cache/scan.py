@@ -96,6 +96,7 @@ def decode_entries(
     wanted: Iterable[Entry],
     *,
     hurried: bool = False,
+    details: bool = True,
     index: "Index | None" = None,
     workers: int = 1,
     progress: Progress | None = None,
@@ -104,8 +105,9 @@ def decode_entries(
 
     Args:
         hurried: decode none of them if that takes time to speak of.
+        details: if not, read their heads alone, of a scan that was made without.
     """
-    names = {entry.file for entry in wanted if entry.platform == "unknown"}
+    names = {e.file for e in wanted if (e.platform if details else e.codec) == "unknown"}
     if not names or (hurried and len(names) > _DECODED_AT_ONCE):
         return seen
     files = [file for file in seen.inventory.entries if file.info.name in names]
@@ -113,7 +115,7 @@ def decode_entries(
         store,
         files,
         seen.inventory.atimes,
-        details=True,
+        details=details,
         index=index,
         workers=workers,
         progress=progress,

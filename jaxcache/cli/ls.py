@@ -72,6 +72,7 @@ def command(
             heads=heads,
             details=details,
             deep=form.is_table and opened.layout.keeps_index and not opened.store.remote,
+            sums=form.is_document,
             index_folder=opened.index_folder,
             now_ns=now_ns,
             workers=available_cores(),

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from jaxcache.cache.ledger.segments import Ledger
-    from jaxcache.layouts import Layout
+    from jaxcache.layouts.base import Layout
     from jaxcache.store.base import Store
 
 

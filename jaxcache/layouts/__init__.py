@@ -117,7 +117,6 @@ _LOCKS = "locks"
 __all__ = [
     "BUNDLE",
     "LAYOUTS",
-    "Layout",
     "check_target",
     "choose_layout",
     "detect_layout",

@@ -57,6 +57,7 @@ _SHAPES = {
     "Stats": "cache_dir total size_bytes directory_bytes sealed orphan_atimes files by_platform "
     "by_codec by_age by_module problems",
     "Transfer": "key file=info.name size_bytes=info.size_bytes replaces_damaged",
+    "Summary": "-unread",
     "TrustedKey": "name public_key=text",
     "Use": "pid executable cache_dir=opened jax_compilation_cache_dir=setting "
     "jax_enable_compilation_cache=enabled live",

@@ -99,8 +99,14 @@ class Fetched(NamedTuple):
     info: FileInfo
 
 
+#: Names without a slash that are none.
+NO_NAMES = frozenset({"", ".", ".."})
+
+
 def check_name(name: str) -> str:
     """Return ``name`` if it stays inside a store, else raise :class:`BadNameError`."""
+    if "/" not in name and "\0" not in name and name not in NO_NAMES:  # as nearly all are
+        return name
     if not name or "\0" in name or any(part in ("", ".", "..") for part in name.split("/")):
         raise BadNameError(name)
     return name

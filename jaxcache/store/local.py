@@ -21,6 +21,7 @@ from jaxcache.store.atomic import (
     sync_folder,
 )
 from jaxcache.store.base import (
+    NO_NAMES,
     BadNameError,
     ChangedError,
     ExistsError,
@@ -40,8 +41,6 @@ from jaxcache.store.system import file_error, file_info, naming, no_cache
 _READ_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 #: Linux: reading must not count as use. Only a file's owner may ask for it.
 _NOATIME = getattr(os, "O_NOATIME", 0)
-#: Names without a slash that are none; :func:`check_name` says why.
-_NO_NAMES = frozenset({"", ".", ".."})
 
 
 class LocalStore:
@@ -145,7 +144,7 @@ class LocalStore:
         flags = _READ_FLAGS | _NOATIME
         for name in names:
             try:
-                if "/" in name or name in _NO_NAMES:
+                if "/" in name or name in NO_NAMES:
                     yield self.read(name, limit=limit)
                     continue
                 try:

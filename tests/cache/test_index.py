@@ -116,6 +116,32 @@ def test_only_what_is_shown_is_decoded(cache: Path, tmp_path: Path) -> None:
     assert sum(e.platform != "unknown" for e in again.entries) == 2
 
 
+@pytest.mark.parametrize("sort", ["key", "size", "used", "created"])
+def test_a_limit_in_a_large_cache_opens_the_entries_it_shows(
+    cache: Path, monkeypatch: pytest.MonkeyPatch, sort: str
+) -> None:
+    monkeypatch.setattr("jaxcache.cache.listing._READ_AT_ONCE", 2)
+    dates = len(list(cache.glob("*-atime")))
+    store = Counting(cache)
+    options = ListOptions(sort=sort, limit=2)
+    found = list_cache(store, JAX, options, heads=True, sums=False, now_ns=time.time_ns())
+    assert store.opened <= dates + 4 * 2  # a first block may be larger than what is read of a head
+    assert [e.codec == "unknown" for e in found.entries] == [False, False]
+    assert found.summary.entries > 2
+    assert "compiling" not in str(found.summary)
+    whole = list_cache(Counting(cache), JAX, options, heads=True, now_ns=time.time_ns())
+    assert whole.entries == found.entries
+    assert "compiling" in str(whole.summary)
+
+
+def test_a_long_path_is_remembered(cache: Path, tmp_path: Path) -> None:
+    deep = tmp_path / ("d" * 120) / ("e" * 120)
+    deep.parent.mkdir()
+    cache.rename(deep)
+    listing(deep, tmp_path / "i")
+    assert listing(deep, tmp_path / "i")[1] == 0
+
+
 def test_filters_on_decoded_fields(cache: Path, tmp_path: Path) -> None:
     everything, _ = listing(cache, tmp_path / "i")
     for field in ("platform", "target", "signature", "source"):

@@ -12,8 +12,9 @@ from jaxcache.cache.ledger.record import Event
 from jaxcache.cache.ledger.segments import append
 from jaxcache.cache.prune.evict import remove
 from jaxcache.cache.prune.removal import lost_compile_seconds
-from jaxcache.cache.prune.survey import plan_cache_removal
+from jaxcache.cache.prune.survey import plan_cache_prune, plan_cache_removal
 from jaxcache.errors import JaxcacheError, UsageError
+from jaxcache.options import PruneOptions
 from jaxcache.store.local import LocalStore
 
 ENTRY = st.fixed_dictionaries(
@@ -366,3 +367,21 @@ def test_a_file_from_before_1970_is_old_and_nothing_else(tmp_path: Path) -> None
     assert (tmp_path / f"{key(1)}-cache").stat().st_mtime_ns == -5 * NS
     assert plan(tmp_path, max_entries=1).removals == ()
     assert gone(plan(tmp_path, older_than_seconds=HOUR)) == {key(1): "older-than"}
+
+
+def test_lru_opens_no_entry_where_many_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(4):
+        put(tmp_path, key(number))
+    opened: list[str] = []
+    read_many = LocalStore.read_many
+    monkeypatch.setattr(
+        LocalStore, "read_many", lambda s, n, **o: opened.extend(n) or read_many(s, n, **o)
+    )
+    options = PruneOptions(max_entries=1, policy="lru", grace_seconds=0)
+    priced = plan_cache_prune(LocalStore(tmp_path), JAX, options, now_ns=NOW)
+    assert sum(name.endswith("-cache") for name in opened) == 3
+    monkeypatch.setattr("jaxcache.cache.prune.survey._PRICED_AT_ONCE", 2)
+    opened.clear()
+    unpriced = plan_cache_prune(LocalStore(tmp_path), JAX, options, now_ns=NOW)
+    assert [r.file for r in unpriced.removals] == [r.file for r in priced.removals]
+    assert not [name for name in opened if name.endswith("-cache")]

@@ -18,6 +18,10 @@ if TYPE_CHECKING:
     from jaxcache.layouts.base import Layout, Seen
 
 
+#: Entries that are opened to say what their removal costs, where nothing else asks for it.
+_PRICED_AT_ONCE = 1_000
+
+
 def plan_cache_prune(
     store: Store,
     layout: "Layout",
@@ -102,7 +106,7 @@ def _look(
     progress: Progress | None,
 ) -> "Seen":
     index = None
-    if folder and (store.remote or not layout.has_heads):  # a local head is as cheap to read
+    if folder and (heads or details or store.remote or not layout.has_heads):
         index = layout.load_index(folder, store.url, now_ns=now_ns)
     seen = layout.scan(
         store,
@@ -121,11 +125,11 @@ def _look(
 def _price(store: Store, layout: "Layout", plan: PrunePlan, workers: int) -> PrunePlan:
     """Fill in the compile seconds of removals that a scan without heads left unknown.
 
-    Not where that takes a request for each.
+    Not where that takes a request for each, or longer than to remove them.
     """
-    if store.remote or not layout.has_heads:
-        return plan
     unknown = [r for r in plan.removals if r.key is not None and r.compile_seconds is None]
+    if store.remote or not layout.has_heads or len(unknown) > _PRICED_AT_ONCE:
+        return plan
     requests = [Request(r.file.name, r.file.size_bytes, None, True) for r in unknown]
     facts = zip(requests, read_facts(store, requests, workers=workers), strict=True)
     seconds = {r.name: _seconds(found) for r, found in facts}
