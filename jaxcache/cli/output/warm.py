@@ -17,7 +17,7 @@ from jaxcache.units import format_count, format_duration
 from jaxcache.warm.programs import Program, names_function, read_call, read_programs
 
 if TYPE_CHECKING:
-    from jaxcache.layouts import Layout
+    from jaxcache.layouts.base import Layout
     from jaxcache.warm.report import Report
     from jaxcache.warm.torch import TorchReport
 
