@@ -41,7 +41,7 @@ class Rule(NamedTuple):
         """The releases as people write them, such as ``0.4.36 to 0.10``."""
         since, before = _spell(self.since), _spell(self.before)
         if not self.since:
-            return f"before {before}"
+            return f"before {before}" if before else "all"
         return f"{since} and later" if not self.before else f"{since} until {before}"
 
 
@@ -144,6 +144,15 @@ RULES = (
         (0, 11, 2),
         (),
         "`individually_defined_output_indices` of `compiler_options`",
+        _COMPILER,
+    ),
+    Rule(
+        "profile-placeholder",
+        "compile_options",
+        (),
+        (),
+        "where profiles guide the compiler (PGLE), the words `pgle profiled` and not the profile: "
+        "one key for all profiles",
         _COMPILER,
     ),
     Rule(

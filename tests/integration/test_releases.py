@@ -37,6 +37,7 @@ print(json.dumps({
     "autotune-mode": "--xla_gpu_experimental_autotune_cache_mode" not in keys,
     "effort": "exec_time_optimization_effort" in compile,
     "output-indices": "individually_defined_output_indices" in compile,
+    "profile-placeholder": 'b"pgle profiled"' in compile,
     "topology-fingerprint": ".fingerprint()" in topology,
 }))
 """
@@ -57,6 +58,7 @@ def test_the_words_of_a_rule() -> None:
     assert words["cache-path"] == "0.4.36 until 0.11.0"
     assert words["atime-required"] == "before 0.11.2"
     assert words["platform-version"] == "0.6.0 and later"
+    assert words["profile-placeholder"] == "all"
 
 
 #: Lowers the kernel of each file for a TPU, which takes none, and prints the computation's hashes.
