@@ -15,9 +15,9 @@ REFUSALS = {
     "host-callbacks": "it calls back into the Python that recorded it; compiled without, it would "
     "make later runs crash on JAX before 0.12",
     "custom-partitioning": "it holds a pointer to a partitioner of the process that recorded it",
-    "pgle": "it was compiled with a profile (PGLE), which is not in the recipe; its key is the same "
-    "with any profile (_resolve_compilation_strategy in jax/_src/compiler.py), so that programs would "
-    "take an entry made without one for theirs",
+    "pgle": "it was compiled with a profile (PGLE), which is not in the recipe; its key is that of "
+    "any profile (_resolve_compilation_strategy in jax/_src/compiler.py), and an entry made without "
+    "would be taken for it",
     "flags-file": "XLA_FLAGS names a file, which is not in the recipe",
     "path-in-flags": "its XLA flags name a path, which need not mean the same here",
     "unknown-option": "it sets a flag or a compile option that may name a file or start a program",
