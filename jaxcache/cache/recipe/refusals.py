@@ -16,7 +16,7 @@ REFUSALS = {
     "make later runs crash on JAX before 0.12",
     "custom-partitioning": "it holds a pointer to a partitioner of the process that recorded it",
     "pgle": "it was compiled with a profile (PGLE), which is not in the recipe; its key is that of "
-    "any profile (_resolve_compilation_strategy in jax/_src/compiler.py), and an entry made without "
+    "any profile (_resolve_compilation_strategy in jax/_src/compiler.py), and what is made without "
     "would be taken for it",
     "flags-file": "XLA_FLAGS names a file, which is not in the recipe",
     "path-in-flags": "its XLA flags name a path, which need not mean the same here",
