@@ -113,7 +113,7 @@ class _Writer:
         self._store, self._plan, self._out, self._progress = store, plan, out, progress
         self._ledger = Ledger.load(store)
         self._events = _events_by_key(self._ledger)
-        self._stream = Packer(out, stream_parameters(level))
+        self._stream = Packer(out, stream_parameters(level, plan.size_bytes))
         self._content_bytes = self._done = 0
         self._origins: dict[Origin, int] = {}
         self._left_out = list(plan.left_out)
