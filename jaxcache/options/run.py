@@ -182,7 +182,14 @@ class WarmOptions(RunOptions, panel=None):
     devices: int | None = option(
         "--devices", COUNT, "Pretend that the host has N CPU devices.", min=1
     )
-    jobs: int = option("--jobs", NUMBER, "Run N scripts of the list at once.", default=1, min=1)
+    jobs: int = option(
+        "--jobs",
+        NUMBER,
+        "Compile N modules at once: the script runs twice, first with zeros for results; of a list "
+        "run N scripts at once.",
+        default=1,
+        min=1,
+    )
     seal: bool = option("--seal", FLAG, "Seal what was written; see jaxcache seal.")
     mock_gpu_topology: str | None = option(
         "--mock-gpu-topology",

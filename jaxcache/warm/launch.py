@@ -45,6 +45,8 @@ class Launch:
     it stops with exit code 13 after a ``no-jax`` event."""
     aside: bool = False
     """Not the one at the terminal: no standard input, and its output to standard error."""
+    silent: bool = False
+    """Its output and its errors are thrown away."""
     unset: tuple[str, ...] = ()
     """Left out of the caller's environment."""
 
@@ -178,14 +180,15 @@ class _Crew:
         return bool(self._running)
 
     def _start(self, launch: Launch) -> None:
-        aside = launch.aside
+        aside, silence = launch.aside, subprocess.DEVNULL if launch.silent else None
         try:
             child = subprocess.Popen(
                 launch.command,
                 env=listening_environment(launch, events=self._inbox.address),
                 cwd=launch.cwd,
                 stdin=subprocess.DEVNULL if aside else None,
-                stdout=2 if aside or self._stdout_to_stderr else None,
+                stdout=silence or (2 if aside or self._stdout_to_stderr else None),
+                stderr=silence,
             )
         except OSError as error:
             self.stop(signal.SIGTERM)

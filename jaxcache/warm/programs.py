@@ -85,6 +85,8 @@ class Program:
     """The module to run as ``python -m`` does, instead of a script."""
     call: Call | None = None
     """The function to lower and compile, instead of running a script."""
+    listed: bool = False
+    """It is one of a warm list."""
 
 
 def read_programs(path: str) -> list[Program]:
@@ -119,7 +121,7 @@ def read_programs(path: str) -> list[Program]:
 def _read_script(table: Mapping[str, Any], place: str) -> Program:
     if "path" not in table:
         raise UsageError(f"{place} has no path", code="bad-list")
-    return Program(table["path"], tuple(str(a) for a in table.get("args", ())))
+    return Program(table["path"], tuple(str(a) for a in table.get("args", ())), listed=True)
 
 
 def _read_function(table: Mapping[str, Any], place: str) -> Program:

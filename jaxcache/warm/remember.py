@@ -7,7 +7,7 @@ hits. A run knows all three; the ledger of the directory that was really used ke
 import contextlib
 import time
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -109,13 +109,15 @@ def seal_written(modules: Iterable[Done]) -> list[str]:
         directory = event.directory
         if event.outcome == "written" and event.key and directory and "://" not in directory:
             keys[directory].add(event.key)
-    notes = []
-    for directory, written in keys.items():
-        try:
-            store = open_store(directory)
-            plan = plan_seal(store, SealOptions(keys=tuple(sorted(written))))
-            result = execute_seal(store, plan, jobs=1, now_ns=time.time_ns())
-            notes.append(f"sealed {len(result.sealed)} of {len(written)} written entries")
-        except JaxcacheError as error:
-            notes.append(f"nothing sealed in {directory}: {error.message}")
-    return notes
+    return [seal_keys(directory, written) for directory, written in keys.items()]
+
+
+def seal_keys(directory: str, written: Collection[str]) -> str:
+    """Seal entries that were written to a directory, and say how many."""
+    try:
+        store = open_store(directory)
+        plan = plan_seal(store, SealOptions(keys=tuple(sorted(written))))
+        result = execute_seal(store, plan, jobs=1, now_ns=time.time_ns())
+    except JaxcacheError as error:
+        return f"nothing sealed in {directory}: {error.message}"
+    return f"sealed {len(result.sealed)} of {len(written)} written entries"

@@ -9,8 +9,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 
+from jaxcache.cache.leftovers import scratch_folder
 from jaxcache.errors import NoJaxError, UsageError
-from jaxcache.options.run import RunOptions, WarmOptions
+from jaxcache.options.run import CompileOptions, RunOptions, WarmOptions
+from jaxcache.units import format_count, format_duration
 from jaxcache.warm.causes import CACHE_PATH, find_causes
 from jaxcache.warm.crosshost.cross import Cross, Spool, open_spool, read_cross
 from jaxcache.warm.events import Event
@@ -20,7 +22,7 @@ from jaxcache.warm.programs import Program, words_of
 from jaxcache.warm.recorder import ProcessFacts, Recorder
 from jaxcache.warm.recording import open_recording
 from jaxcache.warm.remarks import ENABLED
-from jaxcache.warm.remember import known_seconds, remember, seal_written
+from jaxcache.warm.remember import known_seconds, remember, seal_keys, seal_written
 from jaxcache.warm.report import Report
 from jaxcache.warm.trace import trace_document
 from jaxcache.warm.unheard import unreported_entries
@@ -41,13 +43,58 @@ def warm_programs(
 ) -> Report:
     """Run scripts and functions with both thresholds lifted, so that all that can be is cached.
 
+    With ``jobs`` a script that is alone is run twice, and compiled in between by that many workers.
+
     Raises:
         UsageError: no such script, no such Python, or options that do not go together.
         NoJaxError: that Python has no jax.
     """
     cross = read_cross(options)
     launches = [launch for program in programs for launch in _launches(program, options, cross)]
-    return _run(launches, options, cross, watch or Watch(), LIFTED)
+    alone = len(programs) == 1 and not (programs[0].listed or programs[0].call)
+    if options.jobs == 1 or not alone or cross or options.collect is not None:
+        return _run(launches, options, cross, watch or Watch(), LIFTED)
+    started = time.monotonic()
+    notes, stopped = _compile_ahead(launches, programs[0], options)
+    if stopped is not None:
+        return stopped
+    report = _run(launches, options, cross, watch or Watch(), LIFTED)
+    notes = list(dict.fromkeys([*notes, *report.notes]))
+    return replace(report, notes=tuple(notes), wall_seconds=time.monotonic() - started)
+
+
+def _compile_ahead(
+    launches: Sequence[Launch], program: Program, options: WarmOptions
+) -> tuple[list[str], Report | None]:
+    """Collect the modules of a program, and compile them in several workers at once.
+
+    Returns:
+        What to say of it; and the report of the collecting run, where that was interrupted.
+    """
+    from jaxcache.warm.replay.run import compile_recipe
+
+    with scratch_folder("ahead") as folder:
+        recipe = os.path.join(folder, "program.recipe")
+        asked = {"record": recipe, "collect": _COLLECTED, "check_contents": False, "seal": False}
+        silent = [replace(launch, aside=True, silent=True) for launch in launches]
+        collected = _run(silent, options.replace(**asked), None, Watch(), LIFTED)
+        if collected.interrupted or collected.timed_out:
+            return [], collected
+        if not collected.recorded:
+            return ["nothing could be collected, so nothing was compiled ahead"], None
+        notes = [note for note in collected.notes if recipe not in note]
+        python = program.python or options.python
+        how = CompileOptions(jobs=options.jobs, python=python, portable=options.portable)
+        compiled = compile_recipe(recipe, options.cache_dir, how)
+    if compiled.interrupted:
+        return [], replace(collected, interrupted=True)
+    written = {m.key for m in compiled.modules if m.outcome == "written" and m.key}
+    if options.seal and written and "://" not in options.cache_dir:
+        notes.append(seal_keys(options.cache_dir, written))
+    collecting, compiling = map(format_duration, (collected.wall_seconds, compiled.wall_seconds))
+    count = format_count(len(written), "module")
+    told = f"collected in {collecting}; {options.jobs} workers compiled {count} in {compiling}"
+    return [*notes, told], None
 
 
 def run_command(command: Sequence[str], options: RunOptions, watch: Watch | None = None) -> Report:
@@ -187,6 +234,8 @@ _PATH_NOTE = (
     "keys of this jax contain the cache's path: use the cache under one path, or fill and use it "
     "with jaxcache warm --portable, which leaves the path out"
 )
+#: Operations of the largest module that a collecting run executes.
+_COLLECTED = 50
 #: How often the ledger is told of hits while a program runs.
 _LEARN_SECONDS = 2.0
 _CHECKED = {"JAX_COMPILATION_CACHE_CHECK_CONTENTS": "true", "JAXCACHE_CHECK": "1"}

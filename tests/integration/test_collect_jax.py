@@ -1,5 +1,6 @@
 """``warm --collect-only``: the recipe of a full run at the price of tracing, and what it marks."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -177,3 +178,26 @@ def test_it_wants_a_recipe_to_write(run_cli: RunCli, cache: Path, script: Any) -
     assert (done.returncode, "--record" in done.stderr) == (2, True)
     done = run_cli("warm", "-C", cache, "--collect-only=x", "--record", "r", script("print()"))
     assert done.returncode == 2
+
+
+def test_one_command_collects_compiles_and_runs(
+    run_cli: RunCli, cache: Path, each_jax_python: str, tmp_path: Path
+) -> None:
+    if jax_version(each_jax_python) < (0, 5):
+        pytest.skip("JAX 0.5 and later can be collected")
+    program = tmp_path / "program.py"
+    program.write_text(
+        "import os\nos.makedirs('twice' if os.path.isdir('once') else 'once')\n"
+        f"{LARGE}\nprint('more than 0:', large(jnp.ones(3)).sum() > 0)\n"
+    )
+    given = ("-C", cache, "--json", "--jobs", "2", "--seal", "--python", each_jax_python)
+    done = run_cli("warm", *given, program)
+    report = json.loads(done.stdout)
+    assert {m["module"]: m["outcome"] for m in report["modules"]}["jit_large"] == "hit"
+    assert report["summary"]["written"] == 0
+    assert any("2 workers compiled 1 module in" in note for note in report["notes"])
+    assert any("sealed 1 of 1" in note for note in report["notes"])
+    # It ran twice; of the first run, which had zeros in its hands, nothing is shown.
+    assert (tmp_path / "once").is_dir() and (tmp_path / "twice").is_dir()
+    assert done.stderr.count("more than 0: True") == 1 == done.stderr.count("more than 0")
+    assert run_cli("verify", "-C", cache, "--level", "full").returncode == 0
