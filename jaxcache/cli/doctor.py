@@ -1,14 +1,17 @@
 """``jaxcache doctor``."""
 
 import os
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from jaxcache.cli.options import JsonOutput, locate_cache
 from jaxcache.errors import ExitCode, UsageError
-from jaxcache.options import CacheDir, DryRun
+from jaxcache.options import DryRun, Place
 from jaxcache.options.run import DoctorOptions
+
+if TYPE_CHECKING:
+    from jaxcache.layouts import Layout
 
 EXAMPLE = "jaxcache doctor --python .venv/bin/python --fix"
 EXIT_CODES = (0, 1, 2, 10, 11)
@@ -22,7 +25,7 @@ def command(
         ),
     ] = None,
     *,
-    place: CacheDir,
+    place: Place,
     options: DoctorOptions,
     dry: DryRun,
     verbose: Annotated[
@@ -32,6 +35,11 @@ def command(
     output: JsonOutput,
 ) -> int:
     """Show the settings in effect, and find known problems."""
+    from jaxcache.layouts import load_layout
+
+    layout = load_layout(place.layout or "jax")
+    if layout.diagnose is not None:
+        return _diagnose(layout, command_line, place, options, output)
     from jaxcache.cache.doctor.examine import diagnose
     from jaxcache.cache.doctor.settings import with_script
     from jaxcache.cli.output import emit
@@ -67,3 +75,44 @@ def command(
     if not diagnosis.facts.cache.exists:
         open_store(path)  # says that there is none
     return ExitCode.PROBLEMS if diagnosis.wrong else ExitCode.DONE
+
+
+def _diagnose(
+    layout: "Layout",
+    command_line: list[str] | None,
+    place: Place,
+    options: DoctorOptions,
+    output: JsonOutput,
+) -> int:
+    """Examine the cache of another compiler than JAX's, after a run of a command if there is one.
+
+    Raises:
+        UsageError: an option that is for JAX's cache alone.
+        NoCacheError
+    """
+    from collections import Counter
+
+    from jaxcache.cli.opening import locate
+    from jaxcache.cli.output import emit
+    from jaxcache.cli.terminal.progress import progress_bar
+    from jaxcache.options.run import RunOptions
+    from jaxcache.render.doctor import torch_view
+    from jaxcache.store import open_store
+
+    if given := options.given():
+        raise UsageError(f"{given[0][1].names[0]} is for JAX's cache, not for {layout.name}'s")
+    path = os.path.abspath(locate(place.cache_dir, place.layout))
+    refused: Counter[tuple[str, str]] = Counter()
+    if command_line:
+        report = layout.run(command_line, RunOptions(cache_dir=path, stdout_to_stderr=True))
+        refused.update((m.outcome, m.reason) for m in report.modules if m.outcome not in _LOOKED)
+    with progress_bar("reading entries") as progress:
+        assert layout.diagnose is not None  # noqa: S101 - the caller has looked
+        diagnosis = layout.diagnose(path, os.environ, refused, progress=progress)
+    emit(output.form, torch_view(diagnosis))
+    if not diagnosis.exists:
+        open_store(path)  # says that there is none
+    return ExitCode.PROBLEMS if diagnosis.wrong else ExitCode.DONE
+
+
+_LOOKED = ("hit", "miss")

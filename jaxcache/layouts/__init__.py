@@ -40,6 +40,7 @@ LAYOUTS: dict[str, _Lazy] = {
             "rank": None,
             "own_directory": None,
             "run_options": None,
+            "diagnose": None,
         },
         {
             "kinds": "jaxcache.entry.names:FileKind",
@@ -92,6 +93,7 @@ LAYOUTS: dict[str, _Lazy] = {
             "show": "jaxcache.layouts.torch.show:show_graphs",
             "show_file": "jaxcache.layouts.torch.show:show_graph_file",
             "explain": "jaxcache.layouts.torch.explain:explain_graphs",
+            "diagnose": "jaxcache.layouts.torch.doctor:diagnose",
             "run": "jaxcache.warm.torch:run_command",
             "warm": "jaxcache.warm.torch:warm_programs",
             "report_view": "jaxcache.render.torch:report_view",

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from jaxcache.cache.prune.removable import Removable
     from jaxcache.cache.show import Shown
     from jaxcache.cache.verify.check import Checked
+    from jaxcache.layouts.torch.doctor import TorchDiagnosis
     from jaxcache.layouts.torch.show import ShownGraph
     from jaxcache.options import PruneOptions, VerifyOptions
 
@@ -100,6 +101,10 @@ class Layout(Protocol):
     @property
     def warm(self) -> Callable[..., Any]:
         """Runs programs in the same way, with all of the cache on."""
+
+    @property
+    def diagnose(self) -> "Callable[..., TorchDiagnosis] | None":
+        """Examines a cache, the environment and what a run met; None for JAX's own doctor."""
 
     @property
     def report_view(self) -> Callable[..., Any]:

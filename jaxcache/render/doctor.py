@@ -1,10 +1,11 @@
 """``doctor`` as a view."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 
 from jaxcache.cache.doctor.examine import Diagnosis
 from jaxcache.cache.doctor.facts import Finding
+from jaxcache.layouts.torch.doctor import TorchDiagnosis
 from jaxcache.render.columns import short_name
 from jaxcache.render.view import Block, Line, View
 from jaxcache.units import format_count
@@ -40,16 +41,49 @@ def doctor_view(diagnosis: Diagnosis, *, verbose: bool) -> View:
     )
 
 
+def torch_view(diagnosis: TorchDiagnosis) -> View:
+    """Return the view of ``doctor`` for torch's caches, with the fields of JAX's."""
+    document = {
+        "cache_dir": diagnosis.cache_dir,
+        "interpreter": None,
+        "no_jax": None,
+        "settings": diagnosis.settings,
+        "entries": diagnosis.entries,
+        "decoded": diagnosis.entries,
+        "findings": diagnosis.findings,
+        "mended": (),
+    }
+    rows = [(f.severity, f.trap, f.seen, f.cost, f.fix) for f in diagnosis.findings]
+    return View(document, rows, records=diagnosis.findings, page=_torch_page(diagnosis))
+
+
+def _torch_page(diagnosis: TorchDiagnosis) -> Iterator[Block]:
+    yield _count(diagnosis.findings)
+    line = format_count(diagnosis.entries, "entry") if diagnosis.exists else "does not exist yet"
+    yield Line(f"{diagnosis.cache_dir}: {line}", "  cache   ")
+    for finding in diagnosis.findings:
+        yield ""
+        yield from _finding(finding, name_files=False)
+    if given := [s for s in diagnosis.settings if s.origin != "default"]:
+        yield ""
+        yield "settings that differ from their defaults"
+        yield from (Line(f"{s.name} = {s.value}  ({s.origin})", "  ") for s in given)
+
+
+def _count(findings: Sequence[Finding]) -> str:
+    problems = sum(f.severity == "problem" for f in findings)
+    notes = len(findings) - problems
+    count = format_count(problems, "problem") if problems else "no problem"
+    count += f", {format_count(notes, 'note')}" if notes else ""
+    return f"{count} found"
+
+
 def _page(diagnosis: Diagnosis, verbose: bool) -> Iterator[Block]:
     """Yield findings, problems before notes; then the settings that somebody has changed."""
-    problems = [f for f in diagnosis.findings if f.severity == "problem"]
-    notes = [f for f in diagnosis.findings if f.severity != "problem"]
-    count = format_count(len(problems), "problem") if problems else "no problem"
-    count += f", {format_count(len(notes), 'note')}" if notes else ""
-    yield f"{count} found"
+    yield _count(diagnosis.findings)
     yield from _heading(diagnosis)
     several = len(diagnosis.facts.cache.entries) > 1
-    for finding in (*problems, *notes):
+    for finding in diagnosis.findings:
         yield ""
         yield from _finding(finding, name_files=several)
     for sentence in diagnosis.mended:

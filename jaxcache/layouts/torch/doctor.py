@@ -1,0 +1,237 @@
+"""``doctor`` for torch's caches: the settings of the environment, the directory, what a run met.
+
+Names of variables are those of ``torch/_inductor/config.py``, ``torch/_functorch/config.py`` and
+``torch/compiler/config.py`` of torch 2.9 to 2.13.
+"""
+
+import os
+import re
+import shlex
+import tempfile
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from jaxcache.cache.doctor.facts import Finding, Host, Setting
+from jaxcache.cache.doctor.survey import look_at_host
+from jaxcache.cache.scan import Progress
+from jaxcache.errors import NoCacheError
+from jaxcache.layouts.torch.names import AOT_DIR, FX_DIR, own_directory
+from jaxcache.layouts.torch.scan import Scan, scan
+from jaxcache.model import brief
+from jaxcache.store import open_store
+from jaxcache.store.base import Store, StoreError
+from jaxcache.units import format_count, format_size
+
+_DISABLING = ("TORCHINDUCTOR_FORCE_DISABLE_CACHES", "TORCH_COMPILE_FORCE_DISABLE_CACHES")
+_SWITCHES = {"TORCHINDUCTOR_FX_GRAPH_CACHE": FX_DIR, "TORCHINDUCTOR_AUTOGRAD_CACHE": AOT_DIR}
+_REMOTE = (
+    "TORCHINDUCTOR_FX_GRAPH_REMOTE_CACHE",
+    "TORCHINDUCTOR_AUTOGRAD_REMOTE_CACHE",
+    "TORCHINDUCTOR_AUTOTUNE_REMOTE_CACHE",
+    "TORCHINDUCTOR_BUNDLED_AUTOTUNE_REMOTE_CACHE",
+)
+_SERVER = ("TORCHINDUCTOR_REDIS_URL", "TORCHINDUCTOR_REDIS_HOST")
+_FREEZING = "TORCHINDUCTOR_FREEZING"
+_TOLD = ("TORCHINDUCTOR_CACHE_DIR", *_DISABLING, *_SWITCHES, *_REMOTE, _FREEZING)
+_NOTABLE_BYTES = 1_000_000_000
+#: What GCC and Clang leave in the section ``.comment`` of what they compile.
+_COMPILER = re.compile(rb"GCC: \([^)\0]{0,80}\) [\d.]{1,20}|clang version [\d.]{1,20}")
+_MOST_KERNELS = 100
+_MOST_BYTES = 4 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class TorchDiagnosis:
+    """The result of ``doctor`` for a cache of torch's."""
+
+    __repr__ = brief
+
+    cache_dir: str
+    exists: bool
+    entries: int
+    settings: tuple[Setting, ...]
+    findings: tuple[Finding, ...]
+    """Problems first."""
+
+    @property
+    def wrong(self) -> bool:
+        """Whether there is a problem, not only something worth knowing."""
+        return any(f.severity == "problem" for f in self.findings)
+
+
+@dataclass(frozen=True, slots=True)
+class _Facts:
+    path: str
+    env: Mapping[str, str]
+    host: Host
+    store: Store | None = None
+    seen: Scan | None = None
+    refused: Mapping[tuple[str, str], int] = field(default_factory=dict)
+
+
+def diagnose(
+    path: str,
+    env: Mapping[str, str],
+    refused: Mapping[tuple[str, str], int],
+    *,
+    progress: Progress | None = None,
+) -> TorchDiagnosis:
+    """Examine a cache, whether or not it exists yet.
+
+    Args:
+        env: the environment that programs run in.
+        refused: of a run, how often a cache was ``off`` or ``bypassed``, with the reason.
+    """
+    try:
+        store: Store | None = open_store(path)
+    except NoCacheError:
+        store = None
+    seen = scan(store, progress=progress) if store else None
+    facts = _Facts(path, env, look_at_host(path), store, seen, refused)
+    found = [f for name, find in globals().items() if name.startswith("find_") for f in find(facts)]
+    return TorchDiagnosis(
+        path,
+        store is not None,
+        len(seen.entries) if seen else 0,
+        tuple(
+            Setting(n, env.get(n), "environment" if env.get(n) is not None else "default")
+            for n in _TOLD
+        ),
+        tuple(sorted(found, key=lambda f: f.severity != "problem")),
+    )
+
+
+def find_caches_off(facts: _Facts) -> Iterator[Finding]:
+    """Settings that keep torch from looking."""
+    names = [n for n in _DISABLING if facts.env.get(n) == "1"]
+    names += [n for n in _SWITCHES if facts.env.get(n) == "0"]
+    reasons = [f"{n}={facts.env[n]} in the environment" for n in names]
+    if not names:
+        reasons = [f"{why} in the program" for kind, why in facts.refused if kind == "off"]
+    if reasons:
+        yield Finding(
+            "caches-off",
+            "problem",
+            f"torch does not use its caches: {', '.join(reasons)}",
+            "every process compiles everything again",
+            f"unset {' '.join(names)}" if names else "leave the setting at its default",
+        )
+
+
+def find_bypasses(facts: _Facts) -> Iterator[Finding]:
+    """What makes torch pass its caches by."""
+    if facts.env.get(_FREEZING) == "1":
+        yield Finding(
+            "freezing",
+            "problem",
+            f"{_FREEZING}=1",
+            "a graph with frozen parameters is not cached by AOTAutogradCache",
+            f"unset {_FREEZING}, or accept that such graphs are compiled in every process",
+        )
+    bypassed = Counter({why: n for (kind, why), n in facts.refused.items() if kind == "bypassed"})
+    for reason, count in bypassed.most_common():
+        yield Finding(
+            "bypassed",
+            "note",
+            f"{format_count(count, 'graph')} bypassed a cache: {reason}",
+            "they are compiled in every process",
+            _CURES.get(next((word for word in _CURES if word in reason), ""), _CURE),
+        )
+
+
+_CURE = "change the function so that torch can make a key, or compile that part eagerly"
+_CURES = {
+    "autograd_function_apply": "set TORCHINDUCTOR_AUTOGRAD_CACHE_ALLOW_CUSTOM_AUTOGRAD=1, if the "
+    "custom autograd function depends on nothing but its source and arguments",
+    "FX graph cache is not enabled": "set TORCHINDUCTOR_FX_GRAPH_CACHE=1",
+    "freezing": f"unset {_FREEZING}",
+}
+
+
+def find_remote(facts: _Facts) -> Iterator[Finding]:
+    """Caches on a server, whose entries are unpickled as they come."""
+    names = [n for n in _REMOTE if facts.env.get(n) == "1"]
+    if names:
+        server = next((n for n in _SERVER if n in facts.env), None)
+        yield Finding(
+            "remote-cache",
+            "note",
+            f"{', '.join(names)} set; the server is "
+            + (f"what {server} names" if server else "localhost, because no variable names one"),
+            "what the server returns is unpickled and run, and no command here sees it; where "
+            "it does not answer, each look waits for it",
+            "unset them unless you trust every writer of that server"
+            + ("" if server else "; or set TORCHINDUCTOR_REDIS_URL"),
+        )
+
+
+def find_temporary(facts: _Facts) -> Iterator[Finding]:
+    """A directory that is empty after a reboot."""
+    temporary = os.path.realpath(tempfile.gettempdir())
+    is_below = os.path.realpath(facts.path).startswith(f"{temporary}{os.sep}")
+    if is_below or facts.host.filesystem == "tmpfs":
+        where = "in memory" if facts.host.filesystem == "tmpfs" else f"below {temporary}"
+        yield Finding(
+            "temporary-directory",
+            "note",
+            f"{facts.path} lies {where}",
+            "a reboot, or the system's cleaning of old temporary files, empties it: then all is "
+            "compiled again; a file of several that is gone can make a program fail",
+            "export TORCHINDUCTOR_CACHE_DIR=~/.cache/torchinductor",
+        )
+
+
+def find_size(facts: _Facts) -> Iterator[Finding]:
+    """A directory that nothing bounds."""
+    if facts.seen is None:
+        return
+    size = sum(info.size_bytes for _, info in facts.seen.inventory.files())
+    headers = os.path.join(os.path.dirname(own_directory()), "precompiled_headers")
+    if size >= _NOTABLE_BYTES:
+        yield Finding(
+            "no-bound",
+            "note",
+            f"{format_size(size)}; torch itself removes nothing, and takes no limit",
+            f"it grows with every change of code, torch or compiler (headers that were compiled "
+            f"lie outside, in {headers})",
+            f"jaxcache prune -C {shlex.quote(facts.path)} --max-size 10GB, from time to time",
+        )
+
+
+def find_mixed_versions(facts: _Facts) -> Iterator[Finding]:
+    """Graphs of several torch, or kernels of several compilers, in one directory."""
+    if facts.seen is None or facts.store is None:
+        return
+    versions = Counter(
+        e.torch_version for e in facts.seen.entries if e.module == FX_DIR and e.torch_version
+    )
+    compilers = Counter(_compilers(facts.store, facts.seen))
+    for name, things, what, found in (
+        ("mixed-torch", "graphs", "versions of torch", versions),
+        ("mixed-compilers", "kernels", "compilers", compilers),
+    ):
+        if len(found) > 1:
+            each = ", ".join(f"{kind} ({n:,})" for kind, n in found.most_common())
+            yield Finding(
+                name,
+                "note",
+                f"{things} of {len(found)} {what}: {each}",
+                "each hits only what its own kind wrote; what the others left is never hit, and "
+                "prune, copies and CI caches carry all of it",
+                "give each its own directory with TORCHINDUCTOR_CACHE_DIR, or remove what is no "
+                f"longer used: jaxcache prune -C {shlex.quote(facts.path)} --unused-for 30d",
+            )
+
+
+def _compilers(store: Store, seen: Scan) -> Iterator[str]:
+    """The compiler of each of the newest kernels, as it wrote into them."""
+    kernels = sorted(seen.inventory.kernels.values(), key=lambda info: -info.mtime_ns)
+    for info in kernels[:_MOST_KERNELS]:
+        if info.size_bytes <= _MOST_BYTES:
+            try:
+                found = _COMPILER.search(store.read(info.name, limit=_MOST_BYTES))
+            except StoreError:
+                continue
+            if found:
+                yield found[0].decode("ascii", "replace")

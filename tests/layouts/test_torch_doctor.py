@@ -1,0 +1,81 @@
+"""``doctor`` for a cache of torch's compilers: settings, place, size, versions."""
+
+import json
+import os
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import RunCli, first_file
+
+from jaxcache.layouts.torch.doctor import diagnose
+
+
+def findings(
+    run_cli: RunCli, cache: Path, env: dict[str, str] | None = None, code: int = 0
+) -> dict[str, Any]:
+    done = run_cli("doctor", "--layout", "torch", "-C", cache, "--json", env=env or {})
+    assert done.returncode == code, done.stderr
+    return {f["trap"]: f for f in json.loads(done.stdout)["findings"]}
+
+
+@pytest.mark.parametrize(
+    ("env", "trap", "code"),
+    [
+        ({"TORCHINDUCTOR_FORCE_DISABLE_CACHES": "1"}, "caches-off", 1),
+        ({"TORCHINDUCTOR_AUTOGRAD_CACHE": "0"}, "caches-off", 1),
+        ({"TORCHINDUCTOR_FREEZING": "1"}, "freezing", 1),
+        ({"TORCHINDUCTOR_FX_GRAPH_REMOTE_CACHE": "1"}, "remote-cache", 0),
+    ],
+)
+def test_a_setting_is_found_and_its_absence_is_not(
+    run_cli: RunCli, torch_cache: Path, env: dict[str, str], trap: str, code: int
+) -> None:
+    assert trap not in findings(run_cli, torch_cache)
+    found = findings(run_cli, torch_cache, env, code)[trap]
+    assert next(iter(env)) in found["seen"]
+
+
+def test_a_directory_for_temporary_files_is_found(
+    run_cli: RunCli, torch_cache: Path, tmp_path: Path
+) -> None:
+    assert "temporary-directory" in findings(run_cli, torch_cache, {"TMPDIR": str(tmp_path)})
+
+
+def test_a_large_directory_has_no_bound(run_cli: RunCli, torch_cache: Path) -> None:
+    assert "no-bound" not in findings(run_cli, torch_cache)
+    os.truncate(first_file(torch_cache, "*/*.main.so"), 2_000_000_000)  # takes no room
+    assert "2.0 GB" in findings(run_cli, torch_cache)["no-bound"]["seen"]
+
+
+def test_kernels_of_two_compilers_are_found(run_cli: RunCli, torch_cache: Path) -> None:
+    assert "mixed-compilers" not in findings(run_cli, torch_cache)
+    kernels = sorted(torch_cache.glob("*/*.main.so"))
+    for kernel, compiler in zip(
+        kernels, (b"GCC: (Debian 9) 9.9.9", b"clang version 21.1"), strict=False
+    ):
+        kernel.write_bytes(kernel.read_bytes() + compiler)
+    data = kernels[0].read_bytes()
+    kernels[0].write_bytes(data.replace(b"GCC: (", b"GCC: [", data.count(b"GCC: (") - 1))
+    assert "GCC: (Debian 9) 9.9.9 (1)" in findings(run_cli, torch_cache)["mixed-compilers"]["seen"]
+
+
+def test_what_a_run_met_is_found(torch_cache: Path) -> None:
+    refused = Counter(
+        {
+            ("bypassed", "Unsupported autograd_function_apply"): 2,
+            ("off", "fx_graph_cache = False"): 1,
+        }
+    )
+    found = {f.trap: f for f in diagnose(str(torch_cache), {}, refused).findings}
+    assert "2 graphs bypassed a cache: Unsupported" in found["bypassed"].seen
+    assert "ALLOW_CUSTOM_AUTOGRAD" in found["bypassed"].fix
+    assert "fx_graph_cache = False in the program" in found["caches-off"].seen
+
+
+def test_no_directory_is_no_cache(run_cli: RunCli, tmp_path: Path) -> None:
+    done = run_cli("doctor", "--layout", "torch", "-C", tmp_path / "none")
+    assert done.returncode == 10
+    refused = run_cli("doctor", "--layout", "torch", "-C", tmp_path, "--fix")
+    assert refused.returncode == 2 and "--fix is for JAX's cache" in refused.stderr
