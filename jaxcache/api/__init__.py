@@ -325,7 +325,7 @@ class Cache(Carrying, Running):
         """
         from jaxcache.cache.ledger.pins import pin
 
-        return pin(self.store, keys, now_ns=time.time_ns()) if keys else []
+        return pin(self.store, self.layout, keys, now_ns=time.time_ns()) if keys else []
 
     def unpin(self, *keys: str) -> list[str]:
         """Let prune and rm remove entries again; return their full keys, sorted.

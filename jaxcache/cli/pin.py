@@ -5,10 +5,10 @@ from typing import Annotated
 
 import typer
 
-from jaxcache.cli.opening import open_jax_cache
+from jaxcache.cli.opening import open_cache
 from jaxcache.cli.options import JsonOutput
 from jaxcache.errors import UsageError
-from jaxcache.options import CacheDir, Chosen
+from jaxcache.options import Chosen, Place
 
 EXAMPLE = "jaxcache pin 'jit_train_step*'"
 EXIT_CODES = (0, 1, 2, 10)
@@ -16,7 +16,7 @@ EXIT_CODES = (0, 1, 2, 10)
 
 def command(
     chosen: Chosen,
-    place: CacheDir,
+    place: Place,
     remove: Annotated[bool, typer.Option("--remove", help="Unpin the entries.")] = False,
     *,
     output: JsonOutput,
@@ -30,12 +30,12 @@ def command(
     keys = chosen.keys
     if remove and not keys:
         raise UsageError("--remove needs a KEY", hint="jaxcache pin lists the pins")
-    store = open_jax_cache(place.cache_dir)
+    store, layout = open_cache(place.cache_dir, place.layout)
     now_ns = time.time_ns()
     if remove:
         shown = unpin(store, keys, now_ns=now_ns)
     else:
-        shown = pin(store, keys, now_ns=now_ns) if keys else pinned_keys(Ledger.load(store))
+        shown = pin(store, layout, keys, now_ns=now_ns) if keys else pinned_keys(Ledger.load(store))
     document = {"cache_dir": store.url, "unpinned" if remove else "pinned": shown}
     view = View(document, shown, [Column("", str)], records=({"key": k} for k in shown), page=shown)
     emit(output.form, view)

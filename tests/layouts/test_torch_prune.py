@@ -221,3 +221,20 @@ def test_without_grace_beside_a_live_compile_it_warns(run_cli: RunCli, torch_cac
     assert "warning" not in run_cli(*command).stderr
     warned = run_cli(*command, "--grace", "0s").stderr
     assert "warning: 1 of these were written less than 60 s ago" in warned
+
+
+def test_a_pinned_graph_stays_with_all_that_it_needs(run_cli: RunCli, torch_cache: Path) -> None:
+    entries = run(run_cli, "ls", torch_cache)["entries"]
+    key = next(e["key"] for e in entries if e["module"] == "aotautograd")
+    assert run(run_cli, "pin", torch_cache, key)["pinned"] == [key]
+    done = run(run_cli, "prune", torch_cache, "--max-size", "1", "--grace", "0s", "-y", code=3)
+    assert done["held"] == {"pinned": 1}
+    left = run(run_cli, "ls", torch_cache)["entries"]
+    (graph,) = (e for e in left if e["module"] == "aotautograd")
+    assert graph["key"] == key
+    assert {e["hash"] for e in left if e["module"] == "fxgraph"} == set(graph["references"])
+    assert sound(run_cli, torch_cache)
+    refused = run_cli("rm", "-C", torch_cache, key, "-y")
+    assert refused.returncode == 1 and "is pinned" in refused.stderr
+    assert run(run_cli, "pin", torch_cache, "--remove", key)["unpinned"] == [key]
+    assert run_cli("rm", "-C", torch_cache, key, "-y").returncode == 0

@@ -1,13 +1,16 @@
 """Pins: entries that only their own name removes. They live in the cache's ledger."""
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 from jaxcache.cache.ledger.record import PIN, PINNING, UNPIN, Event
 from jaxcache.cache.ledger.segments import Ledger, append
-from jaxcache.cache.scan import scan
 from jaxcache.cache.select import fits_key, select_by_keys
 from jaxcache.errors import JaxcacheError
 from jaxcache.store.base import Store
+
+if TYPE_CHECKING:
+    from jaxcache.layouts.base import Layout
 
 
 def pinned_keys(ledger: Ledger) -> list[str]:
@@ -15,14 +18,15 @@ def pinned_keys(ledger: Ledger) -> list[str]:
     return sorted(k for k in ledger if (record := ledger.record(k)) and record.pinned)
 
 
-def pin(store: Store, keys: Sequence[str], *, now_ns: int) -> list[str]:
+def pin(store: Store, layout: "Layout", keys: Sequence[str], *, now_ns: int) -> list[str]:
     """Pin the entries that KEY arguments name and return their full keys, sorted.
 
     Raises:
         JaxcacheError: ``no-match``, ``ambiguous-key`` or ``read-only``.
     """
-    entries = scan(store, heads=False).entries
-    chosen = sorted({e.key for e in select_by_keys(entries, keys)})
+    how: dict[str, Any] = {"heads": False, "details": False, "deep": False, "index": None}
+    seen = layout.scan(store, **how, workers=1, progress=None)
+    chosen = sorted({e.key for e in select_by_keys(seen.entries, keys)})
     _record(store, chosen, PIN, now_ns)
     return chosen
 

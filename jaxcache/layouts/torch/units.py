@@ -5,11 +5,13 @@ to. Before any of them go files that torch never comes to because another under 
 and code that no graph needs. Compiler probes stay: they are small, and cost 9 s to make anew.
 """
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from jaxcache.cache.inventory import counted_bytes
+from jaxcache.cache.ledger.pins import pinned_keys
+from jaxcache.cache.ledger.segments import Ledger
 from jaxcache.cache.prune.removable import Item, Removable, hold_young
-from jaxcache.cache.prune.removal import Reason, Removal, Subject
+from jaxcache.cache.prune.removal import Hold, Reason, Removal, Subject
 from jaxcache.errors import UsageError
 from jaxcache.eviction import Candidate, estimate_hits
 from jaxcache.layouts.torch.graph import Facts
@@ -66,8 +68,9 @@ def removable(
     entries = {e.file: e for e in seen.entries}
     others: list[Item] = []
     duplicates: set[str] = set()
+    pinned = frozenset(pinned_keys(Ledger.load(store)))
     if tidy:
-        kept = {e.file for e in seen.entries if e.key in keep}
+        kept = {e.file for e in seen.entries if e.key in keep or e.key in pinned}
         found = _duplicates(seen) - kept
         for graph in seen.inventory.graphs:
             if graph.info.name in found and _is_old(graph.info, now_ns, grace_ns):
@@ -75,7 +78,8 @@ def removable(
                 # Another file under its key serves instead, so that its seconds are not lost.
                 removal = _removal(graph.info, entries)._replace(compile_seconds=0.0)
                 others.append(_other(removal, "duplicate"))
-    units = list(_units(seen, links, entries, duplicates, now_ns, grace_ns, keep))
+    protected: dict[str, Hold] = {**dict.fromkeys(keep, "kept"), **dict.fromkeys(pinned, "pinned")}
+    units = list(_units(seen, links, entries, duplicates, now_ns, grace_ns, protected))
     if tidy and not _has_unread(seen):
         needed = {part.file.name for unit in units for part in unit.parts}
         for info in seen.inventory.code():
@@ -123,7 +127,7 @@ def _units(
     duplicates: Collection[str],
     now_ns: int,
     grace_ns: int,
-    keep: Collection[str],
+    protected: Mapping[str, Hold],
 ) -> Iterator[Item]:
     """Put the graphs of a scan together as units, leaving out duplicates."""
     graphs = [g for g in seen.inventory.graphs if g.info.name not in duplicates]
@@ -139,7 +143,7 @@ def _units(
         if graph.tier == "aotautograd" or graph.key not in referred:
             below = files_below(graph, seen.facts, links, seen.inventory)
             files = {i.name: i for i in below if i.name not in duplicates}
-            item = _unit(graph, files.values(), entries, now_ns, grace_ns, keep)
+            item = _unit(graph, files.values(), entries, now_ns, grace_ns, protected)
             item.alternatives = tuple(_alternatives(graph, files, seen))
             yield item
 
@@ -150,14 +154,17 @@ def _unit(
     entries: dict[str, GraphEntry],
     now_ns: int,
     grace_ns: int,
-    keep: Collection[str],
+    protected: Mapping[str, Hold],
 ) -> Item:
     entry, infos = entries[graph.info.name], (graph.info, *files)
     graphs = [entries[info.name] for info in infos if info.name in entries]
     used_ns = min(max(g.last_used_ns for g in graphs), now_ns)
     created_ns = max(info.mtime_ns for info in infos)
     worthless = any(problem != "foreign-globals" for problem in entry.problems)
-    young = (hold_young(info.mtime_ns, now_ns, grace_ns) for info in infos)
+    holds = [
+        *(protected.get(g.key) for g in graphs),
+        *(hold_young(info.mtime_ns, now_ns, grace_ns) for info in infos),
+    ]
     return Item(
         removal=_removal(graph.info, entries),
         group=next((g.function for g in graphs if g.function), "") or "",
@@ -171,7 +178,7 @@ def _unit(
             estimate_hits(0, created_ns, used_ns),
         ),
         dated=True,
-        held_by="kept" if any(g.key in keep for g in graphs) else next(filter(None, young), None),
+        held_by=next(filter(None, holds), None),
         parts=tuple(_removal(info, entries) for info in files),
     )
 
