@@ -34,6 +34,7 @@ _jaxcache() {
   'target show --color') mapfile -t COMPREPLY < <(compgen -W 'auto always never' -- "$current"); return ;;
   'explain --layout') mapfile -t COMPREPLY < <(compgen -W 'jax torch' -- "$current"); return ;;
   'explain --color') mapfile -t COMPREPLY < <(compgen -W 'auto always never' -- "$current"); return ;;
+  'doctor --layout') mapfile -t COMPREPLY < <(compgen -W 'jax torch' -- "$current"); return ;;
   'doctor --color') mapfile -t COMPREPLY < <(compgen -W 'auto always never' -- "$current"); return ;;
   'where --color') mapfile -t COMPREPLY < <(compgen -W 'auto always never' -- "$current"); return ;;
   'diff --layout') mapfile -t COMPREPLY < <(compgen -W 'jax torch' -- "$current"); return ;;
@@ -47,6 +48,7 @@ _jaxcache() {
   'prune --color') mapfile -t COMPREPLY < <(compgen -W 'auto always never' -- "$current"); return ;;
   'rm --layout') mapfile -t COMPREPLY < <(compgen -W 'jax torch' -- "$current"); return ;;
   'rm --color') mapfile -t COMPREPLY < <(compgen -W 'auto always never' -- "$current"); return ;;
+  'pin --layout') mapfile -t COMPREPLY < <(compgen -W 'jax torch' -- "$current"); return ;;
   'pin --color') mapfile -t COMPREPLY < <(compgen -W 'auto always never' -- "$current"); return ;;
   'export --layout') mapfile -t COMPREPLY < <(compgen -W 'jax torch' -- "$current"); return ;;
   'export --color') mapfile -t COMPREPLY < <(compgen -W 'auto always never' -- "$current"); return ;;
@@ -90,14 +92,14 @@ _jaxcache() {
     'target check') options='--python -C --cache-dir --json --jsonl --color --debug -h --help'; words=files ;;
     'target show') options='--python --json --jsonl --color --debug -h --help'; words=files ;;
     explain) options='--churn --all --python -C --cache-dir --layout --json --jsonl --requests --color --debug -h --help'; words=keys ;;
-    doctor) options='--python --fix --decode -n --dry-run -v --verbose -C --cache-dir --json --jsonl --color --debug -h --help'; words=files ;;
+    doctor) options='--python --fix --decode -n --dry-run -v --verbose -C --cache-dir --layout --json --jsonl --color --debug -h --help'; words=files ;;
     where) options='--stop --timeout -C --cache-dir --json --jsonl --color --debug -h --help'; words=files ;;
     diff) options='--layout --json --jsonl -q --quiet --requests --color --debug -h --help'; words=files ;;
     verify) options='--filter --level --payload --no-payload --atimes --grace -j --jobs --python --fix --delete --restore -n --dry-run -y --yes -C --cache-dir --layout --json --jsonl -q --quiet --requests --color --debug -h --help'; words=keys ;;
     seal) options='--filter --recompress -j --jobs -n --dry-run -C --cache-dir --json --jsonl -q --quiet --requests --color --debug -h --help'; words=keys ;;
     prune) options='--max-size --max-entries --unused-for --older-than --used-since --keep-last --policy --keep --grace --orphans --legacy --untuned --side-caches --quarantine --filter -n --dry-run -y --yes -C --cache-dir --layout --json --jsonl -q --quiet --requests --color --debug -h --help'; words=none ;;
     rm) options='--filter -n --dry-run -y --yes -C --cache-dir --layout --json --jsonl -q --quiet --requests --color --debug -h --help'; words=keys ;;
-    pin) options='--remove -C --cache-dir --json --jsonl --requests --color --debug -h --help'; words=keys ;;
+    pin) options='--remove -C --cache-dir --layout --json --jsonl --requests --color --debug -h --help'; words=keys ;;
     export) options='--filter --since --level --sign --side-caches --no-side-caches -C --cache-dir --layout --json --jsonl -q --quiet --requests --color --debug -h --help'; words=keys ;;
     import) options='--on-conflict --atomic --side-caches --no-side-caches --level --allow-large --require-compatible --python -n --dry-run -C --cache-dir --layout --json --jsonl -q --quiet --requests --color --debug -h --help'; words=files ;;
     push) options='--include --exclude --filter --max-size --prune-remote --sign --side-caches --no-side-caches --ledger --no-ledger -j --jobs -n --dry-run -y --yes -C --cache-dir --layout --json --jsonl -q --quiet --requests --color --debug -h --help'; words=files ;;
