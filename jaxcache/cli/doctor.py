@@ -11,7 +11,7 @@ from jaxcache.options import DryRun, Place
 from jaxcache.options.run import DoctorOptions
 
 if TYPE_CHECKING:
-    from jaxcache.layouts import Layout
+    from jaxcache.layouts.base import Layout
 
 EXAMPLE = "jaxcache doctor --python .venv/bin/python --fix"
 EXIT_CODES = (0, 1, 2, 10, 11)
