@@ -42,6 +42,7 @@ def command(
         required_signatures,
         rewrite,
     )
+    from jaxcache.cli.output import note
 
     form = output.form
     to_bundle = is_bundle_name(target)
@@ -69,6 +70,8 @@ def command(
         if to_bundle:
             partial = deliver(store, plan, target, form, None, [])
             return ExitCode.PARTIAL if partial else ExitCode.DONE
+        if not (plan.files or plan.side_files):
+            note(*(f"warning: {warning}" for warning in plan.warnings))
         bundle, exported = make_in_between(store, plan, allow_large=options.allow_large)
         left_out = exported.left_out
         verdict = Verdict(("this machine",), ())

@@ -27,7 +27,6 @@ def prune(place: Place, options: PruneOptions, consent: Consent, output: Output)
 
     form = output.form
     options.check()
-    consent.check()
     opened = open_cache(place.cache_dir, place.layout)
     with progress_bar("reading entries") as progress:
         plan = plan_cache_prune(*opened, options, progress=progress, **_how())
@@ -44,7 +43,6 @@ def rm(options: RemovalOptions, place: Place, consent: Consent, output: Output) 
     with progress_bar("reading entries") as progress:
         chosen = (options.keys, options.filters)
         plan = plan_cache_removal(*opened, *chosen, progress=progress, **_how())
-    consent.check()
     return _carry_out(opened, plan, form, consent)
 
 
@@ -74,6 +72,7 @@ def _carry_out(opened: "Opened", plan: "PrunePlan", form: Format, consent: Conse
             require_writable(opened.store)
         return ExitCode.PARTIAL if plan.unmet else ExitCode.DONE
     if plan.removals:
+        consent.check()
         require_writable(opened.store)
         if not consent.yes:
             _ask(plan)

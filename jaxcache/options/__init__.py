@@ -80,7 +80,7 @@ class Consent(DryRun):
     yes: bool = option("--yes -y", FLAG, "Do not ask for confirmation.")
 
     def check(self) -> None:
-        """Refuse before any work where nobody can be asked.
+        """Refuse where nobody can be asked.
 
         Raises:
             UsageError: ``needs-yes``.

@@ -57,3 +57,11 @@ def test_a_copy_into_a_bundle_takes_no_option_of_directories(
     for source in (cache, bundle):
         assert run_cli("copy", source, tmp_path / "new.jxb", option).returncode == 2
     assert not (tmp_path / "new.jxb").exists()
+
+
+def test_a_source_without_entries_is_told(run_cli: RunCli, tmp_path: Path) -> None:
+    """Such as the home directory, where its cache was meant."""
+    (tmp_path / "home").mkdir()
+    for target in ("new", "new.jxb"):
+        done = run_cli("copy", tmp_path / "home", tmp_path / target)
+        assert f"warning: there is no entry in {tmp_path / 'home'}" in done.stderr

@@ -57,6 +57,8 @@ def test_without_terminal_it_wants_yes(run_cli: RunCli, cache: Path) -> None:
         assert done.returncode == 2
         assert error_of(done) == "needs-yes"
     assert len(list(cache.glob("*-cache"))) == 7
+    done = run_cli("prune", "--max-size", "1GB", "-C", cache)  # nothing goes, so nothing is asked
+    assert (done.returncode, "nothing to remove: 7 entries" in done.stderr) == (0, True)
 
 
 @pytest.mark.parametrize(

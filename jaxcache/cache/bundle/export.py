@@ -80,6 +80,7 @@ def plan_export(
         tuple(left_out),
         since.reference if since else None,
         known_in(since) if since else {},
+        warnings=() if files or sides or left_out else (f"there is no entry in {store.url}",),
     )
 
 
