@@ -7,6 +7,7 @@ Wants a Python that has torch 2.13 and a C++ compiler: ``make test-torch`` insta
 import json
 import os
 import pickle
+import random
 import shutil
 import subprocess
 from collections.abc import Callable
@@ -46,7 +47,7 @@ def run_torch(torch_python: str, tmp_path_factory: pytest.TempPathFactory) -> Ru
             capture_output=True,
             text=True,
             check=False,
-            timeout=600,
+            timeout=600 + 60 * len(wanted),
         )
 
     return run
@@ -285,3 +286,54 @@ def test_what_torch_saved_hits(
     ran = run_torch(there, "scale")
     check_results(ran.stdout)
     assert counted(ran.stdout)["aot_autograd"]["autograd_cache_hit"] == 1
+
+
+#: Directories to damage, each in one place.
+SAMPLE = int(os.environ.get("SAMPLE", "200"))
+
+
+def damage(cache: Path, chance: random.Random) -> tuple[Path, str]:
+    """Damage one file of a cache; return it, and in which way."""
+    files = sorted(p for p in cache.rglob("*") if p.is_file() and p.stat().st_size)
+    path = chance.choice([p for p in files if p.parent.name != "locks"])
+    data = path.read_bytes()
+    way = chance.choice(["emptied", "cut", "flipped", "removed"])
+    if way == "removed":
+        path.unlink()
+    elif way == "flipped":
+        place = chance.randrange(len(data))
+        flipped = data[place] ^ (1 << chance.randrange(8))
+        path.write_bytes(data[:place] + bytes([flipped]) + data[place + 1 :])
+    else:
+        path.write_bytes(b"" if way == "emptied" else data[: chance.randrange(1, len(data))])
+    return path, way
+
+
+def test_after_fix_no_damaged_directory_crashes(
+    run_cli: RunCli, run_torch: Run, warm_cache: Path, tmp_path: Path
+) -> None:
+    """Flipped machine code aside, which nothing records."""
+    chance = random.Random(26)
+    damaged: dict[str, str] = {}
+    for number in range(SAMPLE):
+        cache = tmp_path / str(number)
+        shutil.copytree(warm_cache, cache)
+        path, way = damage(cache, chance)
+        if way == "flipped" and path.suffix == ".so":
+            way = "unprovable"
+        damaged[str(cache)] = f"{path.relative_to(cache)} {way}"
+        fixed = run_cli("verify", "-C", cache, "--fix", "--grace", "0s", "--json")
+        assert fixed.returncode in (0, 1), fixed.stderr
+    ran = run_torch(warm_cache, *damaged, script=WORKLOAD.with_name("torch_forks.py"))
+    found = [json.loads(line) for line in ran.stdout.splitlines()]
+    assert len(found) == SAMPLE, ran.stderr
+    bad = []
+    for one in found:
+        what = damaged[one["cache"]]
+        if not what.endswith("unprovable"):
+            try:
+                assert one["status"] == 0
+                check_results(one["output"])
+            except (AssertionError, ValueError):
+                bad.append(what)
+    assert bad == []
