@@ -5,8 +5,8 @@ from typing import Annotated
 
 import typer
 
-from jaxcache.cli.opening import Opened, open_cache, open_jax_cache
-from jaxcache.cli.options import JsonOutput, locate_cache
+from jaxcache.cli.opening import Opened, locate, open_cache, open_jax_cache
+from jaxcache.cli.options import JsonOutput
 from jaxcache.errors import NoCacheError, UsageError
 from jaxcache.options import Place
 from jaxcache.options.run import ExplainOptions
@@ -51,16 +51,17 @@ def command(
         found = opened.layout.explain(given, store.url)
         emit(output.form, explain_view(found, store.url, unfolded=options.all))
         return
-    path = locate_cache(place.cache_dir).path
+    path = locate(place.cache_dir, place.layout)
     if given and given[0].endswith(".py"):
+        from jaxcache.layouts import load_layout
         from jaxcache.options.run import WarmOptions
-        from jaxcache.warm.explain import explain_script
 
         run = WarmOptions(
             cache_dir=path if "://" in path else os.path.abspath(path),
             python=options.python,
             stdout_to_stderr=not output.form.is_table,
         )
+        explain_script = load_layout(place.layout or "jax").explain_script
         found, exit_code = explain_script(given[0], given[1:], run)
         emit(output.form, explain_view(found, run.cache_dir, unfolded=options.all))
         if exit_code:

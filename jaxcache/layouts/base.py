@@ -103,6 +103,10 @@ class Layout(Protocol):
         """Runs programs in the same way, with all of the cache on."""
 
     @property
+    def explain_script(self) -> "Callable[..., tuple[Explanation, int]]":
+        """Runs a script (name, arguments, options) and says why each of its compiles missed."""
+
+    @property
     def diagnose(self) -> "Callable[..., TorchDiagnosis] | None":
         """Examines a cache, the environment and what a run met; None for JAX's own doctor."""
 

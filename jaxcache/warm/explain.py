@@ -2,20 +2,25 @@
 
 import contextlib
 import os
+import shutil
 from collections.abc import Sequence
 from dataclasses import replace
 
 from jaxcache.cache.explain.compare import explain
 from jaxcache.cache.explain.known import KnownCache, open_known
-from jaxcache.cache.explain.sides import Compile, Explanation, Side
+from jaxcache.cache.explain.sides import Comparison, Compile, Difference, Explanation, Side
 from jaxcache.cache.leftovers import scratch_folder
 from jaxcache.errors import NoJaxError
+from jaxcache.layouts.torch.explain import compare_with_nearest
+from jaxcache.layouts.torch.scan import scan as torch_scan
 from jaxcache.options.run import WarmOptions
 from jaxcache.store import open_store
 from jaxcache.warm.causes import as_compile
 from jaxcache.warm.events import Done
 from jaxcache.warm.programs import Program
 from jaxcache.warm.run import Watch, warm_programs
+from jaxcache.warm.torch import Look
+from jaxcache.warm.torch import warm_programs as warm_torch
 
 #: Keys of one module, the newest ones, that a miss is compared with.
 _MAX_CANDIDATES = 20
@@ -67,3 +72,68 @@ def _first_looks(done: Sequence[Done]) -> list[Compile]:
         if name not in found or event.outcome != "hit":
             found[name] = as_compile(event)
     return list(found.values())
+
+
+def explain_torch_script(
+    script: str, arguments: Sequence[str], options: WarmOptions
+) -> tuple[Explanation, int]:
+    """Run a script on a copy of torch's cache, and say why each graph was no hit.
+
+    An FX graph is compared with the nearest that the cache has; torch keeps no parts of an AOT key,
+    so that an AOT graph has a row only where it missed or was bypassed alone.
+
+    Returns:
+        The explanation, with the cache on the left, and the exit code.
+
+    Raises:
+        UsageError, NoJaxError: see :func:`jaxcache.warm.torch.warm_programs`.
+        NoJaxError: ``unknown-torch`` where nobody here can listen to it.
+    """
+    with scratch_folder("explain") as scratch:
+        copy = os.path.join(scratch, "cache")
+        os.mkdir(copy)
+        with contextlib.suppress(FileNotFoundError):
+            shutil.copytree(options.cache_dir, copy, dirs_exist_ok=True, symlinks=True)
+        store = open_store(copy)
+        before = {g.info.name for g in torch_scan(store, details=False).inventory.graphs}
+        asked = options.replace(cache_dir=copy)
+        report = warm_torch([Program(script, tuple(arguments))], asked)
+        if report.unobserved and not report.modules:
+            raise NoJaxError(report.unobserved[0], code="unknown-torch")
+        seen = torch_scan(store, details=False)
+        old = [g for g in seen.inventory.graphs if g.info.name in before]
+        new = {g.name: g for g in seen.inventory.graphs if g.info.name not in before}
+        missed = {g.compile_id for g in report.modules if g.key in new and g.tier == "fxgraph"}
+        comparisons = []
+        for look in report.modules:
+            is_aot = look.tier == "aotautograd"
+            if look.outcome == "hit" or (
+                is_aot and look.outcome == "miss" and look.compile_id in missed
+            ):
+                continue
+            file = None if is_aot else new.get(look.key or "")
+            comparison = None
+            if file and old:
+                among = replace(seen, inventory=replace(seen.inventory, graphs=[*old, file]))
+                comparison = compare_with_nearest(store, among, file)
+            comparisons.append(comparison or _unmatched(look))
+    same = report.count("hit")
+    found = Explanation(options.cache_dir, script, same, tuple(comparisons), hits=same)
+    return found, report.script_exit_code
+
+
+#: Why a look had no success that no parts of a key tell: its meaning, and the step to take.
+_UNMATCHED = {
+    "bypassed": ("torch bypassed its cache", "jaxcache doctor --layout torch -- CMD names cures"),
+    "off": ("the cache is off", "jaxcache doctor --layout torch says by what"),
+    "miss": ("the cache has nothing like it", None),
+}
+
+
+def _unmatched(look: Look) -> Comparison:
+    meaning, fix = _UNMATCHED[look.outcome]
+    if look.outcome == "miss" and look.tier == "aotautograd":
+        meaning = "its key differs, whose parts torch does not keep; its FX graphs were hit"
+    source = f"{look.file}:{look.line}" if look.file else None
+    compile_ = Compile(look.function or look.tier, look.key, source=source)
+    return Comparison(None, compile_, (Difference(look.tier, None, look.reason, meaning, fix),))

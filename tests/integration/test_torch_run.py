@@ -161,3 +161,24 @@ def test_warm_turns_the_caches_on(
     assert done.returncode == 0, done.stderr
     document = json.loads(done.stdout)
     assert {g["outcome"] for g in document["graphs"]} <= {"hit", "miss"}
+
+
+def test_a_script_is_explained_and_the_cache_stays_as_it_is(
+    spawn_cli: RunCli, torch_python: str, shared_cache: Path, tmp_path: Path
+) -> None:
+    script = tmp_path / "other.py"
+    other = (PROGRAMS / "graph_break.py").read_text().replace("(8, 9)", "(8,)")
+    script.write_text(f"import sys; sys.path.insert(0, {str(PROGRAMS)!r})\n{other}")
+    options = ("--layout", "torch", "-C", shared_cache, "--python", torch_python)
+    env = QUIET | {"COUNTED": str(tmp_path / "counted")}
+    first = spawn_cli("warm", *options, script, env=env, timeout=600)
+    assert first.returncode == 0, first.stderr
+    before = {p: p.stat().st_mtime_ns for p in shared_cache.rglob("*") if p.is_file()}
+    done = spawn_cli(
+        *("explain", *options, "--json", script), env=env | {"CHANGED": "1"}, timeout=600
+    )
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)["differences"]
+    assert [d["component"] for d in found] == ["gm"]
+    assert "2" in found[0]["left"] and "3" in found[0]["right"]
+    assert {p: p.stat().st_mtime_ns for p in shared_cache.rglob("*") if p.is_file()} == before

@@ -146,6 +146,8 @@ def test_a_python_without_torch_is_no_run(run_cli: RunCli, tmp_path: Path) -> No
     done = run_cli("warm", "--layout", "torch", "-C", tmp_path / "c", tmp_path / "x.py")
     assert done.returncode == 13
     assert "has no torch" in done.stderr and "ran" not in done.stdout
+    done = run_cli("explain", "--layout", "torch", "-C", tmp_path / "c", tmp_path / "x.py")
+    assert done.returncode == 13 and not (tmp_path / "c").exists()
 
 
 def test_a_run_that_nobody_heard_fails_an_assertion(run_cli: RunCli, tmp_path: Path) -> None:
