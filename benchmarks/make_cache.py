@@ -14,6 +14,8 @@ from pathlib import Path
 
 import zstandard
 
+from jaxcache.entry import wire
+
 DEFAULT_SOURCE = Path(__file__).parents[1] / "tests" / "data" / "corpus" / "0.12.0.1-cpu-zstd"
 _SPREAD_SECONDS = 100 * 86_400
 
@@ -26,12 +28,14 @@ def make_cache(
     atimes: bool = True,
     most_bytes: int | None = None,
     distinct: bool = False,
+    padding_bytes: int = 0,
 ) -> None:
     """Fill ``target`` with ``count`` entries; the same arguments give the same names and bytes.
 
     Args:
         most_bytes: leave larger entries out.
         distinct: give each entry a payload of its own, as real caches have.
+        padding_bytes: and so many random bytes in it.
     """
     target.mkdir(parents=True, exist_ok=True)
     entries = [
@@ -46,7 +50,7 @@ def make_cache(
         digest = hashlib.sha256(number.to_bytes(8, "big"))
         key = f"{module}-{digest.hexdigest()}"
         if distinct:
-            data = _with_mark(data, digest.digest())
+            data = _with_mark(data, digest.digest() + order.randbytes(padding_bytes))
         used_ns = now_ns - order.randrange(_SPREAD_SECONDS) * 10**9
         entry = target / f"{key}-cache"
         entry.write_bytes(data)
@@ -58,7 +62,7 @@ def make_cache(
 def _with_mark(frame: bytes, mark: bytes) -> bytes:
     """The same entry, its message ended by a field that no reader knows."""
     content = zstandard.ZstdDecompressor().decompressobj().decompress(frame)
-    content += b"\xc2\x3e" + bytes([len(mark)]) + mark  # field 1000, as bytes
+    content += wire.write_field(wire.Field(1000, wire.BYTES, memoryview(mark)))
     return zstandard.ZstdCompressor().compress(content)
 
 

@@ -2,8 +2,10 @@
 
 ``python -m benchmarks.recipe --python JAX_PYTHON`` compares ``compile --jobs 2`` with ``--jobs 1``
 and with half the CPU seconds of that, which no two cores can beat; ``warm --record`` with ``warm``
-and ``--collect-only`` with the bare script, all cold; and the recipe's size with ``zstd -19`` of
-the modules' bytecode, one after the other.
+and ``--collect-only`` with the bare script, all cold; ``warm --jobs 2`` with the bare script, cold,
+and what 16 cores would make of it, computed from the recorded seconds of each module: longest
+first, each to the worker that has least to do; and the recipe's size with ``zstd -19`` of the
+modules' bytecode, one after the other.
 """
 
 import resource
@@ -45,6 +47,26 @@ class _Bench:
     def collect(self) -> float:
         """The same, recording and not executing."""
         return self.warm("--collect-only", "--record", self._other)
+
+    def jobs(self) -> float:
+        """The same, collecting first and compiling on both cores."""
+        return self.warm("--jobs", str(_CORES))
+
+    def hot(self) -> float:
+        """Wall seconds of the script alone, where all hits."""
+        with tempfile.TemporaryDirectory(dir=self._scratch) as cache:
+            command = [self._python, *self._script]
+            run_with_cache(command, cache)
+            return run_with_cache(command, cache)
+
+    def computed(self, cores: int) -> float:
+        """Seconds of the recorded compiles on so many cores, longest first."""
+        with open_recipe(self.recipe) as file:
+            seconds = sorted((r.compile_seconds or 0.0 for r in file.recipe.requests), reverse=True)
+        loads = [0.0] * cores
+        for one in seconds:
+            loads[loads.index(min(loads))] += one
+        return max(loads)
 
     def bare(self) -> float:
         """Wall seconds of the script alone."""
@@ -102,6 +124,22 @@ def measure(setting: Setting) -> Iterator[Row]:
         at_most=0.33,
         warm_up=False,
     )
+    ahead = compare(
+        "`warm --jobs 2` / the bare script, cold",
+        bench.jobs,
+        bench.bare,
+        pairs=pairs,
+        at_most=1,
+        warm_up=False,
+    )
+    yield ahead
+    collecting, hot = bench.collect(), bench.hot()
+    for cores in (_CORES, 16):
+        yield relate(
+            f"computed: `warm --jobs {cores}` (collecting, modules on {cores} cores, a hot run) / "
+            "the bare script, cold",
+            [(collecting + bench.computed(cores) + hot, ahead.peer)],
+        )
     yield relate(
         "size of a recipe / `zstd -19` of its bytecode", [bench.sizes()], at_most=1.1, unit="kB"
     )

