@@ -1,15 +1,19 @@
 """``run`` and ``warm`` for torch: every look into its two caches, graph breaks and recompiles."""
 
+import contextlib
 import os
+import time
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from jaxcache.errors import NoJaxError, UsageError
+from jaxcache.errors import JaxcacheError, NoJaxError, UsageError
+from jaxcache.layouts.torch.digests import remember_code
 from jaxcache.layouts.torch.names import folder_of
 from jaxcache.model import brief
 from jaxcache.options.run import RunOptions, WarmOptions
+from jaxcache.store import open_store
 from jaxcache.warm.events import (
     Event,
     Said,
@@ -201,6 +205,7 @@ def _run(launches: Sequence[Launch], options: RunOptions, watch: Watch | None) -
     if "://" in options.cache_dir:
         raise UsageError("torch writes into a directory, not into a bucket", code="not-a-directory")
     recorder = TorchRecorder(options.cache_dir)
+    started_ns = time.time_ns()
     ended = run_listening(
         launches,
         on_event=recorder.add,
@@ -217,6 +222,10 @@ def _run(launches: Sequence[Launch], options: RunOptions, watch: Watch | None) -
                 code="no-torch",
                 hint="name a Python that has torch with --python",
             )
+    if any(graph.outcome == "miss" for graph in recorder.graphs):
+        for directory in {d for p in recorder.loaded.values() if (d := p.directory)}:
+            with contextlib.suppress(JaxcacheError):
+                remember_code(open_store(directory), started_ns)
     return recorder.report(ended)
 
 

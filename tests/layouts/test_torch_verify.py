@@ -1,4 +1,4 @@
-"""``verify`` by six rules: each fault is named, ``--fix`` takes away what torch would fall over."""
+"""``verify`` by eight rules: each fault is named, ``--fix`` takes away what torch would fail on."""
 
 import json
 import pickle
@@ -12,8 +12,10 @@ import pytest
 from conftest import RunCli, first_file
 
 import jaxcache
+from jaxcache.layouts.torch.digests import remember_code
 from jaxcache.layouts.torch.kernels import judge_header
 from jaxcache.layouts.torch.names import digest_of, digest_of_text, twin_of
+from jaxcache.store import open_store
 
 ARGS = ("--grace", "0s")
 
@@ -258,3 +260,22 @@ def test_a_header_of_any_bytes_is_judged() -> None:
         found = judge_header(bad, 10_000)
         assert found and found[0] in ("empty", "bad-header")
     assert judge_header(b"\xcf\xfa\xed\xfe" + b"\0" * 60, 100) is None
+
+
+def test_a_flipped_bit_of_machine_code_is_found_where_a_run_has_recorded_it(
+    run_cli: RunCli, torch_cache: Path
+) -> None:
+    kernel = first_file(torch_cache, "*/*.main.so")
+    data = kernel.read_bytes()
+    flipped = data[:4200] + bytes([data[4200] ^ 1]) + data[4201:]
+    kernel.write_bytes(flipped)
+    assert run_cli("verify", "-C", torch_cache).returncode == 0  # nobody knows better
+    kernel.write_bytes(data)
+    remember_code(open_store(str(torch_cache)), 0)
+    assert run_cli("verify", "-C", torch_cache).returncode == 0
+    kernel.write_bytes(flipped)
+    done = run_cli("verify", "-C", torch_cache, "--json", "--fix", "--grace", "0s")
+    found = {p["file"]: p["kind"] for p in json.loads(done.stdout)["problems"]}
+    assert found[str(kernel.relative_to(torch_cache))] == "digest-mismatch"
+    assert not kernel.exists()
+    assert run_cli("verify", "-C", torch_cache).returncode == 0

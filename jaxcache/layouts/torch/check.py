@@ -1,4 +1,4 @@
-"""The checks of one file: seven rules, without torch and without unpickling.
+"""The checks of one file: eight rules, without torch and without unpickling.
 
 1. The name of a graph is the hash of its bytes, that of a generated ``.py`` of its text.
 2. A kernel is at least as long as its own section table says.
@@ -7,6 +7,7 @@
 5. The code inside an FX graph is the code that it names.
 6. What a graph refers to is there.
 7. The source of a kernel is the one that a ``.py`` embeds, and its kernel can be imported.
+8. Compiled code has the digest that a run has recorded, where one has.
 
 That a pickle can be read proves nothing: of 800 entries with one flipped bit 680 could.
 """
@@ -19,6 +20,7 @@ from jaxcache.cache.parallel import spread
 from jaxcache.cache.verify.check import Checked
 from jaxcache.cache.verify.examine import CORRUPT
 from jaxcache.errors import UsageError
+from jaxcache.layouts.torch.digests import digest_of_code, known_digests
 from jaxcache.layouts.torch.graph import Facts, Found, examine_file
 from jaxcache.layouts.torch.kernels import SourceJudge, judge_header, split_source
 from jaxcache.layouts.torch.links import link
@@ -81,7 +83,8 @@ def check(
     """Check files: at ``quick`` names, sizes and kernels, at ``full`` everything."""
     quick = options.level == "quick"
     by_itself = [f for f in files if parse_path(f.info.name).kind is not TorchKind.KERNEL_SOURCE]
-    check_some = partial(_check, quick=quick)
+    known = {} if quick else known_digests(store)
+    check_some = partial(_check, quick=quick, known=known)
     found = spread(check_some, store, by_itself, workers=options.jobs or 1, above=PARALLEL_ABOVE)
     yield from zip((f.info.name for f in by_itself), found, strict=True)
     others = [f for f in files if parse_path(f.info.name).kind is TorchKind.KERNEL_SOURCE]
@@ -90,7 +93,7 @@ def check(
     if others and not quick:
         codes = (inventory.sources.values(), inventory.kernel_sources.values())
     judge = SourceJudge(store, *codes).judge
-    checks = _check(store, others, quick=quick, judge=judge)
+    checks = _check(store, others, quick=quick, known=known, judge=judge)
     yield from zip((f.info.name for f in others), checks, strict=True)
 
 
@@ -99,6 +102,7 @@ def _check(
     files: Sequence[Subject],
     *,
     quick: bool,
+    known: Mapping[str, str],
     judge: Callable[[bytes], Found | None] | None = None,
 ) -> Iterator[Checked]:
     for file in files:
@@ -113,20 +117,26 @@ def _check(
             elif file.source_key and not quick:
                 found = _check_source(store, file.source_key, file.info)
             elif not (file.graph or file.source_key):
-                facts, found = _check_code(store, file.info, quick, judge)
+                digest = known.get(file.info.name)
+                facts, found = _check_code(store, file.info, quick, digest, judge)
         except MissingError:
             yield Checked(missing=True)
             continue
         except StoreError as error:
             found = [("unreadable", error.reason)]
         problems = tuple(Problem(file.info.name, *problem, file.key_text) for problem in found)
-        yield Checked(problems, proven=not quick and file.key_text is not None, facts=facts)
+        proven = not quick and (file.key_text is not None or file.info.name in known)
+        yield Checked(problems, proven=proven, facts=facts)
 
 
 def _check_code(
-    store: Store, info: FileInfo, quick: bool, judge: Callable[[bytes], Found | None] | None
+    store: Store,
+    info: FileInfo,
+    quick: bool,
+    digest: str | None,
+    judge: Callable[[bytes], Found | None] | None,
 ) -> tuple[bool | None, Sequence[Found]]:
-    """Rules 2 and 7: what is wrong, and whether Python imports the kernel, or could."""
+    """Rules 2, 7 and 8: what is wrong, and whether Python imports the kernel, or could."""
     if info.name.endswith(".cpp") and (quick or judge is None):
         return None, ()
     data = store.read(info.name, limit=_HEADER_BYTES if quick else _MAX_SOURCE_BYTES)
@@ -134,6 +144,8 @@ def _check_code(
         importable, problem = split_source(data).bindings is not None, judge(data)
     else:
         importable, problem = b"PyInit_" in data, judge_header(data, info.size_bytes)
+    if digest and not problem and digest_of_code(data) != digest:
+        problem = "digest-mismatch", "not the bytes that were recorded when it was compiled"
     return None if quick else importable, [problem] if problem else ()
 
 
