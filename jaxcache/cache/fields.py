@@ -88,13 +88,6 @@ class Fields:
             raise self.wrong(name) from error
         return value
 
-    def required_text(self, name: str) -> str:
-        """A text that is not empty."""
-        found = self.text(name)
-        if not found:
-            raise self.wrong(name)
-        return found
-
     def texts(self, name: str) -> tuple[str, ...]:
         """A list of texts; empty if it is not there."""
         values = self.values.get(name, [])

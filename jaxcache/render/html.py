@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from html import escape
 
-from jaxcache.entry.names import printable
+from jaxcache.render.typeset import cell_text
 from jaxcache.render.view import Block, Line, Table
 
 _COLORS = {"red": "#c62828", "green": "#2e7d32", "yellow": "#b26a00", "cyan": "#00838f"}
@@ -18,7 +18,7 @@ def _set_block(block: Block) -> str:
     if isinstance(block, Table):
         return _set_table(block)
     line = Line(block) if isinstance(block, str) else block
-    text = escape(printable(line.lead + line.text))
+    text = escape(cell_text(line.lead + line.text))
     return f'<div style="{_css(line.style)}">{text or "&nbsp;"}</div>'
 
 
@@ -32,7 +32,7 @@ def _set_table(table: Table) -> str:
         for column in columns:
             text = column.text(row) if column.text else ""
             style = _align(column.right) + _css(column.styles.get(text, column.style))
-            cells += f'<td style="{style}">{escape(printable(text))}</td>'
+            cells += f'<td style="{style}">{escape(cell_text(text))}</td>'
         lines.append(f"<tr>{cells}</tr>")
     hidden = len(table.rows) - len(shown)
     more = f"<div>({hidden:,} more{escape(table.more)})</div>" if hidden else ""

@@ -144,10 +144,11 @@ def set_rows(rows: Iterable[Any], columns: Sequence[Column]) -> Iterator[str]:
     """Set rows as lines of tab-separated values; unknown values are empty."""
     values = [c.value for c in columns if c.value]
     for row in rows:
-        yield "\t".join(map(_cell, (value(row) for value in values) if values else row))
+        yield "\t".join(map(cell_text, (value(row) for value in values) if values else row))
 
 
-def _cell(value: Any) -> str:
+def cell_text(value: Any) -> str:
+    """Return a value as text without a character that a terminal would obey."""
     if isinstance(value, str):
         return printable(value)
     if value is None:
@@ -157,5 +158,5 @@ def _cell(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:g}"
     if isinstance(value, tuple | list):
-        return ",".join(map(_cell, value))
+        return ",".join(map(cell_text, value))
     return printable(str(value))
