@@ -59,7 +59,7 @@ class JaxcacheError(Exception):
 
 
 class UsageError(JaxcacheError):
-    """The request itself makes no sense: a malformed size, an unknown filter field."""
+    """The request is invalid: a malformed size, an unknown filter field."""
 
     def __init__(self, message: str, *, code: str = "usage", hint: str | None = None) -> None:
         super().__init__(message, code=code, hint=hint, exit_code=ExitCode.USAGE)

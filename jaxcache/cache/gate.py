@@ -47,7 +47,7 @@ class Content:
     """The payload, or the beginning of one that is larger than :data:`HELD_BYTES`."""
     size_bytes: int
     decoded: Contents | None = None
-    """What the payload tells, where it was decoded."""
+    """The contents of the payload, where it was decoded."""
 
     def chunks(self, file: BinaryIO) -> Iterator[bytes | bytearray]:
         """Yield the payload, from ``file`` where it is not held.

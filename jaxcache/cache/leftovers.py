@@ -27,7 +27,7 @@ _INCOMING_DIR = f"{OWN_DIR}/incoming"
 
 @contextlib.contextmanager
 def staging(store: Store) -> Iterator[str]:
-    """A prefix of names for files that are nobody else's while the context lasts.
+    """Reserve a prefix for the names of temporary files while the context lasts.
 
     Raises:
         StoreError
@@ -94,7 +94,7 @@ def is_staged(name: str) -> bool:
 
 
 def delete_leftover(store: Store, name: str) -> bool:
-    """Remove a temporary file that nobody uses; False if somebody does, or it cannot be told.
+    """Remove an abandoned temporary file; False if it is in use, or may be.
 
     Raises:
         StoreError
@@ -111,7 +111,7 @@ def delete_leftover(store: Store, name: str) -> bool:
 
 
 def delete_leftovers(store: Store) -> None:
-    """Remove all that nobody uses any more, as far as that can be told."""
+    """Remove all abandoned temporary files."""
     if store.remote:  # where nothing is ever left behind
         return
     with contextlib.suppress(StoreError):

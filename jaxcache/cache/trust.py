@@ -59,7 +59,7 @@ class Verdict:
     trusted: tuple[str, ...]
     """Names of trusted keys whose signatures hold."""
     unknown: tuple[str, ...]
-    """Public keys whose signatures hold, and that nobody here trusts."""
+    """Public keys whose signatures are valid, but which are not trusted here."""
     unchecked: int = 0
     """Signatures that could not be checked: the ``sign`` extra is not installed."""
 

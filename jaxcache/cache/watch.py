@@ -54,8 +54,8 @@ class Look:
     records_uses: bool = False
     """Whether ``run`` or ``warm`` has added to the ledger since the first look, or just before."""
     too_quick: int = 0
-    """Compiles that it tells of since the first look, and that JAX's threshold of seconds kept from
-    being written."""
+    """Compiles since the first look that JAX's threshold of seconds kept from being written, by the
+    ledger."""
 
 
 class Watcher:

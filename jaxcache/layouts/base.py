@@ -77,7 +77,7 @@ class Layout(Protocol):
 
     @property
     def has_heads(self) -> bool:
-        """Whether the start of an entry tells its codec and seconds, so that it need not be read.
+        """Whether an entry begins with its codec and seconds, so that no more need be read.
 
         Where not, what can be told of an entry takes reading all of it, and it has no codec.
         """

@@ -82,11 +82,11 @@ class Child:
         return self._process.pid
 
     def send(self, document: Mapping[str, Any], *blobs: bytes) -> None:
-        """Ask something; of a child that is gone the answer tells."""
+        """Send a request; that the child is gone shows in its answer."""
         self.send_bytes(json.dumps(document).encode() + b"\n", *blobs)
 
     def send_bytes(self, *blobs: bytes) -> None:
-        """Send bytes as they are; of a child that is gone the answer tells."""
+        """Send bytes as they are; that the child is gone shows in its answer."""
         stdin = cast(IO[bytes], self._process.stdin)
         try:
             for data in blobs:

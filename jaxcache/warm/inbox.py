@@ -1,4 +1,4 @@
-"""The parent's end of the listener's sockets: one queue for what every process tells."""
+"""The parent's end of the listener's sockets: one queue for the events of every process."""
 
 import os
 import queue

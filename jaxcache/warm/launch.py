@@ -1,4 +1,4 @@
-"""Start the user's commands with the listener in them, and gather what the listener tells.
+"""Start the user's commands with the listener in them, and gather its events.
 
 A command runs as it would without us: same standard streams, arguments, working directory and
 exit code. What is added is environment: ``jaxside/startup`` on ``PYTHONPATH``, whose
@@ -61,7 +61,7 @@ class Ended:
     interrupted: bool
     wall_seconds: float
     idle: bool = False
-    """It was stopped because nothing new was told for too long."""
+    """It was stopped because no event came for too long."""
     unheard: tuple[str, ...] = ()
     """Command lines of Pythons that loaded the library and that the listener did not reach."""
 
@@ -227,7 +227,7 @@ class _Crew:
 
 
 class _Clock:
-    """Says when the commands have had enough time: in all, or without telling anything new."""
+    """A deadline for the commands: for the whole run, and for the time without an event."""
 
     def __init__(self, timeout_seconds: float | None, patience_seconds: float | None) -> None:
         now = time.monotonic()
@@ -242,7 +242,7 @@ class _Clock:
         return min(self._deadline, self._patient_until) - time.monotonic()
 
     def heard(self) -> None:
-        """Something was told."""
+        """Note that an event came."""
         if self._patience is not None and not self._is_over:
             self._patient_until = time.monotonic() + self._patience
 

@@ -36,7 +36,7 @@ def find_python(python: str | None) -> str:
 
 
 def free_port() -> int:
-    """A port of the loopback that nobody listens on at the moment."""
+    """Return a free port of the loopback interface."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

@@ -35,7 +35,7 @@ class Outlook(StrEnum):
     """The forecast for an entry."""
 
     HIT = "hit"
-    """Nothing that can be told from outside speaks against it."""
+    """No known reason against it."""
     MISS = "miss"
     UNKNOWN = "unknown"
 
@@ -53,7 +53,7 @@ class Host:
     device_kind: str = ""
     """As JAX names it, such as ``NVIDIA H200`` or ``TPU v5e``."""
     platform_version: str = ""
-    """As the backend tells it; on GPUs it holds the driver's and the toolkit's versions."""
+    """As the backend reports it; on GPUs it holds the driver's and the toolkit's versions."""
     key: str = ""
     """JAX's own key of the entry that it wrote."""
 
@@ -66,7 +66,7 @@ class Forecast:
     outlook: Outlook
     reason: str | None = None
     restore_to: str | None = None
-    """The directory under which it would hit, where that is all that speaks against it."""
+    """The directory under which it would hit, where the directory is the only obstacle."""
     jax_version: str | None = None
     """Of the jax that wrote it, or is to read it."""
     portable: bool = False

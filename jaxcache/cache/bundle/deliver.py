@@ -97,7 +97,7 @@ def bundle_bytes(exported: Exported, private_keys: Sequence[Any] = ()) -> Iterat
 def make_in_between(
     store: Store, plan: ExportPlan, *, allow_large: bool = False
 ) -> tuple[Bundle, Exported]:
-    """A bundle that nobody keeps, for a copy from directory to directory.
+    """A temporary bundle, for a copy from directory to directory.
 
     Args:
         allow_large: see :class:`jaxcache.cache.gate.Gate`.

@@ -246,7 +246,7 @@ def _events_by_key(ledger: Ledger) -> dict[str, tuple[Event, ...]]:
 
 
 def make_origin(found: Contents) -> Origin:
-    """Take from what a payload tells by what it was compiled, and for what."""
+    """Read from a payload which compiler made it, and for which device."""
     device = found.device
     return Origin(
         platform=device.platform,

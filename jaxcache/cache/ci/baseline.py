@@ -109,7 +109,7 @@ def write_baseline(store: Store, baseline: Baseline) -> None:
 
 
 def read_baseline(store: Store) -> Baseline | None:
-    """The baseline of a cache; None where there is none, or none that makes sense."""
+    """The baseline of a cache; None if it is missing or invalid."""
     try:
         data = store.read(BASELINE, limit=_MAX_BYTES)
         document = json.loads(data)

@@ -39,7 +39,7 @@ class Environment:
     jaxlib_version: str
     codec: str
     cpu_features: tuple[str, ...] | None
-    """As LLVM names them, sorted; None on accelerators, and where nothing tells."""
+    """As LLVM names them, sorted; None on accelerators, and where they are unknown."""
     xla_flags: tuple[str, ...]
     xla_caches: str | None
     """``JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES``; None where it is not set."""

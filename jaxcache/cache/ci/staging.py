@@ -25,7 +25,7 @@ from jaxcache.store.local import LocalStore
 
 @dataclass(frozen=True, slots=True)
 class SharedBundle:
-    """A shared cache, as a bundle that nobody keeps."""
+    """A shared cache, as a temporary bundle."""
 
     bundle: Bundle
     damaged: int

@@ -54,13 +54,13 @@ class Host:
     system: str = "linux"
     """As ``sys.platform`` names it."""
     cpu_features: frozenset[str] | None = None
-    """As LLVM names them, of those that the system tells."""
+    """As LLVM names them; only those that the system reports."""
     filesystem: str | None = None
     """Type of the mount, such as ``ext4`` or ``nfs4``."""
     free_bytes: int | None = None
     total_bytes: int | None = None
     lock_holders: tuple[str, ...] | None = None
-    """Who holds ``.lockfile``, as ``PID COMMAND``; empty where nobody does."""
+    """Who holds ``.lockfile``, as ``PID COMMAND``; empty if it is free."""
     name_max: int = 255
     """Longest name, in bytes, that the file system takes."""
 
@@ -127,7 +127,7 @@ class Facts:
         return isinstance(limit, int) and limit != -1
 
     def version_of(self, key: str) -> str | None:
-        """The jax that wrote an entry; None where nothing tells."""
+        """The jax that wrote an entry; None where it is unknown."""
         record = self.cache.records.get(key)
         if record and (record.jax_version or record.jaxlib_version):
             return record.jax_version or record.jaxlib_version

@@ -27,7 +27,7 @@ _FALSE = frozenset({"n", "no", "f", "false", "off", "0"})
 
 
 def settings_of_jax(values: Mapping[str, Any], environment: Mapping[str, str]) -> list[Setting]:
-    """The settings that a jax tells, with who made them.
+    """The settings that a jax reports, with their origins.
 
     A jax older than a setting does not tell it, and it is left out.
     """

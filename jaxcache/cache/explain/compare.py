@@ -69,7 +69,7 @@ def compare(left: Compile | None, right: Compile, side: Side) -> Iterator[Differ
 
 
 def headword(component: str, meaning: str) -> str:
-    """Return in a few words what differs; "another key" where that cannot be told."""
+    """Return in a few words what differs; "another key" where that is unknown."""
     if component == UNKNOWN:
         return "another key"
     if component != "computation":

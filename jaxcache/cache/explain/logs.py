@@ -100,7 +100,7 @@ class _Log:
         self.compiles[name] = replace(before, module=module, **facts)
 
     def _latest(self, module: str) -> Compile | None:
-        """The compile that a line without a key speaks of: the last of that module."""
+        """The compile that a line without a key belongs to: the last of that module."""
         for compile_ in reversed(self.compiles.values()):
             if compile_.module == module and compile_.outcome is None and compile_.key:
                 return compile_

@@ -53,7 +53,7 @@ _HEADERS = {
 
 
 def compare_programs(left: Compile, right: Compile) -> Difference:
-    """Say why the computations of two compiles differ, as far as what is known tells."""
+    """Say why the computations of two compiles differ, as far as is known."""
     return (
         _by_name(left, right)
         or compare_arguments(left, right)

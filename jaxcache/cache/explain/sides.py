@@ -55,7 +55,7 @@ class Compile:
     ignored_flags: tuple[str, ...] = ()
     """Flags that JAX keeps out of the key, though they may change the devices."""
     options: Mapping[str, str] = field(default_factory=dict)
-    """Compile options as a log tells them: num_replicas, num_partitions, device_assignment."""
+    """Compile options as a log prints them: num_replicas, num_partitions, device_assignment."""
     cache_path: str | None = None
     """The cache directory that the options point into."""
     source: str | None = None

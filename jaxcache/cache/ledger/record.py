@@ -76,7 +76,7 @@ class Record:
     """The mtime of the file that the digest was taken of. A file with another mtime was written
     anew since, and may rightly hold another payload."""
     compile_seconds: float | None = None
-    """Exact, where the entry itself tells whole seconds."""
+    """Exact, where the entry itself holds whole seconds."""
     jax_version: str | None = None
     jaxlib_version: str | None = None
     platform_version: str | None = None

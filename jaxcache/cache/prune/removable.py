@@ -61,7 +61,7 @@ class Removable:
     size_bytes: int
     """All that a bound on the size counts."""
     fixed_bytes: int = 0
-    """Of that, what may not go and is no entry, so that a bound below it makes no sense."""
+    """Of that, files other than entries that may not go: no bound below it can be met."""
 
 
 def removable(

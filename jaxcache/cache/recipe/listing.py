@@ -17,7 +17,7 @@ _SORTS = ("key", "size", "compile")
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """One request of a recipe with what can be told of it without jax."""
+    """One request of a recipe, as far as it can be read without jax."""
 
     request: Request
     environment: Environment

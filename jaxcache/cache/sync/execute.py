@@ -52,7 +52,7 @@ class Synced:
     damaged: tuple[Problem, ...]
     """Left behind: what is rotten must not spread."""
     untrusted: tuple[Transfer, ...]
-    """Left behind: nobody vouches for them whom this user trusts."""
+    """Left behind: no key that this user trusts has signed them."""
     failed: tuple[Failed, ...]
     segments: int = 0
     """Of the ledger."""
@@ -170,7 +170,7 @@ class _Carrier:
 
         Raises:
             CodecError: it is damaged, or another one than the ledger knows.
-            UntrustedError: nobody vouches for it.
+            UntrustedError: no trusted key has signed it.
         """
         if transfer.file is None:
             digest = hashlib.sha256(data).hexdigest()

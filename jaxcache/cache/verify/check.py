@@ -50,7 +50,7 @@ class Checked:
     """The bytes are provably the ones that were written: by the codec's own checksum or by a
     recorded digest."""
     unsealed: bool = False
-    """A zstd entry without a checksum, sound as far as it can be told."""
+    """A zstd entry without a checksum that looks sound."""
     missing: bool = False
     """The file was gone when it was opened."""
     facts: Any = None

@@ -95,7 +95,7 @@ def plan_repair(verification: Verification, *, now_ns: int, delete: bool = False
 
     Bad entries go to quarantine, or away for good; orphans and abandoned temporary files go away;
     missing and unreadable ``-atime`` files are written anew. Files that no version of JAX or XLA
-    makes are nobody's business here, nor are owners and permissions.
+    makes are left alone, and so are owners and permissions.
     """
     steps: dict[str, Step] = {}
     for problem in verification.problems:
