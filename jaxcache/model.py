@@ -119,7 +119,7 @@ class Entry:
     source: str | None = None
     """``FILE:LINE`` that most of its instructions came from."""
     tuning: str | None = None
-    """Of an entry compiled for a GPU that was not there: ``tuned`` or ``untuned``."""
+    """``tuned`` or ``untuned``, for an entry that was compiled without its GPU."""
 
     def __repr__(self) -> str:
         seconds = "" if self.compile_seconds is None else f"{self.compile_seconds:g} s to compile"

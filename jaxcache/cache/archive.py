@@ -30,7 +30,7 @@ class Kind(NamedTuple):
     magic: bytes
     version: int
     header: struct.Struct
-    """Of the whole header: the magic number, the version (16 bits) and what the kind adds."""
+    """The whole header: the magic number, the version (16 bits) and the fields of the kind."""
     error: type["ArchiveError"]
 
     def read_header(self, file: BinaryIO) -> tuple[Any, ...]:

@@ -256,7 +256,7 @@ class Selection(NamedTuple):
         )
 
     def reading(self, *, has_heads: bool) -> dict[str, Any]:
-        """How far a scan must read entries to select them: its ``heads`` and ``details``."""
+        """Return ``heads`` and ``details`` of the scan that this selection needs."""
         details = self.needs_details or (self.needs_heads and not has_heads)
         return {"heads": self.needs_heads, "details": details}
 

@@ -35,7 +35,7 @@ class Shown:
     """With platform and target."""
     contents: Contents
     problems: tuple[Problem, ...]
-    """Of the file and of what is in it."""
+    """Problems of the file and of its contents."""
     provenance: Record | None
 
     @property

@@ -14,7 +14,7 @@ _LONGEST_NAME = 200
 
 
 def side_path(folder: Path, url: str, suffix: str) -> Path:
-    """Where the file of that kind lies for the cache at ``url``."""
+    """Return the path of the file of that kind for the cache at ``url``."""
     name = url.replace("%", "%25").replace("/", "%2F")
     if "://" in url or len(os.fsencode(name)) > _LONGEST_NAME:
         import hashlib  # takes OpenSSL along

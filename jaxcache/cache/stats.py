@@ -34,7 +34,7 @@ class FileCount:
     """The number and bytes of the files of one kind."""
 
     kind: StrEnum
-    """Of the layout: what a file is."""
+    """The kind of the files, as the layout names it."""
     files: int
     size_bytes: int
 

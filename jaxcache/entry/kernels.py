@@ -33,7 +33,7 @@ class KernelCache:
 
     kernels: tuple[Kernel, ...]
     version: int | None
-    """Of the format (jaxlib 0.10.2 and later)."""
+    """The version of the format (jaxlib 0.10.2 and later)."""
     problem: str | None = None
     """Why it could not be read to its end."""
 

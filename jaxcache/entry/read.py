@@ -53,7 +53,7 @@ class OpenPayload:
         self._first = first
         self._hash = hashlib.sha256() if hashed else None
         self.size_bytes = 0
-        """Of the payload, as far as it was read."""
+        """The size of the payload, as far as it was read."""
 
     def __iter__(self) -> Iterator[memoryview]:
         """Yield the payload once, at most 256 KiB at a time.
@@ -73,7 +73,7 @@ class OpenPayload:
 
     @property
     def sha256(self) -> str:
-        """Of what was read of it."""
+        """The SHA-256 of the bytes read so far."""
         return self._hash.hexdigest() if self._hash is not None else ""
 
 

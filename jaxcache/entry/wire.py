@@ -27,7 +27,7 @@ class Field(NamedTuple):
 
 
 class Budget:
-    """How many more fields may be walked, shared by all walks over one payload."""
+    """The number of fields that may still be walked, shared by all walks over one payload."""
 
     __slots__ = ("left",)
 

@@ -46,7 +46,7 @@ PLATFORM = option("--platform", TEXT, "Sets JAX_PLATFORMS, such as cpu or cuda."
 
 
 class CacheDir(Options, panel="Cache"):
-    """Where the cache is."""
+    """The place of the cache."""
 
     cache_dir: str | None = option(
         "--cache-dir -C",
@@ -63,7 +63,7 @@ class LayoutChoice(Options, panel="Cache"):
 
 
 class Place(CacheDir, panel="Cache"):
-    """Where the cache is, and its layout."""
+    """The place of the cache, and its layout."""
 
     layout: str | None = LAYOUT
 

@@ -116,7 +116,7 @@ class ExportOptions(Selected):
 
 
 class ArrivalOptions(Options):
-    """How entries come into a cache."""
+    """Options for entries that arrive in a cache."""
 
     on_conflict: ConflictRule = option(
         "--on-conflict",
@@ -138,7 +138,7 @@ class CopyOptions(ArrivalOptions):
 
 
 class ImportOptions(ArrivalOptions):
-    """How the entries of a bundle come into a cache."""
+    """Options to import a bundle."""
 
     side_caches: bool = option(
         "--side-caches/--no-side-caches", FLAG, "Include XLA's own caches.", default=True

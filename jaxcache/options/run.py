@@ -91,7 +91,7 @@ class TargetOptions(Options, panel="Another host"):
 
 
 class RunOptions(TargetOptions, panel=None):
-    """How to run a command, and what to keep of its compiles."""
+    """Options to run a command and to record its compiles."""
 
     cache_dir: str = ""
     """Absolute path or URL."""
@@ -175,7 +175,7 @@ class RunOptions(TargetOptions, panel=None):
 
 
 class WarmOptions(RunOptions, panel=None):
-    """How to run scripts and functions."""
+    """Options to run scripts and functions."""
 
     python: str | None = PYTHON
     platform: str | None = PLATFORM
@@ -258,7 +258,7 @@ class Assertions(Options, panel="Assertions"):
 
 
 class CompileOptions(TargetOptions, panel=None):
-    """How to compile a recipe."""
+    """Options to compile a recipe."""
 
     jobs: int | None = JOBS
     check_only: bool = option(
@@ -319,7 +319,7 @@ class DoctorOptions(Options):
 
 
 class ReportOptions(Options, panel="Output"):
-    """How much a run reports, and where to."""
+    """The extent and the destination of a run's report."""
 
     all: bool = option("--all", FLAG, "List JAX's own operations one by one, too.")
     trace: str | None = option(

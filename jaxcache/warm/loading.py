@@ -30,7 +30,7 @@ def make_loader(options: VerifyOptions) -> "SacrificialLoader | None":
 
 
 class SacrificialLoader:
-    """Has the jax of one Python deserialize entries, for ``verify --level load``.
+    """Deserializes entries with the jax of one Python, for ``verify --level load``.
 
     Args:
         python: an interpreter that has jax; our own by default.

@@ -60,7 +60,7 @@ class Recorder:
     colocated: list[Called] = field(default_factory=list)
     said: list[Said] = field(default_factory=list)
     learnt: int = 0
-    """How many of ``modules`` the ledger has been told of."""
+    """The number of ``modules`` that the ledger has."""
     unreported: list[str] = field(default_factory=list)
     """Entries that were written meanwhile, and that no process reported."""
 

@@ -24,7 +24,7 @@ _SECONDS_DIGITS = 3
 
 @dataclass(frozen=True, slots=True)
 class Recording:
-    """Where the listener puts modules and options, and what it is asked to do.
+    """The folder into which the listener puts modules and options, and its instructions.
 
     Args:
         collect: answer modules of more operations with zeros; None to run everything.

@@ -44,9 +44,9 @@ class Module:
     cache_dir: str | None = None
     """The directory that JAX had open; a program may use several."""
     tuning: str | None = None
-    """Of an entry that was made for a GPU that is not here: ``tuned``, or ``untuned``."""
+    """``tuned`` or ``untuned``, for an entry that was compiled without its GPU."""
     cause: str | None = None
-    """Of a written one: ``first time``, or what differs from the nearest entry known."""
+    """The cause of a miss: ``first time``, or the difference from the nearest known entry."""
 
     @property
     def is_helper(self) -> bool:

@@ -49,7 +49,7 @@ class Host:
     jaxlib_version: str
     codec: str
     origin: Origin
-    """Of the entry that it wrote."""
+    """The origin of the entry that it wrote."""
     device_kind: str = ""
     """As JAX names it, such as ``NVIDIA H200`` or ``TPU v5e``."""
     platform_version: str = ""
@@ -68,7 +68,7 @@ class Forecast:
     restore_to: str | None = None
     """The directory under which it would hit, where the directory is the only obstacle."""
     jax_version: str | None = None
-    """Of the jax that wrote it, or is to read it."""
+    """The version of the jax that wrote it, or is to read it."""
     portable: bool = False
     """Its key lacks the directory that this jax puts into keys unless :data:`XLA_CACHES` is
     ``none``, as ``--portable`` sets it."""

@@ -76,7 +76,7 @@ class Bundle:
 
     @property
     def size_bytes(self) -> int:
-        """Of the whole bundle."""
+        """The size of the whole bundle."""
         return self.stream_at + self.stream_bytes
 
     def close(self) -> None:

@@ -67,7 +67,7 @@ class Step:
 
     @property
     def name(self) -> str:
-        """Of the file in the cache."""
+        """The name of the file in the cache."""
         return self.subject.file if isinstance(self.subject, Item) else self.subject.name
 
     @property

@@ -35,7 +35,7 @@ class BundleStore:
     size_bytes: int
     stream_bytes: int
     ledger: Ledger
-    """Of the events that travel with the entries."""
+    """The events that travel with the entries."""
     remote: bool = False
 
 

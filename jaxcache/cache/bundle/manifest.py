@@ -79,7 +79,7 @@ class Item:
     compile_seconds: int
     """The 4-byte header."""
     size_bytes: int
-    """Of the file it was exported from."""
+    """The size of the file it was exported from."""
     payload_bytes: int
     payload_sha256: str
     created_ns: int

@@ -53,7 +53,7 @@ class Exported:
 
     @property
     def size_bytes(self) -> int:
-        """Of the bundle, without its header and signatures."""
+        """The size of the bundle without its header and signatures."""
         return self.stream_bytes + len(self.packed_manifest)
 
 

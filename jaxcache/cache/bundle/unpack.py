@@ -112,7 +112,7 @@ class _Batch(NamedTuple):
     """Entries that one thread compresses, and writes with one sync."""
 
     entries: list[tuple[str, Step, Item, bytes]]
-    """Where each goes, and its payload."""
+    """Each with its destination and its payload."""
     holding: contextlib.ExitStack
     """Its share of the memory."""
 

@@ -26,7 +26,7 @@ class Saved:
     written: int
     """Entries in the bundle, or new in the shared cache."""
     size_bytes: int
-    """Of the bundle, or of what was written into the shared cache."""
+    """The size of the bundle, or of the files written into the shared cache."""
     left_out: tuple[Problem, ...] = ()
     pruned: int = 0
     """Entries that the shared cache gave up for its bounds."""

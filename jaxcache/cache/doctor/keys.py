@@ -54,7 +54,7 @@ def _is_same_place(written_in: str, here: str) -> bool:
 
 
 def _pushed_from(written_in: str, names: list[str], url: str) -> Finding:
-    """Of a bucket, which entries come to from elsewhere and go from to elsewhere."""
+    """Return the finding for a bucket, whose entries are written and used elsewhere."""
     return Finding(
         "cache-dir-in-key",
         "note",

@@ -160,7 +160,7 @@ def filesystem_of(path: str, mountinfo: str) -> str | None:
 
 
 def _lock_holders(path: str) -> tuple[str, ...] | None:
-    """Who has held the lock all the while; None where it cannot be tried."""
+    """Return the holders of the lock; None where it cannot be tried."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     except FileNotFoundError:

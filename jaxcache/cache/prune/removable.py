@@ -31,7 +31,7 @@ class Item:
 
     removal: Removal
     group: str
-    """Of a group, ``--keep-last`` keeps some."""
+    """The module, or what else ``--keep-last`` counts by."""
     created_ns: int
     candidate: Candidate
     dated: bool

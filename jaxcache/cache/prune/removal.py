@@ -30,7 +30,7 @@ class Removal(NamedTuple):
     atime: FileInfo | None
     """The entry's ``-atime`` file, which goes right after it."""
     key: str | None
-    """Of an entry; None for any other file."""
+    """The key of an entry; None for any other file."""
     module: str
     reason: Reason
     last_used_ns: int

@@ -55,7 +55,7 @@ class Synced:
     """Left behind: no key that this user trusts has signed them."""
     failed: tuple[Failed, ...]
     segments: int = 0
-    """Of the ledger."""
+    """Segments of the ledger that were carried."""
     removed: Execution | None = None
     """Entries removed from the target to make room."""
 
@@ -124,7 +124,7 @@ class _Carrier:
         self._ledger = Ledger() if source.remote else Ledger.load(source)
         self._budget, self._decoding = ByteBudget(_BUDGET_BYTES), ByteBudget(_BUDGET_BYTES)
         self.digests: dict[str, str] = {}
-        """Of what went over, by file."""
+        """Digests of the files that were carried, by name."""
 
     def carry(self, transfer: Transfer) -> Outcome | Problem | Failed:
         """Bring one file over and say what became of it."""

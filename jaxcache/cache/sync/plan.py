@@ -45,7 +45,7 @@ class Transfer(NamedTuple):
 
     @property
     def key(self) -> str | None:
-        """Of an entry."""
+        """The key of an entry; None for any other file."""
         return self.file.key_text if self.file else None
 
     @property
@@ -76,7 +76,7 @@ class SyncPlan:
     unmet: bool = False
     """The target holds more than ``max_size_bytes`` whatever is done."""
     segments: tuple[FileInfo, ...] = ()
-    """Of the ledger."""
+    """Segments of the ledger."""
     with_atimes: bool = False
     """Whether new entries get an ``-atime`` file."""
     gate: Gate = field(default_factory=Gate)

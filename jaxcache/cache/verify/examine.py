@@ -42,7 +42,7 @@ _PROGRESS_EVERY = 64
 
 
 class Loader(Protocol):
-    """Has a real JAX deserialize entries."""
+    """Deserializes entries with a real JAX."""
 
     def __call__(
         self, store: Store, files: Sequence[Any], progress: Progress | None

@@ -157,7 +157,7 @@ _IN_KEYS = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class TargetCheck:
-    """What this host, as the target itself, would look up of a cache."""
+    """The entries of a cache that this host, as the target itself, would look up."""
 
     entries: int
     for_target: int
@@ -165,7 +165,7 @@ class TargetCheck:
     looked_up: int
     """Those of them whose keys this host makes, for the programs that they were made of."""
     differences: tuple[ProfileDifference, ...]
-    """What is in keys, and is not here as the profile says."""
+    """Parts of keys in which this host differs from the profile."""
 
 
 def check_target(

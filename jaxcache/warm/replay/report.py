@@ -32,7 +32,7 @@ class Compiled:
     function: str | None = None
     doubts: tuple[str, ...] = ()
     tuning: str | None = None
-    """Of an entry that was made for a GPU that is not here: ``tuned``, or ``untuned``."""
+    """``tuned`` or ``untuned``, for an entry that was compiled without its GPU."""
 
 
 @dataclass(frozen=True, slots=True)

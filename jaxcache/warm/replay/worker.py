@@ -282,7 +282,7 @@ class Worker:
     end: Callable[[Processes], None] = Processes.stop
     is_stopped: Callable[[], bool] = field(default=lambda: False)
     kind: tuple[object, ...] | None = None
-    """Of the children at hand; see :func:`launch_kind`."""
+    """The kind of the running children; see :func:`launch_kind`."""
     _processes: Processes | None = None
 
     def attempt(
