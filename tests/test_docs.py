@@ -257,7 +257,7 @@ def hold_to_the_page(name: str, argv: list[str], env: dict[str, str], cwd: Path)
     assert own - printed - _OPTIONAL == set(), f"fields of {name} that are not there"
 
 
-#: Fields of lists that are empty on the corpus, and of the live layer, which is not on there.
+#: Fields of lists that are empty on the corpus, and of what is not on there: the live layer, torch.
 _OPTIONAL = {
     "live",
     "groups",
@@ -275,6 +275,8 @@ _OPTIONAL = {
     "keys",
     "processes",
     "misses",
+    "graphs",
+    "graph_breaks",
 }
 #: Objects whose fields are names from the cache or the compiler.
 _FREE = {
