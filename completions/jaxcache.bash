@@ -17,6 +17,7 @@ _jaxcache() {
   'show --color') mapfile -t COMPREPLY < <(compgen -W 'auto always never' -- "$current"); return ;;
   'stats --layout') mapfile -t COMPREPLY < <(compgen -W 'jax torch' -- "$current"); return ;;
   'stats --color') mapfile -t COMPREPLY < <(compgen -W 'auto always never' -- "$current"); return ;;
+  'report --layout') mapfile -t COMPREPLY < <(compgen -W 'jax torch' -- "$current"); return ;;
   'report --color') mapfile -t COMPREPLY < <(compgen -W 'auto always never' -- "$current"); return ;;
   'top --color') mapfile -t COMPREPLY < <(compgen -W 'auto always never' -- "$current"); return ;;
   'warm --layout') mapfile -t COMPREPLY < <(compgen -W 'jax torch' -- "$current"); return ;;
@@ -83,7 +84,7 @@ _jaxcache() {
     ls) options='--filter --sort --limit -l --long --group-by -C --cache-dir --layout --json --jsonl -q --quiet --requests --color --debug -h --help'; words=keys ;;
     show) options='--hlo --payload --python -v --verbose -C --cache-dir --layout --json --jsonl --requests --color --debug -h --help'; words=keys ;;
     stats) options='--prometheus -l --long -C --cache-dir --layout --json --jsonl --requests --color --debug -h --help'; words=none ;;
-    report) options='--force -C --cache-dir --json --jsonl --requests --color --debug -h --help'; words=files ;;
+    report) options='--force -C --cache-dir --layout --json --jsonl --requests --color --debug -h --help'; words=files ;;
     top) options='--interval --once -C --cache-dir --json --jsonl --requests --color --debug -h --help'; words=none ;;
     warm) options='-m --file --processes --timeout --portable --force-cache-dir --python --platform --devices --jobs --seal -C --cache-dir --layout --fail-on-miss --except --strict --check --arg --static --args --committed --record --collect-only --patience --target --gemm --autotune-from --require-tuned --mock-gpu-topology --live --tier --components --all --trace --json --jsonl --color --debug -h --help'; words=files ;;
     run) options='--processes --timeout --portable --force-cache-dir -C --cache-dir --layout --fail-on-miss --except --strict --check --record --collect-only --patience --target --gemm --autotune-from --require-tuned --live --tier --components --all --trace --json --jsonl --color --debug -h --help'; words=files ;;

@@ -56,6 +56,7 @@ complete -c jaxcache -n '__fish_seen_subcommand_from stats' -s h -l help -d 'Sho
 complete -c jaxcache -n __fish_use_subcommand -a report -d 'Write a report of a cache as one HTML file. The file opens in any browser, without a network. Needs plotly: pip install \'jaxcache[report]\'.'
 complete -c jaxcache -n '__fish_seen_subcommand_from report' -l force -d 'Replace FILE even if it is not a report.'
 complete -c jaxcache -n '__fish_seen_subcommand_from report' -s C -l cache-dir -r -F -d 'The cache (default: JAX_COMPILATION_CACHE_DIR, the configuration, ~/.cache/jax).'
+complete -c jaxcache -n '__fish_seen_subcommand_from report' -l layout -x -a 'jax torch' -d 'Cache layout (default: detected).'
 complete -c jaxcache -n '__fish_seen_subcommand_from report' -l json -d 'Print one JSON document.'
 complete -c jaxcache -n '__fish_seen_subcommand_from report' -l jsonl -d 'Print one JSON object per line.'
 complete -c jaxcache -n '__fish_seen_subcommand_from report' -l requests -d 'Show request and byte counts of object stores.'

@@ -193,7 +193,7 @@ class Cache(Carrying, Running):
         from jaxcache.cache.picture import take_picture
         from jaxcache.render.report.page import report_html
 
-        picture = take_picture(self.store, now_ns=time.time_ns(), progress=progress)
+        picture = take_picture(self.store, self.layout, now_ns=time.time_ns(), progress=progress)
         page = report_html(picture, version=__version__)
         if path is not None:
             from jaxcache.store.atomic import replace_file

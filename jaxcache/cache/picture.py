@@ -3,25 +3,33 @@
 Among it a forecast of ``prune --max-size`` at many sizes, without planning each from the start.
 """
 
+import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from jaxcache.cache.explain.churn import Churn, find_churn
+from jaxcache.cache.inventory import counted_bytes
+from jaxcache.cache.prune.plan import plan_items
 from jaxcache.cache.prune.removable import removable_entries, total_bytes
 from jaxcache.cache.prune.removal import Removal, freed_bytes, lost_compile_seconds
-from jaxcache.cache.scan import Progress, Scan, scan
+from jaxcache.cache.scan import Progress, Scan
+from jaxcache.errors import JaxcacheError
 from jaxcache.eviction import POLICIES, choose_in_order, eviction_order
 from jaxcache.model import Entry, Problem
+from jaxcache.options import PruneOptions
 from jaxcache.store.base import Store
 
 if TYPE_CHECKING:
-    from jaxcache.cache.index import Index
+    from jaxcache.cache.index import FactIndex
+    from jaxcache.layouts.base import Layout
 
 #: Modules whose churn is explained: finding a cause decodes several entries of each.
 _EXPLAINED_MODULES = 15
 #: The default of ``prune --grace``.
 _GRACE_SECONDS = 60.0
+#: Sizes that are forecast where each takes a whole plan.
+_UNIT_STEPS = 20
 #: Removals that a step names.
 _NAMED = 12
 
@@ -57,36 +65,68 @@ class Picture:
 
 def take_picture(
     store: Store,
+    layout: "Layout",
     *,
     now_ns: int,
-    index: "Index | None" = None,
+    index: "FactIndex | None" = None,
     workers: int = 1,
     progress: Progress | None = None,
 ) -> Picture:
     """Look at a cache for a report.
 
     Args:
-        index: see :func:`jaxcache.cache.scan.scan`.
+        index: of that layout, see :mod:`jaxcache.cache.index`.
 
     Raises:
         NoCacheError
     """
-    seen = scan(store, deep=True, details=True, index=index, workers=workers, progress=progress)
+    how: dict[str, Any] = {"index": index, "workers": workers, "progress": progress}
+    seen: Any = layout.scan(store, heads=True, details=True, deep=True, **how)
     if index is not None:
-        index.save(file.info.name for file in seen.inventory.entries)
-    ledger = seen.ledger
+        index.save(entry.file for entry in seen.entries)
+    alone = layout.stands_alone
+    ledger = seen.ledger if alone else None
     known = [ledger.record(entry.key) for entry in seen.entries] if ledger else []
     exact = frozenset(k.key for k in known if k and k.compile_seconds is not None)
     return Picture(
         cache_dir=store.url,
         made_ns=now_ns,
-        directory_bytes=total_bytes(seen),
+        directory_bytes=total_bytes(seen) if alone else counted_bytes(seen.inventory.files()),
         entries=tuple(sorted(seen.entries, key=lambda e: (-e.size_bytes, e.key))),
         exact=exact,
         problems=seen.problems,
-        foresight=tuple((policy, foresee(seen, policy, now_ns=now_ns)) for policy in POLICIES),
-        churn=find_churn(store, explained=_EXPLAINED_MODULES, seen=seen),
+        foresight=tuple(
+            (policy, foresee(seen, policy, now_ns=now_ns))
+            if alone
+            else (policy, _foresee_units(store, layout, seen, policy, now_ns))
+            for policy in POLICIES
+        ),
+        churn=find_churn(store, explained=_EXPLAINED_MODULES, seen=seen) if alone else (),
     )
+
+
+def _foresee_units(
+    store: Store, layout: "Layout", seen: Any, policy: str, now_ns: int
+) -> tuple[Step, ...]:
+    """Plan as ``prune`` would at some sizes, where entries go together with what they share."""
+    options = PruneOptions(max_size_bytes=1, policy=policy)
+    removable = layout.removable(store, seen, options, now_ns=now_ns, keep=())
+    found = []
+    for number in range(_UNIT_STEPS, -1, -1):
+        bound = removable.size_bytes * number // _UNIT_STEPS
+        try:
+            plan = plan_items(
+                copy.deepcopy(removable),
+                len(seen.entries),
+                options.replace(max_size_bytes=bound),
+                cache_dir=store.url,
+                now_ns=now_ns,
+                rank=layout.rank,
+            )
+        except JaxcacheError:  # files that may not go alone are more
+            break
+        found.append(_step(bound, plan.removals))
+    return tuple(found)
 
 
 def foresee(seen: Scan, policy: str, *, steps: int = 50, now_ns: int) -> tuple[Step, ...]:

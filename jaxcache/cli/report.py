@@ -7,10 +7,10 @@ from typing import Annotated
 
 import typer
 
-from jaxcache.cli.opening import open_jax_cache
+from jaxcache.cli.opening import open_cache
 from jaxcache.cli.options import JsonOutput, available_cores, index_folder
 from jaxcache.errors import UsageError
-from jaxcache.options import CacheDir
+from jaxcache.options import Place
 
 EXAMPLE = "jaxcache report cache.html"
 EXIT_CODES = (0, 1, 2, 10)
@@ -18,7 +18,7 @@ EXIT_CODES = (0, 1, 2, 10)
 
 def command(
     file: Annotated[str, typer.Argument(metavar="FILE", help="The HTML file to write.")],
-    place: CacheDir,
+    place: Place,
     force: Annotated[
         bool, typer.Option("--force", help="Replace FILE even if it is not a report.")
     ] = False,
@@ -30,7 +30,6 @@ def command(
     The file opens in any browser, without a network. Needs plotly: pip install 'jaxcache[report]'.
     """
     from jaxcache import __version__
-    from jaxcache.cache.index import Index
     from jaxcache.cache.picture import take_picture
     from jaxcache.cli.output import emit, write_file
     from jaxcache.cli.terminal.progress import progress_bar
@@ -40,14 +39,15 @@ def command(
     from jaxcache.units import format_size
 
     _check_replaceable(file, force=force)
-    store = open_jax_cache(place.cache_dir)
+    store, layout = open_cache(place.cache_dir, place.layout)
     load_plotly()  # before a scan that would be for nothing
     now_ns = time.time_ns()
     with progress_bar("reading entries") as progress:
         picture = take_picture(
             store,
+            layout,
             now_ns=now_ns,
-            index=Index.load(index_folder(), store.url, now_ns=now_ns),
+            index=layout.load_index(index_folder(), store.url, now_ns=now_ns),
             workers=available_cores(),
             progress=progress,
         )

@@ -24,10 +24,7 @@ def contents(folder: Path) -> dict[str, bytes]:
     "words",
     [
         ["seal"],
-        ["pin", "x"],
-        ["pin"],
         ["top", "--once"],
-        ["report", "x.html"],
         ["ci", "save", "x.jxb"],
     ],
     ids=" ".join,

@@ -17,10 +17,11 @@ import pytest
 from browser import Browser, open_browser
 from conftest import RunCli, clean_environment
 
-from jaxcache.cache.picture import foresee
+from jaxcache.cache.picture import foresee, take_picture
 from jaxcache.cache.prune.plan import plan_prune
 from jaxcache.cache.scan import scan
 from jaxcache.eviction import POLICIES
+from jaxcache.layouts import load_layout
 from jaxcache.options import PruneOptions
 from jaxcache.store import open_store
 
@@ -260,3 +261,22 @@ def test_without_plotly_the_error_says_what_to_install(tmp_path: Path, cache: Pa
     if find_spec("pip"):
         command = "{} -m pip install plotly"
     assert done.stderr.splitlines()[1:] == [f"  hint: {command.format(sys.executable)}"]  # to paste
+
+
+def test_a_cache_of_torch_is_drawn_and_its_forecast_is_that_of_prune(
+    run_cli: RunCli, report: Callable[..., Path], torch_cache: Path
+) -> None:
+    text = report(torch_cache).read_text("utf-8")
+    match = _DATA.search(text)
+    assert match
+    data = json.loads(match[1])
+    listing = json.loads(run_cli("ls", "-C", torch_cache, "--json").stdout)
+    assert sorted(data["entries"]["size"]) == sorted(e["size_bytes"] for e in listing["entries"])
+    assert set(data["modules"]) == {"aotautograd", "fxgraph"}
+    layout, store = load_layout("torch"), open_store(str(torch_cache))
+    picture = take_picture(store, layout, now_ns=time.time_ns() + 10**12)
+    for _, steps in picture.foresight:
+        assert steps[0].entries <= 2 < steps[-1].entries  # duplicates go in any case
+        bound = steps[-1].max_size_bytes
+        done = run_cli("prune", "-C", torch_cache, "--max-size", bound, "--dry-run", "--json")
+        assert json.loads(done.stdout)["freed_bytes"] == steps[-1].freed_bytes
