@@ -54,7 +54,7 @@ class Fields:
         """Make the exception for a value that is missing or nonsense."""
         if missing:
             return self._error(f"{self._what} in its manifest lacks {name}")
-        return self._error(f"{name} of {self._what} in its manifest makes no sense")
+        return self._error(f"{name} of {self._what} in its manifest is invalid")
 
     def whole(self, name: str, below: int) -> int:
         """A whole number from 0 up to, and without, ``below``."""

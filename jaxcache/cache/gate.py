@@ -125,7 +125,7 @@ def check_payload_pieces(
 
 
 class _Payload:
-    """A payload as it comes in: hashed, and kept to be decoded."""
+    """A payload while it arrives: hashed, and kept to be decoded."""
 
     def __init__(self, name: str | None) -> None:
         self._name, self._hash = name, hashlib.sha256()

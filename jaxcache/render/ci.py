@@ -182,7 +182,7 @@ def restore_lines(restored: Restored) -> Iterator[str]:
     if plan.present:
         yield f"{format_count(plan.present, 'entry')} more are here already"
     if plan.untrusted:
-        yield f"left: {format_count(plan.untrusted, 'entry')}, signed by nobody who is trusted here"
+        yield f"left: {format_count(plan.untrusted, 'entry')}, not signed by a trusted key"
     if plan.left_out:
         yield f"left: {format_count(plan.left_out, 'entry')}, damaged"
     if plan.outlooks.host is None and found:

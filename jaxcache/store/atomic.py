@@ -179,7 +179,7 @@ _CLAIM_SECONDS = 10.0
 
 @contextlib.contextmanager
 def _claimed(folder: int, name: str) -> Iterator[None]:
-    """Keep other processes that call this from using the name meanwhile."""
+    """Keep other processes that call this from using the name."""
     import hashlib  # takes OpenSSL along, and claims are rare
 
     claim = f"{TEMP_PREFIX}claim-{hashlib.sha256(os.fsencode(name)).hexdigest()[:16]}"

@@ -62,7 +62,7 @@ class Recorder:
     learnt: int = 0
     """The number of ``modules`` that the ledger has."""
     unreported: list[str] = field(default_factory=list)
-    """Entries that were written meanwhile, and that no process reported."""
+    """Entries written during the run that no process reported."""
 
     def add(self, event: Event) -> None:
         """Take one event."""
@@ -168,7 +168,7 @@ class Recorder:
             yield f"`{command}` ran jax unheard: {_UNREACHED}"
         if count := len(self.unreported):
             yield (
-                f"{count} {'entry was' if count == 1 else 'entries were'} written that nobody "
+                f"{count} {'entry was' if count == 1 else 'entries were'} written that no process "
                 f"reported, such as {self.unreported[0]}: another program uses this cache, or "
                 f"{_UNREACHED}"
             )

@@ -44,7 +44,7 @@ def _children(pid: int) -> Iterator[int]:
 
 
 def unreported_entries(cache_dir: str, since_ns: int, reported: Collection[str]) -> list[str]:
-    """Names of entries that were written since then under keys that nobody reported."""
+    """Return names of entries that were written since then under keys that no process reported."""
     with contextlib.suppress(OSError):  # a bucket, or no directory yet
         if os.stat(cache_dir).st_mtime_ns >= since_ns:
             return sorted(_written(cache_dir, since_ns, reported))

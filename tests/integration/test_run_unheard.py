@@ -99,7 +99,7 @@ def test_one_unheard_among_several(run_cli: RunCli, cache: Path, script: Any, al
     assert (done.returncode, document["summary"]["written"]) == (1, 0)
     told = " ".join(document["unobserved"])
     assert "ran jax unheard" in told
-    assert "written that nobody reported, such as jit_step-" in told
+    assert "written that no process reported, such as jit_step-" in told
 
 
 def test_a_program_without_jax_proves_nothing(run_cli: RunCli, cache: Path) -> None:

@@ -1,4 +1,4 @@
-"""``doctor`` as data: look, ask every trap, mend what may be mended, and look again."""
+"""``doctor`` as data: look, run every check, apply the repairs, and look again."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass

@@ -190,7 +190,7 @@ def find_orphaned_generations(facts: Facts) -> Iterator[Finding]:
         f"{format_count(len(orphans), 'entry')} ({by_version}), {format_size(size_bytes)}, "
         f"while {mine.executable} has jaxlib {mine.jaxlib_version}",
         "another jaxlib never reads them; after an upgrade they only take space",
-        "if nobody uses the other version any more: jaxcache prune --unused-for 7d",
+        "if the other version is no longer used: jaxcache prune --unused-for 7d",
         files=tuple(sizes[k][0] for k in orphans),
     )
 

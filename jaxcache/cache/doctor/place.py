@@ -292,7 +292,7 @@ def find_noatime(facts: Facts) -> Iterator[Finding]:
             "noatime",
             "note",
             "the file system does not record reads (noatime), and there are no -atime files",
-            "an entry in daily use looks as old as one nobody needs: "
+            "an entry in daily use looks as old as an unused one: "
             "prune --unused-for goes by the date of writing",
             "mount it with relatime, or run programs through jaxcache run, which keeps a record",
         )

@@ -46,7 +46,7 @@ class PrunePlan:
     protected: int = 0
     """Entries that a rule or bound would have taken and a pin, ``--keep`` or their youth saved."""
     unmet: tuple[Reason, ...] = ()
-    """Bounds that what may go does not suffice for."""
+    """Bounds that cannot be met."""
     options: PruneOptions | None = field(default=None, compare=False)
     """None where a person chose."""
     held: Mapping[Hold, int] = field(default_factory=dict)

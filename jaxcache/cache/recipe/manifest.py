@@ -148,9 +148,9 @@ def _settings(value: object) -> dict[str, bool | int | str]:
     read = Fields(value, "the settings", RecipeError)
     for name, chosen in read.values.items():
         if name not in KEY_SETTINGS or type(chosen) is not KEY_SETTINGS[name]:
-            raise RecipeError(f"its manifest has a setting {name[:100]!r} that makes no sense")
+            raise RecipeError(f"its manifest has a setting {name[:100]!r} that is invalid")
         if not is_allowed_setting(name, chosen):
-            raise RecipeError(f"its manifest has a setting {name} that makes no sense")
+            raise RecipeError(f"its manifest has a setting {name} that is invalid")
     return dict(read.values)
 
 

@@ -44,7 +44,7 @@ class Synced:
 
     carried: tuple[Transfer, ...]
     overtaken: tuple[Transfer, ...]
-    """Another one brought them meanwhile."""
+    """Files that another process carried first."""
     gone: tuple[Transfer, ...]
     """Removed from the source since it was listed."""
     unfinished: tuple[Transfer, ...]

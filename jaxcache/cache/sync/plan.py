@@ -33,7 +33,7 @@ _MAX_AUTOTUNE_BYTES = 16 << 20
 
 
 class Transfer(NamedTuple):
-    """One file that goes over."""
+    """One file to carry."""
 
     file: EntryFile | None
     """The entry; None for a side file."""

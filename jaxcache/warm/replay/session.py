@@ -114,7 +114,7 @@ class Session:
 
 
 def refused(request: Request, reason: str) -> Compiled:
-    """Return the result of a request that nobody can compile."""
+    """Return the result of a request that cannot be compiled."""
     return _result(
         request,
         "refused",
