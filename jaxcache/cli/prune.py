@@ -78,7 +78,7 @@ def _carry_out(opened: "Opened", plan: "PrunePlan", form: Format, consent: Conse
             _ask(plan)
     with progress_bar("removing") as progress:
         done = remove(opened.store, plan.removals, guard=opened.layout.guard, progress=progress)
-    lasting = sys.stderr.isatty() and opened.layout.name == "jax" and not opened.store.remote
+    lasting = sys.stderr.isatty() and opened.layout.stands_alone and not opened.store.remote
     emit(form, prune_view(plan, done, now_ns=time.time_ns(), lasting=lasting))
     return ExitCode.PARTIAL if done.failed or plan.unmet else ExitCode.DONE
 
