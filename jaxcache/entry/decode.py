@@ -10,7 +10,7 @@ from jaxcache.entry.device import describe_abi, read_device
 from jaxcache.entry.envelope import Envelope, open_envelope
 from jaxcache.entry.hlo import ModuleReader
 from jaxcache.entry.options import read_options
-from jaxcache.entry.schema import parse
+from jaxcache.entry.schema import WHOLE_BYTES, parse
 from jaxcache.entry.wire import Budget, WireError
 from jaxcache.model import ProblemKind
 
@@ -144,24 +144,28 @@ class _Decoder:
                         config = value
         return module, config
 
-    def _buffers(self) -> Iterator[memoryview]:
+    def _buffers(self) -> Iterator[Any]:
         """The BufferAllocation messages: GPU 0.10.2 and later lists them apart."""
-        apart = self._repeated(self._parts(10), 1)
-        if self._envelope.platform == "gpu" and (first := next(apart, None)) is not None:
-            yield first
-            yield from apart
-        else:
-            yield from self._repeated(self._parts(2), 3)
+        if self._envelope.platform == "gpu":
+            apart = self._allocations(10, "BufferAllocations", 1)
+            if (first := next(apart, None)) is not None:
+                yield first
+                yield from apart
+                return
+        yield from self._allocations(2, "BufferAssignment", 3)
+
+    def _allocations(self, part: int, name: str, number: int) -> Iterator[Any]:
+        for message in self._parts(part):
+            if len(message) <= WHOLE_BYTES:
+                yield from parse(name, message).allocations
+                continue
+            for field in wire.walk(message, self._budget):
+                if field.number == number and isinstance(field.value, memoryview):
+                    yield parse("BufferAllocation", field.value)
 
     def _parts(self, number: int) -> Iterable[memoryview]:
         fields = self._envelope.executable
         return (f.value for f in fields if f.number == number and isinstance(f.value, memoryview))
-
-    def _repeated(self, messages: Iterable[memoryview], number: int) -> Iterator[memoryview]:
-        for message in messages:
-            for field in wire.walk(message, self._budget):
-                if field.number == number and isinstance(field.value, memoryview):
-                    yield field.value
 
 
 class _Finding:
@@ -185,7 +189,7 @@ def same_module(inside: str, named: str) -> bool:
     return inside == named or _NOT_IN_NAMES.sub("_", inside) == _NOT_IN_NAMES.sub("_", named)
 
 
-def sum_buffers(allocations: Iterable[memoryview], code_bytes: int | None) -> Memory:
+def sum_buffers(allocations: Iterable[Any], code_bytes: int | None) -> Memory:
     """Sum the ``BufferAllocation`` messages of a program, as XLA does for ``memory_analysis()``.
 
     An argument that is also an output is aliased: 0.6.2 and later say so, before it follows.
@@ -195,8 +199,7 @@ def sum_buffers(allocations: Iterable[memoryview], code_bytes: int | None) -> Me
         WireError: one of them does not parse.
     """
     argument = output = temp = alias = constant = 0
-    for data in allocations:
-        buffer = parse("BufferAllocation", data)
+    for buffer in allocations:
         size = max(buffer.size, 0)
         is_argument = buffer.is_entry_computation_parameter
         if is_argument:

@@ -6,11 +6,10 @@ from typing import Any
 
 from jaxcache.entry import wire
 from jaxcache.entry.contents import Program, SourceLine
-from jaxcache.entry.schema import parse
+from jaxcache.entry.schema import WHOLE_BYTES, parse
 from jaxcache.entry.shapes import array_types
 from jaxcache.entry.wire import Budget, WireError
 
-_COMPUTATION_BYTES = 256 << 10
 #: A larger instruction holds a literal; only its small fields are read.
 _INSTRUCTION_BYTES = 64 << 10
 #: Far more than the largest programs that people compile.
@@ -34,20 +33,8 @@ class ModuleReader:
         self._lines: Counter[tuple[bytes, int]] = Counter()
         self._frames: Any = None
         self._instructions = self._computations = 0
-        name = b""
-        shape: Any = None
-        for number, wire_type, value in wire.walk(module, budget):
-            if wire_type != wire.BYTES or not isinstance(value, memoryview):
-                continue
-            if number == 1:
-                name = bytes(value[:_MAX_NAME_BYTES])
-            elif number == 3:
-                self._computations += 1
-                self._read_computation(value)
-            elif number == 4:
-                shape = parse("ProgramShape", value)
-            elif number == 17:
-                self._frames = parse("StackFrameIndex", value)
+        whole = len(module) <= WHOLE_BYTES
+        name, shape = (self._read_whole if whole else self._read_parts)(module)
         if shape is None or not self._computations:
             raise WireError("no HLO module where one should be")
         self.program = Program(
@@ -61,8 +48,33 @@ class ModuleReader:
         )
         self.source = tuple(self._source_lines())
 
+    def _read_whole(self, data: memoryview) -> tuple[bytes, Any]:
+        module = parse("HloModule", data)
+        for computation in module.computations:
+            self._computations += 1
+            self._count(computation.instructions)
+        self._frames = module.stack_frame_index
+        return module.name, module.program_shape if module.HasField("program_shape") else None
+
+    def _read_parts(self, data: memoryview) -> tuple[bytes, Any]:
+        name = b""
+        shape: Any = None
+        for number, wire_type, value in wire.walk(data, self._budget):
+            if wire_type != wire.BYTES or not isinstance(value, memoryview):
+                continue
+            if number == 1:
+                name = bytes(value[:_MAX_NAME_BYTES])
+            elif number == 3:
+                self._computations += 1
+                self._read_computation(value)
+            elif number == 4:
+                shape = parse("ProgramShape", value)
+            elif number == 17:
+                self._frames = parse("StackFrameIndex", value)
+        return name, shape
+
     def _read_computation(self, data: memoryview) -> None:
-        if len(data) <= _COMPUTATION_BYTES:
+        if len(data) <= WHOLE_BYTES:
             self._count(parse("Computation", data).instructions)
             return
         for number, _, value in wire.walk(data, self._budget):

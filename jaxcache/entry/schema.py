@@ -15,6 +15,8 @@ from jaxcache.entry.wire import WireError
 #: Larger messages are read piece by piece (:mod:`jaxcache.entry.wire`): what protobuf makes of a
 #: message can take 40 times its bytes.
 MAX_MESSAGE_BYTES = 4 << 20
+#: Messages of many parts up to this size are parsed at once, larger ones part by part.
+WHOLE_BYTES = 256 << 10
 
 _TOKEN = re.compile(r"//[^\n]*|\w+(?:\.\w+)*|\"[^\"]*\"|[{}=;]")
 _SCALARS = {
