@@ -9,6 +9,8 @@ from jaxcache.entry.names import FileKind, parse_name
 
 #: A mapping of ``jaxside/hook.py`` is in the memory of every process that is listened to.
 _LISTENING = b"/jaxside/hook.py"
+#: Torch asks a Python of its own what this CPU can do (``_inductor/cpu_vec_isa.py``, 2.9 to 2.13).
+_PROBE = b"cdll.LoadLibrary("
 _SHOWN_CHARACTERS = 60
 
 
@@ -33,9 +35,11 @@ class Descendants:
                     if _LISTENING in maps:
                         self._listening.add(pid)
                     elif self._library in maps:
-                        words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-                        text = os.fsdecode(b" ".join(words)).strip()
-                        self.unheard[pid] = text[:_SHOWN_CHARACTERS]
+                        command = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ")
+                        if _PROBE in command:
+                            self._listening.add(pid)
+                        else:
+                            self.unheard[pid] = os.fsdecode(command).strip()[:_SHOWN_CHARACTERS]
 
 
 def _children(pid: int) -> Iterator[int]:
