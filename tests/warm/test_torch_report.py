@@ -172,7 +172,7 @@ def test_an_unheard_torch_is_told_of_but_its_own_probe_is_none(
     )
     program += '# cdll.LoadLibrary("x")' if is_probe else ""
     command = ("run", "--layout", "torch", "-C", tmp_path / "c", "--json", "--")
-    done = run_cli(*command, sys.executable, "-I", "-c", program)
+    done = run_cli(*command, sys.executable, "-I", "-S", "-c", program)
     assert done.returncode == 0
     (said,) = json.loads(done.stdout)["unobserved"]
     assert ("nothing was heard of torch" if is_probe else "ran torch unheard") in said
