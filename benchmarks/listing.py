@@ -13,6 +13,8 @@ from benchmarks.measure import (
     command,
     compare,
     jaxcache,
+    peak_bytes_of,
+    relate,
     reported,
     run_alone,
 )
@@ -39,11 +41,25 @@ def measure(setting: Setting) -> Iterator[Row]:
     settle(big)
     stats = jaxcache("stats", "-C", big)
     first, second = command(stats, _FORGET), command(stats)
-    find = command(["find", str(big), "-printf", "%s %T@\\n"])
+    some = ["find", str(big), "-printf", "%s %T@\\n"]
+    find = command(some)
     label = f"`stats` of {count:,} entries"
     yield compare(
-        f"first {label} / `find -printf '%s %T@'`", first, find, pairs=setting.pairs, at_most=8
+        f"first {label} / `find -printf '%s %T@'`", first, find, pairs=setting.pairs, at_most=4
     )
+    limited = command(jaxcache("ls", "--limit", "20", "--sort", "size", "-C", big), _FORGET)
+    claim = f"first `ls --limit 20 --sort size` of {count:,} entries / `find -printf '%s %T@'`"
+    yield compare(claim, limited, find, pairs=setting.pairs, at_most=4)
+    few = setting.scratch("listing-few")
+    make_cache(few, count // 10)
+    listed = ["ls", "-l"]
+    per_entry = [
+        (peak_bytes_of([*args, str(big)], _FORGET) - peak_bytes_of([*args, str(few)], _FORGET))
+        / (count - count // 10)
+        for args in (jaxcache("stats", "-C"), listed)
+    ]
+    claim = f"memory of the first `stats` of {count:,}, per entry / of `ls -l`"
+    yield relate(claim, [(per_entry[0], per_entry[1])], ours_at_most=600, unit="bytes")
     claims = [
         (f"first {label} / JAX's eviction scan", first, 0.5),
         (f"second {label} / JAX's eviction scan", second, 0.17),

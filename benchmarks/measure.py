@@ -125,6 +125,17 @@ def seconds_of(args: Sequence[str], env: Mapping[str, str] | None = None) -> flo
     return time.perf_counter() - started
 
 
+def peak_bytes_of(args: Sequence[str], env: Mapping[str, str] | None = None) -> int:
+    """The memory of a command's largest process."""
+    peak = "import resource, sys; print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)"
+    run = f"import subprocess, sys; subprocess.run(sys.argv[1:], stdout=subprocess.DEVNULL); {peak}"
+    measured = [sys.executable, "-c", run, *args]
+    done = subprocess.run(
+        measured, check=True, env=environment(env), capture_output=True, text=True
+    )
+    return int(done.stdout.split()[-1]) * (1 if sys.platform == "darwin" else 1024)
+
+
 def command(args: Sequence[str], env: Mapping[str, str] | None = None) -> Side:
     """A side that runs a command."""
     return lambda: seconds_of(args, env)
@@ -148,6 +159,7 @@ def compare(
     pairs: int,
     at_most: float | None = None,
     at_most_more: float | None = None,
+    ours_at_most: float | None = None,
     warm_up: bool = True,
 ) -> Ratio:
     """Time both sides in turn, after one round that does not count; see :func:`relate`."""
@@ -155,7 +167,11 @@ def compare(
         ours()
         peer()
     return relate(
-        claim, [(ours(), peer()) for _ in range(pairs)], at_most=at_most, at_most_more=at_most_more
+        claim,
+        [(ours(), peer()) for _ in range(pairs)],
+        at_most=at_most,
+        at_most_more=at_most_more,
+        ours_at_most=ours_at_most,
     )
 
 

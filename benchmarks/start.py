@@ -49,7 +49,7 @@ def measure(setting: Setting) -> Iterator[Row]:
         command(ls),
         command(typer),
         pairs=pairs,
-        at_most=1.5,
+        at_most=1.4,
     )
     many, crowded = setting.count(_COMPLETED), setting.scratch("tab")
     make_cache(crowded, many, atimes=False)
@@ -59,7 +59,7 @@ def measure(setting: Setting) -> Iterator[Row]:
         command(tab),
         command(typer),
         pairs=pairs,
-        at_most=1.5,
+        ours_at_most=0.06,
     )
     peers = [
         ("ls", ls, ["pip", "cache", "list"], _fill_pip),
