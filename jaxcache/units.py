@@ -2,7 +2,6 @@
 
 import os
 import re
-import shlex
 import sys
 from datetime import datetime, timedelta
 
@@ -79,6 +78,8 @@ def format_count(number: int, noun: str) -> str:
 
 def format_command(command: str, cache_dir: str) -> str:
     """Print a command to paste, for this very cache: ``jaxcache verify --fix -C /tmp/cache``."""
+    import shlex
+
     return f"jaxcache {command} -C {shlex.quote(cache_dir)}"
 
 

@@ -129,8 +129,10 @@ def list_cache(
         decode_all |= selection.needs_details or (selection.needs_heads and not layout.has_heads)
     few = not (sums or store.remote or limit is None) and heads and layout.keeps_index
     few = few and layout.has_heads and not (selection and selection.needs_heads)
+    by_use = sort.startswith("used") or any(f.strip().startswith("unused") for f in filters)
+    first: dict[str, Any] = {"heads": False, "dates": by_use} if few else {"heads": heads}
     reading: dict[str, Any] = {"index": index, "workers": workers, "progress": progress}
-    seen = layout.scan(store, heads=heads and not few, details=decode_all, deep=deep, **reading)
+    seen = layout.scan(store, details=decode_all, deep=deep, **first, **reading)
     if selection is None:
         chosen = sorted(seen.entries, key=lambda e: e.key)
     else:

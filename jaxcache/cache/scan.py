@@ -50,6 +50,7 @@ def scan(
     store: Store,
     *,
     heads: bool = True,
+    dates: bool = True,
     deep: bool = False,
     only: Callable[[EntryFile], bool] | None = None,
     details: bool = False,
@@ -64,6 +65,7 @@ def scan(
     Args:
         heads: read the start of each entry, for codec, payload size, seal and seconds. Without
             it those are unknown, and the scan opens no entry.
+        dates: read the ``-atime`` files; without them, the last use is what the file system tells.
         deep: also take inventory of side caches (see :func:`take_inventory`).
         only: read only the entries for which this is true; the inventory stays whole.
         details: also decode each entry, for platform, target, signature and source.
@@ -80,6 +82,7 @@ def scan(
         wanted,
         inventory.atimes,
         heads=heads,
+        dates=dates,
         details=details,
         index=index,
         workers=workers,
@@ -169,6 +172,7 @@ def read_entries(
     atimes: dict[str, FileInfo],
     *,
     heads: bool = True,
+    dates: bool = True,
     details: bool = False,
     index: "Index | None" = None,
     workers: int = 1,
@@ -183,7 +187,7 @@ def read_entries(
     if index is not None:
         recalled = list(index.recall((f.info, _atime_of(f, atimes)) for f in files))
     unread = [f for f, known in zip(files, recalled, strict=True) if known is None]
-    requests = _requests(store, unread, atimes, heads)
+    requests = _requests(store, unread, atimes if dates else {}, heads)
     facts_of: Iterator[Facts]
     briefs_of: Iterator[Brief] = iter(())
     if details:

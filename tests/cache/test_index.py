@@ -121,7 +121,7 @@ def test_a_limit_in_a_large_cache_opens_the_entries_it_shows(
     cache: Path, monkeypatch: pytest.MonkeyPatch, sort: str
 ) -> None:
     monkeypatch.setattr("jaxcache.cache.listing._READ_AT_ONCE", 2)
-    dates = len(list(cache.glob("*-atime")))
+    dates = len(list(cache.glob("*-atime"))) if sort == "used" else 0
     store = Counting(cache)
     options = ListOptions(sort=sort, limit=2)
     found = list_cache(store, JAX, options, heads=True, sums=False, now_ns=time.time_ns())
