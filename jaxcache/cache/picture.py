@@ -6,13 +6,19 @@ Among it a forecast of ``prune --max-size`` at many sizes, without planning each
 import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from jaxcache.cache.explain.churn import Churn, find_churn
 from jaxcache.cache.inventory import counted_bytes
-from jaxcache.cache.prune.plan import plan_items
-from jaxcache.cache.prune.removable import removable_entries, total_bytes
-from jaxcache.cache.prune.removal import Removal, freed_bytes, lost_compile_seconds
+from jaxcache.cache.prune.plan import plan_items, without_suffix
+from jaxcache.cache.prune.removable import removable, total_bytes
+from jaxcache.cache.prune.removal import (
+    Removal,
+    count_entries,
+    freed_bytes,
+    lost_compile_seconds,
+)
 from jaxcache.cache.scan import Progress, Scan
 from jaxcache.errors import JaxcacheError
 from jaxcache.eviction import POLICIES, choose_in_order, eviction_order
@@ -26,8 +32,6 @@ if TYPE_CHECKING:
 
 #: Modules whose churn is explained: finding a cause decodes several entries of each.
 _EXPLAINED_MODULES = 15
-#: The default of ``prune --grace``.
-_GRACE_SECONDS = 60.0
 #: Sizes that are forecast where each takes a whole plan.
 _UNIT_STEPS = 20
 #: Removals that a step names.
@@ -137,19 +141,26 @@ def foresee(seen: Scan, policy: str, *, steps: int = 50, now_ns: int) -> tuple[S
         steps: how many sizes; those that cannot be reached because of files that are no entries
             are left out.
     """
-    items = list(removable_entries(seen, now_ns=now_ns, grace_seconds=_GRACE_SECONDS))
-    before = total_bytes(seen)
-    fixed = before - sum(i.removal.size_bytes for i in items)
-    free = {i.candidate.name: i.removal for i in items if not i.protected}
-    candidates = [i.candidate for i in items if not i.protected]
-    order = eviction_order(candidates, policy, now_ns)
+    able = removable(None, seen, PruneOptions(max_size_bytes=1, policy=policy), now_ns=now_ns)
+    before = able.size_bytes
+    free = {i.candidate.name: i for i in able.items if not i.protected}
+    discarded = sorted(n for n, i in free.items() if i.removal.subject == "quarantine")
+    entries = [i.candidate for i in free.values() if i.removal.subject == "entry"]
+    order = eviction_order(entries, policy, now_ns)
     found = []
     for number in range(steps, -1, -1):
         bound = before * number // steps
-        if bound < fixed:
+        if bound < able.fixed_bytes:
             break
-        chosen = choose_in_order(order, before - bound, policy) if bound < before else []
-        found.append(_step(bound, [free[c.name] for c in chosen]))
+        excess, going = before - bound, []
+        for _, together in groupby(discarded, without_suffix):  # the oldest first, as in prune
+            if excess > 0:
+                going += (removals := [free[name].removal for name in together])
+                excess -= freed_bytes(removals)
+        if excess > 0:
+            chosen = choose_in_order(order, excess, policy)
+            going += [free[c.name].removal for c in chosen]
+        found.append(_step(bound, going))
     return tuple(found)
 
 
@@ -157,7 +168,7 @@ def _step(bound_bytes: int, removals: Sequence[Removal]) -> Step:
     costliest = sorted(removals, key=lambda r: (-(r.compile_seconds or 0.0), -r.size_bytes))
     return Step(
         max_size_bytes=bound_bytes,
-        entries=len(removals),
+        entries=count_entries(removals),
         freed_bytes=freed_bytes(removals),
         lost_compile_seconds=lost_compile_seconds(removals),
         costliest=tuple(costliest[:_NAMED]),

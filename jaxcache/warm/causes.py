@@ -118,9 +118,23 @@ def describe_comparison(comparison: Comparison) -> str:
 
 
 def _of_path(difference: Difference) -> str:
-    values = (v for v in (difference.left, difference.right) if v)
-    paths = (v if len(v) <= _SHOWN_PATH else f"…{v[1 - _SHOWN_PATH :]}" for v in values)
+    """Return the paths from the first folder that differs; one that is long is cut."""
+    values = [v for v in (difference.left, difference.right) if v]
+    parts = [v.split("/") for v in values]
+    shared = 0
+    if len(parts) > 1 and all(v.startswith("/") for v in values):
+        # Not the last folder: what lies in the other path shows as ``jax → jax/new``.
+        most = min(map(len, parts)) - 1
+        shared = next((n for n in range(most) if len({p[n] for p in parts}) > 1), most)
+    paths = (_cut("/".join(p[shared:])) for p in parts)
     return f"{CACHE_PATH}{' → '.join(paths)}"
+
+
+def _cut(path: str) -> str:
+    if len(path) <= _SHOWN_PATH:
+        return path
+    start = "" if path.startswith("/") else path[: _SHOWN_PATH // 2 - 1]
+    return f"{start}…{path[len(start) + 1 - _SHOWN_PATH :]}"
 
 
 def _is_shown(value: str) -> bool:

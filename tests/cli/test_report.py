@@ -17,8 +17,12 @@ import pytest
 from browser import Browser, open_browser
 from conftest import RunCli, clean_environment
 
+from jaxcache.cache.ledger.pins import pin
+from jaxcache.cache.ledger.record import COMPILE, HIT, Event
+from jaxcache.cache.ledger.segments import append
 from jaxcache.cache.picture import foresee, take_picture
 from jaxcache.cache.prune.plan import plan_prune
+from jaxcache.cache.prune.removal import count_entries, lost_compile_seconds
 from jaxcache.cache.scan import scan
 from jaxcache.eviction import POLICIES
 from jaxcache.layouts import load_layout
@@ -112,6 +116,15 @@ def test_the_slider_says_what_prune_does(tmp_path: Path, corpus: Path) -> None:
     make_cache(tmp_path / "cache", 300, source=corpus / "0.12.0.1-cpu-zstd")
     (tmp_path / "cache" / "notes.txt").write_bytes(bytes(50_000))
     store, now_ns = open_store(str(tmp_path / "cache")), time.time_ns()
+    keys = sorted(e.key for e in scan(store, deep=True).entries)
+    # What only the ledger knows: seconds, uses, a pin; and an entry in quarantine.
+    for number, key in enumerate(keys[:200]):
+        facts = {"compile_seconds": number % 50 + 0.25}
+        append(store, [Event(key, COMPILE, now_ns, facts), Event(key, HIT, now_ns - 7 * 10**9)])
+    pin(store, load_layout("jax"), keys[:20], now_ns=now_ns)
+    gone = tmp_path / "cache" / ".jaxcache" / "quarantine" / "20260101T000000Z"
+    gone.mkdir(parents=True)
+    shutil.copy(next((tmp_path / "cache").glob("*-cache")), gone)
     seen = scan(store, deep=True)
     for policy in POLICIES:
         steps = foresee(seen, policy, now_ns=now_ns)
@@ -120,7 +133,8 @@ def test_the_slider_says_what_prune_does(tmp_path: Path, corpus: Path) -> None:
         for step in steps:
             options = PruneOptions(max_size_bytes=step.max_size_bytes, policy=policy)
             plan = plan_prune(seen, options, cache_dir="", now_ns=now_ns)
-            assert step.entries == len(plan.removals)
+            assert step.entries == count_entries(plan.removals)
+            assert step.lost_compile_seconds == lost_compile_seconds(plan.removals)
             assert step.freed_bytes == plan.size_bytes_before - plan.size_bytes_after
             assert {r.key for r in step.costliest} <= {r.key for r in plan.removals}
 

@@ -6,6 +6,9 @@ from typing import Any
 
 import pytest
 
+from jaxcache.cache.explain.options import OF_PATH
+from jaxcache.cache.explain.sides import Comparison, Compile, Difference
+from jaxcache.warm.causes import describe_comparison
 from jaxcache.warm.events import Begun, Configured, Done, Said, Started, parse_event
 from jaxcache.warm.inbox import Inbox, socket_folder
 from jaxcache.warm.launch import Ended
@@ -116,3 +119,21 @@ def test_a_hostile_writer_disturbs_no_other() -> None:
         found = list(inbox.drain(5.0))
     assert [e.event for e in found if isinstance(e, Said)] == ["trouble"]
     assert [e.argv for e in found if isinstance(e, Started)] == [("a",)]
+
+
+@pytest.mark.parametrize(
+    ("left", "right", "shown"),
+    [
+        ("/ci/n1/home/.cache/jax", "/ci/n1/home/elsewhere", ".cache/jax → elsewhere"),
+        ("/a/jax", "/a/jax/new", "jax → jax/new"),
+        ("/home/ann/.cache/jax", "/home/bob/.cache/jax", "ann/.cache/jax → bob/.cache/jax"),
+        ("/x/a" + "/far" * 9, "/x/b", "a/far/far/f…/far/far/far → b"),
+        ("/far" * 9 + "/jax", "none (--portable)", "…far/far/far/far/far/jax → none (--portable)"),
+    ],
+)
+def test_of_two_paths_in_keys_the_part_that_differs_is_shown(
+    left: str, right: str, shown: str
+) -> None:
+    apart = Difference("compile_options", left, right, OF_PATH, None)
+    one, other = Compile("jit_f", "ab"), Compile("jit_f", "cd")
+    assert describe_comparison(Comparison(one, other, (apart,))) == f"cache path: {shown}"

@@ -322,7 +322,7 @@ def _meet_bounds(
     if options.max_size_bytes is not None:
         excess = size_bytes - freed_bytes(going.removals) - options.max_size_bytes
         discarded = _pool(items, ("quarantine",))
-        for _, together in groupby(sorted(discarded), _without_suffix):
+        for _, together in groupby(sorted(discarded), without_suffix):
             if excess > 0:  # its folder's name begins with the time: the oldest first
                 taken = [going.take(discarded[name], "max-size") for name in together]
                 excess -= sum(map(freed_bytes, taken))
@@ -343,7 +343,7 @@ def _entries(removals: Iterable[Removal]) -> int:
     return sum(r.subject == "entry" for r in removals)
 
 
-def _without_suffix(name: str) -> str:
+def without_suffix(name: str) -> str:
     """The name that an entry and its ``-atime`` share."""
     return name.removesuffix("-atime").removesuffix("-cache")
 

@@ -102,7 +102,7 @@ const heading = () => {
   element("where").textContent =
     `${data.cache_dir} · ${new Date(data.made * 1000).toISOString().replace(".000Z", "Z")}`;
   const facts = [["entries", number(t.entries)], ["modules", number(t.modules)],
-    ["size of entries", bytes(t.size)], ["whole directory", bytes(t.directory)],
+    ["size of entries", bytes(t.size)], ["directory without its ledger", bytes(t.directory)],
     ["compile time", t.unknown === t.entries && t.entries ? "not recorded"
       : `${t.unknown ? "at least " : ""}${duration(t.seconds)}`],
     ["sealed", t.entries ? `${Math.round((100 * t.sealed) / t.entries)} %` : "–"],
