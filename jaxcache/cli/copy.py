@@ -28,8 +28,8 @@ def command(
 
     Every byte is checked on the way.
 
-    JAX 0.4.36 to 0.10 puts the cache's path into its keys: keep the same path where the entries
-    are used, or fill the cache with warm --portable.
+    JAX 0.4.36 to 0.10 puts the cache's path into its keys: keep the same path, or give --portable
+    to warm and run both where the cache is filled and where it is used.
     """
     from jaxcache.cache.bundle.deliver import check_target, is_bundle_name, make_in_between
     from jaxcache.cache.bundle.format import is_bundle

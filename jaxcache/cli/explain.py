@@ -1,18 +1,32 @@
 """``jaxcache explain``."""
 
 import os
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
+from jaxcache.cli.declared import PanelCommand
 from jaxcache.cli.opening import Opened, locate, open_cache, open_jax_cache
 from jaxcache.cli.options import JsonOutput
 from jaxcache.errors import NoCacheError, UsageError
 from jaxcache.options import Place
 from jaxcache.options.run import ExplainOptions
 
-EXAMPLE = "jaxcache explain yesterday.json today.json"
+EXAMPLE = "jaxcache explain train.py --width 96"
 EXIT_CODES = (0, 1, 2, 10, 13)
+
+
+class ExplainCommand(PanelCommand):
+    """``explain``: behind a script, an option that is not one of ours is the script's."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Leave options that are unknown to the script, if there is one."""
+        before = args[: args.index("--")] if "--" in args else args
+        ctx.ignore_unknown_options = any(word.endswith(".py") for word in before)
+        return super().parse_args(ctx, args)
+
+
+COMMAND_CLASS = ExplainCommand
 
 
 def command(
@@ -21,7 +35,7 @@ def command(
         typer.Argument(
             metavar="[LEFT RIGHT | KEY | SCRIPT [ARG]...]",
             help="Saved runs (warm --json, a recipe, a log of JAX at DEBUG), keys, caches, or a "
-            "script; options of the script go after --.",
+            "script with its options (after -- where they are spelt like ours).",
             show_default=False,
         ),
     ] = None,
@@ -38,6 +52,8 @@ def command(
     from jaxcache.render.explain import churn_view, explain_view
 
     given = sides or []
+    if given and given[0].startswith("-"):
+        raise UsageError(f"No such option: {given[0]}")
     if options.churn:
         if given:
             raise UsageError("--churn takes no sides")

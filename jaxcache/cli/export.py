@@ -23,8 +23,8 @@ def command(
 ) -> int:
     """Write entries to one compressed, checkable file.
 
-    JAX 0.4.36 to 0.10 puts the cache's path into its keys: keep the same path where the entries
-    are used, or fill the cache with warm --portable.
+    JAX 0.4.36 to 0.10 puts the cache's path into its keys: keep the same path, or give --portable
+    to warm and run both where the cache is filled and where it is used.
     """
     from jaxcache.cache.bundle.deliver import check_target
     from jaxcache.cli.bundle import deliver, signing_keys

@@ -33,8 +33,8 @@ def command(
     The bundle is checked from end to end before anything is written, and what will hit here is
     forecast.
 
-    JAX 0.4.36 to 0.10 puts the cache's path into its keys: keep the same path where the entries
-    are used, or fill the cache with warm --portable.
+    JAX 0.4.36 to 0.10 puts the cache's path into its keys: keep the same path, or give --portable
+    to warm and run both where the cache is filled and where it is used.
     """
     from jaxcache.cli.bundle import asking_host, check_trust, open_import, receive
     from jaxcache.cli.opening import locate_target

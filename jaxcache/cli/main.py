@@ -59,8 +59,7 @@ def run(argv: list[str]) -> int:
         return ExitCode.DONE
     except Exception as error:
         if any(base.__name__ == _PARSER_ERROR for base in type(error).__mro__):
-            wrong = _about_script(_usage_error(error), error, ours)
-            return _fail(_about_directory(wrong, ours), as_json)
+            return _fail(_about_directory(_usage_error(error), ours), as_json)
         if wants_debug():
             raise
         refused = isinstance(error, OSError) and error.errno is not None
@@ -80,20 +79,6 @@ def _about_directory(error: JaxcacheError, words: list[str]) -> JaxcacheError:
     named = any(word.startswith(("-C", "--cache-dir")) for word in words)
     if folder and not named and words[0] in _BY_KEY and error.code in _MISTAKEN:
         error.hint = f"the cache is named with -C: jaxcache {words[0]} -C {folder}"
-    return error
-
-
-def _about_script(error: JaxcacheError, cause: Exception, words: list[str]) -> JaxcacheError:
-    """Point at ``--`` where an option of the script stands before it."""
-    unknown = getattr(cause, "option_name", None) if words[:1] == ["explain"] else None
-    script = next((n for n, word in enumerate(words) if word.endswith(".py")), len(words))
-    for place in range(script + 1, len(words)):
-        if unknown and words[place].partition("=")[0] == unknown:
-            import shlex
-
-            line = shlex.join(["jaxcache", *words[:place], "--", *words[place:]])
-            error.hint = f"options of the script go after --: {line}"
-            break
     return error
 
 

@@ -79,7 +79,8 @@ def _carry_out(opened: "Opened", plan: "PrunePlan", form: Format, consent: Conse
     with progress_bar("removing") as progress:
         done = remove(opened.store, plan.removals, guard=opened.layout.guard, progress=progress)
     lasting = sys.stderr.isatty() and opened.layout.stands_alone and not opened.store.remote
-    emit(form, prune_view(plan, done, now_ns=time.time_ns(), lasting=lasting))
+    view = prune_view(plan, done, now_ns=time.time_ns(), lasting=lasting, listed=consent.yes)
+    emit(form, view)
     return ExitCode.PARTIAL if done.failed or plan.unmet else ExitCode.DONE
 
 

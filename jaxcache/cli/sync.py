@@ -42,8 +42,8 @@ def push(
 
     What is there already is never replaced.
 
-    JAX 0.4.36 to 0.10 puts the cache's path into its keys: keep the same path where the entries
-    are used, or fill the cache with warm --portable.
+    JAX 0.4.36 to 0.10 puts the cache's path into its keys: keep the same path, or give --portable
+    to warm and run both where the cache is filled and where it is used.
     """
     form = output.form
     if options.make_room:
@@ -69,8 +69,8 @@ def pull(
 
     Each entry is checked on arrival; a sound one here is never replaced.
 
-    JAX 0.4.36 to 0.10 puts the cache's path into its keys: keep the same path where the entries
-    are used, or fill the cache with warm --portable.
+    JAX 0.4.36 to 0.10 puts the cache's path into its keys: keep the same path, or give --portable
+    to warm and run both where the cache is filled and where it is used.
     """
     form = output.form
     opened = open_cache(url, place.layout)

@@ -26,7 +26,11 @@ EXCEPTED = {
     "skipped": ("compile-time", "size", "over-cap"),
 }
 TIMEOUT = option("--timeout", DURATION, "Stop the program after this long.")
-PORTABLE = option("--portable", FLAG, "Keep the cache's path out of the keys (JAX before 0.11).")
+PORTABLE = option(
+    "--portable",
+    FLAG,
+    "Let the cache be moved: keep its path out of the keys (JAX before 0.11). Every run needs it.",
+)
 
 
 def read_limit(text: str) -> int | float:

@@ -35,13 +35,19 @@ _NOTABLE = 0.1
 
 
 def prune_view(
-    plan: PrunePlan, done: Execution | None, *, now_ns: int, lasting: bool = False
+    plan: PrunePlan,
+    done: Execution | None,
+    *,
+    now_ns: int,
+    lasting: bool = False,
+    listed: bool = True,
 ) -> View:
     """Return the view of ``prune`` and ``rm``.
 
     Args:
         done: what became of the plan; None for a dry run.
         lasting: say how a bound of the size is kept from now on.
+        listed: list on a terminal what goes; not where the question has listed it.
     """
     removed = plan.removals if done is None else done.removed
     freed = freed_bytes(removed)
@@ -66,7 +72,7 @@ def prune_view(
         removed,
         _columns(now_ns),
         keys=(r.key for r in removed),
-        page=[removals_table(removed, now_ns)] if removed and done is None else (),
+        page=[removals_table(removed, now_ns)] if removed and listed else (),
         notes=[*_notes(plan, done, removed), *(lasting_bound(plan) if lasting else ())],
     )
 
@@ -130,6 +136,9 @@ def plan_notes(plan: PrunePlan) -> Iterator[str]:
     holds = ", ".join(_hold(plan, why, count) for why, count in plan.held.items())
     if not plan.unmet and plan.protected:
         yield f"not removed: {holds or format_count(plan.protected, 'entry')}"
+    if plan.used_again and plan.removals:
+        again = format_count(plan.used_again, "entry")
+        yield f"not removed: {again} written before, but used since (jaxcache ls shows when)"
     most = (plan.options.max_size_bytes if plan.options else None) or math.inf
     if plan.fixed_bytes > most * _NOTABLE:
         size = format_size(plan.fixed_bytes)

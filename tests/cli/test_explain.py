@@ -207,15 +207,16 @@ def test_a_key_keeps_the_names_of_arguments(run_cli: RunCli, tmp_path: Path) -> 
     assert "the shapes of arguments w and x" in meanings
 
 
-def test_options_of_a_script_belong_behind_dashes(run_cli: RunCli) -> None:
-    done = run_cli("explain", "train.py", "-C", "some where", "--width=8", "-n", "2")
-    assert done.returncode == 2
-    hint = "  hint: options of the script go after --: "
-    line = "jaxcache explain train.py -C 'some where' -- --width=8 -n 2"
-    assert done.stderr.splitlines() == [
-        "jaxcache: No such option: --width [usage]",
-        hint + line,
-    ]
+def test_an_option_that_is_not_ours_is_the_scripts(run_cli: RunCli, tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text("import sys; print(sys.argv[1:]); import jax; jax.jit(abs)(1.0)")
+    spelt = ("--width=8", "-n", "2", "-C", tmp_path / "c", "--", "--json")
+    done = run_cli("explain", script, *spelt, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "['--width=8', '-n', '2', '--json']" in done.stdout + done.stderr
+    for words in (("--jsn", script), ("a.json", "b.json", "--jsn")):
+        done = run_cli("explain", *words)
+        assert (done.returncode, "No such option: --jsn" in done.stderr) == (2, True)
 
 
 def test_a_name_without_jit_is_near_one(run_cli: RunCli, corpus: Path) -> None:

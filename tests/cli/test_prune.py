@@ -158,10 +158,24 @@ def test_nothing_to_remove_names_the_ages(run_cli: RunCli, cache: Path) -> None:
         os.utime(path)
         path.write_bytes(time.time_ns().to_bytes(8, "little"))
     done = run_cli("prune", "-C", cache, "--unused-for", "7d", "-n")
-    said = r"nothing to remove: 7 entries, .*; the oldest use was \d.* ago \(recorded uses count"
+    said = (
+        r"nothing to remove: 7 entries, .*; the oldest use was \d.* ago \(the later of recorded use"
+    )
     assert re.search(said, done.stderr), done.stderr
     done = run_cli("prune", "-C", cache, "--older-than", "200000d", "-n")
     assert "the oldest entry was written 2" in done.stderr
+
+
+def test_what_only_its_use_saves_is_counted(run_cli: RunCli, cache: Path) -> None:
+    for number, path in enumerate(sorted(cache.glob("*-cache"))):
+        os.utime(path, (0, 0))
+        used_ns = 0 if number < 3 else time.time_ns()
+        path.with_name(path.name[: -len("-cache")] + "-atime").write_bytes(
+            used_ns.to_bytes(8, "little")
+        )
+    done = run_cli("prune", "-C", cache, "--unused-for", "7d", "-n")
+    assert "would remove 3 entries" in done.stderr
+    assert "not removed: 4 entries written before, but used since" in done.stderr
 
 
 def test_quarantined_entries_go_before_sound_ones(run_cli: RunCli, cache: Path) -> None:
@@ -229,7 +243,10 @@ def test_a_person_is_asked_and_may_decline(cache: Path, tmp_path: Path) -> None:
     code, shown = on_terminal(cache, tmp_path, "y\n", "prune", "--max-entries", "6")
     assert code == 0
     assert "removed 1 entry" in shown
+    assert shown.count("COMPILE") == 1  # what the question has listed is not listed again
     assert len(list(cache.glob("*-cache"))) == 6
+    code, shown = on_terminal(cache, tmp_path, "", "prune", "--max-entries", "5", "--yes")
+    assert (code, shown.count("COMPILE")) == (0, 1)
 
 
 def test_a_person_is_told_how_to_keep_the_bound(

@@ -58,6 +58,8 @@ class PrunePlan:
     """Age of the last use of the entry that was unused for longest."""
     oldest_seconds: float = 0.0
     """Age of the oldest entry."""
+    used_again: int = 0
+    """Entries that ``unused_for`` leaves only because they were used after they were written."""
 
     def summary(self, removed: Sequence[Removal], verb: str) -> str:
         """Return one line: how much goes, what it frees, what it costs, what stays."""
@@ -74,7 +76,7 @@ class PrunePlan:
         if self.options and self.options.unused_for_seconds is not None:
             yield (
                 f"the oldest use was {format_duration(self.oldest_use_seconds)} ago "
-                "(recorded uses count before file dates; jaxcache ls shows them)"
+                "(the later of recorded use and file dates counts; jaxcache ls shows it)"
             )
         if self.options and self.options.older_than_seconds is not None:
             yield f"the oldest entry was written {format_duration(self.oldest_seconds)} ago"
@@ -148,6 +150,8 @@ def plan_items(
             code="no-record-of-use",
             hint="run the program with jaxcache run, which records uses, or limit the size instead",
         )
+    unused_before = _before(now_ns, options.unused_for_seconds)
+    again = sum(not i.reason and not i.protected and i.created_ns <= unused_before for i in owners)
     held = owners if unmet else saved
     holds = Counter(i.held_by for i in held if i.held_by)
     return replace(
@@ -161,6 +165,7 @@ def plan_items(
         oldest_use_seconds=max((now_ns - i.candidate.last_used_ns for i in owners), default=0)
         / 1e9,
         oldest_seconds=max((now_ns - i.created_ns for i in owners), default=0) / 1e9,
+        used_again=again,
     )
 
 
