@@ -109,13 +109,16 @@ class FactIndex:
     def _text(self, number: int) -> str | None:
         return None if number == -1 else self._texts[number]
 
-    def _serialize(self, rows: dict[str, int]) -> bytes:
-        names = "\0".join(rows).encode("utf-8", "surrogateescape")
-        columns = [array("q", [column[row] for row in rows.values()]) for column in self._columns]
+    def _serialize(self, rows: dict[str, int]) -> Iterator[bytes]:
+        """Yield the body in parts: a large cache has a large index."""
         texts = "".join(self._texts).encode("utf-8", "surrogatepass")
         lengths = array("q", map(len, self._texts))
-        header = array("q", [len(rows), len(lengths), len(texts)])
-        return b"".join([header, lengths, *columns, texts, names])
+        yield array("q", [len(rows), len(lengths), len(texts)]).tobytes()
+        yield lengths.tobytes()
+        for column in self._columns:
+            yield array("q", map(column.__getitem__, rows.values())).tobytes()
+        yield texts
+        yield "\0".join(rows).encode("utf-8", "surrogateescape")
 
     def _read(self, data: memoryview) -> None:
         """Take over the body of a file that was found whole."""

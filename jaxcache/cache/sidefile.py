@@ -3,6 +3,8 @@
 import contextlib
 import os
 import zlib
+from collections.abc import Iterable, Iterator
+from itertools import chain
 from pathlib import Path
 
 from jaxcache.store.atomic import replace_file
@@ -39,9 +41,17 @@ def read_checked(path: Path, magic: bytes) -> memoryview:
     return body[len(magic) :]
 
 
-def write_checked(path: Path, magic: bytes, body: bytes) -> None:
+def write_checked(path: Path, magic: bytes, parts: Iterable[bytes]) -> None:
     """Write a file that :func:`read_checked` reads; where it cannot be written, do nothing."""
-    checksum = zlib.crc32(body, zlib.crc32(magic)).to_bytes(_CRC_BYTES, "big")
     with contextlib.suppress(OSError):
         os.makedirs(path.parent, mode=0o700, exist_ok=True)
-        replace_file(path, (magic, body, checksum), mode=0o600, durable=False)
+        replace_file(path, _with_checksum(chain([magic], parts)), mode=0o600, durable=False)
+
+
+def _with_checksum(parts: Iterable[bytes]) -> Iterator[bytes]:
+    """Yield the parts as they are made, and their checksum behind them."""
+    checksum = 0
+    for part in parts:
+        checksum = zlib.crc32(part, checksum)
+        yield part
+    yield checksum.to_bytes(_CRC_BYTES, "big")

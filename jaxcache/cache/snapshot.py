@@ -93,7 +93,7 @@ class Snapshot:
             array("d", [e.compile_seconds or 0.0 for e in ordered]),
         )
         parts = (len(text).to_bytes(8, "big"), text, *(c.tobytes() for c in columns))
-        write_checked(self._path, _MAGIC, b"".join(parts))
+        write_checked(self._path, _MAGIC, parts)
 
 
 def _identity(path: Path) -> list[int] | None:

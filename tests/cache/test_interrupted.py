@@ -241,7 +241,7 @@ def test_the_next_writer_removes_what_a_killed_one_left_beside(cache: Path, tmp_
     for folder in ("index", "trust", "out"):
         (tmp_path / folder).mkdir()
         (tmp_path / folder / LEFT).write_bytes(b"half")
-    write_checked(tmp_path / "index" / "a.idx", b"magic\n", b"body")
+    write_checked(tmp_path / "index" / "a.idx", b"magic\n", [b"bo", b"dy"])
     assert read_checked(tmp_path / "index" / "a.idx", b"magic\n") == b"body"
     add_trusted(tmp_path / "trust", "me", base64.b64encode(bytes(32)).decode())
     export(cache, tmp_path / "out" / "b.jxb")
