@@ -190,11 +190,12 @@ def test_what_is_learnt_while_the_clock_is_wrong_can_be_read(tmp_path: Path, now
 
 def test_the_later_of_pin_and_unpin_counts_though_the_clock_went_back(cache: Path) -> None:
     store = LocalStore(cache)
-    (key,) = pin(store, ["jit_mlp"], now_ns=10**18)
+    jax = load_layout("jax")
+    (key,) = pin(store, jax, ["jit_mlp"], now_ns=10**18)
     unpin(store, [key], now_ns=10**17)
     record = Ledger.load(store).record(key)
     assert record and not record.pinned
-    pin(store, [key], now_ns=10**16)
+    pin(store, jax, [key], now_ns=10**16)
     record = Ledger.load(store).record(key)
     assert record and record.pinned
 
@@ -297,12 +298,12 @@ def test_no_room_for_temporary_files_is_an_error_with_a_name(
 def test_what_cannot_be_staged_for_a_shared_cache_is_an_error_and_not_left_out(
     cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(self: LocalStore, name: str, *args: Any, **options: Any) -> None:
-        raise StoreError(name, "no space left on device")
+    def full(self: LocalStore, files: Sequence[NewFile]) -> Iterator[FileInfo]:
+        raise StoreError(files[0].name, "no space left on device")
 
     store = LocalStore(cache)
     plan = plan_export(store, now_ns=0)
-    monkeypatch.setattr(LocalStore, "write", full)
+    monkeypatch.setattr(LocalStore, "write_many", full)
     with pytest.raises(JaxcacheError, match="no space left on device"), sealed_copy(store, plan):
         raise AssertionError("it was taken for complete")
 
