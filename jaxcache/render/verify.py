@@ -32,8 +32,10 @@ def verification_view(found: Verification, repair: Repair | None) -> View:
     failed = dict.fromkeys(p.key or p.file for p in found.failures)
     return View(
         document,
-        rows,
+        # One line for each file of a sound cache would hide what matters; the notes have the sum.
+        [r for r in rows if r["kind"] != "unsealed"],
         columns,
+        records=rows,
         keys=failed,
         page=problems_page(found, repair),
         notes=_summary(found, repair),
@@ -111,7 +113,7 @@ def _summary(found: Verification, repair: Repair | None) -> Iterator[str]:
         yield f"to repair them at once: {now}"
     if "quarantine" in done and not repair.dry_run:
         back = format_command("verify --restore", found.cache_dir)
-        yield f"to bring files back from quarantine: {back}"
+        yield f"JAX compiles them again when it needs them; to bring the files back: {back}"
 
 
 _OUTCOMES = {

@@ -72,6 +72,7 @@ def test_a_sound_unsealed_cache_is_never_called_intact(run_cli, cache: Path) -> 
     done = run_cli("verify", "-C", cache)
     assert "7 look intact (no checksum to prove it)" in done.stderr
     assert "7 intact" not in done.stdout + done.stderr
+    assert done.stdout == ""  # a pipe gets what is wrong; --jsonl gets every finding
 
 
 def bad_checksum(path: Path) -> None:
@@ -157,6 +158,12 @@ def test_a_recorded_digest_proves_or_accuses(run_cli, cache: Path) -> None:
     assert path.exists()
     assert run_cli("seal", "-C", cache, "-q").returncode == 0
     assert verify(run_cli, cache)["proven"] == document["checked"]
+    # One that cannot be decoded is damaged, whoever wrote it.
+    frame = bytes([0, 0, 0, 1]) + b"no executable"
+    path.write_bytes(zstandard.compress(frame))
+    os.utime(path, (LONG_AGO + 5, LONG_AGO + 5))
+    (found,) = [p for p in verify(run_cli, cache, code=1)["problems"] if p["file"] == path.name]
+    assert found["kind"] == "bad-payload"
 
 
 def test_atimes_are_filled_in_where_the_cache_uses_them(run_cli, capped: Path) -> None:

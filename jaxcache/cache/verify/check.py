@@ -154,21 +154,25 @@ def _check_payload(
     for chunk in payload:
         if decode and payload.size_bytes <= MAX_DECODED_BYTES:
             kept += chunk
+    differs = known is not None and known.sha256 != payload.sha256
     problems = []
-    if known and known.sha256 != payload.sha256:
-        found = digest_mismatch(file, payload.sha256, known.sha256)
-        if not known.same_file:
-            found = _problem(file, "changed-since-recorded", f"of an earlier file: {found.detail}")
-        problems.append(found)
+    if known and differs and known.same_file:
+        problems.append(digest_mismatch(file, payload.sha256, known.sha256))
     if decode and payload.size_bytes <= MAX_DECODED_BYTES:
         problems.extend(check_payload(file, kept))
+    if known and differs and not problems:  # else it is damaged, whoever wrote it
+        detail = f"written after it was recorded: {_digests(payload.sha256, known.sha256)}"
+        problems.append(_problem(file, "changed-since-recorded", detail))
     return problems
 
 
 def digest_mismatch(file: EntryFile, found: str, known: str) -> Problem:
     """The finding that a payload is not the one in the ledger."""
-    detail = f"payload has SHA-256 {found[:12]}…, the ledger says {known[:12]}…"
-    return _problem(file, "digest-mismatch", detail)
+    return _problem(file, "digest-mismatch", _digests(found, known))
+
+
+def _digests(found: str, known: str) -> str:
+    return f"payload has SHA-256 {found[:12]}…, the ledger says {known[:12]}…"
 
 
 def _problem(file: EntryFile, kind: ProblemKind, detail: str) -> Problem:
