@@ -13,7 +13,7 @@ from jaxcache.units import format_count, format_duration
 from jaxcache.warm.report import Module, Report
 
 if TYPE_CHECKING:
-    from jaxcache.warm.torch import TorchReport
+    from jaxcache.warm.torch_report import TorchReport
 
 #: What an outcome's colour says: served, as hoped for; lost, and why matters.
 _STYLES = {"hit": "green", "skipped": "yellow", "uncacheable": "yellow", "error": "red"}

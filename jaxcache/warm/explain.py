@@ -19,8 +19,8 @@ from jaxcache.warm.causes import as_compile
 from jaxcache.warm.events import Done
 from jaxcache.warm.programs import Program
 from jaxcache.warm.run import Watch, warm_programs
-from jaxcache.warm.torch import Look
 from jaxcache.warm.torch import warm_programs as warm_torch
+from jaxcache.warm.torch_report import Look
 
 #: Keys of one module, the newest ones, that a miss is compared with.
 _MAX_CANDIDATES = 20

@@ -10,7 +10,8 @@ from conftest import RunCli
 from jaxcache.render.torch import report_view
 from jaxcache.warm.events import parse_event
 from jaxcache.warm.launch import Ended
-from jaxcache.warm.torch import TorchRecorder, TorchReport
+from jaxcache.warm.torch import TorchRecorder
+from jaxcache.warm.torch_report import TorchReport
 
 KEY = "a" * 51
 TORCH = {

@@ -19,7 +19,7 @@ from jaxcache.warm.programs import Program, names_function, read_call, read_prog
 if TYPE_CHECKING:
     from jaxcache.layouts.base import Layout
     from jaxcache.warm.report import Report
-    from jaxcache.warm.torch import TorchReport
+    from jaxcache.warm.torch_report import TorchReport
 
 Chosen = TypeVar("Chosen", bound=RunOptions)
 #: What a shell adds to the number of the signal that ended a program.
