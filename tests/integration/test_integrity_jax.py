@@ -48,7 +48,8 @@ class Cache:
         return json.loads(done.stdout.splitlines()[-1])
 
     def entry(self, module: str) -> Path:
-        (path,) = self.path.glob(f"{module}-*-cache")
+        # JAX 0.4.30 names the file by the key alone.
+        (path,) = (p for p in self.path.glob(f"{module}-*") if not p.name.endswith("-atime"))
         return path
 
     def truncate(self, module: str) -> Path:

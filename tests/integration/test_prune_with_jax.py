@@ -74,6 +74,8 @@ def test_jax_with_a_cap_goes_on_where_prune_stopped(
     cache, roomy = tmp_path / "cache", 50_000_000
     run_jax(each_jax_python, cache, cap=roomy)
     everything = entries(cache)
+    if cache.is_dir() and not atimes(cache):
+        pytest.skip("JAX before 0.4.31 keeps no -atime files")
     assert len(everything) >= len(LENGTHS)
     full = sum(p.stat().st_size for p in cache.glob("*-cache"))
 
