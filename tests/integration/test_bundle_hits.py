@@ -30,7 +30,8 @@ def test_the_outlook_comes_true(run_cli: RunCli, each_jax_python: str, tmp_path:
     first, second, bundle = tmp_path / "first", tmp_path / "second", tmp_path / "b.jxb"
     cold = run_jax(each_jax_python, first, tmp_path)
     assert cold["cache_hits"] == 0
-    compiles = len(list(first.glob("*-cache")))
+    # JAX 0.4.30 names the file by the key alone.
+    compiles = sum(not p.name.endswith("-atime") for p in first.glob("jit_*"))
     assert compiles >= 2
     assert run_cli("export", bundle, "-C", first).returncode == 0
     shutil.rmtree(first)
