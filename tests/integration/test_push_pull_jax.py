@@ -10,21 +10,26 @@ from test_bundle_hits import run_jax
 
 
 @pytest.mark.jax
+def entries(cache: Path) -> set[str]:
+    """The names of entries; JAX 0.4.30 writes none with ``-cache`` at its end."""
+    return {p.name for p in cache.glob("jit_*") if not p.name.endswith("-atime")}
+
+
 def test_pushed_here_pulled_there(
     run_cli: RunCli, each_jax_python: str, bucket: str, tmp_path: Path
 ) -> None:
     first, second = tmp_path / "first", tmp_path / "second"
     cold = run_jax(each_jax_python, first, tmp_path)
-    compiles = len(list(first.glob("*-cache")))
+    names = entries(first)
+    compiles = len(names)
     assert compiles >= 2
     assert cold["cache_hits"] == 0
     assert run_cli("push", bucket, "-C", first).returncode == 0
-    names = {p.name for p in first.glob("*-cache")}
     shutil.rmtree(first)
     # JAX 0.4.36 to 0.10 hash the directory into the key: there the place must be the same.
     for place in (second, first):
         assert run_cli("pull", bucket, "-C", place).returncode == 0
-        assert {p.name for p in place.glob("*-cache")} == names
+        assert entries(place) == names
     warm = run_jax(each_jax_python, first, tmp_path)
     assert (warm["cache_hits"], warm["cache_misses"]) == (compiles, 0)
     assert warm["result"] == cold["result"]
