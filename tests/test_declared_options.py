@@ -2,6 +2,7 @@
 
 import json
 import os
+import pydoc
 import shutil
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,12 @@ from jaxcache.options.run import (
     RunOptions,
     WarmOptions,
 )
+
+
+def test_an_option_shown_by_help_says_its_names_and_meaning() -> None:
+    shown = pydoc.render_doc(PruneOptions, renderer=pydoc.plaintext)
+    assert "max_size_bytes = <--max-size: " in shown
+    assert "Option object" not in shown
 
 
 def commands_with_options() -> dict[str, type[Options]]:

@@ -355,7 +355,7 @@ def open(  # noqa: A001
 
     Args:
         location: by default that of the command line: ``JAX_COMPILATION_CACHE_DIR``, the
-            configuration, ``~/.cache/jax``.
+            configuration files, else ``~/.cache/jax`` (``$XDG_CACHE_HOME/jax``).
         create: make a local directory that is not there.
         layout: whose cache it is, ``"jax"`` or ``"torch"``; by default what its folders say.
 

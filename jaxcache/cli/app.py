@@ -71,6 +71,9 @@ The steps of a job, in this order:
   python train.py
   jaxcache ci save "store/$key.jxb"
 
+The keys of JAX before 0.11 contain the cache's path: give it the same path in
+every job, or fill it and use it with --portable (jaxcache warm, jaxcache run).
+
 Without that 0, JAX writes no compile that takes less than 1 s, and the cache of
 a quick job stays empty. store/ is any directory that outlives the job; in its
 place, a URL such as s3://bucket/jax does as well.""",

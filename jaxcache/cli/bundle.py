@@ -143,7 +143,11 @@ def check_trust(bundle: "Bundle") -> "Verdict":
         bundle.file.close()
         raise
     if verdict.warning:
-        note(f"warning: {bundle.name}: {verdict.warning}; what it holds is machine code")
+        advice = "take it only from a source that you trust, or have it signed with --sign"
+        if verdict.unchecked or verdict.unknown:
+            advice = "take it only if you trust its signer (jaxcache trust add NAME KEY)"
+        warned = f"{verdict.warning}; what it holds is machine code: {advice}"
+        note(f"warning: {bundle.name}: {warned}")
     return verdict
 
 

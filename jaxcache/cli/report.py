@@ -3,10 +3,11 @@
 import contextlib
 import os
 import time
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
+from jaxcache.cli.declared import PanelCommand
 from jaxcache.cli.opening import open_cache
 from jaxcache.cli.options import JsonOutput, available_cores, index_folder
 from jaxcache.errors import UsageError
@@ -14,6 +15,20 @@ from jaxcache.options import Place
 
 EXAMPLE = "jaxcache report cache.html"
 EXIT_CODES = (0, 1, 2, 10)
+
+
+class _ReportCommand(PanelCommand):
+    """A command whose help says how to install what it needs into this Python."""
+
+    def format_epilog(self, ctx: Any, formatter: Any) -> None:
+        """Write the command that installs plotly, unwrapped, then the example and exit codes."""
+        from jaxcache.units import format_install
+
+        formatter.write(f"\n  Needs plotly:\n    {format_install('plotly')}\n")
+        super().format_epilog(ctx, formatter)
+
+
+COMMAND_CLASS = _ReportCommand
 
 
 def command(
@@ -27,7 +42,7 @@ def command(
 ) -> None:
     """Write a report of a cache as one HTML file.
 
-    The file opens in any browser, without a network. Needs plotly: pip install 'jaxcache[report]'.
+    Needs plotly. The file opens in any browser, without a network.
     """
     from jaxcache import __version__
     from jaxcache.cache.picture import take_picture

@@ -25,12 +25,11 @@ def command(
     *,
     wanted: JsonOutput,
 ) -> None:
-    """Watch a cache in use.
+    """Watch a cache in use; hits show of programs under jaxcache run or the live layer.
 
-    Show new, hit and removed entries as they happen; q or Ctrl-C ends it with code 0. In a pipe,
-    and with --jsonl, each change is a line. On a terminal it waits for a directory that is not
-    there yet. Hits of plain JAX show only where something records them: jaxcache run -- CMD, or
-    JAXCACHE_LIVE=1.
+    The live layer (JAXCACHE_LIVE=1) is jaxcache at work inside the program's JAX. Show new, hit
+    and removed entries as they happen; q or Ctrl-C ends it with code 0. In a pipe, and with
+    --jsonl, each change is a line. On a terminal it waits for a directory that is not there yet.
     """
     from jaxcache.cli.output import top as output
     from jaxcache.cli.terminal import is_dumb

@@ -66,8 +66,8 @@ def enable(
 
     Args:
         cache_dir: a directory or URL; by default ``cache-dir`` of the configuration files, else
-            ``$XDG_CACHE_HOME/jax``. Where that cannot be written, a directory for temporary
-            files is used, with one warning.
+            ``~/.cache/jax`` (``$XDG_CACHE_HOME/jax``). Where that cannot be written, a directory
+            for temporary files is used, with one warning.
         max_size: evict above this size, in bytes or such as ``"10GB"``.
         tiers: directories and URLs to ask after the local directory; ``[]`` removes those of an
             earlier call.
@@ -75,7 +75,9 @@ def enable(
         portable: keep the directory out of the keys of JAX before 0.11.
         min_compile_seconds: cache what took longer to compile; JAX's threshold is 1 s. None
             leaves it.
-        settings: any other setting of docs/live.md, by its name with ``_``.
+        settings: any other setting of the live layer: every_process, flush, ledger, local_dir,
+            max_entries, metrics, miss_budget, policy, prefetch, queue, require_seal,
+            require_signed, signing_key, single_flight, summary, timeout, unused_for.
 
     Raises:
         ConfigError: a setting cannot be read, or ``cache_dir`` cannot be made.

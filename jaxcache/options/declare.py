@@ -110,6 +110,9 @@ class Option:
             "-", "_"
         )
 
+    def __repr__(self) -> str:
+        return f"<{' '.join(self.names)}: {self.help}>"
+
     def read(self, value: Any) -> Any:
         """Make the value of the field from what a person wrote or a program passed."""
         if self.kind is TEXTS:

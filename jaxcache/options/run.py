@@ -139,7 +139,11 @@ class RunOptions(TargetOptions, panel=None):
         panel="Recipe",
     )
     live: bool = option(
-        "--live", FLAG, "Enable the live layer in every Python that is started.", panel="Live layer"
+        "--live",
+        FLAG,
+        "Enable the live layer, jaxcache at work inside JAX (checked reads, a size bound, tiers), "
+        "in every Python that is started.",
+        panel="Live layer",
     )
     tiers: tuple[str, ...] = option(
         "--tier",

@@ -28,10 +28,10 @@ _WHY: dict[Why, str] = {
     "empty": "not saved: the cache is empty",
 }
 _WITNESSES: dict[Witness, str] = {
-    Witness.JAX: "by JAX's own dates of use",
-    Witness.FILE_SYSTEM: "by the file system's access times",
-    Witness.LEDGER: "by the ledger, which knows what ran under jaxcache",
-    Witness.NOBODY: "nothing here records uses",
+    Witness.JAX: ", as JAX's own dates of use say",
+    Witness.FILE_SYSTEM: ", as the access times of their files say",
+    Witness.LEDGER: ", as the ledger says, which knows what ran under jaxcache",
+    Witness.NOBODY: ": nothing here records uses",
 }
 
 
@@ -166,6 +166,11 @@ def restore_lines(restored: Restored) -> Iterator[str]:
     if plan.trouble:
         place = "" if source in plan.trouble else f" from {source}"
         yield f"nothing restored{place}: {plan.trouble}"
+        if plan.is_missing:
+            yield (
+                "the first job of a key finds nothing; a later one has another key, of another "
+                "path or jax, say: jaxcache ci key --json shows the parts"
+            )
         return
     found, fit = len(plan.outlooks.forecasts), len(plan.fitting)
     verb = "would be restored" if restored.looked_up_only else "restored"
@@ -198,11 +203,12 @@ def save_lines(plan: SavePlan, saved: Saved | None) -> Iterator[str]:
     if usage.hits:
         new += f", {usage.hits} of them hit since"
     if usage.compared:
-        before = len(usage.used) + len(usage.unused) + len(usage.unknown)
+        unknown = len(usage.unknown)
+        before = len(usage.used) + len(usage.unused) + unknown
         yield (
             f"of {format_count(before, 'entry')} from before the job, {len(usage.used)} used "
             f"({format_duration(usage.saved_seconds)} of compiling saved), {len(usage.unused)} "
-            f"not used, {len(usage.unknown)} unknown: {_WITNESSES[usage.witness]}"
+            f"not used{f', {unknown} unknown' if unknown else ''}{_WITNESSES[usage.witness]}"
         )
         yield new
     else:

@@ -117,7 +117,7 @@ def lasting_bound(plan: PrunePlan) -> Iterator[str]:
         yield (
             f"the cache is bounded now, not from now on; for that run JAX with JAXCACHE_LIVE=1 "
             f"JAXCACHE_LIVE_MAX_SIZE={most}, or with JAX_COMPILATION_CACHE_MAX_SIZE={most} "
-            "(first check with jaxcache doctor: it needs filelock)"
+            "(JAX needs the package filelock for it)"
         )
 
 

@@ -8,14 +8,21 @@ from jaxcache.cache.watch import Change, Look
 from jaxcache.render.columns import entry_column, seconds_column, size_column, text_column
 from jaxcache.render.listing import live_line
 from jaxcache.render.view import Block, Column, Line, Table, View
-from jaxcache.units import NS_PER_SECOND, format_count, format_duration, format_size, rfc3339
+from jaxcache.units import (
+    NS_PER_SECOND,
+    format_ago,
+    format_count,
+    format_duration,
+    format_size,
+    rfc3339,
+)
 
 #: Changes that are kept to be shown; older ones only count.
 _KEPT = 500
 _STYLES = {"hit": "green", "new": "cyan", "gone": "yellow"}
 NO_DATES = (
-    "hits of plain JAX are not visible here; start the program with jaxcache run -- CMD, "
-    "or with JAXCACHE_LIVE=1"
+    "only hits of programs under jaxcache run, or with JAXCACHE_LIVE=1, are visible here, "
+    "not those of plain JAX"
 )
 
 
@@ -74,8 +81,10 @@ def too_quick_line(count: int) -> str:
     )
 
 
-def top_page(look: Look, tally: Tally, *, now_ns: int, rows: int) -> Iterator[Block]:
-    """Yield a page with the sums and the last ``rows`` changes."""
+def top_page(
+    look: Look, tally: Tally, *, now_ns: int, rows: int, newest: bool = False
+) -> Iterator[Block]:
+    """Yield a page with the sums and the last ``rows`` changes, or the ``newest`` entries."""
     yield Line(look.cache_dir, style="bold")
     yield str(look.total)
     if now_ns - tally.started_ns >= NS_PER_SECOND:
@@ -87,7 +96,10 @@ def top_page(look: Look, tally: Tally, *, now_ns: int, rows: int) -> Iterator[Bl
     if look.too_quick:
         yield too_quick_line(look.too_quick)
     yield ""
-    if tally.latest:
+    if newest and tally.latest:
+        written = Column("WRITTEN", _COLUMNS[0].value, lambda c: format_ago(c.at_ns, now_ns))
+        yield Table([written, *_COLUMNS[2:]], tally.latest[:rows])
+    elif tally.latest:
         yield Table(_COLUMNS, tally.latest[:rows])
     else:
         yield "nothing has happened yet; by default JAX writes only compiles of 1 s or longer"

@@ -144,6 +144,7 @@ def test_hits_of_new_entries_are_told(
     append(store, [Event(key, "hit", time.time_ns())])
     done = run_cli("ci", "save", bundle, "-C", job, "--dry-run")
     assert "of 0 entries from before the job, 0 used" in done.stderr
+    assert "unknown" not in done.stderr
     assert "7 new (" in done.stderr
     assert "of compiling), 1 of them hit since\n" in done.stderr
     (job / ".jaxcache" / "ci.json").unlink()
@@ -236,6 +237,8 @@ def test_a_missing_or_damaged_source_is_a_miss(
         assert "cache-hit\tfalse" in failed.stdout
         (said,) = (s for s in failed.stderr.splitlines() if s.startswith("nothing restored"))
         assert said.count(str(source)) == 1
+        missing = not source.exists()
+        assert ("jaxcache ci key --json shows the parts" in failed.stderr) == missing
 
 
 def test_what_was_restored_before_is_told(run_cli: RunCli, bundle: Path, tmp_path: Path) -> None:

@@ -258,7 +258,7 @@ def test_a_person_is_told_how_to_keep_the_bound(
     told = " ".join(shown.split())
     assert told.count("now, not from now on") == 1
     assert "JAXCACHE_LIVE=1 JAXCACHE_LIVE_MAX_SIZE=20000" in told
-    assert "JAX_COMPILATION_CACHE_MAX_SIZE=20000 (first check with jaxcache doctor" in told
+    assert "JAX_COMPILATION_CACHE_MAX_SIZE=20000 (JAX needs the package filelock for it)" in told
     for more in ("--quiet", "--json", "--dry-run"):
         assert "from now on" not in on_terminal(cache, tmp_path, "", *line, more)[1]
     assert "from now on" not in run_cli(*line, "-C", cache).stderr

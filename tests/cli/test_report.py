@@ -271,10 +271,17 @@ def test_without_plotly_the_error_says_what_to_install(tmp_path: Path, cache: Pa
         check=False,
     )
     assert done.returncode == 1
+    shown = subprocess.run(
+        [sys.executable, "-m", "jaxcache", "report", "--help"],
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
     command = "uv pip install --python {} plotly"
     if find_spec("pip"):
         command = "{} -m pip install plotly"
     assert done.stderr.splitlines()[1:] == [f"  hint: {command.format(sys.executable)}"]  # to paste
+    assert f"Needs plotly:\n    {command.format(sys.executable)}\n\n  Example:" in shown
 
 
 def test_a_cache_of_torch_is_drawn_and_its_forecast_is_that_of_prune(

@@ -1,5 +1,6 @@
 """What docs/live.md says of the settings, and the manifests, are as the code has them."""
 
+import inspect
 import re
 from pathlib import Path
 from typing import Any
@@ -8,6 +9,7 @@ import pytest
 import yaml
 from conftest import REPOSITORY
 
+from jaxcache import enable
 from jaxcache.live.counters import COUNTERS, SUMS
 from jaxcache.live.settings import SETTINGS, resolve
 
@@ -19,6 +21,14 @@ def test_every_setting_and_only_they_are_documented() -> None:
     rows = re.findall(r"^\| ((?:`[a-z-]+`(?:, )?)+) \|", table, re.MULTILINE)
     named = {name for row in rows for name in re.findall(r"`([a-z-]+)`", row)}
     assert named == set(SETTINGS) - {"enabled"}
+
+
+def test_the_help_of_enable_names_every_setting() -> None:
+    told = inspect.getdoc(enable) or ""
+    own = {*inspect.signature(enable).parameters, "enabled", "portable_keys"}
+    for name in (setting.replace("-", "_") for setting in SETTINGS):
+        assert name in own or re.search(rf"\b{name}\b", told), name
+    assert "docs/" not in told
 
 
 def test_the_counters_that_are_named_exist() -> None:

@@ -33,6 +33,8 @@ class RestorePlan:
     """Entries of the source that no trusted key has signed, where that is asked for."""
     trouble: str = ""
     """The reason why there is nothing to restore from."""
+    is_missing: bool = False
+    """Whether that is because the source is not there."""
 
     @property
     def fitting(self) -> tuple[Item, ...]:
@@ -106,9 +108,12 @@ def plan_restore(
     )
 
 
-def nothing_to_restore(cache_dir: str, source: str, trouble: str) -> RestorePlan:
+def nothing_to_restore(
+    cache_dir: str, source: str, trouble: str, *, is_missing: bool
+) -> RestorePlan:
     """The plan where the source is missing or unusable: the job compiles, and saves."""
-    return RestorePlan(cache_dir, source, None, Compatibility((), None), trouble=trouble)
+    unknown = Compatibility((), None)
+    return RestorePlan(cache_dir, source, None, unknown, trouble=trouble, is_missing=is_missing)
 
 
 def execute_restore(

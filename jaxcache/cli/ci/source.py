@@ -54,7 +54,9 @@ def restore(source: str, target: str, options: RestoreOptions) -> Restored:
                 progress=progress,
             )
     except (BundleError, NoCacheError, StoreError) as error:
-        plan = nothing_to_restore(cache_dir, source, error.message)
+        plan = nothing_to_restore(
+            cache_dir, source, error.message, is_missing=error.code in ("no-cache", "missing")
+        )
     bundle = fetched.bundle if fetched else None
     try:
         if options.lookup_only:

@@ -104,7 +104,7 @@ class Screen:
         newest = [Change("new", e.created_ns, e) for e in entries]
         self._tally.latest = newest
         self._tally.hits_show |= self._watcher.has_record
-        emit(form, render.once_view(look, newest, self._page(look, rows=_NEWEST)))
+        emit(form, render.once_view(look, newest, self._page(look, rows=_NEWEST, newest=True)))
 
     def lines(self, form: Format) -> None:
         """Print each change as it is seen, until interrupted."""
@@ -170,5 +170,6 @@ class Screen:
         self._tally.add(look)
         return look
 
-    def _page(self, look: Look, *, rows: int) -> Iterator[Block]:
-        return render.top_page(look, self._tally, now_ns=time.time_ns(), rows=rows)
+    def _page(self, look: Look, *, rows: int, newest: bool = False) -> Iterator[Block]:
+        now_ns = time.time_ns()
+        return render.top_page(look, self._tally, now_ns=now_ns, rows=rows, newest=newest)
