@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 import zstandard
 
+from jaxcache.cache.verify.examine import INFORMATIONAL
+
 pytestmark = pytest.mark.jax
 
 HERE = Path(__file__).parent
@@ -112,7 +114,9 @@ def test_load_names_the_entry_that_kills_its_child_and_goes_on(
         "verify", "-C", cache.path, "--level", "load", "--python", fragile, "--no-payload", "--json"
     )
     assert done.returncode == 1, done.stderr
-    found = {p["file"]: p for p in json.loads(done.stdout)["problems"] if p["kind"] != "unsealed"}
+    found = {
+        p["file"]: p for p in json.loads(done.stdout)["problems"] if p["kind"] not in INFORMATIONAL
+    }
     step, loss = cache.entry("jit_step").name, cache.entry("jit_loss").name
     assert {name: p["kind"] for name, p in found.items()} == {
         step: "load-crashed",
@@ -144,7 +148,7 @@ def test_load_names_the_entry_that_does_not_load(cache: Cache, run_cli) -> None:
     path = cache.entry("jit_step")
     hollow_out(path)
     done = run_cli(*args)
-    found = [p for p in json.loads(done.stdout)["problems"] if p["kind"] != "unsealed"]
+    found = [p for p in json.loads(done.stdout)["problems"] if p["kind"] not in INFORMATIONAL]
     assert done.returncode == 1
     assert [p["file"] for p in found] == [path.name]
     assert found[0]["kind"] in ("load-failed", "bad-payload")

@@ -146,7 +146,7 @@ def verify(
     for file in files:
         problems.extend(checks[file.info.name].problems)
     if loader is not None and options.level == "load":
-        bad = {p.file for p in problems}
+        bad = {p.file for p in problems if p.kind not in INFORMATIONAL}
         sound = [f for f in files if f.info.name not in bad]
         problems.extend(loader(store, sound, progress))
     problems.extend(layout.check_beside(seen, files, checks, options))
