@@ -35,7 +35,7 @@ def test_an_empty_key_is_none(single: LocalStore) -> None:
 
 
 def test_an_empty_key_unpins_nothing(single: LocalStore) -> None:
-    (key,) = pin(single, ["*"], now_ns=1)
+    (key,) = pin(single, JAX, ["*"], now_ns=1)
     with pytest.raises(JaxcacheError, match="no pinned entry matches ''"):
         unpin(single, [""], now_ns=2)
     assert pinned_keys(Ledger.load(single)) == [key]
