@@ -25,7 +25,7 @@ def command(
     *,
     wanted: JsonOutput,
 ) -> None:
-    """Watch a cache in use; hits show of programs under jaxcache run or the live layer.
+    """Watch a cache in use; it sees hits of programs under jaxcache run or the live layer.
 
     The live layer (JAXCACHE_LIVE=1) is jaxcache at work inside the program's JAX. Show new, hit
     and removed entries as they happen; q or Ctrl-C ends it with code 0. In a pipe, and with

@@ -168,8 +168,8 @@ def restore_lines(restored: Restored) -> Iterator[str]:
         yield f"nothing restored{place}: {plan.trouble}"
         if plan.is_missing:
             yield (
-                "the first job of a key finds nothing; a later one has another key, of another "
-                "path or jax, say: jaxcache ci key --json shows the parts"
+                "the first job of a key finds nothing; where a later one finds nothing, its key "
+                "differs, such as by the path or by jax: jaxcache ci key --json shows the parts"
             )
         return
     found, fit = len(plan.outlooks.forecasts), len(plan.fitting)

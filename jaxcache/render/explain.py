@@ -46,7 +46,10 @@ def explain_view(explanation: Explanation, cache_dir: str, *, unfolded: bool = F
     page = _page(explanation, unfolded=unfolded)
     same = f"no difference in {format_count(explanation.same, 'module')}"
     if explanation.hits and explanation.hits == explanation.same:
-        same = f"{explanation.hits:,} of {explanation.hits:,} hit: nothing to explain"
+        same = (
+            f"{explanation.hits:,} of {explanation.hits:,} hit: nothing to explain "
+            "(explain --churn compares the entries of each module)"
+        )
     notes = [] if comparisons else [same]
     return View(document, rows, records=comparisons, page=page, notes=notes)
 

@@ -138,7 +138,7 @@ def plan_notes(plan: PrunePlan) -> Iterator[str]:
         yield f"not removed: {holds or format_count(plan.protected, 'entry')}"
     if plan.used_again and plan.removals:
         again = format_count(plan.used_again, "entry")
-        yield f"not removed: {again} written before, but used since (jaxcache ls shows when)"
+        yield f"not removed: {again} written long ago, but used since (jaxcache ls shows when)"
     most = (plan.options.max_size_bytes if plan.options else None) or math.inf
     if plan.fixed_bytes > most * _NOTABLE:
         size = format_size(plan.fixed_bytes)

@@ -76,7 +76,7 @@ def tally_line(tally: Tally, now_ns: int) -> str:
 def too_quick_line(count: int) -> str:
     """Say how many compiles were not written, and what writes them."""
     return (
-        f"{format_count(count, 'compile')} under JAX's threshold of seconds, not written; "
+        f"not written: {format_count(count, 'compile')} under JAX's threshold (1 s by default); "
         "jaxcache warm, or JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS=0, writes them"
     )
 

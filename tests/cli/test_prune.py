@@ -175,7 +175,7 @@ def test_what_only_its_use_saves_is_counted(run_cli: RunCli, cache: Path) -> Non
         )
     done = run_cli("prune", "-C", cache, "--unused-for", "7d", "-n")
     assert "would remove 3 entries" in done.stderr
-    assert "not removed: 4 entries written before, but used since" in done.stderr
+    assert "not removed: 4 entries written long ago, but used since" in done.stderr
 
 
 def test_quarantined_entries_go_before_sound_ones(run_cli: RunCli, cache: Path) -> None:
