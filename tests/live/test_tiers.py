@@ -52,15 +52,11 @@ def leave():
     layer.directories.clear()
     layer.adapter.reset()
     flushed_in = time.monotonic() - started
-    # An upload that was under way at the end is counted when it is over.
-    for folder in [os.path.join(d.root, ".jaxcache", "live", "spool") for d in directories]:
-        while time.monotonic() < started + flushed_in + 3:
-            waiting = [n for _, _, names in os.walk(folder) for n in names if n.startswith("jit_")]
-            counts = layer.counters.snapshot()
-            if len(waiting) + counts.get("uploaded", 0) >= counts.get("written", 0):
-                break
-            time.sleep(0.02)
-    return {"flushed_in": flushed_in, **layer.counters.snapshot()}
+    # Listed before the uploads are counted: one that ends in between is in both, none in neither.
+    folders = [os.path.join(d.root, ".jaxcache", "live", "spool") for d in directories]
+    notes = [n for f in folders for _, _, names in os.walk(f) for n in names]
+    waiting = sum(n.startswith("jit_") for n in notes)
+    return {"flushed_in": flushed_in, "waiting": waiting, **layer.counters.snapshot()}
 
 result = {}
 """
@@ -185,11 +181,9 @@ result["after"] = on(folder + "/after", filled, **limits)
         assert lost < allowed, how
         assert ran["flushed_in"] < 3.0, how
         # Nothing of what could not be uploaded is forgotten.
-        spool = next((tmp_path / how / ".jaxcache" / "live" / "spool").glob("*/"))
-        waiting = len([p for p in spool.iterdir() if p.name.startswith("jit_")])
-        assert waiting + ran.get("uploaded", 0) == number, how
+        assert ran["waiting"] + ran.get("uploaded", 0) >= number, how
         if how in ("down", "answers 500", "black hole", "full"):
-            assert waiting == number, how
+            assert ran["waiting"] == number, how
     for how in ("works", "after"):
         hits = told[how].get("hits_tier", 0) + told[how].get("hits_local", 0)
         assert (hits, told[how].get("misses", 0)) == (number, 0), how
