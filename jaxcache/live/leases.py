@@ -56,7 +56,7 @@ class Leases:
         value = None
         while True:
             if self._try(key):
-                value = look() if waited else None  # its owner may just have written it
+                value = look()  # its last owner may have written it since this process looked
                 if value is None and tiers is not None:
                     value, waited = self._ask_machines(key, tiers, deadline, waited=waited)
                 break

@@ -116,14 +116,15 @@ def test_machines_that_share_a_bucket_compile_each_module_once(
     jax_python: str, tmp_path: Path, s3_server: S3Server
 ) -> None:
     """The leases are objects that are put only if they are not there."""
-    make_bucket(s3_server.endpoint, "once")
+    team = f"once-{os.urandom(4).hex()}"
+    make_bucket(s3_server.endpoint, team)
     env = {**CREDENTIALS, "AWS_ENDPOINT_URL": s3_server.endpoint}
-    ended = start_together(jax_python, tmp_path, 3, PROGRAM, tier="s3://once/jax", **env)
+    ended = start_together(jax_python, tmp_path, 3, PROGRAM, tier=f"s3://{team}/jax", **env)
     assert all(p.returncode == 0 for p, _, _ in ended), [err for _, _, err in ended]
     modules = len(entries(tmp_path / "machine-0"))
     assert total(ended, "misses") == total(ended, "written") == modules > 1
     assert total(ended, "troubles") == total(ended, "tier_errors") == 0
-    with urllib.request.urlopen(f"{s3_server.endpoint}/once?list-type=2", timeout=30) as answer:
+    with urllib.request.urlopen(f"{s3_server.endpoint}/{team}?list-type=2", timeout=30) as answer:
         names = re.findall("<Key>(.*?)</Key>", answer.read().decode())
     assert len([n for n in names if n.endswith("-cache")]) == modules
     assert [n for n in names if "/leases/" in n] == []
