@@ -193,6 +193,15 @@ def jax_python() -> str:
     return pythons[0]
 
 
+@pytest.fixture(scope="session")
+def torch_python() -> str:
+    """An interpreter that has torch."""
+    python = os.environ.get("JAXCACHE_TEST_TORCH_PYTHON")
+    if not python:
+        pytest.skip("no Python with torch: set JAXCACHE_TEST_TORCH_PYTHON")
+    return python
+
+
 @pytest.fixture
 def cache(tmp_path: Path) -> Path:
     """Where a cache may come to be."""

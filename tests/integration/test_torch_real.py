@@ -27,14 +27,6 @@ Run = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
 @pytest.fixture(scope="session")
-def torch_python() -> str:
-    python = os.environ.get("JAXCACHE_TEST_TORCH_PYTHON")
-    if not python:
-        pytest.skip("no Python with torch: set JAXCACHE_TEST_TORCH_PYTHON")
-    return python
-
-
-@pytest.fixture(scope="session")
 def run_torch(torch_python: str, tmp_path_factory: pytest.TempPathFactory) -> Run:
     """Run the workload against a cache."""
     env = clean_environment(tmp_path_factory.mktemp("home"))

@@ -5,7 +5,6 @@ Wants a Python that has torch and a C++ compiler: ``make test-torch`` installs o
 """
 
 import json
-import os
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -18,14 +17,6 @@ PROGRAMS = Path(__file__).with_name("torch_programs")
 #: Torch warns of much, which these tests make no errors of.
 QUIET = {"PYTHONWARNINGS": ""}
 STATES = {"hits": "hit", "misses": "miss", "bypassed": "bypass"}
-
-
-@pytest.fixture(scope="session")
-def torch_python() -> str:
-    python = os.environ.get("JAXCACHE_TEST_TORCH_PYTHON")
-    if not python:
-        pytest.skip("no Python with torch: set JAXCACHE_TEST_TORCH_PYTHON")
-    return python
 
 
 @pytest.fixture(scope="session")
