@@ -53,7 +53,7 @@ complete -c jaxcache -n '__fish_seen_subcommand_from stats' -l requests -d 'Show
 complete -c jaxcache -n '__fish_seen_subcommand_from stats' -l color -x -a 'auto always never' -d 'When to use colour (default: on a terminal, unless NO_COLOR is set).'
 complete -c jaxcache -n '__fish_seen_subcommand_from stats' -l debug -d 'Show a traceback when something fails.'
 complete -c jaxcache -n '__fish_seen_subcommand_from stats' -s h -l help -d 'Show this message and exit.'
-complete -c jaxcache -n __fish_use_subcommand -a report -d 'Write a report of a cache as one HTML file. Needs plotly. The file opens in any browser, without a network.'
+complete -c jaxcache -n __fish_use_subcommand -a report -d 'Write a report of a cache as one HTML file. The file opens in any browser, without a network. Its interactive charts need plotly (pip install \'jaxcache[report]\'); its tables, sums and the slider of prune do not.'
 complete -c jaxcache -n '__fish_seen_subcommand_from report' -l force -d 'Replace FILE even if it is not a report.'
 complete -c jaxcache -n '__fish_seen_subcommand_from report' -s C -l cache-dir -r -F -d 'The cache (default: JAX_COMPILATION_CACHE_DIR, the configuration, ~/.cache/jax).'
 complete -c jaxcache -n '__fish_seen_subcommand_from report' -l layout -x -a 'jax torch' -d 'Cache layout (default: detected).'

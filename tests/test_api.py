@@ -259,8 +259,6 @@ def public_methods() -> list[str]:
 def test_the_example_of_each_method_is_true(
     name: str, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if name == "report":
-        pytest.importorskip("plotly")
     if name in RUNS_JAX:
         pytest.importorskip("jax")
     shutil.copytree(corpus / "0.10.2-cpu-zstd", tmp_path / "cache")

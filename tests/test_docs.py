@@ -198,8 +198,6 @@ def test_every_field_that_the_page_on_json_names_is_real(tmp_path: Path) -> None
         "ci restore": ["ci", "restore", "x.jxb", "--everything", "-C", "job"],
         "ci save": ["ci", "save", "y.jxb", "--max-size", "60kB"],
     }
-    if not importlib.util.find_spec("plotly"):
-        del commands["report"]
     for name, argv in commands.items():
         at = [] if name in ("diff", "trust list", "where") or "-C" in argv else ["-C", str(corpus)]
         hold_to_the_page(name, [*argv, *at], env, tmp_path)

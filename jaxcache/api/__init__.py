@@ -181,13 +181,12 @@ class Cache(Carrying, Running):
     ) -> str:
         """Draw the cache as one HTML page that opens without a network; return the page.
 
+        Its interactive charts need the extra ``report``.
+
         >>> html = cache.report("report.html")
 
         Args:
             path: where to write it, too.
-
-        Raises:
-            JaxcacheError: ``no-plotly`` where the extra ``report`` is not installed.
         """
         from jaxcache import __version__
         from jaxcache.cache.picture import take_picture

@@ -3,11 +3,10 @@
 import contextlib
 import os
 import time
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from jaxcache.cli.declared import PanelCommand
 from jaxcache.cli.opening import open_cache
 from jaxcache.cli.options import JsonOutput, available_cores, index_folder
 from jaxcache.errors import UsageError
@@ -15,20 +14,6 @@ from jaxcache.options import Place
 
 EXAMPLE = "jaxcache report cache.html"
 EXIT_CODES = (0, 1, 2, 10)
-
-
-class _ReportCommand(PanelCommand):
-    """A command whose help says how to install what it needs into this Python."""
-
-    def format_epilog(self, ctx: Any, formatter: Any) -> None:
-        """Write the command that installs plotly, unwrapped, then the example and exit codes."""
-        from jaxcache.units import format_install
-
-        formatter.write(f"\n  Needs plotly:\n    {format_install('plotly')}\n")
-        super().format_epilog(ctx, formatter)
-
-
-COMMAND_CLASS = _ReportCommand
 
 
 def command(
@@ -42,7 +27,8 @@ def command(
 ) -> None:
     """Write a report of a cache as one HTML file.
 
-    Needs plotly. The file opens in any browser, without a network.
+    The file opens in any browser, without a network. Its interactive charts need plotly
+    (pip install 'jaxcache[report]'); its tables, sums and the slider of prune do not.
     """
     from jaxcache import __version__
     from jaxcache.cache.picture import take_picture
@@ -55,7 +41,6 @@ def command(
 
     _check_replaceable(file, force=force)
     store, layout = open_cache(place.cache_dir, place.layout)
-    load_plotly()  # before a scan that would be for nothing
     now_ns = time.time_ns()
     with progress_bar("reading entries") as progress:
         picture = take_picture(
@@ -75,7 +60,10 @@ def command(
         "entries": len(picture.entries),
     }
     wrote = f"wrote {file}: {len(picture.entries):,} entries, {format_size(len(page))}"
-    emit(output.form, View(document, records=[versioned(document)], page=(), notes=[wrote]))
+    notes = [wrote]
+    if not load_plotly():
+        notes.append("charts are left out: pip install 'jaxcache[report]'")
+    emit(output.form, View(document, records=[versioned(document)], page=(), notes=notes))
 
 
 def _check_replaceable(path: str, *, force: bool) -> None:

@@ -173,6 +173,6 @@ def test_the_help_says_that_the_path_is_part_of_keys(run_cli: RunCli, line: str)
 
 def test_the_help_names_what_a_command_needs(run_cli: RunCli) -> None:
     told = " ".join(run_cli("report", "--help").stdout.split())
-    assert "Needs plotly. The file opens" in told
+    assert "Its interactive charts need plotly (pip install 'jaxcache[report]')" in told
     told = " ".join(run_cli("verify", "--help").stdout.split())
     assert "leaves files younger than --grace" in told

@@ -1,4 +1,4 @@
-"""The HTML file: plotly.js, our script, and the data, under a policy that lets nothing else in.
+"""The HTML file: plotly.js if installed, our script and the data, and a policy against all else.
 
 Everything that comes from the cache is inside one block of JSON in which ``<``, ``>`` and ``&``
 are escaped, so that no name can end the block; the script puts names into the page as text only.
@@ -12,21 +12,15 @@ from importlib import resources
 from typing import Any
 
 from jaxcache.cache.picture import Picture
-from jaxcache.errors import JaxcacheError
 from jaxcache.render.document import to_document
 from jaxcache.render.report.data import picture_data
-from jaxcache.units import format_install
 
 #: What a file of ours begins with: such a file may be replaced without asking.
 MARK = "<!DOCTYPE html>\n<!-- jaxcache report -->\n"
 
 
 def report_html(picture: Picture, *, version: str) -> str:
-    """The whole file.
-
-    Raises:
-        JaxcacheError: ``no-plotly`` where the extra ``report`` is not installed.
-    """
+    """The whole file; without plotly, its script draws bars and no charts."""
     here = resources.files(__package__)
     script = here.joinpath("report.js").read_text("utf-8")
     library = load_plotly()
@@ -48,19 +42,11 @@ def report_html(picture: Picture, *, version: str) -> str:
 
 
 def load_plotly() -> str:
-    """Read the script that draws.
-
-    Raises:
-        JaxcacheError: ``no-plotly``
-    """
+    """Read the script that draws the charts; empty where the extra ``report`` is not installed."""
     try:
         library = resources.files("plotly") / "package_data" / "plotly.min.js"
-    except ModuleNotFoundError as error:
-        raise JaxcacheError(
-            "a report needs plotly, which is not installed",
-            code="no-plotly",
-            hint=format_install("plotly"),
-        ) from error
+    except ModuleNotFoundError:
+        return ""
     # The page is not XML, and a stray end tag would end the script; plotly.js holds neither.
     return library.read_text("utf-8").replace("</script", "<\\/script")
 

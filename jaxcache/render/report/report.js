@@ -55,9 +55,21 @@ const layout = (more) => ({ font, margin: { l: 70, r: 40, t: 34, b: 50 }, paper_
   legend: { orientation: "h", x: 0, y: 1.02, yanchor: "bottom", itemsizing: "constant" }, ...more });
 const config = { displaylogo: false, displayModeBar: "hover", responsive: true,
   modeBarButtons: [["toImage", "zoom2d", "pan2d", "resetScale2d"]] };
+// Without plotly, two charts are plain bars, and the others are left out.
+const charts = typeof Plotly !== "undefined";
+document.documentElement.className = charts ? "charts" : "plain";
 const draw = (id, traces, more, tools = config) =>
-  Plotly.react(element(id), traces, layout(more), tools);
+  charts && Plotly.react(element(id), traces, layout(more), tools);
 const nothing = (id, text) => { element(id).replaceChildren(make("p", text)); };
+const bars = (id, found) => {
+  const most = Math.max(...found.map(([, value]) => value));
+  element(id).replaceChildren(...found.map(([label, value, text]) => {
+    const line = make("div", undefined, "bar"), bar = make("i");
+    bar.style.width = `${most ? (100 * value) / most : 0}%`;
+    line.append(make("span", label, "name"), bar, make("span", text));
+    return line;
+  }));
+};
 
 // Ticks of a logarithmic axis, at round values of a unit.
 const ticks = (values, label) => ({ tickvals: values, ticktext: values.map(label) });
@@ -166,6 +178,13 @@ const treemap = (measure) => {
     element("treemap").replaceChildren();
   }
   const shownValue = (v) => (measure === "size" ? bytes(v) : duration(v));
+  if (!charts) {
+    const modules = nodes.filter(([id]) => id.startsWith("m") || id.endsWith("/rest"))
+      .filter(([, n]) => n.parent.startsWith("p")).sort(([, a], [, b]) => b.value - a.value);
+    bars("treemap", modules.slice(0, 40).map(([, n]) =>
+      [n.label, n.value, `${shownValue(n.value)}, ${entriesText(n.keys)}`]));
+    return;
+  }
   const age = ([, n]) => n.age / n.value;
   draw("treemap", [{
     type: "treemap", branchvalues: "total", sort: true, maxdepth: count > 400 ? 3 : 4,
@@ -248,7 +267,7 @@ const ages = () => {
   const ends = [[1 / 24, "under 1 h"], [1, "1 day"], [3, "3 days"], [7, "1 week"], [14, "2 weeks"],
     [30, "1 month"], [90, "3 months"], [Infinity, "longer"]];
   const bin = (then) => ends.findIndex(([end]) => (data.made - then) / DAY < end);
-  const bars = (field) => {
+  const sums = (field) => {
     const found = ends.map(() => [0, 0]);
     all[field].forEach((then, i) => {
       const at = found[bin(then)];
@@ -260,8 +279,13 @@ const ages = () => {
   const alike = all.used.every((used, i) => used === all.created[i]);
   element("dated").textContent = alike
     ? "No use is recorded in this cache, so the two are the same." : "";
+  if (!charts) {
+    bars("age", sums("used").map(([size, n], i) =>
+      [`used ${ends[i][1]} ago`, size, `${bytes(size)}, ${entriesText(n)}`]));
+    return;
+  }
   const trace = (field, name, color) => {
-    const found = bars(field);
+    const found = sums(field);
     return { type: "bar", name, x: ends.map(([, text]) => text), y: found.map(([size]) => size),
       marker: { color }, customdata: found.map(([size, n]) => `${bytes(size)}, ${entriesText(n)}`),
       hovertemplate: `${name}: %{customdata}<extra></extra>` };
