@@ -179,10 +179,11 @@ const treemap = (measure) => {
   }
   const shownValue = (v) => (measure === "size" ? bytes(v) : duration(v));
   if (!charts) {
-    const modules = nodes.filter(([id]) => id.startsWith("m") || id.endsWith("/rest"))
-      .filter(([, n]) => n.parent.startsWith("p")).sort(([, a], [, b]) => b.value - a.value);
+    const modules = nodes.filter(([, n]) => /^p[0-9]+$/.test(n.parent))
+      .sort(([, a], [, b]) => b.value - a.value);
+    const platform = (n) => (data.platforms.length > 1 ? ` (${data.platforms[n.parent.slice(1)]})` : "");
     bars("treemap", modules.slice(0, 40).map(([, n]) =>
-      [n.label, n.value, `${shownValue(n.value)}, ${entriesText(n.keys)}`]));
+      [n.label + platform(n), n.value, `${shownValue(n.value)}, ${entriesText(n.keys)}`]));
     return;
   }
   const age = ([, n]) => n.age / n.value;
@@ -281,7 +282,7 @@ const ages = () => {
     ? "No use is recorded in this cache, so the two are the same." : "";
   if (!charts) {
     bars("age", sums("used").map(([size, n], i) =>
-      [`used ${ends[i][1]} ago`, size, `${bytes(size)}, ${entriesText(n)}`]));
+      [`used ${ends[i][1].replace(/^[0-9]/, "under $&")} ago`, size, `${bytes(size)}, ${entriesText(n)}`]));
     return;
   }
   const trace = (field, name, color) => {
