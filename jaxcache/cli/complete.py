@@ -1,18 +1,17 @@
 """Completion for the shells: ``jaxcache --complete keys PREFIX [-C DIR]``.
 
 It answers before the parser is even imported, from the names in the directory alone: a cache of
-100,000 entries must not make anybody wait.
+100,000 entries must not make anybody wait. What it uses of the package is imported where a setting
+must be looked up; ``enum``, ``re`` and ``typing`` would take longer than the answer.
 """
 
 import os
 from collections.abc import Iterable, Sequence
 
-from jaxcache.entry.names import ATIME_SUFFIX, CACHE_SUFFIX, parse_key
-from jaxcache.errors import JaxcacheError
-from jaxcache.store.location import locate_cache
-
 #: More keys than this are offered as the modules that they belong to.
 _MOST_KEYS = 100
+#: A key is a module, a dash, and so many of these; see :mod:`jaxcache.entry.names`.
+_HASH_DIGITS, _HEXADECIMAL = 64, "0123456789abcdef"
 
 
 def complete(words: Sequence[str]) -> list[str]:
@@ -24,26 +23,44 @@ def complete(words: Sequence[str]) -> list[str]:
     if len(words) < 2 or words[0] != "keys":
         return []
     option = words[3] if len(words) > 3 and words[2] == "-C" else None
+    path = os.environ.get("JAX_COMPILATION_CACHE_DIR", "") if option is None else option
+    if not path.startswith("/"):
+        path = _located(option)
+    try:
+        return complete_keys(os.listdir(path), words[1]) if path else []
+    except OSError:
+        return []
+
+
+def _located(option: str | None) -> str:
+    """Resolve whatever is no absolute path; empty for a network, which a key cannot wait for."""
+    from jaxcache.errors import JaxcacheError
+    from jaxcache.store.location import locate_cache
+
     try:
         path = locate_cache(option).path
-        if "://" in path:  # asking a network at every key would be no help
-            return []
-        return complete_keys(os.listdir(path), words[1])
-    except (JaxcacheError, OSError):
-        return []
+    except JaxcacheError:
+        return ""
+    return "" if "://" in path else path
 
 
 def complete_keys(names: Iterable[str], prefix: str) -> list[str]:
     """Keys that begin so, sorted; modules, each with its dash, where that would be too many."""
     keys = []
     for name in names:
-        if not name.startswith(prefix) or name.endswith(ATIME_SUFFIX):
+        if not name.startswith(prefix) or name.endswith("-atime"):
             continue
-        key = name.removesuffix(CACHE_SUFFIX)
-        if key.isprintable() and parse_key(key):
+        key = name.removesuffix("-cache")
+        if key.isprintable() and _is_key(key):
             keys.append(key)
     if len(keys) > _MOST_KEYS:
-        modules = {key[:-64] for key in keys if len(key) > 64}
+        modules = {key[:-_HASH_DIGITS] for key in keys if len(key) > _HASH_DIGITS}
         if len(modules) > 1:
             return sorted(modules)
     return sorted(keys)[:_MOST_KEYS]
+
+
+def _is_key(text: str) -> bool:
+    module, digits = text[:-_HASH_DIGITS], text[-_HASH_DIGITS:]
+    hexadecimal = len(digits) == _HASH_DIGITS and not digits.strip(_HEXADECIMAL)
+    return hexadecimal and (not module or (len(module) > 1 and module.endswith("-")))

@@ -1,19 +1,18 @@
-"""The entry point: run a command, turn every failure into one clear message and an exit code."""
+"""The entry point: run a command and exit with its code.
 
-import contextlib
+Everything is imported after completion has had its turn: at Tab half of the time would be imports.
+"""
+
 import gc
 import os
-import re
 import sys
-from typing import NoReturn
 
-from jaxcache.errors import ExitCode, JaxcacheError
-
-#: The exception that every usage error of the command-line parser derives from.
-_PARSER_ERROR = "ClickException"
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import NoReturn
 
 
-def main() -> NoReturn:
+def main() -> "NoReturn":
     """Run the command line of this process and exit."""
     # A scan makes millions of small objects and no cycles; collecting them costs a third of it.
     gc.disable()
@@ -21,7 +20,14 @@ def main() -> NoReturn:
 
 
 def run(argv: list[str]) -> int:
-    """Run one command line and return its exit code; see :class:`ExitCode`."""
+    """Run one command line and return its exit code; see :class:`jaxcache.errors.ExitCode`."""
+    if argv[:1] == ["--complete"]:
+        from jaxcache.cli.complete import complete
+
+        print("\n".join(complete(argv[1:])))
+        return 0
+    from jaxcache.errors import ExitCode
+
     if str(sys.platform) == "win32":
         print(
             "jaxcache: Windows is not supported: the locks of JAX's cache and the checks of who "
@@ -30,118 +36,27 @@ def run(argv: list[str]) -> int:
             file=sys.stderr,
         )
         return ExitCode.USAGE
-    if argv[:1] == ["--complete"]:
-        from jaxcache.cli.complete import complete
+    from contextlib import suppress
 
-        print("\n".join(complete(argv[1:])))
-        return ExitCode.DONE
     from jaxcache.cli import metering
     from jaxcache.cli.app import app
     from jaxcache.cli.terminal import prepare_streams
 
     ours = argv[: argv.index("--")] if "--" in argv else argv  # what follows is a program's
-    as_json = any(a in ("--json", "--jsonl") for a in ours)
     prepare_streams()
     try:
         code = app(argv, prog_name="jaxcache", standalone_mode=False)
         sys.stdout.flush()
-    except JaxcacheError as error:
-        if wants_debug():
-            import traceback
-
-            print(_without_secrets(traceback.format_exc()), end="", file=sys.stderr)
-        return _fail(_about_directory(error, ours), as_json)
     except (BrokenPipeError, SystemExit):
         # The reader has gone (| head): the parser makes a SystemExit of that, and of nothing
         # else. Nothing more can be said to it; Python must not try at exit.
-        with contextlib.suppress(OSError):
+        with suppress(OSError):
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return ExitCode.DONE
     except Exception as error:
-        if any(base.__name__ == _PARSER_ERROR for base in type(error).__mro__):
-            return _fail(_about_directory(_usage_error(error), ours), as_json)
-        if wants_debug():
-            raise
-        refused = isinstance(error, OSError) and error.errno is not None
-        return _fail(_system_error(error) if refused else _internal_error(error), as_json)
+        from jaxcache.cli.failures import report
+
+        return report(error, ours)
     finally:
         metering.report()
     return code if isinstance(code, int) else ExitCode.DONE
-
-
-#: Commands whose arguments are KEYs, or that take none.
-_BY_KEY = ("ls", "show", "stats", "verify", "prune", "rm", "seal", "pin", "top")
-
-
-def _about_directory(error: JaxcacheError, words: list[str]) -> JaxcacheError:
-    """Point at ``-C`` where a directory stands in the place of a KEY."""
-    folder = next((word for word in words[1:] if os.path.isdir(word)), None)
-    named = any(word.startswith(("-C", "--cache-dir")) for word in words)
-    if folder and not named and words[0] in _BY_KEY and error.code in _MISTAKEN:
-        error.hint = f"the cache is named with -C: jaxcache {words[0]} -C {folder}"
-    return error
-
-
-_MISTAKEN = ("no-match", "no-cache", "not-a-file", "usage", "needs-yes", "no-bound")
-
-
-def _without_secrets(text: str) -> str:
-    """A traceback without the passwords and signatures of the URLs in it."""
-    text = re.sub(r"(://)[^/@\s]+@", r"\1***@", text)
-    return re.sub(r"(?i)\b(sig|token|[\w-]*(?:signature|credential))=[^&\s]+", r"\1=***", text)
-
-
-def wants_debug() -> bool:
-    """Whether ``--debug`` or ``JAXCACHE_DEBUG`` asks for the place of a failure."""
-    from jaxcache.cli import terminal
-
-    return terminal.debugging or bool(os.environ.get("JAXCACHE_DEBUG"))
-
-
-def _fail(error: JaxcacheError, as_json: bool) -> int:
-    if as_json:
-        import json
-
-        document = {
-            "code": error.code,
-            "message": error.message,
-            "hint": error.hint,
-            "exit_code": int(error.exit_code),
-        }
-        print(json.dumps({"error": document}), file=sys.stderr)
-    else:
-        from jaxcache.cli.output import note
-        from jaxcache.render.view import Line
-
-        red = Line(f"{error.message} [{error.code}]", "jaxcache: ", lead_style="red")
-        note(red, *([Line(error.hint, "  hint: ")] if error.hint else []))
-    return int(error.exit_code)
-
-
-def _system_error(error: Exception) -> JaxcacheError:
-    """Say what the system refused where no caller had more to say: a full disk, an I/O error."""
-    reason = (getattr(error, "strerror", None) or str(error)).lower()
-    name = getattr(error, "filename", None)
-    return JaxcacheError(f"{name}: {reason}" if name else reason, code="io-error")
-
-
-def _internal_error(error: Exception) -> JaxcacheError:
-    """Say of a mistake of ours what a report of it needs."""
-    return JaxcacheError(
-        f"{type(error).__name__}: {error}",
-        code="internal-error",
-        hint="this is a bug in jaxcache; please report the output of: jaxcache --debug COMMAND",
-    )
-
-
-def _usage_error(error: Exception) -> JaxcacheError:
-    """Put a parser's complaint into our own form."""
-    context = getattr(error, "ctx", None)
-    message = error.format_message() if hasattr(error, "format_message") else str(error)
-    hint = f"{context.command_path} --help shows what it takes" if context else None
-    return JaxcacheError(
-        message.rstrip("."),
-        code="usage",
-        hint=hint,
-        exit_code=ExitCode(getattr(error, "exit_code", 2)),
-    )

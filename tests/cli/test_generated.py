@@ -12,6 +12,8 @@ from conftest import REPOSITORY, clean_environment
 from terminal import Terminal
 
 from jaxcache.cli.app import COMMANDS, load_command, load_function
+from jaxcache.cli.complete import complete_keys
+from jaxcache.entry.names import parse_key
 
 COMPLETIONS = REPOSITORY / "completions"
 
@@ -138,13 +140,29 @@ def test_values_are_offered_where_the_help_names_them(shell_env: dict[str, str])
 
 def test_completing_keys_imports_no_parser(corpus: Path, tmp_path: Path) -> None:
     script = (
-        "import sys; from jaxcache.cli.main import run\n"
+        "import sys; before = {*sys.modules}; from jaxcache.cli.main import run\n"
         f"run(['--complete', 'keys', 'jit_ml', '-C', {str(corpus / '0.10.2-cpu-zstd')!r}])\n"
-        "print([m for m in ('typer', 'rich', 'json', 'tomllib') if m in sys.modules])"
+        "slow = {'typer', 'rich', 'json', 'tomllib', 're', 'enum', 'typing', 'contextlib'}\n"
+        "print(sorted(slow & {*sys.modules} - before))"
     )
     out = run([sys.executable, "-c", script], clean_environment(tmp_path)).splitlines()
     assert out[0].startswith("jit_mlp-")
     assert out[1] == "[]"
+
+
+def test_completion_knows_keys_as_the_rest_does() -> None:
+    digits = "0" * 64
+    keys = ["a" * 64, f"jit_f-{digits}", f"a-{digits}", f"a-b-{digits}"]
+    others = [
+        f"-{digits}",
+        f"x{digits}",
+        f"{digits}0",
+        f"jit_f-{digits[1:]}G",
+        f"jit_f-{digits[1:]}",
+    ]
+    assert all(map(parse_key, keys))
+    assert not any(map(parse_key, others))
+    assert complete_keys([f"{name}-cache" for name in (*keys, *others)], "") == sorted(keys)
 
 
 def test_zsh_completes_at_a_prompt(shell_env: dict[str, str], corpus: Path, tmp_path: Path) -> None:

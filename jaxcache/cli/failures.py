@@ -1,0 +1,110 @@
+"""Every failure of a command as one clear message and an exit code."""
+
+import json
+import os
+import re
+import sys
+import traceback
+
+from jaxcache.errors import ExitCode, JaxcacheError
+
+#: The exception that every usage error of the command-line parser derives from.
+_PARSER_ERROR = "ClickException"
+
+
+def report(error: Exception, words: list[str]) -> int:
+    """Print a failure and return its exit code; under ``--debug`` with the place it comes from.
+
+    Args:
+        words: the command line, up to ``--``.
+
+    Raises:
+        Exception: the error itself, where it is none of ours and the place is asked for.
+    """
+    as_json = any(word in ("--json", "--jsonl") for word in words)
+    if isinstance(error, JaxcacheError):
+        if _wants_debug():
+            print(_without_secrets(traceback.format_exc()), end="", file=sys.stderr)
+        return _fail(_about_directory(error, words), as_json)
+    if any(base.__name__ == _PARSER_ERROR for base in type(error).__mro__):
+        return _fail(_about_directory(_usage_error(error), words), as_json)
+    if _wants_debug():
+        raise error
+    refused = isinstance(error, OSError) and error.errno is not None
+    return _fail(_system_error(error) if refused else _internal_error(error), as_json)
+
+
+#: Commands whose arguments are KEYs, or that take none.
+_BY_KEY = ("ls", "show", "stats", "verify", "prune", "rm", "seal", "pin", "top")
+
+
+def _about_directory(error: JaxcacheError, words: list[str]) -> JaxcacheError:
+    """Point at ``-C`` where a directory stands in the place of a KEY."""
+    folder = next((word for word in words[1:] if os.path.isdir(word)), None)
+    named = any(word.startswith(("-C", "--cache-dir")) for word in words)
+    if folder and not named and words[0] in _BY_KEY and error.code in _MISTAKEN:
+        error.hint = f"the cache is named with -C: jaxcache {words[0]} -C {folder}"
+    return error
+
+
+_MISTAKEN = ("no-match", "no-cache", "not-a-file", "usage", "needs-yes", "no-bound")
+
+
+def _without_secrets(text: str) -> str:
+    """A traceback without the passwords and signatures of the URLs in it."""
+    text = re.sub(r"(://)[^/@\s]+@", r"\1***@", text)
+    return re.sub(r"(?i)\b(sig|token|[\w-]*(?:signature|credential))=[^&\s]+", r"\1=***", text)
+
+
+def _wants_debug() -> bool:
+    """Whether ``--debug`` or ``JAXCACHE_DEBUG`` asks for the place of a failure."""
+    from jaxcache.cli import terminal
+
+    return terminal.debugging or bool(os.environ.get("JAXCACHE_DEBUG"))
+
+
+def _fail(error: JaxcacheError, as_json: bool) -> int:
+    if as_json:
+        document = {
+            "code": error.code,
+            "message": error.message,
+            "hint": error.hint,
+            "exit_code": int(error.exit_code),
+        }
+        print(json.dumps({"error": document}), file=sys.stderr)
+    else:
+        from jaxcache.cli.output import note
+        from jaxcache.render.view import Line
+
+        red = Line(f"{error.message} [{error.code}]", "jaxcache: ", lead_style="red")
+        note(red, *([Line(error.hint, "  hint: ")] if error.hint else []))
+    return int(error.exit_code)
+
+
+def _system_error(error: Exception) -> JaxcacheError:
+    """Say what the system refused where no caller had more to say: a full disk, an I/O error."""
+    reason = (getattr(error, "strerror", None) or str(error)).lower()
+    name = getattr(error, "filename", None)
+    return JaxcacheError(f"{name}: {reason}" if name else reason, code="io-error")
+
+
+def _internal_error(error: Exception) -> JaxcacheError:
+    """Say of a mistake of ours what a report of it needs."""
+    return JaxcacheError(
+        f"{type(error).__name__}: {error}",
+        code="internal-error",
+        hint="this is a bug in jaxcache; please report the output of: jaxcache --debug COMMAND",
+    )
+
+
+def _usage_error(error: Exception) -> JaxcacheError:
+    """Put a parser's complaint into our own form."""
+    context = getattr(error, "ctx", None)
+    message = error.format_message() if hasattr(error, "format_message") else str(error)
+    hint = f"{context.command_path} --help shows what it takes" if context else None
+    return JaxcacheError(
+        message.rstrip("."),
+        code="usage",
+        hint=hint,
+        exit_code=ExitCode(getattr(error, "exit_code", 2)),
+    )
