@@ -82,7 +82,7 @@ class Policy(NamedTuple):
     """An order in which entries are removed."""
 
     sort: Callable[[list[Candidate], int, bool], list[Candidate]]
-    """Of candidates, the present time, and whether bytes are what is scarce, or entries."""
+    """A function of candidates, the present time, and whether bytes or entries are scarce."""
     weighs_seconds: bool
     """Whether it needs compile seconds, and keeps entries whose removal the bound does not need."""
 

@@ -311,7 +311,7 @@ def _entry(
 
 
 def _last_used(info: FileInfo, stamp: bytes | None, keeps_atime: bool) -> tuple[int, LastUsedFrom]:
-    """When an entry was last read: JAX's own record, else the file system's, else its birth."""
+    """Time of an entry's last read: JAX's own record, else the file system's, else its birth."""
     if stamp is not None and len(stamp) == ATIME_BYTES:
         return int.from_bytes(stamp, "little"), "atime-file"
     if keeps_atime and info.atime_ns > info.mtime_ns:

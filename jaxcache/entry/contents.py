@@ -27,7 +27,7 @@ class Program:
     instructions: int
     computations: int
     opcodes: dict[str, int]
-    """How often each opcode occurs over all computations, the most frequent first."""
+    """Number of instructions of each opcode over all computations, the most frequent first."""
     custom_calls: dict[str, int]
     """Targets of custom calls, the most frequent first."""
 
@@ -90,7 +90,7 @@ class Device:
 
 @dataclass(frozen=True, slots=True)
 class CompileOptions:
-    """How it was compiled."""
+    """The options of the compile."""
 
     num_replicas: int | None = None
     num_partitions: int | None = None
@@ -102,7 +102,7 @@ class CompileOptions:
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """How it is packed."""
+    """The container of the payload."""
 
     ifrt_version: int | None = None
     abi: str | None = None

@@ -1,4 +1,4 @@
-"""Which XLA flags went into a key and which JAX left out, as its log tells.
+"""The XLA flags that went into a key and those that JAX left out, from JAX's log.
 
 ``jax._src.cache_key`` names each flag at DEBUG, in the thread that compiles, and ends with the
 key's own hash (``get`` and ``_hash_xla_flags`` in jax/_src/cache_key.py, 0.4.30 to 0.12). At that

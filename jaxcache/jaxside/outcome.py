@@ -64,7 +64,7 @@ class Request:
 
     @property
     def compile(self) -> Span | None:
-        """When XLA compiled: after the look-up, until the decision to write or the end."""
+        """XLA's compile: from after the look-up to the decision to write or the end."""
         if self.hit or self.stubbed:
             return None
         start = sum(self.read) if self.read else self.started

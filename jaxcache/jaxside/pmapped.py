@@ -1,4 +1,4 @@
-"""Which function of the user a ``pmap`` is about, where JAX itself no longer says.
+"""The user's function behind a ``pmap``, where JAX itself no longer says.
 
 From 0.8 on ``jax.pmap`` is ``jit`` of ``shard_map`` over a wrapper of its own (``_fun`` in
 jax/_src/pmap.py, ``call_wrapped`` in jax/_src/linear_util.py), and the module is named after the

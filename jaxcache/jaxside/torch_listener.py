@@ -217,7 +217,7 @@ def _reasons(payload: Any) -> "list[str]":
 
 
 def _of_break(text: str) -> "dict[str, Any]":
-    """Where a graph break is and why: torch writes a text for people."""
+    """Place and cause of a graph break, from the text that torch writes for people."""
     place = _BREAK_AT.search(text)
     reason = re.split(r"Reason: ", text, maxsplit=1)[-1].split("User code traceback:")[0].strip()
     if reason.startswith("Encountered graph break"):  # which instruction, then why

@@ -84,7 +84,7 @@ class Moment(threading.local):
     decoded: "tuple[bytes, bytes] | None" = None
     """The entry that was checked last, and its content."""
     seconds: "float | None" = None
-    """How long the compile took whose entry is being written."""
+    """Duration of the compile whose entry is being written."""
 
     def __init__(self) -> None:
         self.leases: list[tuple[Directory, str]] = []

@@ -36,7 +36,7 @@ def text_format(counters: Counters) -> str:
 
 
 class Metrics:
-    """Where the counters of this process go.
+    """The destination of this process's counters.
 
     Raises:
         OSError: the port is taken.

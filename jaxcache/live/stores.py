@@ -1,4 +1,4 @@
-"""Where a tier keeps its objects: a directory, or a bucket that obstore reaches."""
+"""Stores of a tier's objects: a directory, or a bucket that obstore reaches."""
 
 import contextlib
 import os

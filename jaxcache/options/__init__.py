@@ -117,7 +117,7 @@ class RemovalOptions(Selected):
 
 
 class ListOptions(Selected):
-    """Which entries to list, in what order, and how much of them."""
+    """The entries to list, their order, and how much of each to show."""
 
     sort: str = option(
         "--sort",
@@ -164,7 +164,7 @@ class VerifyOptions(Selected):
 
 
 class SealOptions(Selected):
-    """Which entries to seal, and whether to compress them anew."""
+    """The entries to seal, and whether to compress them anew."""
 
     recompress: int | None = option(
         "--recompress",

@@ -34,7 +34,7 @@ ALLOW_LARGE = option("--allow-large", FLAG, "Allow entries that inflate more tha
 
 
 class SyncOptions(Options):
-    """Which entries another cache gets, and how."""
+    """The entries that another cache gets, and how."""
 
     include: tuple[str, ...] = option(
         "--include",
@@ -76,7 +76,7 @@ class SyncOptions(Options):
 
 
 class PushOptions(SyncOptions):
-    """Which entries to push, and who vouches for them."""
+    """The entries to push, and who signs for them."""
 
     make_room: bool = option(
         "--prune-remote",
@@ -88,7 +88,7 @@ class PushOptions(SyncOptions):
 
 
 class PullOptions(SyncOptions):
-    """Which entries to pull, and what they must be like."""
+    """The entries to pull, and the checks that they must pass."""
 
     require_signed: bool = option(
         "--require-signed", FLAG, "Take only entries signed by a trusted key (see jaxcache trust)."
@@ -97,7 +97,7 @@ class PullOptions(SyncOptions):
 
 
 class ExportOptions(Selected):
-    """Which entries a bundle gets, and how it is written."""
+    """The entries that a bundle gets, and how it is written."""
 
     level: int | None = LEVEL
     since: str | None = option(
@@ -131,7 +131,7 @@ class ArrivalOptions(Options):
 
 
 class CopyOptions(ArrivalOptions):
-    """Which entries to copy, and how."""
+    """The entries to copy, and how."""
 
     layout: str | None = LAYOUT
     filters: tuple[str, ...] = FILTERS

@@ -344,7 +344,7 @@ class ExplainOptions(Options):
 
 
 class WhereOptions(Options):
-    """How long a command runs that shows which caches it uses."""
+    """The time limit of a command that shows which caches it uses."""
 
     stop: bool = option("--stop", FLAG, "End each Python as soon as it has opened its cache.")
     timeout_seconds: float | None = TIMEOUT

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from jaxcache.render.columns import seconds_column, size_column, text_column
 from jaxcache.render.view import Block, Column, Line, Table, View
-from jaxcache.render.warm import end_remarks
+from jaxcache.render.warm import end_remarks, run_document
 from jaxcache.units import format_count, format_duration
 from jaxcache.warm.torch_report import Look, TorchReport
 
@@ -21,28 +21,20 @@ def report_view(report: TorchReport, *, unfolded: bool = False) -> View:
     Args:
         unfolded: show all of each graph break, and every guard of a recompile.
     """
-    document = {
-        "cache_dir": report.cache_dir,
+    parts = {
         "graphs": report.modules,
         "compiles": report.compiles,
         "graph_breaks": report.graph_breaks,
         "processes": report.processes,
-        "summary": {
-            "aotautograd": report.tally("aotautograd"),
-            "fxgraph": report.tally("fxgraph"),
-            "compiles": len(report.compiles),
-            "recompiles": sum(bool(c.guards) for c in report.compiles),
-            "graph_breaks": len(report.graph_breaks),
-            "compile_seconds": report.compile_seconds,
-            "saved_seconds": report.saved_seconds,
-            "wall_seconds": report.wall_seconds,
-        },
-        "notes": report.notes,
-        "unobserved": report.unobserved,
-        "timed_out": report.timed_out,
-        "interrupted": report.interrupted,
-        "script_exit_code": report.script_exit_code,
     }
+    counts = {
+        "aotautograd": report.tally("aotautograd"),
+        "fxgraph": report.tally("fxgraph"),
+        "compiles": len(report.compiles),
+        "recompiles": sum(bool(c.guards) for c in report.compiles),
+        "graph_breaks": len(report.graph_breaks),
+    }
+    document = run_document(report, parts, counts)
     return View(document, records=report.modules, page=_page(report, unfolded))
 
 

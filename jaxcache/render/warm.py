@@ -3,7 +3,7 @@
 import os
 import shlex
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from jaxcache.cache.explain.sides import OUTCOMES
@@ -33,29 +33,35 @@ def report_view(report: Report, *, unfolded: bool = False, more: str = "--all li
         unfolded: list JAX's own operations one by one, too.
         more: how to see those that are in one line.
     """
-    document = {
-        "cache_dir": report.cache_dir,
+    parts = {
         "modules": report.modules,
         "functions": report.functions,
         "processes": report.processes,
-        "summary": {
-            "compile_requests": report.compile_requests,
-            "hits": report.hits,
-            "written": report.written,
-            "skipped": report.skipped,
-            "uncacheable": report.uncacheable,
-            "errors": report.errors,
-            "compile_seconds": report.compile_seconds,
-            "saved_seconds": report.saved_seconds,
-            "wall_seconds": report.wall_seconds,
-        },
-        "notes": report.notes,
-        "unobserved": report.unobserved,
-        "timed_out": report.timed_out,
-        "interrupted": report.interrupted,
-        "script_exit_code": report.script_exit_code,
     }
+    counts = {
+        "compile_requests": report.compile_requests,
+        "hits": report.hits,
+        "written": report.written,
+        "skipped": report.skipped,
+        "uncacheable": report.uncacheable,
+        "errors": report.errors,
+    }
+    document = run_document(report, parts, counts)
     return View(document, records=report.modules, page=_page(report, unfolded, more))
+
+
+def run_document(
+    report: "Report | TorchReport", parts: Mapping[str, object], counts: Mapping[str, object]
+) -> dict[str, object]:
+    """Return the document of a run: what it saw, the sums, and how it ended."""
+    summary = ("compile_seconds", "saved_seconds", "wall_seconds")
+    closing = ("notes", "unobserved", "timed_out", "interrupted", "script_exit_code")
+    return {
+        "cache_dir": report.cache_dir,
+        **parts,
+        "summary": {**counts, **{name: getattr(report, name) for name in summary}},
+        **{name: getattr(report, name) for name in closing},
+    }
 
 
 def _page(report: Report, unfolded: bool, more: str) -> Iterator[Block]:

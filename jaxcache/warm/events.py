@@ -215,13 +215,13 @@ class TorchGraph(TorchSeen):
     outcome: Literal["hit", "miss", "bypass"]
     key: str | None = None
     reason: str | None = None
-    """Of a bypass, in torch's words."""
+    """The cause of a bypass, in torch's words."""
     status: str | None = None
-    """Of a miss: ``full_miss`` or ``guard_miss``."""
+    """The kind of a miss: ``full_miss`` or ``guard_miss``."""
     stored_seconds: float | None = None
-    """What a hit took to compile when it was written."""
+    """Compile time of a hit, from when it was written."""
     seconds: float | None = None
-    """What a miss took to compile."""
+    """Compile time of a miss."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -246,7 +246,7 @@ class TorchCompiled(TorchSeen):
     began_at: float | None = None
     seconds: float | None = None
     backend_seconds: float | None = None
-    """Of these, in the backend: AOTAutograd and Inductor, or loading what they had kept."""
+    """The part spent in the backend: AOTAutograd and Inductor, or loading what they had kept."""
     inductor_seconds: float | None = None
     operations: int | None = None
     failure: str | None = None

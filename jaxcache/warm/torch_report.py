@@ -19,7 +19,7 @@ class Look:
     """``off``: there was a graph, and torch did not look for it."""
     process: int
     reason: str | None = None
-    """Of a bypass, in torch's words; of a miss, ``full_miss`` or ``guard_miss``."""
+    """The cause of a bypass, in torch's words; for a miss, ``full_miss`` or ``guard_miss``."""
     key: str | None = None
     """As a listing shows it, with the tier in front; None where torch made none."""
     saved: bool = False
@@ -29,9 +29,9 @@ class Look:
     line: int | None = None
     compile_id: str | None = None
     compile_seconds: float | None = None
-    """Of compiling, for a hit when it was written; an AOT graph's without its FX graphs'."""
+    """Compile time, for a hit when it was written; an AOT graph's without its FX graphs'."""
     retrieval_seconds: float | None = None
-    """Of an AOT graph that was hit: reading it and its FX graphs, and what that led to."""
+    """Time to read an AOT graph that was hit and its FX graphs, and what that led to."""
     size_bytes: int | None = None
 
     @property
@@ -52,7 +52,7 @@ class CompiledFrame:
     """All of it: tracing, the backend, guards."""
     backend_seconds: float
     guards: tuple[str, ...]
-    """Of a recompile: the guard that failed of each compile before, in torch's words."""
+    """For a recompile, the guard that failed of each compile before, in torch's words."""
     failure: str | None
     process: int
 

@@ -26,7 +26,7 @@ class Before:
     mtime_ns: int
     atime_ns: int
     stamp_ns: int | None
-    """When JAX dated a use: the time of the ``-atime`` file, or of the entry itself where that
+    """Time of the last use as JAX dated it: that of the ``-atime`` file, or of the entry where that
     has no suffix (JAX 0.4.30 touches what it reads); None where it dates none."""
 
     @property

@@ -1,6 +1,6 @@
 """The facts that traps are judged by (the cache, its Python, the machine), and what they find."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -60,7 +60,7 @@ class Host:
     free_bytes: int | None = None
     total_bytes: int | None = None
     lock_holders: tuple[str, ...] | None = None
-    """Who holds ``.lockfile``, as ``PID COMMAND``; empty if it is free."""
+    """The holder of ``.lockfile``, as ``PID COMMAND``; empty if it is free."""
     name_max: int = 255
     """Longest name, in bytes, that the file system takes."""
 
@@ -119,6 +119,10 @@ class Facts:
         for key, contents in self.cache.contents.items():
             if contents.device.platform == platform:
                 yield files[key], contents
+
+    def files_with(self, platform: str, fits: Callable[[Contents], object]) -> tuple[str, ...]:
+        """Return the files of the decoded entries for a platform that fit."""
+        return tuple(file for file, contents in self.decoded(platform) if fits(contents))
 
     @property
     def capped(self) -> bool:

@@ -99,11 +99,9 @@ def find_cpu_messages(facts: Facts) -> Iterator[Finding]:
     release = facts.jax_release
     if release is None or release >= _PREFERENCES_IGNORED:
         return
-    files = [
-        file
-        for file, contents in facts.decoded("cpu")
-        if any(f.startswith("+prefer-") for f in contents.device.cpu_features or ())
-    ]
+    files = facts.files_with(
+        "cpu", lambda c: any(f.startswith("+prefer-") for f in c.device.cpu_features or ())
+    )
     if files:
         yield Finding(
             "cpu-messages",
@@ -114,7 +112,7 @@ def find_cpu_messages(facts: Facts) -> Iterator[Finding]:
             "entries hit and run",
             "ignore the message where it names only prefer-*; jaxlib 0.10.2 does not log it",
             "jax-ml/jax#38445, openxla/xla#44565",
-            files=tuple(files),
+            files=files,
         )
 
 
@@ -123,11 +121,9 @@ def find_large_on_macos(facts: Facts) -> Iterator[Finding]:
     release = facts.jax_release
     if facts.host.system != "darwin" or release is None or release >= _LOADS_ON_MACOS:
         return
-    files = [
-        file
-        for file, contents in facts.decoded("cpu")
-        if contents.program and contents.program.instructions > _MANY_INSTRUCTIONS
-    ]
+    files = facts.files_with(
+        "cpu", lambda c: c.program and c.program.instructions > _MANY_INSTRUCTIONS
+    )
     if files:
         yield Finding(
             "large-on-macos",
@@ -138,18 +134,16 @@ def find_large_on_macos(facts: Facts) -> Iterator[Finding]:
             "with SIGBUS or SIGILL at the second run",
             "use jaxlib 0.10, or no cache on macOS; and remove these: jaxcache rm KEY",
             "uwplasma/vmex#142",
-            files=tuple(files),
+            files=files,
         )
 
 
 def find_tpu_without_first(facts: Facts) -> Iterator[Finding]:
     """Programs for some of the TPU's devices, of which device 0 is none."""
-    files = [
-        file
-        for file, contents in facts.decoded("tpu")
-        if (rows := contents.compile_options.device_assignment)
-        and all(0 not in devices for devices in rows)
-    ]
+    files = facts.files_with(
+        "tpu",
+        lambda c: (rows := c.compile_options.device_assignment) and all(0 not in r for r in rows),
+    )
     if files:
         yield Finding(
             "tpu-without-device-0",
@@ -160,7 +154,7 @@ def find_tpu_without_first(facts: Facts) -> Iterator[Finding]:
             "run such programs with JAX_ENABLE_COMPILATION_CACHE=0, or on devices from 0 on; "
             "and remove these: jaxcache rm KEY",
             "jax-ml/jax#38004, sgl-project/sglang-jax#1225",
-            files=tuple(files),
+            files=files,
         )
 
 

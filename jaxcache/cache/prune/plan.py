@@ -286,7 +286,7 @@ def _before(now_ns: int, age_seconds: float | None) -> int:
 
 
 def _mark_superseded(items: Iterable[Item], options: PruneOptions) -> None:
-    """Of each group, name all entries but the last used."""
+    """Name all entries of each group but the last used."""
     if options.keep_last is None:
         return
     groups: defaultdict[str, list[Item]] = defaultdict(list)

@@ -61,7 +61,7 @@ class Removable:
     size_bytes: int
     """All that a bound on the size counts."""
     fixed_bytes: int = 0
-    """Of that, files other than entries that may not go: no bound below it can be met."""
+    """The part of it in files other than entries that must stay: no bound below it can be met."""
 
 
 def removable(

@@ -124,7 +124,7 @@ def check_decoded(
 
 
 def find_recorded(file: EntryFile, record: Record | None) -> Recorded | None:
-    """What the ledger says of the payload of an entry."""
+    """The ledger's record of the payload of an entry."""
     if record is None or record.payload_sha256 is None:
         return None
     return Recorded(record.payload_sha256, record.file_mtime_ns == file.info.mtime_ns)

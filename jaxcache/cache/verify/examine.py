@@ -63,7 +63,7 @@ class Verification:
     ok: int
     """Entries without any problem."""
     proven: int
-    """Of those, the ones whose bytes are provably as written: by checksum or recorded digest."""
+    """Those of them whose bytes are provably as written: by checksum or recorded digest."""
     problems: tuple[Problem, ...]
     files: Mapping[str, FileInfo] = field(default_factory=dict)
     """Every file with a problem, as it was looked at."""

@@ -16,7 +16,7 @@ _BAR_WIDTH = 20
 
 
 class Color(StrEnum):
-    """When to colour."""
+    """Choices of when to colour."""
 
     AUTO = "auto"
     ALWAYS = "always"

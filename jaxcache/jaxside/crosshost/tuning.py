@@ -40,7 +40,7 @@ class UntunedError(Exception):
 
 
 class Tuning(NamedTuple):
-    """How the caller wants kernels to be chosen."""
+    """The way in which the caller wants kernels to be chosen."""
 
     gemm: str = "cublas"
     autotune_from: "str | None" = None

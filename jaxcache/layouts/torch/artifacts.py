@@ -42,7 +42,7 @@ class Artifacts:
     """The files of a cache directory that a file of artifacts stands for."""
 
     files: dict[str, bytes]
-    """By path below the cache directory."""
+    """The files by path below the cache directory."""
     left_out: tuple[Problem, ...]
     """The artifacts that are damaged, name no place in a cache, or have none outside torch."""
 

@@ -41,7 +41,7 @@ class Subject(NamedTuple):
     key_text: str | None
     graph: GraphFile | None = None
     source_key: str | None = None
-    """Of generated ``.py``."""
+    """The key of a generated ``.py``."""
 
 
 def subjects(

@@ -89,7 +89,7 @@ def diagnose(
         store = None
     seen = scan(store, progress=progress) if store else None
     facts = _Facts(path, env, look_at_host(path), store, seen, refused)
-    found = [f for name, find in globals().items() if name.startswith("find_") for f in find(facts)]
+    found = [f for find in _TRAPS for f in find(facts)]
     return TorchDiagnosis(
         path,
         store is not None,
@@ -120,7 +120,7 @@ def find_caches_off(facts: _Facts) -> Iterator[Finding]:
 
 
 def find_bypasses(facts: _Facts) -> Iterator[Finding]:
-    """What makes torch pass its caches by."""
+    """Settings and functions that make torch bypass its caches."""
     if facts.env.get(_FREEZING) == "1":
         yield Finding(
             "freezing",
@@ -235,3 +235,14 @@ def _compilers(store: Store, seen: Scan) -> Iterator[str]:
                 continue
             if found:
                 yield found[0].decode("ascii", "replace")
+
+
+#: Every trap that is known, in the order of the report.
+_TRAPS = (
+    find_caches_off,
+    find_bypasses,
+    find_remote,
+    find_temporary,
+    find_size,
+    find_mixed_versions,
+)

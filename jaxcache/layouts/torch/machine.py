@@ -303,7 +303,7 @@ class Machine:
         self._call(None, (self._pop(),))
 
     def _call(self, callee: Any, arguments: Any) -> None:
-        """Not call it, and keep who would have been called with what."""
+        """Keep the function and its arguments without calling it."""
         self._push(Record(callee, arguments), (callee, arguments))
 
     def _build(self, _: Any) -> None:

@@ -55,7 +55,7 @@ class TorchName(NamedTuple):
 
     kind: TorchKind
     key: str | None = None
-    """Of a graph, a generated ``.py`` or a kernel: what torch calls it by."""
+    """The key by which torch names a graph, a generated ``.py`` or a kernel."""
     digest: str | None = None
     """The hash that the bytes must have (see :func:`digest_of`); None if the name has none."""
 

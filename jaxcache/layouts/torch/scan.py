@@ -57,7 +57,7 @@ class Scan:
     entries: tuple[GraphEntry, ...]
     inventory: Inventory
     facts: dict[str, Facts]
-    """By file, of the graphs that were read."""
+    """The facts of the graphs that were read, by file."""
     problems: tuple[Problem, ...]
 
 

@@ -30,7 +30,7 @@ class ShownGraph:
     """Keys that it refers to and that are not there."""
     problems: tuple[Problem, ...]
     nearest: Comparison | None = None
-    """Of an FX graph shown alone: what differs from the nearest other."""
+    """Differences from the nearest other graph, where one FX graph is shown alone."""
 
     @property
     def damaged(self) -> bool:

@@ -26,7 +26,7 @@ class Patience:
     """The limits of repeated requests."""
 
     attempts: int = 8
-    """Of one request in all."""
+    """Attempts of one request in all."""
     attempts_at_first: int = 3
     """While nothing has ever been answered: the address may simply be wrong."""
     first_wait_seconds: float = 0.2

@@ -15,9 +15,9 @@ class Traffic:
 
     requests: Counter[Verb] = field(default_factory=Counter)
     sent_bytes: int = 0
-    """Of objects, without headers."""
+    """Size of objects sent, without headers."""
     received_bytes: int = 0
-    """Of objects, without headers and listings."""
+    """Size of objects received, without headers and listings."""
     retries: int = 0
     """Attempts beyond the first."""
     throttled: int = 0
