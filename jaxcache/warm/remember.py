@@ -17,6 +17,7 @@ from jaxcache.cache.ledger.record import Event as Fact
 from jaxcache.cache.ledger.segments import Ledger, append
 from jaxcache.cache.seal import execute_seal, plan_seal
 from jaxcache.entry.codec import CodecError
+from jaxcache.entry.names import CACHE_SUFFIX
 from jaxcache.errors import JaxcacheError
 from jaxcache.options import SealOptions
 from jaxcache.store import open_store
@@ -57,16 +58,15 @@ def _digest(store: Store, fact: Fact) -> dict[str, Any]:
     """Hash the payload of an entry that was written; nothing if it is being replaced or damaged."""
     if fact.kind != COMPILE:
         return {}
-    name = f"{fact.key}-cache"
-    try:
-        before = store.info(name)
-        with store.open(name) as file:
-            content = read_content(file, before.size_bytes, allow_large=False)
-        if not same_file(store.info(name), before):
-            return {}
-    except (StoreError, CodecError):
-        return {}
-    return {"payload_sha256": content.payload_sha256, "file_mtime_ns": before.mtime_ns}
+    for name in (fact.key + CACHE_SUFFIX, fact.key):  # JAX 0.4.30 names it by the key alone
+        with contextlib.suppress(StoreError, CodecError):
+            before = store.info(name)
+            with store.open(name) as file:
+                content = read_content(file, before.size_bytes, allow_large=False)
+            if same_file(store.info(name), before):
+                digest = content.payload_sha256
+                return {"payload_sha256": digest, "file_mtime_ns": before.mtime_ns}
+    return {}
 
 
 def _facts(event: Done, seen: Recorder) -> dict[str, Any]:
