@@ -23,6 +23,10 @@ ProblemKind = Literal[
     "key-mismatch", "wrong-class", "source-mismatch", "dangling-reference", "foreign-globals",
     "missing-source",
 ]  # fmt: skip
+#: Damage that an entry has too while JAX, which writes in place, is writing it.
+CUT_SHORT: frozenset[ProblemKind] = frozenset({"empty", "truncated"})
+#: An entry that is cut short and younger than this may still be being written.
+GRACE_NS = 60 * 10**9
 
 
 class FileInfo(NamedTuple):
@@ -45,6 +49,8 @@ class FileInfo(NamedTuple):
     """Numeric user id; -1 where a store has none."""
     etag: str = ""
     """An object store's name for this version of the bytes; empty on a file system."""
+    ctime_ns: int = 0
+    """The last change of the file or of its inode; 0 where a store has none."""
 
 
 def brief(result: Any) -> str:

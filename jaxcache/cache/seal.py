@@ -35,7 +35,7 @@ from jaxcache.entry.codec import (
     decompress_whole,
 )
 from jaxcache.entry.frame import seal_frame
-from jaxcache.model import Entry, Problem, brief, listed
+from jaxcache.model import CUT_SHORT, GRACE_NS, Entry, Problem, brief, listed
 from jaxcache.options import SealOptions
 from jaxcache.store.base import ChangedError, MissingError, Store, StoreError, same_file
 from jaxcache.units import format_count, format_size
@@ -48,8 +48,6 @@ from jaxcache.units import format_count, format_size
 #: * ``gone``: another process removed or replaced it.
 #: * ``young``: JAX seems to be writing it.
 Reason = Literal["sealed", "no-gain", "too-large", "gone", "young"]
-#: An unfinished file younger than this is being written.
-_GRACE_NS = 60 * 10**9
 #: What all workers together may hold; the largest payload that is sealed takes all of it.
 _MEMORY_BYTES = 4 << 30
 #: Knowledge is written to the ledger every so many entries.
@@ -215,7 +213,7 @@ class _Worker:
                 self._seal(entry, file)
             except CodecError as error:
                 age_ns = abs(self._now_ns - entry.created_ns)
-                if error.kind in ("empty", "truncated") and age_ns < _GRACE_NS:
+                if error.kind in CUT_SHORT and age_ns < GRACE_NS:
                     self._skip(entry, "young")
                 else:
                     self._report(entry, Problem(entry.file, error.kind, error.detail, entry.key))

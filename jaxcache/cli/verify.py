@@ -25,8 +25,7 @@ def command(
         bool,
         typer.Option(
             "--fix",
-            help="Move damaged entries to quarantine and repair -atime files; leaves files "
-            "younger than --grace.",
+            help="Move damaged entries to quarantine and repair -atime files.",
         ),
     ] = False,
     delete: Annotated[

@@ -92,8 +92,14 @@ def read_head(start: bytes, size_bytes: int) -> Head:
         content_bytes, checksum, codec = None, True, "zlib"
         first = _first_of_zlib(start)
     else:
-        raise CodecError("bad-codec", f"starts with {start[:4].hex()}, neither zstd nor zlib")
+        raise _unknown_codec(start)
     return Head(codec, content_bytes, checksum, check_header(first) if first else None)
+
+
+def _unknown_codec(start: bytes) -> CodecError:
+    begun = len(start) < len(ZSTD_MAGIC) and start[0] in (ZSTD_MAGIC[0], _ZLIB_FIRST)
+    detail = f"starts with {start[:4].hex()}, neither zstd nor zlib"
+    return CodecError("truncated" if begun else "bad-codec", detail)
 
 
 def _zstd_frame(start: bytes, size_bytes: int) -> tuple[int | None, bool]:
@@ -172,7 +178,7 @@ def check_frame(file: BinaryIO, size_bytes: int) -> None:
         raise CodecError("empty", "the file is empty")
     codec = detect_codec(start)
     if codec == "unknown":
-        raise CodecError("bad-codec", f"starts with {start[:4].hex()}, neither zstd nor zlib")
+        raise _unknown_codec(start)
     if codec == "zlib":
         return
     _, checksum = _zstd_frame(start, size_bytes)

@@ -155,7 +155,10 @@ class VerifyOptions(Selected):
         "Report entries without an -atime file, which JAX needs once it has a size cap.",
     )
     grace_seconds: float = option(
-        "--grace", DURATION, "Do not repair files younger than this.", default="60s"
+        "--grace",
+        DURATION,
+        "Leave a file that is cut short and younger than this: JAX may still be writing it.",
+        default="60s",
     )
     jobs: int | None = JOBS
     python: str | None = option(

@@ -66,7 +66,7 @@ def _actions(problems: Sequence[Problem], repair: Repair) -> str:
 
 _ACTIONS = {
     "back-fill": "new -atime",
-    "leave-young": "left: too young",
+    "leave-young": "left: being written?",
     "leave-changed": "left: changed",
     "leave-failed": "left: refused",
 }
@@ -89,7 +89,6 @@ def _summary(found: Verification, repair: Repair | None) -> Iterator[str]:
     if count := kinds["unsealed"]:
         seal = format_command("seal", found.cache_dir)
         yield f"{count:,} without a checksum; to let JAX itself detect damage: {seal}"
-    now = format_command("verify --fix --grace 0s", found.cache_dir)
     if repair is None:
         if len(found.failures) > len({p.kind for p in found.failures}):  # the table names one each
             yield f"to name every file: {format_command('verify -q', found.cache_dir)}"
@@ -98,29 +97,37 @@ def _summary(found: Verification, repair: Repair | None) -> Iterator[str]:
         if found.failures and not (young and young == len(steps)):
             yield f"to repair them: {format_command('verify --fix', found.cache_dir)}"
         if young:
-            yield (
-                f"--fix leaves {young:,} of them (younger than {found.grace_seconds:g} s, and may "
-                f"still be being written); to repair them at once: {now}"
-            )
+            yield _say_young(found, young, "--fix --grace 0s")
         return
     done = Counter(a for p in found.failures if (a := repair.action(p)))
     if not done:
         yield "nothing to repair"
-    for action, number in sorted(done.items()):
+    if young := sum(
+        p.file in found.young for p in found.failures if repair.action(p) == "leave-young"
+    ):
+        yield _say_young(found, young, "--grace 0s")
+        done["leave-young"] -= young
+    for action, number in sorted((+done).items()):
         would = "would be " if repair.dry_run and not action.startswith("leave") else ""
         yield f"{format_count(number, 'file')} {would}{_OUTCOMES[action]}"
-    if "leave-young" in done:
-        yield f"to repair them at once: {now}"
     if "quarantine" in done and not repair.dry_run:
         back = format_command("verify --restore", found.cache_dir)
         yield f"JAX compiles them again when it needs them; to bring the files back: {back}"
+
+
+def _say_young(found: Verification, number: int, option: str) -> str:
+    are, them = ("is", "it") if number == 1 else ("are", "them")
+    return (
+        f"{format_count(number, 'file')} {are} younger than {found.grace_seconds:g} s and may "
+        f"still be being written ({option} takes {them} now)"
+    )
 
 
 _OUTCOMES = {
     "quarantine": "moved to quarantine",
     "delete": "deleted",
     "back-fill": "given a new -atime",
-    "leave-young": "left: too young, and may still be being written",
+    "leave-young": "left: another process is writing it",
     "leave-changed": "left: it changed meanwhile; run the command again",
     "leave-failed": "left: the file system refused the change; check its permissions",
 }

@@ -33,6 +33,8 @@ def file_info(name: str, status: os.stat_result) -> FileInfo:
         status.st_ino,
         _SHARED.setdefault(mode, mode),
         _SHARED.setdefault(owner, owner),
+        "",
+        status.st_ctime_ns,
     )
 
 

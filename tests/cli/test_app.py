@@ -175,4 +175,4 @@ def test_the_help_names_what_a_command_needs(run_cli: RunCli) -> None:
     told = " ".join(run_cli("report", "--help").stdout.split())
     assert "Its interactive charts need plotly (pip install 'jaxcache[report]')" in told
     told = " ".join(run_cli("verify", "--help").stdout.split())
-    assert "leaves files younger than --grace" in told
+    assert "Leave a file that is cut short and younger than this" in told

@@ -220,11 +220,10 @@ def test_young_files_are_left_and_reported(run_cli, cache: Path) -> None:
     path = entry(cache, "jit_mlp")
     path.write_bytes(path.read_bytes()[:-5])
     told = run_cli("verify", "-C", cache).stderr  # before it is tried
-    assert "--fix leaves 1 of them (younger than 60 s, and may still be" in told
-    assert told.rstrip().endswith(
-        f"to repair them at once: jaxcache verify --fix --grace 0s -C {cache}"
-    )
-    assert "--fix leaves" not in run_cli("verify", "-C", cache, "--grace", "0s").stderr
+    young = "1 file is younger than 60 s and may still be being written"
+    assert told.rstrip().endswith(f"{young} (--fix --grace 0s takes it now)")
+    assert young not in run_cli("verify", "-C", cache, "--grace", "0s").stderr
+    assert f"{young} (--grace 0s takes it now)" in run_cli("verify", "-C", cache, "--fix").stderr
     document = verify(run_cli, cache, "--fix", code=1)
     assert [p["action"] for p in document["problems"] if p["kind"] == "truncated"] == [
         "leave-young"
@@ -232,6 +231,59 @@ def test_young_files_are_left_and_reported(run_cli, cache: Path) -> None:
     assert path.exists()
     verify(run_cli, cache, "--fix", "--grace", "0s")
     assert not path.exists()
+
+
+@pytest.mark.parametrize("damage", ["flip", "append", "sealed"])
+def test_a_young_file_that_is_all_there_and_wrong_is_taken(
+    run_cli, cache: Path, damage: str
+) -> None:
+    path, other = entry(cache, "jit_mlp"), entry(cache, "jit_loss")
+    data = bytearray(path.read_bytes())
+    if damage == "sealed":
+        run_cli("seal", "-C", cache)
+        data = bytearray(path.read_bytes())
+    if damage == "append":
+        data += b"more"
+    else:
+        data[len(data) // 2 : len(data) // 2 + 8] = b"\xff" * 8
+    path.write_bytes(data)
+    other.write_bytes(other.read_bytes()[:-9])
+    began = time.monotonic()
+    done = run_cli("verify", "-C", cache, "--fix")
+    assert time.monotonic() - began > 1  # between two looks
+    assert done.returncode == 1
+    assert not path.exists() and other.exists()
+    assert "1 file moved to quarantine" in done.stderr
+    assert "1 file is younger than 60 s and may still be being written" in done.stderr
+    assert len(list((cache / ".jaxcache" / "quarantine").glob("*/jit_mlp*"))) == 1
+
+
+def test_a_young_wrong_file_that_changes_between_two_looks_is_left(cache: Path) -> None:
+    path = entry(cache, "jit_mlp")
+    data = path.read_bytes() + b"more"
+    path.write_bytes(data)
+    looks: list[float] = []
+
+    def touch(seconds: float) -> None:
+        looks.append(seconds)
+        path.chmod(0o640)  # its content and date stay
+
+    found = examine(open_store(str(cache)), JAX, VerifyOptions(), now_ns=time.time_ns(), wait=touch)
+    assert (found.young, looks) == ({path.name}, [1.0])
+    age(cache)
+    examine(open_store(str(cache)), JAX, VerifyOptions(), now_ns=time.time_ns(), wait=touch)
+    assert looks == [1.0]  # nothing young, nothing to wait for
+
+
+def test_what_is_cut_short_anywhere_is_never_proven_wrong(cache: Path) -> None:
+    path = entry(cache, "jit_mlp")
+    data = path.read_bytes()
+    for size in [*range(40), *range(40, len(data), 397)]:
+        path.write_bytes(data[:size])
+        found = examine(
+            open_store(str(cache)), JAX, VerifyOptions(), now_ns=time.time_ns(), wait=lambda _: None
+        )
+        assert found.young == {path.name}, size
 
 
 def test_a_file_from_the_future_is_repaired(run_cli, cache: Path) -> None:

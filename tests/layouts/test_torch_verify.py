@@ -210,6 +210,14 @@ def test_young_files_are_left_alone(run_cli: RunCli, torch_cache: Path) -> None:
     assert bad.exists()
 
 
+def test_a_young_graph_whose_bytes_are_others_is_taken(run_cli: RunCli, torch_cache: Path) -> None:
+    bad = flip(first_file(torch_cache, "fxgraph/*/*/*"))
+    done = run_cli("verify", "-C", torch_cache, "--fix", "--json")
+    (problem,) = json.loads(done.stdout)["problems"]
+    assert (problem["kind"], problem["action"]) == ("digest-mismatch", "quarantine")
+    assert not bad.exists()
+
+
 def test_a_kernel_whose_lock_is_held_is_left_alone(run_cli: RunCli, torch_cache: Path) -> None:
     import fcntl
 

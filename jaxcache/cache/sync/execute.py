@@ -14,12 +14,12 @@ from jaxcache.cache.prune.evict import remove
 from jaxcache.cache.prune.removal import Execution
 from jaxcache.cache.scan import Progress
 from jaxcache.cache.sync.ledgers import carry_segments
-from jaxcache.cache.sync.plan import GRACE_NS, SyncPlan, Transfer
+from jaxcache.cache.sync.plan import SyncPlan, Transfer
 from jaxcache.cache.sync.signatures import write_signatures
 from jaxcache.cache.verify.check import recorded_digest
 from jaxcache.entry.codec import HEAD_BYTES, CodecError, read_head
 from jaxcache.errors import UntrustedError
-from jaxcache.model import FileInfo, Problem, brief
+from jaxcache.model import CUT_SHORT, GRACE_NS, FileInfo, Problem, brief
 from jaxcache.store.ahead import REQUESTS_AT_ONCE, in_order
 from jaxcache.store.base import ChangedError, ExistsError, MissingError, Store, StoreError
 
@@ -153,7 +153,7 @@ class _Carrier:
         except UntrustedError:
             return "untrusted"
         except CodecError as error:
-            if self._may_grow(info.mtime_ns):
+            if error.kind in CUT_SHORT and self._may_grow(info.mtime_ns):
                 return "unfinished"
             return Problem(name, error.kind, error.detail, transfer.key)
         if self._with_atimes and transfer.file:

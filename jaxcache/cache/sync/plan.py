@@ -16,16 +16,13 @@ from jaxcache.cache.sync.ledgers import missing_segments
 from jaxcache.cache.sync.room import make_room
 from jaxcache.entry.codec import CodecError, check_frame
 from jaxcache.entry.names import ATIME_SUFFIX, AUTOTUNE_DIR, FileKind
-from jaxcache.model import FileInfo, Problem, brief
+from jaxcache.model import GRACE_NS, FileInfo, Problem, brief
 from jaxcache.options.move import SyncOptions
 from jaxcache.store.base import Store, StoreError
-from jaxcache.units import NS_PER_SECOND
 
 if TYPE_CHECKING:
     from jaxcache.cache.index import Index
 
-#: An entry this young may still be being written by a JAX, which writes in place.
-GRACE_NS = 60 * NS_PER_SECOND
 #: What XLA calls the results of autotuning one fusion (xla/service/gpu/autotuning,
 #: ``GetCacheFilePath``): base64 of a hash. Its temporary files are called otherwise.
 _AUTOTUNE_NAME = re.compile(rf"{AUTOTUNE_DIR}/[\w=+-]{{1,200}}\.textproto", re.ASCII)

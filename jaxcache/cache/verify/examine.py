@@ -17,7 +17,7 @@ from jaxcache.cache.leftovers import find_leftovers
 from jaxcache.cache.scan import Progress
 from jaxcache.cache.select import Selection
 from jaxcache.cache.verify.check import Checked
-from jaxcache.model import Entry, FileInfo, Problem, ProblemKind, brief
+from jaxcache.model import CUT_SHORT, Entry, FileInfo, Problem, ProblemKind, brief
 from jaxcache.options import Level, VerifyOptions
 from jaxcache.store.base import Store, StoreError, same_file
 from jaxcache.units import NS_PER_SECOND, format_count
@@ -35,8 +35,12 @@ CORRUPT: frozenset[ProblemKind] = frozenset({
     "module-mismatch", "digest-mismatch", "checksum-mismatch", "load-failed", "load-crashed",
     "key-mismatch", "wrong-class", "source-mismatch", "dangling-reference",
 })  # fmt: skip
-#: A bad file that is young may be in the middle of being written: it is looked at again.
-_SECOND_LOOK_SECONDS = 0.25
+#: Of those, the ones that a file has too while it, or the file that it goes with, is being written.
+_UNFINISHED: frozenset[ProblemKind] = frozenset(
+    {*CUT_SHORT, "source-mismatch", "dangling-reference"}
+)
+#: Between two looks at young files; one that is wrong and did not change is not being written.
+_SECOND_LOOK_SECONDS = 1.0
 _WORLD_WRITABLE = 0o002
 _PROGRESS_EVERY = 64
 
@@ -139,7 +143,7 @@ def verify(
             if again is None:
                 checks[file.info.name] = Checked(missing=True)
             else:
-                if not same_file(again.info, file.info):
+                if not _untouched(again.info, file.info):
                     growing.add(file.info.name)
                 checks.update(layout.check(store, seen, [again], options))
         files = [f for f in files if not checks[f.info.name].missing]
@@ -154,6 +158,7 @@ def verify(
         problems.extend(_about_directory(store, seen))
     failing = {p.file for p in problems if p.kind not in INFORMATIONAL}
     infos = _infos(store, seen, files, {p.file for p in problems})
+    unproven = {p.file for p in problems if p.kind not in CORRUPT - _UNFINISHED | INFORMATIONAL}
     return Verification(
         cache_dir=store.url,
         level=options.level,
@@ -166,10 +171,15 @@ def verify(
         young=frozenset(
             name
             for name, info in infos.items()
-            if name in growing or abs(now_ns - info.mtime_ns) < now_ns - new_ns
+            if name in growing
+            or (name in unproven and abs(now_ns - info.mtime_ns) < now_ns - new_ns)
         ),
         grace_seconds=options.grace_seconds,
     )
+
+
+def _untouched(now: FileInfo, then: FileInfo) -> bool:
+    return same_file(now, then) and now.ctime_ns == then.ctime_ns
 
 
 def _look_again(store: Store, file: Any) -> Any:
