@@ -176,6 +176,7 @@ class Tiers:
         self.used(key)
         for tier in self._tiers:
             if tier.writable:
+                tier.prepare()
                 word = b"replace" if replacing or (tier.url, key) in self._refused else b""
                 with contextlib.suppress(OSError):
                     write_whole(self._spool(tier), key, word)
@@ -288,7 +289,7 @@ class Tiers:
     def close(self, deadline: float) -> None:
         """Upload what waits until a deadline; what is left keeps its marker."""
         self._write_run(deadline)
-        while self._queue.unfinished_tasks and time.monotonic() < deadline:
+        while self._queue.unfinished_tasks and self._uploaders and time.monotonic() < deadline:
             if not any(tier.can_write() for tier in self._tiers):
                 break
             time.sleep(0.005)

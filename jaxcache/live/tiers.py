@@ -5,9 +5,11 @@ program. A tier that fails is given up for a while, and so is one that takes lon
 nothing.
 """
 
+import contextlib
 import threading
 import time
 from collections.abc import Callable
+from queue import SimpleQueue
 from typing import Any
 
 from .stores import AbsentError, BucketStore, DeniedError, DirectoryStore
@@ -65,6 +67,29 @@ class Guard:
         self._pause = min(2 * self._pause, _MAX_PAUSE_SECONDS)
 
 
+class _Request:
+    """A call to a store, and how it ended."""
+
+    def __init__(self, do: "Callable[[Any], Any]") -> None:
+        self._do = do
+        self.done = threading.Event()
+        self.given_up = False
+        self.answer: Any = None
+        self.failure: Exception | None = None
+
+    def run(self, open_store: "Callable[[], Any]") -> None:
+        """Send it, unless nobody waits for it any more."""
+        if self.given_up:
+            return
+        try:
+            self.answer = self._do(open_store())
+        except Exception as error:
+            self.failure = error
+        except BaseException as error:  # obstore panics over an endpoint that is no URL
+            self.failure = DeniedError(str(error))
+        self.done.set()
+
+
 class Tier:
     """One tier: asked with a time limit, never raising, counted."""
 
@@ -76,32 +101,53 @@ class Tier:
         self._seconds: float = layer.settings["timeout"]
         self._store: Any = None
         self._opening = threading.Lock()
+        self._requests: SimpleQueue[_Request] = SimpleQueue()
+        self._counting = threading.Lock()
+        self._idle = 0
+        """Threads that wait for a request, less the requests that wait for a thread."""
         self._reading = Guard(layer.settings["miss-budget"])
         self._writing = Guard(layer.settings["miss-budget"])
         self._known: frozenset[str] | None = None
         self._listed = 0.0
 
+    def prepare(self) -> None:
+        """Start a thread for requests while threads can be started.
+
+        From Python 3.12 on none starts once the interpreter is ending, and that is when the last
+        uploads are finished.
+        """
+        if self._idle <= 0:
+            self._start_worker()
+
+    def _start_worker(self) -> None:
+        thread = threading.Thread(target=self._work, name="jaxcache-tier", daemon=True)
+        with contextlib.suppress(RuntimeError):  # the interpreter is ending: those at work take it
+            thread.start()
+            with self._counting:
+                self._idle += 1
+
+    def _work(self) -> None:
+        while True:
+            request = self._requests.get()
+            request.run(self._open)
+            with self._counting:
+                self._idle += 1
+
     def _call(self, do: "Callable[[Any], Any]", seconds: "float | None" = None) -> Any:
         """Run a request with the time limit; its thread is left behind where it hangs."""
-        answer: list[Any] = []
-        failure: list[Exception] = []
-
-        def run() -> None:
-            try:
-                answer.append(do(self._open()))
-            except Exception as error:
-                failure.append(error)
-            except BaseException as error:  # obstore panics over an endpoint that is no URL
-                failure.append(DeniedError(str(error)))
-
-        thread = threading.Thread(target=run, name="jaxcache-tier", daemon=True)
-        thread.start()
-        thread.join(seconds or self._seconds)
-        if failure:
-            raise failure[0]
-        if not answer:
+        request = _Request(do)
+        with self._counting:
+            self._idle -= 1
+            is_taken = self._idle >= 0
+        if not is_taken:
+            self._start_worker()
+        self._requests.put(request)
+        if not request.done.wait(seconds or self._seconds):
+            request.given_up = True
             raise TimeoutError(f"no answer in {seconds or self._seconds:g} s")
-        return answer[0]
+        if request.failure is not None:
+            raise request.failure
+        return request.answer
 
     def _open(self) -> Any:
         with self._opening:

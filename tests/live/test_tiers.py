@@ -273,6 +273,36 @@ def test_what_was_not_uploaded_goes_up_with_the_next_process(
     assert [p for p in spool.rglob("*-*") if p.is_file()] == []
 
 
+#: Ends while most of its uploads wait.
+LEAVES_AT_ONCE = """
+import jax, jax.numpy as jnp
+x = jnp.ones(3)
+for number in range(8):
+    jax.jit(lambda x: x * number + jnp.sin(x))(x)
+result = []
+"""
+
+
+def test_uploads_go_on_while_the_interpreter_ends(
+    run_live: RunLive, server: S3Server, tmp_path: Path
+) -> None:
+    """From Python 3.12 on no thread can be started by then."""
+
+    def slow(_: Seen) -> None:
+        time.sleep(0.2)
+
+    make_bucket(server.endpoint, "leave")
+    with run_proxy(server.endpoint) as proxy:
+        proxy.fault = slow
+        tiers = {"JAXCACHE_LIVE_TIERS": "s3://leave/jax", "JAXCACHE_LIVE_FLUSH": "60s"}
+        ran = run_live(LEAVES_AT_ONCE, JAXCACHE_LIVE_SUMMARY="1", **tiers, **bucket(proxy.endpoint))
+    assert ran["written"] >= 8
+    assert f"{ran['written']} uploaded" in ran.err, ran.err
+    assert "going on without it" not in ran.err
+    spool = tmp_path / "cache" / ".jaxcache" / "live" / "spool"
+    assert [p for p in spool.rglob("*-*") if p.is_file()] == []
+
+
 def test_push_uploads_what_was_not(
     run_live: RunLive, run_cli: RunCli, server: S3Server, tmp_path: Path
 ) -> None:

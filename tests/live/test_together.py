@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 from object_server import CREDENTIALS, S3Server, make_bucket
 
+from jaxcache.live.counters import Counters
+from jaxcache.live.leases import Leases
 from live.conftest import PROGRAM, TELL, entries, live_environment
 
 pytestmark = pytest.mark.jax
@@ -100,6 +102,14 @@ def test_a_holder_that_dies_stops_nobody(jax_python: str, tmp_path: Path, number
     assert time.monotonic() - started < 60 * number
     assert entries(tmp_path / "cache", "first")
     assert os.path.exists(tmp_path / "dead")
+
+
+def test_who_gets_a_lease_looks_for_the_entry_again(tmp_path: Path) -> None:
+    """Its last owner may have written it since this process looked."""
+    leases = Leases(str(tmp_path), 5.0, Counters())
+    key = f"jit_first-{'a' * 64}"
+    assert leases.take_or_wait(key, lambda: b"an entry", None) == b"an entry"
+    assert leases.take_or_wait(key, lambda: None, None) is None
 
 
 def test_machines_that_share_a_directory_compile_each_module_once(
