@@ -255,6 +255,18 @@ def test_facts_of_keys_that_are_gone_do_not_pile_up_but_pins_stay(tmp_path: Path
     assert len(ledger) < 1100 and {"pinned", KEY, f"jit_g-{4999:064x}"} <= set(ledger)
 
 
+def test_digests_of_files_in_folders_stay_while_the_files_are_there(tmp_path: Path) -> None:
+    store = open_store(str(tmp_path))
+    kernel, gone = (f"ab/c{letter * 51}.main.so" for letter in "xy")
+    store.write(kernel, [b"code"])
+    digest = {"payload_sha256": "0" * 64}
+    append(store, [Event(key, PAYLOAD, 0, digest) for key in (kernel, gone, "../outside")])
+    append(store, [Event(f"ab/c{i:051d}.main.so", PAYLOAD, i + 1, digest) for i in range(5000)])
+    compact(store)
+    ledger = load(tmp_path)
+    assert kernel in ledger and gone not in ledger and "../outside" not in ledger
+
+
 def test_many_facts_of_one_key_are_read_in_linear_time(tmp_path: Path) -> None:
     def seconds(count: int) -> float:
         folder = tmp_path / str(count)

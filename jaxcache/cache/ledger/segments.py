@@ -246,6 +246,7 @@ def _worth_keeping(store: Store, ledger: Ledger) -> Callable[[str], bool]:
     except JaxcacheError:
         return bool
     latest = {e.key: e.at_ns for e in sorted(ledger.events(), key=lambda e: e.at_ns)}
+    there.update(key for key in latest if "/" in key and _is_file(store, key))
     absent = sorted((k for k in latest if k not in there), key=latest.__getitem__, reverse=True)
     dropped = {
         key
@@ -253,6 +254,14 @@ def _worth_keeping(store: Store, ledger: Ledger) -> Callable[[str], bool]:
         if not (known := ledger.record(key)) or not known.pinned
     }
     return lambda key: key not in dropped
+
+
+def _is_file(store: Store, path: str) -> bool:
+    """Return whether a file of torch's, which is known by its path, is there."""
+    try:
+        return store.info(path).type == "file"
+    except StoreError:
+        return False
 
 
 @dataclass(slots=True)
