@@ -159,19 +159,15 @@ class Cache(Carrying, Running):
             UsageError: there is no such run, and nothing else that it could be.
             JaxcacheError: ``no-match``, ``ambiguous-key``
         """
-        from jaxcache.cache.explain.given import explain_given
-
-        return explain_given(sides, self.store.url)
+        return self.layout.explain(sides, self.store.url)
 
     def churn(self) -> "tuple[Churn, ...]":
-        """The modules with many keys, what they cost, and why.
+        """The modules (of torch: functions) with many keys, what they cost, and why.
 
         >>> cache.churn()
         ()
         """
-        from jaxcache.cache.explain.churn import find_churn
-
-        return tuple(find_churn(self.store))
+        return self.layout.find_churn(self.store)
 
     def report(
         self,

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
-from jaxcache.cache.explain.churn import Churn, find_churn
+from jaxcache.cache.explain.churn import Churn
 from jaxcache.cache.inventory import counted_bytes
 from jaxcache.cache.prune.plan import plan_items, without_suffix
 from jaxcache.cache.prune.removable import removable, total_bytes
@@ -105,7 +105,7 @@ def take_picture(
             else (policy, _foresee_units(store, layout, seen, policy, now_ns))
             for policy in POLICIES
         ),
-        churn=find_churn(store, explained=_EXPLAINED_MODULES, seen=seen) if alone else (),
+        churn=layout.find_churn(store, explained=_EXPLAINED_MODULES, seen=seen),
     )
 
 

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from jaxcache.cli.declared import PanelCommand
-from jaxcache.cli.opening import Opened, locate, open_cache, open_jax_cache
+from jaxcache.cli.opening import Opened, locate, open_cache
 from jaxcache.cli.options import JsonOutput
 from jaxcache.errors import NoCacheError, UsageError
 from jaxcache.options import Place
@@ -57,10 +57,9 @@ def command(
     if options.churn:
         if given:
             raise UsageError("--churn takes no sides")
-        from jaxcache.cache.explain.churn import find_churn
-
-        store = open_jax_cache(place.cache_dir)
-        emit(output.form, churn_view(find_churn(store), store.url))
+        store, layout = open_cache(place.cache_dir, place.layout)
+        what = "MODULE" if layout.stands_alone else "FUNCTION"
+        emit(output.form, churn_view(layout.find_churn(store), store.url, what=what))
         return
     if len(given) in (1, 2) and (opened := _cache_of_keys(place, given)):
         store = opened.store

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from jaxcache.cache.bundle.format import Bundle
     from jaxcache.cache.bundle.importing import ImportPlan
     from jaxcache.cache.diff import Side
+    from jaxcache.cache.explain.churn import Churn
     from jaxcache.cache.explain.sides import Explanation
     from jaxcache.cache.index import FactIndex
     from jaxcache.cache.prune.removable import Removable
@@ -266,3 +267,7 @@ class Layout(Protocol):
 
     def explain(self, keys: Sequence[str], url: str) -> "Explanation":
         """Compare two keys of the cache at ``url``, or one with the nearest other."""
+
+    @property
+    def find_churn(self) -> "Callable[..., tuple[Churn, ...]]":
+        """Finds what has several keys (store, explained, seen, progress), and why."""

@@ -103,14 +103,18 @@ def _place(compile_: Compile) -> str:
     return f"{compile_.module} ({os.path.basename(compile_.source)})"
 
 
-def churn_view(churns: Sequence[Churn], cache_dir: str) -> View:
-    """Return the view of ``explain --churn``."""
+def churn_view(churns: Sequence[Churn], cache_dir: str, *, what: str = "MODULE") -> View:
+    """Return the view of ``explain --churn``.
+
+    Args:
+        what: what has several keys, as the head of its column.
+    """
 
     def cause(churn: Churn, part: int) -> object:
         return churn.causes[0][part] if churn.causes else None
 
     columns = [
-        text_column("MODULE", lambda c: c.module, elastic=True),
+        text_column(what, lambda c: c.module, elastic=True),
         count_column("KEYS", lambda c: c.keys),
         size_column(lambda c: c.size_bytes),
         seconds_column(lambda c: c.compile_seconds),
@@ -129,7 +133,7 @@ def churn_view(churns: Sequence[Churn], cache_dir: str) -> View:
         fields_of(c) | {"causes": [dict(zip(names, cause, strict=True)) for cause in c.causes]}
         for c in churns
     ]
-    page = _churn_page(columns, churns) if churns else ["no module has two keys or more"]
+    page = _churn_page(columns, churns) if churns else [f"no {what.lower()} has two keys or more"]
     return View({"cache_dir": cache_dir, "modules": rows}, churns, columns, records=rows, page=page)
 
 

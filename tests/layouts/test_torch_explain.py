@@ -6,6 +6,8 @@ from typing import Any
 
 from conftest import RunCli
 
+import jaxcache
+
 
 def explain(run_cli: RunCli, cache: Path, *keys: str, code: int = 0) -> Any:
     done = run_cli("explain", "-C", cache, "--json", *keys)
@@ -63,9 +65,33 @@ def test_what_cannot_be_explained_is_one_error(
     run_cli: RunCli, golden: Path, torch_cache: Path
 ) -> None:
     assert run_cli("explain", "-C", golden, "fnothing").returncode == 1
-    assert run_cli("explain", "-C", golden, "--churn").returncode == 2
     for path in torch_cache.glob("fxgraph/*/*/*"):
         path.write_bytes(b"no pickle")
     listed = run_cli("ls", "-q", "-C", golden, "fx*").stdout.split()
     done = run_cli("explain", "-C", torch_cache, listed[0])
     assert (done.returncode, "bad-entry" in done.stderr) == (1, True)
+
+
+def test_a_function_with_several_keys_is_counted_and_explained(
+    run_cli: RunCli, torch_cache: Path
+) -> None:
+    """Forward and backward of one function are no churn."""
+
+    def churn() -> Any:
+        done = run_cli("explain", "--churn", "-C", torch_cache, "--json")
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout)["modules"]
+
+    assert churn() == []
+    (graph,) = graphs(run_cli, torch_cache, "spread")
+    path = torch_cache / graph["file"]
+    path.write_bytes(path.read_bytes().replace(b"in spread", b"in scale\n"))
+    (found,) = churn()
+    assert (found["module"], found["keys"]) == ("scale", 2)
+    assert found["size_bytes"] > graph["size_bytes"] and found["compile_seconds"] > 0
+    causes = {c["component"]: (c["meaning"], c["count"]) for c in found["causes"]}
+    assert causes["gm"] == ("the traced program", 1)
+    assert causes["example_inputs[0]"][0].startswith("an input: its dtype")
+    page = run_cli("explain", "--churn", "-C", torch_cache, env={"COLUMNS": "100"})
+    assert page.stdout.split("\t")[:2] == ["scale", "2"]
+    assert [c.module for c in jaxcache.open(torch_cache).churn()] == ["scale"]

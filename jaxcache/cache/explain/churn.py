@@ -1,7 +1,9 @@
 """Modules with many keys: what they cost, and what seems to change from key to key."""
 
 from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 
 from jaxcache.cache.explain.compare import UNKNOWN, compare
@@ -22,7 +24,7 @@ SAME_PROGRAM = (
 
 @dataclass(frozen=True, slots=True)
 class Churn:
-    """One module with several keys."""
+    """One module, or one function of torch's, with several keys."""
 
     module: str
     """With ``0x…`` where its name holds an address that changes."""
@@ -50,37 +52,46 @@ def find_churn(
         NoCacheError
     """
     seen = seen or scan(store, progress=progress)
-    known = KnownCache(store)
     modules: defaultdict[str, list[Entry]] = defaultdict(list)
     for entry in seen.entries:
         modules[without_addresses(entry.module)].append(entry)
-    found = [
-        (sum(e.size_bytes for e in entries), module, entries)
-        for module, entries in modules.items()
+    return rank_churn(modules, partial(_differences, KnownCache(store)), explained)
+
+
+def rank_churn(
+    groups: Mapping[str, Sequence[Entry]],
+    differences: Callable[[Sequence[Entry]], Iterable[tuple[str, str]]],
+    explained: int | None,
+) -> tuple[Churn, ...]:
+    """Sum up groups of two entries or more, those that take most bytes first.
+
+    Args:
+        groups: entries with different keys, by the name of what they were compiled from.
+        differences: yields (component, meaning) of each pair of neighbours, given in order of time.
+        explained: look for the causes of only so many.
+    """
+    sizes = {
+        name: sum(e.size_bytes for e in entries)
+        for name, entries in groups.items()
         if len(entries) > 1
-    ]
-    found.sort(key=lambda item: (-item[0], item[1]))
-    return tuple(
-        Churn(
-            module=module,
-            keys=len(entries),
-            size_bytes=size_bytes,
-            compile_seconds=sum(e.compile_seconds or 0.0 for e in entries),
-            causes=tuple(_causes(known, entries)) if explained is None or rank < explained else (),
-        )
-        for rank, (size_bytes, module, entries) in enumerate(found)
-    )
+    }
+    found = []
+    for rank, name in enumerate(sorted(sizes, key=lambda name: (-sizes[name], name))):
+        entries = sorted(groups[name], key=lambda e: e.created_ns)
+        counted: Counter[tuple[str, str]] = Counter()
+        if explained is None or rank < explained:
+            counted.update(differences(entries[-_SAMPLED:]))
+        seconds = sum(e.compile_seconds or 0.0 for e in entries)
+        causes = tuple((*cause, number) for cause, number in counted.most_common())
+        found.append(Churn(name, len(entries), sizes[name], seconds, causes))
+    return tuple(found)
 
 
-def _causes(known: KnownCache, entries: list[Entry]) -> list[tuple[str, str, int]]:
-    newest = sorted(entries, key=lambda e: -e.created_ns)[:_SAMPLED]
-    compiles = [known.complete(Compile(e.module, e.key)) for e in reversed(newest)]
-    counted: Counter[tuple[str, str]] = Counter()
-    for left, right in pairwise(compiles):
+def _differences(known: KnownCache, entries: Sequence[Entry]) -> Iterator[tuple[str, str]]:
+    for left, right in pairwise(known.complete(Compile(e.module, e.key)) for e in entries):
         side = Side("", (left,), is_run=False)
         for difference in compare(left, right, side):
             meaning = difference.meaning
             if difference.component == UNKNOWN and left.outline and left.outline == right.outline:
                 meaning = SAME_PROGRAM
-            counted[difference.component, meaning.partition(" (at ")[0]] += 1
-    return [(*cause, number) for cause, number in counted.most_common()]
+            yield difference.component, meaning.partition(" (at ")[0]

@@ -6,15 +6,20 @@ compared and not the texts, which hold addresses.
 """
 
 import difflib
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
+from jaxcache.cache.explain.churn import Churn, rank_churn
 from jaxcache.cache.explain.sides import Comparison, Compile, Difference, Explanation
+from jaxcache.cache.scan import Progress
 from jaxcache.cache.select import select_by_keys
 from jaxcache.errors import JaxcacheError
 from jaxcache.layouts.torch.graph import Component, Graph, examine_file
 from jaxcache.layouts.torch.names import GraphFile
-from jaxcache.layouts.torch.scan import Scan, scan
+from jaxcache.layouts.torch.scan import GraphEntry, Scan, scan
+from jaxcache.model import Entry
 from jaxcache.store import open_store
 from jaxcache.store.base import MissingError, Store
 
@@ -89,6 +94,43 @@ def compare_with_nearest(store: Store, seen: Scan, file: GraphFile) -> Compariso
         return _comparison(_nearest(store, seen, right), right)
     except (MissingError, JaxcacheError):
         return None
+
+
+def find_churn(
+    store: Store,
+    *,
+    explained: int | None = None,
+    seen: Scan | None = None,
+    progress: Progress | None = None,
+) -> tuple[Churn, ...]:
+    """Functions with two FX graphs or more, those that take most bytes first.
+
+    Backward graphs are counted apart from forward ones, as their AOT graphs refer to them.
+
+    Args:
+        explained: look for the causes of only so many functions, those that take most bytes.
+        seen: a scan with details that was made already.
+
+    Raises:
+        NoCacheError
+    """
+    seen = seen or scan(store, progress=progress)
+    aot = (e.references for e in seen.entries if e.module == "aotautograd")
+    backward = {keys[1] for keys in aot if len(keys) > 1}
+    functions: defaultdict[str, dict[str, GraphEntry]] = defaultdict(dict)
+    for entry in seen.entries:
+        if entry.module == "fxgraph" and entry.function:
+            name = f"{entry.function} (backward)" if entry.hash in backward else entry.function
+            functions[name].setdefault(entry.hash, entry)
+    files = {g.info.name: g for g in seen.inventory.graphs}
+
+    def differences(entries: Sequence[Entry]) -> Iterator[tuple[str, str]]:
+        for left, right in pairwise(_readable(store, (files[e.file] for e in entries))):
+            for difference in _compare(left, right):
+                yield difference.component, difference.meaning
+
+    groups = {name: tuple(found.values()) for name, found in functions.items()}
+    return rank_churn(groups, differences, explained)
 
 
 def _comparison(left: _Read, right: _Read) -> Comparison:
