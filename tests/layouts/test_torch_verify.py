@@ -127,6 +127,33 @@ def verify(run_cli: RunCli, cache: Path, *args: str, code: int | None = None) ->
     return json.loads(done.stdout)
 
 
+@pytest.mark.parametrize(
+    ("module", "name", "references"),
+    [
+        ("torch._functorch._aot_autograd.autograd_cache", "AOTAutogradCacheEntry", 2),  # 2.9
+        ("torch._functorch._aot_autograd.of_tomorrow", "AOTAutogradThing", 0),
+        ("torch.nn", "Linear", None),
+    ],
+)
+def test_the_class_of_another_torch_is_no_fault(
+    run_cli: RunCli, torch_cache: Path, module: str, name: str, references: int | None
+) -> None:
+    """Classes have moved between releases, and may again; nothing is taken away for that."""
+    path = max(torch_cache.glob("aotautograd/*/*"), key=lambda p: p.stat().st_size)
+    data, old = path.read_bytes(), "torch._functorch._aot_autograd.aot_autograd_result"
+    for before, after in ((old, module), ("AOTAutogradResult", name)):
+        words = [b"\x8c" + bytes([len(text)]) + text.encode() for text in (before, after)]
+        assert words[0] in data
+        data = data.replace(*words)
+    path.write_bytes(data)
+    path = rename(path)
+    kinds = {p["kind"] for p in verify(run_cli, torch_cache)["problems"]}
+    assert kinds == ({"wrong-class"} if references is None else set())
+    listed = json.loads(run_cli("ls", "-C", torch_cache, "--json").stdout)["entries"]
+    (entry,) = (e for e in listed if torch_cache / e["file"] == path)
+    assert len(entry["references"]) == (references or 0)
+
+
 def test_a_real_cache_is_sound(run_cli: RunCli, golden: Path) -> None:
     found = verify(run_cli, golden, code=0)
     assert found["problems"] == []

@@ -19,13 +19,24 @@ from jaxcache.store.base import Store, StoreError
 #: The kind of a problem, and its detail.
 Found = tuple[ProblemKind, str]
 
-#: What unpickling an entry of each tier makes.
-ROOTS: Mapping[Tier, str] = {
-    "aotautograd": "torch._functorch._aot_autograd.aot_autograd_result.AOTAutogradResult",
-    "fxgraph": "torch._inductor.output_code.CompiledFxGraph",
+#: What unpickling an entry of each tier makes; the second is that of torch 2.9.
+ROOTS: Mapping[Tier, tuple[str, ...]] = {
+    "aotautograd": (
+        "torch._functorch._aot_autograd.aot_autograd_result.AOTAutogradResult",
+        "torch._functorch._aot_autograd.autograd_cache.AOTAutogradCacheEntry",
+    ),
+    "fxgraph": ("torch._inductor.output_code.CompiledFxGraph",),
 }
 #: Roots of AOT entries that hold their FX graphs inside (``bundled_autograd_cache``).
-_BUNDLED = "torch._functorch._aot_autograd.aot_autograd_result.BundledAOTAutogradResult"
+_BUNDLED = (
+    "torch._functorch._aot_autograd.aot_autograd_result.BundledAOTAutogradResult",
+    "torch._functorch._aot_autograd.autograd_cache.BundledAOTAutogradCacheEntry",
+)
+#: Where the classes of each tier are: another torch may call them otherwise.
+_HOMES: Mapping[Tier, str] = {
+    "aotautograd": "torch._functorch._aot_autograd.",
+    "fxgraph": "torch._inductor.",
+}
 #: Packages whose names torch's own entries hold. Not a list of what is harmless: reading a pickle
 #: runs what it names, and torch has functions that run code. What is not here is remarkable.
 EXPECTED_PACKAGES = frozenset({"torch", "sympy", "collections", "numpy", "triton"})
@@ -163,7 +174,7 @@ def _problems(graph: Graph, tier: Tier, key: str) -> list[Found]:
         names = ", ".join(name[:80] for name in unexpected[:_SHOWN_GLOBALS])
         tail = f" and {more} more" if more > 0 else ""
         found.append(("foreign-globals", f"torch would import {names}{tail} to read it"))
-    if graph.root != ROOTS[tier] and not graph.bundled:
+    if not graph.root.startswith(_HOMES[tier]):
         detail = f"holds {graph.root[:120]}, which torch cannot use there"
         found.append(("wrong-class", detail))
         return found
@@ -184,10 +195,10 @@ def decode_graph(data: bytes, tier: Tier) -> Graph:
     found = read_pickle(data)
     root = found.root
     name = _class_of(root)
-    if tier == "fxgraph" and name == ROOTS[tier]:
+    if tier == "fxgraph" and name in ROOTS[tier]:
         return _fx(root, found)
-    if tier == "aotautograd" and name in (ROOTS[tier], _BUNDLED):
-        return _aot(root, found, bundled=name == _BUNDLED)
+    if tier == "aotautograd" and name in (*ROOTS[tier], *_BUNDLED):
+        return _aot(root, found, bundled=name in _BUNDLED)
     return Graph(tier=tier, root=name, globals=found.globals)
 
 
