@@ -364,7 +364,7 @@ def open(  # noqa: A001
 
 
 def _remove(cache: Cache, plan: Any, progress: Progress | None) -> "Execution":
-    from jaxcache.cache.prune.evict import remove
+    from jaxcache.cache.prune.execute import remove
 
     return remove(cache.store, plan.removals, guard=cache.layout.guard, progress=progress)
 

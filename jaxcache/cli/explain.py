@@ -82,7 +82,7 @@ def command(
         if exit_code:
             note(f"{given[0]} ended with exit code {exit_code}")
     elif len(given) in (1, 2):
-        from jaxcache.cache.explain.given import explain_given
+        from jaxcache.cache.explain.arguments import explain_given
 
         found = explain_given(given, path, explicit=place.cache_dir is not None)
         emit(output.form, explain_view(found, path, unfolded=options.all))

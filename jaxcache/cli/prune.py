@@ -59,7 +59,7 @@ def _carry_out(opened: "Opened", plan: "PrunePlan", form: Format, consent: Conse
             ``read-only`` where nothing can be removed.
         LockedError
     """
-    from jaxcache.cache.prune.evict import remove
+    from jaxcache.cache.prune.execute import remove
     from jaxcache.cli.output import emit, note
     from jaxcache.cli.terminal.progress import progress_bar
     from jaxcache.render.prune import haste, prune_view

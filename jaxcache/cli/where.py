@@ -53,9 +53,9 @@ def command(
         return
     if given.cache_dir:
         raise UsageError("--cache-dir does not go with a command: it runs as it is")
-    uses, unheard = find_where(command_line, options, stdout_to_stderr=True)
-    if unheard and not uses:
-        raise NoJaxError(unheard, code="unknown-jax")
+    uses, unobserved = find_where(command_line, options, stdout_to_stderr=True)
+    if unobserved and not uses:
+        raise NoJaxError(unobserved, code="unknown-jax")
     opened = list(dict.fromkeys(u.opened for u in uses if u.opened))
     show(opened[0] if opened else None, opened, uses)
     if not opened:

@@ -82,7 +82,7 @@ class Session:
             self._trouble[f"the cache is not enabled: {error}"] = None
 
     def _take(self, event: "dict[str, Any]") -> None:
-        if event.get("event") in ("trouble", "unheard"):
+        if event.get("event") in ("trouble", "unobserved"):
             self._trouble[str(event.get("detail"))] = None
         self._now.take(event)
 

@@ -72,7 +72,7 @@ class Observation(Shown):
         try:
             self._listener = find_listener(jax, self.take)
         except Exception as error:
-            self.take({"event": "unheard", "detail": str(error)})
+            self.take({"event": "unobserved", "detail": str(error)})
 
     # The report -------------------------------------------------------------------------------
 

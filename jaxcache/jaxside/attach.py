@@ -36,5 +36,5 @@ def attach(module: Any) -> None:
     try:
         atexit.register(listen(module, send).say_goodbye)
     except UnknownJaxError as error:
-        send({"event": "unheard", "detail": str(error)})
+        send({"event": "unobserved", "detail": str(error)})
     together.join(module)

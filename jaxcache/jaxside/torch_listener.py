@@ -107,7 +107,7 @@ class Listener(logging.Handler):
             write = getattr(owner, _WRITE, None)
             if write is None:
                 detail = f"torch {self._version} writes its entries otherwise ({_TRIED})"
-                self._send({"event": "unheard", "detail": detail})
+                self._send({"event": "unobserved", "detail": detail})
             else:
                 setattr(owner, _WRITE, staticmethod(self._telling(tier, write)))
 
@@ -142,7 +142,7 @@ def attach(torch: Any) -> None:
     version = str(getattr(torch, "__version__", "unknown"))
     if not hasattr(sys.modules.get("torch._logging._internal"), "trace_log"):
         detail = f"torch {version} has no structured trace to listen to ({_TRIED})"
-        send({"event": "unheard", "detail": detail})
+        send({"event": "unobserved", "detail": detail})
         return
     listener = Listener(version, send)
     logging.getLogger(_TRACE).addHandler(listener)

@@ -58,7 +58,7 @@ LAYOUTS: dict[str, _Lazy] = {
             "read_bundle": "jaxcache.cache.diff:read_bundle",
             "show": "jaxcache.cache.show:show_entries",
             "show_file": "jaxcache.cache.show:show_file",
-            "explain": "jaxcache.cache.explain.given:explain_given",
+            "explain": "jaxcache.cache.explain.arguments:explain_given",
             "find_churn": "jaxcache.cache.explain.churn:find_churn",
             "explain_script": "jaxcache.warm.explain:explain_script",
             "run": "jaxcache.warm.run:run_command",

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from jaxcache.render.columns import seconds_column, size_column, text_column
 from jaxcache.render.view import Block, Column, Line, Table, View
-from jaxcache.render.warm import end_remarks, run_document
+from jaxcache.render.warm import end_notes, run_document
 from jaxcache.units import format_count, format_duration
 from jaxcache.warm.torch_report import Look, TorchReport
 
@@ -73,7 +73,7 @@ def _page(report: TorchReport, unfolded: bool) -> Iterator[Block]:
     for c in report.compiles:
         if c.failure:
             yield Line(c.failure.partition("\n")[0], f"{c.function} was not compiled: ")
-    yield from end_remarks(report)
+    yield from end_notes(report)
 
 
 def _columns(report: TorchReport) -> list[Column]:

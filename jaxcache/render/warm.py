@@ -80,7 +80,7 @@ def _page(report: Report, unfolded: bool, more: str) -> Iterator[Block]:
         yield from _faults(shown)
     if folded:
         yield _folded_line(folded, more)
-    yield from end_remarks(report)
+    yield from end_notes(report)
 
 
 def headline(report: Report) -> str:
@@ -182,7 +182,7 @@ def _faults(modules: Sequence[Module]) -> Iterator[str]:
         yield "to find the cause and the cure: jaxcache doctor"
 
 
-def end_remarks(report: "Report | TorchReport") -> Iterator[str]:
+def end_notes(report: "Report | TorchReport") -> Iterator[str]:
     """Yield the notes of a run, and how it ended."""
     for note in report.notes:
         yield f"note: {note}"

@@ -11,7 +11,7 @@ if TYPE_CHECKING:  # a completion needs names alone
 #: Prefix of every temporary name a store makes; at the front so that no glob of JAX's matches.
 TEMP_PREFIX = ".jaxcache-tmp-"
 
-#: Schemes that the object store serves (see jaxcache/store/object/location.py), named here so that
+#: Schemes that the object store serves (see jaxcache/store/object/connect.py), named here so that
 #: a local path imports none of it.
 _OBJECT_SCHEMES = frozenset({
     "s3", "s3a", "gs", "az", "azure", "abfs", "abfss", "http", "https", "memory",

@@ -12,7 +12,7 @@ from typing import Literal
 
 from jaxcache.cache.explain.sides import Outcome
 from jaxcache.warm.report import Argument
-from jaxcache.warm.typed import Digest, Scalar, Span, build
+from jaxcache.warm.typed_json import Digest, Scalar, Span, build
 
 #: Longer lines are dropped: nothing that the listener sends comes near.
 MAX_LINE_BYTES = 4 << 20
@@ -169,7 +169,7 @@ class Said(Seen):
     """A sentence for the reader, or the reason why nothing can be done here."""
 
     event: str
-    """``trouble``, ``unheard``, ``remark``, ``jax-failed``, ``no-jax``, ``no-function``,
+    """``trouble``, ``unobserved``, ``remark``, ``jax-failed``, ``no-jax``, ``no-function``,
     ``refused`` or ``marker``."""
     detail: str = ""
     executable: str | None = None
@@ -297,7 +297,7 @@ _KINDS: dict[str, type] = {
     "torch-break": TorchBreak,
     "torch-recompile": TorchRecompile,
     "torch-end": TorchLeft,
-    **dict.fromkeys(("trouble", "unheard", "remark", "jax-failed"), Said),
+    **dict.fromkeys(("trouble", "unobserved", "remark", "jax-failed"), Said),
     **dict.fromkeys(("no-jax", "no-function", "refused", "marker"), Said),
 }
 #: Fields that are called otherwise on the wire.

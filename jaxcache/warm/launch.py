@@ -21,7 +21,7 @@ from typing import Any
 from jaxcache.errors import UsageError
 from jaxcache.warm.events import Event
 from jaxcache.warm.inbox import Inbox, socket_folder
-from jaxcache.warm.unheard import Descendants
+from jaxcache.warm.unobserved import Descendants
 
 STARTUP = Path(__file__).parents[1] / "jaxside" / "startup"
 #: How long processes that outlive the command may go on reporting.
@@ -62,7 +62,7 @@ class Ended:
     wall_seconds: float
     idle: bool = False
     """It was stopped because no event came for too long."""
-    unheard: tuple[str, ...] = ()
+    unobserved: tuple[str, ...] = ()
     """Command lines of Pythons that loaded the library and that the listener did not reach."""
 
 
@@ -137,7 +137,7 @@ def run_listening(
         signals.interrupted,
         wall_seconds,
         idle=clock.is_idle,
-        unheard=tuple(descendants.unheard.values()),
+        unobserved=tuple(descendants.unobserved.values()),
     )
 
 

@@ -20,9 +20,9 @@ from jaxcache.warm.events import (
     Started,
 )
 from jaxcache.warm.launch import Ended
-from jaxcache.warm.remarks import divided_keys, settings_notes, storms, target_notes, too_quick
+from jaxcache.warm.notes import divided_keys, settings_notes, storms, target_notes, too_quick
 from jaxcache.warm.report import Argument, Function, Module, Process, Report
-from jaxcache.warm.typed import Span
+from jaxcache.warm.typed_json import Span
 
 
 @dataclass(slots=True)
@@ -162,17 +162,17 @@ class Recorder:
         for event in self.running.values():
             if not ended.interrupted:
                 yield f"{event.module} was still compiling when its process ended"
-        trouble = self.heard("trouble", "unheard")
+        trouble = self.heard("trouble", "unobserved")
         yield from dict.fromkeys(said.detail for said in trouble)
-        for command in dict.fromkeys(ended.unheard):
-            yield f"`{command}` ran jax unheard: {_UNREACHED}"
+        for command in dict.fromkeys(ended.unobserved):
+            yield f"`{command}` ran jax unobserved: {_UNREACHED}"
         if count := len(self.unreported):
             yield (
                 f"{count} {'entry was' if count == 1 else 'entries were'} written that no process "
                 f"reported, such as {self.unreported[0]}: another program uses this cache, or "
                 f"{_UNREACHED}"
             )
-        if not (any(processes) or trouble or ended.unheard):
+        if not (any(processes) or trouble or ended.unobserved):
             yield f"nothing was heard of jax: the program does not import it, or {_UNREACHED}"
 
 

@@ -17,15 +17,15 @@ from jaxcache.warm.causes import CACHE_PATH, find_causes
 from jaxcache.warm.crosshost.cross import Cross, Spool, open_spool, read_cross
 from jaxcache.warm.events import Event
 from jaxcache.warm.launch import Ended, Launch, run_listening
+from jaxcache.warm.notes import ENABLED
 from jaxcache.warm.process import LIFTED, NO_JAX_HINT, find_python, free_port
 from jaxcache.warm.programs import Program, words_of
 from jaxcache.warm.recorder import ProcessFacts, Recorder
 from jaxcache.warm.recording import open_recording
-from jaxcache.warm.remarks import ENABLED
 from jaxcache.warm.remember import known_seconds, remember, seal_keys, seal_written
 from jaxcache.warm.report import Report
 from jaxcache.warm.trace import trace_document
-from jaxcache.warm.unheard import unreported_entries
+from jaxcache.warm.unobserved import unreported_entries
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,7 +193,7 @@ def _run_all(
         ended = replace(
             second,
             wall_seconds=ended.wall_seconds + second.wall_seconds,
-            unheard=ended.unheard + second.unheard,
+            unobserved=ended.unobserved + second.unobserved,
         )
     _learn(recorder, options)
     if spool is None:

@@ -288,10 +288,10 @@ class TorchRecorder:
 
     def _unobserved(self, graphs: Sequence[Look], ended: Ended) -> Iterator[str]:
         """Say why there may be looks that have no row."""
-        trouble = [s for s in self.said if s.event in ("trouble", "unheard", "jax-failed")]
+        trouble = [s for s in self.said if s.event in ("trouble", "unobserved", "jax-failed")]
         yield from (said.detail for said in trouble)
-        for command in ended.unheard:
-            yield f"`{command}` ran torch unheard: {_UNREACHED}"
+        for command in ended.unobserved:
+            yield f"`{command}` ran torch unobserved: {_UNREACHED}"
         for process, counters in self.counters.items():
             for tier, name in _COUNTERS.items():
                 mine = [g for g in graphs if (g.process, g.tier) == (process, tier)]
@@ -299,7 +299,7 @@ class TorchRecorder:
                     rows = sum(g.outcome == outcome for g in mine)
                     if (counted := counters.get(f"{name}_{end}", 0)) > rows:
                         yield f"torch counts {counted} of {name}_{end}, and {rows} were observed"
-        if not (self.loaded or trouble or ended.unheard):
+        if not (self.loaded or trouble or ended.unobserved):
             yield f"nothing was heard of torch: the program does not import it, or {_UNREACHED}"
 
     def _trace(self) -> dict[str, Any]:

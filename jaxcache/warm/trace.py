@@ -9,7 +9,7 @@ from typing import Any
 
 from jaxcache.warm.events import Done
 from jaxcache.warm.recorder import ProcessFacts
-from jaxcache.warm.typed import Span
+from jaxcache.warm.typed_json import Span
 
 #: What a span of the listener is called in the trace.
 _ARGS = ("key", "outcome", "reason", "function", "file", "line")

@@ -65,12 +65,12 @@ def find_where(
         stdout_to_stderr=stdout_to_stderr,
         timeout_seconds=options.timeout_seconds,
     )
-    unheard = [said.detail for said in seen.heard("unheard")]
-    unheard += [
-        f"`{command}` ran jax where the listener did not reach" for command in ended.unheard
+    unobserved = [said.detail for said in seen.heard("unobserved")]
+    unobserved += [
+        f"`{command}` ran jax where the listener did not reach" for command in ended.unobserved
     ]
     uses = (_use(seen, n, known) for n, known in seen.processes.items() if known.loaded)
-    return tuple(uses), next(iter(unheard), None)
+    return tuple(uses), next(iter(unobserved), None)
 
 
 def _use(seen: Recorder, number: int, known: ProcessFacts) -> Use:

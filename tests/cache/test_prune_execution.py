@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from made_caches import HOUR, NOW, NS, gone, key, plan, put
 
-from jaxcache.cache.prune.evict import remove
+from jaxcache.cache.prune.execute import remove
 from jaxcache.errors import LockedError
 from jaxcache.store.base import StoreError
 from jaxcache.store.local import LocalStore

@@ -10,7 +10,7 @@ from made_caches import HOUR, JAX, NOW, NS, cache_of, gone, key, plan, put, size
 
 from jaxcache.cache.ledger.record import Event
 from jaxcache.cache.ledger.segments import append
-from jaxcache.cache.prune.evict import remove
+from jaxcache.cache.prune.execute import remove
 from jaxcache.cache.prune.removal import lost_compile_seconds
 from jaxcache.cache.prune.survey import plan_cache_prune, plan_cache_removal
 from jaxcache.errors import JaxcacheError, UsageError

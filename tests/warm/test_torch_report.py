@@ -161,7 +161,7 @@ def test_a_run_that_nobody_heard_fails_an_assertion(run_cli: RunCli, tmp_path: P
 
 
 @pytest.mark.parametrize("is_probe", [False, True])
-def test_an_unheard_torch_is_told_of_but_its_own_probe_is_none(
+def test_an_unobserved_torch_is_reported_but_its_own_probe_is_not(
     run_cli: RunCli, tmp_path: Path, is_probe: bool
 ) -> None:
     library = tmp_path / "torch" / "_C.cpython-311.so"
@@ -176,4 +176,4 @@ def test_an_unheard_torch_is_told_of_but_its_own_probe_is_none(
     done = run_cli(*command, sys.executable, "-I", "-S", "-c", program)
     assert done.returncode == 0
     (said,) = json.loads(done.stdout)["unobserved"]
-    assert ("nothing was heard of torch" if is_probe else "ran torch unheard") in said
+    assert ("nothing was heard of torch" if is_probe else "ran torch unobserved") in said

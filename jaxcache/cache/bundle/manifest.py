@@ -9,9 +9,9 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from jaxcache.cache.archive import ArchiveError
-from jaxcache.cache.fields import Fields, parse_json
 from jaxcache.cache.gate import check_file_name, fold_name
 from jaxcache.cache.ledger.record import Event
+from jaxcache.cache.untrusted_json import Fields, parse_json
 from jaxcache.entry.names import (
     AUTOTUNE_DIR,
     CACHE_SUFFIX,

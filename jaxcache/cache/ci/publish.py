@@ -8,7 +8,7 @@ from jaxcache.cache.ci.save import SavePlan
 from jaxcache.cache.ci.staging import sealed_copy
 from jaxcache.cache.ledger.record import HIT, Event
 from jaxcache.cache.ledger.segments import COMPACT_ABOVE, Ledger, append, compact
-from jaxcache.cache.prune.evict import remove
+from jaxcache.cache.prune.execute import remove
 from jaxcache.cache.prune.plan import plan_prune, weighs_seconds
 from jaxcache.cache.prune.removable import total_bytes
 from jaxcache.cache.scan import Progress, scan

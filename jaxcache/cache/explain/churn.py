@@ -8,7 +8,7 @@ from itertools import pairwise
 
 from jaxcache.cache.explain.compare import UNKNOWN, compare
 from jaxcache.cache.explain.known import KnownCache
-from jaxcache.cache.explain.pair import without_addresses
+from jaxcache.cache.explain.matching import without_addresses
 from jaxcache.cache.explain.sides import Compile, Side
 from jaxcache.cache.scan import Progress, Scan, scan
 from jaxcache.model import Entry

@@ -4,8 +4,8 @@ import hashlib
 from collections.abc import Iterator
 from functools import cache
 
+from jaxcache.cache.explain.matching import pair
 from jaxcache.cache.explain.options import compare_options, flag_differences, flags_explain_options
-from jaxcache.cache.explain.pair import pair
 from jaxcache.cache.explain.programs import compare_arguments, compare_programs
 from jaxcache.cache.explain.sides import (
     COMPONENTS,

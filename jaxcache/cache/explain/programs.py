@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import product
 
-from jaxcache.cache.explain.pair import known_types, user_lines, without_addresses
+from jaxcache.cache.explain.matching import known_types, user_lines, without_addresses
 from jaxcache.cache.explain.sides import Compile, Difference
 from jaxcache.entry.contents import ArrayType
 from jaxcache.entry.options import nearest_version

@@ -6,8 +6,8 @@ from dataclasses import MISSING, fields
 from typing import Any
 
 from jaxcache.cache.allowed import is_allowed_setting
-from jaxcache.cache.fields import Fields, parse_json
 from jaxcache.cache.recipe.model import Environment, Recipe, RecipeError, Request
+from jaxcache.cache.untrusted_json import Fields, parse_json
 from jaxcache.entry.names import parse_key
 
 FORMAT = 1

@@ -10,7 +10,7 @@ from jaxcache.cache.ledger.segments import Ledger
 from jaxcache.cache.leftovers import delete_leftovers
 from jaxcache.cache.pair import write_atime
 from jaxcache.cache.parallel import ByteBudget
-from jaxcache.cache.prune.evict import remove
+from jaxcache.cache.prune.execute import remove
 from jaxcache.cache.prune.removal import Execution
 from jaxcache.cache.scan import Progress
 from jaxcache.cache.sync.ledgers import carry_segments
@@ -95,7 +95,7 @@ def execute(
     Raises:
         NoCacheError: a store cannot be reached any more; what went over until then is whole, and
             another run does the rest.
-        LockedError: see :func:`jaxcache.cache.prune.evict.remove`.
+        LockedError: see :func:`jaxcache.cache.prune.execute.remove`.
     """
     delete_leftovers(target)
     removed = remove(target, plan.removals) if plan.removals else None

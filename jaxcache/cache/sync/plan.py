@@ -12,8 +12,8 @@ from jaxcache.cache.prune.removable import Lookup
 from jaxcache.cache.prune.removal import Removal
 from jaxcache.cache.scan import Progress, Scan, scan
 from jaxcache.cache.select import Selection
+from jaxcache.cache.sync.bound import make_room
 from jaxcache.cache.sync.ledgers import missing_segments
-from jaxcache.cache.sync.room import make_room
 from jaxcache.entry.codec import CodecError, check_frame
 from jaxcache.entry.names import ATIME_SUFFIX, AUTOTUNE_DIR, FileKind
 from jaxcache.model import GRACE_NS, FileInfo, Problem, brief

@@ -9,10 +9,10 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from jaxcache.cache.allowed import MOST_DEVICES, is_allowed_setting, is_allowed_variable
-from jaxcache.cache.fields import parse_json
+from jaxcache.cache.untrusted_json import parse_json
 from jaxcache.errors import UsageError
 from jaxcache.units import rfc3339
-from jaxcache.warm.typed import Base64, Text, build
+from jaxcache.warm.typed_json import Base64, Text, build
 
 FORMAT = "jaxcache-target"
 VERSION = 1

@@ -79,7 +79,7 @@ def test_what_was_not_heard_fails_every_assertion(
     options = ("--fail-on-miss", "--strict", "--record", str(recipe))
     done = run_cli("run", "-C", cache, *options, "--", "sh", "-c", line)
     assert done.returncode == 1, done.stderr
-    assert "unheard" in done.stderr, done.stderr
+    assert "unobserved" in done.stderr, done.stderr
     assert "failed: not every compile could be observed" in done.stderr
     assert "failed: nothing was recorded" in done.stderr
     assert not recipe.exists()
@@ -98,7 +98,7 @@ def test_one_unheard_among_several(run_cli: RunCli, cache: Path, script: Any, al
     document = json.loads(done.stdout)
     assert (done.returncode, document["summary"]["written"]) == (1, 0)
     told = " ".join(document["unobserved"])
-    assert "ran jax unheard" in told
+    assert "ran jax unobserved" in told
     assert "written that no process reported, such as jit_step-" in told
 
 

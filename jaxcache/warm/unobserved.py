@@ -20,7 +20,7 @@ class Descendants:
     def __init__(self, library: bytes) -> None:
         self._library = library
         self._listening: set[int] = set()
-        self.unheard: dict[int, str] = {}
+        self.unobserved: dict[int, str] = {}
         """Command lines of those that have loaded it without the listener, by process id."""
 
     def look(self, pids: Iterable[int]) -> None:
@@ -30,7 +30,7 @@ class Descendants:
             pid = waiting.pop()
             with contextlib.suppress(OSError):  # it has ended
                 waiting += _children(pid)
-                if pid not in self._listening | {*self.unheard}:
+                if pid not in self._listening | {*self.unobserved}:
                     maps = Path(f"/proc/{pid}/maps").read_bytes()
                     if _LISTENING in maps:
                         self._listening.add(pid)
@@ -39,7 +39,7 @@ class Descendants:
                         if _PROBE in command:
                             self._listening.add(pid)
                         else:
-                            self.unheard[pid] = os.fsdecode(command).strip()[:_SHOWN_CHARACTERS]
+                            self.unobserved[pid] = os.fsdecode(command).strip()[:_SHOWN_CHARACTERS]
 
 
 def _children(pid: int) -> Iterator[int]:
