@@ -99,6 +99,13 @@ def format_compile(seconds: float | None) -> str:
     return "<1 s" if seconds == 0 else format_duration(seconds)
 
 
+def format_compiling(seconds: float, entries: int) -> str:
+    """Print the compile time of some entries, which sums up to 0 where each took less than 1 s."""
+    if entries and not seconds:
+        return f"under 1 s of compiling{' each' if entries > 1 else ''}"
+    return f"{format_duration(seconds)} of compiling"
+
+
 def format_duration(seconds: float) -> str:
     """Print a duration in its largest fitting unit: ``42 ms``, ``0.4 s``, ``52 s``, ``3m 20s``."""
     if seconds <= 0:

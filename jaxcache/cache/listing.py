@@ -12,7 +12,7 @@ from jaxcache.errors import UsageError
 from jaxcache.model import Entry, Problem, brief
 from jaxcache.options import ListOptions
 from jaxcache.store.base import Store
-from jaxcache.units import format_count, format_duration, format_size
+from jaxcache.units import format_compiling, format_count, format_duration, format_size
 
 if TYPE_CHECKING:
     from jaxcache.cache.scan import Scan
@@ -43,10 +43,7 @@ class Summary(NamedTuple):
     @property
     def compiling(self) -> str:
         """The compile time, in a sentence; empty where most entries were not opened for it."""
-        if self.unread:
-            return ""
-        total = self.compile_total
-        return f"under 1 s of compiling{total[4:]}" if total[0] == "<" else f"{total} of compiling"
+        return "" if self.unread else format_compiling(self.compile_seconds, self.entries)
 
     def __str__(self) -> str:
         """Return one line of sums: ``7 entries, 46.2 kB, 12 s of compiling``."""

@@ -14,7 +14,7 @@ from jaxcache.cache.ci.usage import Witness
 from jaxcache.model import Entry
 from jaxcache.render.document import Document, to_document, versioned
 from jaxcache.render.view import Line, View
-from jaxcache.units import format_count, format_duration, format_size
+from jaxcache.units import format_compile, format_compiling, format_count, format_size
 
 Outputs = Mapping[str, str]
 _SHOWN_MODULES = 20
@@ -176,8 +176,8 @@ def restore_lines(restored: Restored) -> Iterator[str]:
     verb = "would be restored" if restored.looked_up_only else "restored"
     there = plan.importing.count(Action.SAME) if plan.importing else 0
     yield (
-        f"{fit} of {format_count(found, 'entry')} {verb} from {source}: "
-        f"{format_duration(plan.stored_seconds)} of compiling"
+        f"{fit} of {format_count(found, 'entry')} {verb} from {source}"
+        + (f": {format_compiling(plan.stored_seconds, fit)}" if fit else "")
         + (f" ({there} were there already)" if there else "")
     )
     for reason, number in miss_reasons(plan.outlooks)[:_SHOWN_REASONS]:
@@ -199,16 +199,17 @@ def restore_lines(restored: Restored) -> Iterator[str]:
 def save_lines(plan: SavePlan, saved: Saved | None) -> Iterator[str]:
     """Yield the lines about a save, for people."""
     usage = plan.usage
-    new = f"{len(usage.new)} new ({format_duration(usage.new_seconds)} of compiling)"
+    new = f"{len(usage.new)} new ({format_compiling(usage.new_seconds, len(usage.new))})"
     if usage.hits:
         new += f", {usage.hits} of them hit since"
     if usage.compared:
         unknown = len(usage.unknown)
         before = len(usage.used) + len(usage.unused) + unknown
+        saving = format_compiling(usage.saved_seconds, len(usage.used))
+        others = f", {unknown} unknown" if unknown else ""
         yield (
             f"of {format_count(before, 'entry')} from before the job, {len(usage.used)} used "
-            f"({format_duration(usage.saved_seconds)} of compiling saved), {len(usage.unused)} "
-            f"not used{f', {unknown} unknown' if unknown else ''}{_WITNESSES[usage.witness]}"
+            f"(saved {saving}), {len(usage.unused)} not used{others}{_WITNESSES[usage.witness]}"
         )
         yield new
     else:
@@ -258,7 +259,7 @@ def _section(title: str, lines: Iterable[str]) -> str:
 
 def _modules(entries: Sequence[Entry]) -> str:
     rows = [
-        f"| {markdown(e.module)} | {format_duration(e.compile_seconds or 0.0)} "
+        f"| {markdown(e.module)} | {format_compile(e.compile_seconds)} "
         f"| {format_size(e.size_bytes)} |\n"
         for e in entries
     ]

@@ -10,7 +10,7 @@ from jaxcache.render.columns import count_column, size_column, text_column
 from jaxcache.render.document import fields_of, to_document
 from jaxcache.render.listing import group_columns, live_line
 from jaxcache.render.view import Block, Column, Line, Table, View
-from jaxcache.units import format_command, format_count, format_duration, format_size
+from jaxcache.units import format_command, format_compiling, format_count, format_size
 
 #: Modules that the page for people shows; the document holds them all.
 _SHOWN_MODULES = 15
@@ -127,7 +127,7 @@ def _uses_lines(uses: Uses) -> Iterator[Line]:
     rate = f" ({uses.hit_rate:.0%})" if uses.hit_rate is not None else ""
     yield Line(f"{uses.hits:,} of {format_count(uses.hits + uses.misses, 'compile')}{rate}", lead)
     yield Line(f"{uses.misses:,}", "Misses       ")
-    yield Line(f"{format_duration(uses.saved_seconds or 0.0)} of compiling", "Saved        ")
+    yield Line(format_compiling(uses.saved_seconds or 0.0, uses.hits), "Saved        ")
 
 
 def stats_prometheus(stats: Stats, live: Live = None) -> Iterator[str]:

@@ -11,6 +11,7 @@ from jaxcache.render.view import Block, Column, Line, Table, View
 from jaxcache.units import (
     NS_PER_SECOND,
     format_ago,
+    format_compiling,
     format_count,
     format_duration,
     format_size,
@@ -65,11 +66,11 @@ def tally_line(tally: Tally, now_ns: int) -> str:
     elapsed = format_duration((now_ns - tally.started_ns) / NS_PER_SECOND)
     hits = "hits: not visible"
     if tally.hits or tally.hits_show:
-        saved = format_duration(tally.saved_seconds)
+        saved = format_compiling(tally.saved_seconds, tally.hits)
         hits = f"{format_count(tally.hits, 'hit')} ({saved} saved)"
     return (
         f"in {elapsed}: {tally.new:,} new ({format_size(tally.new_bytes)}, "
-        f"{format_duration(tally.new_seconds)} of compiling), {hits}, {tally.gone:,} gone"
+        f"{format_compiling(tally.new_seconds, tally.new)}), {hits}, {tally.gone:,} gone"
     )
 
 

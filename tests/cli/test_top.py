@@ -220,7 +220,7 @@ def test_the_note_about_hits_goes_while_a_run_records(corpus: Path, tmp_path: Pa
     terminal.wait_for(
         "not written: 3 compiles under JAX's threshold (1 s by default); jaxcache warm, or"
     )
-    terminal.wait_for("0 hits (0 s saved)")
+    terminal.wait_for("0 hits (0 s of compiling saved)")
     terminal.press("q")
     assert terminal.finish() == 0
     assert "only hits of programs" not in terminal.text.rpartition("3 compiles under")[0][-2000:]

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from jaxcache.model import FileInfo, brief, short_repr
-from jaxcache.units import format_count, format_duration, format_size
+from jaxcache.units import format_compiling, format_count, format_size
 
 #: Why something goes; part of the JSON contract (``prune``: ``removed[].reason``).
 Reason = Literal[
@@ -100,9 +100,7 @@ def describe(removed: Sequence[Removal], verb: str) -> str:
     if others := len(removed) - entries:
         parts.append(format_count(others, "other file"))
     known = [r.compile_seconds for r in removed if r.compile_seconds is not None]
-    lost = f"{format_duration(sum(known))} of compiling"
-    if not sum(known):  # headers hold whole seconds, rounded down
-        lost = "under 1 s of compiling" if known else "unknown compile time"
-        lost += " each" if entries > 1 else ""
+    each = " each" if entries > 1 else ""
+    lost = format_compiling(sum(known), entries) if known else f"unknown compile time{each}"
     freed = format_size(freed_bytes(removed))
     return f"{verb} {' and '.join(parts)}: frees {freed}" + (f", loses {lost}" if entries else "")
