@@ -11,13 +11,16 @@ import tempfile
 import time
 import traceback
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
+from unittest import mock
 
+from jaxcache.cache.bundle.compat import Host
 from jaxcache.cli import main, metering, terminal
 from jaxcache.cli.terminal import Color
+from jaxcache.warm import ask
 
 #: Handlers that a command may change.
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD, signal.SIGPIPE)
@@ -96,13 +99,38 @@ def _streams(files: Sequence[IO[bytes]], *, on_terminal: bool, one_stream: bool)
             os.close(copy)
 
 
+_probe = ask.probing
+_hosts: dict[frozenset[tuple[str, str]], Host] = {}
+
+
+@contextmanager
+def _probing_once(
+    python: str | None, environment: Mapping[str, str]
+) -> Iterator[Callable[[], Host]]:
+    """Probe our own Python once for all commands under the same settings: it imports jax."""
+    own = {**environment, "JAX_COMPILATION_CACHE_DIR": ""}  # a probe has its own directory
+    settings = frozenset(i for i in own.items() if i[0].startswith(("JAX", "XLA", "PYTHON")))
+    if python is None and settings in _hosts:
+        yield lambda: _hosts[settings]
+        return
+    with _probe(python, environment) as answer:
+
+        def remember() -> Host:
+            host = answer()
+            if python is None:
+                _hosts[settings] = host
+            return host
+
+        yield remember
+
+
 @contextmanager
 def _state(env: dict[str, str], cwd: Path) -> Iterator[None]:
     """Put back what a command may change in the process it runs in."""
     environment, place, mask = dict(os.environ), os.getcwd(), os.umask(0o22)
     os.umask(mask)
     handlers = {number: signal.getsignal(number) for number in _SIGNALS}
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), mock.patch.object(ask, "probing", _probing_once):
         warnings.simplefilter("error")
         os.environ.clear()
         os.environ.update(env)

@@ -3,7 +3,9 @@
 import ast
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 from conftest import REPOSITORY, RunCli
@@ -117,13 +119,18 @@ def texts() -> Iterator[tuple[str, str]]:
                 yield f"{module.name}:{node.lineno}", node.value
 
 
-def lost_options(text: str) -> list[str]:
-    """The command lines in a text whose program gets what is spelt like an option of ours."""
+@cache
+def _group() -> Any:
     import typer
 
-    group, found = typer.main.get_command(app), []
+    return typer.main.get_command(app)
+
+
+def lost_options(text: str) -> list[str]:
+    """The command lines in a text whose program gets what is spelt like an option of ours."""
+    found = []
     for match in _RUNS.finditer(text):
-        command = group.get_command(None, match[1])  # type: ignore[attr-defined]
+        command = _group().get_command(None, match[1])
         assert isinstance(command, FailOnMissCommand)
         options = [p for p in command.params if p.param_type_name == "option"]
         ours = {name for p in options for name in p.opts}
