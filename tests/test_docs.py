@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from command_line import run_in_process
 from conftest import REPOSITORY, clean_environment
 from documented import MARK, Page, missing_line, read_page
 from terminal import Terminal, without_style
@@ -174,7 +175,7 @@ def test_the_site_builds_strictly_and_asks_nobody(tmp_path: Path) -> None:
 def test_every_field_that_the_page_on_json_names_is_real(tmp_path: Path) -> None:
     """And every field that is printed is named: the page is held to the programs' own output."""
     corpus = REPOSITORY / "tests" / "data" / "corpus" / "0.12.0.1-cuda13-h200-zstd"
-    env = os.environ | {"XDG_CACHE_HOME": str(tmp_path), "PYTHONPATH": str(REPOSITORY)}
+    env = clean_environment(tmp_path) | {"XDG_CACHE_HOME": str(tmp_path)}
     for name in ("mine", "bundle"):
         shutil.copytree(corpus, tmp_path / name)
     commands = {
@@ -237,14 +238,7 @@ def hold_to_the_page(name: str, argv: list[str], env: dict[str, str], cwd: Path)
     text = (DOCS / "json.md").read_text("utf-8")
     in_group = argv[0] in ("ci", "target", "trust")
     first, *rest = (f"{argv[0]} {argv[1]}", *argv[2:]) if in_group else argv
-    done = subprocess.run(
-        [sys.executable, "-m", "jaxcache", *first.split(), "--json", *rest],
-        capture_output=True,
-        text=True,
-        env=env,
-        cwd=cwd,
-        check=False,
-    )
+    done = run_in_process([*first.split(), "--json", *rest], env=env, cwd=cwd)
     assert done.stdout, done.stderr
     section = re.search(rf"^## `{name}`\n(.*?)(?=^## |\Z)", text, re.DOTALL | re.MULTILINE)
     assert section, f"docs/json.md says nothing of {name}"
