@@ -297,12 +297,15 @@ def test_a_header_of_any_bytes_is_judged() -> None:
     assert judge_header(b"\xcf\xfa\xed\xfe" + b"\0" * 60, 100) is None
 
 
-def test_a_flipped_bit_of_machine_code_is_found_where_a_run_has_recorded_it(
-    run_cli: RunCli, torch_cache: Path
+@pytest.mark.parametrize("pattern", ["*/*.main.so", f"*/c{'?' * 51}.so", f"*/c{'?' * 51}.cpp"])
+def test_a_flipped_bit_of_code_is_found_where_a_run_has_recorded_it(
+    run_cli: RunCli, torch_cache: Path, pattern: str
 ) -> None:
-    kernel = first_file(torch_cache, "*/*.main.so")
+    """Of kernels, and of what torch tried of the compiler."""
+    kernel = first_file(torch_cache, pattern)
     data = kernel.read_bytes()
-    flipped = data[:4200] + bytes([data[4200] ^ 1]) + data[4201:]
+    half = len(data) // 2
+    flipped = data[:half] + bytes([data[half] ^ 1]) + data[half + 1 :]
     kernel.write_bytes(flipped)
     assert run_cli("verify", "-C", torch_cache).returncode == 0  # nobody knows better
     kernel.write_bytes(data)

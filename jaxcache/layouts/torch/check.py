@@ -137,13 +137,16 @@ def _check_code(
     judge: Callable[[bytes], Found | None] | None,
 ) -> tuple[bool | None, Sequence[Found]]:
     """Rules 2, 7 and 8: what is wrong, and whether Python imports the kernel, or could."""
-    if info.name.endswith(".cpp") and (quick or judge is None):
+    is_source = info.name.endswith(".cpp")
+    if is_source and (quick or not (judge or digest)):
         return None, ()
     data = store.read(info.name, limit=_HEADER_BYTES if quick else _MAX_SOURCE_BYTES)
-    if judge and info.name.endswith(".cpp"):
-        importable, problem = split_source(data).bindings is not None, judge(data)
-    else:
+    importable: bool | None = None
+    problem: Found | None = None
+    if not is_source:
         importable, problem = b"PyInit_" in data, judge_header(data, info.size_bytes)
+    elif judge:
+        importable, problem = split_source(data).bindings is not None, judge(data)
     if digest and not problem and digest_of_code(data) != digest:
         problem = "digest-mismatch", "not the bytes that were recorded when it was compiled"
     return None if quick else importable, [problem] if problem else ()
