@@ -31,6 +31,7 @@ NAMES = (
     "recipe",
     "eviction",
     "live",
+    "torch_listener",
 )
 
 
