@@ -98,6 +98,8 @@ class CompileOptions:
     """One tuple per replica, in it the device of each partition."""
     flags_changed: dict[str, str | int | float | bool | None] | None = None
     """XLA flags that differ from that version's defaults; None where those are not known."""
+    profile_guided: bool | None = None
+    """Whether a profile guided the compiler (PGLE); None where the entry has no options."""
 
 
 @dataclass(frozen=True, slots=True)

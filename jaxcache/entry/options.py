@@ -20,6 +20,8 @@ PATHS_IN_CACHE = (306, 310)
 #: of 0.10.2): xla_gpu_cuda_data_dir, xla_detailed_logging, LLVM parallelism (with a kernel
 #: cache), xla_gpu_experimental_autotune_cache_mode, xla_pjrt_allow_auto_layout_in_hlo.
 _SET_BY_JAX = frozenset({61, 252, 268, 324, 344, *PATHS_IN_CACHE})
+#: ``fdo_profile`` of ExecutableBuildOptionsProto (xla/pjrt/proto/compile_options.proto).
+_FDO_PROFILE = 14
 #: Larger assignments are damage.
 _MAX_REPLICAS = 1 << 16
 #: An entry with more unusual flags than this was made by a version whose defaults are not known.
@@ -55,6 +57,7 @@ def read_options(options: memoryview | None, config: memoryview | None, budget: 
     assignment: tuple[tuple[int, ...], ...] | None = None
     debug: memoryview | None = None
     overrides: dict[str, FlagValue] = {}
+    guided = None if options is None else False
     if options is not None:
         for number, _, value in wire.walk(options, budget):
             if number == 3 and isinstance(value, memoryview):
@@ -67,6 +70,8 @@ def read_options(options: memoryview | None, config: memoryview | None, budget: 
                         partitions = inner.value
                     elif inner.number == 9 and isinstance(inner.value, memoryview):
                         assignment = _assignment(inner.value)
+                    elif inner.number == _FDO_PROFILE and isinstance(inner.value, memoryview):
+                        guided = len(inner.value) > 0
             elif number == 7 and isinstance(value, memoryview):
                 name, chosen = option_override(value)
                 overrides[name] = chosen
@@ -79,15 +84,16 @@ def read_options(options: memoryview | None, config: memoryview | None, budget: 
             elif number == 5 and isinstance(value, int):
                 partitions = partitions or value
     if debug is None:
-        return Options(
-            CompileOptions(replicas, partitions, assignment, overrides or None), None, None, None
+        compile_options = CompileOptions(
+            replicas, partitions, assignment, overrides or None, guided
         )
+        return Options(compile_options, None, None, None)
     if len(debug) <= _MAX_REMEMBERED_BYTES:
         changed, written_in, named, like = _remembered_flags(bytes(debug))
     else:
         changed, written_in, named, like = _read_flags(debug, budget)
     shown = overrides or None if changed is None else changed | overrides
-    compile_options = CompileOptions(replicas, partitions, assignment, shown)
+    compile_options = CompileOptions(replicas, partitions, assignment, shown, guided)
     return Options(compile_options, written_in, named | overrides, like)
 
 

@@ -10,10 +10,12 @@ what its result knows (``serialize`` from 0.11, ``target_config`` on GPU); the c
 import base64
 import os
 import platform
+import sys
 from collections.abc import Callable
 from typing import Any
 
-from . import settings
+from . import settings, together
+from .channel import first_line
 
 #: Configuration that enters keys through the program or the compile options, not by itself.
 _NOT_IN_KEYS = (
@@ -27,6 +29,8 @@ _NOT_IN_KEYS = (
     "JAX_EXPLAIN",
     "JAX_DEBUG_LOG",
     "JAX_COORDINATOR",
+    "JAX_NUM_PROCESSES",
+    "JAX_PROCESS_ID",
     "JAX_TRACEBACK",
 )
 _FLAGS = ("XLA_FLAGS", "LIBTPU_INIT_ARGS")
@@ -122,7 +126,9 @@ def describe() -> "dict[str, Any]":
         "platform_version": str(client.platform_version),
         "device_kinds": [str(device.device_kind) for device in devices],
         "device_ids": [int(device.id) for device in devices],
+        "device_processes": [int(device.process_index) for device in devices],
         "process_count": int(jax.process_count()),
+        "process_index": int(jax.process_index()),
         **topology_facts(devices),
         **told,
         "plugins": plugin_versions(),
@@ -132,5 +138,20 @@ def describe() -> "dict[str, Any]":
 
 
 def main(parent: Any) -> None:
-    """Answer with the body of a target profile (docs/target.md)."""
-    parent.answer(**describe())
+    """Answer with the body of a target profile (docs/target.md).
+
+    With the argument ``pod``, as one process of the program of several hosts that runs here.
+    """
+    if sys.argv[1:] != ["pod"]:
+        parent.answer(**describe())
+        return
+    import jax
+
+    try:
+        together.join_pod(jax)
+    except Exception as error:
+        parent.answer(no_pod=first_line(error))
+        return
+    facts = describe()
+    jax.distributed.shutdown()  # waits for the others, which cannot go on without process 0
+    parent.answer(**facts)

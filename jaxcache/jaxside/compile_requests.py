@@ -235,7 +235,7 @@ class CrossCompiler(Compiler):
 
         with open(task["target"], encoding="utf-8") as file:
             asked = json.load(file)
-        with open(asked["profile"], encoding="utf-8") as file:
+        with open(asked["profiles"][0], encoding="utf-8") as file:
             profile = json.load(file)
         self._bind(jax)
         self._folder = task["folder"]

@@ -86,17 +86,23 @@ class Recording:
         }
 
     def _refusals(self, bytecode: bytes, compile_options: Any) -> "list[str]":
-        config = self._jax.config
         found = []
         if _PARTITIONING in bytecode:
             found.append("custom-partitioning")
-        profiled = getattr(compile_options.executable_build_options, "fdo_profile", b"")
-        if profiled or any(
-            getattr(config, name, False)
-            for name in ("jax_enable_pgle", "jax_compilation_cache_expect_pgle")
-        ):
+        if is_profile_guided(self._jax, compile_options):
             found.append("pgle")
         return found
+
+
+def is_profile_guided(jax: Any, compile_options: Any) -> bool:
+    """Whether the key of a request follows a profile, or may (PGLE).
+
+    ``_resolve_compilation_strategy`` in jax/_src/compiler.py, 0.4.30 to 0.12: the key has the words
+    ``pgle profiled`` for the profile, and the first pass other options than without PGLE.
+    """
+    names = ("jax_enable_pgle", "jax_compilation_cache_expect_pgle")
+    profile = getattr(compile_options.executable_build_options, "fdo_profile", b"")
+    return bool(profile) or any(getattr(jax.config, name, False) for name in names)
 
 
 def start(jax: Any) -> "Recording | None":

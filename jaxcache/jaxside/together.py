@@ -13,11 +13,15 @@ from typing import Any
 _TOGETHER = "JAXCACHE_TOGETHER"
 
 
-def join(jax: Any) -> None:
-    """Join the other processes, as soon as jax is imported and before anything is computed."""
+def join(jax: Any) -> int:
+    """Join the other processes, as soon as jax is imported and before anything is computed.
+
+    Returns:
+        Which process this is; 0 where it is the only one.
+    """
     place = os.environ.pop(_TOGETHER, None)  # children are no members of their own
     if not place:
-        return
+        return 0
     address, count, number = place.split(",")
     original = jax.distributed.initialize
     original(coordinator_address=address, num_processes=int(count), process_id=int(number))
@@ -27,3 +31,16 @@ def join(jax: Any) -> None:
         """Done already, by ``jaxcache warm --processes``."""
 
     jax.distributed.initialize = initialize
+    return int(number)
+
+
+def join_pod(jax: Any) -> None:
+    """Join the program of several hosts that a cluster manager or the environment describes.
+
+    Raises:
+        Exception: as ``jax.distributed.initialize``; a ValueError where nothing describes it.
+    """
+    count, number = (os.environ.get(n) for n in ("JAX_NUM_PROCESSES", "JAX_PROCESS_ID"))
+    jax.distributed.initialize(
+        num_processes=int(count) if count else None, process_id=int(number) if number else None
+    )

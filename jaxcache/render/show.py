@@ -179,7 +179,7 @@ def _program_lines(c: Contents, verbose: bool) -> Iterator[str]:
         devices = [str(d) for row in options.device_assignment for d in row]
         shown = ", ".join(devices[:16]) + (", …" if len(devices) > 16 else "")
         line += f" on {'device' if len(devices) == 1 else 'devices'} {shown}"
-    yield line
+    yield f"{line}; guided by a profile (PGLE)" if options.profile_guided else line
     limit = None if verbose else _SHOWN
     words = [f"{n} {op}" for op, n in islice(program.opcodes.items(), limit)]
     rest = sum(program.opcodes.values()) - sum([*program.opcodes.values()][:limit])

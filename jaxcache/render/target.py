@@ -61,6 +61,8 @@ def _rows(profile: Profile) -> Iterator[tuple[str, str, str]]:
     """Yield (name, value, what it does) of everything in a profile."""
     p = profile
     yield "devices", p.devices, ""
+    if p.process_count > 1:
+        yield "process", f"{p.process_index} of {p.process_count}", ""
     yield "platform", p.platform, "in keys"
     if p.lowering_platform != p.platform:
         yield "lowers for", p.lowering_platform, "programs are lowered for it"

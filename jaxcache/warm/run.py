@@ -106,7 +106,8 @@ def run_command(command: Sequence[str], options: RunOptions, watch: Watch | None
     cross = read_cross(options)
     env = _environment(options) | (cross.environment(devices=None) if cross else {})
     launch = Launch(tuple(command), env, unset=_unset(cross))
-    return _run([*_together(launch, options)], options, cross, watch or Watch(), {})
+    processes = cross.processes if cross else options.processes
+    return _run([*_together(launch, processes)], options, cross, watch or Watch(), {})
 
 
 def _launches(program: Program, options: WarmOptions, cross: Cross | None) -> Iterator[Launch]:
@@ -126,18 +127,18 @@ def _launches(program: Program, options: WarmOptions, cross: Cross | None) -> It
     command = (find_python(program.python or options.python), *words)
     env |= program.env
     launch = Launch(command, env, program.cwd, needs="jax", unset=_unset(cross))
-    yield from _together(launch, options)
+    yield from _together(launch, cross.processes if cross else options.processes)
 
 
-def _together(launch: Launch, options: RunOptions) -> Iterator[Launch]:
+def _together(launch: Launch, processes: int | None) -> Iterator[Launch]:
     """The same launch, or one for each process of a program of several."""
-    if options.processes is None:
+    if processes is None:
         yield launch
         return
     address = f"127.0.0.1:{free_port()}"
     env = {"JAX_CPU_COLLECTIVES_IMPLEMENTATION": "gloo", **launch.env}
-    for number in range(options.processes):
-        own = {**env, "JAXCACHE_TOGETHER": f"{address},{options.processes},{number}"}
+    for number in range(processes):
+        own = {**env, "JAXCACHE_TOGETHER": f"{address},{processes},{number}"}
         yield replace(launch, env=own, aside=number > 0)
 
 
@@ -270,7 +271,7 @@ def _listen(
         on_event=take,
         on_tick=tick,
         jobs=options.jobs if isinstance(options, WarmOptions) else 1,
-        together=options.processes is not None,
+        together=any("JAXCACHE_TOGETHER" in launch.env for launch in launches),
         stdout_to_stderr=options.stdout_to_stderr,
         timeout_seconds=options.timeout_seconds,
         patience_seconds=None if options.collect is None else options.patience_seconds,

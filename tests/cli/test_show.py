@@ -94,6 +94,7 @@ def test_the_document_has_every_field_of_the_contract(run_cli: RunCli, corpus: P
         "num_partitions": 1,
         "device_assignment": [[0]],
         "flags_changed": {"xla_force_host_platform_device_count": 4},
+        "profile_guided": False,
     }
     assert document["format"] == {"ifrt_version": 3, "abi": None, "container": "ifrt+proto"}
     assert document["written_in_cache_dir"] == f"/tmp/fmt/corpus/{CPU}"

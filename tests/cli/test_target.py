@@ -23,8 +23,10 @@ from jaxcache.warm.crosshost.profile import (
     Profile,
     ProfileError,
     parse_profile,
+    pod_file,
     profile_bytes,
     read_profile,
+    read_profiles,
 )
 
 H200 = Profile(
@@ -135,7 +137,7 @@ def test_target_is_a_group_of_commands(run_cli: RunCli) -> None:
     shown = run_cli("target", "--help")
     commands = shown.stdout.partition("Commands:")[2].splitlines()
     assert [x.split()[0] for x in commands if x[2:3].strip()] == ["capture", "check", "show"]
-    assert "[FILE]" in run_cli("target", "capture", "--help").stdout
+    assert "[FILE|DIR/]" in run_cli("target", "capture", "--help").stdout
 
 
 def test_what_prevents_comes_first_and_names_the_command() -> None:
@@ -177,15 +179,15 @@ def test_check_counts_what_the_host_looks_up() -> None:
     }
     records = [Record("a", **facts), Record("gone", **facts), Record("b", jaxlib_version="0.1")]
     keys = ["a", "b", "unknown"]
-    there = check_target(H200, H200, keys, records)
+    there = check_target([H200], H200, keys, records)
     assert (there.entries, there.for_target, there.looked_up) == (3, 1, 1)
     assert there.differences == ()
     # A flag that JAX leaves out of keys matters not; another driver does.
     counted = {"XLA_FLAGS": f"{H200.environment['XLA_FLAGS']} --xla_dump_to=/tmp/x"}
-    assert check_target(replace(H200, environment=counted), H200, [], []).differences == ()
-    (flags,) = check_target(H200, replace(H200, environment={}), [], []).differences
+    assert check_target([replace(H200, environment=counted)], H200, [], []).differences == ()
+    (flags,) = check_target([H200], replace(H200, environment={}), [], []).differences
     assert flags.component == "XLA flags"
-    other = check_target(H200, replace(H200, platform_version="cuda 13010"), keys, records)
+    other = check_target([H200], replace(H200, platform_version="cuda 13010"), keys, records)
     assert (other.for_target, other.looked_up) == (1, 0)
     assert [d.component for d in other.differences] == ["backend version"]
     view = check_view(other, "/cache")
@@ -283,3 +285,39 @@ def test_show_tells_all_that_is_applied(run_cli: RunCli, tmp_path: Path) -> None
         "--xla_cpu_max_isa=AVX2",
     ]
     assert not any("dump" in v for v in applied.values())
+
+
+def test_the_profiles_of_a_pod_go_together(tmp_path: Path, run_cli: RunCli) -> None:
+    zero = replace(H200, process_count=2, device_processes=(0,) * 4 + (1,) * 4)
+    one = replace(zero, process_index=1, topology=b"other", topology_fingerprint="2")
+    assert zero.device_count == one.device_count == 4
+    pod = tmp_path / "pod"
+    pod.mkdir()
+    (pod / "notes.txt").write_text("not a profile")
+    names = [Path(pod_file(str(pod), p)).name for p in (zero, one)]
+    assert names == ["process-0-of-2.json", "process-1-of-2.json"]
+
+    def written(*profiles: Profile) -> str:
+        for number, profile in enumerate(profiles):
+            (pod / f"{9 - number}.json").write_bytes(profile_bytes(profile))
+        try:
+            return str([p.process_index for p in read_profiles(str(pod))])
+        except ProfileError as error:
+            return error.code
+        finally:
+            for path in pod.glob("*.json"):
+                path.unlink()
+
+    assert written(one, zero) == "[0, 1]"
+    assert written() == written(zero) == written(zero, zero) == "incomplete-pod"
+    assert written(zero, one, H200) == "incomplete-pod"
+    assert written(zero, replace(one, environment={})) == "mixed-pod"
+    mixed = (0, 1) * 4
+    order = [replace(p, device_processes=mixed) for p in (zero, one)]
+    assert written(*order) == "mixed-pod"  # CPU devices could not stand for these
+    (tmp_path / "one.json").write_bytes(profile_bytes(one))
+    done = run_cli("warm", "--target", "one.json", "x.py")
+    assert (done.returncode, "process 1 of 2" in done.stderr) == (2, True)
+    assert "process" in shown(one, None) and "1 of 2" in shown(one, None)
+    with pytest.raises(ProfileError, match="of 2 processes, and here are 1"):
+        check_target([zero, one], H200, [], [])

@@ -71,6 +71,15 @@ def compare_options(left: Compile, right: Compile, *, flags_too: bool = True) ->
     """
     old, new = _placements(left, right)
     names = _differing(old, new)
+    if names == ["profile_guided"]:
+        with_one, without = "compiled with a profile (PGLE)", "without"
+        return Difference(
+            "compile_options",
+            with_one if old["profile_guided"] else without,
+            with_one if new["profile_guided"] else without,
+            "JAX compiles a function again once it has a profile of its runs, under another key",
+            "JAX_COMPILATION_CACHE_EXPECT_PGLE=1 has JAX look for the one with a profile first",
+        )
     if names:
         return Difference(
             "compile_options",
@@ -131,6 +140,7 @@ def _placements(left: Compile, right: Compile) -> tuple[Values, Values]:
                     "num_replicas": known.num_replicas,
                     "num_partitions": known.num_partitions,
                     "device_assignment": known.device_assignment,
+                    "profile_guided": known.profile_guided,
                 }
             )
     old, new = found if len(found) == 2 else (left.options, right.options)

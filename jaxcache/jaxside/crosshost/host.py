@@ -47,16 +47,21 @@ class Target:
 
     Args:
         profile: the document of a target profile; see docs/target.md.
+        others: those of the other processes of its pod.
 
     Raises:
         TargetError: ``other-jax``, ``other-jaxlib``, ``no-topology`` or ``unknown-jax``.
     """
 
-    def __init__(self, jax: Any, profile: "dict[str, Any]") -> None:
+    def __init__(
+        self, jax: Any, profile: "dict[str, Any]", others: "tuple[dict[str, Any], ...]" = ()
+    ) -> None:
         import jaxlib
 
         self._jax = jax
         self.profile = profile
+        self._others = others
+        self._own: set[Any] = set()
         for name, here in (("jax", jax.__version__), ("jaxlib", jaxlib.__version__)):
             there = profile[f"{name}_version"]
             if str(here) != there:
@@ -111,11 +116,28 @@ class Target:
         """
         if self.devices:
             return
+        _open_compiler(self.lowering_platform, self.profile["plugins"])
+        by_id = self._rebuild(self.profile)
+        self._own = set(by_id.values())
+        for other in self._others:
+            if not by_id.keys() >= set(self.profile["device_ids"]):  # as on CPU: its own alone
+                by_id = {**self._rebuild(other), **by_id}
+        try:
+            self.devices = [by_id[i] for i in self.profile["device_ids"]]
+        except KeyError as error:
+            raise TargetError(
+                "bad-topology", f"device {error} is not in the target's topology"
+            ) from error
+        here = self._jax.devices()[0].client.devices()
+        here = sorted(here, key=lambda d: (d.process_index, d.id))
+        self._positions = {int(device.id): number for number, device in enumerate(here)}
+
+    def _rebuild(self, profile: "dict[str, Any]") -> "dict[int, Any]":
+        """Build the devices of one topology, by id."""
         from jax._src.lib import _jax, xla_client
 
-        _open_compiler(self.lowering_platform, self.profile["plugins"])
         try:
-            topology = _jax.DeviceTopology.deserialize(base64.b64decode(self.profile["topology"]))
+            topology = _jax.DeviceTopology.deserialize(base64.b64decode(profile["topology"]))
             made = topology._make_compile_only_devices()
             fingerprints = {
                 str(topology.fingerprint()),
@@ -131,24 +153,18 @@ class Target:
             raise TargetError(
                 "bad-topology", f"the topology is one of {made[0].client.platform} devices"
             )
-        if fingerprints != {self.profile["topology_fingerprint"]}:
+        if fingerprints != {profile["topology_fingerprint"]}:
             raise TargetError(
                 "lost-fingerprint",
                 "the target's topology has another fingerprint here: no key would be right",
                 "use the very wheels of the target; see jaxcache target show",
             )
-        by_id = {int(device.id): device for device in made}
-        try:
-            self.devices = [by_id[i] for i in self.profile["device_ids"]]
-        except KeyError as error:
-            raise TargetError(
-                "bad-topology", f"device {error} is not in the target's topology"
-            ) from error
+        return {int(device.id): device for device in made}
 
     @property
     def client(self) -> Any:
         """The client that compiles; after :meth:`open`."""
-        return self.devices[0].client
+        return next(d for d in self.devices if d in self._own).client
 
     def device(self, here: Any) -> Any:
         """The target's device that stands where a CPU device stands here.
@@ -159,8 +175,8 @@ class Target:
         if here in self.devices:
             return here
         try:
-            return self.devices[int(here.id)]
-        except IndexError:
+            return self.devices[self._positions[int(here.id)]]
+        except (IndexError, KeyError):
             raise LookupError(
                 f"the target has {len(self.devices)} devices, and the program uses number {here.id}"
             ) from None
@@ -174,6 +190,7 @@ class Target:
             return self._key(module, devices, options)
 
     def _key(self, module: Any, devices: Any, options: Any) -> "tuple[str, dict[str, str]]":
+        import numpy
         from jax._src import cache_key, config
 
         components: dict[str, Any] = {}
@@ -187,7 +204,7 @@ class Target:
         try:
             key = cache_key.get(
                 module,
-                devices,
+                numpy.array(list(self.own(list(devices.flat)))),
                 options,
                 self.identity,
                 self.profile["key_codec"],
@@ -196,6 +213,19 @@ class Target:
         finally:
             cache_key._log_cache_key_hash = log
         return key, {name: hash_component(hash_) for name, hash_ in components.items()}
+
+    def own(self, devices: Any) -> Any:
+        """Return what of a list of devices this process compiles for.
+
+        On CPU the topology of a process has its own devices alone, also in keys; the others of a
+        pod are of another client, and stand in the compile options only.
+        """
+        if all(device in self._own for device in devices):
+            return devices
+        from jax._src.lib import xla_client
+
+        own = tuple(device for device in devices if device in self._own)
+        return xla_client.DeviceList(own or tuple(self._own))
 
 
 def _open_compiler(platform: str, plugins: "dict[str, str]") -> None:

@@ -5,6 +5,7 @@ failure here is told to the parent and never reaches the program, but for a targ
 can be made for: then the process ends.
 """
 
+import fcntl
 import itertools
 import json
 import os
@@ -13,10 +14,11 @@ import time
 import weakref
 from typing import Any, NamedTuple
 
-from .. import channel
+from .. import channel, together
 from ..adapter import Jax, UnknownJaxError
 from ..channel import first_line
 from ..outcome import entry_file
+from ..record import is_profile_guided
 from . import tuning
 from .hooks import Hooks
 from .host import Target, TargetError
@@ -47,14 +49,18 @@ class CrossLowering:
 class CrossObserver:
     """The observer that :class:`hooks.Hooks` calls."""
 
-    def __init__(self, module: Any, request: "dict[str, Any]", send: Any) -> None:
+    def __init__(self, module: Any, request: "dict[str, Any]", send: Any, process: int = 0) -> None:
         self._send = send
+        self._module = module
         self._jax = Jax(module)
         self.asked = self._jax.asked
         self._send({"event": "jax", **self._jax.describe()})
-        with open(request["profile"], encoding="utf-8") as file:
-            profile = json.load(file)
-        self._target = Target(module, profile)
+        profiles = []
+        for path in request["profiles"]:
+            with open(path, encoding="utf-8") as file:
+                profiles.append(json.load(file))
+        self._process = process
+        self._target = Target(module, profiles.pop(process), tuple(profiles))
         self._tuning = tuning.Tuning(**request["tuning"])
         self._spool = request["spool"]
         self._directory = request["directory"]
@@ -151,22 +157,29 @@ class CrossObserver:
         if lowering.verdict is not None or lowering.computation is None:
             return _judged(lowering.verdict or Verdict("error", "lowering-failed", ""))
         request = self._hooks.request(lowering.computation, args, kwargs)
-        if request.options.executable_build_options.fdo_profile:
+        if is_profile_guided(self._module, request.options):
             return _judged(Verdict("skipped", "profile-guided", "its key follows a profile"))
         key, components = self._target.key(request.module, request.devices, request.options)
         found = {"key": key, "components": components}
         if entry_file(self._directory, key) is not None:
             return {**found, "outcome": "hit", "reason": "in-cache"}
-        started = time.time()
-        made = tuning.make(
-            self._target.client,
-            request,
-            self._tuning,
-            is_gpu=self._target.profile["platform"] == "gpu",
-        )
         path = os.path.join(self._spool, f"{os.getpid()}-{threading.get_ident()}-{key[-64:]}")
-        with open(path, "wb") as file:
-            file.write(made.payload)
+        with open(os.path.join(self._spool, f"{key[-64:]}.made"), "ab+") as claim:
+            # Another process of a pod may want the same: one makes it, the others wait for that.
+            fcntl.flock(claim, fcntl.LOCK_EX)
+            claim.seek(0)
+            if claim.read():
+                return {**found, "outcome": "hit", "reason": "in-cache"}
+            started = time.time()
+            made = tuning.make(
+                self._target.client,
+                request._replace(executable_devices=self._target.own(request.executable_devices)),
+                self._tuning,
+                is_gpu=self._target.profile["platform"] == "gpu",
+            )
+            with open(path, "wb") as file:
+                file.write(made.payload)
+            claim.write(b"made")
         return {
             **found,
             "outcome": "written",
@@ -184,7 +197,7 @@ class CrossObserver:
             {
                 "event": "module",
                 "thread": threading.get_ident(),
-                "process_id": 0,
+                "process_id": self._process,
                 "backend": 0,
                 "directory": self._directory,
                 "counted": [],
@@ -260,7 +273,7 @@ def attach(module: Any) -> None:
     with open(os.environ[_REQUEST], encoding="utf-8") as file:
         request = json.load(file)
     try:
-        OBSERVER = CrossObserver(module, request, send)
+        OBSERVER = CrossObserver(module, request, send, together.join(module))
     except TargetError as error:
         refuse(error, send)
     except UnknownJaxError as error:

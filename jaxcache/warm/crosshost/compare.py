@@ -1,6 +1,6 @@
 """Capture the profile of this host, and compare it with that of a target."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from jaxcache.cache.allowed import kept_flags
@@ -12,23 +12,32 @@ from jaxcache.warm.process import find_python
 _TIMEOUT_SECONDS = 300
 
 
-def capture_profile(python: str | None = None, *, now_ns: int) -> Profile:
+def capture_profile(python: str | None = None, *, now_ns: int, pod: bool = False) -> Profile:
     """The profile of this host, as the jax of one Python sees it.
 
     Args:
         python: an interpreter that has jax; our own by default.
+        pod: join the processes on other hosts first, which capture at the same time.
 
     Raises:
         NoJaxError: it has none, cannot run, or finds no device.
-        ProfileError: ``several-processes`` in a program of several hosts.
+        ProfileError: ``several-processes`` where hosts work together and it is no ``pod``;
+            ``no-pod`` where nothing says who they are.
     """
     python = find_python(python)
-    facts = ask_once(python, "capture", seconds=_TIMEOUT_SECONDS)
-    if facts.get("process_count", 1) != 1:
+    facts = ask_once(python, "capture", *(["pod"] if pod else []), seconds=_TIMEOUT_SECONDS)
+    if "no_pod" in facts:
         raise ProfileError(
-            "several hosts work together here, and what keys depend on then is not known",
+            f"this process could not join the others of its pod: {facts['no_pod']}",
+            code="no-pod",
+            hint="start it on every host as the program is started; where no cluster manager "
+            "says who is who, set JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES and JAX_PROCESS_ID",
+        )
+    if facts.get("process_count", 1) != 1 and not pod:
+        raise ProfileError(
+            "several hosts work together here, and each needs a profile of its own",
             code="several-processes",
-            hint="capture on one host, outside of the program",
+            hint="on every host: jaxcache target capture DIR/",
         )
     return make_profile(facts, now_ns=now_ns)
 
@@ -169,13 +178,24 @@ class TargetCheck:
 
 
 def check_target(
-    target: Profile, here: Profile, keys: Iterable[str], records: Iterable[Record]
+    targets: Sequence[Profile], here: Profile, keys: Iterable[str], records: Iterable[Record]
 ) -> TargetCheck:
     """Count the entries that this host would look up, by what the ledger knows of them.
 
     Args:
+        targets: one profile, or one for each process of a pod.
         keys: of the entries that are there.
+
+    Raises:
+        ProfileError: ``mixed-pod`` where the pod here has another number of processes.
     """
+    if here.process_count != len(targets):
+        raise ProfileError(
+            f"the profiles are of {len(targets)} processes, and here are {here.process_count}",
+            code="mixed-pod",
+            hint="capture the profiles anew, and warm with them",
+        )
+    target = targets[here.process_index]
     here = replace(here, environment=_with_kept_flags(here))
     there = replace(target, environment=_with_kept_flags(target))
     present = set(keys)

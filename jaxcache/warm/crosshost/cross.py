@@ -24,7 +24,7 @@ from jaxcache.errors import JaxcacheError
 from jaxcache.model import Codec
 from jaxcache.options.run import TargetOptions
 from jaxcache.store import make_store
-from jaxcache.warm.crosshost.profile import CACHE_DIR, Profile, profile_bytes, read_profile
+from jaxcache.warm.crosshost.profile import CACHE_DIR, Profile, profile_bytes, read_profiles
 from jaxcache.warm.delivery import Delivery
 from jaxcache.warm.events import Done, Event
 
@@ -47,10 +47,18 @@ class Cross:
     """A target, and how to compile for it."""
 
     profile: Profile
+    """The host, or process 0 of a pod."""
     gemm: str = "cublas"
     autotune_from: str | None = None
     """The autotune directory of a real host, absolute."""
     require_tuned: bool = False
+    others: tuple[Profile, ...] = ()
+    """The other processes of a pod."""
+
+    @property
+    def processes(self) -> int | None:
+        """The number of processes that the program is run as, where it is of a pod."""
+        return len(self.others) + 1 if self.others else None
 
     def write_request(self, folder: str, directory: str) -> str:
         """Write what children need to know into a folder of theirs; the path of the request.
@@ -58,8 +66,11 @@ class Cross:
         Args:
             directory: the cache that is filled.
         """
-        profile = Path(folder, "profile.json")
-        profile.write_bytes(profile_bytes(self.profile))
+        profiles = []
+        for number, profile in enumerate((self.profile, *self.others)):
+            path = Path(folder, f"profile-{number}.json")
+            path.write_bytes(profile_bytes(profile))
+            profiles.append(str(path))
         tuning = {
             "gemm": self.gemm,
             "autotune_from": self.autotune_from,
@@ -67,7 +78,7 @@ class Cross:
         }
         request = Path(folder, "request.json")
         document = {
-            "profile": str(profile),
+            "profiles": profiles,
             "spool": folder,
             "directory": directory,
             "tuning": tuning,
@@ -116,8 +127,9 @@ def read_cross(options: TargetOptions) -> Cross | None:
     options.check()
     if options.target is None:
         return None
-    profile = read_profile(options.target)
-    return Cross(profile, options.gemm, options.autotune_from, options.require_tuned)
+    profile, *others = read_profiles(options.target)
+    how = (options.gemm, options.autotune_from, options.require_tuned)
+    return Cross(profile, *how, tuple(others))
 
 
 class Framed(NamedTuple):

@@ -6,6 +6,7 @@ import os
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
+from operator import attrgetter
 from typing import Any, Literal
 
 from jaxcache.cache.allowed import MOST_DEVICES, is_allowed_setting, is_allowed_variable
@@ -48,6 +49,11 @@ class Profile:
     device_kinds: tuple[Text, ...]
     """One for each device, in the order of ``jax.devices()``."""
     device_ids: tuple[int, ...]
+    device_processes: tuple[int, ...] = ()
+    """The process of each device."""
+    process_count: int = 1
+    process_index: int = 0
+    """The process of a pod that the profile is of."""
     topology: Base64 | None = None
     """``PjRtTopologyDescriptionProto``, from JAX 0.11 on."""
     topology_fingerprint: Text | None = None
@@ -72,8 +78,10 @@ class Profile:
 
     @property
     def device_count(self) -> int:
-        """The number of devices that a program sees there."""
-        return len(self.device_ids)
+        """The number of devices that one process has there."""
+        if self.process_count == 1:
+            return len(self.device_ids)
+        return self.device_processes.count(self.process_index)
 
     @property
     def is_complete(self) -> bool:
@@ -84,11 +92,17 @@ class Profile:
     def devices(self) -> str:
         """The devices in words: ``8 × NVIDIA H200``."""
         kinds = Counter(self.device_kinds)
-        return ", ".join(f"{count} × {kind}" for kind, count in kinds.items())
+        found = ", ".join(f"{count} × {kind}" for kind, count in kinds.items())
+        if self.process_count == 1:
+            return found
+        return f"{found} of {self.process_count} processes"
 
     def to_json(self) -> dict[str, Any]:
         """The document that :func:`parse_profile` reads."""
         document = {"format": FORMAT, "version": VERSION, **asdict(self)}
+        if self.process_count == 1:
+            for name in ("device_processes", "process_count", "process_index"):
+                del document[name]
         if self.topology is not None:
             document["topology"] = base64.b64encode(self.topology).decode()
         return document
@@ -116,6 +130,64 @@ def read_profile(path: str) -> Profile:
         return ProfileError(f"{path} is no target profile", code="bad-profile")
 
     return parse_profile(parse_json(data, bad, max_values=MAX_PROFILE_BYTES), path)
+
+
+def read_profiles(path: str) -> tuple[Profile, ...]:
+    """Read the profile of a host, or the directory with those of all processes of a pod.
+
+    Raises:
+        ProfileError: as :func:`read_profile`; ``incomplete-pod``, ``mixed-pod``.
+    """
+    if not os.path.isdir(path):
+        profile = read_profile(path)
+        if profile.process_count > 1:
+            raise ProfileError(
+                f"{path} is of process {profile.process_index} of {profile.process_count}",
+                code="incomplete-pod",
+                hint="name the directory that has the profiles of all processes",
+            )
+        return (profile,)
+    names = sorted(name for name in os.listdir(path) if name.endswith(".json"))[:MOST_DEVICES]
+    found = [read_profile(os.path.join(path, name)) for name in names]
+    found.sort(key=attrgetter("process_index"))
+    count = found[0].process_count if found else 0
+    if not found or [p.process_index for p in found] != list(range(count)):
+        raise ProfileError(
+            f"{path} has the profiles of {len(found)} processes, and the pod has {count}",
+            code="incomplete-pod",
+            hint="on every host, as process of the pod: jaxcache target capture DIR/",
+        )
+    differs = next(
+        (n for n in _SHARED if any(getattr(p, n) != getattr(found[0], n) for p in found)), ""
+    )
+    if differs:
+        raise ProfileError(
+            f"the profiles in {path} are not of one pod: they differ in {differs}",
+            code="mixed-pod",
+            hint="remove them, and capture all anew, with one setup on all hosts",
+        )
+    if list(found[0].device_processes) != sorted(found[0].device_processes):
+        raise ProfileError(
+            "jax.devices() has the devices of the processes mixed there, and CPU devices that "
+            "stand for them are in the order of processes: no program would be the same",
+            code="mixed-pod",
+            hint="warm on the pod itself",
+        )
+    return tuple(found)
+
+
+#: What all processes of a pod have in common.
+_SHARED = (
+    *("process_count", "device_ids", "device_processes", "device_kinds", "platform"),
+    *("lowering_platform", "platform_version", "jax_version", "jaxlib_version", "key_codec"),
+    *("codec", "environment", "settings"),
+)
+
+
+def pod_file(directory: str, profile: Profile) -> str:
+    """Return the file of one process of a pod, in a directory that all of them write to."""
+    number, count = profile.process_index, profile.process_count
+    return os.path.join(directory, f"process-{number:0{len(str(count - 1))}}-of-{count}.json")
 
 
 def profile_bytes(profile: Profile) -> bytes:
@@ -176,7 +248,23 @@ def parse_profile(document: Any, origin: str) -> Profile:
     count, ids = len(profile.device_ids), profile.device_ids
     if not 1 <= count <= MOST_DEVICES or count != len(profile.device_kinds) or min(ids) < 0:
         raise bad("device_ids is not what it should be")
+    processes, index = profile.process_count, profile.process_index
+    if not 0 <= index < processes <= MOST_DEVICES:
+        raise bad("process_index is not what it should be")
+    if processes > 1 and (
+        len(profile.device_processes) != count
+        or set(profile.device_processes) != set(range(processes))
+    ):
+        raise bad("device_processes is not what it should be")
     if forbidden := next(_forbidden(profile), None):
+        if "PGLE" in forbidden.partition("=")[0].upper():
+            raise ProfileError(
+                f"{origin} sets {forbidden[:200]}: what profiles guide (PGLE) has keys that only a "
+                "run on the target can follow (_resolve_compilation_strategy in "
+                "jax/_src/compiler.py)",
+                code="profile-guided",
+                hint="unset it where the profile is captured; warm guided entries on the target",
+            )
         raise ProfileError(
             f"{origin} sets {forbidden[:200]}, and a profile may only set XLA_FLAGS and "
             "LIBTPU_INIT_ARGS to known flags that name no file, and known settings of JAX",

@@ -159,10 +159,14 @@ def _check_target(plan: CompilePlan, target: Cross | None) -> None:
                 code="other-platform",
                 hint="record it there, or warm its script with --target",
             )
-        if environment.process_count > 1:
-            raise UsageError(
-                "the recipe is of several processes, and a target is one", code="several-processes"
-            )
+    several = max(j.environment.process_count for j in plan.jobs) > 1 if plan.jobs else False
+    if several or target.others:
+        raise UsageError(
+            f"{'the recipe' if several else 'the target'} is of several processes, and a recipe is "
+            "compiled for a target by one",
+            code="several-processes",
+            hint="warm the script itself with --target DIR",
+        )
 
 
 def _absolute(location: str) -> str:
