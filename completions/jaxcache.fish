@@ -167,13 +167,13 @@ complete -c jaxcache -n '__fish_seen_subcommand_from compile' -l color -x -a 'au
 complete -c jaxcache -n '__fish_seen_subcommand_from compile' -l debug -d 'Show a traceback when something fails.'
 complete -c jaxcache -n '__fish_seen_subcommand_from compile' -s h -l help -d 'Show this message and exit.'
 complete -c jaxcache -n '__fish_seen_subcommand_from compile' -F
-complete -c jaxcache -n '__fish_seen_subcommand_from target; and not __fish_seen_subcommand_from capture check show' -a capture -d 'Write what this host\'s keys depend on into a file. With it, warm --target fills a cache for this host on a machine without its hardware.'
+complete -c jaxcache -n '__fish_seen_subcommand_from target; and not __fish_seen_subcommand_from capture check show' -a capture -d 'Write what this host\'s keys depend on into a file. With it, warm --target fills a cache for this host on a machine without its hardware. With DIR/ this is one process of a program of several hosts: run it on all of them at once, as the program is started. Each waits for the others, and writes a file of its own.'
 complete -c jaxcache -n '__fish_seen_subcommand_from target; and __fish_seen_subcommand_from capture' -l python -r -F -d 'The Python that has jax (default: the one that runs jaxcache).'
 complete -c jaxcache -n '__fish_seen_subcommand_from target; and __fish_seen_subcommand_from capture' -l color -x -a 'auto always never' -d 'When to use colour (default: on a terminal, unless NO_COLOR is set).'
 complete -c jaxcache -n '__fish_seen_subcommand_from target; and __fish_seen_subcommand_from capture' -l debug -d 'Show a traceback when something fails.'
 complete -c jaxcache -n '__fish_seen_subcommand_from target; and __fish_seen_subcommand_from capture' -s h -l help -d 'Show this message and exit.'
 complete -c jaxcache -n '__fish_seen_subcommand_from target; and __fish_seen_subcommand_from capture' -F
-complete -c jaxcache -n '__fish_seen_subcommand_from target; and not __fish_seen_subcommand_from capture check show' -a check -d 'On the target itself: count the entries of a cache that it would look up. Compares what is in keys here with the profile; nothing is compiled. Exits with 1 where no entry would be looked up.'
+complete -c jaxcache -n '__fish_seen_subcommand_from target; and not __fish_seen_subcommand_from capture check show' -a check -d 'On the target itself: count the entries of a cache that it would look up. Compares what is in keys here with the profile; nothing is compiled. Exits with 1 where no entry would be looked up. With the DIR of a pod, run it on all of its hosts at once.'
 complete -c jaxcache -n '__fish_seen_subcommand_from target; and __fish_seen_subcommand_from check' -l python -r -F -d 'The Python that has jax (default: the one that runs jaxcache).'
 complete -c jaxcache -n '__fish_seen_subcommand_from target; and __fish_seen_subcommand_from check' -s C -l cache-dir -r -F -d 'The cache (default: JAX_COMPILATION_CACHE_DIR, the configuration, ~/.cache/jax).'
 complete -c jaxcache -n '__fish_seen_subcommand_from target; and __fish_seen_subcommand_from check' -l json -d 'Print one JSON document.'
