@@ -89,6 +89,12 @@ SYNONYMS = {
 }
 
 SUMMARY = "Inspect, verify, prune, warm and move JAX's persistent compilation cache."
+_FIRST_STEPS = """\b
+To fill a cache:           jaxcache warm SCRIPT
+To fill it by plain JAX:   set JAX_COMPILATION_CACHE_DIR, and
+                           JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS=0
+                           for compiles that take less than 1 s
+If it will be moved:       warm --portable, with JAX before 0.11"""
 
 
 class LazyGroup(TyperGroup):
@@ -262,7 +268,7 @@ def _print_version(wanted: bool) -> None:
         raise typer.Exit
 
 
-@app.callback(help=SUMMARY)
+@app.callback(help=f"{SUMMARY}\n\n{_FIRST_STEPS}")
 @expand_options
 def root(
     version: Annotated[  # noqa: ARG001
@@ -277,7 +283,7 @@ def root(
     place: CacheDir,
     context: typer.Context,
 ) -> None:
-    """Take the options before the command; the help is SUMMARY, which the manual shows too."""
+    """Take the options before the command; the help is above, and the manual shows SUMMARY."""
     if place.cache_dir is not None:
         given = {"cache_dir": place.cache_dir}
         context.default_map = {n.split()[0]: given for n in COMMANDS} | {

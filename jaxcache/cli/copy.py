@@ -28,8 +28,9 @@ def command(
 
     Every byte is checked on the way.
 
-    JAX 0.4.36 to 0.10 puts the cache's path into its keys: keep the same path, or give --portable
-    to warm and run both where the cache is filled and where it is used.
+    JAX 0.4.36 to 0.10 puts the cache's path into its keys: keep the same path, or fill the cache
+    from the start with jaxcache warm --portable SCRIPT and use it with --portable, too. For plain
+    JAX, set JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES=none in both places.
     """
     from jaxcache.cache.bundle.deliver import check_target, is_bundle_name, make_in_between
     from jaxcache.cache.bundle.format import is_bundle

@@ -33,8 +33,9 @@ def command(
     The bundle is checked from end to end before anything is written, and what will hit here is
     forecast.
 
-    JAX 0.4.36 to 0.10 puts the cache's path into its keys: keep the same path, or give --portable
-    to warm and run both where the cache is filled and where it is used.
+    JAX 0.4.36 to 0.10 puts the cache's path into its keys: keep the same path, or fill the cache
+    from the start with jaxcache warm --portable SCRIPT and use it with --portable, too. For plain
+    JAX, set JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES=none in both places.
     """
     from jaxcache.cli.bundle import asking_host, check_trust, open_import, receive
     from jaxcache.cli.opening import locate_target

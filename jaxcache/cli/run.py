@@ -25,10 +25,11 @@ def command(
     extent: ReportOptions,
     output: JsonOutput,
 ) -> None:
-    """Run any command, and report what each compile did.
+    """Watch any command: run it with the cache on, and report each compile.
 
-    JAX's thresholds are left as they are. With --processes the command is run N times, and the
-    first Python in each that imports jax is one of the N.
+    JAX's thresholds are left as they are: what compiles in less than 1 s is not written (warm
+    writes it). With --processes the command is run N times, and the first Python in each that
+    imports jax is one of the N.
     """
     from jaxcache.cli.output.warm import finish, place_run
     from jaxcache.cli.terminal.live import watch

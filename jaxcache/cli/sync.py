@@ -42,8 +42,9 @@ def push(
 
     What is there already is never replaced.
 
-    JAX 0.4.36 to 0.10 puts the cache's path into its keys: keep the same path, or give --portable
-    to warm and run both where the cache is filled and where it is used.
+    JAX 0.4.36 to 0.10 puts the cache's path into its keys: keep the same path, or fill the cache
+    from the start with jaxcache warm --portable SCRIPT and use it with --portable, too. For plain
+    JAX, set JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES=none in both places.
     """
     form = output.form
     if options.make_room:
@@ -69,8 +70,9 @@ def pull(
 
     Each entry is checked on arrival; a sound one here is never replaced.
 
-    JAX 0.4.36 to 0.10 puts the cache's path into its keys: keep the same path, or give --portable
-    to warm and run both where the cache is filled and where it is used.
+    JAX 0.4.36 to 0.10 puts the cache's path into its keys: keep the same path, or fill the cache
+    from the start with jaxcache warm --portable SCRIPT and use it with --portable, too. For plain
+    JAX, set JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES=none in both places.
     """
     form = output.form
     opened = open_cache(url, place.layout)

@@ -49,7 +49,7 @@ def command(
     extent: ReportOptions,
     output: JsonOutput,
 ) -> None:
-    """Run a script or a function, and report what each compile did.
+    """Fill the cache: run a script or compile a function, and report each compile.
 
     SCRIPT may be a folder with a __main__.py, or a notebook, whose code cells are run.
 

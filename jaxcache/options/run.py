@@ -29,7 +29,8 @@ TIMEOUT = option("--timeout", DURATION, "Stop the program after this long.")
 PORTABLE = option(
     "--portable",
     FLAG,
-    "Let the cache be moved: keep its path out of the keys (JAX before 0.11). Every run needs it.",
+    "Let the cache be moved: keep its path out of the keys (JAX before 0.11). Every run needs it; "
+    "for plain JAX, set JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES=none.",
 )
 
 

@@ -1,10 +1,12 @@
 """Exports, imports and differences as JSON documents and as text."""
 
+import shlex
 from collections.abc import Iterable, Iterator
 
 from jaxcache.cache.bundle.compat import (
     PORTABLE_ONLY,
     WHERE_PORTABLE,
+    XLA_CACHES,
     Compatibility,
     Forecast,
     Outlook,
@@ -18,7 +20,7 @@ from jaxcache.cache.trust import Verdict
 from jaxcache.model import Problem
 from jaxcache.render.columns import key_column, text_column
 from jaxcache.render.document import Document
-from jaxcache.render.view import Table, View
+from jaxcache.render.view import Column, Table, View
 from jaxcache.units import format_count, format_size
 
 _MISS_REASONS = 3
@@ -116,9 +118,10 @@ def import_view(
         text_column("ACTION", lambda row: row[0].action.value),
         text_column("FORECAST", lambda row: row[1].outlook.value if row[1] else "-"),
         key_column(lambda row: row[0].name),
-        text_column(
+        Column(
             "WHY",
             lambda row: row[0].detail or (row[1].reason if row[1] else ""),
+            lambda row: _short_reason(*row),
             elastic=True,
             cut="end",
         ),
@@ -138,6 +141,13 @@ def import_view(
         page=[Table(columns, pairs)] if done is None and pairs else (),
         notes=[*notes, _import_summary(plan, done)],
     )
+
+
+def _short_reason(step: Step, told: Forecast | None) -> str:
+    """Return what speaks against an entry; the forecast's line tells more of the path, once."""
+    if step.detail or told is None:
+        return step.detail
+    return "the cache's path" if told.restore_to else told.reason or ""
 
 
 def _step(step: Step, told: Forecast | None) -> Document:
@@ -221,13 +231,12 @@ def outlook_line(outlooks: Compatibility) -> str:
         shown = " or ".join(places[:_MISS_REASONS])
         reasons.insert(0, f"keys of jax {', '.join(versions)} contain the cache's path, {shown}")
     line = told + (f": {'; '.join(reasons[:_MISS_REASONS])}" if reasons else "")
-    return ". ".join([line, *([_CURE] if moved else []), *([only] if portable and only else [])])
-
-
-_CURE = (
-    "Use the same path there, or fill and use the cache with portable keys: "
-    "jaxcache warm --portable, here and there"
-)
+    place = shlex.quote(outlooks.cache_dir or "DIR")
+    cure = (
+        f"Use the same path there, or fill it anew without the path in its keys: jaxcache warm "
+        f"--portable -C {place} SCRIPT (where plain JAX uses it, set {XLA_CACHES}=none)"
+    )
+    return ". ".join([line, *([cure] if moved else []), *([only] if portable and only else [])])
 
 
 def _release(version: str | None) -> str:

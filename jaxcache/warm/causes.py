@@ -1,16 +1,25 @@
 """Say why a run compiled what it wrote: the nearest entry known, and what differs from it."""
 
+import contextlib
 import re
 import time
 from collections import defaultdict
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
 
+from jaxcache.cache.bundle.pack import make_origin
 from jaxcache.cache.explain.compare import UNKNOWN, explain, headword
 from jaxcache.cache.explain.known import KnownCache
 from jaxcache.cache.explain.options import OF_PATH
 from jaxcache.cache.explain.programs import first_change
 from jaxcache.cache.explain.sides import Comparison, Compile, Difference, Side, is_helper
+from jaxcache.entry.codec import CodecError
+from jaxcache.entry.decode import decode_origin
+from jaxcache.entry.names import CACHE_SUFFIX
+from jaxcache.entry.read import read_payload
+from jaxcache.entry.releases import CACHE_PATH as PATH_RULE
+from jaxcache.errors import NoCacheError
 from jaxcache.store import open_store
+from jaxcache.store.base import StoreError
 from jaxcache.warm.events import Done
 
 FIRST_TIME = "first time"
@@ -24,6 +33,26 @@ _BUDGET_SECONDS = 3.0
 _SHOWN_CHARACTERS = 40
 _SHOWN_PATH = 24
 _OF_TYPES = re.compile(r"the (shapes?|dtypes?)( and dtypes?)? of (argument|result)")
+
+
+def path_note(modules: Iterable[Done], jax_version: str | None) -> Iterator[str]:
+    """Say where the entries that were written hit, if their keys contain that path."""
+    written = [d for d in modules if d.outcome == "written" and d.key and d.size_bytes]
+    for done in sorted(written, key=lambda d: d.size_bytes or 0)[:1]:
+        if not done.directory or "://" in done.directory:
+            break
+        with contextlib.suppress(CodecError, StoreError, NoCacheError):
+            store, name = open_store(done.directory), f"{done.key}{CACHE_SUFFIX}"
+            with store.open(name) as opened:  # sealed by now, so its size is another
+                payload = read_payload(opened, store.info(name).size_bytes)
+            origin = make_origin(decode_origin(payload))
+            hashed = origin.kernel_cache or PATH_RULE.holds(jax_version or "")
+            if hashed and (path := origin.written_in_cache_dir):
+                release = ".".join((jax_version or "").split(".")[:2])
+                yield (
+                    f"these entries hit only in {path}, because keys of jax {release} contain its "
+                    "path; fill with --portable if the cache will be moved"
+                )
 
 
 def as_compile(event: Done) -> Compile:

@@ -13,7 +13,7 @@ from jaxcache.cache.leftovers import scratch_folder
 from jaxcache.errors import NoJaxError, UsageError
 from jaxcache.options.run import CompileOptions, RunOptions, WarmOptions
 from jaxcache.units import format_count, format_duration
-from jaxcache.warm.causes import CACHE_PATH, find_causes
+from jaxcache.warm.causes import find_causes, path_note
 from jaxcache.warm.crosshost.cross import Cross, Spool, open_spool, read_cross
 from jaxcache.warm.events import Event
 from jaxcache.warm.launch import Ended, Launch, run_listening
@@ -206,8 +206,9 @@ def _run_all(
         notes.append(_PORTABLE_NOTE)
     report = recorder.report(ended, known)
     causes = {} if spool or options.scratch else find_causes(recorder.modules, known)
-    if not options.portable and any(CACHE_PATH in cause for cause in causes.values()):
-        notes.append(_PATH_NOTE)
+    if not (options.portable or spool or options.scratch):
+        version = next((p.jax for p in report.processes if p.jax), None)
+        notes += path_note(recorder.modules, version)
     return replace(
         report,
         modules=tuple(
@@ -230,10 +231,6 @@ _PORTABLE = {"JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES": "none"}
 _PORTABLE_NOTE = (
     "portable keys: set JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES=none where this cache is used, too; "
     "on a GPU XLA's autotune results are then not kept between compiles"
-)
-_PATH_NOTE = (
-    "keys of this jax contain the cache's path: use the cache under one path, or fill and use it "
-    "with jaxcache warm --portable, which leaves the path out"
 )
 #: Operations of the largest module that a collecting run executes.
 _COLLECTED = 50
