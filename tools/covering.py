@@ -1,19 +1,22 @@
 """Which tests run which line, for :mod:`mutation`: one run of the tests under coverage tells.
 
 Code runs in the process of pytest and in ``jaxcache`` processes that tests start. Both are
-recorded: of the first, coverage tells the test's function, of the others, what pytest keeps in
-``PYTEST_CURRENT_TEST``.
+recorded: in the first, this module as a plugin of pytest names the test to coverage; the others
+take what pytest keeps in ``PYTEST_CURRENT_TEST``. (Coverage's own ``test_function`` goes on with
+one test's name for the rest of the run where a test forks or is left by other ways than a return.)
 """
 
 import ast
 import contextlib
+import os
 import re
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from coverage import CoverageData
+import pytest
+from coverage import Coverage, CoverageData
 from coverage.exceptions import CoverageException
 
 #: ``0.12s call     tests/cli/test_ls.py::test_one[name]``, as pytest's ``--durations`` prints.
@@ -22,7 +25,6 @@ _SETTINGS = """[run]
 parallel = true
 data_file = {data}
 source = {source}
-dynamic_context = test_function
 context = ${{PYTEST_CURRENT_TEST-}}
 """
 
@@ -31,7 +33,17 @@ def recording(copy: Path, data: Path) -> dict[str, str]:
     """The environment in which every Python process records what it runs of a copy."""
     settings = data.with_suffix(".rc")
     settings.write_text(_SETTINGS.format(data=data, source=copy / "jaxcache"))
-    return {"COVERAGE_PROCESS_START": str(settings)}
+    path = os.pathsep.join(map(str, (copy, copy / "tools")))
+    plugin = {"PYTEST_PLUGINS": Path(__file__).stem, "PYTHONPATH": path}
+    return {"COVERAGE_PROCESS_START": str(settings), **plugin}
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    """Record under the id of the test that runs."""
+    if recorder := Coverage.current():
+        recorder.switch_context(item.nodeid)
+    return (yield)
 
 
 def durations(printed: str) -> dict[str, float]:
@@ -49,7 +61,7 @@ class Covering:
     copy: Path
     seconds: dict[str, float]
     lines: dict[str, dict[int, frozenset[str]]]
-    """By file and line the tests that run it, as ids or as ``MODULE.FUNCTION``."""
+    """By file and line the ids of the tests that run it."""
 
     @classmethod
     def read(cls, copy: Path, data: Path, seconds: dict[str, float]) -> "Covering":
@@ -81,19 +93,13 @@ class Covering:
         if span is not None:
             rows = self.lines.get(str(self.copy / file), {})
             running = frozenset().union(*(rows.get(n, frozenset()) for n in span))
-            some = [t for t in some if t in running or _function_of(t) in running] or some
+            some = [t for t in some if t in running] or some
         return sorted(some, key=lambda t: (self.seconds[t], t))
 
 
 def _test_of(context: str) -> str:
-    """``ID (call)`` of another process, or ``|MODULE.FUNCTION`` of pytest's own."""
-    static, _, dynamic = context.partition("|")
-    return static.rpartition(" (")[0] or dynamic or context
-
-
-def _function_of(test: str) -> str:
-    file, _, name = test.partition("::")
-    return f"{Path(file).stem}.{name.partition('[')[0]}"
+    """The test of a context: ``ID`` in pytest's own process, ``ID (call)`` in another."""
+    return re.sub(r" \((setup|call|teardown)\)$", "", context)
 
 
 def _statement(source: str, line: int) -> range | None:
