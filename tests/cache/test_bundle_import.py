@@ -179,6 +179,7 @@ def test_a_full_disk_leaves_whole_entries_or_none(
     else:
         assert now == whole
     assert not [p for p in conflicting.rglob("*") if "tmp" in p.name]
+    assert not [*conflicting.glob(".jaxcache/incoming/*")]
     store.room = 10**6
     plan = plan_import(store, bundle, cache_dir="x", on_conflict="replace")
     assert not execute_import(store, bundle, plan, atomic=atomic).failed

@@ -209,3 +209,13 @@ def test_what_looks_like_a_url_and_is_none_is_refused(
         assert "[bad-url]" in done.stderr, (command, done.stderr)
     assert run_cli("ls", env={"JAX_COMPILATION_CACHE_DIR": argument}).returncode == 2
     assert sorted(p.name for p in tmp_path.iterdir()) == before
+
+
+def test_a_large_payload_that_does_not_compress_comes_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only what lies beyond the free size counts, compressed, for how large it may be."""
+    for module in (gate, read):
+        monkeypatch.setattr(module, "FREE_PAYLOAD_BYTES", 1 << 20)
+    zeros, noise = memoryview(bytes(1 << 20)), memoryview(os.urandom(1 << 20))
+    assert gate.check_payload_pieces("some", [zeros, noise])[1] is None
+    _, error = gate.check_payload_pieces("some", [zeros, zeros])
+    assert error and "compresses to a trifle" in error.detail
