@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from jaxcache.inprocess.watch import watch as watch
     from jaxcache.live.enable import ConfigError as ConfigError
     from jaxcache.live.enable import enable as enable
+    from jaxcache.model import Entry as Entry
+    from jaxcache.options import PruneOptions as PruneOptions
 
 __version__ = "0.1.0.dev0"
 
@@ -38,7 +40,9 @@ __version__ = "0.1.0.dev0"
 _HOMES = {
     "Cache": "jaxcache.api",
     "ConfigError": "jaxcache.live.enable",
+    "Entry": "jaxcache.model",
     "JaxcacheError": "jaxcache.errors",
+    "PruneOptions": "jaxcache.options",
     "enable": "jaxcache.live.enable",
     "explain_miss": "jaxcache.inprocess.explain",
     "last_misses": "jaxcache.inprocess.watch",
@@ -49,7 +53,9 @@ _HOMES = {
 __all__ = [
     "Cache",
     "ConfigError",
+    "Entry",
     "JaxcacheError",
+    "PruneOptions",
     "__version__",
     "enable",
     "explain_miss",

@@ -54,8 +54,10 @@ class JaxcacheError(Exception):
         self.code = code
         self.hint = hint
         self.exit_code = exit_code
-        if hint:
-            self.add_note(f"hint: {hint}")
+
+    def __str__(self) -> str:
+        """Return the message, and on a line of its own the hint."""
+        return f"{self.message}\nhint: {self.hint}" if self.hint else self.message
 
 
 class UsageError(JaxcacheError):

@@ -129,6 +129,8 @@ class Entry:
 
     def __repr__(self) -> str:
         seconds = "" if self.compile_seconds is None else f"{self.compile_seconds:g} s to compile"
+        if self.compile_seconds == 0:  # JAX records whole seconds, rounded down
+            seconds = "<1 s to compile"
         target = f"{self.platform} {self.target or ''}".rstrip()
         size = f"{self.size_bytes:,} bytes"
         return short_repr(type(self).__name__, self.key, self.hash, size, seconds, target)

@@ -16,8 +16,11 @@ import pytest
 from conftest import REPOSITORY
 
 import jaxcache
+from jaxcache.cache.ledger.record import HIT, Event
+from jaxcache.cache.ledger.segments import append
 from jaxcache.cli.app import COMMANDS
 from jaxcache.errors import NoCacheError, UntrustedError, UsageError
+from jaxcache.store import open_store
 
 
 def test_a_cache_is_opened_listed_and_counted(corpus: Path) -> None:
@@ -289,17 +292,42 @@ def test_open_is_listed_and_needs_no_argument(
     assert jaxcache.open().stats().total.entries == 7
 
 
+def test_a_plan_an_error_and_the_options_explain_themselves(corpus: Path, tmp_path: Path) -> None:
+    cache = jaxcache.open(shutil.copytree(corpus / "0.10.2-cpu-zstd", tmp_path / "cache"))
+    plan = cache.plan_prune(max_size="1kB", grace="2d")
+    assert str(plan).splitlines()[1:] == [
+        "cannot reach 1.0 kB: 7 entries are younger than 2d (--grace 0s lets them go)"
+    ]
+    with pytest.raises(jaxcache.JaxcacheError) as caught:
+        cache.plan_prune()
+    assert str(caught.value).splitlines()[0] == "no limit is given"
+    assert str(caught.value).endswith("in Python: max_size='10GB' or unused_for='30d'")
+    assert {"Entry", "PruneOptions"} <= set(dir(jaxcache))
+    entry = next(cache.entries())
+    assert isinstance(entry, jaxcache.Entry) and "<1 s to compile" in repr(entry)
+    told = jaxcache.PruneOptions.__doc__ or ""
+    for declared in jaxcache.PruneOptions.DECLARED.values():
+        assert f"{declared.keyword}: {declared.help}\n" in told
+    append(open_store(str(tmp_path / "cache")), [Event(entry.key, HIT, time.time_ns())])
+    assert str(cache.stats()).startswith("1 of 1 compile hit, saved under 1 s of compiling; 7 ")
+
+
 def test_results_print_as_the_last_line_of_their_command(corpus: Path, tmp_path: Path) -> None:
     cache = jaxcache.open(shutil.copytree(corpus / "0.10.2-cpu-zstd", tmp_path / "cache"))
     plan = cache.plan_prune(max_entries=5, policy="lru", grace="0s")
     total, *rows = str(plan).splitlines()
-    assert [re.sub("[0-9a-f]{12}", "#", row) for row in rows] == [
+    assert sorted(re.sub("[0-9a-f]{12}", "#", row) for row in rows) == [
         "  <Removal jit__fun-#: 2,684 bytes, max-entries>",
         "  <Removal jit__lambda-#: 5,275 bytes, max-entries>",
     ]
     done = str(cache.stats()), str(cache.select()), str(cache.verify()), total
     done = (*done, str(cache.execute(plan)))
-    starts = ("7 entries, ", "7 entries, ", "7 entries checked: ", "would remove 2 entries: frees ")
+    starts = (
+        "hits not recorded (",
+        "7 entries, ",
+        "7 entries checked: ",
+        "would remove 2 entries: frees ",
+    )
     for line, start in zip(done, (*starts, "removed 2 entries: frees "), strict=True):
         assert line.startswith(start)
         assert "\n" not in line and len(line) < 160

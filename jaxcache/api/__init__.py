@@ -13,6 +13,7 @@ Sizes are bytes, or text such as ``"10GB"``; durations are seconds, or text such
 import os
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, overload
 
 from jaxcache.api.carrying import Carrying
@@ -98,12 +99,17 @@ class Cache(Carrying, Running):
         )
 
     def stats(self, *, progress: Progress | None = None) -> Stats:
-        """Count everything in the directory, as ``jaxcache stats`` does.
+        """Count hits, misses and everything in the directory, as ``jaxcache stats`` does.
 
         >>> cache.stats().total.size_bytes
         44099
         """
-        return count_cache(self.store, self.layout, now_ns=time.time_ns(), progress=progress)
+        from jaxcache.cache.ledger.segments import Ledger
+        from jaxcache.cache.ledger.uses import count_uses
+
+        now_ns, uses = time.time_ns(), count_uses(Ledger.load(self.store))
+        counts = count_cache(self.store, self.layout, now_ns=now_ns, progress=progress)
+        return replace(counts, uses=uses)
 
     def show(self, key: str) -> "Shown":
         """Everything inside one entry of JAX; a glob gives the first that fits.
@@ -245,7 +251,7 @@ class Cache(Carrying, Running):
         ['jit__fun', 'jit__lambda']
 
         Args:
-            options: those of the command, see :class:`jaxcache.options.PruneOptions`:
+            options: those of the command, see ``help(jaxcache.PruneOptions)``:
                 ``max_size="10GB"``, ``unused_for="30d"``, ``keep=["jit_step*"]``.
 
         Raises:

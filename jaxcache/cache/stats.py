@@ -15,6 +15,7 @@ from jaxcache.store.base import Store
 from jaxcache.units import NS_PER_SECOND, format_size
 
 if TYPE_CHECKING:
+    from jaxcache.cache.ledger.uses import Uses
     from jaxcache.layouts.base import Layout
 
 _DAY_SECONDS = 86_400
@@ -59,9 +60,12 @@ class Stats:
     orphan_atimes: int
     problems: tuple[tuple[str, int], ...]
     """The number of problems of each kind."""
+    uses: "Uses | None" = None
+    """Recorded hits and misses; None where nobody looked."""
 
     def __str__(self) -> str:
-        return f"{self.total}; cache size {format_size(self.size_bytes)}"
+        counts = f"{self.total}; cache size {format_size(self.size_bytes)}"
+        return f"{self.uses}; {counts}" if self.uses else counts
 
     @property
     def directory_bytes(self) -> int:

@@ -85,9 +85,10 @@ def _carry_out(opened: "Opened", plan: "PrunePlan", form: Format, consent: Conse
 
 
 def _ask(plan: "PrunePlan") -> None:
+    from jaxcache.cache.prune.removal import plan_notes
     from jaxcache.cli.output import note
     from jaxcache.cli.terminal import confirm
-    from jaxcache.render.prune import plan_notes, removals_table
+    from jaxcache.render.prune import removals_table
 
     if not plan.kept:
         raise UsageError(

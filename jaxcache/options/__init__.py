@@ -275,5 +275,6 @@ class PruneOptions(Options, panel="Limits"):
             raise UsageError(
                 "no limit is given",
                 code="no-bound",
-                hint="give one, such as --max-size 10GB or --unused-for 30d",
+                hint="give one, such as --max-size 10GB or --unused-for 30d; in Python: "
+                "max_size='10GB' or unused_for='30d'",
             )

@@ -114,9 +114,15 @@ def import_view(
         },
         "failed": [{"file": f.name, "detail": f.detail} for f in (done.failed if done else ())],
     }
+    actions: dict[str, str] = {}
+    if done:
+        written = {step.name for step in done.written}
+        actions = {
+            s.name: _DONE[s.action] if s.name in written else "not written" for s in plan.writes
+        }
     columns = [
-        text_column("ACTION", lambda row: row[0].action.value),
-        text_column("FORECAST", lambda row: row[1].outlook.value if row[1] else "-"),
+        text_column("ACTION", lambda row: actions.get(row[0].name, row[0].action.value)),
+        text_column("FORECAST", lambda row: _FORECASTS.get(row[1] and row[1].outlook, "-")),
         key_column(lambda row: row[0].name),
         Column(
             "WHY",
@@ -141,6 +147,11 @@ def import_view(
         page=[Table(columns, pairs)] if done is None and pairs else (),
         notes=[*notes, _import_summary(plan, done)],
     )
+
+
+#: What is known; of the others, WHY says what keeps it from being known.
+_FORECASTS = {Outlook.HIT: "hit", Outlook.MISS: "miss"}
+_DONE = {Action.WRITE: "written", Action.HEAL: "healed", Action.REPLACE: "replaced"}
 
 
 def _short_reason(step: Step, told: Forecast | None) -> str:

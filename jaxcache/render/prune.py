@@ -1,16 +1,15 @@
 """The removals of ``prune`` and ``rm`` as a view."""
 
-import math
 from collections.abc import Iterator, Sequence
 
 from jaxcache.cache.prune.plan import PrunePlan
 from jaxcache.cache.prune.removal import (
     Execution,
-    Hold,
     Removal,
     count_entries,
     freed_bytes,
     lost_compile_seconds,
+    plan_notes,
 )
 from jaxcache.render.columns import (
     size_column,
@@ -22,16 +21,11 @@ from jaxcache.render.view import Column, Table, View
 from jaxcache.units import (
     NS_PER_SECOND,
     format_compile,
-    format_count,
-    format_duration,
-    format_size,
 )
 
 #: Rows of a plan that a terminal shows.
 _SHOWN_ROWS = 40
 _LIVE_SECONDS = 60
-#: The share of ``--max-size`` that files other than entries may take without a note.
-_NOTABLE = 0.1
 
 
 def prune_view(
@@ -129,38 +123,3 @@ def haste(plan: PrunePlan, now_ns: int) -> Iterator[str]:
             f"warning: {young} of these were written less than {_LIVE_SECONDS} s ago; a program "
             "that is compiling now can fail without them (the default --grace 60s keeps them)"
         )
-
-
-def plan_notes(plan: PrunePlan) -> Iterator[str]:
-    """Yield the bounds that cannot be met, and what a rule or bound names but stays, with why."""
-    holds = ", ".join(_hold(plan, why, count) for why, count in plan.held.items())
-    if not plan.unmet and plan.protected:
-        yield f"not removed: {holds or format_count(plan.protected, 'entry')}"
-    if plan.used_again and plan.removals:
-        again = format_count(plan.used_again, "entry")
-        yield f"not removed: {again} written long ago, but used since (jaxcache ls shows when)"
-    most = (plan.options.max_size_bytes if plan.options else None) or math.inf
-    if plan.fixed_bytes > most * _NOTABLE:
-        size = format_size(plan.fixed_bytes)
-        yield (
-            f"{size} of {format_size(int(most))} are files other than entries; "
-            "--orphans or --side-caches removes them"
-        )
-    for reason in plan.unmet:
-        bound = "the bound"
-        if plan.options and reason == "max-size":
-            bound = format_size(plan.options.max_size_bytes or 0)
-        elif plan.options:
-            bound = format_count(plan.options.max_entries or 0, "entry")
-        yield f"cannot reach {bound}: {holds or 'nothing else may be removed'}"
-
-
-def _hold(plan: PrunePlan, why: Hold, count: int) -> str:
-    entries = f"{format_count(count, 'entry')} {'is' if count == 1 else 'are'}"
-    if why == "kept":
-        return f"{entries} kept by --keep"
-    if why == "pinned":
-        return f"{entries} pinned (jaxcache pin lists them)"
-    seconds = plan.options.grace_seconds if plan.options else 0
-    grace = f"{seconds:g} s" if seconds < 120 else format_duration(seconds)
-    return f"{entries} younger than {grace} (--grace 0s lets them go)"

@@ -28,6 +28,11 @@ def test_copy_between_any_two(run_cli: RunCli, cache: Path, tmp_path: Path) -> N
         assert run_cli("diff", cache, target).returncode == 0
     assert (tmp_path / "b.jxb").read_bytes() == (tmp_path / "c.jxb").read_bytes()
     assert run_cli("copy", tmp_path / "none", tmp_path / "e").returncode == 10
+    planned = run_cli("copy", cache, tmp_path / "e", "--dry-run").stdout.splitlines()
+    copied = run_cli("copy", cache, tmp_path / "e").stdout.splitlines()
+    assert {line.split("\t")[0] for line in planned} == {"write"}
+    assert {line.split("\t")[0] for line in copied} == {"written"}
+    assert not any("unknown" in line.split("\t") for line in copied)
 
 
 def test_what_a_copy_into_a_bundle_tells(

@@ -9,6 +9,7 @@ from jaxcache.cache.ledger.segments import Ledger
 from jaxcache.entry.names import OWN_DIR
 from jaxcache.errors import JaxcacheError
 from jaxcache.store.base import Store
+from jaxcache.units import format_compiling, format_count
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +23,12 @@ class Uses:
     """Hits over hits and misses."""
     saved_seconds: float | None = None
     """Compile seconds that the hits did not take."""
+
+    def __str__(self) -> str:
+        if self.hits is None or self.misses is None:
+            return "hits not recorded (to record them: jaxcache run -- CMD)"
+        of = f"{self.hits:,} of {format_count(self.hits + self.misses, 'compile')} hit"
+        return f"{of}, saved {format_compiling(self.saved_seconds or 0.0, self.hits)}"
 
 
 def count_uses(ledger: Ledger) -> Uses:

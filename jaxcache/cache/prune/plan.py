@@ -19,6 +19,7 @@ from jaxcache.cache.prune.removal import (
     count_entries,
     describe,
     freed_bytes,
+    plan_notes,
 )
 from jaxcache.cache.scan import Scan
 from jaxcache.errors import JaxcacheError
@@ -82,7 +83,8 @@ class PrunePlan:
             yield f"the oldest entry was written {format_duration(self.oldest_seconds)} ago"
 
     def __str__(self) -> str:
-        return listed(self.summary(self.removals, "would remove"), self.removals)
+        total = self.summary(self.removals, "would remove")
+        return "\n".join([listed(total, self.removals), *plan_notes(self)])
 
 
 def plan_prune(

@@ -1,11 +1,15 @@
 """Removals with their reasons, as ``prune`` and ``rm`` plan and report them."""
 
-from collections.abc import Iterable, Sequence
+import math
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from jaxcache.model import FileInfo, brief, short_repr
-from jaxcache.units import format_compiling, format_count, format_size
+from jaxcache.units import format_compiling, format_count, format_duration, format_size
+
+if TYPE_CHECKING:
+    from jaxcache.cache.prune.plan import PrunePlan
 
 #: Why something goes; part of the JSON contract (``prune``: ``removed[].reason``).
 Reason = Literal[
@@ -13,6 +17,8 @@ Reason = Literal[
     "legacy", "untuned", "orphan-atime", "temp-file", "quarantine", "requested", "duplicate",
     "unreferenced",
 ]  # fmt: skip
+#: The share of ``--max-size`` that files other than entries may take without a note.
+_NOTABLE = 0.1
 #: What goes: an entry, or one file of another kind.
 Subject = Literal[
     "entry", "side-cache", "orphan-atime", "temp-file", "quarantine", "generated-code",
@@ -104,3 +110,38 @@ def describe(removed: Sequence[Removal], verb: str) -> str:
     lost = format_compiling(sum(known), entries) if known else f"unknown compile time{each}"
     freed = format_size(freed_bytes(removed))
     return f"{verb} {' and '.join(parts)}: frees {freed}" + (f", loses {lost}" if entries else "")
+
+
+def plan_notes(plan: "PrunePlan") -> Iterator[str]:
+    """Yield the bounds that cannot be met, and what a rule or bound names but stays, with why."""
+    holds = ", ".join(_hold(plan, why, count) for why, count in plan.held.items())
+    if not plan.unmet and plan.protected:
+        yield f"not removed: {holds or format_count(plan.protected, 'entry')}"
+    if plan.used_again and plan.removals:
+        again = format_count(plan.used_again, "entry")
+        yield f"not removed: {again} written long ago, but used since (jaxcache ls shows when)"
+    most = (plan.options.max_size_bytes if plan.options else None) or math.inf
+    if plan.fixed_bytes > most * _NOTABLE:
+        size = format_size(plan.fixed_bytes)
+        yield (
+            f"{size} of {format_size(int(most))} are files other than entries; "
+            "--orphans or --side-caches removes them"
+        )
+    for reason in plan.unmet:
+        bound = "the bound"
+        if plan.options and reason == "max-size":
+            bound = format_size(plan.options.max_size_bytes or 0)
+        elif plan.options:
+            bound = format_count(plan.options.max_entries or 0, "entry")
+        yield f"cannot reach {bound}: {holds or 'nothing else may be removed'}"
+
+
+def _hold(plan: "PrunePlan", why: Hold, count: int) -> str:
+    entries = f"{format_count(count, 'entry')} {'is' if count == 1 else 'are'}"
+    if why == "kept":
+        return f"{entries} kept by --keep"
+    if why == "pinned":
+        return f"{entries} pinned (jaxcache pin lists them)"
+    seconds = plan.options.grace_seconds if plan.options else 0
+    grace = f"{seconds:g} s" if seconds < 120 else format_duration(seconds)
+    return f"{entries} younger than {grace} (--grace 0s lets them go)"
