@@ -314,9 +314,11 @@ def test_a_plan_an_error_and_the_options_explain_themselves(corpus: Path, tmp_pa
 
 def test_results_print_as_the_last_line_of_their_command(corpus: Path, tmp_path: Path) -> None:
     cache = jaxcache.open(shutil.copytree(corpus / "0.10.2-cpu-zstd", tmp_path / "cache"))
+    for number, file in enumerate(sorted((tmp_path / "cache").iterdir())):
+        os.utime(file, (10**9 + number, 10**9 + number))
     plan = cache.plan_prune(max_entries=5, policy="lru", grace="0s")
     total, *rows = str(plan).splitlines()
-    assert sorted(re.sub("[0-9a-f]{12}", "#", row) for row in rows) == [
+    assert [re.sub("[0-9a-f]{12}", "#", row) for row in rows] == [
         "  <Removal jit__fun-#: 2,684 bytes, max-entries>",
         "  <Removal jit__lambda-#: 5,275 bytes, max-entries>",
     ]
