@@ -10,7 +10,7 @@ import tarfile
 import tempfile
 import textwrap
 from collections.abc import Callable, Iterator
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -102,27 +102,29 @@ def unprivileged() -> Iterator[Path]:
 @pytest.fixture
 def spawn_cli(tmp_path: Path) -> RunCli:
     """Run ``jaxcache ARG…`` as a process: for signals, pipes, encodings, start-up and imports."""
+    return partial(spawn, tmp_path)
 
-    def run(
-        *args: str | Path,
-        env: dict[str, str] | None = None,
-        input: str | None = None,  # noqa: A002
-        cwd: Path | None = None,
-        timeout: float = 300,
-    ) -> "subprocess.CompletedProcess[str]":
-        return subprocess.run(
-            [sys.executable, "-m", "jaxcache", *map(str, args)],
-            env=clean_environment(tmp_path) | (env or {}),
-            input=input,
-            stdin=None if input is not None else subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            cwd=cwd or tmp_path,
-            timeout=timeout,
-            check=False,
-        )
 
-    return run
+def spawn(
+    home: Path,
+    *args: str | Path,
+    env: dict[str, str] | None = None,
+    input: str | None = None,  # noqa: A002
+    cwd: Path | None = None,
+    timeout: float = 300,
+) -> "subprocess.CompletedProcess[str]":
+    """Run ``jaxcache ARG…`` as a process, in a home of its own."""
+    return subprocess.run(
+        [sys.executable, "-m", "jaxcache", *map(str, args)],
+        env=clean_environment(home) | (env or {}),
+        input=input,
+        stdin=None if input is not None else subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        cwd=cwd or home,
+        timeout=timeout,
+        check=False,
+    )
 
 
 @pytest.fixture(scope="session")

@@ -6,170 +6,202 @@ Wants a Python that has torch and a C++ compiler: ``make test-torch`` installs o
 
 import json
 from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import RunCli
+from conftest import spawn
 
 pytestmark = [pytest.mark.torch, pytest.mark.slow]
 PROGRAMS = Path(__file__).with_name("torch_programs")
-#: Torch warns of much, which these tests make no errors of.
-QUIET = {"PYTHONWARNINGS": ""}
+NAMES = ("train", "dynamic", "convolution", "graph_break", "custom")
+TIERS = {"aotautograd": "autograd_cache", "fxgraph": "fxgraph_cache"}
 STATES = {"hits": "hit", "misses": "miss", "bypassed": "bypass"}
+#: With a real torch, and with four other programs beside it, a cold run can take long.
+SECONDS = 1800
+
+
+@dataclass(frozen=True)
+class Ran:
+    """A command that has run, what it reported, and what torch counted in each process."""
+
+    code: int
+    document: Any
+    counted: list[Any]
+
+    def check_counts(self) -> None:
+        """Hold all counts of the report against those of torch."""
+        truth: Counter[str] = Counter()
+        for said in self.counted:
+            truth.update({**said["aot_autograd"], **said["inductor"]})
+            truth["graph_break"] += sum(said["graph_break"].values())
+        summary = self.document["summary"]
+        for tier, name in TIERS.items():
+            for ours, theirs in STATES.items():
+                assert summary[tier][ours] == truth[f"{name}_{theirs}"], (tier, ours)
+        assert summary["aotautograd"]["saved"] == truth["autograd_cache_saved"]
+        assert summary["aotautograd"]["guard_misses"] == truth["autograd_cache_guard_miss"]
+        assert summary["fxgraph"]["saved"] == summary["fxgraph"]["misses"]
+        assert summary["graph_breaks"] == truth["graph_break"]
+        assert self.document["unobserved"] == []
+
+    def of(self, number: int) -> "Ran":
+        """The part of one process, in the order of their ends, whose own counters its rows fit."""
+        said = self.counted[number]
+        (process,) = (p["process"] for p in self.document["processes"] if p["pid"] == said["pid"])
+        kinds = ("graphs", "compiles", "graph_breaks")
+        rows = {k: [r for r in self.document[k] if r["process"] == process] for k in kinds}
+        groups = {"aotautograd": said["aot_autograd"], "fxgraph": said["inductor"]}
+        for tier, name in TIERS.items():
+            for outcome, end in (("hit", "hit"), ("miss", "miss"), ("bypassed", "bypass")):
+                found = Counter((row["tier"], row["outcome"]) for row in rows["graphs"])
+                assert found[tier, outcome] == groups[tier].get(f"{name}_{end}", 0), name
+        return Ran(self.code, rows, [said])
+
+    def count(self, outcome: str) -> int:
+        """FX graphs with that outcome."""
+        rows = self.document["graphs"]
+        return sum((g["tier"], g["outcome"]) == ("fxgraph", outcome) for g in rows)
+
+
+Run = Callable[..., Ran]
 
 
 @pytest.fixture(scope="session")
-def shared_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """One directory for all programs, which then share what torch tried of the compiler."""
-    return tmp_path_factory.mktemp("torch") / "cache"
+def run_torch(torch_python: str, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """Run a command of ours; all share one directory, and what torch tried of the compiler."""
+    folder = tmp_path_factory.mktemp("torch")
 
-
-def counted(path: Path) -> Counter[str]:
-    """What torch counted, of all processes together."""
-    found: Counter[str] = Counter()
-    for line in path.read_text().splitlines():
-        said = json.loads(line)
-        found.update({**said["aot_autograd"], **said["inductor"]})
-        found["graph_break"] += sum(said["graph_break"].values())
-    return found
-
-
-def check_counts(document: Any, truth: Counter[str]) -> None:
-    summary = document["summary"]
-    for tier, name in (("aotautograd", "autograd_cache"), ("fxgraph", "fxgraph_cache")):
-        for ours, theirs in STATES.items():
-            assert summary[tier][ours] == truth[f"{name}_{theirs}"], (tier, ours)
-    assert summary["aotautograd"]["saved"] == truth["autograd_cache_saved"]
-    assert summary["aotautograd"]["guard_misses"] == truth["autograd_cache_guard_miss"]
-    assert summary["fxgraph"]["saved"] == summary["fxgraph"]["misses"]
-    assert summary["graph_breaks"] == truth["graph_break"]
-    assert document["unobserved"] == []
-
-
-@pytest.mark.parametrize("name", ["train", "dynamic", "convolution", "graph_break", "custom"])
-def test_counts_are_those_of_torch(
-    spawn_cli: RunCli, torch_python: str, shared_cache: Path, tmp_path: Path, name: str
-) -> None:
-    program = PROGRAMS / f"{name}.py"
-
-    def run(changed: int, *options: str) -> Any:
-        truth = tmp_path / "counted"
-        truth.unlink(missing_ok=True)
-        done = spawn_cli(
-            *("run", "--layout", "torch", "-C", shared_cache, "--json", *options),
-            *("--", torch_python, program),
-            env=QUIET | {"COUNTED": str(truth), "CHANGED": str(changed)},
-            timeout=600,
+    def run(command: str, *args: str | Path, **env: str) -> Ran:
+        counted = folder / "counted"
+        counted.unlink(missing_ok=True)
+        # torch warns of much, and one thread that compiles leaves none behind at a fork
+        always = {"PYTHONWARNINGS": "", "TORCHINDUCTOR_COMPILE_THREADS": "1"}
+        done = spawn(
+            folder,
+            *(command, "--layout", "torch", "-C", folder / "cache", "--json", *args),
+            env=always | {"COUNTED": str(counted)} | env,
+            timeout=SECONDS,
         )
         assert done.returncode in (0, 1), done.stderr
-        document = json.loads(done.stdout)
-        check_counts(document, counted(truth))
-        document["exit_code"] = done.returncode
-        return document
+        lines = counted.read_text().splitlines() if counted.exists() else []
+        return Ran(done.returncode, json.loads(done.stdout), [json.loads(line) for line in lines])
 
-    cold, warm, changed = run(0), run(0, "--fail-on-miss"), run(1)
-    for document in (cold, warm, changed):
-        assert document["graphs"]
+    return run
+
+
+@pytest.fixture(scope="session")
+def five(run_torch: Run, torch_python: str) -> Ran:
+    """All programs, cold, again, and changed by a number; then one with the caches off."""
+    words = [f"{name}{changed}" for changed in ("", "", ":1") for name in NAMES]
+    return run_torch(
+        *("run", "--fail-on-miss", "--", torch_python, PROGRAMS / "forked.py", *words, "off")
+    )
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_each_program_is_counted_as_torch_counts_it(five: Ran, name: str) -> None:
+    number, program = NAMES.index(name), str(PROGRAMS / f"{name}.py")
+    cold, warm, changed = runs = [five.of(number + len(NAMES) * n) for n in range(3)]
+    assert cold.count("miss") > 0 and cold.count("hit") == 0
+    assert (warm.count("hit"), warm.count("miss")) == (cold.count("miss"), 0)
+    assert changed.count("miss") > 0
+    for run in runs:
+        rows = run.document["graphs"]
+        assert rows and all(row["function"] and row["line"] for row in rows)
         if name != "convolution":  # which torch calls through a function of its own
-            assert {g["file"] for g in document["graphs"]} == {str(program)}
-        assert all(g["function"] and g["line"] for g in document["graphs"])
-    assert cold["summary"]["fxgraph"]["misses"] > 0
-    assert warm["summary"]["fxgraph"]["misses"] == 0
-    assert warm["summary"]["fxgraph"]["hits"] == cold["summary"]["fxgraph"]["misses"]
-    assert changed["summary"]["fxgraph"]["misses"] > 0
-    bypassed = [g for g in warm["graphs"] if g["outcome"] == "bypassed"]
-    if name == "custom":
-        assert [g["reason"] for g in bypassed] == [
-            "Unsupported call_function target autograd_function_apply."
-        ]
-        assert warm["exit_code"] == 1
-    else:
-        assert bypassed == []
-        assert warm["exit_code"] == 0
-        assert warm["summary"]["saved_seconds"] > 0
-        sizes = {g["key"]: g["size_bytes"] for g in cold["graphs"]}
-        for graph in warm["graphs"]:
-            assert graph["size_bytes"] == sizes[graph["key"]]
+            assert {row["file"] for row in rows} == {program}
+        bypassed = [row["reason"] for row in rows if row["outcome"] == "bypassed"]
+        assert len(bypassed) == (name == "custom")
+        assert all("call_function target autograd_function_apply" in why for why in bypassed)
+    sizes = {row["key"]: row["size_bytes"] for row in cold.document["graphs"]}
+    for row in warm.document["graphs"]:
+        assert row["outcome"] == "bypassed" or row["size_bytes"] == sizes[row["key"]] > 0
     if name == "convolution":
-        assert {g["function"] for g in warm["graphs"]} == {"Sequential"}
+        assert {row["function"] for row in warm.document["graphs"]} == {"Sequential"}
     if name in ("graph_break", "dynamic"):
-        recompiled = [c for c in cold["compiles"] if c["guards"]]
-        assert len(recompiled) == cold["summary"]["recompiles"] > 0
+        recompiled = [c for c in cold.document["compiles"] if c["guards"]]
         assert "size mismatch" in recompiled[0]["guards"][0]
-    if name == "graph_break":
-        found = cold["graph_breaks"][0]
-        assert (found["file"], found["line"]) == (str(program), 10)
+    breaks = cold.document["graph_breaks"]
+    assert bool(breaks) == (name == "graph_break")
+    for found in breaks:
+        assert (found["file"], found["line"]) == (program, 10)
         assert found["reason"] == "Call to `torch._dynamo.graph_break()`"
 
 
+def test_the_sums_are_those_of_torch(five: Ran) -> None:
+    five.check_counts()
+    assert five.code == 1 and five.document["summary"]["saved_seconds"] > 0
+
+
+def test_a_cache_that_is_off_is_reported(five: Ran) -> None:
+    rows = five.of(-1).document["graphs"]
+    found = {g["tier"]: (g["outcome"], g["reason"], g["function"]) for g in rows}
+    assert found == dict.fromkeys(TIERS, ("off", "force_disable_caches", "off"))
+
+
 def test_both_processes_of_torchrun_are_heard(
-    spawn_cli: RunCli, torch_python: str, shared_cache: Path, tmp_path: Path
+    run_torch: Run, five: Ran, torch_python: str, tmp_path: Path
 ) -> None:
-    truth, trace = tmp_path / "counted", tmp_path / "trace.json"
-    done = spawn_cli(
-        *("run", "--layout", "torch", "-C", shared_cache, "--json", "--trace", trace, "--"),
-        *(torch_python, "-m", "torch.distributed.run", "--nproc-per-node", "2"),
+    """Warm: every look of either rank is a hit."""
+    trace = tmp_path / "trace.json"
+    ran = run_torch(
+        *("run", "--trace", trace, "--fail-on-miss", "--"),
+        *(Path(torch_python).with_name("torchrun"), "--nproc-per-node", "2"),
         PROGRAMS / "train.py",
-        env=QUIET | {"COUNTED": str(truth), "OMP_NUM_THREADS": "1"},
-        timeout=600,
+        OMP_NUM_THREADS=str(five.counted[0]["threads"]),  # which is part of the key
     )
-    assert done.returncode == 0, done.stderr
-    document = json.loads(done.stdout)
-    check_counts(document, counted(truth))
-    assert sorted(p["rank"] for p in document["processes"]) == [0, 1]
+    ran.check_counts()
+    assert sorted(p["rank"] for p in ran.document["processes"]) == [0, 1]
+    assert {p["pid"] for p in ran.document["processes"]} == {c["pid"] for c in ran.counted}
+    assert ran.of(0).count("hit") == ran.of(1).count("hit") == five.of(0).count("miss")
+    assert ran.code == 0
     spans = [e for e in json.loads(trace.read_text())["traceEvents"] if e["ph"] == "X"]
     assert len({e["pid"] for e in spans}) == 2
 
 
-def test_a_cache_that_is_off_is_reported(
-    spawn_cli: RunCli, torch_python: str, shared_cache: Path, tmp_path: Path
-) -> None:
-    done = spawn_cli(
-        *("run", "--layout", "torch", "-C", shared_cache, "--json", "--fail-on-miss", "--"),
-        *(torch_python, PROGRAMS / "convolution.py"),
-        env=QUIET
-        | {"COUNTED": str(tmp_path / "counted"), "TORCHINDUCTOR_FORCE_DISABLE_CACHES": "1"},
-        timeout=600,
+def test_warm_turns_the_caches_on(run_torch: Run, five: Ran, torch_python: str) -> None:
+    ran = run_torch(
+        *("warm", "--fail-on-miss", "--python", torch_python, PROGRAMS / "convolution.py"),
+        TORCHINDUCTOR_FORCE_DISABLE_CACHES="1",
     )
-    assert done.returncode == 1, done.stderr
-    document = json.loads(done.stdout)
-    check_counts(document, counted(tmp_path / "counted"))
-    found = {g["tier"]: (g["outcome"], g["reason"]) for g in document["graphs"]}
-    assert found == dict.fromkeys(("aotautograd", "fxgraph"), ("off", "force_disable_caches"))
+    assert five and ran.code == 0
+    assert {g["outcome"] for g in ran.document["graphs"]} == {"hit"}
 
 
-def test_warm_turns_the_caches_on(
-    spawn_cli: RunCli, torch_python: str, shared_cache: Path, tmp_path: Path
-) -> None:
-    done = spawn_cli(
-        *("warm", "--layout", "torch", "-C", shared_cache, "--json", "--python", torch_python),
-        PROGRAMS / "convolution.py",
-        env=QUIET
-        | {"COUNTED": str(tmp_path / "counted"), "TORCHINDUCTOR_FORCE_DISABLE_CACHES": "1"},
-        timeout=600,
-    )
-    assert done.returncode == 0, done.stderr
-    document = json.loads(done.stdout)
-    assert {g["outcome"] for g in document["graphs"]} <= {"hit", "miss"}
+def test_doctor_names_what_a_run_met(run_torch: Run, five: Ran, torch_python: str) -> None:
+    ran = run_torch("doctor", "--", torch_python, PROGRAMS / "custom.py")
+    assert five and ran.counted[0]["aot_autograd"]["autograd_cache_bypass"] == 1
+    found = {f["trap"]: f for f in ran.document["findings"]}
+    assert "1 graph bypassed a cache: Unsupported call_function" in found["bypassed"]["seen"]
+    assert "ALLOW_CUSTOM_AUTOGRAD" in found["bypassed"]["fix"]
+    assert "caches-off" not in found
+
+
+def test_churn_names_the_functions_that_were_changed(run_torch: Run, five: Ran) -> None:
+    modules = {m["module"]: m for m in run_torch("explain", "--churn").document["modules"]}
+    assert five and {"attend", "step", "double"} <= set(modules)
+    assert "gm" in {c["component"] for c in modules["attend"]["causes"]}
+
+
+def test_what_torch_wrote_is_intact(run_torch: Run, five: Ran) -> None:
+    ran = run_torch("verify")
+    assert five and ran.code == 0 and ran.document["checked"] > 0
+    assert {p["kind"] for p in ran.document["problems"]} <= {"missing-source"}
 
 
 def test_a_script_is_explained_and_the_cache_stays_as_it_is(
-    spawn_cli: RunCli, torch_python: str, shared_cache: Path, tmp_path: Path
+    run_torch: Run, five: Ran, torch_python: str, tmp_path: Path
 ) -> None:
+    cache = Path(five.document["cache_dir"])
+    before = {p: p.stat().st_mtime_ns for p in cache.rglob("*") if p.is_file()}
     script = tmp_path / "other.py"
     other = (PROGRAMS / "graph_break.py").read_text().replace("(8, 9)", "(8,)")
+    other = other.replace("2 + counted.CHANGED", "7")
     script.write_text(f"import sys; sys.path.insert(0, {str(PROGRAMS)!r})\n{other}")
-    options = ("--layout", "torch", "-C", shared_cache, "--python", torch_python)
-    env = QUIET | {"COUNTED": str(tmp_path / "counted")}
-    first = spawn_cli("warm", *options, script, env=env, timeout=600)
-    assert first.returncode == 0, first.stderr
-    before = {p: p.stat().st_mtime_ns for p in shared_cache.rglob("*") if p.is_file()}
-    done = spawn_cli(
-        *("explain", *options, "--json", script), env=env | {"CHANGED": "1"}, timeout=600
-    )
-    assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)["differences"]
+    found = run_torch("explain", "--python", torch_python, script).document["differences"]
     assert [d["component"] for d in found] == ["gm"]
-    assert "2" in found[0]["left"] and "3" in found[0]["right"]
-    assert {p: p.stat().st_mtime_ns for p in shared_cache.rglob("*") if p.is_file()} == before
+    assert "7" in found[0]["right"] and "7" not in found[0]["left"]
+    assert {p: p.stat().st_mtime_ns for p in cache.rglob("*") if p.is_file()} == before

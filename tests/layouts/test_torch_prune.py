@@ -3,6 +3,7 @@
 import json
 import os
 import pickle
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -176,6 +177,25 @@ def test_orphans_are_code_that_no_graph_needs(run_cli: RunCli, torch_cache: Path
     assert {r["kind"] for r in done["removed"]} == {"generated-code", "temp-file"}
     assert not list(torch_cache.glob("*/*.py")) + list(torch_cache.glob("*/*.main.*"))
     assert not temp.exists()
+
+
+def test_folders_of_compiles_with_the_caches_off_are_no_fault_and_orphans(
+    run_cli: RunCli, torch_cache: Path
+) -> None:
+    """Torch makes one in its cache for each such compile, and leaves it there."""
+    fresh = torch_cache / "tmpsz_xyqph"
+    source = first_file(torch_cache, "*/*.main.cpp")
+    for path in (fresh / "locks" / f"{source.stem}.lock", fresh / "5o" / source.name):
+        path.parent.mkdir(parents=True)
+        shutil.copy(source, path)
+    assert sound(run_cli, torch_cache)
+    run(run_cli, "prune", torch_cache, "--orphans", "-y")
+    assert len(files(fresh)) == 2  # they may be in use
+    for path in fresh.rglob("*"):
+        os.utime(path, ns=(0, 0))
+    done = run(run_cli, "prune", torch_cache, "--orphans", "-y")
+    assert {r["file"].partition("/")[0] for r in done["removed"]} == {fresh.name}
+    assert not files(fresh)
 
 
 def test_code_of_a_graph_that_could_not_be_opened_is_no_orphan(

@@ -6,7 +6,13 @@ from enum import StrEnum
 
 from jaxcache.cache.inventory import OtherFile
 from jaxcache.entry.names import own_kind
-from jaxcache.layouts.torch.names import GraphFile, TorchKind, as_graph, parse_path
+from jaxcache.layouts.torch.names import (
+    GraphFile,
+    TorchKind,
+    as_graph,
+    parse_path,
+    was_never_cached,
+)
 from jaxcache.model import FileInfo, Problem
 from jaxcache.store.base import Store
 
@@ -50,7 +56,7 @@ class Inventory:
     def problems(self) -> Iterator[Problem]:
         """Yield what the names alone show to be wrong."""
         for info, kind in self.others:
-            if kind is TorchKind.TEMP:
+            if kind is TorchKind.TEMP and not was_never_cached(info.name):
                 yield Problem(info.name, "temp-file", f"{info.name} was left by a broken write")
             elif kind is TorchKind.STRAY:
                 linked = info.type == "symlink"

@@ -90,6 +90,9 @@ _CODE = re.compile(
 )
 _LOCK = re.compile(rf"{LOCK_DIR}/c{_HASH}\.lock")
 _BEST_CONFIG = re.compile(r"[a-z2-7]{2}/[0-9a-z]{51,64}\.best_config")
+#: A folder of one compile with ``force_disable_caches``, which torch leaves and never reads again
+#: (``fresh_cache`` of ``torch/_inductor/utils.py``; its name is Python's ``tempfile.mkdtemp``'s).
+_FRESH = re.compile(r"tmp[a-z0-9_]{8}/.+")
 _SUFFIXES = {
     ".py": TorchKind.SOURCE,
     ".main.cpp": TorchKind.KERNEL_SOURCE,
@@ -108,7 +111,8 @@ _FOLDERS = {
 def parse_path(name: str) -> TorchName:
     """Tell what a path below the cache directory is; one that torch never makes is a stray."""
     base = name.rpartition("/")[2]
-    if base.startswith(TEMP_PREFIX) or (base.startswith(".") and base.endswith(".tmp")):
+    is_unfinished = base.startswith(TEMP_PREFIX) or (base.startswith(".") and base.endswith(".tmp"))
+    if is_unfinished or was_never_cached(name):
         return TorchName(TorchKind.TEMP)
     if match := _GRAPH.fullmatch(name):
         if match["aot"]:
@@ -127,6 +131,11 @@ def parse_path(name: str) -> TorchName:
     if slash and folder in _FOLDERS:
         return TorchName(_FOLDERS[folder])
     return TorchName(TorchKind.AUTOTUNE) if _BEST_CONFIG.fullmatch(name) else _STRAY
+
+
+def was_never_cached(name: str) -> bool:
+    """Whether a file was left by a compile with the caches off."""
+    return bool(_FRESH.fullmatch(name))
 
 
 def own_directory() -> str:
