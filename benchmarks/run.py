@@ -1,8 +1,9 @@
 """Every benchmark, into one table of ratios against named peers.
 
 ``python -m benchmarks.run [--only NAME …] [--pairs N] [--quick] [--python JAX_PYTHON]`` prints the
-table and writes it to ``build/bench/table.md`` and ``table.json`` (``--out``). Wants an idle
-machine, some ten minutes, and the peers on PATH; which of them were absent stands under the table.
+table, in the Markdown of docs/evidence, and writes it to ``build/bench/table.md`` and
+``table.json`` (``--out``). Wants an idle machine, some twenty minutes, and the peers on PATH; which
+of them were absent stands under the table, and how long each benchmark took.
 """
 
 import dataclasses
@@ -13,6 +14,7 @@ import os
 import platform
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -45,35 +47,52 @@ def describe_machine() -> str:
     )
 
 
-def measure_all(names: list[str], setting: Setting) -> Iterator[Row]:
-    """The rows of the named benchmarks; one that fails is absent, and the others go on."""
+def measure_all(names: list[str], setting: Setting, took: dict[str, float]) -> Iterator[Row]:
+    """The rows of the named benchmarks; one that fails is absent, and the others go on.
+
+    Args:
+        took: is told how many seconds each benchmark took.
+    """
     for name in names:
+        started = time.perf_counter()
         try:
             yield from importlib.import_module(f"benchmarks.{name}").measure(setting)
         except Exception as error:
             print(f"{name}: {error!r}", file=sys.stderr)
             yield Absent(name, f"failed: {type(error).__name__}: {error}")
+        took[name] = time.perf_counter() - started
 
 
-def write_table(out: Path, rows: list[Row], head: dict[str, str | float]) -> None:
+def introduce(head: dict[str, str | float]) -> str:
+    """The lines above the table: where it was measured, and how often."""
+    return (
+        f"{head['date']}, jaxcache {head['jaxcache']}, {head['machine']}, load before: "
+        f"{head['load']:.1f}.\n"
+        f"Medians of {head['pairs']} interleaved pairs; four times as many of starts, one less of "
+        "what takes ten seconds and more.\n"
+    )
+
+
+def conclude(took: dict[str, float]) -> str:
+    """The line below the table."""
+    each = ", ".join(f"`{name}` {seconds:.0f} s" for name, seconds in took.items())
+    return f"\nTook {sum(took.values()) / 60:.0f} minutes: {each}."
+
+
+def write_table(
+    out: Path, rows: list[Row], head: dict[str, str | float], took: dict[str, float]
+) -> None:
     """Write the table for people and for programs."""
     out.mkdir(parents=True, exist_ok=True)
     ratios = [row for row in rows if isinstance(row, Ratio)]
     absent = [row for row in rows if isinstance(row, Absent)]
-    lines = [
-        f"{head['date']}, jaxcache {head['jaxcache']}, {head['machine']}, load before: "
-        f"{head['load']:.1f}.",
-        f"Medians of {head['pairs']} interleaved pairs; four times as many of starts, one less of "
-        "what takes ten seconds and more.",
-        "",
-        HEADER,
-        *(r.row() for r in ratios),
-    ]
+    lines = [introduce(head), HEADER, *(r.row() for r in ratios)]
     if absent:
         lines += ["", "Not measured:", *(f"- {a.claim}: {a.why}" for a in absent)]
-    (out / "table.md").write_text("\n".join(lines) + "\n")
+    (out / "table.md").write_text("\n".join([*lines, conclude(took)]) + "\n")
     document = {
         **head,
+        "took_seconds": took,
         "ratios": [dataclasses.asdict(r) for r in ratios],
         "absent": [dataclasses.asdict(a) for a in absent],
     }
@@ -96,8 +115,14 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="jaxcache-bench-", dir=args.directory) as folder:
         os.environ["XDG_CACHE_HOME"] = str(Path(folder, "xdg"))
         setting = Setting(Path(folder), args.python, args.pairs, args.quick)
-        rows = measure_all(args.only, setting)
-        print_rows(rows, keep=lambda seen: write_table(args.out, seen, head))
+        took: dict[str, float] = {}
+        print(introduce(head))
+        rows = print_rows(
+            measure_all(args.only, setting, took),
+            keep=lambda seen: write_table(args.out, seen, head, took),
+        )
+        write_table(args.out, rows, head, took)
+        print(conclude(took))
 
 
 if __name__ == "__main__":
