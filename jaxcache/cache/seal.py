@@ -231,13 +231,14 @@ class _Worker:
         if content is None:
             self._skip(entry, "too-large")
             return
-        digest = hashlib.sha256(memoryview(content)[HEADER_BYTES:]).hexdigest()
+        payload = memoryview(content)[HEADER_BYTES:]
+        digest = hashlib.sha256(payload).hexdigest()
         record = self._ledger.record(entry.key)
         known = recorded_digest(file, record)
         if known not in (None, digest):
             self._report(entry, digest_mismatch(file, digest, str(known)))
             return
-        if known is None and (problems := list(check_payload(file, content[HEADER_BYTES:]))):
+        if known is None and (problems := list(check_payload(file, payload))):
             self._report(entry, *problems)
             return
         new = seal_frame(frame, content, self._level)

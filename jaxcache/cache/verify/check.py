@@ -137,7 +137,7 @@ def recorded_digest(file: EntryFile, record: Record | None) -> str | None:
 
 
 def check_payload(
-    file: EntryFile, payload: bytes | bytearray, *, hashes: bool = True
+    file: EntryFile, payload: bytes | bytearray | memoryview, *, hashes: bool = True
 ) -> Iterator[Problem]:
     """Decode a payload and yield what is wrong with it: structure, inner hashes, module name."""
     from jaxcache.entry.decode import decode_payload
