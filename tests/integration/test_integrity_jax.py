@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import struct
 import subprocess
 import sys
@@ -33,6 +34,7 @@ class Cache:
             "JAX_COMPILATION_CACHE_DIR": str(self.path),
             "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
             "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "0",
+            "JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES": "none",  # keys without the path
         }
         return env | more
 
@@ -70,11 +72,17 @@ def entries(cache: Path, pattern: str = "jit_*") -> list[Path]:
     return [p for p in cache.glob(pattern) if not p.name.endswith("-atime")]
 
 
-@pytest.fixture
-def cache(jax_python: str, tmp_path: Path) -> Cache:
-    made = Cache(tmp_path / "cache", jax_python)
+@pytest.fixture(scope="session")
+def filled(jax_python: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What JAX wrote, from cold."""
+    made = Cache(tmp_path_factory.mktemp("filled") / "cache", jax_python)
     assert made.run()["hits"] == 0
-    return made
+    return made.path
+
+
+@pytest.fixture
+def cache(jax_python: str, filled: Path, tmp_path: Path) -> Cache:
+    return Cache(Path(shutil.copytree(filled, tmp_path / "cache")), jax_python)
 
 
 def test_sealed_entries_are_hits(cache: Cache, run_cli) -> None:
