@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed-$(shell cksum pyproject.toml | cut -d' ' -f1)
 DEMO   := .demo
 # The JAX versions that the integration tests run against, with the Python each needs.
-MATRIX ?= 3.11:0.4.30 3.11:0.4.38 3.11:0.5.3 3.11:0.6.2 3.11:0.8.3 3.11:0.10.2 3.12:0.11.2 3.12:0.12.0.1
+MATRIX ?= 3.11:0.4.30 3.10:0.4.38 3.11:0.5.3 3.11:0.6.2 3.11:0.8.3 3.11:0.10.2 3.12:0.11.2 3.12:0.12.0.1
 
 .PHONY: test test-jax check demo bench test-matrix test-matrix-whole test-live test-jax-own test-torch test-typer test-slow test-cuda test-tpu docs faults fuzz mutation scale \
 	real-programs real-suites clean

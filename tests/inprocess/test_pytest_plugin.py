@@ -73,12 +73,15 @@ def test_may_miss():
 
 
 class Suite:
-    """A folder with tests, and how to run them."""
+    """A folder with tests, and how to run them in one Python."""
 
-    def __init__(self, folder: Path, env: dict[str, str]) -> None:
+    def __init__(self, folder: Path, python: str, env: dict[str, str]) -> None:
         self.folder = folder
+        self._python = python
         self._env = {n: v for n, v in env.items() if n != "JAX_COMPILATION_CACHE_DIR"}
-        registered = any(e.name == "jaxcache" for e in entry_points(group="pytest11"))
+        registered = python == sys.executable and any(
+            e.name == "jaxcache" for e in entry_points(group="pytest11")
+        )
         self._plugin = () if registered else ("-p", "jaxcache.inprocess.pytest_plugin")
         (folder / "conftest.py").write_text(CONFTEST)
         (folder / "test_steps.py").write_text(TESTS)
@@ -86,7 +89,7 @@ class Suite:
     def run(self, *options: str, code: int = 0, prefix: tuple[str, ...] = (), **env: str) -> Any:
         for path in self.folder.glob("own-*"):
             path.unlink()
-        command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--strict-markers"]
+        command = [self._python, "-m", "pytest", "-p", "no:cacheprovider", "--strict-markers"]
         done = subprocess.run(
             [*prefix, *command, "-W", "error", *self._plugin, *options],
             env=self._env | env,
@@ -108,10 +111,13 @@ class Suite:
 
 
 @pytest.fixture
-def suite(tmp_path: Path, inside_environment: dict[str, str]) -> Suite:
+def suite(inside_python: str, tmp_path: Path, inside_environment: dict[str, str]) -> Suite:
+    ask = [inside_python, "-c", "import pytest, xdist"]
+    if subprocess.run(ask, capture_output=True, check=False).returncode:
+        pytest.skip("pytest and xdist are not installed beside this jax")
     folder = tmp_path / "suite"
     folder.mkdir()
-    return Suite(folder, inside_environment)
+    return Suite(folder, inside_python, inside_environment)
 
 
 def said(text: str) -> Counter[str]:

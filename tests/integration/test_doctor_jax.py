@@ -1,9 +1,11 @@
 """Traps of the Python that runs JAX, each set up in a real one."""
 
 import json
+import platform
 import shlex
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -338,3 +340,35 @@ jax.jit(lambda x: jax.pure_callback(lambda v: v, jax.ShapeDtypeStruct((3,), x.dt
     jnp.ones(3)
 )
 """
+
+
+def test_two_kinds_of_cpu_in_one_directory_and_the_command_that_parts_them(
+    doctor: Any, each_jax_python: str, tmp_path: Path
+) -> None:
+    if platform.machine() != "x86_64":
+        pytest.skip("features are told on x86 only")
+    shared = tmp_path / "shared"
+    step = "import jax; jax.jit(lambda x: x * 2)(1.0)"
+    # The same machine twice, once as XLA sees an older one.
+    machines: tuple[dict[str, str], ...] = ({}, {"XLA_FLAGS": "--xla_cpu_max_isa=SSE4_2"})
+
+    def run(line: str, env: dict[str, str]) -> str:
+        own = clean_environment(tmp_path) | LOW | env | {"PYTHONWARNINGS": ""}
+        done = subprocess.run(
+            ["sh", "-ec", line], env=own, capture_output=True, text=True, check=True
+        )
+        return done.stdout.strip()
+
+    for env in machines:
+        run(f"JAX_COMPILATION_CACHE_DIR={shared} {each_jax_python} -c '{step}'", env)
+    found = traps(doctor(shared, each_jax_python))["mixed-cpus"]
+    assert "2 kinds of CPU" in found["seen"]
+    command = "export " + found["fix"].partition("export ")[2]
+    ours = f"{sys.executable} -m jaxcache ci key --python {each_jax_python}"
+    command = command.replace("jaxcache ci key", ours)
+    then = f"{each_jax_python} -c '{step}'; echo $JAX_COMPILATION_CACHE_DIR"
+    places = [Path(run(f"{command}; {then}", env)) for env in machines]
+    assert len(set(places)) == 2
+    for path in places:
+        assert (path.parent, len(list(path.glob("jit_*-cache")))) == (shared, 1)
+        assert "mixed-cpus" not in traps(doctor(path, each_jax_python))
