@@ -124,7 +124,18 @@ def take_inventory(store: Store, *, deep: bool = False, start: str = "") -> Inve
 
 def counted_bytes(files: Iterable[tuple[StrEnum, FileInfo]]) -> int:
     """Sum up what a bound on the size counts: all files but the ledger, which bounds itself."""
-    return sum(i.size_bytes for kind, i in files if i.type == "file" and kind != FileKind.LEDGER)
+    return count_bytes(files)[0]
+
+
+def count_bytes(files: Iterable[tuple[StrEnum, FileInfo]]) -> tuple[int, int]:
+    """Sum up what a bound on the size counts, and the ledger, which bounds itself."""
+    counted = ledger = 0
+    for kind, info in files:
+        if kind == FileKind.LEDGER:
+            ledger += info.size_bytes
+        elif info.type == "file":
+            counted += info.size_bytes
+    return counted, ledger
 
 
 def key_of(name: str) -> str | None:

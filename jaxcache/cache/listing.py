@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
-from jaxcache.cache.inventory import counted_bytes
+from jaxcache.cache.inventory import count_bytes
 from jaxcache.cache.scan import Progress, decode_entries
 from jaxcache.errors import UsageError
 from jaxcache.model import Entry, Problem, brief
@@ -64,6 +64,8 @@ class Listing:
     problems: tuple[Problem, ...]
     cache_size_bytes: int | None = None
     """Everything that a bound on the size counts; None where it was not looked at."""
+    ledger_bytes: int = 0
+    """The ledger, which no bound counts."""
 
     def __str__(self) -> str:
         return str(self.summary)
@@ -144,7 +146,7 @@ def list_cache(
         hurried = not (options.long or layout.has_heads)
         seen = layout.decode(store, seen, chosen[:limit], hurried=hurried, **reading)
         chosen = _as_read(seen, chosen)
-    cache_size_bytes = counted_bytes(seen.inventory.files()) if deep else None
+    sizes = count_bytes(seen.inventory.files()) if deep else (None, 0)
     if index is not None:
         index.save(entry.file for entry in seen.entries)
     return Listing(
@@ -152,7 +154,8 @@ def list_cache(
         entries=tuple(chosen[:limit]),
         summary=summarize(chosen)._replace(unread=unread),
         problems=_problems_of(chosen, seen.problems) if keys or filters else tuple(seen.problems),
-        cache_size_bytes=cache_size_bytes,
+        cache_size_bytes=sizes[0],
+        ledger_bytes=sizes[1],
     )
 
 

@@ -17,6 +17,11 @@ class WireError(Exception):
     """The bytes are not the message they should be; becomes a finding ``bad-payload``."""
 
 
+def damaged(where: str) -> WireError:
+    """Make the error that a message is damaged, and where."""
+    return WireError(f"the executable's protobuf is damaged ({where})")
+
+
 class Field(NamedTuple):
     """One field of a message."""
 
@@ -48,7 +53,7 @@ def read_varint(data: memoryview, at: int) -> tuple[int, int]:
         if byte < 0x80:
             return value & 0xFFFF_FFFF_FFFF_FFFF, at + 1
         shift += 7
-    raise WireError("damaged protobuf: a number runs past the end")
+    raise damaged("a number runs past the end")
 
 
 def walk(data: memoryview, budget: Budget) -> Iterator[Field]:
@@ -61,34 +66,32 @@ def walk(data: memoryview, budget: Budget) -> Iterator[Field]:
     while at < end:
         budget.left -= 1
         if budget.left < 0:
-            raise WireError("damaged protobuf: more fields than any compiler writes")
+            raise damaged("more fields than any compiler writes")
         tag = data[at]
         at += 1
         if tag > 0x7F:
             tag, at = read_varint(data, at - 1)
         number, wire_type = tag >> 3, tag & 7
         if not number:
-            raise WireError("damaged protobuf: a field without a number")
+            raise damaged("a field without a number")
         value: int | memoryview
         if wire_type == VARINT:
             value, at = read_varint(data, at)
         elif wire_type == BYTES:
             length, at = read_varint(data, at)
             if length > end - at:
-                raise WireError(
-                    f"damaged protobuf: field {number} announces {length} bytes where {end - at} "
-                    "are left"
-                )
+                left = f"{length} bytes where {end - at} are left"
+                raise damaged(f"field {number} announces {left}")
             value = data[at : at + length]
             at += length
         elif wire_type in (FIXED64, FIXED32):
             width = 8 if wire_type == FIXED64 else 4
             if width > end - at:
-                raise WireError(f"damaged protobuf: field {number} runs past the end")
+                raise damaged(f"field {number} runs past the end")
             value = data[at : at + width]
             at += width
         else:
-            raise WireError(f"damaged protobuf: field {number} has wire type {wire_type}")
+            raise damaged(f"field {number}")
         yield Field(number, wire_type, value)
 
 

@@ -36,7 +36,7 @@ _SHAPES = {
     "device_shape=request.device_shape executable_device_ids=request.executable_device_ids "
     "callbacks=request.callbacks refusal doubts=request.doubts stubbed=request.stubbed "
     "function=request.function file=request.file line=request.line components=request.components",
-    "Listing": "-cache_size_bytes",
+    "Listing": "-cache_size_bytes -ledger_bytes",
     "Memory": "argument_bytes output_bytes temp_bytes alias_bytes constant_bytes code_bytes "
     "total_bytes",
     "Held": "key size_bytes payload_bytes payload_sha256 compile_seconds",

@@ -46,6 +46,8 @@ def listing_view(
         size_bytes = listing.cache_size_bytes
         if size_bytes and size_bytes != listing.summary.size_bytes:
             line += f"; cache size {format_size(size_bytes)}"
+        if listing.ledger_bytes:
+            line += f", ledger {format_size(listing.ledger_bytes)}"
         yield line
 
     return View(document, rows, columns, keys, page=page(), notes=_notes(listing))

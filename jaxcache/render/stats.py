@@ -76,7 +76,10 @@ def _page(stats: Stats, uses: Uses, live: Live, now_ns: int) -> Iterator[Block]:
         size = f"{total.entries:,} of {format_size(total.size_bytes)}"
         yield Line(f"{size}, {total.compiling}{sealed}", "Entries      ")
     if others:
-        yield Line(f"{format_size(stats.size_bytes)}, as --max-size counts it", "Cache size   ")
+        size = f"{format_size(stats.size_bytes)}, as --max-size counts it"
+        if ledger := stats.directory_bytes - stats.size_bytes:
+            size += f"; {format_size(ledger)} of ledger beside it"
+        yield Line(size, "Cache size   ")
     if stats.problems:
         problems = ", ".join(f"{n:,} {kind}" for kind, n in stats.problems)
         see = format_command("verify", stats.cache_dir)

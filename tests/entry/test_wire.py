@@ -50,7 +50,7 @@ def test_a_budget_is_for_all_walks_together() -> None:
     ("data", "reason"),
     [
         (b"\x00\x01", "a field without a number"),
-        (b"\x0b", "wire type 3"),
+        (b"\x0b", r"the executable's protobuf is damaged \(field 1\)"),
         (b"\x09" + bytes(7), "field 1 runs past"),
         (b"\x0d" + bytes(3), "field 1 runs past"),
         (b"\x0a\x03ab", "announces 3 bytes where 2"),
