@@ -14,14 +14,27 @@ from typing import Any
 
 import pytest
 import zstandard
-from bundling import SMALL, bring, forged, forged_entry, make_bundle, opened, payload_of
+from bundling import (
+    SMALL,
+    bring,
+    copy_of,
+    first_entry,
+    forged,
+    forged_entry,
+    make_bundle,
+    opened,
+    padded,
+    payload_of,
+)
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from jaxcache.cache import gate
 from jaxcache.cache.bundle.format import MAGIC, pack_header, pack_manifest, read_bundle
 from jaxcache.cache.bundle.importing import verify_bundle
 from jaxcache.cache.bundle.manifest import BundleError, Manifest, encode_manifest
 from jaxcache.cache.trust import check_signatures, generate_key, read_private_key
+from jaxcache.entry import read
 from jaxcache.errors import UntrustedError
 
 
@@ -238,3 +251,16 @@ def test_a_bundle_on_a_bad_disk_is_an_error_of_its_own() -> None:
     bundle = replace(opened(WHOLE), file=BadSectors(WHOLE))
     with pytest.raises(BundleError, match=r"test: .*Input/output error"):
         verify_bundle(bundle)
+
+
+def test_what_inflates_without_measure_is_refused_unless_it_was_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache = copy_of(SMALL, tmp_path / "cache")
+    entry = first_entry(cache)
+    entry.write_bytes(zstandard.compress(bytes(4) + padded(payload_of(entry), 3 << 20)))
+    data = make_bundle(cache)
+    for module in (gate, read):
+        monkeypatch.setattr(module, "FREE_PAYLOAD_BYTES", 1 << 20)
+    assert set(verify_bundle(opened(data)).refused or {}) == {entry.name}
+    assert not verify_bundle(opened(data), allow_large=True).refused

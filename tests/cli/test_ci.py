@@ -247,6 +247,10 @@ def test_what_was_restored_before_is_told(run_cli: RunCli, bundle: Path, tmp_pat
     assert "under 1 s of compiling each (7 were there already)" in again
 
 
+def test_a_bundle_that_is_there_may_have_any_name(step: Step, bundle: Path, tmp_path: Path) -> None:
+    assert step("restore", bundle.rename(tmp_path / "saved"))["written"] == 7
+
+
 def test_lookup_only(step: Step, bundle: Path, tmp_path: Path) -> None:
     told = step("restore", bundle, "--lookup-only", "--fail-on-cache-miss")
     assert (told["cache_hit"], told["written"], told["lookup_only"]) == (True, 0, True)

@@ -93,6 +93,19 @@ def test_what_is_printable_is_text_and_the_rest_hexadecimal() -> None:
     assert changed(forge.number(unused, 1), forge.number(unused, 2)) == {f"#{unused}": "1, 2"}
 
 
+@pytest.mark.parametrize(
+    "name",
+    [
+        "xla_detailed_logging",
+        "xla_gpu_enable_llvm_module_compilation_parallelism",
+        "xla_gpu_experimental_autotune_cache_mode",
+        "xla_pjrt_allow_auto_layout_in_hlo",
+    ],
+)
+def test_what_jax_sets_by_itself_is_no_change_of_the_users(name: str) -> None:
+    assert changed(forge.number(NUMBERS[name], 3)) == {}
+
+
 def test_a_kernel_cache_is_noticed_by_its_path() -> None:
     path = next(CORPUS.glob("*kernelcache/jit_mlp*-cache"))
     on = zstandard.decompress(path.read_bytes())[4:]
