@@ -72,7 +72,8 @@ The steps of a job, in this order:
   jaxcache ci save "store/$key.jxb"
 
 The keys of JAX before 0.11 contain the cache's path: give it the same path in
-every job, or fill it and use it with --portable (jaxcache warm, jaxcache run).
+every job, or fill it and use it with --portable (jaxcache warm, jaxcache run),
+or with JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES=none where plain JAX runs.
 
 Without that 0, JAX writes no compile that takes less than 1 s, and the cache of
 a quick job stays empty. store/ is any directory that outlives the job; in its

@@ -44,9 +44,10 @@ def command(
     options: ExplainOptions,
     output: JsonOutput,
 ) -> None:
-    """Explain why two runs, keys or caches differ.
+    """Explain why a script would compile, or why two runs, keys or caches differ.
 
-    Also why a script misses in the cache: explain SCRIPT.
+    With SCRIPT and its options: which modules the cache lacks, and what differs from the nearest
+    entry. It runs the script, and writes nothing into the cache.
     """
     from jaxcache.cli.output import emit, note
     from jaxcache.render.explain import churn_view, explain_view

@@ -21,7 +21,11 @@ EXIT_CODES = dict.fromkeys(EXAMPLES, (0, 1, 2, 3, 10, 11))
 
 
 def prune(place: Place, options: PruneOptions, consent: Consent, output: Output) -> int:
-    """Remove the least valuable entries until the given limits hold."""
+    """Remove the least valuable entries until the given limits hold.
+
+    The last use of an entry is what jaxcache has recorded or its files' dates, whichever is later;
+    jaxcache ls shows it.
+    """
     from jaxcache.cache.prune.survey import plan_cache_prune
     from jaxcache.cli.terminal.progress import progress_bar
 

@@ -14,7 +14,7 @@ EXIT_CODES = (0, 1, 2, 3, 10, 11)
 def command(place: CacheDir, options: SealOptions, consent: DryRun, output: Output) -> int:
     """Add the checksum that lets JAX itself detect corruption.
 
-    An entry stays as it is, but for 4 bytes more. ``--recompress`` makes it smaller, too.
+    Each entry grows by 4 bytes and is otherwise unchanged. --recompress also makes it smaller.
     """
     from jaxcache.cache.seal import execute_seal, plan_seal
     from jaxcache.cli.output import emit

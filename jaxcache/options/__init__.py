@@ -77,7 +77,7 @@ class DryRun(Options):
 class Consent(DryRun):
     """Whether to change anything, and whether to ask first."""
 
-    yes: bool = option("--yes -y", FLAG, "Do not ask for confirmation.")
+    yes: bool = option("--yes -y", FLAG, "Do not ask for confirmation; needed without a terminal.")
 
     def check(self) -> None:
         """Refuse where nobody can be asked.
