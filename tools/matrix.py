@@ -41,6 +41,7 @@ import sys
 sys.path.insert(0, sys.argv[1])
 import jax
 from jaxcache.jaxside import adapter as listener
+from jaxcache.jaxside.crosshost import host
 from jaxcache.live import adapter as live
 print(jax.__version__)
 try:
@@ -52,6 +53,11 @@ try:
 except live.UnknownJaxError as error:
     if jax.__version_info__ > (0, 4, 30):  # it has never known that one
         print("a private name has moved: the live layer:", error)
+try:
+    host.check_names(jax)
+except host.TargetError as error:
+    if jax.__version_info__ > (0, 11):  # nor targets those before
+        print("a private name has moved: targets:", error)
 """
 
 

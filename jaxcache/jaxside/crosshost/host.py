@@ -42,6 +42,29 @@ def unknown_jax(jax: Any, error: Exception) -> TargetError:
     )
 
 
+def check_names(jax: Any) -> None:
+    """Look for the private names that this file uses, here or in a JAX that is new.
+
+    Raises:
+        TargetError: ``unknown-jax``, where one has moved.
+    """
+    try:
+        from jax._src import cache_key, config
+        from jax._src.lib import _jax, xla_client
+
+        for owner, name in (
+            (_jax.DeviceTopology, "deserialize"),
+            (_jax.DeviceTopology, "_make_compile_only_devices"),
+            (xla_client, "get_topology_for_devices"),
+            (cache_key, "get"),
+            (cache_key, "_log_cache_key_hash"),
+            (config, "remove_custom_partitioning_ptr_from_cache_key"),
+        ):
+            getattr(owner, name)
+    except (ImportError, AttributeError) as error:
+        raise unknown_jax(jax, error) from error
+
+
 class Target:
     """One target. Making it is cheap; :meth:`open` builds the devices.
 
@@ -76,21 +99,7 @@ class Target:
                 f"jax {there} does not tell enough of the target's topology",
                 f"jax 0.11 or newer on the target, and capture it again; tried are {TRIED}",
             )
-        try:
-            from jax._src import cache_key, config
-            from jax._src.lib import _jax, xla_client
-
-            for owner, name in (
-                (_jax.DeviceTopology, "deserialize"),
-                (_jax.DeviceTopology, "_make_compile_only_devices"),
-                (xla_client, "get_topology_for_devices"),
-                (cache_key, "get"),
-                (cache_key, "_log_cache_key_hash"),
-                (config, "remove_custom_partitioning_ptr_from_cache_key"),
-            ):
-                getattr(owner, name)
-        except (ImportError, AttributeError) as error:
-            raise unknown_jax(jax, error) from error
+        check_names(jax)
         #: What JAX's key takes from the backend: the host's own words, not the compiler's.
         self.identity = SimpleNamespace(
             platform=profile["platform"], platform_version=profile["platform_version"]
