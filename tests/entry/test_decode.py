@@ -139,7 +139,15 @@ def test_a_tpu_executable(snappy: bool, per_chunk: int) -> None:
 
 @pytest.mark.parametrize(
     ("generation", "variant", "name"),
-    [(1, b"", "TPU v2"), (4, b"lite", "TPU v5 lite"), (5, b"", "TPU v6 lite"), (99, b"", None)],
+    [
+        (1, b"", "TPU v2"),
+        (2, b"", "TPU v3"),
+        (3, b"", "TPU v4"),
+        (4, b"", "TPU v5"),
+        (4, b"lite", "TPU v5 lite"),
+        (5, b"", "TPU v6 lite"),
+        (99, b"", None),
+    ],
 )
 def test_the_abi_names_the_tpu(generation: int, variant: bytes, name: str | None) -> None:
     hlo = forge.message(2, forge.message(1, forge.module()))

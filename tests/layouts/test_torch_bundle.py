@@ -231,6 +231,9 @@ def test_a_bundle_with_a_name_that_torch_does_not_give_is_refused(
     assert done.returncode == 1
     assert "bad-bundle" in done.stderr
     assert not (tmp_path / "x").exists() or not files(tmp_path / "x")
+    if name in ("../x", "/etc/x", "fxgraph/../x"):  # a path that leads elsewhere is not even shown
+        done = run_cli("ls", "-C", path)
+        assert (done.returncode, "bad-bundle" in done.stderr) == (1, True)
 
 
 def test_a_bundle_whose_graph_is_not_what_its_name_says_is_refused(
