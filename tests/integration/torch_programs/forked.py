@@ -1,7 +1,7 @@
 """Runs programs, ``NAME`` or ``NAME:1`` for the changed one, each in a fork of its own.
 
 Importing torch takes longer than most of them: what the first imports is imported once for all
-others. Nothing is compiled before a fork.
+others, and what the compiler can do is found out once. No graph is compiled before a fork.
 """
 
 import contextlib
@@ -11,8 +11,9 @@ import runpy
 import sys
 from pathlib import Path
 
-import torch  # noqa: F401 - imported before any fork
+from torch._inductor.cpu_vec_isa import pick_vec_isa
 
+pick_vec_isa()
 for number, word in enumerate(sys.argv[1:]):
     name, _, changed = word.partition(":")
     modules, told = os.pipe()
