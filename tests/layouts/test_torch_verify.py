@@ -1,6 +1,7 @@
 """``verify`` by eight rules: each fault is named, ``--fix`` takes away what torch would fail on."""
 
 import json
+import os
 import pickle
 import shutil
 from collections.abc import Callable
@@ -317,3 +318,19 @@ def test_a_flipped_bit_of_code_is_found_where_a_run_has_recorded_it(
     assert found[str(kernel.relative_to(torch_cache))] == "digest-mismatch"
     assert not kernel.exists()
     assert run_cli("verify", "-C", torch_cache).returncode == 0
+
+
+def test_a_kernel_that_was_compiled_anew_is_not_held_against_an_old_record(
+    run_cli: RunCli, torch_cache: Path
+) -> None:
+    """Its source is written with it; a kernel that alone is younger is damaged."""
+    kernel = first_file(torch_cache, "*/*.main.so")
+    source = torch_cache / str(twin_of(str(kernel.relative_to(torch_cache))))
+    remember_code(open_store(str(torch_cache)), 0)
+    proven = verify(run_cli, torch_cache)["proven"]
+    kernel.write_bytes(kernel.read_bytes() + b"of another compiler")
+    assert verify(run_cli, torch_cache, code=1)["problems"][0]["kind"] == "digest-mismatch"
+    os.utime(source)
+    found = verify(run_cli, torch_cache, code=0)
+    assert [p["kind"] for p in found["problems"]] == ["changed-since-recorded"]
+    assert found["proven"] == proven - 1

@@ -20,7 +20,7 @@ from jaxcache.cache.parallel import spread
 from jaxcache.cache.verify.check import Checked
 from jaxcache.cache.verify.examine import CORRUPT
 from jaxcache.errors import UsageError
-from jaxcache.layouts.torch.digests import digest_of_code, known_digests
+from jaxcache.layouts.torch.digests import Known, digest_of_code, known_digests
 from jaxcache.layouts.torch.graph import Facts, Found, examine_file
 from jaxcache.layouts.torch.kernels import SourceJudge, judge_header, split_source
 from jaxcache.layouts.torch.links import link
@@ -83,7 +83,7 @@ def check(
     """Check files: at ``quick`` names, sizes and kernels, at ``full`` everything."""
     quick = options.level == "quick"
     by_itself = [f for f in files if parse_path(f.info.name).kind is not TorchKind.KERNEL_SOURCE]
-    known = {} if quick else known_digests(store)
+    known = {} if quick else known_digests(store, (info for _, info in seen.inventory.files()))
     check_some = partial(_check, quick=quick, known=known)
     found = spread(check_some, store, by_itself, workers=options.jobs or 1, above=PARALLEL_ABOVE)
     yield from zip((f.info.name for f in by_itself), found, strict=True)
@@ -102,7 +102,7 @@ def _check(
     files: Sequence[Subject],
     *,
     quick: bool,
-    known: Mapping[str, str],
+    known: Mapping[str, Known],
     judge: Callable[[bytes], Found | None] | None = None,
 ) -> Iterator[Checked]:
     for file in files:
@@ -117,15 +117,16 @@ def _check(
             elif file.source_key and not quick:
                 found = _check_source(store, file.source_key, file.info)
             elif not (file.graph or file.source_key):
-                digest = known.get(file.info.name)
-                facts, found = _check_code(store, file.info, quick, digest, judge)
+                record = known.get(file.info.name)
+                facts, found = _check_code(store, file.info, quick, record, judge)
         except MissingError:
             yield Checked(missing=True)
             continue
         except StoreError as error:
             found = [("unreadable", error.reason)]
         problems = tuple(Problem(file.info.name, *problem, file.key_text) for problem in found)
-        proven = not quick and (file.key_text is not None or file.info.name in known)
+        by_record = file.info.name in known and not found
+        proven = not quick and (file.key_text is not None or by_record)
         yield Checked(problems, proven=proven, facts=facts)
 
 
@@ -133,12 +134,12 @@ def _check_code(
     store: Store,
     info: FileInfo,
     quick: bool,
-    digest: str | None,
+    known: Known | None,
     judge: Callable[[bytes], Found | None] | None,
 ) -> tuple[bool | None, Sequence[Found]]:
     """Rules 2, 7 and 8: what is wrong, and whether Python imports the kernel, or could."""
     is_source = info.name.endswith(".cpp")
-    if is_source and (quick or not (judge or digest)):
+    if is_source and (quick or not (judge or known)):
         return None, ()
     data = store.read(info.name, limit=_HEADER_BYTES if quick else _MAX_SOURCE_BYTES)
     importable: bool | None = None
@@ -147,8 +148,10 @@ def _check_code(
         importable, problem = b"PyInit_" in data, judge_header(data, info.size_bytes)
     elif judge:
         importable, problem = split_source(data).bindings is not None, judge(data)
-    if digest and not problem and digest_of_code(data) != digest:
+    if known and not problem and digest_of_code(data) != known.digest:
         problem = "digest-mismatch", "not the bytes that were recorded when it was compiled"
+        if not known.binding:
+            problem = "changed-since-recorded", "compiled anew by a run that recorded nothing"
     return None if quick else importable, [problem] if problem else ()
 
 

@@ -1,18 +1,21 @@
 """Digests of compiled code, which torch records nowhere: the name of a kernel says nothing of it.
 
-A run that is listened to writes them into the ledger, by the path of the file. A kernel is named by
-its source and the compiler's command, and torch never writes one anew that is there; so a digest
-holds whatever the time of the file.
+A run that is listened to writes them into the ledger, by the path of the file. Under the name of a
+source torch never writes another text. A kernel that is compiled again, where a newer compiler or
+another path may change its bytes, comes with its source; so a record holds for as long as one of
+the two has the time that was recorded.
 """
 
 import hashlib
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
 
 from jaxcache.cache.ledger.record import PAYLOAD, Event
 from jaxcache.cache.ledger.segments import Ledger, append
 from jaxcache.layouts.torch.inventory import take_inventory
-from jaxcache.layouts.torch.names import TorchKind
+from jaxcache.layouts.torch.names import TorchKind, twin_of
+from jaxcache.model import FileInfo
 from jaxcache.store.base import Store, StoreError
 
 _CODE = (TorchKind.KERNEL, TorchKind.KERNEL_SOURCE, TorchKind.PROBE)
@@ -34,11 +37,26 @@ def remember_code(store: Store, since_ns: int) -> None:
         append(store, events)
 
 
-def known_digests(store: Store) -> Mapping[str, str]:
-    """The digests that the ledger has, by the path of the file."""
+class Known(NamedTuple):
+    """The record of one file."""
+
+    digest: str
+    binding: bool
+    """Whether other bytes are damage; else the file may have been compiled anew."""
+
+
+def known_digests(store: Store, files: Iterable[FileInfo]) -> Mapping[str, Known]:
+    """The digests that the ledger has of files, by their paths."""
     ledger = Ledger.load(store)
-    records = (ledger.record(name) for name in ledger if "/" in name)
-    return {r.key: r.payload_sha256 for r in records if r and r.payload_sha256}
+    found = {i.name: (r, i) for i in files if (r := ledger.record(i.name)) and r.payload_sha256}
+    same = {name for name, (record, i) in found.items() if record.file_mtime_ns == i.mtime_ns}
+    return {
+        name: Known(
+            record.payload_sha256 or "",
+            name.endswith(".cpp") or not same.isdisjoint((name, twin_of(name))),
+        )
+        for name, (record, _) in found.items()
+    }
 
 
 def digest_of_code(data: bytes) -> str:
