@@ -17,6 +17,8 @@ from jaxcache.layouts.torch.digests import remember_code
 from jaxcache.layouts.torch.kernels import judge_header
 from jaxcache.layouts.torch.names import digest_of, digest_of_text, twin_of
 from jaxcache.store import open_store
+from jaxcache.store.base import StoreError
+from jaxcache.store.local import LocalStore
 
 ARGS = ("--grace", "0s")
 
@@ -334,3 +336,24 @@ def test_a_kernel_that_was_compiled_anew_is_not_held_against_an_old_record(
     found = verify(run_cli, torch_cache, code=0)
     assert [p["kind"] for p in found["problems"]] == ["changed-since-recorded"]
     assert found["proven"] == proven - 1
+
+
+def test_a_kernel_stays_for_the_next_run_where_its_source_could_not_go(
+    run_cli: RunCli, torch_cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kernel = cut(first_file(torch_cache, "*/*.main.so"))
+    source = kernel.with_suffix(".cpp")
+    fix = ("verify", "-C", torch_cache, *ARGS, "--fix", "--delete", "--yes")
+    delete = LocalStore.delete
+
+    def refuse(store: LocalStore, name: str, **more: Any) -> None:
+        if name.endswith(".main.cpp"):
+            raise StoreError(name, "input/output error", code="io-error")
+        delete(store, name, **more)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(LocalStore, "delete", refuse)
+        assert run_cli(*fix).returncode != 0
+    assert kernel.exists() and source.exists()
+    assert run_cli(*fix).returncode == 0
+    assert not kernel.exists() and not source.exists()

@@ -1,5 +1,6 @@
 """``verify --fix``: plan what to do about problems, then do it."""
 
+import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
@@ -146,8 +147,13 @@ def execute_repair(
         LockedError: the lock was not obtained; what was done until then stays done.
     """
     actions: dict[str, Action] = {}
+    failed: set[str] = set()
 
     def run(step: Step) -> None:
+        stem = os.path.splitext(step.file)[0]
+        if stem in failed:  # by what it leaves, the next run finds what belongs together
+            actions[step.file] = "leave-failed"
+            return
         try:
             with guarded(store, step.file, layout.guard) as held:
                 young_one = step.file in young
@@ -156,6 +162,7 @@ def execute_repair(
                 )
         except StoreError:
             actions[step.file] = "leave-failed"
+            failed.add(stem)
 
     steps = plan.steps
     if rank := layout.rank:
