@@ -143,7 +143,9 @@ def test_cold_warm_and_xdist_count_what_jax_counts(suite: Suite, tmp_path: Path)
     assert int(properties["jaxcache_written"] or 0) > 0
     assert not list(cases["test_nothing"].iter("property"))
     # Each module is written once, so what was written is what is there.
-    written = len(list((tmp_path / "cache").glob("*-cache")))
+    # JAX 0.4.30 names the files by the key alone.
+    names = [path.name for path in (tmp_path / "cache").glob("jit_*")]
+    written = sum(not name.endswith("-atime") for name in names)
     assert said(cold.stdout)["written"] == written
 
     warm = suite.run("--jaxcache=../cache", "-n", "2", "--jaxcache-fail-on-miss")
