@@ -150,8 +150,7 @@ def execute_repair(
     failed: set[str] = set()
 
     def run(step: Step) -> None:
-        stem = os.path.splitext(step.file)[0]
-        if stem in failed:  # by what it leaves, the next run finds what belongs together
+        if _stem(step) in failed:  # by what it leaves, the next run finds what belongs together
             actions[step.file] = "leave-failed"
             return
         try:
@@ -162,13 +161,26 @@ def execute_repair(
                 )
         except StoreError:
             actions[step.file] = "leave-failed"
-            failed.add(stem)
+            failed.add(_stem(step))
 
     steps = plan.steps
     if rank := layout.rank:
-        steps = tuple(sorted(steps, key=lambda step: (rank(step.file), step.file)))
+        # Of a kernel and its source the source goes first: torch writes it anew where it is
+        # missing, and only beside a damaged kernel does the next run suspect it.
+        first: dict[str, int] = {}
+        for step in steps:
+            own = rank(step.file)
+            first[_stem(step)] = min(own, first.get(_stem(step), own))
+        steps = tuple(
+            sorted(steps, key=lambda s: (first[_stem(s)], _stem(s), -rank(s.file), s.file))
+        )
     run_guarded(store, run, steps, guard=layout.guard, progress=progress)
     return Repair(False, actions)
+
+
+def _stem(step: Step) -> str:
+    """The name that a kernel and its source share."""
+    return os.path.splitext(step.file)[0]
 
 
 def _execute(store: Store, folder: str, step: Step, young: bool) -> Action:

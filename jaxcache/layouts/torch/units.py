@@ -24,14 +24,13 @@ from jaxcache.store.base import Store
 from jaxcache.units import NS_PER_SECOND
 
 #: Torch's way from a graph to its code. Whatever interrupts a removal or a repair in this order,
-#: torch never finds something whose parts are gone. A kernel's source, which torch writes anew
-#: where it is missing, goes first: only beside a damaged kernel does the next run suspect it.
+#: torch never finds something whose parts are gone.
 _ORDER = (
     TorchKind.AOT,
     TorchKind.FX,
     TorchKind.SOURCE,
-    TorchKind.KERNEL_SOURCE,
     TorchKind.KERNEL,
+    TorchKind.KERNEL_SOURCE,
 )
 _UNREAD = Facts()
 
