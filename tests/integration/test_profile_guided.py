@@ -34,7 +34,8 @@ def test_an_entry_with_a_profile_is_labelled_and_no_recipe_makes_it(
     (difference,) = json.loads(explained.stdout)["differences"]
     assert difference["component"] == "compile_options"
     assert "(PGLE)" in difference["right"]
-    compiled = run_cli("compile", "x.recipe", "--json", "-C", "other", "--python", each_jax_python)
+    other = ("-C", "other", "--used-at", tmp_path / "cache", "--python", each_jax_python)
+    compiled = run_cli("compile", "x.recipe", "--json", *other)
     found = {m["key"]: m for m in json.loads(compiled.stdout)["modules"]}
     assert (found[first]["outcome"], found[second]["reason"]) == ("written", "pgle")
     assert not list((tmp_path / "other").glob(f"{second}*"))
