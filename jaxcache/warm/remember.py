@@ -65,7 +65,11 @@ def _digest(store: Store, fact: Fact) -> dict[str, Any]:
                 content = read_content(file, before.size_bytes, allow_large=False)
             if same_file(store.info(name), before):
                 digest = content.payload_sha256
-                return {"payload_sha256": digest, "file_mtime_ns": before.mtime_ns}
+                return {
+                    "payload_sha256": digest,
+                    "file_mtime_ns": before.mtime_ns,
+                    "file_size_bytes": before.size_bytes,
+                }
     return {}
 
 

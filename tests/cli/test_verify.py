@@ -156,6 +156,14 @@ def test_a_recorded_digest_proves_or_accuses(run_cli, cache: Path) -> None:
     )
     assert run_cli("verify", "-C", cache, "--fix").returncode == 0
     assert path.exists()
+    # Damage in place leaves the size.
+    sized = {**facts, "file_mtime_ns": 1, "file_size_bytes": path.stat().st_size}
+    append(open_store(str(cache)), [Event(key, PAYLOAD, time.time_ns(), sized)])
+    assert kinds(verify(run_cli, cache, code=1)) == {path.name: "digest-mismatch"}
+    append(
+        open_store(str(cache)),
+        [Event(key, PAYLOAD, time.time_ns(), {**sized, "file_size_bytes": 1})],
+    )
     assert run_cli("seal", "-C", cache, "-q").returncode == 0
     assert verify(run_cli, cache)["proven"] == document["checked"]
     # One that cannot be decoded is damaged, whoever wrote it.

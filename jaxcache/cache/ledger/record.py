@@ -7,7 +7,7 @@ from typing import Any
 
 #: Kinds of events, for which the facts named are usual; any event may carry any fact.
 #:
-#: * ``payload``: payload_sha256, file_mtime_ns
+#: * ``payload``: payload_sha256, file_mtime_ns, file_size_bytes
 #: * ``compile``: count, compile_seconds, versions, components, script, function
 #: * ``hit``: count (1 if absent) more uses of the entry
 #: * ``too-quick``: count compiles that JAX's threshold of seconds kept from being written
@@ -73,8 +73,9 @@ class Record:
     """64 hexadecimal digits over the payload: the decompressed entry without its 4-byte header.
     Seal and recompression leave it as it is."""
     file_mtime_ns: int | None = None
-    """The mtime of the file that the digest was taken of. A file with another mtime was written
-    anew since, and may rightly hold another payload."""
+    file_size_bytes: int | None = None
+    """Time and size of the file that the digest was taken of. A file in which both differ was
+    written anew since, and may rightly hold another payload."""
     compile_seconds: float | None = None
     """Exact, where the entry itself holds whole seconds."""
     jax_version: str | None = None

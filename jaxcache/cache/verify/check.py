@@ -83,8 +83,8 @@ class Recorded(NamedTuple):
     """The SHA-256 of a payload in the ledger."""
 
     sha256: str
-    same_file: bool
-    """Whether it was taken of the very file; JAX may rightly have written another one since."""
+    binding: bool
+    """Whether other bytes are damage; else JAX may have written the entry anew."""
 
 
 def check_entry(store: Store, file: EntryFile, known: Recorded | None, *, decode: bool) -> Checked:
@@ -127,13 +127,15 @@ def find_recorded(file: EntryFile, record: Record | None) -> Recorded | None:
     """The ledger's record of the payload of an entry."""
     if record is None or record.payload_sha256 is None:
         return None
-    return Recorded(record.payload_sha256, record.file_mtime_ns == file.info.mtime_ns)
+    same_time = record.file_mtime_ns == file.info.mtime_ns
+    same_size = record.file_size_bytes == file.info.size_bytes
+    return Recorded(record.payload_sha256, same_time or same_size)
 
 
 def recorded_digest(file: EntryFile, record: Record | None) -> str | None:
     """The payload's SHA-256 in the ledger, if it was taken of the very file."""
-    known = find_recorded(file, record)
-    return known.sha256 if known and known.same_file else None
+    same = record is not None and record.file_mtime_ns == file.info.mtime_ns
+    return record.payload_sha256 if record and same else None
 
 
 def check_payload(
@@ -156,7 +158,7 @@ def _check_payload(
             kept += chunk
     differs = known is not None and known.sha256 != payload.sha256
     problems = []
-    if known and differs and known.same_file:
+    if known and differs and known.binding:
         problems.append(digest_mismatch(file, payload.sha256, known.sha256))
     if decode and payload.size_bytes <= MAX_DECODED_BYTES:
         problems.extend(check_payload(file, kept))
