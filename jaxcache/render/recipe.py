@@ -1,5 +1,6 @@
 """Recipes as views of ``ls`` and ``show``."""
 
+import math
 from collections.abc import Iterator, Sequence
 
 from jaxcache.cache.recipe.format import RecipeFile
@@ -71,7 +72,7 @@ def _document(file: RecipeFile, found: Sequence[Listed]) -> Document:
         "summary": {
             "modules": len(file.recipe.requests),
             "bytecode_bytes": sum(x.bytecode_bytes for x in found),
-            "compile_seconds": sum(x.request.compile_seconds or 0.0 for x in found),
+            "compile_seconds": math.fsum(x.request.compile_seconds or 0.0 for x in found),
         },
     }
 

@@ -1,5 +1,6 @@
 """The report of a run: one outcome and one reason for every compile."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -160,10 +161,10 @@ class Report:
     @property
     def retrieval_seconds(self) -> float:
         """Seconds spent retrieving entries."""
-        return sum((m.retrieval_seconds or 0.0) * m.occurrences for m in self.modules)
+        return math.fsum((m.retrieval_seconds or 0.0) * m.occurrences for m in self.modules)
 
     @property
     def compile_seconds(self) -> float:
         """Seconds spent compiling in this run."""
         spent = (m for m in self.modules if m.outcome != "hit")
-        return sum((m.compile_seconds or 0.0) * m.occurrences for m in spent)
+        return math.fsum((m.compile_seconds or 0.0) * m.occurrences for m in spent)

@@ -1,6 +1,7 @@
 """``run`` and ``warm`` for torch: every look into its two caches, graph breaks and recompiles."""
 
 import contextlib
+import math
 import os
 import time
 from collections import defaultdict
@@ -201,7 +202,7 @@ class TorchRecorder:
                 within = sum(getattr(g, took) or 0.0 for g in inner)
                 seconds = None if seconds is None else max(0.0, seconds - within)
             elif look.outcome == "bypass":
-                seconds = sum(p.inductor_seconds or 0.0 for p in parts)
+                seconds = math.fsum(p.inductor_seconds or 0.0 for p in parts)
             written = self.saved.get((process, look.key or "")) if look.outcome == "miss" else None
             yield Look(
                 tier=look.tier,
@@ -257,7 +258,7 @@ class TorchRecorder:
             yield CompiledFrame(
                 compile_id=number,
                 **_place(first),
-                compile_seconds=sum(p.seconds or 0.0 for p in parts),
+                compile_seconds=math.fsum(p.seconds or 0.0 for p in parts),
                 backend_seconds=_backend_seconds(parts),
                 guards=self.guards.get((process, number), ()),
                 failure=next((p.failure for p in parts if p.failure), None),

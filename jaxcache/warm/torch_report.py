@@ -1,5 +1,6 @@
 """The report of a run with torch: every look into its two caches, graph breaks, recompiles."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -133,4 +134,4 @@ class TorchReport:
     @property
     def compile_seconds(self) -> float:
         """Seconds spent compiling in this run."""
-        return sum(c.compile_seconds for c in self.compiles)
+        return math.fsum(c.compile_seconds for c in self.compiles)

@@ -1,5 +1,6 @@
 """Bring into a cache what fits this job, from a bundle that another job has left."""
 
+import math
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -53,7 +54,7 @@ class RestorePlan:
     @property
     def stored_seconds(self) -> float:
         """The compile seconds of the entries that fit."""
-        return sum(map(item_seconds, self.fitting), 0.0)
+        return math.fsum(map(item_seconds, self.fitting))
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ system's access times, which ``ci restore`` has made sure will move at the first
 proves a use. That an entry was *not* used is believed of a witness that would have seen it.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -87,8 +88,8 @@ def judge_usage(seen: Scan, ledger: Ledger, baseline: Baseline | None) -> Usage:
         **{name: tuple(found) for name, found in lists.items()},
         witness=witness if compared else Witness.NOBODY,
         unrecorded=tuple(e.key for e in lists["used"] if e.key not in recorded),
-        saved_seconds=sum((e.compile_seconds or 0.0 for e in lists["used"]), 0.0),
-        new_seconds=sum((e.compile_seconds or 0.0 for e in lists["new"]), 0.0),
+        saved_seconds=math.fsum(e.compile_seconds or 0.0 for e in lists["used"]),
+        new_seconds=math.fsum(e.compile_seconds or 0.0 for e in lists["new"]),
         compared=compared,
         hits=sum(e.key in hit for e in lists["new"]),
     )

@@ -1,5 +1,6 @@
 """Modules with many keys: what they cost, and what seems to change from key to key."""
 
+import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -81,7 +82,7 @@ def rank_churn(
         counted: Counter[tuple[str, str]] = Counter()
         if explained is None or rank < explained:
             counted.update(differences(entries[-_SAMPLED:]))
-        seconds = sum(e.compile_seconds or 0.0 for e in entries)
+        seconds = math.fsum(e.compile_seconds or 0.0 for e in entries)
         causes = tuple((*cause, number) for cause, number in counted.most_common())
         found.append(Churn(name, len(entries), sizes[name], seconds, causes))
     return tuple(found)

@@ -91,7 +91,7 @@ def freed_bytes(removals: Iterable[Removal]) -> int:
 
 def lost_compile_seconds(removals: Iterable[Removal]) -> float:
     """Sum up the compile seconds that removals give up, as far as they are known."""
-    return sum(r.compile_seconds or 0.0 for r in removals)
+    return math.fsum(r.compile_seconds or 0.0 for r in removals)
 
 
 def count_entries(removals: Iterable[Removal]) -> int:

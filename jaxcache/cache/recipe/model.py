@@ -1,5 +1,6 @@
 """Recipes as data: the processes that compiled, and each compile that one of them asked for."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -108,4 +109,4 @@ class Recipe:
     @property
     def compile_seconds(self) -> float:
         """The sum of the known compile times, each module once."""
-        return sum(r.compile_seconds or 0.0 for r in self.requests)
+        return math.fsum(r.compile_seconds or 0.0 for r in self.requests)

@@ -1,5 +1,6 @@
 """Common parts of ``warm`` and ``run``: options, the report, the exit code."""
 
+import math
 import os
 import sys
 from collections.abc import Iterator, Sequence
@@ -120,7 +121,7 @@ def complaints(report: "Report | TorchReport", wanted: Assertions, *, check: boo
         if m.outcome != "hit" and m.reason not in _IN and m.reason not in allowed
     ]
     missed = sum(m.occurrences for m in misses)
-    seconds = sum((m.compile_seconds or 0.0) * m.occurrences for m in misses)
+    seconds = math.fsum((m.compile_seconds or 0.0) * m.occurrences for m in misses)
     if isinstance(limit, int) and missed > limit:
         quick = sum(m.occurrences for m in misses if m.reason == "compile-time")
         yield f"{format_count(missed, report.unit)} not served by the cache" + (

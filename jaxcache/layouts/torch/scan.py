@@ -1,6 +1,7 @@
 """Graphs as entries: names and sizes of all, and what is inside of those that are wanted."""
 
 import json
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any
@@ -226,7 +227,7 @@ def _own_seconds(facts: Facts, below: Sequence[Facts]) -> float | None:
     """The seconds of a graph without those of the graphs below it: then sums count none twice."""
     if facts.seconds is None:
         return None
-    return max(0.0, facts.seconds - sum(f.seconds or 0.0 for f in below))
+    return max(0.0, facts.seconds - math.fsum(f.seconds or 0.0 for f in below))
 
 
 def _platform(devices: Iterable[str]) -> Platform:

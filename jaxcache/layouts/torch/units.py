@@ -5,6 +5,7 @@ to. Before any of them go files that torch never comes to because another under 
 and code that no graph needs. Compiler probes stay: they are small, and cost 9 s to make anew.
 """
 
+import math
 from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from jaxcache.cache.inventory import counted_bytes
@@ -173,7 +174,7 @@ def _unit(
             entry.file,
             max(1, entry.size_bytes),
             used_ns,
-            0.0 if worthless else sum(g.compile_seconds or 0.0 for g in graphs),
+            0.0 if worthless else math.fsum(g.compile_seconds or 0.0 for g in graphs),
             True,
             estimate_hits(0, created_ns, used_ns),
         ),

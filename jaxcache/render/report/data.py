@@ -1,5 +1,6 @@
 """A picture of a cache as the columns that the page's script draws."""
 
+import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -41,7 +42,7 @@ def picture_data(picture: Picture, *, version: str) -> dict[str, Any]:
         "totals": {
             "entries": len(entries),
             "size": sum(e.size_bytes for e in entries),
-            "seconds": sum(e.compile_seconds or 0.0 for e in entries),
+            "seconds": math.fsum(e.compile_seconds or 0.0 for e in entries),
             # The header's whole seconds, rounded down: a 0 is unknown unless recorded exactly.
             "unknown": sum(not e.compile_seconds and e.key not in picture.exact for e in entries),
             "directory": picture.directory_bytes,

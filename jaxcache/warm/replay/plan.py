@@ -1,5 +1,6 @@
 """Plan a compile: the requests of a recipe in their order, and those that cannot be compiled."""
 
+import math
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -80,7 +81,7 @@ def plan_compile(file: RecipeFile, *, shard: tuple[int, int] | None = None) -> C
 def _seconds_per_byte(requests: Sequence[Request], file: RecipeFile) -> float:
     known = [r for r in requests if r.compile_seconds is not None]
     size_bytes = sum(file.blob_bytes(r.bytecode) for r in known)
-    seconds = sum(r.compile_seconds or 0.0 for r in known)
+    seconds = math.fsum(r.compile_seconds or 0.0 for r in known)
     return seconds / size_bytes if size_bytes and seconds else _SECONDS_PER_BYTE
 
 

@@ -1,5 +1,6 @@
 """The results of ``compile``: one for each request of a recipe."""
 
+import math
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -58,4 +59,4 @@ class CompileReport:
     @property
     def compile_seconds(self) -> float:
         """Seconds that compiling took, over all workers."""
-        return sum(m.compile_seconds or 0.0 for m in self.modules if m.outcome == "written")
+        return math.fsum(m.compile_seconds or 0.0 for m in self.modules if m.outcome == "written")
