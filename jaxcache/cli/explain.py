@@ -7,7 +7,7 @@ import typer
 
 from jaxcache.cli.declared import PanelCommand
 from jaxcache.cli.opening import Opened, locate, open_cache
-from jaxcache.cli.options import JsonOutput
+from jaxcache.cli.options import Format, JsonOutput
 from jaxcache.errors import NoCacheError, UsageError
 from jaxcache.options import Place
 from jaxcache.options.run import ExplainOptions
@@ -47,7 +47,8 @@ def command(
     """Explain why a script would compile, or why two runs, keys or caches differ.
 
     With SCRIPT and its options: which modules the cache lacks, and what differs from the nearest
-    entry. It runs the script, and writes nothing into the cache.
+    entry. Runs the script without writing to the cache; for a run in the past, the entries that it
+    wrote are compared with those before.
     """
     from jaxcache.cli.output import emit, note
     from jaxcache.render.explain import churn_view, explain_view
@@ -79,7 +80,8 @@ def command(
         )
         explain_script = load_layout(place.layout or "jax").explain_script
         found, exit_code = explain_script(given[0], given[1:], run)
-        emit(output.form, explain_view(found, run.cache_dir, unfolded=options.all))
+        piped = output.form is Format.TSV
+        emit(output.form, explain_view(found, run.cache_dir, unfolded=options.all, piped=piped))
         if exit_code:
             note(f"{given[0]} ended with exit code {exit_code}")
     elif len(given) in (1, 2):

@@ -1,6 +1,7 @@
 """``explain`` as a view."""
 
 import os
+import shlex
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
@@ -15,16 +16,21 @@ from jaxcache.render.columns import (
 )
 from jaxcache.render.document import fields_of
 from jaxcache.render.view import Block, Column, Line, Table, View
+from jaxcache.render.warm import HASH_CHARACTERS
 from jaxcache.units import format_count
+from jaxcache.warm.causes import FIRST_TIME, describe_comparison
 
 _SHOWN_MODULES = 4
 
 
-def explain_view(explanation: Explanation, cache_dir: str, *, unfolded: bool = False) -> View:
+def explain_view(
+    explanation: Explanation, cache_dir: str, *, unfolded: bool = False, piped: bool = False
+) -> View:
     """Return the view of ``explain``; ``differences`` sums up over all modules.
 
     Args:
         unfolded: list JAX's own operations one by one, too.
+        piped: say in a note that rows are of hits, with which a page begins.
     """
     comparisons = explanation.comparisons
     document = {
@@ -38,20 +44,57 @@ def explain_view(explanation: Explanation, cache_dir: str, *, unfolded: bool = F
         ],
         "comparisons": comparisons,
     }
-    rows = [
+    past = explanation.past
+    hits = [{**fields_of(c), "cause": _past_cause(c)} for c in past]
+    if hits:
+        document["hits"] = hits
+    told = any(c.differences for c in past)
+    rows: list[tuple[object, ...]] = [
         (c.right.module, d.component, d.left, d.right, d.meaning, d.fix)
-        for c in comparisons
-        for d in c.differences
+        for c in comparisons or (past if told else ())
+        for d in c.differences or (Difference("", None, None, FIRST_TIME, None),)
     ]
-    page = _page(explanation, unfolded=unfolded)
-    same = f"no difference in {format_count(explanation.same, 'module')}"
-    if explanation.hits and explanation.hits == explanation.same:
-        same = (
-            f"{explanation.hits:,} of {explanation.hits:,} hit: nothing to explain "
-            "(explain --churn compares the entries of each module)"
+    page = [] if past and not comparisons else [*_page(explanation, unfolded=unfolded)]
+    hit = f"{explanation.hits:,} of {explanation.hits + len(comparisons):,} hit now"
+    note = f"no difference in {format_count(explanation.same, 'module')}"
+    if told:
+        note = f"{hit}; why they were compiled when they were written:"
+        page += ["", note] if comparisons else [note]
+        page += _past_table(past, cache_dir, unfolded=unfolded)
+    elif explanation.hits and explanation.hits == explanation.same:
+        note = f"{hit}; the cache has no earlier entry of their modules to compare them with"
+    notes = [] if comparisons or (told and not piped) else [note]
+    return View(document, rows, records=comparisons or hits, page=page, notes=notes)
+
+
+def _past_cause(comparison: Comparison) -> str:
+    return describe_comparison(comparison) if comparison.differences else FIRST_TIME
+
+
+def _past_table(past: Sequence[Comparison], cache_dir: str, *, unfolded: bool) -> Iterator[Block]:
+    """Yield why each entry that is hit was compiled; JAX's own operations in one line."""
+    own = [c for c in past if not c.right.is_helper]
+    shown = past if unfolded or not own else own
+    columns = [
+        text_column("MODULE", lambda c: c.right.module, elastic=True),
+        text_column(
+            "SOURCE",
+            lambda c: "" if c.right.is_helper else os.path.basename(c.right.source or ""),
+            elastic=True,
+        ),
+        text_column("WHY", _past_cause, elastic=True, cut="end"),
+    ]
+    yield Table(columns, shown)
+    if first := next((c.right for c in shown if c.differences), None):
+        key = (first.key or "")[: len(first.module) + 1 + HASH_CHARACTERS]
+        yield Line(f"jaxcache explain -C {shlex.quote(cache_dir)} {key}", "in full: ", whole=True)
+    if folded := past[len(shown) :]:
+        some, first_times = (
+            format_count(len(folded), "helper"),
+            sum(not c.differences for c in folded),
         )
-    notes = [] if comparisons else [same]
-    return View(document, rows, records=comparisons, page=page, notes=notes)
+        named = f"and {some} of JAX, such as {folded[0].right.module}"
+        yield f"{named}: {first_times:,} compiled for the first time (--all lists them)"
 
 
 def _summed(comparisons: Sequence[Comparison]) -> list[tuple[Difference, list[Compile]]]:

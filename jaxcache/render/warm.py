@@ -23,7 +23,7 @@ _FAULTS = ("cache-not-opened", "read-error", "write-error")
 #: Longer reasons are cut on most screens.
 _WHY_CHARACTERS = 40
 #: Digits of a hash by which an entry is named.
-_HASH_CHARACTERS = 12
+HASH_CHARACTERS = 12
 
 
 def report_view(report: Report, *, unfolded: bool = False, more: str = "--all lists them") -> View:
@@ -75,7 +75,7 @@ def _page(report: Report, unfolded: bool, more: str) -> Iterator[Block]:
         if abridged := next((m for m in shown if _is_abridged(m)), None):
             key = abridged.key or abridged.module
             place = f" -C {shlex.quote(report.cache_dir)}" if report.cache_dir else ""
-            start = key[: len(abridged.module) + 1 + _HASH_CHARACTERS]
+            start = key[: len(abridged.module) + 1 + HASH_CHARACTERS]
             yield Line(f"jaxcache explain{place} {start}", "in full: ", whole=True)
         yield from _faults(shown)
     if folded:

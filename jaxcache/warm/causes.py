@@ -27,7 +27,7 @@ LOST = "its entry is no longer there"
 #: How a difference in the path of the cache is told.
 CACHE_PATH = "cache path: "
 #: Bounds of what a run spends on it: entries looked at per compile, their size, and the time.
-_CANDIDATES = 4
+MOST_CANDIDATES = 4
 _MAX_ENTRY_BYTES = 16 << 20
 _BUDGET_SECONDS = 3.0
 _SHOWN_CHARACTERS = 40
@@ -115,7 +115,7 @@ def _find_in(
             continue
         candidates = [
             known.complete(Compile(done.module, k), max_bytes=_MAX_ENTRY_BYTES)
-            for k in others[:_CANDIDATES]
+            for k in others[:MOST_CANDIDATES]
         ]
         new = known.complete(as_compile(done), max_bytes=_MAX_ENTRY_BYTES)
         compared = explain(Side("", tuple(candidates), is_run=False), Side("", (new,))).comparisons

@@ -15,7 +15,7 @@ from jaxcache.layouts.torch.explain import compare_with_nearest
 from jaxcache.layouts.torch.scan import scan as torch_scan
 from jaxcache.options.run import WarmOptions
 from jaxcache.store import open_store
-from jaxcache.warm.causes import as_compile
+from jaxcache.warm.causes import MOST_CANDIDATES, as_compile
 from jaxcache.warm.events import Done
 from jaxcache.warm.programs import Program
 from jaxcache.warm.run import Watch, warm_programs
@@ -60,8 +60,21 @@ def explain_script(
         candidates += (known.complete(Compile(module, k)) for k in nearest if known)
     left = Side(options.cache_dir, tuple(candidates), is_run=False)
     found = explain(left, Side(script, missed))
-    served = len(compiles) - len(missed)
-    return replace(found, same=found.same + served, hits=served), report.script_exit_code
+    served = [c for c in compiles if c.outcome == "hit"]
+    past = tuple(_compare_with_earlier(known, c) for c in served) if known else ()
+    past = tuple(sorted(past, key=lambda c: c.right.is_helper))
+    same = found.same + len(served)
+    return replace(found, same=same, hits=len(served), past=past), report.script_exit_code
+
+
+def _compare_with_earlier(known: KnownCache, hit: Compile) -> Comparison:
+    """Compare an entry that is hit with those that its module had when it was written."""
+    keys = known.keys_of(hit.module, before=hit.key)[:MOST_CANDIDATES]
+    candidates = tuple(known.complete(Compile(hit.module, k)) for k in keys)
+    if not candidates:
+        return Comparison(None, hit, ())
+    found = explain(Side("", candidates, is_run=False), Side("", (known.complete(hit),)))
+    return found.comparisons[0]
 
 
 def _first_looks(done: Sequence[Done]) -> list[Compile]:

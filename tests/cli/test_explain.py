@@ -4,6 +4,7 @@ import hashlib
 import json
 import os
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,11 @@ from terminal import run_all
 from jaxcache.cache.explain.churn import SAME_PROGRAM
 from jaxcache.cache.explain.logs import read_log
 from jaxcache.cache.explain.programs import compare_programs
-from jaxcache.cache.explain.sides import COMPONENTS, Compile
+from jaxcache.cache.explain.sides import COMPONENTS, Comparison, Compile, Difference, Explanation
 from jaxcache.cache.ledger.record import COMPILE, Event
 from jaxcache.cache.ledger.segments import append
+from jaxcache.render.explain import explain_view
+from jaxcache.render.typeset import set_blocks
 from jaxcache.store import open_store
 
 KEY = "ab" * 32
@@ -382,3 +385,28 @@ def test_churn_of_shapes(run_cli: RunCli, corpus: Path, tmp_path: Path) -> None:
         pytest.skip("the golden caches have other programs by now")
     (found,) = document(run_cli, "--churn", "-C", cache)["modules"]
     assert {c["component"] for c in found["causes"]} == {"computation"}
+
+
+def test_hits_are_compared_with_what_their_module_had_before() -> None:
+    own = Compile("jit_step", "jit_step-" + "b" * 64, outcome="hit", source="/at/train.py:7")
+    old = replace(own, key="jit_step-" + "a" * 64)
+    helper = Compile("jit_sin", "jit_sin-" + "c" * 64, outcome="hit", is_helper=True)
+    flag = Difference("XLA flags", "none", "--xla_a=1", "the XLA flags", None)
+    past = Comparison(old, own, (flag,)), Comparison(None, helper, ())
+    found = Explanation("cache", "train.py", 2, (), hits=2, past=past)
+    lines = [*set_blocks(explain_view(found, "cache").page or (), width=100, color=False)]
+    assert lines == [
+        "2 of 2 hit now; why they were compiled when they were written:",
+        "MODULE    SOURCE      WHY",
+        "jit_step  train.py:7  XLA flags: none → --xla_a=1",
+        "in full: jaxcache explain -C cache jit_step-bbbbbbbbbbbb",
+        "and 1 helper of JAX, such as jit_sin: 1 compiled for the first time (--all lists them)",
+    ]
+    assert explain_view(found, "cache").notes == []
+    assert explain_view(found, "cache", piped=True).notes == lines[:1]
+
+    first = replace(found, past=(Comparison(None, own, ()),), same=1, hits=1)
+    view = explain_view(first, "cache")
+    assert (view.rows, view.page) == ([], [])
+    said = "1 of 1 hit now; the cache has no earlier entry of their modules to compare them with"
+    assert view.notes == [said]

@@ -191,7 +191,17 @@ def test_beside_entries_of_jax_alone_each_miss_has_a_reason(
     done = run_in_process(words, env=env, cwd=tmp_path)
     assert done.returncode == 0
     hits, _, asked = done.stderr.splitlines()[-1].partition(" of ")
-    assert asked.startswith(f"{hits} hit: nothing to explain (explain --churn"), done.stderr
+    assert asked == f"{hits} hit now; why they were compiled when they were written:", done.stderr
+    assert any(line.startswith("jit_train\tcomputation\t") for line in done.stdout.splitlines())
+    done = run_in_process([*words[:5], "--json", *words[5:]], env=env, cwd=tmp_path)
+    past = json.loads(done.stdout)["hits"]
+    (found,) = [c for c in past if c["module"] == "jit_train"]
+    assert found["cause"] == "params[0][0] float32[4,8] → [4,12], +3 more"
+    assert (found["outcome"], bool(found["differences"])) == ("hit", True)
+    words[-1] = "8"  # what was written first has nothing before it
+    done = run_in_process([*words[:5], "--json", *words[5:]], env=env, cwd=tmp_path)
+    (found,) = [c for c in json.loads(done.stdout)["hits"] if c["module"] == "jit_train"]
+    assert (found["cause"], found["left_key"]) == ("first time", None)
 
 
 @pytest.mark.core

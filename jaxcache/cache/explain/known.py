@@ -29,9 +29,12 @@ class KnownCache:
         self._ledger = Ledger.load(store)
         self._complete: dict[str, Compile] = {}
 
-    def keys_of(self, module: str) -> list[str]:
-        """The keys of a module, those written last first."""
+    def keys_of(self, module: str, *, before: str | None = None) -> list[str]:
+        """The keys of a module, those written last first; only those written before one of them."""
         found = [f for f in self._files.values() if f.key.module == module]
+        if before is not None:
+            own = self._files.get(before)
+            found = [f for f in found if own and f.info.mtime_ns < own.info.mtime_ns]
         return [f.key_text for f in sorted(found, key=lambda f: -f.info.mtime_ns)]
 
     def side(self, wanted: str) -> Side:

@@ -119,3 +119,6 @@ class Explanation:
     comparisons: tuple[Comparison, ...]
     hits: int = 0
     """Those of ``same`` that a script retrieved from the cache."""
+    past: tuple[Comparison, ...] = ()
+    """Each hit beside the nearest entry of its module that was written before; without
+    differences where there is none."""
