@@ -6,7 +6,7 @@
 ...     print(entry.module, entry.size_bytes, entry.compile_seconds)
 
 ===================  =============================================================================
-open(cache_dir)      a cache: ``entries``, ``stats``, ``show``, ``verify``, ``plan_prune``, …
+open(location)       a cache: ``entries``, ``stats``, ``show``, ``verify``, ``plan_prune``, …
 watch()              a block of this program: its hits, compiles, and why each was compiled
 last_misses()        the modules that the last such block compiled
 explain_miss(f, x)   why ``f(x)`` would compile

@@ -33,9 +33,9 @@ from jaxcache.options.run import (
 )
 
 
-def test_an_option_shown_by_help_says_its_names_and_meaning() -> None:
+def test_an_option_shown_by_help_says_its_names() -> None:
     shown = pydoc.render_doc(PruneOptions, renderer=pydoc.plaintext)
-    assert "max_size_bytes = <--max-size: " in shown
+    assert "max_size_bytes = <--max-size>\n" in shown
     assert "Option object" not in shown
 
 

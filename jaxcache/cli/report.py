@@ -37,7 +37,7 @@ def command(
     from jaxcache.render.document import versioned
     from jaxcache.render.report.page import load_plotly, report_html
     from jaxcache.render.view import View
-    from jaxcache.units import format_size
+    from jaxcache.units import format_count, format_size
 
     _check_replaceable(file, force=force)
     store, layout = open_cache(place.cache_dir, place.layout)
@@ -59,7 +59,9 @@ def command(
         "size_bytes": len(page),
         "entries": len(picture.entries),
     }
-    wrote = f"wrote {file}: {len(picture.entries):,} entries, {format_size(len(page))}"
+    total = format_size(sum(e.size_bytes for e in picture.entries))
+    held = f"{format_count(len(picture.entries), 'entry')}, {total}"
+    wrote = f"wrote {file} ({format_size(len(page))}): {held}"
     notes = [wrote]
     if not load_plotly():
         notes.append("charts are left out: pip install 'jaxcache[report]'")

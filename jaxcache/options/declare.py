@@ -111,7 +111,7 @@ class Option:
         )
 
     def __repr__(self) -> str:
-        return f"<{' '.join(self.names)}: {self.help}>"
+        return f"<{' '.join(self.names)}>"  # of every option in the help of its class
 
     def read(self, value: Any) -> Any:
         """Make the value of the field from what a person wrote or a program passed."""

@@ -28,6 +28,7 @@ from jaxcache.eviction import POLICIES
 from jaxcache.layouts import load_layout
 from jaxcache.options import PruneOptions
 from jaxcache.store import open_store
+from jaxcache.units import format_size
 
 needs_charts = pytest.mark.skipif(not find_spec("plotly"), reason="plotly is not installed")
 HOSTILE = (
@@ -250,7 +251,10 @@ def test_only_a_report_is_replaced_without_asking(
     assert done.returncode == 2
     assert "add --force" in done.stderr
     assert mine.read_text() == "years of work"
-    assert run_cli("report", mine, "-C", cache, "--force").returncode == 0
+    done = run_cli("report", mine, "-C", cache, "--force")
+    held = sum(f.stat().st_size for f in cache.glob("*-cache"))
+    sizes = f"({format_size(mine.stat().st_size)}): 22 entries, {format_size(held)}"
+    assert (done.returncode, sizes in done.stderr) == (0, True), done.stderr
     assert run_cli("report", mine, "-C", cache).returncode == 0
     assert run_cli("report", tmp_path, "-C", cache, "--force").returncode == 2
     lost = run_cli("report", tmp_path / "no" / "such.html", "-C", cache)

@@ -154,6 +154,7 @@ def test_a_recorded_digest_proves_or_accuses(run_cli, cache: Path) -> None:
     assert (
         "1 changed since recorded, and without a checksum: written anew by JAX, or damaged" in said
     )
+    assert "7 entries checked: 6 look intact (no checksum to prove it), 1 changed since rec" in said
     assert run_cli("verify", "-C", cache, "--fix").returncode == 0
     assert path.exists()
     # Damage in place leaves the size.

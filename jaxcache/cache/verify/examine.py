@@ -86,8 +86,13 @@ class Verification:
         elif self.ok:
             if self.proven:
                 parts.append(f"{self.proven:,} intact")
-            if unproven := self.ok - self.proven:
+            failing = {p.file for p in self.failures}
+            changed = {p.file for p in self.problems if p.kind == "changed-since-recorded"}
+            anew = len(changed & self.entries.keys() - failing)
+            if unproven := self.ok - self.proven - anew:
                 parts.append(f"{unproven:,} look intact (no checksum to prove it)")
+            if anew:
+                parts.append(f"{anew:,} changed since recorded")
         if bad := self.checked - self.ok:
             parts.append(f"{bad:,} with problems")
         checked = format_count(self.checked, "entry")
