@@ -120,14 +120,15 @@ def import_view(
         actions = {
             s.name: _DONE[s.action] if s.name in written else "not written" for s in plan.writes
         }
+    shared = len({f.reason for f in outlooks.forecasts}) == 1 < len(outlooks.forecasts)
     columns = [
         text_column("ACTION", lambda row: actions.get(row[0].name, row[0].action.value)),
         text_column("FORECAST", lambda row: _FORECASTS.get(row[1] and row[1].outlook, "-")),
         key_column(lambda row: row[0].name),
         Column(
             "WHY",
-            lambda row: row[0].detail or (row[1].reason if row[1] else ""),
-            lambda row: _short_reason(*row),
+            lambda row: _reason(*row),
+            lambda row: _short_reason(row[0], row[1], shared),
             elastic=True,
             cut="end",
         ),
@@ -154,11 +155,21 @@ _FORECASTS = {Outlook.HIT: "hit", Outlook.MISS: "miss"}
 _DONE = {Action.WRITE: "written", Action.HEAL: "healed", Action.REPLACE: "replaced"}
 
 
-def _short_reason(step: Step, told: Forecast | None) -> str:
-    """Return what speaks against an entry; the forecast's line tells more of the path, once."""
+def _reason(step: Step, told: Forecast | None) -> str:
+    """Return what speaks against an entry; the forecast's line says where portable ones hit."""
     if step.detail or told is None:
         return step.detail
-    return "the cache's path" if told.restore_to else told.reason or ""
+    return "filled with --portable" if told.portable else told.reason or ""
+
+
+def _short_reason(step: Step, told: Forecast | None, shared: bool) -> str:
+    """Return the same for a terminal, without what the forecast's line says of all entries."""
+    if told and told.outlook is Outlook.MISS and not step.detail:
+        if told.restore_to:
+            return "the cache's path"
+        if shared:
+            return ""
+    return _reason(step, told)
 
 
 def _step(step: Step, told: Forecast | None) -> Document:

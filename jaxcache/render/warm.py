@@ -90,8 +90,18 @@ def headline(report: Report) -> str:
     return (
         f"{report.hits} of {report.compile_requests} hits · "
         f"{format_duration(report.compile_seconds)} compiling · "
-        f"{format_duration(max(0.0, report.saved_seconds))} saved"
+        f"{_saved(report)}"
     )
+
+
+def _saved(report: Report) -> str:
+    """Return what the hits have saved; plain JAX's entries hold whole seconds, mostly 0."""
+    known = [m.compile_seconds for m in report.modules if m.outcome == "hit"]
+    if not known or any(known) or report.saved_seconds > 0:
+        return f"{format_duration(max(0.0, report.saved_seconds))} saved"
+    if None in known:
+        return "time saved not known"
+    return f"under 1 s{' each' if report.hits > 1 else ''} saved"
 
 
 def _is_abridged(module: Module) -> bool:

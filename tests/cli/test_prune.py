@@ -14,6 +14,10 @@ import pytest
 from command_line import error_of
 from conftest import CORPUS, RunCli, clean_environment
 
+from jaxcache.cache.ledger.record import HIT, Event
+from jaxcache.cache.ledger.segments import append
+from jaxcache.store import open_store
+
 OLD = "--grace=0s"
 
 
@@ -59,6 +63,13 @@ def test_without_terminal_it_wants_yes(run_cli: RunCli, cache: Path) -> None:
     assert len(list(cache.glob("*-cache"))) == 7
     done = run_cli("prune", "--max-size", "1GB", "-C", cache)  # nothing goes, so nothing is asked
     assert (done.returncode, "nothing to remove: 7 entries" in done.stderr) == (0, True)
+    assert "not counted" not in done.stderr
+    key = next(cache.glob("*-cache")).name.removesuffix("-cache")
+    append(open_store(str(cache)), [Event(key, HIT, time.time_ns())])
+    done = run_cli("prune", "--max-size", "1GB", "-C", cache)
+    assert re.search(
+        r", cache size .*B \(ledger and records of \d+ Bytes not counted\)", done.stderr
+    )
 
 
 @pytest.mark.parametrize(

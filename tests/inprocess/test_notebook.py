@@ -4,6 +4,7 @@ import json
 import re
 import subprocess
 import sys
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,8 @@ import pytest
 from conftest import REPOSITORY
 
 from jaxcache.inprocess.notebook import divide, draw
-from jaxcache.warm.report import Report
+from jaxcache.render.warm import headline
+from jaxcache.warm.report import Module, Report
 
 CELLS = [
     "import jax, jax.numpy as jnp, jaxcache, os\n"
@@ -107,6 +109,28 @@ def test_the_plot_divides_all_of_the_time() -> None:
     assert [name for name, seconds, _ in parts if seconds] == ["running"]
     assert 'width="640.0"' in draw(parts)
     assert "running 2.00 s" in draw(parts)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "said"),
+    [
+        ((0.0, 0.0), "under 1 s each saved"),
+        ((0.0,), "under 1 s saved"),
+        ((None, 0.0), "time saved not known"),
+        ((), "0 s saved"),
+        ((2.0, 0.0), "1.9 s saved"),
+    ],
+)
+def test_whole_seconds_of_jax_are_not_summed_up_to_nothing(
+    seconds: tuple[float | None, ...], said: str
+) -> None:
+    blank: dict[str, Any] = {f.name: None for f in fields(Module)} | {"occurrences": 1}
+    made: list[dict[str, Any]] = [{"outcome": "hit", "compile_seconds": s} for s in seconds]
+    made.append({"outcome": "written", "compile_seconds": 3.0})
+    modules = tuple(Module(**{**blank, "retrieval_seconds": 0.1, **m}) for m in made)
+    saved = sum(m.saved_seconds for m in modules if m.compile_seconds)
+    report = Report("", modules, (), (), (), 0, False, False, 0.0, saved)
+    assert headline(report).endswith(f" · {said}")
 
 
 @pytest.mark.jax

@@ -61,16 +61,27 @@ class PrunePlan:
     """Age of the oldest entry."""
     used_again: int = 0
     """Entries that ``unused_for`` leaves only because they were used after they were written."""
+    uncounted_bytes: int = 0
+    """The size of the ledger, which bounds itself."""
 
     def summary(self, removed: Sequence[Removal], verb: str) -> str:
         """Return one line: how much goes, what it frees, what it costs, what stays."""
         if not removed:
-            size = format_size(self.size_bytes_before)
+            size = f"{format_size(self.size_bytes_before)}{self._uncounted()}"
             said = f"nothing to remove: {format_count(self.kept, 'entry')}, cache size {size}"
             return "; ".join([said, *([] if self.removals or not self.kept else self._ages())])
         kept = self.kept + count_entries(self.removals) - count_entries(removed)
         size = format_size(self.size_bytes_before - freed_bytes(removed))
-        return f"{describe(removed, verb)}; {format_count(kept, 'entry')} stay, cache size {size}"
+        return (
+            f"{describe(removed, verb)}; {format_count(kept, 'entry')} stay, cache size {size}"
+            f"{self._uncounted()}"
+        )
+
+    def _uncounted(self) -> str:
+        """Name what a bound on the size leaves out, where there is such a bound."""
+        if not (self.uncounted_bytes and self.options and self.options.max_size_bytes):
+            return ""
+        return f" (ledger and records of {format_size(self.uncounted_bytes)} not counted)"
 
     def _ages(self) -> Iterator[str]:
         """Say by which ages no rule took anything."""

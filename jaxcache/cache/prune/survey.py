@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from jaxcache.cache.heads import Facts, Request, read_facts
+from jaxcache.cache.inventory import count_bytes
 from jaxcache.cache.prune.plan import PrunePlan, plan_items, plan_removal, weighs_seconds
 from jaxcache.cache.prune.removal import Removal
 from jaxcache.cache.scan import Progress
@@ -61,6 +62,7 @@ def plan_cache_prune(
     plan = plan_items(
         found, len(seen.entries), options, cache_dir=store.url, now_ns=now_ns, rank=layout.rank
     )
+    plan = replace(plan, uncounted_bytes=count_bytes(seen.inventory.files())[1])
     return plan if heads else _price(store, layout, plan, workers)
 
 
