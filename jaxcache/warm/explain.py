@@ -62,7 +62,7 @@ def explain_script(
     found = explain(left, Side(script, missed))
     served = [c for c in compiles if c.outcome == "hit"]
     past = tuple(_compare_with_earlier(known, c) for c in served) if known else ()
-    past = tuple(sorted(past, key=lambda c: c.right.is_helper))
+    past = tuple(sorted(past, key=lambda c: (c.right.is_helper, not c.differences)))
     same = found.same + len(served)
     return replace(found, same=same, hits=len(served), past=past), report.script_exit_code
 
