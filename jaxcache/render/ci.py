@@ -259,7 +259,7 @@ def _section(title: str, lines: Iterable[str]) -> str:
 
 def _modules(entries: Sequence[Entry]) -> str:
     rows = [
-        f"| {markdown(e.module)} | {format_compile(e.compile_seconds)} "
+        f"| {markdown(e.module)} | {markdown(format_compile(e.compile_seconds))} "
         f"| {format_size(e.size_bytes)} |\n"
         for e in entries
     ]
