@@ -15,7 +15,7 @@ complete -c jaxcache -n __fish_use_subcommand -a trust -d 'Make a signing key, a
 complete -c jaxcache -n __fish_use_subcommand -a ls -d 'List the entries of a cache. Also the modules of a recipe (-C FILE.recipe) and the entries of a bundle (-C FILE.jxb). In a pipe each line is key, bytes, compile seconds, time of the last use, problems, with tabs between them and no header; --long adds platform, target, signature, source.'
 complete -c jaxcache -n '__fish_seen_subcommand_from ls' -l filter -r -d 'Only entries that match, such as \'size>1MB\', \'unused>7d\', \'platform=gpu\'; repeatable.'
 complete -c jaxcache -n '__fish_seen_subcommand_from ls' -l sort -r -d 'used (the latest first), key, size, payload, compile, created or platform.'
-complete -c jaxcache -n '__fish_seen_subcommand_from ls' -l limit -r -d 'List at most N entries.'
+complete -c jaxcache -n '__fish_seen_subcommand_from ls' -l limit -r -d 'List at most N entries, or groups.'
 complete -c jaxcache -n '__fish_seen_subcommand_from ls' -s l -l long -d 'Also show platform, target, signature and source.'
 complete -c jaxcache -n '__fish_seen_subcommand_from ls' -l group-by -r -d 'One row per module, function, platform, target, codec.'
 complete -c jaxcache -n '__fish_seen_subcommand_from ls' -s C -l cache-dir -r -F -d 'The cache (default: JAX_COMPILATION_CACHE_DIR, the configuration, ~/.cache/jax).'

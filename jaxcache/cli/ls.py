@@ -68,7 +68,7 @@ def command(
     with progress_bar("reading entries") as progress:
         listing = list_cache(
             *opened,
-            options,
+            options.replace(limit=None) if group_by else options,
             heads=heads,
             details=details,
             deep=form.is_table and opened.layout.keeps_index and not opened.store.remote,
@@ -78,7 +78,9 @@ def command(
             workers=available_cores(),
             progress=progress,
         )
-    view = listing_view(listing, now_ns=now_ns, group_by=group_by, long=options.long)
+    view = listing_view(
+        listing, now_ns=now_ns, group_by=group_by, limit=options.limit, long=options.long
+    )
     if opened.store.remote and not heads and any(e.codec == "unknown" for e in listing.entries):
         hint = "compile seconds and platforms take a request per entry: --long"
         view = view._replace(notes=[*view.notes, hint])

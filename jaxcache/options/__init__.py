@@ -126,7 +126,7 @@ class ListOptions(Selected):
         default="used",
         metavar="FIELD[:asc|desc]",
     )
-    limit: int | None = option("--limit", COUNT, "List at most N entries.", min=0)
+    limit: int | None = option("--limit", COUNT, "List at most N entries, or groups.", min=0)
     long: bool = option(
         "--long -l", FLAG, "Also show platform, target, signature and source.", keyword="details"
     )

@@ -19,9 +19,14 @@ from jaxcache.units import format_command, format_count, format_size
 
 
 def listing_view(
-    listing: Listing, *, now_ns: int, group_by: str | None = None, long: bool = False
+    listing: Listing,
+    *,
+    now_ns: int,
+    group_by: str | None = None,
+    limit: int | None = None,
+    long: bool = False,
 ) -> View:
-    """Return the view of ``ls``; with ``group_by`` one row per group.
+    """Return the view of ``ls``; with ``group_by`` one row per group, at most ``limit``.
 
     Raises:
         UsageError: ``group_by`` is no field to group by.
@@ -34,7 +39,7 @@ def listing_view(
     if long:
         table = Table(columns, rows, below=lambda e: (e.signature, e.source))
     if group_by:
-        rows = document["groups"] = group_entries(listing.entries, group_by)
+        rows = document["groups"] = group_entries(listing.entries, group_by)[:limit]
         columns, keys = group_columns(group_by, now_ns), [g.name for g in rows]
         table = Table(columns, rows)
 

@@ -99,12 +99,11 @@ def _summary(found: Verification, repair: Repair | None) -> Iterator[str]:
         if young:
             yield _say_young(found, young, "--fix --grace 0s")
         return
-    done = Counter(a for p in found.failures if (a := repair.action(p)))
+    taken = {p.file: a for p in found.failures if (a := repair.action(p))}
+    done = Counter(taken.values())
     if not done:
         yield "nothing to repair"
-    if young := sum(
-        p.file in found.young for p in found.failures if repair.action(p) == "leave-young"
-    ):
+    if young := sum(a == "leave-young" and f in found.young for f, a in taken.items()):
         yield _say_young(found, young, "--grace 0s")
         done["leave-young"] -= young
     for action, number in sorted((+done).items()):

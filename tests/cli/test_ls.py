@@ -194,6 +194,9 @@ def test_sort_and_limit(run_cli: RunCli, cache: Path) -> None:
 def test_groups(run_cli: RunCli, corpus: Path) -> None:
     document = listed(run_cli, corpus / "0.4.38-cpu-zlib", "--group-by", "codec")
     assert [(g["name"], g["entries"]) for g in document["groups"]] == [("zlib", 7)]
+    modules = listed(run_cli, corpus / "0.4.38-cpu-zlib", "--group-by", "module")["groups"]
+    some = listed(run_cli, corpus / "0.4.38-cpu-zlib", "--group-by", "module", "--limit", "2")
+    assert some["groups"] == modules[:2] != modules
 
 
 def test_a_pipe_gets_tsv(run_cli: RunCli, cache: Path) -> None:

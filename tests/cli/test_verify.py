@@ -128,6 +128,16 @@ def test_an_entry_under_another_modules_name(run_cli, cache: Path) -> None:
     assert kinds(verify(run_cli, cache, code=1)) == {wrong.name: "module-mismatch"}
 
 
+def test_a_file_with_two_problems_is_moved_once(run_cli, cache: Path) -> None:
+    wrong = entry(cache, "jit_mlp").rename(cache / f"jit_other-{'0' * 64}-cache")
+    facts = {"payload_sha256": "ab" * 32, "file_mtime_ns": wrong.stat().st_mtime_ns}
+    key = wrong.name.removesuffix("-cache")
+    append(open_store(str(cache)), [Event(key, PAYLOAD, time.time_ns(), facts)])
+    found = [p for p in verify(run_cli, cache, code=1)["problems"] if p["file"] == wrong.name]
+    assert {"digest-mismatch", "module-mismatch"} <= {p["kind"] for p in found}
+    assert "1 file moved to quarantine" in run_cli("verify", "-C", cache, "--fix").stderr
+
+
 def test_a_recorded_digest_proves_or_accuses(run_cli, cache: Path) -> None:
     path = entry(cache, "jit_mlp")
     key = path.name.removesuffix("-cache")
