@@ -171,6 +171,9 @@ def test_a_recorded_digest_proves_or_accuses(run_cli, cache: Path) -> None:
     sized = {**facts, "file_mtime_ns": 1, "file_size_bytes": path.stat().st_size}
     append(open_store(str(cache)), [Event(key, PAYLOAD, time.time_ns(), sized)])
     assert kinds(verify(run_cli, cache, code=1)) == {path.name: "digest-mismatch"}
+    before = path.read_bytes()
+    assert run_cli("seal", "-C", cache, "-q").returncode == 1
+    assert path.read_bytes() == before
     append(
         open_store(str(cache)),
         [Event(key, PAYLOAD, time.time_ns(), {**sized, "file_size_bytes": 1})],

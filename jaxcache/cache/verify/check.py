@@ -133,9 +133,9 @@ def find_recorded(file: EntryFile, record: Record | None) -> Recorded | None:
 
 
 def recorded_digest(file: EntryFile, record: Record | None) -> str | None:
-    """The payload's SHA-256 in the ledger, if it was taken of the very file."""
-    same = record is not None and record.file_mtime_ns == file.info.mtime_ns
-    return record.payload_sha256 if record and same else None
+    """The payload's SHA-256 in the ledger, if other bytes are damage."""
+    known = find_recorded(file, record)
+    return known.sha256 if known and known.binding else None
 
 
 def check_payload(
