@@ -7,7 +7,7 @@ import typer
 
 from jaxcache.cli.declared import PanelCommand
 from jaxcache.cli.opening import Opened, locate, open_cache
-from jaxcache.cli.options import Format, JsonOutput
+from jaxcache.cli.options import JsonOutput
 from jaxcache.errors import NoCacheError, UsageError
 from jaxcache.options import Place
 from jaxcache.options.run import ExplainOptions
@@ -80,8 +80,7 @@ def command(
         )
         explain_script = load_layout(place.layout or "jax").explain_script
         found, exit_code = explain_script(given[0], given[1:], run)
-        piped = output.form is Format.TSV
-        emit(output.form, explain_view(found, run.cache_dir, unfolded=options.all, piped=piped))
+        emit(output.form, explain_view(found, run.cache_dir, unfolded=options.all))
         if exit_code:
             note(f"{given[0]} ended with exit code {exit_code}")
     elif len(given) in (1, 2):

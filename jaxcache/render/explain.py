@@ -23,14 +23,11 @@ from jaxcache.warm.causes import FIRST_TIME, describe_comparison
 _SHOWN_MODULES = 4
 
 
-def explain_view(
-    explanation: Explanation, cache_dir: str, *, unfolded: bool = False, piped: bool = False
-) -> View:
+def explain_view(explanation: Explanation, cache_dir: str, *, unfolded: bool = False) -> View:
     """Return the view of ``explain``; ``differences`` sums up over all modules.
 
     Args:
         unfolded: list JAX's own operations one by one, too.
-        piped: say in a note that rows are of hits, with which a page begins.
     """
     comparisons = explanation.comparisons
     document = {
@@ -58,12 +55,14 @@ def explain_view(
     hit = f"{explanation.hits:,} of {explanation.hits + len(comparisons):,} hit now"
     note = f"no difference in {format_count(explanation.same, 'module')}"
     if told:
-        note = f"{hit}; why they were compiled when they were written:"
-        page += ["", note] if comparisons else [note]
+        note = f"{hit}; the rows say why they were compiled when they were written"
+        page += (
+            ["", f"{hit}; why they were compiled when they were written:"] if comparisons else []
+        )
         page += _past_table(past, cache_dir, unfolded=unfolded)
     elif explanation.hits and explanation.hits == explanation.same:
         note = f"{hit}; the cache has no earlier entry of their modules to compare them with"
-    notes = [] if comparisons or (told and not piped) else [note]
+    notes = [] if comparisons else [note]
     return View(document, rows, records=comparisons or hits, page=page, notes=notes)
 
 

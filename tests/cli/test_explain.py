@@ -13,8 +13,6 @@ from conftest import CORPUS, RunCli
 from terminal import run_all
 
 from jaxcache.cache.explain.churn import SAME_PROGRAM
-from jaxcache.cache.explain.logs import read_log
-from jaxcache.cache.explain.programs import compare_programs
 from jaxcache.cache.explain.sides import COMPONENTS, Comparison, Compile, Difference, Explanation
 from jaxcache.cache.ledger.record import COMPILE, Event
 from jaxcache.cache.ledger.segments import append
@@ -157,35 +155,6 @@ def test_a_saved_run_that_is_nested_too_deep_is_none(run_cli: RunCli, tmp_path: 
     deep.write_text('{"modules":' + "[" * 100_000)
     done = run_cli("explain", deep, deep)
     assert (done.returncode, "[bad-run]" in done.stderr) == (2, True)
-
-
-def test_long_programs_are_compared_by_lines() -> None:
-    """Every line another: what compares letters as well is at it for minutes."""
-    old = tuple(f"  add float32[{n},8] %{n * 7 % 999} %{n}" for n in range(4_000))
-    new = tuple(f"  multiply float32[{n},16] %{n * 5 % 999} %{n}" for n in range(4_000))
-    both = ("  same 1",)
-    found = compare_programs(
-        Compile("jit_f", outline=old[:2000] + both + old[2000:-1]),
-        Compile("jit_f", outline=new[:2000] + both + new[2000:-1]),
-    )
-    assert found.left is not None
-    assert found.left.startswith("add float32[0,8] %0 %0; add float32[1,8]")
-    assert found.left.endswith("and 3,991 more")
-    assert "same" not in found.left
-
-
-def test_long_lines_of_others_in_a_log_cost_nothing() -> None:
-    """Each would keep a pattern busy for minutes that looks at it from every quote or space."""
-    key = f"jit_f-{KEY}"
-    noise = [
-        "'" * 65_000,
-        "Writing " * 8_000,
-        f"Writing jit_f to persistent compilation cache with key {' ' * 65_000}x",
-        f"Persistent compilation cache hit for 'jit_f' with key '{key}'{' ' * 65_000}x",
-    ]
-    line = "I0101 12:00:00 1 compiler.py:1] Persistent compilation cache hit for 'jit_f' with key "
-    found = read_log([*noise, f"{line}'{key}'   \n", *noise])
-    assert [c.outcome for c in found if c.key == key] == ["hit"]
 
 
 def test_a_key_beside_the_others_of_its_module(run_cli: RunCli, corpus: Path) -> None:
@@ -380,9 +349,6 @@ def test_churn_of_shapes(run_cli: RunCli, corpus: Path, tmp_path: Path) -> None:
     for number, name in enumerate(("jit_mlp", "jit_dtypes", "jit_matmul", "jit_loss")):
         for path in (corpus / "0.12.0.1-cpu-zstd").glob(f"{name}*-cache"):
             shutil.copy(path, cache / f"jit_f-{number:064x}-cache")
-    count = len(list(cache.iterdir()))
-    if count < 3:
-        pytest.skip("the golden caches have other programs by now")
     (found,) = document(run_cli, "--churn", "-C", cache)["modules"]
     assert {c["component"] for c in found["causes"]} == {"computation"}
 
@@ -396,14 +362,13 @@ def test_hits_are_compared_with_what_their_module_had_before() -> None:
     found = Explanation("cache", "train.py", 2, (), hits=2, past=past)
     lines = [*set_blocks(explain_view(found, "cache").page or (), width=100, color=False)]
     assert lines == [
-        "2 of 2 hit now; why they were compiled when they were written:",
         "MODULE    SOURCE      WHY",
         "jit_step  train.py:7  XLA flags: none → --xla_a=1",
         "in full: jaxcache explain -C cache jit_step-bbbbbbbbbbbb",
         "and 1 helper of JAX, such as jit_sin: 1 compiled for the first time (--all lists them)",
     ]
-    assert explain_view(found, "cache").notes == []
-    assert explain_view(found, "cache", piped=True).notes == lines[:1]
+    said = "2 of 2 hit now; the rows say why they were compiled when they were written"
+    assert explain_view(found, "cache").notes == [said]
 
     first = replace(found, past=(Comparison(None, own, ()),), same=1, hits=1)
     view = explain_view(first, "cache")

@@ -100,13 +100,6 @@ def test_gpu_entries_name_their_device(
     assert (device.toolkit, device.cudnn, device.name) == (toolkit, cudnn, name)
 
 
-def test_cpu_features_are_null_before_0_8_3() -> None:
-    old = decode_file(next(CORPUS.glob("0.6.2-cpu-zstd/jit_mlp*"))).device
-    new = decode_file(next(CORPUS.glob("0.8.3-cpu-zstd/jit_mlp*"))).device
-    assert (old.cpu_triple, old.cpu_name, old.cpu_features) == (None, None, None)
-    assert new.cpu_features and "+avx2" in new.cpu_features and new.target == new.cpu_name
-
-
 def test_another_name_is_a_module_mismatch() -> None:
     contents = decode_file(next(CORPUS.glob("0.12.0.1-cpu-zstd/jit_mlp*")), "jit_loss")
     assert [kind for kind, _ in contents.problems] == ["module-mismatch"]
