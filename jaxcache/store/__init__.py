@@ -11,30 +11,26 @@ if TYPE_CHECKING:  # a completion needs names alone
 #: Prefix of every temporary name a store makes; at the front so that no glob of JAX's matches.
 TEMP_PREFIX = ".jaxcache-tmp-"
 
-#: Schemes that the object store serves (see jaxcache/store/object/connect.py), named here so that
-#: a local path imports none of it.
-_OBJECT_SCHEMES = frozenset({
-    "s3", "s3a", "gs", "az", "azure", "abfs", "abfss", "http", "https", "memory",
-})  # fmt: skip
+#: The object service of each scheme; here, so that a local path imports nothing of ``object/``.
+SERVICES = {
+    "s3": "s3",
+    "s3a": "s3",
+    "gs": "gs",
+    "az": "az",
+    "azure": "az",
+    "abfs": "az",
+    "abfss": "az",
+    "http": "http",
+    "https": "http",
+    "memory": "memory",
+}
 #: Names that people give to files. ``.old`` and ``.d``, say, are as good for a directory.
-_FILE_SUFFIXES = (
-    ".jxb",
-    ".tar",
-    ".tgz",
-    ".gz",
-    ".bz2",
-    ".xz",
-    ".zst",
-    ".zip",
-    ".7z",
-    ".txt",
-    ".json",
-)
+_FILE_ENDS = (".jxb", ".tar", ".tgz", ".gz", ".bz2", ".xz", ".zst", ".zip", ".7z", ".txt", ".json")
 
 
 def is_remote(location: str) -> bool:
     """Whether a location is a URL of an object store and no path."""
-    return location.partition("://")[0] in _OBJECT_SCHEMES and "://" in location
+    return location.partition("://")[0] in SERVICES and "://" in location
 
 
 def check_location(location: str) -> None:
@@ -44,7 +40,7 @@ def check_location(location: str) -> None:
         UsageError: ``bad-url``.
     """
     scheme, colon, rest = location.partition(":")
-    if colon and scheme.lower() in {*_OBJECT_SCHEMES, "file"} and not rest.startswith("//"):
+    if colon and scheme.lower() in {*SERVICES, "file"} and not rest.startswith("//"):
         path = rest.lstrip("/")
         raise UsageError(
             f"{location} is not a URL: after {scheme}: come two slashes",
@@ -60,7 +56,7 @@ def check_directory_name(location: str) -> None:
         UsageError: ``bad-path``.
     """
     path = local_path(location)
-    if path == "-" or (path.lower().endswith(_FILE_SUFFIXES) and not os.path.lexists(path)):
+    if path == "-" or (path.lower().endswith(_FILE_ENDS) and not os.path.lexists(path)):
         raise UsageError(
             f"{path} does not exist and is the name of a file, not of a directory",
             code="bad-path",
@@ -119,7 +115,7 @@ def open_store(location: str) -> "Store":
         JaxcacheError: ``no-obstore`` where the extra ``remote`` is not installed.
     """
     if is_remote(location):
-        from jaxcache.store.object import open_object_store
+        from jaxcache.store.object.connect import open_object_store
 
         return open_object_store(location)
     from jaxcache.store.local import LocalStore

@@ -47,7 +47,8 @@ def new_file(
     Returns:
         The temporary name, and the descriptor.
     """
-    temp, fd = _create_temp(folder, mode)
+    temp = f"{TEMP_PREFIX}{os.getpid()}-{os.urandom(6).hex()}"
+    fd = _create_locked(folder, temp, mode)
     try:
         for chunk in chunks:
             view = memoryview(chunk)
@@ -264,12 +265,6 @@ def locked_name(folder: int, temp: str) -> Iterator[None]:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(temp, dir_fd=folder)
         os.close(fd)
-
-
-def _create_temp(folder: int, mode: int) -> tuple[str, int]:
-    """Create a locked temporary file; (name, descriptor)."""
-    temp = f"{TEMP_PREFIX}{os.getpid()}-{os.urandom(6).hex()}"
-    return temp, _create_locked(folder, temp, mode)
 
 
 def _create_locked(folder: int, name: str, mode: int) -> int:

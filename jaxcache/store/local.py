@@ -46,9 +46,13 @@ _NOATIME = getattr(os, "O_NOATIME", 0)
 class LocalStore:
     """One directory, opened once: later renames of its parents do not mislead it.
 
+    :class:`jaxcache.store.base.Store` has the contract.
+
     Raises:
         NoCacheError: no directory there, or it cannot be entered.
     """
+
+    remote = False  # a mounted file system counts as near
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(os.path.abspath(path))
@@ -81,17 +85,10 @@ class LocalStore:
         return not os.fstatvfs(self._fd).f_flag & getattr(os, "ST_NOATIME", 0)
 
     @property
-    def remote(self) -> bool:
-        """Never: a mounted file system counts as near."""
-        return False
-
-    @property
     def root(self) -> FileInfo:
-        """See :meth:`jaxcache.store.base.Store.root`."""
         return file_info("", os.fstat(self._fd))
 
     def list(self, prefix: str = "", *, start: str = "") -> Iterator[FileInfo]:
-        """See :meth:`jaxcache.store.base.Store.list`."""
         lead = f"{check_name(prefix.rstrip('/'))}/" if prefix else ""
         try:
             with self.folder(lead) as fd, os.scandir(fd) as found:
@@ -108,7 +105,7 @@ class LocalStore:
                 raise no_cache(self.path / lead, error) from error
 
     def walk(self, prefix: str) -> Iterator[FileInfo]:
-        """See :meth:`jaxcache.store.base.Store.walk`. Unreadable folders are left out."""
+        """Yield every file and link below a folder; unreadable folders are left out."""
         folders = [prefix]
         while folders:
             with contextlib.suppress(NoCacheError):
@@ -119,7 +116,6 @@ class LocalStore:
                         yield info
 
     def info(self, name: str) -> FileInfo:
-        """See :meth:`jaxcache.store.base.Store.info`."""
         if "/" not in name:  # spelled out: a large prune looks at every file again
             try:
                 status = os.stat(check_name(name), dir_fd=self._fd, follow_symlinks=False)
@@ -130,16 +126,12 @@ class LocalStore:
             return file_info(name, os.stat(base, dir_fd=fd, follow_symlinks=False))
 
     def read(self, name: str, *, limit: int, offset: int = 0) -> bytes:
-        """See :meth:`jaxcache.store.base.Store.read`."""
         with self.open(name) as file, naming(name):
             file.seek(offset)
             return file.read(limit)
 
     def read_many(self, names: Sequence[str], *, limit: int) -> Iterator[bytes | StoreError]:
-        """See :meth:`jaxcache.store.base.Store.read_many`.
-
-        The loop is written out because it runs once per file over whole caches.
-        """
+        # Written out, because it runs once per file over whole caches.
         fd, open_, read, close = self._fd, os.open, os.read, os.close
         flags = _READ_FLAGS | _NOATIME
         for name in names:
@@ -165,7 +157,6 @@ class LocalStore:
                 yield data
 
     def open(self, name: str) -> BinaryIO:
-        """See :meth:`jaxcache.store.base.Store.open`."""
         with naming(name), self._parent(name) as (folder, base):
             try:
                 fd = os.open(base, _READ_FLAGS | _NOATIME, dir_fd=folder)
@@ -177,11 +168,9 @@ class LocalStore:
         return os.fdopen(fd, "rb")
 
     def open_many(self, names: Sequence[str]) -> Iterator[BinaryIO | StoreError]:
-        """See :meth:`jaxcache.store.base.Store.open_many`."""
         return (or_error(partial(self.open, name)) for name in names)
 
     def fetch(self, name: str, *, limit: int) -> Fetched:
-        """See :meth:`jaxcache.store.base.Store.fetch`."""
         with self.open(name) as file, naming(name):
             before = file_info(name, os.fstat(file.fileno()))
             if before.size_bytes > limit:
@@ -201,7 +190,6 @@ class LocalStore:
         mtime_ns: int | None = None,
         replace: bool = True,
     ) -> FileInfo:
-        """See :meth:`jaxcache.store.base.Store.write`."""
         with naming(name), self._parent(name, make=True) as (folder, base):
             dates = Dates(mtime_ns, mtime_ns)
             with new_file(folder, chunks, dates, like=folder) as (temp, fd):
@@ -214,10 +202,7 @@ class LocalStore:
         return info
 
     def write_many(self, files: Sequence[NewFile]) -> Iterator[FileInfo]:
-        """See :meth:`jaxcache.store.base.Store.write_many`.
-
-        All are written, then all synced, then named, and then each folder is synced once.
-        """
+        """Write all, then sync all, then name them, and then sync each folder once."""
         folders: dict[str, int] = {}
         made: list[tuple[str, int, str, str, int]] = []
         written: list[FileInfo] = []
@@ -265,7 +250,6 @@ class LocalStore:
         expected: FileInfo,
         guard: contextlib.AbstractContextManager[None] | None = None,
     ) -> FileInfo:
-        """See :meth:`jaxcache.store.base.Store.rewrite`."""
         dates = Dates(expected.atime_ns, expected.mtime_ns)
         with naming(name), self._parent(name) as (folder, base):
             try:
@@ -292,7 +276,6 @@ class LocalStore:
         return info
 
     def rename(self, name: str, new_name: str, *, replace: bool = False) -> None:
-        """See :meth:`jaxcache.store.base.Store.rename`."""
         with (
             naming(new_name),
             self._parent(new_name, make=True) as (to_folder, to_base),
@@ -309,7 +292,6 @@ class LocalStore:
             sync_folder(to_folder)
 
     def delete(self, name: str, *, expected: FileInfo | None = None) -> bool:
-        """See :meth:`jaxcache.store.base.Store.delete`."""
         try:
             if expected is not None and not same_file(self.info(name), expected):
                 return False
@@ -326,11 +308,9 @@ class LocalStore:
         return True
 
     def delete_many(self, files: Sequence[FileInfo]) -> Iterator[StoreError | bool]:
-        """See :meth:`jaxcache.store.base.Store.delete_many`."""
         return (or_error(partial(self.delete, f.name, expected=f)) for f in files)
 
     def delete_abandoned(self, name: str) -> bool:
-        """See :meth:`jaxcache.store.base.Store.delete_abandoned`."""
         try:
             with naming(name), self._parent(name) as (folder, base):
                 return delete_if_abandoned(folder, base)
@@ -339,7 +319,6 @@ class LocalStore:
 
     @contextlib.contextmanager
     def hold(self, name: str) -> Iterator[None]:
-        """See :meth:`jaxcache.store.base.Store.hold`."""
         with contextlib.ExitStack() as held:
             with naming(name):
                 folder, base = held.enter_context(self._parent(name, make=True))
@@ -348,7 +327,6 @@ class LocalStore:
 
     @contextlib.contextmanager
     def lock(self, *, timeout_seconds: float) -> Iterator[None]:
-        """See :meth:`jaxcache.store.base.Store.lock`."""
         with contextlib.ExitStack() as held:
             with naming(LOCKFILE):
                 lock = hold_lockfile(self._fd, timeout_seconds=timeout_seconds)

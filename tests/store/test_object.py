@@ -20,7 +20,7 @@ from jaxcache.errors import JaxcacheError, NoCacheError, UsageError
 from jaxcache.store import make_store, open_store
 from jaxcache.store.ahead import in_order
 from jaxcache.store.base import ExistsError, MissingError, Store, StoreError
-from jaxcache.store.object import TRAFFIC
+from jaxcache.store.object.traffic import TRAFFIC
 from jaxcache.units import format_install
 
 
@@ -92,6 +92,14 @@ def test_no_credentials_at_all(bucket: str, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
     with pytest.raises(NoCacheError) as caught:
         list(open_store(bucket).list())
+    assert caught.value.code == "no-credentials"
+    assert "AWS_ACCESS_KEY_ID" in (caught.value.hint or "")
+
+
+def test_every_scheme_of_a_service_has_its_hint(bucket: str, s3: Proxy) -> None:
+    s3.fault = times(99, 401, "list")
+    with pytest.raises(NoCacheError) as caught:
+        list(open_store(bucket.replace("s3://", "s3a://")).list())
     assert caught.value.code == "no-credentials"
     assert "AWS_ACCESS_KEY_ID" in (caught.value.hint or "")
 

@@ -6,39 +6,16 @@ docs/remote.md lists them.
 
 import os
 import re
-from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any
 from urllib.parse import SplitResult, urlsplit
 
 from jaxcache.errors import JaxcacheError, NoCacheError, UsageError
-from jaxcache.store.object.failures import CREDENTIAL_HINTS, first_line
-from jaxcache.store.object.listing import Listing
+from jaxcache.store import SERVICES
+from jaxcache.store.object.failures import CREDENTIAL_HINTS, find_meaning, first_line
 from jaxcache.store.object.store import ObjectStore
 from jaxcache.units import format_install
 
-#: Every scheme, under the name that error messages and documents use for its service.
-SCHEMES: Mapping[str, str] = {
-    "s3": "s3",
-    "s3a": "s3",
-    "gs": "gs",
-    "az": "az",
-    "azure": "az",
-    "abfs": "az",
-    "abfss": "az",
-    "http": "http",
-    "https": "http",
-    "memory": "memory",
-}
-
-#: Names per answer when listing, and whether they come in order and can start anywhere.
-_LISTINGS = {
-    "s3": Listing(page=1000, can_skip=True),
-    "gs": Listing(page=1000, can_skip=True),
-    "az": Listing(page=5000, can_skip=False),
-    "http": Listing(page=5000, can_skip=False),
-    "memory": Listing(page=5000, can_skip=False),
-}
 #: A stalled connection is given up after the first; a slow transfer of a large entry after the
 #: second.
 _CLIENT = {
@@ -67,14 +44,15 @@ def open_object_store(url: str) -> ObjectStore:
         NoCacheError: ``no-credentials`` where the configuration of the environment is unusable.
     """
     parts = _split(url)
-    service = SCHEMES[parts.scheme]
+    service = SERVICES[parts.scheme]
     shown = f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/')}"
     obstore = _import_obstore()
     if service == "memory":
         client = _MEMORY.setdefault(shown, obstore.store.MemoryStore())
     else:
         client = _connect(obstore, url, shown, service)
-    return ObjectStore(client, shown, listing=_LISTINGS[service], writable=service != "http")
+    can_skip = service in ("s3", "gs")
+    return ObjectStore(client, shown, can_skip=can_skip, writable=service != "http")
 
 
 def _split(url: str) -> SplitResult:
@@ -92,7 +70,7 @@ def _split(url: str) -> SplitResult:
     if parts.fragment:
         raise UsageError(f"{url} has a # in it", code="bad-url", hint="write %23 for it")
     if not parts.netloc:
-        what = {"http": "host", "az": "container"}.get(SCHEMES[parts.scheme], "bucket")
+        what = {"http": "host", "az": "container"}.get(SERVICES[parts.scheme], "bucket")
         raise UsageError(
             f"{url} names no {what}",
             code="bad-url",
@@ -114,8 +92,6 @@ def _import_obstore() -> Any:
 
 
 def _connect(obstore: Any, url: str, shown: str, service: str) -> Any:
-    from jaxcache.store.object.failures import understand
-
     _check_endpoints()
     options: dict[str, Any] = dict(_CLIENT)
     if service == "http" or any(map(_is_set, _PLAIN_HTTP[service])):
@@ -128,7 +104,7 @@ def _connect(obstore: Any, url: str, shown: str, service: str) -> Any:
     try:
         return obstore.store.from_url(url, **given)
     except Exception as error:
-        failure = understand(error, url=shown, verb="list", name="").error
+        failure = find_meaning(error, url=shown, verb="list", name="")
         if failure.code in ("no-credentials", "no-bucket"):
             raise failure from error
         raise UsageError(

@@ -5,9 +5,10 @@ obstore gives few kinds of exceptions and puts the rest into their text (its ``e
 """
 
 import re
-from typing import Literal, NamedTuple
+from typing import Literal
 
 from jaxcache.errors import JaxcacheError, NoCacheError
+from jaxcache.store import SERVICES
 from jaxcache.store.base import (
     BadNameError,
     ChangedError,
@@ -15,9 +16,6 @@ from jaxcache.store.base import (
     MissingError,
     StoreError,
 )
-
-#: How often it is worth asking again: never, or while the network is bad, or when told to wait.
-Again = Literal["never", "connection", "server", "throttled"]
 
 
 class OutOfRangeError(StoreError):
@@ -27,11 +25,23 @@ class OutOfRangeError(StoreError):
         super().__init__(name, "ends before that", code="out-of-range")
 
 
-class Failure(NamedTuple):
-    """An answer, understood."""
+class UnansweredError(NoCacheError):
+    """A request that may be answered when it is sent again.
 
-    error: JaxcacheError
-    again: Again
+    Args:
+        again: why: the network is bad, the server is, or it asks to wait.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        again: Literal["connection", "server", "throttled"],
+        code: str = "unavailable",
+        hint: str = "try again later; what is done stays",
+    ) -> None:
+        super().__init__(message, code=code, hint=hint)
+        self.again = again
 
 
 _STATUS = re.compile(r"status code: (\d{3})")
@@ -62,8 +72,8 @@ CREDENTIAL_HINTS = {
 }
 
 
-def understand(error: Exception, *, url: str, verb: str, name: str) -> Failure:
-    """Tell what an exception of obstore means.
+def find_meaning(error: Exception, *, url: str, verb: str, name: str) -> JaxcacheError:
+    """The meaning of an exception of obstore; an :class:`UnansweredError` is worth another try.
 
     Args:
         url: the store, as people write it.
@@ -71,77 +81,63 @@ def understand(error: Exception, *, url: str, verb: str, name: str) -> Failure:
         name: of the object; empty for a listing.
     """
     text, kind = str(error), type(error).__name__
-    status = _status(text)
-    scheme = url.partition("://")[0]
+    status = int(match[1]) if (match := _STATUS.search(text)) else None
     if _NO_BUCKET.search(text):
-        return _final(
-            NoCacheError(
-                f"there is no bucket for {url}",
-                code="no-bucket",
-                hint="check its name and the region, or make it with your provider's own tool",
-            )
+        return NoCacheError(
+            f"there is no bucket for {url}",
+            code="no-bucket",
+            hint="check its name and the region, or make it with your provider's own tool",
         )
     if kind == "FileNotFoundError" or kind == "NotFoundError" or status == 404:
-        if not name:
-            return _final(NoCacheError(f"there is nothing at {url}"))
-        return _final(MissingError(name))
+        return MissingError(name) if name else NoCacheError(f"there is nothing at {url}")
     if kind == "AlreadyExistsError":
-        return _final(ExistsError(name))
+        return ExistsError(name)
     if kind == "PreconditionError" or status == 412:
-        return _final(ChangedError(name))
+        return ChangedError(name)
     if status == 416 or _OUT_OF_RANGE.search(text):
-        return _final(OutOfRangeError(name))
+        return OutOfRangeError(name)
     if kind in ("InvalidPathError", "ValueError", "UnicodeEncodeError"):
         if name:
-            return _final(BadNameError(name))
-        return _final(
-            NoCacheError(
-                f"{url} holds an object of an unusable name: {first_line(text)}",
-                code="bad-name",
-                hint="remove it with your provider's own tool: no listing gets past it",
-            )
+            return BadNameError(name)
+        return NoCacheError(
+            f"{url} holds an object of an unusable name: {first_line(text)}",
+            code="bad-name",
+            hint="remove it with your provider's own tool: no listing gets past it",
         )
     if kind in ("NotSupportedError", "NotImplementedError") or status in (405, 501):
         if verb == "list" and not name:
-            return _final(
-                NoCacheError(
-                    f"{url} does not list its files",
-                    code="no-listing",
-                    hint="the server must speak WebDAV; a bundle there is read by its own URL",
-                )
+            return NoCacheError(
+                f"{url} does not list its files",
+                code="no-listing",
+                hint="the server must speak WebDAV; a bundle there is read by its own URL",
             )
         if "Range request" in text:
-            return _final(StoreError(name, "its server sends no parts", code="no-ranges"))
-        return _final(StoreError(name or url, "not supported by this store", code="not-supported"))
+            return StoreError(name, "its server sends no parts", code="no-ranges")
+        return StoreError(name or url, "not supported by this store", code="not-supported")
     if _NO_CREDENTIALS.search(text) or kind == "UnauthenticatedError" or status == 401:
-        hint = CREDENTIAL_HINTS.get(scheme)
-        return _final(
-            NoCacheError(f"no credentials that {url} accepts", code="no-credentials", hint=hint)
-        )
+        hint = CREDENTIAL_HINTS.get(SERVICES[url.partition("://")[0]])
+        return NoCacheError(f"no credentials that {url} accepts", code="no-credentials", hint=hint)
     if kind == "PermissionDeniedError" or status == 403:
-        return _final(_denied(url, verb))
+        return _denied(url, verb)
     if status == 429 or status == 503 or _THROTTLED.search(text):
-        return Failure(_unavailable(f"{url} asks to slow down ({status or 503})"), "throttled")
+        message = f"{url} asks to slow down ({status or 503})"
+        return UnansweredError(message, again="throttled")
     if status is not None and (status >= 500 or status == 408):
-        return Failure(_unavailable(f"{url} answers with error {status}"), "server")
+        return UnansweredError(f"{url} answers with error {status}", again="server")
     if status in (301, 307, 400) and verb == "list":
-        return _final(
-            NoCacheError(
-                f"{url} is not served like this: {first_line(text)}",
-                code="bad-request",
-                hint="check region and endpoint (AWS_REGION, AWS_ENDPOINT_URL)",
-            )
+        return NoCacheError(
+            f"{url} is not served like this: {first_line(text)}",
+            code="bad-request",
+            hint="check region and endpoint (AWS_REGION, AWS_ENDPOINT_URL)",
         )
     if status is None and _NETWORK.search(text):
-        return Failure(
-            NoCacheError(
-                f"cannot reach {url}: {first_line(text)}",
-                code="no-network",
-                hint="check the network, a proxy, and the endpoint",
-            ),
-            "connection",
+        return UnansweredError(
+            f"cannot reach {url}: {first_line(text)}",
+            again="connection",
+            code="no-network",
+            hint="check the network, a proxy, and the endpoint",
         )
-    return _final(StoreError(name or url, first_line(text)))
+    return StoreError(name or url, first_line(text))
 
 
 def first_line(text: str) -> str:
@@ -150,10 +146,6 @@ def first_line(text: str) -> str:
     line = re.sub(r"Error performing (\w+) \S+ in \S+ - ", "", line)
     line = re.sub(r": <(\?xml|html|Error).*", "", line)
     return line.removeprefix("Generic ").strip()[:200]
-
-
-def _final(error: JaxcacheError) -> Failure:
-    return Failure(error, "never")
 
 
 def _denied(url: str, verb: str) -> JaxcacheError:
@@ -168,12 +160,3 @@ def _denied(url: str, verb: str) -> JaxcacheError:
         code="read-only",
         hint="docs/remote.md names the permissions that writing takes",
     )
-
-
-def _unavailable(message: str) -> NoCacheError:
-    return NoCacheError(message, code="unavailable", hint="try again later; what is done stays")
-
-
-def _status(text: str) -> int | None:
-    match = _STATUS.search(text)
-    return int(match[1]) if match else None

@@ -4,11 +4,11 @@ import os
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from jaxcache.errors import NoCacheError
 from jaxcache.store.object.patience import Requests
-from jaxcache.store.object.traffic import Traffic
+from jaxcache.store.object.traffic import TRAFFIC
 
 #: Behind every name that begins with the folder before it.
 _LAST = "\U0010ffff"
@@ -20,26 +20,17 @@ MAX_OBJECTS = 20_000_000
 _LOOK_SECONDS = 0.25
 
 
-class Listing(NamedTuple):
-    """The properties of a service's listings."""
-
-    page: int
-    """Names per answer."""
-    can_skip: bool
-    """It lists in order of names and can begin anywhere."""
-
-
 class Lister:
-    """Lists what lies below a folder, anew for each call of :meth:`objects`."""
+    """Lists what lies below a folder, anew for each call of :meth:`objects`.
 
-    def __init__(self, client: Any, listing: Listing, requests: Requests, traffic: Traffic) -> None:
-        self._client, self._listing = client, listing
-        self._requests, self._traffic = requests, traffic
+    Args:
+        can_skip: the service lists in order of names, and can begin anywhere.
+    """
 
-    @property
-    def can_skip(self) -> bool:
-        """Return whether beginning in the middle spares requests."""
-        return self._listing.can_skip
+    def __init__(self, client: Any, requests: Requests, *, can_skip: bool) -> None:
+        self.client, self.can_skip = client, can_skip
+        self.page = 1000 if can_skip else 5000  # names per answer: S3 and GCS, and Azure
+        self._requests = requests
 
     def objects(
         self, lead: str, *, after: str | None = None, past_folders: bool = False
@@ -51,15 +42,15 @@ class Lister:
             after: begin behind this name.
             past_folders: of a folder that fills a whole page, do not read the rest.
         """
-        pages = _Pages(self._client, lead, self._listing, self._traffic)
+        pages = _Pages(self, lead)
         if after:
             pages.go_on_behind(after)
         while page := self._requests.send(None, "", pages.next):
             yield from page
-            if not (past_folders and self._listing.can_skip):
+            if not (past_folders and self.can_skip):
                 continue
             first, last = (page[i]["path"][len(lead) :].partition("/") for i in (0, -1))
-            if last[1] and first[:2] == last[:2] and len(page) == self._listing.page:
+            if last[1] and first[:2] == last[:2] and len(page) == self.page:
                 pages.go_on_behind(f"{lead}{last[0]}/{_LAST}")
 
 
@@ -103,8 +94,8 @@ def _resident_bytes() -> int:
 
 
 class _Pages:
-    def __init__(self, client: Any, lead: str, listing: Listing, traffic: Traffic) -> None:
-        self._client, self._lead, self._listing, self._traffic = client, lead, listing, traffic
+    def __init__(self, lister: Lister, lead: str) -> None:
+        self._lister, self._lead = lister, lead
         self._after: str | None = None
         self._first: str | None = None
         self._seen = 0
@@ -117,17 +108,17 @@ class _Pages:
         if self._stream is None:
             folder = self._lead.rstrip("/") or None
             self._stream = obstore.list(
-                self._client, folder, offset=self._after, chunk_size=self._listing.page
+                self._lister.client, folder, offset=self._after, chunk_size=self._lister.page
             )
         first = self._after is None
         try:
             page = _next_page(self._stream)
         except Exception:
-            self._traffic.add("list")
+            TRAFFIC.add("list")
             self._stream = None
             raise
         if page or first:  # the end of a listing is known without asking
-            self._traffic.add("list")
+            TRAFFIC.add("list")
         if page:
             self._check(page)
             self._after = page[-1]["path"]
@@ -138,7 +129,7 @@ class _Pages:
         start = page[0]["path"]
         self._seen += len(page)
         again = start == self._first or (
-            self._listing.can_skip and self._first is not None and start <= (self._after or "")
+            self._lister.can_skip and self._first is not None and start <= (self._after or "")
         )
         if again or self._seen > MAX_OBJECTS:
             raise NoCacheError(

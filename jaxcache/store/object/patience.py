@@ -8,38 +8,31 @@ import random
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TypeVar
 
 from jaxcache.errors import JaxcacheError, NoCacheError
 from jaxcache.store.ahead import pause
-from jaxcache.store.object.failures import understand
-from jaxcache.store.object.traffic import Traffic, Verb
+from jaxcache.store.object.failures import UnansweredError, find_meaning
+from jaxcache.store.object.traffic import TRAFFIC, Verb
 
 _Result = TypeVar("_Result")
 #: Without a handler, Python itself prints what is said here on standard error.
 _log = logging.getLogger("jaxcache.store")
 
 
-@dataclass(frozen=True, slots=True)
-class Patience:
-    """The limits of repeated requests."""
-
-    attempts: int = 8
-    """Attempts of one request in all."""
-    attempts_at_first: int = 3
-    """While nothing has ever been answered: the address may simply be wrong."""
-    first_wait_seconds: float = 0.2
-    longest_wait_seconds: float = 10.0
-    say_again_seconds: float = 10.0
-    """Throttling is mentioned this often at the most."""
+#: Attempts of one request in all; fewer while nothing has ever been answered, because the address
+#: may simply be wrong.
+_ATTEMPTS, _ATTEMPTS_AT_FIRST = 8, 3
+_FIRST_WAIT_SECONDS, _LONGEST_WAIT_SECONDS = 0.2, 10.0
+#: Throttling is mentioned this often at the most.
+_SAY_AGAIN_SECONDS = 10.0
 
 
 class Requests:
     """Sends the requests of one store, counts them, and slows all of them down together."""
 
-    def __init__(self, url: str, traffic: Traffic, patience: Patience) -> None:
-        self._url, self._traffic, self._patience = url, traffic, patience
+    def __init__(self, url: str) -> None:
+        self._url = url
         self._lock = threading.Lock()
         self._answered = False
         self._not_before = 0.0
@@ -55,25 +48,28 @@ class Requests:
             request: does it once; may raise what obstore raises.
 
         Raises:
-            JaxcacheError: what :func:`jaxcache.store.object.failures.understand` makes of the
+            JaxcacheError: what :func:`jaxcache.store.object.failures.find_meaning` makes of the
                 last answer.
         """
         attempt = 1
         while True:
             self._wait()
-            self._traffic.add(verb, sent_bytes=sent_bytes, retries=attempt > 1)
+            TRAFFIC.add(verb, sent_bytes=sent_bytes, retries=attempt > 1)
             try:
                 result = request()
             except JaxcacheError:
                 raise
             except Exception as error:
-                failure = understand(error, url=self._url, verb=verb or "list", name=name)
-                self._answered = self._answered or failure.again != "connection"
-                if failure.again == "never" or attempt >= self._attempts():
-                    raise failure.error from error
-                if failure.again == "throttled":
-                    self._traffic.add(throttled=1)
-                self._hold_back(attempt, throttled=failure.again == "throttled")
+                failure = find_meaning(error, url=self._url, verb=verb or "list", name=name)
+                again = failure.again if isinstance(failure, UnansweredError) else None
+                self._answered = self._answered or again != "connection"
+                if again is None or attempt >= (
+                    _ATTEMPTS if self._answered else _ATTEMPTS_AT_FIRST
+                ):
+                    raise failure from error
+                if again == "throttled":
+                    TRAFFIC.add(throttled=1)
+                self._hold_back(attempt, throttled=again == "throttled")
             except BaseException as error:
                 if type(error).__name__ != "PanicException":  # of Rust, below obstore
                     raise
@@ -87,18 +83,13 @@ class Requests:
                 return result
             attempt += 1
 
-    def _attempts(self) -> int:
-        patience = self._patience
-        return patience.attempts if self._answered else patience.attempts_at_first
-
     def _wait(self) -> None:
         while (seconds := self._not_before - time.monotonic()) > 0:
             pause(seconds)
 
     def _hold_back(self, attempt: int, *, throttled: bool) -> None:
         """Wait longer each time; after throttling nobody sends anything until then."""
-        patience = self._patience
-        most = min(patience.longest_wait_seconds, patience.first_wait_seconds * 2 ** (attempt - 1))
+        most = min(_LONGEST_WAIT_SECONDS, _FIRST_WAIT_SECONDS * 2 ** (attempt - 1))
         seconds = random.uniform(most / 2, most)  # noqa: S311 - to spread requests, not to hide
         if not throttled:
             pause(seconds)
@@ -106,7 +97,7 @@ class Requests:
         with self._lock:
             now = time.monotonic()
             self._not_before = max(self._not_before, now + seconds)
-            if now - self._said_at < patience.say_again_seconds:
+            if now - self._said_at < _SAY_AGAIN_SECONDS:
                 return
             self._said_at = now
         _log.warning("%s asks to slow down; waiting %.1f s", self._url, seconds)

@@ -21,10 +21,10 @@ from jaxcache.store.base import (
     same_file,
 )
 from jaxcache.store.object.failures import OutOfRangeError
-from jaxcache.store.object.listing import Lister, Listing
+from jaxcache.store.object.listing import Lister
 from jaxcache.store.object.metadata import attributes_of, digest_in, file_info, info_of
-from jaxcache.store.object.patience import Patience, Requests
-from jaxcache.store.object.traffic import TRAFFIC, Traffic, Verb
+from jaxcache.store.object.patience import Requests
+from jaxcache.store.object.traffic import TRAFFIC, Verb
 
 _Result = TypeVar("_Result")
 #: The most that S3 takes in one request (5 GiB, "Amazon S3 quotas"), and far more than the 2 GiB
@@ -40,59 +40,30 @@ _DELETE_AT_ONCE = 1000
 
 
 class ObjectStore:
-    """Objects under one prefix of a bucket; see :class:`jaxcache.store.base.Store`.
+    """Objects under one prefix of a bucket; :class:`jaxcache.store.base.Store` has the contract.
 
     Args:
         client: an obstore store that does not retry by itself.
-        url: what to call it; without credentials.
-        writable: False refuses writes before they are tried.
+        url: what to call it; without credentials, and without a slash at its end.
+        can_skip: the service lists in order of names, and can begin anywhere.
+        writable: False refuses writes before they are tried; credentials may still forbid them.
     """
 
-    def __init__(
-        self,
-        client: Any,
-        url: str,
-        *,
-        listing: Listing,
-        writable: bool = True,
-        traffic: Traffic = TRAFFIC,
-        patience: Patience | None = None,
-    ) -> None:
-        self._url, self._writable = url, writable
-        self._client, self._traffic = client, traffic
-        self._requests = Requests(url, traffic, patience or Patience())
-        self._lister = Lister(client, listing, self._requests, traffic)
+    keeps_atime = False
+    remote = True
+    root = None  # who may do what is a matter of the provider's policies
+
+    def __init__(self, client: Any, url: str, *, can_skip: bool, writable: bool = True) -> None:
+        self.url, self.writable = url, writable
+        self._client = client
+        self._requests = Requests(url)
+        self._lister = Lister(client, self._requests, can_skip=can_skip)
 
     def __repr__(self) -> str:
-        return f"ObjectStore({self._url!r})"
-
-    @property
-    def url(self) -> str:
-        """The URL, without a slash at its end."""
-        return self._url
-
-    @property
-    def writable(self) -> bool:
-        """Return whether the service takes writes at all; credentials may still forbid them."""
-        return self._writable
-
-    @property
-    def keeps_atime(self) -> bool:
-        """Never: no object store tells of reads."""
-        return False
-
-    @property
-    def remote(self) -> bool:
-        """Always."""
-        return True
-
-    @property
-    def root(self) -> None:
-        """None: who may do what is a matter of the provider's policies."""
-        return
+        return f"ObjectStore({self.url!r})"
 
     def list(self, prefix: str = "", *, start: str = "") -> Iterator[FileInfo]:
-        """See :meth:`jaxcache.store.base.Store.list`; folders are told by what lies in them."""
+        """Yield what lies directly in a folder; folders are told by what lies in them."""
         lead = _lead(prefix)
         folders: set[str] = set()
         first = lead + start[:-1] if start else None
@@ -111,18 +82,15 @@ class ObjectStore:
                 yield FileInfo(lead + folder, "dir", 0, 0, 0, 0, 0, -1)
 
     def walk(self, prefix: str) -> Iterator[FileInfo]:
-        """See :meth:`jaxcache.store.base.Store.walk`."""
         lead = _lead(prefix)
         yield from (info_of(m) for m in self._lister.objects(lead) if len(m["path"]) > len(lead))
 
     def info(self, name: str) -> FileInfo:
-        """See :meth:`jaxcache.store.base.Store.info`."""
         return self._get(
             "head", name, lambda found: info_of(found.meta, found.attributes), head=True
         )
 
     def read(self, name: str, *, limit: int, offset: int = 0) -> bytes:
-        """See :meth:`jaxcache.store.base.Store.read`."""
         check_name(name)
         if not limit:
             return b""
@@ -138,11 +106,10 @@ class ObjectStore:
             with self.open(name) as file:  # a simple web server
                 file.seek(offset)
                 return file.read(limit)
-        self._traffic.add(received_bytes=len(data))
+        TRAFFIC.add(received_bytes=len(data))
         return data
 
     def read_many(self, names: Sequence[str], *, limit: int) -> Iterator[bytes | StoreError]:
-        """See :meth:`jaxcache.store.base.Store.read_many`."""
         return in_order(lambda name: or_error(lambda: self.read(name, limit=limit)), names)
 
     def open(self, name: str) -> BinaryIO:
@@ -168,17 +135,16 @@ class ObjectStore:
             except BaseException:
                 file.close()
                 raise
-            self._traffic.add(received_bytes=meta["size"])
+            TRAFFIC.add(received_bytes=meta["size"])
             return cast(BinaryIO, file)
 
         return self._get("get", name, take)
 
     def open_many(self, names: Sequence[str]) -> Iterator[BinaryIO | StoreError]:
-        """See :meth:`jaxcache.store.base.Store.open_many`."""
         return in_order(lambda name: or_error(lambda: self.open(name)), names)
 
     def fetch(self, name: str, *, limit: int) -> Fetched:
-        """See :meth:`jaxcache.store.base.Store.fetch`; the digest it was written with is checked.
+        """Read a whole object; the digest that it was written with is checked.
 
         Objects of other writers have none.
         """
@@ -188,7 +154,7 @@ class ObjectStore:
             _check_size(name, meta, limit)
             data = bytes(found.bytes())
             _check_whole(len(data), meta)
-            self._traffic.add(received_bytes=len(data))
+            TRAFFIC.add(received_bytes=len(data))
             _check_digest(name, hashlib.sha256(data).hexdigest(), attributes)
             return Fetched(data, info_of(meta, attributes))
 
@@ -212,12 +178,11 @@ class ObjectStore:
         mtime_ns: int | None = None,
         replace: bool = True,
     ) -> FileInfo:
-        """See :meth:`jaxcache.store.base.Store.write`. Holds all of it in memory."""
+        """Write an object; all of it is held in memory."""
         check_name(name)
         return self._put(name, chunks, "overwrite" if replace else "create", mtime_ns)
 
     def write_many(self, files: Sequence[NewFile]) -> Iterator[FileInfo]:
-        """See :meth:`jaxcache.store.base.Store.write_many`."""
         return (self.write(f.name, f.chunks, mtime_ns=f.mtime_ns) for f in files)
 
     def rewrite(
@@ -228,7 +193,6 @@ class ObjectStore:
         expected: FileInfo,
         guard: AbstractContextManager[None] | None = None,
     ) -> FileInfo:
-        """See :meth:`jaxcache.store.base.Store.rewrite`."""
         try:
             meta, before = self._get(
                 "head", name, lambda now: (now.meta, info_of(now.meta, now.attributes)), head=True
@@ -245,8 +209,8 @@ class ObjectStore:
     def _put(self, name: str, chunks: Iterable[bytes], mode: Any, mtime_ns: int | None) -> FileInfo:
         import obstore
 
-        if not self._writable:
-            raise StoreError(name, f"{self._url} is read-only", code="read-only")
+        if not self.writable:
+            raise StoreError(name, f"{self.url} is read-only", code="read-only")
         data = b"".join(chunks)
         if len(data) > MAX_OBJECT_BYTES:
             raise StoreError(name, f"{len(data)} bytes are too many for an object")
@@ -289,7 +253,7 @@ class ObjectStore:
         self.delete(name, expected=info)
 
     def delete(self, name: str, *, expected: FileInfo | None = None) -> bool:
-        """See :meth:`jaxcache.store.base.Store.delete`: looks, then deletes."""
+        """Look, then delete: see :mod:`jaxcache.store.base`."""
         try:
             now = self.info(name)
         except MissingError:
@@ -299,7 +263,7 @@ class ObjectStore:
         return self._delete_one(name)
 
     def delete_many(self, files: Sequence[FileInfo]) -> Iterator[StoreError | bool]:
-        """See :meth:`jaxcache.store.base.Store.delete_many`; cheapest where sorted by name."""
+        """Delete what is still as it was seen; cheapest where sorted by name."""
         for start in range(0, len(files), _DELETE_AT_ONCE):
             batch = files[start : start + _DELETE_AT_ONCE]
             now = self._look(batch)
@@ -340,8 +304,8 @@ class ObjectStore:
     def _delete(self, names: Sequence[str]) -> None:
         import obstore
 
-        if not self._writable:
-            raise StoreError(names[0], f"{self._url} is read-only", code="read-only")
+        if not self.writable:
+            raise StoreError(names[0], f"{self.url} is read-only", code="read-only")
         self._requests.send("delete", names[0], lambda: obstore.delete(self._client, names))
 
     def delete_abandoned(self, name: str) -> bool:  # noqa: ARG002
