@@ -24,7 +24,7 @@ _SIZE_UNITS = {
     "tib": 2**40,
 }
 _DURATION_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
-_NUMBER = r"(?P<number>\d+(?:\.\d+)?|\.\d+)"
+_NUMBER = r"(?P<number>\d{1,18}(?:\.\d{1,18})?|\.\d{1,18})"  # more would overflow
 _SIZE = rf"(?i){_NUMBER}\s*(?P<unit>[a-z]*)"
 _DURATION = rf"(?i){_NUMBER}\s*(?P<unit>[smhdw])"
 NS_PER_SECOND = 1_000_000_000
@@ -42,11 +42,8 @@ def parse_size_bytes(text: str) -> int:
         raise UsageError(
             f"{text!r} is not a size", code="bad-size", hint="write 500MB, 10GiB, or bare bytes"
         )
-    return (
-        int(float(match["number"]) * unit)
-        if "." in match["number"]
-        else (int(match["number"]) * unit)
-    )
+    number = match["number"]
+    return int(float(number) * unit) if "." in number else int(number) * unit
 
 
 def parse_duration_seconds(text: str) -> float:
@@ -114,8 +111,6 @@ def format_duration(seconds: float) -> str:
         return f"{max(1, round(1000 * seconds))} ms"
     if seconds < 9.95:
         return f"{seconds:.1f} s"
-    if seconds < 60:
-        return f"{seconds:.0f} s"
     whole = round(seconds)
     for size, unit, small, small_unit in (
         (86_400, "d", 3600, "h"),

@@ -100,7 +100,10 @@ def test_a_run_through_python_takes_the_options_of_the_command(tmp_path: Path) -
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("--collect-only=many",), "'many' is not a number of operations"),
+        (("--collect-only=many",), "is not a valid int"),
+        (("--collect-only=²",), "is not a valid int"),
+        (("--fail-on-miss=²",), "'²' is not a duration"),
+        (("--timeout", "9" * 400 + "s"), "is not a duration"),
         (("--gemm", "fast"), "'fast' is not a gemm"),
         (("--except", "uncacheable"), "--except is for --fail-on-miss"),
         (("--target", "p.json", "--processes", "2"), "--target and --processes cannot be combined"),
@@ -112,6 +115,17 @@ def test_a_run_refuses_what_does_not_go_together(
 ) -> None:
     done = run_cli("run", *words, "--", "true")
     assert (done.returncode, said in done.stderr) == (2, True)
+
+
+def test_one_text_is_a_list_of_one() -> None:
+    assert PruneOptions.read(keep="jit_step*").keep == ("jit_step*",)
+    assert ExportOptions.read(sign=Path("/keys/ci.key")).sign == ("/keys/ci.key",)
+
+
+@pytest.mark.parametrize("size", ["9" * 5000, "9" * 400 + ".5GB"])
+def test_a_size_beyond_all_reason_is_refused(run_cli: RunCli, size: str) -> None:
+    done = run_cli("prune", "--max-size", size, "--dry-run")
+    assert (done.returncode, "[bad-size]" in done.stderr) == (2, True)
 
 
 def test_text_and_numbers_are_the_same_options() -> None:

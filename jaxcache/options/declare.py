@@ -116,7 +116,8 @@ class Option:
     def read(self, value: Any) -> Any:
         """Make the value of the field from what a person wrote or a program passed."""
         if self.kind is TEXTS:
-            return tuple(map(os.fspath, value or ()))
+            one = isinstance(value, str | os.PathLike)
+            return tuple(map(os.fspath, [value] if one else value or ()))
         value = os.fspath(value) if isinstance(value, os.PathLike) else value
         readable = isinstance(value, str | datetime)
         return self.kind.parse(value) if self.kind.parse and readable else value

@@ -1,6 +1,7 @@
 """Options of what runs the user's jax: warm, run, compile, explain, doctor, where and ci key."""
 
 import os
+import re
 
 from jaxcache.errors import UsageError
 from jaxcache.options import JOBS, PLATFORM, PYTHON
@@ -40,13 +41,7 @@ def read_limit(text: str) -> int | float:
     Raises:
         UsageError: ``bad-duration``.
     """
-    return int(text) if text.isdigit() else parse_duration_seconds(text)
-
-
-def _read_operations(text: str) -> int:
-    if not text.isdigit():
-        raise UsageError(f"{text!r} is not a number of operations")
-    return int(text)
+    return int(text) if re.fullmatch(r"\d{1,18}", text) else parse_duration_seconds(text)
 
 
 def _read_directory(path: str) -> str:
@@ -126,7 +121,7 @@ class RunOptions(TargetOptions, panel=None):
     )
     collect: int | None = option(
         "--collect-only",
-        Kind(str | None, "[N]", _read_operations),
+        Kind(int | None, "[N]"),
         "With --record: return zeros for modules of more than N operations (default: 50).",
         keyword="collect",
         panel="Recipe",

@@ -106,7 +106,9 @@ class Child:
             DiedError
         """
         deadline = None if seconds is None else time.monotonic() + seconds
-        while b"\n" not in self._unread:
+        searched = 0
+        while self._unread.find(b"\n", searched) < 0:
+            searched = len(self._unread)
             left = None if deadline is None else max(0.0, deadline - time.monotonic())
             try:
                 if not select.select([self._answers], [], [], left)[0]:
@@ -120,7 +122,10 @@ class Child:
             if len(self._unread) > _MAX_ANSWER_BYTES:
                 raise DiedError("its answer has no end")
         line, _, self._unread = self._unread.partition(b"\n")
-        answer = json.loads(line)
+        try:
+            answer = json.loads(line)
+        except (ValueError, RecursionError) as error:  # an entry that it loads may write here, too
+            raise DiedError("its answer cannot be read") from error
         return answer if isinstance(answer, dict) else {}
 
     @property

@@ -1,5 +1,6 @@
 """The parent's end of the listener's sockets: one queue for the events of every process."""
 
+import contextlib
 import os
 import queue
 import socket
@@ -36,6 +37,8 @@ class Inbox:
         return self
 
     def __exit__(self, *_: object) -> None:
+        with contextlib.suppress(OSError):
+            self._server.shutdown(socket.SHUT_RDWR)  # closing alone leaves the thread in accept()
         self._server.close()
 
     def wake(self) -> None:

@@ -190,9 +190,9 @@ class _Crew:
                 stdout=silence or (2 if aside or self._stdout_to_stderr else None),
                 stderr=silence,
             )
-        except OSError as error:
+        except (OSError, ValueError) as error:  # the latter for a null byte
             self.stop(signal.SIGTERM)
-            reason = os.strerror(error.errno or 0).lower()
+            reason = (getattr(error, "strerror", None) or str(error)).lower()
             raise UsageError(
                 f"cannot run {launch.command[0]}: {reason}", code="cannot-run"
             ) from error

@@ -198,17 +198,19 @@ def read_table(function: str, table: Mapping[str, Any], place: str) -> Call:
         function,
         tuple(_read_value(v, place) for v in table.get("args", [])),
         {k: _read_value(v, place) for k, v in table.get("kwargs", {}).items()},
-        {k: {"value": v} for k, v in table.get("static", {}).items()},
+        {k: _as_it_is(v, place) for k, v in table.get("static", {}).items()},
         bool(table.get("committed", False)),
     )
 
 
-def check_fields(table: Mapping[str, Any], known: Mapping[str, type], place: str) -> None:
+def check_fields(table: object, known: Mapping[str, type], place: str) -> None:
     """Refuse a table of TOML with fields that are not known, or of the wrong type.
 
     Raises:
         UsageError: ``bad-list``.
     """
+    if not isinstance(table, Mapping):
+        raise UsageError(f"{place} is no table", code="bad-list")
     for name, value in table.items():
         if name not in known:
             raise UsageError(
@@ -236,7 +238,7 @@ def _read_array(text: str) -> Node | None:
 def _read_literal(text: str) -> Node:
     try:
         value = ast.literal_eval(text.strip())
-    except (ValueError, SyntaxError, MemoryError, RecursionError):
+    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
         value = ...
     if not isinstance(value, bool | int | float | str | None):
         raise UsageError(
@@ -277,9 +279,18 @@ def _read_value(value: Any, place: str) -> Node:
     return _read_marked(marks[0], value[marks[0]], place)
 
 
+def _as_it_is(value: Any, place: str) -> Node:
+    """A value that is no array; a date of TOML has no JSON."""
+    try:
+        json.dumps(value)
+    except TypeError as error:
+        raise UsageError(f"{value!r} in {place} is no argument", code="bad-list") from error
+    return {"value": value}
+
+
 def _read_marked(mark: str, inner: Any, place: str) -> Node:
     if mark == "$value":
-        return {"value": inner}
+        return _as_it_is(inner, place)
     if mark == "$tuple" and isinstance(inner, list):
         return {"tuple": [_read_value(v, place) for v in inner]}
     function = inner.get("function") if isinstance(inner, dict) else None

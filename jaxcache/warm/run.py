@@ -119,13 +119,13 @@ def _launches(program: Program, options: WarmOptions, cross: Cross | None) -> It
         env["JAX_PLATFORMS"] = platform
     if options.mock_gpu_topology:
         env["JAX_MOCK_GPU_TOPOLOGY"] = options.mock_gpu_topology
-    if devices:
-        count = f"--xla_force_host_platform_device_count={devices}"
-        env["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {count}".strip()
     if cross:
         env |= cross.environment(devices=devices)
-    command = (find_python(program.python or options.python), *words)
     env |= program.env
+    if devices and not cross:
+        flags = env.get("XLA_FLAGS", os.environ.get("XLA_FLAGS", ""))
+        env["XLA_FLAGS"] = f"{flags} --xla_force_host_platform_device_count={devices}".strip()
+    command = (find_python(program.python or options.python), *words)
     launch = Launch(command, env, program.cwd, needs="jax", unset=_unset(cross))
     yield from _together(launch, cross.processes if cross else options.processes)
 

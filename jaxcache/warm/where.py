@@ -1,5 +1,6 @@
 """``where``: which cache directories a command really uses."""
 
+import contextlib
 import os
 import signal
 from collections import defaultdict
@@ -56,8 +57,9 @@ def find_where(
         process = seen.processes[event.process]
         opened = process.configured and process.configured.opened_directory
         if options.stop and opened and process.pid > 1 and process.pid not in stopped:
-            os.kill(process.pid, signal.SIGTERM)
             stopped.add(process.pid)
+            with contextlib.suppress(OSError, OverflowError):  # it has ended, or names none
+                os.kill(process.pid, signal.SIGTERM)
 
     ended = run_listening(
         [Launch(tuple(command))],

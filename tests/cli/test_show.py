@@ -272,6 +272,16 @@ def test_hlo_takes_jaxlib(run_cli: RunCli, corpus: Path, tmp_path: Path) -> None
     assert "jaxlib" in done.stderr and "--python" in done.stderr
 
 
+def test_a_child_that_answers_nonsense_is_named(
+    run_cli: RunCli, corpus: Path, tmp_path: Path
+) -> None:
+    liar = tmp_path / "liar"
+    liar.write_text('#!/bin/sh\necho "{nonsense" > /dev/fd/$3\nsleep 9\n')
+    liar.chmod(0o755)
+    done = run_cli("show", "jit_mlp", "-C", corpus / OLD, "--hlo", "--python", liar)
+    assert (done.returncode, "hlo-failed" in done.stderr) == (1, True), done.stderr
+
+
 @pytest.mark.jax
 def test_hlo_is_text(run_cli: RunCli, corpus: Path, jax_python: str) -> None:
     done = run_cli("show", "jit_mlp", "-C", corpus / OLD, "--hlo", "--python", jax_python)

@@ -84,6 +84,7 @@ def test_a_profile_survives_its_file(tmp_path: Path) -> None:
         {"topology": 5},
         {"topology_fingerprint": "-1"},
         {"topology_fingerprint": str(2**64)},
+        {"topology_fingerprint": "1" * 5000},
         {"device_ids": []},
         {"device_ids": [0]},
         {"device_ids": ["0"] * 8},

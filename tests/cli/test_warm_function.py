@@ -1,6 +1,7 @@
 """``jaxcache warm``: how it reads MODULE:FUNCTION and its arguments; nothing here needs jax."""
 
 import json
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -79,6 +80,8 @@ def test_a_tree_of_arguments() -> None:
         {"args": [{"$shape": [1]}]},
         {"arg": []},
         {"committed": 1},
+        {"static": {"day": date(2024, 1, 1)}},
+        {"args": [{"$value": date(2024, 1, 1)}]},
     ],
 )
 def test_what_is_no_call_is_refused(table: dict[str, Any]) -> None:
@@ -97,7 +100,8 @@ def test_a_list_of_scripts_and_functions(tmp_path: Path) -> None:
     assert (script.script, script.call) == ("a.py", None)
     assert [(f.platform, f.devices) for f in functions] == [("cpu", 2), ("cuda", 2)]
     assert {f.call.function for f in functions if f.call} == {"m:f"}
-    for text in ('[[function]]\nname = "f"\n', '[[function]]\nname="m:f"\npath="x"\n', ""):
+    wrong = ('[[function]]\nname = "f"\n', '[[function]]\nname="m:f"\npath="x"\n', "")
+    for text in (*wrong, 'script = ["train.py"]'):
         path.write_text(text)
         with pytest.raises(UsageError) as caught:
             read_programs(str(path))
@@ -111,11 +115,13 @@ def test_what_does_not_go_together(run_cli: RunCli, tmp_path: Path) -> None:
         ("m:f", "--arg", "f32[2]", "--args", "x.toml"),
         ("m:f", "--args", "missing.toml"),
         ("m:f", "--static", "3"),
+        ("m:f", "--arg", "{[]: 1}"),
+        ("script.py", "a\0b"),
         ("script.py", "--arg", "f32[2]"),  # the script's own
         ("--arg", "f32[2]", "script.py"),
         ("a:b", "--frobnicate"),
     ):
         done = run_cli("warm", "--python", "/bin/false", *args)
         assert done.returncode in (1, 2), args
-        assert "Traceback" not in done.stderr
+        assert "Traceback" not in done.stderr and "internal-error" not in done.stderr
     assert "no script" in run_cli("warm", "script.py", "--arg", "f32[2]").stderr

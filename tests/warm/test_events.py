@@ -2,6 +2,7 @@
 
 import json
 import socket
+import threading
 from typing import Any
 
 import pytest
@@ -119,6 +120,14 @@ def test_a_hostile_writer_disturbs_no_other() -> None:
         found = list(inbox.drain(5.0))
     assert [e.event for e in found if isinstance(e, Said)] == ["trouble"]
     assert [e.argv for e in found if isinstance(e, Started)] == [("a",)]
+
+
+def test_a_run_leaves_no_thread_behind() -> None:
+    with socket_folder() as folder, Inbox(folder) as inbox:
+        (accepting,) = [t for t in threading.enumerate() if "_accept" in t.name]
+        assert list(inbox.drain(5.0)) == []
+    accepting.join(5.0)
+    assert not accepting.is_alive()
 
 
 @pytest.mark.parametrize(

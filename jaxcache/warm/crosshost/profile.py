@@ -3,6 +3,7 @@
 import base64
 import json
 import os
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
@@ -243,7 +244,8 @@ def parse_profile(document: Any, origin: str) -> Profile:
     except ValueError as error:
         raise bad(str(error)) from error
     fingerprint = profile.topology_fingerprint
-    if fingerprint is not None and not (fingerprint.isdecimal() and int(fingerprint) < 1 << 64):
+    digits = re.fullmatch(r"\d{1,20}", "0" if fingerprint is None else fingerprint)
+    if not digits or int(digits[0]) >= 1 << 64:
         raise bad("topology_fingerprint is not what it should be")
     count, ids = len(profile.device_ids), profile.device_ids
     if not 1 <= count <= MOST_DEVICES or count != len(profile.device_kinds) or min(ids) < 0:
