@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
 from jaxcache.cli.app import COMMANDS  # noqa: E402
-from jaxcache.entry.releases import rules_table  # noqa: E402
+from jaxcache.entry.releases import RULES  # noqa: E402
 from tools.generate.commands import read_command  # noqa: E402
 from tools.generate.completions import bash, fish, zsh  # noqa: E402
 from tools.generate.pages import man_command, man_root, page_of, reference  # noqa: E402
@@ -35,10 +35,19 @@ def generate() -> dict[Path, str]:
     explain = ROOT / "docs" / "explain.md"
     before, start, rest = explain.read_text("utf-8").partition(_RELEASES)
     after = rest[rest.index(_END) :]
-    files[explain] = "\n".join((before + start, *rules_table(), after))
+    files[explain] = "\n".join((before + start, *_rules_table(), after))
     for command in commands:
         files[ROOT / "man" / f"{page_of(command)}.1"] = man_command(command)
     return files
+
+
+def _rules_table() -> list[str]:
+    """The changes between releases of JAX as lines of a Markdown table."""
+    return [
+        "| in | what | JAX | source in `jax/_src` |",
+        "|---|---|---|---|",
+        *(f"| `{r.part}` | {r.text} | {r.releases} | `{r.source}` |" for r in RULES),
+    ]
 
 
 def main() -> int:

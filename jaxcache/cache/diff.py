@@ -143,8 +143,3 @@ def sum_sizes(held: Iterable[Held]) -> tuple[int, float]:
     """Bytes and compile seconds at stake."""
     entries = list(held)
     return sum(h.size_bytes for h in entries), float(sum(h.compile_seconds for h in entries))
-
-
-def known_in(side: Side) -> dict[str, tuple[str, float]]:
-    """Payload digest and seconds by key, for an export of what is not there."""
-    return {k: (h.payload_sha256, h.compile_seconds) for k, h in side.entries.items()}

@@ -146,6 +146,10 @@ def list_cache(
         hurried = not (options.long or layout.has_heads)
         seen = layout.decode(store, seen, chosen[:limit], hurried=hurried, **reading)
         chosen = _as_read(seen, chosen)
+    problems = tuple(seen.problems)
+    if keys or filters:
+        files = {e.file for e in chosen}
+        problems = tuple(p for p in problems if p.file in files)
     sizes = count_bytes(seen.inventory.files()) if deep else (None, 0)
     if index is not None:
         index.save(entry.file for entry in seen.entries)
@@ -153,7 +157,7 @@ def list_cache(
         cache_dir=store.url,
         entries=tuple(chosen[:limit]),
         summary=summarize(chosen)._replace(unread=unread),
-        problems=_problems_of(chosen, seen.problems) if keys or filters else tuple(seen.problems),
+        problems=problems,
         cache_size_bytes=sizes[0],
         ledger_bytes=sizes[1],
     )
@@ -163,11 +167,6 @@ def _as_read(seen: "Seen", chosen: Sequence[Entry]) -> list[Entry]:
     """The chosen entries, as they are after more of them has been read."""
     read = {entry.file: entry for entry in seen.entries}
     return [read[entry.file] for entry in chosen if entry.file in read]
-
-
-def _problems_of(entries: Sequence[Entry], problems: Sequence[Problem]) -> tuple[Problem, ...]:
-    files = {e.file for e in entries}
-    return tuple(p for p in problems if p.file in files)
 
 
 class Group(NamedTuple):

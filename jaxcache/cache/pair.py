@@ -32,9 +32,7 @@ def new_atime(file: str, used_ns: int, *, mtime_ns: int | None = None) -> NewFil
     return NewFile(name, [stamp], mtime_ns) if name else None
 
 
-def write_atime(
-    store: Store, file: str, used_ns: int, *, mtime_ns: int | None = None, replace: bool = False
-) -> bool:
+def write_atime(store: Store, file: str, used_ns: int, *, replace: bool = False) -> bool:
     """Date an entry that is there, or about to be written.
 
     Args:
@@ -47,11 +45,11 @@ def write_atime(
     Raises:
         StoreError
     """
-    new = new_atime(file, used_ns, mtime_ns=mtime_ns)
+    new = new_atime(file, used_ns)
     if new is None:
         return False
     try:
-        store.write(new.name, new.chunks, mtime_ns=mtime_ns, replace=replace)
+        store.write(new.name, new.chunks, replace=replace)
     except ExistsError:
         return False
     return True

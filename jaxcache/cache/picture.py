@@ -13,12 +13,7 @@ from jaxcache.cache.explain.churn import Churn
 from jaxcache.cache.inventory import counted_bytes
 from jaxcache.cache.prune.plan import plan_items, without_suffix
 from jaxcache.cache.prune.removable import removable, total_bytes
-from jaxcache.cache.prune.removal import (
-    Removal,
-    count_entries,
-    freed_bytes,
-    lost_compile_seconds,
-)
+from jaxcache.cache.prune.removal import Removal, count_entries, freed_bytes, lost_compile_seconds
 from jaxcache.cache.scan import Progress, Scan
 from jaxcache.errors import JaxcacheError
 from jaxcache.eviction import POLICIES, choose_in_order, eviction_order
@@ -32,8 +27,8 @@ if TYPE_CHECKING:
 
 #: Modules whose churn is explained: finding a cause decodes several entries of each.
 _EXPLAINED_MODULES = 15
-#: Sizes that are forecast where each takes a whole plan.
-_UNIT_STEPS = 20
+#: Sizes that are forecast, and how many where each takes a whole plan.
+_STEPS, _UNIT_STEPS = 50, 20
 #: Removals that a step names.
 _NAMED = 12
 
@@ -133,13 +128,12 @@ def _foresee_units(
     return tuple(found)
 
 
-def foresee(seen: Scan, policy: str, *, steps: int = 50, now_ns: int) -> tuple[Step, ...]:
+def foresee(seen: Scan, policy: str, *, now_ns: int) -> tuple[Step, ...]:
     """Plan what a policy would remove at evenly spaced sizes, from the whole cache down to nothing.
 
     Args:
-        seen: a deep scan with heads.
-        steps: how many sizes; those that cannot be reached because of files that are no entries
-            are left out.
+        seen: a deep scan with heads. Sizes that cannot be reached because of files that are no
+            entries are left out.
     """
     able = removable(None, seen, PruneOptions(max_size_bytes=1, policy=policy), now_ns=now_ns)
     before = able.size_bytes
@@ -148,8 +142,8 @@ def foresee(seen: Scan, policy: str, *, steps: int = 50, now_ns: int) -> tuple[S
     entries = [i.candidate for i in free.values() if i.removal.subject == "entry"]
     order = eviction_order(entries, policy, now_ns)
     found = []
-    for number in range(steps, -1, -1):
-        bound = before * number // steps
+    for number in range(_STEPS, -1, -1):
+        bound = before * number // _STEPS
         if bound < able.fixed_bytes:
             break
         excess, going = before - bound, []

@@ -4,13 +4,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import tee
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-from jaxcache.cache.heads import (
-    Facts,
-    Request,
-    read_briefs,
-    read_facts,
-    read_facts_and_briefs,
-)
+from jaxcache.cache.heads import Facts, Request, read_briefs, read_facts, read_facts_and_briefs
 from jaxcache.cache.inventory import EntryFile, Inventory, take_inventory
 from jaxcache.cache.pair import ATIME_BYTES
 from jaxcache.entry.codec import HEADER_BYTES
@@ -52,7 +46,6 @@ def scan(
     heads: bool = True,
     dates: bool = True,
     deep: bool = False,
-    only: Callable[[EntryFile], bool] | None = None,
     details: bool = False,
     index: "Index | None" = None,
     workers: int = 1,
@@ -67,7 +60,6 @@ def scan(
             it those are unknown, and the scan opens no entry.
         dates: read the ``-atime`` files; without them, the last use is what the file system tells.
         deep: also take inventory of side caches (see :func:`take_inventory`).
-        only: read only the entries for which this is true; the inventory stays whole.
         details: also decode each entry, for platform, target, signature and source.
         index: what earlier scans read; it spares opening files, and learns from this one.
         workers: processes to read with in a large directory (see :func:`read_facts`).
@@ -76,10 +68,9 @@ def scan(
         NoCacheError: the directory cannot be listed.
     """
     inventory = take_inventory(store, deep=deep)
-    wanted = [e for e in inventory.entries if only is None or only(e)]
     entries, problems = read_entries(
         store,
-        wanted,
+        inventory.entries,
         inventory.atimes,
         heads=heads,
         dates=dates,

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from jaxcache.entry import wire
@@ -129,8 +130,13 @@ class _Decoder:
             facts["format"] = Format(version, abi, envelope.container)
         return Contents(**facts, problems=tuple(self._found))
 
-    def _finding(self, part: str) -> "_Finding":
-        return _Finding(part, self._found)
+    @contextmanager
+    def _finding(self, part: str) -> Iterator[None]:
+        """Turn damage in one part into a finding, so that the others are still read."""
+        try:
+            yield
+        except (WireError, RecursionError) as error:
+            self._found.append(("bad-payload", f"{part}: {error}"))
 
     def hlo(self) -> tuple[memoryview | None, memoryview | None]:
         """HloModuleProto and HloModuleConfigProto."""
@@ -166,22 +172,6 @@ class _Decoder:
     def _parts(self, number: int) -> Iterable[memoryview]:
         fields = self._envelope.executable
         return (f.value for f in fields if f.number == number and isinstance(f.value, memoryview))
-
-
-class _Finding:
-    """Turns damage in one part into a finding, so that the others are still read."""
-
-    def __init__(self, part: str, found: _Findings) -> None:
-        self._part, self._found = part, found
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, kind: object, error: object, trace: object) -> bool:
-        if isinstance(error, (WireError, RecursionError)):
-            self._found.append(("bad-payload", f"{self._part}: {error}"))
-            return True
-        return False
 
 
 def same_module(inside: str, named: str) -> bool:

@@ -104,8 +104,8 @@ def _read_flags(debug: memoryview, budget: Budget) -> _Flags:
     """Changed flags, the cache directory, every flag, and the jaxlib that they are nearest to."""
     values = flag_values(debug, budget)
     like, changed = _nearest(values)
-    shown = None if changed is None else _show_changed(values, changed)
-    return shown, _cache_dir(values), _named(values), like
+    shown = None if changed is None else _named(values, changed)
+    return shown, _cache_dir(values), _named(values, values), like
 
 
 @lru_cache(maxsize=64)
@@ -166,14 +166,9 @@ def _nearest(values: _Values) -> tuple[str | None, set[int] | None]:
     return version, changed if version and len(changed) <= _MAX_CHANGES else None
 
 
-def _show_changed(values: _Values, changed: set[int]) -> dict[str, FlagValue]:
+def _named(values: _Values, numbers: Iterable[int]) -> dict[str, FlagValue]:
     names = flag_names()
-    return {names.get(n, f"#{n}"): _show(values.get(n)) for n in sorted(changed)}
-
-
-def _named(values: _Values) -> dict[str, FlagValue]:
-    names = flag_names()
-    return {names.get(n, f"#{n}"): _show(values[n]) for n in sorted(values)}
+    return {names.get(n, f"#{n}"): _show(values.get(n)) for n in sorted(numbers)}
 
 
 def _differing(values: _Values, defaults: _Values) -> set[int]:

@@ -166,12 +166,3 @@ RULES = (
     CALLBACKS_UNCACHED,
     ATIME_REQUIRED,
 )
-
-
-def rules_table() -> list[str]:
-    """The rules as lines of a Markdown table."""
-    return [
-        "| in | what | JAX | source in `jax/_src` |",
-        "|---|---|---|---|",
-        *(f"| `{r.part}` | {r.text} | {r.releases} | `{r.source}` |" for r in RULES),
-    ]

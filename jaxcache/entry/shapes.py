@@ -76,7 +76,7 @@ def parse_short_type(text: str) -> ArrayType | None:
     ``f32[8,16]``, ``i32[]``, ``s32[]``, ``bool[4]``, ``float8_e4m3fn[2]``.
     """
     match = _ARRAY.fullmatch(text.strip())
-    dtype = _dtype_names().get(match["dtype"]) if match else None
+    dtype = dtype_names().get(match["dtype"]) if match else None
     if match is None or dtype is None:
         return None
     dims = match["dims"].split(",") if match["dims"] else []
@@ -86,7 +86,7 @@ def parse_short_type(text: str) -> ArrayType | None:
 
 
 @cache
-def _dtype_names() -> dict[str, str]:
+def dtype_names() -> dict[str, str]:
     """Every way to write a dtype, to its name."""
     arrays = [d for d in _DTYPES.values() if d not in ("tuple", "opaque", "token", "buffer")]
     known = {d: d for d in arrays} | {_short_dtype(d): d for d in arrays}

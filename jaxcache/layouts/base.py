@@ -270,4 +270,4 @@ class Layout(Protocol):
 
     @property
     def find_churn(self) -> "Callable[..., tuple[Churn, ...]]":
-        """Finds what has several keys (store, explained, seen, progress), and why."""
+        """Finds what has several keys (store, explained, seen), and why."""

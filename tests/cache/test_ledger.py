@@ -170,12 +170,16 @@ def test_merging_with_a_compacted_copy_counts_no_hit_twice(tmp_path: Path) -> No
     assert len(segments(left)) == 1
 
 
-def test_compacting_drops_what_is_not_to_be_kept(tmp_path: Path) -> None:
+def test_compacting_drops_what_is_not_to_be_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     store = open_store(str(tmp_path))
-    append(store, [Event(KEY, HIT, 1), Event("other", HIT, 1)])
-    compact(store, keep=lambda key: key == KEY)
+    append(store, [Event(KEY, HIT, 2), Event("other", HIT, 1)])
+    monkeypatch.setattr("jaxcache.cache.ledger.segments._MIN_ABSENT", 1)
+    compact(store)
     assert list(load(tmp_path)) == [KEY]
-    compact(store, keep=lambda key: False)
+    monkeypatch.setattr("jaxcache.cache.ledger.segments._MIN_ABSENT", 0)
+    compact(store)
     assert list(load(tmp_path)) == []
 
 

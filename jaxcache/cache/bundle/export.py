@@ -1,10 +1,10 @@
 """Choose what goes into a bundle; :mod:`jaxcache.cache.bundle.pack` then writes it."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from jaxcache.cache.bundle.manifest import JAX, is_side_file
-from jaxcache.cache.diff import Side, known_in
+from jaxcache.cache.diff import Held, Side
 from jaxcache.cache.gate import Gate
 from jaxcache.cache.inventory import EntryFile, Inventory
 from jaxcache.cache.scan import Progress, scan
@@ -12,9 +12,6 @@ from jaxcache.cache.select import Selection
 from jaxcache.entry.names import FileKind
 from jaxcache.model import Entry, FileInfo, Problem
 from jaxcache.store.base import Store
-
-#: (payload digest, compile seconds) by key, of what another bundle or cache has.
-Known = dict[str, tuple[str, float]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +26,8 @@ class ExportPlan:
     left_out: tuple[Problem, ...]
     """Files that cannot be exported, with the reason."""
     since: str | None = None
-    known: Known = field(default_factory=dict)
+    known: Mapping[str, Held] = field(default_factory=dict)
+    """The entries by key of what ``since`` names: the same need not travel again."""
     layout: str = JAX
     """The layout of the cache; of any other than JAX everything is a side file."""
     warnings: tuple[str, ...] = ()
@@ -71,7 +69,8 @@ def plan_export(
     files, left_out = _portable(seen.inventory, chosen)
     if side_caches is None:
         side_caches = not keys and not filters
-    sides = sorted(_side_files(seen.inventory)) if side_caches else []
+    files_beside = (o.info for o in seen.inventory.others if side_caches and o.info.type == "file")
+    sides = sorted(info for info in files_beside if is_side_file(info.name))
     return ExportPlan(
         store.url,
         tuple(files),
@@ -79,7 +78,7 @@ def plan_export(
         sum(f.info.size_bytes for f, _ in files) + sum(s.size_bytes for s in sides),
         tuple(left_out),
         since.reference if since else None,
-        known_in(since) if since else {},
+        since.entries if since else {},
         warnings=() if files or sides or left_out else (f"there is no entry in {store.url}",),
     )
 
@@ -100,9 +99,3 @@ def _portable(
         atime = inventory.atimes.get(entry.key_text) if entry.kind is FileKind.ENTRY else None
         files.append((entry, atime))
     return files, left_out
-
-
-def _side_files(inventory: Inventory) -> Iterator[FileInfo]:
-    for other in inventory.others:
-        if other.info.type == "file" and is_side_file(other.info.name):
-            yield other.info

@@ -174,7 +174,11 @@ class _Writer:
             reason = (error.strerror or str(error)).lower()
             raise StoreError(file.info.name, reason, code="io-error") from error
         key = file.key_text
-        if self._plan.known.get(key) == (content.payload_sha256, content.compile_seconds):
+        found = (content.payload_sha256, content.compile_seconds)
+        if (there := self._plan.known.get(key)) and found == (
+            there.payload_sha256,
+            there.compile_seconds,
+        ):
             return None
         origin = make_origin(content.decoded or decode_origin(content.held))
         for chunk in content.chunks(stream):

@@ -301,7 +301,8 @@ def _commit(store: Store, plan: ImportPlan, staged: list[tuple[str, Step]]) -> l
         there = find(store, name)
         if there is not None:
             old = f"{staged[0][0]}-old{len(undo)}"
-            _copy(store, name, old, there.mtime_ns)
+            with store.open(name) as file:
+                store.write(old, read_chunks(file), mtime_ns=there.mtime_ns)
             undo.append((name, there, old))
         return there
 
@@ -332,11 +333,6 @@ def _commit(store: Store, plan: ImportPlan, staged: list[tuple[str, Step]]) -> l
     return failed
 
 
-def _copy(store: Store, name: str, new_name: str, mtime_ns: int) -> None:
-    with store.open(name) as file:
-        store.write(new_name, read_chunks(file), mtime_ns=mtime_ns)
-
-
 def _events(store: Store, plan: ImportPlan, written: set[str]) -> Iterator[Event]:
     """Yield the events of the bundle's entries, and the digests they were checked by.
 
@@ -348,10 +344,7 @@ def _events(store: Store, plan: ImportPlan, written: set[str]) -> Iterator[Event
         item = step.subject
         if isinstance(item, Item) and step.name not in missed:
             if step.name in written:
-                yield Event(item.key, PAYLOAD, item.created_ns, _payload_facts(item))
+                facts = {"payload_sha256": item.payload_sha256, "file_mtime_ns": item.created_ns}
+                yield Event(item.key, PAYLOAD, item.created_ns, facts)
             if item.key not in known:
                 yield from item.ledger
-
-
-def _payload_facts(item: Item) -> dict[str, object]:
-    return {"payload_sha256": item.payload_sha256, "file_mtime_ns": item.created_ns}

@@ -106,7 +106,7 @@ def plan_save(
     usage = judge_usage(seen, ledger, baseline)
     dropped: dict[str, Reason] = {}
     for entry in usage.unused if finished else ():
-        if _age_seconds(entry, now_ns) > (unused_for_seconds or 0.0):
+        if (now_ns - entry.last_used_ns) / NS_PER_SECOND > (unused_for_seconds or 0.0):
             dropped[entry.file] = "unused"
     for file in _over(seen, ledger, dropped.__contains__, max_size_bytes, now_ns):
         dropped[file] = "max-size"
@@ -135,10 +135,6 @@ def _why(save_if: SaveIf, usage: Usage, *, target_exists: bool) -> Why:
     if usage.new:
         return "new"
     return "nothing-new" if target_exists else "first"
-
-
-def _age_seconds(entry: Entry, now_ns: int) -> float:
-    return (now_ns - entry.last_used_ns) / NS_PER_SECOND
 
 
 def _over(

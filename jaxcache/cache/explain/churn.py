@@ -11,7 +11,7 @@ from jaxcache.cache.explain.compare import UNKNOWN, compare
 from jaxcache.cache.explain.known import KnownCache
 from jaxcache.cache.explain.matching import without_addresses
 from jaxcache.cache.explain.sides import Compile, Side
-from jaxcache.cache.scan import Progress, Scan, scan
+from jaxcache.cache.scan import Scan, scan
 from jaxcache.model import Entry
 from jaxcache.store.base import Store
 
@@ -37,11 +37,7 @@ class Churn:
 
 
 def find_churn(
-    store: Store,
-    *,
-    explained: int | None = None,
-    seen: Scan | None = None,
-    progress: Progress | None = None,
+    store: Store, *, explained: int | None = None, seen: Scan | None = None
 ) -> tuple[Churn, ...]:
     """Modules with two keys or more, those that take most bytes first.
 
@@ -52,7 +48,7 @@ def find_churn(
     Raises:
         NoCacheError
     """
-    seen = seen or scan(store, progress=progress)
+    seen = seen or scan(store)
     modules: defaultdict[str, list[Entry]] = defaultdict(list)
     for entry in seen.entries:
         modules[without_addresses(entry.module)].append(entry)

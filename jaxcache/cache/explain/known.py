@@ -4,11 +4,11 @@ import math
 from dataclasses import replace
 
 from jaxcache.cache.explain.sides import Compile, Side
-from jaxcache.cache.inventory import EntryFile, take_inventory
+from jaxcache.cache.inventory import take_inventory
 from jaxcache.cache.ledger.segments import Ledger
 from jaxcache.cache.scan import read_entries
 from jaxcache.cache.select import select_by_keys
-from jaxcache.entry.codec import CodecError
+from jaxcache.entry.codec import HEADER_BYTES, CodecError, detect_codec
 from jaxcache.entry.decode import decode_payload, find_hlo_module
 from jaxcache.entry.names import parse_key
 from jaxcache.entry.outline import outline, parameter_names
@@ -92,8 +92,8 @@ class KnownCache:
         if file is None or file.info.size_bytes > max_bytes:
             return blank
         try:
-            codec = self._codec(file)
             with self._store.open(file.info.name) as stream:
+                codec = detect_codec(stream.read(HEADER_BYTES))
                 payload = read_payload(stream, file.info.size_bytes)
         except (StoreError, CodecError):
             return blank
@@ -103,11 +103,6 @@ class KnownCache:
             return replace(known, outline=tuple(outline(module)), names=parameter_names(module))
         except WireError:
             return known
-
-    def _codec(self, file: EntryFile) -> str | None:
-        entries, _ = read_entries(self._store, [file], {})
-        codec = entries[0].codec if entries else "unknown"
-        return None if codec == "unknown" else codec
 
 
 def open_known(path: str, *, explicit: bool = False) -> KnownCache | None:

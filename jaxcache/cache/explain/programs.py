@@ -12,6 +12,7 @@ from jaxcache.cache.explain.sides import Compile, Difference
 from jaxcache.entry.contents import ArrayType
 from jaxcache.entry.options import nearest_version
 from jaxcache.entry.releases import MOSAIC_PATHS
+from jaxcache.entry.shapes import dtype_names
 
 COMPUTATION = "computation"
 _HASH = re.compile(r" #[0-9a-f]{8}\b")
@@ -24,16 +25,6 @@ _SHOWN_TYPES = 4
 _KERNEL = "tpu_custom_call"
 #: Two programs of which less than this share of the lines are unlike do the same in other shapes.
 _UNLIKE = 0.2
-_SHORT = {
-    "f32": "float32",
-    "f64": "float64",
-    "s32": "int32",
-    "s64": "int64",
-    "u32": "uint32",
-    "u64": "uint64",
-    "c64": "complex64",
-    "c128": "complex128",
-}
 _SHOWN_LINES = 8
 #: More lines than this are not compared line by line, which takes their square.
 _MAX_DIFFED = 4_000
@@ -295,7 +286,8 @@ def _by_inner_types(right: Compile, old: Sequence[str], new: Sequence[str]) -> D
     before, after = ([t for t, _ in found.most_common(_SHOWN_TYPES)] for found in (gone, come))
     dtypes = {(a[0], b[0]) for a, b in product(gone, come) if a[1] == b[1] and a[0] != b[0]}
     dims = {a[1] for a in gone} != {b[1] for b in come}
-    named = {(_SHORT.get(a, a), _SHORT.get(b, b)) for a, b in dtypes}
+    names = dtype_names()
+    named = {(names.get(a, a), names.get(b, b)) for a, b in dtypes}
     if dtypes and not dims and _is_x64(named):
         meaning = "dtypes inside the program: twice the bits, as jax_enable_x64 makes them"
         fix = "set JAX_ENABLE_X64 alike on both sides, or pass explicit dtypes"

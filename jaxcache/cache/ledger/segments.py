@@ -184,16 +184,13 @@ def _has_grown(store: Store) -> bool:
     return len(sizes[False]) > COMPACT_ABOVE or sum(sizes[False]) > sum(sizes[True]) + _SLACK_BYTES
 
 
-def compact(store: Store, *, keep: Callable[[str], bool] | None = None) -> Ledger:
+def compact(store: Store) -> Ledger:
     """Write the ledger anew as few segments and delete those that they replace.
 
-    The new segments name the ones they stand for, so that a copy of those which comes back in a
-    merge is not counted twice. Safe to interrupt; while another process compacts a local ledger,
-    it is left to that one.
-
-    Args:
-        keep: which keys to keep. If None: those with an entry, pinned ones, and as many of the
-            others as there are entries, the latest first.
+    It keeps the keys with an entry, pinned ones, and as many of the others as there are entries,
+    the latest first. The new segments name the ones they stand for, so that a copy of those which
+    comes back in a merge is not counted twice. Safe to interrupt; while another process compacts a
+    local ledger, it is left to that one.
 
     Returns:
         The ledger as it was read.
@@ -207,7 +204,7 @@ def compact(store: Store, *, keep: Callable[[str], bool] | None = None) -> Ledge
     # Locked, or the disk is full: the parts of an unfinished compaction count for nothing.
     with contextlib.suppress(StoreError), store.hold(_LOCK):
         ledger = Ledger.load(store)
-        _compact(store, ledger, keep or _worth_keeping(store, ledger))
+        _compact(store, ledger, _worth_keeping(store, ledger))
     return Ledger.load(store) if ledger is None else ledger
 
 

@@ -69,11 +69,10 @@ def _remove_remote(
     together lie together.
     """
     ordered = sorted(removals, key=lambda r: r.file.name)
-    dated = [r for r in ordered if r.atime is not None]
+    dated = [(r.file.name, r.atime) for r in ordered if r.atime is not None]
+    now_there = in_order(lambda pair: find(store, pair[1].name), dated)
     used = {
-        r.file.name
-        for r, now in zip(dated, in_order(lambda r: _look_at_atime(store, r), dated), strict=True)
-        if not _same(now, r.atime)
+        name for (name, then), now in zip(dated, now_there, strict=True) if not _same(now, then)
     }
     spared = [Spared(r, "used", _USED) for r in ordered if r.file.name in used]
     going = [r for r in ordered if r.file.name not in used]
@@ -97,10 +96,6 @@ def _remove_remote(
     return Execution(tuple(removed), tuple(spared), 0.0)
 
 
-def _look_at_atime(store: Store, removal: Removal) -> FileInfo | None:
-    return find(store, removal.atime.name) if removal.atime else None
-
-
 def _remove_one(store: Store, removal: Removal, guard: "Guard | None") -> Spared | None:
     """Remove one thing, ``-cache`` before ``-atime``; say why if it was not."""
     name = removal.file.name
@@ -114,18 +109,17 @@ def _remove_one(store: Store, removal: Removal, guard: "Guard | None") -> Spared
             if is_temporary(name):
                 alive = Spared(removal, "used", "its writer may be alive")
                 return None if delete_leftover(store, name) else alive
-            delete = delete_pair if removal.atime else _delete
-            if delete(store, removal.file):
+            if removal.atime:
+                deleted = delete_pair(store, removal.file)
+            else:
+                deleted = store.delete(name, expected=removal.file)
+            if deleted:
                 return None
         if find(store, name) is None:
             return Spared(removal, "gone", "another process removed it")
         return Spared(removal, "changed", "changed since the plan was made")
     except StoreError as error:
         return Spared(removal, "failed", error.reason)
-
-
-def _delete(store: Store, file: FileInfo) -> bool:
-    return store.delete(file.name, expected=file)
 
 
 def _same(now: FileInfo | None, then: FileInfo | None) -> bool:

@@ -219,7 +219,7 @@ class Going:
             cache_dir=cache_dir,
             policy=None,
             removals=removals,
-            kept=entries - sum(r.subject == "entry" for r in removals),
+            kept=entries - count_entries(removals),
             size_bytes_before=before,
             size_bytes_after=before - freed_bytes(removals),
         )
@@ -325,7 +325,7 @@ def _meet_bounds(
     """Take what must go to meet the bounds; return the bounds that cannot be met."""
     unmet: list[Reason] = []
     if options.max_entries is not None:
-        excess = entries - _entries(going.removals) - options.max_entries
+        excess = entries - count_entries(going.removals) - options.max_entries
         pool = _pool(items, ("entry",))
         order: list[Candidate] = []
         if excess > 0:
@@ -334,7 +334,7 @@ def _meet_bounds(
         for candidate in order:
             if excess <= 0:
                 break
-            excess -= _entries(going.take(pool[candidate.name], "max-entries"))
+            excess -= count_entries(going.take(pool[candidate.name], "max-entries"))
         if excess > 0:
             unmet.append("max-entries")
     if options.max_size_bytes is not None:
@@ -355,10 +355,6 @@ def _meet_bounds(
                 if excess > 0:  # else what several had needed became free
                     excess -= freed_bytes(going.take(pool[candidate.name], "max-size"))
     return tuple(unmet)
-
-
-def _entries(removals: Iterable[Removal]) -> int:
-    return sum(r.subject == "entry" for r in removals)
 
 
 def without_suffix(name: str) -> str:

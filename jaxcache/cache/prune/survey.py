@@ -5,10 +5,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from jaxcache.cache.heads import Facts, Request, read_facts
+from jaxcache.cache.heads import Request, read_facts
 from jaxcache.cache.inventory import count_bytes
 from jaxcache.cache.prune.plan import PrunePlan, plan_items, plan_removal, weighs_seconds
-from jaxcache.cache.prune.removal import Removal
 from jaxcache.cache.scan import Progress
 from jaxcache.cache.select import REMOVAL_PREFIX, Selection, select_by_keys
 from jaxcache.errors import UsageError
@@ -133,16 +132,14 @@ def _price(store: Store, layout: "Layout", plan: PrunePlan, workers: int) -> Pru
     if store.remote or not layout.has_heads or len(unknown) > _PRICED_AT_ONCE:
         return plan
     requests = [Request(r.file.name, r.file.size_bytes, None, True) for r in unknown]
-    facts = zip(requests, read_facts(store, requests, workers=workers), strict=True)
-    seconds = {r.name: _seconds(found) for r, found in facts}
-    return replace(plan, removals=tuple(_priced(r, seconds) for r in plan.removals))
-
-
-def _priced(removal: Removal, seconds: dict[str, float | None]) -> Removal:
-    known = seconds.get(removal.file.name)
-    return removal if known is None else removal._replace(compile_seconds=known)
-
-
-def _seconds(facts: Facts) -> float | None:
-    seconds = facts.head.compile_seconds if facts.head else None
-    return None if seconds is None else float(seconds)
+    heads = (facts.head for facts in read_facts(store, requests, workers=workers))
+    seconds = {
+        r.name: float(head.compile_seconds)
+        for r, head in zip(requests, heads, strict=True)
+        if head and head.compile_seconds is not None
+    }
+    removals = (
+        r._replace(compile_seconds=seconds.get(r.file.name, r.compile_seconds))
+        for r in plan.removals
+    )
+    return replace(plan, removals=tuple(removals))

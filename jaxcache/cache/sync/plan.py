@@ -119,16 +119,16 @@ def plan_sync(
         deep=options.side_caches,
     )
     theirs = _scan_target(target, bounded, index, progress)
-    names = {i.name: i for i in _all_files(theirs.inventory)}
+    their_files = theirs.inventory.files()
+    names = {info.name: info for kind, info in their_files if kind is not FileKind.ATIME}
     used_ns = {e.file: e.last_used_ns for e in selection.pick(ours.entries, now_ns)}
     gate = Gate(names, signed=signed, allow_large=allow_large)
     left_out = [
         p for p in ours.problems if p.kind == "unreadable" and p.file.endswith(ATIME_SUFFIX)
     ]
-    wanted = [
-        *(t for t in _entries(ours, options, used_ns, gate, left_out)),
-        *(t for t in _side_files(ours.inventory) if options.side_caches and not options.filters),
-    ]
+    wanted = list(_entries(ours, options, used_ns, gate, left_out))
+    if options.side_caches and not options.filters:
+        wanted += _side_files(ours.inventory)
     transfers = []
     for number, transfer in enumerate(wanted):
         there = names.get(transfer.info.name)
@@ -186,11 +186,6 @@ def _scan_target(
     if bounded and index is not None:
         index.save(file.info.name for file in seen.inventory.entries)
     return seen
-
-
-def _all_files(inventory: Inventory) -> Iterator[FileInfo]:
-    yield from (e.info for e in inventory.entries)
-    yield from (o.info for o in inventory.others)
 
 
 def _entries(

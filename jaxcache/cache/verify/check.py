@@ -138,13 +138,11 @@ def recorded_digest(file: EntryFile, record: Record | None) -> str | None:
     return known.sha256 if known and known.binding else None
 
 
-def check_payload(
-    file: EntryFile, payload: bytes | bytearray | memoryview, *, hashes: bool = True
-) -> Iterator[Problem]:
+def check_payload(file: EntryFile, payload: bytes | bytearray | memoryview) -> Iterator[Problem]:
     """Decode a payload and yield what is wrong with it: structure, inner hashes, module name."""
     from jaxcache.entry.decode import decode_payload
 
-    for kind, detail in decode_payload(payload, file.key.module or None, check=hashes).problems:
+    for kind, detail in decode_payload(payload, file.key.module or None).problems:
         yield _problem(file, kind, detail)
 
 

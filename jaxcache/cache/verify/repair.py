@@ -199,14 +199,12 @@ def _execute(store: Store, folder: str, step: Step, young: bool) -> Action:
     elif step.file.endswith(CACHE_SUFFIX):
         if not delete_pair(store, step.info):
             return "leave-changed"
-    elif step.file.endswith(ATIME_SUFFIX) and find(store, _cache_of(step.file)):
+    elif step.file.endswith(ATIME_SUFFIX) and find(
+        store, step.file.removesuffix(ATIME_SUFFIX) + CACHE_SUFFIX
+    ):
         return "leave-changed"  # no orphan any more
     elif not (step.temporary and delete_leftover(store, step.file)):
         if step.temporary and (young or is_staged(step.file)):
             return "leave-young"
         store.delete(step.file, expected=step.info)
     return step.action
-
-
-def _cache_of(file: str) -> str:
-    return file.removesuffix(ATIME_SUFFIX) + CACHE_SUFFIX

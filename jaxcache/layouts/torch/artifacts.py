@@ -78,7 +78,7 @@ def read_artifacts(path: str) -> Artifacts:
             if artifact.type not in _PLACES:
                 detail = f"artifacts of the type {artifact.type[:40]!r} are torch's own business"
             left_out.append(Problem(artifact.key[:200], "stray-file", detail))
-        elif problem := judge(artifact.content, name, parse_path(name)):
+        elif problem := judge(artifact.content, parse_path(name)):
             left_out.append(Problem(name, "bad-payload", problem, artifact.key))
         else:
             files[name] = artifact.content

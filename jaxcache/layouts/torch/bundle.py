@@ -45,14 +45,7 @@ _TRAVELS = (
     TorchKind.AOT,
 )
 #: Goes along only where everything does.
-_COMMON = frozenset(
-    {
-        TorchKind.PROBE,
-        TorchKind.TRITON,
-        TorchKind.AUTOTUNE,
-        TorchKind.SYSTEM,
-    }
-)
+_COMMON = frozenset({TorchKind.PROBE, TorchKind.TRITON, TorchKind.AUTOTUNE, TorchKind.SYSTEM})
 _HEAD_BYTES = 64
 _SHOWN_NAMES = 5
 
@@ -179,7 +172,7 @@ def _check_content(file: SideFile, found: TorchName, content: ContentReader) -> 
         if found.digest:
             raise BundleError(f"{file.name} in it is larger than the {MAX_BYTES} bytes allowed")
         return
-    problem = judge(b"".join(content.take(file.size_bytes)), file.name, found)
+    problem = judge(b"".join(content.take(file.size_bytes)), found)
     if problem:
         raise BundleError(f"{file.name} in it is no sound file: {problem}")
 
@@ -187,7 +180,7 @@ def _check_content(file: SideFile, found: TorchName, content: ContentReader) -> 
 _JUDGED = frozenset({TorchKind.AOT, TorchKind.FX, TorchKind.SOURCE, TorchKind.KERNEL})
 
 
-def judge(data: bytes, name: str, found: TorchName) -> str | None:
+def judge(data: bytes, found: TorchName) -> str | None:
     """Return why bytes cannot have a name of torch's; None if they can."""
     if found.kind is TorchKind.SOURCE:
         fits = digest_of_text(data) == found.digest
@@ -198,7 +191,7 @@ def judge(data: bytes, name: str, found: TorchName) -> str | None:
     if tier := TIERS.get(found.kind):
         problems = examine(data, tier, found.key or "", found.digest or "").problems
         return problems[0][1] if problems else None
-    return None if name else "has no name"
+    return None
 
 
 def _step(
@@ -208,7 +201,7 @@ def _step(
     if not step.differs:
         return step
     data = store.read(there.name, limit=MAX_BYTES + 1)
-    if found.kind in _JUDGED and (problem := judge(data, file.name, found)):
+    if found.kind in _JUDGED and (problem := judge(data, found)):
         return Step(file, Action.HEAL, problem, there=there)
     if found.digest and digest_of(data) == found.digest:
         return Step(file, Action.SAME)

@@ -13,7 +13,6 @@ from typing import NamedTuple
 
 from jaxcache.cache.explain.churn import Churn, rank_churn
 from jaxcache.cache.explain.sides import Comparison, Compile, Difference, Explanation
-from jaxcache.cache.scan import Progress
 from jaxcache.cache.select import select_by_keys
 from jaxcache.errors import JaxcacheError
 from jaxcache.layouts.torch.graph import Component, Graph, examine_file
@@ -97,11 +96,7 @@ def compare_with_nearest(store: Store, seen: Scan, file: GraphFile) -> Compariso
 
 
 def find_churn(
-    store: Store,
-    *,
-    explained: int | None = None,
-    seen: Scan | None = None,
-    progress: Progress | None = None,
+    store: Store, *, explained: int | None = None, seen: Scan | None = None
 ) -> tuple[Churn, ...]:
     """Functions with two FX graphs or more, those that take most bytes first.
 
@@ -114,7 +109,7 @@ def find_churn(
     Raises:
         NoCacheError
     """
-    seen = seen or scan(store, progress=progress)
+    seen = seen or scan(store)
     aot = (e.references for e in seen.entries if e.module == "aotautograd")
     backward = {keys[1] for keys in aot if len(keys) > 1}
     functions: defaultdict[str, dict[str, GraphEntry]] = defaultdict(dict)

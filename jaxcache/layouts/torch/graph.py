@@ -121,7 +121,12 @@ class Graph(Facts):
     @property
     def components(self) -> tuple[Component, ...]:
         """FX: the parts of its key."""
-        return tuple(_components(self.key_lines))
+        found = ((line, _LINE.match(line)) for line in self.key_lines)
+        return tuple(
+            Component(match[2], match[1], line[match.end() :][:_SHOWN_CHARACTERS])
+            for line, match in found
+            if match
+        )
 
     @property
     def unexpected_globals(self) -> tuple[str, ...]:
@@ -270,12 +275,6 @@ def _aot(root: Record, found: Pickle, *, bundled: bool) -> Graph:
 
 def _lines(value: Any) -> tuple[str, ...]:
     return tuple(v for v in value if isinstance(v, str)) if isinstance(value, list) else ()
-
-
-def _components(lines: Iterable[str]) -> Iterator[Component]:
-    for line in lines:
-        if match := _LINE.match(line):
-            yield Component(match[2], match[1], line[match.end() :][:_SHOWN_CHARACTERS])
 
 
 def _inputs(lines: Iterable[str]) -> Iterator[str]:

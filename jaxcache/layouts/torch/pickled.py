@@ -37,22 +37,16 @@ class Pickle:
     operations: int
 
 
-def read_pickle(
-    data: bytes,
-    *,
-    max_bytes: int = MAX_BYTES,
-    max_operations: int = MAX_OPERATIONS,
-    max_depth: int = MAX_DEPTH,
-) -> Pickle:
+def read_pickle(data: bytes, *, max_operations: int = MAX_OPERATIONS) -> Pickle:
     """Read one pickle that fills ``data``.
 
     Raises:
         PickleError: for any bytes that are not one whole pickle within the bounds.
     """
-    if len(data) > max_bytes:
-        raise PickleError(f"{len(data)} bytes, more than the {max_bytes} that are read")
+    if len(data) > MAX_BYTES:
+        raise PickleError(f"{len(data)} bytes, more than the {MAX_BYTES} that are read")
     stream = io.BytesIO(data)
-    machine = Machine(max_depth)
+    machine = Machine(MAX_DEPTH)
     count = 0
     try:
         for opcode, argument, _ in pickletools.genops(stream):
