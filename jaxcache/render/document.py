@@ -1,13 +1,14 @@
 """Results as JSON documents, in the names and units of the JSON contract.
 
 A document follows from its class, a dataclass or NamedTuple: the fields in their order, times
-(``*_ns``) as RFC 3339 under ``*_at``, durations as floats, missing values null. Text that is no
-valid Unicode, or would act on a terminal, is escaped as ``\\xNN``. :data:`_SHAPES` holds the
-exceptions.
+(``*_ns``) as RFC 3339 under ``*_at``, durations as floats, missing and infinite values null. Text
+that is no valid Unicode, or would act on a terminal, is escaped as ``\\xNN``. :data:`_SHAPES` holds
+the exceptions.
 """
 
 from collections.abc import Callable, Mapping
 from dataclasses import fields, is_dataclass
+from math import isfinite
 from operator import attrgetter
 from typing import Any
 
@@ -62,7 +63,7 @@ _SHAPES = {
     "Use": "pid executable cache_dir=opened jax_compilation_cache_dir=setting "
     "jax_enable_compilation_cache=enabled live",
 }
-_AS_IT_IS = (type(None), bool, int, float)
+_AS_IT_IS = (type(None), bool, int)
 
 
 def to_document(value: Any) -> Any:
@@ -70,6 +71,8 @@ def to_document(value: Any) -> Any:
     kind = type(value)
     if kind in _AS_IT_IS:
         return value
+    if kind is float:
+        return value if isfinite(value) else None  # JSON has no infinity
     if isinstance(value, str):
         return printable(value)
     if isinstance(value, Mapping):

@@ -1,5 +1,6 @@
 """Signals to ``jaxcache run``: the program gets each one once, and its end is ours."""
 
+import json
 import os
 import signal
 import subprocess
@@ -10,7 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from conftest import clean_environment
+from conftest import RunCli, clean_environment
 
 #: Counts what it gets; SIGUSR2 makes it say so and leave with 5.
 PROGRAM = """
@@ -125,3 +126,20 @@ def test_an_ignored_signal_stays_ignored(cache: Path, tmp_path: Path) -> None:
         stdin=subprocess.DEVNULL,
     )
     assert (done.returncode, done.stdout) == (0, "ok\n"), done.stderr
+
+
+def test_an_infinite_setting_is_no_number_in_json(run_cli: RunCli, tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(
+        "import json, os, socket\n"
+        "setting = {'jax_persistent_cache_min_compile_time_secs': float('inf')}\n"
+        "with socket.socket(socket.AF_UNIX) as listener:\n"
+        "    listener.connect(os.environ['JAXCACHE_EVENTS'])\n"
+        "    for event in ({'event': 'jax', 'jax': '1'}, {'event': 'settings', **setting}):\n"
+        "        listener.sendall(json.dumps(event).encode() + b'\\n')\n"
+    )
+    done = run_cli("run", "--json", "--", sys.executable, program)
+    document = json.loads(done.stdout, parse_constant=pytest.fail)
+    (settings,) = (p["settings"] for p in document["processes"])
+    assert settings == {"jax_persistent_cache_min_compile_time_secs": None}
+    assert any("to inf, which was 1" in note for note in document["notes"])

@@ -3,6 +3,7 @@
 import json
 from collections import defaultdict
 from dataclasses import dataclass
+from math import inf
 
 from jaxcache.cache.ledger.record import COMPILE, HIT
 from jaxcache.cache.ledger.segments import Ledger
@@ -52,7 +53,7 @@ def live_totals(store: Store) -> dict[str, int | float] | None:
     """Return the live layer's counts in this cache, by name; None where it has not been on."""
     try:
         told = json.loads(store.read(f"{OWN_DIR}/live/totals", limit=1 << 16))
-        known = {str(n): v for n, v in told.items() if type(v) in (int, float) and v >= 0}
+        known = {str(n): v for n, v in told.items() if type(v) in (int, float) and 0 <= v < inf}
     except (JaxcacheError, OSError, ValueError, AttributeError, RecursionError):
         return None
     return {n: v if n.endswith("_seconds") else int(v) for n, v in sorted(known.items())}
