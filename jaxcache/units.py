@@ -111,6 +111,8 @@ def format_duration(seconds: float) -> str:
         return f"{max(1, round(1000 * seconds))} ms"
     if seconds < 9.95:
         return f"{seconds:.1f} s"
+    if seconds < 60:
+        return f"{seconds:.0f} s"
     whole = round(seconds)
     for size, unit, small, small_unit in (
         (86_400, "d", 3600, "h"),

@@ -86,7 +86,6 @@ def import_view(
     forecasts = {f.key: f for f in outlooks.forecasts}
     pairs = [(step, forecasts.get(getattr(step.subject, "key", ""))) for step in plan.steps]
     entries = [_step(step, told) for step, told in pairs]
-    host = outlooks.host
     document = {
         "cache_dir": plan.cache_dir,
         "bundle": plan.bundle,
@@ -103,15 +102,7 @@ def import_view(
         },
         "outlook": {o.value: outlooks.counts.get(o, 0) for o in Outlook},
         "forecast": forecast_document(outlooks),
-        "host": host
-        and {
-            "python": host.python,
-            "jax": host.jax_version,
-            "jaxlib": host.jaxlib_version,
-            "codec": host.codec,
-            "platform": host.origin.platform,
-            "target": host.origin.target,
-        },
+        "host": outlooks.host,
         "failed": [{"file": f.name, "detail": f.detail} for f in (done.failed if done else ())],
     }
     actions: dict[str, str] = {}

@@ -12,7 +12,8 @@ from jaxcache.cache.ci.restore import Restored, miss_reasons
 from jaxcache.cache.ci.save import THRESHOLD, SavePlan, Why
 from jaxcache.cache.ci.usage import Witness
 from jaxcache.model import Entry
-from jaxcache.render.document import Document, to_document, versioned
+from jaxcache.render.bundle import left_out_lines
+from jaxcache.render.document import Document, fields_of, to_document, versioned
 from jaxcache.render.view import Line, View
 from jaxcache.units import format_compile, format_compiling, format_count, format_size
 
@@ -37,30 +38,18 @@ _WITNESSES: dict[Witness, str] = {
 
 def key_view(cache_dir: str, key: CiKey, *, restore_keys: bool) -> View:
     """Return the view of ``ci key``."""
-    told = key.environment
     document = {
         "cache_dir": cache_dir,
         "key": key.key,
-        "restore_keys": list(key.restore_keys),
-        "components": {
-            "platform": told.platform,
-            "device": told.device,
-            "device_kind": told.device_kind,
-            "platform_version": told.platform_version,
-            "jax_version": told.jax_version,
-            "jaxlib_version": told.jaxlib_version,
-            "codec": told.codec,
-            "cpu_features": None if told.cpu_features is None else list(told.cpu_features),
-            "xla_flags": list(told.xla_flags),
-            "xla_caches": told.xla_caches,
-            "cache_dir_in_key": told.cache_dir,
-            "jax_key": told.jax_key,
-            "environment_digest": told.digest,
+        "restore_keys": key.restore_keys,
+        "components": fields_of(key.environment)
+        | {
+            "environment_digest": key.environment.digest,
             "files_digest": key.files and key.files.digest,
             "files": len(key.files.names) if key.files else None,
         },
     }
-    shown = list(key.restore_keys) if restore_keys else [key.key]
+    shown = key.restore_keys if restore_keys else [key.key]
     page = [Line(text, whole=True) for text in shown]
     return View(document, ([text] for text in shown), records=[versioned(document)], page=page)
 
@@ -231,8 +220,7 @@ def save_lines(plan: SavePlan, saved: Saved | None) -> Iterator[str]:
         )
     if saved and saved.pruned:
         yield f"removed there: {format_count(saved.pruned, 'entry')}"
-    for problem in saved.left_out if saved else ():
-        yield f"left out {problem.file}: {problem.detail}"
+    yield from left_out_lines(saved.left_out if saved else ())
     for failure in saved.failed if saved else ():
         yield f"not written: {failure}"
 

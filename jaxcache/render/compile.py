@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from jaxcache.render.columns import size_column, text_column
-from jaxcache.render.view import Block, Column, Table, View
+from jaxcache.render.view import Column, Table, View
 from jaxcache.units import format_duration
 from jaxcache.warm.replay.report import OUTCOMES, Compiled, CompileReport
 
@@ -20,11 +20,7 @@ def compile_view(report: CompileReport) -> View:
         "modules": modules,
         "summary": {
             "requested": len(modules) + report.unreached,
-            "written": report.count("written"),
-            "already_cached": report.count("already-cached"),
-            "missing": report.count("missing"),
-            "failed": report.count("failed"),
-            "refused": report.count("refused"),
+            **{outcome.replace("-", "_"): report.count(outcome) for outcome in OUTCOMES},
             "unreached": report.unreached,
             "wall_seconds": report.wall_seconds,
             "compile_seconds": report.compile_seconds,
@@ -39,22 +35,15 @@ def compile_view(report: CompileReport) -> View:
         size_column(lambda m: m.size_bytes),
         text_column("WHY", _why, elastic=True, cut="end"),
     ]
+    by_outcome = sorted(modules, key=lambda m: (_RANK[m.outcome], -(m.compile_seconds or 0.0)))
     return View(
         document,
         modules,
         columns,
         [m.key or m.module for m in modules],
-        page=_page(report, columns),
+        page=[Table(columns, by_outcome)] if by_outcome else (),
         notes=_notes(report),
     )
-
-
-def _page(report: CompileReport, columns: list[Column]) -> Iterator[Block]:
-    by_outcome = sorted(
-        report.modules, key=lambda m: (_RANK[m.outcome], -(m.compile_seconds or 0.0))
-    )
-    if by_outcome:
-        yield Table(columns, by_outcome)
 
 
 def _notes(report: CompileReport) -> Iterator[str]:

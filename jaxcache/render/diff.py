@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 
 from jaxcache.cache.diff import Diff, Held, Side, sum_sizes
-from jaxcache.render.columns import short_name
+from jaxcache.render.columns import key_column
 from jaxcache.render.document import Document, fields_of, to_document
 from jaxcache.render.view import Column, Table, View
 from jaxcache.units import format_compile, format_count, format_size
@@ -35,7 +35,7 @@ def diff_view(diff: Diff) -> View:
     rows = list(_rows(diff))
     columns = [
         Column("WHERE", lambda row: row[0], lambda row: row[1]),
-        Column("KEY", lambda row: row[2], lambda row: short_name(row[2]), elastic=True, least=16),
+        key_column(lambda row: row[2]),
         Column("SIZE", lambda row: row[3][0], lambda row: row[4][0], right=True),
         Column("COMPILE", lambda row: row[3][1], lambda row: row[4][1], right=True),
     ]

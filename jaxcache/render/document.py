@@ -30,6 +30,8 @@ _SHAPES = {
     "Compiled": "module key outcome compile_seconds recorded_key differs moved reason detail "
     "size_bytes function attempts doubts tuning",
     "Group": "name *summary last_used_at",
+    "Host": "python jax=jax_version jaxlib=jaxlib_version codec platform=origin.platform "
+    "target=origin.target",
     "Listed": "module=request.module key=request.key hash=request.hash bytecode_bytes "
     "compile_seconds=request.compile_seconds occurrences=request.occurrences "
     "platform=environment.platform environment=request.environment "

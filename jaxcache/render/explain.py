@@ -15,8 +15,8 @@ from jaxcache.render.columns import (
     text_column,
 )
 from jaxcache.render.document import fields_of
+from jaxcache.render.typeset import SHOWN_HASH_DIGITS
 from jaxcache.render.view import Block, Column, Line, Table, View
-from jaxcache.render.warm import HASH_CHARACTERS
 from jaxcache.units import format_count
 from jaxcache.warm.causes import FIRST_TIME, describe_comparison
 
@@ -85,13 +85,11 @@ def _past_table(past: Sequence[Comparison], cache_dir: str, *, unfolded: bool) -
     ]
     yield Table(columns, shown)
     if first := next((c.right for c in shown if c.differences), None):
-        key = (first.key or "")[: len(first.module) + 1 + HASH_CHARACTERS]
+        key = (first.key or "")[: len(first.module) + 1 + SHOWN_HASH_DIGITS]
         yield Line(f"jaxcache explain -C {shlex.quote(cache_dir)} {key}", "in full: ", whole=True)
     if folded := past[len(shown) :]:
-        some, first_times = (
-            format_count(len(folded), "helper"),
-            sum(not c.differences for c in folded),
-        )
+        some = format_count(len(folded), "helper")
+        first_times = sum(not c.differences for c in folded)
         named = f"and {some} of JAX, such as {folded[0].right.module}"
         yield f"{named}: {first_times:,} compiled for the first time (--all lists them)"
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
-from jaxcache.render.document import versioned
+from jaxcache.render.document import fields_of, versioned
 from jaxcache.render.view import Block, Line, View
 from jaxcache.units import format_count
 from jaxcache.warm.crosshost.compare import ProfileDifference, TargetCheck
@@ -22,12 +22,8 @@ def profile_view(
     document = {"cache_dir": cache_dir, "profile": profile.to_json(), "differences": differences}
     rows: list[tuple[object, ...]] = [row[:2] for row in _rows(profile)]
     rows += [("differs", d.component, d.target, d.here, d.fix) for d in found]
-    return View(
-        document,
-        rows,
-        records=[versioned(document)],
-        page=_page(profile, differences),
-    )
+    page = _page(profile, differences)
+    return View(document, rows, records=[versioned(document)], page=page)
 
 
 def check_view(check: TargetCheck, cache_dir: str) -> View:
@@ -40,13 +36,7 @@ def check_view(check: TargetCheck, cache_dir: str) -> View:
         (name, getattr(check, name)) for name in ("entries", "for_target", "looked_up")
     ]
     rows += [("differs", d.component, d.target, d.here, d.fix) for d in check.differences]
-    document = {
-        "cache_dir": cache_dir,
-        "entries": check.entries,
-        "for_target": check.for_target,
-        "looked_up": check.looked_up,
-        "differences": check.differences,
-    }
+    document = {"cache_dir": cache_dir, **fields_of(check)}
     page: list[Block] = [line, *_shown(check.differences)]
     return View(document, rows, records=[versioned(document)], page=page)
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from jaxcache.cache.explain.sides import OUTCOMES
 from jaxcache.render.columns import seconds_column, size_column, text_column
+from jaxcache.render.typeset import SHOWN_HASH_DIGITS
 from jaxcache.render.view import Block, Column, Line, Table, View
 from jaxcache.units import format_count, format_duration
 from jaxcache.warm.report import Module, Report
@@ -22,8 +23,6 @@ _STYLES = {"hit": "green", "skipped": "yellow", "uncacheable": "yellow", "error"
 _FAULTS = ("cache-not-opened", "read-error", "write-error")
 #: Longer reasons are cut on most screens.
 _WHY_CHARACTERS = 40
-#: Digits of a hash by which an entry is named.
-HASH_CHARACTERS = 12
 
 
 def report_view(report: Report, *, unfolded: bool = False, more: str = "--all lists them") -> View:
@@ -38,15 +37,8 @@ def report_view(report: Report, *, unfolded: bool = False, more: str = "--all li
         "functions": report.functions,
         "processes": report.processes,
     }
-    counts = {
-        "compile_requests": report.compile_requests,
-        "hits": report.hits,
-        "written": report.written,
-        "skipped": report.skipped,
-        "uncacheable": report.uncacheable,
-        "errors": report.errors,
-    }
-    document = run_document(report, parts, counts)
+    counted = ("compile_requests", "hits", "written", "skipped", "uncacheable", "errors")
+    document = run_document(report, parts, {name: getattr(report, name) for name in counted})
     return View(document, records=report.modules, page=_page(report, unfolded, more))
 
 
@@ -75,7 +67,7 @@ def _page(report: Report, unfolded: bool, more: str) -> Iterator[Block]:
         if abridged := next((m for m in shown if _is_abridged(m)), None):
             key = abridged.key or abridged.module
             place = f" -C {shlex.quote(report.cache_dir)}" if report.cache_dir else ""
-            start = key[: len(abridged.module) + 1 + HASH_CHARACTERS]
+            start = key[: len(abridged.module) + 1 + SHOWN_HASH_DIGITS]
             yield Line(f"jaxcache explain{place} {start}", "in full: ", whole=True)
         yield from _faults(shown)
     if folded:

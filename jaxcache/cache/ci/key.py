@@ -43,7 +43,7 @@ class Environment:
     xla_flags: tuple[str, ...]
     xla_caches: str | None
     """``JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES``; None where it is not set."""
-    cache_dir: str | None
+    cache_dir_in_key: str | None
     """None where the directory is not part of JAX's keys."""
     jax_key: str
     """The hash that JAX gave to the trivial program."""
@@ -55,7 +55,7 @@ class Environment:
             "jax_key": self.jax_key,
             "cpu_features": self.cpu_features,
             "xla_caches": self.xla_caches,
-            "cache_dir": self.cache_dir,
+            "cache_dir": self.cache_dir_in_key,
         }
         text = json.dumps(told, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:_DIGITS]
@@ -180,7 +180,7 @@ def describe_environment(
         cpu_features=features,
         xla_flags=tuple(sorted(f for n in _XLA_FLAGS for f in environment.get(n, "").split())),
         xla_caches=caches,
-        cache_dir=cache_dir if _hashes_directory(host.jax_version, caches) else None,
+        cache_dir_in_key=cache_dir if _hashes_directory(host.jax_version, caches) else None,
         jax_key=host.key[-64:],
     )
 
