@@ -125,7 +125,7 @@ class Adapter:
             finally:
                 now.loading, now.decoded = False, None
                 for directory in layer.directories.values():
-                    layer.run(directory.loaded, cache_key)
+                    layer.run(directory.loading.end, cache_key)
 
         self._cache.get_executable_and_time = get_executable_and_time
 

@@ -81,6 +81,11 @@ class Bound:
         """Whether anything is bounded."""
         return not (self.max_bytes is self._max_entries is self._unused_seconds is None)
 
+    def forget(self) -> None:
+        """Begin anew in a forked child, which has no tiers."""
+        self._lock = threading.Lock()
+        self.pending = None
+
     def is_due_at_opening(self, *, died: bool) -> bool:
         """Whether to sweep before anything is written: after a writer died, or to find disuse."""
         return self._unused_seconds is not None or (died and self.active)
@@ -219,7 +224,7 @@ class Bound:
     def _header_seconds(self, key: str) -> int:
         """Whole seconds, as the entry itself says; 0 where it is damaged."""
         try:
-            data = read_file(os.path.join(self._root, key + CACHE_SUFFIX))
+            data = read_file(os.path.join(self._root, key + CACHE_SUFFIX), is_use=False)
             return int.from_bytes(decode(data or b"").content[:HEADER_BYTES], "big")
         except (OSError, Rotten):
             return 0

@@ -69,7 +69,7 @@ class Tiers:
 
     def find(self, key: str, *, fresh: bool = False) -> "tuple[bytes | None, str]":
         """An entry from the first tier that has a good one, and that tier; kept locally."""
-        self._used[key] = None
+        self.used(key)
         event = self._claim(key)
         if event is not None:
             # Somebody is fetching it; twice the limit of one request is more than that may take.
@@ -144,8 +144,8 @@ class Tiers:
             text = read_file(os.path.join(self._directory.root, self._run_file), _MAX_RUN_BYTES)
         for tier in self._tiers:
             if text is None:
-                text = tier.read(self._run_file)
-        lines = (text or b"")[:_MAX_RUN_BYTES].decode("utf-8", "replace").splitlines()
+                text = tier.read(self._run_file, limit=_MAX_RUN_BYTES)
+        lines = (text or b"").decode("utf-8", "replace").splitlines()
         keys = [line for line in lines if _KEY.fullmatch(line)][:_MAX_KEYS]
         self._last_run = tuple(keys)
         wanted = iter([k for k in keys if not os.path.exists(self._directory.path(k))])

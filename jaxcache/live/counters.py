@@ -6,6 +6,8 @@ import os
 import threading
 from typing import Any
 
+#: More was never counted; a file that says so is damaged.
+_MAX_TOTAL = 1e18
 EVENT_PREFIX = "/jaxcache/live/"
 
 #: Every counter with its meaning; the names are those of the metrics and the events.
@@ -47,17 +49,17 @@ SUMS = {
 
 
 class Counters:
-    """The counts of this process; cheap, and safe between threads."""
+    """The counts of this process; cheap, and safe between threads.
 
-    def __init__(self) -> None:
+    Args:
+        monitoring: ``jax.monitoring``, which is told too.
+    """
+
+    def __init__(self, monitoring: Any = None) -> None:
         self._lock = threading.Lock()
         self._values: dict[str, float] = {}
         self._kept: dict[str, float] = {}
         self.by_tier: dict[str, int] = {}
-        self._monitoring: Any = None
-
-    def attach(self, monitoring: Any) -> None:
-        """Report to ``jax.monitoring``, too."""
         self._monitoring = monitoring
 
     def count(self, name: str, number: int = 1) -> None:
@@ -106,7 +108,8 @@ class Counters:
             values = self.snapshot()
             try:
                 totals = json.loads(read_file(path, 1 << 16) or b"{}")
-                totals = {n: float(v) for n, v in totals.items() if n in COUNTERS or n in SUMS}
+                known = {n: v for n, v in totals.items() if n in COUNTERS or n in SUMS}
+                totals = {n: float(v) for n, v in known.items() if 0 <= v < _MAX_TOTAL}
             except (ValueError, TypeError, AttributeError, RecursionError):
                 totals = {}
             for name, value in values.items():

@@ -42,7 +42,7 @@ class Directory:
         self.bound.stamped = (
             max_size is not None or os.path.exists(os.path.join(root, LOCKFILE)) or has_stamps(root)
         )
-        self._loading = Loading(root)
+        self.loading = Loading(root)
         self._deadly, died = find_dead(root)
         self.uses = Uses(root, layer.facts()) if settings["ledger"] else None
         self._served: dict[str, str] = {}
@@ -51,12 +51,15 @@ class Directory:
         """Keys whose file must be replaced."""
         self._touched: set[str] = set()
         self._keep_at = time.monotonic() + _KEEP_SECONDS
-        limit = settings["single-flight"]
-        self._leases = Leases(root, limit, layer.counters) if limit else None
+        self._leases = self._make_leases()
         self.tiers = layer.open_tiers(self, bucket)
         self.bound.pending = self.tiers.pending if self.tiers is not None else None
         if self.bound.is_due_at_opening(died=died):
             layer.chores.submit(self.bound.sweep)
+
+    def _make_leases(self) -> "Leases | None":
+        limit = self._layer.settings["single-flight"]
+        return Leases(self.root, limit, self._counters) if limit else None
 
     def path(self, key: str) -> str:
         """The file of an entry."""
@@ -95,7 +98,7 @@ class Directory:
         self._use(key)
         if self._layer.now.loading:
             with contextlib.suppress(OSError):  # a directory that only others may write
-                self._loading.begin(key)
+                self.loading.begin(key)
         return value
 
     def _find(self, key: str) -> "tuple[bytes | None, str]":
@@ -175,10 +178,6 @@ class Directory:
             with contextlib.suppress(OSError):
                 write_stamp(self.root, key)
 
-    def loaded(self, key: str) -> None:
-        """Note that JAX has loaded an entry, or failed to."""
-        self._loading.end(key)
-
     # Writes -----------------------------------------------------------------------------------
 
     def put(self, key: str, value: bytes) -> None:
@@ -240,7 +239,7 @@ class Directory:
         """
         # Between the two files of an entry nobody may evict it: JAX fails over one without a stamp.
         if self.bound.active:
-            self._loading.begin()
+            self.loading.begin()
         lock = jax_lock(self.root) if self.bound.stamped else contextlib.nullcontext()
         with lock:
             if self.bound.stamped:
@@ -264,12 +263,14 @@ class Directory:
             with contextlib.suppress(OSError):
                 self.uses.flush()
                 self._keep()
-        self._loading.close()
+        self.loading.close()
 
     def forget(self) -> None:
         """Begin anew in a forked child: the local directory only."""
-        self.tiers = self.bound.pending = None
-        self._served = dict(self._served)
+        self.tiers = None
+        self.bound.forget()
+        self.loading = Loading(self.root)
+        self._leases = self._make_leases()
         if self.uses is not None:
             self.uses.forget()
 

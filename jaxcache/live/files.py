@@ -21,14 +21,21 @@ LOCK_SECONDS = 10.0
 _numbers = itertools.count()
 
 
-def read_file(path: str, limit: int = MAX_ENTRY_BYTES) -> "bytes | None":
+def read_file(path: str, limit: int = MAX_ENTRY_BYTES, *, is_use: bool = True) -> "bytes | None":
     """The bytes of a regular file; None where there is none.
+
+    Args:
+        is_use: False keeps the file's access time, as far as this user may.
 
     Raises:
         OSError: it cannot be read, or is larger than ``limit``.
     """
+    flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        try:
+            fd = os.open(path, flags if is_use else flags | getattr(os, "O_NOATIME", 0))
+        except PermissionError:  # O_NOATIME is the owner's
+            fd = os.open(path, flags)
     except FileNotFoundError:
         return None
     try:

@@ -97,19 +97,22 @@ class Layer:
     def __init__(self, settings: Resolved, adapter: Adapter) -> None:
         self.settings = settings
         self.adapter = adapter
-        self.counters = Counters()
+        self.counters = Counters(adapter.monitoring)
         self.chores = Chores(self.trouble)
         self.now = Moment()
         self.directories: dict[str, Directory] = {}
         self.forked = False
+        self.metrics: Any = None
         self._said: set[str] = set()
-        self._pid = os.getpid()
 
     def install(self) -> None:
         """Put the layer between JAX and its cache."""
-        self.counters.attach(self.adapter.monitoring)
         self.adapter.install(self)
-        self.metrics: Any = None
+        self._start_metrics()
+        atexit.register(self.close)
+        os.register_at_fork(after_in_child=self._after_fork)
+
+    def _start_metrics(self) -> None:
         if self.settings["metrics"]:
             from .metrics import Metrics
 
@@ -117,22 +120,22 @@ class Layer:
                 self.metrics = Metrics(self.settings["metrics"], self.counters)
             except Exception as error:  # the port is taken, or a package is missing
                 self.say(f"live: no metrics: {error}")
-        atexit.register(self.close)
-        os.register_at_fork(after_in_child=self._after_fork)
 
     def change(self, settings: Resolved) -> None:
         """Use other settings from now on; JAX opens its directory anew."""
         if settings.values == self.settings.values:
             return
         deadline = time.monotonic() + self.settings["flush"]
-        self.settings = settings
+        before, self.settings = self.settings, settings
+        if settings["metrics"] != before["metrics"]:
+            self._start_metrics()
         directories, self.directories = list(self.directories.values()), {}
         for directory in directories:
             directory.close(deadline)
         self.adapter.reset()
 
     def facts(self) -> "dict[str, str]":
-        """Return the ledger's records of every compile of this process."""
+        """The versions and the script, which the ledger keeps of every compile of this process."""
         script = getattr(sys.modules.get("__main__"), "__file__", None)
         return {**self.adapter.versions, **({"script": str(script)} if script else {})}
 
@@ -189,8 +192,6 @@ class Layer:
 
     def close(self) -> None:
         """Finish at the end of the process, within the limits that are set."""
-        if self._pid != os.getpid():
-            return
         try:
             deadline = time.monotonic() + self.settings["flush"]
             self.chores.finish(self.settings["flush"])
@@ -205,7 +206,6 @@ class Layer:
 
     def _after_fork(self) -> None:
         self.forked = True
-        self._pid = os.getpid()
         self.counters.forget()
         self.chores.forget()
         for directory in self.directories.values():

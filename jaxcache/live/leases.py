@@ -20,10 +20,11 @@ from .files import own_folder, try_lock
 
 _POLL_SECONDS, _REMOTE_POLL_SECONDS = 0.03, 0.5
 _FOLDER = ".jaxcache/live/leases"
+_MAX_BYTES = 1 << 12
 
 
 class Leases:
-    """The leases of this process on the keys of one directory."""
+    """The leases of this process on the keys of one directory; a forked child has its own."""
 
     def __init__(self, root: str, limit_seconds: float, counters: Any) -> None:
         self._root = root
@@ -31,7 +32,6 @@ class Leases:
         self._counters = counters
         self._lock = threading.Lock()
         self._fd = -1
-        self._pid = 0
         self._held: set[str] = set()
         self._remote: set[str] = set()
 
@@ -77,7 +77,7 @@ class Leases:
         with self._lock:
             remote = key in self._remote
             self._remote.discard(key)
-            if key in self._held and self._pid == os.getpid():
+            if key in self._held:
                 with contextlib.suppress(OSError):
                     fcntl.lockf(self._fd, fcntl.LOCK_UN, 1, _offset(key))
             self._held.discard(key)
@@ -86,11 +86,9 @@ class Leases:
 
     def _try(self, key: str) -> bool:
         with self._lock:
-            if self._pid != os.getpid():  # record locks do not pass to a forked child
+            if self._fd < 0:
                 path = os.path.join(own_folder(self._root, "live"), "leases")
                 self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-                self._pid = os.getpid()
-                self._held, self._remote = set(), set()
             if key in self._held:  # another thread of this process
                 return True
             if try_lock(self._fd, _offset(key), 1):
@@ -115,7 +113,7 @@ class Leases:
                 self._remote.add(key)
                 # Its last owner may have finished since this process looked.
                 return tiers.find(key, fresh=True)[0], waited
-            if _has_expired(tier.read(_name(key), fresh=True)):
+            if _has_expired(tier.read(_name(key), fresh=True, limit=_MAX_BYTES)):
                 _delete(tier, key)
                 continue
             waited = True

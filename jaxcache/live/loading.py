@@ -18,14 +18,13 @@ _OWN: "set[str]" = set()
 
 
 class Loading:
-    """The keys that this process is loading from one cache directory."""
+    """The keys that this process is loading from one directory; a forked child has its own."""
 
     def __init__(self, root: str) -> None:
         self._root = root
         self._lock = threading.Lock()
         self._keys: list[str] = []
         self._fd = -1
-        self._pid = 0
         self._path = ""
 
     def begin(self, *keys: str) -> None:
@@ -39,7 +38,8 @@ class Loading:
             OSError: the directory cannot be written; nothing is remembered then.
         """
         with self._lock:
-            self._open()
+            if self._fd < 0:
+                self._open()
             if keys:
                 self._keys += keys
                 self._write()
@@ -47,7 +47,7 @@ class Loading:
     def end(self, key: str) -> None:
         """Note that a load is over, however it ended."""
         with self._lock:
-            if key in self._keys and self._pid == os.getpid():
+            if key in self._keys:
                 self._keys.remove(key)
                 with contextlib.suppress(OSError):
                     self._write()
@@ -55,25 +55,26 @@ class Loading:
     def close(self) -> None:
         """Remove the file of this process."""
         with self._lock:
-            if self._fd >= 0 and self._pid == os.getpid():
+            if self._fd >= 0:
                 with contextlib.suppress(OSError):
                     os.unlink(self._path)
                 os.close(self._fd)
-            self._fd, self._pid = -1, 0
+                self._fd, self._keys = -1, []
 
     def _open(self) -> None:
-        if self._pid == os.getpid():
-            return
         folder = own_folder(self._root, *_FOLDER)
         name = f"{os.getpid()}-{os.urandom(6).hex()}"
         self._path = os.path.join(folder, name)
-        self._keys = []
         hidden = os.path.join(folder, f".{name}")  # nobody may look at it before it is locked
-        self._fd = os.open(hidden, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        try_lock(self._fd)
-        _OWN.add(name)
-        os.replace(hidden, self._path)
-        self._pid = os.getpid()
+        fd = os.open(hidden, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        try:
+            try_lock(fd)
+            _OWN.add(name)
+            os.replace(hidden, self._path)
+        except OSError:
+            os.close(fd)
+            raise
+        self._fd = fd
 
     def _write(self) -> None:
         text = "\n".join(self._keys).encode()

@@ -69,6 +69,7 @@ class Metrics:
                 write_whole(folder, name, text_format(self._counters).encode())
 
     def _serve(self, host: str, port: int) -> None:
+        import socket
         from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
         counters = self._counters
@@ -90,8 +91,10 @@ class Metrics:
             def log_message(self, *_: Any) -> None:
                 pass
 
-        server = ThreadingHTTPServer((host, port), Handler)
-        server.daemon_threads = True
+        class Server(ThreadingHTTPServer):
+            address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
+
+        server = Server((host, port), Handler)
         self.port = server.server_address[1]
         threading.Thread(target=server.serve_forever, name="jaxcache-metrics", daemon=True).start()
 

@@ -82,9 +82,9 @@ class Signatures:
         return found
 
     def _read(self, tier: Any, path: str) -> "dict[str, set[str]]":
-        data = tier.read(path, fresh=True)
+        data = tier.read(path, fresh=True, limit=_MAX_BYTES)
         found: dict[str, set[str]] = {}
-        if data is None or len(data) > _MAX_BYTES:
+        if data is None:
             return found
         for line in self._trusted_text(data).splitlines():
             digest, _, name = line.partition(" ")

@@ -5,7 +5,7 @@ import os
 import re
 from typing import Any
 
-from .files import MAX_ENTRY_BYTES, read_file, write_whole
+from .files import read_file, write_whole
 
 _MAX_NAMES = 200_000
 
@@ -24,9 +24,9 @@ class DirectoryStore:
     def __init__(self, path: str) -> None:
         self._path = path
 
-    def read(self, name: str) -> bytes:
-        """Return an object's bytes."""
-        data = read_file(os.path.join(self._path, name))
+    def read(self, name: str, limit: int) -> bytes:
+        """Return an object's bytes, at most ``limit``."""
+        data = read_file(os.path.join(self._path, name), limit)
         if data is None:
             raise AbsentError
         return data
@@ -114,11 +114,11 @@ class BucketStore:
         self._obstore = obstore
         self._store = obstore.store.from_url(url, **given)
 
-    def read(self, name: str) -> bytes:
-        """Return an object's bytes."""
+    def read(self, name: str, limit: int) -> bytes:
+        """Return an object's bytes, at most ``limit``."""
         with self._errors():
             found = self._obstore.get(self._store, name)
-            if found.meta["size"] > MAX_ENTRY_BYTES:
+            if found.meta["size"] > limit:
                 raise OSError("the object is too large")
             return bytes(found.bytes())
 

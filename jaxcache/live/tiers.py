@@ -12,6 +12,7 @@ from collections.abc import Callable
 from queue import SimpleQueue
 from typing import Any
 
+from .files import MAX_ENTRY_BYTES
 from .stores import AbsentError, BucketStore, DeniedError, DirectoryStore
 
 #: Failures in a row before a tier is given up, and for how long; doubled each time, up to the last.
@@ -158,8 +159,10 @@ class Tier:
                 )
             return self._store
 
-    def read(self, name: str, *, fresh: bool = False) -> "bytes | None":
-        """An object's bytes; None where the tier has none, or no answer.
+    def read(
+        self, name: str, *, fresh: bool = False, limit: int = MAX_ENTRY_BYTES
+    ) -> "bytes | None":
+        """An object's bytes; None where the tier has none, or no answer, or more than ``limit``.
 
         Args:
             fresh: ask, whatever the last listing says.
@@ -172,7 +175,7 @@ class Tier:
             return None
         started = time.monotonic()
         try:
-            data: bytes = self._call(lambda store: store.read(name))
+            data: bytes = self._call(lambda store: store.read(name, limit))
         except AbsentError:
             self._counters.count("tier_misses")
             self._reading.missed(time.monotonic() - started)

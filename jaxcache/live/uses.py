@@ -14,6 +14,7 @@ from .files import own_folder, read_file, write_whole
 
 _MAX_SEGMENT_BYTES = 32 << 20
 _MAX_EVENTS = 5_000
+_MAX_COUNT = 10**9
 #: A process that goes on running writes what it has so often.
 _FLUSH_SECONDS = 300.0
 
@@ -100,7 +101,8 @@ def read_ledger(root: str, *, pins_only: bool = False) -> "dict[str, Known]":
         elif kind == "hit":
             count = event.get("count", 1)
             before = hits.get(key, (0, 0))
-            hits[key] = (before[0] + (count if type(count) is int else 1), max(before[1], at_ns))
+            times = count if type(count) is int and 0 <= count <= _MAX_COUNT else 1
+            hits[key] = (before[0] + times, max(before[1], at_ns))
         took = event.get("compile_seconds")
         if isinstance(took, (int, float)) and 0 <= took < 1e9:
             seconds[key] = max(seconds.get(key, (0, 0.0)), (at_ns, float(took)))

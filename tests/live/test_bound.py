@@ -91,6 +91,23 @@ def test_cost_keeps_what_took_long_to_compile_and_pins_stay(tmp_path: Path) -> N
     assert len(stayed) == 9
 
 
+def test_cost_evicts_what_the_ledger_does_not_know(tmp_path: Path) -> None:
+    """To read the seconds in an entry is no use of it."""
+    keys = fill(tmp_path / "c", {f"m{n}": 100 for n in range(20)})
+    sweep(tmp_path / "c", max_size=1000, policy="cost")
+    assert left(tmp_path / "c", keys) == list(range(11, 20))
+
+
+def test_an_absurd_count_in_the_ledger_does_not_stop_the_sweep(tmp_path: Path) -> None:
+    keys = fill(tmp_path / "c", {f"m{n}": 100 for n in range(20)})
+    ledger = tmp_path / "c" / ".jaxcache" / "ledger"
+    ledger.mkdir(parents=True)
+    event = f'{{"key":"{keys[0]}","kind":"hit","at_ns":5,"count":1{"0" * 400}}}\n'
+    (ledger / f"{1:020d}-{'a' * 16}.jsonl").write_text(event)
+    sweep(tmp_path / "c", max_size=1000, policy="cost")
+    assert len(left(tmp_path / "c", keys)) == 9
+
+
 def test_cost_takes_what_prune_takes(tmp_path: Path, run_cli: RunCli) -> None:
     choice = random.Random(4)
     keys = fill(tmp_path / "c", {f"m{n}": 100 for n in range(40)})

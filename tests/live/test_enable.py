@@ -168,6 +168,14 @@ assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     assert ran["hits_local"] + ran["misses"] == len(entries(tmp_path / "cache")) > 1
 
 
+@pytest.mark.jax
+def test_metrics_begin_with_the_call_that_asks_for_them(run_live: RunLive, tmp_path: Path) -> None:
+    file = tmp_path / "jax.prom"
+    end = "jaxcache.enable(metrics=os.environ['TEST_FILE'])\n"
+    run_live(START + PROGRAM + end, TEST_FILE=str(file))
+    assert "jaxcache_live_written_total 3\n" in file.read_text()
+
+
 COST = """
 import json, sys, time
 started = time.process_time()

@@ -179,6 +179,30 @@ def test_a_forked_child_uses_the_local_directory_only(run_live: RunLive, tmp_pat
     assert ran.result == 0
 
 
+#: Locks that another thread held at the fork are not released in the child.
+HELD = """
+import os, signal
+layer = sys.modules["jaxcache.live.layer"].LAYER
+directory = next(iter(layer.directories.values()))
+key = next(iter(directory._served))
+with directory.loading._lock, directory._leases._lock, directory.bound._lock:
+    child = os.fork()
+    if child == 0:
+        signal.alarm(20)
+        layer.now.loading = True
+        fine = directory.get(key) is not None and directory.get("jit_no-" + "0" * 64) is None
+        directory.put("jit_no-" + "0" * 64, b"an entry")
+        os._exit(0 if fine else 9)
+result = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+"""
+
+
+def test_a_lock_held_at_a_fork_does_not_stop_the_child(run_live: RunLive) -> None:
+    settings = {"JAXCACHE_LIVE_SINGLE_FLIGHT": "5s", "JAXCACHE_LIVE_MAX_SIZE": "1GB"}
+    run_live(**settings)
+    assert run_live(PROGRAM + HELD, **settings).result == 0
+
+
 def test_an_isolated_python_has_the_layer(jax_python: str, tmp_path: Path) -> None:
     if not finds_the_layer(jax_python):
         pytest.skip("-I finds an installed jaxcache only")

@@ -57,6 +57,29 @@ def test_the_endpoint_listens_on_loopback_and_answers_scrapes() -> None:
         Metrics(f"127.0.0.1:{metrics.port}", counted())
 
 
+def test_the_endpoint_listens_on_an_address_of_ipv6() -> None:
+    try:
+        socket.create_server(("::1", 0), family=socket.AF_INET6).close()
+    except OSError:
+        pytest.skip("no IPv6 here")
+    port = Metrics("[::1]:0", counted()).port
+    with urllib.request.urlopen(f"http://[::1]:{port}/metrics", timeout=10) as answer:
+        assert answer.read().decode() == text_format(counted())
+
+
+@pytest.mark.parametrize("number", ["Infinity", "1" + "0" * 400, "-5"])
+def test_absurd_totals_are_replaced_and_stop_nobody(
+    tmp_path: Path, run_cli: RunCli, number: str
+) -> None:
+    folder = tmp_path / "cache" / ".jaxcache" / "live"
+    folder.mkdir(parents=True)
+    (folder / "totals").write_text(f'{{"hits_local": {number}, "evicted": 2}}')
+    assert run_cli("stats", "--json", "-C", tmp_path / "cache").returncode == 0
+    counted().keep(str(tmp_path / "cache"))
+    kept = json.loads((folder / "totals").read_text())
+    assert (kept["hits_local"], kept["evicted"]) == (3, 2)
+
+
 def test_opentelemetry_reads_the_counters() -> None:
     pytest.importorskip("opentelemetry.sdk")
     from opentelemetry import metrics as api
