@@ -1,19 +1,24 @@
 """Traps whose real cause takes another machine: judged over real texts and real entries."""
 
 import ast
+import contextlib
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from made_caches import key, put
 
 from jaxcache.cache.doctor import keys, place, writes
 from jaxcache.cache.doctor.facts import CacheFacts, Facts, Finding, Host, Interpreter, Setting
+from jaxcache.cache.doctor.mend import Repair, execute
 from jaxcache.cache.doctor.survey import features_of_cpu, filesystem_of, look_at_cache
 from jaxcache.entry.contents import CompileOptions, Device
 from jaxcache.entry.releases import read_release
-from jaxcache.model import Platform
+from jaxcache.model import FileInfo, Platform
+from jaxcache.store.local import LocalStore
 
 MOUNTS = r"""22 27 0:21 / /proc rw,relatime - proc proc rw
 27 1 254:0 / / rw,relatime - ext4 /dev/vda rw,discard
@@ -191,6 +196,37 @@ def test_a_bucket_that_jax_uses_itself(seen: CacheFacts) -> None:
     for has_epath in (True, False):
         facts = with_bucket(seen, "none", interpreter=python("0.12.0", has_epath=has_epath))
         assert bool(list(writes.find_bucket_library_missing(facts))) is not has_epath
+
+
+class SlowStore(LocalStore):
+    """A store whose writes take 10 ms each; it counts those of each hold of the lock."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self.writes_held: list[int] = []
+
+    def write(self, *given: Any, **more: Any) -> FileInfo:
+        time.sleep(0.010)
+        self.writes_held[-1] += 1
+        return super().write(*given, **more)
+
+    @contextlib.contextmanager
+    def lock(self, *, timeout_seconds: float) -> Iterator[None]:
+        self.writes_held.append(0)
+        with super().lock(timeout_seconds=timeout_seconds):
+            yield
+
+
+def test_jax_gets_its_lock_while_missing_dates_are_written(tmp_path: Path) -> None:
+    for number in range(25):
+        put(tmp_path, key(number), atime=False)
+    names = sorted(path.name for path in tmp_path.iterdir())
+    facts = Facts(look_at_cache(str(tmp_path), max_decoded=0, progress=None))
+    store = SlowStore(tmp_path)
+    (done,) = execute(store, facts, [Repair("write-atime", tuple(names))])
+    assert done == "25 -atime files written"
+    assert len(list(tmp_path.glob("*-atime"))) == 25
+    assert max(store.writes_held) <= 5  # 50 ms
 
 
 def test_the_page_of_traps_names_each_with_its_reports() -> None:

@@ -319,6 +319,17 @@ def test_a_baseline_that_makes_no_sense_is_none(step: Step, bundle: Path, tmp_pa
         assert len(step("save", bundle)["new"]) == 7
 
 
+def test_a_baseline_of_absurdly_many_values_is_none(
+    step: Step, bundle: Path, tmp_path: Path
+) -> None:
+    step("restore", bundle)
+    assert not step("save", bundle)["new"]
+    path = tmp_path / "job" / ".jaxcache" / "ci.json"
+    document = json.loads(path.read_text())
+    path.write_text(json.dumps({**document, "more": [[]] * (5 << 20)}))
+    assert len(step("save", bundle)["new"]) == 7
+
+
 def test_signed_bundles_and_nothing_else(
     run_cli: RunCli, step: Step, cache: Path, corpus: Path, tmp_path: Path
 ) -> None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from jaxcache.cache.inventory import EntryFile, Inventory, take_inventory
+from jaxcache.cache.untrusted_json import parse_json
 from jaxcache.entry.names import OWN_DIR, FileKind
 from jaxcache.model import FileInfo
 from jaxcache.store.base import Store, StoreError
@@ -15,6 +16,8 @@ from jaxcache.store.base import Store, StoreError
 BASELINE = f"{OWN_DIR}/ci.json"
 _FORMAT = 1
 _MAX_BYTES = 256 << 20
+#: JSON values take far more memory than their text; an entry is four of them.
+_MAX_VALUES = 4 << 20
 _MAX_NS = 1 << 63
 _DAY_NS = 86_400 * 10**9
 
@@ -112,8 +115,8 @@ def read_baseline(store: Store) -> Baseline | None:
     """The baseline of a cache; None if it is missing or invalid."""
     try:
         data = store.read(BASELINE, limit=_MAX_BYTES)
-        document = json.loads(data)
-    except (StoreError, ValueError, RecursionError):
+        document = parse_json(data, ValueError, max_values=_MAX_VALUES)
+    except (StoreError, ValueError):
         return None
     if not isinstance(document, dict) or document.get("format") != _FORMAT:
         return None

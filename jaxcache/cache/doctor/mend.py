@@ -1,18 +1,16 @@
 """The repairs that ``doctor --fix`` makes by itself: nothing is lost, no result changes."""
 
+import contextlib
 import os
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from jaxcache.cache.doctor.facts import Facts, Finding, Mend
 from jaxcache.cache.pair import write_atime
+from jaxcache.cache.under_lock import run_under_lock
 from jaxcache.store.base import Store, StoreError
 from jaxcache.units import format_count
-
-#: The lock is held for this many small writes at a stretch.
-_BATCH = 20
-_LOCK_TIMEOUT_SECONDS = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,20 +51,19 @@ def execute(store: Store, facts: Facts, repairs: Sequence[Repair]) -> tuple[str,
     return tuple(done)
 
 
-def _write_atimes(store: Store, facts: Facts, files: Sequence[str]) -> Iterator[str]:
+def _write_atimes(store: Store, facts: Facts, files: Sequence[str]) -> list[str]:
     """Date each entry to its last use, as JAX does: 8 bytes, little-endian nanoseconds."""
     used = {e.file: e.last_used_ns for e in facts.cache.entries}
-    for start in range(0, len(files), _BATCH):
-        with store.lock(timeout_seconds=_LOCK_TIMEOUT_SECONDS):
-            for file in files[start : start + _BATCH]:
-                if file not in used:
-                    continue
-                try:
-                    store.info(file)  # an entry that was pruned meanwhile needs none
-                    if write_atime(store, file, used[file]):
-                        yield file
-                except StoreError:
-                    continue
+    written: list[str] = []
+
+    def date(file: str) -> None:
+        with contextlib.suppress(StoreError):
+            store.info(file)  # an entry that was pruned meanwhile needs none
+            if write_atime(store, file, used[file]):
+                written.append(file)
+
+    run_under_lock(store, date, [file for file in files if file in used])
+    return written
 
 
 def _drop_permissions(store: Store, file: str) -> bool:
