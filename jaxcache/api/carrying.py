@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from jaxcache.cache.bundle.manifest import Manifest
     from jaxcache.cache.bundle.unpack import Imported
     from jaxcache.cache.diff import Diff
-    from jaxcache.cache.sync import Synced, SyncPlan
+    from jaxcache.cache.sync.execute import Synced
+    from jaxcache.cache.sync.plan import SyncPlan
 
 
 class Carrying:
@@ -169,8 +170,9 @@ class Carrying:
             UsageError: ``other-layout``.
             NoCacheError: a store cannot be reached; what went over until then is whole.
         """
-        from jaxcache.cache.sync import execute, plan_sync
+        from jaxcache.cache.sync.execute import execute
         from jaxcache.cache.sync.ledgers import lookup_in
+        from jaxcache.cache.sync.plan import plan_sync
         from jaxcache.layouts import check_target
         from jaxcache.store.ahead import REQUESTS_AT_ONCE
 

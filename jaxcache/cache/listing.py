@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from jaxcache.cache.inventory import count_bytes
-from jaxcache.cache.scan import Progress, decode_entries
+from jaxcache.cache.scan import Progress, Reading, decode_entries
 from jaxcache.errors import UsageError
 from jaxcache.model import Entry, Problem, brief
 from jaxcache.options import ListOptions
@@ -130,8 +130,8 @@ def list_cache(
     few = few and layout.has_heads and not (selection and selection.needs_heads)
     by_use = sort.startswith("used") or any(f.strip().startswith("unused") for f in filters)
     first: dict[str, Any] = {"heads": False, "dates": by_use} if few else {"heads": heads}
-    reading: dict[str, Any] = {"index": index, "workers": workers, "progress": progress}
-    seen = layout.scan(store, details=decode_all, deep=deep, **first, **reading)
+    reading = Reading(index, workers, progress)
+    seen = layout.scan(store, reading, details=decode_all, deep=deep, **first)
     if selection is None:
         chosen = sorted(seen.entries, key=lambda e: e.key)
     else:
@@ -139,12 +139,12 @@ def list_cache(
     unread = 0
     if few:
         shown = chosen if len(chosen) <= _READ_AT_ONCE else chosen[:limit]
-        seen = decode_entries(store, cast("Scan", seen), shown, details=False, **reading)
+        seen = decode_entries(store, cast("Scan", seen), shown, reading, details=False)
         chosen = _as_read(seen, chosen)
         unread = 0 if len(shown) == len(chosen) else sum(e.codec == "unknown" for e in chosen)
     if (details or (heads and not layout.has_heads)) and not decode_all:
         hurried = not (options.long or layout.has_heads)
-        seen = layout.decode(store, seen, chosen[:limit], hurried=hurried, **reading)
+        seen = layout.decode(store, seen, chosen[:limit], reading, hurried=hurried)
         chosen = _as_read(seen, chosen)
     problems = tuple(seen.problems)
     if keys or filters:

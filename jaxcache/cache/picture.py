@@ -14,7 +14,7 @@ from jaxcache.cache.inventory import counted_bytes
 from jaxcache.cache.prune.plan import plan_items, without_suffix
 from jaxcache.cache.prune.removable import removable, total_bytes
 from jaxcache.cache.prune.removal import Removal, count_entries, freed_bytes, lost_compile_seconds
-from jaxcache.cache.scan import Progress, Scan
+from jaxcache.cache.scan import Progress, Reading, Scan
 from jaxcache.errors import JaxcacheError
 from jaxcache.eviction import POLICIES, choose_in_order, eviction_order
 from jaxcache.model import Entry, Problem
@@ -79,8 +79,8 @@ def take_picture(
     Raises:
         NoCacheError
     """
-    how: dict[str, Any] = {"index": index, "workers": workers, "progress": progress}
-    seen: Any = layout.scan(store, heads=True, details=True, deep=True, **how)
+    reading = Reading(index, workers, progress)
+    seen: Any = layout.scan(store, reading, heads=True, details=True, deep=True)
     if index is not None:
         index.save(entry.file for entry in seen.entries)
     alone = layout.stands_alone

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import tee
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from jaxcache.cache.heads import Facts, Request, read_briefs, read_facts, read_facts_and_briefs
 from jaxcache.cache.inventory import EntryFile, Inventory, take_inventory
@@ -30,6 +30,20 @@ _DECODED_AT_ONCE = 1_000
 _SAME_USE_NS = 60 * NS_PER_SECOND
 
 
+class Reading(NamedTuple):
+    """The aids of a scan, of which none changes what it finds."""
+
+    index: Any = None
+    """What earlier scans of this layout read; it spares opening files, and learns from this one."""
+    workers: int = 1
+    """Processes to read with in a large directory (see :func:`jaxcache.cache.parallel.spread`)."""
+    progress: Progress | None = None
+
+
+#: Without an index, in this process, telling nobody.
+PLAIN = Reading()
+
+
 class Scan(NamedTuple):
     """A cache as it was seen: its entries, everything else in it, and what is wrong."""
 
@@ -42,14 +56,12 @@ class Scan(NamedTuple):
 
 def scan(
     store: Store,
+    reading: Reading = PLAIN,
     *,
     heads: bool = True,
     dates: bool = True,
     deep: bool = False,
     details: bool = False,
-    index: "Index | None" = None,
-    workers: int = 1,
-    progress: Progress | None = None,
 ) -> Scan:
     """Scan a cache directory.
 
@@ -61,24 +73,13 @@ def scan(
         dates: read the ``-atime`` files; without them, the last use is what the file system tells.
         deep: also take inventory of side caches (see :func:`take_inventory`).
         details: also decode each entry, for platform, target, signature and source.
-        index: what earlier scans read; it spares opening files, and learns from this one.
-        workers: processes to read with in a large directory (see :func:`read_facts`).
 
     Raises:
         NoCacheError: the directory cannot be listed.
     """
     inventory = take_inventory(store, deep=deep)
-    entries, problems = read_entries(
-        store,
-        inventory.entries,
-        inventory.atimes,
-        heads=heads,
-        dates=dates,
-        details=details,
-        index=index,
-        workers=workers,
-        progress=progress,
-    )
+    how = {"heads": heads, "dates": dates, "details": details}
+    entries, problems = read_entries(store, inventory.entries, inventory.atimes, reading, **how)
     problems.extend(inventory.problems())
     ledger = _load_ledger(store, inventory)
     return Scan(with_ledger(entries, ledger), inventory, tuple(problems), ledger)
@@ -88,12 +89,10 @@ def decode_entries(
     store: Store,
     seen: Scan,
     wanted: Iterable[Entry],
+    reading: Reading = PLAIN,
     *,
     hurried: bool = False,
     details: bool = True,
-    index: "Index | None" = None,
-    workers: int = 1,
-    progress: Progress | None = None,
 ) -> Scan:
     """Decode some entries of a scan that was made without details; the others stay as they are.
 
@@ -105,15 +104,7 @@ def decode_entries(
     if not names or (hurried and len(names) > _DECODED_AT_ONCE):
         return seen
     files = [file for file in seen.inventory.entries if file.info.name in names]
-    entries, problems = read_entries(
-        store,
-        files,
-        seen.inventory.atimes,
-        details=details,
-        index=index,
-        workers=workers,
-        progress=progress,
-    )
+    entries, problems = read_entries(store, files, seen.inventory.atimes, reading, details=details)
     decoded = {entry.file: entry for entry in with_ledger(entries, seen.ledger)}
     return Scan(
         tuple(decoded.get(entry.file, entry) for entry in seen.entries),
@@ -161,19 +152,18 @@ def read_entries(
     store: Store,
     files: Sequence[EntryFile],
     atimes: dict[str, FileInfo],
+    reading: Reading = PLAIN,
     *,
     heads: bool = True,
     dates: bool = True,
     details: bool = False,
-    index: "Index | None" = None,
-    workers: int = 1,
-    progress: Progress | None = None,
 ) -> tuple[list[Entry], list[Problem]]:
     """Read some files of an inventory as entries; see :func:`scan` for the arguments.
 
     Returns:
         Entries in the order of ``files``, without those that have vanished, and what is wrong.
     """
+    index: Index | None = reading.index
     recalled: Sequence[Known | None] = [None] * len(files)
     if index is not None:
         recalled = list(index.recall((f.info, _atime_of(f, atimes)) for f in files))
@@ -182,13 +172,13 @@ def read_entries(
     facts_of: Iterator[Facts]
     briefs_of: Iterator[Brief] = iter(())
     if details:
-        facts_of, briefs_of = _read_and_decode(store, files, recalled, requests, workers)
+        facts_of, briefs_of = _read_and_decode(store, files, recalled, requests, reading.workers)
     else:
-        facts_of = read_facts(store, requests, workers=workers)
+        facts_of = read_facts(store, requests, workers=reading.workers)
     keeps_atime = store.keeps_atime
     entries: list[Entry] = []
     problems: list[Problem] = []
-    for file, known in _counting(zip(files, recalled, strict=True), len(files), progress):
+    for file, known in _counting(zip(files, recalled, strict=True), len(files), reading.progress):
         facts = next(facts_of) if known is None else known.facts
         brief = known.brief if known else None
         learnt = known is None

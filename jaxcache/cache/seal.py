@@ -19,7 +19,7 @@ from jaxcache.cache.ledger.record import SEALED, Event, Record
 from jaxcache.cache.ledger.segments import Ledger, append
 from jaxcache.cache.leftovers import delete_leftovers
 from jaxcache.cache.parallel import ByteBudget
-from jaxcache.cache.scan import Progress, Scan, scan
+from jaxcache.cache.scan import Progress, Reading, Scan, scan
 from jaxcache.cache.select import Selection
 from jaxcache.cache.under_lock import LOCK_TIMEOUT_SECONDS
 from jaxcache.cache.verify.check import (
@@ -125,7 +125,7 @@ def plan_seal(
     """
     options = options or SealOptions()
     selection = Selection.parse(options.keys, options.filters)
-    seen = scan(store, details=selection.needs_details, progress=progress)
+    seen = scan(store, Reading(progress=progress), details=selection.needs_details)
     ledger = Ledger.load(store)
     todo: list[Entry] = []
     skipped: list[tuple[Entry, Reason]] = []

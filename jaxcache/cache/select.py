@@ -255,7 +255,7 @@ class Selection(NamedTuple):
             f.needs_payload for f in self.filters
         )
 
-    def reading(self, *, has_heads: bool) -> dict[str, Any]:
+    def reading(self, *, has_heads: bool) -> dict[str, bool]:
         """Return ``heads`` and ``details`` of the scan that this selection needs."""
         details = self.needs_details or (self.needs_heads and not has_heads)
         return {"heads": self.needs_heads, "details": details}

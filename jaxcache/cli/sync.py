@@ -19,7 +19,8 @@ from jaxcache.options.move import ArrivalOptions, PullOptions, PushOptions, Sync
 
 if TYPE_CHECKING:
     from jaxcache.cache.bundle.compat import Compatibility
-    from jaxcache.cache.sync import Synced, SyncPlan
+    from jaxcache.cache.sync.execute import Synced
+    from jaxcache.cache.sync.plan import SyncPlan
     from jaxcache.cli.opening import Opened
 
 
@@ -107,8 +108,9 @@ def _carry_over(
         JaxcacheError: ``read-only``, ``declined``, ``interrupted``.
     """
     from jaxcache.cache.bundle.compat import forecast_entries
-    from jaxcache.cache.sync import execute, plan_sync
+    from jaxcache.cache.sync.execute import execute
     from jaxcache.cache.sync.ledgers import lookup_in
+    from jaxcache.cache.sync.plan import plan_sync
     from jaxcache.cli.bundle import required_signatures, signing_keys
     from jaxcache.cli.output import emit
     from jaxcache.cli.terminal.progress import progress_bar

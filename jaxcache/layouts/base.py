@@ -23,13 +23,13 @@ if TYPE_CHECKING:
     from jaxcache.cache.explain.sides import Explanation
     from jaxcache.cache.index import FactIndex
     from jaxcache.cache.prune.removable import Removable
+    from jaxcache.cache.scan import Progress, Reading
     from jaxcache.cache.show import Shown
     from jaxcache.cache.verify.check import Checked
     from jaxcache.layouts.torch.doctor import TorchDiagnosis
     from jaxcache.layouts.torch.show import ShownGraph
     from jaxcache.options import PruneOptions, VerifyOptions
 
-Progress = Callable[[int, int], None]
 #: Holds the lock that goes with a file, without waiting: False where somebody else has it.
 Guard = Callable[[Store, str], AbstractContextManager[bool]]
 
@@ -129,13 +129,11 @@ class Layout(Protocol):
     def scan(
         self,
         store: Store,
+        reading: "Reading",
         *,
         heads: bool,
         details: bool,
         deep: bool,
-        index: Any,
-        workers: int,
-        progress: Progress | None,
     ) -> "Seen":
         """Take inventory of a cache, with the facts of every entry.
 
@@ -153,11 +151,9 @@ class Layout(Protocol):
         store: Store,
         seen: Any,
         wanted: Iterable[Entry],
+        reading: "Reading",
         *,
         hurried: bool,
-        index: Any,
-        workers: int,
-        progress: Progress | None,
     ) -> "Seen":
         """Add the details of some entries to a scan of this layout.
 
@@ -229,7 +225,7 @@ class Layout(Protocol):
         since: "Side | None",
         side_caches: bool | None,
         now_ns: int,
-        progress: Progress | None,
+        progress: "Progress | None",
     ) -> "ExportPlan":
         """Choose what goes into a bundle.
 
@@ -245,11 +241,11 @@ class Layout(Protocol):
         cache_dir: str,
         on_conflict: str,
         side_caches: bool,
-        progress: Progress | None,
+        progress: "Progress | None",
     ) -> "ImportPlan":
         """Look at what is there already, and decide for each file of a verified bundle."""
 
-    def read_side(self, store: Store, progress: Progress | None) -> "Side":
+    def read_side(self, store: Store, progress: "Progress | None") -> "Side":
         """Read what every entry of a cache stands for, to be compared."""
 
     def read_bundle(self, bundle: "Bundle") -> "Side":

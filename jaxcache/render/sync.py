@@ -4,7 +4,8 @@ from collections.abc import Iterator, Sequence
 
 from jaxcache.cache.bundle.compat import Compatibility
 from jaxcache.cache.prune.removal import freed_bytes
-from jaxcache.cache.sync import Synced, SyncPlan, Transfer
+from jaxcache.cache.sync.execute import Synced
+from jaxcache.cache.sync.plan import SyncPlan, Transfer
 from jaxcache.render.bundle import forecast_document, left_out_lines
 from jaxcache.render.columns import key_column, size_column
 from jaxcache.render.document import Document, fields_of

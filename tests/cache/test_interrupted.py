@@ -25,7 +25,8 @@ from jaxcache.cache.ledger.record import HIT, Event
 from jaxcache.cache.ledger.segments import Ledger, append
 from jaxcache.cache.leftovers import delete_leftovers, staging
 from jaxcache.cache.sidefile import read_checked, write_checked
-from jaxcache.cache.sync import execute, plan_sync
+from jaxcache.cache.sync.execute import execute
+from jaxcache.cache.sync.plan import plan_sync
 from jaxcache.cache.trust import add_trusted, generate_key, load_trusted
 from jaxcache.cache.verify import quarantine
 from jaxcache.cache.verify.examine import verify

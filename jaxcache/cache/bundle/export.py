@@ -7,7 +7,7 @@ from jaxcache.cache.bundle.manifest import JAX, is_side_file
 from jaxcache.cache.diff import Held, Side
 from jaxcache.cache.gate import Gate
 from jaxcache.cache.inventory import EntryFile, Inventory
-from jaxcache.cache.scan import Progress, scan
+from jaxcache.cache.scan import Progress, Reading, scan
 from jaxcache.cache.select import Selection
 from jaxcache.entry.names import FileKind
 from jaxcache.model import Entry, FileInfo, Problem
@@ -57,13 +57,8 @@ def plan_export(
         JaxcacheError: a KEY fits nothing, or more than it may.
     """
     selection = Selection.parse(keys, filters, "key")
-    seen = scan(
-        store,
-        heads=selection.needs_heads,
-        details=selection.needs_details,
-        deep=True,
-        progress=progress,
-    )
+    how = {"heads": selection.needs_heads, "details": selection.needs_details}
+    seen = scan(store, Reading(progress=progress), deep=True, **how)
     selected = selection.apply(seen.entries, now_ns)
     chosen = {e.file for e in selected if only is None or only(e)}
     files, left_out = _portable(seen.inventory, chosen)

@@ -60,7 +60,7 @@ def open_as_store(path: str) -> BundleStore:
         )
 
 
-def scan_bundle(store: BundleStore, **_: Any) -> Scan:
+def scan_bundle(store: BundleStore, *_: Any, **__: Any) -> Scan:
     """List the entries by the manifest, without their signature and source."""
     manifest, found = store.manifest, Inventory()
     for name, size_bytes, at_ns in (
@@ -94,7 +94,7 @@ def _entry(item: Item, origin: Origin) -> Entry:
 
 
 def decode_bundle(
-    store: BundleStore, seen: Scan, wanted: Iterable[Entry], *, hurried: bool, **_: Any
+    store: BundleStore, seen: Scan, wanted: Iterable[Entry], *_: Any, hurried: bool
 ) -> Scan:
     """Add the signature and source of some entries; a damaged stream is a finding."""
     if hurried:

@@ -12,7 +12,8 @@ from jaxcache.cache.prune.execute import remove
 from jaxcache.cache.prune.plan import plan_prune, weighs_seconds
 from jaxcache.cache.prune.removable import total_bytes
 from jaxcache.cache.scan import Progress, scan
-from jaxcache.cache.sync import execute, plan_sync
+from jaxcache.cache.sync.execute import execute
+from jaxcache.cache.sync.plan import plan_sync
 from jaxcache.model import Problem
 from jaxcache.options import PruneOptions
 from jaxcache.options.move import SyncOptions

@@ -16,7 +16,8 @@ from jaxcache.cache.bundle.unpack import execute_import
 from jaxcache.cache.gate import Signed
 from jaxcache.cache.leftovers import scratch_folder
 from jaxcache.cache.scan import Progress
-from jaxcache.cache.sync import execute, plan_sync
+from jaxcache.cache.sync.execute import execute
+from jaxcache.cache.sync.plan import plan_sync
 from jaxcache.errors import JaxcacheError, UntrustedError
 from jaxcache.model import Problem
 from jaxcache.store.base import Store

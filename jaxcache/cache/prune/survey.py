@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from jaxcache.cache.heads import Request, read_facts
 from jaxcache.cache.inventory import count_bytes
 from jaxcache.cache.prune.plan import PrunePlan, plan_items, plan_removal, weighs_seconds
-from jaxcache.cache.scan import Progress
+from jaxcache.cache.scan import Progress, Reading
 from jaxcache.cache.select import REMOVAL_PREFIX, Selection, select_by_keys
 from jaxcache.errors import UsageError
 from jaxcache.options import PruneOptions
@@ -106,18 +106,12 @@ def _look(
     workers: int,
     progress: Progress | None,
 ) -> "Seen":
+    details |= not layout.has_heads  # else nothing tells which files belong together
     index = None
-    if folder and (heads or details or store.remote or not layout.has_heads):
+    if folder and (heads or details or store.remote):
         index = layout.load_index(folder, store.url, now_ns=now_ns)
-    seen = layout.scan(
-        store,
-        heads=heads,
-        details=details or not layout.has_heads,  # else nothing tells which files belong together
-        deep=True,
-        index=index,
-        workers=workers,
-        progress=progress,
-    )
+    reading = Reading(index, workers, progress)
+    seen = layout.scan(store, reading, heads=heads, details=details, deep=True)
     if index is not None:
         index.save(entry.file for entry in seen.entries)
     return seen

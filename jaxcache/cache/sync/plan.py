@@ -2,21 +2,22 @@
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, NamedTuple
 
 from jaxcache.cache.gate import Gate, Signed
 from jaxcache.cache.inventory import EntryFile, Inventory
+from jaxcache.cache.prune.plan import plan_prune
 from jaxcache.cache.prune.removable import Lookup
 from jaxcache.cache.prune.removal import Removal
-from jaxcache.cache.scan import Progress, Scan, scan
+from jaxcache.cache.scan import PLAIN, Progress, Reading, Scan, scan
 from jaxcache.cache.select import Selection
-from jaxcache.cache.sync.bound import make_room
 from jaxcache.cache.sync.ledgers import missing_segments
 from jaxcache.entry.codec import CodecError, check_frame
 from jaxcache.entry.names import ATIME_SUFFIX, AUTOTUNE_DIR, FileKind
 from jaxcache.model import GRACE_NS, FileInfo, Problem, brief
+from jaxcache.options import PruneOptions
 from jaxcache.options.move import SyncOptions
 from jaxcache.store.base import Store, StoreError
 
@@ -112,12 +113,8 @@ def plan_sync(
     options = options or SyncOptions()
     bounded = options.max_size_bytes is not None
     selection = Selection.parse((), options.filters)
-    ours = scan(
-        source,
-        heads=selection.needs_heads or (bounded and not source.remote),
-        details=selection.needs_details,
-        deep=options.side_caches,
-    )
+    heads = selection.needs_heads or (bounded and not source.remote)
+    ours = scan(source, heads=heads, details=selection.needs_details, deep=options.side_caches)
     theirs = _scan_target(target, bounded, index, progress)
     their_files = theirs.inventory.files()
     names = {info.name: info for kind, info in their_files if kind is not FileKind.ATIME}
@@ -149,18 +146,7 @@ def plan_sync(
         with_atimes=_wants_atimes(ours.inventory, theirs.inventory, target),
         gate=gate,
     )
-    if options.max_size_bytes is None:
-        return plan
-    entries = {e.file: e for e in ours.entries}
-    return make_room(
-        plan,
-        theirs,
-        entries,
-        options.max_size_bytes,
-        remove=options.make_room,
-        now_ns=now_ns,
-        lookup=lookup,
-    )
+    return _make_room(plan, ours, theirs, options, now_ns, lookup) if bounded else plan
 
 
 def _wants_atimes(ours: Inventory, theirs: Inventory, target: Store | None) -> bool:
@@ -176,13 +162,8 @@ def _scan_target(
 ) -> Scan:
     if target is None:
         return Scan((), Inventory(), ())
-    seen = scan(
-        target,
-        heads=bounded,
-        deep=True,
-        index=index if bounded else None,
-        progress=progress if bounded else None,
-    )
+    reading = Reading(index, progress=progress) if bounded else PLAIN
+    seen = scan(target, reading, heads=bounded, deep=True)
     if bounded and index is not None:
         index.save(file.info.name for file in seen.inventory.entries)
     return seen
@@ -214,6 +195,51 @@ def _side_files(inventory: Inventory) -> Iterator[Transfer]:
             and 0 < info.size_bytes <= _MAX_AUTOTUNE_BYTES
         ):
             yield Transfer(None, info, info.mtime_ns)
+
+
+def _make_room(
+    plan: SyncPlan,
+    ours: Scan,
+    theirs: Scan,
+    options: SyncOptions,
+    now_ns: int,
+    lookup: Lookup | None,
+) -> SyncPlan:
+    """Leave behind, or remove from the target, what is worth least until all fits.
+
+    The planner of ``prune`` chooses, over the target as it would be with all that comes.
+    """
+    coming: list[EntryFile] = [t.file for t in plan.transfers if t.file]
+    names = {file.info.name for file in coming}
+    inventory, entries = theirs.inventory, {e.file: e for e in ours.entries}
+    union = Scan(
+        (
+            *(e for e in theirs.entries if e.file not in names),  # a torn one is replaced
+            *(entries[file.info.name] for file in coming),
+        ),
+        Inventory(
+            [*(f for f in inventory.entries if f.info.name not in names), *coming],
+            inventory.atimes,
+            inventory.others,
+        ),
+        (),
+    )
+    pruned = plan_prune(
+        union,
+        PruneOptions(max_size_bytes=options.max_size_bytes, grace_seconds=0),
+        cache_dir=plan.target,
+        now_ns=now_ns,
+        keep=() if options.make_room else {e.key for e in theirs.entries},
+        lookup=lookup,
+    )
+    going = {r.file.name for r in pruned.removals}
+    return replace(
+        plan,
+        transfers=tuple(t for t in plan.transfers if t.info.name not in going),
+        no_room=tuple(t for t in plan.transfers if t.info.name in going),
+        removals=tuple(r for r in pruned.removals if r.file.name not in names),
+        unmet=bool(pruned.unmet),
+    )
 
 
 def _is_selected(file: EntryFile, options: SyncOptions) -> bool:

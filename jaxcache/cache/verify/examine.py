@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 from jaxcache.cache.leftovers import find_leftovers
-from jaxcache.cache.scan import Progress
+from jaxcache.cache.scan import PLAIN, Progress
 from jaxcache.cache.select import Selection
 from jaxcache.cache.verify.check import Checked
 from jaxcache.model import CUT_SHORT, Entry, FileInfo, Problem, ProblemKind, brief
@@ -122,12 +122,12 @@ def verify(
         JaxcacheError: a KEY fits nothing, or more than it may.
     """
     selection = Selection.parse(options.keys, options.filters)
-    plain: dict[str, Any] = {"deep": False, "index": None, "workers": 1, "progress": None}
-    seen = layout.scan(store, heads=False, details=False, **plain)
+    seen = layout.scan(store, PLAIN, heads=False, details=False, deep=False)
     # What a filter reads of entries may bring findings of its own, which the checks repeat.
     read = seen
     if options.filters:
-        read = layout.scan(store, **selection.reading(has_heads=layout.has_heads), **plain)
+        how = selection.reading(has_heads=layout.has_heads)
+        read = layout.scan(store, PLAIN, deep=False, **how)
     chosen = {e.file for e in selection.pick(read.entries, now_ns)}
     entries = {e.file: e for e in seen.entries if e.file in chosen}
     files = layout.subjects(store, seen, entries, options)

@@ -13,7 +13,7 @@ from jaxcache.cache.bundle.format import Bundle, ContentReader
 from jaxcache.cache.bundle.importing import Action, ImportPlan, Step, file_step, plan_of
 from jaxcache.cache.bundle.manifest import BundleError, SideFile, check_path
 from jaxcache.cache.diff import Side
-from jaxcache.cache.scan import Progress
+from jaxcache.cache.scan import Progress, Reading
 from jaxcache.cache.select import Selection
 from jaxcache.layouts.torch.graph import examine
 from jaxcache.layouts.torch.inventory import Inventory, take_inventory
@@ -72,7 +72,7 @@ def plan_export(
         JaxcacheError: a KEY fits nothing, or more than it may.
     """
     selection = Selection.parse(keys, filters, "key")
-    seen = scan(store, progress=progress)
+    seen = scan(store, Reading(progress=progress))
     chosen = {e.file for e in selection.apply(seen.entries, now_ns)}
     everything = not keys and not filters
     wanted = dict(_chosen_files(store, seen, chosen, everything=everything))

@@ -8,7 +8,7 @@ from typing import Any
 
 from jaxcache.cache.index import FactIndex
 from jaxcache.cache.parallel import spread
-from jaxcache.cache.scan import Progress
+from jaxcache.cache.scan import PLAIN, Reading
 from jaxcache.layouts.torch.graph import Facts, examine_file
 from jaxcache.layouts.torch.inventory import Inventory, take_inventory
 from jaxcache.layouts.torch.names import GraphFile
@@ -88,13 +88,11 @@ class GraphIndex(FactIndex):
 
 def scan(
     store: Store,
+    reading: Reading = PLAIN,
     *,
     heads: bool = True,  # noqa: ARG001 - a graph has nothing that is cheaper to read than all of it
     details: bool = True,
     deep: bool = True,  # noqa: ARG001 - every folder is walked anyway
-    index: GraphIndex | None = None,
-    workers: int = 1,
-    progress: Progress | None = None,
 ) -> Scan:
     """Scan a cache directory by names and by what the index knows.
 
@@ -105,11 +103,12 @@ def scan(
         NoCacheError: the directory cannot be listed.
     """
     inventory = take_inventory(store)
+    index: GraphIndex | None = reading.index
     known = {g.info.name: index.recall(g.info) for g in inventory.graphs} if index else {}
     facts = {name: found for name, found in known.items() if found is not None}
     if details:
         unread = [g for g in inventory.graphs if g.info.name not in facts]
-        facts |= _read(store, unread, index, workers, progress)
+        facts |= _read(store, unread, reading)
     return make_scan(inventory, facts, keeps_atime=store.keeps_atime)
 
 
@@ -117,11 +116,9 @@ def decode(
     store: Store,
     seen: Scan,
     wanted: Iterable[Entry],
+    reading: Reading = PLAIN,
     *,
     hurried: bool = False,
-    index: GraphIndex | None = None,
-    workers: int = 1,
-    progress: Progress | None = None,
 ) -> Scan:
     """Read some graphs of a scan, and those that they refer to, whose seconds are needed.
 
@@ -130,29 +127,23 @@ def decode(
     """
     names = {e.file for e in wanted} - seen.facts.keys()
     unread = [g for g in seen.inventory.graphs if g.info.name in names]
-    facts = _read(store, unread[:_READ_AT_ONCE] if hurried else unread, index, workers, progress)
+    facts = _read(store, unread[:_READ_AT_ONCE] if hurried else unread, reading)
     keys = {key for found in facts.values() for key in found.references}
     facts = seen.facts | facts
     below = [g for g in seen.inventory.graphs if g.key in keys and g.info.name not in facts]
-    facts |= _read(store, below, index, workers, progress)
+    facts |= _read(store, below, reading)
     return make_scan(seen.inventory, facts, keeps_atime=store.keeps_atime)
 
 
-def _read(
-    store: Store,
-    files: Sequence[GraphFile],
-    index: GraphIndex | None,
-    workers: int,
-    progress: Progress | None,
-) -> dict[str, Facts]:
+def _read(store: Store, files: Sequence[GraphFile], reading: Reading) -> dict[str, Facts]:
     facts: dict[str, Facts] = {}
-    read = spread(_read_facts, store, files, workers=workers, above=PARALLEL_ABOVE)
+    read = spread(_read_facts, store, files, workers=reading.workers, above=PARALLEL_ABOVE)
     for done, (file, found) in enumerate(zip(files, read, strict=True)):
         facts[file.info.name] = found
-        if index is not None:
-            index.learn(file.info, found)
-        if progress and done % _PROGRESS_EVERY == 0:
-            progress(done, len(files))
+        if reading.index is not None:
+            reading.index.learn(file.info, found)
+        if reading.progress and done % _PROGRESS_EVERY == 0:
+            reading.progress(done, len(files))
     return facts
 
 

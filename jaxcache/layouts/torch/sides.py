@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 from jaxcache.cache.bundle.format import Bundle, ContentReader
 from jaxcache.cache.diff import Held, Side
-from jaxcache.cache.scan import Progress
+from jaxcache.cache.scan import Progress, Reading
 from jaxcache.layouts.torch.graph import Facts, examine
 from jaxcache.layouts.torch.inventory import Inventory
 from jaxcache.layouts.torch.names import GraphFile, as_graph
@@ -27,7 +27,7 @@ def read_side(store: Store, progress: Progress | None = None) -> Side:
     Raises:
         NoCacheError
     """
-    seen = scan(store, progress=progress)
+    seen = scan(store, Reading(progress=progress))
     return _side(store.url, seen, [info.name for _, info in seen.inventory.files()])
 
 
