@@ -27,9 +27,9 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
-from . import pmapped
-
 TRIED = "0.4.30 to 0.12"
+#: File and name of what ``jax.pmap`` puts around the user's function.
+_PMAP_WRAPPERS = {("pmap.py", "_fun"), ("linear_util.py", "call_wrapped")}
 
 
 class UnknownJaxError(Exception):
@@ -46,12 +46,9 @@ class Jax:
             from jax._src import cache_key, compilation_cache, compiler, distributed, monitoring
             from jax._src.interpreters import mlir
 
-            self._cache, self._compiler, self._distributed = (
-                compilation_cache,
-                compiler,
-                distributed,
-            )
-            self._mlir, self._cache_key, self._monitoring = mlir, cache_key, monitoring
+            self._cache, self._compiler = compilation_cache, compiler
+            self._distributed, self._monitoring = distributed, monitoring
+            self._mlir, self._cache_key = mlir, cache_key
             for module, name in (
                 (compiler, "compile_or_get_cached"),
                 (compiler, "_cache_write"),
@@ -162,8 +159,7 @@ class Jax:
                 for name, aval in zip(names, avals, strict=False)
             ],
         }
-        inner = getattr(jaxpr, "jaxpr", jaxpr)
-        return {**described, **pmapped.find_mapped(inner, function, file)}
+        return {**described, **_find_mapped(jaxpr.jaxpr, function, file)}
 
     @staticmethod
     def are_alike(asked: tuple[Any, ...], error: Any) -> bool:
@@ -273,6 +269,42 @@ def hash_component(component: Callable[[Any], None]) -> str:
     digest = hashlib.sha256()
     component(digest)
     return digest.hexdigest()
+
+
+def _find_mapped(jaxpr: Any, function: str | None, file: str | None) -> dict[str, Any]:
+    """Function, file, line and kind of the user's function behind a ``pmap``; or nothing.
+
+    From 0.8 on ``jax.pmap`` is ``jit`` of ``shard_map`` over a wrapper of its own (``_fun`` in
+    jax/_src/pmap.py, ``call_wrapped`` in jax/_src/linear_util.py), and the module is named after
+    the wrapper. The operations inside still know the lines of the user's program.
+    """
+    if not file or (os.path.basename(file), function) not in _PMAP_WRAPPERS:
+        return {}
+    for outer in jaxpr.eqns:
+        if str(outer.primitive) != "shard_map":
+            continue
+        for inner in getattr(outer.params["jaxpr"], "jaxpr", outer.params["jaxpr"]).eqns:
+            frame = _user_frame(inner)
+            if frame is not None and not frame.function_name.startswith("<"):
+                name = frame.function_name.rpartition(".")[2]
+                return {
+                    "function": name,
+                    "kind": "pmap",
+                    "file": frame.file_name,
+                    "line": frame.start_line,
+                }
+        return {"kind": "pmap"}
+    return {}
+
+
+def _user_frame(equation: Any) -> Any:
+    from jax._src import source_info_util
+
+    info = equation.source_info
+    try:
+        return source_info_util.user_frame(info.traceback)
+    except AttributeError:  # takes the whole source info, before 0.8
+        return source_info_util.user_frame(info)
 
 
 def _topology_fingerprint(devices: Any) -> str | None:

@@ -116,10 +116,6 @@ def describe() -> "dict[str, Any]":
 
     devices = jax.devices()
     client = devices[0].client
-    told = settings.describe(
-        ["jax_compilation_cache_dir", "jax_persistent_cache_enable_xla_caches"]
-    )
-    del told["has_filelock"]
     return {
         "platform": str(client.platform),
         "lowering_platform": str(getattr(client, "_raw_platform", client.platform)),
@@ -130,7 +126,9 @@ def describe() -> "dict[str, Any]":
         "process_count": int(jax.process_count()),
         "process_index": int(jax.process_index()),
         **topology_facts(devices),
-        **told,
+        **settings.describe(
+            ["jax_compilation_cache_dir", "jax_persistent_cache_enable_xla_caches"]
+        ),
         "plugins": plugin_versions(),
         "cpu": cpu_facts(),
         "environment": environment(os.environ),

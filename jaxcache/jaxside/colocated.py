@@ -6,36 +6,11 @@ programs, so we wait for them to do it.
 """
 
 import functools
-import sys
 import time
 from collections.abc import Callable
-from importlib.util import find_spec
 from typing import Any
 
-_MODULE = "jax.experimental.colocated_python.func"
-
-
-class _Waiter:
-    """Stands on ``sys.meta_path`` until the module is imported, and finds nothing itself."""
-
-    def __init__(self, then: Callable[[Any], None]) -> None:
-        self._then = then
-
-    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:  # noqa: ARG002
-        if name != _MODULE or self not in sys.meta_path:
-            return None
-        sys.meta_path.remove(self)
-        spec = find_spec(name)
-        if spec is None or spec.loader is None:
-            return None
-        run = spec.loader.exec_module
-
-        def exec_module(module: Any) -> None:
-            run(module)
-            self._then(module)
-
-        spec.loader.exec_module = exec_module  # type: ignore[method-assign]
-        return spec
+from .hook import when_imported
 
 
 def watch(send: Callable[[dict[str, Any]], None]) -> None:
@@ -67,10 +42,7 @@ def watch(send: Callable[[dict[str, Any]], None]) -> None:
 
         module._compile_to_executable = compile_to_executable
 
-    if _MODULE in sys.modules:
-        wrap(sys.modules[_MODULE])
-    else:
-        sys.meta_path.insert(0, _Waiter(wrap))
+    when_imported(wrap, "jax.experimental.colocated_python.func", "__name__")
 
 
 def inspect_call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[str, Any, Any]:

@@ -38,7 +38,7 @@ def install() -> None:
     with open(__file__, "rb") as file:
         _MARK = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     if os.environ.get(_LISTEN_TO) == "torch":
-        when_imported(_listen_to_torch, "torch", "compile")
+        when_imported(_listen, "torch", "compile")
     else:
         when_imported(_listen)
 
@@ -73,28 +73,20 @@ def load_side(name: str = "_jaxcache_side", folder: str = HERE) -> None:
         spec.loader.exec_module(sys.modules[name])
 
 
-def _listen(jax: Any) -> None:
-    """Attach to the jax that has just been imported; a failure here is not the script's."""
+def _listen(module: Any) -> None:
+    """Attach to the jax or torch just imported; a failure here is not the script's."""
     try:
         load_side()
-        if os.environ.get(_TARGET):
+        if module.__name__ == "torch":
+            from _jaxcache_side import torch_listener as observer
+        elif os.environ.get(_TARGET):
             from _jaxcache_side.crosshost import observer
         else:
             from _jaxcache_side import attach as observer
 
-        observer.attach(jax)
-        _go_live()
-    except Exception as error:
-        report({"event": "trouble", "detail": f"{type(error).__name__}: {error}"})
-
-
-def _listen_to_torch(torch: Any) -> None:
-    """Attach to the torch that has just been imported."""
-    try:
-        load_side()
-        from _jaxcache_side import torch_listener
-
-        torch_listener.attach(torch)
+        observer.attach(module)
+        if module.__name__ == "jax":
+            _go_live()
     except Exception as error:
         report({"event": "trouble", "detail": f"{type(error).__name__}: {error}"})
 
@@ -149,7 +141,7 @@ class _Finder:
             try:
                 run(module)
             except Exception as error:
-                if self._then is _listen:
+                if self._then is _listen and self._name == "jax":
                     report({"event": "jax-failed", "detail": f"{type(error).__name__}: {error}"})
                 raise
             if self in sys.meta_path:

@@ -12,6 +12,8 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+from .channel import first_line
+
 
 def main(parent: Any) -> None:
     """Answer requests until there are no more."""
@@ -43,8 +45,7 @@ def main(parent: Any) -> None:
         try:
             load(payload, assignment)
         except Exception as error:
-            text = str(error).strip().splitlines() or [type(error).__name__]
-            parent.answer(event="failed", id=request["id"], detail=text[0][:500])
+            parent.answer(event="failed", id=request["id"], detail=first_line(error))
         else:
             parent.answer(event="done", id=request["id"])
 

@@ -44,8 +44,8 @@ class Request:
     """On CPU: other bytes than the entry, but the same optimized program."""
     differs: str | None = None
     """The message of JAX's verification where an entry differs from the new executable."""
-    decided: bool = False
     compile_seconds: float | None = None
+    """JAX's own measure; None where it has not compiled, or not got as far as to say so."""
     process_id: int = 0
     is_writing: bool = False
     write: Span | None = None
@@ -58,7 +58,6 @@ class Request:
 
     def compiled(self, args: tuple[Any, ...], process_id: int) -> None:
         """JAX calls ``_cache_write(key, compile_time_secs, …)``: the compile is done."""
-        self.decided = True
         self.compile_seconds = float(args[1])
         self.process_id = process_id
 
@@ -76,16 +75,16 @@ class Request:
 def judge(request: Request, directory: str | None, *, refuses_callbacks: bool) -> dict[str, Any]:
     """The outcome, its reason, JAX's words about it, and the times and sizes that belong to it."""
     outcome, reason, detail = _judge(request, directory, refuses_callbacks)
-    compile_ = request.compile
+    file = entry_file(directory, request.key)
     return {
         "outcome": outcome,
         "reason": reason,
         "detail": detail,
         "stored_seconds": request.stored_seconds,
         "retrieve": request.read if request.hit else None,
-        "compile": compile_,
+        "compile": request.compile,
         "write": request.write,
-        "size_bytes": _size_bytes(directory, request.key),
+        "size_bytes": None if file is None else file.st_size,
     }
 
 
@@ -112,7 +111,7 @@ def _judge(
         return _judge_unasked(request)
     if "misses" in request.counted:
         return _judge_written(request, directory)
-    if request.decided:
+    if request.compile_seconds is not None:
         return _judge_decided(request, directory, refuses_callbacks)
     return "skipped", "shared-by-process-0", "process 0 compiled it for all"
 
@@ -178,9 +177,3 @@ def entry_file(directory: str | None, key: str | None) -> os.stat_result | None:
         except OSError:
             continue
     return None
-
-
-def _size_bytes(directory: str | None, key: str | None) -> int | None:
-    """The size of the entry's file."""
-    found = entry_file(directory, key)
-    return None if found is None else found.st_size

@@ -54,7 +54,7 @@ def describe(names: "list[str]") -> "dict[str, Any]":
     }
 
 
-def live_settings() -> "dict[str, Any]":
+def resolve_live() -> "dict[str, Any]":
     """Return the live layer's settings in this Python, by its own code."""
     from . import hook
 
@@ -75,5 +75,5 @@ def compile_options() -> bytes:
 
 def main(parent: Any) -> None:
     """Answer twice: a wrong ``XLA_FLAGS`` ends the process between the two."""
-    parent.answer(**describe(sys.argv[1:]), live=live_settings())
+    parent.answer(**describe(sys.argv[1:]), live=resolve_live())
     parent.answer(compile_options=compile_options().hex())

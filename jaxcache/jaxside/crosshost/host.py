@@ -96,7 +96,7 @@ class Target:
         if not (profile["topology"] and profile["topology_fingerprint"]):
             raise TargetError(
                 "no-topology",
-                f"jax {there} does not tell enough of the target's topology",
+                f"jax {profile['jax_version']} does not tell enough of the target's topology",
                 f"jax 0.11 or newer on the target, and capture it again; tried are {TRIED}",
             )
         check_names(jax)

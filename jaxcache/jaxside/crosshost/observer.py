@@ -148,17 +148,17 @@ class CrossObserver:
         try:
             event |= self._make(lowering, args, kwargs or {})
         except tuning.UntunedError as error:
-            event |= _judged(Verdict("skipped", "untuned", str(error)))
+            event |= Verdict("skipped", "untuned", str(error))._asdict()
         except Exception as error:
-            event |= _judged(Verdict("error", "compile-failed", first_line(error)))
+            event |= Verdict("error", "compile-failed", first_line(error))._asdict()
         self._tell(event, lowering)
 
     def _make(self, lowering: CrossLowering, args: Any, kwargs: Any) -> "dict[str, Any]":
         if lowering.verdict is not None or lowering.computation is None:
-            return _judged(lowering.verdict or Verdict("error", "lowering-failed", ""))
+            return (lowering.verdict or Verdict("error", "lowering-failed", ""))._asdict()
         request = self._hooks.request(lowering.computation, args, kwargs)
         if is_profile_guided(self._module, request.options):
-            return _judged(Verdict("skipped", "profile-guided", "its key follows a profile"))
+            return Verdict("skipped", "profile-guided", "its key follows a profile")._asdict()
         key, components = self._target.key(request.module, request.devices, request.options)
         found = {"key": key, "components": components}
         if entry_file(self._directory, key) is not None:
@@ -248,10 +248,6 @@ class CrossObserver:
             action()
         except Exception as error:
             self._send({"event": "trouble", "detail": f"{type(error).__name__}: {error}"})
-
-
-def _judged(verdict: Verdict) -> "dict[str, Any]":
-    return {"outcome": verdict.outcome, "reason": verdict.reason, "detail": verdict.detail}
 
 
 def refuse(error: TargetError, send: Any) -> None:
