@@ -208,9 +208,6 @@ def _entry(data: int | memoryview) -> tuple[str, str]:
 
 
 def _debug_values(options: bytes) -> dict[int, tuple[str, ...]]:
-    for number, _, value in wire.walk(memoryview(options), Budget()):
-        if number == 3 and isinstance(value, memoryview):
-            for inner in wire.walk(value, Budget()):
-                if inner.number == 3 and isinstance(inner.value, memoryview):
-                    return flag_values(inner.value)
-    return {}
+    build = wire.first_bytes(memoryview(options), 3, Budget())
+    debug = None if build is None else wire.first_bytes(build, 3, Budget())
+    return {} if debug is None else flag_values(debug)

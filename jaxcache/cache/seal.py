@@ -4,13 +4,13 @@ The payload stays the same byte for byte, so an entry that a killed ``seal`` lea
 old one or the new one and equally good; running it again goes on where it stopped.
 """
 
+import contextlib
 import hashlib
 import io
 import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -18,6 +18,7 @@ from jaxcache.cache.inventory import EntryFile
 from jaxcache.cache.ledger.record import SEALED, Event, Record
 from jaxcache.cache.ledger.segments import Ledger, append
 from jaxcache.cache.leftovers import delete_leftovers
+from jaxcache.cache.pair import find
 from jaxcache.cache.parallel import ByteBudget
 from jaxcache.cache.scan import Progress, Reading, Scan, scan
 from jaxcache.cache.select import Selection
@@ -263,7 +264,7 @@ class _Worker:
             self.sealed.append(Sealed(entry, len(new)))
         self._learn(event)
 
-    @contextmanager
+    @contextlib.contextmanager
     def _hold(self) -> Iterator[None]:
         """JAX's lock for one swap, of which one thread holds it at a time."""
         with self._swaps, self._store.lock(timeout_seconds=LOCK_TIMEOUT_SECONDS):
@@ -277,17 +278,13 @@ class _Worker:
 
     def _report(self, entry: Entry, *problems: Problem) -> None:
         """Tell what is wrong with an entry, unless it is another one by now than was planned."""
-        if self._changed(self._files[entry.file]):
-            self._skip(entry, "gone")
-            return
+        with contextlib.suppress(StoreError):
+            now = find(self._store, entry.file)
+            if now is None or not same_file(now, self._files[entry.file].info):
+                self._skip(entry, "gone")
+                return
         with self._lock:
             self.problems.extend(problems)
-
-    def _changed(self, file: EntryFile) -> bool:
-        try:
-            return not same_file(self._store.info(file.info.name), file.info)
-        except StoreError as error:
-            return isinstance(error, MissingError)
 
     def _learn(self, event: Event) -> None:
         with self._lock:

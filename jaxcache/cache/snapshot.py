@@ -75,7 +75,7 @@ class Snapshot:
             "layout": self._layout.name,
             "digest": _digest(infos) & _MASK,
             "index": _identity(self._index),
-            "total": _numbers(stats.total),
+            "total": stats.total[:4],
             "files": [[str(f.kind), f.files, f.size_bytes] for f in stats.files],
             "by_platform": _rows(stats.by_platform),
             "by_module": _rows(stats.by_module),
@@ -107,16 +107,14 @@ def _identity(path: Path) -> list[int] | None:
 
 def _digest(infos: Iterable[FileInfo]) -> int:
     return sum(
-        _hash(
-            zlib.crc32(os.fsencode(i.name)),
-            *(i.inode, i.size_bytes, i.mtime_ns, i.atime_ns, i.mode, i.owner),
+        hash(
+            (
+                zlib.crc32(os.fsencode(i.name)),
+                *(i.inode, i.size_bytes, i.mtime_ns, i.atime_ns, i.mode, i.owner),
+            )
         )
         for i in infos
     )
-
-
-def _hash(*facts: int) -> int:
-    return hash(facts)
 
 
 def _digest_all(store: Store, root: str, folders: Collection[str] | None) -> int:
@@ -136,7 +134,7 @@ def _digest_all(store: Store, root: str, folders: Collection[str] | None) -> int
             with contextlib.suppress(FileNotFoundError):
                 s = item.stat(follow_symlinks=False)
                 times = s.st_mtime_ns, s.st_atime_ns
-                digest += _hash(crc32(name), s.st_ino, s.st_size, *times, s.st_mode, s.st_uid)
+                digest += hash((crc32(name), s.st_ino, s.st_size, *times, s.st_mode, s.st_uid))
     return digest
 
 
@@ -169,12 +167,8 @@ def _stats(
     )
 
 
-def _numbers(summary: Summary) -> list[float]:
-    return [summary.entries, summary.size_bytes, summary.payload_bytes, summary.compile_seconds]
-
-
 def _rows(groups: Iterable[Group]) -> list[list[Any]]:
-    return [[g.name, *_numbers(g.summary), g.last_used_ns] for g in groups]
+    return [[g.name, *g.summary[:4], g.last_used_ns] for g in groups]
 
 
 def _groups(rows: Iterable[Sequence[Any]]) -> tuple[Group, ...]:

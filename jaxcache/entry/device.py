@@ -78,7 +78,8 @@ def _gpu(envelope: Envelope, budget: Budget) -> tuple[Device, int]:
         elif number == 13:
             code += sum(len(v) for v in _descend(value, _CUBIN_PATH, budget))
         elif number == 14:
-            found |= _abi_versions(value)
+            versions = parse("GpuAbi", value).versions
+            found |= {"toolkit": _text(versions.toolkit), "cudnn": _text(versions.cudnn)}
         elif number == 15:
             host = parse("CpuTarget", value)
             found |= {"cpu_triple": _text(host.triple), "cpu_name": _text(host.cpu)}
@@ -108,11 +109,6 @@ def _capability(data: memoryview) -> str | None:
         return None
     cuda = capability.cuda
     return f"{cuda.major}.{cuda.minor}{_EXTENSIONS.get(cuda.feature_extension, '')}"
-
-
-def _abi_versions(data: memoryview) -> dict[str, str | None]:
-    versions = parse("GpuAbi", data).versions
-    return {"toolkit": _text(versions.toolkit), "cudnn": _text(versions.cudnn)}
 
 
 def describe_abi(ifrt: memoryview) -> tuple[int | None, str | None]:

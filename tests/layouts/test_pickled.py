@@ -36,9 +36,9 @@ VALUES = st.recursive(
 def plain(value: Any) -> Any:
     """An inert value as what it stands for."""
     if isinstance(value, Table):
-        return {plain(k): plain(v) for k, v in value.pairs}
+        return {plain(k): plain(v) for k, v in value.items}
     if isinstance(value, Bag):
-        return frozenset(map(plain, value.members))
+        return frozenset(map(plain, value.items))
     if isinstance(value, list | tuple):
         return type(value)(map(plain, value))
     if isinstance(value, Record):  # protocols below 4 build sets by a call

@@ -1,5 +1,5 @@
 """Bundles: a cache as one portable file, written (``export``) and brought in (``importing``).
 
-``format`` is the file's outer shape, ``manifest`` what it announces, ``stream`` and ``parts`` how
-its bytes run; ``pack`` and ``deliver`` write, ``unpack`` reads, ``compat`` tells what will hit.
+``format`` is the file's outer shape, ``manifest`` what it announces; ``export`` and ``importing``
+plan, ``pack`` and ``deliver`` write, ``unpack`` reads, ``look`` shows, ``compat`` forecasts hits.
 """

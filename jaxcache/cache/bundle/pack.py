@@ -144,7 +144,10 @@ class _Writer:
         )
 
     def _items(self) -> Iterator[Item]:
-        files = sorted(self._plan.files, key=_order)
+        files = sorted(
+            self._plan.files,
+            key=lambda f: (f[0].key.module, f[0].info.size_bytes, f[0].info.name),
+        )
         opened = self._store.open_many([file.info.name for file, _ in files])
         for (file, atime), stream in zip(files, opened, strict=True):
             try:
@@ -232,11 +235,6 @@ class _Writer:
         self._done += size_bytes
         if self._progress:
             self._progress(self._done, self._plan.size_bytes)
-
-
-def _order(planned: tuple[EntryFile, FileInfo | None]) -> tuple[str, int, str]:
-    file = planned[0]
-    return file.key.module, file.info.size_bytes, file.info.name
 
 
 def _events_by_key(ledger: Ledger) -> dict[str, tuple[Event, ...]]:

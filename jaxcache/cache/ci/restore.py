@@ -2,6 +2,7 @@
 
 import math
 import os
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -147,8 +148,6 @@ def item_seconds(item: Item) -> float:
 
 def miss_reasons(outlooks: Compatibility) -> Sequence[tuple[str, int]]:
     """Return the reasons why entries cannot hit, the most frequent first."""
-    counts: dict[str, int] = {}
-    for told in outlooks.forecasts:
-        if told.outlook is Outlook.MISS and told.reason:
-            counts[told.reason] = counts.get(told.reason, 0) + 1
+    missing = (f for f in outlooks.forecasts if f.outlook is Outlook.MISS)
+    counts = Counter(f.reason for f in missing if f.reason)
     return sorted(counts.items(), key=lambda pair: (-pair[1], pair[0]))

@@ -3,7 +3,7 @@
 import os
 import shlex
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 from jaxcache.cache.doctor.facts import Facts, Finding, install_into
 from jaxcache.entry.options import same_generation
@@ -178,7 +178,9 @@ def find_orphaned_generations(facts: Facts) -> Iterator[Finding]:
         if record and record.jaxlib_version:
             if record.jaxlib_version != mine.jaxlib_version:
                 orphans[key] = record.jaxlib_version
-        elif contents and _other_generation(contents.flags, mine.flags):
+        elif (contents and contents.flags and mine.flags) and not same_generation(
+            contents.flags, mine.flags
+        ):
             orphans[key] = facts.version_of(key) or "another version"
     if not orphans:
         return
@@ -193,7 +195,3 @@ def find_orphaned_generations(facts: Facts) -> Iterator[Finding]:
         "if the other version is no longer used: jaxcache prune --unused-for 7d",
         files=tuple(sizes[k][0] for k in orphans),
     )
-
-
-def _other_generation(left: Iterable[str] | None, right: Iterable[str] | None) -> bool:
-    return bool(left and right) and not same_generation(left or (), right or ())

@@ -58,7 +58,8 @@ def compare(left: Compile | None, right: Compile, side: Side) -> Iterator[Differ
     if left.module != right.module:
         yield compare_programs(left, right)
         return
-    known = list(_by_components(left, right) if _hashed(left, right) else _by_entry(left, right))
+    hashed = left.components and right.components
+    known = list(_by_components(left, right) if hashed else _by_entry(left, right))
     if known:
         yield from known
         return
@@ -85,10 +86,6 @@ def _unknown(left: Compile, right: Compile, why: str) -> Difference:
         f"cannot tell: {why}",
         "log both runs with JAX_LOGGING_LEVEL=DEBUG, and explain the two logs",
     )
-
-
-def _hashed(left: Compile, right: Compile) -> bool:
-    return bool(left.components and right.components)
 
 
 def _same_key(left: Compile, right: Compile) -> Iterator[Difference]:

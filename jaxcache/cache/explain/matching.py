@@ -62,9 +62,9 @@ def pair(
     partner: dict[int, Compile] = {}
     for candidates, wanting in modules.values():
         free = [c for c in candidates if c.key not in shared]
-        nearest = _nearest_first(free, right, wanting)
+        pairs = ((_distance(c, right[i]), at, i) for i in wanting for at, c in enumerate(free))
         taken: set[int] = set()
-        for _, at, index in nearest:
+        for _, at, index in sorted(pairs):  # the nearest first
             if at not in taken and index not in partner:
                 taken.add(at)
                 partner[index] = free[at]
@@ -75,14 +75,6 @@ def pair(
     for index, compile_ in enumerate(right):
         known = by_key.get(compile_.key) if compile_.key else None
         yield known or partner.get(index), compile_
-
-
-def _nearest_first(
-    free: Sequence[Compile], right: Sequence[Compile], wanting: Sequence[int]
-) -> list[tuple[Distance, int, int]]:
-    """Return every possible pair as (distance, index on the left, index on the right)."""
-    found = [(_distance(c, right[i]), at, i) for i in wanting for at, c in enumerate(free)]
-    return sorted(found)
 
 
 def _distance(left: Compile, right: Compile) -> Distance:

@@ -58,7 +58,8 @@ def flags_explain_options(left: Compile, right: Compile) -> bool:
         return False
     if any(n in _PATHS for n in _differing(lefts, rights)):
         return False
-    given = {_flag_name(f) for c in (left, right) for f in c.xla_flags or ()}
+    flags = (f for c in (left, right) for f in c.xla_flags or ())
+    given = {flag.lstrip("-").partition("=")[0] for flag in flags}
     names = set(_differing(lefts, rights))
     return not given or names <= given
 
@@ -176,7 +177,3 @@ def _assigned(names: list[str], values: Values) -> str:
     shown = [f"{n}={values.get(n, 'unset')}" for n in names[:_SHOWN]]
     more = len(names) - len(shown)
     return " ".join(shown) + (f" and {more} more" if more > 0 else "")
-
-
-def _flag_name(flag: str) -> str:
-    return flag.lstrip("-").partition("=")[0]

@@ -58,8 +58,8 @@ class Ledger:
     damaged: int = 0
     """Segments and lines that could not be read and were skipped."""
     _events: dict[str, dict[str, Event]] = field(default_factory=dict)
-    _originals: frozenset[str] = frozenset()
-    """Every segment that is folded in here, present or compacted away."""
+    originals: frozenset[str] = frozenset()
+    """Names of every segment that is folded in here, present or compacted away."""
     _is_compact: bool = False
     """Whether all of it is one compaction."""
 
@@ -70,7 +70,7 @@ class Ledger:
         ledger = cls(damaged=sum(s.damaged for s in found))
         readable = [s for s in found if s.readable]
         ledger.segments = tuple(s.name for s in readable)
-        live, ledger._originals, chosen = _live(readable)
+        live, ledger.originals, chosen = _live(readable)
         ledger._is_compact = len(chosen) == 1 and len(chosen[0]) == len(readable)
         for event in sorted((e for s in live for e in s.events), key=lambda e: e.at_ns):
             ledger._add(event)
@@ -102,11 +102,6 @@ class Ledger:
         events = self._events.get(key)
         return fold(key, events.values()) if events else None
 
-    @property
-    def originals(self) -> frozenset[str]:
-        """Names of every segment that is folded in, present or compacted away."""
-        return self._originals
-
     def events(self) -> Iterator[Event]:
         """Yield the fewest events that say the same: one per key and kind, each fact once."""
         for kinds in self._events.values():
@@ -116,7 +111,9 @@ class Ledger:
                 facts = {
                     name: value
                     for name, value in event.facts.items()
-                    if name == "count" or not _same(known.get(name), value)
+                    if name == "count"
+                    or type(known.get(name)) is not type(value)
+                    or known.get(name) != value
                 }
                 known.update(facts)
                 new[event.kind] = replace(event, facts=facts)
@@ -137,10 +134,6 @@ class Ledger:
         if event.kind == HIT or (event.kind in COUNTED and before):
             facts["count"] = count
         kinds[event.kind] = Event(event.key, event.kind, event.at_ns, facts)
-
-
-def _same(left: object, right: object) -> bool:
-    return type(left) is type(right) and left == right
 
 
 def is_segment(name: str) -> bool:
@@ -333,10 +326,8 @@ def _read_lines(data: bytes, segment: _Segment) -> None:
 
 
 def _names(value: object) -> frozenset[str]:
-    return frozenset(v for v in value if isinstance(v, str)) if isinstance(value, list) else _NONE
-
-
-_NONE: frozenset[str] = frozenset()
+    values = value if isinstance(value, list) else ()
+    return frozenset(v for v in values if isinstance(v, str))
 
 
 def _live(

@@ -44,7 +44,8 @@ def encode_manifest(recipe: Recipe, blobs: Sequence[tuple[str, int]]) -> bytes:
         values["bytecode"] = position[request.bytecode]
         values["options"] = position[request.options]
         if request.key:
-            values["key"] = request.hash if request.key == _key(request) else request.key
+            usual = request.key == f"{request.module}-{request.hash}"
+            values["key"] = request.hash if usual else request.key
         requests.append(values)
     document = {
         "format": FORMAT,
@@ -54,10 +55,6 @@ def encode_manifest(recipe: Recipe, blobs: Sequence[tuple[str, int]]) -> bytes:
         "requests": requests,
     }
     return json.dumps(document, separators=(",", ":"), sort_keys=True).encode()
-
-
-def _key(request: Request) -> str:
-    return f"{request.module}-{request.hash}"
 
 
 def _values(of: Any) -> dict[str, Any]:

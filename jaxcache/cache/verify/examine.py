@@ -148,7 +148,8 @@ def verify(
             if again is None:
                 checks[file.info.name] = Checked(missing=True)
             else:
-                if not _untouched(again.info, file.info):
+                now, then = again.info, file.info
+                if not same_file(now, then) or now.ctime_ns != then.ctime_ns:
                     growing.add(file.info.name)
                 checks.update(layout.check(store, seen, [again], options))
         files = [f for f in files if not checks[f.info.name].missing]
@@ -181,10 +182,6 @@ def verify(
         ),
         grace_seconds=options.grace_seconds,
     )
-
-
-def _untouched(now: FileInfo, then: FileInfo) -> bool:
-    return same_file(now, then) and now.ctime_ns == then.ctime_ns
 
 
 def _look_again(store: Store, file: Any) -> Any:

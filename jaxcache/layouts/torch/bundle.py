@@ -84,7 +84,7 @@ def plan_export(
         if reason := check_path(name):
             left_out.setdefault(name, Problem(name, "stray-file", reason))
     files = [i for n, i in wanted.items() if n not in left_out and not (since and n in since.files)]
-    files.sort(key=_writing_order)
+    files.sort(key=lambda info: (_TRAVELS.index(parse_path(info.name).kind), info.name))
     return ExportPlan(
         store.url,
         (),
@@ -112,10 +112,6 @@ def _chosen_files(
             yield graph.info.name, graph.info
             for info in files_below(graph, seen.facts, links, inventory):
                 yield info.name, info
-
-
-def _writing_order(info: FileInfo) -> tuple[int, str]:
-    return _TRAVELS.index(parse_path(info.name).kind), info.name
 
 
 def _warnings(seen: Scan, chosen: Collection[str]) -> tuple[str, ...]:

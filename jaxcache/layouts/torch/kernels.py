@@ -61,8 +61,9 @@ class Source(NamedTuple):
     def whole(self) -> bool:
         """Whether its end is there."""
         bindings = self.bindings
-        closed = bindings is None or bindings.count(b"{") == bindings.count(b"}")
-        return closed and (bindings is None or bindings.rstrip().endswith(b"}"))
+        if bindings is None:
+            return True
+        return bindings.count(b"{") == bindings.count(b"}") and bindings.rstrip().endswith(b"}")
 
 
 def split_source(data: bytes) -> Source:

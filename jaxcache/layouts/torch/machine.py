@@ -57,11 +57,11 @@ class Record:
 class Table:
     """A dictionary; a list of pairs, because inert keys need not be hashable."""
 
-    pairs: list[tuple[Any, Any]] = field(default_factory=list)
+    items: list[tuple[Any, Any]] = field(default_factory=list)
 
     def get(self, name: str) -> Any:
         """The value that was set last under a text; None if there is none."""
-        for key, value in reversed(self.pairs):
+        for key, value in reversed(self.items):
             if type(key) is str and key == name:
                 return value
         return None
@@ -71,7 +71,7 @@ class Table:
 class Bag:
     """A set or frozenset."""
 
-    members: list[Any] = field(default_factory=list)
+    items: list[Any] = field(default_factory=list)
 
 
 def walk(root: Any) -> Iterator[Any]:
@@ -93,17 +93,15 @@ def _inside(value: Any) -> list[Any] | None:
     if isinstance(value, list | tuple):
         return list(value)
     if isinstance(value, Table):
-        return [part for pair in value.pairs for part in pair]
+        return [part for pair in value.items for part in pair]
     if isinstance(value, Bag):
-        return value.members
+        return value.items
     if isinstance(value, Record):
         return [value.callee, value.arguments, value.state, *value.items]
     return None
 
 
 _MARK = object()
-#: Where values hold what is put into them; a list is its own.
-_HELD: dict[type, str] = {Table: "pairs", Bag: "members"}
 
 
 class Machine:
@@ -163,9 +161,6 @@ class Machine:
         if depth > depths.get(id(value), 0):
             depths[id(value)] = depth
 
-    def _nothing(self, _: Any) -> None:
-        """A version or a length, which bind nobody."""
-
     def _mark(self, _: Any) -> None:
         self._marks += 1
         if self._marks > self._max_depth:
@@ -183,17 +178,8 @@ class Machine:
         else:
             self._pop()
 
-    def _discard_to_mark(self, _: Any) -> None:
-        self._pop_to_mark()
-
-    def _duplicate(self, _: Any) -> None:
-        self._stack.append(self._top())
-
     def _put(self, number: Any) -> None:
         self._memo[int(number)] = self._top()
-
-    def _memoize(self, _: Any) -> None:
-        self._memo[len(self._memo)] = self._top()
 
     def _get(self, number: Any) -> None:
         if int(number) not in self._memo:
@@ -203,9 +189,6 @@ class Machine:
     def _list(self, _: Any) -> None:
         found = self._pop_to_mark()
         self._push(found, found)
-
-    def _empty_list(self, _: Any) -> None:
-        self._push([])
 
     def _tuple(self, _: Any) -> None:
         found = tuple(self._pop_to_mark())
@@ -219,44 +202,21 @@ class Machine:
         flat = self._pop_to_mark()
         self._push(Table(_pairs(flat)), flat)
 
-    def _empty_table(self, _: Any) -> None:
-        self._push(Table())
-
     def _bag(self, _: Any) -> None:
         found = self._pop_to_mark()
         self._push(Bag(found), found)
-
-    def _empty_bag(self, _: Any) -> None:
-        self._push(Bag())
-
-    def _append(self, _: Any) -> None:
-        value = self._pop()
-        self._fill([value], list)
-
-    def _appends(self, _: Any) -> None:
-        self._fill(self._pop_to_mark(), list)
 
     def _set_item(self, _: Any) -> None:
         value, key = self._pop(), self._pop()
         self._fill([key, value], Table)
 
-    def _set_items(self, _: Any) -> None:
-        self._fill(self._pop_to_mark(), Table)
-
-    def _add_items(self, _: Any) -> None:
-        self._fill(self._pop_to_mark(), Bag)
-
     def _fill(self, values: list[Any], kind: type[Any]) -> None:
         """Put values into what lies on top, which is of that kind, or an object."""
         target = self._top()
-        items: list[Any] = _pairs(values) if kind is Table else values
-        if isinstance(target, Record):
-            target.items.extend(items)
-        elif isinstance(target, kind):
-            held: list[Any] = getattr(target, _HELD[kind]) if kind in _HELD else target
-            held.extend(items)
-        else:
+        if not isinstance(target, kind | Record):
             raise PickleError("puts something into what takes nothing of the kind")
+        held: list[Any] = target if isinstance(target, list) else target.items
+        held.extend(_pairs(values) if kind is Table else values)
         self._deepen(target, values)
 
     def _global(self, argument: Any) -> None:
@@ -268,9 +228,6 @@ class Machine:
         if not isinstance(name, str) or not isinstance(module, str):
             raise PickleError("names a global by what is no text")
         self._push_global(module, name)
-
-    def _extension(self, number: Any) -> None:
-        self._push_global("copyreg extension", str(number))
 
     def _push_global(self, module: str, name: str) -> None:
         found = Global(module, name)
@@ -295,12 +252,6 @@ class Machine:
         arguments = tuple(self._pop_to_mark())
         self._global(argument)
         self._call(self._pop(), arguments)
-
-    def _persistent(self, argument: Any) -> None:
-        self._call(None, (argument,))
-
-    def _persistent_of_stack(self, _: Any) -> None:
-        self._call(None, (self._pop(),))
 
     def _call(self, callee: Any, arguments: Any) -> None:
         """Keep the function and its arguments without calling it."""
@@ -331,13 +282,15 @@ _LITERALS = frozenset(
         "BINFLOAT",
     )
 )
-_Handler = Callable[[Machine, Any], None]
+_Handler = Callable[[Machine, Any], object]
 #: Operations that only differ in how their argument is written, by what they do.
 _SHARED: dict[_Handler, str] = {
-    Machine._nothing: "PROTO FRAME",
+    lambda *_: None: "PROTO FRAME",  # a version or a length, which bind nobody
     Machine._put: "PUT BINPUT LONG_BINPUT",
     Machine._get: "GET BINGET LONG_BINGET",
-    Machine._extension: "EXT1 EXT2 EXT4",
+    lambda machine, number: machine._push_global("copyreg extension", str(number)): (
+        "EXT1 EXT2 EXT4"
+    ),
     Machine._reduce: "REDUCE NEWOBJ",
 }
 _HANDLERS: dict[str, _Handler] = {
@@ -345,31 +298,31 @@ _HANDLERS: dict[str, _Handler] = {
     "MARK": Machine._mark,
     "STOP": Machine._stop,
     "POP": Machine._discard,
-    "POP_MARK": Machine._discard_to_mark,
-    "DUP": Machine._duplicate,
-    "MEMOIZE": Machine._memoize,
+    "POP_MARK": lambda machine, _: machine._pop_to_mark(),
+    "DUP": lambda machine, _: machine._stack.append(machine._top()),
+    "MEMOIZE": lambda machine, _: machine._put(len(machine._memo)),
     "LIST": Machine._list,
-    "EMPTY_LIST": Machine._empty_list,
+    "EMPTY_LIST": lambda machine, _: machine._push([]),
     "TUPLE": Machine._tuple,
     "EMPTY_TUPLE": lambda machine, _: machine._short_tuple(0),
     "TUPLE1": lambda machine, _: machine._short_tuple(1),
     "TUPLE2": lambda machine, _: machine._short_tuple(2),
     "TUPLE3": lambda machine, _: machine._short_tuple(3),
     "DICT": Machine._table,
-    "EMPTY_DICT": Machine._empty_table,
+    "EMPTY_DICT": lambda machine, _: machine._push(Table()),
     "FROZENSET": Machine._bag,
-    "EMPTY_SET": Machine._empty_bag,
-    "APPEND": Machine._append,
-    "APPENDS": Machine._appends,
+    "EMPTY_SET": lambda machine, _: machine._push(Bag()),
+    "APPEND": lambda machine, _: machine._fill([machine._pop()], list),
+    "APPENDS": lambda machine, _: machine._fill(machine._pop_to_mark(), list),
     "SETITEM": Machine._set_item,
-    "SETITEMS": Machine._set_items,
-    "ADDITEMS": Machine._add_items,
+    "SETITEMS": lambda machine, _: machine._fill(machine._pop_to_mark(), Table),
+    "ADDITEMS": lambda machine, _: machine._fill(machine._pop_to_mark(), Bag),
     "GLOBAL": Machine._global,
     "STACK_GLOBAL": Machine._stack_global,
     "NEWOBJ_EX": Machine._new_object_with_names,
     "OBJ": Machine._object,
     "INST": Machine._instance,
-    "PERSID": Machine._persistent,
-    "BINPERSID": Machine._persistent_of_stack,
+    "PERSID": lambda machine, name: machine._call(None, (name,)),
+    "BINPERSID": lambda machine, _: machine._call(None, (machine._pop(),)),
     "BUILD": Machine._build,
 }

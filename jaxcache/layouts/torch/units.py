@@ -81,7 +81,9 @@ def removable(
                 others.append(_other(removal, "duplicate"))
     protected: dict[str, Hold] = {**dict.fromkeys(keep, "kept"), **dict.fromkeys(pinned, "pinned")}
     units = list(_units(seen, links, entries, duplicates, now_ns, grace_ns, protected))
-    if tidy and not _has_unread(seen):
+    # Of a graph that cannot be opened it is not known what it needs, so that nothing is an orphan.
+    unread = any(k == "unreadable" for facts in seen.facts.values() for k, _ in facts.problems)
+    if tidy and not unread:
         needed = {part.file.name for unit in units for part in unit.parts}
         for info in seen.inventory.code():
             if info.name not in needed and _is_old(info, now_ns, grace_ns):
@@ -97,11 +99,6 @@ def removable(
 
 def _is_old(info: FileInfo, now_ns: int, grace_ns: int) -> bool:
     return info.mtime_ns <= now_ns - grace_ns
-
-
-def _has_unread(seen: Scan) -> bool:
-    """Whether a graph could not be opened: what it needs is not known then, and is no orphan."""
-    return any(k == "unreadable" for facts in seen.facts.values() for k, _ in facts.problems)
 
 
 def _other(removal: Removal, reason: Reason | None) -> Item:
