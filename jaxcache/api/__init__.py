@@ -12,7 +12,7 @@ Sizes are bytes, or text such as ``"10GB"``; durations are seconds, or text such
 
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, overload
 
@@ -296,9 +296,23 @@ class Cache(Carrying, Running):
             LockedError: JAX's lock was not obtained; what was done until then stays done.
             TypeError: this is no plan.
         """
-        for name, run in _EXECUTORS.items():
-            if type(plan).__name__ == name:
-                return run(self, plan, progress)
+        match type(plan).__name__:  # by name, so that no type is imported before it is used
+            case "PrunePlan":
+                from jaxcache.cache.prune.execute import remove
+
+                guard = self.layout.guard
+                return remove(self.store, plan.removals, guard=guard, progress=progress)
+            case "SealPlan":
+                from jaxcache.cache.seal import execute_seal
+
+                now_ns = time.time_ns()
+                return execute_seal(self.store, plan, jobs=1, now_ns=now_ns, progress=progress)
+            case "RepairPlan":
+                from jaxcache.cache.verify.repair import execute_repair
+
+                # Without the verification's list every temporary file may be young.
+                young = frozenset(step.file for step in plan.steps)
+                return execute_repair(self.store, self.layout, plan, young=young, progress=progress)
         raise TypeError(f"{type(plan).__name__} is no plan of a cache")
 
     def restore(self, *keys: str, dry_run: bool = False) -> "Restoration":
@@ -367,31 +381,3 @@ def open(  # noqa: A001
     path = locate_cache(None).path if location is None else os.fspath(location)
     store = make_store(path) if create else open_store(path)
     return Cache(store, choose_layout(store, layout))
-
-
-def _remove(cache: Cache, plan: Any, progress: Progress | None) -> "Execution":
-    from jaxcache.cache.prune.execute import remove
-
-    return remove(cache.store, plan.removals, guard=cache.layout.guard, progress=progress)
-
-
-def _seal(cache: Cache, plan: Any, progress: Progress | None) -> "SealResult":
-    from jaxcache.cache.seal import execute_seal
-
-    return execute_seal(cache.store, plan, jobs=1, now_ns=time.time_ns(), progress=progress)
-
-
-def _repair(cache: Cache, plan: Any, progress: Progress | None) -> "Repair":
-    from jaxcache.cache.verify.repair import execute_repair
-
-    # Without the verification's list every temporary file may be young.
-    young = frozenset(step.file for step in plan.steps)
-    return execute_repair(cache.store, cache.layout, plan, young=young, progress=progress)
-
-
-#: By the name of a plan's type, so that none of them is imported before it is used.
-_EXECUTORS: dict[str, Callable[[Cache, Any, Progress | None], Any]] = {
-    "PrunePlan": _remove,
-    "SealPlan": _seal,
-    "RepairPlan": _repair,
-}

@@ -61,6 +61,7 @@ _SHAPES = {
     "by_codec by_age by_module problems",
     "Transfer": "key file=info.name size_bytes=info.size_bytes replaces_damaged",
     "Summary": "-unread",
+    "TorchBreak": "reason detail file line compile_id process",
     "TrustedKey": "name public_key=text",
     "Use": "pid executable cache_dir=opened jax_compilation_cache_dir=setting "
     "jax_enable_compilation_cache=enabled live",

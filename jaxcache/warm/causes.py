@@ -37,12 +37,11 @@ _OF_TYPES = re.compile(r"the (shapes?|dtypes?)( and dtypes?)? of (argument|resul
 
 def path_note(modules: Iterable[Done], jax_version: str | None) -> Iterator[str]:
     """Say where the entries that were written hit, if their keys contain that path."""
-    written = [d for d in modules if d.outcome == "written" and d.key and d.size_bytes]
-    for done in sorted(written, key=lambda d: d.size_bytes or 0)[:1]:
-        if not done.directory or "://" in done.directory:
-            break
+    written = (d for d in modules if d.outcome == "written" and d.key and d.size_bytes)
+    done = min(written, key=lambda d: d.size_bytes or 0, default=None)
+    if done and done.local_directory:
         with contextlib.suppress(CodecError, StoreError, NoCacheError):
-            store, name = open_store(done.directory), f"{done.key}{CACHE_SUFFIX}"
+            store, name = open_store(done.local_directory), f"{done.key}{CACHE_SUFFIX}"
             with store.open(name) as opened:  # sealed by now, so its size is another
                 payload = read_payload(opened, store.info(name).size_bytes)
             origin = make_origin(decode_origin(payload))

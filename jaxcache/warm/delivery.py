@@ -1,5 +1,6 @@
 """Bring what a child has made into the cache: whole, once, and under JAX's own name."""
 
+import contextlib
 import os
 import threading
 import time
@@ -111,10 +112,8 @@ class Delivery:
         with self._lock:
             learnt, self._learnt = self._learnt, []
         if learnt:
-            try:
+            with contextlib.suppress(JaxcacheError):
                 append(self._store, learnt)
-            except JaxcacheError:
-                return
 
 
 def _events(

@@ -163,6 +163,11 @@ class Done(Called):
     xla_flags: tuple[str, ...] | None = None
     ignored_flags: tuple[str, ...] = ()
 
+    @property
+    def local_directory(self) -> str | None:
+        """The directory that JAX had open; None where it is in a bucket, or none was."""
+        return self.directory if self.directory and "://" not in self.directory else None
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Said(Seen):
@@ -248,7 +253,6 @@ class TorchCompiled(TorchSeen):
     backend_seconds: float | None = None
     """The part spent in the backend: AOTAutograd and Inductor, or loading what they had kept."""
     inductor_seconds: float | None = None
-    operations: int | None = None
     failure: str | None = None
 
 

@@ -22,7 +22,7 @@ from jaxcache.warm.events import (
 from jaxcache.warm.launch import Ended
 from jaxcache.warm.notes import divided_keys, settings_notes, storms, target_notes, too_quick
 from jaxcache.warm.report import Argument, Function, Module, Process, Report
-from jaxcache.warm.typed_json import Span
+from jaxcache.warm.typed_json import Scalar, Span
 
 
 @dataclass(slots=True)
@@ -40,6 +40,21 @@ class ProcessFacts:
     def pid(self) -> int:
         """Its process id; 0 where it did not say."""
         return self.started.pid if self.started else 0
+
+    @property
+    def executable(self) -> str:
+        """Its Python; empty where it did not say."""
+        return self.started.executable if self.started else ""
+
+    @property
+    def settings(self) -> Mapping[str, Scalar]:
+        """The settings of its cache; empty where it did not say."""
+        return self.configured.settings if self.configured else {}
+
+    @property
+    def opened_directory(self) -> str | None:
+        """The cache directory that it has open."""
+        return self.configured.opened_directory if self.configured else None
 
 
 @dataclass(slots=True)
@@ -215,19 +230,17 @@ def _interrupted(begun: Begun) -> Done:
 
 
 def _process(number: int, known: ProcessFacts) -> Process:
-    configured, loaded = known.configured, known.loaded
-    settings = configured.settings if configured else {}
-    opened = configured.opened_directory if configured else None
-    directory = opened or settings.get("jax_compilation_cache_dir")
+    loaded = known.loaded
+    directory = known.opened_directory or known.settings.get("jax_compilation_cache_dir")
     return Process(
         process=number,
         pid=known.pid,
-        executable=known.started.executable if known.started else "",
+        executable=known.executable,
         jax=loaded.jax if loaded else None,
         jaxlib=loaded.jaxlib if loaded else None,
         process_id=known.process_id,
         cache_dir=str(directory) if directory else None,
-        settings=settings,
+        settings=known.settings,
         counters=known.counters,
     )
 

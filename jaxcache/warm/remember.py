@@ -22,6 +22,7 @@ from jaxcache.errors import JaxcacheError
 from jaxcache.options import SealOptions
 from jaxcache.store import open_store
 from jaxcache.store.base import Store, StoreError, same_file
+from jaxcache.units import NS_PER_SECOND
 from jaxcache.warm.events import Done
 from jaxcache.warm.recorder import Recorder
 
@@ -39,12 +40,12 @@ def remember(modules: Iterable[Done], seen: Recorder) -> None:
     """
     facts: defaultdict[str, list[Fact]] = defaultdict(list)
     for event in modules:
-        kind, directory = _LEARNT.get(event.outcome), event.directory
-        if kind and event.key and directory and "://" not in directory:
-            known = _facts(event, seen)
-            facts[directory].append(Fact(event.key, kind, int(event.at * 1e9), known))
-        elif event.reason == "compile-time" and event.key and directory and "://" not in directory:
-            facts[directory].append(Fact(event.key, TOO_QUICK, int(event.at * 1e9)))
+        if event.key and (directory := event.local_directory):
+            at_ns = int(event.at * NS_PER_SECOND)
+            if kind := _LEARNT.get(event.outcome):
+                facts[directory].append(Fact(event.key, kind, at_ns, _facts(event, seen)))
+            elif event.reason == "compile-time":
+                facts[directory].append(Fact(event.key, TOO_QUICK, at_ns))
     for directory, found in facts.items():
         with contextlib.suppress(JaxcacheError):
             store = open_store(directory)
@@ -64,9 +65,8 @@ def _digest(store: Store, fact: Fact) -> dict[str, Any]:
             with store.open(name) as file:
                 content = read_content(file, before.size_bytes, allow_large=False)
             if same_file(store.info(name), before):
-                digest = content.payload_sha256
                 return {
-                    "payload_sha256": digest,
+                    "payload_sha256": content.payload_sha256,
                     "file_mtime_ns": before.mtime_ns,
                     "file_size_bytes": before.size_bytes,
                 }
@@ -110,9 +110,8 @@ def seal_written(modules: Iterable[Done]) -> list[str]:
     """
     keys: defaultdict[str, set[str]] = defaultdict(set)
     for event in modules:
-        directory = event.directory
-        if event.outcome == "written" and event.key and directory and "://" not in directory:
-            keys[directory].add(event.key)
+        if event.outcome == "written" and event.key and event.local_directory:
+            keys[event.local_directory].add(event.key)
     return [seal_keys(directory, written) for directory, written in keys.items()]
 
 

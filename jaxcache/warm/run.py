@@ -4,7 +4,6 @@ import contextlib
 import os
 import threading
 import time
-from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
@@ -20,7 +19,7 @@ from jaxcache.warm.launch import Ended, Launch, run_listening
 from jaxcache.warm.notes import ENABLED
 from jaxcache.warm.process import LIFTED, NO_JAX_HINT, find_python, free_port
 from jaxcache.warm.programs import Program, words_of
-from jaxcache.warm.recorder import ProcessFacts, Recorder
+from jaxcache.warm.recorder import Recorder
 from jaxcache.warm.recording import open_recording
 from jaxcache.warm.remember import known_seconds, remember, seal_keys, seal_written
 from jaxcache.warm.report import Report
@@ -186,9 +185,7 @@ def _run_all(
             notes += said
     if options.check_contents and not (ended.exit_code or ended.interrupted or ended.timed_out):
         again = _with(launches, _CHECKED)
-        recorder = replace(
-            first, modules=[], processes=defaultdict(ProcessFacts), hardware={}, learnt=0
-        )
+        recorder = Recorder(first.cache_dir, asked=first.asked, said=first.said)
         _learn(first, options)
         second = _listen(again, options, watch, recorder)
         ended = replace(

@@ -34,7 +34,6 @@ from jaxcache.warm.programs import Program, words_of
 from jaxcache.warm.run import Watch
 from jaxcache.warm.torch_report import (
     CompiledFrame,
-    GraphBreak,
     Look,
     Outcome,
     TorchProcess,
@@ -166,17 +165,14 @@ class TorchRecorder:
             cache_dir=self.cache_dir,
             modules=tuple(graphs),
             compiles=tuple(self._compiles()),
-            graph_breaks=tuple(
-                GraphBreak(b.reason, b.detail, b.file, b.line, b.compile_id, b.process)
-                for b in self.breaks
-            ),
+            graph_breaks=tuple(self.breaks),
             processes=tuple(self._processes({p for p, _ in compiles})),
             notes=tuple(dict.fromkeys([*self._notes(graphs), *unobserved])),
             script_exit_code=ended.exit_code,
             timed_out=ended.timed_out,
             interrupted=ended.interrupted,
             wall_seconds=ended.wall_seconds,
-            saved_seconds=sum(
+            saved_seconds=math.fsum(
                 (g.compile_seconds or 0.0) - (g.retrieval_seconds or 0.0)
                 for g in graphs
                 if g.outcome == "hit"
@@ -347,7 +343,7 @@ def _place(frame: TorchCompiled | None) -> dict[str, Any]:
 
 def _backend_seconds(parts: Iterable[TorchCompiled]) -> float:
     """Seconds in the backend; all of a backward pass that is compiled by itself."""
-    return sum(
+    return math.fsum(
         (p.seconds if p.direction == "backward" else p.backend_seconds) or 0.0 for p in parts
     )
 

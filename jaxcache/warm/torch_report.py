@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from jaxcache.model import brief
-from jaxcache.warm.events import Tier
+from jaxcache.warm.events import Tier, TorchBreak
 
 Outcome = Literal["hit", "miss", "bypassed", "off"]
 
@@ -59,18 +59,6 @@ class CompiledFrame:
 
 
 @dataclass(frozen=True, slots=True)
-class GraphBreak:
-    """One graph break."""
-
-    reason: str
-    detail: str | None
-    file: str | None
-    line: int | None
-    compile_id: str | None
-    process: int
-
-
-@dataclass(frozen=True, slots=True)
 class TorchProcess:
     """One Python that compiled with torch."""
 
@@ -95,7 +83,7 @@ class TorchReport:
     cache_dir: str
     modules: tuple[Look, ...]
     compiles: tuple[CompiledFrame, ...]
-    graph_breaks: tuple[GraphBreak, ...]
+    graph_breaks: tuple[TorchBreak, ...]
     processes: tuple[TorchProcess, ...]
     notes: tuple[str, ...]
     script_exit_code: int

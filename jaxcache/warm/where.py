@@ -55,8 +55,12 @@ def find_where(
     def take(event: Event) -> None:
         seen.add(event)
         process = seen.processes[event.process]
-        opened = process.configured and process.configured.opened_directory
-        if options.stop and opened and process.pid > 1 and process.pid not in stopped:
+        if (
+            options.stop
+            and process.opened_directory
+            and process.pid > 1
+            and process.pid not in stopped
+        ):
             stopped.add(process.pid)
             with contextlib.suppress(OSError, OverflowError):  # it has ended, or names none
                 os.kill(process.pid, signal.SIGTERM)
@@ -76,8 +80,7 @@ def find_where(
 
 
 def _use(seen: Recorder, number: int, known: ProcessFacts) -> Use:
-    configured = known.configured
-    settings = configured.settings if configured else {}
+    settings = known.settings
     reasons: defaultdict[str, dict[str, None]] = defaultdict(dict)
     for done in seen.modules:
         if done.process == number and done.outcome == "uncacheable":
@@ -86,11 +89,11 @@ def _use(seen: Recorder, number: int, known: ProcessFacts) -> Use:
     enabled = settings.get("jax_enable_compilation_cache")
     return Use(
         pid=known.pid,
-        executable=known.started.executable if known.started else "",
-        opened=configured.opened_directory if configured else None,
+        executable=known.executable,
+        opened=known.opened_directory,
         setting=None if setting is None else str(setting),
         enabled=None if enabled is None else bool(enabled),
         settings=settings,
         uncacheable={k: tuple(v) for k, v in reasons.items()},
-        live=configured.live if configured else None,
+        live=known.configured.live if known.configured else None,
     )

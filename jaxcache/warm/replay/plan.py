@@ -33,8 +33,6 @@ class CompilePlan:
     """Longest first."""
     refused: tuple[tuple[Request, str], ...]
     """Requests with one of :data:`jaxcache.cache.recipe.refusals.REFUSALS`."""
-    environments: tuple[Environment, ...]
-    """All of the recipe: a program of several processes needs them all."""
 
 
 def parse_shard(text: str) -> tuple[int, int]:
@@ -75,7 +73,7 @@ def plan_compile(file: RecipeFile, *, shard: tuple[int, int] | None = None) -> C
     jobs.sort(key=lambda j: (-j.seconds, j.request.name, j.request.bytecode, j.request.environment))
     if shard is not None:
         jobs = _shards(jobs, shard[1])[shard[0] - 1]
-    return CompilePlan(tuple(jobs), tuple(refused), recipe.environments)
+    return CompilePlan(tuple(jobs), tuple(refused))
 
 
 def _seconds_per_byte(requests: Sequence[Request], file: RecipeFile) -> float:
