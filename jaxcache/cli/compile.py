@@ -1,7 +1,6 @@
 """``jaxcache compile``."""
 
 import contextlib
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -9,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from jaxcache.cli.options import Format, Output, locate_cache
-from jaxcache.cli.terminal import draw_line, is_dumb, progress_line
+from jaxcache.cli.options import Output, locate_cache
+from jaxcache.cli.terminal import can_redraw, draw_line, progress_line
 from jaxcache.errors import ExitCode
 from jaxcache.options import CacheDir
 from jaxcache.options.run import CompileOptions
@@ -18,7 +17,7 @@ from jaxcache.units import format_duration
 
 if TYPE_CHECKING:
     from jaxcache.warm.replay.plan import CompilePlan, Job
-    from jaxcache.warm.replay.report import Compiled, CompileReport
+    from jaxcache.warm.replay.report import Compiled
 
 EXAMPLE = "jaxcache compile train.recipe -C /var/cache/jax --jobs 8"
 EXIT_CODES = (0, 1, 2, 3, 10, 13, 130)
@@ -31,24 +30,31 @@ def command(
     place: CacheDir,
     options: CompileOptions,
     output: Output,
-) -> None:
+) -> int:
     """Compile a recorded recipe into a cache, without its script.
 
     What the cache has already is left alone. Workers are processes with the devices, flags and
     settings that were recorded; a module that kills its worker is tried once more and then named.
     """
+    from jaxcache.cli.output import emit
+    from jaxcache.render.compile import compile_view
     from jaxcache.warm.replay.run import compile_recipe
 
     form = output.form
     options.check()
     report = compile_recipe(recipe, locate_cache(place.cache_dir).path, options, watch)
-    _finish(report, form)
+    emit(form, compile_view(report))
+    if report.interrupted:
+        return ExitCode.INTERRUPTED
+    if report.count("failed"):
+        return ExitCode.PARTIAL
+    return ExitCode.PROBLEMS if report.count("missing") else ExitCode.DONE
 
 
 @contextlib.contextmanager
 def watch(plan: "CompilePlan", workers: int) -> Iterator["CompileLine | None"]:
     """Give a line that says how far it is; None where there is no live terminal."""
-    if not sys.stderr.isatty() or is_dumb():
+    if not can_redraw():
         yield None
         return
     line = CompileLine([j.seconds for j in plan.jobs], workers)
@@ -105,21 +111,3 @@ class CompileLine:
     def erase(self) -> None:
         """Erase the line."""
         draw_line("")
-
-
-def _finish(report: "CompileReport", form: Format) -> None:
-    """Print the report and exit.
-
-    Raises:
-        typer.Exit: 3 where some modules failed, 1 where ``--check`` found some missing, 130.
-    """
-    from jaxcache.cli.output import emit
-    from jaxcache.render.compile import compile_view
-
-    emit(form, compile_view(report))
-    if report.interrupted:
-        raise typer.Exit(ExitCode.INTERRUPTED)
-    if report.count("failed"):
-        raise typer.Exit(ExitCode.PARTIAL)
-    if report.count("missing"):
-        raise typer.Exit(ExitCode.PROBLEMS)

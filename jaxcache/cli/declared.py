@@ -17,14 +17,13 @@ class PanelCommand(TyperCommand):
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write the arguments, then each panel of options."""
-        records = [(p, p.get_help_record(ctx)) for p in self.get_params(ctx)]
-        shown = {id(p): record for p, record in records if record}
-        arguments = [p for p, _ in records if p.param_type_name == "argument" and id(p) in shown]
-        options = [p for p, _ in records if p.param_type_name == "option" and id(p) in shown]
-        for heading, some in {"Arguments": arguments, **in_panels(options)}.items():
-            if some:
+        parameters = self.get_params(ctx)
+        arguments = [p for p in parameters if p.param_type_name == "argument"]
+        options = in_panels(p for p in parameters if p.param_type_name == "option")
+        for heading, some in {"Arguments": arguments, **options}.items():
+            if records := [record for p in some if (record := p.get_help_record(ctx))]:
                 with formatter.section(heading):
-                    formatter.write_dl([shown[id(p)] for p in some])
+                    formatter.write_dl(records)
 
 
 def in_panels(parameters: Iterable[Any]) -> dict[str, list[Any]]:

@@ -74,11 +74,11 @@ def report() -> None:
     told = document()
     if told is None:
         return
-    from jaxcache.units import format_size
+    from jaxcache.units import format_count, format_size
 
     kinds = ", ".join(f"{count:,} {verb}" for verb, count in told["requests"].items())
     total = told["requests_total"]
-    line = f"{total:,} {'request' if total == 1 else 'requests'}" + (f" ({kinds})" if kinds else "")
+    line = format_count(total, "request") + (f" ({kinds})" if kinds else "")
     line += f", {format_size(told['sent_bytes'])} sent"
     line += f", {format_size(told['received_bytes'])} received"
     for name, text in (("retries", "sent again"), ("throttled", "throttled")):

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 from jaxcache.errors import JaxcacheError, UsageError
 from jaxcache.options.declare import FLAG, Options, option
-from jaxcache.store.location import Location as Location
 from jaxcache.store.location import config_is_set as config_is_set
 from jaxcache.store.location import index_folder as index_folder
 from jaxcache.store.location import locate_cache as locate_cache

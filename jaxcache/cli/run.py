@@ -24,7 +24,7 @@ def command(
     options: RunOptions,
     extent: ReportOptions,
     output: JsonOutput,
-) -> None:
+) -> int:
     """Watch any command: run it with the cache on, and report each compile.
 
     JAX's thresholds are left as they are: what compiles in less than 1 s is not written (warm
@@ -38,4 +38,4 @@ def command(
     wanted.check()
     layout, placed = place_run(options, place, form)
     report = layout.run(command_line, placed, watch())
-    finish(report, wanted, form, layout, check=options.check_contents, extent=extent)
+    return finish(report, wanted, form, layout, check=options.check_contents, extent=extent)

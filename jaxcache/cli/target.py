@@ -62,7 +62,7 @@ def check(
     place: CacheDir,
     given: PythonChoice,
     output: JsonOutput,
-) -> None:
+) -> int:
     """On the target itself: count the entries of a cache that it would look up.
 
     Compares what is in keys here with the profile; nothing is compiled. Exits with 1 where no
@@ -84,8 +84,7 @@ def check(
     here = capture_profile(given.python, now_ns=time.time_ns(), pod=len(profiles) > 1)
     checked = check_target(profiles, here, keys, records)
     emit(output.form, check_view(checked, store.url))
-    if not checked.looked_up:
-        raise typer.Exit(ExitCode.PROBLEMS)
+    return ExitCode.DONE if checked.looked_up else ExitCode.PROBLEMS
 
 
 def show(
@@ -94,7 +93,7 @@ def show(
     ],
     given: PythonChoice,
     output: JsonOutput,
-) -> None:
+) -> int:
     """Show a target profile, what it sets, and how this host differs."""
     from jaxcache.cli.output import emit, note
     from jaxcache.render.target import profile_view
@@ -112,5 +111,4 @@ def show(
             raise
         note(f"not compared with this host: {error.message}; --python names a Python with jax")
     emit(output.form, profile_view(profile, differences, locate_cache(None).path))
-    if any(d.prevents for d in differences or ()):
-        raise typer.Exit(ExitCode.PROBLEMS)
+    return ExitCode.PROBLEMS if any(d.prevents for d in differences or ()) else ExitCode.DONE

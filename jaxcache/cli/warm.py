@@ -12,7 +12,7 @@ from jaxcache.options.run import Assertions, CallOptions, ReportOptions, WarmOpt
 EXAMPLE = "jaxcache warm train.py --steps 1"
 EXIT_CODES = (0, 1, 2, 13, 130)
 #: What follows the script's name belongs to the script.
-CONTEXT_SETTINGS = {"allow_interspersed_args": False, "ignore_unknown_options": False}
+CONTEXT_SETTINGS = {"allow_interspersed_args": False}
 COMMAND_CLASS = WarmCommand
 
 
@@ -48,7 +48,7 @@ def command(
     call: CallOptions,
     extent: ReportOptions,
     output: JsonOutput,
-) -> None:
+) -> int:
     """Fill the cache: run a script or compile a function, and report each compile.
 
     SCRIPT may be a folder with a __main__.py, or a notebook, whose code cells are run.
@@ -67,4 +67,4 @@ def command(
     layout, placed = place_run(options, place, form)
     chosen = programs(script, arguments, file, call, module=module)
     report = layout.warm(chosen, placed, watch())
-    finish(report, wanted, form, layout, check=options.check_contents, extent=extent)
+    return finish(report, wanted, form, layout, check=options.check_contents, extent=extent)

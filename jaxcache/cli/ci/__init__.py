@@ -64,12 +64,13 @@ def write_outputs(outputs: Mapping[str, str], file: str | None = None) -> None:
     Raises:
         UsageError: ``cannot-write``
     """
+    from jaxcache.cli.output import write_text
     from jaxcache.render.ci import dotenv, github_outputs
 
     if path := os.environ.get("GITHUB_OUTPUT"):
-        _append(path, github_outputs(outputs, f"jaxcache-{secrets.token_hex(16)}"))
+        write_text(path, github_outputs(outputs, f"jaxcache-{secrets.token_hex(16)}"), "a")
     if file:
-        _append(file, dotenv(outputs))
+        write_text(file, dotenv(outputs), "a")
 
 
 def write_summary(text: str, file: str | None) -> None:
@@ -78,14 +79,7 @@ def write_summary(text: str, file: str | None) -> None:
     Raises:
         UsageError: ``cannot-write``
     """
+    from jaxcache.cli.output import write_text
+
     if path := file or os.environ.get("GITHUB_STEP_SUMMARY"):
-        _append(path, text + "\n")
-
-
-def _append(path: str, text: str) -> None:
-    try:
-        with open(path, "a", encoding="utf-8") as file:
-            file.write(text)
-    except OSError as error:
-        reason = (error.strerror or str(error)).lower()
-        raise UsageError(f"cannot write {path}: {reason}", code="cannot-write") from error
+        write_text(path, text + "\n", "a")

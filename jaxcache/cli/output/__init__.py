@@ -6,9 +6,8 @@ from collections.abc import Iterable
 from typing import Any, TextIO
 
 from jaxcache.cli.options import Format
-from jaxcache.cli.terminal import terminal_width as terminal_width
-from jaxcache.cli.terminal import wants_color as wants_color
-from jaxcache.errors import JaxcacheError
+from jaxcache.cli.terminal import terminal_width, wants_color
+from jaxcache.errors import JaxcacheError, UsageError
 from jaxcache.render.document import to_document, versioned
 from jaxcache.render.view import Block, Table, View
 
@@ -57,6 +56,20 @@ def write_file(path: str, chunks: Iterable[bytes]) -> None:
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
         raise JaxcacheError(f"cannot write {path}: {reason}", code="cannot-write") from error
+
+
+def write_text(path: str, text: str, mode: str = "w") -> None:
+    """Write a text to a file that the user names, or append it with mode ``a``.
+
+    Raises:
+        UsageError: ``cannot-write``
+    """
+    try:
+        with open(path, mode, encoding="utf-8") as file:
+            file.write(text)
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        raise UsageError(f"cannot write {path}: {reason}", code="cannot-write") from error
 
 
 def emit(form: Format, view: View) -> None:

@@ -15,7 +15,7 @@ from jaxcache.cache.index import Index
 from jaxcache.cache.watch import Change, Look, Watcher
 from jaxcache.cli.options import Format, available_cores, index_folder
 from jaxcache.cli.output import emit, note
-from jaxcache.cli.terminal import terminal_width, wants_color
+from jaxcache.cli.terminal import make_console, terminal_width, wants_color
 from jaxcache.cli.terminal.progress import progress_bar
 from jaxcache.errors import NoCacheError
 from jaxcache.render import top as render
@@ -113,7 +113,8 @@ class Screen:
             note(render.NO_DATES)
         quick = 0
         while True:
-            look = self._next()
+            time.sleep(self._interval)
+            look = self._look()
             if look.too_quick > quick:
                 quick = look.too_quick
                 note(render.too_quick_line(quick))
@@ -123,18 +124,10 @@ class Screen:
     def live(self) -> None:
         """Keep a page on the terminal, until interrupted or ``q`` is pressed."""
         look = self._first()
-        from rich.console import Console
         from rich.live import Live
         from rich.text import Text
 
-        color = wants_color()
-        console = Console(
-            width=terminal_width(),
-            no_color=not color,
-            force_terminal=True,
-            highlight=False,
-            color_system="standard" if color else None,
-        )
+        console, color = make_console(), wants_color()
         with Live(console=console, screen=True, auto_refresh=False) as live, _keys() as wait:
             while True:
                 console.width = terminal_width()
@@ -160,10 +153,6 @@ class Screen:
             )
         self._tally.add(look)
         return look
-
-    def _next(self) -> Look:
-        time.sleep(self._interval)
-        return self._look()
 
     def _look(self) -> Look:
         look = self._watcher.look(now_ns=time.time_ns())

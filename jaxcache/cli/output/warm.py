@@ -1,16 +1,15 @@
 """Common parts of ``warm`` and ``run``: options, the report, the exit code."""
 
+import json
 import math
 import os
 import sys
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
-import typer
-
 from jaxcache.cli.opening import locate
 from jaxcache.cli.options import Format
-from jaxcache.cli.output import emit, note, print_blocks
+from jaxcache.cli.output import emit, note, print_blocks, write_text
 from jaxcache.errors import ExitCode, UsageError
 from jaxcache.options import Place
 from jaxcache.options.run import EXCEPTED, Assertions, CallOptions, ReportOptions, RunOptions
@@ -151,12 +150,11 @@ def finish(
     *,
     check: bool,
     extent: ReportOptions,
-) -> None:
-    """Print the report and exit: as the program did, or 1 for an assertion that failed.
+) -> int:
+    """Print the report; return the program's exit code, or 1 for an assertion that failed.
 
     Raises:
         UsageError: the trace cannot be written.
-        typer.Exit: with any code but 0.
     """
     view = layout.report_view(report, unfolded=extent.all)
     if form.is_json:
@@ -164,23 +162,11 @@ def finish(
     else:
         print_blocks(view.page or (), sys.stderr)
     if extent.trace is not None:
-        _write_trace(report, extent.trace)
-    if report.script_exit_code:
-        code = report.script_exit_code
-        raise typer.Exit(code if code > 0 else _SIGNALLED - code)
+        write_text(extent.trace, json.dumps(report.trace))
+    if code := report.script_exit_code:
+        return code if code > 0 else _SIGNALLED - code
     if failed := list(complaints(report, wanted, check=check)):
         if not form.is_document:
             note(*(f"failed: {complaint}" for complaint in failed))
-        raise typer.Exit(ExitCode.PROBLEMS)
-
-
-def _write_trace(report: "Report | TorchReport", path: str) -> None:
-    import json
-
-    try:
-        with open(path, "w", encoding="utf-8") as file:
-            json.dump(report.trace, file)
-    except OSError as error:
-        raise UsageError(
-            f"cannot write {path}: {os.strerror(error.errno or 0).lower()}", code="cannot-write"
-        ) from error
+        return ExitCode.PROBLEMS
+    return ExitCode.DONE

@@ -7,7 +7,10 @@ import codecs
 import os
 import sys
 from enum import StrEnum
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 #: One cell for one cell, so that nothing that was set in columns moves.
 _ASCII = {"…": "~", "→": ">", "·": ",", "×": "x", "–": "-", "—": "-", "█": "#", "░": "."}
@@ -51,6 +54,26 @@ def wants_color(stream: TextIO | None = None) -> bool:
 def is_dumb() -> bool:
     """Whether the terminal says that it cannot move its cursor."""
     return os.environ.get("TERM") == "dumb"
+
+
+def can_redraw() -> bool:
+    """Whether a line on standard error can be drawn again and again."""
+    return sys.stderr.isatty() and not is_dumb()
+
+
+def make_console(*, stderr: bool = False) -> "Console":
+    """Make the console of a live display, as wide and as colourful as the terminal is."""
+    from rich.console import Console
+
+    color = wants_color(sys.stderr if stderr else None)
+    return Console(
+        stderr=stderr,
+        width=terminal_width(),
+        no_color=not color,
+        force_terminal=True,
+        highlight=False,
+        color_system="standard" if color else None,
+    )
 
 
 def terminal_width() -> int:

@@ -1,10 +1,9 @@
 """A line on the terminal while a program runs: what compiles now, since when, how far we are."""
 
-import sys
 import time
 from collections.abc import Mapping
 
-from jaxcache.cli.terminal import draw_line, is_dumb, progress_line
+from jaxcache.cli.terminal import can_redraw, draw_line, progress_line
 from jaxcache.units import format_duration
 from jaxcache.warm.events import Begun, Done, Event
 from jaxcache.warm.run import Watch
@@ -15,7 +14,7 @@ _PATIENCE_SECONDS = 1.0
 
 def watch() -> Watch:
     """Return the callbacks of a run; they do nothing unless standard error is a live terminal."""
-    if not sys.stderr.isatty() or is_dumb():
+    if not can_redraw():
         return Watch()
     line = LiveLine()
     return Watch(line.take, line.tick, line.expect)

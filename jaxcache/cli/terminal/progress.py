@@ -1,13 +1,12 @@
 """A progress bar on standard error, on a terminal only, and only where work takes a while."""
 
 import contextlib
-import sys
 import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from jaxcache.cache.scan import Progress
-from jaxcache.cli.terminal import is_dumb, terminal_width, wants_color
+from jaxcache.cli.terminal import can_redraw, make_console
 
 if TYPE_CHECKING:
     from rich.progress import Progress as RichProgress
@@ -23,7 +22,7 @@ def progress_bar(title: str, *, in_bytes: bool = False) -> Iterator[Progress | N
     Args:
         in_bytes: whether bytes are counted, and not things.
     """
-    if not sys.stderr.isatty() or is_dumb():
+    if not can_redraw():
         yield None
         return
     started = time.monotonic()
@@ -47,7 +46,6 @@ def progress_bar(title: str, *, in_bytes: bool = False) -> Iterator[Progress | N
 def _start_bar(title: str, total: int, in_bytes: bool) -> "RichProgress":
     """A bar with what is done, the rate, and the time that is left."""
     from rich import progress
-    from rich.console import Console
     from rich.table import Column
     from rich.text import Text
 
@@ -55,21 +53,13 @@ def _start_bar(title: str, total: int, in_bytes: bool) -> "RichProgress":
         def render(self, task: progress.Task) -> Text:
             return Text("" if task.speed is None else f"{task.speed:,.0f}/s")
 
-    color = wants_color(sys.stderr)
-    console = Console(
-        stderr=True,
-        width=terminal_width(),
-        force_terminal=True,
-        no_color=not color,
-        color_system="standard" if color else None,
-    )
     bar = progress.Progress(
         progress.TextColumn("{task.description}", table_column=Column(no_wrap=True)),
         progress.BarColumn(bar_width=None),
         progress.DownloadColumn() if in_bytes else progress.MofNCompleteColumn(),
         progress.TransferSpeedColumn() if in_bytes else Rate(),
         progress.TimeRemainingColumn(),
-        console=console,
+        console=make_console(stderr=True),
         transient=True,
         expand=True,
     )
