@@ -308,6 +308,8 @@ def file_step(store: Store, wanted: SideFile, there: FileInfo, on_conflict: str)
     try:
         with store.open(there.name) as file:
             digest = _digest(read_chunks(file))
+    except MissingError:
+        return Step(wanted, Action.WRITE)
     except StoreError as error:
         return Step(wanted, Action.BLOCKED, error.reason)
     if digest == wanted.sha256:

@@ -19,7 +19,7 @@ from jaxcache.cache.select import Selection
 from jaxcache.cache.verify.check import Checked
 from jaxcache.model import CUT_SHORT, Entry, FileInfo, Problem, ProblemKind, brief
 from jaxcache.options import Level, VerifyOptions
-from jaxcache.store.base import Store, StoreError, same_file
+from jaxcache.store.base import MissingError, Store, StoreError, same_file
 from jaxcache.units import NS_PER_SECOND, format_count
 
 if TYPE_CHECKING:
@@ -185,11 +185,13 @@ def verify(
 
 
 def _look_again(store: Store, file: Any) -> Any:
-    """The file as it is now; None if it is gone."""
+    """The file as it is now, or as it was where that cannot be told; None if it is gone."""
     try:
         return file._replace(info=store.info(file.info.name))
-    except StoreError:
+    except MissingError:
         return None
+    except StoreError:
+        return file
 
 
 def _about_directory(store: Store, seen: "Seen") -> Iterator[Problem]:
