@@ -5,14 +5,7 @@ from collections.abc import Iterable, Iterator
 from enum import StrEnum
 from typing import NamedTuple
 
-from jaxcache.entry.names import (
-    AUTOTUNE_DIR,
-    OWN_DIR,
-    FileKind,
-    Key,
-    own_kind,
-    split_name,
-)
+from jaxcache.entry.names import AUTOTUNE_DIR, OWN_DIR, FileKind, Key, own_kind, split_name
 from jaxcache.model import FileInfo, Problem
 from jaxcache.store.base import Store
 

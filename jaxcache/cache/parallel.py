@@ -3,7 +3,8 @@
 import contextlib
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Generic, TypeVar
+from functools import partial
+from typing import TypeVar
 
 from jaxcache.store.base import Store
 
@@ -49,26 +50,21 @@ def spread(
             contextlib.suppress(OSError, ImportError, BrokenExecutor),  # no semaphores, no memory
             ProcessPoolExecutor(workers, multiprocessing.get_context("spawn")) as pool,
         ):
-            for results in pool.map(_Elsewhere(read, store), chunks):
+            elsewhere = partial(_read_elsewhere, read, str(getattr(store, "path", None)))
+            for results in pool.map(elsewhere, chunks):
                 for result in results:
                     yield result
                     done += 1
     yield from read(store, items[done:])
 
 
-class _Elsewhere(Generic[_Item, _Result]):
-    """A function of a store in another process; picklable, because the store is only a path."""
+def _read_elsewhere(
+    read: Callable[[Store, Sequence[_Item]], Iterable[_Result]], path: str, items: Sequence[_Item]
+) -> list[_Result]:
+    """Read in another process, to which a store travels as its path."""
+    from jaxcache.store.local import LocalStore
 
-    def __init__(
-        self, read: Callable[[Store, Sequence[_Item]], Iterable[_Result]], store: Store
-    ) -> None:
-        self.read = read
-        self.path = str(getattr(store, "path", None))
-
-    def __call__(self, items: Sequence[_Item]) -> list[_Result]:
-        from jaxcache.store.local import LocalStore
-
-        return list(self.read(LocalStore(self.path), items))
+    return list(read(LocalStore(path), items))
 
 
 class ByteBudget:

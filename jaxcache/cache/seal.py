@@ -29,12 +29,7 @@ from jaxcache.cache.verify.check import (
     digest_mismatch,
     recorded_digest,
 )
-from jaxcache.entry.codec import (
-    HEADER_BYTES,
-    CodecError,
-    check_content,
-    decompress_whole,
-)
+from jaxcache.entry.codec import HEADER_BYTES, CodecError, check_content, decompress_whole
 from jaxcache.entry.frame import seal_frame
 from jaxcache.model import CUT_SHORT, GRACE_NS, Entry, Problem, brief, listed
 from jaxcache.options import SealOptions

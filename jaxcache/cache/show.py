@@ -180,11 +180,7 @@ def describe(
         ),
     ]
     brief = summarize_contents(contents)
-    entry = replace(
-        entry,
-        **brief.facts(),
-        problems=tuple(dict.fromkeys(p.kind for p in found)),
-    )
+    entry = replace(entry, **brief.facts(), problems=tuple(dict.fromkeys(p.kind for p in found)))
     entry = entry if record is None else with_record(entry, record)
     return Shown(url, entry, contents, tuple(found), record)
 

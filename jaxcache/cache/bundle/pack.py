@@ -15,13 +15,7 @@ from typing import Any, BinaryIO
 from jaxcache.cache.archive import Packer, read_chunks
 from jaxcache.cache.bundle.export import ExportPlan
 from jaxcache.cache.bundle.format import pack_manifest, stream_parameters
-from jaxcache.cache.bundle.manifest import (
-    Item,
-    Manifest,
-    Origin,
-    SideFile,
-    encode_manifest,
-)
+from jaxcache.cache.bundle.manifest import Item, Manifest, Origin, SideFile, encode_manifest
 from jaxcache.cache.gate import read_content
 from jaxcache.cache.inventory import EntryFile
 from jaxcache.cache.ledger.record import PAYLOAD, PINNING, Event

@@ -134,13 +134,8 @@ def read_baseline(store: Store) -> Baseline | None:
 
 
 def _before(row: Any) -> Before | None:
-    if not isinstance(row, list) or len(row) != 3:
-        return None
-    mtime_ns, atime_ns, stamp_ns = row
-    if not (_is_time(mtime_ns) and _is_time(atime_ns) and (stamp_ns is None or _is_time(stamp_ns))):
-        return None
-    return Before(mtime_ns, atime_ns, stamp_ns)
-
-
-def _is_time(value: Any) -> bool:
-    return type(value) is int and abs(value) < _MAX_NS
+    match row:
+        case [int(mtime_ns), int(atime_ns), int() | None as stamp_ns]:
+            absurd = any(abs(ns or 0) >= _MAX_NS for ns in row)
+            return None if absurd else Before(mtime_ns, atime_ns, stamp_ns)
+    return None

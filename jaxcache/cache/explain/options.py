@@ -1,6 +1,7 @@
 """Differences in XLA flags and compile options."""
 
 from collections.abc import Mapping
+from functools import partial
 
 from jaxcache.cache.explain.sides import Compile, Difference
 from jaxcache.entry.releases import CACHE_PATH
@@ -13,6 +14,7 @@ _WITHOUT = "none (--portable)"
 _SHOWN = 8
 
 Values = Mapping[str, object]
+_of_flags, _of_options = partial(Difference, "XLA flags"), partial(Difference, "compile_options")
 
 
 def flag_differences(left: Compile, right: Compile) -> Difference:
@@ -22,11 +24,10 @@ def flag_differences(left: Compile, right: Compile) -> Difference:
         old = [f for f in left.xla_flags if f not in right.xla_flags]
         new = [f for f in right.xla_flags if f not in left.xla_flags]
         meaning = "the XLA flags, from XLA_FLAGS, LIBTPU_INIT_ARGS and the command line"
-        return Difference("XLA flags", _given(old), _given(new), meaning, fix)
+        return _of_flags(_given(old), _given(new), meaning, fix)
     lefts, rights = _entry_flags(left), _entry_flags(right)
     if lefts is None or rights is None:
-        return Difference(
-            "XLA flags",
+        return _of_flags(
             left.hash_of("XLA flags"),
             right.hash_of("XLA flags"),
             "the XLA flags; which of them cannot be told: no entry of one side",
@@ -34,16 +35,14 @@ def flag_differences(left: Compile, right: Compile) -> Difference:
         )
     names = [n for n in _differing(lefts, rights) if n not in _PATHS]
     if not names and left.hash_of("XLA flags") and right.hash_of("XLA flags"):
-        return Difference(
-            "XLA flags",
+        return _of_flags(
             left.hash_of("XLA flags"),
             right.hash_of("XLA flags"),
             "flags that XLA did not read, such as --xla… arguments of the script itself: "
             "JAX hashes them all the same",
             "pass the same --xla… arguments, or rename options of the script that begin so",
         )
-    return Difference(
-        "XLA flags",
+    return _of_flags(
         _assigned(names, lefts),
         _assigned(names, rights),
         "XLA flags as the compiled programs have them, from XLA_FLAGS or compiler_options",
@@ -74,16 +73,14 @@ def compare_options(left: Compile, right: Compile, *, flags_too: bool = True) ->
     names = _differing(old, new)
     if names == ["profile_guided"]:
         with_one, without = "compiled with a profile (PGLE)", "without"
-        return Difference(
-            "compile_options",
+        return _of_options(
             with_one if old["profile_guided"] else without,
             with_one if new["profile_guided"] else without,
             "JAX compiles a function again once it has a profile of its runs, under another key",
             "JAX_COMPILATION_CACHE_EXPECT_PGLE=1 has JAX look for the one with a profile first",
         )
     if names:
-        return Difference(
-            "compile_options",
+        return _of_options(
             _assigned(names, old),
             _assigned(names, new),
             "how many devices the program runs on, and which",
@@ -92,8 +89,7 @@ def compare_options(left: Compile, right: Compile, *, flags_too: bool = True) ->
     lefts, rights = _entry_flags(left), _entry_flags(right)
     paths = left.cache_path or _written_in(left), right.cache_path or _written_in(right)
     if all(paths) and paths[0] != paths[1]:
-        return Difference(
-            "compile_options",
+        return _of_options(
             *paths,
             f"{OF_PATH}, which JAX 0.4.36 to 0.10 hash (xla_gpu_per_fusion_autotune_cache_dir)",
             "use the cache under one path, or set JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES=none "
@@ -101,8 +97,7 @@ def compare_options(left: Compile, right: Compile, *, flags_too: bool = True) ->
         )
     known = lefts is not None and rights is not None
     if known and paths[0] != paths[1] and _hashes_path(left) and _hashes_path(right):
-        return Difference(
-            "compile_options",
+        return _of_options(
             paths[0] or _WITHOUT,
             paths[1] or _WITHOUT,
             f"{OF_PATH}, which JAX 0.4.36 to 0.10 hash: one side was compiled with --portable "
@@ -112,15 +107,13 @@ def compare_options(left: Compile, right: Compile, *, flags_too: bool = True) ->
     if lefts is not None and rights is not None:
         flags = [n for n in _differing(lefts, rights) if n not in _PATHS]
         if flags and flags_too:
-            return Difference(
-                "compile_options",
+            return _of_options(
                 _assigned(flags, lefts),
                 _assigned(flags, rights),
                 "options that XLA was given",
                 "pass the same compiler_options to jit, and the same XLA_FLAGS",
             )
-    return Difference(
-        "compile_options",
+    return _of_options(
         left.hash_of("compile_options"),
         right.hash_of("compile_options"),
         "the compile options; which of them cannot be told",

@@ -5,6 +5,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import product
 
 from jaxcache.cache.explain.matching import known_types, user_lines, without_addresses
@@ -14,7 +15,7 @@ from jaxcache.entry.options import nearest_version
 from jaxcache.entry.releases import MOSAIC_PATHS
 from jaxcache.entry.shapes import dtype_names
 
-COMPUTATION = "computation"
+_of_program = partial(Difference, "computation")
 _HASH = re.compile(r" #[0-9a-f]{8}\b")
 _VALUE = re.compile(r"^(\s*constant [^=]*=) .*")
 _PRECISION = re.compile(r" precision=\S+( \d+)?")
@@ -67,7 +68,7 @@ def _unknown(left: Compile, right: Compile) -> Difference:
     else:
         why, fix = "an entry of theirs cannot be decoded", "jaxcache verify shows what is wrong"
     meaning = f"another program; which part cannot be told: {why}"
-    return Difference(COMPUTATION, None, None, meaning, fix)
+    return _of_program(None, None, meaning, fix)
 
 
 def _by_kernel(left: Compile, right: Compile) -> Difference | None:
@@ -79,10 +80,9 @@ def _by_kernel(left: Compile, right: Compile) -> Difference | None:
     flags = (right.contents.flags if right.contents else None) or {}
     if not MOSAIC_PATHS.holds(nearest_version(frozenset(flags)) or ""):
         fix = "an edit of a kernel is a new program"
-        return Difference(COMPUTATION, old, new, "the code of a Pallas kernel", fix)
+        return _of_program(old, new, "the code of a Pallas kernel", fix)
     moved = old != new and _places(left) == _places(right)
-    return Difference(
-        COMPUTATION,
+    return _of_program(
         old,
         new,
         f"the path of {'' if moved else 'or the lines in '}a Pallas kernel's file"
@@ -101,15 +101,13 @@ def _by_name(left: Compile, right: Compile) -> Difference | None:
     if left.module == right.module:
         return None
     if without_addresses(left.module) == without_addresses(right.module):
-        return Difference(
-            COMPUTATION,
+        return _of_program(
             left.module,
             right.module,
             "the name holds an address, which is another one in every process: never a hit",
             "give the function a fixed __name__ before jit",
         )
-    return Difference(
-        COMPUTATION,
+    return _of_program(
         left.module,
         right.module,
         "another name, which is part of the program",
@@ -123,8 +121,7 @@ def compare_arguments(left: Compile, right: Compile) -> Difference | None:
     if lefts is None or rights is None or lefts == rights:
         return None
     if len(lefts) != len(rights):
-        return Difference(
-            COMPUTATION,
+        return _of_program(
             _show_all(lefts),
             _show_all(rights),
             f"{len(rights)} arguments and not {len(lefts)}",
@@ -165,8 +162,7 @@ def _by_results(left: Compile, right: Compile) -> Difference | None:
     if len(old.results) == len(new.results):
         found = _by_types("results", old.results, new.results)
         return replace(found, meaning=found.meaning + _where(right))
-    return Difference(
-        COMPUTATION,
+    return _of_program(
         _show_all(old.results),
         _show_all(new.results),
         f"{len(new.results)} results and not {len(old.results)}" + _where(right, left),
@@ -203,7 +199,7 @@ def _by_types(
         if inside:
             meaning += f": {_STATIC} gives them"
             fix = "use a few fixed sizes: each is a program of its own"
-    return Difference(COMPUTATION, _show_all(lefts), _show_all(rights), meaning, fix)
+    return _of_program(_show_all(lefts), _show_all(rights), meaning, fix)
 
 
 def _listed(names: Sequence[str]) -> str:
@@ -230,7 +226,7 @@ def _by_layout(left: Compile, right: Compile) -> Difference | None:
     if shards[0] == shards[1]:
         return None
     meaning, fix = _HEADERS["parameter shardings"]
-    return Difference(COMPUTATION, f"{shards[0]} on each device", shards[1], meaning, fix)
+    return _of_program(f"{shards[0]} on each device", shards[1], meaning, fix)
 
 
 def _bits(dtype: str) -> int:
@@ -258,13 +254,12 @@ def _by_outline(left: Compile, right: Compile) -> Difference | None:
         before, after = (_HASH.sub("", line).strip() for line in changed[0])
         meaning = "the precision of matrix products"
         fix = "set jax_default_matmul_precision alike on both sides"
-        return Difference(COMPUTATION, before, after, meaning, fix)
+        return _of_program(before, after, meaning, fix)
     if [_VALUE.sub(r"\1", x) for x in old] == [_VALUE.sub(r"\1", x) for x in new]:
         shown = (x if "= #" in x else _HASH.sub("", x) for x in changed[0])
         before, after = (line.strip() for line in shown)
         count = "a constant" if len(changed) == 1 else f"{len(changed)} constants"
-        return Difference(
-            COMPUTATION,
+        return _of_program(
             before,
             after,
             f"{count} in the program: {_STATIC}{_where(right)}",
@@ -297,7 +292,7 @@ def _by_inner_types(right: Compile, old: Sequence[str], new: Sequence[str]) -> D
         meaning = f"shapes inside the program, such as a layer's width: {_STATIC} gives them"
         fix = "use a few fixed sizes: each is a program of its own"
     shown = [", ".join(f"{t}[{d}]" for t, d in found) for found in (before, after)]
-    return Difference(COMPUTATION, shown[0], shown[1], meaning + _where(right), fix)
+    return _of_program(shown[0], shown[1], meaning + _where(right), fix)
 
 
 def _without(pattern: re.Pattern[str], lines: Sequence[str]) -> list[str]:
@@ -315,7 +310,7 @@ def _by_header(old: list[str], new: list[str]) -> Difference | None:
             meaning, fix = _HEADERS[name]
             before = next((x for x in olds if x.startswith(name)), "none")
             after = next((x for x in news if x.startswith(name)), "none")
-            return Difference(COMPUTATION, before, after, meaning, fix)
+            return _of_program(before, after, meaning, fix)
     return None
 
 
@@ -347,7 +342,7 @@ def _by_code(left: Compile, right: Compile, old: list[str], new: list[str]) -> D
             "on which they depend, or an edit of them"
         )
         fix = "pass such a value as an array, or keep it the same; an edit is a new program"
-    return Difference(COMPUTATION, _shorten(removed), _shorten(added), meaning, fix)
+    return _of_program(_shorten(removed), _shorten(added), meaning, fix)
 
 
 def _diff(old: list[str], new: list[str]) -> tuple[list[str], list[str]]:

@@ -330,9 +330,7 @@ def _names(value: object) -> frozenset[str]:
     return frozenset(v for v in values if isinstance(v, str))
 
 
-def _live(
-    found: Sequence[_Segment],
-) -> tuple[list[_Segment], frozenset[str], list[frozenset[str]]]:
+def _live(found: Sequence[_Segment]) -> tuple[list[_Segment], frozenset[str], list[frozenset[str]]]:
     """Return the segments that count, the names of all that they stand for, and the compactions.
 
     A compaction counts when all its parts are there; then nothing that it replaces does, nor

@@ -112,13 +112,7 @@ def execute(
 
 
 class _Carrier:
-    def __init__(
-        self,
-        source: Store,
-        target: Store,
-        plan: SyncPlan,
-        now_ns: int,
-    ) -> None:
+    def __init__(self, source: Store, target: Store, plan: SyncPlan, now_ns: int) -> None:
         self._source, self._target, self._now_ns = source, target, now_ns
         self._with_atimes, self._gate = plan.with_atimes, plan.gate
         self._ledger = Ledger() if source.remote else Ledger.load(source)

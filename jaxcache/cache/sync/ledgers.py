@@ -12,7 +12,7 @@ from jaxcache.cache.prune.removable import Lookup
 from jaxcache.entry.names import LEDGER_DIR
 from jaxcache.model import FileInfo
 from jaxcache.store.ahead import in_order
-from jaxcache.store.base import ExistsError, Store, StoreError
+from jaxcache.store.base import Store, StoreError
 
 
 def lookup_in(*stores: Store | None) -> Lookup:
@@ -50,8 +50,6 @@ def carry_segments(source: Store, target: Store, segments: tuple[FileInfo, ...])
         try:
             data, _ = source.fetch(info.name, limit=MAX_SEGMENT_BYTES)
             target.write(info.name, [data], mtime_ns=info.mtime_ns, replace=False)
-        except ExistsError:
-            return False
         except StoreError:
             return False
         return True

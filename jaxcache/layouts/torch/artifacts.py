@@ -8,6 +8,7 @@ base64 of UTF-8.
 
 import base64
 import binascii
+import io
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -108,46 +109,34 @@ def parse_artifacts(data: bytes) -> Iterator[Artifact]:
     told = int.from_bytes(data[:_CHECKSUM_BYTES], "big")
     if zlib.crc32(memoryview(data)[_CHECKSUM_BYTES:]) != told:
         raise BundleError("these artifacts are damaged: their checksum is wrong", hint=None)
-    reader = _Reader(data)
-    if reader.take(_NUMBER_BYTES) != _VERSION:
+    stream = io.BytesIO(data)
+    stream.seek(_CHECKSUM_BYTES)
+    if _take(stream, _NUMBER_BYTES) != _VERSION:
         raise BundleError("these artifacts are of another version than 1", hint=None)
-    while not reader.done:
-        kind = reader.text()
-        for _ in range(reader.number()):
-            yield Artifact(kind, reader.text(), reader.sized())
+    while stream.tell() < len(data):
+        kind = _text(stream)
+        for _ in range(_number(stream)):
+            yield Artifact(kind, _text(stream), _take(stream, _number(stream)))
 
 
-class _Reader:
-    def __init__(self, data: bytes) -> None:
-        self._data = data
-        self._at = _CHECKSUM_BYTES
+def _take(stream: io.BytesIO, size: int) -> bytes:
+    if size > len(stream.getbuffer()) - stream.tell():
+        raise BundleError("these artifacts are cut off, or a length in them is wrong", hint=None)
+    return stream.read(size)
 
-    @property
-    def done(self) -> bool:
-        return self._at == len(self._data)
 
-    def take(self, size: int) -> bytes:
-        if size > len(self._data) - self._at:
-            raise BundleError(
-                "these artifacts are cut off, or a length in them is wrong", hint=None
-            )
-        self._at += size
-        return self._data[self._at - size : self._at]
+def _number(stream: io.BytesIO) -> int:
+    return int.from_bytes(_take(stream, _NUMBER_BYTES), "big")
 
-    def number(self) -> int:
-        return int.from_bytes(self.take(_NUMBER_BYTES), "big")
 
-    def sized(self) -> bytes:
-        return self.take(self.number())
-
-    def text(self) -> str:
-        data = self.sized()
-        if len(data) > _MAX_KEY_BYTES:
-            raise BundleError("a key in these artifacts is too long", hint=None)
-        try:
-            return base64.b64decode(data, validate=True).decode()
-        except (binascii.Error, ValueError) as error:
-            raise BundleError("a key in these artifacts is no text", hint=None) from error
+def _text(stream: io.BytesIO) -> str:
+    data = _take(stream, _number(stream))
+    if len(data) > _MAX_KEY_BYTES:
+        raise BundleError("a key in these artifacts is too long", hint=None)
+    try:
+        return base64.b64decode(data, validate=True).decode()
+    except (binascii.Error, ValueError) as error:
+        raise BundleError("a key in these artifacts is no text", hint=None) from error
 
 
 @contextmanager

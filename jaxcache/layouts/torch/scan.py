@@ -179,7 +179,10 @@ def _entry(file: GraphFile, facts: Facts, inner: dict[str, Facts], keeps_atime: 
     below = [inner[key] for key in facts.references if key in inner]
     # Of an AOT graph, its FX graphs tell where it comes from.
     names = ("torch_version", "source", "function")
-    told: dict[str, Any] = {name: _first(name, facts, *below) for name in names}
+    told: dict[str, Any] = {
+        name: next(filter(None, (getattr(found, name) for found in (facts, *below))), None)
+        for name in names
+    }
     version = told["torch_version"]
     return GraphEntry(
         key=file.name,
@@ -201,10 +204,6 @@ def _entry(file: GraphFile, facts: Facts, inner: dict[str, Facts], keeps_atime: 
         **{name: getattr(facts, name) for name in _SHARED},
         **told,
     )
-
-
-def _first(name: str, *facts: Facts) -> str | None:
-    return next((value for found in facts if (value := getattr(found, name))), None)
 
 
 _UNREAD = Facts()
