@@ -111,7 +111,7 @@ class RemovalOptions(Selected):
     keys: tuple[str, ...] = option(
         "keys",
         TEXTS,
-        "Full key, unique prefix of key or hash (at least 4 characters), or module.",
+        "Full key, unique prefix of key or hash (at least 4 characters), module, or glob.",
         metavar="[KEY]...",
     )
 

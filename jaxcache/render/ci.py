@@ -191,9 +191,11 @@ def save_lines(plan: SavePlan, saved: Saved | None) -> Iterator[str]:
     new = f"{len(usage.new)} new ({format_compiling(usage.new_seconds, len(usage.new))})"
     if usage.hits:
         new += f", {usage.hits} of them hit since"
-    if usage.compared:
-        unknown = len(usage.unknown)
-        before = len(usage.used) + len(usage.unused) + unknown
+    unknown = len(usage.unknown)
+    before = len(usage.used) + len(usage.unused) + unknown
+    if usage.compared and not before:
+        yield f"{new}; the cache was empty before the job"
+    elif usage.compared:
         saving = format_compiling(usage.saved_seconds, len(usage.used))
         others = f", {unknown} unknown" if unknown else ""
         yield (

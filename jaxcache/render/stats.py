@@ -128,7 +128,9 @@ def _uses_lines(uses: Uses) -> Iterator[Line]:
         yield Line("not recorded; to record them: jaxcache run -- CMD", lead)
         return
     rate = f" ({uses.hit_rate:.0%})" if uses.hit_rate is not None else ""
-    yield Line(f"{uses.hits:,} of {format_count(uses.hits + uses.misses, 'compile')}{rate}", lead)
+    yield Line(
+        f"{uses.hits:,} of {format_count(uses.hits + uses.misses, 'recorded compile')}{rate}", lead
+    )
     yield Line(f"{uses.misses:,}", "Misses       ")
     yield Line(format_compiling(uses.saved_seconds or 0.0, uses.hits), "Saved        ")
 

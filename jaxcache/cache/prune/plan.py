@@ -73,7 +73,7 @@ class PrunePlan:
         kept = self.kept + count_entries(self.removals) - count_entries(removed)
         size = format_size(self.size_bytes_before - freed_bytes(removed))
         return (
-            f"{describe(removed, verb)}; {format_count(kept, 'entry')} stay, cache size {size}"
+            f"{describe(removed, verb)}; leaves {format_count(kept, 'entry')}, cache size {size}"
             f"{self._uncounted()}"
         )
 
