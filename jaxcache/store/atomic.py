@@ -69,6 +69,16 @@ def new_file(
         os.close(fd)
 
 
+@contextlib.contextmanager
+def _as_far_as_allowed() -> Iterator[None]:
+    """Pass over what our rights or the file system do not allow, but not over a failing disk."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno == errno.EIO:
+            raise
+
+
 def adopt_from_folder(fd: int, folder: int) -> None:
     """Let all who may write to a folder write to a file or folder that was made in it.
 
@@ -85,15 +95,15 @@ def adopt_from_folder(fd: int, folder: int) -> None:
     if like.st_mode & stat.S_IWOTH and not like.st_mode & stat.S_ISVTX:
         wanted |= permissions & 0o007
     if wanted != mode:
-        with contextlib.suppress(OSError):  # a file system without permissions
+        with _as_far_as_allowed():  # a file system without permissions
             os.fchmod(fd, wanted)
 
 
 def _change_owner(fd: int, new: os.stat_result, like: os.stat_result) -> None:
-    with contextlib.suppress(OSError):  # only root gives files away, and not on every mount
+    with _as_far_as_allowed():  # only root gives files away, and not on every mount
         if new.st_uid != like.st_uid:
             os.fchown(fd, like.st_uid, -1)
-    with contextlib.suppress(OSError):
+    with _as_far_as_allowed():
         if new.st_gid != like.st_gid:
             os.fchown(fd, -1, like.st_gid)
 
@@ -105,13 +115,13 @@ def _copy_attributes(fd: int, like: int) -> None:
     """
     status = os.fstat(like)
     _change_owner(fd, os.fstat(fd), status)
-    with contextlib.suppress(OSError):
+    with _as_far_as_allowed():
         os.fchmod(fd, stat.S_IMODE(status.st_mode) & 0o777)
     if sys.platform == "linux":
-        with contextlib.suppress(OSError):
+        with _as_far_as_allowed():
             for name in os.listxattr(like):
                 if name != "security.capability":  # what setuid is for single rights
-                    with contextlib.suppress(OSError):
+                    with _as_far_as_allowed():
                         os.setxattr(fd, name, os.getxattr(like, name))
 
 

@@ -89,7 +89,8 @@ def _run(asked: argparse.Namespace) -> tuple[int, int]:
             tried += 1
             if outcome:
                 failed += 1
-                print(f"FAILED {outcome.row}: {outcome.fault}", *outcome.broken[:6], sep="\n    ")
+                lines = f"FAILED {outcome.row}: {outcome.fault}", *outcome.broken[:6]
+                print(*lines, sep="\n    ", flush=True)
     finally:
         shutil.rmtree(folder)
     return tried, failed
