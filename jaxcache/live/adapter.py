@@ -90,17 +90,14 @@ class Adapter:
         if layer.settings["portable-keys"]:
             self._make_keys_portable()
         cache.compress_executable = _sealing(cache)
-        original = cache.decompress_executable
 
-        @functools.wraps(original)
-        def decompress_executable(executable: bytes) -> bytes:
+        def decompress(original: Any, executable: bytes) -> Any:
             decoded, layer.now.decoded = layer.now.decoded, None
             if decoded is not None and decoded[0] is executable:
                 return decoded[1]
-            content: bytes = original(executable)
-            return content
+            return original(executable)
 
-        cache.decompress_executable = decompress_executable
+        _wrap(cache, "decompress_executable", decompress)
         self._wrap_load(layer)
         self._wrap_write(layer)
         self._wrap_request(layer)
@@ -114,10 +111,7 @@ class Adapter:
             self.jax.config.update(name, "none")
 
     def _wrap_load(self, layer: "Layer") -> None:
-        original = self._cache.get_executable_and_time
-
-        @functools.wraps(original)
-        def get_executable_and_time(cache_key: str, *args: Any, **kwargs: Any) -> Any:
+        def load(original: Any, cache_key: str, *args: Any, **kwargs: Any) -> Any:
             now = layer.now
             now.loading = True
             try:
@@ -127,14 +121,11 @@ class Adapter:
                 for directory in layer.directories.values():
                     layer.run(directory.loading.end, cache_key)
 
-        self._cache.get_executable_and_time = get_executable_and_time
+        _wrap(self._cache, "get_executable_and_time", load)
 
     def _wrap_write(self, layer: "Layer") -> None:
-        original = self._compiler._cache_write
-
-        @functools.wraps(original)
-        def _cache_write(
-            cache_key: str, compile_time_secs: float, *args: Any, **kwargs: Any
+        def write(
+            original: Any, cache_key: str, compile_time_secs: float, *args: Any, **kwargs: Any
         ) -> Any:
             layer.counters.add("compile_seconds", compile_time_secs)
             layer.now.seconds = compile_time_secs
@@ -147,7 +138,7 @@ class Adapter:
             finally:
                 layer.now.seconds = None
 
-        self._compiler._cache_write = _cache_write
+        _wrap(self._compiler, "_cache_write", write)
 
     def _is_other_process(self) -> bool:
         """Whether JAX writes nothing here, because another process is its first."""
@@ -167,10 +158,8 @@ class Adapter:
 
     def _wrap_request(self, layer: "Layer") -> None:
         """Give leases back when a compile is over, also one that failed or was not written."""
-        original = self._compiler.compile_or_get_cached
 
-        @functools.wraps(original)
-        def compile_or_get_cached(*args: Any, **kwargs: Any) -> Any:
+        def request(original: Any, *args: Any, **kwargs: Any) -> Any:
             try:
                 return original(*args, **kwargs)
             finally:
@@ -178,7 +167,7 @@ class Adapter:
                 for directory, key in leases:
                     layer.run(directory.release, key)
 
-        self._compiler.compile_or_get_cached = compile_or_get_cached
+        _wrap(self._compiler, "compile_or_get_cached", request)
 
     @staticmethod
     def _hide_our_frames() -> None:
@@ -193,10 +182,16 @@ class Adapter:
             pass
 
 
+def _wrap(owner: Any, name: str, around: "Callable[..., Any]") -> None:
+    """Have ``around(original, …)`` called in place of a function of JAX's."""
+    original = getattr(owner, name)
+    setattr(owner, name, functools.wraps(original)(functools.partial(around, original)))
+
+
 def _sealing(cache_module: Any) -> "Callable[[bytes], bytes]":
     """JAX's compress step with the checksum; the codec is looked for at the first entry."""
     original = cache_module.compress_executable
-    found: Any = None
+    found: Callable[[bytes], bytes] | None = None
 
     @functools.wraps(original)
     def compress_executable(executable: bytes) -> bytes:
@@ -205,8 +200,7 @@ def _sealing(cache_module: Any) -> "Callable[[bytes], bytes]":
             from .frame import sealing_compressor
 
             found = sealing_compressor(cache_module) or original
-        value: bytes = found(executable)
-        return value
+        return found(executable)
 
     return compress_executable
 

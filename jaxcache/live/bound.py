@@ -81,6 +81,10 @@ class Bound:
         """Whether anything is bounded."""
         return not (self.max_bytes is self._max_entries is self._unused_seconds is None)
 
+    def lock(self) -> "contextlib.AbstractContextManager[bool]":
+        """JAX's lock, where a capped JAX shares the directory; yields whether it was obtained."""
+        return jax_lock(self._root) if self.stamped else contextlib.nullcontext(True)
+
     def forget(self) -> None:
         """Begin anew in a forked child, which has no tiers."""
         self._lock = threading.Lock()
@@ -233,8 +237,7 @@ class Bound:
         """Delete, with pauses in which writers get JAX's lock and the file system's."""
         left = iter(victims)
         while True:
-            lock = jax_lock(self._root) if self.stamped else contextlib.nullcontext(True)
-            with lock as held:
+            with self.lock() as held:
                 until = time.monotonic() + _LOCK_SECONDS
                 while held and time.monotonic() < until:
                     item = next(left, None)

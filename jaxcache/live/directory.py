@@ -11,7 +11,6 @@ from .files import (
     ATIME_SUFFIX,
     CACHE_SUFFIX,
     LOCKFILE,
-    jax_lock,
     quarantine_entry,
     read_file,
     write_stamp,
@@ -133,8 +132,7 @@ class Directory:
         self._bad.add(key)
         self._counters.count("died_loading")
         self._layer.say(f"{key} is in quarantine: a process died while loading it")
-        lock = jax_lock(self.root) if self.bound.stamped else contextlib.nullcontext()
-        with contextlib.suppress(OSError), lock:
+        with contextlib.suppress(OSError), self.bound.lock():
             quarantine_entry(self.root, key)
 
     def read_local(self, key: str) -> "bytes | None":
@@ -240,8 +238,7 @@ class Directory:
         # Between the two files of an entry nobody may evict it: JAX fails over one without a stamp.
         if self.bound.active:
             self.loading.begin()
-        lock = jax_lock(self.root) if self.bound.stamped else contextlib.nullcontext()
-        with lock:
+        with self.bound.lock():
             if self.bound.stamped:
                 write_stamp(self.root, key)
             write_whole(self.root, key + CACHE_SUFFIX, value)

@@ -74,25 +74,15 @@ def _find_decoder() -> "Callable[[bytes, int], bytes]":
 
         return refuse
 
-    # A decoder belongs to one call: it is not safe between threads.
-    def decode_at_once(value: bytes, size: int) -> bytes:
+    # A decoder belongs to one call: it is not safe between threads. Refusing bytes behind the frame
+    # takes zstandard 0.19 (2022); the announced size bounds what is allocated.
+    def decode_zstandard(value: bytes, size: int) -> bytes:
         content: bytes = zstandard.ZstdDecompressor().decompress(value, allow_extra_data=False)
         if len(content) != size:
             raise Rotten("not of the announced size")
         return content
 
-    def decode_zstandard(value: bytes, size: int) -> bytes:
-        decoder = zstandard.ZstdDecompressor().decompressobj()
-        content: bytes = decoder.decompress(value)
-        if not decoder.eof or decoder.unused_data or len(content) != size:
-            raise Rotten("truncated, or bytes behind the frame")
-        return content
-
-    try:
-        decode_at_once(zstandard.ZstdCompressor().compress(b"x"), 1)
-    except TypeError:  # zstandard before 0.22
-        return decode_zstandard
-    return decode_at_once
+    return decode_zstandard
 
 
 _decode_zstd: "Callable[[bytes, int], bytes] | None" = None
@@ -143,18 +133,8 @@ def sealing_compressor(cache_module: Any) -> "Callable[[bytes], bytes] | None":
     standard = getattr(cache_module, "zstd", None)
     if standard is not None:
         options = {standard.CompressionParameter.checksum_flag: 1}
-
-        def compress_standard(executable: bytes) -> bytes:
-            value: bytes = standard.compress(executable, options=options)
-            return value
-
-        return compress_standard
+        return lambda executable: standard.compress(executable, options=options)
     package = getattr(cache_module, "zstandard", None)
     if package is None:
         return None
-
-    def compress_zstandard(executable: bytes) -> bytes:
-        value: bytes = package.ZstdCompressor(write_checksum=True).compress(executable)
-        return value
-
-    return compress_zstandard
+    return lambda executable: package.ZstdCompressor(write_checksum=True).compress(executable)

@@ -9,6 +9,7 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import Future, wait
 from queue import SimpleQueue
 from typing import Any
 
@@ -68,29 +69,6 @@ class Guard:
         self._pause = min(2 * self._pause, _MAX_PAUSE_SECONDS)
 
 
-class _Request:
-    """A call to a store, and how it ended."""
-
-    def __init__(self, do: "Callable[[Any], Any]") -> None:
-        self._do = do
-        self.done = threading.Event()
-        self.given_up = False
-        self.answer: Any = None
-        self.failure: Exception | None = None
-
-    def run(self, open_store: "Callable[[], Any]") -> None:
-        """Send it, unless nobody waits for it any more."""
-        if self.given_up:
-            return
-        try:
-            self.answer = self._do(open_store())
-        except Exception as error:
-            self.failure = error
-        except BaseException as error:  # obstore panics over an endpoint that is no URL
-            self.failure = DeniedError(str(error))
-        self.done.set()
-
-
 class Tier:
     """One tier: asked with a time limit, never raising, counted."""
 
@@ -102,7 +80,7 @@ class Tier:
         self._seconds: float = layer.settings["timeout"]
         self._store: Any = None
         self._opening = threading.Lock()
-        self._requests: SimpleQueue[_Request] = SimpleQueue()
+        self._requests: SimpleQueue[tuple[Future[Any], Callable[[Any], Any]]] = SimpleQueue()
         self._counting = threading.Lock()
         self._idle = 0
         """Threads that wait for a request, less the requests that wait for a thread."""
@@ -129,26 +107,30 @@ class Tier:
 
     def _work(self) -> None:
         while True:
-            request = self._requests.get()
-            request.run(self._open)
+            future, do = self._requests.get()
+            if future.set_running_or_notify_cancel():  # somebody still waits for it
+                try:
+                    future.set_result(do(self._open()))
+                except Exception as error:
+                    future.set_exception(error)
+                except BaseException as error:  # obstore panics over an endpoint that is no URL
+                    future.set_exception(DeniedError(str(error)))
             with self._counting:
                 self._idle += 1
 
     def _call(self, do: "Callable[[Any], Any]", seconds: "float | None" = None) -> Any:
         """Run a request with the time limit; its thread is left behind where it hangs."""
-        request = _Request(do)
+        future: Future[Any] = Future()
         with self._counting:
             self._idle -= 1
             is_taken = self._idle >= 0
         if not is_taken:
             self._start_worker()
-        self._requests.put(request)
-        if not request.done.wait(seconds or self._seconds):
-            request.given_up = True
+        self._requests.put((future, do))
+        if not wait([future], seconds or self._seconds).done:
+            future.cancel()
             raise TimeoutError(f"no answer in {seconds or self._seconds:g} s")
-        if request.failure is not None:
-            raise request.failure
-        return request.answer
+        return future.result()
 
     def _open(self) -> Any:
         with self._opening:
