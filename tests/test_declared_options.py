@@ -108,6 +108,8 @@ def test_a_run_through_python_takes_the_options_of_the_command(tmp_path: Path) -
         (("--except", "uncacheable"), "--except is for --fail-on-miss"),
         (("--target", "p.json", "--processes", "2"), "--target and --processes cannot be combined"),
         (("--timeout", "soon"), "soon"),
+        (("--tier", ""), "an empty path names no cache [bad-path]"),
+        (("--record", ""), "there is no folder for ''"),
     ],
 )
 def test_a_run_refuses_what_does_not_go_together(

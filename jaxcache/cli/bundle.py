@@ -24,9 +24,15 @@ if TYPE_CHECKING:
 
 
 def key_path(name: str) -> Path:
-    """The private key that a name or path means."""
+    """The private key that a name or path means.
+
+    Raises:
+        UsageError: it is empty.
+    """
     from jaxcache.cache.trust import key_folder
 
+    if not name:
+        raise UsageError("an empty name names no key", hint="is a variable of the shell not set?")
     return Path(name) if os.sep in name or Path(name).is_file() else key_folder() / f"{name}.key"
 
 

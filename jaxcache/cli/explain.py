@@ -11,6 +11,7 @@ from jaxcache.cli.options import JsonOutput
 from jaxcache.errors import NoCacheError, UsageError
 from jaxcache.options import Place
 from jaxcache.options.run import ExplainOptions
+from jaxcache.store.location import absolute_location
 
 EXAMPLE = "jaxcache explain train.py --width 96"
 EXIT_CODES = (0, 1, 2, 10, 13)
@@ -74,7 +75,7 @@ def command(
         from jaxcache.options.run import WarmOptions
 
         run = WarmOptions(
-            cache_dir=path if "://" in path else os.path.abspath(path),
+            cache_dir=absolute_location(path),
             python=options.python,
             stdout_to_stderr=not output.form.is_table,
         )

@@ -38,12 +38,6 @@ def locate_cache(option: str | None) -> Location:
             the option is there and empty.
     """
     if option is not None:
-        if not option:
-            raise UsageError(
-                "an empty path names no cache",
-                code="bad-path",
-                hint="is a variable of the shell not set?",
-            )
         return Location(expand_location(option), "--cache-dir")
     if value := os.environ.get("JAX_COMPILATION_CACHE_DIR"):
         return Location(expand_location(value), "JAX_COMPILATION_CACHE_DIR")
@@ -68,8 +62,14 @@ def expand_location(value: str, base: str = "") -> str:
     """A path, of ``~`` or ``file://`` too, as a path; any other URL as it is.
 
     Raises:
-        UsageError: ``bad-url``
+        UsageError: ``bad-url``, or ``bad-path`` where it is empty.
     """
+    if not value:
+        raise UsageError(
+            "an empty path names no cache",
+            code="bad-path",
+            hint="is a variable of the shell not set?",
+        )
     check_location(value)
     if value.startswith("file://"):
         from jaxcache.store import local_path
@@ -78,6 +78,16 @@ def expand_location(value: str, base: str = "") -> str:
     if "://" in value:
         return value
     return os.path.join(base, os.path.expanduser(value))
+
+
+def absolute_location(value: str) -> str:
+    """A path as JAX is given it, absolute; a URL as it is.
+
+    Raises:
+        UsageError: ``bad-url``, or ``bad-path`` where it is empty.
+    """
+    path = expand_location(value)
+    return path if "://" in path else os.path.abspath(path)
 
 
 #: The settings that a configuration file may hold, and the type of each.

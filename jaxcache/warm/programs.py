@@ -45,6 +45,7 @@ FUNCTION = re.compile(r"(?P<module>.+):(?P<name>[^\W\d]\w*(\.[^\W\d]\w*)*)")
 _NAMED = re.compile(r"(?P<name>[^\W\d]\w*)\s*=(?P<value>.*)", re.DOTALL)
 #: A typed PRNG key, which is no array of numbers: ``key[]``, ``key[8]``.
 _KEY = re.compile(r"key\[(\d+(,\d+)*)?\]")
+_MAX_LIST_BYTES = 16 << 20
 _FIELDS = {"args": list, "kwargs": dict, "static": dict, "committed": bool}
 _MARKS = ("$tuple", "$value", "$call")
 _COMMON = {"env": dict, "platforms": list, "devices": int, "python": str}
@@ -95,11 +96,7 @@ def read_programs(path: str) -> list[Program]:
     Raises:
         UsageError: ``bad-list`` where the file cannot be read or says something else.
     """
-    try:
-        with open(path, "rb") as file:
-            document = tomllib.load(file)
-    except (OSError, ValueError) as error:
-        raise UsageError(f"cannot read {path}: {error}", code="bad-list") from error
+    document = _read_toml(path)
     folder = os.path.dirname(os.path.abspath(path))
     programs: list[Program] = []
     for kind, known, read in (
@@ -116,6 +113,22 @@ def read_programs(path: str) -> list[Program]:
     if not programs:
         raise UsageError(f"{path} names no [[script]] and no [[function]]", code="bad-list")
     return programs
+
+
+def _read_toml(path: str) -> dict[str, Any]:
+    """Read a file that people have written.
+
+    Raises:
+        UsageError: ``bad-list``.
+    """
+    try:
+        with open(path, "rb") as file:
+            data = file.read(_MAX_LIST_BYTES + 1)
+        if len(data) > _MAX_LIST_BYTES:
+            raise ValueError("it is too large to be a list")
+        return tomllib.loads(data.decode())
+    except (OSError, ValueError) as error:
+        raise UsageError(f"cannot read {path}: {error}", code="bad-list") from error
 
 
 def _read_script(table: Mapping[str, Any], place: str) -> Program:
@@ -162,12 +175,8 @@ def read_call(function: str, given: CallOptions) -> Call:
     if given.table is not None:
         if given.words or given.static:
             raise UsageError("--args excludes --arg and --static")
-        try:
-            with open(given.table, "rb") as opened:
-                table = tomllib.load(opened)
-        except (OSError, ValueError) as error:
-            raise UsageError(f"cannot read {given.table}: {error}", code="bad-list") from error
-        return read_table(function, {"committed": given.committed, **table}, given.table)
+        table = {"committed": given.committed, **_read_toml(given.table)}
+        return read_table(function, table, given.table)
     args: list[Node] = []
     kwargs: dict[str, Node] = {}
     for text in given.words:

@@ -197,7 +197,7 @@ def open_recording(path: str | None, collect: int | None = None) -> Iterator[Rec
             code="exists",
             hint="name another file, or remove it",
         )
-    if not os.path.isdir(os.path.dirname(os.path.abspath(path))):
-        raise UsageError(f"there is no folder for {path}", code="cannot-write")
+    if not (path and os.path.isdir(os.path.dirname(os.path.abspath(path)))):
+        raise UsageError(f"there is no folder for {path!r}", code="cannot-write")
     with scratch_folder("record") as folder:
         yield Recording(Path(folder), path, collect)

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from jaxcache.cache.leftovers import scratch_folder
 from jaxcache.errors import NoJaxError, UsageError
 from jaxcache.options.run import CompileOptions, RunOptions, WarmOptions
+from jaxcache.store.location import absolute_location
 from jaxcache.units import format_count, format_duration
 from jaxcache.warm.causes import find_causes, path_note
 from jaxcache.warm.crosshost.cross import Cross, Spool, open_spool, read_cross
@@ -318,7 +319,7 @@ def _environment(options: RunOptions) -> dict[str, str]:
         env["JAXCACHE_LIVE"] = "1"
         env["JAXCACHE_LIVE_LEDGER"] = "0"  # the run records what it sees by itself
     if options.tiers:
-        tiers = (t if "://" in t else os.path.abspath(os.path.expanduser(t)) for t in options.tiers)
+        tiers = (absolute_location(tier) for tier in options.tiers)
         env["JAXCACHE_LIVE_TIERS"] = "".join(f"{tier}\n" for tier in tiers)
     if options.components:
         env["JAXCACHE_COMPONENTS"] = "1"

@@ -130,6 +130,9 @@ def test_files_that_are_no_profiles(tmp_path: Path, run_cli: RunCli) -> None:
         done = run_cli("target", "show", "--json", path)
         assert done.returncode == 2
         assert json.loads(done.stderr)["error"]["code"] == code
+    (tmp_path / "pod").mkdir()
+    done = run_cli("target", "check", "pod")
+    assert (done.returncode, "no profile is in pod [incomplete-pod]" in done.stderr) == (2, True)
     for args in ((), ("show",), ("forget", "x"), ("capture", "x", "y")):
         assert run_cli("target", *args).returncode == 2
 

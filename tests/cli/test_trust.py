@@ -75,6 +75,14 @@ def test_no_project_takes_the_switch_back(run_cli: RunCli, cache: Path, tmp_path
     assert run_cli("import", bundle, "-C", tmp_path / "new").returncode == 12
 
 
+def test_an_empty_name_names_no_key(run_cli: RunCli, cache: Path, tmp_path: Path) -> None:
+    pytest.importorskip("cryptography")
+    for command in (("trust", "keygen", ""), ("export", "a.jxb", "--sign", "", "-C", cache)):
+        done = run_cli(*command)
+        assert (done.returncode, "an empty name" in done.stderr) == (2, True), done.stderr
+    assert not (tmp_path / ".config" / "jaxcache" / ".key").exists()
+
+
 def test_keys_are_looked_after(run_cli: RunCli, key: str, cache: Path, tmp_path: Path) -> None:
     folder = tmp_path / ".config" / "jaxcache"
     assert run_cli("trust", "keygen", "ci").returncode == 1

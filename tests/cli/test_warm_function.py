@@ -106,6 +106,10 @@ def test_a_list_of_scripts_and_functions(tmp_path: Path) -> None:
         with pytest.raises(UsageError) as caught:
             read_programs(str(path))
         assert caught.value.code == "bad-list"
+    with open(path, "wb") as file:
+        file.truncate(1 << 30)
+    with pytest.raises(UsageError, match="too large"):
+        read_programs(str(path))
 
 
 def test_what_does_not_go_together(run_cli: RunCli, tmp_path: Path) -> None:

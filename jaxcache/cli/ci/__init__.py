@@ -31,14 +31,8 @@ def check_local(cache_dir: str, other: str) -> None:
     """Refuse a cache that the steps of a job can do nothing with.
 
     Raises:
-        UsageError: ``not-local``, ``bad-path``, ``same-directory``
+        UsageError: ``not-local``, ``same-directory``
     """
-    if not other:
-        raise UsageError(
-            "the path of the source or target is empty",
-            code="bad-path",
-            hint="is a variable of the shell not set?",
-        )
     if "://" in cache_dir:
         raise UsageError(
             f"{cache_dir} is not a local directory",

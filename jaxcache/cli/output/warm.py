@@ -13,6 +13,7 @@ from jaxcache.cli.output import emit, note, print_blocks, write_text
 from jaxcache.errors import ExitCode, UsageError
 from jaxcache.options import Place
 from jaxcache.options.run import EXCEPTED, Assertions, CallOptions, ReportOptions, RunOptions
+from jaxcache.store.location import absolute_location
 from jaxcache.units import format_count, format_duration
 from jaxcache.warm.programs import Program, names_function, read_call, read_programs
 
@@ -45,11 +46,9 @@ def place_run(options: Chosen, place: Place, form: Format) -> tuple["Layout", Ch
             f"{given[0].names[0]} is for JAX's cache, not for {layout.name}'s",
             hint="a run of it takes --timeout, --fail-on-miss, --strict, --trace and --json",
         )
-    path = locate(place.cache_dir, place.layout)
-    if "://" not in path:
-        path = os.path.abspath(path)
-        if os.path.exists(path) and not os.path.isdir(path):
-            raise UsageError(f"{path} is a file, not a cache directory", code="not-a-directory")
+    path = absolute_location(locate(place.cache_dir, place.layout))
+    if os.path.exists(path) and not os.path.isdir(path):
+        raise UsageError(f"{path} is a file, not a cache directory", code="not-a-directory")
     return layout, options.replace(cache_dir=path, stdout_to_stderr=form.is_json)
 
 

@@ -151,12 +151,14 @@ def read_profiles(path: str) -> tuple[Profile, ...]:
     names = sorted(name for name in os.listdir(path) if name.endswith(".json"))[:MOST_DEVICES]
     found = [read_profile(os.path.join(path, name)) for name in names]
     found.sort(key=attrgetter("process_index"))
-    count = found[0].process_count if found else 0
-    if not found or [p.process_index for p in found] != list(range(count)):
+    if not found:
+        raise ProfileError(f"no profile is in {path}", code="incomplete-pod", hint=_CAPTURE)
+    count = found[0].process_count
+    if [p.process_index for p in found] != list(range(count)):
         raise ProfileError(
             f"{path} has the profiles of {len(found)} processes, and the pod has {count}",
             code="incomplete-pod",
-            hint="on every host, as process of the pod: jaxcache target capture DIR/",
+            hint=_CAPTURE,
         )
     differs = next(
         (n for n in _SHARED if any(getattr(p, n) != getattr(found[0], n) for p in found)), ""
@@ -177,6 +179,7 @@ def read_profiles(path: str) -> tuple[Profile, ...]:
     return tuple(found)
 
 
+_CAPTURE = "on every host, as process of the pod: jaxcache target capture DIR/"
 #: What all processes of a pod have in common.
 _SHARED = (
     *("process_count", "device_ids", "device_processes", "device_kinds", "platform"),

@@ -1,6 +1,5 @@
 """``compile``: fill a cache from a recipe, or say what it would be filled with."""
 
-import os
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -11,6 +10,7 @@ from jaxcache.cache.recipe.format import RecipeFile, open_recipe
 from jaxcache.errors import JaxcacheError, UsageError
 from jaxcache.options.run import CompileOptions
 from jaxcache.store import make_store
+from jaxcache.store.location import absolute_location
 from jaxcache.units import available_cores
 from jaxcache.warm.crosshost.cross import Cross, read_cross
 from jaxcache.warm.delivery import Delivery
@@ -45,8 +45,8 @@ def compile_recipe(
     with open_recipe(recipe) as file:
         shard = parse_shard(options.shard) if options.shard else None
         plan = plan_compile(file, shard=shard)
-        location = _absolute(cache_dir)
-        used_at = "" if options.portable else _absolute(options.used_at or location)
+        location = absolute_location(cache_dir)
+        used_at = "" if options.portable else absolute_location(options.used_at or location)
         _check_size(plan, options)
         _check_target(plan, cross)
         session = Session(file, Delivery(make_store(location)), options, used_at, cross)
@@ -167,8 +167,3 @@ def _check_target(plan: CompilePlan, target: Cross | None) -> None:
             code="several-processes",
             hint="warm the script itself with --target DIR",
         )
-
-
-def _absolute(location: str) -> str:
-    """A directory as JAX is given it by ``warm``: absolute; a URL as it is."""
-    return location if "://" in location else os.path.abspath(location)
