@@ -171,7 +171,6 @@ class Carrying:
             NoCacheError: a store cannot be reached; what went over until then is whole.
         """
         from jaxcache.cache.sync.execute import execute
-        from jaxcache.cache.sync.ledgers import lookup_in
         from jaxcache.cache.sync.plan import plan_sync
         from jaxcache.layouts import check_target
         from jaxcache.store.ahead import REQUESTS_AT_ONCE
@@ -187,7 +186,6 @@ class Carrying:
             from jaxcache.cache.trust import load_trusted
 
             signed = load_signed(self.store, load_trusted(Path(trusted)))
-        bound = chosen.max_size_bytes is not None
         plan = plan_sync(
             self.store,
             target.store,
@@ -195,7 +193,6 @@ class Carrying:
             target_url=target.store.url,
             now_ns=time.time_ns(),
             signed=signed,
-            lookup=lookup_in(target.store, self.store) if bound else None,
             progress=progress,
         )
         if accept is not None and not accept(plan):

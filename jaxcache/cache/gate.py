@@ -18,7 +18,7 @@ from jaxcache.cache.verify.check import MAX_DECODED_BYTES
 from jaxcache.entry.codec import CodecError
 from jaxcache.entry.contents import Contents
 from jaxcache.entry.decode import decode_payload
-from jaxcache.entry.names import parse_name
+from jaxcache.entry.names import parse_key, split_name
 from jaxcache.entry.read import FREE_PAYLOAD_BYTES, OpenPayload, max_payload_bytes
 from jaxcache.errors import JaxcacheError, UntrustedError
 from jaxcache.model import Codec
@@ -149,7 +149,7 @@ class _Payload:
         """
         if self._name is None or self.size_bytes > MAX_DECODED_BYTES:
             return None
-        key = parse_name(self._name)[1]
+        key = parse_key(split_name(self._name)[1] or "")
         if key is None:
             return None
         hashes = self.size_bytes <= MAX_HASHED_BYTES

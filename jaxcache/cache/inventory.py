@@ -131,12 +131,6 @@ def count_bytes(files: Iterable[tuple[StrEnum, FileInfo]]) -> tuple[int, int]:
     return counted, ledger
 
 
-def key_of(name: str) -> str | None:
-    """The key of an entry's file; None for any other."""
-    kind, key = split_name(name)
-    return key if kind in (FileKind.ENTRY, FileKind.LEGACY_ENTRY) else None
-
-
 def _why_stray(info: FileInfo) -> str:
     if info.type == "symlink":
         return "a symbolic link, which is not followed"

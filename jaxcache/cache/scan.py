@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import tee
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from jaxcache.cache.heads import Facts, Request, read_briefs, read_facts, read_facts_and_briefs
 from jaxcache.cache.inventory import EntryFile, Inventory, take_inventory
@@ -19,7 +19,6 @@ if TYPE_CHECKING:  # a plain listing uses neither
     from jaxcache.cache.ledger.segments import Ledger
     from jaxcache.entry.brief import Brief
 
-_T = TypeVar("_T")
 #: Called with (done, total) now and then.
 Progress = Callable[[int, int], None]
 
@@ -168,7 +167,10 @@ def read_entries(
     if index is not None:
         recalled = list(index.recall((f.info, _atime_of(f, atimes)) for f in files))
     unread = [f for f, known in zip(files, recalled, strict=True) if known is None]
-    requests = _requests(store, unread, atimes if dates else {}, heads)
+    # Of objects, a request for each date would only tell what the listing does: see _entry.
+    stamps = {} if store.remote or not dates else atimes
+    dated = ((f.info, _atime_of(f, stamps)) for f in unread)
+    requests = [Request(i.name, i.size_bytes, stamp and stamp.name, heads) for i, stamp in dated]
     facts_of: Iterator[Facts]
     briefs_of: Iterator[Brief] = iter(())
     if details:
@@ -178,7 +180,9 @@ def read_entries(
     keeps_atime = store.keeps_atime
     entries: list[Entry] = []
     problems: list[Problem] = []
-    for file, known in _counting(zip(files, recalled, strict=True), len(files), reading.progress):
+    for done, (file, known) in enumerate(zip(files, recalled, strict=True)):
+        if reading.progress and done % _PROGRESS_EVERY == 0:
+            reading.progress(done, len(files))
         facts = next(facts_of) if known is None else known.facts
         brief = known.brief if known else None
         learnt = known is None
@@ -192,6 +196,8 @@ def read_entries(
         problems.extend(found)
         written = _atime_of(file, atimes) if store.remote else None
         entries.append(_entry(file, facts, brief, keeps_atime, written, found))
+    if reading.progress:
+        reading.progress(len(files), len(files))
     return entries, problems
 
 
@@ -220,28 +226,6 @@ def _read_and_decode(
 
 def _atime_of(file: EntryFile, atimes: dict[str, FileInfo]) -> FileInfo | None:
     return atimes.get(file.key_text) if file.kind is FileKind.ENTRY else None
-
-
-def _requests(
-    store: Store, files: Sequence[EntryFile], atimes: dict[str, FileInfo], heads: bool
-) -> list[Request]:
-    requests = []
-    for file in files:
-        # A request each would only tell what the listing does: see _last_used.
-        atime = None if store.remote else _atime_of(file, atimes)
-        requests.append(Request(file.info.name, file.info.size_bytes, atime and atime.name, heads))
-    return requests
-
-
-def _counting(items: Iterable[_T], total: int, progress: Progress | None) -> Iterator[_T]:
-    if progress is None:
-        yield from items
-        return
-    for done, one in enumerate(items):
-        if done % _PROGRESS_EVERY == 0:
-            progress(done, total)
-        yield one
-    progress(total, total)
 
 
 def _problems(file: EntryFile, facts: Facts, brief: "Brief | None") -> Iterator[Problem]:

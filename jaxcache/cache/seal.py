@@ -122,7 +122,7 @@ def plan_seal(
     options = options or SealOptions()
     selection = Selection.parse(options.keys, options.filters)
     seen = scan(store, Reading(progress=progress), details=selection.needs_details)
-    ledger = Ledger.load(store)
+    ledger = seen.ledger or Ledger()
     todo: list[Entry] = []
     skipped: list[tuple[Entry, Reason]] = []
     for entry in selection.pick(seen.entries, now_ns or time.time_ns()):

@@ -59,7 +59,7 @@ def command(
     from jaxcache.cache.bundle.format import is_bundle
     from jaxcache.cli.opening import names_recipe
     from jaxcache.cli.output import emit, write_file
-    from jaxcache.entry.names import FileKind, parse_name
+    from jaxcache.entry.names import FileKind, split_name
     from jaxcache.render.show import kernels_view, show_view
 
     if hlo and payload is not None:
@@ -100,7 +100,7 @@ def command(
         from jaxcache.warm.ask import hlo_text
 
         typer.echo(hlo_text(show.read_hlo(store, name), python=python), nl=False)
-    elif parse_name(name).kind is FileKind.KERNEL_CACHE:
+    elif split_name(name)[0] is FileKind.KERNEL_CACHE:
         emit(wanted.form, kernels_view(show.show_kernels(store, name)))
     else:
         look = opened.layout.show_file if is_file else opened.layout.show

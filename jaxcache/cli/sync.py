@@ -109,7 +109,6 @@ def _carry_over(
     """
     from jaxcache.cache.bundle.compat import forecast_entries
     from jaxcache.cache.sync.execute import execute
-    from jaxcache.cache.sync.ledgers import lookup_in
     from jaxcache.cache.sync.plan import plan_sync
     from jaxcache.cli.bundle import required_signatures, signing_keys
     from jaxcache.cli.output import emit
@@ -126,13 +125,11 @@ def _carry_over(
     signers = signing_keys(options.sign)
     incoming = options.require_signed or not (options.sign or is_remote(location))
     signed = required_signatures(opened, asked=options.require_signed) if incoming else None
-    lookup = index = None
-    if options.max_size_bytes is not None:
-        lookup = lookup_in(target, source)  # of pins and values, what the target knows counts first
-        if target is not None and target.remote:
-            from jaxcache.cache.index import Index
+    index = None
+    if options.max_size_bytes is not None and target is not None and target.remote:
+        from jaxcache.cache.index import Index
 
-            index = Index.load(index_folder(), target.url, now_ns=time.time_ns())
+        index = Index.load(index_folder(), target.url, now_ns=time.time_ns())
     with progress_bar("comparing") as progress:
         plan = plan_sync(
             source,
@@ -142,7 +139,6 @@ def _carry_over(
             now_ns=time.time_ns(),
             signed=signed,
             allow_large=options.allow_large or is_remote(location),
-            lookup=lookup,
             index=index,
             progress=progress,
         )

@@ -53,13 +53,6 @@ class Key(NamedTuple):
         return f"{self.module}-{self.hash}" if self.module else self.hash
 
 
-class FileName(NamedTuple):
-    """A name with its meaning."""
-
-    kind: FileKind
-    key: Key | None = None
-
-
 def parse_key(text: str) -> Key | None:
     """Read ``<module>-<64 hex>`` or a bare hash; None if it is neither."""
     if not _ends_key(text, len(text)):
@@ -93,10 +86,10 @@ def split_name(name: str) -> tuple[FileKind, str | None]:
     return (kind, name[:end]) if _ends_key(name, end) else (FileKind.STRAY, None)
 
 
-def parse_name(name: str) -> FileName:
-    """Tell the same as :func:`split_name`, with the key in its parts."""
+def key_of(name: str) -> str | None:
+    """The key of an entry's file; None for any other."""
     kind, key = split_name(name)
-    return FileName(kind, parse_key(key) if key else None)
+    return key if kind in (FileKind.ENTRY, FileKind.LEGACY_ENTRY) else None
 
 
 _FIXED = {

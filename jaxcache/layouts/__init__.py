@@ -4,7 +4,7 @@ from importlib import import_module
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, cast
 
-from jaxcache.entry.names import AUTOTUNE_DIR, OWN_DIR
+from jaxcache.entry.names import AUTOTUNE_DIR, OWN_DIR, split_name
 from jaxcache.errors import UsageError
 from jaxcache.store.base import MissingError, Store
 
@@ -50,7 +50,7 @@ LAYOUTS: dict[str, _Lazy] = {
             "subjects": "jaxcache.cache.verify.check:entry_files",
             "check": "jaxcache.cache.verify.check:check_entries",
             "check_beside": "jaxcache.cache.verify.check:check_beside",
-            "key_of": "jaxcache.cache.inventory:key_of",
+            "key_of": "jaxcache.entry.names:key_of",
             "removable": "jaxcache.cache.prune.removable:removable",
             "plan_export": "jaxcache.cache.bundle.export:plan_export",
             "plan_import": "jaxcache.cache.bundle.importing:plan_import",
@@ -206,9 +206,7 @@ def _has_torch(store: Store) -> bool:
 
 
 def _has_jax_entries(store: Store) -> bool:
-    from jaxcache.entry.names import parse_name
-
-    return any(parse_name(info.name).key for info in store.list() if info.type == "file")
+    return any(split_name(info.name)[1] for info in store.list() if info.type == "file")
 
 
 def _is_folder(store: Store, name: str) -> bool:

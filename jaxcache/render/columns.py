@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from jaxcache.entry.names import parse_key, parse_name
+from jaxcache.entry.names import parse_key, split_name
 from jaxcache.render.typeset import short_key
 from jaxcache.render.view import Column
 from jaxcache.units import format_ago, format_compile, format_size, rfc3339
@@ -34,7 +34,7 @@ def entry_column(get: Get = lambda row: row) -> Column:
 
 def short_name(name: str) -> str:
     """Return a key, or the key of an entry's file, as tables show it; any other name as it is."""
-    key = parse_name(name).key or parse_key(name)
+    key = parse_key(split_name(name)[1] or name)
     return short_key(*key) if key else name
 
 

@@ -14,7 +14,7 @@ from jaxcache.cache.ledger.segments import append
 from jaxcache.cache.leftovers import delete_leftovers
 from jaxcache.cache.pair import write_atime
 from jaxcache.entry.codec import CodecError
-from jaxcache.entry.names import FileKind, parse_name
+from jaxcache.entry.names import key_of
 from jaxcache.errors import JaxcacheError
 from jaxcache.model import FileInfo
 from jaxcache.store.base import ExistsError, Store
@@ -76,8 +76,7 @@ class Delivery:
         Raises:
             JaxcacheError: it cannot be written, is damaged, or is not what the child said.
         """
-        parsed = parse_name(name)
-        if parsed.kind not in (FileKind.ENTRY, FileKind.LEGACY_ENTRY) or str(parsed.key) != key:
+        if key_of(name) != key:
             raise JaxcacheError(f"{name} is not the entry of {key}", code="bad-name")
         self._check(name, file, payload_sha256)
         now_ns = time.time_ns()

@@ -5,7 +5,7 @@ import os
 from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 
-from jaxcache.entry.names import FileKind, parse_name
+from jaxcache.entry.names import key_of
 
 #: A mapping of ``jaxside/hook.py`` is in the memory of every process that is listened to.
 _LISTENING = b"/jaxside/hook.py"
@@ -58,9 +58,7 @@ def unreported_entries(cache_dir: str, since_ns: int, reported: Collection[str])
 def _written(cache_dir: str, since_ns: int, reported: Collection[str]) -> Iterator[str]:
     with os.scandir(cache_dir) as files:
         for file in files:
-            name = parse_name(file.name)
-            if name.kind in (FileKind.ENTRY, FileKind.LEGACY_ENTRY):
+            if (key := key_of(file.name)) and key not in reported:
                 with contextlib.suppress(FileNotFoundError):
-                    is_new = file.stat().st_mtime_ns >= since_ns
-                    if is_new and str(name.key) not in reported:
+                    if file.stat().st_mtime_ns >= since_ns:
                         yield file.name

@@ -20,7 +20,7 @@ from jaxcache.cache.select import select_by_keys
 from jaxcache.cache.show import Shown, describe
 from jaxcache.entry.brief import summarize_contents
 from jaxcache.entry.decode import decode_payload, decode_program
-from jaxcache.entry.names import parse_key, parse_name
+from jaxcache.entry.names import parse_key, split_name
 from jaxcache.entry.read import max_payload_bytes
 from jaxcache.errors import UsageError
 from jaxcache.model import Entry, FileInfo, Problem
@@ -68,7 +68,7 @@ def scan_bundle(store: BundleStore, *_: Any, **__: Any) -> Scan:
         *((f.name, f.size_bytes, f.created_ns) for f in manifest.files),
     ):
         info = FileInfo(name, "file", size_bytes, at_ns, at_ns, 0, 0, -1)
-        found.others.append(OtherFile(info, parse_name(name).kind))
+        found.others.append(OtherFile(info, split_name(name)[0]))
     entries = [_entry(item, manifest.origin_of(item)) for item in manifest.items]
     return Scan(with_ledger(entries, store.ledger), found, (), store.ledger)
 

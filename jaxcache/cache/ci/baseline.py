@@ -53,17 +53,13 @@ class Baseline:
 
 def take_baseline(store: Store, *, source: str, now_ns: int) -> Baseline:
     """Look at a cache as it is now, and try whether reads will show."""
-    return Baseline(now_ns, source, records_reads(store), _entries(take_inventory(store)))
-
-
-def _entries(inventory: Inventory) -> dict[str, Before]:
-    found = {}
+    inventory = take_inventory(store)
+    entries = {}
     for file in inventory.entries:
-        stamp = dated_by(file, inventory)
-        found[file.key_text] = Before(
-            file.info.mtime_ns, file.info.atime_ns, stamp.mtime_ns if stamp else None
-        )
-    return found
+        stamp, info = dated_by(file, inventory), file.info
+        stamp_ns = stamp.mtime_ns if stamp else None
+        entries[file.key_text] = Before(info.mtime_ns, info.atime_ns, stamp_ns)
+    return Baseline(now_ns, source, records_reads(store), entries)
 
 
 def dated_by(file: EntryFile, inventory: Inventory) -> FileInfo | None:

@@ -64,13 +64,12 @@ def save_shared(
         failed = tuple(f"{f.transfer.info.name}: {f.reason}" for f in done.failed)
         saved = Saved(len(done.carried), done.carried_bytes, left_out, failed=failed)
     append(target, learnt)
-    ledger = Ledger.load(target)
-    if len(ledger.segments) > COMPACT_ABOVE:
+    if len(Ledger.load(target).segments) > COMPACT_ABOVE:
         compact(target)
     if bounds is None or not _binds(target, bounds):
         return saved
     seen = scan(target, heads=weighs_seconds(bounds), deep=True)
-    pruning = plan_prune(seen, bounds, cache_dir=target.url, now_ns=now_ns, lookup=ledger.record)
+    pruning = plan_prune(seen, bounds, cache_dir=target.url, now_ns=now_ns)
     return replace(saved, pruned=len(remove(target, pruning.removals).removed))
 
 

@@ -102,7 +102,7 @@ def plan_save(
         environment: of the job.
     """
     seen = scan(store, Reading(progress=progress))
-    ledger = Ledger.load(store)
+    ledger = seen.ledger or Ledger()
     usage = judge_usage(seen, ledger, baseline)
     dropped: dict[str, Reason] = {}
     for entry in usage.unused if finished else ():

@@ -49,7 +49,7 @@ def look_at_cache(path: str, *, max_decoded: int | None, progress: Progress | No
             raise
         return _absent(os.path.abspath(path), error)
     seen = scan(store, Reading(progress=progress), deep=True)
-    ledger = Ledger.load(store)
+    ledger = seen.ledger or Ledger()
     newest = sorted(seen.entries, key=lambda e: -e.created_ns)[:max_decoded]
     whole = [e for e in newest if "empty" not in e.problems]
     opened = store.open_many([e.file for e in whole])

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 from jaxcache.cache.ledger.record import COUNTED, HIT, PINNING, Event, Record, fold
-from jaxcache.entry.names import LEDGER_DIR, parse_name
+from jaxcache.entry.names import LEDGER_DIR, split_name
 from jaxcache.errors import JaxcacheError
 from jaxcache.model import FileInfo
 from jaxcache.store import TEMP_PREFIX
@@ -232,7 +232,7 @@ def _compact(store: Store, ledger: Ledger, keep: Callable[[str], bool]) -> None:
 
 def _worth_keeping(store: Store, ledger: Ledger) -> Callable[[str], bool]:
     try:
-        there = {str(key) for i in store.list() if (key := parse_name(i.name).key)}
+        there = {key for i in store.list() if (key := split_name(i.name)[1])}
     except JaxcacheError:
         return bool
     latest = {e.key: e.at_ns for e in sorted(ledger.events(), key=lambda e: e.at_ns)}

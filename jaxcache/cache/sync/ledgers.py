@@ -8,17 +8,10 @@ from jaxcache.cache.ledger.segments import (
     is_compacted,
     is_segment,
 )
-from jaxcache.cache.prune.removable import Lookup
 from jaxcache.entry.names import LEDGER_DIR
 from jaxcache.model import FileInfo
 from jaxcache.store.ahead import in_order
 from jaxcache.store.base import Store, StoreError
-
-
-def lookup_in(*stores: Store | None) -> Lookup:
-    """Return a lookup in these ledgers: the first that knows an entry answers."""
-    ledgers = [Ledger.load(store) for store in stores if store]
-    return lambda key: next((r for ledger in ledgers if (r := ledger.record(key))), None)
 
 
 def missing_segments(source: Store, target: Store | None) -> tuple[FileInfo, ...]:

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, NamedTuple
 from jaxcache.cache.gate import Gate, Signed
 from jaxcache.cache.inventory import EntryFile, Inventory
 from jaxcache.cache.prune.plan import plan_prune
-from jaxcache.cache.prune.removable import Lookup
 from jaxcache.cache.prune.removal import Removal
 from jaxcache.cache.scan import PLAIN, Progress, Reading, Scan, scan
 from jaxcache.cache.select import Selection
@@ -90,7 +89,6 @@ def plan_sync(
     now_ns: int,
     signed: Signed | None = None,
     allow_large: bool = False,
-    lookup: Lookup | None = None,
     index: "Index | None" = None,
     progress: Progress | None = None,
 ) -> SyncPlan:
@@ -102,7 +100,6 @@ def plan_sync(
     Args:
         target: None where its directory does not exist yet; then ``target_url`` says its name.
         signed, allow_large: the policy of the target, see :class:`jaxcache.cache.gate.Gate`.
-        lookup: a ledger, for the value of entries where a bound asks for it.
         index: of the target, to spare opening its entries then.
 
     Raises:
@@ -146,7 +143,7 @@ def plan_sync(
         with_atimes=_wants_atimes(ours.inventory, theirs.inventory, target),
         gate=gate,
     )
-    return _make_room(plan, ours, theirs, options, now_ns, lookup) if bounded else plan
+    return _make_room(plan, ours, theirs, options, now_ns) if bounded else plan
 
 
 def _wants_atimes(ours: Inventory, theirs: Inventory, target: Store | None) -> bool:
@@ -198,12 +195,7 @@ def _side_files(inventory: Inventory) -> Iterator[Transfer]:
 
 
 def _make_room(
-    plan: SyncPlan,
-    ours: Scan,
-    theirs: Scan,
-    options: SyncOptions,
-    now_ns: int,
-    lookup: Lookup | None,
+    plan: SyncPlan, ours: Scan, theirs: Scan, options: SyncOptions, now_ns: int
 ) -> SyncPlan:
     """Leave behind, or remove from the target, what is worth least until all fits.
 
@@ -224,13 +216,15 @@ def _make_room(
         ),
         (),
     )
+    # Of pins and values, what the target knows counts first.
+    ledgers = [seen.ledger for seen in (theirs, ours) if seen.ledger]
     pruned = plan_prune(
         union,
         PruneOptions(max_size_bytes=options.max_size_bytes, grace_seconds=0),
         cache_dir=plan.target,
         now_ns=now_ns,
         keep=() if options.make_room else {e.key for e in theirs.entries},
-        lookup=lookup,
+        lookup=lambda key: next((r for known in ledgers if (r := known.record(key))), None),
     )
     going = {r.file.name for r in pruned.removals}
     return replace(

@@ -1,23 +1,21 @@
 """Quarantine: ``.jaxcache/quarantine/<when>/<file>``, where JAX does not look."""
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from jaxcache.cache.pair import atime_name, move_pair_in
 from jaxcache.cache.select import fits_key
 from jaxcache.cache.under_lock import run_guarded
-from jaxcache.entry.names import QUARANTINE_DIR, FileKind, parse_name
+from jaxcache.entry.names import QUARANTINE_DIR, FileKind, split_name
 from jaxcache.errors import JaxcacheError
 from jaxcache.model import FileInfo, brief
 from jaxcache.store.base import Store, StoreError, same_file
+from jaxcache.units import rfc3339
 
 if TYPE_CHECKING:
     from jaxcache.layouts.base import Layout
-
-#: A clock that is wrong must not keep anybody from a repair: datetime ends with the year 9999.
-_LAST_SECOND = 253_402_300_799
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +43,8 @@ class Restoration:
 
 def quarantine_folder(now_ns: int) -> str:
     """The folder for what is moved away now; one per call, so that nothing is ever replaced."""
-    when = datetime.fromtimestamp(min(max(now_ns / 1e9, 0), _LAST_SECOND), UTC)
-    return f"{QUARANTINE_DIR}/{when:%Y%m%dT%H%M%SZ}-{now_ns % 10**9:09d}"
+    when = re.sub("[-:]", "", rfc3339(now_ns)[:19])
+    return f"{QUARANTINE_DIR}/{when}Z-{now_ns % 10**9:09d}"
 
 
 def list_quarantine(store: Store, key_of: Callable[[str], str | None]) -> list[Quarantined]:
@@ -77,7 +75,7 @@ def restore(
         LockedError
     """
     found = list_quarantine(store, layout.key_of)
-    dated = any(parse_name(i.name).kind is FileKind.ATIME for i in store.list())
+    dated = any(split_name(i.name)[0] is FileKind.ATIME for i in store.list())
     for text in keys:
         if not any(fits_key(q.key, text) for q in found):
             raise JaxcacheError(
