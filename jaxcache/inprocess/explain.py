@@ -5,7 +5,6 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from jaxcache.inprocess import watch
-from jaxcache.inprocess.shown import Shown
 
 if TYPE_CHECKING:
     from jaxcache.cache.explain.known import KnownCache
@@ -18,7 +17,7 @@ _CANDIDATES = 20
 
 
 @dataclass(frozen=True, repr=False)
-class Foreseen(Shown):
+class Foreseen(watch.Shown):
     """The outcome that a call of a function would have."""
 
     outcome: str

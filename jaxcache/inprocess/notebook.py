@@ -8,7 +8,6 @@ from html import escape
 from typing import TYPE_CHECKING, Any
 
 from jaxcache.inprocess import watch
-from jaxcache.inprocess.shown import Shown
 
 if TYPE_CHECKING:
     from jaxcache.render.view import Block
@@ -37,7 +36,7 @@ def load_ipython_extension(shell: Any) -> None:
     shell.register_magic_function(magic, "line_cell", "jaxcache")
 
 
-class Status(Shown):
+class Status(watch.Shown):
     """The cache of this kernel, and what the kernel has done with it since ``%load_ext``."""
 
     def __init__(self, kernel: watch.Observation) -> None:
@@ -121,7 +120,7 @@ def run_cell(shell: Any, cell: str) -> Any:
     return value
 
 
-class Cell(Shown):
+class Cell(watch.Shown):
     """The report of a cell, and where its time went."""
 
     def __init__(self, observation: watch.Observation, seconds: float) -> None:

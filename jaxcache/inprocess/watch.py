@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import shutil
 import sys
 import threading
 import time
@@ -10,7 +11,6 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from jaxcache.inprocess.shown import Shown
 from jaxcache.jaxside.hook import when_imported
 
 if TYPE_CHECKING:
@@ -21,6 +21,26 @@ if TYPE_CHECKING:
     from jaxcache.warm.report import Module, Report
 
 _last: "Observation | None" = None
+
+
+class Shown:
+    """A result that prints as its command prints it, and is HTML in a notebook."""
+
+    def _blocks(self) -> "Iterable[Block]":
+        raise NotImplementedError
+
+    def __str__(self) -> str:
+        from jaxcache.render.typeset import set_blocks
+
+        width = shutil.get_terminal_size((100, 24)).columns
+        return "\n".join(set_blocks(self._blocks(), width=width, color=False))
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        from jaxcache.render.html import set_html
+
+        return set_html(self._blocks())
 
 
 class Observation(Shown):
@@ -85,13 +105,14 @@ class Observation(Shown):
     def report(self) -> "Report":
         """The report of all events until now."""
         from jaxcache.warm.launch import Ended
+        from jaxcache.warm.remember import known_seconds
 
         with self._lock:
             recorder = self._fold()
             running = [f"{b.module} is still compiling" for b in recorder.running.values()]
             if self._report is None or self._seconds is None or running:
                 seconds = self._seconds or time.monotonic() - self._started
-                known = _known_seconds(recorder.cache_dir)
+                known = known_seconds(recorder.cache_dir) if recorder.cache_dir else {}
                 folded = replace(recorder, running={}).report(
                     Ended(0, False, False, seconds), known
                 )
@@ -207,15 +228,6 @@ def find_listener(jax: Any, sink: Any) -> "Listener":
     from jaxcache.jaxside.attach import listen
 
     return listen(jax, sink)
-
-
-def _known_seconds(directory: str) -> "dict[str, float]":
-    """Exact compile seconds by key, where the cache has a ledger."""
-    if not directory:
-        return {}
-    from jaxcache.warm.remember import known_seconds
-
-    return known_seconds(directory)
 
 
 @contextlib.contextmanager

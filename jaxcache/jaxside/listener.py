@@ -63,7 +63,8 @@ class Listener:
         os.register_at_fork(after_in_child=self._start_afresh)
 
     def _start_afresh(self) -> None:
-        """A forked child counts for itself."""
+        """A forked child counts for itself, and no other thread of it holds the lock."""
+        self._lock = threading.Lock()
         self._counters = dict.fromkeys(self._counters, 0)
         self._settings = None
         self._backends = {}

@@ -4,6 +4,8 @@ Where IPython is installed its shell runs them, so that magics work and cells ma
 it, lines with magics are left out. ``argv[1]`` is the notebook, the rest are its arguments.
 """
 
+import ast
+import contextlib
 import json
 import os
 import sys
@@ -21,6 +23,9 @@ def read_cells(path: str) -> "list[str]":
 
 def without_magics(cell: str) -> "tuple[str, int]":
     """A cell as plain Python, and how many lines were left out."""
+    with contextlib.suppress(SyntaxError):
+        ast.parse(cell)
+        return cell, 0
     lines = cell.splitlines()
     if lines and lines[0].startswith("%%"):
         if lines[0].split()[0] not in ("%%time", "%%capture"):

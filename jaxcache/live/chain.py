@@ -51,6 +51,7 @@ class Tiers:
         self._after: dict[str, Any] = {}
         """Callbacks for when an entry is uploaded, by key."""
         self._resumer = -1
+        self._closed = False
         self._run_file = f"{OWN_DIR}/live/runs/{_program(layer.adapter.versions)}"
         self._last_run: tuple[str, ...] = ()
         if any(t.writable for t in self._tiers):
@@ -212,6 +213,8 @@ class Tiers:
             try:
                 tier, key = self._queue.get(timeout=_RESUME_SECONDS)
             except queue.Empty:
+                if self._closed:
+                    return
                 self._layer.chores.submit(self._resume)
                 continue
             try:
@@ -259,6 +262,8 @@ class Tiers:
 
     def _resume(self) -> None:
         """Offer what other processes left behind; one process of a directory does so."""
+        if self._closed:
+            return
         if self._resumer < 0:
             folder = own_folder(self._directory.root, "live", "spool")
             fd = os.open(os.path.join(folder, "lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
@@ -288,6 +293,7 @@ class Tiers:
 
     def close(self, deadline: float) -> None:
         """Upload what waits until a deadline; what is left keeps its marker."""
+        self._closed = True
         self._write_run(deadline)
         while self._queue.unfinished_tasks and self._uploaders and time.monotonic() < deadline:
             if not any(tier.can_write() for tier in self._tiers):

@@ -48,8 +48,7 @@ def new_file(
         The temporary name, and the descriptor.
     """
     temp = f"{TEMP_PREFIX}{os.getpid()}-{os.urandom(6).hex()}"
-    fd = _create_locked(folder, temp, mode)
-    try:
+    with _locked_file(folder, temp, mode) as fd:
         for chunk in chunks:
             view = memoryview(chunk)
             while view:
@@ -63,10 +62,6 @@ def new_file(
         if durable:
             os.fsync(fd)
         yield temp, fd
-    finally:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(temp, dir_fd=folder)
-        os.close(fd)
 
 
 @contextlib.contextmanager
@@ -195,25 +190,20 @@ def _claimed(folder: int, name: str) -> Iterator[None]:
 
     claim = f"{TEMP_PREFIX}claim-{hashlib.sha256(os.fsencode(name)).hexdigest()[:16]}"
     deadline = time.monotonic() + _CLAIM_SECONDS
-    while True:
-        try:
-            fd = _create_locked(folder, claim, 0o666)
-        except FileExistsError:
-            with contextlib.suppress(OSError):
-                if delete_if_abandoned(folder, claim):
-                    continue
-            if time.monotonic() > deadline:
+    with contextlib.ExitStack() as held:
+        while True:
+            try:
+                held.enter_context(locked_name(folder, claim))
+                break
+            except FileExistsError:
                 with contextlib.suppress(OSError):
-                    os.unlink(claim, dir_fd=folder)
-            time.sleep(0.01)
-        else:
-            break
-    try:
+                    if delete_if_abandoned(folder, claim):
+                        continue
+                if time.monotonic() > deadline:
+                    with contextlib.suppress(OSError):
+                        os.unlink(claim, dir_fd=folder)
+                time.sleep(0.01)
         yield
-    finally:
-        with contextlib.suppress(OSError):
-            os.unlink(claim, dir_fd=folder)
-        os.close(fd)
 
 
 def is_named(fd: int, folder: int, name: str) -> bool:
@@ -267,13 +257,20 @@ def locked_name(folder: int, temp: str) -> Iterator[None]:
     Raises:
         OSError
     """
-    fd = _create_locked(folder, temp, 0o666)
-    try:
+    with _locked_file(folder, temp, 0o666) as fd:
         adopt_from_folder(fd, folder)
         yield
+
+
+@contextlib.contextmanager
+def _locked_file(folder: int, name: str, mode: int) -> Iterator[int]:
+    """A new file that stays locked, and is gone afterwards unless it was renamed."""
+    fd = _create_locked(folder, name, mode)
+    try:
+        yield fd
     finally:
         with contextlib.suppress(FileNotFoundError):
-            os.unlink(temp, dir_fd=folder)
+            os.unlink(name, dir_fd=folder)
         os.close(fd)
 
 

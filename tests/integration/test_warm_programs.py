@@ -2,6 +2,7 @@
 
 import json
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +47,25 @@ def test_a_module_a_folder_and_a_notebook(
     assert (done.returncode, "ZeroDivisionError" in done.stderr) == (1, True)
     done = run_cli(*common, tmp_path, cwd=tmp_path)
     assert (done.returncode, "no __main__.py" in done.stderr) == (2, True)
+
+
+def test_python_that_looks_like_magics_runs_without_ipython(tmp_path: Path) -> None:
+    cell = "text = ('%d steps'\n        % 3)\nmore = '''\n!kept\n'''\nprint(text, more)\n"
+    (tmp_path / "train.ipynb").write_text(notebook(cell, "%precision 3\nprint('ran')\n"))
+    side = REPOSITORY / "jaxcache" / "jaxside"
+    script = f"""
+import sys
+sys.modules["IPython"] = None
+sys.path.insert(0, {str(side)!r})
+sys.argv[1:] = ["train.ipynb"]
+import run_notebook
+sys.exit(run_notebook.main())
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout) == (0, "3 steps \n!kept\n\nran\n"), done.stderr
+    assert "1 lines with magics" in done.stderr
 
 
 def test_run_takes_processes(

@@ -106,6 +106,26 @@ result["local"] = on({str(tmp_path / "three")!r}, tiers, prefetch=False)
     assert len(list((shared / ".jaxcache" / "live" / "runs").iterdir())) == 1
 
 
+def test_a_tier_that_was_taken_away_gets_nothing_more(run_live: RunLive, tmp_path: Path) -> None:
+    """What waits for it is uploaded when it is named again."""
+    shared = tmp_path / "nfs" / "jax"
+    shared.parent.write_text("in the way")
+    program = f"""
+import threading
+from jaxcache.live import chain, tiers
+chain._RESUME_SECONDS = tiers._PAUSE_SECONDS = 0.2
+def wait(): return time.sleep(2) or [t.name for t in threading.enumerate()].count("jaxcache-upload")
+on({str(tmp_path / "one")!r}, [{str(shared)!r}], seconds=0.5)
+result["before"] = wait()
+jaxcache.enable(tiers=[])
+os.unlink({str(shared.parent)!r})
+result["after"] = wait()
+"""
+    told = run_live(MACHINES + program, **FREE).result
+    assert (told["before"], told["after"]) == (2, 0)
+    assert not shared.exists()
+
+
 def always(how: int | str) -> Fault:
     """Spoil every request."""
     return lambda _: how

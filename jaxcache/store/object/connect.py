@@ -112,6 +112,10 @@ def _connect(obstore: Any, url: str, shown: str, service: str) -> Any:
         ) from error
 
 
+def _names_credentials(service: str) -> bool:
+    return any(map(_CREDENTIALS[service].fullmatch, filter(os.environ.get, os.environ)))
+
+
 def _is_set(variable: str) -> bool:
     return os.environ.get(variable, "").lower() in _TRUE
 
@@ -152,8 +156,7 @@ def _require_credentials(service: str, shown: str) -> None:
     Raises:
         NoCacheError: ``no-credentials``.
     """
-    known = any(map(_CREDENTIALS[service].fullmatch, filter(os.environ.get, os.environ)))
-    if known or _is_set("JAXCACHE_INSTANCE_CREDENTIALS"):
+    if _names_credentials(service) or _is_set("JAXCACHE_INSTANCE_CREDENTIALS"):
         return
     if service == "gs" and os.path.exists(os.path.expanduser(_GOOGLE_DEFAULT)):
         return
@@ -182,11 +185,9 @@ _GOOGLE_DEFAULT = "~/.config/gcloud/application_default_credentials.json"
 
 def _aws() -> dict[str, Any]:
     """Profiles of ``~/.aws`` take boto3: obstore reads the environment and instance roles only."""
-    if any(map(_CREDENTIALS["s3"].fullmatch, filter(os.environ.get, os.environ))):
-        return {}
-    profile = os.environ.get("AWS_PROFILE")
     shared = os.environ.get("AWS_SHARED_CREDENTIALS_FILE", "~/.aws/credentials")
-    if not profile and not os.path.exists(os.path.expanduser(shared)):
+    profile = os.environ.get("AWS_PROFILE") or os.path.exists(os.path.expanduser(shared))
+    if not profile or _names_credentials("s3"):
         return {}
     try:
         import boto3

@@ -41,16 +41,8 @@ def info_of(meta: Any, attributes: Any = None) -> FileInfo:
 
 def file_info(name: str, size_bytes: int, mtime_ns: int, meta: Any) -> FileInfo:
     """The same of an object whose size and time are known."""
-    etag = _etag(meta)
-    return FileInfo(name, "file", size_bytes, mtime_ns, 0, _inode(etag), 0, -1, etag)
-
-
-def _etag(meta: Any) -> str:
-    """The ETag without quotes: Azure puts them into headers and not into listings."""
-    return (meta["e_tag"] or "").strip('"')
-
-
-def _inode(etag: str) -> int:
-    """A number that changes with the ETag, for the index, which keeps numbers."""
-    digest = hashlib.blake2b(etag.encode(), digest_size=8).digest()
-    return int.from_bytes(digest, "big") >> 1
+    # Azure quotes ETags in headers and not in listings.
+    etag = (meta["e_tag"] or "").strip('"')
+    # A number that changes with the ETag, for the index, which keeps numbers.
+    inode = int.from_bytes(hashlib.blake2b(etag.encode(), digest_size=8).digest(), "big") >> 1
+    return FileInfo(name, "file", size_bytes, mtime_ns, 0, inode, 0, -1, etag)
