@@ -49,7 +49,7 @@ for name, cache, writes in (("ours", live, ours), ("peer", plain, theirs)):
     made.put("jit_first-%064x" % 0, value)
     layer = getattr(cache, "jaxcache_live", None)
     if layer:
-        layer.chores.finish(60)
+        layer.background.finish(60)
     os.sync()  # what was filled in must not be written back while others are timed
     started = time.perf_counter()
     for n in range(writes):

@@ -85,7 +85,7 @@ class Bound:
         """JAX's lock, where a capped JAX shares the directory; yields whether it was obtained."""
         return jax_lock(self._root) if self.stamped else contextlib.nullcontext(True)
 
-    def forget(self) -> None:
+    def reset(self) -> None:
         """Begin anew in a forked child, which has no tiers."""
         self._lock = threading.Lock()
         self.pending = None

@@ -55,7 +55,7 @@ class Tiers:
         self._run_file = f"{OWN_DIR}/live/runs/{_program(layer.adapter.versions)}"
         self._last_run: tuple[str, ...] = ()
         if any(t.writable for t in self._tiers):
-            layer.chores.submit(self._resume)
+            layer.background.submit(self._resume)
         self._start("prefetch", self._prefetch if layer.settings["prefetch"] else self._list)
 
     def _start(self, name: str, call: Any) -> "threading.Thread | None":
@@ -215,7 +215,7 @@ class Tiers:
             except queue.Empty:
                 if self._closed:
                     return
-                self._layer.chores.submit(self._resume)
+                self._layer.background.submit(self._resume)
                 continue
             try:
                 self._upload(tier, key)
@@ -282,10 +282,10 @@ class Tiers:
                 if os.path.exists(self._directory.path(key)):
                     self._offer(tier, key)
                 else:
-                    self._forget_marker(os.path.join(self._spool(tier), key))
+                    self._remove_stale_marker(os.path.join(self._spool(tier), key))
 
     @staticmethod
-    def _forget_marker(path: str) -> None:
+    def _remove_stale_marker(path: str) -> None:
         """Remove the marker of an entry that is gone, unless it is about to be written."""
         with contextlib.suppress(OSError):
             if time.time() - os.stat(path).st_mtime > _RESUME_SECONDS:

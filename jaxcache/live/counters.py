@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import threading
+import time
 from typing import Any
 
 #: More was never counted; a file that says so is damaged.
@@ -91,8 +92,12 @@ class Counters:
         with self._lock:
             return dict(self._values)
 
-    def keep(self, root: str) -> None:
+    def save_totals(self, root: str, wait_seconds: float = 0.0) -> None:
         """Add what was counted since the last time to the totals of a cache directory.
+
+        Args:
+            wait_seconds: how long to wait for another process that does the same; then the counts
+                stay for the next time.
 
         Raises:
             OSError: the directory cannot be written.
@@ -103,8 +108,11 @@ class Counters:
         path = os.path.join(folder, "totals")
         fd = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
         try:
-            if not try_lock(fd):
-                return  # another process is at it; the next time is soon
+            deadline = time.monotonic() + wait_seconds
+            while not try_lock(fd):
+                if time.monotonic() >= deadline:
+                    return
+                time.sleep(0.005)
             values = self.snapshot()
             try:
                 totals = json.loads(read_file(path, 1 << 16) or b"{}")
@@ -119,7 +127,7 @@ class Counters:
         finally:
             os.close(fd)
 
-    def forget(self) -> None:
+    def reset(self) -> None:
         """Begin anew in a forked child."""
         self._lock = threading.Lock()
         self._values, self._kept = {}, {}

@@ -25,7 +25,9 @@ if TYPE_CHECKING:
     from .layer import Layer
 
 
-_KEEP_SECONDS = 10.0
+_TOTALS_SECONDS = 10.0
+#: Processes that end at once wait for each other.
+_LAST_TOTALS_SECONDS = 2.0
 
 
 class Directory:
@@ -49,12 +51,12 @@ class Directory:
         self._bad: set[str] = set()
         """Keys whose file must be replaced."""
         self._touched: set[str] = set()
-        self._keep_at = time.monotonic() + _KEEP_SECONDS
+        self._totals_at = time.monotonic() + _TOTALS_SECONDS
         self._leases = self._make_leases()
         self.tiers = layer.open_tiers(self, bucket)
         self.bound.pending = self.tiers.pending if self.tiers is not None else None
         if self.bound.is_due_at_opening(died=died):
-            layer.chores.submit(self.bound.sweep)
+            layer.background.submit(self.bound.sweep)
 
     def _make_leases(self) -> "Leases | None":
         limit = self._layer.settings["single-flight"]
@@ -66,12 +68,12 @@ class Directory:
 
     def _note(self) -> None:
         """Let ``jaxcache top`` and ``stats`` see the counts from time to time."""
-        if self._layer.settings["ledger"] and time.monotonic() > self._keep_at:
-            self._keep_at = time.monotonic() + _KEEP_SECONDS
-            self._layer.chores.submit(self._keep)
+        if self._layer.settings["ledger"] and time.monotonic() > self._totals_at:
+            self._totals_at = time.monotonic() + _TOTALS_SECONDS
+            self._layer.background.submit(self._save_totals)
 
-    def _keep(self) -> None:
-        self._counters.keep(self.root)
+    def _save_totals(self) -> None:
+        self._counters.save_totals(self.root)
 
     # Look-ups ---------------------------------------------------------------------------------
 
@@ -165,7 +167,7 @@ class Directory:
 
     def _use(self, key: str) -> None:
         if self.uses is not None and self.uses.hit(key):
-            self._layer.chores.submit(self.uses.flush)
+            self._layer.background.submit(self.uses.flush)
         if key in self._touched:
             return
         self._touched.add(key)
@@ -210,7 +212,7 @@ class Directory:
         if self.uses is not None and self._layer.now.seconds is not None:
             due = self.uses.compiled(key, self._layer.now.seconds)
             if due:
-                self._layer.chores.submit(self.uses.flush)
+                self._layer.background.submit(self.uses.flush)
         if self.tiers is not None:
             self.tiers.upload(key)
 
@@ -244,7 +246,7 @@ class Directory:
             write_whole(self.root, key + CACHE_SUFFIX, value)
         self._counters.add("written_bytes", len(value))
         if self.bound.active and self.bound.wrote(len(value)):
-            self._layer.chores.submit(self.bound.sweep)
+            self._layer.background.submit(self.bound.sweep)
 
     # The end ----------------------------------------------------------------------------------
 
@@ -259,17 +261,17 @@ class Directory:
         if self.uses is not None:
             with contextlib.suppress(OSError):
                 self.uses.flush()
-                self._keep()
+                self._counters.save_totals(self.root, _LAST_TOTALS_SECONDS)
         self.loading.close()
 
-    def forget(self) -> None:
+    def reset(self) -> None:
         """Begin anew in a forked child: the local directory only."""
         self.tiers = None
-        self.bound.forget()
+        self.bound.reset()
         self.loading = Loading(self.root)
         self._leases = self._make_leases()
         if self.uses is not None:
-            self.uses.forget()
+            self.uses.reset()
 
 
 def has_stamps(root: str) -> bool:

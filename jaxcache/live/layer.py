@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from .directory import Directory
 
 
-class Chores:
+class Background:
     """One background thread for what nobody waits for: sweeps, ledger segments, resumed uploads.
 
     A call that already waits is not added again.
@@ -26,9 +26,9 @@ class Chores:
 
     def __init__(self, report: "Callable[[BaseException], None]") -> None:
         self._report = report
-        self.forget()
+        self.reset()
 
-    def forget(self) -> None:
+    def reset(self) -> None:
         """Begin anew: in a forked child there is no thread."""
         self._lock = threading.Lock()
         self._queue: Any = None
@@ -76,7 +76,7 @@ class Chores:
             time.sleep(0.005)
 
 
-class Moment(threading.local):
+class ThreadState(threading.local):
     """The state of the current thread between two calls of JAX."""
 
     loading = False
@@ -98,8 +98,8 @@ class Layer:
         self.settings = settings
         self.adapter = adapter
         self.counters = Counters(adapter.monitoring)
-        self.chores = Chores(self.trouble)
-        self.now = Moment()
+        self.background = Background(self.trouble)
+        self.now = ThreadState()
         self.directories: dict[str, Directory] = {}
         self.forked = False
         self.metrics: Any = None
@@ -194,7 +194,7 @@ class Layer:
         """Finish at the end of the process, within the limits that are set."""
         try:
             deadline = time.monotonic() + self.settings["flush"]
-            self.chores.finish(self.settings["flush"])
+            self.background.finish(self.settings["flush"])
             for directory in list(self.directories.values()):
                 directory.close(deadline)
             if self.metrics is not None:
@@ -206,10 +206,10 @@ class Layer:
 
     def _after_fork(self) -> None:
         self.forked = True
-        self.counters.forget()
-        self.chores.forget()
+        self.counters.reset()
+        self.background.reset()
         for directory in self.directories.values():
-            directory.forget()
+            directory.reset()
 
 
 def say(text: str) -> None:

@@ -26,7 +26,7 @@ def text_format(counters: Counters) -> str:
     for name, meaning in {**COUNTERS, **SUMS}.items():
         full = f"jaxcache_live_{name}_total"
         lines += [f"# HELP {full} {meaning}", f"# TYPE {full} counter"]
-        lines.append(f"{full} {values.get(name, 0):.10g}")
+        lines.append(f"{full} {values.get(name, 0):.15g}")
     full = "jaxcache_live_tier_hits_total"
     lines += [f"# HELP {full} entries served, by tier", f"# TYPE {full} counter"]
     for tier, number in sorted(counters.by_tier.items()):

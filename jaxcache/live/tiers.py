@@ -23,7 +23,7 @@ _PAUSE_SECONDS, _MAX_PAUSE_SECONDS = 30.0, 900.0
 _LISTING_SECONDS = 120.0
 
 
-class Guard:
+class Breaker:
     """Says whether to ask: not after failures in a row, nor when misses have taken too long."""
 
     def __init__(self, miss_budget: float) -> None:
@@ -84,8 +84,8 @@ class Tier:
         self._counting = threading.Lock()
         self._idle = 0
         """Threads that wait for a request, less the requests that wait for a thread."""
-        self._reading = Guard(layer.settings["miss-budget"])
-        self._writing = Guard(layer.settings["miss-budget"])
+        self._reading = Breaker(layer.settings["miss-budget"])
+        self._writing = Breaker(layer.settings["miss-budget"])
         self._known: frozenset[str] | None = None
         self._listed = 0.0
 
@@ -199,11 +199,11 @@ class Tier:
         """Whether an upload makes sense now."""
         return self.writable and self._writing.allows()
 
-    def _failed(self, guard: Guard, error: Exception, verb: str) -> None:
+    def _failed(self, breaker: Breaker, error: Exception, verb: str) -> None:
         self._counters.count("tier_errors")
         denied = isinstance(error, (DeniedError, PermissionError))
         missing = isinstance(error, ImportError)
-        if guard.failed(final=denied or missing):
+        if breaker.failed(final=denied or missing):
             reason = str(error).splitlines()[0][:200] if str(error) else type(error).__name__
             if missing:
                 reason = "object stores take the package obstore"
@@ -224,6 +224,6 @@ class Tier:
         if self._known is None or "/" in name:
             return False
         if time.monotonic() - self._listed > _LISTING_SECONDS:
-            self._layer.chores.submit(self.list)
+            self._layer.background.submit(self.list)
             return False
         return name not in self._known

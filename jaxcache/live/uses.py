@@ -76,7 +76,7 @@ class Uses:
         name = f"{time.time_ns():020d}-{os.urandom(8).hex()}.jsonl"
         write_whole(own_folder(self._root, "ledger"), name, lines)
 
-    def forget(self) -> None:
+    def reset(self) -> None:
         """Begin anew in a forked child: the parent writes its own events."""
         self._lock = threading.Lock()
         self._events, self._hits = [], {}

@@ -156,8 +156,8 @@ class Store(Protocol):
             MissingError: it is gone.
         """
 
-    def read(self, name: str, *, limit: int, offset: int = 0) -> bytes:
-        """Read at most ``limit`` bytes from ``offset``.
+    def read(self, name: str, *, limit: int) -> bytes:
+        """Read at most the first ``limit`` bytes.
 
         Raises:
             MissingError, StoreError

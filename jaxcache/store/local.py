@@ -125,9 +125,8 @@ class LocalStore:
         with naming(name), self._parent(name) as (fd, base):
             return file_info(name, os.stat(base, dir_fd=fd, follow_symlinks=False))
 
-    def read(self, name: str, *, limit: int, offset: int = 0) -> bytes:
+    def read(self, name: str, *, limit: int) -> bytes:
         with self.open(name) as file, naming(name):
-            file.seek(offset)
             return file.read(limit)
 
     def read_many(self, names: Sequence[str], *, limit: int) -> Iterator[bytes | StoreError]:

@@ -41,6 +41,9 @@ def test_the_text_format_has_every_counter_with_help_and_type() -> None:
         assert f"# TYPE {full} counter\n{full} " in text
     assert "jaxcache_live_hits_local_total 3\n" in text
     assert "jaxcache_live_compile_seconds_total 1.25\n" in text
+    counters = Counters()
+    counters.add("read_bytes", 12_345_678_901_234)
+    assert "jaxcache_live_read_bytes_total 12345678901234\n" in text_format(counters)
     assert 'tier_hits_total{tier="s3://a/\\"b\\"\\\\c"} 1\n' in text
 
 
@@ -75,7 +78,7 @@ def test_absurd_totals_are_replaced_and_stop_nobody(
     folder.mkdir(parents=True)
     (folder / "totals").write_text(f'{{"hits_local": {number}, "evicted": 2}}')
     assert run_cli("stats", "--json", "-C", tmp_path / "cache").returncode == 0
-    counted().keep(str(tmp_path / "cache"))
+    counted().save_totals(str(tmp_path / "cache"))
     kept = json.loads((folder / "totals").read_text())
     assert (kept["hits_local"], kept["evicted"]) == (3, 2)
 
@@ -107,6 +110,25 @@ def test_a_missing_package_is_one_line(run_live: RunLive) -> None:
     assert ran.err.startswith("jaxcache: live: no metrics: ")
     assert len(ran.err.splitlines()) == 1
     assert ran["written"] > 0
+
+
+#: Another process saves its totals while this one ends.
+BUSY = """
+import os, subprocess
+folder = os.environ["JAX_COMPILATION_CACHE_DIR"] + "/.jaxcache/live"
+os.makedirs(folder, exist_ok=True)
+hold = "import fcntl, sys, time; file = open(sys.argv[1], 'w'); fcntl.lockf(file, 2)"
+hold += "; print(flush=True); time.sleep(1)"
+holder = subprocess.Popen([sys.executable, "-c", hold, folder + "/totals.lock"], stdout=-1)
+holder.stdout.readline()
+"""
+
+
+@pytest.mark.jax
+def test_processes_that_end_at_once_all_count(run_live: RunLive, tmp_path: Path) -> None:
+    ran = run_live(PROGRAM + BUSY)
+    totals = json.loads((tmp_path / "cache" / ".jaxcache" / "live" / "totals").read_text())
+    assert totals["written"] == ran["written"] > 0
 
 
 @pytest.mark.jax

@@ -34,7 +34,7 @@ def second(x):
 def on(machine, tiers, seconds=5.0, **settings):
     jaxcache.enable(machine, tiers=tiers, portable=True, flush=seconds, **settings)
     layer = sys.modules["jaxcache.live.layer"].LAYER
-    layer.counters.forget()
+    layer.counters.reset()
     jax.clear_caches()
     x = jax.device_put(jnp.asarray([[0.5, 1.5], [2.5, 3.5]]))
     started = time.perf_counter()

@@ -169,7 +169,7 @@ def test_every_request_survives_a_bad_network(bucket: str, s3: Proxy, how: int |
     assert store.fetch("a", limit=len(data)).data == data
     with store.open("a") as file:
         assert file.read() == data
-    assert store.read("a", limit=10, offset=5) == data[5:15]
+    assert store.read("a", limit=10) == data[:10]
     assert [i.name for i in store.list()] == ["a"]
     assert store.delete("a", expected=seen)
     assert list(store.list()) == []
@@ -351,7 +351,7 @@ def test_a_web_server_without_webdav_is_read_by_name_and_never_listed_or_written
     folder, url = web
     store = open_store(url)
     (folder / "a-cache").write_bytes(b"onetwo")
-    assert store.read("a-cache", limit=3, offset=2) == b"etw"
+    assert store.read("a-cache", limit=3) == b"one"
     assert store.fetch("a-cache", limit=9).data == b"onetwo"
     assert not store.writable
     with pytest.raises(NoCacheError, match="does not list"):

@@ -90,21 +90,18 @@ class ObjectStore:
             "head", name, lambda found: info_of(found.meta, found.attributes), head=True
         )
 
-    def read(self, name: str, *, limit: int, offset: int = 0) -> bytes:
+    def read(self, name: str, *, limit: int) -> bytes:
         check_name(name)
         if not limit:
             return b""
         try:
-            data = self._get(
-                "get", name, lambda found: bytes(found.bytes()), range=(offset, offset + limit)
-            )
+            data = self._get("get", name, lambda found: bytes(found.bytes()), range=(0, limit))
         except OutOfRangeError:
             return b""
         except StoreError as error:
             if error.code != "no-ranges":
                 raise
             with self.open(name) as file:  # a simple web server
-                file.seek(offset)
                 return file.read(limit)
         TRAFFIC.add(received_bytes=len(data))
         return data
