@@ -36,6 +36,8 @@ def test_a_cache_is_opened_listed_and_counted(corpus: Path) -> None:
     assert "hint: write FIELD OP VALUE" in "".join(traceback.format_exception(raised.value))
     with pytest.raises(NoCacheError):
         jaxcache.open(corpus / "gone")
+    with pytest.raises(UsageError, match="an empty path names no cache"):
+        jaxcache.open("")
 
 
 def test_help_begins_with_what_a_user_needs() -> None:

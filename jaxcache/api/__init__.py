@@ -376,8 +376,9 @@ def open(  # noqa: A001
 
     Raises:
         NoCacheError: no directory there, or not readable.
-        UsageError: ``two-layouts`` where JAX and torch share a directory.
+        UsageError: ``two-layouts`` where JAX and torch share a directory; ``bad-path`` where the
+            location is empty.
     """
-    path = locate_cache(None).path if location is None else os.fspath(location)
+    path = locate_cache(None if location is None else os.fspath(location)).path
     store = make_store(path) if create else open_store(path)
     return Cache(store, choose_layout(store, layout))

@@ -7,6 +7,7 @@ import sys
 import traceback
 
 from jaxcache.errors import ExitCode, JaxcacheError
+from jaxcache.units import format_command
 
 #: The exception that every usage error of the command-line parser derives from.
 _PARSER_ERROR = "ClickException"
@@ -43,7 +44,7 @@ def _about_directory(error: JaxcacheError, words: list[str]) -> JaxcacheError:
     folder = next((word for word in words[1:] if os.path.isdir(word)), None)
     named = any(word.startswith(("-C", "--cache-dir")) for word in words)
     if folder and not named and words[0] in _BY_KEY and error.code in _MISTAKEN:
-        error.hint = f"the cache is named with -C: jaxcache {words[0]} -C {folder}"
+        error.hint = f"the cache is named with -C: {format_command(words[0], folder)}"
     return error
 
 

@@ -85,7 +85,7 @@ def _past_table(past: Sequence[Comparison], cache_dir: str, *, unfolded: bool) -
     ]
     yield Table(columns, shown)
     if first := next((c.right for c in shown if c.differences), None):
-        key = (first.key or "")[: len(first.module) + 1 + SHOWN_HASH_DIGITS]
+        key = shlex.quote((first.key or "")[: len(first.module) + 1 + SHOWN_HASH_DIGITS])
         yield Line(f"jaxcache explain -C {shlex.quote(cache_dir)} {key}", "in full: ", whole=True)
     if folded := past[len(shown) :]:
         some = format_count(len(folded), "helper")

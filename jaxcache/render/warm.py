@@ -67,7 +67,7 @@ def _page(report: Report, unfolded: bool, more: str) -> Iterator[Block]:
         if abridged := next((m for m in shown if _is_abridged(m)), None):
             key = abridged.key or abridged.module
             place = f" -C {shlex.quote(report.cache_dir)}" if report.cache_dir else ""
-            start = key[: len(abridged.module) + 1 + SHOWN_HASH_DIGITS]
+            start = shlex.quote(key[: len(abridged.module) + 1 + SHOWN_HASH_DIGITS])
             yield Line(f"jaxcache explain{place} {start}", "in full: ", whole=True)
         yield from _faults(shown)
     if folded:

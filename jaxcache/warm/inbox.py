@@ -54,12 +54,15 @@ class Inbox:
 
     def drain(self, linger_seconds: float) -> Iterator[Event]:
         """Yield what is still to come, at the latest until the time is up."""
+        marked = False
         # Connections are accepted in order: behind ours there are only those made later.
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as last:
-            last.connect(self.address)
-            last.sendall(b'{"event": "marker"}\n')
+            try:
+                last.connect(self.address)
+                last.sendall(b'{"event": "marker"}\n')
+            except OSError:
+                marked = True  # the program has removed the socket
         deadline = time.monotonic() + linger_seconds
-        marked = False
         while not marked or self._open or not self._events.empty():
             left = deadline - time.monotonic()
             event = self.next(max(left, 0.001))

@@ -3,6 +3,7 @@
 import json
 import socket
 import threading
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -120,6 +121,16 @@ def test_a_hostile_writer_disturbs_no_other() -> None:
         found = list(inbox.drain(5.0))
     assert [e.event for e in found if isinstance(e, Said)] == ["trouble"]
     assert [e.argv for e in found if isinstance(e, Started)] == [("a",)]
+
+
+def test_a_program_may_remove_the_socket() -> None:
+    with socket_folder() as folder, Inbox(folder) as inbox:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as writer:
+            writer.connect(inbox.address)
+            writer.sendall(b'{"event": "start", "pid": 5}\n')
+            assert inbox.next(5.0)
+        Path(inbox.address).unlink()
+        assert list(inbox.drain(5.0)) == []
 
 
 def test_a_run_leaves_no_thread_behind() -> None:
