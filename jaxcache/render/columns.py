@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
+from jaxcache.cache.prune.removal import Removal
 from jaxcache.entry.names import parse_key, split_name
 from jaxcache.render.typeset import short_key
 from jaxcache.render.view import Column
@@ -36,6 +37,13 @@ def short_name(name: str) -> str:
     """Return a key, or the key of an entry's file, as tables show it; any other name as it is."""
     key = parse_key(split_name(name)[1] or name)
     return short_key(*key) if key else name
+
+
+def removal_name(removal: Removal) -> str:
+    """Return the key of what is removed as tables show it, or the name of its file."""
+    if not removal.key:
+        return removal.file.name
+    return short_key(removal.module, removal.key.removeprefix(f"{removal.module}-"))
 
 
 def count_column(title: str, get: Get) -> Column:

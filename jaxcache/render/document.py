@@ -27,8 +27,6 @@ _SHAPES = {
     "outcome=right.outcome source=right.source differences",
     "Finding": "trap severity seen cost fix mendable files upstream",
     "GraphEntry": "-dependants",
-    "Compiled": "module key outcome compile_seconds recorded_key differs moved reason detail "
-    "size_bytes function attempts doubts tuning",
     "Group": "name *summary last_used_at",
     "Host": "python jax=jax_version jaxlib=jaxlib_version codec platform=origin.platform "
     "target=origin.target",

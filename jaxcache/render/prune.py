@@ -12,11 +12,11 @@ from jaxcache.cache.prune.removal import (
     plan_notes,
 )
 from jaxcache.render.columns import (
+    removal_name,
     size_column,
     text_column,
     used_column,
 )
-from jaxcache.render.typeset import short_key
 from jaxcache.render.view import Column, Table, View
 from jaxcache.units import (
     NS_PER_SECOND,
@@ -73,18 +73,12 @@ def prune_view(
 
 def _columns(now_ns: int) -> Sequence[Column]:
     return [
-        Column("KEY", lambda r: r.key or r.file.name, _short_name, elastic=True, least=16),
+        Column("KEY", lambda r: r.key or r.file.name, removal_name, elastic=True, least=16),
         size_column(lambda r: r.size_bytes),
         Column("COMPILE", lambda r: r.compile_seconds, _compile, right=True),
         used_column(now_ns),
         text_column("WHY", lambda r: r.reason),
     ]
-
-
-def _short_name(removal: Removal) -> str:
-    if not removal.key:
-        return removal.file.name
-    return short_key(removal.module, removal.key.removeprefix(f"{removal.module}-"))
 
 
 def _compile(removal: Removal) -> str:

@@ -104,8 +104,7 @@ def run_command(command: Sequence[str], options: RunOptions, watch: Watch | None
         UsageError: the command cannot be run, or options do not go together.
     """
     cross = read_cross(options)
-    env = _environment(options) | (cross.environment(devices=None) if cross else {})
-    launch = Launch(tuple(command), env, unset=_unset(cross))
+    launch = Launch(tuple(command), _environment(options, cross), unset=_unset(cross))
     processes = cross.processes if cross else options.processes
     return _run([*_together(launch, processes)], options, cross, watch or Watch(), {})
 
@@ -114,13 +113,11 @@ def _launches(program: Program, options: WarmOptions, cross: Cross | None) -> It
     """One launch, or one for each process of a program of several."""
     words = words_of(program)
     devices = program.devices or options.devices
-    env = {**LIFTED, **_environment(options)}
-    if platform := program.platform or options.platform:
+    env = {**LIFTED, **_environment(options, cross, devices)}
+    if not cross and (platform := program.platform or options.platform):
         env["JAX_PLATFORMS"] = platform
     if options.mock_gpu_topology:
         env["JAX_MOCK_GPU_TOPOLOGY"] = options.mock_gpu_topology
-    if cross:
-        env |= cross.environment(devices=devices)
     env |= program.env
     if devices and not cross:
         flags = env.get("XLA_FLAGS", os.environ.get("XLA_FLAGS", ""))
@@ -307,8 +304,12 @@ def asked_thresholds(env: Mapping[str, str]) -> dict[str, float]:
     return asked
 
 
-def _environment(options: RunOptions) -> dict[str, str]:
+def _environment(
+    options: RunOptions, cross: Cross | None, devices: int | None = None
+) -> dict[str, str]:
     env = {"JAX_COMPILATION_CACHE_DIR": options.cache_dir}
+    if cross:
+        env |= cross.environment(devices=devices)
     if options.force_cache_dir:
         env["JAXCACHE_FORCE_CACHE_DIR"] = options.cache_dir
     if options.portable:

@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jaxcache.cache.ledger.record import Record
+from jaxcache.options.run import CompileOptions
 from jaxcache.render.target import check_view, profile_view
 from jaxcache.render.typeset import set_blocks
 from jaxcache.warm.crosshost.compare import ProfileDifference, check_target, compare_profiles
@@ -281,7 +282,7 @@ def test_show_tells_all_that_is_applied(run_cli: RunCli, tmp_path: Path) -> None
     (tmp_path / "p.json").write_bytes(profile_bytes(profile))
     assert read_profile(str(tmp_path / "p.json")) == profile
     page = shown(profile, None)
-    applied = Cross(profile).environment(devices=None)
+    applied = Cross((profile,), CompileOptions()).environment(devices=None)
     for name, value in {**profile.environment, **profile.settings}.items():
         assert value in page and name.upper() in applied
     assert applied["XLA_FLAGS"].split()[:2] == [
@@ -325,3 +326,15 @@ def test_the_profiles_of_a_pod_go_together(tmp_path: Path, run_cli: RunCli) -> N
     assert "process" in shown(one, None) and "1 of 2" in shown(one, None)
     with pytest.raises(ProfileError, match="of 2 processes, and here are 1"):
         check_target([zero, one], H200, [], [])
+
+
+def test_portable_keys_for_a_target_hold_no_path_of_its_caches(
+    run_cli: RunCli, tmp_path: Path
+) -> None:
+    name = "jax_persistent_cache_enable_xla_caches"
+    profile = tmp_path / "p.json"
+    profile.write_bytes(profile_bytes(replace(H200, settings={name: "all"})))
+    for options, shown in (([], "all\n"), (["--portable"], "none\n")):
+        target = ("--target", profile, *options, "-C", tmp_path / "cache")
+        done = run_cli("run", *target, "--", "sh", "-c", f"echo ${name.upper()}")
+        assert (done.returncode, done.stdout) == (0, shown), done.stderr

@@ -43,17 +43,17 @@ class Synced:
     __repr__ = brief
 
     carried: tuple[Transfer, ...]
-    overtaken: tuple[Transfer, ...]
+    overtaken: tuple[Transfer, ...] = ()
     """Files that another process carried first."""
-    gone: tuple[Transfer, ...]
+    gone: tuple[Transfer, ...] = ()
     """Removed from the source since it was listed."""
-    unfinished: tuple[Transfer, ...]
+    unfinished: tuple[Transfer, ...] = ()
     """Still being written, as it seems: they go over next time."""
-    damaged: tuple[Problem, ...]
+    damaged: tuple[Problem, ...] = ()
     """Left behind: what is rotten must not spread."""
-    untrusted: tuple[Transfer, ...]
+    untrusted: tuple[Transfer, ...] = ()
     """Left behind: no key that this user trusts has signed them."""
-    failed: tuple[Failed, ...]
+    failed: tuple[Failed, ...] = ()
     segments: int = 0
     """Segments of the ledger that were carried."""
     removed: Execution | None = None

@@ -8,7 +8,8 @@ from jaxcache.cache.explain.churn import Churn
 from jaxcache.cache.picture import Picture, Step
 from jaxcache.cache.prune.removal import Removal
 from jaxcache.model import Entry
-from jaxcache.render.typeset import SHOWN_HASH_DIGITS, short_key
+from jaxcache.render.columns import removal_name
+from jaxcache.render.typeset import SHOWN_HASH_DIGITS
 from jaxcache.units import NS_PER_SECOND
 
 #: Entries that are drawn one by one; the smallest beyond count in every sum all the same.
@@ -90,9 +91,8 @@ def _steps(steps: Sequence[Step]) -> list[dict[str, Any]]:
 
 def _removal(removal: Removal) -> list[Any]:
     """Name, bytes, seconds, last use."""
-    digits = (removal.key or "").removeprefix(f"{removal.module}-")
     return [
-        short_key(removal.module, digits) if digits else removal.file.name,
+        removal_name(removal),
         removal.size_bytes,
         removal.compile_seconds,
         removal.last_used_ns // NS_PER_SECOND,

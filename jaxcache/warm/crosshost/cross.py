@@ -46,19 +46,19 @@ _HARMLESS = ("JAX_LOG", "JAX_DEBUG", "JAX_TRACEBACK", "JAX_DUMP")
 class Cross:
     """A target, and how to compile for it."""
 
-    profile: Profile
-    """The host, or process 0 of a pod."""
-    gemm: str = "cublas"
-    autotune_from: str | None = None
-    """The autotune directory of a real host, absolute."""
-    require_tuned: bool = False
-    others: tuple[Profile, ...] = ()
-    """The other processes of a pod."""
+    profiles: tuple[Profile, ...]
+    """The host, or the processes of a pod."""
+    options: TargetOptions
+
+    @property
+    def profile(self) -> Profile:
+        """The host, or process 0 of a pod."""
+        return self.profiles[0]
 
     @property
     def processes(self) -> int | None:
         """The number of processes that the program is run as, where it is of a pod."""
-        return len(self.others) + 1 if self.others else None
+        return len(self.profiles) if len(self.profiles) > 1 else None
 
     def write_request(self, folder: str, directory: str) -> str:
         """Write what children need to know into a folder of theirs; the path of the request.
@@ -67,15 +67,12 @@ class Cross:
             directory: the cache that is filled.
         """
         profiles = []
-        for number, profile in enumerate((self.profile, *self.others)):
+        for number, profile in enumerate(self.profiles):
             path = Path(folder, f"profile-{number}.json")
             path.write_bytes(profile_bytes(profile))
             profiles.append(str(path))
-        tuning = {
-            "gemm": self.gemm,
-            "autotune_from": self.autotune_from,
-            "require_tuned": self.require_tuned,
-        }
+        names = ("gemm", "autotune_from", "require_tuned")
+        tuning = {name: getattr(self.options, name) for name in names}
         request = Path(folder, "request.json")
         document = {
             "profiles": profiles,
@@ -125,11 +122,7 @@ def read_cross(options: TargetOptions) -> Cross | None:
         UsageError: options do not go together, or there is no such profile.
     """
     options.check()
-    if options.target is None:
-        return None
-    profile, *others = read_profiles(options.target)
-    how = (options.gemm, options.autotune_from, options.require_tuned)
-    return Cross(profile, *how, tuple(others))
+    return None if options.target is None else Cross(read_profiles(options.target), options)
 
 
 class Framed(NamedTuple):

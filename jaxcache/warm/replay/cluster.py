@@ -11,7 +11,6 @@ import tempfile
 import threading
 from collections import defaultdict
 from collections.abc import Collection
-from dataclasses import dataclass
 from typing import Any
 
 from jaxcache.errors import JaxcacheError, UsageError
@@ -76,17 +75,18 @@ def _submit(client: Any, plan: CompilePlan, session: Session) -> dict[Any, tuple
         cached[key.rpartition("-")[0]].append(key)
     futures = {}
     for position, job in enumerate(plan.jobs):
-        task = Task(
+        future = client.submit(
+            compile_job,
             job,
             session.blobs(job),
             session.used_at,
-            cached.get(job.request.module, []),
-            options.check_only,
-            options.python,
-            options.devices,
+            cached=cached.get(job.request.module, []),
+            check=options.check_only,
+            python=options.python,
+            devices=options.devices,
+            priority=job.seconds,  # longest first: what has the higher one runs earlier
+            pure=False,
         )
-        # Longest first: what has the higher priority runs earlier.
-        future = client.submit(run_task, task, priority=job.seconds, pure=False)
         futures[future] = (position, job)
     return futures
 
@@ -101,20 +101,6 @@ def _conclude(future: Any, job: Job, session: Session) -> Compiled:
     return session.conclude(job, answer, data)
 
 
-@dataclass(frozen=True, slots=True)
-class Task:
-    """One job as it travels to a cluster."""
-
-    job: Job
-    blobs: tuple[bytes, bytes]
-    used_at: str
-    cached: Collection[str]
-    """Keys of this module that the cache has."""
-    check: bool
-    python: str | None
-    devices: int | None
-
-
 class _OfThread(threading.local):
     """The children of one thread of the dask worker, kept from job to job."""
 
@@ -125,18 +111,29 @@ class _OfThread(threading.local):
 _OF_THREAD = _OfThread()
 
 
-def run_task(task: Task) -> tuple[Answer | JobFailure, bytes]:
+def compile_job(
+    job: Job,
+    blobs: tuple[bytes, bytes],
+    used_at: str,
+    *,
+    cached: Collection[str],
+    check: bool,
+    python: str | None,
+    devices: int | None,
+) -> tuple[Answer | JobFailure, bytes]:
     """Compile one request on this machine; children are started once and kept.
+
+    Args:
+        cached: keys of its module that the cache has.
 
     Returns:
         The answer, and the bytes of the entry that it names.
     """
-    worker = _worker(task.python, task.devices)
 
     def is_wanted(key: str) -> bool:
-        return not (task.check or key in task.cached)
+        return not (check or key in cached)
 
-    answer = worker.attempt(task.job, task.blobs, task.used_at, is_wanted)
+    answer = _worker(python, devices).attempt(job, blobs, used_at, is_wanted)
     if answer is None:
         return JobFailure("worker-died", "the cluster's worker was stopped"), b""
     if isinstance(answer, JobFailure) or answer.file is None:

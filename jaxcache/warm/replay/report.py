@@ -10,27 +10,27 @@ Outcome = Literal["written", "already-cached", "missing", "failed", "refused"]
 OUTCOMES: tuple[Outcome, ...] = ("written", "already-cached", "missing", "failed", "refused")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Compiled:
-    """One request and its end."""
+    """One request and its end; a row of the JSON."""
 
     module: str
     key: str | None
     """As JAX makes it here; the recorded one where it came to none."""
     outcome: Outcome
     """``missing`` only with ``--check``: compiling it would write it."""
-    recorded_key: str | None
     compile_seconds: float | None = None
-    reason: str | None = None
-    """Kebab-case: why it was refused, or ``worker-died``, ``compile-failed``, …"""
-    detail: str | None = None
-    size_bytes: int | None = None
+    recorded_key: str | None
     differs: tuple[str, ...] = ()
     """Parts of the key that are not as recorded, by JAX's names."""
     moved: bool = False
     """Nothing but the cache directory differs, which is part of the key in JAX 0.4.36 to 0.10."""
-    attempts: int = 1
+    reason: str | None = None
+    """Kebab-case: why it was refused, or ``worker-died``, ``compile-failed``, …"""
+    detail: str | None = None
+    size_bytes: int | None = None
     function: str | None = None
+    attempts: int = 1
     doubts: tuple[str, ...] = ()
     tuning: str | None = None
     """``tuned`` or ``untuned``, for an entry that was compiled without its GPU."""

@@ -160,7 +160,7 @@ def _check_target(plan: CompilePlan, target: Cross | None) -> None:
                 hint="record it there, or warm its script with --target",
             )
     several = max(j.environment.process_count for j in plan.jobs) > 1 if plan.jobs else False
-    if several or target.others:
+    if several or target.processes:
         raise UsageError(
             f"{'the recipe' if several else 'the target'} is of several processes, and a recipe is "
             "compiled for a target by one",
