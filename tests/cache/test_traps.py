@@ -2,6 +2,7 @@
 
 import ast
 import contextlib
+import stat
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -227,6 +228,24 @@ def test_jax_gets_its_lock_while_missing_dates_are_written(tmp_path: Path) -> No
     assert done == "25 -atime files written"
     assert len(list(tmp_path.glob("*-atime"))) == 25
     assert max(store.writes_held) <= 5  # 50 ms
+
+
+def test_permissions_are_taken_in_the_cache_and_nowhere_else(tmp_path: Path) -> None:
+    cache, outside = tmp_path / "cache", tmp_path / "outside"
+    for folder in (cache, outside):
+        folder.mkdir()
+        (folder / "file").touch()
+        for path in (folder, folder / "file"):
+            path.chmod(0o777)
+    (cache / "link").symlink_to(outside)
+    (tmp_path / "name").symlink_to(cache)  # as people move a cache to another disk
+    store = LocalStore(tmp_path / "name")
+    facts = Facts(look_at_cache(store.url, max_decoded=0, progress=None))
+    wanted = Repair("drop-permissions", (".", "file", "link", "link/file"))
+    (done,) = execute(store, facts, [wanted])
+    assert done == "write permission of others taken from 2 files"
+    modes = [stat.S_IMODE(p.stat().st_mode) for p in (cache, cache / "file", outside / "file")]
+    assert modes == [0o755, 0o755, 0o777]
 
 
 def test_the_page_of_traps_names_each_with_its_reports() -> None:

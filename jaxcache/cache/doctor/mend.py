@@ -10,6 +10,7 @@ from jaxcache.cache.doctor.facts import Facts, Finding, Mend
 from jaxcache.cache.pair import write_atime
 from jaxcache.cache.under_lock import run_under_lock
 from jaxcache.store.base import Store, StoreError
+from jaxcache.store.local import LocalStore
 from jaxcache.units import format_count
 
 
@@ -42,12 +43,13 @@ def execute(store: Store, facts: Facts, repairs: Sequence[Repair]) -> tuple[str,
     """
     done = []
     for repair in repairs:
+        mended: list[str] = []
         if repair.mend == "write-atime":
-            mended = tuple(_write_atimes(store, facts, repair.files))
-        else:
-            mended = tuple(f for f in repair.files if _drop_permissions(store, f))
+            mended = _write_atimes(store, facts, repair.files)
+        elif isinstance(store, LocalStore):
+            mended = [file for file in repair.files if _drop_permissions(store, file)]
         if mended:
-            done.append(str(Repair(repair.mend, mended)))
+            done.append(str(Repair(repair.mend, tuple(mended))))
     return tuple(done)
 
 
@@ -66,11 +68,13 @@ def _write_atimes(store: Store, facts: Facts, files: Sequence[str]) -> list[str]
     return written
 
 
-def _drop_permissions(store: Store, file: str) -> bool:
-    """Take write permission from group and others; links are left alone."""
-    path = store.url if file == "." else os.path.join(store.url, file)
+def _drop_permissions(store: LocalStore, file: str) -> bool:
+    """Take write permission from group and others; no link inside the cache is followed."""
+    folder, _, name = file.rpartition("/")
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        with store.folder(folder) as opened:
+            fd = os.open(name, flags, dir_fd=opened)
         try:
             mode = stat.S_IMODE(os.fstat(fd).st_mode)
             os.fchmod(fd, mode & ~(stat.S_IWGRP | stat.S_IWOTH))
