@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from jaxcache.cache.inventory import EntryFile
 from jaxcache.cache.ledger.record import SEALED, Event, Record
@@ -52,6 +52,21 @@ _LEDGER_EVERY = 256
 LEVEL_FACT = "seal_level"
 
 
+class Skipped(NamedTuple):
+    """One entry that is left as it is."""
+
+    entry: Entry
+    reason: Reason
+
+
+class Unwritten(NamedTuple):
+    """One entry that could not be written, and is as it was."""
+
+    entry: Entry
+    reason: str
+    """The system's."""
+
+
 @dataclass(frozen=True, slots=True)
 class SealPlan:
     """The entries to be rewritten."""
@@ -62,7 +77,7 @@ class SealPlan:
     level: int | None
     """The compression level of ``--recompress``; None adds checksums only."""
     todo: tuple[Entry, ...]
-    skipped: tuple[tuple[Entry, Reason], ...]
+    skipped: tuple[Skipped, ...]
     scan: Scan
 
     @property
@@ -91,11 +106,10 @@ class SealResult:
     __repr__ = brief
 
     sealed: tuple[Sealed, ...]
-    skipped: tuple[tuple[Entry, Reason], ...]
+    skipped: tuple[Skipped, ...]
     problems: tuple[Problem, ...]
     """Entries that are not sound, which sealing would only cement; they are as they were."""
-    failed: tuple[tuple[Entry, str], ...] = ()
-    """Entries that could not be written, with the system's reason; they are as they were."""
+    failed: tuple[Unwritten, ...] = ()
 
     @property
     def saved_bytes(self) -> int:
@@ -124,12 +138,12 @@ def plan_seal(
     seen = scan(store, Reading(progress=progress), details=selection.needs_details)
     ledger = seen.ledger or Ledger()
     todo: list[Entry] = []
-    skipped: list[tuple[Entry, Reason]] = []
+    skipped: list[Skipped] = []
     for entry in selection.pick(seen.entries, now_ns or time.time_ns()):
         if not entry.sealed or _wants_level(entry, ledger.record(entry.key), options.recompress):
             todo.append(entry)
         else:
-            skipped.append((entry, "sealed"))
+            skipped.append(Skipped(entry, "sealed"))
     todo.sort(key=lambda e: -e.size_bytes)  # the longest first, so that no worker ends alone
     return SealPlan(store.url, options.recompress, tuple(todo), tuple(skipped), seen)
 
@@ -157,25 +171,30 @@ def execute_seal(
     """
     delete_leftovers(store)
     worker = _Worker(store, plan, now_ns)
+    outcomes: list[_Outcome] = []
     try:
         with ThreadPoolExecutor(jobs) as pool:
             running = [pool.submit(worker.seal, entry) for entry in plan.todo]
             try:
-                for done, future in enumerate(running, 1):
-                    future.result()
+                for future in running:
+                    outcomes.append(future.result())
                     if progress:
-                        progress(done, len(running))
+                        progress(len(outcomes), len(running))
             finally:
                 worker.stopped = True
                 pool.shutdown(cancel_futures=True)
     finally:
         worker.write_ledger()
     return SealResult(
-        tuple(worker.sealed),
-        (*plan.skipped, *worker.skipped),
-        tuple(worker.problems),
-        tuple(worker.failed),
+        tuple(o for o in outcomes if isinstance(o, Sealed)),
+        (*plan.skipped, *(o for o in outcomes if isinstance(o, Skipped))),
+        tuple(problem for o in outcomes if isinstance(o, list) for problem in o),
+        tuple(o for o in outcomes if isinstance(o, Unwritten)),
     )
+
+
+#: What became of one entry; a list where it is not sound.
+_Outcome = Sealed | Skipped | Unwritten | list[Problem]
 
 
 class _Worker:
@@ -191,60 +210,51 @@ class _Worker:
         self._swaps = threading.Lock()
         self._lock = threading.Lock()
         self._events: list[Event] = []
-        self.sealed: list[Sealed] = []
-        self.skipped: list[tuple[Entry, Reason]] = []
-        self.failed: list[tuple[Entry, str]] = []
-        self.problems: list[Problem] = []
         self.stopped = False
 
-    def seal(self, entry: Entry) -> None:
+    def seal(self, entry: Entry) -> _Outcome:
         """Seal one entry, or say why not."""
         if self.stopped:
-            return
-        file = self._files[entry.file]
+            return []
         # The content, a copy where it is decoded, the old frame and the new.
         held = 2 * ((entry.payload_bytes or 8 * entry.size_bytes) + entry.size_bytes)
         with self._budget.take(held):
             try:
-                self._seal(entry, file)
+                return self._seal(entry, self._files[entry.file])
             except CodecError as error:
                 age_ns = abs(self._now_ns - entry.created_ns)
                 if error.kind in CUT_SHORT and age_ns < GRACE_NS:
-                    self._skip(entry, "young")
-                else:
-                    self._report(entry, Problem(entry.file, error.kind, error.detail, entry.key))
+                    return Skipped(entry, "young")
+                found = Problem(entry.file, error.kind, error.detail, entry.key)
             except (ChangedError, MissingError):
-                self._skip(entry, "gone")
+                return Skipped(entry, "gone")
             except StoreError as error:
-                self._report(entry, Problem(entry.file, "unreadable", error.reason, entry.key))
+                found = Problem(entry.file, "unreadable", error.reason, entry.key)
+            return self._report(entry, found)
 
-    def _seal(self, entry: Entry, file: EntryFile) -> None:
+    def _seal(self, entry: Entry, file: EntryFile) -> _Outcome:
         if entry.size_bytes > MAX_DECODED_BYTES or (entry.payload_bytes or 0) > MAX_DECODED_BYTES:
-            self._skip(entry, "too-large")
-            return
+            return Skipped(entry, "too-large")
         frame = self._store.read(entry.file, limit=entry.size_bytes)
         content = decompress_whole(frame, limit=MAX_DECODED_BYTES)
         if content is None:
-            self._skip(entry, "too-large")
-            return
+            return Skipped(entry, "too-large")
         payload = memoryview(content)[HEADER_BYTES:]
         digest = hashlib.sha256(payload).hexdigest()
         record = self._ledger.record(entry.key)
         known = recorded_digest(file, record)
         if known not in (None, digest):
-            self._report(entry, digest_mismatch(file, digest, str(known)))
-            return
+            return self._report(entry, digest_mismatch(file, digest, str(known)))
         if known is None and (problems := list(check_payload(file, payload))):
-            self._report(entry, *problems)
-            return
+            return self._report(entry, *problems)
         new = seal_frame(frame, content, self._level)
         facts: dict[str, Any] = {"payload_sha256": digest, "file_mtime_ns": file.info.mtime_ns}
         if self._level is not None:
             facts[LEVEL_FACT] = self._level
         event = Event(entry.key, SEALED, self._now_ns, facts)
         if entry.sealed and len(new) >= len(frame):
-            self._skip(entry, "no-gain", event)
-            return
+            self._learn(event)
+            return Skipped(entry, "no-gain")
         if self._level is not None:  # else its blocks are those that were just decompressed
             check_content(io.BytesIO(new), len(new))
         try:
@@ -252,12 +262,9 @@ class _Worker:
         except (ChangedError, MissingError):
             raise
         except StoreError as error:
-            with self._lock:
-                self.failed.append((entry, error.reason))
-            return
-        with self._lock:
-            self.sealed.append(Sealed(entry, len(new)))
+            return Unwritten(entry, error.reason)
         self._learn(event)
+        return Sealed(entry, len(new))
 
     @contextlib.contextmanager
     def _hold(self) -> Iterator[None]:
@@ -265,21 +272,13 @@ class _Worker:
         with self._swaps, self._store.lock(timeout_seconds=LOCK_TIMEOUT_SECONDS):
             yield
 
-    def _skip(self, entry: Entry, reason: Reason, event: Event | None = None) -> None:
-        with self._lock:
-            self.skipped.append((entry, reason))
-        if event:
-            self._learn(event)
-
-    def _report(self, entry: Entry, *problems: Problem) -> None:
+    def _report(self, entry: Entry, *problems: Problem) -> _Outcome:
         """Tell what is wrong with an entry, unless it is another one by now than was planned."""
         with contextlib.suppress(StoreError):
             now = find(self._store, entry.file)
             if now is None or not same_file(now, self._files[entry.file].info):
-                self._skip(entry, "gone")
-                return
-        with self._lock:
-            self.problems.extend(problems)
+                return Skipped(entry, "gone")
+        return list(problems)
 
     def _learn(self, event: Event) -> None:
         with self._lock:

@@ -168,14 +168,16 @@ def _removable_others(
         if subject in wanted:
             used_ns = min(max(info.mtime_ns, info.atime_ns), now_ns)
             removal = Removal(subject, info, None, None, "", "requested", used_ns, None)
-            yield Item(
-                removal=removal,
-                group="",
-                created_ns=info.mtime_ns,
-                candidate=Candidate(info.name, info.size_bytes, used_ns, None),
-                dated=True,
-                held_by=hold_young(info.mtime_ns, now_ns, grace_ns),
-            )
+            yield other_item(removal, held_by=hold_young(info.mtime_ns, now_ns, grace_ns))
+
+
+def other_item(
+    removal: Removal, *, held_by: Hold | None = None, reason: Reason | None = None
+) -> Item:
+    """A file that is no entry of its own."""
+    file, used_ns = removal.file, removal.last_used_ns
+    candidate = Candidate(file.name, file.size_bytes, used_ns, None)
+    return Item(removal, "", file.mtime_ns, candidate, True, held_by, reason=reason)
 
 
 def hold_young(created_ns: int, now_ns: int, grace_ns: int) -> Hold | None:

@@ -11,8 +11,8 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from jaxcache.cache.inventory import counted_bytes
 from jaxcache.cache.ledger.pins import pinned_keys
 from jaxcache.cache.ledger.segments import Ledger
-from jaxcache.cache.prune.removable import Item, Removable, hold_young
-from jaxcache.cache.prune.removal import Hold, Reason, Removal, Subject
+from jaxcache.cache.prune.removable import Item, Removable, hold_young, other_item
+from jaxcache.cache.prune.removal import Hold, Removal, Subject
 from jaxcache.errors import UsageError
 from jaxcache.eviction import Candidate, estimate_hits
 from jaxcache.layouts.torch.graph import Facts
@@ -78,7 +78,7 @@ def removable(
                 duplicates.add(graph.info.name)
                 # Another file under its key serves instead, so that its seconds are not lost.
                 removal = _removal(graph.info, entries)._replace(compile_seconds=0.0)
-                others.append(_other(removal, "duplicate"))
+                others.append(other_item(removal, reason="duplicate"))
     protected: dict[str, Hold] = {**dict.fromkeys(keep, "kept"), **dict.fromkeys(pinned, "pinned")}
     units = list(_units(seen, links, entries, duplicates, now_ns, grace_ns, protected))
     # Of a graph that cannot be opened it is not known what it needs, so that nothing is an orphan.
@@ -87,24 +87,19 @@ def removable(
         needed = {part.file.name for unit in units for part in unit.parts}
         for info in seen.inventory.code():
             if info.name not in needed and _is_old(info, now_ns, grace_ns):
-                others.append(_other(_removal(info, entries), "unreferenced"))
+                others.append(other_item(_removal(info, entries), reason="unreferenced"))
     for info, kind in seen.inventory.others:
         if options and info.type == "file" and _is_old(info, now_ns, grace_ns):
             if options.orphans and kind is TorchKind.TEMP:
-                others.append(_other(_removal(info, entries, "temp-file"), "temp-file"))
+                removal = _removal(info, entries, "temp-file")
+                others.append(other_item(removal, reason="temp-file"))
             if options.takes_quarantine and kind is TorchKind.QUARANTINE:
-                others.append(_other(_removal(info, entries, "quarantine"), None))
+                others.append(other_item(_removal(info, entries, "quarantine")))
     return Removable([*others, *units], counted_bytes(seen.inventory.files()))
 
 
 def _is_old(info: FileInfo, now_ns: int, grace_ns: int) -> bool:
     return info.mtime_ns <= now_ns - grace_ns
-
-
-def _other(removal: Removal, reason: Reason | None) -> Item:
-    info = removal.file
-    candidate = Candidate(info.name, info.size_bytes, removal.last_used_ns, None)
-    return Item(removal, "", info.mtime_ns, candidate, True, None, reason=reason)
 
 
 def _removal(
