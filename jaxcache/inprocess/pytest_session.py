@@ -14,7 +14,7 @@ from jaxcache.jaxside.hook import when_imported
 from jaxcache.render.columns import count_column, seconds_column, text_column
 from jaxcache.render.typeset import set_blocks
 from jaxcache.render.view import Block, Column, Table
-from jaxcache.store.location import locate_cache
+from jaxcache.store.location import expand_location, locate_cache
 from jaxcache.units import format_count, format_duration
 from jaxcache.warm.report import Module, Report
 
@@ -37,12 +37,15 @@ class Session:
     """The plugin while it is on; under xdist there is one in each worker and one at the terminal.
 
     Args:
-        directory: None for the cache that JAX would use.
+        directory: a path or URL; None for the cache that JAX would use.
         fail_on_miss: fail tests that compile what the cache has not.
+
+    Raises:
+        UsageError: ``bad-url``
     """
 
     def __init__(self, directory: str | None, *, fail_on_miss: bool) -> None:
-        self._directory = directory and os.path.abspath(os.path.expanduser(directory))
+        self._directory = directory and expand_location(directory, os.getcwd())
         self._fail_on_miss = fail_on_miss
         self._tests: dict[str, Counts] = {}
         self._outside = Counts()

@@ -195,6 +195,10 @@ def _default_directory() -> "tuple[str, bool]":
 
 def _prepare(path: str, explicit: bool, *, make: bool = True) -> str:
     """Make a directory; instead of a default that cannot be written, a temporary one."""
+    if path.startswith("file://"):
+        from urllib.parse import unquote, urlsplit
+
+        path = unquote(urlsplit(path).path)
     if "://" in path:
         return path
     path = os.path.abspath(os.path.expanduser(path))

@@ -178,6 +178,18 @@ def test_misses_fail_where_they_are_not_allowed(suite: Suite) -> None:
     assert re.search(r"jit__lambda \(.*test_steps.py:\d+\)", done.stdout)
 
 
+def test_the_cache_may_be_a_url(suite: Suite, tmp_path: Path) -> None:
+    (suite.folder / "conftest.py").write_text("")
+    (suite.folder / "test_steps.py").write_text("def test_light(): pass\n")
+    for given, place in (
+        ("gs://team/jax", "gs://team/jax"),
+        (f"file://{tmp_path}/a%20b", f"{tmp_path}/a b"),
+        ("here", str(suite.folder / "here")),
+    ):
+        assert f"jaxcache: {place}\n" in suite.run(f"--jaxcache={given}").stdout
+    assert "after gs: come two slashes" in suite.run("--jaxcache=gs:team", code=4).stderr
+
+
 def test_off_it_imports_nothing_and_says_nothing(suite: Suite) -> None:
     (suite.folder / "conftest.py").write_text("")
     (suite.folder / "test_steps.py").write_text(

@@ -66,7 +66,7 @@ def test_after_a_compile_with_no_directory_the_cache_off_or_another(
     }[before]
     enable = """
 jax.config.update("jax_enable_compilation_cache", True)
-enabled = jaxcache.enable(os.environ["TEST_DIR"])
+enabled = jaxcache.enable("file://" + os.environ["TEST_DIR"].replace("c", "%63"))
 assert enabled.live and enabled.cache_dir == os.environ["TEST_DIR"], enabled
 jax.clear_caches()
 assert [first(x).tolist(), second(x).tolist()] == result
