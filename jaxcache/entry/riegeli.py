@@ -22,6 +22,8 @@ _KEY = (0x2F696C6567656952, 0x0A7364726F636572, 0x2F696C6567656952, 0x0A7364726F
 _MAX_SNAPPY_RATIO = 22
 #: Hashing in Python takes 0.2 s per MiB; larger streams are read with their headers checked only.
 MAX_HASHED_BYTES = 8 << 20
+#: Each costs the hash of its header, some 0.2 ms. XLA's have 4, and at most one per MiB of records.
+_MAX_CHUNKS = 10_000
 
 #: A message in pieces: runs of fields to be merged, and single fields that override.
 Piece = memoryview | Field
@@ -77,7 +79,11 @@ class _Reader:
 
     def records(self, budget: Budget) -> Iterator[memoryview]:
         """Yield the records of every chunk."""
+        chunks = 0
         while self._at < len(self._data):
+            chunks += 1
+            if chunks > _MAX_CHUNKS:
+                raise WireError("more chunks than any compiler writes")
             start = self._at
             header = bytes(self._take(_CHUNK_HEADER_BYTES))
             if _hash(header[8:]) != int.from_bytes(header[:8], "little"):

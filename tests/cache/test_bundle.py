@@ -24,13 +24,16 @@ from bundling import (
 )
 from conftest import CORPUS
 
+from jaxcache.cache.bundle.deliver import make_in_between
 from jaxcache.cache.bundle.export import plan_export
 from jaxcache.cache.bundle.pack import write_stream
 from jaxcache.cache.diff import diff_sides
 from jaxcache.cache.gate import read_content
 from jaxcache.cache.ledger.record import Event
 from jaxcache.cache.ledger.segments import Ledger, append
+from jaxcache.entry.names import AUTOTUNE_DIR
 from jaxcache.errors import JaxcacheError
+from jaxcache.layouts import load_layout
 from jaxcache.layouts.sides import open_side
 from jaxcache.store import open_store
 from jaxcache.store.base import MissingError, StoreError
@@ -255,3 +258,29 @@ def test_names_that_cannot_travel_are_left_out_and_said(tmp_path: Path) -> None:
         "holds characters that do not print",
         "is a path, not a name",
     ]
+
+
+@pytest.mark.parametrize(
+    ("layout", "names"),
+    [
+        ("jax", (f"{AUTOTUNE_DIR}/a.textproto", f"{AUTOTUNE_DIR}/A.textproto")),
+        ("torch", ("triton/a/kernel.json", "triton/A/kernel.json")),
+    ],
+)
+def test_of_names_that_differ_in_case_alone_one_travels(
+    tmp_path: Path, layout: str, names: Sequence[str]
+) -> None:
+    """A cache on a file system that folds case can hold one of them, so no bundle holds both."""
+    for name in names:
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+    store = LocalStore(tmp_path)
+    given: dict[str, Any] = dict.fromkeys(("since", "side_caches", "progress"))
+    plan = load_layout(layout).plan_export(store, keys=(), filters=(), now_ns=0, **given)
+    assert [(p.kind, p.detail) for p in plan.left_out] == [
+        ("stray-file", f"differs from {plan.side_files[0].name} in case only")
+    ]
+    bundle, _ = make_in_between(store, plan)
+    with bundle.file:
+        assert [f.name for f in bundle.manifest.files] == [plan.side_files[0].name]

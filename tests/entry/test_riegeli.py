@@ -76,6 +76,15 @@ def test_records_count_against_the_budget() -> None:
         read(data, budget=2)
 
 
+def test_a_file_of_tiny_chunks_without_records_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A megabyte of such zeros-and-hashes, which compresses to nothing, took minutes."""
+    monkeypatch.setattr("jaxcache.entry.riegeli._MAX_CHUNKS", 20, raising=False)
+    empty = chunk(b"", kind=b"s", records=0, decoded=0)
+    read(forge.riegeli(forge.split(b"t", [b"", b""])))
+    with pytest.raises(WireError, match="more chunks"):
+        read(START + empty * 20)
+
+
 def test_pieces_come_in_order() -> None:
     records = forge.split(b"some.Type", [forge.message(1, b"a"), b""], [(7, b"own")])
     split = read_split_message(memoryview(forge.riegeli(records)), Budget())

@@ -61,11 +61,17 @@ def plan_export(
     seen = scan(store, Reading(progress=progress), deep=True, **how)
     selected = selection.apply(seen.entries, now_ns)
     chosen = {e.file for e in selected if only is None or only(e)}
-    files, left_out = _portable(seen.inventory, chosen)
+    gate = Gate()
+    files, left_out = _portable(seen.inventory, chosen, gate)
     if side_caches is None:
         side_caches = not keys and not filters
     files_beside = (o.info for o in seen.inventory.others if side_caches and o.info.type == "file")
-    sides = sorted(info for info in files_beside if is_side_file(info.name))
+    sides = []
+    for info in sorted(info for info in files_beside if is_side_file(info.name)):
+        if reason := gate.refuse_name(info.name):
+            left_out.append(Problem(info.name, "stray-file", reason))
+        else:
+            sides.append(info)
     return ExportPlan(
         store.url,
         tuple(files),
@@ -79,11 +85,10 @@ def plan_export(
 
 
 def _portable(
-    inventory: Inventory, chosen: set[str]
+    inventory: Inventory, chosen: set[str], gate: Gate
 ) -> tuple[list[tuple[EntryFile, FileInfo | None]], list[Problem]]:
     files: list[tuple[EntryFile, FileInfo | None]] = []
     left_out: list[Problem] = []
-    gate = Gate()
     for entry in sorted(inventory.entries, key=lambda e: e.info.name):
         name = entry.info.name
         if name not in chosen:

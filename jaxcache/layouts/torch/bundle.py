@@ -13,6 +13,7 @@ from jaxcache.cache.bundle.format import Bundle, ContentReader
 from jaxcache.cache.bundle.importing import Action, ImportPlan, Step, file_step, plan_of
 from jaxcache.cache.bundle.manifest import BundleError, SideFile, check_path
 from jaxcache.cache.diff import Side
+from jaxcache.cache.gate import Gate
 from jaxcache.cache.scan import Progress, Reading
 from jaxcache.cache.select import Selection
 from jaxcache.layouts.torch.graph import examine
@@ -80,8 +81,9 @@ def plan_export(
         common = (info for info, kind in seen.inventory.others if kind in _COMMON)
         wanted |= {info.name: info for info in common if info.type == "file"}
     left_out = {p.file: p for p in seen.problems if p.file in wanted and p.key}
+    gate = Gate()
     for name in wanted:
-        if reason := check_path(name):
+        if reason := check_path(name) or gate.refuse_name(name):
             left_out.setdefault(name, Problem(name, "stray-file", reason))
     files = [i for n, i in wanted.items() if n not in left_out and not (since and n in since.files)]
     files.sort(key=lambda info: (_TRAVELS.index(parse_path(info.name).kind), info.name))
