@@ -110,13 +110,15 @@ def test_a_run_through_python_takes_the_options_of_the_command(tmp_path: Path) -
         (("--timeout", "soon"), "soon"),
         (("--tier", ""), "an empty path names no cache [bad-path]"),
         (("--record", ""), "there is no folder for ''"),
+        (("--trace", "none/t.json"), "there is no folder for 'none/t.json'"),
     ],
 )
 def test_a_run_refuses_what_does_not_go_together(
-    run_cli: RunCli, words: tuple[str, ...], said: str
+    run_cli: RunCli, tmp_path: Path, words: tuple[str, ...], said: str
 ) -> None:
-    done = run_cli("run", *words, "--", "true")
+    done = run_cli("run", *words, "--", "touch", "ran")
     assert (done.returncode, said in done.stderr) == (2, True)
+    assert not (tmp_path / "ran").exists()
 
 
 def test_one_text_is_a_list_of_one() -> None:

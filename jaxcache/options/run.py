@@ -50,6 +50,16 @@ def _read_directory(path: str) -> str:
     return os.path.abspath(path)
 
 
+def _read_new_file(path: str) -> str:
+    if not (path and os.path.isdir(os.path.dirname(os.path.abspath(path)))):
+        raise UsageError(f"there is no folder for {path!r}", code="cannot-write")
+    return path
+
+
+#: A file that is written when the program has ended; that it cannot be is said before it runs.
+_NEW_FILE = Kind(str | None, "FILE", _read_new_file)
+
+
 class TargetOptions(Options, panel="Another host"):
     """A host that is not here, to compile for."""
 
@@ -114,7 +124,7 @@ class RunOptions(TargetOptions, panel=None):
     )
     record: str | None = option(
         "--record",
-        TEXT,
+        _NEW_FILE,
         "Record every module, for jaxcache compile RECIPE.",
         metavar="RECIPE",
         panel="Recipe",
@@ -326,9 +336,7 @@ class ReportOptions(Options, panel="Output"):
     """The extent and the destination of a run's report."""
 
     all: bool = option("--all", FLAG, "List JAX's own operations one by one, too.")
-    trace: str | None = option(
-        "--trace", TEXT, "Write a Chrome trace, which Perfetto opens.", metavar="FILE"
-    )
+    trace: str | None = option("--trace", _NEW_FILE, "Write a Chrome trace, which Perfetto opens.")
 
 
 class ExplainOptions(Options):

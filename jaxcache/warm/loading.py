@@ -70,18 +70,17 @@ class SacrificialLoader:
                     detail = f"for a {platform}, and this jax has a {child.platform}"
                     yield _problem(file, "not-loadable-here", detail)
                     continue
-                sample, failure = child.sample, None
-                kind: ProblemKind = "load-failed"
+                sample = child.sample
                 try:
-                    failure = child.load(payload, assignment)
+                    problem = child.load(payload, assignment)
                 except DiedError as error:
-                    kind, failure = "load-crashed", str(error)
+                    problem = ("load-crashed", str(error))
                     child.stop()
                     child = None
-                if failure == _ABSENT or (failure and (why := _excuse(payload, sample))):
-                    kind, failure = "not-loadable-here", _ABSENT if failure == _ABSENT else why
-                if failure is not None:
-                    yield _problem(file, kind, failure)
+                if problem and problem[1] != _ABSENT and (why := _excuse(payload, sample)):
+                    problem = ("not-loadable-here", why)
+                if problem:
+                    yield _problem(file, *problem)
         finally:
             if child:
                 child.stop()
@@ -113,7 +112,9 @@ class _Loading(Child):
         platform = str(ready.get("platform"))
         self.platform = "gpu" if platform in ("cuda", "rocm") else platform
 
-    def load(self, payload: bytes, assignment: Sequence[Sequence[int]]) -> str | None:
+    def load(
+        self, payload: bytes, assignment: Sequence[Sequence[int]]
+    ) -> tuple[ProblemKind, str] | None:
         """Have one payload deserialized; what went wrong, or None.
 
         Raises:
@@ -123,8 +124,9 @@ class _Loading(Child):
         self.send(request, payload)
         event = self.answer(_LOAD_SECONDS)
         if event.get("event") == "absent":
-            return _ABSENT
-        return str(event.get("detail")) if event.get("event") == "failed" else None
+            return "not-loadable-here", _ABSENT
+        failed = event.get("event") == "failed"
+        return ("load-failed", str(event.get("detail"))) if failed else None
 
 
 def _excuse(payload: bytes, sample: bytes) -> str | None:

@@ -185,8 +185,8 @@ def open_recording(path: str | None, collect: int | None = None) -> Iterator[Rec
         collect: see :class:`Recording`.
 
     Raises:
-        UsageError: ``exists`` where something else than a recipe has that name, ``cannot-write``
-            where its folder is none: before the program runs, not after.
+        UsageError: ``exists`` where something else than a recipe has that name: before the program
+            runs, not after.
     """
     if path is None:
         yield None
@@ -197,7 +197,5 @@ def open_recording(path: str | None, collect: int | None = None) -> Iterator[Rec
             code="exists",
             hint="name another file, or remove it",
         )
-    if not (path and os.path.isdir(os.path.dirname(os.path.abspath(path)))):
-        raise UsageError(f"there is no folder for {path!r}", code="cannot-write")
     with scratch_folder("record") as folder:
         yield Recording(Path(folder), path, collect)
