@@ -49,7 +49,7 @@ class Cache(Carrying, Running):
 
     Attributes:
         store: where its bytes are.
-        layout: whose cache it is, JAX's or torch's.
+        layout: JAX's or torch's.
     """
 
     def __init__(self, store: Store, layout: Layout) -> None:
@@ -372,7 +372,7 @@ def open(  # noqa: A001
         location: by default that of the command line: ``JAX_COMPILATION_CACHE_DIR``, the
             configuration files, else ``~/.cache/jax`` (``$XDG_CACHE_HOME/jax``).
         create: make a local directory that is not there.
-        layout: whose cache it is, ``"jax"`` or ``"torch"``; by default what its folders say.
+        layout: ``"jax"`` or ``"torch"``; by default what its folders say.
 
     Raises:
         NoCacheError: no directory there, or not readable.

@@ -43,14 +43,14 @@ def command(
     required, python = needed.require_compatible, needed.python
     with ExitStack() as opened:
         bundle, left_out = opened.enter_context(open_import(file))
-        whose = bundle.manifest.layout
+        layout = bundle.manifest.layout
         verdict = check_trust(bundle)
         host: Callable[[], Any] = lambda: None  # noqa: E731
-        if whose == "jax":
+        if layout == "jax":
             host = opened.enter_context(asking_host(python, required=required))
         code = receive(
             bundle,
-            locate_target(place.cache_dir, place.layout, whose),
+            locate_target(place.cache_dir, place.layout, layout),
             output.form,
             options,
             verdict=verdict,

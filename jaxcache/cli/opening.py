@@ -1,4 +1,4 @@
-"""Open the cache that a command is about, and find out whose it is."""
+"""Open the cache that a command is about, and choose its layout."""
 
 import os
 from typing import TYPE_CHECKING, NamedTuple, cast
@@ -108,7 +108,7 @@ def open_jax_cache(cache_dir: str | None) -> "Store":
     return store
 
 
-def locate_target(cache_dir: str | None, layout: str | None, whose: str) -> str:
+def locate_target(cache_dir: str | None, layout: str | None, compiler: str) -> str:
     """Return the place for the files of one compiler: the option, else its own directory.
 
     Raises:
@@ -117,9 +117,9 @@ def locate_target(cache_dir: str | None, layout: str | None, whose: str) -> str:
     from jaxcache.layouts import check_target, load_layout
     from jaxcache.store import is_remote, open_store
 
-    if layout is not None and load_layout(layout).name != whose:
-        raise UsageError(f"what is to be imported is of {whose}", code="other-layout")
-    path = locate(cache_dir, whose)
+    if layout is not None and load_layout(layout).name != compiler:
+        raise UsageError(f"what is to be imported is of {compiler}", code="other-layout")
+    path = locate(cache_dir, compiler)
     if not is_remote(path) and os.path.isdir(path):
-        check_target(open_store(path), whose)
+        check_target(open_store(path), compiler)
     return path

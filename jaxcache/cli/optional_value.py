@@ -11,7 +11,7 @@ _ALONE = {"--fail-on-miss": "0", "--collect-only": "50"}
 _LIMIT = re.compile(r"\d+(\.\d+)?\s*(ms|s|m|h|d|w)?")
 
 
-class FailOnMissCommand(PanelCommand):
+class OptionalValueCommand(PanelCommand):
     """A command some of whose options take a number, a duration, or nothing."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
@@ -61,7 +61,7 @@ class FailOnMissCommand(PanelCommand):
         return False
 
 
-class WarmCommand(FailOnMissCommand):
+class WarmCommand(OptionalValueCommand):
     """``warm``: what follows a script is the script's own, what follows a function is ours."""
 
     def takes_options_after(self, program: str) -> bool:

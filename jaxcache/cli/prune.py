@@ -33,7 +33,7 @@ def prune(place: Place, options: PruneOptions, consent: Consent, output: Output)
     options.check()
     opened = open_cache(place.cache_dir, place.layout)
     with progress_bar("reading entries") as progress:
-        plan = plan_cache_prune(*opened, options, progress=progress, **_how())
+        plan = plan_cache_prune(*opened, options, progress=progress, **_planning())
     return _carry_out(opened, plan, form, consent)
 
 
@@ -46,11 +46,11 @@ def rm(options: RemovalOptions, place: Place, consent: Consent, output: Output) 
     opened = open_cache(place.cache_dir, place.layout)
     with progress_bar("reading entries") as progress:
         chosen = (options.keys, options.filters)
-        plan = plan_cache_removal(*opened, *chosen, progress=progress, **_how())
+        plan = plan_cache_removal(*opened, *chosen, progress=progress, **_planning())
     return _carry_out(opened, plan, form, consent)
 
 
-def _how() -> dict[str, Any]:
+def _planning() -> dict[str, Any]:
     workers = available_cores()
     return {"index_folder": index_folder(), "now_ns": time.time_ns(), "workers": workers}
 
@@ -66,10 +66,10 @@ def _carry_out(opened: "Opened", plan: "PrunePlan", form: Format, consent: Conse
     from jaxcache.cache.prune.execute import remove
     from jaxcache.cli.output import emit, note
     from jaxcache.cli.terminal.progress import progress_bar
-    from jaxcache.render.prune import haste, prune_view
+    from jaxcache.render.prune import prune_view, warn_of_young
 
     if form.is_text and not opened.layout.stands_alone:
-        note(*haste(plan, time.time_ns()))
+        note(*warn_of_young(plan, time.time_ns()))
     if consent.dry_run:
         emit(form, prune_view(plan, None, now_ns=time.time_ns()))
         if plan.removals:

@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from jaxcache.cli.optional_value import FailOnMissCommand
+from jaxcache.cli.optional_value import OptionalValueCommand
 from jaxcache.cli.options import JsonOutput
 from jaxcache.options import Place
 from jaxcache.options.run import Assertions, ReportOptions, RunOptions
@@ -12,7 +12,7 @@ from jaxcache.options.run import Assertions, ReportOptions, RunOptions
 EXAMPLE = "jaxcache run --fail-on-miss -- ./train.sh"
 EXIT_CODES = (0, 1, 2, 13, 130)
 CONTEXT_SETTINGS = {"allow_interspersed_args": False}
-COMMAND_CLASS = FailOnMissCommand
+COMMAND_CLASS = OptionalValueCommand
 
 
 def command(

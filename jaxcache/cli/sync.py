@@ -209,10 +209,9 @@ def _carry_files(
     from jaxcache.layouts.sides import names_there
     from jaxcache.store import is_remote
 
-    whose = source.layout.name
     if options.exclude or options.max_size_bytes is not None:
         raise UsageError("--exclude and --max-size are for JAX's caches; prune first")
-    target = locate_target(location, None, whose)
+    target = locate_target(location, None, source.layout.name)
     signed = options.require_signed or bool(options.sign)
     if signed or not is_remote(target):
         required_signatures(source, asked=signed)

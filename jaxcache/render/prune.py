@@ -67,7 +67,7 @@ def prune_view(
         _columns(now_ns),
         keys=(r.key for r in removed),
         page=[removals_table(removed, now_ns)] if removed and listed else (),
-        notes=[*_notes(plan, done, removed), *(lasting_bound(plan) if lasting else ())],
+        notes=[*_notes(plan, done, removed), *(keep_bound_note(plan) if lasting else ())],
     )
 
 
@@ -99,7 +99,7 @@ def _notes(plan: PrunePlan, done: Execution | None, removed: Sequence[Removal]) 
     yield plan.summary(removed, "would remove" if done is None else "removed")
 
 
-def lasting_bound(plan: PrunePlan) -> Iterator[str]:
+def keep_bound_note(plan: PrunePlan) -> Iterator[str]:
     """Yield how to keep a bound of the size, which ``prune`` meets only once."""
     if plan.options and (most := plan.options.max_size_bytes):
         yield (
@@ -109,7 +109,7 @@ def lasting_bound(plan: PrunePlan) -> Iterator[str]:
         )
 
 
-def haste(plan: PrunePlan, now_ns: int) -> Iterator[str]:
+def warn_of_young(plan: PrunePlan, now_ns: int) -> Iterator[str]:
     """Warn of files so young that whoever wrote them may still need them."""
     young = sum(now_ns - r.file.mtime_ns < _LIVE_SECONDS * NS_PER_SECOND for r in plan.removals)
     if young:

@@ -11,7 +11,7 @@ import pytest
 from conftest import REPOSITORY, RunCli
 
 from jaxcache.cli.app import COMMANDS, app, load_command, load_function
-from jaxcache.cli.optional_value import _ALONE, FailOnMissCommand
+from jaxcache.cli.optional_value import _ALONE, OptionalValueCommand
 
 
 @pytest.mark.parametrize(
@@ -131,7 +131,7 @@ def lost_options(text: str) -> list[str]:
     found = []
     for match in _RUNS.finditer(text):
         command = _group().get_command(None, match[1])
-        assert isinstance(command, FailOnMissCommand)
+        assert isinstance(command, OptionalValueCommand)
         options = [p for p in command.params if p.param_type_name == "option"]
         ours = {name for p in options for name in p.opts}
         valued = {n for p in options if not p.is_flag for n in p.opts} - _ALONE.keys()

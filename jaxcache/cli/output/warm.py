@@ -97,8 +97,8 @@ def programs(
     return [Program(program or "", tuple(arguments or ()))]
 
 
-#: Reasons of ``--check`` that say that the entry was there.
-_IN = ("verified", "not-deterministic")
+#: Reasons of compiles that ``--check`` compared with their entries.
+_COMPARED = ("verified", "not-deterministic")
 
 
 def complaints(report: "Report | TorchReport", wanted: Assertions, *, check: bool) -> Iterator[str]:
@@ -116,7 +116,7 @@ def complaints(report: "Report | TorchReport", wanted: Assertions, *, check: boo
     misses = [
         m
         for m in report.modules
-        if m.outcome != "hit" and m.reason not in _IN and m.reason not in allowed
+        if m.outcome != "hit" and m.reason not in _COMPARED and m.reason not in allowed
     ]
     missed = sum(m.occurrences for m in misses)
     seconds = math.fsum((m.compile_seconds or 0.0) * m.occurrences for m in misses)
@@ -134,7 +134,7 @@ def complaints(report: "Report | TorchReport", wanted: Assertions, *, check: boo
     reasons = [m.reason for m in report.modules for _ in range(m.occurrences)]
     if check and (count := reasons.count("not-deterministic")):
         yield f"{format_count(count, 'executable')} not the same as in the cache"
-    if check and not {*_IN} & {*reasons} and reasons:
+    if check and not {*_COMPARED} & {*reasons} and reasons:
         yield (
             "nothing was verified: no compile had an entry to be compared with, "
             "or JAX is older than 0.9.1"
