@@ -193,6 +193,16 @@ def test_a_cache_of_torch_is_one_too(golden: Path, corpus: Path, tmp_path: Path)
         assert caught.value.code == "other-layout"
 
 
+def test_a_directory_that_jax_shares_with_torch(golden: Path, corpus: Path, tmp_path: Path) -> None:
+    shared = shutil.copytree(golden, tmp_path / "shared")
+    shutil.copytree(corpus / "0.10.2-cpu-zstd", shared, dirs_exist_ok=True)
+    cache = jaxcache.open(shared, layout="jax")
+    assert cache.show("jit_mlp").entry.module == "jit_mlp"
+    assert len(cache.plan_seal().todo) == 7
+    pushed = cache.push(jaxcache.open(tmp_path / "other", create=True))
+    assert pushed and pushed.complete and len(pushed.carried) >= 7
+
+
 def test_every_command_has_a_counterpart_that_is_there() -> None:
     page = (REPOSITORY / "docs" / "api.md").read_text("utf-8")
     rows = dict(re.findall(r"^\| (`.*?) \| (`.*?) \|$", page, re.MULTILINE))

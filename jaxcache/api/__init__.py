@@ -21,7 +21,7 @@ from jaxcache.api.running import Running
 from jaxcache.cache.listing import Listing, list_cache
 from jaxcache.cache.scan import Progress
 from jaxcache.cache.stats import Stats, count_cache
-from jaxcache.layouts import check_target, choose_layout
+from jaxcache.layouts import check_not_torch, choose_layout
 from jaxcache.layouts.base import Layout
 from jaxcache.model import Entry
 from jaxcache.options import ListOptions, PruneOptions, SealOptions, VerifyOptions
@@ -123,7 +123,7 @@ class Cache(Carrying, Running):
         """
         from jaxcache.cache.show import show_entries
 
-        check_target(self.store, "jax")
+        check_not_torch(self.store)
         return next(show_entries(self.store, key))
 
     def verify(
@@ -240,7 +240,7 @@ class Cache(Carrying, Running):
         """
         from jaxcache.cache.seal import plan_seal
 
-        check_target(self.store, "jax")
+        check_not_torch(self.store)
         return plan_seal(self.store, SealOptions.read(keys=keys, **options), progress=progress)
 
     def plan_prune(self, *, progress: Progress | None = None, **options: Any) -> "PrunePlan":

@@ -172,11 +172,11 @@ class Carrying:
         """
         from jaxcache.cache.sync.execute import execute
         from jaxcache.cache.sync.plan import plan_sync
-        from jaxcache.layouts import check_target
+        from jaxcache.layouts import check_not_torch, check_target
         from jaxcache.store.ahead import REQUESTS_AT_ONCE
 
-        for cache in (self, target):
-            check_target(cache.store, "jax")
+        check_not_torch(self.store)
+        check_target(target.store, "jax")
         chosen = PushOptions.read(**options)
         signed = None
         if trusted is not None:

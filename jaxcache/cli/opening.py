@@ -95,16 +95,11 @@ def open_jax_cache(cache_dir: str | None) -> "Store":
         UsageError: ``other-layout``: it is one of torch's compilers.
         NoCacheError
     """
-    from jaxcache.layouts import is_of_torch_alone
+    from jaxcache.layouts import check_not_torch
     from jaxcache.store import open_store
 
     store = open_store(locate_cache(cache_dir).path)
-    if is_of_torch_alone(store):
-        raise UsageError(
-            f"{store.url} is a cache of torch's compilers, and this is for JAX's",
-            code="other-layout",
-            hint="jaxcache ls, show, stats, verify, prune and rm know it",
-        )
+    check_not_torch(store)
     return store
 
 

@@ -123,10 +123,10 @@ _LOCKS = "locks"
 __all__ = [
     "BUNDLE",
     "LAYOUTS",
+    "check_not_torch",
     "check_target",
     "choose_layout",
     "detect_layout",
-    "is_of_torch_alone",
     "load_layout",
 ]
 
@@ -172,9 +172,20 @@ def detect_layout(store: Store) -> str:
     return "torch"
 
 
-def is_of_torch_alone(store: Store) -> bool:
-    """Whether there is nothing of JAX's in a cache of torch's compilers; costs two lookups."""
-    return not store.remote and _has_torch(store) and not _has_jax_entries(store)
+def check_not_torch(store: Store) -> None:
+    """Refuse a cache of torch's compilers for what only one of JAX can be asked.
+
+    One that has entries of both will do; it costs two lookups.
+
+    Raises:
+        UsageError: ``other-layout``.
+    """
+    if not store.remote and _has_torch(store) and not _has_jax_entries(store):
+        raise UsageError(
+            f"{store.url} is a cache of torch's compilers, and this is for JAX's",
+            code="other-layout",
+            hint="jaxcache ls, show, stats, verify, prune and rm know it",
+        )
 
 
 def check_target(store: Store, layout: str) -> None:
