@@ -25,7 +25,7 @@ _FIRST_BLOCK_BYTES = 128 * 1024 + 64
 _STAMP_BYTES = 8
 
 
-class Request(NamedTuple):
+class HeadRequest(NamedTuple):
     """An entry whose head is wanted."""
 
     name: str
@@ -36,7 +36,7 @@ class Request(NamedTuple):
     """Whether to read the entry itself, or only its ``-atime``."""
 
 
-class Facts(NamedTuple):
+class HeadFacts(NamedTuple):
     """The facts that opening an entry gave."""
 
     head: Head | None
@@ -48,7 +48,9 @@ class Facts(NamedTuple):
     """The reason why the ``-atime`` file could not be read."""
 
 
-def read_facts(store: Store, requests: Sequence[Request], *, workers: int = 1) -> Iterator[Facts]:
+def read_facts(
+    store: Store, requests: Sequence[HeadRequest], *, workers: int = 1
+) -> Iterator[HeadFacts]:
     """Yield the facts of each request, in order; ``workers`` as for :func:`spread`."""
     if not any(r.open_entry for r in requests):  # dates are read before a process has started
         yield from _read(store, requests)
@@ -58,7 +60,7 @@ def read_facts(store: Store, requests: Sequence[Request], *, workers: int = 1) -
         yield from spread(_read, store, requests, workers=workers, above=PARALLEL_ABOVE)
 
 
-def _read(store: Store, requests: Sequence[Request]) -> Iterator[Facts]:
+def _read(store: Store, requests: Sequence[HeadRequest]) -> Iterator[HeadFacts]:
     stamps = store.read_many(
         [r.atime_name for r in requests if r.atime_name], limit=_STAMP_BYTES + 1
     )
@@ -70,23 +72,23 @@ def _read(store: Store, requests: Sequence[Request]) -> Iterator[Facts]:
         lost = isinstance(stamp, StoreError) and not isinstance(stamp, MissingError)
         reason = stamp.reason if lost and isinstance(stamp, StoreError) else None
         if start is None:
-            yield Facts(None, None, known_stamp, stamp_problem=reason)
+            yield HeadFacts(None, None, known_stamp, stamp_problem=reason)
         elif isinstance(start, MissingError):
-            yield Facts(None, None, None, gone=True)
+            yield HeadFacts(None, None, None, gone=True)
         else:
             head, problem = _head(store, request, start)
-            yield Facts(head, problem, known_stamp, stamp_problem=reason)
+            yield HeadFacts(head, problem, known_stamp, stamp_problem=reason)
 
 
-def _facts_of_file(file: BinaryIO, size_bytes: int) -> Facts:
+def _facts_of_file(file: BinaryIO, size_bytes: int) -> HeadFacts:
     try:
-        return Facts(read_head(file.read(_FIRST_BLOCK_BYTES), size_bytes), None, None)
+        return HeadFacts(read_head(file.read(_FIRST_BLOCK_BYTES), size_bytes), None, None)
     except CodecError as error:
-        return Facts(None, (error.kind, error.detail), None)
+        return HeadFacts(None, (error.kind, error.detail), None)
 
 
 def _head(
-    store: Store, request: Request, start: bytes | StoreError
+    store: Store, request: HeadRequest, start: bytes | StoreError
 ) -> tuple[Head | None, tuple[ProblemKind, str] | None]:
     if isinstance(start, StoreError):
         return None, ("unreadable", start.reason)
@@ -110,15 +112,15 @@ def read_briefs(store: Store, files: Sequence[EntryFile], *, workers: int = 1) -
 
 def read_facts_and_briefs(
     store: Store, files: Sequence[EntryFile]
-) -> Iterator[tuple[Facts, Brief]]:
+) -> Iterator[tuple[HeadFacts, Brief]]:
     """Yield both of each file, in order, opening it once: for stores where that is what costs."""
     opened = store.open_many([file.info.name for file in files])
     for file, found in zip(files, opened, strict=True):
         if isinstance(found, MissingError):
-            yield Facts(None, None, None, gone=True), Brief()
+            yield HeadFacts(None, None, None, gone=True), Brief()
         elif isinstance(found, StoreError):
             problem: tuple[ProblemKind, str] = ("unreadable", found.reason)
-            yield Facts(None, problem, None), Brief(problem=problem)
+            yield HeadFacts(None, problem, None), Brief(problem=problem)
         else:
             with found:
                 facts = _facts_of_file(found, file.info.size_bytes)

@@ -18,7 +18,7 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, Self
 
-from jaxcache.cache.heads import Facts
+from jaxcache.cache.heads import HeadFacts
 from jaxcache.cache.sidefile import read_checked, side_path, write_checked
 from jaxcache.entry.brief import Brief
 from jaxcache.entry.codec import Head
@@ -153,10 +153,10 @@ def _take(data: memoryview, start: int, count: int) -> "array[int]":
     return found
 
 
-class Known(NamedTuple):
+class KnownEntry(NamedTuple):
     """The facts of one entry in the index."""
 
-    facts: Facts
+    facts: HeadFacts
     brief: Brief | None
     """None where the entry was never decoded."""
 
@@ -178,7 +178,9 @@ class Index(FactIndex):
         self._heads: dict[tuple[int, ...], tuple[Head | None, Any]] = {}
         self._briefs: dict[tuple[int, ...], Brief] = {}
 
-    def recall(self, files: Iterable[tuple[FileInfo, FileInfo | None]]) -> Iterator[Known | None]:
+    def recall(
+        self, files: Iterable[tuple[FileInfo, FileInfo | None]]
+    ) -> Iterator[KnownEntry | None]:
         """Yield the facts of each entry and its ``-atime`` file; None if either has changed."""
         stamp_mtime, stamp_inode, used, *columns = self._columns[3:]
         heads, briefs = columns[:6], columns[6:]
@@ -194,10 +196,10 @@ class Index(FactIndex):
             stamp_bytes = stamp and used[row].to_bytes(8, "little", signed=True)
             head, problem = self._head(tuple([column[row] for column in heads]))
             brief = self._brief(tuple([column[row] for column in briefs]))
-            yield Known(Facts(head, problem, stamp_bytes), brief)
+            yield KnownEntry(HeadFacts(head, problem, stamp_bytes), brief)
 
     def learn(
-        self, info: FileInfo, stamp: FileInfo | None, facts: Facts, brief: Brief | None
+        self, info: FileInfo, stamp: FileInfo | None, facts: HeadFacts, brief: Brief | None
     ) -> None:
         """Remember what was read of one entry, if its files are settled and could be read."""
         if facts.gone or not self._is_settled(info):
@@ -214,7 +216,7 @@ class Index(FactIndex):
             stamp_row = (stamp.mtime_ns, stamp.inode, used)
         self._put(info, (*stamp_row, *self._head_row(facts), *self._brief_row(brief)))
 
-    def _head_row(self, facts: Facts) -> tuple[int, ...]:
+    def _head_row(self, facts: HeadFacts) -> tuple[int, ...]:
         head, (kind, detail) = facts.head, facts.problem or (None, None)
         if head is None:
             return (-1, -1, -1, -1, self._id(kind), self._id(detail))

@@ -4,7 +4,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import tee
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from jaxcache.cache.heads import Facts, Request, read_briefs, read_facts, read_facts_and_briefs
+from jaxcache.cache.heads import (
+    HeadFacts,
+    HeadRequest,
+    read_briefs,
+    read_facts,
+    read_facts_and_briefs,
+)
 from jaxcache.cache.inventory import EntryFile, Inventory, take_inventory
 from jaxcache.cache.pair import ATIME_BYTES
 from jaxcache.entry.codec import HEADER_BYTES
@@ -14,7 +20,7 @@ from jaxcache.store.base import Store
 from jaxcache.units import NS_PER_SECOND
 
 if TYPE_CHECKING:  # a plain listing uses neither
-    from jaxcache.cache.index import Index, Known
+    from jaxcache.cache.index import Index, KnownEntry
     from jaxcache.cache.ledger.record import Record
     from jaxcache.cache.ledger.segments import Ledger
     from jaxcache.entry.brief import Brief
@@ -163,15 +169,17 @@ def read_entries(
         Entries in the order of ``files``, without those that have vanished, and what is wrong.
     """
     index: Index | None = reading.index
-    recalled: Sequence[Known | None] = [None] * len(files)
+    recalled: Sequence[KnownEntry | None] = [None] * len(files)
     if index is not None:
         recalled = list(index.recall((f.info, _atime_of(f, atimes)) for f in files))
     unread = [f for f, known in zip(files, recalled, strict=True) if known is None]
     # Of objects, a request for each date would only tell what the listing does: see _entry.
     stamps = {} if store.remote or not dates else atimes
     dated = ((f.info, _atime_of(f, stamps)) for f in unread)
-    requests = [Request(i.name, i.size_bytes, stamp and stamp.name, heads) for i, stamp in dated]
-    facts_of: Iterator[Facts]
+    requests = [
+        HeadRequest(i.name, i.size_bytes, stamp and stamp.name, heads) for i, stamp in dated
+    ]
+    facts_of: Iterator[HeadFacts]
     briefs_of: Iterator[Brief] = iter(())
     if details:
         facts_of, briefs_of = _read_and_decode(store, files, recalled, requests, reading.workers)
@@ -204,10 +212,10 @@ def read_entries(
 def _read_and_decode(
     store: Store,
     files: Sequence[EntryFile],
-    recalled: "Sequence[Known | None]",
-    requests: Sequence[Request],
+    recalled: "Sequence[KnownEntry | None]",
+    requests: Sequence[HeadRequest],
     workers: int,
-) -> "tuple[Iterator[Facts], Iterator[Brief]]":
+) -> "tuple[Iterator[HeadFacts], Iterator[Brief]]":
     """The facts of the files that nothing is known of, and the briefs of those that have none."""
     undecoded = [
         (f, known)
@@ -228,7 +236,7 @@ def _atime_of(file: EntryFile, atimes: dict[str, FileInfo]) -> FileInfo | None:
     return atimes.get(file.key_text) if file.kind is FileKind.ENTRY else None
 
 
-def _problems(file: EntryFile, facts: Facts, brief: "Brief | None") -> Iterator[Problem]:
+def _problems(file: EntryFile, facts: HeadFacts, brief: "Brief | None") -> Iterator[Problem]:
     if facts.problem:
         yield Problem(file.info.name, *facts.problem, file.key_text)
     elif brief and brief.problem:  # a damaged head damages the rest as well
@@ -245,7 +253,7 @@ def _problems(file: EntryFile, facts: Facts, brief: "Brief | None") -> Iterator[
 
 def _entry(
     file: EntryFile,
-    facts: Facts,
+    facts: HeadFacts,
     brief: "Brief | None",
     keeps_atime: bool,
     atime_object: FileInfo | None,

@@ -32,7 +32,7 @@ def command(
     from the start with jaxcache warm --portable SCRIPT and use it with --portable, too. For plain
     JAX, set JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES=none in both places.
     """
-    from jaxcache.cache.bundle.deliver import check_target, is_bundle_name, make_in_between
+    from jaxcache.cache.bundle.deliver import check_target, is_bundle_name, make_temporary_bundle
     from jaxcache.cache.bundle.format import is_bundle
     from jaxcache.cache.trust import Verdict
     from jaxcache.cli.bundle import (
@@ -73,7 +73,7 @@ def command(
             return ExitCode.PARTIAL if partial else ExitCode.DONE
         if not (plan.files or plan.side_files):
             note(*(f"warning: {warning}" for warning in plan.warnings))
-        bundle, exported = make_in_between(store, plan, allow_large=options.allow_large)
+        bundle, exported = make_temporary_bundle(store, plan, allow_large=options.allow_large)
         left_out = exported.left_out
         verdict = Verdict(("this machine",), ())
     else:

@@ -202,7 +202,7 @@ def _carry_files(
         UsageError: an option that is for JAX's caches alone; ``other-layout``.
         UntrustedError: nothing here is signed; a bundle can be.
     """
-    from jaxcache.cache.bundle.deliver import make_in_between
+    from jaxcache.cache.bundle.deliver import make_temporary_bundle
     from jaxcache.cache.diff import Side
     from jaxcache.cache.trust import Verdict
     from jaxcache.cli.bundle import note_left_out, receive, required_signatures
@@ -225,7 +225,7 @@ def _carry_files(
         now_ns=time.time_ns(),
         progress=None,
     )
-    bundle, exported = make_in_between(source.store, plan)
+    bundle, exported = make_temporary_bundle(source.store, plan)
     note_left_out(exported.left_out)
     with bundle.file:
         code = receive(

@@ -126,20 +126,20 @@ def _decompressor() -> zstandard.ZstdDecompressor:
     return zstandard.ZstdDecompressor(max_window_size=MAX_WINDOW_BYTES)
 
 
-class _OfThread(threading.local):
+class _PerThread(threading.local):
     """One decompressor per thread, for reads that end where they began."""
 
     def __init__(self) -> None:
         self.decompressor = _decompressor()
 
 
-_OF_THREAD = _OfThread()
+_PER_THREAD = _PerThread()
 
 
 def _first_of_zstd(start: bytes, *, truncated: bool) -> bytes | None:
     """The first four decompressed bytes; None where the first block reaches past ``start``."""
     try:
-        reader = _OF_THREAD.decompressor.stream_reader(start, read_size=_BLOCK_BYTES)
+        reader = _PER_THREAD.decompressor.stream_reader(start, read_size=_BLOCK_BYTES)
         first = reader.read(HEADER_BYTES)
     except zstandard.ZstdError as error:
         raise CodecError("bad-codec", f"zstd: {_reason(error)}") from error
@@ -234,7 +234,7 @@ def check_small(data: bytes) -> bool | None:
         content_bytes, checksum = _zstd_frame(data, len(data))
         if content_bytes is None or content_bytes > _ONE_PIECE_BYTES:
             return None
-        content = _OF_THREAD.decompressor.decompress(data, allow_extra_data=False)
+        content = _PER_THREAD.decompressor.decompress(data, allow_extra_data=False)
     except (CodecError, zstandard.ZstdError):
         return None
     return checksum if len(content) == content_bytes and content[0] < 0x80 else None

@@ -24,7 +24,7 @@ from bundling import (
 )
 from conftest import CORPUS
 
-from jaxcache.cache.bundle.deliver import make_in_between
+from jaxcache.cache.bundle.deliver import make_temporary_bundle
 from jaxcache.cache.bundle.export import plan_export
 from jaxcache.cache.bundle.pack import write_stream
 from jaxcache.cache.diff import diff_sides
@@ -281,6 +281,6 @@ def test_of_names_that_differ_in_case_alone_one_travels(
     assert [(p.kind, p.detail) for p in plan.left_out] == [
         ("stray-file", f"differs from {plan.side_files[0].name} in case only")
     ]
-    bundle, _ = make_in_between(store, plan)
+    bundle, _ = make_temporary_bundle(store, plan)
     with bundle.file:
         assert [f.name for f in bundle.manifest.files] == [plan.side_files[0].name]

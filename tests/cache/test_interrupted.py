@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from jaxcache.cache.archive import write_file
-from jaxcache.cache.bundle.deliver import bundle_bytes, make_in_between
+from jaxcache.cache.bundle.deliver import bundle_bytes, make_temporary_bundle
 from jaxcache.cache.bundle.export import plan_export
 from jaxcache.cache.bundle.format import open_bundle
 from jaxcache.cache.bundle.importing import plan_import, verify_bundle
@@ -293,7 +293,7 @@ def test_no_room_for_temporary_files_is_an_error_with_a_name(
     monkeypatch.setattr(tempfile, "TemporaryFile", full)
     store = LocalStore(cache)
     with pytest.raises(JaxcacheError, match="no space left on device"):
-        make_in_between(store, plan_export(store, now_ns=0))
+        make_temporary_bundle(store, plan_export(store, now_ns=0))
 
 
 def test_what_cannot_be_staged_for_a_shared_cache_is_an_error_and_not_left_out(

@@ -14,7 +14,7 @@ from made_caches import key, put
 
 from jaxcache.cache.doctor import keys, place, writes
 from jaxcache.cache.doctor.facts import CacheFacts, Facts, Finding, Host, Interpreter, Setting
-from jaxcache.cache.doctor.mend import Repair, execute
+from jaxcache.cache.doctor.mend import Fix, execute
 from jaxcache.cache.doctor.survey import features_of_cpu, filesystem_of, look_at_cache
 from jaxcache.entry.contents import CompileOptions, Device
 from jaxcache.entry.releases import read_release
@@ -224,7 +224,7 @@ def test_jax_gets_its_lock_while_missing_dates_are_written(tmp_path: Path) -> No
     names = sorted(path.name for path in tmp_path.iterdir())
     facts = Facts(look_at_cache(str(tmp_path), max_decoded=0, progress=None))
     store = SlowStore(tmp_path)
-    (done,) = execute(store, facts, [Repair("write-atime", tuple(names))])
+    (done,) = execute(store, facts, [Fix("write-atime", tuple(names))])
     assert done == "25 -atime files written"
     assert len(list(tmp_path.glob("*-atime"))) == 25
     assert max(store.writes_held) <= 5  # 50 ms
@@ -241,7 +241,7 @@ def test_permissions_are_taken_in_the_cache_and_nowhere_else(tmp_path: Path) -> 
     (tmp_path / "name").symlink_to(cache)  # as people move a cache to another disk
     store = LocalStore(tmp_path / "name")
     facts = Facts(look_at_cache(store.url, max_decoded=0, progress=None))
-    wanted = Repair("drop-permissions", (".", "file", "link", "link/file"))
+    wanted = Fix("drop-permissions", (".", "file", "link", "link/file"))
     (done,) = execute(store, facts, [wanted])
     assert done == "write permission of others taken from 2 files"
     modes = [stat.S_IMODE(p.stat().st_mode) for p in (cache, cache / "file", outside / "file")]

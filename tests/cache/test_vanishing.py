@@ -4,7 +4,7 @@ import time
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from jaxcache.cache.bundle.deliver import make_in_between
+from jaxcache.cache.bundle.deliver import make_temporary_bundle
 from jaxcache.cache.bundle.export import plan_export
 from jaxcache.cache.bundle.importing import Action, plan_import
 from jaxcache.cache.verify.examine import verify
@@ -50,7 +50,7 @@ def test_a_side_file_that_went_meanwhile_is_written(tmp_path: Path) -> None:
         (tmp_path / name / KERNEL_CACHE).write_bytes(name.encode())
         stores.append(kind(tmp_path / name))
     source, target = stores
-    bundle, _ = make_in_between(source, plan_export(source, now_ns=0))
+    bundle, _ = make_temporary_bundle(source, plan_export(source, now_ns=0))
     with bundle.file:
         planned = plan_import(target, bundle, cache_dir=target.url)
     assert [s.action for s in planned.steps] == [Action.WRITE]

@@ -94,7 +94,7 @@ def bundle_bytes(exported: Exported, private_keys: Sequence[Any] = ()) -> Iterat
     yield from read_chunks(exported.stream)
 
 
-def make_in_between(
+def make_temporary_bundle(
     store: Store, plan: ExportPlan, *, allow_large: bool = False
 ) -> tuple[Bundle, Exported]:
     """A temporary bundle, for a copy from directory to directory.

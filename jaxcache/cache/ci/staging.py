@@ -8,7 +8,7 @@ import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from jaxcache.cache.bundle.deliver import make_in_between
+from jaxcache.cache.bundle.deliver import make_temporary_bundle
 from jaxcache.cache.bundle.export import ExportPlan, plan_export
 from jaxcache.cache.bundle.format import Bundle
 from jaxcache.cache.bundle.importing import plan_import
@@ -43,7 +43,7 @@ def fetch_directory(store: Store, *, allow_large: bool = False, now_ns: int) -> 
     Raises:
         NoCacheError
     """
-    bundle, exported = make_in_between(
+    bundle, exported = make_temporary_bundle(
         store, plan_export(store, now_ns=now_ns), allow_large=allow_large
     )
     return SharedBundle(bundle, len(exported.left_out))
@@ -90,7 +90,7 @@ def sealed_copy(store: Store, plan: ExportPlan) -> Iterator[tuple[Store, tuple[P
     """Give the entries of a plan as a sealed cache, and what is not sound."""
     with scratch_folder("ci") as folder:
         staged = LocalStore(folder)
-        bundle, exported = make_in_between(store, plan, allow_large=True)
+        bundle, exported = make_temporary_bundle(store, plan, allow_large=True)
         with bundle.file:
             importing = plan_import(staged, bundle, cache_dir=staged.url)
             done = execute_import(staged, bundle, importing)

@@ -15,7 +15,7 @@ from jaxcache.units import format_count
 
 
 @dataclass(frozen=True, slots=True)
-class Repair:
+class Fix:
     """One repair of some files."""
 
     mend: Mend
@@ -27,12 +27,12 @@ class Repair:
         return f"write permission of others taken from {format_count(len(self.files), 'file')}"
 
 
-def plan_repairs(findings: Sequence[Finding]) -> tuple[Repair, ...]:
+def plan_repairs(findings: Sequence[Finding]) -> tuple[Fix, ...]:
     """The repairs that findings offer."""
-    return tuple(Repair(f.mend, f.files) for f in findings if f.mend)
+    return tuple(Fix(f.mend, f.files) for f in findings if f.mend)
 
 
-def execute(store: Store, facts: Facts, repairs: Sequence[Repair]) -> tuple[str, ...]:
+def execute(store: Store, facts: Facts, repairs: Sequence[Fix]) -> tuple[str, ...]:
     """Make repairs; a file that cannot be mended is left, and the next examination says so.
 
     Returns:
@@ -49,7 +49,7 @@ def execute(store: Store, facts: Facts, repairs: Sequence[Repair]) -> tuple[str,
         elif isinstance(store, LocalStore):
             mended = [file for file in repair.files if _drop_permissions(store, file)]
         if mended:
-            done.append(str(Repair(repair.mend, tuple(mended))))
+            done.append(str(Fix(repair.mend, tuple(mended))))
     return tuple(done)
 
 

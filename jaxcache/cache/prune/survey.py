@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from jaxcache.cache.heads import Request, read_facts
+from jaxcache.cache.heads import HeadRequest, read_facts
 from jaxcache.cache.inventory import count_bytes
 from jaxcache.cache.prune.plan import PrunePlan, plan_items, plan_removal, weighs_seconds
 from jaxcache.cache.scan import Progress, Reading
@@ -125,7 +125,7 @@ def _price(store: Store, layout: "Layout", plan: PrunePlan, workers: int) -> Pru
     unknown = [r for r in plan.removals if r.key is not None and r.compile_seconds is None]
     if store.remote or not layout.has_heads or len(unknown) > _PRICED_AT_ONCE:
         return plan
-    requests = [Request(r.file.name, r.file.size_bytes, None, True) for r in unknown]
+    requests = [HeadRequest(r.file.name, r.file.size_bytes, None, True) for r in unknown]
     heads = (facts.head for facts in read_facts(store, requests, workers=workers))
     seconds = {
         r.name: float(head.compile_seconds)

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from jaxcache.cache.bundle.deliver import make_in_between
+from jaxcache.cache.bundle.deliver import make_temporary_bundle
 from jaxcache.cache.bundle.format import Bundle
 from jaxcache.cache.bundle.manifest import BundleError
 from jaxcache.cache.leftovers import scratch_folder
@@ -153,6 +153,6 @@ def as_bundle(path: str) -> Iterator[tuple[Bundle, tuple[Problem, ...]]]:
         store = LocalStore(folder)
         for name, content in found.files.items():
             store.write(name, [content])
-        bundle, _ = make_in_between(store, plan_export(store, now_ns=0))
+        bundle, _ = make_temporary_bundle(store, plan_export(store, now_ns=0))
     with bundle.file:
         yield bundle, found.left_out

@@ -17,10 +17,10 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from jaxcache.cache.parallel import spread
-from jaxcache.cache.verify.check import Checked
+from jaxcache.cache.verify.check import Checked, Recorded
 from jaxcache.cache.verify.examine import CORRUPT
 from jaxcache.errors import UsageError
-from jaxcache.layouts.torch.digests import Known, digest_of_code, known_digests
+from jaxcache.layouts.torch.digests import digest_of_code, known_digests
 from jaxcache.layouts.torch.graph import Facts, Found, examine_file
 from jaxcache.layouts.torch.kernels import SourceJudge, judge_header, split_source
 from jaxcache.layouts.torch.links import link
@@ -102,7 +102,7 @@ def _check(
     files: Sequence[Subject],
     *,
     quick: bool,
-    known: Mapping[str, Known],
+    known: Mapping[str, Recorded],
     judge: Callable[[bytes], Found | None] | None = None,
 ) -> Iterator[Checked]:
     for file in files:
@@ -134,7 +134,7 @@ def _check_code(
     store: Store,
     info: FileInfo,
     quick: bool,
-    known: Known | None,
+    known: Recorded | None,
     judge: Callable[[bytes], Found | None] | None,
 ) -> tuple[bool | None, Sequence[Found]]:
     """Rules 2, 7 and 8: what is wrong, and whether Python imports the kernel, or could."""
@@ -148,7 +148,7 @@ def _check_code(
         importable, problem = b"PyInit_" in data, judge_header(data, info.size_bytes)
     elif judge:
         importable, problem = split_source(data).bindings is not None, judge(data)
-    if known and not problem and digest_of_code(data) != known.digest:
+    if known and not problem and digest_of_code(data) != known.sha256:
         problem = "digest-mismatch", "not the bytes that were recorded when it was compiled"
         if not known.binding:
             problem = "changed-since-recorded", "compiled anew by a run that recorded nothing"

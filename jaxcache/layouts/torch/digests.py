@@ -9,10 +9,10 @@ the two has the time that was recorded.
 import hashlib
 import time
 from collections.abc import Iterable, Mapping
-from typing import NamedTuple
 
 from jaxcache.cache.ledger.record import PAYLOAD, Event
 from jaxcache.cache.ledger.segments import Ledger, append
+from jaxcache.cache.verify.check import Recorded
 from jaxcache.layouts.torch.inventory import take_inventory
 from jaxcache.layouts.torch.names import TorchKind, twin_of
 from jaxcache.model import FileInfo
@@ -37,21 +37,16 @@ def remember_code(store: Store, since_ns: int) -> None:
         append(store, events)
 
 
-class Known(NamedTuple):
-    """The record of one file."""
+def known_digests(store: Store, files: Iterable[FileInfo]) -> Mapping[str, Recorded]:
+    """The digests that the ledger has of files, by their paths.
 
-    digest: str
-    binding: bool
-    """Whether other bytes are damage; else the file may have been compiled anew."""
-
-
-def known_digests(store: Store, files: Iterable[FileInfo]) -> Mapping[str, Known]:
-    """The digests that the ledger has of files, by their paths."""
+    One that is not binding is of a file that may have been compiled anew.
+    """
     ledger = Ledger.load(store)
     found = {i.name: (r, i) for i in files if (r := ledger.record(i.name)) and r.payload_sha256}
     same = {name for name, (record, i) in found.items() if record.file_mtime_ns == i.mtime_ns}
     return {
-        name: Known(
+        name: Recorded(
             record.payload_sha256 or "",
             name.endswith(".cpp") or not same.isdisjoint((name, twin_of(name))),
         )
