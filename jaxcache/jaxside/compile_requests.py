@@ -27,6 +27,9 @@ from typing import Any
 from . import settings
 from .adapter import hash_component, wrap
 from .channel import describe_error
+from .crosshost import tuning
+from .crosshost.hooks import CompileArguments
+from .crosshost.host import Target
 
 #: What XLA calls through a raw pointer while it compiles.
 _PARTITIONING = "CustomSPMDPartitioning"
@@ -223,7 +226,7 @@ class Compiler:
 
 
 class CrossCompiler(Compiler):
-    """Compiles for a host that is not here; see the package ``target`` beside this file.
+    """Compiles for a host that is not here; see the package ``crosshost`` beside this file.
 
     What it leaves is the bare executable: the parent makes the entry, with the target's codec.
     """
@@ -231,18 +234,14 @@ class CrossCompiler(Compiler):
     def __init__(self, task: "dict[str, Any]") -> None:
         import jax
 
-        from .crosshost import hooks, host, tuning
-
         with open(task["target"], encoding="utf-8") as file:
             asked = json.load(file)
         with open(asked["profiles"][0], encoding="utf-8") as file:
             profile = json.load(file)
         self._bind(jax)
         self._folder = task["folder"]
-        self._asked = hooks.CompileArguments
         self._tuning = tuning.Tuning(**asked["tuning"])
-        self._make, self._untuned = tuning.make, tuning.UntunedError
-        self._target = host.Target(jax, profile)
+        self._target = Target(jax, profile)
         jax.devices()  # with the CPU's own client, what its executables call is registered
         self._target.open()
         self.backend = self._target.client
@@ -266,18 +265,14 @@ class CrossCompiler(Compiler):
             module = self._parse(bytecode)
             self._check(module)
             names = ("devices", "compile_options", "executable_devices")
-            asked = self._asked(module, *(arguments[name] for name in names))
+            asked = CompileArguments(module, *(arguments[name] for name in names))
             key, components = self._target.key(module, asked.devices, asked.options)
             if not ask(key, components):
                 return None
             try:
-                made = self._make(
-                    self.backend,
-                    asked,
-                    self._tuning,
-                    is_gpu=self._target.profile["platform"] == "gpu",
-                )
-            except self._untuned as error:
+                is_gpu = self._target.profile["platform"] == "gpu"
+                made = tuning.make(self.backend, asked, self._tuning, is_gpu=is_gpu)
+            except tuning.UntunedError as error:
                 raise RefusedError(f"it could only be made untuned: {error}") from error
         name = f"{key}-cache"
         with open(os.path.join(self._folder, name), "wb") as file:

@@ -85,19 +85,13 @@ def _listen(module: Any) -> None:
             from _jaxcache_side import attach as observer
 
         observer.attach(module)
-        if module.__name__ == "jax":
-            _go_live()
+        if module.__name__ == "jax" and os.environ.get(_LIVE):
+            load_side("_jaxcache_live", os.path.join(os.path.dirname(HERE), "live"))
+            from _jaxcache_live import plugin
+
+            plugin.initialize()
     except Exception as error:
         report({"event": "trouble", "detail": f"{type(error).__name__}: {error}"})
-
-
-def _go_live() -> None:
-    """Switch the live layer on where the environment asks for it."""
-    if os.environ.get(_LIVE):
-        load_side("_jaxcache_live", os.path.join(os.path.dirname(HERE), "live"))
-        from _jaxcache_live import plugin
-
-        plugin.initialize()
 
 
 def report(event: "dict[str, Any]") -> None:

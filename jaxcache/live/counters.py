@@ -147,7 +147,7 @@ class Counters:
                 parts.append(f"{int(get(name, 0))} {word}")
         parts.append(f"{get('retrieval_seconds', 0):.2f} s reading")
         parts.append(f"{get('compile_seconds', 0):.1f} s compiling")
-        return "jaxcache: " + ", ".join(parts)
+        return ", ".join(parts)
 
 
 _WORDS = {

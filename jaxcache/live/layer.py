@@ -200,7 +200,7 @@ class Layer:
             if self.metrics is not None:
                 self.metrics.write()
             if self.settings["summary"]:
-                say(self.counters.summary().removeprefix("jaxcache: "))
+                say(self.counters.summary())
         except Exception as error:
             self.trouble(error)
 

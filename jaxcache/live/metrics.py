@@ -39,7 +39,7 @@ class Metrics:
     """The destination of this process's counters.
 
     Raises:
-        OSError: the port is taken.
+        OSError: the port is taken, or the file cannot be written.
         ImportError: no opentelemetry.
     """
 
@@ -54,6 +54,8 @@ class Metrics:
             self._serve(match["host"].strip("[]") or "127.0.0.1", int(match["port"]))
         else:
             self._path = os.path.abspath(target.replace("{pid}", str(os.getpid())))
+            if not os.access(os.path.dirname(self._path), os.W_OK | os.X_OK):
+                raise OSError(f"{self._path} cannot be written")
             threading.Thread(target=self._write_often, name="jaxcache-metrics", daemon=True).start()
 
     def _write_often(self) -> None:

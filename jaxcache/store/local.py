@@ -207,34 +207,32 @@ class LocalStore:
         written: list[FileInfo] = []
         failed: StoreError | None = None
         with contextlib.ExitStack() as opened:
-            for name, chunks, mtime_ns in files:
-                path, _, base = name.rpartition("/")
-                try:
+            try:
+                for name, chunks, mtime_ns in files:
+                    path, _, base = name.rpartition("/")
                     with naming(check_name(name)):
                         if path not in folders:
                             folders[path] = opened.enter_context(self.folder(path, make=True))
                         folder, dates = folders[path], Dates(mtime_ns, mtime_ns)
                         new = new_file(folder, chunks, dates, like=folder, durable=False)
                         made.append((name, folder, base, *opened.enter_context(new)))
-                except StoreError as error:
-                    failed = error
-                    break
-            for synced, (name, _, _, _, fd) in enumerate(made):
-                try:
-                    with naming(name):
-                        os.fsync(fd)
-                except StoreError as error:
-                    failed = error
-                    del made[synced:]
-                    break
-            for name, folder, base, temp, fd in made:
-                try:
+            except StoreError as error:
+                failed = error
+            synced = []
+            try:
+                for file in made:
+                    with naming(file[0]):
+                        os.fsync(file[-1])
+                    synced.append(file)
+            except StoreError as error:
+                failed = error
+            try:
+                for name, folder, base, temp, fd in synced:
                     with naming(name):
                         os.replace(temp, base, src_dir_fd=folder, dst_dir_fd=folder)
                         written.append(file_info(name, os.fstat(fd)))
-                except StoreError as error:
-                    failed = error
-                    break
+            except StoreError as error:
+                failed = error
             for folder in folders.values():
                 sync_folder(folder)
         yield from written

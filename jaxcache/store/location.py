@@ -40,7 +40,9 @@ def locate_cache(option: str | None) -> Location:
     if option is not None:
         return Location(expand_location(option), "--cache-dir")
     if value := os.environ.get("JAX_COMPILATION_CACHE_DIR"):
-        return Location(expand_location(value), "JAX_COMPILATION_CACHE_DIR")
+        # JAX takes a ~ that no shell has expanded for the name of a folder.
+        path = os.path.abspath(value) if value.startswith("~") else expand_location(value)
+        return Location(path, "JAX_COMPILATION_CACHE_DIR")
     for path, table in _configurations():
         if value := table.get("cache-dir"):
             return Location(expand_location(value, os.path.dirname(path)), path)

@@ -245,6 +245,9 @@ def test_where_the_cache_is_looked_for(run_cli: RunCli, cache: Path, tmp_path: P
     assert where(env, cwd=project) == str(cache)
     done = run_cli("ls", "--json", "-C", tmp_path / "user", env=env)
     assert json.loads(done.stdout)["cache_dir"] == str(tmp_path / "user")
+    (project / "~" / "jax").mkdir(parents=True)  # what JAX makes of it where no shell expands it
+    env = {"JAX_COMPILATION_CACHE_DIR": "~/jax"}
+    assert where(env, cwd=project) == str(project / "~" / "jax")
     (project / "pyproject.toml").write_text("[tool.jaxcache\n")
     assert run_cli("ls", cwd=project).returncode == 2
 

@@ -83,6 +83,11 @@ def test_absurd_totals_are_replaced_and_stop_nobody(
     assert (kept["hits_local"], kept["evicted"]) == (3, 2)
 
 
+def test_a_file_that_cannot_be_written_is_said_at_once(tmp_path: Path) -> None:
+    with pytest.raises(OSError, match=r"nowhere/jax.prom cannot be written"):
+        Metrics(str(tmp_path / "nowhere" / "jax.prom"), counted())
+
+
 def test_opentelemetry_reads_the_counters() -> None:
     pytest.importorskip("opentelemetry.sdk")
     from opentelemetry import metrics as api
