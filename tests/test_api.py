@@ -13,13 +13,14 @@ from importlib import import_module
 from pathlib import Path
 
 import pytest
+from bundling import forged
 from conftest import REPOSITORY
 
 import jaxcache
 from jaxcache.cache.ledger.record import HIT, Event
 from jaxcache.cache.ledger.segments import append
 from jaxcache.cli.app import COMMANDS
-from jaxcache.errors import NoCacheError, UntrustedError, UsageError
+from jaxcache.errors import JaxcacheError, NoCacheError, UntrustedError, UsageError
 from jaxcache.store import open_store
 
 
@@ -122,6 +123,13 @@ def test_an_import_can_be_refused(corpus: Path, tmp_path: Path) -> None:
     assert list(target.entries()) == []
     with pytest.raises(UsageError, match="is not a bundle"):
         target.export(__file__)
+
+
+def test_an_atomic_import_takes_all_or_none(tmp_path: Path) -> None:
+    (tmp_path / "b.jxb").write_bytes(forged(lambda d: None, b"no executable at all"))
+    target = jaxcache.open(tmp_path / "new", create=True)
+    with pytest.raises(JaxcacheError, match="with --atomic nothing is imported"):
+        target.import_(tmp_path / "b.jxb", atomic=True)
 
 
 def test_entries_come_back_from_quarantine_and_pins_hold(corpus: Path, tmp_path: Path) -> None:

@@ -108,7 +108,8 @@ class Carrying:
         Raises:
             UsageError: ``other-layout``: the bundle holds another compiler's cache.
             UntrustedError: nobody who is trusted has signed it.
-            JaxcacheError: ``bad-bundle``, or ``conflict`` where ``on_conflict`` is ``"fail"``.
+            JaxcacheError: ``bad-bundle``, with ``atomic`` for one damaged entry, too; ``conflict``
+                where ``on_conflict`` is ``"fail"``.
         """
         from jaxcache.cache.bundle.format import open_bundle
         from jaxcache.cache.bundle.importing import verify_bundle
@@ -124,7 +125,9 @@ class Carrying:
                 from jaxcache.cache.trust import check_signatures, load_trusted
 
                 check_signatures(bundle, load_trusted(Path(trusted)), required=True)
-            bundle = verify_bundle(bundle, progress, allow_large=chosen.allow_large)
+            bundle = verify_bundle(
+                bundle, progress, allow_large=chosen.allow_large, atomic=chosen.atomic
+            )
             plan = load_layout(bundle.manifest.layout).plan_import(
                 self.store,
                 bundle,

@@ -254,20 +254,14 @@ def receive(
             "--require-compatible is for JAX's entries; torch alone can check its keys"
         )
     with progress_bar("checking", in_bytes=True) as progress:
-        bundle = verify_bundle(bundle, progress, signed=signed, allow_large=options.allow_large)
+        policy = {"allow_large": options.allow_large, "atomic": options.atomic}
+        bundle = verify_bundle(bundle, progress, signed=signed, **policy)
     outlooks = look_ahead() if forecast_first else None
     if require_compatible and outlooks and not outlooks.compatible:
         raise JaxcacheError(
             f"not everything in {bundle.name} will hit here: {render.outlook_line(outlooks)}",
             code="incompatible",
             hint="import without --require-compatible to have the rest",
-        )
-    if options.atomic and bundle.refused:
-        name, (reason, untrusted) = next(iter(bundle.refused.items()))
-        raise JaxcacheError(
-            f"{bundle.name}: {name}: {reason}; with --atomic nothing is imported",
-            code="untrusted" if untrusted else "bad-bundle",
-            exit_code=ExitCode.UNTRUSTED if untrusted else ExitCode.PROBLEMS,
         )
     if store := find_store(target):
         require_writable(store)

@@ -19,7 +19,7 @@ from jaxcache.cache.gate import Gate, Signed, check_payload_pieces, read_content
 from jaxcache.cache.inventory import Inventory, take_inventory
 from jaxcache.cache.scan import Progress
 from jaxcache.entry.codec import CodecError
-from jaxcache.errors import JaxcacheError, UsageError
+from jaxcache.errors import ExitCode, JaxcacheError, UsageError
 from jaxcache.model import FileInfo, brief
 from jaxcache.store.ahead import in_order
 from jaxcache.store.base import MissingError, Store, StoreError
@@ -111,17 +111,20 @@ def verify_bundle(
     *,
     signed: Signed | None = None,
     allow_large: bool = False,
+    atomic: bool = False,
 ) -> Bundle:
     """Compare every byte of a bundle with its digests and check its entries; write nothing.
 
     Args:
         signed, allow_large: the policy of the target, see :class:`jaxcache.cache.gate.Gate`.
+        atomic: refuse all of it for one entry that must not come in.
 
     Returns:
         The bundle, which now says what of it must not come in.
 
     Raises:
         BundleError
+        JaxcacheError: ``bad-bundle`` or ``untrusted``, with ``atomic``.
     """
     refused = dict(bundle.refused or {})
     if bundle.refused is None:
@@ -131,6 +134,13 @@ def verify_bundle(
     for name, _, digest in _contents(bundle.manifest):
         if name not in refused and not gate.is_signed(name, digest):
             refused[name] = Refusal("no trusted key has signed it", untrusted=True)
+    if atomic and refused:
+        name, (reason, untrusted) = next(iter(refused.items()))
+        raise JaxcacheError(
+            f"{bundle.name}: {name}: {reason}; with --atomic nothing is imported",
+            code="untrusted" if untrusted else "bad-bundle",
+            exit_code=ExitCode.UNTRUSTED if untrusted else ExitCode.PROBLEMS,
+        )
     return replace(bundle, refused=refused)
 
 
