@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from jaxcache.cache.scan import Progress
 from jaxcache.store.base import Store
@@ -21,67 +21,43 @@ HOLD_SECONDS = 0.025
 PAUSE_SECONDS = 0.003
 
 
-def run_under_lock(
+def run_guarded(
     store: Store,
     work: Callable[[_Item], None],
     items: Sequence[_Item],
     *,
-    lock_timeout_seconds: float = LOCK_TIMEOUT_SECONDS,
+    guard: "Guard | None" = None,
     progress: Progress | None = None,
-    clock: Callable[[], float] = time.perf_counter,
-    pause: Callable[[float], None] = time.sleep,
 ) -> float:
-    """Do short work on each item in order, releasing the lock in between.
+    """Do short work on each item in order, beside the compiler that uses the cache.
+
+    Args:
+        guard: the locks of single files, which ``work`` takes; None where JAX's lock is for all. It
+            is held meanwhile, and let go every :data:`HOLD_SECONDS`.
 
     Returns:
-        The longest that the lock was held at a stretch, in seconds.
+        The longest that JAX's lock was held at a stretch, in seconds.
 
     Raises:
         LockedError: the lock was not obtained; the items until then are done.
     """
     done, longest = 0, 0.0
     while done < len(items):
-        if done:
-            pause(PAUSE_SECONDS)
-        with store.lock(timeout_seconds=lock_timeout_seconds):
-            started = clock()
-            while done < len(items) and clock() - started < HOLD_SECONDS:
-                work(items[done])
-                done += 1
-            longest = max(longest, clock() - started)
+        if guard is not None:
+            work(items[done])
+            done += 1
+        else:
+            if done:
+                time.sleep(PAUSE_SECONDS)
+            with store.lock(timeout_seconds=LOCK_TIMEOUT_SECONDS):
+                started = time.perf_counter()
+                while done < len(items) and time.perf_counter() - started < HOLD_SECONDS:
+                    work(items[done])
+                    done += 1
+                longest = max(longest, time.perf_counter() - started)
         if progress:
             progress(done, len(items))
     return longest
-
-
-def run_guarded(
-    store: Store,
-    work: Callable[[_Item], None],
-    items: Sequence[_Item],
-    *,
-    guard: "Guard | None",
-    progress: Progress | None,
-    **lock: Any,
-) -> float:
-    """Do short work on each item in order, beside the compiler that uses the cache.
-
-    Args:
-        guard: the locks of single files, which ``work`` takes; None where one lock is for all.
-        lock: see :func:`run_under_lock`.
-
-    Returns:
-        The longest that a lock for all was held at a stretch, in seconds.
-
-    Raises:
-        LockedError
-    """
-    if guard is None:
-        return run_under_lock(store, work, items, progress=progress, **lock)
-    for done, item in enumerate(items, 1):
-        work(item)
-        if progress:
-            progress(done, len(items))
-    return 0.0
 
 
 def guarded(store: Store, name: str, guard: "Guard | None") -> AbstractContextManager[bool]:

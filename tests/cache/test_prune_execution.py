@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from made_caches import HOUR, NOW, NS, gone, key, plan, put
@@ -63,6 +64,7 @@ class SlowStore(LocalStore):
         super().__init__(path)
         self.now = 0.0
         self.held: list[float] = []
+        self.pauses: list[float] = []
         self.deleted: list[str] = []
 
     def delete(self, name: str, **rest: object) -> bool:
@@ -78,26 +80,32 @@ class SlowStore(LocalStore):
         self.held.append(self.now - started)
 
 
-def test_the_lock_is_let_go_every_fifty_milliseconds(tmp_path: Path) -> None:
+@pytest.fixture
+def slow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SlowStore:
+    """A slow store by whose clock the lock is let go."""
+    store = SlowStore(tmp_path)
+    clock = SimpleNamespace(perf_counter=lambda: store.now, sleep=store.pauses.append)
+    monkeypatch.setattr("jaxcache.cache.under_lock.time", clock)
+    return store
+
+
+def test_the_lock_is_let_go_every_fifty_milliseconds(tmp_path: Path, slow: SlowStore) -> None:
     for number in range(20):
         put(tmp_path, key(number))
     made = plan(tmp_path, max_entries=0)
-    store = SlowStore(tmp_path)
-    pauses: list[float] = []
-    done = remove(store, made.removals, clock=lambda: store.now, pause=pauses.append)
+    done = remove(slow, made.removals)
     assert len(done.removed) == 20
-    assert len(store.held) == 10
-    assert max(store.held) == pytest.approx(done.longest_hold_seconds)
+    assert len(slow.held) == 10
+    assert max(slow.held) == pytest.approx(done.longest_hold_seconds)
     assert done.longest_hold_seconds <= 0.05
-    assert len(pauses) == 9
+    assert len(slow.pauses) == 9
 
 
-def test_the_lock_is_really_let_go_in_between(tmp_path: Path) -> None:
+def test_the_lock_is_really_let_go_in_between(tmp_path: Path, slow: SlowStore) -> None:
     for number in range(6):
         put(tmp_path, key(number))
-    store = SlowStore(tmp_path)
-    done = remove(store, plan(tmp_path, max_entries=0).removals, clock=lambda: store.now)
-    assert len(done.removed) == 6 and len(store.held) > 1
+    done = remove(slow, plan(tmp_path, max_entries=0).removals)
+    assert len(done.removed) == 6 and len(slow.held) > 1
 
 
 class StubbornStore(LocalStore):
@@ -130,27 +138,24 @@ def test_the_entry_goes_before_its_date(tmp_path: Path) -> None:
     assert store.deleted == [f"{key(1)}-cache", f"{key(1)}-atime"]
 
 
-def test_a_lock_that_somebody_holds_stops_it(tmp_path: Path) -> None:
+def test_a_lock_that_somebody_holds_stops_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("jaxcache.cache.under_lock.LOCK_TIMEOUT_SECONDS", 0.05)
     put(tmp_path, key(1))
     made = plan(tmp_path, max_entries=0)
     with LocalStore(tmp_path).lock(timeout_seconds=1), pytest.raises(LockedError):
-        remove(LocalStore(tmp_path), made.removals, lock_timeout_seconds=0.05)
+        remove(LocalStore(tmp_path), made.removals)
     assert (tmp_path / f"{key(1)}-cache").exists()
 
 
-def test_progress_is_told_after_each_hold_of_the_lock(tmp_path: Path) -> None:
+def test_progress_is_told_after_each_hold_of_the_lock(tmp_path: Path, slow: SlowStore) -> None:
     for number in range(12):
         put(tmp_path, key(number))
-    store, seen = SlowStore(tmp_path), []
+    seen: list[tuple[int, int]] = []
     made = plan(tmp_path, max_entries=0)
-    remove(
-        store,
-        made.removals,
-        clock=lambda: store.now,
-        pause=lambda _: None,
-        progress=lambda *told: seen.append(told),
-    )
-    assert len(seen) == len(store.held) > 2
+    remove(slow, made.removals, progress=lambda *told: seen.append(told))
+    assert len(seen) == len(slow.held) > 2
     assert seen[-1] == (12, 12) and [done for done, _ in seen] == sorted(d for d, _ in seen)
 
 

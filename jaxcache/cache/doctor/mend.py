@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from jaxcache.cache.doctor.facts import Facts, Finding, Mend
 from jaxcache.cache.pair import write_atime
-from jaxcache.cache.under_lock import run_under_lock
+from jaxcache.cache.under_lock import run_guarded
 from jaxcache.store.base import Store, StoreError
 from jaxcache.store.local import LocalStore
 from jaxcache.units import format_count
@@ -64,7 +64,7 @@ def _write_atimes(store: Store, facts: Facts, files: Sequence[str]) -> list[str]
             if write_atime(store, file, used[file]):
                 written.append(file)
 
-    run_under_lock(store, date, [file for file in files if file in used])
+    run_guarded(store, date, [file for file in files if file in used])
     return written
 
 

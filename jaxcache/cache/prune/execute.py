@@ -6,7 +6,7 @@ long enough for a process that polls it to get it.
 """
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from jaxcache.cache.leftovers import delete_leftover, is_temporary
 from jaxcache.cache.pair import atime_name, delete_pair, find
@@ -29,7 +29,6 @@ def remove(
     *,
     guard: "Guard | None" = None,
     progress: Progress | None = None,
-    **lock: Any,
 ) -> Execution:
     """Remove files in the order of the plan, each looked at again before.
 
@@ -40,7 +39,6 @@ def remove(
     Args:
         guard: the layout's locks of single files; by default JAX's lock is held, at most 50 ms at a
             stretch.
-        lock: see :func:`jaxcache.cache.under_lock.run_under_lock`.
 
     Raises:
         LockedError: the lock was not obtained; what was removed until then stays removed.
@@ -56,7 +54,7 @@ def remove(
         else:
             removed.append(removal)
 
-    longest = run_guarded(store, remove_one, removals, guard=guard, progress=progress, **lock)
+    longest = run_guarded(store, remove_one, removals, guard=guard, progress=progress)
     return Execution(tuple(removed), tuple(spared), longest)
 
 

@@ -124,14 +124,7 @@ def _environment(value: object) -> Environment:
     )
 
 
-_ENVIRONMENT_TEXTS = (
-    "cache_dir",
-    "jaxlib_digest",
-    "python_version",
-    "platform_version",
-    "device_kind",
-    "topology_fingerprint",
-)
+_ENVIRONMENT_TEXTS = tuple(f.name for f in fields(Environment) if f.type == str | None)
 
 
 def _flags(read: Fields, name: str) -> tuple[str, ...]:

@@ -116,5 +116,5 @@ def restore(
         for item in wanted:
             bring_back(item)
     else:
-        run_guarded(store, bring_back, wanted, guard=layout.guard, progress=None)
+        run_guarded(store, bring_back, wanted, guard=layout.guard)
     return Restoration(store.url, dry_run, tuple(restored), tuple(left))

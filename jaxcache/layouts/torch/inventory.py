@@ -34,20 +34,19 @@ class Inventory:
         """Yield every file with what it is."""
         for graph in self.graphs:
             yield TorchKind.AOT if graph.tier == "aotautograd" else TorchKind.FX, graph.info
-        for kind, found in (
-            (TorchKind.SOURCE, self.sources),
-            (TorchKind.KERNEL_SOURCE, self.kernel_sources),
-            (TorchKind.KERNEL, self.kernels),
-        ):
-            for info in found.values():
-                yield kind, info
+        for kind, found in self.code.items():
+            yield from ((kind, info) for info in found.values())
         for other in self.others:
             yield other.kind, other.info
 
-    def code(self) -> Iterator[FileInfo]:
-        """Yield generated code and kernels, which exist for graphs."""
-        for found in (self.sources, self.kernel_sources, self.kernels):
-            yield from found.values()
+    @property
+    def code(self) -> dict[TorchKind, dict[str, FileInfo]]:
+        """Generated code and kernels, which exist for graphs: by kind, then by key."""
+        return {
+            TorchKind.SOURCE: self.sources,
+            TorchKind.KERNEL_SOURCE: self.kernel_sources,
+            TorchKind.KERNEL: self.kernels,
+        }
 
     def trusted(self) -> Iterator[tuple[FileInfo, str | None]]:
         """Yield the files that torch unpickles or runs, which may be any."""
@@ -87,11 +86,7 @@ def _add(found: Inventory, info: FileInfo) -> None:
         found.others.append(OtherFile(info, kind))
     elif graph := as_graph(info):
         found.graphs.append(graph)
-    elif kind is TorchKind.SOURCE:
-        found.sources[key] = info
-    elif kind is TorchKind.KERNEL_SOURCE:
-        found.kernel_sources[key] = info
-    elif kind is TorchKind.KERNEL:
-        found.kernels[key] = info
+    elif kind in found.code:
+        found.code[kind][key] = info
     else:
         found.others.append(OtherFile(info, kind))

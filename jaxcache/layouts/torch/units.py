@@ -85,8 +85,9 @@ def removable(
     unread = any(k == "unreadable" for facts in seen.facts.values() for k, _ in facts.problems)
     if tidy and not unread:
         needed = {part.file.name for unit in units for part in unit.parts}
-        for info in seen.inventory.code():
-            if info.name not in needed and _is_old(info, now_ns, grace_ns):
+        code = seen.inventory.code
+        for kind, info in seen.inventory.files():
+            if kind in code and info.name not in needed and _is_old(info, now_ns, grace_ns):
                 others.append(other_item(_removal(info, entries), reason="unreferenced"))
     for info, kind in seen.inventory.others:
         if options and info.type == "file" and _is_old(info, now_ns, grace_ns):
