@@ -77,6 +77,11 @@ _SECRET = re.compile(
     re.IGNORECASE,
 )
 _PASSWORD_IN_URL = re.compile(r"(?<=://)[^/@\s]*@")
+#: Items of a URL's query that give access, as in presigned URLs of S3, GCS and Azure.
+_SECRET_IN_QUERY = re.compile(
+    r"(?i)(?<=[?&])([\w-]*(?:token|signature|credential|secret|password)|sig|(?:[\w-]*[-_])?key)"
+    r"=[^&#\s]*"
+)
 
 
 def redact(arguments: "list[str]") -> "list[str]":
@@ -91,7 +96,7 @@ def redact(arguments: "list[str]") -> "list[str]":
         elif equals and secret:
             shown.append(f"{name}=***")
         else:
-            shown.append(_PASSWORD_IN_URL.sub("***@", argument))
+            shown.append(_SECRET_IN_QUERY.sub(r"\1=***", _PASSWORD_IN_URL.sub("***@", argument)))
         hide_next = secret and not equals and argument.startswith("-")
     return shown
 

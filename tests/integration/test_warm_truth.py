@@ -122,12 +122,14 @@ def test_secrets_in_arguments_are_not_kept(warm: Warm, script: Any, tmp_path: Pa
     trace = tmp_path / "trace.json"
     arguments = (
         *("--token=hush1", "--api-key", "hush2", "WANDB_API_KEY=hush3", "s3://me:hush4@host/x"),
+        "https://host/x?part=1&X-Amz-Signature=hush5",
         *("--max_tokens=5", "--tokenizer", "shown", "--steps", "7"),
     )
     warm(script(STEP), *arguments, options=("--trace", str(trace)))
     text = trace.read_text()
     assert "hush" not in text
     assert "--token=*** --api-key *** WANDB_API_KEY=*** s3://***@host/x" in text
+    assert "https://host/x?part=1&X-Amz-Signature=***" in text
     assert "--max_tokens=5 --tokenizer shown --steps 7" in text
 
 
