@@ -181,6 +181,31 @@ def test_signed_bundles(corpus: Path, tmp_path: Path) -> None:
     assert source.export(tmp_path / "rest.jxb", since=tmp_path / "new").items == ()
 
 
+def test_the_users_rules_about_signatures_hold_in_python(
+    corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trust = pytest.importorskip("jaxcache.cache.trust")
+    pytest.importorskip("cryptography")
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    trust.generate_key(tmp_path / "me.key")
+    source = jaxcache.open(corpus / "0.10.2-cpu-zstd")
+    target = jaxcache.open(tmp_path / "new", create=True)
+    source.export(tmp_path / "x.jxb", "jit_mlp*", sign=[tmp_path / "me.key"])
+    data = bytearray((tmp_path / "x.jxb").read_bytes())
+    data[60] ^= 1  # in the signature
+    (tmp_path / "bad.jxb").write_bytes(data)
+    with pytest.raises(UntrustedError, match="does not hold"):
+        target.import_(tmp_path / "bad.jxb")
+    (tmp_path / "jaxcache").mkdir()
+    (tmp_path / "jaxcache" / "config.toml").write_text("require-signed = true\n")
+    with pytest.raises(UntrustedError):
+        target.import_(tmp_path / "x.jxb")
+    pushed = source.push(target)
+    assert pushed and not pushed.carried
+    assert list(target.entries()) == []
+
+
 def test_a_cache_of_torch_is_one_too(golden: Path, corpus: Path, tmp_path: Path) -> None:
     cache = jaxcache.open(shutil.copytree(golden, tmp_path / "torch"))
     assert cache.layout.name == "torch"

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from jaxcache.cache.diff import Diff
     from jaxcache.cache.sync.execute import Synced
     from jaxcache.cache.sync.plan import SyncPlan
+    from jaxcache.cache.trust import TrustedKey
 
 
 class Carrying:
@@ -100,31 +101,29 @@ class Carrying:
         7
 
         Args:
-            trusted: a folder with ``trusted-keys``; only what one of them has signed.
+            trusted: a folder with ``trusted-keys``; only what one of them has signed. By default
+                the user's own keys, and only where ``require-signed`` is configured.
             accept: shown the plan; where it says no, nothing is written and None comes back.
             options: :class:`jaxcache.options.move.ImportOptions`: ``on_conflict``, ``atomic``,
                 ``side_caches``, ``level``, ``allow_large``.
 
         Raises:
             UsageError: ``other-layout``: the bundle holds another compiler's cache.
-            UntrustedError: nobody who is trusted has signed it.
+            UntrustedError: nobody who is trusted has signed it, or a signature does not hold.
             JaxcacheError: ``bad-bundle``, with ``atomic`` for one damaged entry, too; ``conflict``
                 where ``on_conflict`` is ``"fail"``.
         """
         from jaxcache.cache.bundle.format import open_bundle
         from jaxcache.cache.bundle.importing import verify_bundle
         from jaxcache.cache.bundle.unpack import execute_import
+        from jaxcache.cache.trust import check_signatures
         from jaxcache.layouts import check_target, load_layout
 
         chosen = ImportOptions.read(**options)
         with contextlib.closing(open_bundle(os.fspath(file))) as bundle:
             check_target(self.store, bundle.manifest.layout)
-            if trusted is not None:
-                from pathlib import Path
-
-                from jaxcache.cache.trust import check_signatures, load_trusted
-
-                check_signatures(bundle, load_trusted(Path(trusted)), required=True)
+            required = _requires_signatures(trusted)
+            check_signatures(bundle, _trusted_keys(trusted), required=required)
             bundle = verify_bundle(
                 bundle, progress, allow_large=chosen.allow_large, atomic=chosen.atomic
             )
@@ -164,7 +163,7 @@ class Carrying:
         To pull is to have the other cache push here. For caches of JAX.
 
         Args:
-            trusted: a folder with ``trusted-keys``; only what one of them has signed.
+            trusted: as of :meth:`import_`; for what goes into a directory.
             accept: shown the plan; where it says no, nothing happens and None comes back.
             options: :class:`jaxcache.options.move.PushOptions`: ``include``, ``exclude``,
                 ``max_size``, ``make_room``, ``side_caches``, ``ledger``, ``jobs``, ``sign``.
@@ -182,13 +181,11 @@ class Carrying:
         check_target(target.store, "jax")
         chosen = PushOptions.read(**options)
         signed = None
-        if trusted is not None:
-            from pathlib import Path
-
+        incoming = trusted is not None or not (chosen.sign or target.store.remote)
+        if incoming and _requires_signatures(trusted):
             from jaxcache.cache.sync.signatures import load_signed
-            from jaxcache.cache.trust import load_trusted
 
-            signed = load_signed(self.store, load_trusted(Path(trusted)))
+            signed = load_signed(self.store, _trusted_keys(trusted))
         plan = plan_sync(
             self.store,
             target.store,
@@ -219,3 +216,18 @@ def _private_keys(files: Sequence[str | os.PathLike[str]]) -> list[object]:
     from jaxcache.cache.trust import read_private_key
 
     return [read_private_key(Path(file)) for file in files]
+
+
+def _requires_signatures(trusted: str | os.PathLike[str] | None) -> bool:
+    """Whether a trusted key must have signed what comes in: by the caller, or the configuration."""
+    from jaxcache.store.location import config_is_set
+
+    return trusted is not None or config_is_set("require-signed")
+
+
+def _trusted_keys(folder: str | os.PathLike[str] | None) -> "Sequence[TrustedKey]":
+    from pathlib import Path
+
+    from jaxcache.cache.trust import key_folder, load_trusted
+
+    return load_trusted(key_folder() if folder is None else Path(folder))
