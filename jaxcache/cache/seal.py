@@ -118,11 +118,7 @@ class SealResult:
 
 
 def plan_seal(
-    store: Store,
-    options: SealOptions | None = None,
-    *,
-    now_ns: int | None = None,
-    progress: Progress | None = None,
+    store: Store, options: SealOptions | None = None, *, progress: Progress | None = None
 ) -> SealPlan:
     """Plan which entries to seal.
 
@@ -139,7 +135,7 @@ def plan_seal(
     ledger = seen.ledger or Ledger()
     todo: list[Entry] = []
     skipped: list[Skipped] = []
-    for entry in selection.pick(seen.entries, now_ns or time.time_ns()):
+    for entry in selection.pick(seen.entries, time.time_ns()):
         if not entry.sealed or _wants_level(entry, ledger.record(entry.key), options.recompress):
             todo.append(entry)
         else:

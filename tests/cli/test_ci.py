@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from conftest import RunCli
 
+from jaxcache.cache.ci.save import parse_job_status
 from jaxcache.cache.ledger.record import Event
 from jaxcache.cache.ledger.segments import append
 from jaxcache.store.local import LocalStore
@@ -299,6 +300,11 @@ def test_nothing_but_a_bundle_is_overwritten(
     other.write_text("chapter one")
     done = run_cli("ci", "save", other, "-C", cache)
     assert (done.returncode, other.read_text()) == (2, "chapter one")
+
+
+def test_an_exit_status_may_have_any_number_of_digits() -> None:
+    assert parse_job_status("000")
+    assert not parse_job_status("9" * 5_000)  # more than Python reads as a number
 
 
 def test_the_same_content_has_the_same_digest(

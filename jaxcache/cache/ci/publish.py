@@ -1,6 +1,6 @@
 """Carry out a save: a bundle that appears whole, or a shared cache that keeps a record of use."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -60,7 +60,7 @@ def save_shared(
                 staged, target, syncing, signers=private_keys, now_ns=now_ns, progress=progress
             )
             carried = {t.key for t in done.carried}
-            learnt += _known(staged, (k for k in carried if k))
+            learnt += [e for e in Ledger.load(staged).events() if e.key in carried]
         failed = tuple(f"{f.transfer.info.name}: {f.reason}" for f in done.failed)
         saved = Saved(len(done.carried), done.carried_bytes, left_out, failed=failed)
     append(target, learnt)
@@ -71,11 +71,6 @@ def save_shared(
     seen = scan(target, heads=weighs_seconds(bounds), deep=True)
     pruning = plan_prune(seen, bounds, cache_dir=target.url, now_ns=now_ns)
     return replace(saved, pruned=len(remove(target, pruning.removals).removed))
-
-
-def _known(store: Store, keys: Iterable[str]) -> list[Event]:
-    wanted = set(keys)
-    return [e for e in Ledger.load(store).events() if e.key in wanted]
 
 
 def _binds(target: Store, bounds: PruneOptions) -> bool:

@@ -69,7 +69,7 @@ def parse_job_status(text: str) -> bool:
     if word in _FINISHED or word in _UNFINISHED:
         return word in _FINISHED
     if word.isdecimal():
-        return int(word) == 0
+        return not word.strip("0")
     raise UsageError(
         f"{text!r} is not a status of a job",
         code="bad-job-status",

@@ -194,15 +194,11 @@ def find_threshold(facts: Facts) -> Iterator[Finding]:
 def find_damage(facts: Facts) -> Iterator[Finding]:
     """Files that are visibly broken; JAX never replaces an entry that exists."""
     kinds = {"empty", "truncated", "bad-codec", "bad-header", "bad-payload", "unreadable"}
-    found = [p.file for p in facts.cache.problems if p.kind in kinds]
-    found += [
-        e.file
-        for e in facts.cache.entries
-        if e.file not in found
-        and any(
-            kind in kinds for kind, _ in getattr(facts.cache.contents.get(e.key), "problems", ())
-        )
-    ]
+    found = dict.fromkeys(p.file for p in facts.cache.problems if p.kind in kinds)
+    for entry in facts.cache.entries:
+        contents = facts.cache.contents.get(entry.key)
+        if contents and any(kind in kinds for kind, _ in contents.problems):
+            found[entry.file] = None
     if found:
         yield Finding(
             "damaged-entries",
