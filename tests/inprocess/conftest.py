@@ -47,7 +47,7 @@ def _has_jaxcache(python: str) -> bool:
 def inside_python(each_jax_python: str) -> str:
     """Each Python of the matrix in which jaxcache can be imported."""
     if not _has_jaxcache(each_jax_python):
-        pytest.skip("what jaxcache needs is not installed beside this jax")
+        pytest.skip("jaxcache needs Python 3.11, and its requirements beside this jax")
     return each_jax_python
 
 
