@@ -22,6 +22,7 @@ from jaxcache.cache.ledger.segments import append
 from jaxcache.cli.app import COMMANDS
 from jaxcache.errors import JaxcacheError, NoCacheError, UntrustedError, UsageError
 from jaxcache.store import open_store
+from jaxcache.warm.torch_report import TorchReport
 
 
 def test_a_cache_is_opened_listed_and_counted(corpus: Path) -> None:
@@ -217,6 +218,7 @@ def test_a_cache_of_torch_is_one_too(golden: Path, corpus: Path, tmp_path: Path)
     cache.export(tmp_path / "t.jxb")
     for refused in (
         cache.plan_seal,
+        lambda: cache.compile(REPOSITORY / "tests/data/golden/inputs/some.recipe"),
         lambda: cache.show("x"),
         lambda: cache.push(jaxcache.open(corpus / "0.10.2-cpu-zstd")),
         lambda: jaxcache.open(corpus / "0.10.2-cpu-zstd").import_(tmp_path / "t.jxb"),
@@ -224,6 +226,18 @@ def test_a_cache_of_torch_is_one_too(golden: Path, corpus: Path, tmp_path: Path)
         with pytest.raises(UsageError) as caught:
             refused()
         assert caught.value.code == "other-layout"
+
+
+def test_a_run_on_a_cache_of_torch_is_not_one_of_jax(torch_cache: Path, tmp_path: Path) -> None:
+    cache = jaxcache.open(torch_cache)
+    before = sorted(torch_cache.rglob("*"))
+    report = cache.run("sh", "-c", "true")
+    assert isinstance(report, TorchReport)
+    with pytest.raises(UsageError, match="--platform is for JAX's cache"):
+        cache.warm(tmp_path / "train.py", platform="cpu")
+    with pytest.raises(UsageError, match="are for JAX's cache"):
+        cache.warm_function("train.py:f")
+    assert sorted(torch_cache.rglob("*")) == before
 
 
 def test_a_directory_that_jax_shares_with_torch(golden: Path, corpus: Path, tmp_path: Path) -> None:

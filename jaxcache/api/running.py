@@ -1,8 +1,9 @@
 """Run the user's jax in child processes: warming, compiling recipes, explaining scripts."""
 
 import os
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
+from jaxcache.layouts.base import Layout
 from jaxcache.options.run import CallOptions, CompileOptions, DoctorOptions, RunOptions, WarmOptions
 from jaxcache.store.base import Store
 
@@ -13,13 +14,23 @@ if TYPE_CHECKING:
     from jaxcache.warm.report import Report
 
 
+Chosen = TypeVar("Chosen", bound=RunOptions)
+
+
 class Running:
     """See :class:`jaxcache.api.Cache`."""
 
     store: Store
+    layout: Layout
+
+    def _place(self, options: Chosen) -> Chosen:
+        options.check_known(self.layout.name, self.layout.run_options)
+        return options.replace(cache_dir=self.store.url)
 
     def warm(self, script: str | os.PathLike[str], *arguments: str, **options: Any) -> "Report":
         """Run a script with this cache on, and account for every compile.
+
+        On a cache of torch it returns a :class:`jaxcache.warm.torch_report.TorchReport`.
 
         >>> report = cache.warm("train.py")
         >>> report.script_exit_code
@@ -34,10 +45,10 @@ class Running:
             NoJaxError: that Python has no jax.
         """
         from jaxcache.warm.programs import Program
-        from jaxcache.warm.run import warm_programs
 
-        chosen = WarmOptions.read(**options).replace(cache_dir=self.store.url)
-        return warm_programs([Program(os.fspath(script), arguments)], chosen)
+        chosen = self._place(WarmOptions.read(**options))
+        report: Report = self.layout.warm([Program(os.fspath(script), arguments)], chosen)
+        return report
 
     def warm_function(
         self,
@@ -65,11 +76,11 @@ class Running:
             NoJaxError: that Python has no jax.
         """
         from jaxcache.warm.programs import Program, read_call
-        from jaxcache.warm.run import warm_programs
 
         given = CallOptions(words=arguments, static=tuple(static), committed=committed)
-        chosen = WarmOptions.read(**options).replace(cache_dir=self.store.url)
-        return warm_programs([Program(call=read_call(function, given))], chosen)
+        chosen = self._place(WarmOptions.read(**options))
+        report: Report = self.layout.warm([Program(call=read_call(function, given))], chosen)
+        return report
 
     def run(self, *command: str, **options: Any) -> "Report":
         """Run any command with this cache on; JAX's thresholds are left as they are.
@@ -84,9 +95,8 @@ class Running:
         Raises:
             UsageError: the command cannot be run.
         """
-        from jaxcache.warm.run import run_command
-
-        return run_command(command, RunOptions.read(**options).replace(cache_dir=self.store.url))
+        report: Report = self.layout.run(command, self._place(RunOptions.read(**options)))
+        return report
 
     def compile(self, recipe: str | os.PathLike[str], **options: Any) -> "CompileReport":
         """Compile a recorded recipe into this cache, without its script.
@@ -121,10 +131,8 @@ class Running:
             UsageError: no such script, or no such Python.
             NoJaxError: that Python has no jax.
         """
-        from jaxcache.warm.explain import explain_script
-
-        chosen = WarmOptions.read(**options).replace(cache_dir=self.store.url)
-        return explain_script(os.fspath(script), arguments, chosen)[0]
+        chosen = self._place(WarmOptions.read(**options))
+        return self.layout.explain_script(os.fspath(script), arguments, chosen)[0]
 
     def diagnose(self, *, dry_run: bool = False, **options: Any) -> "Diagnosis":
         """Show the settings that JAX would use here, and find known problems.

@@ -5,7 +5,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from conftest import RunCli
+from conftest import REPOSITORY, RunCli
 
 CPU = "0.10.2-cpu-zstd"
 
@@ -73,6 +73,7 @@ def test_torch_s_cache_takes_no_entries_of_jax(
         ("push", theirs, "-C", local),
         ("pull", local, "-C", theirs),
         ("ci", "save", theirs, "-C", local),
+        ("compile", REPOSITORY / "tests/data/golden/inputs/some.recipe", "-C", theirs),
     )
     for command in commands:
         done = run_cli(*command)

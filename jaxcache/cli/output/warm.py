@@ -40,12 +40,7 @@ def place_run(options: Chosen, place: Place, form: Format) -> tuple["Layout", Ch
 
     options.check()
     layout = load_layout(place.layout or "jax")
-    known = layout.run_options
-    if given := [o for n, o in options.given() if known is not None and n not in known]:
-        raise UsageError(
-            f"{given[0].names[0]} is for JAX's cache, not for {layout.name}'s",
-            hint="a run of it takes --timeout, --fail-on-miss, --strict, --trace and --json",
-        )
+    options.check_known(layout.name, layout.run_options)
     path = absolute_location(locate(place.cache_dir, place.layout))
     if os.path.exists(path) and not os.path.isdir(path):
         raise UsageError(f"{path} is a file, not a cache directory", code="not-a-directory")

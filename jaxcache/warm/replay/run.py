@@ -8,6 +8,7 @@ from jaxcache.cache.allowed import MOST_DEVICES, MOST_PROCESSES
 from jaxcache.cache.leftovers import scratch_folder
 from jaxcache.cache.recipe.format import RecipeFile, open_recipe
 from jaxcache.errors import JaxcacheError, UsageError
+from jaxcache.layouts import check_not_torch
 from jaxcache.options.run import CompileOptions
 from jaxcache.store import make_store
 from jaxcache.store.location import absolute_location
@@ -37,7 +38,8 @@ def compile_recipe(
     Raises:
         RecipeError: the recipe cannot be read.
         NoJaxError: there is no usable jax.
-        UsageError: ``too-few-devices``, ``no-dask``, ``other-platform``, ``several-processes``.
+        UsageError: ``too-few-devices``, ``no-dask``, ``other-platform``, ``several-processes``,
+            ``other-layout``.
         JaxcacheError: ``no-platform``, where that holds for the whole recipe; ``no-cluster``.
     """
     cross = read_cross(options)
@@ -49,7 +51,9 @@ def compile_recipe(
         used_at = "" if options.portable else absolute_location(options.used_at or location)
         _check_size(plan, options)
         _check_target(plan, cross)
-        session = Session(file, Delivery(make_store(location)), options, used_at, cross)
+        store = make_store(location)
+        check_not_torch(store)
+        session = Session(file, Delivery(store), options, used_at, cross)
         with watch(plan, options.jobs or 1) if watch else nullcontext() as watcher:
             return _compile(file, plan, session, watcher)
 
