@@ -13,8 +13,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from jaxcache.layouts.torch.graph import decode_graph
-from jaxcache.layouts.torch.machine import Bag, Global, PickleError, Record, Table, walk
-from jaxcache.layouts.torch.pickled import read_pickle
+from jaxcache.layouts.torch.pickled import (
+    Bag,
+    Global,
+    PickleError,
+    Record,
+    Table,
+    read_pickle,
+    walk,
+)
 
 #: A busy machine is no failure.
 PATIENT = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -184,9 +191,9 @@ def test_size_is_bounded_before_anything_is_read(monkeypatch: pytest.MonkeyPatch
 
 def test_every_operation_of_pickle_is_known_or_refused() -> None:
     """A new opcode in a newer Python must not be taken for anything."""
-    from jaxcache.layouts.torch import machine
+    from jaxcache.layouts.torch import pickled
 
-    known = {*machine._HANDLERS, *machine._LITERALS, *machine._CONSTANTS}
+    known = {*pickled._HANDLERS, *pickled._LITERALS, *pickled._CONSTANTS}
     names = {op.name for op in pickletools.opcodes}
     assert names - known == {"NEXT_BUFFER", "READONLY_BUFFER"}
     assert known <= names

@@ -19,9 +19,8 @@ from jaxcache.cache.recipe.model import RecipeError
 from jaxcache.layouts.torch.artifacts import parse_artifacts
 from jaxcache.layouts.torch.graph import examine
 from jaxcache.layouts.torch.kernels import judge_header
-from jaxcache.layouts.torch.machine import PickleError, walk
 from jaxcache.layouts.torch.names import digest_of
-from jaxcache.layouts.torch.pickled import read_pickle
+from jaxcache.layouts.torch.pickled import PickleError, read_pickle, walk
 
 _GOLDEN = Path(__file__).parents[2] / "tests" / "data" / "torch" / "golden.tar.xz"
 _LARGEST_SEED = 100_000

@@ -10,9 +10,17 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
-from jaxcache.layouts.torch.machine import Global, PickleError, Record, Table, walk
 from jaxcache.layouts.torch.names import GraphFile, Tier, digest_of, digest_of_text
-from jaxcache.layouts.torch.pickled import MAX_BYTES, Pickle, read_pickle
+from jaxcache.layouts.torch.pickled import (
+    MAX_BYTES,
+    Global,
+    Pickle,
+    PickleError,
+    Record,
+    Table,
+    read_pickle,
+    walk,
+)
 from jaxcache.model import ProblemKind
 from jaxcache.store.base import Store, StoreError
 

@@ -8,14 +8,16 @@ Every bound holds before memory is taken: the bytes, the operations, the nesting
 in the operations, because a memo reference adds a reference and no copy; what walks the result
 must therefore remember where it was (:func:`walk` does), or a few hundred bytes that refer to each
 other make 2^100 leaves.
+
+Source of the operations: ``pickletools.py`` of CPython 3.11, protocols 0 to 5.
 """
 
 import io
 import pickletools
-from dataclasses import dataclass
+import re
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
 from typing import Any
-
-from jaxcache.layouts.torch.machine import Machine, PickleError
 
 #: Torch's entries are some 100 kB; one with embedded constants may be larger.
 MAX_BYTES = 64 << 20
@@ -25,6 +27,324 @@ MAX_OPERATIONS = 1_000_000
 MAX_DEPTH = 200
 #: What pickletools says of bytes that end too early.
 _ENDED = ("exhausted", "remain", "no newline", "not enough data")
+
+
+class PickleError(Exception):
+    """These bytes are no pickle, or exceed a bound.
+
+    Args:
+        detail: for people.
+        truncated: the bytes end before the pickle does.
+    """
+
+    def __init__(self, detail: str, *, truncated: bool = False) -> None:
+        super().__init__(detail)
+        self.detail = detail
+        self.truncated = truncated
+
+
+@dataclass(frozen=True, slots=True)
+class Global:
+    """The name of something that unpickling would import."""
+
+    module: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.module}.{self.name}"
+
+
+@dataclass(slots=True, eq=False)
+class Record:
+    """The object that unpickling would have made by calling ``callee``."""
+
+    callee: Any
+    """A :class:`Global` in any honest pickle."""
+    arguments: Any
+    state: Any = None
+    items: list[Any] = field(default_factory=list)
+    """The items that would have been appended, set or added to it."""
+
+    def get(self, name: str) -> Any:
+        """The attribute of that name in its state; None if there is none."""
+        state = self.state
+        if isinstance(state, tuple) and len(state) == 2:  # (__dict__, __slots__)
+            state = next((s for s in state if isinstance(s, Table)), None)
+        return state.get(name) if isinstance(state, Table) else None
+
+
+@dataclass(slots=True, eq=False)
+class Table:
+    """A dictionary; a list of pairs, because inert keys need not be hashable."""
+
+    items: list[tuple[Any, Any]] = field(default_factory=list)
+
+    def get(self, name: str) -> Any:
+        """The value that was set last under a text; None if there is none."""
+        for key, value in reversed(self.items):
+            if type(key) is str and key == name:
+                return value
+        return None
+
+
+@dataclass(slots=True, eq=False)
+class Bag:
+    """A set or frozenset."""
+
+    items: list[Any] = field(default_factory=list)
+
+
+def walk(root: Any) -> Iterator[Any]:
+    """Yield a value and everything in it, containers and records once each, outermost first."""
+    seen: set[int] = set()
+    waiting = [root]
+    while waiting:
+        value = waiting.pop()
+        inside = _inside(value)
+        if inside is not None:
+            if id(value) in seen:
+                continue
+            seen.add(id(value))
+            waiting.extend(reversed(inside))
+        yield value
+
+
+def _inside(value: Any) -> list[Any] | None:
+    if isinstance(value, list | tuple):
+        return list(value)
+    if isinstance(value, Table):
+        return [part for pair in value.items for part in pair]
+    if isinstance(value, Bag):
+        return value.items
+    if isinstance(value, Record):
+        return [value.callee, value.arguments, value.state, *value.items]
+    return None
+
+
+_MARK = object()
+
+
+class Machine:
+    """Stack, memo and marks."""
+
+    def __init__(self) -> None:
+        self._stack: list[Any] = []
+        self._memo: dict[int, Any] = {}
+        self._marks = 0
+        self._depths: dict[int, int] = {}
+        self._alive: list[Any] = []  # so that no id is given twice
+        self.globals: list[Global] = []
+        self.result: Any = None
+
+    def run(self, name: str, argument: Any) -> None:
+        """Carry out one operation."""
+        if name in _LITERALS:
+            self._stack.append(argument)
+        elif name in _CONSTANTS:
+            self._stack.append(_CONSTANTS[name])
+        elif (handler := _HANDLERS.get(name)) is not None:
+            handler(self, argument)
+        else:
+            raise PickleError(f"{name} is no operation of a pickle that stands alone")
+
+    def _pop(self) -> Any:
+        value = self._top()
+        del self._stack[-1]
+        return value
+
+    def _top(self) -> Any:
+        if not self._stack or self._stack[-1] is _MARK:
+            raise PickleError("takes more from its stack than is there")
+        return self._stack[-1]
+
+    def _pop_to_mark(self) -> list[Any]:
+        stack = self._stack
+        for at in range(len(stack) - 1, -1, -1):
+            if stack[at] is _MARK:
+                found = stack[at + 1 :]
+                del stack[at:]
+                self._marks -= 1
+                return found
+        raise PickleError("closes what it never opened")
+
+    def _push(self, value: Any, inside: Iterable[Any] = ()) -> None:
+        self._alive.append(value)
+        self._stack.append(value)
+        self._deepen(value, inside)
+
+    def _deepen(self, value: Any, inside: Iterable[Any]) -> None:
+        depths = self._depths
+        depth = 1 + max((depths.get(id(i), 0) for i in inside), default=0)
+        if depth > MAX_DEPTH:
+            raise PickleError(f"nested deeper than {MAX_DEPTH}")
+        if depth > depths.get(id(value), 0):
+            depths[id(value)] = depth
+
+    def _mark(self, _: Any) -> None:
+        self._marks += 1
+        if self._marks > MAX_DEPTH:
+            raise PickleError(f"nested deeper than {MAX_DEPTH}")
+        self._stack.append(_MARK)
+
+    def _stop(self, _: Any) -> None:
+        self.result = self._pop()
+        if self._stack:
+            raise PickleError("leaves something on its stack")
+
+    def _discard(self, _: Any) -> None:
+        if self._stack and self._stack[-1] is _MARK:
+            self._pop_to_mark()
+        else:
+            self._pop()
+
+    def _put(self, number: Any) -> None:
+        self._memo[int(number)] = self._top()
+
+    def _get(self, number: Any) -> None:
+        if int(number) not in self._memo:
+            raise PickleError("refers to what it never remembered")
+        self._stack.append(self._memo[int(number)])
+
+    def _list(self, _: Any) -> None:
+        found = self._pop_to_mark()
+        self._push(found, found)
+
+    def _tuple(self, _: Any) -> None:
+        found = tuple(self._pop_to_mark())
+        self._push(found, found)
+
+    def _short_tuple(self, size: int) -> None:
+        found = tuple(self._pop() for _ in range(size))[::-1]
+        self._push(found, found)
+
+    def _table(self, _: Any) -> None:
+        flat = self._pop_to_mark()
+        self._push(Table(_pairs(flat)), flat)
+
+    def _bag(self, _: Any) -> None:
+        found = self._pop_to_mark()
+        self._push(Bag(found), found)
+
+    def _set_item(self, _: Any) -> None:
+        value, key = self._pop(), self._pop()
+        self._fill([key, value], Table)
+
+    def _fill(self, values: list[Any], kind: type[Any]) -> None:
+        """Put values into what lies on top, which is of that kind, or an object."""
+        target = self._top()
+        if not isinstance(target, kind | Record):
+            raise PickleError("puts something into what takes nothing of the kind")
+        held: list[Any] = target if isinstance(target, list) else target.items
+        held.extend(_pairs(values) if kind is Table else values)
+        self._deepen(target, values)
+
+    def _global(self, argument: Any) -> None:
+        module, _, name = str(argument).partition(" ")
+        self._push_global(module, name)
+
+    def _stack_global(self, _: Any) -> None:
+        name, module = self._pop(), self._pop()
+        if not isinstance(name, str) or not isinstance(module, str):
+            raise PickleError("names a global by what is no text")
+        self._push_global(module, name)
+
+    def _push_global(self, module: str, name: str) -> None:
+        found = Global(module, name)
+        self.globals.append(found)
+        self._push(found)
+
+    def _reduce(self, _: Any) -> None:
+        arguments, callee = self._pop(), self._pop()
+        self._call(callee, arguments)
+
+    def _new_object_with_names(self, _: Any) -> None:
+        names, arguments, callee = self._pop(), self._pop(), self._pop()
+        self._call(callee, (arguments, names))
+
+    def _object(self, _: Any) -> None:
+        found = self._pop_to_mark()
+        if not found:
+            raise PickleError("makes an object of nothing")
+        self._call(found[0], tuple(found[1:]))
+
+    def _instance(self, argument: Any) -> None:
+        arguments = tuple(self._pop_to_mark())
+        self._global(argument)
+        self._call(self._pop(), arguments)
+
+    def _call(self, callee: Any, arguments: Any) -> None:
+        """Keep the function and its arguments without calling it."""
+        self._push(Record(callee, arguments), (callee, arguments))
+
+    def _build(self, _: Any) -> None:
+        state, target = self._pop(), self._top()
+        if isinstance(target, Record):
+            target.state = state
+            self._deepen(target, (state,))
+        elif not isinstance(target, Global):
+            raise PickleError("gives a state to what has none")
+
+
+def _pairs(flat: list[Any]) -> list[tuple[Any, Any]]:
+    if len(flat) % 2:
+        raise PickleError("a key without a value")
+    return list(zip(flat[::2], flat[1::2], strict=True))
+
+
+_CONSTANTS: dict[str, Any] = {"NONE": None, "NEWTRUE": True, "NEWFALSE": False}
+#: Operations that push their argument.
+_LITERALS = frozenset(
+    re.findall(
+        r"\w+",
+        "INT BININT BININT1 BININT2 LONG LONG1 LONG4 STRING BINSTRING SHORT_BINSTRING BINBYTES "
+        "SHORT_BINBYTES BINBYTES8 BYTEARRAY8 UNICODE SHORT_BINUNICODE BINUNICODE BINUNICODE8 FLOAT "
+        "BINFLOAT",
+    )
+)
+_Handler = Callable[[Machine, Any], object]
+#: Operations that only differ in how their argument is written, by what they do.
+_SHARED: dict[_Handler, str] = {
+    lambda *_: None: "PROTO FRAME",  # a version or a length, which bind nobody
+    Machine._put: "PUT BINPUT LONG_BINPUT",
+    Machine._get: "GET BINGET LONG_BINGET",
+    lambda machine, number: machine._push_global("copyreg extension", str(number)): (
+        "EXT1 EXT2 EXT4"
+    ),
+    Machine._reduce: "REDUCE NEWOBJ",
+}
+_HANDLERS: dict[str, _Handler] = {
+    **{name: handler for handler, names in _SHARED.items() for name in names.split()},
+    "MARK": Machine._mark,
+    "STOP": Machine._stop,
+    "POP": Machine._discard,
+    "POP_MARK": lambda machine, _: machine._pop_to_mark(),
+    "DUP": lambda machine, _: machine._stack.append(machine._top()),
+    "MEMOIZE": lambda machine, _: machine._put(len(machine._memo)),
+    "LIST": Machine._list,
+    "EMPTY_LIST": lambda machine, _: machine._push([]),
+    "TUPLE": Machine._tuple,
+    "EMPTY_TUPLE": lambda machine, _: machine._short_tuple(0),
+    "TUPLE1": lambda machine, _: machine._short_tuple(1),
+    "TUPLE2": lambda machine, _: machine._short_tuple(2),
+    "TUPLE3": lambda machine, _: machine._short_tuple(3),
+    "DICT": Machine._table,
+    "EMPTY_DICT": lambda machine, _: machine._push(Table()),
+    "FROZENSET": Machine._bag,
+    "EMPTY_SET": lambda machine, _: machine._push(Bag()),
+    "APPEND": lambda machine, _: machine._fill([machine._pop()], list),
+    "APPENDS": lambda machine, _: machine._fill(machine._pop_to_mark(), list),
+    "SETITEM": Machine._set_item,
+    "SETITEMS": lambda machine, _: machine._fill(machine._pop_to_mark(), Table),
+    "ADDITEMS": lambda machine, _: machine._fill(machine._pop_to_mark(), Bag),
+    "GLOBAL": Machine._global,
+    "STACK_GLOBAL": Machine._stack_global,
+    "NEWOBJ_EX": Machine._new_object_with_names,
+    "OBJ": Machine._object,
+    "INST": Machine._instance,
+    "PERSID": lambda machine, name: machine._call(None, (name,)),
+    "BINPERSID": lambda machine, _: machine._call(None, (machine._pop(),)),
+    "BUILD": Machine._build,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +366,7 @@ def read_pickle(data: bytes, *, max_operations: int = MAX_OPERATIONS) -> Pickle:
     if len(data) > MAX_BYTES:
         raise PickleError(f"{len(data)} bytes, more than the {MAX_BYTES} that are read")
     stream = io.BytesIO(data)
-    machine = Machine(MAX_DEPTH)
+    machine = Machine()
     count = 0
     try:
         for opcode, argument, _ in pickletools.genops(stream):
