@@ -137,6 +137,8 @@ class Running:
     def diagnose(self, *, dry_run: bool = False, **options: Any) -> "Diagnosis":
         """Show the settings that JAX would use here, and find known problems.
 
+        On a cache of torch it returns a :class:`jaxcache.layouts.torch.doctor.TorchDiagnosis`.
+
         >>> diagnosis = cache.diagnose()
         >>> diagnosis.no_jax is None
         True
@@ -150,6 +152,10 @@ class Running:
         from jaxcache.warm.ask import ask_settings
 
         chosen = DoctorOptions.read(**options)
+        if self.layout.diagnose is not None:
+            chosen.check_known(self.layout.name, ())
+            found: Any = self.layout.diagnose(self.store.url, os.environ, {})
+            return found  # type: ignore[no-any-return]
         interpreter, settings, no_jax = ask_settings(chosen.python, os.environ)
         return diagnose(
             self.store.url,

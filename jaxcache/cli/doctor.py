@@ -37,6 +37,8 @@ def command(
     """Show the settings in effect, and find known problems."""
     from jaxcache.layouts import load_layout
 
+    if dry.dry_run and not options.fix:
+        raise UsageError("--dry-run goes with --fix")
     layout = load_layout(place.layout or "jax")
     if layout.diagnose is not None:
         return _diagnose(layout, command_line, place, options, output)
@@ -49,8 +51,6 @@ def command(
     from jaxcache.warm.ask import ask_settings
     from jaxcache.warm.where import find_where
 
-    if dry.dry_run and not options.fix:
-        raise UsageError("--dry-run goes with --fix")
     uses = find_where(command_line, stdout_to_stderr=True)[0] if command_line else ()
     used = next((u for u in uses if u.opened), next(iter(uses), None))
     asked = options.python or (used.executable if used else None)
@@ -99,8 +99,7 @@ def _diagnose(
     from jaxcache.render.doctor import torch_view
     from jaxcache.store import open_store
 
-    if given := options.given():
-        raise UsageError(f"{given[0][1].names[0]} is for JAX's cache, not for {layout.name}'s")
+    options.check_known(layout.name, ())
     path = os.path.abspath(locate(place.cache_dir, place.layout))
     refused: Counter[tuple[str, str]] = Counter()
     if command_line:

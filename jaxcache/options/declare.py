@@ -2,7 +2,7 @@
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from datetime import UTC, datetime
 from typing import Any, ClassVar, NamedTuple, Self
 
@@ -187,6 +187,22 @@ class Options:
         """Return the declared fields that are not at their default."""
         plain = vars(type(self)())
         return [(n, o) for n, o in self.DECLARED.items() if getattr(self, n) != plain[n]]
+
+    def check_known(
+        self, layout: str, known: Collection[str] | None, hint: str | None = None
+    ) -> None:
+        """Refuse options that are for JAX's cache and not for that of another layout.
+
+        Args:
+            known: fields that the layout knows; None for all.
+
+        Raises:
+            UsageError
+        """
+        if given := [o for n, o in self.given() if known is not None and n not in known]:
+            raise UsageError(
+                f"{given[0].names[0]} is for JAX's cache, not for {layout}'s", hint=hint
+            )
 
     def replace(self, **values: Any) -> Self:
         """Copy with some fields changed."""

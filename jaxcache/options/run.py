@@ -2,7 +2,6 @@
 
 import os
 import re
-from collections.abc import Collection
 
 from jaxcache.errors import UsageError
 from jaxcache.options import JOBS, PLATFORM, PYTHON
@@ -174,21 +173,6 @@ class RunOptions(TargetOptions, panel=None):
         "check_contents",
         "collect",
     )
-
-    def check_known(self, layout: str, known: Collection[str] | None) -> None:
-        """Refuse options that are for JAX's cache and not for that of another layout.
-
-        Args:
-            known: fields that the layout knows; None for all.
-
-        Raises:
-            UsageError
-        """
-        if given := [o for n, o in self.given() if known is not None and n not in known]:
-            raise UsageError(
-                f"{given[0].names[0]} is for JAX's cache, not for {layout}'s",
-                hint="a run of it takes --timeout, --fail-on-miss, --strict, --trace and --json",
-            )
 
     def check(self) -> None:
         """Refuse options that do not go together.

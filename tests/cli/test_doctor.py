@@ -339,6 +339,7 @@ def test_the_page_for_people_names_everything(run_cli: RunCli, cache: Path) -> N
     lines = run_cli("doctor", "-C", cache, "--jsonl").stdout.splitlines()
     assert [json.loads(x)["trap"] for x in lines] == [row[1] for row in rows]
     assert run_cli("doctor", "-C", cache, "--dry-run").returncode == 2
+    assert run_cli("doctor", "-C", cache, "--layout", "torch", "--dry-run").returncode == 2
 
 
 def test_the_page_leads_with_the_findings(cache: Path, tmp_path: Path) -> None:

@@ -40,7 +40,8 @@ def place_run(options: Chosen, place: Place, form: Format) -> tuple["Layout", Ch
 
     options.check()
     layout = load_layout(place.layout or "jax")
-    options.check_known(layout.name, layout.run_options)
+    hint = "a run of it takes --timeout, --fail-on-miss, --strict, --trace and --json"
+    options.check_known(layout.name, layout.run_options, hint)
     path = absolute_location(locate(place.cache_dir, place.layout))
     if os.path.exists(path) and not os.path.isdir(path):
         raise UsageError(f"{path} is a file, not a cache directory", code="not-a-directory")
