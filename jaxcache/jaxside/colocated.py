@@ -33,7 +33,7 @@ def watch(send: Callable[[dict[str, Any]], None]) -> None:
             started = time.time()
             result = original(*args, **kwargs)
             try:
-                event = _describe(inspect_call(args, kwargs), started)
+                event = _describe(args, kwargs, started)
                 if event["file"] != module.__file__:  # not JAX's own helpers
                     send(event)
             except Exception as error:
@@ -45,24 +45,20 @@ def watch(send: Callable[[dict[str, Any]], None]) -> None:
     when_imported(wrap, "jax.experimental.colocated_python.func", "__name__")
 
 
-def inspect_call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[str, Any, Any]:
-    """Name, function and argument specs of one call, by position or by keyword."""
+def _describe(args: tuple[Any, ...], kwargs: dict[str, Any], started: float) -> dict[str, Any]:
+    """One call as an event; its arguments are given by position or by keyword."""
     named = dict(zip(("name", "fun", "in_tree", "in_specs_leaves"), args, strict=False), **kwargs)
-    return str(named["name"]), named["fun"], named["in_specs_leaves"]
-
-
-def _describe(call: tuple[str, Any, Any], started: float) -> dict[str, Any]:
-    name, function, specs = call
-    function = getattr(function, "__wrapped__", function)
+    function = getattr(named["fun"], "__wrapped__", named["fun"])
     code = getattr(function, "__code__", None)
     return {
         "event": "colocated",
-        "function": getattr(function, "__name__", name),
+        "function": getattr(function, "__name__", str(named["name"])),
         "kind": "colocated_python",
         "file": getattr(code, "co_filename", None),
         "line": getattr(code, "co_firstlineno", None),
         "arguments": [
-            {"name": "", "dtype": str(s.dtype), "shape": [int(d) for d in s.shape]} for s in specs
+            {"name": "", "dtype": str(s.dtype), "shape": [int(d) for d in s.shape]}
+            for s in named["in_specs_leaves"]
         ],
         "compile": [started, time.time() - started],
     }

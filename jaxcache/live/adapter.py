@@ -131,7 +131,8 @@ class Adapter:
             layer.now.seconds = compile_time_secs
             try:
                 result = original(cache_key, compile_time_secs, *args, **kwargs)
-                if layer.settings["every-process"] and self._is_other_process():
+                # JAX writes in process 0 alone.
+                if layer.settings["every-process"] and self._distributed.global_state.process_id:
                     names = inspect.signature(original)
                     self._put(names.bind(cache_key, compile_time_secs, *args, **kwargs).arguments)
                 return result
@@ -139,10 +140,6 @@ class Adapter:
                 layer.now.seconds = None
 
         _wrap(self._compiler, "_cache_write", write)
-
-    def _is_other_process(self) -> bool:
-        """Whether JAX writes nothing here, because another process is its first."""
-        return bool(self._distributed.global_state.process_id)
 
     def _put(self, asked: "dict[str, Any]") -> None:
         """Write an entry as ``_cache_write`` does in process 0, by the same thresholds."""

@@ -154,11 +154,9 @@ def _apply(config: Any, wanted: "dict[str, Any]") -> "tuple[dict[str, Any], dict
     changed: dict[str, Any] = {}
     kept: dict[str, Any] = {}
     for name, value in wanted.items():
-        if not hasattr(config, name):
+        if not hasattr(config, name) or getattr(config, name) == value:
             continue
-        if getattr(config, name) == value:
-            _ours.setdefault(name, value)
-        elif _is_free(config, name):
+        if _is_free(config, name):
             config.update(name, value)
             changed[name] = _ours[name] = value
         else:
@@ -174,15 +172,11 @@ def _reset_where_needed(changed: "dict[str, Any]") -> None:
     opened = getattr(compilation_cache, "_cache_initialized", False)
     checked = getattr(compilation_cache, "_cache_checked", False)
     used = getattr(compilation_cache, "_cache_used", False)
-    plain = cache is not None and not _has_layer(cache) and live_layer.LAYER is not None
+    inner = getattr(cache, "_base_cache", cache)  # VerificationCache
+    plain = inner is not None and not hasattr(inner, "jaxcache_live") and live_layer.LAYER
     stale = opened and (_DIRECTORY in changed or cache is None)
     if stale or plain or (checked and not used):
         compilation_cache.reset_cache()
-
-
-def _has_layer(cache: Any) -> bool:
-    inner = getattr(cache, "_base_cache", cache)  # VerificationCache
-    return hasattr(inner, "jaxcache_live")
 
 
 def _default_directory() -> "tuple[str, bool]":

@@ -83,6 +83,7 @@ def test_what_the_user_has_set_stays(run_live: RunLive, tmp_path: Path) -> None:
         START
         + """
 jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.001)
+jaxcache.enable(os.environ["JAX_COMPILATION_CACHE_DIR"])  # the same does not make it ours
 with warnings.catch_warnings(record=True) as caught:
     warnings.simplefilter("always")
     enabled = jaxcache.enable(os.environ["TEST_OTHER"], max_size="1GB", policy="cost")

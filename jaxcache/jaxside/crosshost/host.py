@@ -248,7 +248,11 @@ def _open_compiler(platform: str, plugins: "dict[str, str]") -> None:
     from jax._src import xla_bridge
     from jax._src.lib import xla_client
 
-    wanted = [f"{name}=={version}" for name, version in plugins.items() if _is_compiler(name)]
+    wanted = [
+        f"{name}=={version}"
+        for name, version in plugins.items()
+        if name == "libtpu" or name.endswith(("-pjrt", "-plugin"))
+    ]
     hint = f"pip install {' '.join(wanted)}" if wanted else f"pip install 'jax[{platform}]'"
     try:
         if platform == "tpu":
@@ -268,7 +272,3 @@ def _open_compiler(platform: str, plugins: "dict[str, str]") -> None:
     except Exception as error:
         message = f"the compiler for {platform} does not start: {describe_error(error)}"
         raise TargetError("no-compiler", message, hint) from error
-
-
-def _is_compiler(name: str) -> bool:
-    return name == "libtpu" or name.endswith(("-pjrt", "-plugin"))
