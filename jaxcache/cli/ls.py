@@ -6,11 +6,7 @@ from typing import Annotated
 import typer
 
 from jaxcache.cli.opening import open_to_look
-from jaxcache.cli.options import (
-    Output,
-    available_cores,
-    locate_cache,
-)
+from jaxcache.cli.options import Output, available_cores, locate_cache
 from jaxcache.errors import UsageError
 from jaxcache.options import ListOptions, Place
 

@@ -61,8 +61,7 @@ def command(
     }
     total = format_size(sum(e.size_bytes for e in picture.entries))
     held = f"{format_count(len(picture.entries), 'entry')}, {total}"
-    wrote = f"wrote {file} ({format_size(len(page))}): {held}"
-    notes = [wrote]
+    notes = [f"wrote {file} ({format_size(len(page))}): {held}"]
     if not load_plotly():
         notes.append("charts are left out: pip install 'jaxcache[report]'")
     emit(output.form, View(document, records=[versioned(document)], page=(), notes=notes))

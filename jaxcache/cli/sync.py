@@ -8,12 +8,7 @@ import typer
 
 from jaxcache.cli.opening import locate_target, open_cache
 from jaxcache.cli.options import Format, Output, index_folder, require_writable
-from jaxcache.errors import (
-    ExitCode,
-    JaxcacheError,
-    NoCacheError,
-    UsageError,
-)
+from jaxcache.errors import ExitCode, JaxcacheError, NoCacheError, UsageError
 from jaxcache.options import Consent, DryRun, Place
 from jaxcache.options.move import ArrivalOptions, PullOptions, PushOptions, SyncOptions
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from jaxcache.render.columns import size_column, text_column
+from jaxcache.render.columns import duration_column, size_column, text_column
 from jaxcache.render.view import Column, Table, View
 from jaxcache.units import format_duration
 from jaxcache.warm.replay.report import OUTCOMES, Compiled, CompileReport
@@ -31,7 +31,7 @@ def compile_view(report: CompileReport) -> View:
     columns = [
         Column("KEY", lambda m: m.key or m.module, lambda m: m.module, elastic=True),
         text_column("OUTCOME", lambda m: m.outcome),
-        Column("COMPILE", lambda m: m.compile_seconds, _seconds, right=True),
+        duration_column(lambda m: m.compile_seconds),
         size_column(lambda m: m.size_bytes),
         text_column("WHY", _why, elastic=True, cut="end"),
     ]
@@ -51,10 +51,6 @@ def _notes(report: CompileReport) -> Iterator[str]:
     if report.interrupted:
         yield "note: interrupted; run the same command again for the rest"
     yield _summary_line(report)
-
-
-def _seconds(module: Compiled) -> str:
-    return "" if module.compile_seconds is None else format_duration(module.compile_seconds)
 
 
 def _why(module: Compiled) -> str:

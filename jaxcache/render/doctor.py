@@ -32,7 +32,7 @@ def doctor_view(diagnosis: Diagnosis, *, verbose: bool) -> View:
     }
     return View(
         document,
-        [(f.severity, f.trap, f.seen, f.cost, f.fix) for f in findings],
+        _rows(findings),
         records=findings,
         page=_page(diagnosis, verbose),
         notes=[f"{diagnosis.no_jax}; checks that need jax were skipped"]
@@ -53,8 +53,12 @@ def torch_view(diagnosis: TorchDiagnosis) -> View:
         "findings": diagnosis.findings,
         "mended": (),
     }
-    rows = [(f.severity, f.trap, f.seen, f.cost, f.fix) for f in diagnosis.findings]
-    return View(document, rows, records=diagnosis.findings, page=_torch_page(diagnosis))
+    findings = diagnosis.findings
+    return View(document, _rows(findings), records=findings, page=_torch_page(diagnosis))
+
+
+def _rows(findings: Sequence[Finding]) -> list[tuple[str, ...]]:
+    return [(f.severity, f.trap, f.seen, f.cost, f.fix) for f in findings]
 
 
 def _torch_page(diagnosis: TorchDiagnosis) -> Iterator[Block]:

@@ -8,12 +8,7 @@ from collections.abc import Iterator, Sequence
 from jaxcache.cache.explain.churn import Churn
 from jaxcache.cache.explain.compare import headword
 from jaxcache.cache.explain.sides import Comparison, Compile, Difference, Explanation
-from jaxcache.render.columns import (
-    count_column,
-    seconds_column,
-    size_column,
-    text_column,
-)
+from jaxcache.render.columns import count_column, seconds_column, size_column, text_column
 from jaxcache.render.document import fields_of
 from jaxcache.render.typeset import SHOWN_HASH_DIGITS
 from jaxcache.render.view import Block, Column, Line, Table, View

@@ -11,17 +11,9 @@ from jaxcache.cache.prune.removal import (
     lost_compile_seconds,
     plan_notes,
 )
-from jaxcache.render.columns import (
-    removal_name,
-    size_column,
-    text_column,
-    used_column,
-)
+from jaxcache.render.columns import removal_name, size_column, text_column, used_column
 from jaxcache.render.view import Column, Table, View
-from jaxcache.units import (
-    NS_PER_SECOND,
-    format_compile,
-)
+from jaxcache.units import NS_PER_SECOND, format_compile
 
 #: Rows of a plan that a terminal shows.
 _SHOWN_ROWS = 40

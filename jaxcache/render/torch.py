@@ -4,7 +4,7 @@ import os
 from collections import Counter
 from collections.abc import Iterator
 
-from jaxcache.render.columns import seconds_column, size_column, text_column
+from jaxcache.render.columns import duration_column, size_column, text_column
 from jaxcache.render.view import Block, Column, Line, Table, View
 from jaxcache.render.warm import end_notes, run_document
 from jaxcache.units import format_count, format_duration
@@ -85,9 +85,7 @@ def _columns(report: TorchReport) -> list[Column]:
         text_column("SOURCE", lambda g: _place(g.file, g.line), elastic=True),
         text_column("CACHE", lambda g: _NAMES[g.tier]),
         text_column("OUTCOME", lambda g: g.outcome, styles=_STYLES),
-        seconds_column(
-            lambda g: g.compile_seconds, lambda s: "" if s is None else format_duration(s)
-        ),
+        duration_column(lambda g: g.compile_seconds),
         size_column(lambda g: g.size_bytes),
         text_column("WHY", _why, elastic=True, cut="end"),
     ]

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from jaxcache.cache.explain.sides import OUTCOMES
-from jaxcache.render.columns import seconds_column, size_column, text_column
+from jaxcache.render.columns import duration_column, size_column, text_column
 from jaxcache.render.typeset import SHOWN_HASH_DIGITS
 from jaxcache.render.view import Block, Column, Line, Table, View
 from jaxcache.units import format_count, format_duration
@@ -132,9 +132,7 @@ def _columns(report: Report) -> list[Column]:
             lambda m: m.reason if m.reason == "interrupted" else m.outcome,
             styles=_STYLES,
         ),
-        seconds_column(
-            lambda m: m.compile_seconds, lambda s: "" if s is None else format_duration(s)
-        ),
+        duration_column(lambda m: m.compile_seconds),
         size_column(lambda m: m.size_bytes),
         text_column("WHY", _why, elastic=True, cut="end"),
     ]

@@ -32,13 +32,7 @@ from jaxcache.warm.launch import Ended, Launch, run_listening
 from jaxcache.warm.process import find_python
 from jaxcache.warm.programs import Program, words_of
 from jaxcache.warm.run import Watch
-from jaxcache.warm.torch_report import (
-    CompiledFrame,
-    Look,
-    Outcome,
-    TorchProcess,
-    TorchReport,
-)
+from jaxcache.warm.torch_report import CompiledFrame, Look, Outcome, TorchProcess, TorchReport
 
 #: ``warm`` turns both caches on.
 _LIFTED = {"TORCHINDUCTOR_FX_GRAPH_CACHE": "1", "TORCHINDUCTOR_AUTOGRAD_CACHE": "1"}

@@ -5,12 +5,7 @@ import time
 
 from jaxcache.cache.bundle.deliver import is_bundle_name, spool
 from jaxcache.cache.bundle.manifest import BundleError
-from jaxcache.cache.ci.restore import (
-    Restored,
-    execute_restore,
-    nothing_to_restore,
-    plan_restore,
-)
+from jaxcache.cache.ci.restore import Restored, execute_restore, nothing_to_restore, plan_restore
 from jaxcache.cache.ci.staging import SharedBundle, fetch_directory, fetch_missing
 from jaxcache.cli.bundle import asking_host, check_trust, open_input, required_signatures
 from jaxcache.cli.ci import check_local, job_environment

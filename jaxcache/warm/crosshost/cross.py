@@ -126,7 +126,7 @@ def read_cross(options: TargetOptions) -> Cross | None:
 
 
 class Framed(NamedTuple):
-    """The bytes of an entry, and what the ledger learns of its payload."""
+    """The bytes of an entry, and the digest of its payload for the ledger."""
 
     frame: bytes
     payload_sha256: str
