@@ -24,6 +24,7 @@ from .files import (
     TEMP_PREFIX,
     delete_entry,
     jax_lock,
+    open_to_lock,
     own_folder,
     read_file,
     try_lock,
@@ -120,7 +121,7 @@ class Bound:
         """
         self._first, self._since, self._next = False, 0, time.monotonic() + _SWEEP_SECONDS
         path = os.path.join(own_folder(self._root, "live"), "sweep")
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        fd = open_to_lock(path)
         try:
             if not try_lock(fd):
                 return  # another process is at it

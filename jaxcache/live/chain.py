@@ -16,7 +16,15 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any
 
-from .files import CACHE_SUFFIX, OWN_DIR, own_folder, read_file, try_lock, write_whole
+from .files import (
+    CACHE_SUFFIX,
+    OWN_DIR,
+    open_to_lock,
+    own_folder,
+    read_file,
+    try_lock,
+    write_whole,
+)
 from .frame import HEADER_BYTES
 from .tiers import Tier
 
@@ -266,7 +274,7 @@ class Tiers:
             return
         if self._resumer < 0:
             folder = own_folder(self._directory.root, "live", "spool")
-            fd = os.open(os.path.join(folder, "lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+            fd = open_to_lock(os.path.join(folder, "lock"))
             if not try_lock(fd):
                 os.close(fd)
                 return

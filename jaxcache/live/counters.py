@@ -102,11 +102,11 @@ class Counters:
         Raises:
             OSError: the directory cannot be written.
         """
-        from .files import own_folder, read_file, try_lock, write_whole
+        from .files import open_to_lock, own_folder, read_file, try_lock, write_whole
 
         folder = own_folder(root, "live")
         path = os.path.join(folder, "totals")
-        fd = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        fd = open_to_lock(f"{path}.lock")
         try:
             deadline = time.monotonic() + wait_seconds
             while not try_lock(fd):

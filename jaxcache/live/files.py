@@ -63,6 +63,7 @@ def write_whole(folder: str, name: str, data: bytes) -> None:
     temp = os.path.join(folder, f"{TEMP_PREFIX}{os.getpid()}-{os.urandom(4).hex()}{next(_numbers)}")
     fd = os.open(temp, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
     try:
+        _adopt(fd, folder)
         try:
             view = memoryview(data)
             while view:  # in parts, so that the file looks young while it grows
@@ -78,9 +79,47 @@ def write_whole(folder: str, name: str, data: bytes) -> None:
 
 def own_folder(root: str, *parts: str) -> str:
     """A folder of ours in a cache directory, made if it is not there."""
-    path = os.path.join(root, OWN_DIR, *parts)
-    os.makedirs(path, exist_ok=True)
+    os.makedirs(root, exist_ok=True)
+    path = root
+    for part in (OWN_DIR, *parts):
+        folder, path = path, os.path.join(path, part)
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(path)
+            fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+            _adopt(fd, folder)
+            os.close(fd)
     return path
+
+
+def open_to_lock(path: str) -> int:
+    """Open a file that processes of all users lock, made if it is not there."""
+    flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
+    try:
+        fd = os.open(path, flags | os.O_EXCL, 0o666)
+    except FileExistsError:
+        return os.open(path, flags, 0o666)
+    _adopt(fd, os.path.dirname(path))
+    return fd
+
+
+def _adopt(fd: int, folder: str) -> None:
+    """Let all who may write to a folder write to what was made in it, whatever the umask.
+
+    As in jaxcache's store: JAX stops using a cache in which it cannot write to an ``-atime`` or
+    ``.lockfile`` that another user left. In a sticky folder only the group gets permissions.
+    """
+    like, new = os.stat(folder), os.fstat(fd)
+    shared = like.st_mode & (stat.S_IWGRP if like.st_mode & stat.S_ISVTX else 0o022)
+    if not shared:
+        return
+    with contextlib.suppress(OSError):  # only what the file system and our rights allow
+        if new.st_gid != like.st_gid:
+            os.fchown(fd, -1, like.st_gid)
+    mode = stat.S_IMODE(new.st_mode)
+    read_too = shared | shared << 1 | (shared >> 1 if stat.S_ISDIR(new.st_mode) else 0)
+    with contextlib.suppress(OSError):
+        if mode | read_too != mode:
+            os.fchmod(fd, mode | read_too)
 
 
 def write_stamp(root: str, key: str) -> None:
@@ -112,7 +151,7 @@ def quarantine_entry(root: str, key: str) -> bool:
 @contextlib.contextmanager
 def jax_lock(root: str) -> "Iterator[bool]":
     """Hold JAX's ``.lockfile`` as filelock does, with flock; yields whether it was obtained."""
-    fd = os.open(os.path.join(root, LOCKFILE), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    fd = open_to_lock(os.path.join(root, LOCKFILE))
     try:
         deadline = time.monotonic() + LOCK_SECONDS
         pause = 0.0002

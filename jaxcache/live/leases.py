@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from .files import own_folder, try_lock
+from .files import open_to_lock, own_folder, try_lock
 
 _POLL_SECONDS, _REMOTE_POLL_SECONDS = 0.03, 0.5
 _FOLDER = ".jaxcache/live/leases"
@@ -88,7 +88,7 @@ class Leases:
         with self._lock:
             if self._fd < 0:
                 path = os.path.join(own_folder(self._root, "live"), "leases")
-                self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+                self._fd = open_to_lock(path)
             if key in self._held:  # another thread of this process
                 return True
             if try_lock(self._fd, _offset(key), 1):

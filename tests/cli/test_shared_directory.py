@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from conftest import RunCli
 
+from jaxcache.live.files import jax_lock, quarantine_entry, write_stamp, write_whole
 from jaxcache.store.local import LocalStore
 
 OWNER, MEMBER, GROUP = 65534, 65532, 65533
@@ -184,3 +185,25 @@ def test_seal_keeps_access_lists_and_attributes_and_drops_setuid(
     assert os.getxattr(path, "system.posix_acl_access") == acl
     assert stat.S_IMODE(before.st_mode) == 0o4660
     assert stat.S_IMODE(after.st_mode) == 0o660
+
+
+def leave_as_a_running_program_does(cache: Path) -> None:
+    """What the live layer writes: entries with stamps, its locks, counts and quarantine."""
+    from jaxcache.live.counters import Counters
+
+    write_whole(str(cache), "jit_f-" + "a" * 64 + "-cache", b"entry")
+    write_stamp(str(cache), "jit_f-" + "a" * 64)
+    with jax_lock(str(cache)) as held:
+        assert held
+    counters = Counters()
+    counters.add("hits_local", 1)
+    counters.save_totals(str(cache))
+    quarantine_entry(str(cache), "jit_f-" + "a" * 64)
+
+
+def test_members_can_write_to_all_that_a_running_program_has_left(shared: Path) -> None:
+    shared.chmod(0o775)
+    as_user(MEMBER, lambda: leave_as_a_running_program_does(shared), umask=0o077)
+    as_user(OWNER, lambda: write_to_all(shared))
+    as_user(OWNER, lambda: leave_as_a_running_program_does(shared))
+    assert len([*(shared / ".jaxcache" / "quarantine").iterdir()]) == 2
