@@ -1,5 +1,6 @@
 """The choice of entries: KEY arguments, ``--filter`` and ``--sort``."""
 
+import math
 import re
 from collections.abc import Callable, Iterable, Sequence
 from fnmatch import fnmatchcase
@@ -114,9 +115,12 @@ def _parse_bool(text: str) -> bool:
 
 def _parse_seconds(text: str) -> float:
     try:
-        return float(text)
+        seconds = float(text)
     except ValueError:
         return parse_duration_seconds(text)
+    if math.isnan(seconds):
+        raise UsageError(f"{text!r} is no duration", code="bad-filter")
+    return seconds
 
 
 _FIELDS: dict[str, _Field] = {

@@ -1,9 +1,8 @@
 """Observe the jax of one process and report the outcome of every compile request.
 
-It tells the parent that started the process, and blocks of the process itself that watch. A request
-is one call of ``compile_or_get_cached``. What JAX does inside it happens in the same thread, so
-what belongs together is kept per thread. Whatever goes wrong in here is told as ``trouble`` and
-never reaches the script.
+It reports to the parent process and to blocks of the process itself that watch. A request is one
+call of ``compile_or_get_cached``. What JAX does inside it happens in the same thread, so state is
+kept per thread. Whatever goes wrong in here is reported as ``trouble``, never to the script.
 """
 
 import itertools

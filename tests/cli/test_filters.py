@@ -77,3 +77,4 @@ def test_a_bad_filter_is_refused_before_any_work(run_cli: RunCli, cache: Path) -
     for words in (("prune", "--max-entries", "0"), ("rm",), ("verify",), ("seal",), ("push", "x")):
         refused = run_cli(*words, "-C", cache, "--filter", "colour=red", "-n")
         assert (refused.returncode, "[bad-filter]" in refused.stderr) == (2, True), words
+    assert "[bad-filter]" in run_cli("ls", "-C", cache, "--filter", "compile>nan").stderr
