@@ -49,6 +49,7 @@ def start(cache: Path, tmp_path: Path) -> Iterator[Start]:
             stdin=subprocess.DEVNULL,
             env=clean_environment(tmp_path),
             start_new_session=True,
+            preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL),  # nohup ignores it
             cwd=tmp_path,
         )
         children.append(child)
