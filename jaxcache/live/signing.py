@@ -18,7 +18,7 @@ from .frame import HEADER_BYTES, Rotten, decode
 _FOLDER = ".jaxcache/signatures"
 _CONTEXT = b"jaxcache entries v1\0"
 _PUBLIC, _PRIVATE = "jaxcache-ed25519", "jaxcache-ed25519-private"
-_MAX_FILES, _MAX_BYTES, _MAX_SIGNATURES = 1000, 32 << 20, 16
+_MAX_FILES, _MAX_BYTES, _MAX_SIGNATURES, _MAX_VALUES = 1000, 32 << 20, 16, 100_000
 
 
 class Signatures:
@@ -95,6 +95,8 @@ class Signatures:
         """Return the content of a file, if a trusted key has signed it; empty if not."""
         from cryptography.exceptions import InvalidSignature
 
+        if sum(map(data.count, (b",", b"[", b"{"))) > _MAX_VALUES:  # which take far more memory
+            return ""
         try:
             document = json.loads(data)
             text = document["signed"]

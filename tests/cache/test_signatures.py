@@ -1,6 +1,7 @@
 """Signatures of single entries: of as many as there may be, and of nothing that was not signed."""
 
 import json
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -47,3 +48,17 @@ def test_what_was_changed_counts_for_nothing(tmp_path: Path, spoil: str) -> None
         text = "[" * 100_000
     path.write_text(text)
     assert load_signed(store, [me]) == {}
+
+
+def test_millions_of_values_are_not_parsed(tmp_path: Path) -> None:
+    me = TrustedKey("me", ed25519.Ed25519PrivateKey.generate().public_key().public_bytes_raw())
+    store = LocalStore(tmp_path)
+    folder = tmp_path / SIGNATURES_DIR
+    folder.mkdir(parents=True)
+    (folder / "1").write_text(f"[{'[],' * 1_000_000}[]]")
+    tracemalloc.start()
+    try:
+        assert load_signed(store, [me]) == {}
+        assert tracemalloc.get_traced_memory()[1] < 40 << 20  # a buffer of the most that is read
+    finally:
+        tracemalloc.stop()

@@ -16,6 +16,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from jaxcache.cache.trust import TrustedKey, holds
+from jaxcache.cache.untrusted_json import parse_json
 from jaxcache.entry.names import OWN_DIR
 from jaxcache.store.base import Store
 
@@ -23,6 +24,8 @@ SIGNATURES_DIR = f"{OWN_DIR}/signatures"
 _CONTEXT = b"jaxcache entries v1\0"
 _MAX_BYTES = 32 << 20
 _MAX_SIGNATURES = 16
+#: Of JSON: a few for each signature, and the commas that names may hold.
+_MAX_VALUES = 100_000
 #: A line has 900 bytes at the most, escaped, so that this many stay well below the largest file.
 _ENTRIES_PER_FILE = 25_000
 
@@ -86,7 +89,7 @@ def load_signed(store: Store, trusted: Sequence[TrustedKey]) -> dict[str, Collec
 def _trusted_text(data: bytes, keys: Collection[bytes]) -> str:
     """Return the text of a file if one of these keys has signed it; empty if not."""
     try:
-        document = json.loads(data)
+        document = parse_json(data, ValueError, max_values=_MAX_VALUES)
         text = document["signed"]
         message = _CONTEXT + text.encode()
         for pair in document["signatures"][:_MAX_SIGNATURES]:
