@@ -39,7 +39,7 @@ class Reading(NamedTuple):
     """The aids of a scan, of which none changes what it finds."""
 
     index: Any = None
-    """What earlier scans of this layout read; it spares opening files, and learns from this one."""
+    """The facts that earlier scans read, so that fewer files are opened; new ones are added."""
     workers: int = 1
     """Processes to read with in a large directory (see :func:`jaxcache.cache.parallel.spread`)."""
     progress: Progress | None = None

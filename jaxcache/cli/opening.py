@@ -113,7 +113,7 @@ def locate_target(cache_dir: str | None, layout: str | None, compiler: str) -> s
     from jaxcache.store import is_remote, open_store
 
     if layout is not None and load_layout(layout).name != compiler:
-        raise UsageError(f"what is to be imported is of {compiler}", code="other-layout")
+        raise UsageError(f"the file to import holds entries of {compiler}", code="other-layout")
     path = locate(cache_dir, compiler)
     if not is_remote(path) and os.path.isdir(path):
         check_target(open_store(path), compiler)

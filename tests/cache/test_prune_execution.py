@@ -89,7 +89,7 @@ def slow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SlowStore:
     return store
 
 
-def test_the_lock_is_let_go_every_fifty_milliseconds(tmp_path: Path, slow: SlowStore) -> None:
+def test_the_lock_is_let_go_after_each_short_hold(tmp_path: Path, slow: SlowStore) -> None:
     for number in range(20):
         put(tmp_path, key(number))
     made = plan(tmp_path, max_entries=0)
