@@ -23,10 +23,18 @@ from jaxcache.entry.codec import (
     detect_codec,
     read_head,
 )
+from jaxcache.entry.read import read_payload
 
 
 def decompress(data: bytes) -> bytes:
     return b"".join(decompress_chunks(io.BytesIO(data), len(data)))
+
+
+def test_a_payload_of_just_its_limit_is_read() -> None:
+    data = entry_bytes(3, b"payload")
+    assert read_payload(io.BytesIO(data), len(data), limit=7) == b"payload"
+    with pytest.raises(CodecError, match="inflate to more than 6"):
+        read_payload(io.BytesIO(data), len(data), limit=6)
 
 
 def kind_of(data: bytes) -> str:

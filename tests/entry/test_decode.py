@@ -317,15 +317,12 @@ def test_an_amd_gpu_is_named_by_its_architecture() -> None:
     assert (contents.device.platform, contents.device.target) == ("gpu", "gfx942")
 
 
-def test_source_lines_are_ranked_and_installed_packages_stepped_over() -> None:
+@pytest.mark.parametrize("beside", [0, 300_000], ids=["parsed whole", "read in parts"])
+def test_source_lines_are_ranked_and_installed_packages_stepped_over(beside: int) -> None:
     flax, other = "/usr/lib/site-packages/flax/core.py", "/usr/dist-packages/x.py"
 
     def frames(*parents: int) -> bytes:
-        files = [
-            b"/home/me/train.py",
-            b"/usr/lib/site-packages/flax/core.py",
-            b"/usr/dist-packages/x.py",
-        ]
+        files = [b"/home/me/train.py", flax.encode(), other.encode()]
         return forge.message(
             17,
             *(forge.message(1, f) for f in files),
@@ -344,7 +341,8 @@ def test_source_lines_are_ranked_and_installed_packages_stepped_over() -> None:
         instructions = [
             forge.message(2, b"add") + forge.message(7, forge.number(15, n)) for n in ids
         ]
-        module = forge.module(instructions=instructions, extra=frames(*parents))
+        unknown = forge.message(99, bytes(beside))
+        module = forge.module(instructions=instructions, extra=frames(*parents) + unknown)
         found = decode_payload(forge.outer(forge.cpu_result(module))).source
         return [(s.file, s.line, s.function) for s in found]
 

@@ -45,6 +45,16 @@ def test_a_checksum_is_added_without_compressing_anew(content: bytes) -> None:
         zstandard.decompress(wrong)
 
 
+def test_the_smaller_of_both_frames_is_taken() -> None:
+    content = b"".join(b"%d" % n for n in range(5000))
+    frame = zstandard.ZstdCompressor(level=1).compress(content)
+    kept = seal_frame(frame, content, None)
+    assert kept == add_checksum(frame, content)
+    assert len(seal_frame(frame, content, 19)) < len(frame)
+    best = seal_frame(frame, content, 19)
+    assert seal_frame(best, content, 1) == best
+
+
 def test_zlib_stays_zlib() -> None:
     content = bytes(5000)
     frame = zlib.compress(content, 1)

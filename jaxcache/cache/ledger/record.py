@@ -12,9 +12,10 @@ from typing import Any
 #: * ``hit``: count (1 if absent) more uses of the entry
 #: * ``too-quick``: count compiles that JAX's threshold of seconds kept from being written
 #: * ``sealed``: the entry was sealed then
+#: * ``removed``: the file was damaged, and went to quarantine or for good
 #: * ``pin``, ``unpin``: the later one counts
 PAYLOAD, COMPILE, HIT, SEALED, PIN, UNPIN = "payload", "compile", "hit", "sealed", "pin", "unpin"
-TOO_QUICK = "too-quick"
+TOO_QUICK, REMOVED = "too-quick", "removed"
 COUNTED = frozenset({HIT, COMPILE, TOO_QUICK})
 PINNING = frozenset({PIN, UNPIN})
 
@@ -96,9 +97,18 @@ class Record:
     hits: int = 0
     last_hit_ns: int | None = None
     sealed_ns: int | None = None
+    removed_ns: int | None = None
     pinned: bool = False
     extra: Mapping[str, Any] = field(default_factory=dict)
     """Facts that have no field of their own."""
+
+    def digest_of(self, mtime_ns: int) -> str | None:
+        """Return :attr:`payload_sha256`, unless the file was written after its removal.
+
+        A damaged file that comes back from quarantine keeps its time, so that it is accused again.
+        """
+        anew = self.removed_ns is not None and mtime_ns > self.removed_ns
+        return None if anew else self.payload_sha256
 
     def tuning_of(self, mtime_ns: int, size_bytes: int) -> str | None:
         """Return :attr:`tuning`, if the entry's file is still the one that was written then.
@@ -110,7 +120,7 @@ class Record:
         return self.tuning if same else None
 
 
-_DERIVED = frozenset({"hits", "last_hit_ns", "sealed_ns", "pinned", "extra", "key"})
+_DERIVED = frozenset({"hits", "last_hit_ns", "sealed_ns", "removed_ns", "pinned", "extra", "key"})
 _TEXTS = frozenset(f.name for f in fields(Record) if f.type == str | None)
 _INTEGERS = frozenset(f.name for f in fields(Record) if f.type == int | None) - _DERIVED
 _KNOWN = frozenset(f.name for f in fields(Record)) - _DERIVED
@@ -128,6 +138,10 @@ def fold(key: str, events: Iterable[Event]) -> Record:
             known["pinned"] = event.kind == PIN
         elif event.kind == SEALED:
             known["sealed_ns"] = event.at_ns
+        elif event.kind == REMOVED:
+            known["removed_ns"] = event.at_ns
+        elif event.kind == PAYLOAD:
+            known.pop("removed_ns", None)
         for name, value in event.facts.items():
             if name in _KNOWN:
                 if (read := _checked(name, value)) is not None:

@@ -125,11 +125,11 @@ def check_decoded(
 
 def find_recorded(file: EntryFile, record: Record | None) -> Recorded | None:
     """The ledger's record of the payload of an entry."""
-    if record is None or record.payload_sha256 is None:
+    if record is None or (digest := record.digest_of(file.info.mtime_ns)) is None:
         return None
     same_time = record.file_mtime_ns == file.info.mtime_ns
     same_size = record.file_size_bytes == file.info.size_bytes
-    return Recorded(record.payload_sha256, same_time or same_size)
+    return Recorded(digest, same_time or same_size)
 
 
 def recorded_digest(file: EntryFile, record: Record | None) -> str | None:

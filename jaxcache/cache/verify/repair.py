@@ -1,10 +1,13 @@
 """``verify --fix``: plan what to do about problems, then do it."""
 
 import os
+import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
+from jaxcache.cache.ledger.record import REMOVED, Event
+from jaxcache.cache.ledger.segments import append
 from jaxcache.cache.leftovers import delete_leftover, is_staged
 from jaxcache.cache.pair import (
     ATIME_BYTES,
@@ -47,6 +50,8 @@ class Step:
     """The last use, for a back-filled ``-atime``."""
     temporary: bool = False
     """Whether a broken write left it, or one that is going on is making it."""
+    key: str | None = None
+    """The entry's key; None for a file that has none."""
 
     def __repr__(self) -> str:
         return f"<{self.action} {self.file!r}>"
@@ -81,13 +86,13 @@ class Repair:
 
     def unsolved(self, problems: Iterable[Problem]) -> int:
         """Count the problems that remain: their file is there, or its date is still missing."""
-        gone = ("quarantine", "delete")
         return sum(
-            not (self.action(p) in gone or (self.action(p) == "back-fill" and p.kind in _DATES))
+            not (self.action(p) in _GONE or (self.action(p) == "back-fill" and p.kind in _DATES))
             for p in problems
         )
 
 
+_GONE = frozenset({"quarantine", "delete"})
 _DATES = frozenset({"missing-atime", "bad-atime"})
 
 
@@ -113,7 +118,7 @@ def plan_repair(verification: Verification, *, now_ns: int, delete: bool = False
         entry = verification.entries.get(problem.file)
         stamp_ns = entry.last_used_ns if entry else info.mtime_ns
         temporary = problem.kind == "temp-file"
-        steps[problem.file] = Step(problem.file, action, info, stamp_ns, temporary)
+        steps[problem.file] = Step(problem.file, action, info, stamp_ns, temporary, problem.key)
     return RepairPlan(quarantine_folder(now_ns), tuple(steps.values()))
 
 
@@ -146,6 +151,7 @@ def execute_repair(
     Raises:
         LockedError: the lock was not obtained; what was done until then stays done.
     """
+    began_ns = time.time_ns()  # before anything can be compiled anew
     actions: dict[str, Action] = {}
     failed: set[str] = set()
 
@@ -175,6 +181,9 @@ def execute_repair(
             sorted(steps, key=lambda s: (first[_stem(s)], _stem(s), -rank(s.file), s.file))
         )
     run_guarded(store, run, steps, guard=layout.guard, progress=progress)
+    gone = (s for s in steps if actions[s.file] in _GONE and not s.temporary)
+    entries = (s.key or s.file for s in gone if not s.file.endswith(ATIME_SUFFIX))
+    append(store, [Event(key, REMOVED, began_ns) for key in entries])
     return Repair(False, actions)
 
 

@@ -43,7 +43,9 @@ def known_digests(store: Store, files: Iterable[FileInfo]) -> Mapping[str, Recor
     One that is not binding is of a file that may have been compiled anew.
     """
     ledger = Ledger.load(store)
-    found = {i.name: (r, i) for i in files if (r := ledger.record(i.name)) and r.payload_sha256}
+    found = {
+        i.name: (r, i) for i in files if (r := ledger.record(i.name)) and r.digest_of(i.mtime_ns)
+    }
     same = {name for name, (record, i) in found.items() if record.file_mtime_ns == i.mtime_ns}
     return {
         name: Recorded(
