@@ -194,7 +194,7 @@ def pairs(lab: Lab, first: Plan, second: Plan, numbers: Sequence[int]) -> Iterat
             broken = [*_whole(first, now), *_ended(done), *_ended(other)]
             known = [lab.before, first.after, second.after, *orders]
             may_go = first.row.chooses or second.row.chooses
-            between = _among(known, now, may_go=may_go, counted_twice=True)
+            between = _among(known, now, may_go=may_go, beside=True)
             broken += (b for b in between if ".jxb" not in b)  # a bundle may be of any moment
             left = now.leftovers - lab.before.leftovers
             broken += [f"left {name}" for name in left if not name.endswith("-atime")]
@@ -242,14 +242,15 @@ def _as_before_or(plan: Plan, now: State, *, may_go: bool = False) -> Iterator[s
 
 
 def _among(
-    known: Sequence[State], now: State, *, may_go: bool = False, counted_twice: bool = False
+    known: Sequence[State], now: State, *, may_go: bool = False, beside: bool = False
 ) -> Iterator[str]:
     """Each file and each fact is as one of the known states has it.
 
     Args:
         may_go: or it is gone, or came from another cache of the world, as that has it in any of
             them: a push beside an import carries what the import has brought.
-        counted_twice: two commands may have brought the same uses, neither knowing of the other.
+        beside: two commands ran. Both may have brought the same uses, neither knowing of the other,
+            and a file that one replaced after the other's listing may have the time listed.
     """
     for name in {n for state in (*known, now) for n in state.files}:
         allowed = {state.files.get(name) for state in known}
@@ -259,9 +260,12 @@ def _among(
                 None,
                 *(s for state in known for n, s in state.files.items() if n.endswith(end)),
             }
+        if beside:
+            dated = [state.partition(", of ") for state in allowed if state]
+            allowed |= {content + of + time for content, of, _ in dated for *_, time in dated}
         if now.files.get(name) not in allowed:
             yield f"{name} is {now.files.get(name)}, not one of {allowed}"
-    most = 2 if counted_twice else 1
+    most = 2 if beside else 1
     for key in {k for state in (*known, now) for k in state.records}:
         said = [state.records[key] for state in known if key in state.records]
         if may_go:
