@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from jaxcache.cache.ledger.record import REMOVED, Event
-from jaxcache.cache.ledger.segments import append
+from jaxcache.cache.ledger.segments import Ledger, append
 from jaxcache.cache.leftovers import delete_leftover, is_staged
 from jaxcache.cache.pair import (
     ATIME_BYTES,
@@ -182,8 +182,9 @@ def execute_repair(
         )
     run_guarded(store, run, steps, guard=layout.guard, progress=progress)
     gone = (s for s in steps if actions[s.file] in _GONE and not s.temporary)
-    entries = (s.key or s.file for s in gone if not s.file.endswith(ATIME_SUFFIX))
-    append(store, [Event(key, REMOVED, began_ns) for key in entries])
+    ledger = Ledger.load(store)
+    known = (r for s in gone if (r := ledger.record(s.key or s.file)) and r.payload_sha256)
+    append(store, [Event(record.key, REMOVED, began_ns) for record in known])
     return Repair(False, actions)
 
 
