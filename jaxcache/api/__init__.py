@@ -16,8 +16,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, overload
 
-from jaxcache.api.carrying import Carrying
-from jaxcache.api.running import Running
+from jaxcache.api.compiling import CompilingMethods
+from jaxcache.api.moving import MovingMethods
 from jaxcache.cache.listing import Listing, list_cache
 from jaxcache.cache.scan import Progress
 from jaxcache.cache.stats import Stats, count_cache
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 __all__ = ["Cache", "open"]
 
 
-class Cache(Carrying, Running):
+class Cache(MovingMethods, CompilingMethods):
     """One cache, in a directory or an object store.
 
     Attributes:
@@ -191,11 +191,11 @@ class Cache(Carrying, Running):
             path: where to write it, too.
         """
         from jaxcache import __version__
-        from jaxcache.cache.picture import take_picture
+        from jaxcache.cache.overview import make_overview
         from jaxcache.render.report.page import report_html
 
-        picture = take_picture(self.store, self.layout, now_ns=time.time_ns(), progress=progress)
-        page = report_html(picture, version=__version__)
+        overview = make_overview(self.store, self.layout, now_ns=time.time_ns(), progress=progress)
+        page = report_html(overview, version=__version__)
         if path is not None:
             from jaxcache.store.atomic import replace_file
 

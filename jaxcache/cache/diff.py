@@ -25,7 +25,7 @@ class Held(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Side:
+class DiffSide:
     """A cache directory or a bundle."""
 
     __repr__ = brief
@@ -60,8 +60,8 @@ class Diff:
 
     __repr__ = brief
 
-    left: Side
-    right: Side
+    left: DiffSide
+    right: DiffSide
     only_left: tuple[Held, ...]
     only_right: tuple[Held, ...]
     differing: tuple[Pair, ...]
@@ -74,16 +74,16 @@ class Diff:
         return not found and not self.differing
 
 
-def read_bundle(bundle: Bundle) -> Side:
+def read_bundle(bundle: Bundle) -> DiffSide:
     """Read the manifest of a bundle."""
     entries = {
         i.key: Held(i.key, i.payload_sha256, i.payload_bytes, i.size_bytes, i.compile_seconds)
         for i in bundle.manifest.items
     }
-    return Side(bundle.name, entries, reference=bundle.manifest_sha256)
+    return DiffSide(bundle.name, entries, reference=bundle.manifest_sha256)
 
 
-def read_cache(store: Store, progress: Progress | None) -> Side:
+def read_cache(store: Store, progress: Progress | None) -> DiffSide:
     """Read every entry of a cache.
 
     Raises:
@@ -112,10 +112,10 @@ def read_cache(store: Store, progress: Progress | None) -> Side:
             )
         if progress:
             progress(done, len(files))
-    return Side(store.url, entries, tuple(damaged))
+    return DiffSide(store.url, entries, tuple(damaged))
 
 
-def diff_sides(left: Side, right: Side) -> Diff:
+def diff_sides(left: DiffSide, right: DiffSide) -> Diff:
     """Compare two sides, key by key."""
     both = sorted(left.entries.keys() & right.entries.keys())
     pairs = [Pair(left.entries[k], right.entries[k]) for k in both]

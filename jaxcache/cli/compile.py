@@ -16,8 +16,8 @@ from jaxcache.options.run import CompileOptions
 from jaxcache.units import format_duration
 
 if TYPE_CHECKING:
-    from jaxcache.warm.replay.plan import CompilePlan, Job
-    from jaxcache.warm.replay.report import Compiled
+    from jaxcache.warm.compiling.plan import CompilePlan, Job
+    from jaxcache.warm.compiling.report import Compiled
 
 EXAMPLE = "jaxcache compile train.recipe -C /var/cache/jax --jobs 8"
 EXIT_CODES = (0, 1, 2, 3, 10, 13, 130)
@@ -38,7 +38,7 @@ def command(
     """
     from jaxcache.cli.output import emit
     from jaxcache.render.compile import compile_view
-    from jaxcache.warm.replay.run import compile_recipe
+    from jaxcache.warm.compiling.run import compile_recipe
 
     form = output.form
     options.check()

@@ -9,7 +9,7 @@ import typer
 from jaxcache.cli.options import Output
 from jaxcache.errors import ExitCode
 from jaxcache.options import DryRun, Place
-from jaxcache.options.move import Compatibility, ImportOptions
+from jaxcache.options.move import CompatibilityOptions, ImportOptions
 
 EXAMPLE = "jaxcache import cache.jxb --require-compatible"
 EXIT_CODES = (0, 1, 2, 3, 12, 13)
@@ -24,7 +24,7 @@ def command(
     ],
     place: Place,
     options: ImportOptions,
-    needed: Compatibility,
+    needed: CompatibilityOptions,
     dry: DryRun,
     output: Output,
 ) -> int:

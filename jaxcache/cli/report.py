@@ -31,7 +31,7 @@ def command(
     (pip install 'jaxcache[report]'); its tables, sums and the slider of prune do not.
     """
     from jaxcache import __version__
-    from jaxcache.cache.picture import take_picture
+    from jaxcache.cache.overview import make_overview
     from jaxcache.cli.output import emit, write_file
     from jaxcache.cli.terminal.progress import progress_bar
     from jaxcache.render.document import versioned
@@ -43,7 +43,7 @@ def command(
     store, layout = open_cache(place.cache_dir, place.layout)
     now_ns = time.time_ns()
     with progress_bar("reading entries") as progress:
-        picture = take_picture(
+        overview = make_overview(
             store,
             layout,
             now_ns=now_ns,
@@ -51,16 +51,16 @@ def command(
             workers=available_cores(),
             progress=progress,
         )
-    page = report_html(picture, version=__version__).encode()
+    page = report_html(overview, version=__version__).encode()
     write_file(file, [page])
     document = {
         "cache_dir": store.url,
         "file": file,
         "size_bytes": len(page),
-        "entries": len(picture.entries),
+        "entries": len(overview.entries),
     }
-    total = format_size(sum(e.size_bytes for e in picture.entries))
-    held = f"{format_count(len(picture.entries), 'entry')}, {total}"
+    total = format_size(sum(e.size_bytes for e in overview.entries))
+    held = f"{format_count(len(overview.entries), 'entry')}, {total}"
     notes = [f"wrote {file} ({format_size(len(page))}): {held}"]
     if not load_plotly():
         notes.append("charts are left out: pip install 'jaxcache[report]'")

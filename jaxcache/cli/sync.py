@@ -198,7 +198,7 @@ def _carry_files(
         UntrustedError: nothing here is signed; a bundle can be.
     """
     from jaxcache.cache.bundle.deliver import make_temporary_bundle
-    from jaxcache.cache.diff import Side
+    from jaxcache.cache.diff import DiffSide
     from jaxcache.cache.trust import Verdict
     from jaxcache.cli.bundle import note_left_out, receive, required_signatures
     from jaxcache.layouts.sides import names_there
@@ -210,7 +210,7 @@ def _carry_files(
     signed = options.require_signed or bool(options.sign)
     if signed or not is_remote(target):
         required_signatures(source, asked=signed)
-    there = Side(target, {}, files=names_there(target))
+    there = DiffSide(target, {}, files=names_there(target))
     plan = source.layout.plan_export(
         source.store,
         keys=options.include,

@@ -17,7 +17,7 @@ _CANDIDATES = 20
 
 
 @dataclass(frozen=True, repr=False)
-class Foreseen(watch.Shown):
+class Prediction(watch.Shown):
     """The outcome that a call of a function would have."""
 
     outcome: str
@@ -43,7 +43,7 @@ class Foreseen(watch.Shown):
             yield from explain_view(self.explanation, "").page or ()
 
 
-def explain_miss(function: Any, *args: Any, **kwargs: Any) -> Foreseen:
+def explain_miss(function: Any, *args: Any, **kwargs: Any) -> Prediction:
     """Say why the call ``function(*args, **kwargs)`` would compile, or that it would not.
 
     >>> jaxcache.explain_miss(step, x).outcome
@@ -78,7 +78,7 @@ def explain_miss(function: Any, *args: Any, **kwargs: Any) -> Foreseen:
         event = listener.ask(lowered.compile)
         if event is None:
             said = "this process has compiled it already, and keeps it in memory"
-            return Foreseen("in-memory", None, None, said)
+            return Prediction("in-memory", None, None, said)
         observation.take(event)
         (asked,) = (done for done in observation.compiles() if done.reason == "not-compiled")
         directory = observation.cache_dir
@@ -86,10 +86,10 @@ def explain_miss(function: Any, *args: Any, **kwargs: Any) -> Foreseen:
     compile_, key = as_compile(asked), asked.key or ""
     if known and key in known.keys_of(asked.module):
         said = f"{asked.module} is in {directory}, and would be retrieved"
-        return Foreseen("hit", asked.module, key, said)
+        return Prediction("hit", asked.module, key, said)
     explanation = _compare(compile_, known, earlier, directory)
     said = f"{asked.module} would be compiled: {_why(explanation, directory)}"
-    return Foreseen("miss", asked.module, key, said, explanation)
+    return Prediction("miss", asked.module, key, said, explanation)
 
 
 def _compare(

@@ -104,8 +104,8 @@ class Observation(Shown):
     @property
     def report(self) -> "Report":
         """The report of all events until now."""
+        from jaxcache.warm.bookkeeping import known_seconds
         from jaxcache.warm.launch import Ended
-        from jaxcache.warm.remember import known_seconds
 
         with self._lock:
             recorder = self._fold()

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from jaxcache.cache.bundle.export import ExportPlan
     from jaxcache.cache.bundle.format import Bundle
     from jaxcache.cache.bundle.importing import ImportPlan
-    from jaxcache.cache.diff import Side
+    from jaxcache.cache.diff import DiffSide
     from jaxcache.cache.explain.churn import Churn
     from jaxcache.cache.explain.sides import Explanation
     from jaxcache.cache.index import FactIndex
@@ -222,7 +222,7 @@ class Layout(Protocol):
         *,
         keys: Sequence[str],
         filters: Sequence[str],
-        since: "Side | None",
+        since: "DiffSide | None",
         side_caches: bool | None,
         now_ns: int,
         progress: "Progress | None",
@@ -245,10 +245,10 @@ class Layout(Protocol):
     ) -> "ImportPlan":
         """Look at what is there already, and decide for each file of a verified bundle."""
 
-    def read_side(self, store: Store, progress: "Progress | None") -> "Side":
+    def read_side(self, store: Store, progress: "Progress | None") -> "DiffSide":
         """Read what every entry of a cache stands for, to be compared."""
 
-    def read_bundle(self, bundle: "Bundle") -> "Side":
+    def read_bundle(self, bundle: "Bundle") -> "DiffSide":
         """Read the same of a bundle.
 
         Raises:

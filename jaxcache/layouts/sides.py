@@ -4,7 +4,7 @@ import os
 from collections.abc import Callable
 
 from jaxcache.cache.bundle.format import is_bundle, open_bundle
-from jaxcache.cache.diff import Side
+from jaxcache.cache.diff import DiffSide
 from jaxcache.cache.scan import Progress
 from jaxcache.errors import UsageError
 from jaxcache.layouts import choose_layout, load_layout
@@ -18,7 +18,7 @@ def open_side(
     progress: Progress | None = None,
     *,
     layout: str | None = None,
-) -> Side:
+) -> DiffSide:
     """Read what a bundle or a cache holds.
 
     Raises:
@@ -48,7 +48,7 @@ def names_there(location: str) -> frozenset[str]:
     return frozenset(names)
 
 
-def check_same_layout(left: Side, right: Side) -> None:
+def check_same_layout(left: DiffSide, right: DiffSide) -> None:
     """Refuse to compare what no compiler could exchange.
 
     Raises:

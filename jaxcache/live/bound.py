@@ -29,8 +29,8 @@ from .files import (
     read_file,
     try_lock,
 )
-from .frame import HEADER_BYTES, Rotten, decode
-from .uses import Known, read_ledger
+from .frame import HEADER_BYTES, DamagedEntryError, decode
+from .uses import KnownUses, read_ledger
 
 _LOW_WATER = 0.9
 _SWEEP_WRITES = 1_000
@@ -199,7 +199,7 @@ class Bound:
                     time.sleep(_PAUSE_SECONDS)
         self._delete(victims)
 
-    def _worth(self, items: "list[_Item]", ledger: "dict[str, Known]") -> Any:
+    def _worth(self, items: "list[_Item]", ledger: "dict[str, KnownUses]") -> Any:
         now_ns = time.time_ns()
 
         def last_use_ns(item: _Item) -> int:
@@ -231,7 +231,7 @@ class Bound:
         try:
             data = read_file(os.path.join(self._root, key + CACHE_SUFFIX), is_use=False)
             return int.from_bytes(decode(data or b"").content[:HEADER_BYTES], "big")
-        except (OSError, Rotten):
+        except (OSError, DamagedEntryError):
             return 0
 
     def _delete(self, victims: "list[_Item]") -> None:

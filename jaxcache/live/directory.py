@@ -16,7 +16,7 @@ from .files import (
     write_stamp,
     write_whole,
 )
-from .frame import Rotten, decode, same_payload
+from .frame import DamagedEntryError, decode, same_payload
 from .leases import Leases
 from .loading import Loading, find_dead
 from .uses import Uses
@@ -155,7 +155,7 @@ class Directory:
         """Check an entry; a good one is decoded once, and JAX's decoder is given the content."""
         try:
             decoded = decode(value)
-        except Rotten:
+        except DamagedEntryError:
             self._counters.count("rotten_tier" if tier else "rotten")
             return False
         rule = self._layer.settings["require-seal"]

@@ -17,7 +17,7 @@ MAX_CONTENT_BYTES = 4 << 30
 HEADER_BYTES = 4
 
 
-class Rotten(ValueError):  # noqa: N818 - a state of an entry, caught where it is found
+class DamagedEntryError(ValueError):
     """The bytes are no whole entry; the text says why."""
 
 
@@ -33,19 +33,19 @@ def _announced(value: bytes) -> int:
     """The content size in a zstd frame header.
 
     Raises:
-        Rotten: no size is given (both codecs of JAX give one), or an absurd one.
+        DamagedEntryError: no size is given (both codecs of JAX give one), or an absurd one.
     """
     if len(value) < 14:
-        raise Rotten("shorter than any entry")
+        raise DamagedEntryError("shorter than any entry")
     descriptor = value[4]
     single, code = descriptor >> 5 & 1, descriptor >> 6
     start = 5 + (not single) + (0, 1, 2, 4)[descriptor & 3]
     width = (1 if single else 0, 2, 4, 8)[code]
     if not width:
-        raise Rotten("no content size in the header")
+        raise DamagedEntryError("no content size in the header")
     size = int.from_bytes(value[start : start + width], "little") + (256 if width == 2 else 0)
     if not HEADER_BYTES < size <= MAX_CONTENT_BYTES:
-        raise Rotten(f"a content size of {size} bytes in the header")
+        raise DamagedEntryError(f"a content size of {size} bytes in the header")
     return size
 
 
@@ -61,7 +61,7 @@ def _find_decoder() -> "Callable[[bytes, int], bytes]":
             decoder = zstd.ZstdDecompressor()
             content: bytes = decoder.decompress(value, size + 1)
             if not decoder.eof or decoder.unused_data or len(content) != size:
-                raise Rotten("truncated, or bytes behind the frame")
+                raise DamagedEntryError("truncated, or bytes behind the frame")
             return content
 
         return decode_standard
@@ -70,7 +70,7 @@ def _find_decoder() -> "Callable[[bytes, int], bytes]":
     except ImportError:
 
         def refuse(value: bytes, size: int) -> bytes:  # noqa: ARG001
-            raise Rotten("written with zstd, which this Python lacks")
+            raise DamagedEntryError("written with zstd, which this Python lacks")
 
         return refuse
 
@@ -79,7 +79,7 @@ def _find_decoder() -> "Callable[[bytes, int], bytes]":
     def decode_zstandard(value: bytes, size: int) -> bytes:
         content: bytes = zstandard.ZstdDecompressor().decompress(value, allow_extra_data=False)
         if len(content) != size:
-            raise Rotten("not of the announced size")
+            raise DamagedEntryError("not of the announced size")
         return content
 
     return decode_zstandard
@@ -92,7 +92,7 @@ def decode(value: bytes) -> Decoded:
     """Decode an entry and check all that can be checked.
 
     Raises:
-        Rotten: it is damaged, or not an entry.
+        DamagedEntryError: it is damaged, or not an entry.
     """
     global _decode_zstd
     if _decode_zstd is None:
@@ -103,20 +103,20 @@ def decode(value: bytes) -> Decoded:
             return Decoded(content, bool(value[4] & _CHECKSUM_FLAG))
         if value[:1] == b"\x78":
             return Decoded(_inflate(value), True)  # zlib always has its Adler-32
-    except Rotten:
+    except DamagedEntryError:
         raise
     except Exception as error:  # each codec has errors of its own
-        raise Rotten(str(error) or type(error).__name__) from error
-    raise Rotten("neither zstd nor zlib" if value else "empty")
+        raise DamagedEntryError(str(error) or type(error).__name__) from error
+    raise DamagedEntryError("neither zstd nor zlib" if value else "empty")
 
 
 def _inflate(value: bytes) -> bytes:
     decoder = zlib.decompressobj()
     content = decoder.decompress(value, MAX_CONTENT_BYTES)
     if not decoder.eof or decoder.unused_data:
-        raise Rotten("truncated, or bytes behind the stream")
+        raise DamagedEntryError("truncated, or bytes behind the stream")
     if len(content) <= HEADER_BYTES:
-        raise Rotten("no executable in it")
+        raise DamagedEntryError("no executable in it")
     return content
 
 
@@ -124,7 +124,7 @@ def same_payload(left: bytes, right: bytes) -> bool:
     """Whether two entries hold the same executable, whatever their compile times say."""
     try:
         return decode(left).content[HEADER_BYTES:] == decode(right).content[HEADER_BYTES:]
-    except Rotten:
+    except DamagedEntryError:
         return False
 
 

@@ -13,7 +13,7 @@ import os
 import stat
 from typing import Any
 
-from .frame import HEADER_BYTES, Rotten, decode
+from .frame import HEADER_BYTES, DamagedEntryError, decode
 
 _FOLDER = ".jaxcache/signatures"
 _CONTEXT = b"jaxcache entries v1\0"
@@ -56,7 +56,7 @@ class Signatures:
             return True
         try:
             digest = hashlib.sha256(decode(data).content[HEADER_BYTES:]).hexdigest()
-        except Rotten:
+        except DamagedEntryError:
             return False
         text = f"{digest} {name}\n"
         document = {

@@ -19,7 +19,7 @@ _MAX_COUNT = 10**9
 _FLUSH_SECONDS = 300.0
 
 
-class Known(NamedTuple):
+class KnownUses(NamedTuple):
     """The ledger's facts about one entry."""
 
     seconds: "float | None"
@@ -82,7 +82,7 @@ class Uses:
         self._events, self._hits = [], {}
 
 
-def read_ledger(root: str, *, pins_only: bool = False) -> "dict[str, Known]":
+def read_ledger(root: str, *, pins_only: bool = False) -> "dict[str, KnownUses]":
     """Return the facts of all segments, by key; damaged lines and segments are skipped.
 
     Args:
@@ -107,7 +107,7 @@ def read_ledger(root: str, *, pins_only: bool = False) -> "dict[str, Known]":
         if isinstance(took, (int, float)) and 0 <= took < 1e9:
             seconds[key] = max(seconds.get(key, (0, 0.0)), (at_ns, float(took)))
     return {
-        key: Known(
+        key: KnownUses(
             seconds[key][1] if key in seconds else None,
             *hits.get(key, (0, 0)),
             pins.get(key, (0, False))[1],

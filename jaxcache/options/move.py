@@ -153,7 +153,7 @@ class ImportOptions(ArrivalOptions):
     )
 
 
-class Compatibility(Options):
+class CompatibilityOptions(Options):
     """The conditions for entries of a bundle, and the Python that will use them."""
 
     require_compatible: bool = option(

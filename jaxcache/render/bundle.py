@@ -13,8 +13,8 @@ from jaxcache.cache.bundle.compat import (
     forecast,
 )
 from jaxcache.cache.bundle.deliver import Written
-from jaxcache.cache.bundle.importing import Action, ImportPlan, Step
-from jaxcache.cache.bundle.manifest import Item
+from jaxcache.cache.bundle.importing import Action, ImportPlan, ImportStep
+from jaxcache.cache.bundle.manifest import BundleItem
 from jaxcache.cache.bundle.unpack import Imported
 from jaxcache.cache.trust import Verdict
 from jaxcache.model import Problem
@@ -146,14 +146,14 @@ _FORECASTS = {Outlook.HIT: "hit", Outlook.MISS: "miss"}
 _DONE = {Action.WRITE: "written", Action.HEAL: "healed", Action.REPLACE: "replaced"}
 
 
-def _reason(step: Step, told: Forecast | None) -> str:
+def _reason(step: ImportStep, told: Forecast | None) -> str:
     """Return what speaks against an entry; the forecast's line says where portable ones hit."""
     if step.detail or told is None:
         return step.detail
     return "filled with --portable" if told.portable else told.reason or ""
 
 
-def _short_reason(step: Step, told: Forecast | None, shared: bool) -> str:
+def _short_reason(step: ImportStep, told: Forecast | None, shared: bool) -> str:
     """Return the same for a terminal, without what the forecast's line says of all entries."""
     if told and told.outlook is Outlook.MISS and not step.detail:
         if told.restore_to:
@@ -163,9 +163,9 @@ def _short_reason(step: Step, told: Forecast | None, shared: bool) -> str:
     return _reason(step, told)
 
 
-def _step(step: Step, told: Forecast | None) -> Document:
+def _step(step: ImportStep, told: Forecast | None) -> Document:
     """Return one entry or file of an import."""
-    item = step.subject if isinstance(step.subject, Item) else None
+    item = step.subject if isinstance(step.subject, BundleItem) else None
     return {
         "key": item and item.key,
         "file": step.name,

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from jaxcache.render.columns import duration_column, size_column, text_column
 from jaxcache.render.view import Column, Table, View
 from jaxcache.units import format_duration
-from jaxcache.warm.replay.report import OUTCOMES, Compiled, CompileReport
+from jaxcache.warm.compiling.report import OUTCOMES, Compiled, CompileReport
 
 _RANK = {outcome: number for number, outcome in enumerate(reversed(OUTCOMES))}
 

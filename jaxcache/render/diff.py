@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
-from jaxcache.cache.diff import Diff, Held, Side, sum_sizes
+from jaxcache.cache.diff import Diff, DiffSide, Held, sum_sizes
 from jaxcache.render.columns import key_column
 from jaxcache.render.document import Document, fields_of, to_document
 from jaxcache.render.view import Column, Table, View
@@ -50,7 +50,7 @@ def diff_view(diff: Diff) -> View:
     )
 
 
-def _side(side: Side, only: Sequence[Held]) -> Document:
+def _side(side: DiffSide, only: Sequence[Held]) -> Document:
     size_bytes, seconds = sum_sizes(only)
     return {
         "location": side.location,

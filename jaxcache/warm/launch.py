@@ -108,7 +108,9 @@ def run_listening(
         UsageError: ``cannot-run`` where a command cannot be started.
     """
     with socket_folder() as folder, Inbox(folder) as inbox:
-        crew = _Crew(launches, inbox, jobs, together=together, stdout_to_stderr=stdout_to_stderr)
+        crew = _Processes(
+            launches, inbox, jobs, together=together, stdout_to_stderr=stdout_to_stderr
+        )
         started = time.monotonic()
         with _Signals(inbox) as signals:
             clock = _Clock(timeout_seconds, patience_seconds)
@@ -141,7 +143,7 @@ def run_listening(
     )
 
 
-class _Crew:
+class _Processes:
     """The commands: those that wait for their turn, those that run, and how the others ended."""
 
     def __init__(
@@ -324,7 +326,7 @@ class _Signals:
         self._taken.append((number, time.monotonic()))
         self._inbox.wake()
 
-    def pass_on(self, crew: _Crew) -> None:
+    def pass_on(self, crew: _Processes) -> None:
         """Deal with what was taken since the last call."""
         while self._taken:
             number, at = self._taken.pop(0)

@@ -13,6 +13,7 @@ from jaxcache.errors import NoJaxError, UsageError
 from jaxcache.options.run import CompileOptions, RunOptions, WarmOptions
 from jaxcache.store.location import absolute_location
 from jaxcache.units import format_count, format_duration
+from jaxcache.warm.bookkeeping import known_seconds, remember, seal_keys, seal_written
 from jaxcache.warm.causes import find_causes, path_note
 from jaxcache.warm.crosshost.cross import Cross, Spool, open_spool, read_cross
 from jaxcache.warm.events import Event
@@ -22,7 +23,6 @@ from jaxcache.warm.process import LIFTED, NO_JAX_HINT, find_python, free_port
 from jaxcache.warm.programs import Program, words_of
 from jaxcache.warm.recorder import Recorder
 from jaxcache.warm.recording import open_recording
-from jaxcache.warm.remember import known_seconds, remember, seal_keys, seal_written
 from jaxcache.warm.report import Report
 from jaxcache.warm.trace import trace_document
 from jaxcache.warm.unobserved import unreported_entries
@@ -71,7 +71,7 @@ def _compile_ahead(
     Returns:
         What to say of it; and the report of the collecting run, where that was interrupted.
     """
-    from jaxcache.warm.replay.run import compile_recipe
+    from jaxcache.warm.compiling.run import compile_recipe
 
     with scratch_folder("ahead") as folder:
         recipe = os.path.join(folder, "program.recipe")

@@ -12,7 +12,7 @@ from jaxcache.cache.bundle.compat import (
     Outlook,
     forecast,
 )
-from jaxcache.cache.bundle.manifest import Item, Manifest, Origin
+from jaxcache.cache.bundle.manifest import BundleItem, Manifest, Origin
 from jaxcache.cache.ledger.record import Event
 from jaxcache.entry.releases import CACHE_PATH
 
@@ -54,7 +54,7 @@ def told(
         "atime_ns": None,
         "origin": 0,
     }
-    manifest = Manifest((Item(**values | item),), (), (origin,), "0" * 64, 1)
+    manifest = Manifest((BundleItem(**values | item),), (), (origin,), "0" * 64, 1)
     host = None if mine is None else Host("python", jax, jax, "zstd", mine)
     (found,) = forecast(manifest, host, where).forecasts
     return found

@@ -15,7 +15,7 @@ from jaxcache.cache.bundle.format import (
 )
 from jaxcache.cache.bundle.manifest import (
     BundleError,
-    Item,
+    BundleItem,
     Manifest,
     Origin,
     SideFile,
@@ -29,8 +29,8 @@ from jaxcache.entry.names import FileKind, split_name
 
 MANIFEST = Manifest(
     items=(
-        Item("jit_f-" + "a" * 64, False, "zstd", 0, 10, 7, "0" * 64, 5, None, 0),
-        Item("jit_g-" + "b" * 64, True, "zlib", 3, 10, 0, "1" * 64, 5, 6, 1),
+        BundleItem("jit_f-" + "a" * 64, False, "zstd", 0, 10, 7, "0" * 64, 5, None, 0),
+        BundleItem("jit_g-" + "b" * 64, True, "zlib", 3, 10, 0, "1" * 64, 5, 6, 1),
     ),
     files=(SideFile("xla_gpu_kernel_cache_file", 3, "2" * 64, 9),),
     origins=(Origin("cpu", cpu_features=("+avx2",)), Origin("gpu", ifrt_version=3)),

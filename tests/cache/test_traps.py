@@ -13,7 +13,7 @@ import pytest
 from made_caches import key, put
 
 from jaxcache.cache.doctor import keys, place, writes
-from jaxcache.cache.doctor.facts import CacheFacts, Facts, Finding, Host, Interpreter, Setting
+from jaxcache.cache.doctor.facts import CacheFacts, Facts, Finding, HostFacts, Interpreter, Setting
 from jaxcache.cache.doctor.mend import Fix, execute
 from jaxcache.cache.doctor.survey import features_of_cpu, filesystem_of, look_at_cache
 from jaxcache.entry.contents import CompileOptions, Device
@@ -62,10 +62,10 @@ def test_the_mount_of_a_path(path: str, kind: str) -> None:
 def test_network_filesystem() -> None:
     cache = CacheFacts("/home/you/.cache/jax")
     there = filesystem_of(cache.path, MOUNTS)
-    (finding,) = place.find_network_filesystem(Facts(cache, host=Host(filesystem=there)))
+    (finding,) = place.find_network_filesystem(Facts(cache, host=HostFacts(filesystem=there)))
     assert "nfs4" in finding.seen
     here = filesystem_of("/var/cache", MOUNTS)
-    assert not list(place.find_network_filesystem(Facts(cache, host=Host(filesystem=here))))
+    assert not list(place.find_network_filesystem(Facts(cache, host=HostFacts(filesystem=here))))
     assert not list(place.find_network_filesystem(Facts(cache)))
 
 
@@ -76,7 +76,7 @@ def seen(corpus: Path) -> CacheFacts:
 
 
 def test_cpu_features(seen: CacheFacts) -> None:
-    host = Host(cpu_features=features_of_cpu(HASWELL))
+    host = HostFacts(cpu_features=features_of_cpu(HASWELL))
     (finding,) = place.find_cpu_features(Facts(seen, host=host))
     assert "avx512f" in finding.seen
     assert "prefer" not in finding.seen
@@ -90,16 +90,16 @@ def test_cpu_features_are_silent_where_the_cpu_has_them(seen: CacheFacts) -> Non
         for feature in contents.device.cpu_features or ()
         if feature.startswith("+")
     }
-    host = Host(cpu_features=frozenset(wanted & place.TOLD_BY_SYSTEM.keys()))
+    host = HostFacts(cpu_features=frozenset(wanted & place.TOLD_BY_SYSTEM.keys()))
     assert not list(place.find_cpu_features(Facts(seen, host=host)))
     assert features_of_cpu("processor : 0\nFeatures : fp asimd\n") is None
-    assert not list(place.find_cpu_features(Facts(seen, host=Host())))
+    assert not list(place.find_cpu_features(Facts(seen, host=HostFacts())))
 
 
 def test_foreign_owner_of_the_directory(seen: CacheFacts) -> None:
     assert seen.root is not None
     for user, silent in ((seen.root.owner, True), (seen.root.owner + 1, seen.root.owner == 0)):
-        found = list(place.find_foreign_owners(Facts(seen, host=Host(user=user))))
+        found = list(place.find_foreign_owners(Facts(seen, host=HostFacts(user=user))))
         assert (not found) is silent
 
 
@@ -148,7 +148,7 @@ def test_large_programs_on_macos(seen: CacheFacts) -> None:
     program = next(iter(seen.contents.values())).program
     assert program
     large = with_device(seen, program=replace(program, instructions=2107))
-    mac = Host(system="darwin")
+    mac = HostFacts(system="darwin")
     (finding,) = place.find_large_on_macos(Facts(large, interpreter=python("0.9.2"), host=mac))
     assert len(finding.files) == 1
     for facts in (

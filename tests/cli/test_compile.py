@@ -11,7 +11,7 @@ from conftest import RunCli
 from jaxcache.cache.recipe.format import encode_recipe
 from jaxcache.cache.recipe.model import Environment, Recipe, Request
 from jaxcache.entry.options import flag_names
-from jaxcache.warm.replay.plan import parse_shard
+from jaxcache.warm.compiling.plan import parse_shard
 
 BLOBS = {hashlib.sha256(b).hexdigest(): b for b in (b"module one" * 9, b"module two", b"")}
 ONE, TWO, OPTIONS = BLOBS

@@ -20,7 +20,7 @@ from conftest import RunCli, clean_environment
 from jaxcache.cache.ledger.pins import pin
 from jaxcache.cache.ledger.record import COMPILE, HIT, Event
 from jaxcache.cache.ledger.segments import append
-from jaxcache.cache.picture import foresee, take_picture
+from jaxcache.cache.overview import forecast_sizes, make_overview
 from jaxcache.cache.prune.plan import plan_prune
 from jaxcache.cache.prune.removal import count_entries, lost_compile_seconds
 from jaxcache.cache.scan import scan
@@ -128,7 +128,7 @@ def test_the_slider_says_what_prune_does(tmp_path: Path, corpus: Path) -> None:
     shutil.copy(next((tmp_path / "cache").glob("*-cache")), gone)
     seen = scan(store, deep=True)
     for policy in POLICIES:
-        steps = foresee(seen, policy, now_ns=now_ns)
+        steps = forecast_sizes(seen, policy, now_ns=now_ns)
         assert steps[0].entries == 0
         assert steps[-1].max_size_bytes >= 50_000
         for step in steps:
@@ -310,8 +310,8 @@ def test_a_cache_of_torch_is_drawn_and_its_forecast_is_that_of_prune(
     assert sorted(data["entries"]["size"]) == sorted(e["size_bytes"] for e in listing["entries"])
     assert set(data["modules"]) == {"aotautograd", "fxgraph"}
     layout, store = load_layout("torch"), open_store(str(torch_cache))
-    picture = take_picture(store, layout, now_ns=time.time_ns() + 10**12)
-    for _, steps in picture.foresight:
+    overview = make_overview(store, layout, now_ns=time.time_ns() + 10**12)
+    for _, steps in overview.forecasts:
         assert steps[0].entries <= 2 < steps[-1].entries  # duplicates go in any case
         bound = steps[-1].max_size_bytes
         done = run_cli("prune", "-C", torch_cache, "--max-size", bound, "--dry-run", "--json")

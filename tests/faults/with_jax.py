@@ -113,7 +113,7 @@ class Lab:
 
 def main() -> int:
     """Run; 1 if JAX did anything wrong, 77 if nothing can be run."""
-    python, wanted = sys.argv[1], int((*sys.argv[2:], "6")[0])
+    python, wanted = os.path.abspath(sys.argv[1]), int((*sys.argv[2:], "6")[0])
     if reason := why_not():
         print(f"skipped: {reason}")
         return 77

@@ -16,8 +16,8 @@ from jaxcache.layouts.torch.graph import decode_graph
 from jaxcache.layouts.torch.pickled import (
     Bag,
     Global,
+    PickledRecord,
     PickleError,
-    Record,
     Table,
     read_pickle,
     walk,
@@ -48,7 +48,7 @@ def plain(value: Any) -> Any:
         return frozenset(map(plain, value.items))
     if isinstance(value, list | tuple):
         return type(value)(map(plain, value))
-    if isinstance(value, Record):  # protocols below 4 build sets by a call
+    if isinstance(value, PickledRecord):  # protocols below 4 build sets by a call
         assert str(value.callee) in ("builtins.frozenset", "__builtin__.frozenset")
         return frozenset(plain(value.arguments[0]))
     return value
@@ -119,7 +119,7 @@ def test_a_hostile_pickle_is_listed_and_never_run(tmp_path: Path, protocol: int)
 def test_every_way_to_call_is_a_record(data: bytes) -> None:
     found = read_pickle(data)
     assert found.globals == ("posix.system",)
-    assert isinstance(found.root, Record)
+    assert isinstance(found.root, PickledRecord)
     assert "touch trap" in list(walk(found.root))
 
 

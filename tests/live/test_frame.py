@@ -6,7 +6,7 @@ import zlib
 import pytest
 import zstandard
 
-from jaxcache.live.frame import Rotten, decode
+from jaxcache.live.frame import DamagedEntryError, decode
 
 #: Compresses to literals, matches and a table of each kind, as an executable does.
 CONTENT = b"\0\0\0\1" + b"".join(
@@ -25,7 +25,7 @@ def test_a_frame_with_a_flipped_bit_is_refused_or_holds_the_same_content(entry: 
         damaged[bit // 8] ^= 1 << bit % 8
         try:
             decoded = decode(bytes(damaged))
-        except Rotten:
+        except DamagedEntryError:
             continue
         assert decoded == (CONTENT, True), f"bit {bit}"
         same += 1
@@ -36,11 +36,11 @@ def test_a_frame_with_a_flipped_bit_is_refused_or_holds_the_same_content(entry: 
 def test_a_frame_that_is_cut_or_followed_by_bytes_is_refused(entry: bytes) -> None:
     assert decode(entry) == (CONTENT, True)
     for length in range(len(entry)):
-        with pytest.raises(Rotten):
+        with pytest.raises(DamagedEntryError):
             decode(entry[:length])
     skippable = b"\x50\x2a\x4d\x18\x04\0\0\0seal"
     for damaged in (entry + b"\0", entry + skippable, skippable + entry, entry + entry):
-        with pytest.raises(Rotten):
+        with pytest.raises(DamagedEntryError):
             decode(damaged)
 
 

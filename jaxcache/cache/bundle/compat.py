@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
 
-from jaxcache.cache.bundle.manifest import Item, Manifest, Origin
+from jaxcache.cache.bundle.manifest import BundleItem, Manifest, Origin
 from jaxcache.cache.bundle.pack import make_origin
 from jaxcache.cache.inventory import EntryFile
 from jaxcache.cache.ledger.segments import Ledger
@@ -187,7 +187,7 @@ def _forecast(item: _Known, host: Host | None, spellings: set[str]) -> Forecast:
     return Forecast(item.key, Outlook.HIT)
 
 
-def _version(item: Item, name: str) -> str | None:
+def _version(item: BundleItem, name: str) -> str | None:
     """A version that the ledger knows; the latest event counts."""
     for event in reversed(item.ledger):
         if isinstance(version := event.facts.get(name), str):

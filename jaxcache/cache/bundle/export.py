@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from jaxcache.cache.bundle.manifest import JAX, is_side_file
-from jaxcache.cache.diff import Held, Side
+from jaxcache.cache.diff import DiffSide, Held
 from jaxcache.cache.gate import Gate
 from jaxcache.cache.inventory import EntryFile, Inventory
 from jaxcache.cache.scan import Progress, Reading, scan
@@ -39,7 +39,7 @@ def plan_export(
     *,
     keys: Sequence[str] = (),
     filters: Sequence[str] = (),
-    since: Side | None = None,
+    since: DiffSide | None = None,
     only: Callable[[Entry], bool] | None = None,
     side_caches: bool | None = None,
     now_ns: int,

@@ -14,7 +14,7 @@ from enum import StrEnum
 
 from jaxcache.cache.archive import read_chunks
 from jaxcache.cache.bundle.format import Bundle, ContentReader, Refusal, check_stream
-from jaxcache.cache.bundle.manifest import JAX, BundleError, Item, Manifest, SideFile
+from jaxcache.cache.bundle.manifest import JAX, BundleError, BundleItem, Manifest, SideFile
 from jaxcache.cache.gate import Gate, Signed, check_payload_pieces, read_content
 from jaxcache.cache.inventory import Inventory, take_inventory
 from jaxcache.cache.scan import Progress
@@ -54,10 +54,10 @@ WRITES = frozenset({Action.WRITE, Action.HEAL, Action.REPLACE})
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class ImportStep:
     """The action for one entry or file."""
 
-    subject: Item | SideFile
+    subject: BundleItem | SideFile
     action: Action
     detail: str = ""
     """For people."""
@@ -68,13 +68,13 @@ class Step:
     @property
     def name(self) -> str:
         """The name of the file in the cache."""
-        return self.subject.file if isinstance(self.subject, Item) else self.subject.name
+        return self.subject.file if isinstance(self.subject, BundleItem) else self.subject.name
 
     @property
     def content_bytes(self) -> int:
         """Its size in the stream."""
         subject = self.subject
-        return subject.payload_bytes if isinstance(subject, Item) else subject.size_bytes
+        return subject.payload_bytes if isinstance(subject, BundleItem) else subject.size_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +85,7 @@ class ImportPlan:
 
     cache_dir: str
     bundle: str
-    steps: tuple[Step, ...]
+    steps: tuple[ImportStep, ...]
     with_atimes: bool
     """Whether entries get an ``-atime`` file."""
 
@@ -95,12 +95,12 @@ class ImportPlan:
         return sum(counts[a] for a in actions)
 
     @property
-    def writes(self) -> tuple[Step, ...]:
+    def writes(self) -> tuple[ImportStep, ...]:
         """The steps that write."""
         return tuple(s for s in self.steps if s.action in WRITES)
 
     @property
-    def conflicts(self) -> tuple[Step, ...]:
+    def conflicts(self) -> tuple[ImportStep, ...]:
         """Steps whose key has another payload here."""
         return tuple(s for s in self.steps if s.differs)
 
@@ -186,7 +186,7 @@ def plan_import(
     cache_dir: str,
     on_conflict: str = "keep",
     side_caches: bool = True,
-    wanted: Callable[[Item], bool] | None = None,
+    wanted: Callable[[BundleItem], bool] | None = None,
     progress: Progress | None = None,
 ) -> ImportPlan:
     """Look at what is there already, and decide for each entry.
@@ -210,21 +210,21 @@ def plan_import(
     inventory = take_inventory(store) if store else Inventory()
     refused = (bundle if bundle.refused is not None else verify_bundle(bundle)).refused or {}
     gate, manifest = Gate(there), bundle.manifest
-    subjects: list[Item | SideFile] = [*manifest.items]
+    subjects: list[BundleItem | SideFile] = [*manifest.items]
     subjects += manifest.files if side_caches else ()
 
-    def plan_step(subject: Item | SideFile) -> Step:
-        name = subject.file if isinstance(subject, Item) else subject.name
+    def plan_step(subject: BundleItem | SideFile) -> ImportStep:
+        name = subject.file if isinstance(subject, BundleItem) else subject.name
         if name in refused:
             action = Action.UNTRUSTED if refused[name].untrusted else Action.DAMAGED
-            return Step(subject, action, refused[name].reason)
-        if wanted is not None and isinstance(subject, Item) and not wanted(subject):
-            return Step(subject, Action.LEFT)
+            return ImportStep(subject, action, refused[name].reason)
+        if wanted is not None and isinstance(subject, BundleItem) and not wanted(subject):
+            return ImportStep(subject, Action.LEFT)
         if reason := gate.refuse_name(name):
-            return Step(subject, Action.BLOCKED, reason)
+            return ImportStep(subject, Action.BLOCKED, reason)
         if name not in there or store is None:
-            return Step(subject, Action.WRITE)
-        if isinstance(subject, Item):
+            return ImportStep(subject, Action.WRITE)
+        if isinstance(subject, BundleItem):
             return _entry_step(store, subject, there[name], on_conflict)
         return file_step(store, subject, there[name], on_conflict)
 
@@ -235,7 +235,7 @@ def plan_import(
 
 
 def plan_of(
-    steps: Iterable[Step],
+    steps: Iterable[ImportStep],
     total: int,
     bundle: Bundle,
     cache_dir: str,
@@ -250,7 +250,7 @@ def plan_of(
     """
     if on_conflict not in ON_CONFLICT:
         raise UsageError(f"{on_conflict!r} is not one of {', '.join(ON_CONFLICT)}")
-    taken: list[Step] = []
+    taken: list[ImportStep] = []
     for step in steps:
         taken.append(step)
         if progress:
@@ -285,24 +285,26 @@ def _wants_atimes(inventory: Inventory, manifest: Manifest) -> bool:
     return not inventory.entries and any(i.atime_ns is not None for i in manifest.items)
 
 
-def _entry_step(store: Store, item: Item, there: FileInfo, on_conflict: str) -> Step:
+def _entry_step(store: Store, item: BundleItem, there: FileInfo, on_conflict: str) -> ImportStep:
     if there.type != "file":
-        return Step(item, Action.BLOCKED, f"a {there.type} has its name")
+        return ImportStep(item, Action.BLOCKED, f"a {there.type} has its name")
     try:
         with store.open(there.name) as file:
             content = read_content(file, there.size_bytes, there.name, sound=item.payload_sha256)
     except CodecError as error:
-        return Step(item, Action.HEAL, error.detail, there=there)
+        return ImportStep(item, Action.HEAL, error.detail, there=there)
     except MissingError:
-        return Step(item, Action.WRITE)
+        return ImportStep(item, Action.WRITE)
     except StoreError as error:
-        return Step(item, Action.BLOCKED, error.reason)
+        return ImportStep(item, Action.BLOCKED, error.reason)
     if content.payload_sha256 == item.payload_sha256:
         if content.compile_seconds == item.compile_seconds:
-            return Step(item, Action.SAME)
+            return ImportStep(item, Action.SAME)
         detail = f"took {content.compile_seconds} s here and {item.compile_seconds} s there"
-        return Step(item, _chosen(on_conflict, header_only=True), detail, there=there)
-    return Step(item, _chosen(on_conflict), "another payload is here", differs=True, there=there)
+        return ImportStep(item, _chosen(on_conflict, header_only=True), detail, there=there)
+    return ImportStep(
+        item, _chosen(on_conflict), "another payload is here", differs=True, there=there
+    )
 
 
 def _chosen(on_conflict: str, *, header_only: bool = False) -> Action:
@@ -311,17 +313,19 @@ def _chosen(on_conflict: str, *, header_only: bool = False) -> Action:
     return Action.REPLACE if on_conflict == "replace" else Action.KEEP
 
 
-def file_step(store: Store, wanted: SideFile, there: FileInfo, on_conflict: str) -> Step:
+def file_step(store: Store, wanted: SideFile, there: FileInfo, on_conflict: str) -> ImportStep:
     """Compare a file with the one of its name that is there."""
     if there.type != "file":
-        return Step(wanted, Action.BLOCKED, f"a {there.type} has its name")
+        return ImportStep(wanted, Action.BLOCKED, f"a {there.type} has its name")
     try:
         with store.open(there.name) as file:
             digest = _digest(read_chunks(file))
     except MissingError:
-        return Step(wanted, Action.WRITE)
+        return ImportStep(wanted, Action.WRITE)
     except StoreError as error:
-        return Step(wanted, Action.BLOCKED, error.reason)
+        return ImportStep(wanted, Action.BLOCKED, error.reason)
     if digest == wanted.sha256:
-        return Step(wanted, Action.SAME)
-    return Step(wanted, _chosen(on_conflict), "another one is here", differs=True, there=there)
+        return ImportStep(wanted, Action.SAME)
+    return ImportStep(
+        wanted, _chosen(on_conflict), "another one is here", differs=True, there=there
+    )

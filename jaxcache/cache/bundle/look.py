@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from jaxcache.cache.bundle.format import ContentReader, open_bundle
-from jaxcache.cache.bundle.manifest import JAX, BundleError, Item, Manifest, Origin
+from jaxcache.cache.bundle.manifest import JAX, BundleError, BundleItem, Manifest, Origin
 from jaxcache.cache.inventory import Inventory, OtherFile
 from jaxcache.cache.ledger.record import SEALED
 from jaxcache.cache.ledger.segments import Ledger
@@ -73,7 +73,7 @@ def scan_bundle(store: BundleStore, *_: Any, **__: Any) -> Scan:
     return Scan(with_ledger(entries, store.ledger), found, (), store.ledger)
 
 
-def _entry(item: Item, origin: Origin) -> Entry:
+def _entry(item: BundleItem, origin: Origin) -> Entry:
     key = parse_key(item.key)
     return Entry(
         key=item.key,

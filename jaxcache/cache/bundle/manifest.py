@@ -63,7 +63,7 @@ class Origin:
 
 
 @dataclass(frozen=True, slots=True)
-class Item:
+class BundleItem:
     """One entry of a bundle; times are nanoseconds since the epoch."""
 
     key: str
@@ -110,7 +110,7 @@ class Manifest:
 
     __repr__ = brief
 
-    items: tuple[Item, ...]
+    items: tuple[BundleItem, ...]
     """In the order of their payloads in the stream."""
     files: tuple[SideFile, ...]
     """Behind the payloads."""
@@ -133,7 +133,7 @@ class Manifest:
         """Sum of the sizes of the files that the bundle was made from."""
         return sum(i.size_bytes for i in self.items) + sum(f.size_bytes for f in self.files)
 
-    def origin_of(self, item: Item) -> Origin:
+    def origin_of(self, item: BundleItem) -> Origin:
         """Return the compiler and target of an item."""
         return self.origins[item.origin]
 
@@ -155,13 +155,13 @@ def encode_manifest(manifest: Manifest) -> bytes:
     return json.dumps(document, separators=(",", ":"), sort_keys=True).encode()
 
 
-def _item_json(item: Item) -> dict[str, Any]:
+def _item_json(item: BundleItem) -> dict[str, Any]:
     values = {n: getattr(item, n) for n in _ITEM_FIELDS}
     values["ledger"] = [e.to_json() for e in item.ledger]
     return {k: v for k, v in values.items() if not (v is None or v is False or v == [])}
 
 
-_ITEM_FIELDS = tuple(f.name for f in fields(Item))
+_ITEM_FIELDS = tuple(f.name for f in fields(BundleItem))
 
 
 def decode_manifest(data: bytes | bytearray) -> Manifest:
@@ -231,10 +231,10 @@ def _check_clashes(manifest: Manifest) -> None:
         seen.add(folded)
 
 
-def _item(value: object, origins: int) -> Item:
+def _item(value: object, origins: int) -> BundleItem:
     entry = Fields(value, "an entry", BundleError)
     key = entry.text("key") or ""
-    item = Item(
+    item = BundleItem(
         key=key,
         legacy=entry.flag("legacy"),
         codec=entry.text("codec") or "",

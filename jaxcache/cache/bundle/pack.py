@@ -15,7 +15,7 @@ from typing import Any, BinaryIO
 from jaxcache.cache.archive import Packer, read_chunks
 from jaxcache.cache.bundle.export import ExportPlan
 from jaxcache.cache.bundle.format import pack_manifest, stream_parameters
-from jaxcache.cache.bundle.manifest import Item, Manifest, Origin, SideFile, encode_manifest
+from jaxcache.cache.bundle.manifest import BundleItem, Manifest, Origin, SideFile, encode_manifest
 from jaxcache.cache.gate import read_content
 from jaxcache.cache.inventory import EntryFile
 from jaxcache.cache.ledger.record import PAYLOAD, PINNING, Event
@@ -137,7 +137,7 @@ class _Writer:
             tuple(self._left_out),
         )
 
-    def _items(self) -> Iterator[Item]:
+    def _items(self) -> Iterator[BundleItem]:
         files = sorted(
             self._plan.files,
             key=lambda f: (f[0].key.module, f[0].info.size_bytes, f[0].info.name),
@@ -162,7 +162,7 @@ class _Writer:
     def _leave_out(self, file: EntryFile, kind: object, detail: str) -> None:
         self._left_out.append(Problem(file.info.name, kind, detail, file.key_text))  # type: ignore[arg-type]
 
-    def _item(self, file: EntryFile, atime: FileInfo | None, stream: BinaryIO) -> Item | None:
+    def _item(self, file: EntryFile, atime: FileInfo | None, stream: BinaryIO) -> BundleItem | None:
         try:
             content = read_content(
                 stream, file.info.size_bytes, file.info.name, allow_large=self._allow_large
@@ -181,7 +181,7 @@ class _Writer:
         for chunk in content.chunks(stream):
             self._stream.add(chunk)
         self._content_bytes += content.payload_bytes
-        return Item(
+        return BundleItem(
             key=key,
             legacy=file.kind is FileKind.LEGACY_ENTRY,
             codec=content.codec,

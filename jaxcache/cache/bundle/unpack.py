@@ -13,8 +13,8 @@ import zstandard
 
 from jaxcache.cache.archive import read_chunks
 from jaxcache.cache.bundle.format import Bundle, ContentReader
-from jaxcache.cache.bundle.importing import ImportPlan, Step
-from jaxcache.cache.bundle.manifest import Item
+from jaxcache.cache.bundle.importing import ImportPlan, ImportStep
+from jaxcache.cache.bundle.manifest import BundleItem
 from jaxcache.cache.ledger.record import PAYLOAD, Event
 from jaxcache.cache.ledger.segments import Ledger, append
 from jaxcache.cache.leftovers import delete_leftovers, staging
@@ -54,7 +54,7 @@ class Imported:
 
     __repr__ = brief
 
-    written: tuple[Step, ...]
+    written: tuple[ImportStep, ...]
     failed: tuple[Failure, ...]
     rolled_back: bool = False
     """Nothing was kept, because not all of it could be written."""
@@ -111,7 +111,7 @@ def _finish(store: Store, plan: ImportPlan, unpacking: "_Unpacking") -> Imported
 class _Batch(NamedTuple):
     """Entries that one thread compresses, and writes with one sync."""
 
-    entries: list[tuple[str, Step, Item, bytes]]
+    entries: list[tuple[str, ImportStep, BundleItem, bytes]]
     """Each with its destination and its payload."""
     holding: contextlib.ExitStack
     """Its share of the memory."""
@@ -131,9 +131,9 @@ class _Unpacking:
         self._store, self._bundle, self._plan, self._level = store, bundle, plan, level
         self._stage = stage
         self._budget = ByteBudget(_BUDGET_BYTES)
-        self.written: list[Step] = []
+        self.written: list[ImportStep] = []
         self.failed: list[Failure] = []
-        self.staged: list[tuple[str, Step]] = []
+        self.staged: list[tuple[str, ImportStep]] = []
 
     def run(self, progress: Progress | None) -> None:
         """Write until all is written or one file cannot be."""
@@ -165,7 +165,7 @@ class _Unpacking:
                 continue
             left -= 1
             target = self._target(number, step)
-            if step.content_bytes > _PIECE_BYTES or not isinstance(step.subject, Item):
+            if step.content_bytes > _PIECE_BYTES or not isinstance(step.subject, BundleItem):
                 self._stream(target, step, content.take(step.content_bytes))
             else:
                 batch.holding.enter_context(self._budget.take(step.content_bytes))
@@ -179,7 +179,7 @@ class _Unpacking:
                 progress(len(writes) - left, len(writes))
         yield batch
 
-    def _target(self, number: int, step: Step) -> str:
+    def _target(self, number: int, step: ImportStep) -> str:
         if self._stage is None:
             return step.name
         name = f"{self._stage}-{number}"
@@ -208,7 +208,7 @@ class _Unpacking:
                 return written, error
             return written, None
 
-    def _frame(self, item: Item, payload: bytes) -> bytes:
+    def _frame(self, item: BundleItem, payload: bytes) -> bytes:
         """The entry, compressed so that it is as small as it was."""
         content = item.compile_seconds.to_bytes(4, "big") + payload
         codec: Codec = "zlib" if item.codec == "zlib" else "zstd"
@@ -220,18 +220,18 @@ class _Unpacking:
                 break
         return frame
 
-    def _levels(self, item: Item) -> Sequence[int]:
+    def _levels(self, item: BundleItem) -> Sequence[int]:
         if self._level is not None:
             return (self._level,)
         levels = (event.facts.get(LEVEL_FACT) for event in reversed(item.ledger))
         known = next((n for n in levels if isinstance(n, int) and 1 <= n <= MAX_LEVEL), None)
         return _LEVELS["zlib" if item.codec == "zlib" else "zstd"] if known is None else (known,)
 
-    def _stream(self, target: str, step: Step, pieces: Iterable[memoryview]) -> None:
+    def _stream(self, target: str, step: ImportStep, pieces: Iterable[memoryview]) -> None:
         """Write a large payload or a plain file without holding it."""
         item = step.subject
         try:
-            if not isinstance(item, Item):
+            if not isinstance(item, BundleItem):
                 self._put(target, step, map(bytes, pieces))
             else:
                 with tempfile.TemporaryFile() as payload, contextlib.ExitStack() as opened:
@@ -249,14 +249,14 @@ class _Unpacking:
         else:
             self.written.append(step)
 
-    def _put(self, target: str, step: Step, chunks: Iterable[bytes]) -> None:
+    def _put(self, target: str, step: ImportStep, chunks: Iterable[bytes]) -> None:
         dates = _new_atime(self._plan, step) if self._stage is None else []
         new = NewFile(target, chunks, step.subject.created_ns)
         for _ in self._store.write_many([*dates, new]):
             pass
 
 
-def _encoded(item: Item, pieces: Iterable[bytes], level: int) -> Iterator[bytes]:
+def _encoded(item: BundleItem, pieces: Iterable[bytes], level: int) -> Iterator[bytes]:
     header = item.compile_seconds.to_bytes(4, "big")
     encoder: Any
     if item.codec == "zlib":
@@ -274,22 +274,22 @@ def _rewound(file: IO[bytes]) -> Iterator[bytes]:
     return read_chunks(file)
 
 
-def _is_small(size_bytes: int, item: Item) -> bool:
+def _is_small(size_bytes: int, item: BundleItem) -> bool:
     grown = _GROWTH_BYTES + item.size_bytes // _GROWTH_SHARE
     return size_bytes <= item.size_bytes + grown
 
 
-def _new_atime(plan: ImportPlan, step: Step) -> list[NewFile]:
+def _new_atime(plan: ImportPlan, step: ImportStep) -> list[NewFile]:
     """The ``-atime`` file that an entry gets; none for what gets none."""
     item = step.subject
-    if not plan.with_atimes or not isinstance(item, Item):
+    if not plan.with_atimes or not isinstance(item, BundleItem):
         return []
     used_ns = item.created_ns if item.atime_ns is None else item.atime_ns
     new = new_atime(step.name, used_ns, mtime_ns=used_ns)
     return [new] if new else []
 
 
-def _commit(store: Store, plan: ImportPlan, staged: list[tuple[str, Step]]) -> list[Failure]:
+def _commit(store: Store, plan: ImportPlan, staged: list[tuple[str, ImportStep]]) -> list[Failure]:
     """Move staged files to their names; on a failure put back what was there.
 
     What is there is copied and then replaced in one step: moved away first, it would be missing
@@ -342,7 +342,7 @@ def _events(store: Store, plan: ImportPlan, written: set[str]) -> Iterator[Event
     missed = {s.name for s in plan.writes} - written
     for step in plan.steps:
         item = step.subject
-        if isinstance(item, Item) and step.name not in missed:
+        if isinstance(item, BundleItem) and step.name not in missed:
             if step.name in written:
                 facts = {"payload_sha256": item.payload_sha256, "file_mtime_ns": item.created_ns}
                 yield Event(item.key, PAYLOAD, item.created_ns, facts)

@@ -27,7 +27,7 @@ _DIGITS = 12
 
 
 @dataclass(frozen=True, slots=True)
-class Environment:
+class KeyEnvironment:
     """The facts on which the keys of one job's JAX depend."""
 
     platform: str
@@ -110,7 +110,7 @@ def _digest(path: str) -> bytes:
 class CiKey:
     """The name of a cache, and those under which an older one would do."""
 
-    environment: Environment
+    environment: KeyEnvironment
     files: HashedFiles | None
     prefix: str = "jaxcache"
 
@@ -153,7 +153,7 @@ def describe_environment(
     *,
     cache_dir: str,
     machine_features: Sequence[str] | None,
-) -> Environment:
+) -> KeyEnvironment:
     """Put together what keys depend on.
 
     Args:
@@ -169,7 +169,7 @@ def describe_environment(
         told = origin.cpu_features or machine_features
         features = None if told is None else tuple(sorted(told))
     caches = environment.get(XLA_CACHES)
-    return Environment(
+    return KeyEnvironment(
         platform=origin.platform,
         device=origin.target or origin.device_name or host.device_kind or "unknown",
         device_kind=host.device_kind,

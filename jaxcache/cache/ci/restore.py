@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from jaxcache.cache.bundle.compat import Compatibility, Host, Outlook, forecast
 from jaxcache.cache.bundle.format import Bundle
 from jaxcache.cache.bundle.importing import Action, ImportPlan, plan_import, verify_bundle
-from jaxcache.cache.bundle.manifest import Item
+from jaxcache.cache.bundle.manifest import BundleItem
 from jaxcache.cache.bundle.unpack import Failure, execute_import
 from jaxcache.cache.ci.baseline import take_baseline, write_baseline
 from jaxcache.cache.ci.staging import SharedBundle
@@ -39,12 +39,12 @@ class RestorePlan:
     """Whether that is because the source is not there."""
 
     @property
-    def fitting(self) -> tuple[Item, ...]:
+    def fitting(self) -> tuple[BundleItem, ...]:
         """Entries that are there when it is done, because they may hit."""
         steps = self.importing.steps if self.importing else ()
         absent = (Action.LEFT, Action.BLOCKED, Action.DAMAGED, Action.UNTRUSTED)
         return tuple(
-            s.subject for s in steps if isinstance(s.subject, Item) and s.action not in absent
+            s.subject for s in steps if isinstance(s.subject, BundleItem) and s.action not in absent
         )
 
     @property
@@ -140,7 +140,7 @@ def execute_restore(
     return Restored(plan, written, failed)
 
 
-def item_seconds(item: Item) -> float:
+def item_seconds(item: BundleItem) -> float:
     """Return the compile seconds of an entry: as measured, else of its header."""
     known = fold(item.key, item.ledger).compile_seconds
     return float(item.compile_seconds) if known is None else known

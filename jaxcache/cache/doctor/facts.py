@@ -47,7 +47,7 @@ class Interpreter:
 
 
 @dataclass(frozen=True, slots=True)
-class Host:
+class HostFacts:
     """The machine and the file system that the cache lies on; None is unknown."""
 
     user: int = -1
@@ -94,7 +94,7 @@ class Facts:
     settings: tuple[Setting, ...] = ()
     interpreter: Interpreter | None = None
     """None: no Python with jax was asked; traps that need one say nothing."""
-    host: Host = field(default_factory=Host)
+    host: HostFacts = field(default_factory=HostFacts)
     uncacheable: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Modules of a run that JAX could not cache, by the reason as ``run`` names it."""
 

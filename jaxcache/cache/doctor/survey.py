@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import BinaryIO
 
-from jaxcache.cache.doctor.facts import CacheFacts, Host
+from jaxcache.cache.doctor.facts import CacheFacts, HostFacts
 from jaxcache.cache.doctor.place import TOLD_BY_SYSTEM
 from jaxcache.cache.ledger.segments import Ledger
 from jaxcache.cache.scan import Progress, Reading, scan
@@ -97,11 +97,11 @@ def _why_not_writable(path: str) -> str:
     return "may not be written by this user"
 
 
-def look_at_host(path: str) -> Host:
+def look_at_host(path: str) -> HostFacts:
     """Look at the machine, and at the file system that ``path`` is or would be on."""
     features = features_of_cpu(_text("/proc/cpuinfo"))
     if is_remote(path):
-        return Host(os.geteuid(), sys.platform, features, name_max=_OBJECT_NAME_MAX)
+        return HostFacts(os.geteuid(), sys.platform, features, name_max=_OBJECT_NAME_MAX)
     folder = _nearest(path)
     free = total = None
     name_max = 255
@@ -110,7 +110,7 @@ def look_at_host(path: str) -> Host:
         free, total = space.f_bavail * space.f_frsize, space.f_blocks * space.f_frsize
         name_max = space.f_namemax or name_max
     mounts = _text("/proc/self/mountinfo")
-    return Host(
+    return HostFacts(
         user=os.geteuid(),
         system=sys.platform,
         cpu_features=features,

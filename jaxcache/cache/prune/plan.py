@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 
-from jaxcache.cache.prune.removable import Item, Lookup, Removable, removable
+from jaxcache.cache.prune.removable import Lookup, Removable, RemovableItem, removable
 from jaxcache.cache.prune.removal import (
     Hold,
     Reason,
@@ -185,11 +185,11 @@ def plan_items(
 class Going:
     """The removals of a plan while it is made; a file that several need goes with the last."""
 
-    def __init__(self, items: Iterable[Item]) -> None:
+    def __init__(self, items: Iterable[RemovableItem]) -> None:
         self.removals: list[Removal] = []
         self._needed = Counter(part.file.name for item in items for part in item.parts)
 
-    def take(self, item: Item, reason: Reason) -> list[Removal]:
+    def take(self, item: RemovableItem, reason: Reason) -> list[Removal]:
         """Let an item go; return what goes with it."""
         item.reason = reason
         self._needed.subtract(part.file.name for part in item.parts)
@@ -198,7 +198,7 @@ class Going:
         self.removals += gone
         return gone
 
-    def candidate(self, item: Item) -> Candidate:
+    def candidate(self, item: RemovableItem) -> Candidate:
         """The item as a policy weighs it: with the files that nothing else needs."""
         own = [p.size_bytes for p in item.parts if self._needed[p.file.name] == 1]
         size_bytes = item.candidate.size_bytes + sum(own)
@@ -266,7 +266,7 @@ def plan_removal(
     return going.plan(cache_dir, found.size_bytes, len(entries), rank)
 
 
-def _mark_by_rules(items: Iterable[Item], options: PruneOptions, now_ns: int) -> None:
+def _mark_by_rules(items: Iterable[RemovableItem], options: PruneOptions, now_ns: int) -> None:
     """Name what a rule takes whatever the bounds say."""
     unused_before = _before(now_ns, options.unused_for_seconds)
     made_before = _before(now_ns, options.older_than_seconds)
@@ -298,11 +298,11 @@ def _before(now_ns: int, age_seconds: float | None) -> int:
     return _NEVER if age_seconds is None else now_ns - int(age_seconds * NS_PER_SECOND)
 
 
-def _mark_superseded(items: Iterable[Item], options: PruneOptions) -> None:
+def _mark_superseded(items: Iterable[RemovableItem], options: PruneOptions) -> None:
     """Name all entries of each group but the last used."""
     if options.keep_last is None:
         return
-    groups: defaultdict[str, list[Item]] = defaultdict(list)
+    groups: defaultdict[str, list[RemovableItem]] = defaultdict(list)
     for item in items:
         if item.group and not item.reason:
             groups[item.group].append(item)
@@ -315,7 +315,7 @@ def _mark_superseded(items: Iterable[Item], options: PruneOptions) -> None:
 
 
 def _meet_bounds(
-    items: Sequence[Item],
+    items: Sequence[RemovableItem],
     going: Going,
     size_bytes: int,
     entries: int,
@@ -362,7 +362,7 @@ def without_suffix(name: str) -> str:
     return name.removesuffix("-atime").removesuffix("-cache")
 
 
-def _pool(items: Iterable[Item], subjects: Sequence[Subject]) -> dict[str, Item]:
+def _pool(items: Iterable[RemovableItem], subjects: Sequence[Subject]) -> dict[str, RemovableItem]:
     """The items that a bound may still take, by name."""
     free = (i for i in items if not i.reason and not i.protected)
     return {i.candidate.name: i for i in free if i.removal.subject in subjects}

@@ -26,7 +26,7 @@ _HARMLESS: frozenset[ProblemKind] = frozenset(
 
 
 @dataclass(slots=True)
-class Item:
+class RemovableItem:
     """One thing that could go, with all that a rule asks about it."""
 
     removal: Removal
@@ -57,7 +57,7 @@ class Item:
 class Removable:
     """The things that could go, and what they are measured against."""
 
-    items: list[Item]
+    items: list[RemovableItem]
     size_bytes: int
     """All that a bound on the size counts."""
     fixed_bytes: int = 0
@@ -108,7 +108,7 @@ def removable_entries(
     grace_seconds: float,
     keep: Collection[str] = (),
     lookup: Lookup | None = None,
-) -> Iterator[Item]:
+) -> Iterator[RemovableItem]:
     """Yield every entry.
 
     Args:
@@ -134,7 +134,7 @@ def removable_entries(
         removal = Removal(
             "entry", file.info, atime, entry.key, entry.module, "requested", used_ns, seconds
         )
-        yield Item(
+        yield RemovableItem(
             removal=removal,
             group=entry.module,
             legacy=legacy,
@@ -161,7 +161,7 @@ def removable_entries(
 
 def _removable_others(
     seen: Scan, wanted: Collection[Subject], *, now_ns: int, grace_seconds: float
-) -> Iterator[Item]:
+) -> Iterator[RemovableItem]:
     """Yield the files of the ``wanted`` kinds that are no entries."""
     grace_ns = int(grace_seconds * NS_PER_SECOND)
     for subject, info in _other_files(seen):
@@ -173,11 +173,11 @@ def _removable_others(
 
 def other_item(
     removal: Removal, *, held_by: Hold | None = None, reason: Reason | None = None
-) -> Item:
+) -> RemovableItem:
     """A file that is no entry of its own."""
     file, used_ns = removal.file, removal.last_used_ns
     candidate = Candidate(file.name, file.size_bytes, used_ns, None)
-    return Item(removal, "", file.mtime_ns, candidate, True, held_by, reason=reason)
+    return RemovableItem(removal, "", file.mtime_ns, candidate, True, held_by, reason=reason)
 
 
 def hold_young(created_ns: int, now_ns: int, grace_ns: int) -> Hold | None:

@@ -40,7 +40,7 @@ Action = Literal[
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class RepairStep:
     """One file and what is to be done with it."""
 
     file: str
@@ -65,7 +65,7 @@ class RepairPlan:
 
     folder: str
     """The folder in quarantine for damaged entries."""
-    steps: tuple[Step, ...]
+    steps: tuple[RepairStep, ...]
 
     def __str__(self) -> str:
         return listed(f"would repair {format_count(len(self.steps), 'file')}", self.steps)
@@ -103,7 +103,7 @@ def plan_repair(verification: Verification, *, now_ns: int, delete: bool = False
     missing and unreadable ``-atime`` files are written anew. Files that no version of JAX or XLA
     makes are left alone, and so are owners and permissions.
     """
-    steps: dict[str, Step] = {}
+    steps: dict[str, RepairStep] = {}
     for problem in verification.problems:
         info = verification.files.get(problem.file)
         action = _choose_action(problem, delete)
@@ -118,7 +118,9 @@ def plan_repair(verification: Verification, *, now_ns: int, delete: bool = False
         entry = verification.entries.get(problem.file)
         stamp_ns = entry.last_used_ns if entry else info.mtime_ns
         temporary = problem.kind == "temp-file"
-        steps[problem.file] = Step(problem.file, action, info, stamp_ns, temporary, problem.key)
+        steps[problem.file] = RepairStep(
+            problem.file, action, info, stamp_ns, temporary, problem.key
+        )
     return RepairPlan(quarantine_folder(now_ns), tuple(steps.values()))
 
 
@@ -155,7 +157,7 @@ def execute_repair(
     actions: dict[str, Action] = {}
     failed: set[str] = set()
 
-    def run(step: Step) -> None:
+    def run(step: RepairStep) -> None:
         if _stem(step) in failed:  # by what it leaves, the next run finds what belongs together
             actions[step.file] = "leave-failed"
             return
@@ -188,12 +190,12 @@ def execute_repair(
     return Repair(False, actions)
 
 
-def _stem(step: Step) -> str:
+def _stem(step: RepairStep) -> str:
     """The name that a kernel and its source share."""
     return os.path.splitext(step.file)[0]
 
 
-def _execute(store: Store, folder: str, step: Step, young: bool) -> Action:
+def _execute(store: Store, folder: str, step: RepairStep, young: bool) -> Action:
     if step.action.startswith("leave-"):
         return step.action
     now = find(store, step.file)

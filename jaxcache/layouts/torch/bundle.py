@@ -10,9 +10,9 @@ from collections.abc import Collection, Iterator, Sequence
 
 from jaxcache.cache.bundle.export import ExportPlan
 from jaxcache.cache.bundle.format import Bundle, ContentReader
-from jaxcache.cache.bundle.importing import Action, ImportPlan, Step, file_step, plan_of
+from jaxcache.cache.bundle.importing import Action, ImportPlan, ImportStep, file_step, plan_of
 from jaxcache.cache.bundle.manifest import BundleError, SideFile, check_path
-from jaxcache.cache.diff import Side
+from jaxcache.cache.diff import DiffSide
 from jaxcache.cache.gate import Gate
 from jaxcache.cache.scan import Progress, Reading
 from jaxcache.cache.select import Selection
@@ -56,7 +56,7 @@ def plan_export(
     *,
     keys: Sequence[str] = (),
     filters: Sequence[str] = (),
-    since: Side | None = None,
+    since: DiffSide | None = None,
     side_caches: bool | None = None,
     now_ns: int,
     progress: Progress | None = None,
@@ -147,7 +147,7 @@ def plan_import(
     there = {info.name: info for _, info in inventory.files()}
     content, files = ContentReader(bundle), bundle.manifest.files
 
-    def steps() -> Iterator[Step]:
+    def steps() -> Iterator[ImportStep]:
         for file in files:
             found = parse_path(file.name)
             if found.kind not in _TRAVELS:
@@ -156,7 +156,7 @@ def plan_import(
             if found.kind in _COMMON and found.kind is not TorchKind.PROBE and not side_caches:
                 continue
             if file.name not in there or store is None:
-                yield Step(file, Action.WRITE)
+                yield ImportStep(file, Action.WRITE)
             else:
                 yield _step(store, file, found, there[file.name], on_conflict)
 
@@ -194,13 +194,13 @@ def judge(data: bytes, found: TorchName) -> str | None:
 
 def _step(
     store: Store, file: SideFile, found: TorchName, there: FileInfo, on_conflict: str
-) -> Step:
+) -> ImportStep:
     step = file_step(store, file, there, on_conflict)
     if not step.differs:
         return step
     data = store.read(there.name, limit=MAX_BYTES + 1)
     if found.kind in _JUDGED and (problem := judge(data, found)):
-        return Step(file, Action.HEAL, problem, there=there)
+        return ImportStep(file, Action.HEAL, problem, there=there)
     if found.digest and digest_of(data) == found.digest:
-        return Step(file, Action.SAME)
+        return ImportStep(file, Action.SAME)
     return step

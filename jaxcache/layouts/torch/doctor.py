@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from jaxcache.cache.doctor.facts import Finding, Host, Setting
+from jaxcache.cache.doctor.facts import Finding, HostFacts, Setting
 from jaxcache.cache.doctor.survey import look_at_host
 from jaxcache.cache.scan import Progress, Reading
 from jaxcache.errors import NoCacheError
@@ -64,7 +64,7 @@ class TorchDiagnosis:
 class _Facts:
     path: str
     env: Mapping[str, str]
-    host: Host
+    host: HostFacts
     store: Store | None = None
     seen: Scan | None = None
     refused: Mapping[tuple[str, str], int] = field(default_factory=dict)

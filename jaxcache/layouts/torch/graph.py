@@ -15,8 +15,8 @@ from jaxcache.layouts.torch.pickled import (
     MAX_BYTES,
     Global,
     Pickle,
+    PickledRecord,
     PickleError,
-    Record,
     Table,
     read_pickle,
     walk,
@@ -220,12 +220,12 @@ def _class_of(root: Any) -> str:
 
     Only a global has one: printing whatever else stands there could take 2^100 steps.
     """
-    if not isinstance(root, Record):
+    if not isinstance(root, PickledRecord):
         return type(root).__name__
     return str(root.callee) if isinstance(root.callee, Global) else "an object of no class"
 
 
-def _fx(root: Record, found: Pickle) -> Graph:
+def _fx(root: PickledRecord, found: Pickle) -> Graph:
     source = _text(root.get("source_code"))
     lines = _lines(root.get("_fx_graph_cache_debug_lines"))
     runnable = _text(root.get("runnable_graph_str")) or ""
@@ -250,12 +250,12 @@ def _fx(root: Record, found: Pickle) -> Graph:
     )
 
 
-def _aot(root: Record, found: Pickle, *, bundled: bool) -> Graph:
+def _aot(root: PickledRecord, found: Pickle, *, bundled: bool) -> Graph:
     references: list[str] = []
     lines: tuple[str, ...] = ()
     for part in ("compiled_fw", "compiled_bw"):
         compiled = root.get(part)
-        info = compiled.get("fx_graph_cache_info") if isinstance(compiled, Record) else None
+        info = compiled.get("fx_graph_cache_info") if isinstance(compiled, PickledRecord) else None
         if isinstance(info, tuple) and info and isinstance(info[0], str):
             references += [info[0]] if _FX_KEY.fullmatch(info[0]) else []
             if part == "compiled_fw" and len(info) > 1:
@@ -323,7 +323,7 @@ def _frame(value: Any) -> tuple[str | None, str | None]:
     return None, None
 
 
-def _guards(root: Record) -> str | None:
+def _guards(root: PickledRecord) -> str | None:
     value = _text(root.get("guards_expr"))
     if not value or len(value) <= _SHOWN_CHARACTERS:
         return value or None
@@ -343,7 +343,7 @@ def _text(value: Any) -> str | None:
 
 def _texts(value: Any) -> Iterator[str]:
     """The short texts in a set or list."""
-    for part in walk(value) if isinstance(value, Record | Table | list | tuple) else ():
+    for part in walk(value) if isinstance(value, PickledRecord | Table | list | tuple) else ():
         if isinstance(part, str) and len(part) < 50:
             yield part
 

@@ -2,7 +2,7 @@
 
 Python's unpickler is a stack machine whose opcodes name functions and call them. This one has the
 same stack, memo and marks, and calls nothing: a global becomes a :class:`Global`, a name; a call
-becomes a :class:`Record` of what would have been called with what. Nothing is imported.
+becomes a :class:`PickledRecord` of what would have been called with what. Nothing is imported.
 
 Every bound holds before memory is taken: the bytes, the operations, the nesting. Memory is linear
 in the operations, because a memo reference adds a reference and no copy; what walks the result
@@ -55,7 +55,7 @@ class Global:
 
 
 @dataclass(slots=True, eq=False)
-class Record:
+class PickledRecord:
     """The object that unpickling would have made by calling ``callee``."""
 
     callee: Any
@@ -116,7 +116,7 @@ def _inside(value: Any) -> list[Any] | None:
         return [part for pair in value.items for part in pair]
     if isinstance(value, Bag):
         return value.items
-    if isinstance(value, Record):
+    if isinstance(value, PickledRecord):
         return [value.callee, value.arguments, value.state, *value.items]
     return None
 
@@ -232,7 +232,7 @@ class Machine:
     def _fill(self, values: list[Any], kind: type[Any]) -> None:
         """Put values into what lies on top, which is of that kind, or an object."""
         target = self._top()
-        if not isinstance(target, kind | Record):
+        if not isinstance(target, kind | PickledRecord):
             raise PickleError("puts something into what takes nothing of the kind")
         held: list[Any] = target if isinstance(target, list) else target.items
         held.extend(_pairs(values) if kind is Table else values)
@@ -274,11 +274,11 @@ class Machine:
 
     def _call(self, callee: Any, arguments: Any) -> None:
         """Keep the function and its arguments without calling it."""
-        self._push(Record(callee, arguments), (callee, arguments))
+        self._push(PickledRecord(callee, arguments), (callee, arguments))
 
     def _build(self, _: Any) -> None:
         state, target = self._pop(), self._top()
-        if isinstance(target, Record):
+        if isinstance(target, PickledRecord):
             target.state = state
             self._deepen(target, (state,))
         elif not isinstance(target, Global):

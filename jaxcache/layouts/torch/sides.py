@@ -7,7 +7,7 @@ names tells whether two caches hold the same.
 from collections.abc import Iterable
 
 from jaxcache.cache.bundle.format import Bundle, ContentReader
-from jaxcache.cache.diff import Held, Side
+from jaxcache.cache.diff import DiffSide, Held
 from jaxcache.cache.scan import Progress, Reading
 from jaxcache.layouts.torch.graph import Facts, examine
 from jaxcache.layouts.torch.inventory import Inventory
@@ -21,7 +21,7 @@ from jaxcache.store.base import Store
 _HARMLESS = frozenset({"foreign-globals"})
 
 
-def read_side(store: Store, progress: Progress | None = None) -> Side:
+def read_side(store: Store, progress: Progress | None = None) -> DiffSide:
     """Read every graph of a cache.
 
     Raises:
@@ -31,7 +31,7 @@ def read_side(store: Store, progress: Progress | None = None) -> Side:
     return _side(store.url, seen, [info.name for _, info in seen.inventory.files()])
 
 
-def read_bundle(bundle: Bundle) -> Side:
+def read_bundle(bundle: Bundle) -> DiffSide:
     """Read every graph of a bundle.
 
     Raises:
@@ -54,7 +54,7 @@ def read_bundle(bundle: Bundle) -> Side:
     return _side(bundle.name, seen, names, bundle.manifest_sha256)
 
 
-def _side(location: str, seen: Scan, names: Iterable[str], reference: str = "") -> Side:
+def _side(location: str, seen: Scan, names: Iterable[str], reference: str = "") -> DiffSide:
     entries: dict[str, Held] = {}
     damaged: list[Problem] = []
     for entry in sorted(seen.entries, key=lambda e: e.file):
@@ -67,4 +67,4 @@ def _side(location: str, seen: Scan, names: Iterable[str], reference: str = "") 
             size, seconds = entry.size_bytes, entry.compile_seconds or 0.0
             # Torch takes the first by name.
             entries.setdefault(key, Held(key, stands_for, size, size, seconds))
-    return Side(location, entries, tuple(damaged), reference, frozenset(names), "torch", False)
+    return DiffSide(location, entries, tuple(damaged), reference, frozenset(names), "torch", False)

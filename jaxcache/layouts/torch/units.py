@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from jaxcache.cache.inventory import counted_bytes
 from jaxcache.cache.ledger.pins import pinned_keys
 from jaxcache.cache.ledger.segments import Ledger
-from jaxcache.cache.prune.removable import Item, Removable, hold_young, other_item
+from jaxcache.cache.prune.removable import Removable, RemovableItem, hold_young, other_item
 from jaxcache.cache.prune.removal import Hold, Removal, Subject
 from jaxcache.errors import UsageError
 from jaxcache.eviction import Candidate, estimate_hits
@@ -67,7 +67,7 @@ def removable(
     bounds = (options.max_size_bytes, options.max_entries) if options else ()
     tidy = bool(options and options.orphans) or any(bound is not None for bound in bounds)
     entries = {e.file: e for e in seen.entries}
-    others: list[Item] = []
+    others: list[RemovableItem] = []
     duplicates: set[str] = set()
     pinned = frozenset(pinned_keys(Ledger.load(store)))
     if tidy:
@@ -122,7 +122,7 @@ def _units(
     now_ns: int,
     grace_ns: int,
     protected: Mapping[str, Hold],
-) -> Iterator[Item]:
+) -> Iterator[RemovableItem]:
     """Put the graphs of a scan together as units, leaving out duplicates."""
     graphs = [g for g in seen.inventory.graphs if g.info.name not in duplicates]
     referred = {
@@ -149,7 +149,7 @@ def _unit(
     now_ns: int,
     grace_ns: int,
     protected: Mapping[str, Hold],
-) -> Item:
+) -> RemovableItem:
     entry, infos = entries[graph.info.name], (graph.info, *files)
     graphs = [entries[info.name] for info in infos if info.name in entries]
     used_ns = min(max(g.last_used_ns for g in graphs), now_ns)
@@ -159,7 +159,7 @@ def _unit(
         *(protected.get(g.key) for g in graphs),
         *(hold_young(info.mtime_ns, now_ns, grace_ns) for info in infos),
     ]
-    return Item(
+    return RemovableItem(
         removal=_removal(graph.info, entries),
         group=next((g.function for g in graphs if g.function), "") or "",
         created_ns=created_ns,

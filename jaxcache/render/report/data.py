@@ -1,11 +1,11 @@
-"""A picture of a cache as the columns that the page's script draws."""
+"""An overview of a cache as the columns that the page's script draws."""
 
 import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 from jaxcache.cache.explain.churn import Churn
-from jaxcache.cache.picture import Picture, Step
+from jaxcache.cache.overview import Overview, SizeForecast
 from jaxcache.cache.prune.removal import Removal
 from jaxcache.model import Entry
 from jaxcache.render.columns import removal_name
@@ -31,24 +31,24 @@ class _Names:
         return iter(self._numbers)
 
 
-def picture_data(picture: Picture, *, version: str) -> dict[str, Any]:
+def page_data(overview: Overview, *, version: str) -> dict[str, Any]:
     """Return the data of the page's script: bytes, seconds, times in epoch seconds."""
-    entries = picture.entries
+    entries = overview.entries
     modules, platforms = _Names(), _Names()
     drawn = entries[:MOST_DRAWN]
     return {
         "jaxcache": version,
-        "cache_dir": picture.cache_dir,
-        "made": picture.made_ns // NS_PER_SECOND,
+        "cache_dir": overview.cache_dir,
+        "made": overview.made_ns // NS_PER_SECOND,
         "totals": {
             "entries": len(entries),
             "size": sum(e.size_bytes for e in entries),
             "seconds": math.fsum(e.compile_seconds or 0.0 for e in entries),
             # The header's whole seconds, rounded down: a 0 is unknown unless recorded exactly.
-            "unknown": sum(not e.compile_seconds and e.key not in picture.exact for e in entries),
-            "directory": picture.directory_bytes,
+            "unknown": sum(not e.compile_seconds and e.key not in overview.exact for e in entries),
+            "directory": overview.directory_bytes,
             "sealed": sum(e.sealed for e in entries),
-            "problems": len(picture.problems),
+            "problems": len(overview.problems),
             "modules": len({e.module for e in entries}),
         },
         "entries": {
@@ -57,7 +57,7 @@ def picture_data(picture: Picture, *, version: str) -> dict[str, Any]:
             "platform": [platforms.number(e.platform) for e in drawn],
             "size": [e.size_bytes for e in drawn],
             "seconds": [_seconds(e) for e in drawn],
-            "exact": [n for n, e in enumerate(drawn) if e.key in picture.exact],
+            "exact": [n for n, e in enumerate(drawn) if e.key in overview.exact],
             "created": [e.created_ns // NS_PER_SECOND for e in drawn],
             "used": [e.last_used_ns // NS_PER_SECOND for e in drawn],
         },
@@ -67,8 +67,8 @@ def picture_data(picture: Picture, *, version: str) -> dict[str, Any]:
         },
         "modules": list(modules),
         "platforms": list(platforms),
-        "prune": {policy: _steps(steps) for policy, steps in picture.foresight},
-        "churn": [_churn(c) for c in picture.churn[:_CHURN_ROWS]],
+        "prune": {policy: _forecasts(steps) for policy, steps in overview.forecasts},
+        "churn": [_churn(c) for c in overview.churn[:_CHURN_ROWS]],
     }
 
 
@@ -76,7 +76,7 @@ def _seconds(entry: Entry) -> float | None:
     return None if entry.compile_seconds is None else round(entry.compile_seconds, 3)
 
 
-def _steps(steps: Sequence[Step]) -> list[dict[str, Any]]:
+def _forecasts(steps: Sequence[SizeForecast]) -> list[dict[str, Any]]:
     return [
         {
             "bound": s.max_size_bytes,

@@ -11,20 +11,20 @@ import json
 from importlib import resources
 from typing import Any
 
-from jaxcache.cache.picture import Picture
+from jaxcache.cache.overview import Overview
 from jaxcache.render.document import to_document
-from jaxcache.render.report.data import picture_data
+from jaxcache.render.report.data import page_data
 
 #: What a file of ours begins with: such a file may be replaced without asking.
 MARK = "<!DOCTYPE html>\n<!-- jaxcache report -->\n"
 
 
-def report_html(picture: Picture, *, version: str) -> str:
+def report_html(overview: Overview, *, version: str) -> str:
     """The whole file; without plotly, its script draws bars and no charts."""
     here = resources.files(__package__)
     script = here.joinpath("report.js").read_text("utf-8")
     library = load_plotly()
-    data = json_for_html(picture_data(picture, version=version))
+    data = json_for_html(page_data(overview, version=version))
     parts = {
         "POLICY": _policy(library, script),
         "STYLE": here.joinpath("report.css").read_text("utf-8"),

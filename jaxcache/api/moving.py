@@ -21,13 +21,13 @@ if TYPE_CHECKING:
     from jaxcache.cache.trust import TrustedKey
 
 
-class Carrying:
+class MovingMethods:
     """See :class:`jaxcache.api.Cache`."""
 
     store: Store
     layout: Layout
 
-    def diff(self, other: "Carrying") -> "Diff":
+    def diff(self, other: "MovingMethods") -> "Diff":
         """Compare with another cache by what the entries hold.
 
         >>> cache.diff(other).equal
@@ -148,7 +148,7 @@ class Carrying:
 
     def push(
         self,
-        target: "Carrying",
+        target: "MovingMethods",
         *,
         trusted: str | os.PathLike[str] | None = None,
         accept: "Callable[[SyncPlan], bool] | None" = None,

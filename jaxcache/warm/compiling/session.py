@@ -13,11 +13,11 @@ from jaxcache.cache.recipe.model import Environment, Request
 from jaxcache.cache.recipe.refusals import REFUSALS
 from jaxcache.entry.releases import CACHE_PATH
 from jaxcache.options.run import CompileOptions
+from jaxcache.warm.compiling.plan import Job
+from jaxcache.warm.compiling.report import Compiled, Outcome
+from jaxcache.warm.compiling.worker import Answer, HostJax, JobFailure, Worker
 from jaxcache.warm.crosshost.cross import Cross, frame_payload
 from jaxcache.warm.delivery import Delivery
-from jaxcache.warm.replay.plan import Job
-from jaxcache.warm.replay.report import Compiled, Outcome
-from jaxcache.warm.replay.worker import Answer, HostJax, JobFailure, Worker
 
 
 class Session:

@@ -13,14 +13,14 @@ from jaxcache.options.run import CompileOptions
 from jaxcache.store import make_store
 from jaxcache.store.location import absolute_location
 from jaxcache.units import available_cores
+from jaxcache.warm.compiling.plan import CompilePlan, Job, parse_shard, plan_compile
+from jaxcache.warm.compiling.pool import Pool, Watcher
+from jaxcache.warm.compiling.report import Compiled, CompileReport
+from jaxcache.warm.compiling.session import Session, key_notes, refused, version_notes
+from jaxcache.warm.compiling.worker import Processes
 from jaxcache.warm.crosshost.cross import Cross, read_cross
 from jaxcache.warm.delivery import Delivery
 from jaxcache.warm.process import find_python
-from jaxcache.warm.replay.plan import CompilePlan, Job, parse_shard, plan_compile
-from jaxcache.warm.replay.pool import Pool, Watcher
-from jaxcache.warm.replay.report import Compiled, CompileReport
-from jaxcache.warm.replay.session import Session, key_notes, refused, version_notes
-from jaxcache.warm.replay.worker import Processes
 
 #: Shows how far it is: given the plan and the number of workers.
 Watch = Callable[[CompilePlan, int], AbstractContextManager[Watcher | None]]
@@ -67,7 +67,7 @@ def _compile(
         if options.dask is None:
             done, refusals, interrupted = _compile_here(plan, session, watcher)
         else:
-            from jaxcache.warm.replay.cluster import compile_on_cluster
+            from jaxcache.warm.compiling.cluster import compile_on_cluster
 
             done, refusals, interrupted = compile_on_cluster(options.dask, plan, session, watcher)
     finally:

@@ -10,14 +10,14 @@ from jaxcache.store.base import Store
 if TYPE_CHECKING:
     from jaxcache.cache.doctor.examine import Diagnosis
     from jaxcache.cache.explain.sides import Explanation
-    from jaxcache.warm.replay.report import CompileReport
+    from jaxcache.warm.compiling.report import CompileReport
     from jaxcache.warm.report import Report
 
 
 Chosen = TypeVar("Chosen", bound=RunOptions)
 
 
-class Running:
+class CompilingMethods:
     """See :class:`jaxcache.api.Cache`."""
 
     store: Store
@@ -112,7 +112,7 @@ class Running:
         Raises:
             RecipeError, NoJaxError, UsageError
         """
-        from jaxcache.warm.replay.run import compile_recipe
+        from jaxcache.warm.compiling.run import compile_recipe
 
         return compile_recipe(os.fspath(recipe), self.store.url, CompileOptions.read(**options))
 

@@ -15,12 +15,12 @@ from typing import Any
 
 from jaxcache.errors import JaxcacheError, UsageError
 from jaxcache.units import format_install
+from jaxcache.warm.compiling.plan import CompilePlan, Job
+from jaxcache.warm.compiling.pool import Watcher
+from jaxcache.warm.compiling.report import Compiled
+from jaxcache.warm.compiling.session import Session
+from jaxcache.warm.compiling.worker import Answer, JobFailure, Processes, Worker
 from jaxcache.warm.process import find_python
-from jaxcache.warm.replay.plan import CompilePlan, Job
-from jaxcache.warm.replay.pool import Watcher
-from jaxcache.warm.replay.report import Compiled
-from jaxcache.warm.replay.session import Session
-from jaxcache.warm.replay.worker import Answer, JobFailure, Processes, Worker
 
 _CONNECT_SECONDS = 30
 

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Protocol
 
 from jaxcache.errors import JaxcacheError
-from jaxcache.warm.replay.plan import Job
-from jaxcache.warm.replay.report import Compiled
-from jaxcache.warm.replay.session import Session
-from jaxcache.warm.replay.worker import Processes, Worker, launch_kind
+from jaxcache.warm.compiling.plan import Job
+from jaxcache.warm.compiling.report import Compiled
+from jaxcache.warm.compiling.session import Session
+from jaxcache.warm.compiling.worker import Processes, Worker, launch_kind
 
 _SHARE = 0.8
 #: What a compile is taken to need beyond what its worker holds already.

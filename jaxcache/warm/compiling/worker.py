@@ -16,9 +16,9 @@ from jaxcache.cache.allowed import kept_flags, refused_options
 from jaxcache.cache.recipe.model import Environment, Request
 from jaxcache.errors import JaxcacheError, NoJaxError
 from jaxcache.warm.child import Child, DiedError
+from jaxcache.warm.compiling.plan import Job
 from jaxcache.warm.crosshost.cross import WITHOUT_HARDWARE
 from jaxcache.warm.process import LIFTED, NO_JAX_HINT, free_port
-from jaxcache.warm.replay.plan import Job
 
 _START_SECONDS = 300.0
 _ATTEMPTS = 2

@@ -34,7 +34,7 @@ _NAMED = 12
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class SizeForecast:
     """The cost of pruning to one size."""
 
     max_size_bytes: int
@@ -46,7 +46,7 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True)
-class Picture:
+class Overview:
     """A cache as a report shows it."""
 
     cache_dir: str
@@ -57,12 +57,12 @@ class Picture:
     exact: frozenset[str]
     """Keys whose seconds were measured, not read from a header of whole seconds."""
     problems: tuple[Problem, ...]
-    foresight: tuple[tuple[str, tuple[Step, ...]], ...]
+    forecasts: tuple[tuple[str, tuple[SizeForecast, ...]], ...]
     """By policy: what pruning to smaller and smaller sizes would drop."""
     churn: tuple[Churn, ...]
 
 
-def take_picture(
+def make_overview(
     store: Store,
     layout: "Layout",
     *,
@@ -70,7 +70,7 @@ def take_picture(
     index: "FactIndex | None" = None,
     workers: int = 1,
     progress: Progress | None = None,
-) -> Picture:
+) -> Overview:
     """Look at a cache for a report.
 
     Args:
@@ -87,26 +87,26 @@ def take_picture(
     ledger = seen.ledger if alone else None
     known = [ledger.record(entry.key) for entry in seen.entries] if ledger else []
     exact = frozenset(k.key for k in known if k and k.compile_seconds is not None)
-    return Picture(
+    return Overview(
         cache_dir=store.url,
         made_ns=now_ns,
         directory_bytes=total_bytes(seen) if alone else counted_bytes(seen.inventory.files()),
         entries=tuple(sorted(seen.entries, key=lambda e: (-e.size_bytes, e.key))),
         exact=exact,
         problems=seen.problems,
-        foresight=tuple(
-            (policy, foresee(seen, policy, now_ns=now_ns))
+        forecasts=tuple(
+            (policy, forecast_sizes(seen, policy, now_ns=now_ns))
             if alone
-            else (policy, _foresee_units(store, layout, seen, policy, now_ns))
+            else (policy, _forecast_units(store, layout, seen, policy, now_ns))
             for policy in POLICIES
         ),
         churn=layout.find_churn(store, explained=_EXPLAINED_MODULES, seen=seen),
     )
 
 
-def _foresee_units(
+def _forecast_units(
     store: Store, layout: "Layout", seen: Any, policy: str, now_ns: int
-) -> tuple[Step, ...]:
+) -> tuple[SizeForecast, ...]:
     """Plan as ``prune`` would at some sizes, where entries go together with what they share."""
     options = PruneOptions(max_size_bytes=1, policy=policy)
     removable = layout.removable(store, seen, options, now_ns=now_ns, keep=())
@@ -124,11 +124,11 @@ def _foresee_units(
             )
         except JaxcacheError:  # files that may not go alone are more
             break
-        found.append(_step(bound, plan.removals))
+        found.append(_forecast(bound, plan.removals))
     return tuple(found)
 
 
-def foresee(seen: Scan, policy: str, *, now_ns: int) -> tuple[Step, ...]:
+def forecast_sizes(seen: Scan, policy: str, *, now_ns: int) -> tuple[SizeForecast, ...]:
     """Plan what a policy would remove at evenly spaced sizes, from the whole cache down to nothing.
 
     Args:
@@ -154,13 +154,13 @@ def foresee(seen: Scan, policy: str, *, now_ns: int) -> tuple[Step, ...]:
         if excess > 0:
             chosen = choose_in_order(order, excess, policy)
             going += [free[c.name].removal for c in chosen]
-        found.append(_step(bound, going))
+        found.append(_forecast(bound, going))
     return tuple(found)
 
 
-def _step(bound_bytes: int, removals: Sequence[Removal]) -> Step:
+def _forecast(bound_bytes: int, removals: Sequence[Removal]) -> SizeForecast:
     costliest = sorted(removals, key=lambda r: (-(r.compile_seconds or 0.0), -r.size_bytes))
-    return Step(
+    return SizeForecast(
         max_size_bytes=bound_bytes,
         entries=count_entries(removals),
         freed_bytes=freed_bytes(removals),
