@@ -44,10 +44,10 @@ class CompilingMethods:
             UsageError: no such script, or no such Python.
             NoJaxError: that Python has no jax.
         """
-        from jaxcache.warm.programs import Program
+        from jaxcache.warm.programs import WarmProgram
 
         chosen = self._place(WarmOptions.read(**options))
-        report: Report = self.layout.warm([Program(os.fspath(script), arguments)], chosen)
+        report: Report = self.layout.warm([WarmProgram(os.fspath(script), arguments)], chosen)
         return report
 
     def warm_function(
@@ -75,11 +75,11 @@ class CompilingMethods:
             UsageError: ``bad-argument``, or no such Python.
             NoJaxError: that Python has no jax.
         """
-        from jaxcache.warm.programs import Program, read_call
+        from jaxcache.warm.programs import WarmProgram, read_call
 
         given = CallOptions(words=arguments, static=tuple(static), committed=committed)
         chosen = self._place(WarmOptions.read(**options))
-        report: Report = self.layout.warm([Program(call=read_call(function, given))], chosen)
+        report: Report = self.layout.warm([WarmProgram(call=read_call(function, given))], chosen)
         return report
 
     def run(self, *command: str, **options: Any) -> "Report":

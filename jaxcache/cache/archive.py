@@ -22,7 +22,7 @@ CHUNK_BYTES = 1 << 20
 WINDOW_LOG = 27
 
 
-class Kind(NamedTuple):
+class ArchiveKind(NamedTuple):
     """One kind of container."""
 
     word: str
@@ -130,7 +130,7 @@ def hash_range(file: BinaryIO, start: int, size_bytes: int) -> bytes:
     return digest.digest()
 
 
-def unpack_range(file: BinaryIO, start: int, size_bytes: int, kind: Kind) -> Iterator[bytes]:
+def unpack_range(file: BinaryIO, start: int, size_bytes: int, kind: ArchiveKind) -> Iterator[bytes]:
     """Decompress a frame that is a part of a file, 256 KiB at a time.
 
     Raises:

@@ -89,7 +89,7 @@ class Device:
 
 
 @dataclass(frozen=True, slots=True)
-class CompileOptions:
+class XlaCompileOptions:
     """The options of the compile."""
 
     num_replicas: int | None = None
@@ -103,7 +103,7 @@ class CompileOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class Format:
+class EntryFormat:
     """The container of the payload."""
 
     ifrt_version: int | None = None
@@ -119,8 +119,8 @@ class Contents:
     source: tuple[SourceLine, ...] = ()
     memory: Memory = field(default_factory=Memory)
     device: Device = field(default_factory=lambda: Device("unknown"))
-    compile_options: CompileOptions = field(default_factory=CompileOptions)
-    format: Format = field(default_factory=Format)
+    compile_options: XlaCompileOptions = field(default_factory=XlaCompileOptions)
+    format: EntryFormat = field(default_factory=EntryFormat)
     written_in_cache_dir: str | None = None
     """The cache directory at the time of writing, where the options hold it (0.4.36 and later)."""
     flags: dict[str, str | int | float | bool | None] | None = None

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from jaxcache.entry import wire
-from jaxcache.entry.contents import Contents, Device, Format, Memory
+from jaxcache.entry.contents import Contents, Device, EntryFormat, Memory
 from jaxcache.entry.device import describe_abi, read_device
 from jaxcache.entry.envelope import Envelope, open_envelope
 from jaxcache.entry.hlo import ModuleReader
@@ -127,7 +127,7 @@ class _Decoder:
             with self._finding("the IFRT metadata"):
                 if envelope.ifrt is not None:
                     version, abi = describe_abi(envelope.ifrt)
-            facts["format"] = Format(version, abi, envelope.container)
+            facts["format"] = EntryFormat(version, abi, envelope.container)
         return Contents(**facts, problems=tuple(self._found))
 
     @contextmanager

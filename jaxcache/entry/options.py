@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from jaxcache.entry import wire
-from jaxcache.entry.contents import CompileOptions
+from jaxcache.entry.contents import XlaCompileOptions
 from jaxcache.entry.schema import parse
 from jaxcache.entry.wire import Budget, WireError
 
@@ -36,10 +36,10 @@ _Values = dict[int, tuple[str, ...]]
 FlagValue = str | int | float | bool | None
 
 
-class Options(NamedTuple):
+class OptionFacts(NamedTuple):
     """The facts in the compile options of an entry."""
 
-    compile_options: CompileOptions
+    compile_options: XlaCompileOptions
     written_in_cache_dir: str | None
     flags: dict[str, FlagValue] | None
     """Every XLA flag by name, as written; None where there are none."""
@@ -47,7 +47,9 @@ class Options(NamedTuple):
     """The known jaxlib whose default flags are nearest to these."""
 
 
-def read_options(options: memoryview | None, config: memoryview | None, budget: Budget) -> Options:
+def read_options(
+    options: memoryview | None, config: memoryview | None, budget: Budget
+) -> OptionFacts:
     """Read CompileOptionsProto and HloModuleConfigProto, of which either may be missing.
 
     Raises:
@@ -84,17 +86,17 @@ def read_options(options: memoryview | None, config: memoryview | None, budget: 
             elif number == 5 and isinstance(value, int):
                 partitions = partitions or value
     if debug is None:
-        compile_options = CompileOptions(
+        compile_options = XlaCompileOptions(
             replicas, partitions, assignment, overrides or None, guided
         )
-        return Options(compile_options, None, None, None)
+        return OptionFacts(compile_options, None, None, None)
     if len(debug) <= _MAX_REMEMBERED_BYTES:
         changed, written_in, named, like = _remembered_flags(bytes(debug))
     else:
         changed, written_in, named, like = _read_flags(debug, budget)
     shown = overrides or None if changed is None else changed | overrides
-    compile_options = CompileOptions(replicas, partitions, assignment, shown, guided)
-    return Options(compile_options, written_in, named | overrides, like)
+    compile_options = XlaCompileOptions(replicas, partitions, assignment, shown, guided)
+    return OptionFacts(compile_options, written_in, named | overrides, like)
 
 
 _Flags = tuple[dict[str, FlagValue] | None, str | None, dict[str, FlagValue], str | None]

@@ -17,7 +17,7 @@ _CANDIDATES = 20
 
 
 @dataclass(frozen=True, repr=False)
-class Prediction(watch.Shown):
+class Prediction(watch.Printable):
     """The outcome that a call of a function would have."""
 
     outcome: str

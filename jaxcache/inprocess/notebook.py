@@ -36,7 +36,7 @@ def load_ipython_extension(shell: Any) -> None:
     shell.register_magic_function(magic, "line_cell", "jaxcache")
 
 
-class Status(watch.Shown):
+class Status(watch.Printable):
     """The cache of this kernel, and what the kernel has done with it since ``%load_ext``."""
 
     def __init__(self, kernel: watch.Observation) -> None:
@@ -120,7 +120,7 @@ def run_cell(shell: Any, cell: str) -> Any:
     return value
 
 
-class Cell(watch.Shown):
+class Cell(watch.Printable):
     """The report of a cell, and where its time went."""
 
     def __init__(self, observation: watch.Observation, seconds: float) -> None:

@@ -54,11 +54,11 @@ def pytest_load_initial_conftests(
     options = early_config.known_args_namespace
     if options.jaxcache is not None or options.jaxcache_fail_on_miss:
         from jaxcache.errors import UsageError
-        from jaxcache.inprocess.pytest_session import Session
+        from jaxcache.inprocess.pytest_session import PytestSession
 
         directory = None if options.jaxcache in (None, DEFAULT) else options.jaxcache
         try:
-            session = Session(directory, fail_on_miss=options.jaxcache_fail_on_miss)
+            session = PytestSession(directory, fail_on_miss=options.jaxcache_fail_on_miss)
         except UsageError as error:
             raise pytest.UsageError(f"--jaxcache: {error}") from None
         early_config.pluginmanager.register(session, "jaxcache-session")

@@ -33,7 +33,7 @@ _SHOWN_MISSES = 5
 Counts = Counter[str]
 
 
-class Session:
+class PytestSession:
     """The plugin while it is on; under xdist there is one in each worker and one at the terminal.
 
     Args:

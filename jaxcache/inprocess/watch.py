@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _last: "Observation | None" = None
 
 
-class Shown:
+class Printable:
     """A result that prints as its command prints it, and is HTML in a notebook."""
 
     def _blocks(self) -> "Iterable[Block]":
@@ -43,7 +43,7 @@ class Shown:
         return set_html(self._blocks())
 
 
-class Observation(Shown):
+class Observation(Printable):
     """The compiles of a block of this process, in all of its threads; also while it runs.
 
     It has the attributes of :class:`jaxcache.warm.report.Report`; :func:`watch` lists them.
@@ -179,7 +179,7 @@ class Observation(Shown):
         return recorder
 
 
-class Misses(Shown):
+class Misses(Printable):
     """The modules that a block compiled; prints as a table of them."""
 
     def __init__(self, modules: "tuple[Module, ...]", report: "Report") -> None:

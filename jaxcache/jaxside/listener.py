@@ -14,7 +14,7 @@ from typing import Any
 
 from . import collect, keyflags, record
 from .adapter import Jax, hash_component, live_settings
-from .outcome import Request, entry_file, judge
+from .outcome import CompileRequest, entry_file, judge
 
 _COUNTED = {
     "/jax/compilation_cache/compile_requests_use_cache": "requests",
@@ -146,7 +146,7 @@ class Listener:
         if not self._sinks:
             return compile_(*args, **kwargs)
         self._safely(self._force)
-        request = Request(number=next(self._numbers), started=time.time())
+        request = CompileRequest(number=next(self._numbers), started=time.time())
         self._safely(lambda: self._begin(request, args, kwargs))
         outer, self._local.request = self._request, request
         try:
@@ -180,7 +180,7 @@ class Listener:
 
     def _look(self, args: Any, kwargs: Any) -> "dict[str, Any]":
         """Make the key of a request; JAX counts and looks up nothing."""
-        request = Request(number=0, started=time.time())
+        request = CompileRequest(number=0, started=time.time())
         outer, self._local.request = self._request, request
         try:
             self._tell_settings()
@@ -200,7 +200,7 @@ class Listener:
             **self._jax.lowering_of(asked["computation"]),
         }
 
-    def _collect(self, request: Request, compile_: Any, args: Any, kwargs: Any) -> Any:
+    def _collect(self, request: CompileRequest, compile_: Any, args: Any, kwargs: Any) -> Any:
         """Answer with zeros; where that is not possible, compile after all."""
         answer: list[Any] = []
         if self._collector:
@@ -296,7 +296,7 @@ class Listener:
 
     # What is sent -----------------------------------------------------------------------------
 
-    def _begin(self, request: Request, args: Any, kwargs: Any) -> None:
+    def _begin(self, request: CompileRequest, args: Any, kwargs: Any) -> None:
         self.introduce()
         self._jax.hear_events(self)
         computation = args[1]
@@ -317,7 +317,7 @@ class Listener:
             }
         )
 
-    def _record(self, request: Request, args: Any, kwargs: Any) -> dict[str, Any]:
+    def _record(self, request: CompileRequest, args: Any, kwargs: Any) -> dict[str, Any]:
         """Keep what it takes to compile the module again, where that is wanted."""
         if self._recording is None:
             return {}
@@ -339,13 +339,13 @@ class Listener:
             self.send({"event": "backend", "backend": number, **facts})
         return number
 
-    def _hash_components(self, request: Request) -> None:
+    def _hash_components(self, request: CompileRequest) -> None:
         """Hash each component of the key on its own: for misses, and for hits where asked for."""
         if not request.hit or self._hashes_all or self._recording:
             request.hashes = {n: hash_component(c) for n, c in request.components.items()}
         request.components.clear()
 
-    def _end(self, request: Request) -> None:
+    def _end(self, request: CompileRequest) -> None:
         directory = self._jax.opened_directory()
         request.disabled_at_first = bool(self._counters["tasks_disabled_cache"])
         written_to = self._scratch if self._scratch and request.write else directory
@@ -390,7 +390,7 @@ class Listener:
             self._jax.force_directory(self._forced)
 
     @property
-    def _request(self) -> Request | None:
+    def _request(self) -> CompileRequest | None:
         return getattr(self._local, "request", None)
 
     def _safely(self, action: Any) -> None:

@@ -13,7 +13,7 @@ ALIKE = "the same optimized HLO; XLA's machine code for CPU differs between any 
 
 
 @dataclass
-class Request:
+class CompileRequest:
     """Facts that were seen of one request. Times are epoch seconds, spans (start, length)."""
 
     number: int
@@ -72,7 +72,9 @@ class Request:
         return start, (self.write[0] if self.write else self.ended) - start
 
 
-def judge(request: Request, directory: str | None, *, refuses_callbacks: bool) -> dict[str, Any]:
+def judge(
+    request: CompileRequest, directory: str | None, *, refuses_callbacks: bool
+) -> dict[str, Any]:
     """The outcome, its reason, JAX's words about it, and the times and sizes that belong to it."""
     outcome, reason, detail = _judge(request, directory, refuses_callbacks)
     file = entry_file(directory, request.key)
@@ -89,7 +91,7 @@ def judge(request: Request, directory: str | None, *, refuses_callbacks: bool) -
 
 
 def _judge(
-    request: Request, directory: str | None, refuses_callbacks: bool
+    request: CompileRequest, directory: str | None, refuses_callbacks: bool
 ) -> tuple[str, str, str | None]:
     if request.hit:
         return "hit", "in-cache", None
@@ -117,7 +119,7 @@ def _judge(
 
 
 def _judge_decided(
-    request: Request, directory: str | None, refuses_callbacks: bool
+    request: CompileRequest, directory: str | None, refuses_callbacks: bool
 ) -> tuple[str, str, str | None]:
     """JAX has compiled and then not written."""
     settings = request.settings
@@ -136,7 +138,7 @@ def _judge_decided(
     return "skipped", "size", f"smaller than {limit} bytes"
 
 
-def _judge_written(request: Request, directory: str | None) -> tuple[str, str, str | None]:
+def _judge_written(request: CompileRequest, directory: str | None) -> tuple[str, str, str | None]:
     """JAX counts a write; whether it made one is another question."""
     if request.settings.get("jax_compilation_cache_check_contents") and request.existed:
         return "skipped", "verified", "compiled again, the same bytes as the entry"
@@ -148,7 +150,7 @@ def _judge_written(request: Request, directory: str | None) -> tuple[str, str, s
     return "written", "not-in-cache", None
 
 
-def _judge_error(request: Request) -> tuple[str, str, str | None]:
+def _judge_error(request: CompileRequest) -> tuple[str, str, str | None]:
     message = request.write_error or request.read_error or ""
     if "File name too long" in message:
         return "uncacheable", "name-too-long", message
@@ -158,7 +160,7 @@ def _judge_error(request: Request) -> tuple[str, str, str | None]:
     return "error", "write-error", message
 
 
-def _judge_unasked(request: Request) -> tuple[str, str, str | None]:
+def _judge_unasked(request: CompileRequest) -> tuple[str, str, str | None]:
     """JAX made no key, so it did not count the request as one that uses the cache."""
     if not request.settings.get("jax_enable_compilation_cache"):
         return "uncacheable", "cache-disabled", "jax_enable_compilation_cache is off"

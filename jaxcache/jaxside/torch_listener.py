@@ -42,7 +42,7 @@ _BREAK_AT = re.compile(r"Graph break in user code at (?P<file>.*):(?P<line>\d+)"
 _TEXT_CHARACTERS = 2000
 
 
-class Listener(logging.Handler):
+class TorchListener(logging.Handler):
     """The handler of torch's structured trace, and a wrapper around the writes of its caches."""
 
     def __init__(self, version: str, send: Callable[["dict[str, Any]"], None]) -> None:
@@ -144,7 +144,7 @@ def attach(torch: Any) -> None:
         detail = f"torch {version} has no structured trace to listen to ({_TRIED})"
         send({"event": "unobserved", "detail": detail})
         return
-    listener = Listener(version, send)
+    listener = TorchListener(version, send)
     logging.getLogger(_TRACE).addHandler(listener)
     atexit.register(listener.say_goodbye)
 

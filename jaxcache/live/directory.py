@@ -19,7 +19,7 @@ from .files import (
 from .frame import DamagedEntryError, decode, same_payload
 from .leases import Leases
 from .loading import Loading, find_dead
-from .uses import Uses
+from .uses import UseLog
 
 if TYPE_CHECKING:
     from .layer import Layer
@@ -45,7 +45,7 @@ class Directory:
         )
         self.loading = Loading(root)
         self._deadly, died = find_dead(root)
-        self.uses = Uses(root, layer.facts()) if settings["ledger"] else None
+        self.uses = UseLog(root, layer.facts()) if settings["ledger"] else None
         self._served: dict[str, str] = {}
         """Keys given to JAX, and from where; a put of one means that JAX could not use it."""
         self._bad: set[str] = set()

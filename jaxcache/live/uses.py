@@ -28,7 +28,7 @@ class KnownUses(NamedTuple):
     pinned: bool
 
 
-class Uses:
+class UseLog:
     """Events of this process, kept in memory until the next segment."""
 
     def __init__(self, root: str, facts: "dict[str, str]") -> None:

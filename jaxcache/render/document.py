@@ -2,7 +2,7 @@
 
 A document follows from its class, a dataclass or NamedTuple: the fields in their order, times
 (``*_ns``) as RFC 3339 under ``*_at``, durations as floats, missing and infinite values null. Text
-that is no valid Unicode, or would act on a terminal, is escaped as ``\\xNN``. :data:`_SHAPES` holds
+that is no valid Unicode, or would act on a terminal, is escaped as ``\\xNN``. :data:`SHAPES` holds
 the exceptions.
 """
 
@@ -21,7 +21,7 @@ Document = dict[str, Any]
 
 #: By class: the fields that are left out (``-name``), or all fields of the document in their
 #: order. ``name=path`` takes an attribute of another name, ``*path`` every field of a part.
-_SHAPES = {
+SHAPES = {
     "Change": "change=kind changed_at=at_ns *entry",
     "Comparison": "module=right.module left_key=left.key right_key=right.key "
     "outcome=right.outcome source=right.source differences",
@@ -41,7 +41,7 @@ _SHAPES = {
     "Memory": "argument_bytes output_bytes temp_bytes alias_bytes constant_bytes code_bytes "
     "total_bytes",
     "Held": "key size_bytes payload_bytes payload_sha256 compile_seconds",
-    "Item": "key size_bytes payload_bytes payload_sha256 compile_seconds",
+    "BundleItem": "key size_bytes payload_bytes payload_sha256 compile_seconds",
     "Module": "module key outcome reason detail compile_seconds retrieval_seconds saved_seconds "
     "trace_seconds lower_seconds size_bytes function file line arguments occurrences process "
     "counted cache_dir tuning cause",
@@ -49,7 +49,7 @@ _SHAPES = {
     "Process": "process pid process_id python=executable jax jaxlib cache_dir settings counters",
     "ProfileDifference": "component left=target right=here meaning fix prevents",
     "Problem": "key file kind detail",
-    "Record": "-key",
+    "Record": "-key -removed_ns",
     "Removal": "key file=file.name kind=subject size_bytes compile_seconds last_used_at reason",
     "Shown": "cache_dir entry program=contents.program source=contents.source "
     "memory=contents.memory device=contents.device compile_options=contents.compile_options "
@@ -78,7 +78,7 @@ def to_document(value: Any) -> Any:
         return printable(value)
     if isinstance(value, Mapping):
         return {printable(str(k)): to_document(v) for k, v in value.items()}
-    if kind.__name__ in _SHAPES or hasattr(kind, "_fields") or is_dataclass(value):
+    if kind.__name__ in SHAPES or hasattr(kind, "_fields") or is_dataclass(value):
         return {n: to_document(v) for n, v in fields_of(value).items()}
     return [to_document(v) for v in value]
 
@@ -100,7 +100,7 @@ _READERS: dict[type, Callable[[Any], Document]] = {}
 
 
 def _make_reader(kind: type) -> Callable[[Any], Document]:
-    words = _SHAPES.get(kind.__name__, "-").split()
+    words = SHAPES.get(kind.__name__, "-").split()
     if words[0].startswith("-"):
         out = {w[1:] for w in words}
         all_names = getattr(kind, "_fields", None) or [f.name for f in fields(kind)]

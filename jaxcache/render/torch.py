@@ -8,7 +8,7 @@ from jaxcache.render.columns import duration_column, size_column, text_column
 from jaxcache.render.view import Block, Column, Line, Table, View
 from jaxcache.render.warm import end_notes, run_document
 from jaxcache.units import format_count, format_duration
-from jaxcache.warm.torch_report import Look, TorchReport
+from jaxcache.warm.torch_report import Lookup, TorchReport
 
 _STYLES = {"hit": "green", "bypassed": "yellow", "off": "yellow"}
 _NAMES = {"aotautograd": "AOTAutograd", "fxgraph": "FX graph"}
@@ -95,7 +95,7 @@ def _place(file: str | None, line: int | None) -> str | None:
     return f"{os.path.basename(file)}:{line}" if file and line is not None else file
 
 
-def _why(graph: Look) -> str:
+def _why(graph: Lookup) -> str:
     if graph.outcome == "hit":
         seconds = graph.retrieval_seconds
         return "" if seconds is None else f"retrieved in {format_duration(seconds)}"

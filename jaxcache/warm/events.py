@@ -19,7 +19,7 @@ MAX_LINE_BYTES = 4 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Seen:
+class SeenEvent:
     """One event of one process."""
 
     process: int
@@ -29,7 +29,7 @@ class Seen:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Started(Seen):
+class Started(SeenEvent):
     """A Python has imported jax, or is about to."""
 
     pid: int
@@ -38,7 +38,7 @@ class Started(Seen):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Loaded(Seen):
+class Loaded(SeenEvent):
     """The jax of a process."""
 
     jax: str
@@ -56,7 +56,7 @@ class LiveSetting:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Configured(Seen):
+class Configured(SeenEvent):
     """The settings of the cache, where they are new or have changed."""
 
     opened_directory: str | None = None
@@ -66,7 +66,7 @@ class Configured(Seen):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Hardware(Seen):
+class Hardware(SeenEvent):
     """A backend with one kind of device, as keys know it."""
 
     backend: int
@@ -109,7 +109,7 @@ class Recorded:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Begun(Seen):
+class Begun(SeenEvent):
     """A compile request has begun."""
 
     number: int
@@ -121,7 +121,7 @@ class Begun(Seen):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Called(Seen):
+class Called(SeenEvent):
     """A function and the arguments that it was compiled for."""
 
     function: str | None = None
@@ -170,7 +170,7 @@ class Done(Called):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Said(Seen):
+class Said(SeenEvent):
     """A sentence for the reader, or the reason why nothing can be done here."""
 
     event: str
@@ -183,7 +183,7 @@ class Said(Seen):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Left(Seen):
+class Left(SeenEvent):
     """A process has ended in good order."""
 
     counters: Mapping[str, float] = field(default_factory=dict)
@@ -193,7 +193,7 @@ Tier = Literal["aotautograd", "fxgraph"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TorchLoaded(Seen):
+class TorchLoaded(SeenEvent):
     """The torch of a process with the settings of its caches, where they are new or changed."""
 
     version: str
@@ -203,7 +203,7 @@ class TorchLoaded(Seen):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TorchSeen(Seen):
+class TorchSeen(SeenEvent):
     """Something that happened while torch compiled."""
 
     compile_id: str | None = None
@@ -230,7 +230,7 @@ class TorchGraph(TorchSeen):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TorchSaved(Seen):
+class TorchSaved(SeenEvent):
     """An entry was written."""
 
     tier: Tier
@@ -275,7 +275,7 @@ class TorchRecompile(TorchSeen):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TorchLeft(Seen):
+class TorchLeft(SeenEvent):
     """A process with torch has ended in good order."""
 
     counters: Mapping[str, int] = field(default_factory=dict)

@@ -17,10 +17,10 @@ from jaxcache.options.run import WarmOptions
 from jaxcache.store import open_store
 from jaxcache.warm.causes import MOST_CANDIDATES, as_compile
 from jaxcache.warm.events import Done
-from jaxcache.warm.programs import Program
+from jaxcache.warm.programs import WarmProgram
 from jaxcache.warm.run import Watch, warm_programs
 from jaxcache.warm.torch import warm_programs as warm_torch
-from jaxcache.warm.torch_report import Look
+from jaxcache.warm.torch_report import Lookup
 
 #: Keys of one module, the newest ones, that a miss is compared with.
 _MAX_CANDIDATES = 20
@@ -43,7 +43,7 @@ def explain_script(
     with scratch_folder("explain") as scratch:
         asked = options.replace(components=True, scratch=scratch)
         watch = Watch(on_event=lambda e: done.append(e) if isinstance(e, Done) else None)
-        report = warm_programs([Program(script, tuple(arguments))], asked, watch)
+        report = warm_programs([WarmProgram(script, tuple(arguments))], asked, watch)
         if known is None:  # JAX has made it
             with contextlib.suppress(OSError):
                 os.rmdir(options.cache_dir)
@@ -110,7 +110,7 @@ def explain_torch_script(
         store = open_store(copy)
         before = {g.info.name for g in torch_scan(store, details=False).inventory.graphs}
         asked = options.replace(cache_dir=copy)
-        report = warm_torch([Program(script, tuple(arguments))], asked)
+        report = warm_torch([WarmProgram(script, tuple(arguments))], asked)
         if report.unobserved and not report.modules:
             raise NoJaxError(report.unobserved[0], code="unknown-torch")
         seen = torch_scan(store, details=False)
@@ -143,7 +143,7 @@ _UNMATCHED = {
 }
 
 
-def _unmatched(look: Look) -> Comparison:
+def _unmatched(look: Lookup) -> Comparison:
     meaning, fix = _UNMATCHED[look.outcome]
     if look.outcome == "miss" and look.tier == "aotautograd":
         meaning = "its key differs, whose parts torch does not keep; its FX graphs were hit"

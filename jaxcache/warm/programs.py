@@ -72,7 +72,7 @@ class Call:
 
 
 @dataclass(frozen=True, slots=True)
-class Program:
+class WarmProgram:
     """One Python script or function to warm, as a command line or a warm list names it."""
 
     script: str = ""
@@ -90,7 +90,7 @@ class Program:
     """It is one of a warm list."""
 
 
-def read_programs(path: str) -> list[Program]:
+def read_programs(path: str) -> list[WarmProgram]:
     """Read a warm list; scripts and functions run in the folder of the list.
 
     Raises:
@@ -98,7 +98,7 @@ def read_programs(path: str) -> list[Program]:
     """
     document = _read_toml(path)
     folder = os.path.dirname(os.path.abspath(path))
-    programs: list[Program] = []
+    programs: list[WarmProgram] = []
     for kind, known, read in (
         ("script", _SCRIPT, _read_script),
         ("function", _FUNCTION, _read_function),
@@ -131,21 +131,23 @@ def _read_toml(path: str) -> dict[str, Any]:
         raise UsageError(f"cannot read {path}: {error}", code="bad-list") from error
 
 
-def _read_script(table: Mapping[str, Any], place: str) -> Program:
+def _read_script(table: Mapping[str, Any], place: str) -> WarmProgram:
     if "path" not in table:
         raise UsageError(f"{place} has no path", code="bad-list")
-    return Program(table["path"], tuple(str(a) for a in table.get("args", ())), listed=True)
+    return WarmProgram(table["path"], tuple(str(a) for a in table.get("args", ())), listed=True)
 
 
-def _read_function(table: Mapping[str, Any], place: str) -> Program:
+def _read_function(table: Mapping[str, Any], place: str) -> WarmProgram:
     name = table.get("name", "")
     if not names_function(name):
         raise UsageError(f"{place} has no name such as models:step", code="bad-list")
     call = {k: v for k, v in table.items() if k not in _COMMON and k != "name"}
-    return Program(call=read_table(name, call, place))
+    return WarmProgram(call=read_table(name, call, place))
 
 
-def _on_platforms(program: Program, table: Mapping[str, Any], folder: str) -> Iterator[Program]:
+def _on_platforms(
+    program: WarmProgram, table: Mapping[str, Any], folder: str
+) -> Iterator[WarmProgram]:
     """The program with what scripts and functions have in common, once for each platform."""
     python = table.get("python")
     if python and os.sep in python:
@@ -312,7 +314,7 @@ def _read_marked(mark: str, inner: Any, place: str) -> Node:
 _SIDE = Path(__file__).parents[1] / "jaxside"
 
 
-def words_of(program: Program) -> tuple[str, ...]:
+def words_of(program: WarmProgram) -> tuple[str, ...]:
     """The arguments that the Python is started with."""
     if program.call is not None:
         return str(_SIDE / "call_function.py"), json.dumps(program.call.to_json())

@@ -23,7 +23,7 @@ _SECONDS_DIGITS = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Recording:
+class RecordingFolder:
     """The folder into which the listener puts modules and options, and its instructions.
 
     Args:
@@ -178,11 +178,13 @@ def _fold(same: Sequence[Request]) -> Request:
 
 
 @contextlib.contextmanager
-def open_recording(path: str | None, collect: int | None = None) -> Iterator[Recording | None]:
+def open_recording(
+    path: str | None, collect: int | None = None
+) -> Iterator[RecordingFolder | None]:
     """Give a folder to record into, or None where there is no recipe to write.
 
     Args:
-        collect: see :class:`Recording`.
+        collect: see :class:`RecordingFolder`.
 
     Raises:
         UsageError: ``exists`` where something else than a recipe has that name: before the program
@@ -198,4 +200,4 @@ def open_recording(path: str | None, collect: int | None = None) -> Iterator[Rec
             hint="name another file, or remove it",
         )
     with scratch_folder("record") as folder:
-        yield Recording(Path(folder), path, collect)
+        yield RecordingFolder(Path(folder), path, collect)

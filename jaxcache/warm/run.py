@@ -20,7 +20,7 @@ from jaxcache.warm.events import Event
 from jaxcache.warm.launch import Ended, Launch, run_listening
 from jaxcache.warm.notes import ENABLED
 from jaxcache.warm.process import LIFTED, NO_JAX_HINT, find_python, free_port
-from jaxcache.warm.programs import Program, words_of
+from jaxcache.warm.programs import WarmProgram, words_of
 from jaxcache.warm.recorder import Recorder
 from jaxcache.warm.recording import open_recording
 from jaxcache.warm.report import Report
@@ -39,7 +39,7 @@ class Watch:
 
 
 def warm_programs(
-    programs: Sequence[Program], options: WarmOptions, watch: Watch | None = None
+    programs: Sequence[WarmProgram], options: WarmOptions, watch: Watch | None = None
 ) -> Report:
     """Run scripts and functions with both thresholds lifted, so that all that can be is cached.
 
@@ -64,7 +64,7 @@ def warm_programs(
 
 
 def _compile_ahead(
-    launches: Sequence[Launch], program: Program, options: WarmOptions
+    launches: Sequence[Launch], program: WarmProgram, options: WarmOptions
 ) -> tuple[list[str], Report | None]:
     """Collect the modules of a program, and compile them in several workers at once.
 
@@ -109,7 +109,7 @@ def run_command(command: Sequence[str], options: RunOptions, watch: Watch | None
     return _run([*_together(launch, processes)], options, cross, watch or Watch(), {})
 
 
-def _launches(program: Program, options: WarmOptions, cross: Cross | None) -> Iterator[Launch]:
+def _launches(program: WarmProgram, options: WarmOptions, cross: Cross | None) -> Iterator[Launch]:
     """One launch, or one for each process of a program of several."""
     words = words_of(program)
     devices = program.devices or options.devices

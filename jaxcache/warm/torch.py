@@ -30,9 +30,9 @@ from jaxcache.warm.events import (
 )
 from jaxcache.warm.launch import Ended, Launch, run_listening
 from jaxcache.warm.process import find_python
-from jaxcache.warm.programs import Program, words_of
+from jaxcache.warm.programs import WarmProgram, words_of
 from jaxcache.warm.run import Watch
-from jaxcache.warm.torch_report import CompiledFrame, Look, Outcome, TorchProcess, TorchReport
+from jaxcache.warm.torch_report import CompiledFrame, Lookup, Outcome, TorchProcess, TorchReport
 
 #: ``warm`` turns both caches on.
 _LIFTED = {"TORCHINDUCTOR_FX_GRAPH_CACHE": "1", "TORCHINDUCTOR_AUTOGRAD_CACHE": "1"}
@@ -53,7 +53,7 @@ def run_command(
 
 
 def warm_programs(
-    programs: Sequence[Program], options: WarmOptions, watch: Watch | None = None
+    programs: Sequence[WarmProgram], options: WarmOptions, watch: Watch | None = None
 ) -> TorchReport:
     """Run scripts with both caches of torch on.
 
@@ -175,7 +175,7 @@ class TorchRecorder:
             trace=self._trace(),
         )
 
-    def _graphs(self, compile_: Compile, looks: Sequence[TorchGraph]) -> Iterator[Look]:
+    def _graphs(self, compile_: Compile, looks: Sequence[TorchGraph]) -> Iterator[Lookup]:
         """The rows of one compile: its looks, and those that torch did not make."""
         process, number = compile_
         parts = self.compiled[compile_]
@@ -194,7 +194,7 @@ class TorchRecorder:
             elif look.outcome == "bypass":
                 seconds = math.fsum(p.inductor_seconds or 0.0 for p in parts)
             written = self.saved.get((process, look.key or "")) if look.outcome == "miss" else None
-            yield Look(
+            yield Lookup(
                 tier=look.tier,
                 key=f"{look.tier}-{look.key}" if look.key else None,
                 outcome="bypassed" if look.outcome == "bypass" else look.outcome,
@@ -210,7 +210,7 @@ class TorchRecorder:
         if frame and frame.inductor_seconds and not frame.failure:
             for tier, reason in self._off(process).items():
                 if all(look.tier != tier for look in looks):
-                    yield Look(
+                    yield Lookup(
                         tier=tier,
                         outcome="off",
                         reason=reason,
@@ -269,7 +269,7 @@ class TorchRecorder:
                 counters=self.counters.get(number, {}),
             )
 
-    def _notes(self, graphs: Iterable[Look]) -> Iterator[str]:
+    def _notes(self, graphs: Iterable[Lookup]) -> Iterator[str]:
         for process in self._processes({g.process for g in graphs}):
             used = process.cache_dir
             if used and os.path.abspath(used) != self.cache_dir:
@@ -277,7 +277,7 @@ class TorchRecorder:
         for reason in dict.fromkeys(str(g.reason) for g in graphs if g.outcome == "off"):
             yield f"a cache of torch is off: {reason}; jaxcache doctor --layout torch says why"
 
-    def _unobserved(self, graphs: Sequence[Look], ended: Ended) -> Iterator[str]:
+    def _unobserved(self, graphs: Sequence[Lookup], ended: Ended) -> Iterator[str]:
         """Say why there may be looks that have no row."""
         trouble = [s for s in self.said if s.event in ("trouble", "unobserved", "jax-failed")]
         yield from (said.detail for said in trouble)

@@ -12,7 +12,7 @@ Outcome = Literal["hit", "miss", "bypassed", "off"]
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class Lookup:
     """One look of torch's into one of its caches."""
 
     tier: Tier
@@ -81,7 +81,7 @@ class TorchReport:
     __repr__ = brief
 
     cache_dir: str
-    modules: tuple[Look, ...]
+    modules: tuple[Lookup, ...]
     compiles: tuple[CompiledFrame, ...]
     graph_breaks: tuple[TorchBreak, ...]
     processes: tuple[TorchProcess, ...]

@@ -16,7 +16,7 @@ from jaxcache.cache.doctor import keys, place, writes
 from jaxcache.cache.doctor.facts import CacheFacts, Facts, Finding, HostFacts, Interpreter, Setting
 from jaxcache.cache.doctor.mend import Fix, execute
 from jaxcache.cache.doctor.survey import features_of_cpu, filesystem_of, look_at_cache
-from jaxcache.entry.contents import CompileOptions, Device
+from jaxcache.entry.contents import Device, XlaCompileOptions
 from jaxcache.entry.releases import read_release
 from jaxcache.model import FileInfo, Platform
 from jaxcache.store.local import LocalStore
@@ -166,7 +166,7 @@ def test_large_programs_on_macos(seen: CacheFacts) -> None:
 def test_tpu_without_device_0(
     seen: CacheFacts, platform: Platform, devices: tuple[tuple[int, ...], ...], halts: bool
 ) -> None:
-    options = CompileOptions(device_assignment=devices)
+    options = XlaCompileOptions(device_assignment=devices)
     facts = Facts(with_device(seen, device=Device(platform), compile_options=options))
     assert bool(list(place.find_tpu_without_first(facts))) is halts
 

@@ -17,8 +17,8 @@ from jaxcache.layouts.torch.pickled import (
     Bag,
     Global,
     PickledRecord,
+    PickledTable,
     PickleError,
-    Table,
     read_pickle,
     walk,
 )
@@ -42,7 +42,7 @@ VALUES = st.recursive(
 
 def plain(value: Any) -> Any:
     """An inert value as what it stands for."""
-    if isinstance(value, Table):
+    if isinstance(value, PickledTable):
         return {plain(k): plain(v) for k, v in value.items}
     if isinstance(value, Bag):
         return frozenset(map(plain, value.items))

@@ -15,7 +15,7 @@ from typing import BinaryIO, NamedTuple
 
 import zstandard
 
-from jaxcache.cache.archive import WINDOW_LOG, Kind, hash_range, unpack_range
+from jaxcache.cache.archive import WINDOW_LOG, ArchiveKind, hash_range, unpack_range
 from jaxcache.cache.bundle.manifest import (
     MAX_MANIFEST_VALUES,
     BundleError,
@@ -30,7 +30,7 @@ VERSION = 1
 #: Magic number, version, signatures, sizes of manifest and stream, SHA-256 of the manifest.
 _HEADER = struct.Struct("<8sHHIQ32s")
 HEADER_BYTES = _HEADER.size
-KIND = Kind("bundle", MAGIC, VERSION, _HEADER, BundleError)
+KIND = ArchiveKind("bundle", MAGIC, VERSION, _HEADER, BundleError)
 _SIGNATURE = struct.Struct("<32s64s")
 MAX_SIGNATURES = 16
 #: What a manifest may take, as it lies in the bundle and decompressed.

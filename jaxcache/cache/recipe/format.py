@@ -13,8 +13,15 @@ from typing import BinaryIO
 
 import zstandard
 
-from jaxcache.cache.archive import WINDOW_LOG, Kind, Packer, hash_range, read_chunks, unpack_range
-from jaxcache.cache.recipe.manifest import Manifest, encode_manifest
+from jaxcache.cache.archive import (
+    WINDOW_LOG,
+    ArchiveKind,
+    Packer,
+    hash_range,
+    read_chunks,
+    unpack_range,
+)
+from jaxcache.cache.recipe.manifest import RecipeManifest, encode_manifest
 from jaxcache.cache.recipe.model import Recipe, RecipeError, Request
 
 MAGIC = b"\x89JXR\r\n\x1a\n"
@@ -24,7 +31,7 @@ SUFFIX = ".recipe"
 #: SHA-256 of the frame; little-endian.
 _HEADER = struct.Struct("<8sHHIQQ32s")
 HEADER_BYTES = _HEADER.size
-KIND = Kind("recipe", MAGIC, VERSION, _HEADER, RecipeError)
+KIND = ArchiveKind("recipe", MAGIC, VERSION, _HEADER, RecipeError)
 _MAX_MANIFEST_BYTES = 256 << 20
 #: What is decompressed to a temporary file at the most.
 _MAX_CONTENT_BYTES = 16 << 30
@@ -170,7 +177,7 @@ class RecipeFile:
     def _read(self, manifest_bytes: int) -> None:
         end = self._content.tell()
         self._content.seek(0)
-        manifest = Manifest(self._content.read(manifest_bytes))
+        manifest = RecipeManifest(self._content.read(manifest_bytes))
         at = manifest_bytes
         if at + sum(manifest.blob_sizes) != end:
             raise RecipeError("its manifest does not match its content")

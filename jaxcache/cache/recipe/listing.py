@@ -7,7 +7,7 @@ from jaxcache.cache.recipe.format import RecipeFile
 from jaxcache.cache.recipe.model import Environment, Request
 from jaxcache.cache.recipe.refusals import refuse
 from jaxcache.cache.select import select_by_keys
-from jaxcache.entry.contents import CompileOptions
+from jaxcache.entry.contents import XlaCompileOptions
 from jaxcache.entry.options import read_options
 from jaxcache.entry.wire import Budget, WireError
 from jaxcache.errors import UsageError
@@ -24,7 +24,7 @@ class Listed:
     bytecode_bytes: int
     refusal: str | None
     """Why it cannot be compiled; a name in :data:`jaxcache.cache.recipe.refusals.REFUSALS`."""
-    options: CompileOptions | None
+    options: XlaCompileOptions | None
     """None where they cannot be read."""
 
     @property

@@ -68,7 +68,7 @@ def _values(of: Any) -> dict[str, Any]:
     return {n: dict(v) if isinstance(v, Mapping) else v for n, v in found.items()}
 
 
-class Manifest:
+class RecipeManifest:
     """A manifest that has been read: its recipe wants the digests of the blobs first."""
 
     def __init__(self, data: bytes | bytearray) -> None:

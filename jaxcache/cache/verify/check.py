@@ -79,7 +79,7 @@ def _catching(
         return Checked((_problem(file, "unreadable", str(error.strerror or error).lower()),))
 
 
-class Recorded(NamedTuple):
+class RecordedDigest(NamedTuple):
     """The SHA-256 of a payload in the ledger."""
 
     sha256: str
@@ -87,7 +87,9 @@ class Recorded(NamedTuple):
     """Whether other bytes are damage; else JAX may have written the entry anew."""
 
 
-def check_entry(store: Store, file: EntryFile, known: Recorded | None, *, decode: bool) -> Checked:
+def check_entry(
+    store: Store, file: EntryFile, known: RecordedDigest | None, *, decode: bool
+) -> Checked:
     """Decompress one entry whole and check everything inside.
 
     Args:
@@ -97,7 +99,9 @@ def check_entry(store: Store, file: EntryFile, known: Recorded | None, *, decode
     return _catching(partial(_check_whole, known=known, decode=decode), store, file)
 
 
-def _check_whole(store: Store, file: EntryFile, *, known: Recorded | None, decode: bool) -> Checked:
+def _check_whole(
+    store: Store, file: EntryFile, *, known: RecordedDigest | None, decode: bool
+) -> Checked:
     problems: list[Problem] = []
     if not decode and known is None and file.info.size_bytes <= SMALL_BYTES:
         (data,) = store.read_many([file.info.name], limit=SMALL_BYTES + 1)
@@ -117,19 +121,19 @@ def _check_whole(store: Store, file: EntryFile, *, known: Recorded | None, decod
 
 
 def check_decoded(
-    store: Store, wanted: Sequence[tuple[EntryFile, Recorded | None]]
+    store: Store, wanted: Sequence[tuple[EntryFile, RecordedDigest | None]]
 ) -> Iterator[Checked]:
     """Check some entries with what is recorded of them, and decode them."""
     return (check_entry(store, file, known, decode=True) for file, known in wanted)
 
 
-def find_recorded(file: EntryFile, record: Record | None) -> Recorded | None:
+def find_recorded(file: EntryFile, record: Record | None) -> RecordedDigest | None:
     """The ledger's record of the payload of an entry."""
     if record is None or (digest := record.digest_of(file.info.mtime_ns)) is None:
         return None
     same_time = record.file_mtime_ns == file.info.mtime_ns
     same_size = record.file_size_bytes == file.info.size_bytes
-    return Recorded(digest, same_time or same_size)
+    return RecordedDigest(digest, same_time or same_size)
 
 
 def recorded_digest(file: EntryFile, record: Record | None) -> str | None:
@@ -147,7 +151,7 @@ def check_payload(file: EntryFile, payload: bytes | bytearray | memoryview) -> I
 
 
 def _check_payload(
-    opened: BinaryIO, file: EntryFile, known: Recorded | None, decode: bool
+    opened: BinaryIO, file: EntryFile, known: RecordedDigest | None, decode: bool
 ) -> list[Problem]:
     payload = OpenPayload(opened, file.info.size_bytes, hashed=known is not None)
     kept = bytearray()
@@ -198,7 +202,7 @@ def check_entries(
     """
     budget, ledger = ByteBudget(_MEMORY_BYTES), seen.ledger
 
-    def known_of(file: EntryFile) -> Recorded | None:
+    def known_of(file: EntryFile) -> RecordedDigest | None:
         return find_recorded(file, ledger.record(file.key_text) if ledger else None)
 
     def check(file: EntryFile) -> Checked:

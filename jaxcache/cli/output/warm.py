@@ -15,7 +15,7 @@ from jaxcache.options import Place
 from jaxcache.options.run import EXCEPTED, Assertions, CallOptions, ReportOptions, RunOptions
 from jaxcache.store.location import absolute_location
 from jaxcache.units import format_count, format_duration
-from jaxcache.warm.programs import Program, names_function, read_call, read_programs
+from jaxcache.warm.programs import WarmProgram, names_function, read_call, read_programs
 
 if TYPE_CHECKING:
     from jaxcache.layouts.base import Layout
@@ -60,7 +60,7 @@ def programs(
     call: CallOptions,
     *,
     module: str | None = None,
-) -> Sequence[Program]:
+) -> Sequence[WarmProgram]:
     """The one script, module or function of the command line, or those of a warm list.
 
     Args:
@@ -72,7 +72,9 @@ def programs(
     """
     if module is not None and not (file or call):
         return [
-            Program(module=module, arguments=(*([program] if program else ()), *(arguments or ())))
+            WarmProgram(
+                module=module, arguments=(*([program] if program else ()), *(arguments or ()))
+            )
         ]
     if (program is None) == (file is None) or module:
         raise UsageError(
@@ -85,12 +87,12 @@ def programs(
                 f"{program} is a function, and {arguments[0]!r} is not an option",
                 hint="write its arguments as --arg 'f32[8,128]'",
             )
-        return [Program(call=read_call(program, call))]
+        return [WarmProgram(call=read_call(program, call))]
     if call:
         raise UsageError("--arg, --static, --args and --committed are for MODULE:FUNCTION")
     if file is not None:
         return read_programs(file)
-    return [Program(program or "", tuple(arguments or ()))]
+    return [WarmProgram(program or "", tuple(arguments or ()))]
 
 
 #: Reasons of compiles that ``--check`` compared with their entries.

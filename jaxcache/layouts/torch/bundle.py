@@ -17,7 +17,7 @@ from jaxcache.cache.gate import Gate
 from jaxcache.cache.scan import Progress, Reading
 from jaxcache.cache.select import Selection
 from jaxcache.layouts.torch.graph import examine
-from jaxcache.layouts.torch.inventory import Inventory, take_inventory
+from jaxcache.layouts.torch.inventory import TorchInventory, take_inventory
 from jaxcache.layouts.torch.kernels import judge_header
 from jaxcache.layouts.torch.links import files_below, link
 from jaxcache.layouts.torch.names import (
@@ -29,7 +29,7 @@ from jaxcache.layouts.torch.names import (
     parse_path,
 )
 from jaxcache.layouts.torch.pickled import MAX_BYTES
-from jaxcache.layouts.torch.scan import Scan, scan
+from jaxcache.layouts.torch.scan import TorchScan, scan
 from jaxcache.model import FileInfo, Problem
 from jaxcache.store.base import Store
 
@@ -100,7 +100,7 @@ def plan_export(
 
 
 def _chosen_files(
-    store: Store, seen: Scan, chosen: Collection[str], *, everything: bool
+    store: Store, seen: TorchScan, chosen: Collection[str], *, everything: bool
 ) -> Iterator[tuple[str, FileInfo]]:
     inventory = seen.inventory
     if everything:
@@ -116,7 +116,7 @@ def _chosen_files(
                 yield info.name, info
 
 
-def _warnings(seen: Scan, chosen: Collection[str]) -> tuple[str, ...]:
+def _warnings(seen: TorchScan, chosen: Collection[str]) -> tuple[str, ...]:
     """Warn of private data that graphs carry along."""
     names = sorted(
         {n for file in chosen if file in seen.facts for n in seen.facts[file].environment}
@@ -143,7 +143,7 @@ def plan_import(
         BundleError: a name is none of torch's, or not that of its bytes.
         UsageError, JaxcacheError: see :func:`jaxcache.cache.bundle.importing.plan_import`.
     """
-    inventory = take_inventory(store) if store else Inventory()
+    inventory = take_inventory(store) if store else TorchInventory()
     there = {info.name: info for _, info in inventory.files()}
     content, files = ContentReader(bundle), bundle.manifest.files
 

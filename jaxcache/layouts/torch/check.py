@@ -17,15 +17,15 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from jaxcache.cache.parallel import spread
-from jaxcache.cache.verify.check import Checked, Recorded
+from jaxcache.cache.verify.check import Checked, RecordedDigest
 from jaxcache.cache.verify.examine import CORRUPT
 from jaxcache.errors import UsageError
 from jaxcache.layouts.torch.digests import digest_of_code, known_digests
-from jaxcache.layouts.torch.graph import Facts, Found, examine_file
+from jaxcache.layouts.torch.graph import Found, GraphFacts, examine_file
 from jaxcache.layouts.torch.kernels import SourceJudge, judge_header, split_source
 from jaxcache.layouts.torch.links import link
 from jaxcache.layouts.torch.names import GraphFile, TorchKind, digest_of_text, parse_path, twin_of
-from jaxcache.layouts.torch.scan import PARALLEL_ABOVE, Scan, decode
+from jaxcache.layouts.torch.scan import PARALLEL_ABOVE, TorchScan, decode
 from jaxcache.model import FileInfo, Problem
 from jaxcache.options import VerifyOptions
 from jaxcache.store.base import MissingError, Store, StoreError
@@ -34,7 +34,7 @@ _MAX_SOURCE_BYTES = 64 << 20
 _HEADER_BYTES = 64
 
 
-class Subject(NamedTuple):
+class CodeFile(NamedTuple):
     """A file to check."""
 
     info: FileInfo
@@ -45,8 +45,8 @@ class Subject(NamedTuple):
 
 
 def subjects(
-    store: Store, seen: Scan, chosen: Collection[str], options: VerifyOptions
-) -> list[Subject]:
+    store: Store, seen: TorchScan, chosen: Collection[str], options: VerifyOptions
+) -> list[CodeFile]:
     """Return everything, or the graphs chosen by file and the files that exist for them.
 
     Raises:
@@ -71,14 +71,14 @@ def subjects(
         kernel_sources = {key: info for key, info in kernel_sources.items() if key in needed}
         probes = []
     return [
-        *(Subject(g.info, g.name, graph=g) for g in graphs),
-        *(Subject(info, key, source_key=key) for key, info in sources.items()),
-        *(Subject(i, None) for i in (*kernels.values(), *probes, *kernel_sources.values())),
+        *(CodeFile(g.info, g.name, graph=g) for g in graphs),
+        *(CodeFile(info, key, source_key=key) for key, info in sources.items()),
+        *(CodeFile(i, None) for i in (*kernels.values(), *probes, *kernel_sources.values())),
     ]
 
 
 def check(
-    store: Store, seen: Scan, files: Sequence[Subject], options: VerifyOptions
+    store: Store, seen: TorchScan, files: Sequence[CodeFile], options: VerifyOptions
 ) -> Iterator[tuple[str, Checked]]:
     """Check files: at ``quick`` names, sizes and kernels, at ``full`` everything."""
     quick = options.level == "quick"
@@ -99,10 +99,10 @@ def check(
 
 def _check(
     store: Store,
-    files: Sequence[Subject],
+    files: Sequence[CodeFile],
     *,
     quick: bool,
-    known: Mapping[str, Recorded],
+    known: Mapping[str, RecordedDigest],
     judge: Callable[[bytes], Found | None] | None = None,
 ) -> Iterator[Checked]:
     for file in files:
@@ -134,7 +134,7 @@ def _check_code(
     store: Store,
     info: FileInfo,
     quick: bool,
-    known: Recorded | None,
+    known: RecordedDigest | None,
     judge: Callable[[bytes], Found | None] | None,
 ) -> tuple[bool | None, Sequence[Found]]:
     """Rules 2, 7 and 8: what is wrong, and whether Python imports the kernel, or could."""
@@ -165,8 +165,8 @@ def _check_source(store: Store, key: str, info: FileInfo) -> list[Found]:
 
 
 def check_beside(
-    seen: Scan,
-    files: Sequence[Subject],
+    seen: TorchScan,
+    files: Sequence[CodeFile],
     checks: Mapping[str, Checked],
     options: VerifyOptions,  # noqa: ARG001 - what was not read has no facts
 ) -> Iterator[Problem]:
@@ -180,7 +180,7 @@ def check_beside(
         if twin in names:
             yield from _check_twin(name, checked, twin, checks.get(twin))
         facts = checked.facts
-        if not isinstance(facts, Facts) or facts.problems:
+        if not isinstance(facts, GraphFacts) or facts.problems:
             continue
         if absent := [key for key in facts.references if key not in fx_keys]:
             if facts.bundled:

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 
 from jaxcache.cache.ledger.record import PAYLOAD, Event
 from jaxcache.cache.ledger.segments import Ledger, append
-from jaxcache.cache.verify.check import Recorded
+from jaxcache.cache.verify.check import RecordedDigest
 from jaxcache.layouts.torch.inventory import take_inventory
 from jaxcache.layouts.torch.names import TorchKind, twin_of
 from jaxcache.model import FileInfo
@@ -37,7 +37,7 @@ def remember_code(store: Store, since_ns: int) -> None:
         append(store, events)
 
 
-def known_digests(store: Store, files: Iterable[FileInfo]) -> Mapping[str, Recorded]:
+def known_digests(store: Store, files: Iterable[FileInfo]) -> Mapping[str, RecordedDigest]:
     """The digests that the ledger has of files, by their paths.
 
     One that is not binding is of a file that may have been compiled anew.
@@ -48,7 +48,7 @@ def known_digests(store: Store, files: Iterable[FileInfo]) -> Mapping[str, Recor
     }
     same = {name for name, (record, i) in found.items() if record.file_mtime_ns == i.mtime_ns}
     return {
-        name: Recorded(
+        name: RecordedDigest(
             record.payload_sha256 or "",
             name.endswith(".cpp") or not same.isdisjoint((name, twin_of(name))),
         )

@@ -17,7 +17,7 @@ from jaxcache.cache.doctor.survey import look_at_host
 from jaxcache.cache.scan import Progress, Reading
 from jaxcache.errors import NoCacheError
 from jaxcache.layouts.torch.names import AOT_DIR, FX_DIR, own_directory
-from jaxcache.layouts.torch.scan import Scan, scan
+from jaxcache.layouts.torch.scan import TorchScan, scan
 from jaxcache.model import brief
 from jaxcache.store import open_store
 from jaxcache.store.base import Store, StoreError
@@ -66,7 +66,7 @@ class _Facts:
     env: Mapping[str, str]
     host: HostFacts
     store: Store | None = None
-    seen: Scan | None = None
+    seen: TorchScan | None = None
     refused: Mapping[tuple[str, str], int] = field(default_factory=dict)
 
 
@@ -224,7 +224,7 @@ def find_mixed_versions(facts: _Facts) -> Iterator[Finding]:
             )
 
 
-def _compilers(store: Store, seen: Scan) -> Iterator[str]:
+def _compilers(store: Store, seen: TorchScan) -> Iterator[str]:
     """The compiler of each of the newest kernels, as it wrote into them."""
     kernels = sorted(seen.inventory.kernels.values(), key=lambda info: -info.mtime_ns)
     for info in kernels[:_MOST_KERNELS]:

@@ -17,7 +17,7 @@ from jaxcache.cache.select import select_by_keys
 from jaxcache.errors import JaxcacheError
 from jaxcache.layouts.torch.graph import Component, Graph, examine_file
 from jaxcache.layouts.torch.names import GraphFile
-from jaxcache.layouts.torch.scan import GraphEntry, Scan, scan
+from jaxcache.layouts.torch.scan import GraphEntry, TorchScan, scan
 from jaxcache.model import Entry
 from jaxcache.store import open_store
 from jaxcache.store.base import MissingError, Store
@@ -84,7 +84,7 @@ def explain_graphs(keys: Sequence[str], url: str) -> Explanation:
     return Explanation(name, keys[-1], len(pairs) - len(comparisons), comparisons)
 
 
-def compare_with_nearest(store: Store, seen: Scan, file: GraphFile) -> Comparison | None:
+def compare_with_nearest(store: Store, seen: TorchScan, file: GraphFile) -> Comparison | None:
     """Compare an FX graph with its nearest; None where there is none, or too many to read."""
     if not 1 < sum(g.tier == "fxgraph" for g in seen.inventory.graphs) <= _MOST_COMPARED:
         return None
@@ -96,7 +96,7 @@ def compare_with_nearest(store: Store, seen: Scan, file: GraphFile) -> Compariso
 
 
 def find_churn(
-    store: Store, *, explained: int | None = None, seen: Scan | None = None
+    store: Store, *, explained: int | None = None, seen: TorchScan | None = None
 ) -> tuple[Churn, ...]:
     """Functions with two FX graphs or more, those that take most bytes first.
 
@@ -141,7 +141,7 @@ def _pair(lefts: list[_Read], rights: list[_Read]) -> list[tuple[_Read, _Read]]:
     return [(min(lefts, key=lambda left: len(_differing(left, r))), r) for r in rights]
 
 
-def _resolve(store: Store, seen: Scan, wanted: str) -> list[_Read]:
+def _resolve(store: Store, seen: TorchScan, wanted: str) -> list[_Read]:
     """The FX graphs that a KEY stands for."""
     entries = select_by_keys(seen.entries, [wanted])
     first = next(g for g in seen.inventory.graphs if g.info.name == entries[0].file)
@@ -170,7 +170,7 @@ def _read(store: Store, file: GraphFile) -> _Read:
     return _Read(file, graph, {c.name: c for c in graph.components})
 
 
-def _nearest(store: Store, seen: Scan, right: _Read) -> _Read:
+def _nearest(store: Store, seen: TorchScan, right: _Read) -> _Read:
     """The other FX graph that differs in the fewest parts, of the same function if there is one."""
     others = _readable(
         store,

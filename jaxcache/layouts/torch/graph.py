@@ -16,8 +16,8 @@ from jaxcache.layouts.torch.pickled import (
     Global,
     Pickle,
     PickledRecord,
+    PickledTable,
     PickleError,
-    Table,
     read_pickle,
     walk,
 )
@@ -78,7 +78,7 @@ class Component:
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
+class GraphFacts:
     """The facts of an entry that a listing shows and an index keeps."""
 
     seconds: float | None = None
@@ -103,13 +103,13 @@ class Facts:
     gone: bool = False
     """The file vanished after it was listed."""
 
-    def facts(self) -> "Facts":
+    def facts(self) -> "GraphFacts":
         """Only what a listing needs."""
-        return Facts(**{field.name: getattr(self, field.name) for field in fields(Facts)})
+        return GraphFacts(**{field.name: getattr(self, field.name) for field in fields(GraphFacts)})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Graph(Facts):
+class Graph(GraphFacts):
     """The decoded facts of one entry of either tier."""
 
     tier: Tier
@@ -146,7 +146,7 @@ def _is_expected(name: str) -> bool:
     return bool(_EXPECTED_NAMES.fullmatch(name)) or name.partition(".")[0] in EXPECTED_PACKAGES
 
 
-def examine_file(store: Store, file: GraphFile) -> Facts:
+def examine_file(store: Store, file: GraphFile) -> GraphFacts:
     """Read and judge one file: a :class:`Graph`, or its problems where it cannot be read.
 
     Raises:
@@ -154,26 +154,26 @@ def examine_file(store: Store, file: GraphFile) -> Facts:
     """
     size = file.info.size_bytes
     if size > MAX_BYTES:
-        return Facts(problems=(("unreadable", f"{size:,} bytes are too many to be read"),))
+        return GraphFacts(problems=(("unreadable", f"{size:,} bytes are too many to be read"),))
     try:
         data = store.read(file.info.name, limit=MAX_BYTES + 1)
     except StoreError as error:
         if error.code == "missing":
             raise
-        return Facts(problems=(("unreadable", error.reason),))
+        return GraphFacts(problems=(("unreadable", error.reason),))
     return examine(data, file.tier, file.key, file.digest)
 
 
-def examine(data: bytes, tier: Tier, key: str, digest: str) -> Facts:
+def examine(data: bytes, tier: Tier, key: str, digest: str) -> GraphFacts:
     """Judge the bytes of a graph that is stored under a key and a digest."""
     if not data:
-        return Facts(problems=(("empty", "no bytes: torch fails on it and compiles anew"),))
+        return GraphFacts(problems=(("empty", "no bytes: torch fails on it and compiles anew"),))
     whole = digest_of(data) == digest
     try:
         graph = decode_graph(data, tier)
     except PickleError as error:
         kind: ProblemKind = "truncated" if error.truncated else "bad-payload"
-        return Facts(problems=((kind, error.detail),))
+        return GraphFacts(problems=((kind, error.detail),))
     problems = _problems(graph, tier, key)
     if not whole:
         problems.insert(0, ("digest-mismatch", "its bytes are not the ones that it is named by"))
@@ -343,7 +343,9 @@ def _text(value: Any) -> str | None:
 
 def _texts(value: Any) -> Iterator[str]:
     """The short texts in a set or list."""
-    for part in walk(value) if isinstance(value, PickledRecord | Table | list | tuple) else ():
+    for part in (
+        walk(value) if isinstance(value, PickledRecord | PickledTable | list | tuple) else ()
+    ):
         if isinstance(part, str) and len(part) < 50:
             yield part
 

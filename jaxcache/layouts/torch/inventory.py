@@ -18,7 +18,7 @@ from jaxcache.store.base import Store
 
 
 @dataclass(frozen=True, slots=True)
-class Inventory:
+class TorchInventory:
     """Every file of a cache under what it is. Nothing has been opened."""
 
     graphs: list[GraphFile] = field(default_factory=list)
@@ -63,20 +63,20 @@ class Inventory:
                 yield Problem(info.name, "stray-file", detail)
 
 
-def take_inventory(store: Store) -> Inventory:
+def take_inventory(store: Store) -> TorchInventory:
     """List a cache directory and tell its files apart.
 
     Raises:
         NoCacheError: the directory cannot be listed.
     """
-    found = Inventory()
+    found = TorchInventory()
     for info in store.list():
         for file in store.walk(info.name) if info.type == "dir" else (info,):
             _add(found, file)
     return found
 
 
-def _add(found: Inventory, info: FileInfo) -> None:
+def _add(found: TorchInventory, info: FileInfo) -> None:
     kind, key, _ = parse_path(info.name)
     if kind is TorchKind.OWN:
         found.others.append(OtherFile(info, TorchKind(own_kind(info.name))))

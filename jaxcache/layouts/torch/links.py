@@ -7,8 +7,8 @@ compared (:mod:`jaxcache.layouts.torch.kernels`).
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from jaxcache.layouts.torch.graph import Facts
-from jaxcache.layouts.torch.inventory import Inventory
+from jaxcache.layouts.torch.graph import GraphFacts
+from jaxcache.layouts.torch.inventory import TorchInventory
 from jaxcache.layouts.torch.kernels import (
     digest_of_kernel,
     embedded_kernels,
@@ -34,8 +34,8 @@ class Links:
 
 def link(
     store: Store,
-    inventory: Inventory,
-    facts: Mapping[str, Facts],
+    inventory: TorchInventory,
+    facts: Mapping[str, GraphFacts],
     *,
     sources: Iterable[str] | None = None,
 ) -> Links:
@@ -62,7 +62,7 @@ def link(
 
 
 def _link_kernels(
-    store: Store, inventory: Inventory, sources: Iterable[str]
+    store: Store, inventory: TorchInventory, sources: Iterable[str]
 ) -> dict[str, tuple[str, ...]]:
     by_text: dict[bytes, list[str]] = {}
     for key, info in inventory.kernel_sources.items():
@@ -79,10 +79,10 @@ def _link_kernels(
 
 
 def files_below(
-    file: GraphFile, facts: Mapping[str, Facts], links: Links, inventory: Inventory
+    file: GraphFile, facts: Mapping[str, GraphFacts], links: Links, inventory: TorchInventory
 ) -> Iterator[FileInfo]:
     """Yield what exists for one graph: FX graphs below it, generated ``.py``, kernels."""
-    known = facts.get(file.info.name, Facts())
+    known = facts.get(file.info.name, GraphFacts())
     if file.tier == "aotautograd":
         for key in known.references:
             for inner in links.fx_files.get(key, ()):

@@ -69,12 +69,12 @@ class PickledRecord:
         """The attribute of that name in its state; None if there is none."""
         state = self.state
         if isinstance(state, tuple) and len(state) == 2:  # (__dict__, __slots__)
-            state = next((s for s in state if isinstance(s, Table)), None)
-        return state.get(name) if isinstance(state, Table) else None
+            state = next((s for s in state if isinstance(s, PickledTable)), None)
+        return state.get(name) if isinstance(state, PickledTable) else None
 
 
 @dataclass(slots=True, eq=False)
-class Table:
+class PickledTable:
     """A dictionary; a list of pairs, because inert keys need not be hashable."""
 
     items: list[tuple[Any, Any]] = field(default_factory=list)
@@ -112,7 +112,7 @@ def walk(root: Any) -> Iterator[Any]:
 def _inside(value: Any) -> list[Any] | None:
     if isinstance(value, list | tuple):
         return list(value)
-    if isinstance(value, Table):
+    if isinstance(value, PickledTable):
         return [part for pair in value.items for part in pair]
     if isinstance(value, Bag):
         return value.items
@@ -219,7 +219,7 @@ class Machine:
 
     def _table(self, _: Any) -> None:
         flat = self._pop_to_mark()
-        self._push(Table(_pairs(flat)), flat)
+        self._push(PickledTable(_pairs(flat)), flat)
 
     def _bag(self, _: Any) -> None:
         found = self._pop_to_mark()
@@ -227,7 +227,7 @@ class Machine:
 
     def _set_item(self, _: Any) -> None:
         value, key = self._pop(), self._pop()
-        self._fill([key, value], Table)
+        self._fill([key, value], PickledTable)
 
     def _fill(self, values: list[Any], kind: type[Any]) -> None:
         """Put values into what lies on top, which is of that kind, or an object."""
@@ -235,7 +235,7 @@ class Machine:
         if not isinstance(target, kind | PickledRecord):
             raise PickleError("puts something into what takes nothing of the kind")
         held: list[Any] = target if isinstance(target, list) else target.items
-        held.extend(_pairs(values) if kind is Table else values)
+        held.extend(_pairs(values) if kind is PickledTable else values)
         self._deepen(target, values)
 
     def _global(self, argument: Any) -> None:
@@ -328,13 +328,13 @@ _HANDLERS: dict[str, _Handler] = {
     "TUPLE2": lambda machine, _: machine._short_tuple(2),
     "TUPLE3": lambda machine, _: machine._short_tuple(3),
     "DICT": Machine._table,
-    "EMPTY_DICT": lambda machine, _: machine._push(Table()),
+    "EMPTY_DICT": lambda machine, _: machine._push(PickledTable()),
     "FROZENSET": Machine._bag,
     "EMPTY_SET": lambda machine, _: machine._push(Bag()),
     "APPEND": lambda machine, _: machine._fill([machine._pop()], list),
     "APPENDS": lambda machine, _: machine._fill(machine._pop_to_mark(), list),
     "SETITEM": Machine._set_item,
-    "SETITEMS": lambda machine, _: machine._fill(machine._pop_to_mark(), Table),
+    "SETITEMS": lambda machine, _: machine._fill(machine._pop_to_mark(), PickledTable),
     "ADDITEMS": lambda machine, _: machine._fill(machine._pop_to_mark(), Bag),
     "GLOBAL": Machine._global,
     "STACK_GLOBAL": Machine._stack_global,

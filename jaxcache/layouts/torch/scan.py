@@ -9,8 +9,8 @@ from typing import Any
 from jaxcache.cache.index import FactIndex
 from jaxcache.cache.parallel import spread
 from jaxcache.cache.scan import PLAIN, Reading
-from jaxcache.layouts.torch.graph import Facts, examine_file
-from jaxcache.layouts.torch.inventory import Inventory, take_inventory
+from jaxcache.layouts.torch.graph import GraphFacts, examine_file
+from jaxcache.layouts.torch.inventory import TorchInventory, take_inventory
 from jaxcache.layouts.torch.names import GraphFile
 from jaxcache.model import Entry, FileInfo, LastUsedFrom, Platform, Problem
 from jaxcache.store.base import MissingError, Store
@@ -52,12 +52,12 @@ class GraphEntry(Entry):
 
 
 @dataclass(frozen=True, slots=True)
-class Scan:
+class TorchScan:
     """A cache as it was seen."""
 
     entries: tuple[GraphEntry, ...]
-    inventory: Inventory
-    facts: dict[str, Facts]
+    inventory: TorchInventory
+    facts: dict[str, GraphFacts]
     """The facts of the graphs that were read, by file."""
     problems: tuple[Problem, ...]
 
@@ -69,7 +69,7 @@ class GraphIndex(FactIndex):
     facts = ("facts",)
     texts = frozenset(facts)
 
-    def recall(self, info: FileInfo) -> Facts | None:
+    def recall(self, info: FileInfo) -> GraphFacts | None:
         """Return the facts of a file; None if it has changed since."""
         row = self._row(info)
         if row is None:
@@ -77,9 +77,9 @@ class GraphIndex(FactIndex):
         known = json.loads(self._texts[self._columns[-1][row]])
         problems = tuple((kind, detail) for kind, detail in known.pop("problems"))
         lists = {name: tuple(value) for name, value in known.items() if isinstance(value, list)}
-        return Facts(**known | lists, problems=problems)
+        return GraphFacts(**known | lists, problems=problems)
 
-    def learn(self, info: FileInfo, facts: Facts) -> None:
+    def learn(self, info: FileInfo, facts: GraphFacts) -> None:
         """Remember what was read, if the file is settled and could be read."""
         unreadable = any(kind == "unreadable" for kind, _ in facts.problems)
         if not facts.gone and not unreadable and self._is_settled(info):
@@ -93,7 +93,7 @@ def scan(
     heads: bool = True,  # noqa: ARG001 - a graph has nothing that is cheaper to read than all of it
     details: bool = True,
     deep: bool = True,  # noqa: ARG001 - every folder is walked anyway
-) -> Scan:
+) -> TorchScan:
     """Scan a cache directory by names and by what the index knows.
 
     Args:
@@ -114,12 +114,12 @@ def scan(
 
 def decode(
     store: Store,
-    seen: Scan,
+    seen: TorchScan,
     wanted: Iterable[Entry],
     reading: Reading = PLAIN,
     *,
     hurried: bool = False,
-) -> Scan:
+) -> TorchScan:
     """Read some graphs of a scan, and those that they refer to, whose seconds are needed.
 
     Args:
@@ -135,8 +135,8 @@ def decode(
     return make_scan(seen.inventory, facts, keeps_atime=store.keeps_atime)
 
 
-def _read(store: Store, files: Sequence[GraphFile], reading: Reading) -> dict[str, Facts]:
-    facts: dict[str, Facts] = {}
+def _read(store: Store, files: Sequence[GraphFile], reading: Reading) -> dict[str, GraphFacts]:
+    facts: dict[str, GraphFacts] = {}
     read = spread(_read_facts, store, files, workers=reading.workers, above=PARALLEL_ABOVE)
     for done, (file, found) in enumerate(zip(files, read, strict=True)):
         facts[file.info.name] = found
@@ -147,18 +147,20 @@ def _read(store: Store, files: Sequence[GraphFile], reading: Reading) -> dict[st
     return facts
 
 
-def _read_facts(store: Store, files: Sequence[GraphFile]) -> Iterator[Facts]:
+def _read_facts(store: Store, files: Sequence[GraphFile]) -> Iterator[GraphFacts]:
     for file in files:
         try:
             yield examine_file(store, file).facts()
         except MissingError:
-            yield Facts(gone=True)
+            yield GraphFacts(gone=True)
 
 
-def make_scan(inventory: Inventory, facts: dict[str, Facts], *, keeps_atime: bool) -> Scan:
+def make_scan(
+    inventory: TorchInventory, facts: dict[str, GraphFacts], *, keeps_atime: bool
+) -> TorchScan:
     """Put names and facts together as entries."""
     graphs = [g for g in inventory.graphs if not facts.get(g.info.name, _UNREAD).gone]
-    inner: dict[str, Facts] = {}
+    inner: dict[str, GraphFacts] = {}
     for graph in graphs:
         if graph.tier == "fxgraph" and graph.info.name in facts:
             inner.setdefault(graph.key, facts[graph.info.name])
@@ -168,10 +170,12 @@ def make_scan(inventory: Inventory, facts: dict[str, Facts], *, keeps_atime: boo
         for g in graphs
         for kind, detail in facts.get(g.info.name, _UNREAD).problems
     ]
-    return Scan(tuple(entries), inventory, facts, (*problems, *inventory.problems()))
+    return TorchScan(tuple(entries), inventory, facts, (*problems, *inventory.problems()))
 
 
-def _entry(file: GraphFile, facts: Facts, inner: dict[str, Facts], keeps_atime: bool) -> GraphEntry:
+def _entry(
+    file: GraphFile, facts: GraphFacts, inner: dict[str, GraphFacts], keeps_atime: bool
+) -> GraphEntry:
     info = file.info
     used_from: LastUsedFrom = "mtime"
     if keeps_atime and info.atime_ns > info.mtime_ns:
@@ -206,14 +210,14 @@ def _entry(file: GraphFile, facts: Facts, inner: dict[str, Facts], keeps_atime: 
     )
 
 
-_UNREAD = Facts()
+_UNREAD = GraphFacts()
 #: Facts that an entry has as they are.
-_SHARED = {f.name for f in fields(Facts)} & {f.name for f in fields(GraphEntry)} - {
+_SHARED = {f.name for f in fields(GraphFacts)} & {f.name for f in fields(GraphEntry)} - {
     *("problems", "references", "torch_version", "source", "function")
 }
 
 
-def _own_seconds(facts: Facts, below: Sequence[Facts]) -> float | None:
+def _own_seconds(facts: GraphFacts, below: Sequence[GraphFacts]) -> float | None:
     """The seconds of a graph without those of the graphs below it: then sums count none twice."""
     if facts.seconds is None:
         return None

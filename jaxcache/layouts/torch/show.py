@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 from jaxcache.cache.explain.sides import Comparison
 from jaxcache.cache.select import select_by_keys
 from jaxcache.layouts.torch.explain import compare_with_nearest
-from jaxcache.layouts.torch.graph import Facts, Graph, examine, examine_file
-from jaxcache.layouts.torch.inventory import Inventory
+from jaxcache.layouts.torch.graph import Graph, GraphFacts, examine, examine_file
+from jaxcache.layouts.torch.inventory import TorchInventory
 from jaxcache.layouts.torch.links import files_below, link
 from jaxcache.layouts.torch.names import GraphFile, digest_of, parse_path
 from jaxcache.layouts.torch.pickled import MAX_BYTES
@@ -48,7 +48,7 @@ def show_graphs(store: Store, wanted: str) -> list[ShownGraph]:
     seen = scan(store, details=False)
     chosen = {e.file for e in select_by_keys(seen.entries, [wanted])}
     files = [g for g in seen.inventory.graphs if g.info.name in chosen]
-    facts: dict[str, Facts] = {}
+    facts: dict[str, GraphFacts] = {}
     _examine(store, files, facts)
     keys = {key for found in facts.values() for key in found.references}
     below = [g for g in seen.inventory.graphs if g.tier == "fxgraph" and g.key in keys]
@@ -71,7 +71,7 @@ def show_graphs(store: Store, wanted: str) -> list[ShownGraph]:
     return shown
 
 
-def _examine(store: Store, files: Sequence[GraphFile], found: dict[str, Facts]) -> None:
+def _examine(store: Store, files: Sequence[GraphFile], found: dict[str, GraphFacts]) -> None:
     for file in files:
         try:
             found[file.info.name] = examine_file(store, file)
@@ -82,9 +82,9 @@ def _examine(store: Store, files: Sequence[GraphFile], found: dict[str, Facts]) 
 def _shown(
     store: Store,
     entry: GraphEntry,
-    facts: Facts,
+    facts: GraphFacts,
     files: tuple[FileInfo, ...],
-    inventory: Inventory,
+    inventory: TorchInventory,
 ) -> ShownGraph:
     there = inventory.sources.keys() | {g.key for g in inventory.graphs}
     return ShownGraph(
@@ -115,5 +115,5 @@ def show_graph_file(store: Store, name: str) -> list[ShownGraph]:
     examined = replace(examined, problems=problems)
     own = isinstance(examined, Graph) and examined.own_key
     file = GraphFile(info, "fxgraph" if own else "aotautograd", own or name, digest)
-    read = make_scan(Inventory(graphs=[file]), {name: examined}, keeps_atime=store.keeps_atime)
-    return [_shown(store, read.entries[0], examined, (), Inventory())]
+    read = make_scan(TorchInventory(graphs=[file]), {name: examined}, keeps_atime=store.keeps_atime)
+    return [_shown(store, read.entries[0], examined, (), TorchInventory())]

@@ -9,11 +9,11 @@ from collections.abc import Iterable
 from jaxcache.cache.bundle.format import Bundle, ContentReader
 from jaxcache.cache.diff import DiffSide, Held
 from jaxcache.cache.scan import Progress, Reading
-from jaxcache.layouts.torch.graph import Facts, examine
-from jaxcache.layouts.torch.inventory import Inventory
+from jaxcache.layouts.torch.graph import GraphFacts, examine
+from jaxcache.layouts.torch.inventory import TorchInventory
 from jaxcache.layouts.torch.names import GraphFile, as_graph
 from jaxcache.layouts.torch.pickled import MAX_BYTES
-from jaxcache.layouts.torch.scan import Scan, make_scan, scan
+from jaxcache.layouts.torch.scan import TorchScan, make_scan, scan
 from jaxcache.model import FileInfo, Problem
 from jaxcache.store.base import Store
 
@@ -39,7 +39,7 @@ def read_bundle(bundle: Bundle) -> DiffSide:
     """
     content = ContentReader(bundle)
     graphs: list[GraphFile] = []
-    facts: dict[str, Facts] = {}
+    facts: dict[str, GraphFacts] = {}
     for file in bundle.manifest.files:
         info = FileInfo(file.name, "file", file.size_bytes, file.created_ns, 0, 0, 0, -1)
         graph = as_graph(info)
@@ -49,16 +49,16 @@ def read_bundle(bundle: Bundle) -> DiffSide:
         data = b"".join(content.take(file.size_bytes))
         graphs.append(graph)
         facts[file.name] = examine(data, graph.tier, graph.key, graph.digest)
-    seen = make_scan(Inventory(graphs), facts, keeps_atime=False)
+    seen = make_scan(TorchInventory(graphs), facts, keeps_atime=False)
     names = [f.name for f in bundle.manifest.files]
     return _side(bundle.name, seen, names, bundle.manifest_sha256)
 
 
-def _side(location: str, seen: Scan, names: Iterable[str], reference: str = "") -> DiffSide:
+def _side(location: str, seen: TorchScan, names: Iterable[str], reference: str = "") -> DiffSide:
     entries: dict[str, Held] = {}
     damaged: list[Problem] = []
     for entry in sorted(seen.entries, key=lambda e: e.file):
-        facts = seen.facts.get(entry.file, Facts(gone=True))
+        facts = seen.facts.get(entry.file, GraphFacts(gone=True))
         bad = [(kind, detail) for kind, detail in facts.problems if kind not in _HARMLESS]
         damaged.extend(Problem(entry.file, *found, entry.key) for found in bad[:1])
         if not bad and not facts.gone:

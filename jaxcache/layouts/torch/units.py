@@ -15,10 +15,10 @@ from jaxcache.cache.prune.removable import Removable, RemovableItem, hold_young,
 from jaxcache.cache.prune.removal import Hold, Removal, Subject
 from jaxcache.errors import UsageError
 from jaxcache.eviction import Candidate, estimate_hits
-from jaxcache.layouts.torch.graph import Facts
+from jaxcache.layouts.torch.graph import GraphFacts
 from jaxcache.layouts.torch.links import Links, files_below, link
 from jaxcache.layouts.torch.names import GraphFile, TorchKind, parse_path
-from jaxcache.layouts.torch.scan import GraphEntry, Scan
+from jaxcache.layouts.torch.scan import GraphEntry, TorchScan
 from jaxcache.model import FileInfo
 from jaxcache.options import PruneOptions
 from jaxcache.store.base import Store
@@ -33,7 +33,7 @@ _ORDER = (
     TorchKind.KERNEL,
     TorchKind.KERNEL_SOURCE,
 )
-_UNREAD = Facts()
+_UNREAD = GraphFacts()
 
 
 def rank(name: str) -> int:
@@ -44,7 +44,7 @@ def rank(name: str) -> int:
 
 def removable(
     store: Store,
-    seen: Scan,
+    seen: TorchScan,
     options: PruneOptions | None,
     *,
     now_ns: int,
@@ -115,7 +115,7 @@ def _removal(
 
 
 def _units(
-    seen: Scan,
+    seen: TorchScan,
     links: Links,
     entries: dict[str, GraphEntry],
     duplicates: Collection[str],
@@ -177,14 +177,16 @@ def _unit(
     )
 
 
-def _alternatives(graph: GraphFile, files: Iterable[str], seen: Scan) -> Iterator[frozenset[str]]:
+def _alternatives(
+    graph: GraphFile, files: Iterable[str], seen: TorchScan
+) -> Iterator[frozenset[str]]:
     """For each key that a graph refers to, yield its files, of which it needs one."""
     for key in seen.facts.get(graph.info.name, _UNREAD).references:
         if found := frozenset(name for name in files if parse_path(name).key == key):
             yield found
 
 
-def _duplicates(seen: Scan) -> set[str]:
+def _duplicates(seen: TorchScan) -> set[str]:
     """Files that torch never comes to: another under the same key serves whenever they would.
 
     Torch tries the files of a key in the order of their names and takes the first whose guards

@@ -16,7 +16,7 @@ from typing import Any
 from jaxcache.errors import JaxcacheError, UsageError
 from jaxcache.units import format_install
 from jaxcache.warm.compiling.plan import CompilePlan, Job
-from jaxcache.warm.compiling.pool import Watcher
+from jaxcache.warm.compiling.pool import CompileWatcher
 from jaxcache.warm.compiling.report import Compiled
 from jaxcache.warm.compiling.session import Session
 from jaxcache.warm.compiling.worker import Answer, JobFailure, Processes, Worker
@@ -26,7 +26,7 @@ _CONNECT_SECONDS = 30
 
 
 def compile_on_cluster(
-    address: str, plan: CompilePlan, session: Session, watcher: Watcher | None
+    address: str, plan: CompilePlan, session: Session, watcher: CompileWatcher | None
 ) -> tuple[list[Compiled], list[JaxcacheError], bool]:
     """Do all jobs of a plan, or as many as an interrupt leaves time for.
 

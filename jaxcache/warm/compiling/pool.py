@@ -20,7 +20,7 @@ _RESERVE_BYTES = 256 << 20
 _LOOK_SECONDS = 0.5
 
 
-class Watcher(Protocol):
+class CompileWatcher(Protocol):
     """Receives progress, from several threads."""
 
     def begin(self, job: Job) -> None:
@@ -42,7 +42,7 @@ class Pool:
     make_processes: Callable[[Job], Processes]
     workers: int
     memory_bytes: int | None = None
-    watcher: Watcher | None = None
+    watcher: CompileWatcher | None = None
     results: dict[int, Compiled] = field(default_factory=dict)
     """By position of the job in what :meth:`run` was given."""
     _left: list[tuple[int, Job]] = field(default_factory=list)

@@ -14,7 +14,7 @@ from jaxcache.store import make_store
 from jaxcache.store.location import absolute_location
 from jaxcache.units import available_cores
 from jaxcache.warm.compiling.plan import CompilePlan, Job, parse_shard, plan_compile
-from jaxcache.warm.compiling.pool import Pool, Watcher
+from jaxcache.warm.compiling.pool import CompileWatcher, Pool
 from jaxcache.warm.compiling.report import Compiled, CompileReport
 from jaxcache.warm.compiling.session import Session, key_notes, refused, version_notes
 from jaxcache.warm.compiling.worker import Processes
@@ -23,7 +23,7 @@ from jaxcache.warm.delivery import Delivery
 from jaxcache.warm.process import find_python
 
 #: Shows how far it is: given the plan and the number of workers.
-Watch = Callable[[CompilePlan, int], AbstractContextManager[Watcher | None]]
+Watch = Callable[[CompilePlan, int], AbstractContextManager[CompileWatcher | None]]
 
 
 def compile_recipe(
@@ -59,7 +59,7 @@ def compile_recipe(
 
 
 def _compile(
-    file: RecipeFile, plan: CompilePlan, session: Session, watcher: Watcher | None
+    file: RecipeFile, plan: CompilePlan, session: Session, watcher: CompileWatcher | None
 ) -> CompileReport:
     options = session.options
     started = time.monotonic()
@@ -92,7 +92,7 @@ def _compile(
 
 
 def _compile_here(
-    plan: CompilePlan, session: Session, watcher: Watcher | None
+    plan: CompilePlan, session: Session, watcher: CompileWatcher | None
 ) -> tuple[list[Compiled], Sequence[JaxcacheError], bool]:
     options = session.options
     python = find_python(options.python)
