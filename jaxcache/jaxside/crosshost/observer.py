@@ -29,7 +29,7 @@ _REQUEST = "JAXCACHE_TARGET"
 _REFUSED_EXIT_CODE = 3
 
 
-class Refusal(NamedTuple):
+class NotLowered(NamedTuple):
     """The reason why nothing is made of a lowering."""
 
     outcome: str
@@ -40,7 +40,7 @@ class Refusal(NamedTuple):
 class CrossLowering:
     """One lowering for the target: what came out, or why nothing did."""
 
-    def __init__(self, computation: Any, verdict: "Refusal | None") -> None:
+    def __init__(self, computation: Any, verdict: "NotLowered | None") -> None:
         self.computation = computation
         self.verdict = verdict
         self.made: set[str] = set()
@@ -94,15 +94,15 @@ class CrossObserver:
     def _lower_across(self, lower: Any, args: Any, kwargs: Any) -> CrossLowering:
         try:
             asked = self.questions.find(args[0] if args else kwargs["closed_jaxpr"])
-            verdict = Refusal("skipped", "platform-asked", asked) if asked else None
+            verdict = NotLowered("skipped", "platform-asked", asked) if asked else None
             with self._hooks.crossing():
                 return CrossLowering(lower(*args, **kwargs), verdict)
         except NotImplementedError as error:
-            return CrossLowering(None, Refusal("uncacheable", "no-rule", first_line(error)))
+            return CrossLowering(None, NotLowered("uncacheable", "no-rule", first_line(error)))
         except LookupError as error:
-            return CrossLowering(None, Refusal("skipped", "no-such-device", first_line(error)))
+            return CrossLowering(None, NotLowered("skipped", "no-such-device", first_line(error)))
         except Exception as error:
-            return CrossLowering(None, Refusal("error", "lowering-failed", first_line(error)))
+            return CrossLowering(None, NotLowered("error", "lowering-failed", first_line(error)))
 
     def lowered(self, module: Any, args: Any, kwargs: Any) -> None:
         """JAX has made a module for the target."""
@@ -148,17 +148,17 @@ class CrossObserver:
         try:
             event |= self._make(lowering, args, kwargs or {})
         except tuning.UntunedError as error:
-            event |= Refusal("skipped", "untuned", str(error))._asdict()
+            event |= NotLowered("skipped", "untuned", str(error))._asdict()
         except Exception as error:
-            event |= Refusal("error", "compile-failed", first_line(error))._asdict()
+            event |= NotLowered("error", "compile-failed", first_line(error))._asdict()
         self._tell(event, lowering)
 
     def _make(self, lowering: CrossLowering, args: Any, kwargs: Any) -> "dict[str, Any]":
         if lowering.verdict is not None or lowering.computation is None:
-            return (lowering.verdict or Refusal("error", "lowering-failed", ""))._asdict()
+            return (lowering.verdict or NotLowered("error", "lowering-failed", ""))._asdict()
         request = self._hooks.request(lowering.computation, args, kwargs)
         if is_profile_guided(self._module, request.options):
-            return Refusal("skipped", "profile-guided", "its key follows a profile")._asdict()
+            return NotLowered("skipped", "profile-guided", "its key follows a profile")._asdict()
         key, components = self._target.key(request.module, request.devices, request.options)
         found = {"key": key, "components": components}
         if entry_file(self._directory, key) is not None:
