@@ -201,7 +201,6 @@ def _of_metrics(metrics: "dict[str, Any]") -> "dict[str, Any]":
         ),
         "backend_seconds": metrics.get("backend_compile_time_s"),
         "inductor_seconds": metrics.get("inductor_compile_time_s"),
-        "operations": metrics.get("graph_op_count"),
         "failure": _cut(metrics.get("fail_reason") or metrics.get("fail_type")),
     }
 

@@ -139,7 +139,8 @@ def plan_sync(
         transfers=tuple(transfers),
         present=len(wanted) - len(transfers),
         left_out=tuple(left_out),
-        segments=missing_segments(source, target) if options.ledger else (),
+        # Nobody signs a ledger, and its digests and pins would steer `verify --fix` and `prune`.
+        segments=missing_segments(source, target) if options.ledger and signed is None else (),
         with_atimes=_wants_atimes(ours.inventory, theirs.inventory, target),
         gate=gate,
     )
