@@ -37,18 +37,18 @@ def test_a_bucket_is_listed_without_reading(run_cli: RunCli, remote: str, s3: Pr
     assert s3.counts() == {"list": 1}
 
 
-def test_a_listing_of_ten_thousand_takes_ten_requests(
+def test_a_listing_takes_a_request_for_each_thousand(
     run_cli: RunCli, bucket: str, s3: Proxy, s3_server: S3Server
 ) -> None:
-    s3_server.fill(bucket, [f"jit_f-{i:064x}-cache" for i in range(10_000)])
+    s3_server.fill(bucket, [f"jit_f-{i:064x}-cache" for i in range(3_000)])
     for command in ("ls", "stats"):
         s3.forget()
         found = told(run_cli(command, "-C", bucket, "--json", "--requests"))
-        assert len(found.get("entries", range(10_000))) == 10_000
-        assert found["remote"]["requests"] == s3.counts() == {"list": 10}
+        assert len(found.get("entries", range(3_000))) == 3_000
+        assert found["remote"]["requests"] == s3.counts() == {"list": 3}
     s3.forget()
-    shown = run_cli("show", f"jit_f-{7_777:064x}", "-C", bucket, "--json")
-    assert json.loads(shown.stdout)["entry"]["key"] == f"jit_f-{7_777:064x}"
+    shown = run_cli("show", f"jit_f-{2_777:064x}", "-C", bucket, "--json")
+    assert json.loads(shown.stdout)["entry"]["key"] == f"jit_f-{2_777:064x}"
     assert s3.counts()["list"] == 2  # for a whole key not all of it: a page, and the ledger
     s3.forget()
     done = run_cli(
@@ -56,7 +56,7 @@ def test_a_listing_of_ten_thousand_takes_ten_requests(
         "-C",
         bucket,
         "--max-entries",
-        "9000",
+        "2000",
         "--policy",
         "lru",
         "--grace",
@@ -68,7 +68,7 @@ def test_a_listing_of_ten_thousand_takes_ten_requests(
     assert len(told(done)["removed"]) == 1_000
     # The ledger, the cache, once more the stretch of names that goes, and one for all of them.
     assert s3.counts()["delete"] == 1
-    assert s3.counts()["list"] <= 10 + 1 + 10
+    assert s3.counts()["list"] <= 3 + 1 + 3
     assert set(s3.counts()) == {"list", "delete"}
 
 
