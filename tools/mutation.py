@@ -70,6 +70,24 @@ ROOMS: dict[str, list[tuple[str, str]]] = {
     "seal": [
         ("jaxcache/cache/seal.py", "cache/test_seal_meanwhile cli/test_seal cache/test_seal_kill")
     ],
+    "verify": [
+        (
+            "jaxcache/cache/verify/{check,examine,repair,quarantine}.py",
+            "cache/test_interrupted cache/test_verify_spread cli/test_verify",
+        )
+    ],
+    "ledger": [
+        (
+            "jaxcache/cache/ledger/{record,segments,pins,uses}.py",
+            "cache/test_ledger cache/test_ci_seconds cli/test_pin cli/test_stats cli/test_verify",
+        )
+    ],
+    "trust": [
+        (
+            "jaxcache/cache/{trust,sync/signatures}.py",
+            "cache/test_signatures cache/test_trusted_keys cli/test_trust cli/test_gate",
+        )
+    ],
     "bundle": [
         ("jaxcache/cache/{gate,archive}.py", f"cache/test_containers cli/test_gate {_BUNDLES}"),
         (
