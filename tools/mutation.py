@@ -43,6 +43,7 @@ from covering import Covering, durations, recording
 ROOT = Path(__file__).parents[1]
 BUILD = ROOT / "build" / "mutation"
 _BUNDLES = "cache/test_bundle cache/test_bundle_hostile cache/test_bundle_import cli/test_export cli/test_import cli/test_copy"
+_SIGNING = "cache/test_signatures cache/test_trusted_keys cli/test_trust cli/test_push_pull"
 #: Room: modules, and the tests that ought to notice a change of them, the quick ones first.
 ROOMS: dict[str, list[tuple[str, str]]] = {
     "entry": [
@@ -83,10 +84,8 @@ ROOMS: dict[str, list[tuple[str, str]]] = {
         )
     ],
     "trust": [
-        (
-            "jaxcache/cache/{trust,sync/signatures}.py",
-            "cache/test_signatures cache/test_trusted_keys cli/test_trust cli/test_gate",
-        )
+        ("jaxcache/cache/trust.py", _SIGNING),
+        ("jaxcache/cache/sync/signatures.py", _SIGNING),
     ],
     "bundle": [
         ("jaxcache/cache/{gate,archive}.py", f"cache/test_containers cli/test_gate {_BUNDLES}"),
