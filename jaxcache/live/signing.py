@@ -54,6 +54,8 @@ class Signatures:
         """Vouch for an entry before it goes up; whether the tier has the signature."""
         if self._private is None:
             return True
+        if not name.isprintable():  # it could be read as a line for another file
+            return False
         try:
             digest = hashlib.sha256(decode(data).content[HEADER_BYTES:]).hexdigest()
         except DamagedEntryError:
@@ -86,9 +88,10 @@ class Signatures:
         found: dict[str, set[str]] = {}
         if data is None:
             return found
-        for line in self._trusted_text(data).splitlines():
-            digest, _, name = line.partition(" ")
-            found.setdefault(name, set()).add(digest)
+        for line in self._trusted_text(data).split("\n"):
+            digest, space, name = line.partition(" ")
+            if space:
+                found.setdefault(name, set()).add(digest)
         return found
 
     def _trusted_text(self, data: bytes) -> str:

@@ -33,7 +33,9 @@ _ENTRIES_PER_FILE = 25_000
 def write_signatures(
     store: Store, digests: Mapping[str, str], private_keys: Sequence[Any], *, now_ns: int
 ) -> None:
-    """Vouch for files.
+    """Vouch for files; not for one whose name could be read as a line of its own.
+
+    JAX writes no such name, but who may write to a cache could have another file signed by it.
 
     Args:
         digests: by file, of payloads or of XLA's files.
@@ -42,7 +44,7 @@ def write_signatures(
     Raises:
         StoreError
     """
-    names = sorted(digests)
+    names = sorted(name for name in digests if name.isprintable())
     for start in range(0, len(names), _ENTRIES_PER_FILE):
         some = names[start : start + _ENTRIES_PER_FILE]
         text = "".join(f"{digests[name]} {name}\n" for name in some)
@@ -80,9 +82,10 @@ def load_signed(store: Store, trusted: Sequence[TrustedKey]) -> dict[str, Collec
     for data in store.read_many(names, limit=_MAX_BYTES + 1):
         if not isinstance(data, bytes) or len(data) > _MAX_BYTES:
             continue
-        for line in _trusted_text(data, keys).splitlines():
-            digest, _, name = line.partition(" ")
-            found[name].add(digest)
+        for line in _trusted_text(data, keys).split("\n"):
+            digest, space, name = line.partition(" ")
+            if space:
+                found[name].add(digest)
     return dict(found)
 
 
