@@ -33,18 +33,16 @@ _ENTRIES_PER_FILE = 25_000
 def write_signatures(
     store: Store, digests: Mapping[str, str], private_keys: Sequence[Any], *, now_ns: int
 ) -> None:
-    """Vouch for files; not for one whose name could be read as a line of its own.
-
-    JAX writes no such name, but who may write to a cache could have another file signed by it.
+    """Vouch for files.
 
     Args:
-        digests: by file, of payloads or of XLA's files.
+        digests: by file, of payloads or of XLA's files; no name has a line feed (the gate).
         private_keys: of cryptography's Ed25519.
 
     Raises:
         StoreError
     """
-    names = sorted(name for name in digests if name.isprintable())
+    names = sorted(digests)
     for start in range(0, len(names), _ENTRIES_PER_FILE):
         some = names[start : start + _ENTRIES_PER_FILE]
         text = "".join(f"{digests[name]} {name}\n" for name in some)
