@@ -18,7 +18,7 @@ class ExitCode(IntEnum):
 
 
 #: What each exit code says in help and manual.
-EXIT_CODES = {
+EXIT_MEANINGS = {
     0: "done",
     1: "problems found",
     2: "usage",

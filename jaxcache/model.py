@@ -53,7 +53,7 @@ class FileInfo(NamedTuple):
     """The last change of the file or of its inode; 0 where a store has none."""
 
 
-def brief(result: Any) -> str:
+def result_repr(result: Any) -> str:
     """Return the repr of a result: what is long is counted, and what is empty is left out."""
     shown = []
     for name in (f.name for f in fields(result)):
@@ -71,7 +71,7 @@ def brief(result: Any) -> str:
 _LISTED = 10
 
 
-def listed(total: str, things: Sequence[object]) -> str:
+def plan_text(total: str, things: Sequence[object]) -> str:
     """Return a plan as text: the total, and below it the first of what it is about."""
     lines = [f"  {thing!r}" for thing in things[:_LISTED]]
     more = len(things) - len(lines)

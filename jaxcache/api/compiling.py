@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from jaxcache.warm.report import Report
 
 
-Chosen = TypeVar("Chosen", bound=RunOptions)
+RunOptionsT = TypeVar("RunOptionsT", bound=RunOptions)
 
 
 class CompilingMethods:
@@ -23,7 +23,7 @@ class CompilingMethods:
     store: Store
     layout: Layout
 
-    def _place(self, options: Chosen) -> Chosen:
+    def _place(self, options: RunOptionsT) -> RunOptionsT:
         options.check_known(self.layout.name, self.layout.run_options)
         return options.replace(cache_dir=self.store.url)
 

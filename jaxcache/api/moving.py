@@ -69,7 +69,7 @@ class MovingMethods:
 
         chosen, path = ExportOptions.read(keys=keys, **options), os.fspath(file)
         since = chosen.since
-        deliver.check_target(path)
+        deliver.check_file_name(path)
         plan = self.layout.plan_export(
             self.store,
             keys=keys,
@@ -117,11 +117,11 @@ class MovingMethods:
         from jaxcache.cache.bundle.importing import verify_bundle
         from jaxcache.cache.bundle.unpack import execute_import
         from jaxcache.cache.trust import check_signatures
-        from jaxcache.layouts import check_target, load_layout
+        from jaxcache.layouts import check_layout, load_layout
 
         chosen = ImportOptions.read(**options)
         with contextlib.closing(open_bundle(os.fspath(file))) as bundle:
-            check_target(self.store, bundle.manifest.layout)
+            check_layout(self.store, bundle.manifest.layout)
             required = _requires_signatures(trusted)
             check_signatures(bundle, _trusted_keys(trusted), required=required)
             bundle = verify_bundle(
@@ -174,11 +174,11 @@ class MovingMethods:
         """
         from jaxcache.cache.sync.execute import execute
         from jaxcache.cache.sync.plan import plan_sync
-        from jaxcache.layouts import check_not_torch, check_target
+        from jaxcache.layouts import check_layout, check_not_torch
         from jaxcache.store.ahead import REQUESTS_AT_ONCE
 
         check_not_torch(self.store)
-        check_target(target.store, "jax")
+        check_layout(target.store, "jax")
         chosen = PushOptions.read(**options)
         signed = None
         incoming = trusted is not None or not (chosen.sign or target.store.remote)

@@ -10,7 +10,7 @@ from jaxcache.cache.gate import read_content
 from jaxcache.cache.inventory import take_inventory
 from jaxcache.cache.scan import Progress
 from jaxcache.entry.codec import CodecError
-from jaxcache.model import Problem, brief
+from jaxcache.model import Problem, result_repr
 from jaxcache.store.base import MissingError, Store, StoreError
 
 
@@ -28,7 +28,7 @@ class Held(NamedTuple):
 class DiffSide:
     """A cache directory or a bundle."""
 
-    __repr__ = brief
+    __repr__ = result_repr
 
     location: str
     entries: dict[str, Held]
@@ -58,7 +58,7 @@ class Pair(NamedTuple):
 class Diff:
     """Two sides compared; every list is sorted by key."""
 
-    __repr__ = brief
+    __repr__ = result_repr
 
     left: DiffSide
     right: DiffSide

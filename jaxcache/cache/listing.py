@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 from jaxcache.cache.inventory import count_bytes
 from jaxcache.cache.scan import Progress, Reading, decode_entries
 from jaxcache.errors import UsageError
-from jaxcache.model import Entry, Problem, brief
+from jaxcache.model import Entry, Problem, result_repr
 from jaxcache.options import ListOptions
 from jaxcache.store.base import Store
 from jaxcache.units import format_compiling, format_count, format_duration, format_size
@@ -55,7 +55,7 @@ class Summary(NamedTuple):
 class Listing:
     """The result of ``ls``."""
 
-    __repr__ = brief
+    __repr__ = result_repr
 
     cache_dir: str
     entries: tuple[Entry, ...]

@@ -138,8 +138,8 @@ def forecast_sizes(seen: Scan, policy: str, *, now_ns: int) -> tuple[SizeForecas
     able = removable(None, seen, PruneOptions(max_size_bytes=1, policy=policy), now_ns=now_ns)
     before = able.size_bytes
     free = {i.candidate.name: i for i in able.items if not i.protected}
-    discarded = sorted(n for n, i in free.items() if i.removal.subject == "quarantine")
-    entries = [i.candidate for i in free.values() if i.removal.subject == "entry"]
+    discarded = sorted(n for n, i in free.items() if i.removal.kind == "quarantine")
+    entries = [i.candidate for i in free.values() if i.removal.kind == "entry"]
     order = eviction_order(entries, policy, now_ns)
     found = []
     for number in range(_STEPS, -1, -1):

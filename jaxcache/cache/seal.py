@@ -31,7 +31,7 @@ from jaxcache.cache.verify.check import (
 )
 from jaxcache.entry.codec import HEADER_BYTES, CodecError, check_content, decompress_whole
 from jaxcache.entry.frame import seal_frame
-from jaxcache.model import CUT_SHORT, GRACE_NS, Entry, Problem, brief, listed
+from jaxcache.model import CUT_SHORT, GRACE_NS, Entry, Problem, plan_text, result_repr
 from jaxcache.options import SealOptions
 from jaxcache.store.base import ChangedError, MissingError, Store, StoreError, same_file
 from jaxcache.units import format_count, format_size
@@ -43,7 +43,7 @@ from jaxcache.units import format_count, format_size
 #: * ``too-large``: its payload is above what one worker may hold.
 #: * ``gone``: another process removed or replaced it.
 #: * ``young``: JAX seems to be writing it.
-Reason = Literal["sealed", "no-gain", "too-large", "gone", "young"]
+SealReason = Literal["sealed", "no-gain", "too-large", "gone", "young"]
 #: What all workers together may hold; the largest payload that is sealed takes all of it.
 _MEMORY_BYTES = 4 << 30
 #: Knowledge is written to the ledger every so many entries.
@@ -56,7 +56,7 @@ class Skipped(NamedTuple):
     """One entry that is left as it is."""
 
     entry: Entry
-    reason: Reason
+    reason: SealReason
 
 
 class Unwritten(NamedTuple):
@@ -71,7 +71,7 @@ class Unwritten(NamedTuple):
 class SealPlan:
     """The entries to be rewritten."""
 
-    __repr__ = brief
+    __repr__ = result_repr
 
     cache_dir: str
     level: int | None
@@ -88,7 +88,7 @@ class SealPlan:
         return f"would seal {format_count(len(self.todo), 'entry')} of {size}{at}"
 
     def __str__(self) -> str:
-        return listed(self.summary, self.todo)
+        return plan_text(self.summary, self.todo)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +103,7 @@ class Sealed:
 class SealResult:
     """The outcome of a plan."""
 
-    __repr__ = brief
+    __repr__ = result_repr
 
     sealed: tuple[Sealed, ...]
     skipped: tuple[Skipped, ...]

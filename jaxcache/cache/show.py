@@ -17,7 +17,7 @@ from jaxcache.entry.names import KERNEL_CACHE, FileKind, parse_key, split_name
 from jaxcache.entry.read import OpenPayload, read_contents, read_payload
 from jaxcache.entry.wire import WireError
 from jaxcache.errors import JaxcacheError
-from jaxcache.model import Entry, FileInfo, Problem, brief
+from jaxcache.model import Entry, FileInfo, Problem, result_repr
 from jaxcache.store.base import Store, StoreError
 
 #: Larger kernel caches are not read: the file has no bound of its own.
@@ -28,7 +28,7 @@ MAX_KERNEL_CACHE_BYTES = 1 << 30
 class Shown:
     """One entry with its contents."""
 
-    __repr__ = brief
+    __repr__ = result_repr
 
     cache_dir: str
     entry: Entry

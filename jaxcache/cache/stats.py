@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from jaxcache.cache.listing import Group, Summary, group_entries, summarize
 from jaxcache.cache.scan import Progress, Reading
 from jaxcache.entry.names import FileKind
-from jaxcache.model import Entry, FileInfo, brief
+from jaxcache.model import Entry, FileInfo, result_repr
 from jaxcache.store.base import Store
 from jaxcache.units import NS_PER_SECOND, format_size
 
@@ -44,7 +44,7 @@ class FileCount:
 class Stats:
     """The contents of a cache directory, counted."""
 
-    __repr__ = brief
+    __repr__ = result_repr
 
     cache_dir: str
     total: Summary

@@ -12,7 +12,7 @@ from jaxcache import __version__
 from jaxcache.cli import metering, terminal
 from jaxcache.cli.declared import PanelCommand, expand_options
 from jaxcache.cli.terminal import Color
-from jaxcache.errors import EXIT_CODES, ExitCode, JaxcacheError, UsageError
+from jaxcache.errors import EXIT_MEANINGS, ExitCode, JaxcacheError, UsageError
 from jaxcache.options import CacheDir
 
 #: Command name to the module in this package that holds it, under the headings and in the order of
@@ -196,7 +196,7 @@ def load_command(name: str) -> Any:
     ``COMMANDS`` names behind a colon, and ``EXAMPLES`` and ``EXIT_CODES`` by function.
     """
     module, function, example, ends = load_function(name)
-    codes = "\n".join(f"  {code:<3} {EXIT_CODES[code]}" for code in ends)
+    codes = "\n".join(f"  {code:<3} {EXIT_MEANINGS[code]}" for code in ends)
     app = typer.Typer(add_completion=False, rich_markup_mode=None)
     app.command(
         name=name.split()[-1],
@@ -206,7 +206,7 @@ def load_command(name: str) -> Any:
         no_args_is_help=False,
     )(expand_options(function))
     parser = typer.main.get_command(app)
-    if name in metering.COMMANDS:
+    if name in metering.REMOTE_COMMANDS:
         metering.add_option(parser)
     parser.params.extend(_shared_options())
     return parser

@@ -8,9 +8,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from jaxcache.cli.options import Format, config_is_set, require_writable
+from jaxcache.cli.options import Format, require_writable
 from jaxcache.errors import ExitCode, JaxcacheError, NoJaxError, UntrustedError, UsageError
 from jaxcache.options.move import ArrivalOptions
+from jaxcache.store.location import config_is_set
 
 if TYPE_CHECKING:
     from jaxcache.cache.bundle.compat import Compatibility, Host
@@ -224,7 +225,7 @@ def receive(
         JaxcacheError: ``incompatible``, ``conflict``, ``bad-bundle``.
     """
     from jaxcache.cache.bundle.compat import forecast
-    from jaxcache.cache.bundle.importing import Action, verify_bundle
+    from jaxcache.cache.bundle.importing import ImportAction, verify_bundle
     from jaxcache.cache.bundle.unpack import execute_import
     from jaxcache.cli.output import emit, note
     from jaxcache.cli.terminal.progress import progress_bar
@@ -284,7 +285,7 @@ def receive(
     digest = bundle.manifest_sha256
     outlooks = outlooks or look_ahead()
     emit(form, render.import_view(plan, outlooks, verdict, done, manifest_sha256=digest))
-    if plan.count(Action.UNTRUSTED):
+    if plan.count(ImportAction.UNTRUSTED):
         return ExitCode.UNTRUSTED
-    failed = plan.count(Action.BLOCKED, Action.DAMAGED) or (done and done.failed)
+    failed = plan.count(ImportAction.BLOCKED, ImportAction.DAMAGED) or (done and done.failed)
     return ExitCode.PARTIAL if failed else ExitCode.DONE

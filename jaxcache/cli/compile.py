@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from jaxcache.cli.options import Output, locate_cache
+from jaxcache.cli.options import Output
 from jaxcache.cli.terminal import can_redraw, draw_line, progress_line
 from jaxcache.errors import ExitCode
 from jaxcache.options import CacheDir
 from jaxcache.options.run import CompileOptions
+from jaxcache.store.location import locate_cache
 from jaxcache.units import format_duration
 
 if TYPE_CHECKING:

@@ -32,7 +32,7 @@ def command(
     from the start with jaxcache warm --portable SCRIPT and use it with --portable, too. For plain
     JAX, set JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES=none in both places.
     """
-    from jaxcache.cache.bundle.deliver import check_target, is_bundle_name, make_temporary_bundle
+    from jaxcache.cache.bundle.deliver import check_file_name, is_bundle_name, make_temporary_bundle
     from jaxcache.cache.bundle.format import is_bundle
     from jaxcache.cache.trust import Verdict
     from jaxcache.cli.bundle import (
@@ -53,7 +53,7 @@ def command(
     if to_bundle and (dry.dry_run or options.atomic or options.on_conflict != "keep"):
         raise UsageError("--dry-run, --atomic and --on-conflict are for copies into a directory")
     if to_bundle:
-        check_target(target)
+        check_file_name(target)
     signed = None
     if not from_bundle:
         opened = open_cache(source, options.layout)

@@ -5,10 +5,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from jaxcache.cli.options import JsonOutput, locate_cache
+from jaxcache.cli.options import JsonOutput
 from jaxcache.errors import ExitCode, UsageError
 from jaxcache.options import DryRun, Place
 from jaxcache.options.run import DoctorOptions
+from jaxcache.store.location import locate_cache
 
 if TYPE_CHECKING:
     from jaxcache.layouts.base import Layout

@@ -27,7 +27,7 @@ def command(
     from the start with jaxcache warm --portable SCRIPT and use it with --portable, too. For plain
     JAX, set JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES=none in both places.
     """
-    from jaxcache.cache.bundle.deliver import check_target
+    from jaxcache.cache.bundle.deliver import check_file_name
     from jaxcache.cli.bundle import deliver, signing_keys
     from jaxcache.cli.terminal.progress import progress_bar
     from jaxcache.layouts.sides import open_side
@@ -39,7 +39,7 @@ def command(
             "a bundle on standard output needs a pipe, without --json, --jsonl or --quiet"
         )
     if file != "-":
-        check_target(file)
+        check_file_name(file)
     signers = signing_keys(options.sign)
     opened = open_cache(place.cache_dir, place.layout)
     with progress_bar("reading") as progress:

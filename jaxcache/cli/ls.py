@@ -6,9 +6,11 @@ from typing import Annotated
 import typer
 
 from jaxcache.cli.opening import open_to_look
-from jaxcache.cli.options import Output, available_cores, locate_cache
+from jaxcache.cli.options import Output
 from jaxcache.errors import UsageError
 from jaxcache.options import ListOptions, Place
+from jaxcache.store.location import locate_cache
+from jaxcache.units import available_cores
 
 EXAMPLE = "jaxcache ls --sort size:desc --filter 'unused>7d'"
 EXIT_CODES = (0, 1, 2, 10)

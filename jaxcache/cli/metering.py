@@ -4,7 +4,7 @@ import sys
 from typing import Any
 
 #: Commands that may talk to an object store; each takes ``--requests``.
-COMMANDS = frozenset(
+REMOTE_COMMANDS = frozenset(
     {
         "ls",
         "show",

@@ -3,8 +3,8 @@
 import os
 from typing import TYPE_CHECKING, NamedTuple, cast
 
-from jaxcache.cli.options import index_folder, locate_cache
 from jaxcache.errors import UsageError
+from jaxcache.store.location import index_folder, locate_cache
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -109,12 +109,12 @@ def locate_target(cache_dir: str | None, layout: str | None, compiler: str) -> s
     Raises:
         UsageError: ``other-layout`` where ``--layout`` or what is there says otherwise.
     """
-    from jaxcache.layouts import check_target, load_layout
+    from jaxcache.layouts import check_layout, load_layout
     from jaxcache.store import is_remote, open_store
 
     if layout is not None and load_layout(layout).name != compiler:
         raise UsageError(f"the file to import holds entries of {compiler}", code="other-layout")
     path = locate(cache_dir, compiler)
     if not is_remote(path) and os.path.isdir(path):
-        check_target(open_store(path), compiler)
+        check_layout(open_store(path), compiler)
     return path

@@ -6,10 +6,6 @@ from typing import TYPE_CHECKING
 
 from jaxcache.errors import JaxcacheError, UsageError
 from jaxcache.options.declare import FLAG, Options, option
-from jaxcache.store.location import config_is_set as config_is_set
-from jaxcache.store.location import index_folder as index_folder
-from jaxcache.store.location import locate_cache as locate_cache
-from jaxcache.units import available_cores as available_cores
 
 if TYPE_CHECKING:
     from jaxcache.store.base import Store

@@ -5,9 +5,11 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from jaxcache.cli.opening import open_cache
-from jaxcache.cli.options import Format, Output, available_cores, index_folder, require_writable
+from jaxcache.cli.options import Format, Output, require_writable
 from jaxcache.errors import ExitCode, UsageError
 from jaxcache.options import Consent, Place, PruneOptions, RemovalOptions
+from jaxcache.store.location import index_folder
+from jaxcache.units import available_cores
 
 if TYPE_CHECKING:
     from jaxcache.cache.prune.plan import PrunePlan

@@ -8,9 +8,11 @@ from typing import Annotated
 import typer
 
 from jaxcache.cli.opening import open_cache
-from jaxcache.cli.options import JsonOutput, available_cores, index_folder
+from jaxcache.cli.options import JsonOutput
 from jaxcache.errors import UsageError
 from jaxcache.options import Place
+from jaxcache.store.location import index_folder
+from jaxcache.units import available_cores
 
 EXAMPLE = "jaxcache report cache.html"
 EXIT_CODES = (0, 1, 2, 10)

@@ -3,9 +3,10 @@
 import time
 
 from jaxcache.cli.opening import open_jax_cache
-from jaxcache.cli.options import Output, available_cores, require_writable
+from jaxcache.cli.options import Output, require_writable
 from jaxcache.errors import ExitCode
 from jaxcache.options import CacheDir, DryRun, SealOptions
+from jaxcache.units import available_cores
 
 EXAMPLE = "jaxcache seal --recompress 19"
 EXIT_CODES = (0, 1, 2, 3, 10, 11)

@@ -8,9 +8,10 @@ from typing import Annotated
 import typer
 
 from jaxcache.cli.opening import Opened, open_to_look
-from jaxcache.cli.options import Format, JsonOutput, locate_cache
+from jaxcache.cli.options import Format, JsonOutput
 from jaxcache.errors import ExitCode, UsageError
 from jaxcache.options import ListOptions, Place
+from jaxcache.store.location import locate_cache
 
 EXAMPLE = "jaxcache show 'jit_train_step*'"
 #: How a pickle of protocol 2 or later begins.

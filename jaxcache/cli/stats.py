@@ -6,9 +6,10 @@ from typing import Annotated
 import typer
 
 from jaxcache.cli.opening import open_to_look
-from jaxcache.cli.options import JsonOutput, available_cores
+from jaxcache.cli.options import JsonOutput
 from jaxcache.errors import UsageError
 from jaxcache.options import Place
+from jaxcache.units import available_cores
 
 EXAMPLE = "jaxcache stats --prometheus > /var/lib/node_exporter/jaxcache.prom"
 EXIT_CODES = (0, 2, 10)

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from jaxcache.cli.opening import locate_target, open_cache
-from jaxcache.cli.options import Format, Output, index_folder, require_writable
+from jaxcache.cli.options import Format, Output, require_writable
 from jaxcache.errors import ExitCode, JaxcacheError, NoCacheError, UsageError
 from jaxcache.options import Consent, DryRun, Place
 from jaxcache.options.move import ArrivalOptions, PullOptions, PushOptions, SyncOptions
+from jaxcache.store.location import index_folder
 
 if TYPE_CHECKING:
     from jaxcache.cache.bundle.compat import Compatibility

@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from jaxcache.cli.opening import Opened, open_cache
-from jaxcache.cli.options import Output, available_cores, require_writable
+from jaxcache.cli.options import Output, require_writable
 from jaxcache.errors import ExitCode, UsageError
 from jaxcache.options import Consent, Place, VerifyOptions
+from jaxcache.units import available_cores
 
 if TYPE_CHECKING:
     from jaxcache.cache.verify.examine import Verification

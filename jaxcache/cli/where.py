@@ -31,11 +31,11 @@ def command(
 
     With a command, what it prints goes to standard error.
     """
-    from jaxcache.cli.options import locate_cache
     from jaxcache.cli.output import emit
     from jaxcache.render.columns import text_column
     from jaxcache.render.document import versioned
     from jaxcache.render.view import Line, View
+    from jaxcache.store.location import locate_cache
     from jaxcache.warm.where import find_where
 
     def show(cache_dir: str | None, places: list[str], uses: "Sequence[Use]" = ()) -> None:

@@ -47,7 +47,7 @@ LAYOUTS: dict[str, _Lazy] = {
             "load_index": "jaxcache.cache.index:Index.load",
             "scan": "jaxcache.cache.scan:scan",
             "decode": "jaxcache.cache.scan:decode_entries",
-            "subjects": "jaxcache.cache.verify.check:entry_files",
+            "files_to_check": "jaxcache.cache.verify.check:files_to_check",
             "check": "jaxcache.cache.verify.check:check_entries",
             "check_beside": "jaxcache.cache.verify.check:check_beside",
             "key_of": "jaxcache.entry.names:key_of",
@@ -81,7 +81,7 @@ LAYOUTS: dict[str, _Lazy] = {
             "load_index": "jaxcache.layouts.torch.scan:GraphIndex.load",
             "scan": "jaxcache.layouts.torch.scan:scan",
             "decode": "jaxcache.layouts.torch.scan:decode",
-            "subjects": "jaxcache.layouts.torch.check:subjects",
+            "files_to_check": "jaxcache.layouts.torch.check:files_to_check",
             "check": "jaxcache.layouts.torch.check:check",
             "check_beside": "jaxcache.layouts.torch.check:check_beside",
             "key_of": "jaxcache.layouts.torch.names:key_of",
@@ -123,8 +123,8 @@ _LOCKS = "locks"
 __all__ = [
     "BUNDLE",
     "LAYOUTS",
+    "check_layout",
     "check_not_torch",
-    "check_target",
     "choose_layout",
     "detect_layout",
     "load_layout",
@@ -188,7 +188,7 @@ def check_not_torch(store: Store) -> None:
         )
 
 
-def check_target(store: Store, layout: str) -> None:
+def check_layout(store: Store, layout: str) -> None:
     """Refuse to put what one compiler made into a cache of another.
 
     Raises:

@@ -47,7 +47,7 @@ class Files(Protocol):
         """Yield the files that whoever can write them could have run, with their keys."""
 
 
-class Subject(Protocol):
+class CheckableFile(Protocol):
     """A file to verify."""
 
     @property
@@ -161,9 +161,9 @@ class Layout(Protocol):
             hurried: only as far as that takes no time to speak of.
         """
 
-    def subjects(
+    def files_to_check(
         self, store: Store, seen: Any, chosen: Collection[str], options: "VerifyOptions"
-    ) -> "Sequence[Subject]":
+    ) -> "Sequence[CheckableFile]":
         """Return the files to verify.
 
         Args:

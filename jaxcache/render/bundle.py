@@ -13,7 +13,7 @@ from jaxcache.cache.bundle.compat import (
     forecast,
 )
 from jaxcache.cache.bundle.deliver import Written
-from jaxcache.cache.bundle.importing import Action, ImportPlan, ImportStep
+from jaxcache.cache.bundle.importing import ImportAction, ImportPlan, ImportStep
 from jaxcache.cache.bundle.manifest import BundleItem
 from jaxcache.cache.bundle.unpack import Imported
 from jaxcache.cache.trust import Verdict
@@ -96,7 +96,7 @@ def import_view(
         "signature_warning": verdict.warning,
         "entries": entries,
         "summary": {
-            **{action.value: plan.count(action) for action in Action},
+            **{action.value: plan.count(action) for action in ImportAction},
             "written": len(done.written) if done else 0,
             "conflicts": len(plan.conflicts),
         },
@@ -143,7 +143,11 @@ def import_view(
 
 #: What is known; of the others, WHY says what keeps it from being known.
 _FORECASTS = {Outlook.HIT: "hit", Outlook.MISS: "miss"}
-_DONE = {Action.WRITE: "written", Action.HEAL: "healed", Action.REPLACE: "replaced"}
+_DONE = {
+    ImportAction.WRITE: "written",
+    ImportAction.HEAL: "healed",
+    ImportAction.REPLACE: "replaced",
+}
 
 
 def _reason(step: ImportStep, told: Forecast | None) -> str:
@@ -188,10 +192,10 @@ def _import_summary(plan: ImportPlan, done: Imported | None) -> str:
     writes = len(done.written) if done else len(plan.writes)
     words = [f"{format_count(writes, 'file')} {'written' if done else 'to write'}"]
     for action, text in (
-        (Action.HEAL, "of them instead of damaged ones"),
-        (Action.SAME, "already there"),
-        (Action.KEEP, "kept though another one is in the bundle"),
-        (Action.BLOCKED, "blocked"),
+        (ImportAction.HEAL, "of them instead of damaged ones"),
+        (ImportAction.SAME, "already there"),
+        (ImportAction.KEEP, "kept though another one is in the bundle"),
+        (ImportAction.BLOCKED, "blocked"),
     ):
         if count := plan.count(action):
             words.append(f"{count} {text}")

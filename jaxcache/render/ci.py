@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from jaxcache.cache.bundle.compat import PORTABLE_ONLY
-from jaxcache.cache.bundle.importing import Action
+from jaxcache.cache.bundle.importing import ImportAction
 from jaxcache.cache.ci.key import CiKey
 from jaxcache.cache.ci.publish import Saved
 from jaxcache.cache.ci.restore import Restored, miss_reasons
@@ -163,7 +163,7 @@ def restore_lines(restored: Restored) -> Iterator[str]:
         return
     found, fit = len(plan.outlooks.forecasts), len(plan.fitting)
     verb = "would be restored" if restored.looked_up_only else "restored"
-    there = plan.importing.count(Action.SAME) if plan.importing else 0
+    there = plan.importing.count(ImportAction.SAME) if plan.importing else 0
     yield (
         f"{fit} of {format_count(found, 'entry')} {verb} from {source}"
         + (f": {format_compiling(plan.stored_seconds, fit)}" if fit else "")

@@ -5,9 +5,9 @@ from collections.abc import Iterator
 from jaxcache.render.columns import duration_column, size_column, text_column
 from jaxcache.render.view import Column, Table, View
 from jaxcache.units import format_duration
-from jaxcache.warm.compiling.report import OUTCOMES, Compiled, CompileReport
+from jaxcache.warm.compiling.report import COMPILE_OUTCOMES, Compiled, CompileReport
 
-_RANK = {outcome: number for number, outcome in enumerate(reversed(OUTCOMES))}
+_RANK = {outcome: number for number, outcome in enumerate(reversed(COMPILE_OUTCOMES))}
 
 
 def compile_view(report: CompileReport) -> View:
@@ -20,7 +20,7 @@ def compile_view(report: CompileReport) -> View:
         "modules": modules,
         "summary": {
             "requested": len(modules) + report.unreached,
-            **{outcome.replace("-", "_"): report.count(outcome) for outcome in OUTCOMES},
+            **{outcome.replace("-", "_"): report.count(outcome) for outcome in COMPILE_OUTCOMES},
             "unreached": report.unreached,
             "wall_seconds": report.wall_seconds,
             "compile_seconds": report.compile_seconds,
@@ -66,7 +66,7 @@ def _why(module: Compiled) -> str:
 
 def _summary_line(report: CompileReport) -> str:
     """Return the line that people paste: ``18 modules: 12 written, 6 already cached; 8 s …``."""
-    shown = [o for o in OUTCOMES if report.count(o) or o == "already-cached"]
+    shown = [o for o in COMPILE_OUTCOMES if report.count(o) or o == "already-cached"]
     counts = [f"{report.count(o)} {o.replace('-', ' ')}" for o in shown]
     if report.unreached:
         counts.append(f"{report.unreached} not reached")

@@ -50,7 +50,7 @@ SHAPES = {
     "ProfileDifference": "component left=target right=here meaning fix prevents",
     "Problem": "key file kind detail",
     "Record": "-key -removed_ns",
-    "Removal": "key file=file.name kind=subject size_bytes compile_seconds last_used_at reason",
+    "Removal": "key file=file.name kind size_bytes compile_seconds last_used_at reason",
     "Shown": "cache_dir entry program=contents.program source=contents.source "
     "memory=contents.memory device=contents.device compile_options=contents.compile_options "
     "format=contents.format written_in_cache_dir=contents.written_in_cache_dir provenance problems",

@@ -74,7 +74,7 @@ def _columns(now_ns: int) -> Sequence[Column]:
 
 
 def _compile(removal: Removal) -> str:
-    unknown = removal.compile_seconds is None and removal.subject != "entry"
+    unknown = removal.compile_seconds is None and removal.kind != "entry"
     return "" if unknown else format_compile(removal.compile_seconds)
 
 

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from jaxcache.cache.explain.sides import OUTCOMES
+from jaxcache.cache.explain.sides import RUN_OUTCOMES
 from jaxcache.render.columns import duration_column, size_column, text_column
 from jaxcache.render.typeset import SHOWN_HASH_DIGITS
 from jaxcache.render.view import Block, Column, Line, Table, View
@@ -61,7 +61,7 @@ def _page(report: Report, unfolded: bool, more: str) -> Iterator[Block]:
     shown = [m for m in report.modules if unfolded or not _folds(m)]
     yield headline(report)
     if shown:
-        order = {outcome: rank for rank, outcome in enumerate(reversed(OUTCOMES))}
+        order = {outcome: rank for rank, outcome in enumerate(reversed(RUN_OUTCOMES))}
         shown.sort(key=lambda m: (order[m.outcome], -(m.compile_seconds or 0.0)))
         yield Table(_columns(report), shown)
         if abridged := next((m for m in shown if _is_abridged(m)), None):
@@ -112,7 +112,7 @@ def _folded_line(modules: Sequence[Module], more: str) -> str:
         counts[m.outcome] += m.occurrences
     each = ", ".join(
         format_count(counts[o], o) if o == "hit" else f"{counts[o]} {o}"
-        for o in OUTCOMES
+        for o in RUN_OUTCOMES
         if counts[o]
     )
     some = format_count(counts.total(), "helper")

@@ -12,8 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from jaxcache.cache.gate import read_content
-from jaxcache.cache.ledger.record import COMPILE, HIT, TOO_QUICK
-from jaxcache.cache.ledger.record import Event as Fact
+from jaxcache.cache.ledger.record import COMPILE, HIT, TOO_QUICK, Event
 from jaxcache.cache.ledger.segments import Ledger, append
 from jaxcache.cache.seal import execute_seal, plan_seal
 from jaxcache.entry.codec import CodecError
@@ -38,14 +37,14 @@ def remember(modules: Iterable[Done], seen: Recorder) -> None:
 
     A directory that is not local, is gone, or cannot be written learns nothing.
     """
-    facts: defaultdict[str, list[Fact]] = defaultdict(list)
+    facts: defaultdict[str, list[Event]] = defaultdict(list)
     for event in modules:
         if event.key and (directory := event.local_directory):
             at_ns = int(event.at * NS_PER_SECOND)
             if kind := _LEARNT.get(event.outcome):
-                facts[directory].append(Fact(event.key, kind, at_ns, _facts(event, seen)))
+                facts[directory].append(Event(event.key, kind, at_ns, _facts(event, seen)))
             elif event.reason == "compile-time":
-                facts[directory].append(Fact(event.key, TOO_QUICK, at_ns))
+                facts[directory].append(Event(event.key, TOO_QUICK, at_ns))
     for directory, found in facts.items():
         with contextlib.suppress(JaxcacheError):
             store = open_store(directory)
@@ -55,7 +54,7 @@ def remember(modules: Iterable[Done], seen: Recorder) -> None:
             )
 
 
-def _digest(store: Store, fact: Fact) -> dict[str, Any]:
+def _digest(store: Store, fact: Event) -> dict[str, Any]:
     """Hash the payload of an entry that was written; nothing if it is being replaced or damaged."""
     if fact.kind != COMPILE:
         return {}

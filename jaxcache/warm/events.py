@@ -10,7 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from jaxcache.cache.explain.sides import Outcome
+from jaxcache.cache.explain.sides import RunOutcome
+from jaxcache.layouts.torch.names import TorchTier
 from jaxcache.warm.report import Argument
 from jaxcache.warm.typed_json import Digest, Scalar, Span, build
 
@@ -138,7 +139,7 @@ class Done(Called):
 
     number: int
     module: str
-    outcome: Outcome
+    outcome: RunOutcome
     reason: str
     detail: str | None = None
     key: str | None = None
@@ -189,9 +190,6 @@ class Left(SeenEvent):
     counters: Mapping[str, float] = field(default_factory=dict)
 
 
-Tier = Literal["aotautograd", "fxgraph"]
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TorchLoaded(SeenEvent):
     """The torch of a process with the settings of its caches, where they are new or changed."""
@@ -216,7 +214,7 @@ class TorchSeen(SeenEvent):
 class TorchGraph(TorchSeen):
     """One look into a cache of torch's has ended."""
 
-    tier: Tier
+    tier: TorchTier
     outcome: Literal["hit", "miss", "bypass"]
     key: str | None = None
     reason: str | None = None
@@ -233,7 +231,7 @@ class TorchGraph(TorchSeen):
 class TorchSaved(SeenEvent):
     """An entry was written."""
 
-    tier: Tier
+    tier: TorchTier
     key: str
     size_bytes: int
 
@@ -284,7 +282,9 @@ class TorchLeft(SeenEvent):
 TorchEvent = (
     TorchLoaded | TorchGraph | TorchSaved | TorchCompiled | TorchBreak | TorchRecompile | TorchLeft
 )
-Event = TorchEvent | Started | Loaded | Configured | Hardware | Begun | Called | Done | Said | Left
+RunEvent = (
+    TorchEvent | Started | Loaded | Configured | Hardware | Begun | Called | Done | Said | Left
+)
 _KINDS: dict[str, type] = {
     "start": Started,
     "jax": Loaded,
@@ -308,7 +308,7 @@ _KINDS: dict[str, type] = {
 _NAMES = {"number": "id"}
 
 
-def parse_event(line: bytes, process: int) -> Event | None:
+def parse_event(line: bytes, process: int) -> RunEvent | None:
     """Read one line of the listener; None for what is no event, or of a kind not known."""
     try:
         wire = json.loads(line)
@@ -323,7 +323,7 @@ def parse_event(line: bytes, process: int) -> Event | None:
     if kind is Configured:
         wire["settings"] = {n: v for n, v in wire.items() if n.startswith("jax_")}
     try:
-        event: Event = build(kind, wire, _NAMES)
+        event: RunEvent = build(kind, wire, _NAMES)
     except ValueError as error:
         detail = f"an event {name!r} of the listener cannot be read: {error}"
         return Said(process=process, at=0.0, event="trouble", detail=detail)

@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Iterator
 
-from jaxcache.warm.events import MAX_LINE_BYTES, Event, Said, parse_event
+from jaxcache.warm.events import MAX_LINE_BYTES, RunEvent, Said, parse_event
 
 _MAX_TEMP_PATH_BYTES = 70
 
@@ -28,7 +28,7 @@ class Inbox:
         self._server = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._server.bind(self.address)
         self._server.listen(64)
-        self._events: queue.SimpleQueue[Event | None] = queue.SimpleQueue()
+        self._events: queue.SimpleQueue[RunEvent | None] = queue.SimpleQueue()
         self._open = 0
         self._lock = threading.Lock()
 
@@ -45,14 +45,14 @@ class Inbox:
         """Make :meth:`next` return."""
         self._events.put(None)
 
-    def next(self, timeout_seconds: float | None) -> Event | None:
+    def next(self, timeout_seconds: float | None) -> RunEvent | None:
         """The next event; None after a wake or when the time is up."""
         try:
             return self._events.get(timeout=timeout_seconds)
         except queue.Empty:
             return None
 
-    def drain(self, linger_seconds: float) -> Iterator[Event]:
+    def drain(self, linger_seconds: float) -> Iterator[RunEvent]:
         """Yield what is still to come, at the latest until the time is up."""
         marked = False
         # Connections are accepted in order: behind ours there are only those made later.

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from jaxcache.errors import UsageError
-from jaxcache.warm.events import Event
+from jaxcache.warm.events import RunEvent
 from jaxcache.warm.inbox import Inbox, socket_folder
 from jaxcache.warm.unobserved import Descendants
 
@@ -81,7 +81,7 @@ def listening_environment(launch: Launch, *, events: str) -> dict[str, str]:
 def run_listening(
     launches: Sequence[Launch],
     *,
-    on_event: Callable[[Event], None],
+    on_event: Callable[[RunEvent], None],
     on_tick: Callable[[], None] | None = None,
     jobs: int = 1,
     together: bool = False,

@@ -12,10 +12,10 @@ from jaxcache.warm.events import (
     Called,
     Configured,
     Done,
-    Event,
     Hardware,
     Left,
     Loaded,
+    RunEvent,
     Said,
     Started,
 )
@@ -79,7 +79,7 @@ class Recorder:
     unreported: list[str] = field(default_factory=list)
     """Entries written during the run that no process reported."""
 
-    def add(self, event: Event) -> None:
+    def add(self, event: RunEvent) -> None:
         """Take one event."""
         process = self.processes[event.process]
         match event:

@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from jaxcache.cache.explain.sides import Outcome, is_helper
-from jaxcache.model import brief
+from jaxcache.cache.explain.sides import RunOutcome, is_helper
+from jaxcache.model import result_repr
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +24,7 @@ class Module:
 
     module: str
     key: str | None
-    outcome: Outcome
+    outcome: RunOutcome
     reason: str
     detail: str | None
     function: str | None
@@ -100,7 +100,7 @@ class Process:
 class Report:
     """All that a run did with the cache."""
 
-    __repr__ = brief
+    __repr__ = result_repr
 
     cache_dir: str
     modules: tuple[Module, ...]
@@ -124,7 +124,7 @@ class Report:
 
     unit = "compile"
 
-    def count(self, outcome: Outcome) -> int:
+    def count(self, outcome: RunOutcome) -> int:
         """Compile requests that ended so."""
         return sum(m.occurrences for m in self.modules if m.outcome == outcome)
 

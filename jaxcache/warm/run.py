@@ -16,7 +16,7 @@ from jaxcache.units import format_count, format_duration
 from jaxcache.warm.bookkeeping import known_seconds, remember, seal_keys, seal_written
 from jaxcache.warm.causes import find_causes, path_note
 from jaxcache.warm.crosshost.cross import Cross, Spool, open_spool, read_cross
-from jaxcache.warm.events import Event
+from jaxcache.warm.events import RunEvent
 from jaxcache.warm.launch import Ended, Launch, run_listening
 from jaxcache.warm.notes import ENABLED
 from jaxcache.warm.process import LIFTED, NO_JAX_HINT, find_python, free_port
@@ -32,7 +32,7 @@ from jaxcache.warm.unobserved import unreported_entries
 class Watch:
     """Functions to call while it runs."""
 
-    on_event: Callable[[Event], None] | None = None
+    on_event: Callable[[RunEvent], None] | None = None
     on_tick: Callable[[], None] | None = None
     on_known: Callable[[Mapping[str, float]], None] | None = None
     """Told, from another thread, the compile seconds by key that earlier runs took."""
@@ -241,7 +241,7 @@ def _listen(
     recorder: Recorder,
     spool: Spool | None = None,
 ) -> Ended:
-    def take(event: Event) -> None:
+    def take(event: RunEvent) -> None:
         if spool is not None:
             event = spool.take(event)
         recorder.add(event)

@@ -11,14 +11,13 @@ from typing import Any
 
 from jaxcache.errors import JaxcacheError, NoJaxError, UsageError
 from jaxcache.layouts.torch.digests import remember_code
-from jaxcache.layouts.torch.names import folder_of
+from jaxcache.layouts.torch.names import TorchTier, folder_of
 from jaxcache.options.run import RunOptions, WarmOptions
 from jaxcache.store import open_store
 from jaxcache.warm.events import (
-    Event,
+    RunEvent,
     Said,
     Started,
-    Tier,
     TorchBreak,
     TorchCompiled,
     TorchGraph,
@@ -32,13 +31,19 @@ from jaxcache.warm.launch import Ended, Launch, run_listening
 from jaxcache.warm.process import find_python
 from jaxcache.warm.programs import WarmProgram, words_of
 from jaxcache.warm.run import Watch
-from jaxcache.warm.torch_report import CompiledFrame, Lookup, Outcome, TorchProcess, TorchReport
+from jaxcache.warm.torch_report import (
+    CompiledFrame,
+    Lookup,
+    LookupOutcome,
+    TorchProcess,
+    TorchReport,
+)
 
 #: ``warm`` turns both caches on.
 _LIFTED = {"TORCHINDUCTOR_FX_GRAPH_CACHE": "1", "TORCHINDUCTOR_AUTOGRAD_CACHE": "1"}
 _DISABLING = ("TORCHINDUCTOR_FORCE_DISABLE_CACHES", "TORCH_COMPILE_FORCE_DISABLE_CACHES")
 _LIBRARY = b"/torch/_C.cpython"
-_COUNTERS: dict[Tier, str] = {"aotautograd": "autograd_cache", "fxgraph": "fxgraph_cache"}
+_COUNTERS: dict[TorchTier, str] = {"aotautograd": "autograd_cache", "fxgraph": "fxgraph_cache"}
 
 
 def run_command(
@@ -103,7 +108,7 @@ def _run(launches: Sequence[Launch], options: RunOptions, watch: Watch | None) -
     return recorder.report(ended)
 
 
-Compile = tuple[int, str | None]
+CompileId = tuple[int, str | None]
 """A process and torch's id of a compile in it."""
 
 
@@ -118,14 +123,14 @@ class TorchRecorder:
     graphs: list[TorchGraph] = field(default_factory=list)
     saved: dict[tuple[int, str], int] = field(default_factory=dict)
     """Bytes that a process wrote under a key."""
-    compiled: defaultdict[Compile, list[TorchCompiled]] = field(
+    compiled: defaultdict[CompileId, list[TorchCompiled]] = field(
         default_factory=lambda: defaultdict(list)
     )
     breaks: list[TorchBreak] = field(default_factory=list)
-    guards: dict[Compile, tuple[str, ...]] = field(default_factory=dict)
+    guards: dict[CompileId, tuple[str, ...]] = field(default_factory=dict)
     said: list[Said] = field(default_factory=list)
 
-    def add(self, event: Event) -> None:
+    def add(self, event: RunEvent) -> None:
         """Take one event."""
         if isinstance(event, TorchSeen | TorchLeft):
             self.counters[event.process] = event.counters
@@ -149,7 +154,7 @@ class TorchRecorder:
 
     def report(self, ended: Ended) -> TorchReport:
         """Make the report of a run that has ended."""
-        by_compile: defaultdict[Compile, list[TorchGraph]] = defaultdict(list)
+        by_compile: defaultdict[CompileId, list[TorchGraph]] = defaultdict(list)
         for graph in self.graphs:
             by_compile[graph.process, graph.compile_id].append(graph)
         compiles = dict.fromkeys([*by_compile, *self.compiled])
@@ -175,7 +180,7 @@ class TorchRecorder:
             trace=self._trace(),
         )
 
-    def _graphs(self, compile_: Compile, looks: Sequence[TorchGraph]) -> Iterator[Lookup]:
+    def _graphs(self, compile_: CompileId, looks: Sequence[TorchGraph]) -> Iterator[Lookup]:
         """The rows of one compile: its looks, and those that torch did not make."""
         process, number = compile_
         parts = self.compiled[compile_]
@@ -219,13 +224,13 @@ class TorchRecorder:
                         process=process,
                     )
 
-    def _off(self, process: int) -> dict[Tier, str]:
+    def _off(self, process: int) -> dict[TorchTier, str]:
         """Caches that a process does not use, with the setting that says so."""
         loaded = self.loaded.get(process)
         settings = loaded.settings if loaded else {}
         if settings.get("force_disable_caches"):
             return dict.fromkeys(_COUNTERS, "force_disable_caches")
-        found: dict[Tier, str] = {}
+        found: dict[TorchTier, str] = {}
         for tier, name in _SWITCHES.items():
             if settings.get(name) is False:
                 found[tier] = f"{name} = False"
@@ -343,6 +348,9 @@ def _backend_seconds(parts: Iterable[TorchCompiled]) -> float:
 
 
 #: The settings of :mod:`torch._functorch.config` and ``torch._inductor.config``.
-_SWITCHES: dict[Tier, str] = {"aotautograd": "enable_autograd_cache", "fxgraph": "fx_graph_cache"}
-_ENDS: dict[Outcome, str] = {"hit": "hit", "miss": "miss", "bypassed": "bypass"}
+_SWITCHES: dict[TorchTier, str] = {
+    "aotautograd": "enable_autograd_cache",
+    "fxgraph": "fx_graph_cache",
+}
+_ENDS: dict[LookupOutcome, str] = {"hit": "hit", "miss": "miss", "bypassed": "bypass"}
 _UNREACHED = "its Python loses PYTHONPATH (-E, -I, env -i, a launcher that sets its own)"

@@ -5,18 +5,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from jaxcache.model import brief
-from jaxcache.warm.events import Tier, TorchBreak
+from jaxcache.layouts.torch.names import TorchTier
+from jaxcache.model import result_repr
+from jaxcache.warm.events import TorchBreak
 
-Outcome = Literal["hit", "miss", "bypassed", "off"]
+LookupOutcome = Literal["hit", "miss", "bypassed", "off"]
 
 
 @dataclass(frozen=True, slots=True)
 class Lookup:
     """One look of torch's into one of its caches."""
 
-    tier: Tier
-    outcome: Outcome
+    tier: TorchTier
+    outcome: LookupOutcome
     """``off``: there was a graph, and torch did not look for it."""
     process: int
     reason: str | None = None
@@ -78,7 +79,7 @@ class TorchProcess:
 class TorchReport:
     """All that a run did with torch's caches."""
 
-    __repr__ = brief
+    __repr__ = result_repr
 
     cache_dir: str
     modules: tuple[Lookup, ...]
@@ -98,7 +99,7 @@ class TorchReport:
     recorded = None
     unit = "graph"
 
-    def count(self, outcome: Outcome, tier: Tier | None = None) -> int:
+    def count(self, outcome: LookupOutcome, tier: TorchTier | None = None) -> int:
         """Looks that ended so."""
         return sum(g.outcome == outcome and tier in (None, g.tier) for g in self.modules)
 
@@ -107,7 +108,7 @@ class TorchReport:
         """Looks that torch did not make: bypassed, or with the cache off."""
         return self.count("bypassed") + self.count("off")
 
-    def tally(self, tier: Tier) -> dict[str, int]:
+    def tally(self, tier: TorchTier) -> dict[str, int]:
         """Counts of one cache, by the names of torch's counters."""
         mine = [g for g in self.modules if g.tier == tier]
         return {

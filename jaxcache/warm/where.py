@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from jaxcache.options.run import WhereOptions
-from jaxcache.warm.events import Event, LiveSetting
+from jaxcache.warm.events import LiveSetting, RunEvent
 from jaxcache.warm.launch import Launch, run_listening
 from jaxcache.warm.recorder import ProcessFacts, Recorder
 
@@ -52,7 +52,7 @@ def find_where(
     seen = Recorder()
     stopped: set[int] = set()
 
-    def take(event: Event) -> None:
+    def take(event: RunEvent) -> None:
         seen.add(event)
         process = seen.processes[event.process]
         if (

@@ -29,7 +29,7 @@ from conftest import CORPUS, REPOSITORY
 
 from jaxcache.cache.bundle.deliver import bundle_bytes
 from jaxcache.cache.bundle.export import plan_export
-from jaxcache.cache.bundle.importing import Action, plan_import, verify_bundle
+from jaxcache.cache.bundle.importing import ImportAction, plan_import, verify_bundle
 from jaxcache.cache.bundle.manifest import BundleError
 from jaxcache.cache.bundle.pack import write_stream
 from jaxcache.cache.bundle.unpack import execute_import
@@ -48,7 +48,7 @@ def test_a_good_entry_stays_and_a_bad_one_is_healed(tmp_path: Path) -> None:
     before = (good.read_bytes(), good.stat().st_ino)
     bad.write_bytes(b"")
     done = bring(make_bundle(SMALL), cache)
-    assert [s.action for s in done.written] == [Action.HEAL]
+    assert [s.action for s in done.written] == [ImportAction.HEAL]
     assert (good.read_bytes(), good.stat().st_ino) == before
     assert contents(cache) == contents(SMALL)
 
@@ -68,7 +68,7 @@ def test_conflicts_are_kept_replaced_or_refused(conflicting: Path) -> None:
     data = make_bundle(SMALL)
     before = contents(conflicting)
     plan = plan_import(LocalStore(conflicting), opened(data), cache_dir="x")
-    assert [s.action for s in plan.steps].count(Action.KEEP) == 1
+    assert [s.action for s in plan.steps].count(ImportAction.KEEP) == 1
     assert len(plan.conflicts) == 1
     assert bring(data, conflicting).written == ()
     assert contents(conflicting) == before
@@ -101,7 +101,7 @@ def test_links_and_folders_in_the_way_stay(tmp_path: Path) -> None:
     (cache / names[2]).symlink_to(tmp_path / "dangling")
     bundle = opened(make_bundle(SMALL))
     plan = plan_import(LocalStore(cache), bundle, cache_dir=str(cache), on_conflict="replace")
-    assert plan.count(Action.BLOCKED) == 3
+    assert plan.count(ImportAction.BLOCKED) == 3
     execute_import(LocalStore(cache), bundle, plan)
     assert outside.read_bytes() == b"precious"
     assert not (tmp_path / "dangling").exists()
@@ -254,7 +254,7 @@ def test_progress_ends_where_it_said_it_would(conflicting: Path) -> None:
         target, bundle, cache_dir="x", on_conflict="replace", progress=progress
     )
     assert steps() == [(n, 7) for n in range(1, 8)]
-    assert (import_plan.count(Action.REPLACE), import_plan.count(Action.SAME)) == (2, 5)
+    assert (import_plan.count(ImportAction.REPLACE), import_plan.count(ImportAction.SAME)) == (2, 5)
     execute_import(target, bundle, import_plan, progress=progress)
     assert steps() == [(1, 2), (2, 2)]
 
@@ -264,7 +264,10 @@ def test_only_what_is_wanted_comes(tmp_path: Path) -> None:
     last = bundle.manifest.items[-1]
     store = make_store(str(tmp_path / "c"))
     plan = plan_import(store, bundle, cache_dir="x", wanted=lambda item: item is last)
-    assert (plan.count(Action.LEFT), plan.count(Action.WRITE, Action.LEFT)) == (6, 7)
+    assert (plan.count(ImportAction.LEFT), plan.count(ImportAction.WRITE, ImportAction.LEFT)) == (
+        6,
+        7,
+    )
     assert [s.name for s in execute_import(store, bundle, plan).written] == [last.file]
     assert [p.name for p in (tmp_path / "c").glob("*-cache")] == [last.file]
     with pytest.raises(UsageError):

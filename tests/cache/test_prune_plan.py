@@ -144,7 +144,7 @@ def test_a_bound_on_entries_counts_entries_that_stay_and_nothing_else(tmp_path: 
             unused_for_seconds=200 * HOUR,
             policy="lru",
         )
-        reasons = [r.reason for r in made.removals if r.subject == "entry"]
+        reasons = [r.reason for r in made.removals if r.kind == "entry"]
     assert made.kept == 2
     assert "max-entries" not in reasons
 

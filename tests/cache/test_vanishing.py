@@ -6,7 +6,7 @@ from typing import Any, BinaryIO
 
 from jaxcache.cache.bundle.deliver import make_temporary_bundle
 from jaxcache.cache.bundle.export import plan_export
-from jaxcache.cache.bundle.importing import Action, plan_import
+from jaxcache.cache.bundle.importing import ImportAction, plan_import
 from jaxcache.cache.verify.examine import verify
 from jaxcache.entry.names import KERNEL_CACHE
 from jaxcache.layouts import load_layout
@@ -53,4 +53,4 @@ def test_a_side_file_that_went_meanwhile_is_written(tmp_path: Path) -> None:
     bundle, _ = make_temporary_bundle(source, plan_export(source, now_ns=0))
     with bundle.file:
         planned = plan_import(target, bundle, cache_dir=target.url)
-    assert [s.action for s in planned.steps] == [Action.WRITE]
+    assert [s.action for s in planned.steps] == [ImportAction.WRITE]

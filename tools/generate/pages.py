@@ -2,7 +2,7 @@
 
 import textwrap
 
-from jaxcache.cli.app import EXIT_CODES, SUMMARY
+from jaxcache.cli.app import EXIT_MEANINGS, SUMMARY
 from tools.generate.commands import Command
 
 
@@ -12,7 +12,7 @@ def man_root(commands: list[Command]) -> str:
     parts += [".SH DESCRIPTION", _roff(SUMMARY), ".SH COMMANDS"]
     for c in commands:
         parts += [".TP", f".BR {_roff(page_of(c))} (1)", _roff(c.summary)]
-    parts += [".SH EXIT STATUS", *_man_codes(tuple(EXIT_CODES))]
+    parts += [".SH EXIT STATUS", *_man_codes(tuple(EXIT_MEANINGS))]
     parts += [".SH ENVIRONMENT", ".TP", ".B JAX_COMPILATION_CACHE_DIR"]
     parts += ["The cache, where no \\fB\\-\\-cache\\-dir\\fR is given."]
     return "\n".join(parts) + "\n"
@@ -48,7 +48,7 @@ def _man_head(name: str, summary: str) -> str:
 
 
 def _man_codes(codes: tuple[int, ...]) -> list[str]:
-    return [line for code in codes for line in (".TP", f".B {code}", _roff(EXIT_CODES[code]))]
+    return [line for code in codes for line in (".TP", f".B {code}", _roff(EXIT_MEANINGS[code]))]
 
 
 def _roff(text: str) -> str:
@@ -73,7 +73,7 @@ def reference(commands: list[Command]) -> str:
             names = ", ".join(f"`{_cell(f'{n} {o.metavar}'.rstrip())}`" for n in o.names)
             rows.append(f"| {names} | {_markdown(o.help)} |")
         parts.append("\n".join(["| | |", "|---|---|", *rows]) + "\n")
-        codes = " · ".join(f"{code} {EXIT_CODES[code]}" for code in c.exit_codes)
+        codes = " · ".join(f"{code} {EXIT_MEANINGS[code]}" for code in c.exit_codes)
         parts.append(f"Example: `{c.example}`. Exit codes: {codes}.\n")
     return "\n".join(parts)
 

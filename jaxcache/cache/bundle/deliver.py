@@ -137,7 +137,7 @@ def is_bundle_name(location: str) -> bool:
     return not os.path.isdir(location) and (named or location == "-" or os.path.lexists(location))
 
 
-def check_target(path: str) -> None:
+def check_file_name(path: str) -> None:
     """Refuse to overwrite anything but a bundle.
 
     Raises:

@@ -20,14 +20,14 @@ from jaxcache.cache.inventory import Inventory, take_inventory
 from jaxcache.cache.scan import Progress
 from jaxcache.entry.codec import CodecError
 from jaxcache.errors import ExitCode, JaxcacheError, UsageError
-from jaxcache.model import FileInfo, brief
+from jaxcache.model import FileInfo, result_repr
 from jaxcache.store.ahead import in_order
 from jaxcache.store.base import MissingError, Store, StoreError
 
 ON_CONFLICT = ("keep", "replace", "fail")
 
 
-class Action(StrEnum):
+class ImportAction(StrEnum):
     """The action of an import for one entry or file of a bundle."""
 
     WRITE = "write"
@@ -50,7 +50,7 @@ class Action(StrEnum):
     """No trusted key vouches for it, and one has to."""
 
 
-WRITES = frozenset({Action.WRITE, Action.HEAL, Action.REPLACE})
+WRITES = frozenset({ImportAction.WRITE, ImportAction.HEAL, ImportAction.REPLACE})
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ class ImportStep:
     """The action for one entry or file."""
 
     subject: BundleItem | SideFile
-    action: Action
+    action: ImportAction
     detail: str = ""
     """For people."""
     differs: bool = False
@@ -81,7 +81,7 @@ class ImportStep:
 class ImportPlan:
     """The steps of an import, in the order of the bundle."""
 
-    __repr__ = brief
+    __repr__ = result_repr
 
     cache_dir: str
     bundle: str
@@ -89,7 +89,7 @@ class ImportPlan:
     with_atimes: bool
     """Whether entries get an ``-atime`` file."""
 
-    def count(self, *actions: Action) -> int:
+    def count(self, *actions: ImportAction) -> int:
         """Return the number of steps with these actions."""
         counts = Counter(step.action for step in self.steps)
         return sum(counts[a] for a in actions)
@@ -216,14 +216,14 @@ def plan_import(
     def plan_step(subject: BundleItem | SideFile) -> ImportStep:
         name = subject.file if isinstance(subject, BundleItem) else subject.name
         if name in refused:
-            action = Action.UNTRUSTED if refused[name].untrusted else Action.DAMAGED
+            action = ImportAction.UNTRUSTED if refused[name].untrusted else ImportAction.DAMAGED
             return ImportStep(subject, action, refused[name].reason)
         if wanted is not None and isinstance(subject, BundleItem) and not wanted(subject):
-            return ImportStep(subject, Action.LEFT)
+            return ImportStep(subject, ImportAction.LEFT)
         if reason := gate.refuse_name(name):
-            return ImportStep(subject, Action.BLOCKED, reason)
+            return ImportStep(subject, ImportAction.BLOCKED, reason)
         if name not in there or store is None:
-            return ImportStep(subject, Action.WRITE)
+            return ImportStep(subject, ImportAction.WRITE)
         if isinstance(subject, BundleItem):
             return _entry_step(store, subject, there[name], on_conflict)
         return file_step(store, subject, there[name], on_conflict)
@@ -255,7 +255,7 @@ def plan_of(
         taken.append(step)
         if progress:
             progress(len(taken), total)
-    kept = [s for s in taken if s.action is Action.KEEP]
+    kept = [s for s in taken if s.action is ImportAction.KEEP]
     if on_conflict == "fail" and kept:
         what = "entries" if bundle.manifest.layout == JAX else "files"
         raise JaxcacheError(
@@ -287,19 +287,19 @@ def _wants_atimes(inventory: Inventory, manifest: Manifest) -> bool:
 
 def _entry_step(store: Store, item: BundleItem, there: FileInfo, on_conflict: str) -> ImportStep:
     if there.type != "file":
-        return ImportStep(item, Action.BLOCKED, f"a {there.type} has its name")
+        return ImportStep(item, ImportAction.BLOCKED, f"a {there.type} has its name")
     try:
         with store.open(there.name) as file:
             content = read_content(file, there.size_bytes, there.name, sound=item.payload_sha256)
     except CodecError as error:
-        return ImportStep(item, Action.HEAL, error.detail, there=there)
+        return ImportStep(item, ImportAction.HEAL, error.detail, there=there)
     except MissingError:
-        return ImportStep(item, Action.WRITE)
+        return ImportStep(item, ImportAction.WRITE)
     except StoreError as error:
-        return ImportStep(item, Action.BLOCKED, error.reason)
+        return ImportStep(item, ImportAction.BLOCKED, error.reason)
     if content.payload_sha256 == item.payload_sha256:
         if content.compile_seconds == item.compile_seconds:
-            return ImportStep(item, Action.SAME)
+            return ImportStep(item, ImportAction.SAME)
         detail = f"took {content.compile_seconds} s here and {item.compile_seconds} s there"
         return ImportStep(item, _chosen(on_conflict, header_only=True), detail, there=there)
     return ImportStep(
@@ -307,25 +307,25 @@ def _entry_step(store: Store, item: BundleItem, there: FileInfo, on_conflict: st
     )
 
 
-def _chosen(on_conflict: str, *, header_only: bool = False) -> Action:
+def _chosen(on_conflict: str, *, header_only: bool = False) -> ImportAction:
     if header_only:  # the same executable: how long it took to compile is nobody's conflict
-        return Action.REPLACE if on_conflict == "replace" else Action.SAME
-    return Action.REPLACE if on_conflict == "replace" else Action.KEEP
+        return ImportAction.REPLACE if on_conflict == "replace" else ImportAction.SAME
+    return ImportAction.REPLACE if on_conflict == "replace" else ImportAction.KEEP
 
 
 def file_step(store: Store, wanted: SideFile, there: FileInfo, on_conflict: str) -> ImportStep:
     """Compare a file with the one of its name that is there."""
     if there.type != "file":
-        return ImportStep(wanted, Action.BLOCKED, f"a {there.type} has its name")
+        return ImportStep(wanted, ImportAction.BLOCKED, f"a {there.type} has its name")
     try:
         with store.open(there.name) as file:
             digest = _digest(read_chunks(file))
     except MissingError:
-        return ImportStep(wanted, Action.WRITE)
+        return ImportStep(wanted, ImportAction.WRITE)
     except StoreError as error:
-        return ImportStep(wanted, Action.BLOCKED, error.reason)
+        return ImportStep(wanted, ImportAction.BLOCKED, error.reason)
     if digest == wanted.sha256:
-        return ImportStep(wanted, Action.SAME)
+        return ImportStep(wanted, ImportAction.SAME)
     return ImportStep(
         wanted, _chosen(on_conflict), "another one is here", differs=True, there=there
     )

@@ -13,7 +13,7 @@ from jaxcache.cache.gate import check_file_name, fold_name
 from jaxcache.cache.ledger.record import Event
 from jaxcache.cache.untrusted_json import Fields, parse_json
 from jaxcache.entry.names import AUTOTUNE_DIR, CACHE_SUFFIX, KERNEL_CACHE, Key, parse_key
-from jaxcache.model import brief
+from jaxcache.model import result_repr
 
 #: So many JSON values at most.
 MAX_MANIFEST_VALUES = 4 << 20
@@ -108,7 +108,7 @@ class SideFile:
 class Manifest:
     """The manifest of a bundle."""
 
-    __repr__ = brief
+    __repr__ = result_repr
 
     items: tuple[BundleItem, ...]
     """In the order of their payloads in the stream."""

@@ -23,7 +23,7 @@ from jaxcache.cache.parallel import ByteBudget
 from jaxcache.cache.scan import Progress
 from jaxcache.cache.seal import LEVEL_FACT
 from jaxcache.entry.frame import MAX_LEVEL, compress_content
-from jaxcache.model import Codec, FileInfo, brief
+from jaxcache.model import Codec, FileInfo, result_repr
 from jaxcache.store.base import NewFile, Store, StoreError
 
 #: What JAX uses, and what makes an entry small that :func:`jaxcache.cache.seal.execute_seal` or
@@ -52,7 +52,7 @@ class Failure:
 class Imported:
     """The result of executing a plan."""
 
-    __repr__ = brief
+    __repr__ = result_repr
 
     written: tuple[ImportStep, ...]
     failed: tuple[Failure, ...]

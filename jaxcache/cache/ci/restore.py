@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from jaxcache.cache.bundle.compat import Compatibility, Host, Outlook, forecast
 from jaxcache.cache.bundle.format import Bundle
-from jaxcache.cache.bundle.importing import Action, ImportPlan, plan_import, verify_bundle
+from jaxcache.cache.bundle.importing import ImportAction, ImportPlan, plan_import, verify_bundle
 from jaxcache.cache.bundle.manifest import BundleItem
 from jaxcache.cache.bundle.unpack import Failure, execute_import
 from jaxcache.cache.ci.baseline import take_baseline, write_baseline
@@ -42,7 +42,12 @@ class RestorePlan:
     def fitting(self) -> tuple[BundleItem, ...]:
         """Entries that are there when it is done, because they may hit."""
         steps = self.importing.steps if self.importing else ()
-        absent = (Action.LEFT, Action.BLOCKED, Action.DAMAGED, Action.UNTRUSTED)
+        absent = (
+            ImportAction.LEFT,
+            ImportAction.BLOCKED,
+            ImportAction.DAMAGED,
+            ImportAction.UNTRUSTED,
+        )
         return tuple(
             s.subject for s in steps if isinstance(s.subject, BundleItem) and s.action not in absent
         )

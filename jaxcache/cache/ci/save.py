@@ -21,7 +21,7 @@ from jaxcache.units import NS_PER_SECOND
 #: Why something is saved, or why not.
 Why = Literal["new", "always", "first", "nothing-new", "not-wanted", "empty"]
 #: Why an entry is left out.
-Reason = Literal["unused", "max-size"]
+DropReason = Literal["unused", "max-size"]
 _SAVING: frozenset[Why] = frozenset({"new", "always", "first"})
 _DIGITS = 12
 THRESHOLD = "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"
@@ -37,7 +37,7 @@ class SavePlan:
     target: str
     usage: Usage
     kept: tuple[Entry, ...]
-    dropped: tuple[tuple[Entry, Reason], ...]
+    dropped: tuple[tuple[Entry, DropReason], ...]
     export: ExportPlan
     why: Why
     source: str
@@ -104,7 +104,7 @@ def plan_save(
     seen = scan(store, Reading(progress=progress))
     ledger = seen.ledger or Ledger()
     usage = judge_usage(seen, ledger, baseline)
-    dropped: dict[str, Reason] = {}
+    dropped: dict[str, DropReason] = {}
     for entry in usage.unused if finished else ():
         if (now_ns - entry.last_used_ns) / NS_PER_SECOND > (unused_for_seconds or 0.0):
             dropped[entry.file] = "unused"

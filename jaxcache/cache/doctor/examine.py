@@ -8,7 +8,7 @@ from jaxcache.cache.doctor.facts import Facts, Finding, Interpreter, Setting
 from jaxcache.cache.doctor.mend import execute, plan_repairs
 from jaxcache.cache.doctor.survey import look_at_cache, look_at_host
 from jaxcache.cache.scan import Progress
-from jaxcache.model import brief
+from jaxcache.model import result_repr
 from jaxcache.store import open_store
 
 #: Every trap that is known: the functions ``find_*`` of these, in the order of the report.
@@ -24,7 +24,7 @@ TRAPS: tuple[Callable[[Facts], Iterator[Finding]], ...] = tuple(
 class Diagnosis:
     """The result of ``doctor``."""
 
-    __repr__ = brief
+    __repr__ = result_repr
 
     facts: Facts
     findings: tuple[Finding, ...]

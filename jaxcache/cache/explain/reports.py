@@ -7,7 +7,7 @@ from typing import Any
 
 from jaxcache.cache.allowed import kept_flags
 from jaxcache.cache.explain.logs import read_log
-from jaxcache.cache.explain.sides import OUTCOMES, Compile, Side, is_helper
+from jaxcache.cache.explain.sides import RUN_OUTCOMES, Compile, Side, is_helper
 from jaxcache.cache.ledger.record import read_seconds
 from jaxcache.cache.recipe.format import is_recipe, open_recipe
 from jaxcache.errors import UsageError
@@ -99,7 +99,7 @@ def _compile(row: Mapping[str, Any]) -> Compile:
         module=row["module"],
         key=given("key", str),
         components=components and {str(k): str(v) for k, v in components.items()},
-        outcome=next((o for o in OUTCOMES if o == row.get("outcome")), None),
+        outcome=next((o for o in RUN_OUTCOMES if o == row.get("outcome")), None),
         reason=given("detail", str) or given("reason", str),
         arguments=arguments,
         names=names,

@@ -7,10 +7,10 @@ from typing import Literal, get_args
 
 from jaxcache.cache.ledger.record import Record
 from jaxcache.entry.contents import Contents
-from jaxcache.model import brief
+from jaxcache.model import result_repr
 
-Outcome = Literal["hit", "written", "skipped", "uncacheable", "error"]
-OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
+RunOutcome = Literal["hit", "written", "skipped", "uncacheable", "error"]
+RUN_OUTCOMES: tuple[RunOutcome, ...] = get_args(RunOutcome)
 
 #: The parts of a key by JAX's own names for them, in the order in which they are hashed
 #: (``get`` in jax/_src/cache_key.py; "backend version" since 0.6.2).
@@ -41,7 +41,7 @@ class Compile:
     key: str | None = None
     components: Mapping[str, str] | None = None
     """SHA-256 of each part of the key, by JAX's name for it."""
-    outcome: Outcome | None = None
+    outcome: RunOutcome | None = None
     reason: str | None = None
     """The reason why it was not written, in JAX's words."""
     arguments: str | None = None
@@ -110,7 +110,7 @@ class Comparison:
 class Explanation:
     """The result of ``explain``."""
 
-    __repr__ = brief
+    __repr__ = result_repr
 
     left: str
     right: str

@@ -101,7 +101,7 @@ def _remove_one(store: Store, removal: Removal, guard: "Guard | None") -> Spared
         with guarded(store, name, guard) as held:
             if not held:
                 return Spared(removal, "used", "its compiler is writing it")
-            stamp = atime_name(name) if removal.subject == "entry" else None
+            stamp = atime_name(name) if removal.kind == "entry" else None
             if stamp and not _same(find(store, stamp), removal.atime):
                 return Spared(removal, "used", _USED)
             if is_temporary(name):

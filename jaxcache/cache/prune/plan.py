@@ -10,12 +10,12 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 
-from jaxcache.cache.prune.removable import Lookup, Removable, RemovableItem, removable
+from jaxcache.cache.prune.removable import FindRecord, Removable, RemovableItem, removable
 from jaxcache.cache.prune.removal import (
     Hold,
-    Reason,
     Removal,
-    Subject,
+    RemovalKind,
+    RemovalReason,
     count_entries,
     describe,
     freed_bytes,
@@ -24,7 +24,7 @@ from jaxcache.cache.prune.removal import (
 from jaxcache.cache.scan import Scan
 from jaxcache.errors import JaxcacheError
 from jaxcache.eviction import POLICIES, Candidate, choose_for_room, eviction_order
-from jaxcache.model import Entry, brief, listed
+from jaxcache.model import Entry, plan_text, result_repr
 from jaxcache.options import PruneOptions
 from jaxcache.units import NS_PER_SECOND, format_count, format_duration, format_size
 
@@ -33,7 +33,7 @@ from jaxcache.units import NS_PER_SECOND, format_count, format_duration, format_
 class PrunePlan:
     """The removals that are planned, and their cost; nothing has happened yet."""
 
-    __repr__ = brief
+    __repr__ = result_repr
 
     cache_dir: str
     policy: str | None
@@ -46,7 +46,7 @@ class PrunePlan:
     size_bytes_after: int
     protected: int = 0
     """Entries that a rule or bound would have taken and a pin, ``--keep`` or their youth saved."""
-    unmet: tuple[Reason, ...] = ()
+    unmet: tuple[RemovalReason, ...] = ()
     """Bounds that cannot be met."""
     options: PruneOptions | None = field(default=None, compare=False)
     """None where a person chose."""
@@ -95,7 +95,7 @@ class PrunePlan:
 
     def __str__(self) -> str:
         total = self.summary(self.removals, "would remove")
-        return "\n".join([listed(total, self.removals), *plan_notes(self)])
+        return "\n".join([plan_text(total, self.removals), *plan_notes(self)])
 
 
 def plan_prune(
@@ -105,7 +105,7 @@ def plan_prune(
     cache_dir: str,
     now_ns: int,
     keep: Collection[str] = (),
-    lookup: Lookup | None = None,
+    lookup: FindRecord | None = None,
 ) -> PrunePlan:
     """Decide what goes from a cache of JAX that was scanned; see :func:`plan_items`."""
     found = removable(None, seen, options, now_ns=now_ns, keep=keep, lookup=lookup)
@@ -155,7 +155,7 @@ def plan_items(
         if item.reason:
             going.take(item, item.reason)
     unmet = _meet_bounds(items, going, before, entries, options, now_ns)
-    owners = [i for i in items if i.removal.subject == "entry"]
+    owners = [i for i in items if i.removal.kind == "entry"]
     undated = any(i.reason == "used-since" and not i.dated for i in items)
     if undated and not any(i.dated for i in owners):
         raise JaxcacheError(
@@ -189,7 +189,7 @@ class Going:
         self.removals: list[Removal] = []
         self._needed = Counter(part.file.name for item in items for part in item.parts)
 
-    def take(self, item: RemovableItem, reason: Reason) -> list[Removal]:
+    def take(self, item: RemovableItem, reason: RemovalReason) -> list[Removal]:
         """Let an item go; return what goes with it."""
         item.reason = reason
         self._needed.subtract(part.file.name for part in item.parts)
@@ -212,7 +212,7 @@ class Going:
         def order(removal: Removal) -> tuple[int, bool, int, str]:
             name = removal.file.name
             first = rank(name) if rank else 0
-            return first, removal.subject == "entry", removal.last_used_ns, name
+            return first, removal.kind == "entry", removal.last_used_ns, name
 
         removals = tuple(sorted(self.removals, key=order))
         return PrunePlan(
@@ -272,12 +272,12 @@ def _mark_by_rules(items: Iterable[RemovableItem], options: PruneOptions, now_ns
     made_before = _before(now_ns, options.older_than_seconds)
     used_since = options.used_since_ns if options.used_since_ns is not None else _NEVER
     for item in items:
-        subject, used_ns = item.removal.subject, item.candidate.last_used_ns
+        kind, used_ns = item.removal.kind, item.candidate.last_used_ns
         if item.reason:
             continue
-        if subject == "orphan-atime" or subject == "temp-file":
-            item.reason = subject
-        elif subject == "quarantine" and not (options.quarantine and options.by_age):
+        if kind == "orphan-atime" or kind == "temp-file":
+            item.reason = kind
+        elif kind == "quarantine" and not (options.quarantine and options.by_age):
             item.reason = "quarantine" if options.quarantine else None
         elif options.legacy and item.legacy:
             item.reason = "legacy"
@@ -321,9 +321,9 @@ def _meet_bounds(
     entries: int,
     options: PruneOptions,
     now_ns: int,
-) -> tuple[Reason, ...]:
+) -> tuple[RemovalReason, ...]:
     """Take what must go to meet the bounds; return the bounds that cannot be met."""
-    unmet: list[Reason] = []
+    unmet: list[RemovalReason] = []
     if options.max_entries is not None:
         excess = entries - count_entries(going.removals) - options.max_entries
         pool = _pool(items, ("entry",))
@@ -362,7 +362,7 @@ def without_suffix(name: str) -> str:
     return name.removesuffix("-atime").removesuffix("-cache")
 
 
-def _pool(items: Iterable[RemovableItem], subjects: Sequence[Subject]) -> dict[str, RemovableItem]:
+def _pool(items: Iterable[RemovableItem], kinds: Sequence[RemovalKind]) -> dict[str, RemovableItem]:
     """The items that a bound may still take, by name."""
     free = (i for i in items if not i.reason and not i.protected)
-    return {i.candidate.name: i for i in free if i.removal.subject in subjects}
+    return {i.candidate.name: i for i in free if i.removal.kind in kinds}

@@ -7,7 +7,7 @@ from typing import Any
 from jaxcache.cache.inventory import counted_bytes
 from jaxcache.cache.ledger.record import Record
 from jaxcache.cache.leftovers import is_temporary
-from jaxcache.cache.prune.removal import Hold, Reason, Removal, Subject
+from jaxcache.cache.prune.removal import Hold, Removal, RemovalKind, RemovalReason
 from jaxcache.cache.scan import Scan
 from jaxcache.entry.names import FileKind
 from jaxcache.eviction import Candidate, estimate_hits
@@ -17,7 +17,7 @@ from jaxcache.store.base import Store
 from jaxcache.units import NS_PER_SECOND
 
 #: Looks up what the ledger knows of a key; None where it knows nothing.
-Lookup = Callable[[str], Record | None]
+FindRecord = Callable[[str], Record | None]
 
 #: Problems that do not keep JAX from using an entry; any other makes it worth nothing.
 _HARMLESS: frozenset[ProblemKind] = frozenset(
@@ -40,7 +40,7 @@ class RemovableItem:
     """The reason why no rule or bound may remove it."""
     legacy: bool = False
     untuned: bool = False
-    reason: Reason | None = None
+    reason: RemovalReason | None = None
     """Set once something takes it."""
     parts: tuple[Removal, ...] = ()
     """The files that it needs, perhaps with others: each goes with the last that needs it."""
@@ -71,7 +71,7 @@ def removable(
     *,
     now_ns: int,
     keep: Collection[str] = (),
-    lookup: Lookup | None = None,
+    lookup: FindRecord | None = None,
 ) -> Removable:
     """Tell what a plan could remove from a cache of JAX.
 
@@ -87,14 +87,14 @@ def removable(
     how: dict[str, Any] = {"now_ns": now_ns, "grace_seconds": grace_seconds}
     items = list(removable_entries(seen, keep=frozenset(keep), lookup=lookup, **how))
     if options:
-        items += _removable_others(seen, _other_subjects(options), **how)
+        items += _removable_others(seen, _other_kinds(options), **how)
     size = total_bytes(seen)
     return Removable(items, size, size - sum(i.removal.size_bytes for i in items))
 
 
-def _other_subjects(options: PruneOptions) -> frozenset[Subject]:
+def _other_kinds(options: PruneOptions) -> frozenset[RemovalKind]:
     """The kinds of files beside the entries that may go."""
-    chosen: list[Subject] = []
+    chosen: list[RemovalKind] = []
     chosen += ["orphan-atime", "temp-file"] if options.orphans else []
     chosen += ["side-cache"] if options.side_caches else []
     chosen += ["quarantine"] if options.takes_quarantine else []
@@ -107,7 +107,7 @@ def removable_entries(
     now_ns: int,
     grace_seconds: float,
     keep: Collection[str] = (),
-    lookup: Lookup | None = None,
+    lookup: FindRecord | None = None,
 ) -> Iterator[RemovableItem]:
     """Yield every entry.
 
@@ -160,19 +160,19 @@ def removable_entries(
 
 
 def _removable_others(
-    seen: Scan, wanted: Collection[Subject], *, now_ns: int, grace_seconds: float
+    seen: Scan, wanted: Collection[RemovalKind], *, now_ns: int, grace_seconds: float
 ) -> Iterator[RemovableItem]:
     """Yield the files of the ``wanted`` kinds that are no entries."""
     grace_ns = int(grace_seconds * NS_PER_SECOND)
-    for subject, info in _other_files(seen):
-        if subject in wanted:
+    for kind, info in _other_files(seen):
+        if kind in wanted:
             used_ns = min(max(info.mtime_ns, info.atime_ns), now_ns)
-            removal = Removal(subject, info, None, None, "", "requested", used_ns, None)
+            removal = Removal(kind, info, None, None, "", "requested", used_ns, None)
             yield other_item(removal, held_by=hold_young(info.mtime_ns, now_ns, grace_ns))
 
 
 def other_item(
-    removal: Removal, *, held_by: Hold | None = None, reason: Reason | None = None
+    removal: Removal, *, held_by: Hold | None = None, reason: RemovalReason | None = None
 ) -> RemovableItem:
     """A file that is no entry of its own."""
     file, used_ns = removal.file, removal.last_used_ns
@@ -185,7 +185,7 @@ def hold_young(created_ns: int, now_ns: int, grace_ns: int) -> Hold | None:
     return "young" if abs(now_ns - created_ns) < grace_ns else None
 
 
-def _other_files(seen: Scan) -> Iterator[tuple[Subject, FileInfo]]:
+def _other_files(seen: Scan) -> Iterator[tuple[RemovalKind, FileInfo]]:
     for _, info in seen.inventory.orphan_atimes():
         yield "orphan-atime", info
     for other in seen.inventory.others:

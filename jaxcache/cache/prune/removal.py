@@ -5,14 +5,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from jaxcache.model import FileInfo, brief, short_repr
+from jaxcache.model import FileInfo, result_repr, short_repr
 from jaxcache.units import format_compiling, format_count, format_duration, format_size
 
 if TYPE_CHECKING:
     from jaxcache.cache.prune.plan import PrunePlan
 
 #: Why something goes; part of the JSON contract (``prune``: ``removed[].reason``).
-Reason = Literal[
+RemovalReason = Literal[
     "max-size", "max-entries", "unused-for", "older-than", "used-since", "keep-last",
     "legacy", "untuned", "orphan-atime", "temp-file", "quarantine", "requested", "duplicate",
     "unreferenced",
@@ -20,7 +20,7 @@ Reason = Literal[
 #: The share of ``--max-size`` that files other than entries may take without a note.
 _NOTABLE = 0.1
 #: What goes: an entry, or one file of another kind.
-Subject = Literal[
+RemovalKind = Literal[
     "entry", "side-cache", "orphan-atime", "temp-file", "quarantine", "generated-code",
 ]  # fmt: skip
 #: Why something stays that a rule or bound names.
@@ -30,7 +30,7 @@ Hold = Literal["young", "pinned", "kept"]
 class Removal(NamedTuple):
     """One thing that goes. A NamedTuple because a plan holds one per entry of a large cache."""
 
-    subject: Subject
+    kind: RemovalKind
     file: FileInfo
     """As it was when the plan was made: anything else under the name is left alone."""
     atime: FileInfo | None
@@ -38,7 +38,7 @@ class Removal(NamedTuple):
     key: str | None
     """The key of an entry; None for any other file."""
     module: str
-    reason: Reason
+    reason: RemovalReason
     last_used_ns: int
     compile_seconds: float | None
 
@@ -68,7 +68,7 @@ class Spared:
 class Execution:
     """The outcome of a plan."""
 
-    __repr__ = brief
+    __repr__ = result_repr
 
     removed: tuple[Removal, ...]
     spared: tuple[Spared, ...]
@@ -96,7 +96,7 @@ def lost_compile_seconds(removals: Iterable[Removal]) -> float:
 
 def count_entries(removals: Iterable[Removal]) -> int:
     """Count the entries among what is removed."""
-    return sum(r.subject == "entry" for r in removals)
+    return sum(r.kind == "entry" for r in removals)
 
 
 def describe(removed: Sequence[Removal], verb: str) -> str:

@@ -19,7 +19,7 @@ from jaxcache.cache.sync.signatures import write_signatures
 from jaxcache.cache.verify.check import recorded_digest
 from jaxcache.entry.codec import HEAD_BYTES, CodecError, read_head
 from jaxcache.errors import UntrustedError
-from jaxcache.model import CUT_SHORT, GRACE_NS, FileInfo, Problem, brief
+from jaxcache.model import CUT_SHORT, GRACE_NS, FileInfo, Problem, result_repr
 from jaxcache.store.ahead import REQUESTS_AT_ONCE, in_order
 from jaxcache.store.base import ChangedError, ExistsError, MissingError, Store, StoreError
 
@@ -40,7 +40,7 @@ class Failed(NamedTuple):
 class Synced:
     """The result of executing a plan."""
 
-    __repr__ = brief
+    __repr__ = result_repr
 
     carried: tuple[Transfer, ...]
     overtaken: tuple[Transfer, ...] = ()
@@ -71,7 +71,7 @@ class Synced:
         return not (lacking or (self.removed and self.removed.failed))
 
 
-Outcome = Literal["carried", "overtaken", "gone", "unfinished", "untrusted"]
+TransferOutcome = Literal["carried", "overtaken", "gone", "unfinished", "untrusted"]
 
 
 def execute(
@@ -100,7 +100,7 @@ def execute(
     delete_leftovers(target)
     removed = remove(target, plan.removals) if plan.removals else None
     carrier = _Carrier(source, target, plan, now_ns)
-    outcomes: list[Outcome | Problem | Failed] = []
+    outcomes: list[TransferOutcome | Problem | Failed] = []
     for outcome in in_order(carrier.carry, plan.transfers, workers=jobs):
         outcomes.append(outcome)
         if progress:
@@ -120,7 +120,7 @@ class _Carrier:
         self.digests: dict[str, str] = {}
         """Digests of the files that were carried, by name."""
 
-    def carry(self, transfer: Transfer) -> Outcome | Problem | Failed:
+    def carry(self, transfer: Transfer) -> TransferOutcome | Problem | Failed:
         """Bring one file over and say what became of it."""
         with self._budget.take(2 * transfer.info.size_bytes):
             try:
@@ -140,7 +140,7 @@ class _Carrier:
 
     def _deliver(
         self, transfer: Transfer, data: bytes, info: FileInfo
-    ) -> Outcome | Problem | Failed:
+    ) -> TransferOutcome | Problem | Failed:
         name = info.name
         try:
             digest = self._check(transfer, data, info)
@@ -186,11 +186,11 @@ class _Carrier:
 
 def _sum_up(
     transfers: Sequence[Transfer],
-    outcomes: Sequence[Outcome | Problem | Failed],
+    outcomes: Sequence[TransferOutcome | Problem | Failed],
     segments: int,
     removed: Execution | None,
 ) -> Synced:
-    def of(kind: Outcome) -> tuple[Transfer, ...]:
+    def of(kind: TransferOutcome) -> tuple[Transfer, ...]:
         return tuple(t for t, o in zip(transfers, outcomes, strict=True) if o == kind)
 
     return Synced(

@@ -15,7 +15,7 @@ from jaxcache.cache.select import Selection
 from jaxcache.cache.sync.ledgers import missing_segments
 from jaxcache.entry.codec import CodecError, check_frame
 from jaxcache.entry.names import ATIME_SUFFIX, AUTOTUNE_DIR, FileKind
-from jaxcache.model import GRACE_NS, FileInfo, Problem, brief
+from jaxcache.model import GRACE_NS, FileInfo, Problem, result_repr
 from jaxcache.options import PruneOptions
 from jaxcache.options.move import SyncOptions
 from jaxcache.store.base import Store, StoreError
@@ -55,7 +55,7 @@ class Transfer(NamedTuple):
 class SyncPlan:
     """The files to copy; nothing has happened yet."""
 
-    __repr__ = brief
+    __repr__ = result_repr
 
     source: str
     target: str

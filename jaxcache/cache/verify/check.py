@@ -183,7 +183,7 @@ def _problem(file: EntryFile, kind: ProblemKind, detail: str) -> Problem:
     return Problem(file.info.name, kind, detail, file.key_text)
 
 
-def entry_files(
+def files_to_check(
     store: Store,  # noqa: ARG001 - the names suffice
     seen: Scan,
     chosen: Collection[str],

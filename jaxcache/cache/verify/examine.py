@@ -17,7 +17,7 @@ from jaxcache.cache.leftovers import find_leftovers
 from jaxcache.cache.scan import PLAIN, Progress
 from jaxcache.cache.select import Selection
 from jaxcache.cache.verify.check import Checked
-from jaxcache.model import CUT_SHORT, Entry, FileInfo, Problem, ProblemKind, brief
+from jaxcache.model import CUT_SHORT, Entry, FileInfo, Problem, ProblemKind, result_repr
 from jaxcache.options import Level, VerifyOptions
 from jaxcache.store.base import MissingError, Store, StoreError, same_file
 from jaxcache.units import NS_PER_SECOND, format_count
@@ -58,7 +58,7 @@ class Loader(Protocol):
 class Verification:
     """The findings in a cache."""
 
-    __repr__ = brief
+    __repr__ = result_repr
 
     cache_dir: str
     level: Level
@@ -130,7 +130,7 @@ def verify(
         read = layout.scan(store, PLAIN, deep=False, **how)
     chosen = {e.file for e in selection.pick(read.entries, now_ns)}
     entries = {e.file: e for e in seen.entries if e.file in chosen}
-    files = layout.subjects(store, seen, entries, options)
+    files = layout.files_to_check(store, seen, entries, options)
     problems = [p for p in seen.problems if p.file in entries]
     checks: dict[str, Checked] = {}
     for done, (name, checked) in enumerate(layout.check(store, seen, files, options), 1):

@@ -10,7 +10,7 @@ from jaxcache.cache.select import fits_key
 from jaxcache.cache.under_lock import run_guarded
 from jaxcache.entry.names import QUARANTINE_DIR, FileKind, split_name
 from jaxcache.errors import JaxcacheError
-from jaxcache.model import FileInfo, brief
+from jaxcache.model import FileInfo, result_repr
 from jaxcache.store.base import Store, StoreError, same_file
 from jaxcache.units import rfc3339
 
@@ -33,7 +33,7 @@ class Quarantined:
 class Restoration:
     """The entries that were restored, and those that were not, with the reason."""
 
-    __repr__ = brief
+    __repr__ = result_repr
 
     cache_dir: str
     dry_run: bool

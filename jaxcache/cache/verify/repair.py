@@ -22,7 +22,7 @@ from jaxcache.cache.under_lock import guarded, run_guarded
 from jaxcache.cache.verify.examine import CORRUPT, INFORMATIONAL, Verification
 from jaxcache.cache.verify.quarantine import quarantine_folder
 from jaxcache.entry.names import ATIME_SUFFIX, CACHE_SUFFIX
-from jaxcache.model import FileInfo, Problem, brief, listed
+from jaxcache.model import FileInfo, Problem, plan_text, result_repr
 from jaxcache.store.base import Store, StoreError, same_file
 from jaxcache.units import format_count
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 #: * ``leave-young``: it may still be being written.
 #: * ``leave-changed``: it changed after it was looked at.
 #: * ``leave-failed``: the system refused.
-Action = Literal[
+RepairAction = Literal[
     "quarantine", "delete", "back-fill", "leave-young", "leave-changed", "leave-failed"
 ]
 
@@ -44,7 +44,7 @@ class RepairStep:
     """One file and what is to be done with it."""
 
     file: str
-    action: Action
+    action: RepairAction
     info: FileInfo
     stamp_ns: int = 0
     """The last use, for a back-filled ``-atime``."""
@@ -61,26 +61,26 @@ class RepairStep:
 class RepairPlan:
     """The steps of ``--fix``, at most one per file."""
 
-    __repr__ = brief
+    __repr__ = result_repr
 
     folder: str
     """The folder in quarantine for damaged entries."""
     steps: tuple[RepairStep, ...]
 
     def __str__(self) -> str:
-        return listed(f"would repair {format_count(len(self.steps), 'file')}", self.steps)
+        return plan_text(f"would repair {format_count(len(self.steps), 'file')}", self.steps)
 
 
 @dataclass(frozen=True, slots=True)
 class Repair:
     """The action per file that was taken, or is planned."""
 
-    __repr__ = brief
+    __repr__ = result_repr
 
     dry_run: bool
-    actions: dict[str, Action]
+    actions: dict[str, RepairAction]
 
-    def action(self, problem: Problem) -> Action | None:
+    def action(self, problem: Problem) -> RepairAction | None:
         """Return the action for a problem."""
         return None if problem.kind in INFORMATIONAL else self.actions.get(problem.file)
 
@@ -124,7 +124,7 @@ def plan_repair(verification: Verification, *, now_ns: int, delete: bool = False
     return RepairPlan(quarantine_folder(now_ns), tuple(steps.values()))
 
 
-def _choose_action(problem: Problem, delete: bool) -> Action | None:
+def _choose_action(problem: Problem, delete: bool) -> RepairAction | None:
     if problem.kind in CORRUPT:
         return "delete" if delete else "quarantine"
     if problem.kind in ("orphan-atime", "temp-file"):
@@ -154,7 +154,7 @@ def execute_repair(
         LockedError: the lock was not obtained; what was done until then stays done.
     """
     began_ns = time.time_ns()  # before anything can be compiled anew
-    actions: dict[str, Action] = {}
+    actions: dict[str, RepairAction] = {}
     failed: set[str] = set()
 
     def run(step: RepairStep) -> None:
@@ -195,7 +195,7 @@ def _stem(step: RepairStep) -> str:
     return os.path.splitext(step.file)[0]
 
 
-def _execute(store: Store, folder: str, step: RepairStep, young: bool) -> Action:
+def _execute(store: Store, folder: str, step: RepairStep, young: bool) -> RepairAction:
     if step.action.startswith("leave-"):
         return step.action
     now = find(store, step.file)

@@ -3,9 +3,10 @@
 import os
 import sys
 
-from jaxcache.cli.options import JsonOutput, locate_cache
+from jaxcache.cli.options import JsonOutput
 from jaxcache.options import CacheDir
 from jaxcache.options.run import KeyOptions
+from jaxcache.store.location import locate_cache
 
 EXAMPLE = "jaxcache ci key --hash-files 'src/**/*.py'"
 EXIT_CODES = (0, 2, 13)

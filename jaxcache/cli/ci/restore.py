@@ -5,11 +5,11 @@ from typing import Annotated
 import typer
 
 from jaxcache.cli.ci import OutputsFile, SummaryFile
-from jaxcache.cli.options import Output, locate_cache
+from jaxcache.cli.options import Output
 from jaxcache.errors import ExitCode, JaxcacheError
 from jaxcache.options import CacheDir
 from jaxcache.options.move import RestoreOptions
-from jaxcache.store.location import expand_location
+from jaxcache.store.location import expand_location, locate_cache
 
 EXAMPLE = "jaxcache ci restore cache.jxb --python .venv/bin/python"
 EXIT_CODES = (0, 1, 2, 3, 12, 13)

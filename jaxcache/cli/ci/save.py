@@ -5,11 +5,11 @@ from typing import Annotated
 import typer
 
 from jaxcache.cli.ci import OutputsFile, SummaryFile
-from jaxcache.cli.options import Output, locate_cache
+from jaxcache.cli.options import Output
 from jaxcache.errors import ExitCode
 from jaxcache.options import CacheDir, DryRun
 from jaxcache.options.move import SaveOptions
-from jaxcache.store.location import expand_location
+from jaxcache.store.location import expand_location, locate_cache
 
 EXAMPLE = "jaxcache ci save cache.jxb --max-size 500MB"
 EXIT_CODES = (0, 1, 2, 3, 10, 11, 12)

@@ -12,7 +12,7 @@ from jaxcache.cli.ci import check_local, job_environment
 from jaxcache.cli.opening import Opened
 from jaxcache.cli.terminal.progress import progress_bar
 from jaxcache.errors import NoCacheError
-from jaxcache.layouts import check_target, load_layout
+from jaxcache.layouts import check_layout, load_layout
 from jaxcache.options.move import RestoreOptions
 from jaxcache.store import is_remote, make_store, open_store
 from jaxcache.store.base import Store, StoreError
@@ -30,7 +30,7 @@ def restore(source: str, target: str, options: RestoreOptions) -> Restored:
     try:
         store = open_store(cache_dir) if os.path.isdir(cache_dir) else None
         if store is not None:
-            check_target(store, "jax")
+            check_layout(store, "jax")
         fetched = _fetch(source, store, options.allow_large)
         host = None
         if options.python is not None or not options.everything:

@@ -3,8 +3,7 @@
 import os
 import time
 
-from jaxcache.cache.bundle.deliver import check_target as check_file
-from jaxcache.cache.bundle.deliver import is_bundle_name, write_bundle
+from jaxcache.cache.bundle.deliver import check_file_name, is_bundle_name, write_bundle
 from jaxcache.cache.ci.baseline import read_baseline
 from jaxcache.cache.ci.publish import Saved, save_shared
 from jaxcache.cache.ci.save import SavePlan, parse_job_status, plan_save
@@ -16,7 +15,7 @@ from jaxcache.cli.opening import open_jax_cache
 from jaxcache.cli.options import require_writable
 from jaxcache.cli.terminal.progress import progress_bar
 from jaxcache.errors import NoCacheError
-from jaxcache.layouts import check_target
+from jaxcache.layouts import check_layout
 from jaxcache.options.move import SaveOptions
 from jaxcache.store import find_store, is_remote, make_store, open_store
 from jaxcache.store.base import StoreError
@@ -33,11 +32,11 @@ def plan(cache_dir: str, target: str, options: SaveOptions) -> SavePlan:
     check_local(cache_dir, target)
     bundle = is_bundle_name(target)
     if bundle and not is_remote(target):
-        check_file(target)
+        check_file_name(target)
     elif not bundle and (there := find_store(target)):
         require_writable(there)
         if not there.remote:
-            check_target(there, "jax")
+            check_layout(there, "jax")
     store = open_jax_cache(cache_dir)
     with progress_bar("reading entries") as progress:
         return plan_save(

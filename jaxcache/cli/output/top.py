@@ -13,7 +13,7 @@ from shutil import get_terminal_size
 
 from jaxcache.cache.index import Index
 from jaxcache.cache.watch import Change, Look, Watcher
-from jaxcache.cli.options import Format, available_cores, index_folder
+from jaxcache.cli.options import Format
 from jaxcache.cli.output import emit, note
 from jaxcache.cli.terminal import make_console, terminal_width, wants_color
 from jaxcache.cli.terminal.progress import progress_bar
@@ -22,6 +22,8 @@ from jaxcache.render import top as render
 from jaxcache.render.typeset import set_blocks
 from jaxcache.render.view import Block
 from jaxcache.store.base import Store
+from jaxcache.store.location import index_folder
+from jaxcache.units import available_cores
 
 #: Entries that a single look shows.
 _NEWEST = 20

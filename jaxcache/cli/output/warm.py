@@ -22,12 +22,12 @@ if TYPE_CHECKING:
     from jaxcache.warm.report import Report
     from jaxcache.warm.torch_report import TorchReport
 
-Chosen = TypeVar("Chosen", bound=RunOptions)
+RunOptionsT = TypeVar("RunOptionsT", bound=RunOptions)
 #: What a shell adds to the number of the signal that ended a program.
 _SIGNALLED = 128
 
 
-def place_run(options: Chosen, place: Place, form: Format) -> tuple["Layout", Chosen]:
+def place_run(options: RunOptionsT, place: Place, form: Format) -> tuple["Layout", RunOptionsT]:
     """Complete the options of a run; a local cache directory need not exist yet.
 
     Args:

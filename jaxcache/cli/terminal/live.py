@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 from jaxcache.cli.terminal import can_redraw, draw_line, progress_line
 from jaxcache.units import format_duration
-from jaxcache.warm.events import Begun, Done, Event
+from jaxcache.warm.events import Begun, Done, RunEvent
 from jaxcache.warm.run import Watch
 
 #: Compiles that end sooner are not worth a line: it would only flicker.
@@ -37,7 +37,7 @@ class LiveLine:
             module = key.rpartition("-")[0]
             self._last[module] = max(took, self._last.get(module, 0.0))
 
-    def take(self, event: Event) -> None:
+    def take(self, event: RunEvent) -> None:
         """Take one event of the listener."""
         if isinstance(event, Begun):
             self._running[event.process, event.number] = event

@@ -25,7 +25,7 @@ _HARMLESS = frozenset({"process_index", "process_count", "process_indices", "hos
 _HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 #: File and first line of a function.
-Place = tuple[str, int]
+CodePlace = tuple[str, int]
 
 
 class Questions:
@@ -52,7 +52,7 @@ class Questions:
         self._jax = os.path.dirname(os.path.abspath(jax.__file__)) + os.sep
         self._same = same_platform
         self._local = threading.local()
-        self._asked: dict[Place, str] = {}
+        self._asked: dict[CodePlace, str] = {}
         self.outside: dict[str, None] = {}
         """``file:line`` where the program asked for the platform while nothing was traced."""
 

@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterator, Sequence
 
 from jaxcache.cache.bundle.export import ExportPlan
 from jaxcache.cache.bundle.format import Bundle, ContentReader
-from jaxcache.cache.bundle.importing import Action, ImportPlan, ImportStep, file_step, plan_of
+from jaxcache.cache.bundle.importing import ImportAction, ImportPlan, ImportStep, file_step, plan_of
 from jaxcache.cache.bundle.manifest import BundleError, SideFile, check_path
 from jaxcache.cache.diff import DiffSide
 from jaxcache.cache.gate import Gate
@@ -156,7 +156,7 @@ def plan_import(
             if found.kind in _COMMON and found.kind is not TorchKind.PROBE and not side_caches:
                 continue
             if file.name not in there or store is None:
-                yield ImportStep(file, Action.WRITE)
+                yield ImportStep(file, ImportAction.WRITE)
             else:
                 yield _step(store, file, found, there[file.name], on_conflict)
 
@@ -200,7 +200,7 @@ def _step(
         return step
     data = store.read(there.name, limit=MAX_BYTES + 1)
     if found.kind in _JUDGED and (problem := judge(data, found)):
-        return ImportStep(file, Action.HEAL, problem, there=there)
+        return ImportStep(file, ImportAction.HEAL, problem, there=there)
     if found.digest and digest_of(data) == found.digest:
-        return ImportStep(file, Action.SAME)
+        return ImportStep(file, ImportAction.SAME)
     return step

@@ -44,7 +44,7 @@ class CodeFile(NamedTuple):
     """The key of a generated ``.py``."""
 
 
-def subjects(
+def files_to_check(
     store: Store, seen: TorchScan, chosen: Collection[str], options: VerifyOptions
 ) -> list[CodeFile]:
     """Return everything, or the graphs chosen by file and the files that exist for them.

@@ -18,7 +18,7 @@ from jaxcache.cache.scan import Progress, Reading
 from jaxcache.errors import NoCacheError
 from jaxcache.layouts.torch.names import AOT_DIR, FX_DIR, own_directory
 from jaxcache.layouts.torch.scan import TorchScan, scan
-from jaxcache.model import brief
+from jaxcache.model import result_repr
 from jaxcache.store import open_store
 from jaxcache.store.base import Store, StoreError
 from jaxcache.units import format_count, format_size
@@ -45,7 +45,7 @@ _MOST_BYTES = 4 << 20
 class TorchDiagnosis:
     """The result of ``doctor`` for a cache of torch's."""
 
-    __repr__ = brief
+    __repr__ = result_repr
 
     cache_dir: str
     exists: bool

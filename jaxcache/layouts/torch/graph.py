@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
-from jaxcache.layouts.torch.names import GraphFile, Tier, digest_of, digest_of_text
+from jaxcache.layouts.torch.names import GraphFile, TorchTier, digest_of, digest_of_text
 from jaxcache.layouts.torch.pickled import (
     MAX_BYTES,
     Global,
@@ -28,7 +28,7 @@ from jaxcache.store.base import Store, StoreError
 Found = tuple[ProblemKind, str]
 
 #: What unpickling an entry of each tier makes; the second is that of torch 2.9.
-ROOTS: Mapping[Tier, tuple[str, ...]] = {
+ROOTS: Mapping[TorchTier, tuple[str, ...]] = {
     "aotautograd": (
         "torch._functorch._aot_autograd.aot_autograd_result.AOTAutogradResult",
         "torch._functorch._aot_autograd.autograd_cache.AOTAutogradCacheEntry",
@@ -41,7 +41,7 @@ _BUNDLED = (
     "torch._functorch._aot_autograd.autograd_cache.BundledAOTAutogradCacheEntry",
 )
 #: Where the classes of each tier are: another torch may call them otherwise.
-_HOMES: Mapping[Tier, str] = {
+_HOMES: Mapping[TorchTier, str] = {
     "aotautograd": "torch._functorch._aot_autograd.",
     "fxgraph": "torch._inductor.",
 }
@@ -112,7 +112,7 @@ class GraphFacts:
 class Graph(GraphFacts):
     """The decoded facts of one entry of either tier."""
 
-    tier: Tier
+    tier: TorchTier
     root: str
     """The class that unpickling would create; torch fails if it is not the class of its tier."""
     globals: tuple[str, ...]
@@ -164,7 +164,7 @@ def examine_file(store: Store, file: GraphFile) -> GraphFacts:
     return examine(data, file.tier, file.key, file.digest)
 
 
-def examine(data: bytes, tier: Tier, key: str, digest: str) -> GraphFacts:
+def examine(data: bytes, tier: TorchTier, key: str, digest: str) -> GraphFacts:
     """Judge the bytes of a graph that is stored under a key and a digest."""
     if not data:
         return GraphFacts(problems=(("empty", "no bytes: torch fails on it and compiles anew"),))
@@ -180,7 +180,7 @@ def examine(data: bytes, tier: Tier, key: str, digest: str) -> GraphFacts:
     return replace(graph, problems=tuple(problems))
 
 
-def _problems(graph: Graph, tier: Tier, key: str) -> list[Found]:
+def _problems(graph: Graph, tier: TorchTier, key: str) -> list[Found]:
     found: list[Found] = []
     if unexpected := graph.unexpected_globals:
         more = len(unexpected) - _SHOWN_GLOBALS
@@ -199,7 +199,7 @@ def _problems(graph: Graph, tier: Tier, key: str) -> list[Found]:
     return found
 
 
-def decode_graph(data: bytes, tier: Tier) -> Graph:
+def decode_graph(data: bytes, tier: TorchTier) -> Graph:
     """Read an entry of that tier; of one with another root only root and globals are told.
 
     Raises:

@@ -20,7 +20,7 @@ from typing import Literal, NamedTuple
 from jaxcache.model import FileInfo
 from jaxcache.store import TEMP_PREFIX
 
-Tier = Literal["aotautograd", "fxgraph"]
+TorchTier = Literal["aotautograd", "fxgraph"]
 
 AOT_DIR = "aotautograd"
 FX_DIR = "fxgraph"
@@ -61,14 +61,14 @@ class TorchName(NamedTuple):
 
 
 #: The kinds of files that are graphs.
-TIERS: dict[TorchKind, Tier] = {TorchKind.AOT: "aotautograd", TorchKind.FX: "fxgraph"}
+TIERS: dict[TorchKind, TorchTier] = {TorchKind.AOT: "aotautograd", TorchKind.FX: "fxgraph"}
 
 
 class GraphFile(NamedTuple):
     """A file whose path says that it is a graph."""
 
     info: FileInfo
-    tier: Tier
+    tier: TorchTier
     key: str
     """As torch calls it: ``a…`` or ``f…``. Several files may share it, with other guards."""
     digest: str
@@ -153,7 +153,7 @@ def own_directory() -> str:
     return os.path.join(tempfile.gettempdir(), f"torchinductor_{user}")
 
 
-def folder_of(tier: Tier, key: str) -> str:
+def folder_of(tier: TorchTier, key: str) -> str:
     """The folder of the files that share a key."""
     return f"{AOT_DIR}/{key}" if tier == AOT_DIR else f"{FX_DIR}/{key[1:3]}/{key}"
 

@@ -12,7 +12,7 @@ from jaxcache.cache.inventory import counted_bytes
 from jaxcache.cache.ledger.pins import pinned_keys
 from jaxcache.cache.ledger.segments import Ledger
 from jaxcache.cache.prune.removable import Removable, RemovableItem, hold_young, other_item
-from jaxcache.cache.prune.removal import Hold, Removal, Subject
+from jaxcache.cache.prune.removal import Hold, Removal, RemovalKind
 from jaxcache.errors import UsageError
 from jaxcache.eviction import Candidate, estimate_hits
 from jaxcache.layouts.torch.graph import GraphFacts
@@ -104,12 +104,12 @@ def _is_old(info: FileInfo, now_ns: int, grace_ns: int) -> bool:
 
 
 def _removal(
-    info: FileInfo, entries: dict[str, GraphEntry], subject: Subject = "generated-code"
+    info: FileInfo, entries: dict[str, GraphEntry], kind: RemovalKind = "generated-code"
 ) -> Removal:
     entry = entries.get(info.name)
     if entry is None:
         used_ns = max(info.mtime_ns, info.atime_ns)
-        return Removal(subject, info, None, None, "", "requested", used_ns, None)
+        return Removal(kind, info, None, None, "", "requested", used_ns, None)
     seconds, used_ns = entry.compile_seconds, entry.last_used_ns
     return Removal("entry", info, None, entry.key, entry.module, "requested", used_ns, seconds)
 

@@ -4,10 +4,16 @@ import math
 from dataclasses import dataclass, field
 from typing import Literal
 
-from jaxcache.model import brief
+from jaxcache.model import result_repr
 
-Outcome = Literal["written", "already-cached", "missing", "failed", "refused"]
-OUTCOMES: tuple[Outcome, ...] = ("written", "already-cached", "missing", "failed", "refused")
+CompileOutcome = Literal["written", "already-cached", "missing", "failed", "refused"]
+COMPILE_OUTCOMES: tuple[CompileOutcome, ...] = (
+    "written",
+    "already-cached",
+    "missing",
+    "failed",
+    "refused",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,7 +23,7 @@ class Compiled:
     module: str
     key: str | None
     """As JAX makes it here; the recorded one where it came to none."""
-    outcome: Outcome
+    outcome: CompileOutcome
     """``missing`` only with ``--check``: compiling it would write it."""
     compile_seconds: float | None = None
     recorded_key: str | None
@@ -40,7 +46,7 @@ class Compiled:
 class CompileReport:
     """The result of one ``compile``."""
 
-    __repr__ = brief
+    __repr__ = result_repr
 
     cache_dir: str
     recipe: str
@@ -52,7 +58,7 @@ class CompileReport:
     """Requests that an interruption left undone."""
     notes: tuple[str, ...] = field(default=())
 
-    def count(self, outcome: Outcome) -> int:
+    def count(self, outcome: CompileOutcome) -> int:
         """Count the requests with this outcome."""
         return sum(m.outcome == outcome for m in self.modules)
 

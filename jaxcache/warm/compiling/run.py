@@ -22,12 +22,12 @@ from jaxcache.warm.crosshost.cross import Cross, read_cross
 from jaxcache.warm.delivery import Delivery
 from jaxcache.warm.process import find_python
 
-#: Shows how far it is: given the plan and the number of workers.
-Watch = Callable[[CompilePlan, int], AbstractContextManager[CompileWatcher | None]]
+#: Called with the plan and the number of workers; its context shows the progress.
+ShowProgress = Callable[[CompilePlan, int], AbstractContextManager[CompileWatcher | None]]
 
 
 def compile_recipe(
-    recipe: str, cache_dir: str, options: CompileOptions, watch: Watch | None = None
+    recipe: str, cache_dir: str, options: CompileOptions, watch: ShowProgress | None = None
 ) -> CompileReport:
     """Compile what the cache lacks, through JAX's own path, so that names are JAX's own.
 

@@ -14,7 +14,7 @@ from jaxcache.cache.recipe.refusals import REFUSALS
 from jaxcache.entry.releases import CACHE_PATH
 from jaxcache.options.run import CompileOptions
 from jaxcache.warm.compiling.plan import Job
-from jaxcache.warm.compiling.report import Compiled, Outcome
+from jaxcache.warm.compiling.report import Compiled, CompileOutcome
 from jaxcache.warm.compiling.worker import Answer, HostJax, JobFailure, Worker
 from jaxcache.warm.crosshost.cross import Cross, frame_payload
 from jaxcache.warm.delivery import Delivery
@@ -125,7 +125,7 @@ def refused(request: Request, reason: str) -> Compiled:
     )
 
 
-def _result(request: Request, outcome: Outcome, **found: Any) -> Compiled:
+def _result(request: Request, outcome: CompileOutcome, **found: Any) -> Compiled:
     found = {"key": request.key, **found}
     return Compiled(
         module=request.module,

@@ -26,7 +26,7 @@ from jaxcache.options.run import TargetOptions
 from jaxcache.store import make_store
 from jaxcache.warm.crosshost.profile import CACHE_DIR, Profile, profile_bytes, read_profiles
 from jaxcache.warm.delivery import Delivery
-from jaxcache.warm.events import Done, Event
+from jaxcache.warm.events import Done, RunEvent
 
 #: JAX's own level; what it reads most is small.
 _LEVEL = 3
@@ -162,7 +162,7 @@ class Spool:
     request: str
     """The file that tells the children what to do."""
 
-    def take(self, event: Event) -> Event:
+    def take(self, event: RunEvent) -> RunEvent:
         """The event, once what it announces is done: as it was, or with what came of it."""
         if not isinstance(event, Done) or event.spool is None:
             return event

@@ -21,7 +21,7 @@ VERSION = 1
 CACHE_DIR = "jax_compilation_cache_dir"
 #: A profile is some kilobytes; the topology of a large pod would be some hundred.
 MAX_PROFILE_BYTES = 8 << 20
-Platform = Literal["cpu", "gpu", "cuda", "rocm", "tpu"]
+ProfilePlatform = Literal["cpu", "gpu", "cuda", "rocm", "tpu"]
 
 
 class ProfileError(UsageError):
@@ -42,9 +42,9 @@ class Profile:
     """The facts that keys of a host depend on, as the host itself reported them."""
 
     captured_at: Text
-    platform: Platform
+    platform: ProfilePlatform
     """``cpu``, ``gpu``, ``tpu``: what JAX puts into the key."""
-    lowering_platform: Platform
+    lowering_platform: ProfilePlatform
     """``cpu``, ``cuda``, ``rocm``, ``tpu``: what JAX lowers for."""
     platform_version: Text
     device_kinds: tuple[Text, ...]
