@@ -74,7 +74,7 @@ ROOMS: dict[str, list[tuple[str, str]]] = {
     "verify": [
         (
             "jaxcache/cache/verify/{check,examine,repair,quarantine}.py",
-            "cache/test_interrupted cache/test_verify_spread cli/test_verify",
+            "cache/test_verify cache/test_interrupted cache/test_verify_spread cli/test_verify",
         )
     ],
     "ledger": [
@@ -86,6 +86,24 @@ ROOMS: dict[str, list[tuple[str, str]]] = {
     "trust": [
         ("jaxcache/cache/trust.py", _SIGNING),
         ("jaxcache/cache/sync/signatures.py", _SIGNING),
+    ],
+    "ci": [
+        (
+            "jaxcache/cache/ci/{baseline,key,restore,save,staging}.py",
+            "cli/test_ci cli/test_ci_job cli/test_ci_bucket cache/test_ci_seconds",
+        )
+    ],
+    "sync": [
+        (
+            "jaxcache/cache/sync/{plan,execute,ledgers}.py",
+            "cli/test_push_pull cli/test_push_at_work cli/test_remote",
+        )
+    ],
+    "store": [
+        (
+            "jaxcache/store/{local,atomic,base,ahead,lockfile}.py",
+            "store/test_local cache/test_interrupted cache/test_vanishing cli/test_shared_directory",
+        )
     ],
     "bundle": [
         ("jaxcache/cache/{gate,archive}.py", f"cache/test_containers cli/test_gate {_BUNDLES}"),

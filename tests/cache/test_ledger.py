@@ -170,6 +170,21 @@ def test_merging_with_a_compacted_copy_counts_no_hit_twice(tmp_path: Path) -> No
     assert len(segments(left)) == 1
 
 
+def test_of_two_compactions_the_one_that_holds_both_counts(tmp_path: Path) -> None:
+    left, right = tmp_path / "left", tmp_path / "right"
+    left.mkdir()
+    append(open_store(str(left)), [Event(KEY, HIT, 1)])
+    append(open_store(str(left)), [Event(KEY, HIT, 2)])
+    shutil.copytree(left, right)
+    compact(open_store(str(left)))
+    append(open_store(str(right)), [Event(KEY, HIT, 3)])
+    compact(open_store(str(right)))
+    for segment in segments(right):
+        shutil.copy2(segment, left / LEDGER_DIR)
+    assert len(segments(left)) == 2
+    assert (record := load(left).record(KEY)) and record.hits == 3
+
+
 def test_compacting_drops_what_is_not_to_be_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

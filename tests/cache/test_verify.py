@@ -1,0 +1,102 @@
+"""``verify`` from Python: what keeps an entry from being read, and the words of the result."""
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+import jaxcache
+from jaxcache.cache.seal import execute_seal, plan_seal
+from jaxcache.cache.verify.examine import Verification, verify
+from jaxcache.cache.verify.repair import plan_repair
+from jaxcache.layouts import load_layout
+from jaxcache.options import SealOptions, VerifyOptions
+from jaxcache.store.base import MissingError, StoreError
+from jaxcache.store.local import LocalStore
+
+JAX = load_layout("jax")
+NOW_NS = 4 * 10**18
+ENTRIES = 7
+
+
+@pytest.fixture
+def cache(corpus: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(corpus / "0.12.0.1-cpu-zstd", tmp_path / "cache"))
+
+
+def look(store: LocalStore, **options: object) -> Verification:
+    return verify(store, JAX, VerifyOptions(**options), now_ns=NOW_NS)  # type: ignore[arg-type]
+
+
+def seal(cache: Path) -> None:
+    store = LocalStore(cache)
+    execute_seal(store, plan_seal(store, SealOptions()), jobs=1, now_ns=NOW_NS)
+
+
+class Failing(LocalStore):
+    """A store in which no entry can be opened."""
+
+    def __init__(self, cache: Path, error: StoreError) -> None:
+        super().__init__(cache)
+        self.error = error
+
+    def open(self, name: str):
+        raise self.error
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (StoreError("x", "input/output error", code="io-error"), "unreadable"),
+        (StoreError("x", "not the bytes that were sent", code="checksum-mismatch"), None),
+    ],
+)
+def test_an_entry_that_cannot_be_read_is_a_finding(
+    cache: Path, error: StoreError, kind: str | None
+) -> None:
+    found = look(Failing(cache, error))
+    assert {p.kind for p in found.failures} == {kind or error.code}
+    assert {p.detail for p in found.failures} == {error.reason}
+    assert (found.checked, found.ok) == (ENTRIES, 0)
+    assert str(found) == "7 entries checked: 7 with problems"
+
+
+def test_an_entry_that_goes_meanwhile_is_none(cache: Path) -> None:
+    found = look(Failing(cache, MissingError("x")))
+    assert (found.checked, found.problems) == (0, ())
+
+
+@pytest.mark.parametrize(
+    "options", [{"level": "quick"}, {"decode": False}, {}], ids=["quick", "no-payload", "full"]
+)
+def test_only_what_is_not_sealed_is_unsealed(cache: Path, options: dict[str, object]) -> None:
+    found = look(LocalStore(cache), **options)
+    assert {p.kind for p in found.problems} == {"unsealed"} and len(found.problems) == ENTRIES
+    seal(cache)
+    shutil.rmtree(cache / ".jaxcache")  # with its digests
+    found = look(LocalStore(cache), **options)
+    assert (found.problems, found.ok) == ((), ENTRIES)
+    assert found.proven == (0 if options.get("level") == "quick" else ENTRIES)
+
+
+def test_nothing_is_deleted_unless_asked(cache: Path) -> None:
+    os.truncate(next(cache.glob("jit_mlp-*")), 9)
+    looks = "6 look intact (no checksum to prove it), 1 with problems"
+    assert str(look(LocalStore(cache))) == f"7 entries checked: {looks}"
+    (step,) = plan_repair(look(LocalStore(cache)), now_ns=NOW_NS).steps
+    assert step.action == "quarantine"
+    (step,) = plan_repair(look(LocalStore(cache)), now_ns=NOW_NS, delete=True).steps
+    assert step.action == "delete"
+
+
+def test_of_two_in_quarantine_the_later_comes_back(cache: Path) -> None:
+    path = next(cache.glob("jit_mlp-*"))
+    opened = jaxcache.open(cache)
+    for size in (20, 30):
+        path.write_bytes(bytes(size))
+        os.utime(path, (1e9, 1e9))
+        opened.execute(opened.plan_repair(opened.verify()))
+    assert not path.exists()
+    opened.restore()
+    assert path.stat().st_size == 30
