@@ -115,27 +115,29 @@ def list_cache(
     """
     keys, filters, sort, limit = options.keys, options.filters, options.sort, options.limit
     # Imported here because a plain listing, the most frequent, needs none of it.
-    selection = index = None
+    selection = index = needed = None
+    by_use = False
     decode_all = details and limit is None and store.remote  # one request for both
     by_name = sort.partition(":")[0] in ("key", "used")
     if index_folder and (heads or details or filters or not by_name or store.remote):
         index = layout.load_index(index_folder, store.url, now_ns=now_ns)
     if keys or filters or sort != "key":
-        from jaxcache.cache.select import Selection
+        from jaxcache.cache.select import Depth, Selection
 
         selection = Selection.parse(keys, filters, sort)
-        heads = heads or selection.needs_heads
-        decode_all |= selection.needs_details or (selection.needs_heads and not layout.has_heads)
+        needed = selection.scan_options(has_heads=layout.has_heads)
+        heads |= needed["heads"]
+        decode_all |= needed["details"]
+        by_use = selection.depth >= Depth.DATED
     few = not (sums or store.remote or limit is None) and heads and layout.keeps_index
-    few = few and layout.has_heads and not (selection and selection.needs_heads)
-    by_use = sort.startswith("used") or any(f.strip().startswith("unused") for f in filters)
+    few = few and layout.has_heads and not (needed and needed["heads"])
     first: dict[str, Any] = {"heads": False, "dates": by_use} if few else {"heads": heads}
     reading = Reading(index, workers, progress)
     seen = layout.scan(store, reading, details=decode_all, deep=deep, **first)
     if selection is None:
         chosen = sorted(seen.entries, key=lambda e: e.key)
     else:
-        chosen = selection.apply(seen.entries, now_ns)
+        chosen = selection.pick_sorted(seen.entries, now_ns)
     unread = 0
     if few:
         shown = chosen if len(chosen) <= _READ_AT_ONCE else chosen[:limit]

@@ -21,7 +21,7 @@ from jaxcache.cache.leftovers import delete_leftovers
 from jaxcache.cache.pair import find
 from jaxcache.cache.parallel import ByteBudget
 from jaxcache.cache.scan import Progress, Reading, Scan, scan
-from jaxcache.cache.select import Selection
+from jaxcache.cache.select import Depth, Selection
 from jaxcache.cache.under_lock import LOCK_TIMEOUT_SECONDS
 from jaxcache.cache.verify.check import (
     MAX_DECODED_BYTES,
@@ -131,7 +131,7 @@ def plan_seal(
     """
     options = options or SealOptions()
     selection = Selection.parse(options.keys, options.filters)
-    seen = scan(store, Reading(progress=progress), details=selection.needs_details)
+    seen = scan(store, Reading(progress=progress), details=selection.depth is Depth.DECODED)
     ledger = seen.ledger or Ledger()
     todo: list[Entry] = []
     skipped: list[Skipped] = []

@@ -3,6 +3,7 @@
 import math
 import re
 from collections.abc import Callable, Iterable, Sequence
+from enum import IntEnum
 from fnmatch import fnmatchcase
 from operator import eq, ge, gt, le, lt, ne
 from typing import Any, NamedTuple, Protocol, TypeVar
@@ -99,11 +100,25 @@ def fits_key(key: str, text: str) -> bool:
     )
 
 
+class Depth(IntEnum):
+    """How much of an entry must be read to tell a fact of it; each includes those before."""
+
+    LISTED = 0
+    """Its name, size and times, as the directory lists them."""
+    DATED = 1
+    """Its ``-atime`` file."""
+    OPENED = 2
+    """The start of the entry itself."""
+    DECODED = 3
+    """All of it."""
+
+
 class _Field(NamedTuple):
     """A field: how it is read from an entry, and from the text of a filter."""
 
     read: Callable[[Entry, int], Any]
     parse: Callable[[str], Any]
+    depth: Depth
     glob: bool = False
 
 
@@ -123,28 +138,33 @@ def _parse_seconds(text: str) -> float:
     return seconds
 
 
+def _text(read: Callable[[Entry], Any], depth: Depth) -> _Field:
+    return _Field(lambda e, _: read(e), str, depth, glob=True)
+
+
 _FIELDS: dict[str, _Field] = {
-    "key": _Field(lambda e, _: e.key, str, glob=True),
-    "module": _Field(lambda e, _: e.module, str, glob=True),
-    "hash": _Field(lambda e, _: e.hash, str, glob=True),
-    "size": _Field(lambda e, _: e.size_bytes, parse_size_bytes),
-    "payload": _Field(lambda e, _: e.payload_bytes, parse_size_bytes),
-    "compile": _Field(lambda e, _: e.compile_seconds, _parse_seconds),
-    "age": _Field(lambda e, now: (now - e.created_ns) / NS_PER_SECOND, parse_duration_seconds),
-    "unused": _Field(lambda e, now: (now - e.last_used_ns) / NS_PER_SECOND, parse_duration_seconds),
-    "codec": _Field(lambda e, _: e.codec, str, glob=True),
-    "sealed": _Field(lambda e, _: e.sealed, _parse_bool),
-    "platform": _Field(lambda e, _: e.platform, str, glob=True),
-    "target": _Field(lambda e, _: e.target, str, glob=True),
-    "signature": _Field(lambda e, _: e.signature, str, glob=True),
-    "source": _Field(lambda e, _: e.source, str, glob=True),
-    "problem": _Field(lambda e, _: e.problems, str, glob=True),
+    "key": _text(lambda e: e.key, Depth.LISTED),
+    "module": _text(lambda e: e.module, Depth.LISTED),
+    "hash": _text(lambda e: e.hash, Depth.LISTED),
+    "size": _Field(lambda e, _: e.size_bytes, parse_size_bytes, Depth.LISTED),
+    "payload": _Field(lambda e, _: e.payload_bytes, parse_size_bytes, Depth.OPENED),
+    "compile": _Field(lambda e, _: e.compile_seconds, _parse_seconds, Depth.OPENED),
+    "age": _Field(
+        lambda e, now: (now - e.created_ns) / NS_PER_SECOND, parse_duration_seconds, Depth.LISTED
+    ),
+    "unused": _Field(
+        lambda e, now: (now - e.last_used_ns) / NS_PER_SECOND, parse_duration_seconds, Depth.DATED
+    ),
+    "codec": _text(lambda e: e.codec, Depth.OPENED),
+    "sealed": _Field(lambda e, _: e.sealed, _parse_bool, Depth.OPENED),
+    "platform": _text(lambda e: e.platform, Depth.DECODED),
+    "target": _text(lambda e: e.target, Depth.DECODED),
+    "signature": _text(lambda e: e.signature, Depth.DECODED),
+    "source": _text(lambda e: e.source, Depth.DECODED),
+    "problem": _text(lambda e: e.problems, Depth.DECODED),
 }
 _OPERATORS = {"=": eq, "==": eq, "!=": ne, ">": gt, ">=": ge, "<": lt, "<=": le}
 _EXPRESSION = r"\s*(?P<field>[a-z_-]+)\s*(?P<op>==|!=|>=|<=|=|>|<)\s*(?P<value>.+?)\s*"
-#: Fields that can be told without opening an entry.
-_UNOPENED = frozenset({"key", "module", "hash", "size", "age", "unused"})
-_DECODED = frozenset({"platform", "target", "signature", "source"})
 
 
 class Filter(NamedTuple):
@@ -164,16 +184,6 @@ class Filter(NamedTuple):
             values = actual if isinstance(actual, tuple) else (actual,)
             return any(fnmatchcase(v, self.value) for v in values) == (self.op != "!=")
         return bool(_OPERATORS[self.op](actual, self.value))
-
-    @property
-    def needs_heads(self) -> bool:
-        """Whether entries must be opened for it."""
-        return self.field not in _UNOPENED
-
-    @property
-    def needs_payload(self) -> bool:
-        """Whether entries must be decoded for it."""
-        return self.field in _DECODED
 
 
 def parse_filter(text: str) -> Filter:
@@ -197,15 +207,23 @@ def parse_filter(text: str) -> Filter:
     return Filter(match["field"], match["op"], field.parse(match["value"]))
 
 
-#: Sort fields, and whether the natural order puts the largest first.
-_SORTS: dict[str, tuple[Callable[[Entry], Any], bool]] = {
-    "key": (lambda e: e.key, False),
-    "size": (lambda e: e.size_bytes, True),
-    "payload": (lambda e: e.payload_bytes or 0, True),
-    "compile": (lambda e: e.compile_seconds or 0.0, True),
-    "created": (lambda e: e.created_ns, True),
-    "used": (lambda e: e.last_used_ns, True),
-    "platform": (lambda e: (e.platform, e.target or ""), False),
+class _Sort(NamedTuple):
+    """A field to sort by."""
+
+    read: Callable[[Entry], Any]
+    depth: Depth
+    descending: bool = True
+    """Whether its natural order puts the largest first."""
+
+
+_SORTS = {
+    "key": _Sort(lambda e: e.key, Depth.LISTED, descending=False),
+    "size": _Sort(lambda e: e.size_bytes, Depth.LISTED),
+    "payload": _Sort(lambda e: e.payload_bytes or 0, Depth.OPENED),
+    "compile": _Sort(lambda e: e.compile_seconds or 0.0, Depth.OPENED),
+    "created": _Sort(lambda e: e.created_ns, Depth.LISTED),
+    "used": _Sort(lambda e: e.last_used_ns, Depth.DATED),
+    "platform": _Sort(lambda e: (e.platform, e.target or ""), Depth.DECODED, descending=False),
 }
 
 
@@ -222,7 +240,7 @@ def sort_entries(entries: Iterable[Entry], by: str) -> list[Entry]:
             code="bad-sort",
             hint=f"one of {', '.join(_SORTS)}, with :asc or :desc behind it",
         )
-    read, descending = _SORTS[field]
+    read, _, descending = _SORTS[field]
     by_key = sorted(entries, key=lambda e: e.key)
     return sorted(by_key, key=read, reverse=order == "desc" if order else descending)
 
@@ -247,22 +265,15 @@ class Selection(NamedTuple):
         return cls(tuple(keys), tuple(parse_filter(text) for text in filters), sort)
 
     @property
-    def needs_heads(self) -> bool:
-        """Whether entries must be opened to select or sort them."""
-        by_content = self.sort.partition(":")[0] in ("payload", "compile", "platform")
-        return by_content or any(f.needs_heads for f in self.filters)
+    def depth(self) -> Depth:
+        """How much must be read of entries to select and sort them."""
+        filters = (_FIELDS[f.field].depth for f in self.filters)
+        return max([_SORTS[self.sort.partition(":")[0]].depth, *filters])
 
-    @property
-    def needs_details(self) -> bool:
-        """Whether entries must be decoded to select or sort them."""
-        return self.sort.partition(":")[0] == "platform" or any(
-            f.needs_payload for f in self.filters
-        )
-
-    def reading(self, *, has_heads: bool) -> dict[str, bool]:
+    def scan_options(self, *, has_heads: bool) -> dict[str, bool]:
         """Return ``heads`` and ``details`` of the scan that this selection needs."""
-        details = self.needs_details or (self.needs_heads and not has_heads)
-        return {"heads": self.needs_heads, "details": details}
+        heads = self.depth >= Depth.OPENED
+        return {"heads": heads, "details": heads if not has_heads else self.depth is Depth.DECODED}
 
     def pick(
         self, entries: Sequence[Entry], now_ns: int, *, shortest_prefix: int = 1
@@ -275,6 +286,6 @@ class Selection(NamedTuple):
         chosen = select_by_keys(entries, self.keys, shortest_prefix=shortest_prefix)
         return [e for e in chosen if all(f.matches(e, now_ns) for f in self.filters)]
 
-    def apply(self, entries: Sequence[Entry], now_ns: int) -> list[Entry]:
+    def pick_sorted(self, entries: Sequence[Entry], now_ns: int) -> list[Entry]:
         """The same, sorted."""
         return sort_entries(self.pick(entries, now_ns), self.sort)

@@ -25,7 +25,11 @@ def as_json(run_cli: RunCli, *words: object) -> Any:
 
 
 def test_a_bundle_is_listed_as_its_cache(run_cli: RunCli, cache: Path, bundle: Path) -> None:
-    for words in (("ls",), ("ls", "--sort", "size", "--limit", "3", "--filter", "size>3kB")):
+    for words in (
+        ("ls",),
+        ("ls", "--filter", "signature=f32*", "--sort", "platform"),
+        ("ls", "--sort", "size", "--limit", "3", "--filter", "size>3kB"),
+    ):
         there, here = (as_json(run_cli, *words, "-C", place) for place in (bundle, cache))
         for document in (there, here):
             for entry in document["entries"]:  # reading the cache gives it a date of last use

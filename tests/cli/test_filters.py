@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 
 import pytest
+import zstandard
 from conftest import CORPUS, RunCli
 
 DAY = 86400
@@ -30,6 +31,18 @@ def chosen(run_cli: RunCli, cache: Path) -> set[str]:
 
 def keys(cache: Path) -> set[str]:
     return {p.name.removesuffix("-cache") for p in cache.glob("*-cache")}
+
+
+def test_a_damage_that_only_decoding_shows(run_cli: RunCli, cache: Path) -> None:
+    damaged = next(cache.glob("jit_mlp*-cache"))
+    unpacked = zstandard.ZstdDecompressor().decompressobj().decompress(damaged.read_bytes())
+    payload = bytearray(unpacked)
+    payload[40:4000:3] = bytes(len(payload[40:4000:3]))
+    damaged.write_bytes(zstandard.ZstdCompressor().compress(bytes(payload)))
+    key = damaged.name.removesuffix("-cache")
+    for words in (("ls",), ("rm", "-n")):
+        done = run_cli(*words, "-C", cache, "--filter", "problem=bad-payload", "-q")
+        assert (words, done.stdout.split()) == (words, [key])
 
 
 def test_removal(run_cli: RunCli, cache: Path, chosen: set[str]) -> None:

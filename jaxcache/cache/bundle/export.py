@@ -57,9 +57,9 @@ def plan_export(
         JaxcacheError: a KEY fits nothing, or more than it may.
     """
     selection = Selection.parse(keys, filters, "key")
-    how = {"heads": selection.needs_heads, "details": selection.needs_details}
-    seen = scan(store, Reading(progress=progress), deep=True, **how)
-    selected = selection.apply(seen.entries, now_ns)
+    depth = selection.scan_options(has_heads=True)
+    seen = scan(store, Reading(progress=progress), deep=True, **depth)
+    selected = selection.pick_sorted(seen.entries, now_ns)
     chosen = {e.file for e in selected if only is None or only(e)}
     gate = Gate()
     files, left_out = _portable(seen.inventory, chosen, gate)

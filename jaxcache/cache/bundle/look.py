@@ -60,8 +60,8 @@ def open_as_store(path: str) -> BundleStore:
         )
 
 
-def scan_bundle(store: BundleStore, *_: Any, **__: Any) -> Scan:
-    """List the entries by the manifest, without their signature and source."""
+def scan_bundle(store: BundleStore, *_: Any, details: bool = False, **__: Any) -> Scan:
+    """List the entries by the manifest; their signature and source only with ``details``."""
     manifest, found = store.manifest, Inventory()
     for name, size_bytes, at_ns in (
         *((i.file, i.size_bytes, i.created_ns) for i in manifest.items),
@@ -70,7 +70,8 @@ def scan_bundle(store: BundleStore, *_: Any, **__: Any) -> Scan:
         info = FileInfo(name, "file", size_bytes, at_ns, at_ns, 0, 0, -1)
         found.others.append(OtherFile(info, split_name(name)[0]))
     entries = [_entry(item, manifest.origin_of(item)) for item in manifest.items]
-    return Scan(with_ledger(entries, store.ledger), found, (), store.ledger)
+    seen = Scan(with_ledger(entries, store.ledger), found, (), store.ledger)
+    return decode_bundle(store, seen, seen.entries, hurried=False) if details else seen
 
 
 def _entry(item: BundleItem, origin: Origin) -> Entry:

@@ -47,10 +47,10 @@ def plan_cache_prune(
     """
     options.check()
     selection = Selection.parse((), options.filters)
-    reading = selection.reading(has_heads=layout.has_heads)
-    heads = weighs_seconds(options) or reading["heads"]
+    needed = selection.scan_options(has_heads=layout.has_heads)
+    heads = weighs_seconds(options) or needed["heads"]
     how: dict[str, Any] = {"now_ns": now_ns, "workers": workers, "progress": progress}
-    seen = _look(store, layout, index_folder, heads=heads, details=reading["details"], **how)
+    seen = _look(store, layout, index_folder, heads=heads, details=needed["details"], **how)
     # Each must fit an entry, so that a typing error deletes nothing.
     kept = {e.key for e in select_by_keys(seen.entries, options.keep)} if options.keep else set()
     if options.filters:
@@ -87,7 +87,7 @@ def plan_cache_removal(
     if not (keys or filters):
         raise UsageError("nothing is selected to be removed", hint="give a KEY, or --filter")
     selection = Selection.parse(keys, filters)
-    how |= selection.reading(has_heads=layout.has_heads)
+    how |= selection.scan_options(has_heads=layout.has_heads)
     seen = _look(store, layout, index_folder, **how)
     chosen = selection.pick(seen.entries, now_ns, shortest_prefix=REMOVAL_PREFIX)
     found = layout.removable(store, seen, None, now_ns=now_ns, keep=())

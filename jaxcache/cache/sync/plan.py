@@ -110,8 +110,9 @@ def plan_sync(
     options = options or SyncOptions()
     bounded = options.max_size_bytes is not None
     selection = Selection.parse((), options.filters)
-    heads = selection.needs_heads or (bounded and not source.remote)
-    ours = scan(source, heads=heads, details=selection.needs_details, deep=options.side_caches)
+    depth = selection.scan_options(has_heads=True)
+    depth["heads"] |= bounded and not source.remote
+    ours = scan(source, PLAIN, deep=options.side_caches, **depth)
     theirs = _scan_target(target, bounded, index, progress)
     their_files = theirs.inventory.files()
     names = {info.name: info for kind, info in their_files if kind is not FileKind.ATIME}

@@ -126,7 +126,7 @@ def verify(
     # What a filter reads of entries may bring findings of its own, which the checks repeat.
     read = seen
     if options.filters:
-        how = selection.reading(has_heads=layout.has_heads)
+        how = selection.scan_options(has_heads=layout.has_heads)
         read = layout.scan(store, PLAIN, deep=False, **how)
     chosen = {e.file for e in selection.pick(read.entries, now_ns)}
     entries = {e.file: e for e in seen.entries if e.file in chosen}

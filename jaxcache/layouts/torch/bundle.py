@@ -74,7 +74,7 @@ def plan_export(
     """
     selection = Selection.parse(keys, filters, "key")
     seen = scan(store, Reading(progress=progress))
-    chosen = {e.file for e in selection.apply(seen.entries, now_ns)}
+    chosen = {e.file for e in selection.pick_sorted(seen.entries, now_ns)}
     everything = not keys and not filters
     wanted = dict(_chosen_files(store, seen, chosen, everything=everything))
     if everything if side_caches is None else side_caches:
