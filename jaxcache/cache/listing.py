@@ -31,18 +31,20 @@ class Summary(NamedTuple):
     payload_bytes: int
     compile_seconds: float
     unread: int = 0
-    """Entries that were not opened."""
+    """Entries whose compile seconds are not known, because they were not opened."""
 
     @property
     def compile_total(self) -> str:
         """The compile time, for people; headers of entries hold whole seconds, rounded down."""
+        if self.unread:
+            return "?"
         if self.entries and not self.compile_seconds:
             return "<1 s" if self.entries == 1 else "<1 s each"
         return format_duration(self.compile_seconds)
 
     @property
     def compiling(self) -> str:
-        """The compile time, in a sentence; empty where most entries were not opened for it."""
+        """The compile time, in a sentence; empty where entries were not opened for it."""
         return "" if self.unread else format_compiling(self.compile_seconds, self.entries)
 
     def __str__(self) -> str:
@@ -73,14 +75,18 @@ class Listing:
 
 def summarize(entries: Iterable[Entry]) -> Summary:
     """Sum up entries in one pass."""
-    count = size_bytes = payload_bytes = 0
+    count = known = unread = size_bytes = payload_bytes = 0
     seconds = 0.0
     for entry in entries:
         count += 1
         size_bytes += entry.size_bytes
         payload_bytes += entry.payload_bytes or 0
-        seconds += entry.compile_seconds or 0.0
-    return Summary(count, size_bytes, payload_bytes, seconds)
+        if entry.compile_seconds is not None:
+            known += 1
+            seconds += entry.compile_seconds
+        elif not entry.problems:
+            unread += 1
+    return Summary(count, size_bytes, payload_bytes, seconds, unread if known else count)
 
 
 def list_cache(
@@ -138,12 +144,10 @@ def list_cache(
         chosen = sorted(seen.entries, key=lambda e: e.key)
     else:
         chosen = selection.pick_sorted(seen.entries, now_ns)
-    unread = 0
     if few:
         shown = chosen if len(chosen) <= _READ_AT_ONCE else chosen[:limit]
         seen = decode_entries(store, cast("Scan", seen), shown, reading, details=False)
         chosen = _as_read(seen, chosen)
-        unread = 0 if len(shown) == len(chosen) else sum(e.codec == "unknown" for e in chosen)
     if (details or (heads and not layout.has_heads)) and not decode_all:
         hurried = not (options.long or layout.has_heads)
         seen = layout.decode(store, seen, chosen[:limit], reading, hurried=hurried)
@@ -158,7 +162,7 @@ def list_cache(
     return Listing(
         cache_dir=store.url,
         entries=tuple(chosen[:limit]),
-        summary=summarize(chosen)._replace(unread=unread),
+        summary=summarize(chosen),
         problems=problems,
         cache_size_bytes=sizes[0],
         ledger_bytes=sizes[1],

@@ -29,7 +29,7 @@ from jaxcache.units import NS_PER_SECOND
 if TYPE_CHECKING:
     from jaxcache.layouts.base import Layout
 
-_MAGIC = b"jaxcache-stats 4\n"
+_MAGIC = b"jaxcache-stats 5\n"
 _MASK = (1 << 64) - 1
 _SETTLED_NS = 2_000_000_000
 #: An -atime file can say more than a column holds: it is eight bytes of anything.
@@ -75,7 +75,7 @@ class Snapshot:
             "layout": self._layout.name,
             "digest": _digest(infos) & _MASK,
             "index": _identity(self._index),
-            "total": stats.total[:4],
+            "total": stats.total,
             "files": [[str(f.kind), f.files, f.size_bytes] for f in stats.files],
             "by_platform": _rows(stats.by_platform),
             "by_module": _rows(stats.by_module),
@@ -168,8 +168,8 @@ def _stats(
 
 
 def _rows(groups: Iterable[Group]) -> list[list[Any]]:
-    return [[g.name, *g.summary[:4], g.last_used_ns] for g in groups]
+    return [[g.name, *g.summary, g.last_used_ns] for g in groups]
 
 
 def _groups(rows: Iterable[Sequence[Any]]) -> tuple[Group, ...]:
-    return tuple(Group(row[0], Summary(*row[1:5]), row[5]) for row in rows)
+    return tuple(Group(row[0], Summary(*row[1:-1]), row[-1]) for row in rows)

@@ -138,7 +138,7 @@ def count_cache(
 def _count_files(found: Iterable[tuple[StrEnum, FileInfo]]) -> tuple[FileCount, ...]:
     sizes: defaultdict[StrEnum, list[int]] = defaultdict(list)
     for kind, info in found:
-        sizes[kind].append(info.size_bytes)
+        sizes[kind].append(info.size_bytes if info.type == "file" else 0)
     order = list(type(next(iter(sizes)))) if sizes else []
     return tuple(FileCount(k, len(sizes[k]), sum(sizes[k])) for k in order if k in sizes)
 

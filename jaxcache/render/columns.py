@@ -7,7 +7,7 @@ from jaxcache.cache.prune.removal import Removal
 from jaxcache.entry.names import parse_key, split_name
 from jaxcache.render.typeset import short_key
 from jaxcache.render.view import Column
-from jaxcache.units import format_ago, format_compile, format_duration, format_size, rfc3339
+from jaxcache.units import format_ago, format_compile, format_size, rfc3339
 
 Get = Callable[[Any], Any]
 
@@ -66,8 +66,8 @@ def seconds_column(
 
 
 def duration_column(get: Get) -> Column:
-    """Return the column of a measured compile time, empty where it is unknown."""
-    return seconds_column(get, lambda s: "" if s is None else format_duration(s))
+    """Return the column of a compile time in a report, empty where it is unknown."""
+    return seconds_column(get, lambda s: "" if s is None else format_compile(s))
 
 
 def used_column(now_ns: int) -> Column:

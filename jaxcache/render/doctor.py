@@ -101,7 +101,8 @@ def _heading(diagnosis: Diagnosis) -> Iterator[Line]:
     cache, mine = diagnosis.facts.cache, diagnosis.facts.interpreter
     entries, decoded = len(cache.entries), len(cache.contents)
     line = format_count(entries, "entry") if cache.exists else "does not exist yet"
-    line += f", of which {decoded:,} were decoded" if decoded < entries else ""
+    cut = decoded < entries - sum("empty" in e.problems for e in cache.entries)
+    line += f", of which {decoded:,} were decoded" if cut else ""
     yield Line(f"{cache.path}: {line}", "  cache   ")
     if mine:
         versions = f"jax {mine.jax_version}, jaxlib {mine.jaxlib_version}, {mine.written_codec}"

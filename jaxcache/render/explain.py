@@ -86,7 +86,9 @@ def _past_table(past: Sequence[Comparison], cache_dir: str, *, unfolded: bool) -
         some = format_count(len(folded), "helper")
         first_times = sum(not c.differences for c in folded)
         named = f"and {some} of JAX, such as {folded[0].right.module}"
-        yield f"{named}: {first_times:,} compiled for the first time (--all lists them)"
+        counts = {"for the first time": first_times, "anew": len(folded) - first_times}
+        each = ", ".join(f"{n:,} compiled {when}" for when, n in counts.items() if n)
+        yield f"{named}: {each} (--all lists them)"
 
 
 def _summed(comparisons: Sequence[Comparison]) -> list[tuple[Difference, list[Compile]]]:

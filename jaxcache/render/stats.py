@@ -74,7 +74,8 @@ def _page(stats: Stats, uses: Uses, live: Live, now_ns: int) -> Iterator[Block]:
     if total.entries:
         sealed = f"; {stats.sealed:,} with a checksum (sealed)" if stats.sealed else ""
         size = f"{total.entries:,} of {format_size(total.size_bytes)}"
-        yield Line(f"{size}, {total.compiling}{sealed}", "Entries      ")
+        seconds = total.compiling or "compile time not read (--long reads it)"
+        yield Line(f"{size}, {seconds}{sealed}", "Entries      ")
     if others:
         size = f"{format_size(stats.size_bytes)}, as --max-size counts it"
         if ledger := stats.directory_bytes - stats.size_bytes:

@@ -10,7 +10,7 @@ from jaxcache.cache.explain.sides import RUN_OUTCOMES
 from jaxcache.render.columns import duration_column, size_column, text_column
 from jaxcache.render.typeset import SHOWN_HASH_DIGITS
 from jaxcache.render.view import Block, Column, Line, Table, View
-from jaxcache.units import format_count, format_duration
+from jaxcache.units import format_command, format_count, format_duration
 from jaxcache.warm.report import Module, Report
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ def _page(report: Report, unfolded: bool, more: str) -> Iterator[Block]:
             place = f" -C {shlex.quote(report.cache_dir)}" if report.cache_dir else ""
             start = shlex.quote(key[: len(abridged.module) + 1 + SHOWN_HASH_DIGITS])
             yield Line(f"jaxcache explain{place} {start}", "in full: ", whole=True)
-        yield from _faults(shown)
+        yield from _faults(shown, report.cache_dir)
     if folded:
         yield _folded_line(folded, more)
     yield from end_notes(report)
@@ -167,7 +167,7 @@ def _why(module: Module) -> str:
     return " ".join(why.split())
 
 
-def _faults(modules: Sequence[Module]) -> Iterator[str]:
+def _faults(modules: Sequence[Module], cache_dir: str | None) -> Iterator[str]:
     """Yield each failure of the cache once and in full; many compiles share one."""
     found: dict[str, Counter[str]] = {}
     for m in modules:
@@ -179,7 +179,8 @@ def _faults(modules: Sequence[Module]) -> Iterator[str]:
         others = f" (and {len(messages) - 1} other messages: --json)" if len(messages) > 1 else ""
         yield f"{reason} ({format_count(messages.total(), 'compile')}): {message}{others}"
     if found:
-        yield "to find the cause and the cure: jaxcache doctor"
+        doctor = format_command("doctor", cache_dir) if cache_dir else "jaxcache doctor"
+        yield f"to find the cause and the cure: {doctor}"
 
 
 def end_notes(report: "Report | TorchReport") -> Iterator[str]:

@@ -63,10 +63,10 @@ def file_error(name: str, error: OSError) -> StoreError:
 def no_cache(path: Path, error: OSError) -> NoCacheError:
     """Say why a directory cannot be opened as a cache."""
     if error.errno == errno.ENOENT:
-        return NoCacheError(
-            f"there is no cache directory {path}",
-            hint="name one with --cache-dir, or fill one with: jaxcache warm SCRIPT",
-        )
+        hint = "name one with --cache-dir, or fill one with: jaxcache warm SCRIPT"
+        if any(part.startswith("~") for part in path.parts):
+            hint = 'JAX takes ~ for the name of a folder: write "$HOME/…" in its place'
+        return NoCacheError(f"there is no cache directory {path}", hint=hint)
     if error.errno == errno.ENOTDIR:
         return NoCacheError(
             f"{path} is a file, not a cache directory",

@@ -70,6 +70,8 @@ def test_a_bundle_as_one_object(
     assert step(run_cli, "restore", url, tmp_path / "fresh")["cache_hit"] is False
     told = step(run_cli, "save", url, job)
     assert (told["why"], told["written"]) == ("new", 7)
+    looked = run_cli("ci", "restore", url, "-C", tmp_path / "fresh", "--lookup-only")
+    assert f"warning: {url}: it is not signed" in looked.stderr
     assert step(run_cli, "restore", url, tmp_path / "fresh")["written"] == 7
     assert names(tmp_path / "fresh") == names(job)
     told = step(run_cli, "save", url, tmp_path / "fresh")

@@ -370,6 +370,12 @@ def test_hits_are_compared_with_what_their_module_had_before() -> None:
     said = "2 of 2 hit now; the rows say why they were compiled when they were written"
     assert explain_view(found, "cache").notes == [said]
 
+    anew = replace(helper, key="jit_sin-" + "d" * 64)
+    both = replace(found, past=(*past, Comparison(helper, anew, (flag,))))
+    *_, last = set_blocks(explain_view(both, "cache").page or (), width=200, color=False)
+    counts = "1 compiled for the first time, 1 compiled anew (--all lists them)"
+    assert last == f"and 2 helpers of JAX, such as jit_sin: {counts}"
+
     first = replace(found, past=(Comparison(None, own, ()),), same=1, hits=1)
     view = explain_view(first, "cache")
     assert (view.rows, view.page) == ([], [])

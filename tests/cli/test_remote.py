@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import RunCli
+from command_line import run_in_process
+from conftest import RunCli, clean_environment
 from object_server import Proxy, S3Server, times
 
 ENTRIES = 7
@@ -35,6 +36,27 @@ def test_a_bucket_is_listed_without_reading(run_cli: RunCli, remote: str, s3: Pr
     again = told(run_cli("ls", "-C", remote, "--json"))
     assert again["entries"] == long["entries"]
     assert s3.counts() == {"list": 1}
+
+
+def test_compile_time_that_was_not_read_is_not_said_to_be_short(
+    remote: str, tmp_path: Path
+) -> None:
+    def screen(*words: str) -> str:
+        env = clean_environment(tmp_path)
+        return run_in_process(words, env=env, cwd=tmp_path, on_terminal=True).stdout
+
+    for words in (("ls",), ("ls", "--group-by", "module"), ("stats",)):
+        shown = screen(*words, "-C", remote)
+        assert "7 entries" in shown or "7 of " in shown, shown
+        assert "1 s" not in shown, shown
+    assert "compile time not read (--long reads it)" in screen("stats", "-C", remote)
+    assert "under 1 s of compiling each" in screen("stats", "--long", "-C", remote)
+
+
+def test_a_web_server_cannot_be_written(run_cli: RunCli, local: Path) -> None:
+    done = run_cli("push", "http://127.0.0.1:9/x", "-C", local)
+    assert done.returncode == 1
+    assert "an http:// URL is only read" in done.stderr
 
 
 def test_a_listing_takes_a_request_for_each_thousand(

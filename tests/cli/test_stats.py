@@ -32,6 +32,8 @@ def cache(tmp_path: Path, corpus: Path) -> Path:
 
 
 def test_everything_is_counted(run_cli: RunCli, cache: Path) -> None:
+    (cache / "link").symlink_to("jit_nowhere")
+    (cache / f"jit_folder-{HASH}-cache").mkdir()
     document = json.loads(run_cli("stats", "--json", "-C", cache).stdout)
     files = {f["kind"]: (f["files"], f["size_bytes"]) for f in document["files"]}
     assert files["entry"][0] == 7
@@ -41,6 +43,7 @@ def test_everything_is_counted(run_cli: RunCli, cache: Path) -> None:
     assert files["temp"] == (1, 3)
     assert files["lockfile"] == (1, 0)
     assert files["kernel-cache"][1] == (cache / "xla_gpu_kernel_cache_file").stat().st_size
+    assert files["stray"] == (2, 0)  # as a bound counts them
     on_disk = sum(p.stat().st_size for p in cache.rglob("*") if p.is_file())
     assert document["directory_bytes"] == on_disk == sum(size for _, size in files.values())
     assert document["total"]["entries"] == 8
@@ -48,6 +51,7 @@ def test_everything_is_counted(run_cli: RunCli, cache: Path) -> None:
         "orphan-atime": 1,
         "legacy-name": 1,
         "temp-file": 1,
+        "stray-file": 2,
         "module-mismatch": 1,
     }
     assert [(g["name"], g["entries"]) for g in document["by_platform"]] == [("cpu", 8)]

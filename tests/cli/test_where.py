@@ -40,3 +40,10 @@ def test_options_that_do_not_fit(run_cli: RunCli) -> None:
         done = run_cli("where", *words)
         assert done.returncode == 2
         assert done.stdout == ""
+
+
+def test_a_tilde_that_no_shell_has_expanded(run_cli: RunCli) -> None:
+    for command in ("ls", "doctor"):
+        done = run_cli(command, env={"JAX_COMPILATION_CACHE_DIR": "~/jax-cache"})
+        assert done.returncode == 10
+        assert "JAX takes ~ for the name of a folder" in done.stderr

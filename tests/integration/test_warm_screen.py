@@ -67,7 +67,7 @@ def test_a_cache_that_cannot_be_opened_is_told_once_and_in_full(
     told = " ".join(done.stderr.partition(" hits · ")[2].split())
     assert told.count("JAX could not open the cache") == 1
     assert told.count("Please install the `filelock` package to set `jax_compilation_") == 1
-    assert told.count("to find the cause and the cure: jaxcache doctor") == 1
+    assert told.count(f"to find the cause and the cure: jaxcache doctor -C {cache}") == 1
 
 
 @pytest.mark.core

@@ -157,8 +157,8 @@ def check_file_name(path: str) -> None:
         raise JaxcacheError(f"cannot write {path}: {reason}", code="io-error")
 
 
-def spool(source: BinaryIO) -> Bundle:
-    """Read a bundle from a pipe into a nameless temporary file, and open it.
+def spool(source: BinaryIO, name: str = "standard input") -> Bundle:
+    """Read a bundle from a pipe or a bucket into a nameless temporary file, and open it.
 
     Raises:
         BundleError
@@ -166,8 +166,8 @@ def spool(source: BinaryIO) -> Bundle:
     """
     start = source.read(len(MAGIC))
     if start != MAGIC:
-        raise BundleError("standard input is not a bundle", code="not-a-bundle", hint=None)
-    return _keep(itertools.chain([start], read_chunks(source)), "standard input")
+        raise BundleError(f"{name} is not a bundle", code="not-a-bundle", hint=None)
+    return _keep(itertools.chain([start], read_chunks(source)), name)
 
 
 def _keep(chunks: Iterable[bytes], name: str) -> Bundle:

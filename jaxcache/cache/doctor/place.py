@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from jaxcache.cache.doctor.facts import Facts, Finding
 from jaxcache.model import FileInfo
-from jaxcache.units import format_count
+from jaxcache.units import format_command, format_count
 
 #: Types of mounts that reach another machine, as Linux names them.
 _NETWORK = """
@@ -220,7 +220,7 @@ def find_open_permissions(facts: Facts) -> Iterator[Finding]:
         "problem",
         f"{who} may write {_what(files, facts)}",
         "an entry is machine code that JAX runs unasked: whoever writes here runs code as you",
-        "jaxcache doctor --fix takes those permissions away"
+        f"{format_command('doctor --fix', facts.cache.path)} takes those permissions away"
         if mine
         else f"its owner should run: chmod -R go-w {shlex.quote(facts.cache.path)}",
         mend="drop-permissions" if mine else None,

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from jaxcache.cache.doctor.facts import Facts, Finding, install_into
 from jaxcache.entry.names import FileKind
 from jaxcache.entry.releases import ATIME_REQUIRED
-from jaxcache.units import format_count, format_size
+from jaxcache.units import format_command, format_count, format_size
 
 #: A file system is nearly full below this share of it, unless that is still this much.
 _NEARLY_FULL, _PLENTY_BYTES = 0.05, 10 << 30
@@ -98,7 +98,7 @@ def find_disk_full(facts: Facts) -> Iterator[Finding]:
             "problem",
             f"{format_size(free)} of {format_size(total)} are free",
             "a write that does not fit leaves a cut-off entry, which JAX then never replaces",
-            "jaxcache prune --max-size SIZE, or move the cache",
+            f"{format_command('prune --max-size SIZE', facts.cache.path)}, or move the cache",
         )
 
 
@@ -119,14 +119,15 @@ def find_bucket_library_missing(facts: Facts) -> Iterator[Finding]:
     """A URL takes ``etils[epath]``, which JAX does not install."""
     mine = facts.interpreter
     if mine and facts.bucket and not mine.has_epath:
+        s3 = facts.bucket.startswith("s3://")
         yield Finding(
             "bucket-library-missing",
             "problem",
             f"jax_compilation_cache_dir is {facts.bucket}, and {mine.executable} has no "
             "etils[epath]",
             "JAX warns once, and runs without a cache",
-            install_into(mine.executable, "'etils[epath]' gcsfs")
-            + " (s3fs for s3://); or use a directory, and jaxcache pull and push",
+            install_into(mine.executable, f"'etils[epath]' {'s3fs' if s3 else 'gcsfs'}")
+            + "; or use a directory, and jaxcache pull and push",
             "jax-ml/jax#21819",
         )
 
@@ -151,7 +152,7 @@ def find_missing_atime(facts: Facts) -> Iterator[Finding]:
         + ("" if facts.capped else " beside others that have one"),
         "with jax_compilation_cache_max_size set, JAX before 0.11.2 fails on the first of them, "
         "and writes nothing any more",
-        "jaxcache doctor --fix writes them, dated to the last use",
+        f"{format_command('doctor --fix', facts.cache.path)} writes them, dated to the last use",
         "jax-ml/jax#39880",
         mend="write-atime",
         files=tuple(missing),
@@ -205,7 +206,7 @@ def find_damage(facts: Facts) -> Iterator[Finding]:
             "problem",
             f"{format_count(len(found), 'entry')} that cannot be read",
             "JAX warns and compiles at every run, and never replaces them",
-            "jaxcache verify --fix",
+            format_command("verify --fix", facts.cache.path),
             files=tuple(found),
         )
 

@@ -76,7 +76,7 @@ def _fetch(source: str, target: Store | None, allow_large: bool) -> SharedBundle
         if is_remote(source):
             folder, _, name = source.rpartition("/")
             with open_store(folder).open(name) as file:
-                bundle = spool(file)
+                bundle = spool(file, source)
         elif source == "-" or os.path.lexists(source):
             bundle = open_input(source)
         else:
