@@ -1,4 +1,4 @@
-"""Sizes, durations and times: parsing what people type, printing what they read."""
+"""Values as text: parse what people type, such as sizes, and format what they read."""
 
 import os
 import re
@@ -158,3 +158,17 @@ _LAST_SECOND = 253_402_300_799  # 9999-12-31T23:59:59Z, the last that datetime h
 def available_cores() -> int:
     """Cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def printable(name: str) -> str:
+    """A name as it may be shown: control characters and odd bytes become ``\\xNN`` escapes."""
+    if name.isprintable():
+        return name
+    return "".join(c if c.isprintable() else _escape(c) for c in name)
+
+
+def _escape(character: str) -> str:
+    code = ord(character)
+    if 0xDC80 <= code <= 0xDCFF:  # a byte that was no UTF-8 (PEP 383)
+        return f"\\x{code - 0xDC00:02x}"
+    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"

@@ -66,6 +66,6 @@ class WarmCommand(OptionalValueCommand):
 
     def takes_options_after(self, program: str) -> bool:
         """A function has arguments of its own only as options of ours."""
-        from jaxcache.cli.output.warm import is_function
+        from jaxcache.cli.running import is_function
 
         return is_function(program)

@@ -31,7 +31,7 @@ def command(
     writes it). With --processes the command is run N times, and the first Python in each that
     imports jax is one of the N.
     """
-    from jaxcache.cli.output.warm import finish, place_run
+    from jaxcache.cli.running import finish, place_run
     from jaxcache.cli.terminal.live import watch
 
     form = output.form

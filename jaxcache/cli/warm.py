@@ -59,7 +59,7 @@ def command(
 
     MODULE:FUNCTION (or FILE.py:FUNCTION) is lowered and compiled for --arg without being run.
     """
-    from jaxcache.cli.output.warm import finish, place_run, programs
+    from jaxcache.cli.running import finish, place_run, programs
     from jaxcache.cli.terminal.live import watch
 
     form = output.form

@@ -104,17 +104,3 @@ def own_kind(path: str) -> str:
     """Tell what a file in our own folder is: ``ledger``, ``quarantine`` or ``own``."""
     folder = "/".join(path.split("/", 2)[:2])
     return {LEDGER_DIR: "ledger", QUARANTINE_DIR: "quarantine"}.get(folder, "own")
-
-
-def printable(name: str) -> str:
-    """A name as it may be shown: control characters and odd bytes become ``\\xNN`` escapes."""
-    if name.isprintable():
-        return name
-    return "".join(c if c.isprintable() else _escape(c) for c in name)
-
-
-def _escape(character: str) -> str:
-    code = ord(character)
-    if 0xDC80 <= code <= 0xDCFF:  # a byte that was no UTF-8 (PEP 383)
-        return f"\\x{code - 0xDC00:02x}"
-    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"

@@ -77,19 +77,19 @@ def explain_miss(function: Any, *args: Any, **kwargs: Any) -> Prediction:
         lowered = function.lower(*args, **kwargs)
         event = listener.ask(lowered.compile)
         if event is None:
-            said = "this process has compiled it already, and keeps it in memory"
-            return Prediction("in-memory", None, None, said)
+            text = "this process has compiled it already, and keeps it in memory"
+            return Prediction("in-memory", None, None, text)
         observation.take(event)
         (asked,) = (done for done in observation.compiles() if done.reason == "not-compiled")
         directory = observation.cache_dir
     known = open_known(directory) if directory else None
     compile_, key = as_compile(asked), asked.key or ""
     if known and key in known.keys_of(asked.module):
-        said = f"{asked.module} is in {directory}, and would be retrieved"
-        return Prediction("hit", asked.module, key, said)
+        text = f"{asked.module} is in {directory}, and would be retrieved"
+        return Prediction("hit", asked.module, key, text)
     explanation = _compare(compile_, known, earlier, directory)
-    said = f"{asked.module} would be compiled: {_why(explanation, directory)}"
-    return Prediction("miss", asked.module, key, said, explanation)
+    text = f"{asked.module} would be compiled: {_why(explanation, directory)}"
+    return Prediction("miss", asked.module, key, text, explanation)
 
 
 def _compare(

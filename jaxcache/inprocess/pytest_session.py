@@ -150,19 +150,19 @@ class PytestSession:
     def pytest_runtest_makereport(self, item: pytest.Item, call: pytest.CallInfo[Any]) -> None:
         """Add the counts to the test's report, for JUnit files and the controller of xdist."""
         if call.when == "teardown":
-            told = [p for p in item.user_properties if not p[0].startswith(_PREFIX)]
+            properties = [p for p in item.user_properties if not p[0].startswith(_PREFIX)]
             counts = self._count()
             if counts["compile_requests"]:
-                told += [(_PREFIX + name, round(counts[name], 6)) for name in NAMES]
-            item.user_properties[:] = told
+                properties += [(_PREFIX + name, round(counts[name], 6)) for name in NAMES]
+            item.user_properties[:] = properties
 
     # The end ----------------------------------------------------------------------------------
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Collect the counts of each test, also from the workers of xdist."""
-        told: dict[str, Any] = dict(report.user_properties)
-        if report.when == "teardown" and _PREFIX + NAMES[0] in told:
-            counts = Counts({name: told[_PREFIX + name] for name in NAMES})
+        properties: dict[str, Any] = dict(report.user_properties)
+        if report.when == "teardown" and _PREFIX + NAMES[0] in properties:
+            counts = Counts({name: properties[_PREFIX + name] for name in NAMES})
             self._tests.setdefault(report.nodeid, Counts()).update(counts)
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
@@ -176,9 +176,9 @@ class PytestSession:
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any) -> None:
         """Add the counts that a worker sent."""
-        told = getattr(node, "workeroutput", {}).get("jaxcache", {})
-        self._outside.update(told.get("outside", {}))
-        self._trouble.update(dict.fromkeys(told.get("trouble", ())))
+        sent = getattr(node, "workeroutput", {}).get("jaxcache", {})
+        self._outside.update(sent.get("outside", {}))
+        self._trouble.update(dict.fromkeys(sent.get("trouble", ())))
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
         """Print the table."""

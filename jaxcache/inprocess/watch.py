@@ -116,7 +116,7 @@ class Observation(Printable):
                 folded = replace(recorder, running={}).report(
                     Ended(0, False, False, seconds), known
                 )
-                heard = any(p.loaded for p in recorder.processes.values()) or recorder.said
+                heard = any(p.loaded for p in recorder.processes.values()) or recorder.notices
                 self._report = replace(
                     folded,
                     notes=(*(folded.notes if heard else ()), *running),

@@ -50,14 +50,14 @@ class TorchListener(logging.Handler):
         self._version = version
         self._send = send
         self._wrapped: set[str] = set()
-        self._said: dict[str, Any] | None = None
+        self._introduced: dict[str, Any] | None = None
         self._before: dict[str, int] = {}
         self._owners: dict[str | None, str] = {}
         os.register_at_fork(after_in_child=self._start_afresh)
 
     def _start_afresh(self) -> None:
         """A forked child has a connection of its own, and counts from here."""
-        self._said = None
+        self._introduced = None
         self._safely(lambda: setattr(self, "_before", _counters()))
 
     def emit(self, record: logging.LogRecord) -> None:
@@ -91,11 +91,11 @@ class TorchListener(logging.Handler):
 
     def _introduce(self) -> None:
         """Say which torch this is and how its caches are set, where that is news."""
-        told = {"version": self._version, "rank": _rank(), "settings": _settings()}
-        told["directory"] = os.environ.get("TORCHINDUCTOR_CACHE_DIR")  # torch sets it by itself
-        if told != self._said:
-            self._said = told
-            self._send({"event": "torch", **told})
+        torch = {"version": self._version, "rank": _rank(), "settings": _settings()}
+        torch["directory"] = os.environ.get("TORCHINDUCTOR_CACHE_DIR")  # torch sets it by itself
+        if torch != self._introduced:
+            self._introduced = torch
+            self._send({"event": "torch", **torch})
 
     def _wrap_writes(self) -> None:
         """Wrap the writes of both caches as soon as they are imported."""
@@ -175,15 +175,15 @@ def _look(name: str) -> "dict[str, Any] | None":
 
 def _of_look(payload: Any) -> "dict[str, Any]":
     """The facts of one look; its hundreds of key components stay here."""
-    said = json.loads(payload) if isinstance(payload, str) else payload or {}
-    saved = said.get("time_saved_ns")
-    if saved is None and (saved_ms := said.get("time_saved_ms")) is not None:
+    look = json.loads(payload) if isinstance(payload, str) else payload or {}
+    saved = look.get("time_saved_ns")
+    if saved is None and (saved_ms := look.get("time_saved_ms")) is not None:
         saved = saved_ms * 1e6
-    taken = said.get("time_taken_ns")
+    taken = look.get("time_taken_ns")
     return {
-        "key": said.get("key"),
-        "reason": _cut(said.get("cache_bypass_reason")),
-        "status": said.get("cache_status_detailed"),
+        "key": look.get("key"),
+        "reason": _cut(look.get("cache_bypass_reason")),
+        "status": look.get("cache_status_detailed"),
         "stored_seconds": None if saved is None else saved / 1e9,
         "seconds": None if taken is None else taken / 1e9,
     }

@@ -164,8 +164,8 @@ class Options:
                 value.settings.setdefault("rich_help_panel", panel)
         cls._FIELDS = {**cls._FIELDS, **own}
         cls.DECLARED = {n: v for n, v in cls._FIELDS.items() if isinstance(v, Option)}
-        told = "".join(f"\n    {o.keyword}: {o.help}" for o in cls.DECLARED.values())
-        cls.__doc__ = f"{cls.__doc__}\n\n    As keywords of the Python interface:\n{told}\n    "
+        keywords = "".join(f"\n    {o.keyword}: {o.help}" for o in cls.DECLARED.values())
+        cls.__doc__ = f"{cls.__doc__}\n\n    As keywords of the Python interface:\n{keywords}\n    "
 
     def __init__(self, **values: Any) -> None:
         for name, value in self._FIELDS.items():

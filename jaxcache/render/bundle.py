@@ -85,7 +85,7 @@ def import_view(
     """Return the view of ``import``; ``done`` is None for a dry run."""
     forecasts = {f.key: f for f in outlooks.forecasts}
     pairs = [(step, forecasts.get(getattr(step.subject, "key", ""))) for step in plan.steps]
-    entries = [_step(step, told) for step, told in pairs]
+    entries = [_step(step, forecast) for step, forecast in pairs]
     document = {
         "cache_dir": plan.cache_dir,
         "bundle": plan.bundle,

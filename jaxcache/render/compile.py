@@ -54,14 +54,14 @@ def _notes(report: CompileReport) -> Iterator[str]:
 
 
 def _why(module: Compiled) -> str:
-    said = [f"{module.reason}: {module.detail}"] if module.reason else []
+    reasons = [f"{module.reason}: {module.detail}"] if module.reason else []
     if module.moved:
-        said.append("for this directory")
+        reasons.append("for this directory")
     elif module.differs:
-        said.append(f"another key than recorded: {', '.join(module.differs)}")
+        reasons.append(f"another key than recorded: {', '.join(module.differs)}")
     if module.doubts:
-        said.append(f"collected with doubts: {', '.join(module.doubts)}")
-    return "; ".join(said)
+        reasons.append(f"collected with doubts: {', '.join(module.doubts)}")
+    return "; ".join(reasons)
 
 
 def _summary_line(report: CompileReport) -> str:

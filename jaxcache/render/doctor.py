@@ -123,8 +123,8 @@ def _finding(finding: Finding, *, name_files: bool) -> Iterator[Line]:
 
 
 def _settings(diagnosis: Diagnosis, verbose: bool) -> Iterator[Block]:
-    told = diagnosis.facts.settings
-    shown = [s for s in told if verbose or s.origin != "default"]
+    settings = diagnosis.facts.settings
+    shown = [s for s in settings if verbose or s.origin != "default"]
     rest = "" if verbose else "; --verbose lists all settings"
     if not shown:
         yield f"every setting of JAX's cache has its default{rest}"
@@ -133,5 +133,5 @@ def _settings(diagnosis: Diagnosis, verbose: bool) -> Iterator[Block]:
     for s in shown:
         value = "not set" if s.value is None else s.value
         yield Line(f"{s.name} = {value}  ({s.origin})", "  ")
-    if len(shown) < len(told):
+    if len(shown) < len(settings):
         yield f"other settings have their default{rest}"

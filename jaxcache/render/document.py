@@ -12,8 +12,7 @@ from math import isfinite
 from operator import attrgetter
 from typing import Any
 
-from jaxcache.entry.names import printable
-from jaxcache.units import rfc3339
+from jaxcache.units import printable, rfc3339
 
 SCHEMA_VERSION = 1
 

@@ -40,16 +40,16 @@ def explain_view(explanation: Explanation, cache_dir: str, *, unfolded: bool = F
     hits = [{**fields_of(c), "cause": _past_cause(c)} for c in past]
     if hits:
         document["hits"] = hits
-    told = any(c.differences for c in past)
+    has_causes = any(c.differences for c in past)
     rows: list[tuple[object, ...]] = [
         (c.right.module, d.component, d.left, d.right, d.meaning, d.fix)
-        for c in comparisons or (past if told else ())
+        for c in comparisons or (past if has_causes else ())
         for d in c.differences or (Difference("", None, None, FIRST_TIME, None),)
     ]
     page = [] if past and not comparisons else [*_page(explanation, unfolded=unfolded)]
     hit = f"{explanation.hits:,} of {explanation.hits + len(comparisons):,} hit now"
     note = f"no difference in {format_count(explanation.same, 'module')}"
-    if told:
+    if has_causes:
         note = f"{hit}; the rows say why they were compiled when they were written"
         page += (
             ["", f"{hit}; why they were compiled when they were written:"] if comparisons else []

@@ -1,6 +1,6 @@
 """``ls`` as a view."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from jaxcache.cache.listing import Listing, group_entries
@@ -110,23 +110,3 @@ def group_columns(by: str, now_ns: int) -> list[Column]:
         ),
         used_column(now_ns),
     ]
-
-
-#: Counters of the live layer that a line shows, where they are not zero.
-_LIVE_WORDS = {
-    "written": "written",
-    "rotten": "damaged",
-    "died_loading": "quarantined",
-    "evicted": "evicted",
-    "uploaded": "uploaded",
-    "tier_errors": "tier errors",
-}
-
-
-def live_line(totals: Mapping[str, float]) -> str:
-    """Return the counts of the live layer: ``12 hits (3 of tiers), 2 misses, 2 written``."""
-    local, tier = (int(totals.get(name, 0)) for name in ("hits_local", "hits_tier"))
-    parts = [format_count(local + tier, "hit") + (f" ({tier:,} of tiers)" if tier else "")]
-    parts.append(f"{int(totals.get('misses', 0)):,} misses")
-    parts += [f"{int(totals[n]):,} {word}" for n, word in _LIVE_WORDS.items() if totals.get(n)]
-    return ", ".join(parts)

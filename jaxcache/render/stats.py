@@ -8,7 +8,7 @@ from jaxcache.cache.listing import Summary
 from jaxcache.cache.stats import Stats
 from jaxcache.render.columns import count_column, size_column, text_column
 from jaxcache.render.document import fields_of, to_document
-from jaxcache.render.listing import group_columns, live_line
+from jaxcache.render.listing import group_columns
 from jaxcache.render.view import Block, Column, Line, Table, View
 from jaxcache.units import format_command, format_compiling, format_count, format_size
 
@@ -164,3 +164,23 @@ def _escape(text: str) -> str:
     """Return a label's value."""
     shown: str = to_document(text)
     return shown.replace("\\", "\\\\").replace('"', '\\"')
+
+
+#: Counters of the live layer that a line shows, where they are not zero.
+_LIVE_WORDS = {
+    "written": "written",
+    "rotten": "damaged",
+    "died_loading": "quarantined",
+    "evicted": "evicted",
+    "uploaded": "uploaded",
+    "tier_errors": "tier errors",
+}
+
+
+def live_line(totals: Mapping[str, float]) -> str:
+    """Return the counts of the live layer: ``12 hits (3 of tiers), 2 misses, 2 written``."""
+    local, tier = (int(totals.get(name, 0)) for name in ("hits_local", "hits_tier"))
+    parts = [format_count(local + tier, "hit") + (f" ({tier:,} of tiers)" if tier else "")]
+    parts.append(f"{int(totals.get('misses', 0)):,} misses")
+    parts += [f"{int(totals[n]):,} {word}" for n, word in _LIVE_WORDS.items() if totals.get(n)]
+    return ", ".join(parts)

@@ -6,7 +6,7 @@ from datetime import datetime
 
 from jaxcache.cache.watch import Change, Look
 from jaxcache.render.columns import entry_column, seconds_column, size_column, text_column
-from jaxcache.render.listing import live_line
+from jaxcache.render.stats import live_line
 from jaxcache.render.view import Block, Column, Line, Table, View
 from jaxcache.units import (
     NS_PER_SECOND,

@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Literal
 
-from jaxcache.entry.names import printable
 from jaxcache.render.view import Block, Column, Line, Table
+from jaxcache.units import printable
 
 _GAP = 2
 #: Narrower than this no text can be set.

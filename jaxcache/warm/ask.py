@@ -48,21 +48,21 @@ def ask_python(python: str | None = None) -> tuple[Interpreter, list[Setting]]:
         NoJaxError: it cannot run, has no jax, or dies over it.
     """
     python = find_python(python)
-    told = ask_once(python, "settings", *DEFAULTS, seconds=_SETTINGS_SECONDS, answers=2)
+    answer = ask_once(python, "settings", *DEFAULTS, seconds=_SETTINGS_SECONDS, answers=2)
     interpreter = Interpreter(
         executable=python,
-        python_version=str(told["python_version"]),
-        jax_version=str(told["jax_version"]),
-        jaxlib_version=str(told["jaxlib_version"]),
-        jaxlib_digest=told["jaxlib_digest"],
-        key_codec=str(told["key_codec"]),
-        written_codec=str(told["written_codec"]),
-        has_filelock=bool(told["has_filelock"]),
-        has_epath=bool(told["has_epath"]),
-        flags=_flags(told.get("compile_options")),
+        python_version=str(answer["python_version"]),
+        jax_version=str(answer["jax_version"]),
+        jaxlib_version=str(answer["jaxlib_version"]),
+        jaxlib_digest=answer["jaxlib_digest"],
+        key_codec=str(answer["key_codec"]),
+        written_codec=str(answer["written_codec"]),
+        has_filelock=bool(answer["has_filelock"]),
+        has_epath=bool(answer["has_epath"]),
+        flags=_flags(answer.get("compile_options")),
     )
-    settings = settings_of_jax(told["settings"], os.environ)
-    return interpreter, [*settings, *settings_of_live(told["live"])]
+    settings = settings_of_jax(answer["settings"], os.environ)
+    return interpreter, [*settings, *settings_of_live(answer["live"])]
 
 
 def _flags(options: str | None) -> frozenset[str] | None:
@@ -119,25 +119,25 @@ def probe_host(python: str | None, environment: Mapping[str, str]) -> Host:
 
 
 def _read_host(child: Child, python: str, folder: str) -> Host:
-    told = take_answers(child, python, _PROBE_SECONDS)
+    answer = take_answers(child, python, _PROBE_SECONDS)
     store = LocalStore(folder)
     exported = write_stream(store, plan_export(store, now_ns=0), level=1)
     exported.stream.close()
     items = exported.manifest.items
     if not items:
         raise NoJaxError(
-            f"{python}: jax {told.get('jax_version')} on {told.get('platform')} wrote no entry",
+            f"{python}: jax {answer.get('jax_version')} on {answer.get('platform')} wrote no entry",
             code="no-entry",
             hint="JAX up to 0.4.29 caches nothing on the CPU",
         )
     return Host(
         python,
-        str(told.get("jax_version")),
-        str(told.get("jaxlib_version")),
+        str(answer.get("jax_version")),
+        str(answer.get("jaxlib_version")),
         items[0].codec,
         exported.manifest.origin_of(items[0]),
-        str(told.get("device_kind", "")),
-        str(told.get("platform_version", "")),
+        str(answer.get("device_kind", "")),
+        str(answer.get("platform_version", "")),
         items[0].key,
     )
 
@@ -165,19 +165,19 @@ def hlo_text(module: bytes, *, python: str | None = None) -> str:
     child = Child(python, "hlo_text", str(len(module)), deed="prints the module", aside=True)
     try:
         child.send_bytes(module)
-        told = child.answer(_PRINT_SECONDS)
+        answer = child.answer(_PRINT_SECONDS)
     except DiedError as error:
-        told = {"error": f"{error}: {child.last_words}"}
+        answer = {"error": f"{error}: {child.last_words}"}
     finally:
         child.stop()
-    if "no_jaxlib" in told:
+    if "no_jaxlib" in answer:
         raise NoJaxError(
             f"printing HLO needs jaxlib, which {python} does not have", hint=NO_JAX_HINT
         )
-    if "text" not in told:
+    if "text" not in answer:
         raise JaxcacheError(
-            f"jaxlib could not print the module: {told.get('error')}",
+            f"jaxlib could not print the module: {answer.get('error')}",
             code="hlo-failed",
             hint="the jaxlib of the version that wrote the entry reads it best",
         )
-    return str(told["text"])
+    return str(answer["text"])

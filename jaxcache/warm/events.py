@@ -171,7 +171,7 @@ class Done(Called):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Said(SeenEvent):
+class Notice(SeenEvent):
     """A sentence for the reader, or the reason why nothing can be done here."""
 
     event: str
@@ -283,7 +283,7 @@ TorchEvent = (
     TorchLoaded | TorchGraph | TorchSaved | TorchCompiled | TorchBreak | TorchRecompile | TorchLeft
 )
 RunEvent = (
-    TorchEvent | Started | Loaded | Configured | Hardware | Begun | Called | Done | Said | Left
+    TorchEvent | Started | Loaded | Configured | Hardware | Begun | Called | Done | Notice | Left
 )
 _KINDS: dict[str, type] = {
     "start": Started,
@@ -301,8 +301,8 @@ _KINDS: dict[str, type] = {
     "torch-break": TorchBreak,
     "torch-recompile": TorchRecompile,
     "torch-end": TorchLeft,
-    **dict.fromkeys(("trouble", "unobserved", "remark", "jax-failed"), Said),
-    **dict.fromkeys(("no-jax", "no-function", "refused", "marker"), Said),
+    **dict.fromkeys(("trouble", "unobserved", "remark", "jax-failed"), Notice),
+    **dict.fromkeys(("no-jax", "no-function", "refused", "marker"), Notice),
 }
 #: Fields that are called otherwise on the wire.
 _NAMES = {"number": "id"}
@@ -326,5 +326,5 @@ def parse_event(line: bytes, process: int) -> RunEvent | None:
         event: RunEvent = build(kind, wire, _NAMES)
     except ValueError as error:
         detail = f"an event {name!r} of the listener cannot be read: {error}"
-        return Said(process=process, at=0.0, event="trouble", detail=detail)
+        return Notice(process=process, at=0.0, event="trouble", detail=detail)
     return event

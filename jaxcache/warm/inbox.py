@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Iterator
 
-from jaxcache.warm.events import MAX_LINE_BYTES, RunEvent, Said, parse_event
+from jaxcache.warm.events import MAX_LINE_BYTES, Notice, RunEvent, parse_event
 
 _MAX_TEMP_PATH_BYTES = 70
 
@@ -68,7 +68,7 @@ class Inbox:
             event = self.next(max(left, 0.001))
             if event is None and left <= 0:
                 return
-            if isinstance(event, Said) and event.event == "marker":
+            if isinstance(event, Notice) and event.event == "marker":
                 marked = True
             elif event is not None:
                 yield event

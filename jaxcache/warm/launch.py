@@ -347,7 +347,7 @@ class _Signals:
             left = max(0.0, at + _WITNESS_SECONDS - time.monotonic())
             if not select.select([self._witness.stdout], [], [], left)[0]:
                 return False
-            if not (said := self._witness.stdout.read(4096)):
+            if not (output := self._witness.stdout.read(4096)):
                 return False
-            self._witnessed.update(dict.fromkeys(said.split(), time.monotonic()))
+            self._witnessed.update(dict.fromkeys(output.split(), time.monotonic()))
         return False

@@ -98,9 +98,9 @@ class _Loading(Child):
             ready = self.answer(_START_SECONDS)
         except DiedError as error:
             ready = {"error": self.last_words or str(error)}
-        if said := ready.get("error"):
+        if problem := ready.get("error"):
             self.stop()
-            raise NoJaxError(f"jax does not start in {python}: {said}", hint=NO_JAX_HINT)
+            raise NoJaxError(f"jax does not start in {python}: {problem}", hint=NO_JAX_HINT)
         if ready.get("event") == "unknown-jax":
             self.stop()
             raise NoJaxError(

@@ -86,8 +86,8 @@ def target_notes(modules: Iterable[Done]) -> Iterable[str]:
     for e in modules:
         made += bool(e.tuning)
         untuned += e.tuning == "untuned"
-        if said := _NOT_MADE.get(e.reason):
-            detail = said.format(detail=e.detail)
+        if text := _NOT_MADE.get(e.reason):
+            detail = text.format(detail=e.detail)
             yield f"{e.module} is not made for the target: {detail}"
     if untuned:
         yield (

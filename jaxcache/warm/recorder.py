@@ -15,8 +15,8 @@ from jaxcache.warm.events import (
     Hardware,
     Left,
     Loaded,
+    Notice,
     RunEvent,
-    Said,
     Started,
 )
 from jaxcache.warm.launch import Ended
@@ -73,7 +73,7 @@ class Recorder:
     """Requests that a recipe can be made of."""
     running: dict[tuple[int, int], Begun] = field(default_factory=dict)
     colocated: list[Called] = field(default_factory=list)
-    said: list[Said] = field(default_factory=list)
+    notices: list[Notice] = field(default_factory=list)
     learnt: int = 0
     """The number of ``modules`` that the ledger has."""
     unreported: list[str] = field(default_factory=list)
@@ -95,8 +95,8 @@ class Recorder:
                     self.recorded[event.process, event.number] = event
             case Hardware():
                 self.hardware[event.process, event.backend] = event
-            case Said():
-                self.said.append(event)
+            case Notice():
+                self.notices.append(event)
             case Started():
                 process.started = event
             case Loaded():
@@ -106,9 +106,9 @@ class Recorder:
             case Left():
                 process.counters = event.counters
 
-    def heard(self, *kinds: str) -> list[Said]:
+    def heard(self, *kinds: str) -> list[Notice]:
         """Return the sentences of some kinds."""
-        return [said for said in self.said if said.event in kinds]
+        return [notice for notice in self.notices if notice.event in kinds]
 
     def origin(self, process: int, backend: int | None) -> dict[str, Any]:
         """Return the jax and the hardware of a compile, by the names of recipes and the ledger."""
@@ -164,7 +164,7 @@ class Recorder:
         yield from divided_keys(self.modules)
         yield from too_quick(self.modules)
         yield from target_notes(self.modules)
-        yield from (said.detail for said in self.heard("jax-failed", "remark"))
+        yield from (notice.detail for notice in self.heard("jax-failed", "remark"))
         yield from self._unobserved(processes, ended)
 
     def _used(self, process: Process) -> Counter[str]:
@@ -178,7 +178,7 @@ class Recorder:
             if not ended.interrupted:
                 yield f"{event.module} was still compiling when its process ended"
         trouble = self.heard("trouble", "unobserved")
-        yield from dict.fromkeys(said.detail for said in trouble)
+        yield from dict.fromkeys(notice.detail for notice in trouble)
         for command in dict.fromkeys(ended.unobserved):
             yield f"`{command}` ran jax unobserved: {_UNREACHED}"
         if count := len(self.unreported):
@@ -321,9 +321,9 @@ _SHOWN_VALUES = 6
 
 
 def _counted(event: Done) -> str | None:
-    for name, said in (("hits", "hit"), ("misses", "miss"), ("requests", "request")):
+    for name, outcome in (("hits", "hit"), ("misses", "miss"), ("requests", "request")):
         if name in event.counted:
-            return said
+            return outcome
     return None
 
 

@@ -63,9 +63,9 @@ class RecordingFolder:
             self.path, encode_recipe(recipe, lambda digest: (self.folder / digest).read_bytes())
         )
         stubbed = sum(r.stubbed for r in recipe.requests)
-        told = f", {stubbed} of them only collected" if stubbed else ""
+        stubs = f", {stubbed} of them only collected" if stubbed else ""
         count = format_count(len(recipe.requests), "module")
-        return len(recipe.requests), [*recipe.notes, f"recorded {count} in {self.path}{told}"]
+        return len(recipe.requests), [*recipe.notes, f"recorded {count} in {self.path}{stubs}"]
 
     def _recipe(self, seen: Recorder, known_seconds: Mapping[str, float], ended: Ended) -> Recipe:
         done = {(e.process, e.number): e for e in seen.modules}
@@ -88,15 +88,15 @@ class RecordingFolder:
 
 
 def _environment(seen: Recorder, process: int, recorded: Recorded) -> Environment:
-    told = asdict(recorded.environment)
-    told["settings"] = {
+    sent = asdict(recorded.environment)
+    sent["settings"] = {
         name: value
-        for name, value in told["settings"].items()
+        for name, value in sent["settings"].items()
         if name in KEY_SETTINGS and type(value) is KEY_SETTINGS[name]
     }
     origin = seen.origin(process, recorded.backend)
     versions = {name: str(origin[name]) for name in ("jax_version", "jaxlib_version")}
-    return Environment(**origin | told | versions)
+    return Environment(**origin | sent | versions)
 
 
 def _ends(ended: Ended) -> Iterator[str]:

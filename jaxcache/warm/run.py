@@ -93,8 +93,8 @@ def _compile_ahead(
         notes.append(seal_keys(options.cache_dir, written))
     collecting, compiling = map(format_duration, (collected.wall_seconds, compiled.wall_seconds))
     count = format_count(len(written), "module")
-    told = f"collected in {collecting}; {options.jobs} workers compiled {count} in {compiling}"
-    return [*notes, told], None
+    summary = f"collected in {collecting}; {options.jobs} workers compiled {count} in {compiling}"
+    return [*notes, summary], None
 
 
 def run_command(command: Sequence[str], options: RunOptions, watch: Watch | None = None) -> Report:
@@ -179,11 +179,11 @@ def _run_all(
         ended = _listen(_with(launches, extra), options, watch, recorder, spool)
         reader.join()
         if recipe:
-            recorded, said = recipe.save(recorder, known, ended)
-            notes += said
+            recorded, recipe_notes = recipe.save(recorder, known, ended)
+            notes += recipe_notes
     if options.check_contents and not (ended.exit_code or ended.interrupted or ended.timed_out):
         again = _with(launches, _CHECKED)
-        recorder = Recorder(first.cache_dir, asked=first.asked, said=first.said)
+        recorder = Recorder(first.cache_dir, asked=first.asked, notices=first.notices)
         _learn(first, options)
         second = _listen(again, options, watch, recorder)
         ended = replace(
@@ -268,12 +268,12 @@ def _listen(
         timeout_seconds=options.timeout_seconds,
         patience_seconds=None if options.collect is None else options.patience_seconds,
     )
-    for said in recorder.heard("no-jax"):
-        raise NoJaxError(f"{said.executable} has no jax", hint=NO_JAX_HINT)
-    for said in recorder.heard("refused"):
-        raise NoJaxError(said.detail, code=said.code or "refused", hint=said.hint)
-    for said in recorder.heard("no-function"):
-        raise UsageError(said.detail, code="no-function")
+    for notice in recorder.heard("no-jax"):
+        raise NoJaxError(f"{notice.executable} has no jax", hint=NO_JAX_HINT)
+    for notice in recorder.heard("refused"):
+        raise NoJaxError(notice.detail, code=notice.code or "refused", hint=notice.hint)
+    for notice in recorder.heard("no-function"):
+        raise UsageError(notice.detail, code="no-function")
     return ended
 
 

@@ -15,8 +15,8 @@ from jaxcache.layouts.torch.names import TorchTier, folder_of
 from jaxcache.options.run import RunOptions, WarmOptions
 from jaxcache.store import open_store
 from jaxcache.warm.events import (
+    Notice,
     RunEvent,
-    Said,
     Started,
     TorchBreak,
     TorchCompiled,
@@ -94,10 +94,10 @@ def _run(launches: Sequence[Launch], options: RunOptions, watch: Watch | None) -
         timeout_seconds=options.timeout_seconds,
         library=_LIBRARY,
     )
-    for said in recorder.said:
-        if said.event == "no-jax":
+    for notice in recorder.notices:
+        if notice.event == "no-jax":
             raise NoJaxError(
-                f"{said.executable} has no torch",
+                f"{notice.executable} has no torch",
                 code="no-torch",
                 hint="name a Python that has torch with --python",
             )
@@ -128,7 +128,7 @@ class TorchRecorder:
     )
     breaks: list[TorchBreak] = field(default_factory=list)
     guards: dict[CompileId, tuple[str, ...]] = field(default_factory=dict)
-    said: list[Said] = field(default_factory=list)
+    notices: list[Notice] = field(default_factory=list)
 
     def add(self, event: RunEvent) -> None:
         """Take one event."""
@@ -149,8 +149,8 @@ class TorchRecorder:
                 self.breaks.append(event)
             case TorchRecompile():
                 self.guards[event.process, event.compile_id] = event.guards
-            case Said():
-                self.said.append(event)
+            case Notice():
+                self.notices.append(event)
 
     def report(self, ended: Ended) -> TorchReport:
         """Make the report of a run that has ended."""
@@ -284,8 +284,8 @@ class TorchRecorder:
 
     def _unobserved(self, graphs: Sequence[Lookup], ended: Ended) -> Iterator[str]:
         """Say why there may be looks that have no row."""
-        trouble = [s for s in self.said if s.event in ("trouble", "unobserved", "jax-failed")]
-        yield from (said.detail for said in trouble)
+        trouble = [s for s in self.notices if s.event in ("trouble", "unobserved", "jax-failed")]
+        yield from (notice.detail for notice in trouble)
         for command in ended.unobserved:
             yield f"`{command}` ran torch unobserved: {_UNREACHED}"
         for process, counters in self.counters.items():

@@ -71,7 +71,7 @@ def find_where(
         stdout_to_stderr=stdout_to_stderr,
         timeout_seconds=options.timeout_seconds,
     )
-    unobserved = [said.detail for said in seen.heard("unobserved")]
+    unobserved = [notice.detail for notice in seen.heard("unobserved")]
     unobserved += [
         f"`{command}` ran jax where the listener did not reach" for command in ended.unobserved
     ]

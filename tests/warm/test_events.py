@@ -11,7 +11,7 @@ import pytest
 from jaxcache.cache.explain.options import OF_PATH
 from jaxcache.cache.explain.sides import Comparison, Compile, Difference
 from jaxcache.warm.causes import describe_comparison
-from jaxcache.warm.events import Begun, Configured, Done, Said, Started, parse_event
+from jaxcache.warm.events import Begun, Configured, Done, Notice, Started, parse_event
 from jaxcache.warm.inbox import Inbox, socket_folder
 from jaxcache.warm.launch import Ended
 from jaxcache.warm.recorder import Recorder
@@ -85,7 +85,7 @@ def test_events_become_what_they_are() -> None:
 )
 def test_an_event_of_the_wrong_shape_is_trouble(change: dict[str, Any]) -> None:
     said = parse({**DONE, **change})
-    assert isinstance(said, Said)
+    assert isinstance(said, Notice)
     assert (said.event, "cannot be read" in said.detail) == ("trouble", True)
 
 
@@ -119,7 +119,7 @@ def test_a_hostile_writer_disturbs_no_other() -> None:
             good.connect(inbox.address)
             good.sendall(b'{"event": "start", "pid": 5, "argv": ["a"]}\n')
         found = list(inbox.drain(5.0))
-    assert [e.event for e in found if isinstance(e, Said)] == ["trouble"]
+    assert [e.event for e in found if isinstance(e, Notice)] == ["trouble"]
     assert [e.argv for e in found if isinstance(e, Started)] == [("a",)]
 
 

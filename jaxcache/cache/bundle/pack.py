@@ -25,10 +25,11 @@ from jaxcache.cache.scan import Progress
 from jaxcache.entry.codec import CodecError
 from jaxcache.entry.contents import Contents
 from jaxcache.entry.decode import decode_origin
-from jaxcache.entry.names import FileKind, printable
+from jaxcache.entry.names import FileKind
 from jaxcache.errors import JaxcacheError
 from jaxcache.model import FileInfo, Problem
 from jaxcache.store.base import MissingError, Store, StoreError
+from jaxcache.units import printable
 
 #: What the default costs and gives is in docs/bundles.md.
 DEFAULT_LEVEL, SMALL_LEVEL = 12, 19

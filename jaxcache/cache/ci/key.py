@@ -51,13 +51,13 @@ class KeyEnvironment:
     @property
     def digest(self) -> str:
         """Over everything but the version of jax, which JAX does not hash."""
-        told = {
+        parts = {
             "jax_key": self.jax_key,
             "cpu_features": self.cpu_features,
             "xla_caches": self.xla_caches,
             "cache_dir": self.cache_dir_in_key,
         }
-        text = json.dumps(told, sort_keys=True, separators=(",", ":"))
+        text = json.dumps(parts, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:_DIGITS]
 
 
@@ -131,14 +131,14 @@ class CiKey:
 
     @property
     def _environment_parts(self) -> list[str]:
-        told = self.environment
+        environment = self.environment
         return [
             slug(self.prefix),
             SCHEME,
-            told.platform,
-            slug(told.device),
-            f"jaxlib{slug(told.jaxlib_version)}",
-            told.digest,
+            environment.platform,
+            slug(environment.device),
+            f"jaxlib{slug(environment.jaxlib_version)}",
+            environment.digest,
         ]
 
     @property
@@ -166,8 +166,8 @@ def describe_environment(
     origin = host.origin
     features = None
     if origin.platform == "cpu":
-        told = origin.cpu_features or machine_features
-        features = None if told is None else tuple(sorted(told))
+        listed = origin.cpu_features or machine_features
+        features = None if listed is None else tuple(sorted(listed))
     caches = environment.get(XLA_CACHES)
     return KeyEnvironment(
         platform=origin.platform,

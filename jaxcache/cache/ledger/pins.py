@@ -57,8 +57,8 @@ def _match(pinned: Sequence[str], text: str) -> list[str]:
 
 def _record(store: Store, keys: Sequence[str], kind: str, now_ns: int) -> None:
     """Write it down as later than what was said before, whatever the clock has done since."""
-    said = {e.key: e.at_ns for e in Ledger.load(store).events() if e.kind in PINNING}
-    at_ns = {key: max(now_ns, said.get(key, -1) + 1) for key in keys}
+    last_ns = {e.key: e.at_ns for e in Ledger.load(store).events() if e.kind in PINNING}
+    at_ns = {key: max(now_ns, last_ns.get(key, -1) + 1) for key in keys}
     if not append(store, [Event(key, kind, at_ns[key]) for key in keys]):
         raise JaxcacheError(
             f"the ledger of {store.url} cannot be written",

@@ -52,8 +52,8 @@ def count_uses(ledger: Ledger) -> Uses:
 def live_totals(store: Store) -> dict[str, int | float] | None:
     """Return the live layer's counts in this cache, by name; None where it has not been on."""
     try:
-        told = json.loads(store.read(f"{OWN_DIR}/live/totals", limit=1 << 16))
-        known = {str(n): v for n, v in told.items() if type(v) in (int, float) and 0 <= v < inf}
+        counts = json.loads(store.read(f"{OWN_DIR}/live/totals", limit=1 << 16))
+        known = {str(n): v for n, v in counts.items() if type(v) in (int, float) and 0 <= v < inf}
     except (JaxcacheError, OSError, ValueError, AttributeError, RecursionError):
         return None
     return {n: v if n.endswith("_seconds") else int(v) for n, v in sorted(known.items())}

@@ -68,8 +68,8 @@ class PrunePlan:
         """Return one line: how much goes, what it frees, what it costs, what stays."""
         if not removed:
             size = f"{format_size(self.size_bytes_before)}{self._uncounted()}"
-            said = f"nothing to remove: {format_count(self.kept, 'entry')}, cache size {size}"
-            return "; ".join([said, *([] if self.removals or not self.kept else self._ages())])
+            line = f"nothing to remove: {format_count(self.kept, 'entry')}, cache size {size}"
+            return "; ".join([line, *([] if self.removals or not self.kept else self._ages())])
         kept = self.kept + count_entries(self.removals) - count_entries(removed)
         size = format_size(self.size_bytes_before - freed_bytes(removed))
         return (

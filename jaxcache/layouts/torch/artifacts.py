@@ -106,8 +106,8 @@ def parse_artifacts(data: bytes) -> Iterator[Artifact]:
     Raises:
         BundleError: the checksum is wrong, or a length leads out of the file.
     """
-    told = int.from_bytes(data[:_CHECKSUM_BYTES], "big")
-    if zlib.crc32(memoryview(data)[_CHECKSUM_BYTES:]) != told:
+    checksum = int.from_bytes(data[:_CHECKSUM_BYTES], "big")
+    if zlib.crc32(memoryview(data)[_CHECKSUM_BYTES:]) != checksum:
         raise BundleError("these artifacts are damaged: their checksum is wrong", hint=None)
     stream = io.BytesIO(data)
     stream.seek(_CHECKSUM_BYTES)

@@ -183,11 +183,11 @@ def _entry(
     below = [inner[key] for key in facts.references if key in inner]
     # Of an AOT graph, its FX graphs tell where it comes from.
     names = ("torch_version", "source", "function")
-    told: dict[str, Any] = {
+    origin: dict[str, Any] = {
         name: next(filter(None, (getattr(found, name) for found in (facts, *below))), None)
         for name in names
     }
-    version = told["torch_version"]
+    version = origin["torch_version"]
     return GraphEntry(
         key=file.name,
         module=file.tier,
@@ -206,7 +206,7 @@ def _entry(
         problems=tuple(kind for kind, _ in facts.problems),
         references=facts.references or ((facts.source_key,) if facts.source_key else ()),
         **{name: getattr(facts, name) for name in _SHARED},
-        **told,
+        **origin,
     )
 
 

@@ -185,18 +185,18 @@ class _Process(Child):
 
     def wait_until_ready(self) -> None:
         try:
-            told = self.answer(_START_SECONDS)
+            ready = self.answer(_START_SECONDS)
         except DiedError as error:
-            told = {"why": "no-jax", "detail": self.last_words or str(error)}
-        detail, why = told.get("detail") or told.get("error"), told.get("why")
-        if told.get("caches"):
-            described: dict[str, Any] = {f.name: told.get(f.name) for f in fields(HostJax)}
+            ready = {"why": "no-jax", "detail": self.last_words or str(error)}
+        detail, why = ready.get("detail") or ready.get("error"), ready.get("why")
+        if ready.get("caches"):
+            described: dict[str, Any] = {f.name: ready.get(f.name) for f in fields(HostJax)}
             self.jax = HostJax(**described)
-        elif told.get("event") == "ready":
+        elif ready.get("event") == "ready":
             message = f"this jax does not cache for {self._platform}"
             raise JaxcacheError(message, code="no-platform")
-        elif code := told.get("code"):
-            raise NoJaxError(str(detail), code=str(code), hint=told.get("hint"))
+        elif code := ready.get("code"):
+            raise NoJaxError(str(detail), code=str(code), hint=ready.get("hint"))
         elif why == "no-jax":
             raise NoJaxError(f"jax does not start in {self._python}: {detail}", hint=NO_JAX_HINT)
         elif why == "unknown-jax":
@@ -229,23 +229,23 @@ class _Process(Child):
             "cache_dir": cache_dir,
         }
         self.send(question, bytecode, options)
-        told = self.answer()
-        answer = Answer(str(told.get("key")), dict(told.get("components") or {}), self.jax)
-        if told.get("event") == "key":
+        reply = self.answer()
+        answer = Answer(str(reply.get("key")), dict(reply.get("components") or {}), self.jax)
+        if reply.get("event") == "key":
             self.send({"compile": is_wanted(answer.key)})
-            told = self.answer()
-        event = told.get("event")
+            reply = self.answer()
+        event = reply.get("event")
         if event == "refused":
-            raise FailedError(str(told.get("detail")), "refused-here")
+            raise FailedError(str(reply.get("detail")), "refused-here")
         if event == "skipped":
             return answer
         if event != "done":
-            raise FailedError(str(told.get("detail") or told.get("error")))
+            raise FailedError(str(reply.get("detail") or reply.get("error")))
         return replace(
             answer,
-            file=self._folder / os.path.basename(str(told.get("file"))),
-            seconds=told.get("compile_seconds"),
-            tuning=told.get("tuning"),
+            file=self._folder / os.path.basename(str(reply.get("file"))),
+            seconds=reply.get("compile_seconds"),
+            tuning=reply.get("tuning"),
         )
 
 
