@@ -90,7 +90,7 @@ ROOMS: dict[str, list[tuple[str, str]]] = {
     "ci": [
         (
             "jaxcache/cache/ci/{baseline,key,restore,save,staging}.py",
-            "cli/test_ci cli/test_ci_job cli/test_ci_bucket cache/test_ci_seconds",
+            "cache/test_ci_key cache/test_ci_seconds cli/test_ci cli/test_ci_job cli/test_ci_bucket",
         )
     ],
     "sync": [

@@ -1,0 +1,88 @@
+"""The name of a CI cache: what enters it, what does not, and which older names would do."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from jaxcache.cache.bundle.compat import Host
+from jaxcache.cache.bundle.manifest import Origin
+from jaxcache.cache.ci.key import CiKey, HashedFiles, describe_environment, hash_files
+from jaxcache.errors import UsageError
+
+CPU = Host(
+    python="python3",
+    jax_version="0.10.2",
+    jaxlib_version="0.10.2",
+    codec="zstd",
+    origin=Origin(platform="cpu", target="znver4", cpu_features=("avx", "sse")),
+    key="jit_f-" + "a" * 64,
+)
+
+
+def digest(host: Host = CPU, features: tuple[str, ...] | None = None, **variables: str) -> str:
+    return describe_environment(
+        host, variables, cache_dir="/cache", machine_features=features
+    ).digest
+
+
+def with_features(*features: str) -> Host:
+    return replace(CPU, origin=replace(CPU.origin, cpu_features=features or None))
+
+
+def test_the_features_of_a_cpu_count_in_any_order() -> None:
+    assert digest(with_features("sse", "avx")) == digest()
+    assert digest(with_features("avx")) != digest()
+    assert digest(with_features(), ("sse", "avx")) == digest()
+    assert digest(with_features()) != digest()
+    gpu = replace(CPU, origin=Origin(platform="gpu", target="sm_90a"))
+    assert digest(gpu, ("avx",)) == digest(gpu)
+
+
+def test_the_directory_counts_where_jax_hashes_it() -> None:
+    def both(**variables: str) -> set[str]:
+        return {
+            describe_environment(CPU, variables, cache_dir=d, machine_features=None).digest
+            for d in ("/a", "/b")
+        }
+
+    assert len(both()) == 2
+    assert len(both(JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES="none")) == 1
+
+
+def test_older_names_go_from_precise_to_the_environment() -> None:
+    environment = describe_environment(CPU, {}, cache_dir="/cache", machine_features=None)
+    key = CiKey(environment, HashedFiles("f" * 64, ("x",)), prefix="my job")
+    loosest = f"my_job-v1-cpu-znver4-jaxlib0.10.2-{environment.digest}-"
+    assert key.key == f"{loosest}jax0.10.2-{'f' * 12}"
+    assert key.restore_keys == (f"{loosest}jax0.10.2-", loosest)
+    assert CiKey(environment, None, prefix="my job").restore_keys == (loosest,)
+
+
+def test_globs_add_files_and_take_them_out_again(tmp_path: Path) -> None:
+    for name in ("a.py", "b.py", "sub/c.py", "sub/d.txt"):
+        path = tmp_path / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(name)
+
+    def names(*patterns: str) -> tuple[str, ...]:
+        return hash_files(patterns, str(tmp_path)).names
+
+    assert names("*.py") == ("a.py", "b.py")
+    assert names("*.py", "sub/*") == ("a.py", "b.py", "sub/c.py", "sub/d.txt")
+    assert names("**/*.py", "!b.py") == ("a.py", "sub/c.py")
+    assert names("!b.py", "./*.py") == ("a.py", "b.py")
+    with pytest.raises(UsageError, match=r"no file matches a\.py !a\.py"):
+        names("a.py", "!a.py")
+
+
+def test_names_and_contents_of_files_count(tmp_path: Path) -> None:
+    def found() -> str:
+        return hash_files(["*"], str(tmp_path)).digest
+
+    (tmp_path / "a").write_text("1")
+    first = found()
+    (tmp_path / "a").write_text("2")
+    second = found()
+    (tmp_path / "a").rename(tmp_path / "b")
+    assert len({first, second, found()}) == 3
