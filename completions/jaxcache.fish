@@ -17,7 +17,7 @@ complete -c jaxcache -n '__fish_seen_subcommand_from ls' -l filter -r -d 'Only e
 complete -c jaxcache -n '__fish_seen_subcommand_from ls' -l sort -r -d 'used (the latest first), key, size, payload, compile, created or platform.'
 complete -c jaxcache -n '__fish_seen_subcommand_from ls' -l limit -r -d 'List at most N entries, or groups.'
 complete -c jaxcache -n '__fish_seen_subcommand_from ls' -s l -l long -d 'Also show platform, target, signature and source.'
-complete -c jaxcache -n '__fish_seen_subcommand_from ls' -l group-by -r -d 'One row per module, function, platform, target, codec.'
+complete -c jaxcache -n '__fish_seen_subcommand_from ls' -l group-by -r -d 'One row per module, function, platform, target or codec.'
 complete -c jaxcache -n '__fish_seen_subcommand_from ls' -s C -l cache-dir -r -F -d 'The cache (default: JAX_COMPILATION_CACHE_DIR, the configuration, ~/.cache/jax).'
 complete -c jaxcache -n '__fish_seen_subcommand_from ls' -l layout -x -a 'jax torch' -d 'Cache layout (default: detected).'
 complete -c jaxcache -n '__fish_seen_subcommand_from ls' -l json -d 'Print one JSON document.'

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from enum import IntEnum
 from typing import Any, Literal, NamedTuple
 
 Codec = Literal["zstd", "zlib", "unknown"]
@@ -27,6 +28,19 @@ ProblemKind = Literal[
 CUT_SHORT: frozenset[ProblemKind] = frozenset({"empty", "truncated"})
 #: An entry that is cut short and younger than this may still be being written.
 GRACE_NS = 60 * 10**9
+
+
+class Depth(IntEnum):
+    """How much of an entry must be read to tell a fact of it; each includes those before."""
+
+    LISTED = 0
+    """Its name, size and times, as the directory lists them."""
+    DATED = 1
+    """Its ``-atime`` file."""
+    OPENED = 2
+    """The start of the entry itself."""
+    DECODED = 3
+    """All of it."""
 
 
 class FileInfo(NamedTuple):
@@ -95,10 +109,10 @@ class Problem(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One cache entry as far as it is known without decoding its payload.
+    """One cache entry, as far as a scan read it.
 
-    Times are nanoseconds since the epoch, sizes are bytes. What was not looked at, or cannot be
-    known, is None.
+    Times are nanoseconds since the epoch, sizes are bytes. A fact that was not read, or cannot be
+    known, is None. The facts from ``platform`` on, but for ``problems``, need the entry decoded.
     """
 
     key: str

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from jaxcache.cache.inventory import count_bytes
-from jaxcache.cache.scan import Progress, Reading, decode_entries
+from jaxcache.cache.scan import Progress, ScanAids, decode_entries
 from jaxcache.errors import UsageError
-from jaxcache.model import Entry, Problem, result_repr
+from jaxcache.model import Depth, Entry, Problem, result_repr
 from jaxcache.options import ListOptions
 from jaxcache.store.base import Store
 from jaxcache.units import format_compiling, format_count, format_duration, format_size
@@ -128,7 +128,7 @@ def list_cache(
     if index_folder and (heads or details or filters or not by_name or store.remote):
         index = layout.load_index(index_folder, store.url, now_ns=now_ns)
     if keys or filters or sort != "key":
-        from jaxcache.cache.select import Depth, Selection
+        from jaxcache.cache.select import Selection
 
         selection = Selection.parse(keys, filters, sort)
         needed = selection.scan_options(has_heads=layout.has_heads)
@@ -138,19 +138,19 @@ def list_cache(
     few = not (sums or store.remote or limit is None) and heads and layout.keeps_index
     few = few and layout.has_heads and not (needed and needed["heads"])
     first: dict[str, Any] = {"heads": False, "dates": by_use} if few else {"heads": heads}
-    reading = Reading(index, workers, progress)
-    seen = layout.scan(store, reading, details=decode_all, deep=deep, **first)
+    aids = ScanAids(index, workers, progress)
+    seen = layout.scan(store, aids, details=decode_all, deep=deep, **first)
     if selection is None:
         chosen = sorted(seen.entries, key=lambda e: e.key)
     else:
         chosen = selection.pick_sorted(seen.entries, now_ns)
     if few:
         shown = chosen if len(chosen) <= _READ_AT_ONCE else chosen[:limit]
-        seen = decode_entries(store, cast("Scan", seen), shown, reading, details=False)
+        seen = decode_entries(store, cast("Scan", seen), shown, aids, details=False)
         chosen = _as_read(seen, chosen)
     if (details or (heads and not layout.has_heads)) and not decode_all:
         hurried = not (options.long or layout.has_heads)
-        seen = layout.decode(store, seen, chosen[:limit], reading, hurried=hurried)
+        seen = layout.decode(store, seen, chosen[:limit], aids, hurried=hurried)
         chosen = _as_read(seen, chosen)
     problems = tuple(seen.problems)
     if keys or filters:
@@ -184,17 +184,17 @@ class Group(NamedTuple):
     """The latest use of any of them."""
 
 
-_GROUPS: dict[str, Callable[[Entry], str]] = {
-    "module": lambda e: e.module,
-    "platform": lambda e: e.platform,
-    "target": lambda e: e.target or "unknown",
-    "codec": lambda e: e.codec,
-    "function": lambda e: getattr(e, "function", None) or e.module,
+_GROUPS: dict[str, tuple[Callable[[Entry], str], Depth]] = {
+    "module": (lambda e: e.module, Depth.LISTED),
+    "platform": (lambda e: e.platform, Depth.DECODED),
+    "target": (lambda e: e.target or "unknown", Depth.DECODED),
+    "codec": (lambda e: e.codec, Depth.OPENED),
+    "function": (lambda e: getattr(e, "function", None) or e.module, Depth.DECODED),
 }
 
 
-def group_entries(entries: Iterable[Entry], by: str) -> list[Group]:
-    """Group entries by a field, the largest group first.
+def group_depth(by: str) -> Depth:
+    """Return how much must be read of entries to group them by a field.
 
     Raises:
         UsageError: ``bad-group``.
@@ -203,7 +203,12 @@ def group_entries(entries: Iterable[Entry], by: str) -> list[Group]:
         raise UsageError(
             f"cannot group by {by!r}", code="bad-group", hint=f"one of {', '.join(_GROUPS)}"
         )
-    read = _GROUPS[by]
+    return _GROUPS[by][1]
+
+
+def group_entries(entries: Iterable[Entry], by: str) -> list[Group]:
+    """Group entries by a field of :func:`group_depth`, the largest group first."""
+    read, _ = _GROUPS[by]
     members: defaultdict[str, list[Entry]] = defaultdict(list)
     for entry in entries:
         members[read(entry)].append(entry)

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 from jaxcache.cache.explain.churn import Churn
 from jaxcache.cache.inventory import counted_bytes
 from jaxcache.cache.prune.plan import plan_items, without_suffix
-from jaxcache.cache.prune.removable import removable, total_bytes
+from jaxcache.cache.prune.removable import find_removable, total_bytes
 from jaxcache.cache.prune.removal import Removal, count_entries, freed_bytes, lost_compile_seconds
-from jaxcache.cache.scan import Progress, Reading, Scan
+from jaxcache.cache.scan import Progress, Scan, ScanAids
 from jaxcache.errors import JaxcacheError
 from jaxcache.eviction import POLICIES, choose_in_order, eviction_order
 from jaxcache.model import Entry, Problem
@@ -79,8 +79,8 @@ def make_overview(
     Raises:
         NoCacheError
     """
-    reading = Reading(index, workers, progress)
-    seen: Any = layout.scan(store, reading, heads=True, details=True, deep=True)
+    aids = ScanAids(index, workers, progress)
+    seen: Any = layout.scan(store, aids, heads=True, details=True, deep=True)
     if index is not None:
         index.save(entry.file for entry in seen.entries)
     alone = layout.stands_alone
@@ -109,7 +109,7 @@ def _forecast_units(
 ) -> tuple[SizeForecast, ...]:
     """Plan as ``prune`` would at some sizes, where entries go together with what they share."""
     options = PruneOptions(max_size_bytes=1, policy=policy)
-    removable = layout.removable(store, seen, options, now_ns=now_ns, keep=())
+    removable = layout.find_removable(store, seen, options, now_ns=now_ns, keep=())
     found = []
     for number in range(_UNIT_STEPS, -1, -1):
         bound = removable.size_bytes * number // _UNIT_STEPS
@@ -135,16 +135,17 @@ def forecast_sizes(seen: Scan, policy: str, *, now_ns: int) -> tuple[SizeForecas
         seen: a deep scan with heads. Sizes that cannot be reached because of files that are no
             entries are left out.
     """
-    able = removable(None, seen, PruneOptions(max_size_bytes=1, policy=policy), now_ns=now_ns)
-    before = able.size_bytes
-    free = {i.candidate.name: i for i in able.items if not i.protected}
+    options = PruneOptions(max_size_bytes=1, policy=policy)
+    removable = find_removable(None, seen, options, now_ns=now_ns)
+    before = removable.size_bytes
+    free = {i.candidate.name: i for i in removable.items if not i.protected}
     discarded = sorted(n for n, i in free.items() if i.removal.kind == "quarantine")
     entries = [i.candidate for i in free.values() if i.removal.kind == "entry"]
     order = eviction_order(entries, policy, now_ns)
     found = []
     for number in range(_STEPS, -1, -1):
         bound = before * number // _STEPS
-        if bound < able.fixed_bytes:
+        if bound < removable.fixed_bytes:
             break
         excess, going = before - bound, []
         for _, together in groupby(discarded, without_suffix):  # the oldest first, as in prune

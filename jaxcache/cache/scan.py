@@ -35,7 +35,7 @@ _DECODED_AT_ONCE = 1_000
 _SAME_USE_NS = 60 * NS_PER_SECOND
 
 
-class Reading(NamedTuple):
+class ScanAids(NamedTuple):
     """The aids of a scan, of which none changes what it finds."""
 
     index: Any = None
@@ -46,7 +46,7 @@ class Reading(NamedTuple):
 
 
 #: Without an index, in this process, telling nobody.
-PLAIN = Reading()
+NO_AIDS = ScanAids()
 
 
 class Scan(NamedTuple):
@@ -61,7 +61,7 @@ class Scan(NamedTuple):
 
 def scan(
     store: Store,
-    reading: Reading = PLAIN,
+    aids: ScanAids = NO_AIDS,
     *,
     heads: bool = True,
     dates: bool = True,
@@ -84,7 +84,7 @@ def scan(
     """
     inventory = take_inventory(store, deep=deep)
     how = {"heads": heads, "dates": dates, "details": details}
-    entries, problems = read_entries(store, inventory.entries, inventory.atimes, reading, **how)
+    entries, problems = read_entries(store, inventory.entries, inventory.atimes, aids, **how)
     problems.extend(inventory.problems())
     ledger = _load_ledger(store, inventory)
     return Scan(with_ledger(entries, ledger), inventory, tuple(problems), ledger)
@@ -94,7 +94,7 @@ def decode_entries(
     store: Store,
     seen: Scan,
     wanted: Iterable[Entry],
-    reading: Reading = PLAIN,
+    aids: ScanAids = NO_AIDS,
     *,
     hurried: bool = False,
     details: bool = True,
@@ -109,7 +109,7 @@ def decode_entries(
     if not names or (hurried and len(names) > _DECODED_AT_ONCE):
         return seen
     files = [file for file in seen.inventory.entries if file.info.name in names]
-    entries, problems = read_entries(store, files, seen.inventory.atimes, reading, details=details)
+    entries, problems = read_entries(store, files, seen.inventory.atimes, aids, details=details)
     decoded = {entry.file: entry for entry in with_ledger(entries, seen.ledger)}
     return Scan(
         tuple(decoded.get(entry.file, entry) for entry in seen.entries),
@@ -157,7 +157,7 @@ def read_entries(
     store: Store,
     files: Sequence[EntryFile],
     atimes: dict[str, FileInfo],
-    reading: Reading = PLAIN,
+    aids: ScanAids = NO_AIDS,
     *,
     heads: bool = True,
     dates: bool = True,
@@ -168,7 +168,7 @@ def read_entries(
     Returns:
         Entries in the order of ``files``, without those that have vanished, and what is wrong.
     """
-    index: Index | None = reading.index
+    index: Index | None = aids.index
     recalled: Sequence[KnownEntry | None] = [None] * len(files)
     if index is not None:
         recalled = list(index.recall((f.info, _atime_of(f, atimes)) for f in files))
@@ -182,15 +182,15 @@ def read_entries(
     facts_of: Iterator[HeadFacts]
     briefs_of: Iterator[Brief] = iter(())
     if details:
-        facts_of, briefs_of = _read_and_decode(store, files, recalled, requests, reading.workers)
+        facts_of, briefs_of = _read_and_decode(store, files, recalled, requests, aids.workers)
     else:
-        facts_of = read_facts(store, requests, workers=reading.workers)
+        facts_of = read_facts(store, requests, workers=aids.workers)
     keeps_atime = store.keeps_atime
     entries: list[Entry] = []
     problems: list[Problem] = []
     for done, (file, known) in enumerate(zip(files, recalled, strict=True)):
-        if reading.progress and done % _PROGRESS_EVERY == 0:
-            reading.progress(done, len(files))
+        if aids.progress and done % _PROGRESS_EVERY == 0:
+            aids.progress(done, len(files))
         facts = next(facts_of) if known is None else known.facts
         brief = known.brief if known else None
         learnt = known is None
@@ -204,8 +204,8 @@ def read_entries(
         problems.extend(found)
         written = _atime_of(file, atimes) if store.remote else None
         entries.append(_entry(file, facts, brief, keeps_atime, written, found))
-    if reading.progress:
-        reading.progress(len(files), len(files))
+    if aids.progress:
+        aids.progress(len(files), len(files))
     return entries, problems
 
 

@@ -20,8 +20,8 @@ from jaxcache.cache.ledger.segments import Ledger, append
 from jaxcache.cache.leftovers import delete_leftovers
 from jaxcache.cache.pair import find
 from jaxcache.cache.parallel import ByteBudget
-from jaxcache.cache.scan import Progress, Reading, Scan, scan
-from jaxcache.cache.select import Depth, Selection
+from jaxcache.cache.scan import Progress, Scan, ScanAids, scan
+from jaxcache.cache.select import Selection
 from jaxcache.cache.under_lock import LOCK_TIMEOUT_SECONDS
 from jaxcache.cache.verify.check import (
     MAX_DECODED_BYTES,
@@ -31,7 +31,7 @@ from jaxcache.cache.verify.check import (
 )
 from jaxcache.entry.codec import HEADER_BYTES, CodecError, check_content, decompress_whole
 from jaxcache.entry.frame import seal_frame
-from jaxcache.model import CUT_SHORT, GRACE_NS, Entry, Problem, plan_text, result_repr
+from jaxcache.model import CUT_SHORT, GRACE_NS, Depth, Entry, Problem, plan_text, result_repr
 from jaxcache.options import SealOptions
 from jaxcache.store.base import ChangedError, MissingError, Store, StoreError, same_file
 from jaxcache.units import format_count, format_size
@@ -131,7 +131,7 @@ def plan_seal(
     """
     options = options or SealOptions()
     selection = Selection.parse(options.keys, options.filters)
-    seen = scan(store, Reading(progress=progress), details=selection.depth is Depth.DECODED)
+    seen = scan(store, ScanAids(progress=progress), details=selection.depth is Depth.DECODED)
     ledger = seen.ledger or Ledger()
     todo: list[Entry] = []
     skipped: list[Skipped] = []

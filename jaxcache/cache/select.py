@@ -3,13 +3,12 @@
 import math
 import re
 from collections.abc import Callable, Iterable, Sequence
-from enum import IntEnum
 from fnmatch import fnmatchcase
 from operator import eq, ge, gt, le, lt, ne
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from jaxcache.errors import JaxcacheError, UsageError
-from jaxcache.model import Entry
+from jaxcache.model import Depth, Entry
 from jaxcache.units import NS_PER_SECOND, parse_duration_seconds, parse_size_bytes
 
 AnyEntry = TypeVar("AnyEntry", bound=Entry)
@@ -98,19 +97,6 @@ def fits_key(key: str, text: str) -> bool:
         or fnmatchcase(module, text)
         or (text != "" and (key.startswith(text) or digest.startswith(text)))
     )
-
-
-class Depth(IntEnum):
-    """How much of an entry must be read to tell a fact of it; each includes those before."""
-
-    LISTED = 0
-    """Its name, size and times, as the directory lists them."""
-    DATED = 1
-    """Its ``-atime`` file."""
-    OPENED = 2
-    """The start of the entry itself."""
-    DECODED = 3
-    """All of it."""
 
 
 class _Field(NamedTuple):

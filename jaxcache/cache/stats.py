@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from jaxcache.cache.listing import Group, Summary, group_entries, summarize
-from jaxcache.cache.scan import Progress, Reading
+from jaxcache.cache.scan import Progress, ScanAids
 from jaxcache.entry.names import FileKind
 from jaxcache.model import Entry, FileInfo, result_repr
 from jaxcache.store.base import Store
@@ -110,11 +110,11 @@ def count_cache(
             if (stats := snapshot.recall(store)) is not None:
                 return stats
         index = layout.load_index(index_folder, store.url, now_ns=now_ns)
-    reading = Reading(index, workers, progress)
+    aids = ScanAids(index, workers, progress)
     at_once = read and store.remote  # one request for head and payload
-    seen = layout.scan(store, reading, heads=read, details=at_once, deep=True)
+    seen = layout.scan(store, aids, heads=read, details=at_once, deep=True)
     if read and not at_once:
-        seen = layout.decode(store, seen, seen.entries, reading, hurried=True)
+        seen = layout.decode(store, seen, seen.entries, aids, hurried=True)
     if index is not None:
         index.save(entry.file for entry in seen.entries)
     entries, kinds = seen.entries, Counter(problem.kind for problem in seen.problems)

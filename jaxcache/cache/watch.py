@@ -14,7 +14,7 @@ from jaxcache.cache.ledger.record import TOO_QUICK
 from jaxcache.cache.ledger.segments import Ledger
 from jaxcache.cache.ledger.uses import live_totals
 from jaxcache.cache.listing import Summary, summarize
-from jaxcache.cache.scan import Progress, Reading, read_entries, with_ledger
+from jaxcache.cache.scan import Progress, ScanAids, read_entries, with_ledger
 from jaxcache.entry.names import LEDGER_DIR, FileKind
 from jaxcache.model import Entry, FileInfo
 from jaxcache.store.base import Store, same_file
@@ -106,8 +106,8 @@ class Watcher:
         inventory = take_inventory(self._store)
         changes = self._gone(inventory, now_ns)
         changed = [f for f in inventory.entries if self._is_news(f, now_ns)]
-        reading = Reading(index, workers, progress)
-        read, _ = read_entries(self._store, changed, inventory.atimes, reading)
+        aids = ScanAids(index, workers, progress)
+        read, _ = read_entries(self._store, changed, inventory.atimes, aids)
         infos = {f.info.name: f.info for f in changed}
         learnt = self._read_ledger(inventory)
         if learnt:

@@ -8,6 +8,7 @@ import typer
 from jaxcache.cli.opening import open_to_look
 from jaxcache.cli.options import Output
 from jaxcache.errors import UsageError
+from jaxcache.model import Depth
 from jaxcache.options import ListOptions, Place
 from jaxcache.store.location import locate_cache
 from jaxcache.units import available_cores
@@ -22,7 +23,7 @@ def command(
     group_by: Annotated[
         str | None,
         typer.Option(
-            metavar="FIELD", help="One row per module, function, platform, target, codec."
+            metavar="FIELD", help="One row per module, function, platform, target or codec."
         ),
     ] = None,
     *,
@@ -34,7 +35,7 @@ def command(
     pipe each line is key, bytes, compile seconds, time of the last use, problems, with tabs between
     them and no header; --long adds platform, target, signature, source.
     """
-    from jaxcache.cache.listing import list_cache
+    from jaxcache.cache.listing import group_depth, list_cache
     from jaxcache.cli.opening import names_recipe
     from jaxcache.cli.output import emit
     from jaxcache.cli.terminal.progress import progress_bar
@@ -57,10 +58,11 @@ def command(
         return
     opened = open_to_look(place.cache_dir, place.layout)
     now_ns = time.time_ns()
-    details = options.long or group_by in ("platform", "target", "function")
+    depth = group_depth(group_by) if group_by else Depth.LISTED
+    details = options.long or depth is Depth.DECODED
     heads = not form.is_keys
     if opened.store.remote:  # every read is a request, so they are only done where asked for
-        heads = heads and (details or group_by == "codec")
+        heads = heads and (details or depth is Depth.OPENED)
     else:
         details = details or form.is_json or form.is_table
     with progress_bar("reading entries") as progress:

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from jaxcache.cache.explain.churn import Churn
     from jaxcache.cache.explain.sides import Explanation
     from jaxcache.cache.index import FactIndex
-    from jaxcache.cache.prune.removable import Removable
-    from jaxcache.cache.scan import Progress, Reading
+    from jaxcache.cache.prune.removable import RemovableSet
+    from jaxcache.cache.scan import Progress, ScanAids
     from jaxcache.cache.show import Shown
     from jaxcache.cache.verify.check import Checked
     from jaxcache.layouts.torch.doctor import TorchDiagnosis
@@ -129,7 +129,7 @@ class Layout(Protocol):
     def scan(
         self,
         store: Store,
-        reading: "Reading",
+        aids: "ScanAids",
         *,
         heads: bool,
         details: bool,
@@ -151,7 +151,7 @@ class Layout(Protocol):
         store: Store,
         seen: Any,
         wanted: Iterable[Entry],
-        reading: "Reading",
+        aids: "ScanAids",
         *,
         hurried: bool,
     ) -> "Seen":
@@ -199,7 +199,7 @@ class Layout(Protocol):
     def rank(self) -> Callable[[str], int] | None:
         """The place of a file in the order in which files are removed; None where all are equal."""
 
-    def removable(
+    def find_removable(
         self,
         store: Store,
         seen: Any,
@@ -207,7 +207,7 @@ class Layout(Protocol):
         *,
         now_ns: int,
         keep: Collection[str],
-    ) -> "Removable":
+    ) -> "RemovableSet":
         """Tell what a plan could remove: which files form one unit, and what protects them.
 
         Args:

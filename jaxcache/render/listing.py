@@ -26,11 +26,7 @@ def listing_view(
     limit: int | None = None,
     long: bool = False,
 ) -> View:
-    """Return the view of ``ls``; with ``group_by`` one row per group, at most ``limit``.
-
-    Raises:
-        UsageError: ``group_by`` is no field to group by.
-    """
+    """Return the view of ``ls``; with ``group_by`` one row per group, at most ``limit``."""
     document = fields_of(listing)
     columns: Sequence[Column]
     rows: Sequence[Any] = listing.entries

@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks.make_cache import make_cache
 from jaxcache.cache import heads, parallel
-from jaxcache.cache.scan import Reading, scan
+from jaxcache.cache.scan import ScanAids, scan
 from jaxcache.store.local import LocalStore
 
 
@@ -26,7 +26,7 @@ def test_several_processes_see_what_one_sees(large: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(heads, "PARALLEL_ABOVE", 10)
     monkeypatch.setattr(parallel, "_CHUNK", 40)
     steps: list[tuple[int, int]] = []
-    shared = scan(LocalStore(large), Reading(None, 2, lambda *step: steps.append(step)))
+    shared = scan(LocalStore(large), ScanAids(None, 2, lambda *step: steps.append(step)))
     assert shared.entries == alone.entries
     assert len(shared.entries) == 301
     assert [p.kind for p in shared.problems] == ["empty"]
@@ -41,7 +41,7 @@ def test_without_processes_to_be_had_one_reads_all(
 
     monkeypatch.setattr(heads, "PARALLEL_ABOVE", 10)
     monkeypatch.setattr("multiprocessing.get_context", refuse)
-    assert len(scan(LocalStore(large), Reading(workers=2)).entries) == 301
+    assert len(scan(LocalStore(large), ScanAids(workers=2)).entries) == 301
 
 
 def test_a_directory_that_changes_while_it_is_read(large: Path, tmp_path: Path) -> None:

@@ -12,9 +12,11 @@ from typing import Any
 import pytest
 from conftest import RunCli, first_file
 
+from jaxcache.cache.sidefile import read_checked, write_checked
 from jaxcache.cache.snapshot import Snapshot
 from jaxcache.cache.stats import count_cache
 from jaxcache.layouts import load_layout
+from jaxcache.layouts.torch.scan import GraphIndex
 from jaxcache.store.local import LocalStore
 
 
@@ -95,6 +97,16 @@ def test_a_plain_listing_opens_no_file(run_cli: RunCli, torch_cache: Path) -> No
     done = run_cli("ls", "-q", "-C", torch_cache)
     assert done.returncode == 0
     assert len(done.stdout.split()) == 9
+
+
+def test_an_index_of_other_fields_is_not_read(
+    run_cli: RunCli, torch_cache: Path, tmp_path: Path
+) -> None:
+    before = document(run_cli, "ls", "-C", torch_cache)
+    (path,) = tmp_path.rglob("*.idx")
+    body = bytes(read_checked(path, GraphIndex.magic)).replace(b'"function": ', b'"callable": ')
+    write_checked(path, b"jaxcache-torch-index 5\n", [body])  # as a version without it wrote it
+    assert document(run_cli, "ls", "-C", torch_cache) == before
 
 
 def test_the_index_spares_reading_and_notices_changes(run_cli: RunCli, torch_cache: Path) -> None:

@@ -7,7 +7,7 @@ from jaxcache.cache.bundle.manifest import JAX, is_side_file
 from jaxcache.cache.diff import DiffSide, Held
 from jaxcache.cache.gate import Gate
 from jaxcache.cache.inventory import EntryFile, Inventory
-from jaxcache.cache.scan import Progress, Reading, scan
+from jaxcache.cache.scan import Progress, ScanAids, scan
 from jaxcache.cache.select import Selection
 from jaxcache.entry.names import FileKind
 from jaxcache.model import Entry, FileInfo, Problem
@@ -58,7 +58,7 @@ def plan_export(
     """
     selection = Selection.parse(keys, filters, "key")
     depth = selection.scan_options(has_heads=True)
-    seen = scan(store, Reading(progress=progress), deep=True, **depth)
+    seen = scan(store, ScanAids(progress=progress), deep=True, **depth)
     selected = selection.pick_sorted(seen.entries, now_ns)
     chosen = {e.file for e in selected if only is None or only(e)}
     gate = Gate()

@@ -10,7 +10,7 @@ from jaxcache.cache.ci.baseline import Baseline
 from jaxcache.cache.ci.usage import Usage, judge_usage
 from jaxcache.cache.ledger.segments import Ledger
 from jaxcache.cache.prune.removable import removable_entries
-from jaxcache.cache.scan import Progress, Reading, Scan, scan
+from jaxcache.cache.scan import Progress, Scan, ScanAids, scan
 from jaxcache.errors import UsageError
 from jaxcache.eviction import choose_for_room
 from jaxcache.model import Entry
@@ -101,7 +101,7 @@ def plan_save(
         finished: whether the job came to its end; if not, what it did not use stays.
         environment: of the job.
     """
-    seen = scan(store, Reading(progress=progress))
+    seen = scan(store, ScanAids(progress=progress))
     ledger = seen.ledger or Ledger()
     usage = judge_usage(seen, ledger, baseline)
     dropped: dict[str, DropReason] = {}

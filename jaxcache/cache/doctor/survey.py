@@ -14,7 +14,7 @@ from typing import BinaryIO
 from jaxcache.cache.doctor.facts import CacheFacts, HostFacts
 from jaxcache.cache.doctor.place import TOLD_BY_SYSTEM
 from jaxcache.cache.ledger.segments import Ledger
-from jaxcache.cache.scan import Progress, Reading, scan
+from jaxcache.cache.scan import Progress, ScanAids, scan
 from jaxcache.entry.contents import Contents
 from jaxcache.entry.names import LOCKFILE
 from jaxcache.entry.read import read_contents
@@ -48,7 +48,7 @@ def look_at_cache(path: str, *, max_decoded: int | None, progress: Progress | No
         if is_remote(path):
             raise
         return _absent(os.path.abspath(path), error)
-    seen = scan(store, Reading(progress=progress), deep=True)
+    seen = scan(store, ScanAids(progress=progress), deep=True)
     ledger = seen.ledger or Ledger()
     newest = sorted(seen.entries, key=lambda e: -e.created_ns)[:max_decoded]
     whole = [e for e in newest if "empty" not in e.problems]

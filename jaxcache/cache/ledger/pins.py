@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from jaxcache.cache.ledger.record import PIN, PINNING, UNPIN, Event
 from jaxcache.cache.ledger.segments import Ledger, append
-from jaxcache.cache.scan import PLAIN
+from jaxcache.cache.scan import NO_AIDS
 from jaxcache.cache.select import fits_key, select_by_keys
 from jaxcache.errors import JaxcacheError
 from jaxcache.store.base import Store
@@ -25,7 +25,7 @@ def pin(store: Store, layout: "Layout", keys: Sequence[str], *, now_ns: int) -> 
     Raises:
         JaxcacheError: ``no-match``, ``ambiguous-key`` or ``read-only``.
     """
-    seen = layout.scan(store, PLAIN, heads=False, details=False, deep=False)
+    seen = layout.scan(store, NO_AIDS, heads=False, details=False, deep=False)
     chosen = sorted({e.key for e in select_by_keys(seen.entries, keys)})
     _record(store, chosen, PIN, now_ns)
     return chosen

@@ -54,7 +54,7 @@ class RemovableItem:
 
 
 @dataclass(frozen=True, slots=True)
-class Removable:
+class RemovableSet:
     """The things that could go, and what they are measured against."""
 
     items: list[RemovableItem]
@@ -64,7 +64,7 @@ class Removable:
     """The part of it in files other than entries that must stay: no bound below it can be met."""
 
 
-def removable(
+def find_removable(
     store: Store | None,  # noqa: ARG001 - what a scan told suffices
     seen: Scan,
     options: PruneOptions | None,
@@ -72,7 +72,7 @@ def removable(
     now_ns: int,
     keep: Collection[str] = (),
     lookup: FindRecord | None = None,
-) -> Removable:
+) -> RemovableSet:
     """Tell what a plan could remove from a cache of JAX.
 
     Args:
@@ -89,7 +89,7 @@ def removable(
     if options:
         items += _removable_others(seen, _other_kinds(options), **how)
     size = total_bytes(seen)
-    return Removable(items, size, size - sum(i.removal.size_bytes for i in items))
+    return RemovableSet(items, size, size - sum(i.removal.size_bytes for i in items))
 
 
 def _other_kinds(options: PruneOptions) -> frozenset[RemovalKind]:

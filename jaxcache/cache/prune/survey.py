@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from jaxcache.cache.heads import HeadRequest, read_facts
 from jaxcache.cache.inventory import count_bytes
 from jaxcache.cache.prune.plan import PrunePlan, plan_items, plan_removal, weighs_seconds
-from jaxcache.cache.scan import Progress, Reading
+from jaxcache.cache.scan import Progress, ScanAids
 from jaxcache.cache.select import REMOVAL_PREFIX, Selection, select_by_keys
 from jaxcache.errors import UsageError
 from jaxcache.options import PruneOptions
@@ -57,7 +57,7 @@ def plan_cache_prune(
         kept |= {e.key for e in seen.entries} - {
             e.key for e in selection.pick(seen.entries, now_ns)
         }
-    found = layout.removable(store, seen, options, now_ns=now_ns, keep=kept)
+    found = layout.find_removable(store, seen, options, now_ns=now_ns, keep=kept)
     plan = plan_items(
         found, len(seen.entries), options, cache_dir=store.url, now_ns=now_ns, rank=layout.rank
     )
@@ -90,7 +90,7 @@ def plan_cache_removal(
     how |= selection.scan_options(has_heads=layout.has_heads)
     seen = _look(store, layout, index_folder, **how)
     chosen = selection.pick(seen.entries, now_ns, shortest_prefix=REMOVAL_PREFIX)
-    found = layout.removable(store, seen, None, now_ns=now_ns, keep=())
+    found = layout.find_removable(store, seen, None, now_ns=now_ns, keep=())
     plan = plan_removal(found, seen.entries, chosen, cache_dir=store.url, rank=layout.rank)
     return _price(store, layout, plan, workers)
 
@@ -110,8 +110,8 @@ def _look(
     index = None
     if folder and (heads or details or store.remote):
         index = layout.load_index(folder, store.url, now_ns=now_ns)
-    reading = Reading(index, workers, progress)
-    seen = layout.scan(store, reading, heads=heads, details=details, deep=True)
+    aids = ScanAids(index, workers, progress)
+    seen = layout.scan(store, aids, heads=heads, details=details, deep=True)
     if index is not None:
         index.save(entry.file for entry in seen.entries)
     return seen

@@ -10,7 +10,7 @@ from jaxcache.cache.gate import Gate, Signed
 from jaxcache.cache.inventory import EntryFile, Inventory
 from jaxcache.cache.prune.plan import plan_prune
 from jaxcache.cache.prune.removal import Removal
-from jaxcache.cache.scan import PLAIN, Progress, Reading, Scan, scan
+from jaxcache.cache.scan import NO_AIDS, Progress, Scan, ScanAids, scan
 from jaxcache.cache.select import Selection
 from jaxcache.cache.sync.ledgers import missing_segments
 from jaxcache.entry.codec import CodecError, check_frame
@@ -112,7 +112,7 @@ def plan_sync(
     selection = Selection.parse((), options.filters)
     depth = selection.scan_options(has_heads=True)
     depth["heads"] |= bounded and not source.remote
-    ours = scan(source, PLAIN, deep=options.side_caches, **depth)
+    ours = scan(source, NO_AIDS, deep=options.side_caches, **depth)
     theirs = _scan_target(target, bounded, index, progress)
     their_files = theirs.inventory.files()
     names = {info.name: info for kind, info in their_files if kind is not FileKind.ATIME}
@@ -161,8 +161,8 @@ def _scan_target(
 ) -> Scan:
     if target is None:
         return Scan((), Inventory(), ())
-    reading = Reading(index, progress=progress) if bounded else PLAIN
-    seen = scan(target, reading, heads=bounded, deep=True)
+    aids = ScanAids(index, progress=progress) if bounded else NO_AIDS
+    seen = scan(target, aids, heads=bounded, deep=True)
     if bounded and index is not None:
         index.save(file.info.name for file in seen.inventory.entries)
     return seen

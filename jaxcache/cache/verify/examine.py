@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 from jaxcache.cache.leftovers import find_leftovers
-from jaxcache.cache.scan import PLAIN, Progress
+from jaxcache.cache.scan import NO_AIDS, Progress
 from jaxcache.cache.select import Selection
 from jaxcache.cache.verify.check import Checked
 from jaxcache.model import CUT_SHORT, Entry, FileInfo, Problem, ProblemKind, result_repr
@@ -122,12 +122,12 @@ def verify(
         JaxcacheError: a KEY fits nothing, or more than it may.
     """
     selection = Selection.parse(options.keys, options.filters)
-    seen = layout.scan(store, PLAIN, heads=False, details=False, deep=False)
+    seen = layout.scan(store, NO_AIDS, heads=False, details=False, deep=False)
     # What a filter reads of entries may bring findings of its own, which the checks repeat.
     read = seen
     if options.filters:
         how = selection.scan_options(has_heads=layout.has_heads)
-        read = layout.scan(store, PLAIN, deep=False, **how)
+        read = layout.scan(store, NO_AIDS, deep=False, **how)
     chosen = {e.file for e in selection.pick(read.entries, now_ns)}
     entries = {e.file: e for e in seen.entries if e.file in chosen}
     files = layout.files_to_check(store, seen, entries, options)

@@ -14,7 +14,7 @@ from jaxcache.cache.bundle.importing import ImportAction, ImportPlan, ImportStep
 from jaxcache.cache.bundle.manifest import BundleError, SideFile, check_path
 from jaxcache.cache.diff import DiffSide
 from jaxcache.cache.gate import Gate
-from jaxcache.cache.scan import Progress, Reading
+from jaxcache.cache.scan import Progress, ScanAids
 from jaxcache.cache.select import Selection
 from jaxcache.layouts.torch.graph import examine
 from jaxcache.layouts.torch.inventory import TorchInventory, take_inventory
@@ -73,7 +73,7 @@ def plan_export(
         JaxcacheError: a KEY fits nothing, or more than it may.
     """
     selection = Selection.parse(keys, filters, "key")
-    seen = scan(store, Reading(progress=progress))
+    seen = scan(store, ScanAids(progress=progress))
     chosen = {e.file for e in selection.pick_sorted(seen.entries, now_ns)}
     everything = not keys and not filters
     wanted = dict(_chosen_files(store, seen, chosen, everything=everything))

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 from jaxcache.cache.doctor.facts import Finding, HostFacts, Setting
 from jaxcache.cache.doctor.survey import look_at_host
-from jaxcache.cache.scan import Progress, Reading
+from jaxcache.cache.scan import Progress, ScanAids
 from jaxcache.errors import NoCacheError
 from jaxcache.layouts.torch.names import AOT_DIR, FX_DIR, own_directory
 from jaxcache.layouts.torch.scan import TorchScan, scan
@@ -87,7 +87,7 @@ def diagnose(
         store: Store | None = open_store(path)
     except NoCacheError:
         store = None
-    seen = scan(store, Reading(progress=progress)) if store else None
+    seen = scan(store, ScanAids(progress=progress)) if store else None
     facts = _Facts(path, env, look_at_host(path), store, seen, refused)
     found = [f for find in _TRAPS for f in find(facts)]
     return TorchDiagnosis(

@@ -2,13 +2,14 @@
 
 import json
 import math
+import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from jaxcache.cache.index import FactIndex
 from jaxcache.cache.parallel import spread
-from jaxcache.cache.scan import PLAIN, Reading
+from jaxcache.cache.scan import NO_AIDS, ScanAids
 from jaxcache.layouts.torch.graph import GraphFacts, examine_file
 from jaxcache.layouts.torch.inventory import TorchInventory, take_inventory
 from jaxcache.layouts.torch.names import GraphFile
@@ -65,7 +66,8 @@ class TorchScan:
 class GraphIndex(FactIndex):
     """The index of a cache of torch's compilers: of each graph, its facts as JSON."""
 
-    magic = b"jaxcache-torch-index 5\n"
+    #: Names the fields, so that facts of a version with others are read anew.
+    magic = b"jaxcache-torch-index 6 %08x\n" % zlib.crc32(repr(GraphFacts.__slots__).encode())
     facts = ("facts",)
     texts = frozenset(facts)
 
@@ -88,7 +90,7 @@ class GraphIndex(FactIndex):
 
 def scan(
     store: Store,
-    reading: Reading = PLAIN,
+    aids: ScanAids = NO_AIDS,
     *,
     heads: bool = True,  # noqa: ARG001 - a graph has nothing that is cheaper to read than all of it
     details: bool = True,
@@ -103,12 +105,12 @@ def scan(
         NoCacheError: the directory cannot be listed.
     """
     inventory = take_inventory(store)
-    index: GraphIndex | None = reading.index
+    index: GraphIndex | None = aids.index
     known = {g.info.name: index.recall(g.info) for g in inventory.graphs} if index else {}
     facts = {name: found for name, found in known.items() if found is not None}
     if details:
         unread = [g for g in inventory.graphs if g.info.name not in facts]
-        facts |= _read(store, unread, reading)
+        facts |= _read(store, unread, aids)
     return make_scan(inventory, facts, keeps_atime=store.keeps_atime)
 
 
@@ -116,7 +118,7 @@ def decode(
     store: Store,
     seen: TorchScan,
     wanted: Iterable[Entry],
-    reading: Reading = PLAIN,
+    aids: ScanAids = NO_AIDS,
     *,
     hurried: bool = False,
 ) -> TorchScan:
@@ -127,23 +129,23 @@ def decode(
     """
     names = {e.file for e in wanted} - seen.facts.keys()
     unread = [g for g in seen.inventory.graphs if g.info.name in names]
-    facts = _read(store, unread[:_READ_AT_ONCE] if hurried else unread, reading)
+    facts = _read(store, unread[:_READ_AT_ONCE] if hurried else unread, aids)
     keys = {key for found in facts.values() for key in found.references}
     facts = seen.facts | facts
     below = [g for g in seen.inventory.graphs if g.key in keys and g.info.name not in facts]
-    facts |= _read(store, below, reading)
+    facts |= _read(store, below, aids)
     return make_scan(seen.inventory, facts, keeps_atime=store.keeps_atime)
 
 
-def _read(store: Store, files: Sequence[GraphFile], reading: Reading) -> dict[str, GraphFacts]:
+def _read(store: Store, files: Sequence[GraphFile], aids: ScanAids) -> dict[str, GraphFacts]:
     facts: dict[str, GraphFacts] = {}
-    read = spread(_read_facts, store, files, workers=reading.workers, above=PARALLEL_ABOVE)
+    read = spread(_read_facts, store, files, workers=aids.workers, above=PARALLEL_ABOVE)
     for done, (file, found) in enumerate(zip(files, read, strict=True)):
         facts[file.info.name] = found
-        if reading.index is not None:
-            reading.index.learn(file.info, found)
-        if reading.progress and done % _PROGRESS_EVERY == 0:
-            reading.progress(done, len(files))
+        if aids.index is not None:
+            aids.index.learn(file.info, found)
+        if aids.progress and done % _PROGRESS_EVERY == 0:
+            aids.progress(done, len(files))
     return facts
 
 

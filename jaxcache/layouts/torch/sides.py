@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 from jaxcache.cache.bundle.format import Bundle, ContentReader
 from jaxcache.cache.diff import DiffSide, Held
-from jaxcache.cache.scan import Progress, Reading
+from jaxcache.cache.scan import Progress, ScanAids
 from jaxcache.layouts.torch.graph import GraphFacts, examine
 from jaxcache.layouts.torch.inventory import TorchInventory
 from jaxcache.layouts.torch.names import GraphFile, as_graph
@@ -27,7 +27,7 @@ def read_side(store: Store, progress: Progress | None = None) -> DiffSide:
     Raises:
         NoCacheError
     """
-    seen = scan(store, Reading(progress=progress))
+    seen = scan(store, ScanAids(progress=progress))
     return _side(store.url, seen, [info.name for _, info in seen.inventory.files()])
 
 

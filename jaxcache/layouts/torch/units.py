@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from jaxcache.cache.inventory import counted_bytes
 from jaxcache.cache.ledger.pins import pinned_keys
 from jaxcache.cache.ledger.segments import Ledger
-from jaxcache.cache.prune.removable import Removable, RemovableItem, hold_young, other_item
+from jaxcache.cache.prune.removable import RemovableItem, RemovableSet, hold_young, other_item
 from jaxcache.cache.prune.removal import Hold, Removal, RemovalKind
 from jaxcache.errors import UsageError
 from jaxcache.eviction import Candidate, estimate_hits
@@ -42,14 +42,14 @@ def rank(name: str) -> int:
     return _ORDER.index(kind) if kind in _ORDER else -1
 
 
-def removable(
+def find_removable(
     store: Store,
     seen: TorchScan,
     options: PruneOptions | None,
     *,
     now_ns: int,
     keep: Collection[str] = (),
-) -> Removable:
+) -> RemovableSet:
     """Tell what a plan could remove.
 
     Args:
@@ -96,7 +96,7 @@ def removable(
                 others.append(other_item(removal, reason="temp-file"))
             if options.takes_quarantine and kind is TorchKind.QUARANTINE:
                 others.append(other_item(_removal(info, entries, "quarantine")))
-    return Removable([*others, *units], counted_bytes(seen.inventory.files()))
+    return RemovableSet([*others, *units], counted_bytes(seen.inventory.files()))
 
 
 def _is_old(info: FileInfo, now_ns: int, grace_ns: int) -> bool:
