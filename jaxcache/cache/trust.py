@@ -150,7 +150,12 @@ def read_private_key(path: Path) -> Any:
             mode = os.fstat(file.fileno()).st_mode
             text = file.read(_MAX_FILE_BYTES).decode("utf-8", "replace")
     except OSError as error:
-        raise UsageError(f"cannot read the key {path}: {error}", code="bad-key") from error
+        reason = (error.strerror or str(error)).lower()
+        raise UsageError(
+            f"cannot read the key {path}: {reason}",
+            code="bad-key",
+            hint="jaxcache trust keygen NAME makes one",
+        ) from error
     if mode & (stat.S_IRWXG | stat.S_IRWXO):
         raise UntrustedError(
             f"others may read the private key {path}",

@@ -53,13 +53,13 @@ def pytest_load_initial_conftests(
         early_config.known_args_namespace = known
     options = early_config.known_args_namespace
     if options.jaxcache is not None or options.jaxcache_fail_on_miss:
-        from jaxcache.errors import UsageError
+        from jaxcache.errors import JaxcacheError
         from jaxcache.inprocess.pytest_session import PytestSession
 
         directory = None if options.jaxcache in (None, DEFAULT) else options.jaxcache
         try:
             session = PytestSession(directory, fail_on_miss=options.jaxcache_fail_on_miss)
-        except UsageError as error:
+        except JaxcacheError as error:
             raise pytest.UsageError(f"--jaxcache: {error}") from None
         early_config.pluginmanager.register(session, "jaxcache-session")
 

@@ -14,6 +14,7 @@ from jaxcache.jaxside.hook import when_imported
 from jaxcache.render.columns import count_column, seconds_column, text_column
 from jaxcache.render.typeset import set_blocks
 from jaxcache.render.view import Block, Column, Table
+from jaxcache.store import is_remote, make_store
 from jaxcache.store.location import expand_location, locate_cache
 from jaxcache.units import format_count, format_duration
 from jaxcache.warm.report import Module, Report
@@ -42,6 +43,7 @@ class PytestSession:
 
     Raises:
         UsageError: ``bad-url``
+        NoCacheError: the directory cannot be made.
     """
 
     def __init__(self, directory: str | None, *, fail_on_miss: bool) -> None:
@@ -54,6 +56,8 @@ class PytestSession:
         self._trouble: dict[str, None] = {}
         self._listener: Any = None
         if self._directory:  # also for the processes that tests start
+            if not is_remote(self._directory):
+                make_store(self._directory)
             os.environ["JAX_COMPILATION_CACHE_DIR"] = self._directory
         when_imported(self._listen)
 

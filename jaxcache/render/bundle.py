@@ -201,6 +201,8 @@ def _import_summary(plan: ImportPlan, done: Imported | None) -> str:
             words.append(f"{count} {text}")
     if done and done.failed:
         words.append(f"{len(done.failed)} failed ({done.failed[0].detail})")
+        if untried := len(plan.writes) - writes - len(done.failed):
+            words.append(f"{untried} not tried after it")
     return f"{plan.cache_dir}: {', '.join(words)}"
 
 

@@ -20,12 +20,16 @@ def divided_keys(modules: Iterable[Done]) -> Iterable[str]:
     for e in modules:
         if e.key:
             keys[e.module][e.process_id].add(e.key)
+    divided: defaultdict[str, list[str]] = defaultdict(list)
     for module, found in keys.items():
         first = found.pop(0, set())
         others = [number for number, own in found.items() if first and not own & first]
         if others:
-            numbers = ", ".join(map(str, sorted(others)))
-            yield f"process {numbers} made another key for {module} than process 0"
+            divided[", ".join(map(str, sorted(others)))].append(module)
+    for numbers, names in divided.items():
+        who = f"process{'es' if ',' in numbers else ''} {numbers} made another key than process 0"
+        several = f"each of {len(names)} modules, such as " if len(names) > 1 else ""
+        yield f"{who} for {several}{names[0]}"
 
 
 def settings_notes(

@@ -128,7 +128,9 @@ def _read_toml(path: str) -> dict[str, Any]:
             raise ValueError("it is too large to be a list")
         return tomllib.loads(data.decode())
     except (OSError, ValueError) as error:
-        raise UsageError(f"cannot read {path}: {error}", code="bad-list") from error
+        reason = getattr(error, "strerror", None)  # str() of a system's error repeats the path
+        said = reason.lower() if reason else error
+        raise UsageError(f"cannot read {path}: {said}", code="bad-list") from error
 
 
 def _read_script(table: Mapping[str, Any], place: str) -> WarmProgram:

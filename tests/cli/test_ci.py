@@ -359,3 +359,20 @@ def test_signed_bundles_and_nothing_else(
     told = step("restore", tmp_path / "dir")
     assert (told["written"], told["untrusted"]) == (7, 1)
     assert stranger.name not in names(tmp_path / "job")
+
+
+def test_a_cache_that_cannot_be_written_is_said(
+    run_cli: RunCli, corpus: Path, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    source = corpus / "0.12.0.1-cpu-zstd"
+    # Once as the user who can read every module that it imports.
+    assert run_cli("ci", "restore", source, "-C", tmp_path / "new", "--everything").returncode == 0
+    folder = request.getfixturevalue("unprivileged")
+    cache = shutil.copytree(source, folder / "cache", copy_function=shutil.copyfile)
+    shutil.copytree(cache, folder / "source")
+    cache.chmod(0o555)
+    line = ("ci", "restore", folder / "source", "-C", cache, "--everything")
+    done = run_cli(*line, cwd=folder)
+    assert done.returncode == 1, done.stderr
+    assert f"{cache} cannot be written [read-only]" in done.stderr
+    assert run_cli(*line, "--lookup-only", cwd=folder).returncode == 0

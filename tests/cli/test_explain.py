@@ -381,3 +381,10 @@ def test_hits_are_compared_with_what_their_module_had_before() -> None:
     assert (view.rows, view.page) == ([], [])
     said = "1 of 1 hit now; the cache has no earlier entry of their modules to compare them with"
     assert view.notes == [said]
+
+
+def test_two_keys_of_two_functions(run_cli: RunCli) -> None:
+    corpus = CORPUS / "0.12.0.1-cpu-zstd"
+    (difference,) = document(run_cli, "-C", corpus, "jit_mlp", "jit_loss")["differences"]
+    assert (difference["left"], difference["right"]) == ("jit_mlp", "jit_loss")
+    assert difference["meaning"] == "another name, which is part of the program"

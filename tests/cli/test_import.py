@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import resource
 import shutil
 import subprocess
@@ -97,6 +98,9 @@ def test_no_room_for_the_entries(
         assert (done.returncode, "Traceback" in done.stderr) == (3, False)
         if options:
             assert not names(target)
+        else:  # what was written, failed and not tried is all that was to be written
+            counts = re.findall(r"(\d+) (?:files? written|failed|not tried)", done.stderr)
+            assert (len(counts), sum(map(int, counts))) == (3, len(names(cache)))
         assert not list(target.rglob(".jaxcache-tmp-*"))
         assert run_cli("import", bundle, *options, "-C", target).returncode == 0
         assert run_cli("diff", cache, target).returncode == 0

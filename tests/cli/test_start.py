@@ -130,3 +130,12 @@ def test_windows_is_refused_in_one_sentence(tmp_path: Path) -> None:
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith("jaxcache: Windows is not supported: ")
     assert "WSL" in done.stderr
+
+
+def test_closed_streams_are_no_failure(tmp_path: Path) -> None:
+    """A daemon may start programs with neither."""
+    for closed in (">&-", "2>&-", ">&- 2>&-", "<&- >&- 2>&-"):
+        command = f"{sys.executable} -m jaxcache where {closed}"
+        env = clean_environment(tmp_path)
+        done = subprocess.run(["sh", "-c", command], env=env, capture_output=True, check=False)
+        assert (done.returncode, done.stderr) == (0, b""), closed

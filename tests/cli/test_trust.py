@@ -99,3 +99,10 @@ def test_keys_are_looked_after(run_cli: RunCli, key: str, cache: Path, tmp_path:
     assert run_cli("trust", "remove", "nobody").returncode == 1
     (folder / "trusted-keys").chmod(0o666)
     assert run_cli("trust", "list").returncode == 12
+
+
+def test_a_key_that_is_not_there(run_cli: RunCli, cache: Path, tmp_path: Path) -> None:
+    done = run_cli("export", tmp_path / "x.jxb", "--sign", "nobody", "-C", cache)
+    assert done.returncode == 2
+    assert "nobody.key: no such file or directory [bad-key]" in done.stderr
+    assert "jaxcache trust keygen" in done.stderr

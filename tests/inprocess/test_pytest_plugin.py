@@ -188,6 +188,8 @@ def test_the_cache_may_be_a_url(suite: Suite, tmp_path: Path) -> None:
     ):
         assert f"jaxcache: {place}\n" in suite.run(f"--jaxcache={given}").stdout
     assert "after gs: come two slashes" in suite.run("--jaxcache=gs:team", code=4).stderr
+    said = suite.run("--jaxcache=conftest.py", code=4).stderr
+    assert f"cannot make {suite.folder}/conftest.py: file exists" in said
 
 
 def test_off_it_imports_nothing_and_says_nothing(suite: Suite) -> None:

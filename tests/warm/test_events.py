@@ -14,6 +14,7 @@ from jaxcache.warm.causes import describe_comparison
 from jaxcache.warm.events import Begun, Configured, Done, Notice, Started, parse_event
 from jaxcache.warm.inbox import Inbox, socket_folder
 from jaxcache.warm.launch import Ended
+from jaxcache.warm.notes import divided_keys
 from jaxcache.warm.recorder import Recorder
 
 DONE = {
@@ -158,3 +159,16 @@ def test_of_two_paths_in_keys_the_part_that_differs_is_shown(
     apart = Difference("compile_options", left, right, OF_PATH, None)
     one, other = Compile("jit_f", "ab"), Compile("jit_f", "cd")
     assert describe_comparison(Comparison(one, other, (apart,))) == f"cache path: {shown}"
+
+
+def test_processes_with_other_keys_are_named_once() -> None:
+    def done(module: str, process: int) -> Done:
+        key = f"{module}-{process}"
+        about = {"process": process, "process_id": process, "at": 2.0, "number": 1}
+        return Done(module=module, key=key, outcome="written", reason="", **about)  # type: ignore[arg-type]
+
+    modules = [done(name, process) for name in ("jit_f", "jit_g") for process in (0, 1, 2)]
+    said = "processes 1, 2 made another key than process 0 for each of 2 modules, such as jit_f"
+    assert list(divided_keys(modules)) == [said]
+    said = "process 1 made another key than process 0 for jit_f"
+    assert list(divided_keys(modules[:2])) == [said]

@@ -28,7 +28,9 @@ def explain(left: Side, right: Side) -> Explanation:
     """Compare each compile of the right side with the nearest of the left."""
     comparisons = []
     same = 0
-    for old, new in pair(left.compiles, right.compiles):
+    single = len(left.compiles) == len(right.compiles) == 1  # whatever their names
+    pairs = zip(left.compiles, right.compiles, strict=True) if single else None
+    for old, new in pairs or pair(left.compiles, right.compiles):
         differences = tuple(compare(old, new, left))
         if differences:
             comparisons.append(Comparison(old, new, differences))

@@ -10,6 +10,7 @@ from jaxcache.cache.ci.staging import SharedBundle, fetch_directory, fetch_missi
 from jaxcache.cli.bundle import asking_host, check_trust, open_input, required_signatures
 from jaxcache.cli.ci import check_local, job_environment
 from jaxcache.cli.opening import Opened
+from jaxcache.cli.options import require_writable
 from jaxcache.cli.terminal.progress import progress_bar
 from jaxcache.errors import NoCacheError
 from jaxcache.layouts import check_layout, load_layout
@@ -31,6 +32,8 @@ def restore(source: str, target: str, options: RestoreOptions) -> Restored:
         store = open_store(cache_dir) if os.path.isdir(cache_dir) else None
         if store is not None:
             check_layout(store, "jax")
+            if not options.lookup_only:
+                require_writable(store)
         fetched = _fetch(source, store, options.allow_large)
         host = None
         if options.python is not None or not options.everything:

@@ -126,13 +126,16 @@ def confirm(question: str, otherwise: str) -> None:
 
 
 def prepare_streams() -> None:
-    """Make standard output and error take any text.
+    """Make standard output and error take any text, which goes nowhere if they are closed.
 
     A terminal that shows no more than ASCII gets what stands for a character in one cell, or
     ``?``, which a KEY argument reads as any character. A pipe gets its own encoding, and escapes
     for what that cannot say.
     """
     codecs.register_error(_HANDLER, _to_ascii)
+    if sys.stdout is None or sys.stderr is None:  # which Python makes of a closed descriptor
+        nowhere = open(os.open(os.devnull, os.O_WRONLY), "w", closefd=False)  # noqa: SIM115
+        sys.stdout, sys.stderr = sys.stdout or nowhere, sys.stderr or nowhere
     for stream in (sys.stdout, sys.stderr):
         reconfigure = getattr(stream, "reconfigure", None)
         if reconfigure is None:
