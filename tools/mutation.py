@@ -74,7 +74,7 @@ ROOMS: dict[str, list[tuple[str, str]]] = {
     "verify": [
         (
             "jaxcache/cache/verify/{check,examine,repair,quarantine}.py",
-            "cache/test_verify cache/test_interrupted cache/test_verify_spread cli/test_verify",
+            "cache/test_verify_checks cache/test_interrupted cache/test_verify_spread cli/test_verify",
         )
     ],
     "ledger": [
