@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from typing import BinaryIO, NamedTuple
 
 from jaxcache.cache.inventory import EntryFile
+from jaxcache.cache.pair import ATIME_BYTES
 from jaxcache.cache.parallel import spread
 from jaxcache.entry.brief import Brief, read_brief
 from jaxcache.entry.codec import HEAD_BYTES, CodecError, Head, read_head
@@ -22,7 +23,6 @@ PARALLEL_ABOVE = 8_000
 _DECODED_ABOVE = 3_000
 #: The largest first block a zstd frame can have, with room for its headers.
 _FIRST_BLOCK_BYTES = 128 * 1024 + 64
-_STAMP_BYTES = 8
 
 
 class HeadRequest(NamedTuple):
@@ -62,7 +62,7 @@ def read_facts(
 
 def _read(store: Store, requests: Sequence[HeadRequest]) -> Iterator[HeadFacts]:
     stamps = store.read_many(
-        [r.atime_name for r in requests if r.atime_name], limit=_STAMP_BYTES + 1
+        [r.atime_name for r in requests if r.atime_name], limit=ATIME_BYTES + 1
     )
     starts = store.read_many([r.name for r in requests if r.open_entry], limit=HEAD_BYTES)
     for request in requests:

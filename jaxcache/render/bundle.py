@@ -214,7 +214,8 @@ def outlook_line(outlooks: Compatibility) -> str:
     if not total:
         return "no entries"
     if counts.get(Outlook.HIT) == total:
-        return f"all {total} entries should hit{with_what}"
+        every = "the entry" if total == 1 else f"all {total:,} entries"
+        return f"{every} should hit{with_what}"
     misses = [f for f in outlooks.forecasts if f.outlook is Outlook.MISS]
     portable = sum(f.portable for f in outlooks.forecasts)
     only = f"{format_count(portable, 'entry')} filled with --portable {PORTABLE_ONLY}"

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from jaxcache.render.columns import duration_column, size_column, text_column
 from jaxcache.render.view import Column, Table, View
-from jaxcache.units import format_duration
+from jaxcache.units import format_count, format_duration
 from jaxcache.warm.compiling.report import COMPILE_OUTCOMES, Compiled, CompileReport
 
 _RANK = {outcome: number for number, outcome in enumerate(reversed(COMPILE_OUTCOMES))}
@@ -71,7 +71,7 @@ def _summary_line(report: CompileReport) -> str:
     if report.unreached:
         counts.append(f"{report.unreached} not reached")
     return (
-        f"{len(report.modules) + report.unreached} modules: {', '.join(counts)}; "
+        f"{format_count(len(report.modules) + report.unreached, 'module')}: {', '.join(counts)}; "
         f"{format_duration(report.compile_seconds)} compiling, "
         f"{format_duration(report.wall_seconds)} in all"
     )

@@ -44,7 +44,9 @@ def settings_notes(
     settings = process.settings
     last = process.cache_dir
     if len(used) > 1:
-        counts = ", ".join(f"{path} ({count} compiles)" for path, count in used.items())
+        counts = ", ".join(
+            f"{path} ({format_count(count, 'compile')})" for path, count in used.items()
+        )
         yield f"the program used several cache directories: {counts}"
     elif last and last.rstrip("/") != cache_dir.rstrip("/"):
         yield f"the program used {last}, not {cache_dir}; --force-cache-dir would win over it"

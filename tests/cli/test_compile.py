@@ -11,7 +11,9 @@ from conftest import RunCli
 from jaxcache.cache.recipe.format import encode_recipe
 from jaxcache.cache.recipe.model import Environment, Recipe, Request
 from jaxcache.entry.options import flag_names
+from jaxcache.render.compile import compile_view
 from jaxcache.warm.compiling.plan import parse_shard
+from jaxcache.warm.compiling.report import Compiled, CompileReport
 
 BLOBS = {hashlib.sha256(b).hexdigest(): b for b in (b"module one" * 9, b"module two", b"")}
 ONE, TWO, OPTIONS = BLOBS
@@ -220,3 +222,9 @@ def test_a_recipe_starts_no_more_than_is_sane(
     error = json.loads(done.stderr)["error"]
     assert (done.returncode, error["code"]) == (2, code)
     assert allow in error["hint"]
+
+
+def test_the_sums_of_one_module() -> None:
+    made = Compiled(module="jit_f", key="jit_f-0", outcome="written", recorded_key="jit_f-0")
+    *_, line = compile_view(CompileReport("cache", "f.recipe", (made,), 1.0)).notes
+    assert str(line).startswith("1 module: 1 written, 0 already cached; ")

@@ -82,7 +82,7 @@ def test_a_second_directory_and_a_reset(warm: Warm, script: Any, cache: Path) ->
         }
         assert files == told
     (told,) = [n for n in document["notes"] if "cache director" in n]
-    assert f"{cache} (2 compiles), {second} (1 compiles)" in told
+    assert f"{cache} (2 compiles), {second} (1 compile)" in told
 
 
 def test_a_cache_that_is_turned_off_outside(
