@@ -212,17 +212,12 @@ def load_command(name: str) -> Any:
     return parser
 
 
-def _take_color(wanted: Color | None) -> None:
-    if wanted is not None:
-        terminal.choose_color(wanted)
-
-
 ColorOption = Annotated[
     Color | None,
     typer.Option(
         "--color",
         metavar="auto|always|never",
-        callback=_take_color,
+        callback=terminal.choose_color,
         is_eager=True,
         expose_value=False,
         help="When to use colour (default: on a terminal, unless NO_COLOR is set).",

@@ -13,7 +13,7 @@ from enum import StrEnum
 
 from jaxcache.cache.ci.baseline import Baseline, Before, dated_by
 from jaxcache.cache.inventory import EntryFile, Inventory
-from jaxcache.cache.ledger.record import COMPILE, HIT, Event
+from jaxcache.cache.ledger.record import COMPILE, HIT
 from jaxcache.cache.ledger.segments import Ledger
 from jaxcache.cache.scan import Scan
 from jaxcache.entry.names import FileKind
@@ -93,11 +93,6 @@ def judge_usage(seen: Scan, ledger: Ledger, baseline: Baseline | None) -> Usage:
         compared=compared,
         hits=sum(e.key in hit for e in lists["new"]),
     )
-
-
-def use_events(usage: Usage, now_ns: int) -> list[Event]:
-    """Return the uses to record in the ledger, so that entries in use do not age."""
-    return [Event(key, HIT, now_ns) for key in usage.unrecorded]
 
 
 def _witnesses(file: EntryFile, inventory: Inventory, before: Before | None) -> set[Witness]:

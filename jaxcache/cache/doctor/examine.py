@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from jaxcache.cache.doctor import keys, place, writes
 from jaxcache.cache.doctor.facts import Facts, Finding, Interpreter, Setting
-from jaxcache.cache.doctor.mend import execute, plan_repairs
+from jaxcache.cache.doctor.mend import Fix, execute
 from jaxcache.cache.doctor.survey import look_at_cache, look_at_host
 from jaxcache.cache.scan import Progress
 from jaxcache.model import result_repr
@@ -80,7 +80,7 @@ def diagnose(
 
     facts = look()
     findings = examine(facts)
-    repairs = plan_repairs(findings) if fix else ()
+    repairs = tuple(Fix(f.mend, f.files) for f in findings if fix and f.mend)
     if not repairs:
         return Diagnosis(facts, findings, no_jax=no_jax)
     if dry_run:

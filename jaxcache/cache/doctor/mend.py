@@ -6,7 +6,7 @@ import stat
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from jaxcache.cache.doctor.facts import Facts, Finding, Mend
+from jaxcache.cache.doctor.facts import Facts, Mend
 from jaxcache.cache.pair import write_atime
 from jaxcache.cache.under_lock import run_guarded
 from jaxcache.store.base import Store, StoreError
@@ -25,11 +25,6 @@ class Fix:
         if self.mend == "write-atime":
             return f"{format_count(len(self.files), '-atime file')} written"
         return f"write permission of others taken from {format_count(len(self.files), 'file')}"
-
-
-def plan_repairs(findings: Sequence[Finding]) -> tuple[Fix, ...]:
-    """The repairs that findings offer."""
-    return tuple(Fix(f.mend, f.files) for f in findings if f.mend)
 
 
 def execute(store: Store, facts: Facts, repairs: Sequence[Fix]) -> tuple[str, ...]:

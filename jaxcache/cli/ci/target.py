@@ -7,7 +7,7 @@ from jaxcache.cache.bundle.deliver import check_file_name, is_bundle_name, write
 from jaxcache.cache.ci.baseline import read_baseline
 from jaxcache.cache.ci.publish import Saved, save_shared
 from jaxcache.cache.ci.save import SavePlan, parse_job_status, plan_save
-from jaxcache.cache.ci.usage import use_events
+from jaxcache.cache.ledger.record import HIT, Event
 from jaxcache.cache.ledger.segments import append
 from jaxcache.cli.bundle import signing_keys
 from jaxcache.cli.ci import check_local
@@ -80,7 +80,8 @@ def carry_out(plan: SavePlan, options: SaveOptions) -> Saved:
     store = open_store(plan.cache_dir)
     if plan.why == "not-wanted":
         return Saved(0, 0)
-    append(store, use_events(plan.usage, now_ns))
+    # So that entries in use do not age.
+    append(store, [Event(key, HIT, now_ns) for key in plan.usage.unrecorded])
     if plan.why == "empty" or (bundle and not plan.saves):
         return Saved(0, 0)
     with progress_bar("saving", in_bytes=bundle) as progress:

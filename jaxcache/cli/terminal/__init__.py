@@ -37,10 +37,10 @@ def choose_debug(wanted: bool) -> None:
     debugging = debugging or wanted
 
 
-def choose_color(wanted: Color) -> None:
-    """Take what ``--color`` says."""
+def choose_color(wanted: Color | None) -> None:
+    """Take what ``--color`` says, where it is given."""
     global _wanted
-    _wanted = wanted
+    _wanted = wanted or _wanted
 
 
 def wants_color(stream: TextIO | None = None) -> bool:
