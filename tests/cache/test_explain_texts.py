@@ -1,7 +1,10 @@
 """What ``explain`` reads of a run, programs and logs, in time however long their lines are."""
 
+import pytest
+
 from jaxcache.cache.explain.logs import read_log
-from jaxcache.cache.explain.programs import compare_programs
+from jaxcache.cache.explain.matching import pair
+from jaxcache.cache.explain.programs import compare_programs, first_change
 from jaxcache.cache.explain.sides import Compile
 
 KEY = "ab" * 32
@@ -34,3 +37,64 @@ def test_long_lines_of_others_in_a_log_cost_nothing() -> None:
     line = "I0101 12:00:00 1 compiler.py:1] Persistent compilation cache hit for 'jit_f' with key "
     found = read_log([*noise, f"{line}'{key}'   \n", *noise])
     assert [c.outcome for c in found if c.key == key] == ["hit"]
+
+
+@pytest.mark.parametrize("name", ["step", "jit(step)", "jit_step"])
+def test_a_log_names_the_module_that_is_compiled(name: str) -> None:
+    log = (
+        f"Compiling {name} with global shapes and types [ShapedArray(float32[8])]. Argument x\n",
+        f"get_cache_key hash after serializing computation: {KEY}\n",
+        f"Persistent compilation cache hit for 'jit_step' with key 'jit_step-{KEY}'\n",
+    )
+    (found,) = read_log(log)
+    assert (found.module, found.outcome) == ("jit_step", "hit")
+
+
+def compiled(module: str, arguments: str, digit: str = "", source: str | None = None) -> Compile:
+    key = f"{module}-{digit * 64}" if digit else None
+    return Compile(module, key=key, arguments=arguments, source=source)
+
+
+def test_each_compile_has_the_nearest_of_its_module_as_its_partner() -> None:
+    small, large = compiled("jit_f", "float32[8]", "1"), compiled("jit_f", "float32[900]", "2")
+    other = compiled("jit_g", "float32[8]", "3")
+    near_small, near_large = (
+        compiled("jit_f", "float32[9]", "4"),
+        compiled("jit_f", "float32[800]", "5"),
+    )
+    same, new = compiled("jit_g", "float32[8]", "3"), compiled("jit_h", "float32[8]", "6")
+    right = [near_large, near_small, same, new]
+    for left in ([small, large, other], [other, large, small]):
+        assert list(pair(left, right)) == [
+            (large, near_large),
+            (small, near_small),
+            (other, same),
+            (None, new),
+        ]
+    # More than there are: the rest have the nearest, too.
+    assert [x for x, _ in pair([small], [near_small, near_large])] == [small, small]
+    # One that the right side has itself comes last.
+    assert [x for x, _ in pair([small, large], [small, near_small])] == [small, large]
+
+
+def test_the_caller_counts_more_than_the_size() -> None:
+    here, there = (compiled("jit_f", "float32[8]", d, f"{d}.py:1") for d in "12")
+    moved = compiled("jit_f", "float32[9]", "3", "2.py:1")
+    assert [x for x, _ in pair([here, there], [moved])] == [there]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "names", "shown"),
+    [
+        ("float32[8]", "float32[16]", (), "argument float32[8] → [16]"),
+        ("float32[8], int32[]", "float32[8], int8[]", (), "argument 1 int32[] → int8[]"),
+        ("float32[8], int32[2]", "float32[9], int32[3]", ("x", "y"), "x float32[8] → [9], +1 more"),
+        ("float32[8]", "float32[8], float32[8]", (), None),
+        ("float32[8]", "float32[8]", (), None),
+    ],
+)
+def test_the_first_changed_argument_is_named(
+    old: str, new: str, names: tuple[str, ...], shown: str | None
+) -> None:
+    right = Compile("jit_f", arguments=new, names=names)
+    assert first_change(Compile("jit_f", arguments=old), right) == shown
