@@ -43,11 +43,13 @@ def test_long_lines_of_others_in_a_log_cost_nothing() -> None:
 def test_a_log_names_the_module_that_is_compiled(name: str) -> None:
     log = (
         f"Compiling {name} with global shapes and types [ShapedArray(float32[8])]. Argument x\n",
-        f"get_cache_key hash after serializing computation: {KEY}\n",
+        f"get_cache_key hash of serialized computation: {'0' * 64}\n",
+        f"get_cache_key hash after serializing custom_hook: {KEY}\n",
         f"Persistent compilation cache hit for 'jit_step' with key 'jit_step-{KEY}'\n",
     )
     (found,) = read_log(log)
     assert (found.module, found.outcome) == ("jit_step", "hit")
+    assert found.arguments == "float32[8]"
 
 
 def compiled(module: str, arguments: str, digit: str = "", source: str | None = None) -> Compile:
@@ -71,6 +73,9 @@ def test_each_compile_has_the_nearest_of_its_module_as_its_partner() -> None:
             (other, same),
             (None, new),
         ]
+    # The second nearest where the nearest is another's.
+    both = compiled("jit_f", "float32[9]", "7"), compiled("jit_f", "float32[10]", "8")
+    assert [x for x, _ in pair([small, large], both)] == [small, large]
     # More than there are: the rest have the nearest, too.
     assert [x for x, _ in pair([small], [near_small, near_large])] == [small, small]
     # One that the right side has itself comes last.

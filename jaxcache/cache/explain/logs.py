@@ -16,7 +16,6 @@ from jaxcache.cache.explain.sides import COMPONENTS, Compile
 from jaxcache.entry.names import parse_key
 
 _MAX_LINE = 64 << 10
-_DEFAULT_NAME = re.compile(r"^(?:jit|pmap)[(_]")
 _ARRAY = re.compile(r"(?:ShapedArray|ConcreteArray)\(([^()]*)\)")
 #: Folder of XLA's autotune results inside the cache directory.
 _AUTOTUNE = "/xla_gpu_per_fusion_autotune_cache_dir"
@@ -44,10 +43,8 @@ class _Log:
         self._made: dict[str, Compile] = {}
         self._last: Compile | None = None
 
-    def compiling(self, name: str, arguments: str) -> None:
-        module = f"jit_{name}" if not _DEFAULT_NAME.match(name) else name
-        types = ", ".join(_ARRAY.findall(arguments))
-        self._next = Compile(module.rstrip(")").replace("(", "_", 1), arguments=types)
+    def compiling(self, arguments: str) -> None:
+        self._next = Compile("", arguments=", ".join(_ARRAY.findall(arguments)))
         self._hashed = {}
 
     def options(self, replicas: str, partitions: str, assignment: str) -> None:
@@ -113,7 +110,7 @@ _Handler = Callable[..., None]
 _LINES: tuple[tuple[str, str, _Handler], ...] = (
     (
         " global shapes and types ",
-        r"Compiling (\S+?)(?: for with| with) global shapes and types (.*?)\. Argument",
+        r"Compiling \S+?(?: for with| with) global shapes and types (.*?)\. Argument",
         _Log.compiling,
     ),
     (
