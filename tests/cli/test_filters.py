@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import time
 from pathlib import Path
@@ -43,6 +44,16 @@ def test_a_damage_that_only_decoding_shows(run_cli: RunCli, cache: Path) -> None
     for words in (("ls",), ("rm", "-n")):
         done = run_cli(*words, "-C", cache, "--filter", "problem=bad-payload", "-q")
         assert (words, done.stdout.split()) == (words, [key])
+
+
+def test_prune_says_what_keeps_an_entry(run_cli: RunCli, cache: Path) -> None:
+    limits = ("--older-than", "1d", "-n")
+    done = run_cli("prune", "-C", cache, "--filter", "size>4kB", *limits)
+    assert re.search(r"not removed: \d entries are outside --filter$", done.stderr, re.MULTILINE)
+    done = run_cli("prune", "-C", cache, "--filter", "size>4kB", "--keep", "jit_mlp", *limits)
+    assert re.search(r"entries are kept by --keep or outside --filter$", done.stderr, re.MULTILINE)
+    done = run_cli("prune", "-C", cache, "--keep", "jit_mlp", *limits)
+    assert re.search(r"is kept by --keep$", done.stderr, re.MULTILINE), done.stderr
 
 
 def test_removal(run_cli: RunCli, cache: Path, chosen: set[str]) -> None:

@@ -139,7 +139,9 @@ def plan_notes(plan: "PrunePlan") -> Iterator[str]:
 def _hold(plan: "PrunePlan", why: Hold, count: int) -> str:
     entries = f"{format_count(count, 'entry')} {'is' if count == 1 else 'are'}"
     if why == "kept":
-        return f"{entries} kept by --keep"
+        keep, filters = (plan.options.keep, plan.options.filters) if plan.options else ((), ())
+        by = {"kept by --keep": keep, "outside --filter": filters}
+        return f"{entries} {' or '.join(text for text, given in by.items() if given) or 'kept'}"
     if why == "pinned":
         return f"{entries} pinned (jaxcache pin lists them)"
     seconds = plan.options.grace_seconds if plan.options else 0
