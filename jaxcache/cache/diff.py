@@ -5,10 +5,11 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from jaxcache.cache.bundle.format import Bundle
-from jaxcache.cache.bundle.manifest import JAX
-from jaxcache.cache.gate import read_content
+from jaxcache.cache.bundle.manifest import JAX, BundleItem
+from jaxcache.cache.gate import Content, read_content
 from jaxcache.cache.inventory import take_inventory
-from jaxcache.cache.scan import Progress
+from jaxcache.cache.ledger.record import Record, fold
+from jaxcache.cache.scan import Progress, load_ledger
 from jaxcache.entry.codec import CodecError
 from jaxcache.model import Problem, result_repr
 from jaxcache.store.base import MissingError, Store, StoreError
@@ -22,6 +23,8 @@ class Held(NamedTuple):
     payload_bytes: int
     size_bytes: int
     compile_seconds: float
+    """As the ledger has it, else the whole seconds of the header."""
+    header_seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,10 +80,16 @@ class Diff:
 def read_bundle(bundle: Bundle) -> DiffSide:
     """Read the manifest of a bundle."""
     entries = {
-        i.key: Held(i.key, i.payload_sha256, i.payload_bytes, i.size_bytes, i.compile_seconds)
-        for i in bundle.manifest.items
+        i.key: _hold(fold(i.key, i.ledger), i, i.key, i.size_bytes) for i in bundle.manifest.items
     }
     return DiffSide(bundle.name, entries, reference=bundle.manifest_sha256)
+
+
+def _hold(record: Record | None, content: BundleItem | Content, key: str, size_bytes: int) -> Held:
+    header = content.compile_seconds
+    exact = record.compile_seconds if record else None
+    seconds = header if exact is None else exact
+    return Held(key, content.payload_sha256, content.payload_bytes, size_bytes, seconds, header)
 
 
 def read_cache(store: Store, progress: Progress | None) -> DiffSide:
@@ -91,7 +100,9 @@ def read_cache(store: Store, progress: Progress | None) -> DiffSide:
     """
     entries: dict[str, Held] = {}
     damaged: list[Problem] = []
-    files = sorted(take_inventory(store).entries, key=lambda e: e.info.name)
+    inventory = take_inventory(store)
+    ledger = load_ledger(store, inventory)
+    files = sorted(inventory.entries, key=lambda e: e.info.name)
     opened = store.open_many([file.info.name for file in files])
     for done, (file, stream) in enumerate(zip(files, opened, strict=True), 1):
         size, key = file.info.size_bytes, file.key_text
@@ -107,9 +118,7 @@ def read_cache(store: Store, progress: Progress | None) -> DiffSide:
         except StoreError as error:
             damaged.append(Problem(file.info.name, "unreadable", error.reason, key))
         else:
-            entries[key] = Held(
-                key, content.payload_sha256, content.payload_bytes, size, content.compile_seconds
-            )
+            entries[key] = _hold(ledger.record(key) if ledger else None, content, key, size)
         if progress:
             progress(done, len(files))
     return DiffSide(store.url, entries, tuple(damaged))
@@ -123,7 +132,7 @@ def diff_sides(left: DiffSide, right: DiffSide) -> Diff:
     differing = [
         p
         for p in pairs
-        if p.payload_differs or (times and p.left.compile_seconds != p.right.compile_seconds)
+        if p.payload_differs or (times and p.left.header_seconds != p.right.header_seconds)
     ]
     return Diff(
         left,

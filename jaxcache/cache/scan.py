@@ -86,7 +86,7 @@ def scan(
     how = {"heads": heads, "dates": dates, "details": details}
     entries, problems = read_entries(store, inventory.entries, inventory.atimes, aids, **how)
     problems.extend(inventory.problems())
-    ledger = _load_ledger(store, inventory)
+    ledger = load_ledger(store, inventory)
     return Scan(with_ledger(entries, ledger), inventory, tuple(problems), ledger)
 
 
@@ -119,7 +119,7 @@ def decode_entries(
     )
 
 
-def _load_ledger(store: Store, inventory: Inventory) -> "Ledger | None":
+def load_ledger(store: Store, inventory: Inventory) -> "Ledger | None":
     """Read the ledger where there can be one; a plain cache needs not even the import."""
     if FileKind.OWN not in inventory.folders:
         return None

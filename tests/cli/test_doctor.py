@@ -260,6 +260,7 @@ def test_foreign_owner(doctor: Doctor, cache: Path) -> None:
     entry = next(cache.glob("*-cache"))
     os.chown(entry, 12345, -1)
     finding = doctor.finds("foreign-owner", cache)
+    assert finding["seen"].startswith("owned by user ")
     assert finding["files"] == [entry.name]
     assert "12345" in finding["seen"]
 

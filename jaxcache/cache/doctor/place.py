@@ -237,7 +237,7 @@ def find_foreign_owners(facts: Facts) -> Iterator[Finding]:
         yield Finding(
             "foreign-owner",
             "problem",
-            f"{_what(files, facts)} belongs to user {owners}",
+            f"owned by user {owners}: {_what(files, facts)}",
             "an entry is machine code that JAX runs unasked, and another user can change it",
             "use a cache of your own, or have an owner that you trust seal and sign it",
             files=tuple(f.name or "." for f in files),
