@@ -135,16 +135,17 @@ def list_cache(
         heads |= needed["heads"]
         decode_all |= needed["details"]
         by_use = selection.depth >= Depth.DATED
-    few = not (sums or store.remote or limit is None) and heads and layout.keeps_index
-    few = few and layout.has_heads and not (needed and needed["heads"])
-    first: dict[str, Any] = {"heads": False, "dates": by_use} if few else {"heads": heads}
+    # Then only the entries that are shown are opened, and the sums leave the others out.
+    opens_shown = not (sums or store.remote or limit is None) and heads
+    opens_shown &= layout.keeps_index and layout.has_heads and not (needed and needed["heads"])
+    first: dict[str, Any] = {"heads": False, "dates": by_use} if opens_shown else {"heads": heads}
     aids = ScanAids(index, workers, progress)
     seen = layout.scan(store, aids, details=decode_all, deep=deep, **first)
     if selection is None:
         chosen = sorted(seen.entries, key=lambda e: e.key)
     else:
         chosen = selection.pick_sorted(seen.entries, now_ns)
-    if few:
+    if opens_shown:
         shown = chosen if len(chosen) <= _READ_AT_ONCE else chosen[:limit]
         seen = decode_entries(store, cast("Scan", seen), shown, aids, details=False)
         chosen = _as_read(seen, chosen)
