@@ -91,7 +91,7 @@ SABOTAGE = {
     "in the background": (
         "from jaxcache.live import bound, uses\n"
         "def fail(*_): raise RuntimeError('broken')\n"
-        "bound.Bound._look = uses.Uses.flush = fail",
+        "bound.Bound._look = uses.UseLog.flush = fail",
         "live: RuntimeError: broken",
     ),
 }
