@@ -138,21 +138,6 @@ def test_a_file_with_two_problems_is_moved_once(run_cli, cache: Path) -> None:
     assert "1 file moved to quarantine" in run_cli("verify", "-C", cache, "--fix").stderr
 
 
-def test_a_new_entry_is_not_held_to_the_digest_of_its_damaged_one(run_cli, cache: Path) -> None:
-    path = entry(cache, "jit_mlp")
-    whole = path.read_bytes()
-    facts = {"payload_sha256": "ab" * 32, "file_size_bytes": len(whole)}
-    key = path.name.removesuffix("-cache")
-    append(open_store(str(cache)), [Event(key, PAYLOAD, time.time_ns(), facts)])
-    age(cache)
-    verify(run_cli, cache, "--fix")
-    path.write_bytes(whole)  # as JAX compiles it anew, by chance as large
-    assert kinds(verify(run_cli, cache)) == {}
-    path.unlink()
-    verify(run_cli, cache, "--restore")  # keeps its time, and so its accusation
-    assert kinds(verify(run_cli, cache, code=1)) == {path.name: "digest-mismatch"}
-
-
 def test_a_recorded_digest_proves_or_accuses(run_cli, cache: Path) -> None:
     path = entry(cache, "jit_mlp")
     key = path.name.removesuffix("-cache")
