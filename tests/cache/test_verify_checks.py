@@ -117,5 +117,5 @@ def test_a_new_entry_is_not_held_to_the_digest_of_its_damaged_one(cache: Path) -
     path.write_bytes(whole)  # as JAX compiles it anew, by chance as large
     assert {p.kind for p in opened.verify().problems} == {"unsealed"}
     path.unlink()
-    opened.restore()  # keeps its time, and so its accusation
+    opened.restore()  # keeps its time, so it is reported again
     assert [p.kind for p in opened.verify().failures] == ["digest-mismatch"]

@@ -105,7 +105,7 @@ class Record:
     def digest_of(self, mtime_ns: int) -> str | None:
         """Return :attr:`payload_sha256`, unless the file was written after its removal.
 
-        A damaged file that comes back from quarantine keeps its time, so that it is accused again.
+        A file that is restored from quarantine keeps its time, so ``verify`` reports it again.
         """
         anew = self.removed_ns is not None and mtime_ns > self.removed_ns
         return None if anew else self.payload_sha256
