@@ -5,11 +5,13 @@ which every zstd decoder checks; JAX writes none. zlib streams end in Adler-32 a
 itself stays, because its name is hashed into the key (``jax/_src/cache_key.py``).
 """
 
+import io
 import zlib
+from collections.abc import Iterable
 
 import zstandard
 
-from jaxcache.entry.codec import ZSTD_MAGIC
+from jaxcache.entry.codec import ZSTD_MAGIC, decompress_chunks
 from jaxcache.model import Codec
 
 MAX_LEVEL = 22
@@ -35,28 +37,55 @@ def compress_content(content: bytes, codec: Codec, level: int) -> bytes:
     return zstandard.ZstdCompressor(level=level, write_checksum=True).compress(content)
 
 
-def add_checksum(frame: bytes, content: bytes) -> bytes:
-    """Seal a zstd frame without compressing it anew: set the flag, append the checksum.
+def seal_entry(frame: bytes) -> bytes:
+    """Seal a whole entry without compressing it anew; memory does not depend on its content.
 
     Args:
-        frame: one whole zstd frame without a checksum.
+        frame: the bytes of the file. A zlib stream and a sealed frame are returned as they are,
+            without a look at their content.
+
+    Returns:
+        A sealed entry with the same compressed blocks, at most four bytes longer.
+
+    Raises:
+        CodecError: the frame is truncated or damaged, as far as it can be seen without a checksum.
+    """
+    if not frame.startswith(ZSTD_MAGIC) or _has_checksum(frame):
+        return frame
+    return _append_checksum(frame, decompress_chunks(io.BytesIO(frame), len(frame)))
+
+
+def add_checksum(frame: bytes, content: bytes) -> bytes:
+    """Seal a zstd frame without compressing it anew, where its content is at hand.
+
+    Args:
+        frame: one whole zstd frame.
         content: what it decompresses to.
 
     Returns:
-        The frame, four bytes longer.
+        The frame, four bytes longer if it had no checksum.
     """
-    descriptor = frame[len(ZSTD_MAGIC)]
-    if descriptor & _CHECKSUM_FLAG:
+    if _has_checksum(frame):
         return frame
+    whole = memoryview(content)
+    starts = range(0, len(whole), _PIECE_BYTES)
+    return _append_checksum(frame, (whole[start : start + _PIECE_BYTES] for start in starts))
+
+
+def _has_checksum(frame: bytes) -> bool:
+    return len(frame) > len(ZSTD_MAGIC) and bool(frame[len(ZSTD_MAGIC)] & _CHECKSUM_FLAG)
+
+
+def _append_checksum(frame: bytes, content: Iterable[bytes | memoryview]) -> bytes:
+    """Set the flag in the frame header, and append the checksum of the content."""
     # zstandard does not show XXH64 itself; a frame around the same content ends in it.
     around = zstandard.ZstdCompressor(level=_FASTEST_LEVEL, write_checksum=True).compressobj()
-    whole = memoryview(content)
-    for start in range(0, len(whole), _PIECE_BYTES):
-        around.compress(whole[start : start + _PIECE_BYTES])
+    for piece in content:
+        around.compress(piece)
     return b"".join(
         (
             ZSTD_MAGIC,
-            bytes([descriptor | _CHECKSUM_FLAG]),
+            bytes([frame[len(ZSTD_MAGIC)] | _CHECKSUM_FLAG]),
             frame[len(ZSTD_MAGIC) + 1 :],
             around.flush()[-_CHECKSUM_BYTES:],
         )

@@ -10,8 +10,11 @@ import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jaxcache.entry.codec import check_content, decompress_chunks
-from jaxcache.entry.frame import add_checksum, compress_content, seal_frame
+from jaxcache.entry.codec import CodecError, check_content, decompress_chunks
+from jaxcache.entry.frame import add_checksum, compress_content, seal_entry, seal_frame
+
+#: The smallest entry of a CPU and of a GPU.
+_SMALL = ["0.10.2-cpu-zstd/jit__fun-*-cache", "0.10.2-cuda13-h200-kernelcache/jit_sharded_sum-*"]
 
 contents = st.one_of(
     st.binary(min_size=4, max_size=300), st.binary(min_size=4).map(lambda b: b * 99)
@@ -45,6 +48,34 @@ def test_a_checksum_is_added_without_compressing_anew(content: bytes) -> None:
         zstandard.decompress(wrong)
 
 
+def test_every_entry_of_the_corpus_is_sealed_with_its_own_blocks(corpus: Path) -> None:
+    frames = [p.read_bytes() for p in sorted(corpus.glob("*/*-cache")) if p.is_file()]
+    unsealed = [f for f in frames if f[:1] == b"\x28" and not f[4] & 4]
+    assert unsealed
+    for frame in unsealed:
+        sealed = seal_entry(frame)
+        assert (sealed[:4], sealed[4], sealed[5:-4]) == (frame[:4], frame[4] | 4, frame[5:])
+        # JAX decompresses like this, which checks the checksum.
+        assert zstandard.ZstdDecompressor().decompress(sealed) == zstandard.decompress(frame)
+        check_content(io.BytesIO(sealed), len(sealed))
+
+
+def test_what_detects_corruption_already_is_returned_as_it_is(corpus: Path) -> None:
+    (path,) = corpus.glob(_SMALL[0])
+    sealed = seal_entry(path.read_bytes())
+    stream = zlib.compress(b"\0\0\0\1 an executable")
+    assert seal_entry(sealed) is sealed
+    assert seal_entry(stream) is stream
+
+
+def test_a_truncated_entry_is_not_sealed(corpus: Path) -> None:
+    (path,) = corpus.glob(_SMALL[0])
+    frame = path.read_bytes()
+    for length in (5, len(frame) // 2, len(frame) - 1):
+        with pytest.raises(CodecError):
+            seal_entry(frame[:length])
+
+
 def test_the_smaller_of_both_frames_is_taken() -> None:
     content = b"".join(b"%d" % n for n in range(5000))
     frame = zstandard.ZstdCompressor(level=1).compress(content)
@@ -75,10 +106,6 @@ def silent_flips(frame: bytes) -> int:
             silent += zstandard.ZstdDecompressor().decompress(bytes(damaged)) != before
         damaged[bit >> 3] ^= 1 << (bit & 7)
     return silent
-
-
-#: The smallest entry of a CPU and of a GPU.
-_SMALL = ["0.10.2-cpu-zstd/jit__fun-*-cache", "0.10.2-cuda13-h200-kernelcache/jit_sharded_sum-*"]
 
 
 @pytest.mark.parametrize("pattern", _SMALL)
