@@ -2,7 +2,7 @@
 
 ``python -m benchmarks.eviction`` prints, for every trace and for caps of 5, 10 and 25 % of all
 bytes that the trace compiles, the share of the saveable compile seconds that each policy saves.
-``lru`` and ``cost`` are the program's own code (:mod:`jaxcache.eviction`), asked for room
+``lru`` and ``cost`` are the program's own code (:mod:`jaxcache.core.eviction`), asked for room
 whenever an entry exceeds the cap, as JAX's own cap does.
 
 ``clairvoyant`` knows the future. The best plan is NP-hard to find where sizes differ, so it is
@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 from benchmarks.measure import Row, Setting, relate
 from benchmarks.traces import TRACES, Trace, recorded
-from jaxcache.eviction import Candidate, choose_for_room, estimate_hits
+from jaxcache.core.eviction import Candidate, choose_for_room, estimate_hits
 
 NS = 1_000_000_000
 CAPS = (0.05, 0.10, 0.25)

@@ -35,7 +35,9 @@ BUILTIN = {"ExceptionGroup", "BaseExceptionGroup", "PythonFinalizationError"}
 METHODS = {"add_note", "uncancel"}
 
 FILES = sorted(
-    p for part in ("jaxside", "live") for p in (REPOSITORY / "jaxcache" / part).rglob("*.py")
+    p
+    for part in ("core", "jaxside", "live")
+    for p in (REPOSITORY / "jaxcache" / part).rglob("*.py")
 )
 
 

@@ -72,6 +72,7 @@ def test_the_archives_hold_what_they_must_and_nothing_else(built: Path) -> None:
         "jaxcache/py.typed",
         "jaxcache/entry/xla_subset.proto",
         "jaxcache/render/report/report.js",
+        "jaxcache/core/eviction.py",
         "jaxcache/jaxside/listener.py",
         "jaxcache/jaxside/startup/sitecustomize.py",
         "jaxcache.pth",

@@ -62,7 +62,10 @@ ROOMS: dict[str, list[tuple[str, str]]] = {
         ),
     ],
     "prune": [
-        ("jaxcache/eviction.py", "cache/test_policy cache/test_eviction_traces cli/test_prune"),
+        (
+            "jaxcache/core/eviction.py",
+            "cache/test_policy cache/test_eviction_traces cli/test_prune",
+        ),
         (
             "jaxcache/cache/prune/{plan,removable,removal,execute,survey}.py",
             "cache/test_prune_plan cache/test_prune_execution cli/test_prune",

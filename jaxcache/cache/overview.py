@@ -15,8 +15,8 @@ from jaxcache.cache.prune.plan import plan_items, without_suffix
 from jaxcache.cache.prune.removable import find_removable, total_bytes
 from jaxcache.cache.prune.removal import Removal, count_entries, freed_bytes, lost_compile_seconds
 from jaxcache.cache.scan import Progress, Scan, ScanAids
+from jaxcache.core.eviction import POLICIES, choose_in_order, eviction_order
 from jaxcache.errors import JaxcacheError
-from jaxcache.eviction import POLICIES, choose_in_order, eviction_order
 from jaxcache.model import Entry, Problem
 from jaxcache.options import PruneOptions
 from jaxcache.store.base import Store

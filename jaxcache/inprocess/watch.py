@@ -220,7 +220,7 @@ def find_listener(jax: Any, sink: Any) -> "Listener":
     Raises:
         UnknownJaxError: nobody here knows this jax.
     """
-    loaded = sys.modules.get("_jaxcache_side.attach")
+    loaded = sys.modules.get("_jaxcache.jaxside.attach")
     if loaded is not None and getattr(loaded, "LISTENER", None) is not None:
         loaded.LISTENER.add(sink)
         known: Listener = loaded.LISTENER

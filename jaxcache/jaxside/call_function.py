@@ -135,7 +135,7 @@ def lower(call: "dict[str, Any]") -> Any:
 
 def _target() -> Any:
     """The compiler for a host that is not here, where the parent asks for one."""
-    side = sys.modules.get("_jaxcache_side.crosshost.observer")
+    side = sys.modules.get("_jaxcache.jaxside.crosshost.observer")
     return side.OBSERVER if side else None
 
 

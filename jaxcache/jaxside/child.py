@@ -16,6 +16,7 @@ import select
 import shutil
 import sys
 import threading
+from importlib.machinery import ModuleSpec
 from typing import Any
 
 _FAILED = 13
@@ -56,21 +57,18 @@ class Parent:
 
 
 def main() -> int:
-    """Load the package that this file belongs to, under a name that clashes with nothing."""
+    """Run a program of this folder, imported under a name that clashes with nothing."""
     here = os.path.dirname(os.path.abspath(__file__))
     if not getattr(sys.flags, "safe_path", False):
         sys.path.pop(0)  # our own folder, whose names must not hide the user's modules
     program, answers, folder = sys.argv[1:4]
     del sys.argv[1:4]
-    spec = importlib.util.spec_from_file_location(
-        "_jaxcache_side", os.path.join(here, "__init__.py"), submodule_search_locations=[here]
-    )
-    assert spec is not None and spec.loader is not None  # noqa: S101
-    package = sys.modules["_jaxcache_side"] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(package)
+    spec = ModuleSpec("_jaxcache", None, is_package=True)  # as in hook.py
+    spec.submodule_search_locations = [os.path.dirname(here)]
+    sys.modules["_jaxcache"] = importlib.util.module_from_spec(spec)
     parent = Parent(int(answers), folder)
     try:
-        importlib.import_module(f"_jaxcache_side.{program}").main(parent)
+        importlib.import_module(f"_jaxcache.jaxside.{program}").main(parent)
     except Exception as error:
         lines = str(error).strip().splitlines() or [""]
         parent.answer(error=f"{type(error).__name__}: {lines[0][:500]}")

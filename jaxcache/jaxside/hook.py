@@ -11,6 +11,7 @@ import mmap
 import os
 import sys
 from collections.abc import Callable
+from importlib.machinery import ModuleSpec
 from typing import Any
 
 #: Address of the parent's socket. The variables are read here and in ``channel.py`` alone.
@@ -62,32 +63,31 @@ def when_imported(then: Callable[[Any], None], name: str = "jax", last: str = "j
     return finder
 
 
-def load_side(name: str = "_jaxcache_side", folder: str = HERE) -> None:
-    """Load a package of jaxcache's by its path, under a name that clashes with nothing."""
-    if name not in sys.modules:
-        spec = importlib.util.spec_from_file_location(
-            name, os.path.join(folder, "__init__.py"), submodule_search_locations=[folder]
-        )
-        assert spec is not None and spec.loader is not None  # noqa: S101
-        sys.modules[name] = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(sys.modules[name])
+def make_private_package() -> None:
+    """Make ``_jaxcache``, whose subpackages are those of the jaxcache that holds this file.
+
+    ``jaxcache/__init__.py`` is not executed, and a jaxcache that the user has is left alone.
+    """
+    if "_jaxcache" not in sys.modules:
+        spec = ModuleSpec("_jaxcache", None, is_package=True)
+        spec.submodule_search_locations = [os.path.dirname(HERE)]
+        sys.modules["_jaxcache"] = importlib.util.module_from_spec(spec)
 
 
 def _listen(module: Any) -> None:
     """Attach to the jax or torch just imported; a failure here is not the script's."""
     try:
-        load_side()
+        make_private_package()
         if module.__name__ == "torch":
-            from _jaxcache_side import torch_listener as observer
+            from _jaxcache.jaxside import torch_listener as observer
         elif os.environ.get(_TARGET):
-            from _jaxcache_side.crosshost import observer
+            from _jaxcache.jaxside.crosshost import observer
         else:
-            from _jaxcache_side import attach as observer
+            from _jaxcache.jaxside import attach as observer
 
         observer.attach(module)
         if module.__name__ == "jax" and os.environ.get(_LIVE):
-            load_side("_jaxcache_live", os.path.join(os.path.dirname(HERE), "live"))
-            from _jaxcache_live import plugin
+            from _jaxcache.live import plugin
 
             plugin.initialize()
     except Exception as error:
@@ -97,8 +97,8 @@ def _listen(module: Any) -> None:
 def report(event: "dict[str, Any]") -> None:
     """Send an event to the parent."""
     try:
-        load_side()
-        from _jaxcache_side import channel
+        make_private_package()
+        from _jaxcache.jaxside import channel
 
         channel.CHANNEL.send(event)
     except Exception as error:

@@ -7,7 +7,6 @@ Private names of JAX, tried on 0.4.30 to 0.12: ``jax._src.compilation_cache.{zst
 """
 
 import hashlib
-import os
 import sys
 from typing import Any
 
@@ -58,8 +57,8 @@ def resolve_live() -> "dict[str, Any]":
     """Return the live layer's settings in this Python, by its own code."""
     from . import hook
 
-    hook.load_side("_jaxcache_live", os.path.join(os.path.dirname(hook.HERE), "live"))
-    from _jaxcache_live.settings import describe as describe_live
+    hook.make_private_package()
+    from _jaxcache.live.settings import describe as describe_live
 
     described: dict[str, Any] = describe_live()
     return described

@@ -3,14 +3,12 @@
 A write only adds to a running total. A sweep looks at the directory again when the total says that
 a bound is exceeded, after many writes (other processes write, too), or after a minute, and takes
 the directory to 90 % of its bound, so that the next sweep is far away. One process sweeps at a
-time. The order of ``cost`` is that of ``jaxcache prune`` (docs/eviction.md)::
-
-    value = compile_seconds / size_bytes * sqrt(1 + hits) / (age + median age + 5 minutes)
+time. The order of ``cost`` is that of
+``jaxcache prune`` (docs/eviction.md).
 """
 
 import contextlib
 import heapq
-import math
 import operator
 import os
 import threading
@@ -18,6 +16,7 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
+from ..core.eviction import Candidate, estimate_hits, rank_by_value
 from .files import (
     ATIME_SUFFIX,
     CACHE_SUFFIX,
@@ -40,10 +39,6 @@ _CHUNK = 128
 _LOCK_SECONDS = 0.002
 _PAUSE_SECONDS = 0.002
 _ABANDONED_SECONDS = 600.0
-_ONE_RUN_SECONDS = 300.0
-_SAME_RUN_SECONDS, _UNCOUNTED_HITS = 60.0, 3
-#: The header counts whole seconds, rounded down.
-_ROUNDED_AWAY_SECONDS = 0.5
 
 
 #: Last use, key, size and time of writing. The garbage collector forgets plain tuples of such at
@@ -208,21 +203,23 @@ class Bound:
 
         some = sorted(map(last_use_ns, items[:: len(items) // 4096 + 1]))
         median_ns = some[len(some) // 2] if some else now_ns
-        typical = max(0, now_ns - median_ns) / 1e9 + _ONE_RUN_SECONDS
-        by_bytes = self.max_bytes is not None
+        median_age_seconds = max(0, now_ns - median_ns) / 1e9
+        per_byte = self.max_bytes is not None
 
-        def worth(item: _Item) -> "tuple[float, int]":
+        def worth(item: _Item) -> "tuple[float, int, str]":
             _, key, size_bytes, mtime_ns = item
-            known = ledger.get(key)
-            seconds = known.seconds if known else None
-            if seconds is None:
-                seconds = self._header_seconds(key) + _ROUNDED_AWAY_SECONDS
+            record = ledger.get(key)
+            measured = record.seconds if record else None
             used_ns = last_use_ns(item)
-            is_reused = used_ns - mtime_ns > _SAME_RUN_SECONDS * 1e9
-            hits = max(known.hits if known else 0, _UNCOUNTED_HITS if is_reused else 0)
-            interval = max(0, now_ns - used_ns) / 1e9 + typical
-            value = seconds * math.sqrt(1 + hits) / interval
-            return value / (max(1, size_bytes) if by_bytes else 1), used_ns
+            candidate = Candidate(
+                key,
+                size_bytes,
+                used_ns,
+                self._header_seconds(key) if measured is None else measured,
+                exact=measured is not None,
+                hits=estimate_hits(record.hits if record else 0, mtime_ns, used_ns),
+            )
+            return rank_by_value(candidate, now_ns, median_age_seconds, per_byte=per_byte)
 
         return worth
 

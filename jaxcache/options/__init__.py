@@ -8,8 +8,8 @@ reference are built from the command line.
 import sys
 from typing import Literal
 
+from jaxcache.core.eviction import POLICIES
 from jaxcache.errors import UsageError
-from jaxcache.eviction import POLICIES
 from jaxcache.options.declare import (
     COUNT,
     DURATION,

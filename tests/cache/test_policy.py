@@ -4,7 +4,7 @@ from math import isclose, sqrt
 
 import pytest
 
-from jaxcache.eviction import (
+from jaxcache.core.eviction import (
     Candidate,
     choose_for_room,
     estimate_hits,

@@ -152,7 +152,7 @@ def test_scripts_that_cannot_run(
     done = run_cli("warm", "-C", cache, "--python", each_jax_python, path)
     assert done.returncode == 1
     assert ("SyntaxError" if case == "syntax" else "ZeroDivisionError") in done.stderr
-    assert "_jaxcache_side" not in done.stderr
+    assert "_jaxcache." not in done.stderr
     assert "sitecustomize" not in done.stderr
 
 

@@ -35,7 +35,7 @@ def test_run_live_needs_no_jaxcache_beside_jax(
         return done
 
     first = run("--live", "--tier", shared)
-    assert "'_jaxcache_live.layer'" in first.stderr
+    assert "'_jaxcache.live.layer'" in first.stderr
     assert "jaxcache: live" not in first.stderr
     written = json.loads(first.stdout)["summary"]["written"]
     assert written == len(list(shared.glob("*-cache"))) > 0
@@ -46,7 +46,7 @@ def test_run_live_needs_no_jaxcache_beside_jax(
         *("--json", "--portable", tmp_path / "program.py"),
         env=env,
     )
-    assert "'_jaxcache_live.layer'" in warmed.stdout + warmed.stderr
+    assert "'_jaxcache.live.layer'" in warmed.stdout + warmed.stderr
     plain = run()
     assert "layer: []" in plain.stderr
     assert json.loads(plain.stdout)["summary"]["hits"] == written

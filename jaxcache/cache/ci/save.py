@@ -11,8 +11,8 @@ from jaxcache.cache.ci.usage import Usage, judge_usage
 from jaxcache.cache.ledger.segments import Ledger
 from jaxcache.cache.prune.removable import removable_entries
 from jaxcache.cache.scan import Progress, Scan, ScanAids, scan
+from jaxcache.core.eviction import choose_for_room
 from jaxcache.errors import UsageError
-from jaxcache.eviction import choose_for_room
 from jaxcache.model import Entry
 from jaxcache.options.move import SaveIf
 from jaxcache.store.base import Store

@@ -9,8 +9,8 @@ from jaxcache.cache.ledger.record import Record
 from jaxcache.cache.leftovers import is_temporary
 from jaxcache.cache.prune.removal import Hold, Removal, RemovalKind, RemovalReason
 from jaxcache.cache.scan import Scan
+from jaxcache.core.eviction import Candidate, estimate_hits
 from jaxcache.entry.names import FileKind
-from jaxcache.eviction import Candidate, estimate_hits
 from jaxcache.model import UNTUNED, FileInfo, ProblemKind
 from jaxcache.options import PruneOptions
 from jaxcache.store.base import Store

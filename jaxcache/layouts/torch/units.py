@@ -13,8 +13,8 @@ from jaxcache.cache.ledger.pins import pinned_keys
 from jaxcache.cache.ledger.segments import Ledger
 from jaxcache.cache.prune.removable import RemovableItem, RemovableSet, hold_young, other_item
 from jaxcache.cache.prune.removal import Hold, Removal, RemovalKind
+from jaxcache.core.eviction import Candidate, estimate_hits
 from jaxcache.errors import UsageError
-from jaxcache.eviction import Candidate, estimate_hits
 from jaxcache.layouts.torch.graph import GraphFacts
 from jaxcache.layouts.torch.links import Links, files_below, link
 from jaxcache.layouts.torch.names import GraphFile, TorchKind, parse_path

@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterable
 from math import sqrt
 from typing import NamedTuple
 
-from jaxcache.units import NS_PER_SECOND
+_NS_PER_SECOND = 10**9
 
 #: The header counts whole seconds, rounded down; half a second is what that hides on average.
 _ROUNDED_AWAY_SECONDS = 0.5
@@ -51,7 +51,7 @@ class Candidate(NamedTuple):
 
 def estimate_hits(counted: int, created_ns: int, last_used_ns: int) -> int:
     """Estimate how often an entry was read: the count, or a guess from its dates."""
-    reused = last_used_ns - created_ns > SAME_RUN_SECONDS * NS_PER_SECOND
+    reused = last_used_ns - created_ns > SAME_RUN_SECONDS * _NS_PER_SECOND
     return max(counted, UNCOUNTED_HITS if reused else 0)
 
 
@@ -60,22 +60,27 @@ def value_per_byte(candidate: Candidate, now_ns: int, median_age_seconds: float)
     seconds = candidate.compile_seconds or 0.0
     if not candidate.exact:
         seconds += _ROUNDED_AWAY_SECONDS
-    age_seconds = max(0, now_ns - candidate.last_used_ns) / NS_PER_SECOND
+    age_seconds = max(0, now_ns - candidate.last_used_ns) / _NS_PER_SECOND
     interval_seconds = age_seconds + median_age_seconds + _ONE_RUN_SECONDS
     return seconds * sqrt(1 + candidate.hits) / interval_seconds / max(1, candidate.size_bytes)
+
+
+def rank_by_value(
+    candidate: Candidate, now_ns: int, median_age_seconds: float, *, per_byte: bool
+) -> tuple[float, int, str]:
+    """Return what the policy ``cost`` sorts by; the lowest is removed first."""
+    value = value_per_byte(candidate, now_ns, median_age_seconds)
+    scale = 1 if per_byte else max(1, candidate.size_bytes)
+    return value * scale, candidate.last_used_ns, candidate.name
 
 
 def _by_value(candidates: list[Candidate], now_ns: int, per_byte: bool) -> list[Candidate]:
     used_ns = sorted(c.last_used_ns for c in candidates)
     median_ns = used_ns[len(used_ns) // 2] if used_ns else now_ns
-    median_age_seconds = max(0, now_ns - median_ns) / NS_PER_SECOND
-
-    def worth(candidate: Candidate) -> tuple[float, int, str]:
-        value = value_per_byte(candidate, now_ns, median_age_seconds)
-        scale = 1 if per_byte else max(1, candidate.size_bytes)
-        return value * scale, candidate.last_used_ns, candidate.name
-
-    return sorted(candidates, key=worth)
+    median_age_seconds = max(0, now_ns - median_ns) / _NS_PER_SECOND
+    return sorted(
+        candidates, key=lambda c: rank_by_value(c, now_ns, median_age_seconds, per_byte=per_byte)
+    )
 
 
 class Policy(NamedTuple):
