@@ -14,7 +14,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from . import settings, together
+from . import cpu, settings, together
 from .channel import first_line
 
 #: Configuration that enters keys through the program or the compile options, not by itself.
@@ -85,17 +85,17 @@ def plugin_versions() -> "dict[str, str]":
 
 
 def cpu_facts() -> "dict[str, Any]":
-    """The host's processor: GPU fingerprints hold its name, CPU ones what it can do."""
-    facts: dict[str, Any] = {"machine": platform.machine(), "name": None, "features": []}
+    """The host's processor: its name as Linux prints it, its features as jaxlib reports them."""
+    name = None
     try:
         with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:
-            pairs = (line.split(":", 1) for line in file if ":" in line)
-            lines = {name.strip(): value.strip() for name, value in pairs}
+            for line in file:
+                if line.startswith("model name"):
+                    name = line.partition(":")[2].strip()
+                    break
     except OSError:
-        return facts
-    facts["name"] = lines.get("model name")
-    facts["features"] = sorted((lines.get("flags") or lines.get("Features") or "").split())
-    return facts
+        pass
+    return {"machine": platform.machine(), "name": name, "features": cpu.features() or []}
 
 
 def environment(environ: Any) -> "dict[str, str]":

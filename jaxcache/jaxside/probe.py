@@ -5,6 +5,8 @@ The parent names a fresh cache directory in the environment and reads the entry 
 
 from typing import Any
 
+from . import cpu
+
 
 def main(parent: Any) -> None:
     """Answer with the versions, once the entry is written."""
@@ -19,4 +21,5 @@ def main(parent: Any) -> None:
         platform=jax.default_backend(),
         device_kind=str(device.device_kind),
         platform_version=str(device.client.platform_version),
+        cpu_features=cpu.features(),
     )

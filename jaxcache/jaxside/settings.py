@@ -1,6 +1,6 @@
 """Describe what jax in this Python would do with its cache, for :mod:`jaxcache.warm.ask`.
 
-Nothing is compiled and no device is opened.
+No device but the CPU is opened.
 
 Private names of JAX, tried on 0.4.30 to 0.12: ``jax._src.compilation_cache.{zstd,zstandard}``
 (its codecs), ``jax._src.compiler.get_compile_options``.
@@ -9,6 +9,8 @@ Private names of JAX, tried on 0.4.30 to 0.12: ``jax._src.compilation_cache.{zst
 import hashlib
 import sys
 from typing import Any
+
+from . import cpu
 
 
 def jaxlib_digest() -> "str | None":
@@ -73,6 +75,10 @@ def compile_options() -> bytes:
 
 
 def main(parent: Any) -> None:
-    """Answer twice: a wrong ``XLA_FLAGS`` ends the process between the two."""
+    """Answer three times: a wrong ``XLA_FLAGS`` ends the process after the first answer."""
     parent.answer(**describe(sys.argv[1:]), live=resolve_live())
     parent.answer(compile_options=compile_options().hex())
+    import jax
+
+    jax.config.update("jax_platforms", "cpu")
+    parent.answer(cpu_features=cpu.features())

@@ -12,6 +12,8 @@ from jaxcache.units import format_count
 
 #: Files that the page for people names per finding.
 _SHOWN_FILES = 3
+#: Facts about the interpreter that fill pages.
+_LENGTHY = ("flags", "cpu_features")
 _STYLES = {"problem": "red", "note": "bold"}
 
 
@@ -22,7 +24,7 @@ def doctor_view(diagnosis: Diagnosis, *, verbose: bool) -> View:
     findings = diagnosis.findings
     document = {
         "cache_dir": facts.cache.path,
-        "interpreter": mine and {k: v for k, v in asdict(mine).items() if k != "flags"},
+        "interpreter": mine and {k: v for k, v in asdict(mine).items() if k not in _LENGTHY},
         "no_jax": diagnosis.no_jax,
         "settings": facts.settings,
         "entries": len(facts.cache.entries),

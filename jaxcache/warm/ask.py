@@ -48,7 +48,7 @@ def ask_python(python: str | None = None) -> tuple[Interpreter, list[Setting]]:
         NoJaxError: it cannot run, has no jax, or dies over it.
     """
     python = find_python(python)
-    answer = ask_once(python, "settings", *DEFAULTS, seconds=_SETTINGS_SECONDS, answers=2)
+    answer = ask_once(python, "settings", *DEFAULTS, seconds=_SETTINGS_SECONDS, answers=3)
     interpreter = Interpreter(
         executable=python,
         python_version=str(answer["python_version"]),
@@ -60,9 +60,14 @@ def ask_python(python: str | None = None) -> tuple[Interpreter, list[Setting]]:
         has_filelock=bool(answer["has_filelock"]),
         has_epath=bool(answer["has_epath"]),
         flags=_flags(answer.get("compile_options")),
+        cpu_features=_names(answer.get("cpu_features")),
     )
     settings = settings_of_jax(answer["settings"], os.environ)
     return interpreter, [*settings, *settings_of_live(answer["live"])]
+
+
+def _names(value: object) -> tuple[str, ...] | None:
+    return tuple(map(str, value)) if isinstance(value, list) else None
 
 
 def _flags(options: str | None) -> frozenset[str] | None:
@@ -139,6 +144,7 @@ def _read_host(child: Child, python: str, folder: str) -> Host:
         str(answer.get("device_kind", "")),
         str(answer.get("platform_version", "")),
         items[0].key,
+        _names(answer.get("cpu_features")),
     )
 
 

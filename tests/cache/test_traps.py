@@ -15,7 +15,7 @@ from made_caches import key, put
 from jaxcache.cache.doctor import keys, place, writes
 from jaxcache.cache.doctor.facts import CacheFacts, Facts, Finding, HostFacts, Interpreter, Setting
 from jaxcache.cache.doctor.mend import Fix, execute
-from jaxcache.cache.doctor.survey import features_of_cpu, filesystem_of, look_at_cache
+from jaxcache.cache.doctor.survey import filesystem_of, look_at_cache
 from jaxcache.entry.contents import Device, XlaCompileOptions
 from jaxcache.entry.releases import read_release
 from jaxcache.model import FileInfo, Platform
@@ -29,15 +29,6 @@ MOUNTS = r"""22 27 0:21 / /proc rw,relatime - proc proc rw
 64 27 0:55 / /mnt/Größe rw,relatime - cifs //filer/big rw
 """
 ODD_MOUNT = "65 27 0:56 / /mnt/\udcff rw,relatime - cifs //filer/odd rw\n"
-
-#: A Haswell, as Linux tells it.
-HASWELL = """processor : 0
-model name : Intel(R) Core(TM) i7-4790
-flags : fpu vme de pse tsc msr pae mce cx8 apic sep mtrr pge mca cmov pat pse36 clflush mmx fxsr \
-sse sse2 ss ht syscall nx rdtscp lm pni pclmulqdq ssse3 fma cx16 sse4_1 sse4_2 movbe popcnt aes \
-xsave avx f16c rdrand lahf_lm abm bmi1 avx2 bmi2 erms invpcid xsaveopt
-bugs : cpu_meltdown
-"""
 
 Trap = Callable[[Facts], Iterator[Finding]]
 
@@ -75,25 +66,27 @@ def seen(corpus: Path) -> CacheFacts:
     return look_at_cache(str(corpus / "0.12.0.1-cpu-zstd"), max_decoded=None, progress=None)
 
 
+def with_cpu(seen: CacheFacts, *features: str) -> Facts:
+    """The cache, read by a jax whose jaxlib reports these features of the CPU."""
+    return Facts(seen, interpreter=python("0.12.0.1", cpu_features=features))
+
+
 def test_cpu_features(seen: CacheFacts) -> None:
-    host = HostFacts(cpu_features=features_of_cpu(HASWELL))
-    (finding,) = place.find_cpu_features(Facts(seen, host=host))
-    assert "avx512f" in finding.seen
-    assert "prefer" not in finding.seen
+    facts = with_cpu(seen, "+avx2", "-avx512f", "-prefer-no-gather")
+    (finding,) = place.find_cpu_features(facts)
+    assert finding.seen == "7 entries need what this CPU lacks: avx512f"
     assert len(finding.files) == 7
 
 
 def test_cpu_features_are_silent_where_the_cpu_has_them(seen: CacheFacts) -> None:
-    wanted = {
-        feature[1:]
-        for contents in seen.contents.values()
-        for feature in contents.device.cpu_features or ()
-        if feature.startswith("+")
-    }
-    host = HostFacts(cpu_features=frozenset(wanted & place.TOLD_BY_SYSTEM.keys()))
-    assert not list(place.find_cpu_features(Facts(seen, host=host)))
-    assert features_of_cpu("processor : 0\nFeatures : fp asimd\n") is None
-    assert not list(place.find_cpu_features(Facts(seen, host=HostFacts())))
+    (compiled_for,) = {c.device.cpu_features for c in seen.contents.values()}
+    assert not list(place.find_cpu_features(with_cpu(seen, *(compiled_for or ()))))
+
+
+def test_cpu_features_are_silent_about_what_this_jaxlib_does_not_list(seen: CacheFacts) -> None:
+    assert not list(place.find_cpu_features(with_cpu(seen, "+avx2", "-xop")))
+    assert not list(place.find_cpu_features(Facts(seen, interpreter=python("0.12.0.1"))))
+    assert not list(place.find_cpu_features(Facts(seen)))
 
 
 def test_foreign_owner_of_the_directory(seen: CacheFacts) -> None:
@@ -127,7 +120,7 @@ def python(version: str, **facts: Any) -> Interpreter:
 def test_hosts_that_share_a_path_and_not_a_cpu(seen: CacheFacts) -> None:
     assert not list(place.find_mixed_cpus(Facts(seen)))
     other = with_device(
-        seen, device=Device("cpu", cpu_name="haswell", cpu_features=("+avx", "+sse2"))
+        seen, device=Device("cpu", cpu_name="haswell", cpu_features=("+avx", "-avx512f", "+evex512"))
     )
     (finding,) = place.find_mixed_cpus(Facts(other))
     assert "2 kinds of CPU" in finding.seen

@@ -85,6 +85,47 @@ def release(document: dict[str, Any]) -> tuple[int, ...]:
     return tuple(int(p) for p in document["interpreter"]["jax_version"].split(".")[:3])
 
 
+@pytest.fixture
+def hidden_cpu(tmp_path: Path) -> Any:
+    """Runs jaxcache where /proc/cpuinfo shows an AMD machine whose kernel hides most features."""
+    if not shutil.which("unshare"):
+        pytest.skip("no unshare")
+    cpuinfo = tmp_path / "cpuinfo"
+    cpuinfo.write_text(
+        "processor : 0\nvendor_id : AuthenticAMD\nmodel name : AMD EPYC\nflags : fpu sse sse2\n"
+    )
+    mount = 'mount --bind "$1" /proc/cpuinfo || exit 99; shift; exec "$@"'
+    prefix = ["unshare", "--user", "--map-root-user", "--mount"]
+    prefix += ["sh", "-c", mount, "sh", str(cpuinfo)]
+    if (tried := subprocess.run([*prefix, "true"], capture_output=True, check=False)).returncode:
+        pytest.skip(f"nothing can be mounted here: {tried.stderr.decode().strip()[-80:]}")
+
+    def run(*args: str, hidden: bool = True) -> dict[str, Any]:
+        done = subprocess.run(
+            [*(prefix if hidden else ()), sys.executable, "-m", "jaxcache", *args, "--json"],
+            capture_output=True,
+            text=True,
+            env=clean_environment(tmp_path) | LOW,
+            check=False,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        document: dict[str, Any] = json.loads(done.stdout)
+        return document
+
+    return run
+
+
+def test_a_kernel_that_hides_features_of_the_cpu_changes_nothing(
+    hidden_cpu: Any, each_jax_python: str, tmp_path: Path
+) -> None:
+    cache = tmp_path / "cache"
+    cache.mkdir(mode=0o755)
+    compile_into(cache, each_jax_python, tmp_path)
+    place = ("-C", str(cache), "--python", each_jax_python)
+    assert "cpu-features" not in traps(hidden_cpu("doctor", *place))
+    assert hidden_cpu("ci", "key", *place) == hidden_cpu("ci", "key", *place, hidden=False)
+
+
 def test_what_jax_just_wrote_is_healthy(doctor: Any, each_jax_python: str, tmp_path: Path) -> None:
     """Silent: every trap of keys; and pmap's where that version has it, after a second run."""
     cache = tmp_path / "cache"

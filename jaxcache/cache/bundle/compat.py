@@ -56,6 +56,8 @@ class Host:
     """As the backend reports it; on GPUs it holds the driver's and the toolkit's versions."""
     key: str = ""
     """JAX's own key of the entry that it wrote."""
+    cpu_features: tuple[str, ...] | None = None
+    """The CPU's, as its jaxlib reports them; the entries of jaxlib before 0.8.3 hold none."""
 
 
 @dataclass(frozen=True, slots=True)

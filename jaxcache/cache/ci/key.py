@@ -152,7 +152,6 @@ def describe_environment(
     environment: Mapping[str, str],
     *,
     cache_dir: str,
-    machine_features: Sequence[str] | None,
 ) -> KeyEnvironment:
     """Put together what keys depend on.
 
@@ -161,12 +160,11 @@ def describe_environment(
             directory is not in its key.
         environment: of the job.
         cache_dir: as JAX is going to be given it, for that is how it enters the key.
-        machine_features: of the CPU as the system tells them, for JAX that does not.
     """
     origin = host.origin
     features = None
     if origin.platform == "cpu":
-        listed = origin.cpu_features or machine_features
+        listed = origin.cpu_features or host.cpu_features
         features = None if listed is None else tuple(sorted(listed))
     caches = environment.get(XLA_CACHES)
     return KeyEnvironment(

@@ -44,6 +44,8 @@ class Interpreter:
     """Whether etils[epath] is there, without which JAX opens no URL."""
     flags: frozenset[str] | None = None
     """Names of the XLA flags that this jaxlib writes into compile options."""
+    cpu_features: tuple[str, ...] | None = None
+    """The CPU's, as jaxlib reports them, such as ``+avx2`` and ``-xop``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +55,6 @@ class HostFacts:
     user: int = -1
     system: str = "linux"
     """As ``sys.platform`` names it."""
-    cpu_features: frozenset[str] | None = None
-    """As LLVM names them; only those that the system reports."""
     filesystem: str | None = None
     """Type of the mount, such as ``ext4`` or ``nfs4``."""
     free_bytes: int | None = None

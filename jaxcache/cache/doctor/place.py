@@ -23,28 +23,17 @@ _PREFERENCES_IGNORED = (0, 10, 2)
 _LOADS_ON_MACOS = (0, 10)
 #: One of 2,107 kernels was reported to crash; the bound depends on the stack.
 _MANY_INSTRUCTIONS = 1_000
-#: LLVM's names of x86 features, with Linux's where that is another; only features that Linux lists
-#: in /proc/cpuinfo can be judged. Source: llvm/lib/Target/X86/X86.td, arch/x86/.../cpufeatures.h.
-_X86_FEATURES = """
-sse sse2 sse3:pni ssse3 sse4.1:sse4_1 sse4.2:sse4_2 sse4a avx avx2 fma fma4 f16c bmi:bmi1 bmi2 adx
-aes sha:sha_ni pclmul:pclmulqdq gfni vaes vpclmulqdq popcnt lzcnt:abm movbe cx16 xop tbm
-rdrnd:rdrand rdseed clwb clflushopt sahf:lahf_lm avx512f avx512bw avx512cd avx512dq avx512vl
-avx512vbmi avx512ifma avx512vbmi2:avx512_vbmi2 avx512vnni:avx512_vnni
-avx512bitalg:avx512_bitalg avx512vpopcntdq:avx512_vpopcntdq avx512bf16:avx512_bf16
-avx512fp16:avx512_fp16 avxvnni:avx_vnni amx-bf16:amx_bf16 amx-int8:amx_int8 amx-tile:amx_tile
-"""
-TOLD_BY_SYSTEM = {
-    llvm: linux or llvm
-    for llvm, _, linux in (word.partition(":") for word in _X86_FEATURES.split())
-}
+#: Preferences of LLVM among its features, not instructions that a CPU needs.
+_PREFERENCE = "prefer-"
 
 
 def find_cpu_features(facts: Facts) -> Iterator[Finding]:
-    """Entries for a CPU that has what this one lacks. ``prefer-*`` are preferences, not needs."""
-    here = facts.host.cpu_features
-    if here is None:
+    """Entries for a CPU that has what this one lacks, as the user's jaxlib reports it."""
+    mine = facts.interpreter
+    if mine is None or mine.cpu_features is None:
         return
-    lacking = {file: features - here for file, features in _cpu_needs(facts).items()}
+    absent = {name[1:] for name in mine.cpu_features if name[:1] == "-"}
+    lacking = {file: features & absent for file, features in _cpu_needs(facts).items()}
     if files := [file for file, lacks in lacking.items() if lacks]:
         yield Finding(
             "cpu-features",
@@ -60,7 +49,14 @@ def find_cpu_features(facts: Facts) -> Iterator[Finding]:
 
 def find_mixed_cpus(facts: Facts) -> Iterator[Finding]:
     """Hosts of several kinds fill one directory."""
-    kinds = Counter(_cpu_needs(facts).values())
+    # Each LLVM has a list of its own: only what all of them list tells one CPU from another.
+    listed = [
+        {name[1:] for name in contents.device.cpu_features}
+        for _, contents in facts.decoded("cpu")
+        if contents.device.cpu_features
+    ]
+    common = set.intersection(*listed) if listed else set()
+    kinds = Counter(needs & common for needs in _cpu_needs(facts).values())
     if len(kinds) > 1:
         counts = ", ".join(f"{n:,}" for n in kinds.values())
         differing = sorted(frozenset.union(*kinds) - frozenset.intersection(*kinds))
@@ -76,10 +72,12 @@ def find_mixed_cpus(facts: Facts) -> Iterator[Finding]:
 
 
 def _cpu_needs(facts: Facts) -> dict[str, frozenset[str]]:
-    """The features that each entry for a CPU was compiled with, of those that Linux lists."""
+    """The features that each entry for a CPU was compiled with."""
     return {
         file: frozenset(
-            f[1:] for f in contents.device.cpu_features if f[:1] == "+" and f[1:] in TOLD_BY_SYSTEM
+            name[1:]
+            for name in contents.device.cpu_features
+            if name[:1] == "+" and not name[1:].startswith(_PREFERENCE)
         )
         for file, contents in facts.decoded("cpu")
         if contents.device.cpu_features

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import BinaryIO
 
 from jaxcache.cache.doctor.facts import CacheFacts, HostFacts
-from jaxcache.cache.doctor.place import TOLD_BY_SYSTEM
 from jaxcache.cache.ledger.segments import Ledger
 from jaxcache.cache.scan import Progress, ScanAids, scan
 from jaxcache.entry.contents import Contents
@@ -99,9 +98,8 @@ def _why_not_writable(path: str) -> str:
 
 def look_at_host(path: str) -> HostFacts:
     """Look at the machine, and at the file system that ``path`` is or would be on."""
-    features = features_of_cpu(_text("/proc/cpuinfo"))
     if is_remote(path):
-        return HostFacts(os.geteuid(), sys.platform, features, name_max=_OBJECT_NAME_MAX)
+        return HostFacts(os.geteuid(), sys.platform, name_max=_OBJECT_NAME_MAX)
     folder = _nearest(path)
     free = total = None
     name_max = 255
@@ -113,7 +111,6 @@ def look_at_host(path: str) -> HostFacts:
     return HostFacts(
         user=os.geteuid(),
         system=sys.platform,
-        cpu_features=features,
         filesystem=filesystem_of(os.path.realpath(folder), mounts),
         free_bytes=free,
         total_bytes=total,
@@ -133,16 +130,6 @@ def _text(path: str) -> str:
         return Path(path).read_text("utf-8", "surrogateescape")
     except OSError:
         return ""
-
-
-def features_of_cpu(cpuinfo: str) -> frozenset[str] | None:
-    """LLVM's names of the x86 features in Linux's ``/proc/cpuinfo``; None if it lists none."""
-    for line in cpuinfo.splitlines():
-        name, _, rest = line.partition(":")
-        if name.strip() == "flags":
-            flags = set(rest.split())
-            return frozenset(llvm for llvm, linux in TOLD_BY_SYSTEM.items() if linux in flags)
-    return None
 
 
 def filesystem_of(path: str, mountinfo: str) -> str | None:

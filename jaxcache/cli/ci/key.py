@@ -20,7 +20,6 @@ def command(place: CacheDir, options: KeyOptions, output: JsonOutput) -> None:
     """
     from jaxcache.cache.bundle.compat import XLA_CACHES
     from jaxcache.cache.ci.key import CiKey, describe_environment, hash_files
-    from jaxcache.cache.doctor.survey import look_at_host
     from jaxcache.cli.ci import job_environment, write_outputs
     from jaxcache.cli.output import emit
     from jaxcache.render.ci import key_view
@@ -30,9 +29,7 @@ def command(place: CacheDir, options: KeyOptions, output: JsonOutput) -> None:
     path = locate_cache(place.cache_dir).path
     environment = job_environment(options.platform)
     host = probe_host(options.python or sys.executable, {**environment, XLA_CACHES: "none"})
-    features = look_at_host(path).cpu_features
-    machine = None if features is None else sorted(features)
-    told = describe_environment(host, environment, cache_dir=path, machine_features=machine)
+    told = describe_environment(host, environment, cache_dir=path)
     key = CiKey(told, files, options.prefix)
     emit(output.form, key_view(path, key, restore_keys=options.restore_keys))
     write_outputs({"key": key.key, "restore-keys": "\n".join(key.restore_keys)})
