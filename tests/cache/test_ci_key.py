@@ -21,9 +21,7 @@ CPU = Host(
 
 
 def digest(host: Host = CPU, **variables: str) -> str:
-    return describe_environment(
-        host, variables, cache_dir="/cache"
-    ).digest
+    return describe_environment(host, variables, cache_dir="/cache").digest
 
 
 def with_features(*features: str) -> Host:
@@ -41,10 +39,7 @@ def test_the_features_of_a_cpu_count_in_any_order() -> None:
 
 def test_the_directory_counts_where_jax_hashes_it() -> None:
     def both(**variables: str) -> set[str]:
-        return {
-            describe_environment(CPU, variables, cache_dir=d).digest
-            for d in ("/a", "/b")
-        }
+        return {describe_environment(CPU, variables, cache_dir=d).digest for d in ("/a", "/b")}
 
     assert len(both()) == 2
     assert len(both(JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES="none")) == 1

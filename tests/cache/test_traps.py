@@ -120,7 +120,8 @@ def python(version: str, **facts: Any) -> Interpreter:
 def test_hosts_that_share_a_path_and_not_a_cpu(seen: CacheFacts) -> None:
     assert not list(place.find_mixed_cpus(Facts(seen)))
     other = with_device(
-        seen, device=Device("cpu", cpu_name="haswell", cpu_features=("+avx", "-avx512f", "+evex512"))
+        seen,
+        device=Device("cpu", cpu_name="haswell", cpu_features=("+avx", "-avx512f", "+evex512")),
     )
     (finding,) = place.find_mixed_cpus(Facts(other))
     assert "2 kinds of CPU" in finding.seen
