@@ -128,6 +128,8 @@ def cases() -> Iterator[Case]:
     )
     yield _case("ci key --python ./python", NO_KEYS)
     yield _case("copy small.jxb out.jxb", ("json", "tsv"), packs=True)
+    for source in _CACHES:
+        yield _case("export all.jxb -C @", source=source, packs=True)
     yield _case("trust list", NO_KEYS)
     yield _case("where", ("json", "tsv"))
     yield _case("ls -C nowhere", ("json", "tsv"))
