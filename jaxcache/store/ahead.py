@@ -18,32 +18,51 @@ REQUESTS_AT_ONCE = 32
 
 
 def in_order(
-    work: Callable[[_Item], _Result], items: Iterable[_Item], *, workers: int = REQUESTS_AT_ONCE
+    work: Callable[[_Item], _Result],
+    items: Iterable[_Item],
+    *,
+    workers: int = REQUESTS_AT_ONCE,
+    cost: Callable[[_Item], int] | None = None,
+    budget: int = 0,
+    wait: bool = False,
 ) -> Iterator[_Result]:
     """Yield ``work(item)`` for each item, in order, at most ``workers`` of them ahead.
 
     An exception of the work is raised in its place, and what has not begun is not begun.
+
+    Args:
+        cost: the share of ``budget`` that an item takes until its result is yielded. One that
+            costs more than the budget is worked on alone.
+        wait: let no work go on in the background when this ends, whatever ends it, and do none in
+            the thread that calls, which an interrupt could stop half way.
     """
     source = iter(items)
     first = list(islice(source, 2))
-    if len(first) < 2:  # not worth a thread
+    if len(first) < 2 and not wait:  # not worth a thread
         yield from map(work, first)
         return
     from concurrent.futures import ThreadPoolExecutor  # which takes logging along
 
     stopped = threading.Event()
     pool = ThreadPoolExecutor(workers, "jaxcache-store", _remember, (stopped,))
-    waiting = chain(first, source)
-    running: deque[Future[_Result]] = deque()
+    running: deque[tuple[int, Future[_Result]]] = deque()
+    under_way = 0
     try:
-        running.extend(pool.submit(work, item) for item in islice(waiting, workers))
+        for item in chain(first, source):
+            share = cost(item) if cost else 0
+            results: list[_Result] = []
+            while running and (len(running) >= workers or under_way + share > budget):
+                freed, future = running.popleft()
+                results.append(future.result())
+                under_way -= freed
+            running.append((share, pool.submit(work, item)))
+            under_way += share
+            yield from results
         while running:
-            result = running.popleft().result()
-            running.extend(pool.submit(work, item) for item in islice(waiting, 1))
-            yield result
+            yield running.popleft()[1].result()
     finally:
         stopped.set()
-        pool.shutdown(wait=False, cancel_futures=True)
+        pool.shutdown(wait=wait, cancel_futures=True)
 
 
 class StoppedError(Exception):

@@ -90,6 +90,10 @@ class NewFile(NamedTuple):
     name: str
     chunks: Iterable[bytes]
     mtime_ns: int | None = None
+    replace: bool = True
+    """False: fail with :class:`ExistsError` where the name is taken."""
+    expected: FileInfo | None = None
+    """Replace this file alone, and fail with :class:`ChangedError` where it is another one."""
 
 
 class Fetched(NamedTuple):
@@ -202,13 +206,11 @@ class Store(Protocol):
             replace: False raises :class:`ExistsError` where the name is taken, without a race.
         """
 
-    def write_many(self, files: Sequence[NewFile]) -> Iterator[FileInfo]:
-        """Write files as :meth:`write` does, in order, until one fails; those before it are there.
+    def write_many(self, files: Sequence[NewFile]) -> Iterator[FileInfo | StoreError]:
+        """Write files as :meth:`write` and :meth:`rewrite` do, in order.
 
-        A local store keeps all of them open meanwhile: some dozens at once.
-
-        Raises:
-            StoreError: of the first that fails, after the others were yielded.
+        A failure takes the place of its file and does not end the others. A local store keeps all
+        files open meanwhile: some dozens at once.
         """
 
     def rewrite(
@@ -217,12 +219,14 @@ class Store(Protocol):
         chunks: Iterable[bytes],
         *,
         expected: FileInfo,
+        mtime_ns: int | None = None,
         guard: AbstractContextManager[None] | None = None,
     ) -> FileInfo:
         """Replace the bytes of one file, keeping its times, permissions and owner.
 
         Args:
             expected: the file as it was looked at.
+            mtime_ns: another modification time than the file has.
             guard: entered when the new bytes are durable, around the last look and the swap.
 
         Raises:

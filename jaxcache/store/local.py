@@ -7,7 +7,7 @@ import stat
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, NamedTuple
 
 from jaxcache.errors import LockedError, NoCacheError
 from jaxcache.model import FileInfo
@@ -41,6 +41,15 @@ from jaxcache.store.system import file_error, file_info, naming, no_cache
 _READ_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 #: Linux: reading must not count as use. Only a file's owner may ask for it.
 _NOATIME = getattr(os, "O_NOATIME", 0)
+
+
+class _Unnamed(NamedTuple):
+    """A file of :meth:`LocalStore.write_many` that has no name yet."""
+
+    file: NewFile
+    folder: int
+    temp: str
+    fd: int
 
 
 class LocalStore:
@@ -200,44 +209,45 @@ class LocalStore:
             sync_folder(folder)
         return info
 
-    def write_many(self, files: Sequence[NewFile]) -> Iterator[FileInfo]:
+    def write_many(self, files: Sequence[NewFile]) -> Iterator[FileInfo | StoreError]:
         """Write all, then sync all, then name them, and then sync each folder once."""
         folders: dict[str, int] = {}
-        made: list[tuple[str, int, str, str, int]] = []
-        written: list[FileInfo] = []
-        failed: StoreError | None = None
         with contextlib.ExitStack() as opened:
-            try:
-                for name, chunks, mtime_ns in files:
-                    path, _, base = name.rpartition("/")
-                    with naming(check_name(name)):
-                        if path not in folders:
-                            folders[path] = opened.enter_context(self.folder(path, make=True))
-                        folder, dates = folders[path], Dates(mtime_ns, mtime_ns)
-                        new = new_file(folder, chunks, dates, like=folder, durable=False)
-                        made.append((name, folder, base, *opened.enter_context(new)))
-            except StoreError as error:
-                failed = error
-            synced = []
-            try:
-                for file in made:
-                    with naming(file[0]):
-                        os.fsync(file[-1])
-                    synced.append(file)
-            except StoreError as error:
-                failed = error
-            try:
-                for name, folder, base, temp, fd in synced:
-                    with naming(name):
-                        os.replace(temp, base, src_dir_fd=folder, dst_dir_fd=folder)
-                        written.append(file_info(name, os.fstat(fd)))
-            except StoreError as error:
-                failed = error
+            made = [or_error(partial(self._make, file, folders, opened)) for file in files]
+            synced = [or_error(partial(_sync, new)) for new in made]
+            named = [or_error(partial(self._name, new)) for new in synced]
             for folder in folders.values():
                 sync_folder(folder)
-        yield from written
-        if failed is not None:
-            raise failed
+        yield from named
+
+    def _make(
+        self, file: NewFile, folders: dict[str, int], opened: contextlib.ExitStack
+    ) -> "_Unnamed":
+        """Write a file of :meth:`write_many` under a temporary name."""
+        if file.expected is not None:
+            return _Unnamed(file, -1, "", -1)
+        path = check_name(file.name).rpartition("/")[0]
+        with naming(file.name):
+            if path not in folders:
+                folders[path] = opened.enter_context(self.folder(path, make=True))
+            dates = Dates(file.mtime_ns, file.mtime_ns)
+            new = new_file(folders[path], file.chunks, dates, like=folders[path], durable=False)
+            return _Unnamed(file, folders[path], *opened.enter_context(new))
+
+    def _name(self, new: "_Unnamed | StoreError") -> FileInfo:
+        """Give a file of :meth:`write_many` its name."""
+        if isinstance(new, StoreError):
+            raise new
+        name, chunks, mtime_ns, replace, expected = new.file
+        if expected is not None:
+            return self.rewrite(name, chunks, expected=expected, mtime_ns=mtime_ns)
+        base = name.rpartition("/")[2]
+        with naming(name):
+            if replace:
+                os.replace(new.temp, base, src_dir_fd=new.folder, dst_dir_fd=new.folder)
+            else:
+                move_to_new_name(new.folder, new.temp, new.folder, base)
+            return file_info(name, os.fstat(new.fd))
 
     def rewrite(
         self,
@@ -245,9 +255,10 @@ class LocalStore:
         chunks: Iterable[bytes],
         *,
         expected: FileInfo,
+        mtime_ns: int | None = None,
         guard: contextlib.AbstractContextManager[None] | None = None,
     ) -> FileInfo:
-        dates = Dates(expected.atime_ns, expected.mtime_ns)
+        dates = Dates(expected.atime_ns, expected.mtime_ns if mtime_ns is None else mtime_ns)
         with naming(name), self._parent(name) as (folder, base):
             try:
                 old = self.open(name)
@@ -364,6 +375,15 @@ class LocalStore:
         finally:
             if fd != self._fd:
                 os.close(fd)
+
+
+def _sync(new: _Unnamed | StoreError) -> _Unnamed:
+    if isinstance(new, StoreError):
+        raise new
+    if new.file.expected is None:
+        with naming(new.file.name):
+            os.fsync(new.fd)
+    return new
 
 
 def _make_folder(parent: int, name: str) -> bool:

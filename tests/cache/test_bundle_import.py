@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +39,7 @@ from jaxcache.entry.codec import decompress_chunks
 from jaxcache.errors import JaxcacheError, UsageError
 from jaxcache.options import SealOptions
 from jaxcache.store import make_store
-from jaxcache.store.base import StoreError
+from jaxcache.store.base import StoreError, or_error
 from jaxcache.store.local import LocalStore
 
 
@@ -150,7 +151,10 @@ class FullDisk(LocalStore):
         return super().write(name, chunks, **options)
 
     def write_many(self, files: Any) -> Any:
-        return (self.write(f.name, f.chunks, mtime_ns=f.mtime_ns) for f in files)
+        return (
+            or_error(partial(self.write, f.name, f.chunks, mtime_ns=f.mtime_ns, replace=f.replace))
+            for f in files
+        )
 
 
 @pytest.mark.parametrize("room", [0, 1, 4, 7, 9, 12])

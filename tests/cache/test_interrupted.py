@@ -7,6 +7,7 @@ import shutil
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +37,7 @@ from jaxcache.layouts import load_layout
 from jaxcache.layouts.torch.locks import holding
 from jaxcache.model import FileInfo
 from jaxcache.options import VerifyOptions
-from jaxcache.store.base import NewFile, StoreError
+from jaxcache.store.base import NewFile, StoreError, or_error
 from jaxcache.store.local import LocalStore
 from jaxcache.warm.delivery import Delivery
 
@@ -261,7 +262,10 @@ class Refusing(LocalStore):
         return super().write(name, chunks, **options)
 
     def write_many(self, files: Sequence[NewFile]) -> Iterator[FileInfo]:
-        return (self.write(f.name, f.chunks, mtime_ns=f.mtime_ns) for f in files)
+        return (
+            or_error(partial(self.write, f.name, f.chunks, mtime_ns=f.mtime_ns, replace=f.replace))
+            for f in files
+        )
 
 
 def test_of_an_entry_that_could_not_be_imported_the_ledger_says_nothing(

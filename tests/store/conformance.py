@@ -14,6 +14,7 @@ from jaxcache.store.base import (
     MissingError,
     NewFile,
     Store,
+    StoreError,
     same_file,
 )
 
@@ -75,19 +76,30 @@ class StoreConformance:
         assert {i.name for i in store.list()} == {"a"}
         assert store.read("a", limit=9) == b"old"
 
-    def test_many_writes_end_at_the_first_that_fails(self, store: Store) -> None:
+    def test_of_many_writes_one_that_fails_does_not_end_the_others(self, store: Store) -> None:
         stamp = 1_600_000_000_000_000_000
-        store.write("b", [b"old"])
-        files = [NewFile("folder/a", [b"x"], stamp), NewFile("b", [b"new"])]
-        files += [NewFile("../c", [b"no"]), NewFile("d", [b"never"])]
-        written: list[str] = []
-        with pytest.raises(BadNameError):
-            for info in store.write_many(files):
-                written.append(info.name)
-        assert written == ["folder/a", "b"]
-        assert store.info("folder/a").mtime_ns == stamp
-        assert store.read("b", limit=9) == b"new"
-        assert {i.name for i in store.list() if i.type == "file"} == {"b"}
+        for name in "bcd":
+            store.write(name, [b"old"])
+        seen = store.info("c")
+        store.write("d", [b"since"])
+        files = [
+            NewFile("folder/a", [b"x"], stamp),
+            NewFile("b", [b"new"]),
+            NewFile("../c", [b"no"]),
+            NewFile("b", [b"no"], replace=False),
+            NewFile("c", [b"healed"], stamp, expected=seen),
+            NewFile("d", [b"no"], expected=seen._replace(name="d", etag="other", inode=1)),
+            NewFile("e", [b"last"], replace=False),
+        ]
+        done = list(store.write_many(files))
+        failed = [type(d) for d in done if isinstance(d, StoreError)]
+        assert failed == [BadNameError, ExistsError, ChangedError]
+        assert [d.name for d in done if not isinstance(d, StoreError)] == [
+            "folder/a", "b", "c", "e",
+        ]  # fmt: skip
+        assert store.info("folder/a").mtime_ns == store.info("c").mtime_ns == stamp
+        assert [store.read(n, limit=9) for n in "bcde"] == [b"new", b"healed", b"since", b"last"]
+        assert {i.name for i in store.list() if i.type == "file"} == set("bcde")
         assert [i.name for i in store.list("folder")] == ["folder/a"]
         assert not list(store.write_many([]))
 

@@ -252,6 +252,25 @@ def test_an_object_that_no_path_can_name_is_told(bucket: str, s3_server: S3Serve
     assert caught.value.hint
 
 
+def test_no_more_is_under_way_than_the_budget_takes() -> None:
+    lock, held, most = threading.Lock(), 0, 0
+
+    def work(cost: int) -> int:
+        nonlocal held, most
+        with lock:
+            held += cost
+            most = max(most, held)
+        time.sleep(0.001)
+        with lock:
+            held -= cost
+        return cost
+
+    costs = [1 + n % 3 for n in range(200)] + [50] + [1] * 20
+    found = list(in_order(work, costs, workers=8, cost=lambda c: c, budget=6, wait=True))
+    assert found == costs
+    assert most == 50  # alone
+
+
 @pytest.mark.parametrize("workers", [1, 2, 32])
 def test_requests_ahead_keep_the_order(workers: int) -> None:
     asked = iter(range(50))

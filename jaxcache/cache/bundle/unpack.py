@@ -201,11 +201,10 @@ class _Unpacking:
                     files += _new_atime(self._plan, step)
                 files.append(NewFile(target, [self._frame(item, payload)], item.created_ns))
             targets, written = {target for target, *_ in batch.entries}, 0
-            try:
-                for info in self._store.write_many(files):
-                    written += info.name in targets
-            except StoreError as error:
-                return written, error
+            for info in self._store.write_many(files):
+                if isinstance(info, StoreError):
+                    return written, info
+                written += info.name in targets
             return written, None
 
     def _frame(self, item: BundleItem, payload: bytes) -> bytes:
@@ -252,8 +251,9 @@ class _Unpacking:
     def _put(self, target: str, step: ImportStep, chunks: Iterable[bytes]) -> None:
         dates = _new_atime(self._plan, step) if self._stage is None else []
         new = NewFile(target, chunks, step.subject.created_ns)
-        for _ in self._store.write_many([*dates, new]):
-            pass
+        for done in self._store.write_many([*dates, new]):
+            if isinstance(done, StoreError):
+                raise done
 
 
 def _encoded(item: BundleItem, pieces: Iterable[bytes], level: int) -> Iterator[bytes]:

@@ -5,6 +5,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
+from functools import partial
 from typing import Any, BinaryIO, TypeVar, cast
 
 from jaxcache.model import FileInfo
@@ -179,8 +180,14 @@ class ObjectStore:
         check_name(name)
         return self._put(name, chunks, "overwrite" if replace else "create", mtime_ns)
 
-    def write_many(self, files: Sequence[NewFile]) -> Iterator[FileInfo]:
-        return (self.write(f.name, f.chunks, mtime_ns=f.mtime_ns) for f in files)
+    def write_many(self, files: Sequence[NewFile]) -> Iterator[FileInfo | StoreError]:
+        return (or_error(partial(self._write_new, file)) for file in files)
+
+    def _write_new(self, file: NewFile) -> FileInfo:
+        name, chunks, mtime_ns, replace, expected = file
+        if expected is not None:
+            return self.rewrite(name, chunks, expected=expected, mtime_ns=mtime_ns)
+        return self.write(name, chunks, mtime_ns=mtime_ns, replace=replace)
 
     def rewrite(
         self,
@@ -188,6 +195,7 @@ class ObjectStore:
         chunks: Iterable[bytes],
         *,
         expected: FileInfo,
+        mtime_ns: int | None = None,
         guard: AbstractContextManager[None] | None = None,
     ) -> FileInfo:
         try:
@@ -201,7 +209,8 @@ class ObjectStore:
         data = b"".join(chunks)
         unchanged = {n: meta[n] for n in ("e_tag", "version") if meta[n]}  # GCS goes by the latter
         with guard or nullcontext():
-            return self._put(name, [data], unchanged, before.mtime_ns)
+            now_ns = before.mtime_ns if mtime_ns is None else mtime_ns
+            return self._put(name, [data], unchanged, now_ns)
 
     def _put(self, name: str, chunks: Iterable[bytes], mode: Any, mtime_ns: int | None) -> FileInfo:
         import obstore
