@@ -81,6 +81,10 @@ class Jax:
         names = ("computation", "devices", "compile_options", "backend")
         return str(self._cache.get_cache_key(*(asked[name] for name in names)))
 
+    def seal_writes(self) -> None:
+        """Let JAX write entries with a checksum; see :func:`seal_writes`."""
+        seal_writes(self._cache)
+
     def listen(self, observer: Any) -> None:
         """Put ``observer`` around every step; see :class:`listener.Listener` for its methods."""
         self._hide_our_frames()
@@ -251,6 +255,24 @@ class Jax:
             "device_kind": str(device.device_kind),
             "topology_fingerprint": _topology_fingerprint(devices),
         }
+
+
+def seal_writes(cache: Any) -> None:
+    """Let JAX write zstd's checksum into each entry; zlib has one of its own.
+
+    The blocks stay those that JAX writes, and every decoder of zstd checks the content.
+
+    Args:
+        cache: ``jax._src.compilation_cache``, whose ``compress_executable(bytes)`` is replaced. It
+            uses ``zstd`` of the standard library (Python 3.14) or ``zstandard`` at their defaults.
+    """
+    if (standard := getattr(cache, "zstd", None)) is not None:
+        options = {standard.CompressionParameter.checksum_flag: 1}
+        cache.compress_executable = lambda content: standard.compress(content, options=options)
+    elif (package := getattr(cache, "zstandard", None)) is not None:
+        cache.compress_executable = lambda content: (
+            package.ZstdCompressor(write_checksum=True).compress(content)
+        )
 
 
 def wrap(owner: Any, name: str, around: Callable[..., Any]) -> None:

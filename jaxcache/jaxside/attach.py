@@ -13,8 +13,11 @@ LISTENER: "Listener | None" = None
 _lock = threading.Lock()
 
 
-def listen(module: Any, sink: Sink) -> Listener:
+def listen(module: Any, sink: Sink, *, seal: bool = False) -> Listener:
     """Send the events of the imported jax to a sink, by the one listener of this process.
+
+    Args:
+        seal: add a checksum to each entry that JAX writes from now on.
 
     Raises:
         UnknownJaxError: nobody here knows this jax.
@@ -24,6 +27,8 @@ def listen(module: Any, sink: Sink) -> Listener:
         if LISTENER is None:
             jax = Jax(module)
             LISTENER = Listener(jax)
+            if seal:
+                jax.seal_writes()
             jax.listen(LISTENER)
             colocated.watch(LISTENER.send)
     LISTENER.add(sink)
@@ -34,7 +39,7 @@ def attach(module: Any) -> None:
     """Send the events of the jax that was just imported to the parent process."""
     send = channel.CHANNEL.send
     try:
-        atexit.register(listen(module, send).say_goodbye)
+        atexit.register(listen(module, send, seal=True).say_goodbye)
     except UnknownJaxError as error:
         send({"event": "unobserved", "detail": str(error)})
     together.join(module)

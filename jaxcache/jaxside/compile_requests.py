@@ -25,7 +25,7 @@ import sys
 from typing import Any
 
 from . import settings
-from .adapter import hash_component, wrap
+from .adapter import hash_component, seal_writes, wrap
 from .channel import describe_error
 from .crosshost import tuning
 from .crosshost.hooks import CompileArguments
@@ -70,6 +70,7 @@ class Compiler:
         self._key: str | None = None
         self._components: dict[str, str] = {}
         self._seconds: float | None = None
+        seal_writes(compilation_cache)
         wrap(compilation_cache, "get_executable_and_time", self._around_read)
         wrap(compiler, "_cache_write", self._around_write)
         if hasattr(cache_key, "_log_cache_key_hash"):

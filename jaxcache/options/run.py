@@ -204,7 +204,9 @@ class WarmOptions(RunOptions, panel=None):
         default=1,
         min=1,
     )
-    seal: bool = option("--seal", FLAG, "Seal what was written; see jaxcache seal.")
+    seal: bool = option(
+        "--seal", FLAG, "Without effect: every entry is written with a checksum.", hidden=True
+    )
     mock_gpu_topology: str | None = option(
         "--mock-gpu-topology",
         TEXT,

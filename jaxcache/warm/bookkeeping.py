@@ -7,18 +7,16 @@ hits. A run knows all three; the ledger of the directory that was really used ke
 import contextlib
 import time
 from collections import defaultdict
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
 from jaxcache.cache.gate import read_content
 from jaxcache.cache.ledger.record import COMPILE, HIT, TOO_QUICK, Event
 from jaxcache.cache.ledger.segments import Ledger, append
-from jaxcache.cache.seal import execute_seal, plan_seal
 from jaxcache.entry.codec import CodecError
 from jaxcache.entry.names import CACHE_SUFFIX
 from jaxcache.errors import JaxcacheError
-from jaxcache.options import SealOptions
 from jaxcache.store import open_store
 from jaxcache.store.base import Store, StoreError, same_file
 from jaxcache.units import NS_PER_SECOND
@@ -100,26 +98,3 @@ def known_seconds(directory: str) -> dict[str, float]:
         return {}
     records = (ledger.record(key) for key in ledger)
     return {r.key: r.compile_seconds for r in records if r and r.compile_seconds is not None}
-
-
-def seal_written(modules: Iterable[Done]) -> list[str]:
-    """Seal what was written, in the directories really used; a sentence about each.
-
-    What cannot be sealed is a sentence too: the entries are as good as JAX wrote them.
-    """
-    keys: defaultdict[str, set[str]] = defaultdict(set)
-    for event in modules:
-        if event.outcome == "written" and event.key and event.local_directory:
-            keys[event.local_directory].add(event.key)
-    return [seal_keys(directory, written) for directory, written in keys.items()]
-
-
-def seal_keys(directory: str, written: Collection[str]) -> str:
-    """Seal entries that were written to a directory, and say how many."""
-    try:
-        store = open_store(directory)
-        plan = plan_seal(store, SealOptions(keys=tuple(sorted(written))))
-        result = execute_seal(store, plan, jobs=1, now_ns=time.time_ns())
-    except JaxcacheError as error:
-        return f"nothing sealed in {directory}: {error.message}"
-    return f"sealed {len(result.sealed)} of {len(written)} written entries"

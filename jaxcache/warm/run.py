@@ -13,7 +13,7 @@ from jaxcache.errors import NoJaxError, UsageError
 from jaxcache.options.run import CompileOptions, RunOptions, WarmOptions
 from jaxcache.store.location import absolute_location
 from jaxcache.units import format_count, format_duration
-from jaxcache.warm.bookkeeping import known_seconds, remember, seal_keys, seal_written
+from jaxcache.warm.bookkeeping import known_seconds, remember
 from jaxcache.warm.causes import find_causes, path_note
 from jaxcache.warm.crosshost.cross import Cross, Spool, open_spool, read_cross
 from jaxcache.warm.events import RunEvent
@@ -75,7 +75,7 @@ def _compile_ahead(
 
     with scratch_folder("ahead") as folder:
         recipe = os.path.join(folder, "program.recipe")
-        asked = {"record": recipe, "collect": _COLLECTED, "check_contents": False, "seal": False}
+        asked = {"record": recipe, "collect": _COLLECTED, "check_contents": False}
         silent = [replace(launch, aside=True, silent=True) for launch in launches]
         collected = _run(silent, options.replace(**asked), None, Watch(), LIFTED)
         if collected.interrupted or collected.timed_out:
@@ -89,8 +89,6 @@ def _compile_ahead(
     if compiled.interrupted:
         return [], replace(collected, interrupted=True)
     written = {m.key for m in compiled.modules if m.outcome == "written" and m.key}
-    if options.seal and written and "://" not in options.cache_dir:
-        notes.append(seal_keys(options.cache_dir, written))
     collecting, compiling = map(format_duration, (collected.wall_seconds, compiled.wall_seconds))
     count = format_count(len(written), "module")
     summary = f"collected in {collecting}; {options.jobs} workers compiled {count} in {compiling}"
@@ -195,8 +193,6 @@ def _run_all(
     if spool is None:
         keys = {str(e.key) for r in (first, recorder) for e in r.modules}
         recorder.unreported += unreported_entries(options.cache_dir, started_ns, keys)
-    if isinstance(options, WarmOptions) and options.seal:
-        notes += seal_written(recorder.modules)
     if options.portable:
         notes.append(_PORTABLE_NOTE)
     report = recorder.report(ended, known)

@@ -18,7 +18,7 @@ from faults.process import DAY_NS, NOW_NS, run_cli
 
 #: Their parents write, too, while children compile; %s is the Python that has jax.
 _COMPILING = {
-    "warm --seal": "warm --seal -C cache --python %s program.py",
+    "warm": "warm -C cache --python %s program.py",
     "warm --record": "warm --record new.jxr -C cache --python %s program.py",
     "compile": "compile made.jxr -C cache --python %s",
 }

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import RunCli
+from conftest import RunCli, jax_version
 from warm_checks import STEP, Warm, assert_counts_are_jax_own, only, outcomes
 
 from jaxcache.cache.ledger.segments import Ledger
@@ -119,16 +119,21 @@ c.combine_executable_and_time = lambda e, t: combine(e + os.urandom(4), t)
         assert "does not match" in only(document, "jit_step")["detail"]
 
 
-def test_what_is_written_can_be_sealed(
-    warm: Warm, script: Any, run_cli: RunCli, cache: Path
+@pytest.mark.parametrize("command", [["warm"], ["warm", "--jobs", "2"], ["run", "--"]])
+def test_jax_writes_a_checksum_into_every_entry(
+    command: list[str], script: Any, run_cli: RunCli, cache: Path, each_jax_python: str
 ) -> None:
+    if "--jobs" in command and jax_version(each_jax_python) < (0, 5):
+        pytest.skip("JAX 0.5 and later can be collected")
+    name, *options = command
+    words = [each_jax_python] if name == "run" else []
+    python = [] if name == "run" else ["--python", each_jax_python]
+    environment = {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
     path = script(STEP)
-    document = warm(path, options=("--seal",))
-    assert any(note.startswith("sealed ") for note in document["notes"])
+    done = run_cli(name, "-C", cache, *python, *options, *words, path, env=environment)
+    assert done.returncode == 0, done.stderr
     listed = json.loads(run_cli("ls", "--json", "-C", cache).stdout)["entries"]
-    assert {e["sealed"] for e in listed} == {True}
-    assert len(listed) == document["summary"]["written"]
-    warm(path, options=("--fail-on-miss",))
+    assert {entry["sealed"] for entry in listed} == {True}
 
 
 def test_trace_opens_in_perfetto(warm: Warm, script: Any, tmp_path: Path) -> None:
