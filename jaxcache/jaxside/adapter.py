@@ -270,9 +270,9 @@ def seal_writes(cache: Any) -> None:
         options = {standard.CompressionParameter.checksum_flag: 1}
         cache.compress_executable = lambda content: standard.compress(content, options=options)
     elif (package := getattr(cache, "zstandard", None)) is not None:
-        cache.compress_executable = lambda content: (
-            package.ZstdCompressor(write_checksum=True).compress(content)
-        )
+        cache.compress_executable = lambda content: package.ZstdCompressor(
+            write_checksum=True
+        ).compress(content)
 
 
 def wrap(owner: Any, name: str, around: Callable[..., Any]) -> None:

@@ -5,7 +5,6 @@ hits. A run knows all three; the ledger of the directory that was really used ke
 """
 
 import contextlib
-import time
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import replace
