@@ -8,7 +8,7 @@ DEMO   := .demo
 MATRIX ?= 3.11:0.4.30 3.10:0.4.38 3.11:0.5.3 3.11:0.6.2 3.11:0.8.3 3.11:0.10.2 3.12:0.11.2 3.12:0.12.0.1
 
 .PHONY: test test-jax check demo bench test-matrix test-matrix-whole test-live test-jax-own test-torch test-typer test-slow test-cuda test-tpu docs faults fuzz mutation scale \
-	real-programs real-suites clean
+	real-programs real-suites explain-changes clean
 
 # TESTS takes options of pytest, such as TESTS='-k prune'.
 TESTS ?=
@@ -77,6 +77,9 @@ test-jax-own: $(STAMP)
 PROGRAMS ?=
 real-programs: $(STAMP)
 	tools/real_programs.sh $(BIN)/python $(PROGRAMS)
+
+explain-changes: $(STAMP)
+	tools/explain_changes.sh $(BIN)/python $(CHANGES)
 
 # Tests of real libraries with the pytest plugin: alone and with xdist, cold and warm.
 real-suites: $(STAMP)

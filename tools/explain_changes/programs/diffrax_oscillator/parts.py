@@ -1,0 +1,6 @@
+"""Forces."""
+
+
+def force(position, stiffness):
+    """Return the force of a spring."""
+    return -stiffness * position
