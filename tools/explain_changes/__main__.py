@@ -145,7 +145,9 @@ def is_good(row: Row, verdict: Verdict) -> bool:
 
 def table(rows: Sequence[Row]) -> str:
     """Return the verdicts by program, and their sums."""
-    lines = ["| program | changes | with: right | silent | wrong | without: right | silent | wrong |"]
+    lines = [
+        "| program | changes | with: right | silent | wrong | without: right | silent | wrong |"
+    ]
     lines.append("|---|---|---|---|---|---|---|---|")
     programs = list(dict.fromkeys(row.change.program for row in rows))
     for program in [*programs, ""]:

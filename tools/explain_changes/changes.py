@@ -220,9 +220,7 @@ def changes_of(program: str) -> Iterator[Change]:
     yield Change(program, "jax version", other_jax=True, causes=versions)
     yield Change(program, "device count", env=FOUR_DEVICES, causes=frozenset({"device"}))
     path = frozenset({"path"})
-    yield Change(
-        program, "directory", other_directory=True, causes=path, expects_no_miss=True
-    )
+    yield Change(program, "directory", other_directory=True, causes=path, expects_no_miss=True)
     order = frozenset({"operation-order"})
     yield Change(
         program, "hash seed", env={"PYTHONHASHSEED": "1"}, causes=order, expects_no_miss=True

@@ -13,7 +13,7 @@ DTYPE = np.float32
 DAMPING = 0.1
 
 
-def derivative(t, state, stiffness):
+def derivative(_, state, stiffness):
     """Return the derivative of position and speed."""
     position, speed = state
     return speed, force(position, stiffness) - DAMPING * speed
