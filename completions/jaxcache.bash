@@ -67,6 +67,7 @@ _jaxcache() {
   'ci restore --color') mapfile -t COMPREPLY < <(compgen -W 'auto always never' -- "$current"); return ;;
   'ci save --save-if') mapfile -t COMPREPLY < <(compgen -W 'true always false' -- "$current"); return ;;
   'ci save --color') mapfile -t COMPREPLY < <(compgen -W 'auto always never' -- "$current"); return ;;
+  'trust here --color') mapfile -t COMPREPLY < <(compgen -W 'auto always never' -- "$current"); return ;;
   'trust keygen --color') mapfile -t COMPREPLY < <(compgen -W 'auto always never' -- "$current"); return ;;
   'trust add --color') mapfile -t COMPREPLY < <(compgen -W 'auto always never' -- "$current"); return ;;
   'trust list --color') mapfile -t COMPREPLY < <(compgen -W 'auto always never' -- "$current"); return ;;
@@ -80,7 +81,7 @@ _jaxcache() {
     '') options='--help --version'; mapfile -t COMPREPLY < <(compgen -W 'ls show stats report top warm run compile target explain doctor where diff verify seal prune rm pin export import push pull copy ci trust completion' -- "$current") ;;
     ci) mapfile -t COMPREPLY < <(compgen -W 'key restore save' -- "$current"); return ;;
     target) mapfile -t COMPREPLY < <(compgen -W 'capture check show' -- "$current"); return ;;
-    trust) mapfile -t COMPREPLY < <(compgen -W 'keygen add list remove' -- "$current"); return ;;
+    trust) mapfile -t COMPREPLY < <(compgen -W 'here keygen add list remove' -- "$current"); return ;;
     ls) options='--filter --sort --limit -l --long --group-by -C --cache-dir --layout --json --jsonl -q --quiet --requests --color --debug -h --help'; words=keys ;;
     show) options='--hlo --payload --python -v --verbose -C --cache-dir --layout --json --jsonl --requests --color --debug -h --help'; words=keys ;;
     stats) options='--prometheus -l --long -C --cache-dir --layout --json --jsonl --requests --color --debug -h --help'; words=none ;;
@@ -109,6 +110,7 @@ _jaxcache() {
     'ci key') options='--hash-files --restore-keys --prefix --python --platform -C --cache-dir --json --jsonl --color --debug -h --help'; words=none ;;
     'ci restore') options='--lookup-only --fail-on-cache-miss --everything --allow-large --python --platform --outputs --summary -C --cache-dir --json --jsonl -q --quiet --requests --color --debug -h --help'; words=files ;;
     'ci save') options='--save-if --max-size --unused-for --job-status --key --level --sign --outputs --summary -n --dry-run -C --cache-dir --json --jsonl -q --quiet --requests --color --debug -h --help'; words=files ;;
+    'trust here') options='-y --yes --json --jsonl --color --debug -h --help'; words=files ;;
     'trust keygen') options='--json --jsonl --color --debug -h --help'; words=files ;;
     'trust add') options='--json --jsonl --color --debug -h --help'; words=files ;;
     'trust list') options='--json --jsonl --color --debug -h --help'; words=none ;;

@@ -99,6 +99,54 @@ def unprivileged() -> Iterator[Path]:
                 os.setresuid(0, 0, 0)
 
 
+GiveAway = Callable[[Path], None]
+
+
+@pytest.fixture
+def give_away(monkeypatch: pytest.MonkeyPatch) -> GiveAway:
+    """Make a file another user's: really where root runs the tests, else for this process."""
+    foreign: set[tuple[int, int]] = set()
+    real = os.fstat
+
+    def fstat(descriptor: int) -> os.stat_result:
+        status = real(descriptor)
+        if (status.st_dev, status.st_ino) not in foreign:
+            return status
+        return os.stat_result((*status[:4], status.st_uid + 1, *status[5:10]))
+
+    def give(path: Path) -> None:
+        if os.getuid() == 0:
+            os.chown(path, 65534, 65534)
+            return
+        status = path.stat()
+        foreign.add((status.st_dev, status.st_ino))
+        monkeypatch.setattr(os, "fstat", fstat)
+
+    return give
+
+
+@pytest.fixture
+def clone(corpus: Path, tmp_path: Path) -> Path:
+    """A checkout of somebody's project, whose settings choose its own cache and its own tier."""
+    path = tmp_path / "clone"
+    path.mkdir()
+    shutil.copytree(corpus / "0.4.38-cpu-zstd", path / ".c")
+    (path / "pyproject.toml").write_text(
+        """
+[tool.jaxcache]
+cache-dir = ".c"
+
+[tool.jaxcache.live]
+enabled = true
+tiers = ["./.c:ro"]
+portable-keys = true
+metrics = "../precious.txt"
+max-size = "1B"
+"""
+    )
+    return path
+
+
 @pytest.fixture
 def spawn_cli(tmp_path: Path) -> RunCli:
     """Run ``jaxcache ARG…`` as a process: for signals, pipes, encodings, start-up and imports."""

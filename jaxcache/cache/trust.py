@@ -12,12 +12,13 @@ import contextlib
 import os
 import re
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from jaxcache.cache.bundle.format import Bundle, Signature, pack_signature, signed_bytes
+from jaxcache.core.configuration import config_directory
 from jaxcache.errors import JaxcacheError, LockedError, UntrustedError, UsageError
 from jaxcache.store.atomic import (
     delete_all_abandoned,
@@ -108,8 +109,7 @@ def _parse(text: str, kind: str) -> bytes:
 
 def key_folder() -> Path:
     """Return the folder of this user's keys."""
-    base = os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config")
-    return Path(base, "jaxcache")
+    return Path(config_directory())
 
 
 def generate_key(path: Path) -> bytes:
@@ -246,11 +246,24 @@ def remove_trusted(folder: Path, name: str) -> TrustedKey:
 @contextlib.contextmanager
 def _changing(folder: Path) -> Iterator[list[TrustedKey]]:
     """The list, to be changed in place and then written anew; one process at a time."""
-    path = folder / TRUSTED_FILE
+    with changing_alone(folder / TRUSTED_FILE) as replace:
+        keys = load_trusted(folder)
+        yield keys
+        replace([f"{k.text} {k.name}\n".encode() for k in keys])
+
+
+@contextlib.contextmanager
+def changing_alone(path: Path) -> Iterator[Callable[[Iterable[bytes]], None]]:
+    """Hold the lock of a file of the user's configuration; give a function that replaces it.
+
+    Raises:
+        LockedError: another process is changing it.
+        JaxcacheError: ``io-error``.
+    """
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        path.parent.mkdir(parents=True, exist_ok=True)
         with (
-            open_folder(str(folder)) as fd,
+            open_folder(str(path.parent)) as fd,
             hold_lockfile(fd, timeout_seconds=_TURN_SECONDS) as alone,
         ):
             if not alone:
@@ -258,9 +271,7 @@ def _changing(folder: Path) -> Iterator[list[TrustedKey]]:
                     f"another process is changing {path}",
                     hint="a jaxcache trust command was stopped, or still runs; end it",
                 )
-            keys = load_trusted(folder)
-            yield keys
-            replace_file(path, [f"{k.text} {k.name}\n".encode() for k in keys], mode=0o600)
+            yield lambda chunks: replace_file(path, chunks, mode=0o600)
     except OSError as error:
         raise JaxcacheError(f"cannot write {path}: {error.strerror}", code="io-error") from error
 

@@ -46,6 +46,7 @@ HEADINGS: dict[str, dict[str, str]] = {
         "ci save": "ci.save",
     },
     "Advanced": {
+        "trust here": "trust:here",
         "trust keygen": "trust:keygen",
         "trust add": "trust:add",
         "trust list": "trust:show",
@@ -57,7 +58,7 @@ COMMANDS = {name: module for row in HEADINGS.values() for name, module in row.it
 GROUPS = {
     "ci": "Restore and save a cache in a CI job.",
     "target": "Capture, check or show what a host's keys depend on.",
-    "trust": "Make a signing key, and choose whose signatures count here.",
+    "trust": "Trust this project's settings; make a signing key; choose whose signatures count.",
 }
 
 #: What ends the help of a group.

@@ -34,11 +34,15 @@ def complete(words: Sequence[str]) -> list[str]:
 
 def _located(option: str | None) -> str:
     """Resolve whatever is no absolute path; empty for a network, which a key cannot wait for."""
+    from contextlib import redirect_stderr
+    from io import StringIO
+
     from jaxcache.errors import JaxcacheError
     from jaxcache.store.location import locate_cache
 
     try:
-        path = locate_cache(option).path
+        with redirect_stderr(StringIO()):  # a settings file that is ignored is no news at Tab
+            path = locate_cache(option).path
     except JaxcacheError:
         return ""
     return "" if "://" in path else path

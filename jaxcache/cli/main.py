@@ -41,9 +41,11 @@ def run(argv: list[str]) -> int:
     from jaxcache.cli import metering
     from jaxcache.cli.app import app
     from jaxcache.cli.terminal import prepare_streams
+    from jaxcache.core.configuration import forget_reported
 
     ours = argv[: argv.index("--")] if "--" in argv else argv  # what follows is a program's
     prepare_streams()
+    forget_reported()
     try:
         code = app(argv, prog_name="jaxcache", standalone_mode=False)
         sys.stdout.flush()

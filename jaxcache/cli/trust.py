@@ -1,4 +1,4 @@
-"""``jaxcache trust keygen|add|list|remove``."""
+"""``jaxcache trust here|keygen|add|list|remove``."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
@@ -6,11 +6,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from jaxcache.cli.options import JsonOutput
+from jaxcache.errors import UsageError
 
 if TYPE_CHECKING:
     from jaxcache.cache.trust import TrustedKey
+    from jaxcache.cache.trusted_projects import TrustedProject
 
 EXAMPLES = {
+    "here": "jaxcache trust here",
     "keygen": "jaxcache trust keygen ci > ci.pub",
     "add": "jaxcache trust add ci 'jaxcache-ed25519 AAAA…='",
     "show": "jaxcache trust list",
@@ -19,6 +22,45 @@ EXAMPLES = {
 EXIT_CODES = dict.fromkeys(EXAMPLES, (0, 1, 2, 11, 12))
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The name of the key.")]
+
+
+def here(
+    directory: Annotated[
+        str | None,
+        typer.Argument(metavar="[DIRECTORY]", help="Where to look, instead of here."),
+    ] = None,
+    yes: Annotated[
+        bool, typer.Option("--yes", "-y", help="Do not ask; needed without a terminal.")
+    ] = False,
+    *,
+    output: JsonOutput,
+) -> None:
+    """Trust the settings of the nearest pyproject.toml, as they are now.
+
+    Shows the settings and asks. Without trust, a project's file cannot choose the cache or switch
+    the live layer on. A file that changes afterwards is not trusted until you repeat this.
+    """
+    import os
+    import sys
+
+    from jaxcache.cache.trusted_projects import find_project, trust_project
+    from jaxcache.cli.output import note
+    from jaxcache.cli.terminal import confirm
+    from jaxcache.render.trust import settings_lines
+    from jaxcache.store.location import read_settings
+
+    file = find_project(directory)
+    note(f"{file.path}{f', {file.unsafe}' if file.unsafe else ''}:")
+    note(*settings_lines(read_settings(file)))
+    if not yes:
+        if not (sys.stdin.isatty() and sys.stderr.isatty()):
+            raise UsageError(
+                "cannot ask for confirmation without a terminal",
+                code="needs-yes",
+                hint="if you trust these settings, add --yes",
+            )
+        confirm("Trust these settings?", f"{os.path.basename(file.path)} is not trusted")
+    _print([], [trust_project(file)], output)
 
 
 def keygen(name: Name, output: JsonOutput) -> None:
@@ -30,7 +72,7 @@ def keygen(name: Name, output: JsonOutput) -> None:
     path = key_path(name)
     key = TrustedKey(path.stem, generate_key(path))
     note(f"the private key is in {path}; pass on only the public one")
-    _print([key], output)
+    _print([key], [], output)
 
 
 def add(
@@ -41,29 +83,41 @@ def add(
     """Trust a public key from now on."""
     from jaxcache.cache.trust import add_trusted, key_folder
 
-    _print([add_trusted(key_folder(), name, " ".join(key))], output)
+    _print([add_trusted(key_folder(), name, " ".join(key))], [], output)
 
 
 def show(output: JsonOutput) -> None:
-    """List the keys that you trust."""
+    """List the keys and the projects that you trust."""
     from jaxcache.cache.trust import key_folder, load_trusted
+    from jaxcache.cache.trusted_projects import list_trusted_projects
 
-    _print(load_trusted(key_folder()), output)
+    _print(load_trusted(key_folder()), list_trusted_projects(), output)
 
 
-def remove(name: Name, output: JsonOutput) -> None:
-    """Stop trusting a key."""
+def remove(
+    name: Annotated[
+        str,
+        typer.Argument(
+            metavar="NAME|PATH", help="The name of the key, or the path of the project (with a /)."
+        ),
+    ],
+    output: JsonOutput,
+) -> None:
+    """Stop trusting a key or a project."""
     from jaxcache.cache.trust import key_folder, remove_trusted
+    from jaxcache.cache.trusted_projects import distrust_project
 
-    _print([remove_trusted(key_folder(), name)], output)
+    if "/" in name:
+        _print([], [distrust_project(name)], output)
+    else:
+        _print([remove_trusted(key_folder(), name)], [], output)
 
 
-def _print(keys: "Sequence[TrustedKey]", output: JsonOutput) -> None:
+def _print(
+    keys: "Sequence[TrustedKey]", projects: "Sequence[TrustedProject]", output: JsonOutput
+) -> None:
     from jaxcache.cache.trust import key_folder
     from jaxcache.cli.output import emit
-    from jaxcache.render.view import Line, View
+    from jaxcache.render.trust import trust_view
 
-    rows = [(k.name, k.text) for k in keys]
-    page = [Line(text, f"{name}  ", whole=True) for name, text in rows]
-    document = {"cache_dir": str(key_folder()), "keys": keys}
-    emit(output.form, View(document, rows, records=keys, page=page))
+    emit(output.form, trust_view(keys, projects, str(key_folder())))

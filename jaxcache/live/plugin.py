@@ -2,40 +2,13 @@
 
 An exception at import, other than ImportError, would reach the user at every compile
 (``discover_pjrt_plugins`` in jax/_src/xla_bridge.py, 0.4.38 to 0.12), and every process with jax
-pays for what is imported here. So this module imports nothing but the standard library's ``os``
-until a setting switches the layer on.
+pays for what is imported here. So this module imports nothing but ``core.configuration``, which is
+cheap, until a setting switches the layer on.
 """
 
 import os
 
-_MAX_BYTES = 1 << 20
-
-
-def config_files() -> "list[tuple[str, bytes]]":
-    """The nearest pyproject.toml, then ``$XDG_CONFIG_HOME/jaxcache/config.toml``, with their text.
-
-    Those that cannot be read are left out.
-    """
-    found = []
-    folder = _working_directory()
-    while folder:
-        path = os.path.join(folder, "pyproject.toml")
-        if os.path.isfile(path):
-            found.append(path)
-            break
-        parent = os.path.dirname(folder)
-        folder = parent if parent != folder else ""
-    home = os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config")
-    return [
-        (path, text)
-        for path in (*found, os.path.join(home, "jaxcache", "config.toml"))
-        if (text := _read(path))
-    ]
-
-
-def may_have_live_table(path: str, text: bytes) -> bool:
-    """Whether a table may be ours, so that mostly no parser has to be imported."""
-    return b"live" in text and (b"jaxcache" in text or not path.endswith("pyproject.toml"))
+from ..core.configuration import find_config_files
 
 
 def initialize() -> None:
@@ -60,24 +33,4 @@ def _may_be_on() -> bool:
     flag = os.environ.get("JAXCACHE_LIVE", "").strip().lower()
     if flag:
         return flag not in ("0", "false", "no", "off")
-    return any(b"enabled" in text and may_have_live_table(p, text) for p, text in config_files())
-
-
-def _working_directory() -> str:
-    try:
-        return os.getcwd()
-    except OSError:  # it is gone
-        return ""
-
-
-def _read(path: str) -> bytes:
-    try:
-        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    except OSError:
-        return b""
-    try:
-        return os.read(fd, _MAX_BYTES)
-    except OSError:
-        return b""
-    finally:
-        os.close(fd)
+    return any(b"enabled" in f.text and b"live" in f.text for f in find_config_files())

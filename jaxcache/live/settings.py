@@ -1,19 +1,18 @@
 """The settings of the live layer: names, types, defaults, and where each value comes from.
 
 ``JAXCACHE_LIVE_*`` in the environment comes first, then ``[tool.jaxcache.live]`` of the nearest
-pyproject.toml, then ``[live]`` of ``$XDG_CONFIG_HOME/jaxcache/config.toml``, then the arguments of
-``enable()``, which never override the user, then the default. This file is the only one that
-resolves them, also for ``jaxcache doctor``. A tier decides whose machine code this process runs, so
-a file that another user may write is not read.
+trusted pyproject.toml, then ``[live]`` of ``$XDG_CONFIG_HOME/jaxcache/config.toml``, then the
+arguments of ``enable()``, which never override the user, then the default. This file is the only
+one that resolves them, also for ``jaxcache doctor``. ``core/configuration.py`` decides which
+settings of a file count: a tier decides whose machine code this process runs.
 """
 
 import os
 import re
-import stat
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from .plugin import config_files, may_have_live_table
+from ..core import configuration
 
 PREFIX = "JAXCACHE_LIVE"
 _SIZES = {"": 1, "b": 1}
@@ -146,7 +145,9 @@ def resolve(given: "Mapping[str, Any] | None" = None) -> Resolved:
     values = {name: default for name, (_, default) in SETTINGS.items()}
     origins = dict.fromkeys(SETTINGS, "default")
     sources = [("enable()", {k: v for k, v in (given or {}).items() if v is not None})]
-    sources += [*reversed(_read_tables()), ("environment", _environment())]
+    tables = _read_tables()
+    files = {path for path, _ in tables}
+    sources += [*reversed(tables), ("environment", _environment())]
     for origin, table in sources:
         for word, value in table.items():
             name = word.replace("_", "-")
@@ -154,9 +155,13 @@ def resolve(given: "Mapping[str, Any] | None" = None) -> Resolved:
             if name not in SETTINGS:
                 raise ConfigError(f"{where}: {word} is not a setting{_nearest(name)}")
             try:
-                values[name] = SETTINGS[name][0](value)
+                value = SETTINGS[name][0](value)
             except ValueError as error:
                 raise ConfigError(f"{where}: {name} = {value!r}: {error}") from None
+            is_required = name == "require-signed" and values[name] and origins[name] in files
+            if is_required and where in files:  # no file takes back what another requires
+                continue
+            values[name] = value
             origins[name] = where
     return Resolved(values, origins)
 
@@ -180,62 +185,54 @@ def _nearest(name: str) -> str:
 
 def configured_directory() -> "str | None":
     """``cache-dir`` of the configuration files, as the command line reads it; None without one."""
-    for path, text in config_files():
-        if b"cache-dir" not in text:
-            continue
-        value = _parse(path, text).get("cache-dir")
-        if isinstance(value, str) and not _unsafe(path):
-            folder = os.path.dirname(path)
-            return value if "://" in value else os.path.join(folder, os.path.expanduser(value))
+    for path, table in _read_files("cache-dir"):
+        value = table.get("cache-dir")
+        if isinstance(value, str):
+            directory = os.path.dirname(path)
+            return value if "://" in value else os.path.join(directory, os.path.expanduser(value))
     return None
 
 
 def _read_tables() -> "list[tuple[str, dict[str, Any]]]":
-    """Each file with its table of live settings, those that have one.
+    """Each file with its live settings that count, the nearest project's first.
 
     Raises:
-        ConfigError: a file is no TOML, or other users may write it.
+        ConfigError: a trusted file is no TOML.
     """
     tables = []
-    for path, text in config_files():
-        table = _parse(path, text).get("live") if may_have_live_table(path, text) else None
-        if table is None:
-            continue
+    for path, settings in _read_files("live"):
+        table = settings.get("live", {})
         if not isinstance(table, dict):
             raise ConfigError(f"live in {path} is not a table")
-        if reason := _unsafe(path):
-            raise ConfigError(f"{path} is not read: {reason}")
         tables.append((path, table))
     return tables
 
 
-def _parse(path: str, text: bytes) -> "dict[str, Any]":
-    """The settings of jaxcache in a file."""
-    try:
-        import tomllib
-    except ImportError as error:  # Python 3.10
-        raise ConfigError(
-            f"{path} is not read: this Python has no tomllib; use JAXCACHE_LIVE_* variables"
-        ) from error
-    try:
-        document: Any = tomllib.loads(text.decode())
-    except ValueError as error:
-        raise ConfigError(f"cannot read {path}: {error}") from error
-    for name in ("tool", "jaxcache") if path.endswith("pyproject.toml") else ():
-        document = document.get(name)
-        if not isinstance(document, dict):
-            return {}
-    return dict(document)
+def _read_files(wanted: str) -> "Iterator[tuple[str, dict[str, Any]]]":
+    """Yield the settings of each file that count; report once where ``wanted`` is ignored.
 
+    A file that is not trusted never stops the layer, whatever is in it.
 
-def _unsafe(path: str) -> str:
-    """Why another user may have written the file; empty where only its owner can have."""
-    status = os.stat(path)
-    if status.st_uid not in (os.getuid(), 0):
-        return "it belongs to another user"
-    if status.st_mode & stat.S_IWOTH:
-        return "every user may write it"
-    return ""
+    Raises:
+        ConfigError: a trusted file cannot be read.
+    """
+    for file in configuration.find_config_files():
+        if wanted.encode() not in file.text:  # mostly no parser has to be imported
+            continue
+        if not file.counts:
+            configuration.report_once(file.explain_ignored())
+            continue
+        try:
+            table = file.parse()
+        except ValueError as error:
+            if file.is_trusted:
+                raise ConfigError(f"cannot read {file.path}: {error}") from error
+            configuration.report_once(f"cannot read {file.path}: {error}")
+            continue
+        counting, ignored = file.select(table)
+        if wanted in ignored:
+            configuration.report_once(file.explain_ignored(ignored))
+        yield file.path, counting
 
 
 def describe() -> "dict[str, Any]":

@@ -4,6 +4,7 @@ import os
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from jaxcache.core import configuration
 from jaxcache.errors import UsageError
 from jaxcache.store import check_location
 
@@ -30,7 +31,7 @@ def locate_cache(option: str | None) -> Location:
     """Resolve the cache directory by the order of the command-line contract.
 
     ``--cache-dir``, else ``JAX_COMPILATION_CACHE_DIR``, else ``cache-dir`` in
-    ``[tool.jaxcache]`` of the nearest pyproject.toml or in the user's ``config.toml``, else
+    ``[tool.jaxcache]`` of the nearest trusted pyproject.toml or in the user's ``config.toml``, else
     ``$XDG_CACHE_HOME/jax``.
 
     Raises:
@@ -43,7 +44,7 @@ def locate_cache(option: str | None) -> Location:
         # JAX takes a ~ that no shell has expanded for the name of a folder.
         path = os.path.abspath(value) if value.startswith("~") else expand_location(value)
         return Location(path, "JAX_COMPILATION_CACHE_DIR")
-    for path, table in _configurations():
+    for path, table in _configurations("cache-dir"):
         if value := table.get("cache-dir"):
             return Location(expand_location(value, os.path.dirname(path)), path)
     base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
@@ -56,7 +57,7 @@ def config_is_set(name: str) -> bool:
     Raises:
         UsageError: ``bad-config`` where one cannot be read.
     """
-    tables = list(_configurations())  # all of them: a mistake in any is said
+    tables = list(_configurations(name))  # all of them: a mistake in any is said
     return any(table.get(name, False) for _, table in tables)
 
 
@@ -96,41 +97,37 @@ def absolute_location(value: str) -> str:
 SETTINGS: dict[str, type] = {"cache-dir": str, "require-signed": bool, "live": dict}
 
 
-def _configurations() -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield our tables: of every ``pyproject.toml`` from here upwards, then of the user.
+def _configurations(wanted: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield the settings that count: of each ``pyproject.toml`` upwards, then of the user.
+
+    Args:
+        wanted: the setting that the caller uses; one line reports a file where it is ignored.
 
     Raises:
         UsageError: ``bad-config``.
     """
-    paths, here, above = [], "", os.getcwd()
-    while above != here:
-        here, above = above, os.path.dirname(above)
-        paths.append(os.path.join(here, "pyproject.toml"))
-    home = os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config")
-    for path in (*paths, os.path.join(home, "jaxcache", "config.toml")):
-        if os.path.isfile(path) and (table := _read_config(path)):
-            yield path, table
+    for file in configuration.find_config_files():
+        if not file.counts:
+            configuration.report_once(file.explain_ignored())
+            continue
+        table, ignored = file.select(read_settings(file))
+        if wanted in ignored:
+            configuration.report_once(file.explain_ignored(ignored))
+        yield file.path, table
 
 
-def _read_config(path: str) -> dict[str, Any]:
-    is_project = path.endswith("pyproject.toml")
+def read_settings(file: configuration.ConfigFile) -> dict[str, Any]:
+    """Return all settings in a configuration file, whether they count or not.
+
+    Raises:
+        UsageError: ``bad-config``.
+    """
     try:
-        with open(path, encoding="utf-8") as file:
-            text = file.read()
-        if is_project and "jaxcache" not in text:
-            return {}
-        import tomllib
-
-        table = tomllib.loads(text)
-    except (OSError, ValueError) as error:
-        raise UsageError(f"cannot read {path}: {error}", code="bad-config") from error
-    if is_project:
-        tools = table.get("tool")
-        table = tools.get("jaxcache", {}) if isinstance(tools, dict) else {}
-    if not isinstance(table, dict):
-        raise UsageError(f"tool.jaxcache in {path} is not a table", code="bad-config")
+        table = file.parse()
+    except ValueError as error:
+        raise UsageError(f"cannot read {file.path}: {error}", code="bad-config") from error
     for name, value in table.items():
-        _check_setting(path, name, value)
+        _check_setting(file.path, name, value)
     return table
 
 

@@ -239,6 +239,7 @@ def test_where_the_cache_is_looked_for(run_cli: RunCli, cache: Path, tmp_path: P
     assert where() == str(tmp_path / "user")
     project = tmp_path / "project"
     (project / "pyproject.toml").write_text('[tool.jaxcache]\ncache-dir = "jax"\n')
+    assert run_cli("trust", "here", "--yes", cwd=project).returncode == 0
     (project / "deep").mkdir()
     assert where(cwd=project / "deep") == str(project / "jax")
     env = {"JAX_COMPILATION_CACHE_DIR": str(cache)}

@@ -59,6 +59,7 @@ def test_doctor_shows_the_live_settings_of_a_python_and_who_set_them(
     (tmp_path / "pyproject.toml").write_text(
         '[tool.jaxcache.live]\nenabled = true\ntiers = ["/nfs/a", "s3://b/c"]\n'
     )
+    assert run_cli("trust", "here", "--yes").returncode == 0
     env = {"PYTHONWARNINGS": "", "JAXCACHE_LIVE_MAX_SIZE": "1GB"}
     command = ("doctor", "-C", tmp_path / "cache", "--python", jax_python)
     told = json.loads(run_cli(*command, "--json", env=env).stdout)

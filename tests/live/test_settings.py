@@ -7,9 +7,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import REPOSITORY, clean_environment
+from conftest import REPOSITORY, GiveAway, clean_environment
 
-from jaxcache.live.settings import SETTINGS, ConfigError, resolve, variable
+from jaxcache.cache.trusted_projects import find_project, trust_project
+from jaxcache.core.configuration import forget_reported
+from jaxcache.live.settings import (
+    SETTINGS,
+    ConfigError,
+    configured_directory,
+    resolve,
+    variable,
+)
 
 PROJECT = """
 [tool.jaxcache.live]
@@ -23,6 +31,7 @@ unused-for = "4w"
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty home, where the tests may put configuration files."""
+    forget_reported()
     for name in SETTINGS:
         monkeypatch.delenv(variable(name), raising=False)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
@@ -32,10 +41,12 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def write_project(home: Path, text: str) -> Path:
+def write_project(home: Path, text: str, *, trusted: bool = True) -> Path:
     """The pyproject.toml above the working directory."""
     path = home / "project" / "pyproject.toml"
     path.write_text(text)
+    if trusted:
+        trust_project(find_project(str(path.parent)))
     return path
 
 
@@ -92,10 +103,73 @@ def test_a_wrong_file_is_refused(home: Path, text: str, said: str) -> None:
         resolve()
 
 
-def test_a_file_that_others_may_write_says_nothing(home: Path) -> None:
-    write_project(home, PROJECT).chmod(0o666)
-    with pytest.raises(ConfigError, match="every user may write it"):
-        resolve()
+UNTRUSTED = """
+[tool.jaxcache.live]
+enabled = true
+tiers = ["/evil"]
+require-signed = true
+max-size = "1B"
+x = 1
+"""
+
+
+def test_a_file_that_is_not_trusted_only_restricts(
+    home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = write_project(home, UNTRUSTED, trusted=False)
+    user = home / "config" / "jaxcache" / "config.toml"
+    user.write_text('[live]\ntiers = ["/mine"]\nrequire-signed = false\n')
+    monkeypatch.setenv("JAXCACHE_LIVE", "1")
+    found = resolve()
+    assert (found["enabled"], found["tiers"], found["max-size"]) == (True, ("/mine",), None)
+    assert (found["require-signed"], found.origins["require-signed"]) == (True, str(path))
+    assert capsys.readouterr().err == (
+        f"jaxcache: ignored live of {path}: this file is not trusted; "
+        f"jaxcache trust here {path.parent} shows them and asks\n"
+    )
+
+
+def test_no_file_takes_back_the_signatures_that_another_requires(home: Path) -> None:
+    write_project(home, "[tool.jaxcache.live]\nrequire-signed = false\n")
+    user = home / "config" / "jaxcache" / "config.toml"
+    user.write_text("[live]\nrequire-signed = true\n")
+    found = resolve()
+    assert (found["require-signed"], found.origins["require-signed"]) == (True, str(user))
+
+
+@pytest.mark.parametrize(
+    "text", [PROJECT, "[tool.jaxcache.live\n", "[tool.jaxcache.live]\nx = 1\n"]
+)
+def test_a_file_of_another_user_is_skipped(
+    home: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    give_away: GiveAway,
+    text: str,
+) -> None:
+    give_away(write_project(home, text, trusted=False))
+    monkeypatch.setenv("JAXCACHE_LIVE", "1")
+    monkeypatch.setenv("JAXCACHE_LIVE_REQUIRE_SIGNED", "1")
+    found = resolve()
+    assert (found["enabled"], found["require-signed"], found["tiers"]) == (True, True, ())
+    assert "it belongs to another user" in capsys.readouterr().err
+
+
+def test_a_file_that_cannot_be_read_is_skipped_where_it_is_not_trusted(
+    home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_project(home, "[tool.jaxcache.live\n", trusted=False)
+    monkeypatch.setenv("JAXCACHE_LIVE", "1")
+    assert resolve()["enabled"] is True
+    assert "jaxcache: cannot read" in capsys.readouterr().err
+
+
+def test_only_a_trusted_file_chooses_the_directory(home: Path) -> None:
+    text = '[tool.jaxcache]\ncache-dir = "c"\n'
+    write_project(home, text, trusted=False)
+    assert configured_directory() is None
+    write_project(home, text)
+    assert configured_directory() == str(home / "project" / "c")
 
 
 #: Stands in for a process in which JAX calls the entry point.
@@ -141,8 +215,10 @@ def test_the_entry_point_does_nothing_without_a_setting(home: Path) -> None:
 
 def test_a_file_switches_it_on_and_a_variable_off(home: Path) -> None:
     write_project(home, PROJECT)
-    assert "jaxcache.live.layer" in ask_entry_point(home)[0][1]
-    assert "jaxcache.live.layer" not in ask_entry_point(home, JAXCACHE_LIVE="0")[0][1]
+    config = str(home / "config")
+    assert "jaxcache.live.layer" in ask_entry_point(home, XDG_CONFIG_HOME=config)[0][1]
+    off = ask_entry_point(home, XDG_CONFIG_HOME=config, JAXCACHE_LIVE="0")
+    assert "jaxcache.live.layer" not in off[0][1]
 
 
 def test_a_mistake_is_one_line_and_nothing_else(home: Path) -> None:

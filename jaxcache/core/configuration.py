@@ -1,0 +1,225 @@
+"""The configuration files, and which of their settings count.
+
+The files are every ``pyproject.toml`` from the working directory upwards, then the user's
+``config.toml``. A project often comes from somebody else: a clone, an archive, a shared directory.
+So its settings that decide which machine code runs, where files are written or what listens count
+only where the user trusted the file with ``jaxcache trust here``, which records its path and the
+SHA-256 of its content. Settings that only restrict count from every file that nobody else could
+have written. The command line and the live layer both read settings here and nowhere else.
+"""
+
+import os
+import stat
+import sys
+from collections.abc import Iterable
+from typing import Any
+
+PROJECT = "pyproject.toml"
+#: Each line of this file of the user's configuration is ``sha256:DIGEST PATH``.
+TRUSTED_PROJECTS = "trusted-projects"
+MAX_BYTES = 1 << 20
+#: Settings that only restrict: they count without trust. In ``[live]``, only with these values.
+RESTRICTING = frozenset({"require-signed"})
+_RESTRICTING_LIVE = {"require-signed": True, "require-seal": "always"}
+_DIGEST = "sha256:"
+_reported: "set[str]" = set()
+
+
+def config_directory() -> str:
+    """Return the directory of the user's configuration: ``$XDG_CONFIG_HOME/jaxcache``."""
+    base = os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config")
+    return os.path.join(base, "jaxcache")
+
+
+class ConfigFile:  # a dataclass takes 2 ms to make, in every process that has jax
+    """A configuration file: its content, and why some of it does not count."""
+
+    def __init__(self, path: str, text: bytes, unsafe: str) -> None:
+        self.path = path
+        self.text = text
+        self.unsafe = unsafe
+        """Why somebody else may have written the file; empty where nobody else could."""
+        self.is_project = os.path.basename(path) == PROJECT
+        self._is_trusted: "bool | None" = None
+
+    @property
+    def is_trusted(self) -> bool:
+        """Whether every setting counts: the user's own file, or a project's that is trusted."""
+        if self._is_trusted is None:
+            if self.is_project:
+                self._is_trusted = read_trusted_projects().get(self.path) == digest_of(self.text)
+            else:
+                self._is_trusted = not self.unsafe
+        return self._is_trusted
+
+    @property
+    def names_jaxcache(self) -> bool:
+        """Whether a project's file may have settings of jaxcache, judged without parsing it.
+
+        A file that somebody else may have written is not parsed before it is trusted.
+        """
+        return (b"tool.jaxcache" if self.unsafe else b"jaxcache") in self.text
+
+    @property
+    def counts(self) -> bool:
+        """Whether any setting of the file counts."""
+        return not self.unsafe or self.is_trusted
+
+    def parse(self) -> "dict[str, Any]":
+        """Return all settings of jaxcache in the file, trusted or not.
+
+        Raises:
+            ValueError: it is not TOML, or this Python has no parser for it.
+        """
+        try:
+            import tomllib
+        except ImportError as error:  # Python 3.10
+            raise ValueError("this Python has no tomllib; use JAXCACHE_LIVE_* variables") from error
+        try:
+            document: Any = tomllib.loads(self.text.decode())
+        except RecursionError as error:
+            raise ValueError("its values are nested too deeply") from error
+        for name in ("tool", "jaxcache") if self.is_project else ():
+            document = document.get(name, {})
+            if not isinstance(document, dict):
+                raise ValueError(f"{name} is not a table")
+        return dict(document)
+
+    def select(self, table: "dict[str, Any]") -> "tuple[dict[str, Any], list[str]]":
+        """Return the settings of the file that count, and the names of those that do not."""
+        if self.is_trusted:
+            return table, []
+        counting: dict[str, Any] = {}
+        ignored = []
+        for name, value in table.items():
+            if name == "live" and isinstance(value, dict):
+                counting[name] = {k: v for k, v in value.items() if _restricts_live(k, v)}
+                if len(counting[name]) < len(value):
+                    ignored.append(name)
+            elif name in RESTRICTING:
+                counting[name] = value
+            else:
+                ignored.append(name)
+        return counting, ignored
+
+    def explain_ignored(self, names: "Iterable[str]" = ()) -> str:
+        """Return the line for the user: which settings do not count, why, and what to do."""
+        if not self.counts:
+            line = f"ignored the settings of {self.path}: {self.unsafe}"
+        else:
+            line = f"ignored {' and '.join(names)} of {self.path}: this file is not trusted"
+        return f"{line}; {self.remedy}"
+
+    @property
+    def remedy(self) -> str:
+        """What the user can do so that the settings count."""
+        if not self.is_project:
+            return "only you or root may own it and write it"
+        directory = os.path.dirname(self.path)
+        if directory == working_directory():
+            return "jaxcache trust here shows them and asks"
+        from shlex import quote
+
+        return f"jaxcache trust here {quote(directory)} shows them and asks"
+
+
+def _restricts_live(name: str, value: Any) -> bool:
+    restricting = _RESTRICTING_LIVE.get(name.replace("_", "-"))
+    return restricting is not None and type(value) is type(restricting) and value == restricting
+
+
+def digest_of(text: bytes) -> str:
+    """Return the digest that stands for the content of a trusted file."""
+    import hashlib
+
+    return _DIGEST + hashlib.sha256(text).hexdigest()
+
+
+def find_config_files(directory: "str | None" = None) -> "list[ConfigFile]":
+    """Return the files that hold settings of jaxcache, the nearest project's first."""
+    paths = []
+    here = working_directory() if directory is None else directory
+    while here:
+        paths.append(os.path.join(here, PROJECT))
+        parent = os.path.dirname(here)
+        here = parent if parent != here else ""
+    paths.append(os.path.join(config_directory(), "config.toml"))
+    files = [file for path in paths if (file := read_config_file(path)) is not None]
+    return [file for file in files if not file.is_project or file.names_jaxcache]
+
+
+def read_config_file(path: str) -> "ConfigFile | None":
+    """Read one file with the status of the descriptor that is read; None where it is no file."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
+            return None
+        text = os.read(descriptor, MAX_BYTES + 1)
+    except OSError:
+        return None
+    finally:
+        os.close(descriptor)
+    return ConfigFile(path, text[:MAX_BYTES], _find_fault(status, len(text)))
+
+
+def _find_fault(status: os.stat_result, size_bytes: int) -> str:
+    if size_bytes > MAX_BYTES:
+        return f"it is larger than {MAX_BYTES} bytes"
+    return find_other_writer(status)
+
+
+def find_other_writer(status: os.stat_result) -> str:
+    """Return why somebody else may have written a file; empty where only the user or root could.
+
+    A group whose number is that of the owner is the owner's private group, which the usual
+    ``umask`` of many systems lets write.
+    """
+    if status.st_uid not in (os.getuid(), 0):
+        return "it belongs to another user"
+    if status.st_mode & stat.S_IWOTH:
+        return "every user may write it"
+    if status.st_mode & stat.S_IWGRP and status.st_gid != status.st_uid:
+        return "its group may write it"
+    return ""
+
+
+def read_trusted_projects() -> "dict[str, str]":
+    """Return the digest of each trusted file by its path; none where others may write the list."""
+    path = os.path.join(config_directory(), TRUSTED_PROJECTS)
+    file = read_config_file(path)
+    if file is None:
+        return {}
+    if file.unsafe:
+        report_once(f"ignored {path}: {file.unsafe}")
+        return {}
+    lines = (os.fsdecode(line).partition(" ") for line in file.text.split(b"\n"))
+    return {project: digest for digest, _, project in lines if digest.startswith(_DIGEST)}
+
+
+def working_directory() -> str:
+    """Return the working directory; empty where it was removed."""
+    try:
+        return os.getcwd()
+    except OSError:
+        return ""
+
+
+def report_once(line: str) -> None:
+    """Print a line on standard error, the first time that this process reports it."""
+    if line in _reported:
+        return
+    _reported.add(line)
+    shown = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in line)
+    try:
+        print(f"jaxcache: {shown}", file=sys.stderr)
+    except Exception:  # noqa: S110 - standard error is closed
+        pass
+
+
+def forget_reported() -> None:
+    """Report every line again: a new command begins in this process."""
+    _reported.clear()

@@ -1,0 +1,42 @@
+"""A program started in somebody's clone: nothing in the clone decides what it runs or writes."""
+
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from live.conftest import PROGRAM, TELL, entries, live_environment
+
+pytestmark = pytest.mark.jax
+
+
+def test_a_program_in_a_clone_runs_as_outside_of_it(
+    jax_python: str, clone: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "precious.txt").write_text("precious")
+    (tmp_path / "program.py").write_text(PROGRAM + TELL)
+    env = live_environment(jax_python, tmp_path, tmp_path / "cache")
+    del env["JAXCACHE_LIVE"]
+
+    def run() -> "subprocess.CompletedProcess[str]":
+        return subprocess.run(
+            [jax_python, tmp_path / "program.py"],
+            env=env,
+            cwd=clone,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+
+    before = {path.name for path in (clone / ".c").iterdir()}
+    done = run()
+    assert json.loads(done.stdout)["counts"] is None
+    assert (tmp_path / "precious.txt").read_text() == "precious"
+    assert entries(tmp_path / "cache")
+    assert {path.name for path in (clone / ".c").iterdir()} == before
+    assert done.stderr.count("jaxcache: ignored cache-dir and live of") == 1
+    env["JAXCACHE_LIVE"] = "1"
+    counts = json.loads(run().stdout)["counts"]
+    assert (counts["hits_local"], counts.get("evicted", 0)) == (len(entries(tmp_path / "cache")), 0)
+    assert (tmp_path / "precious.txt").read_text() == "precious"
