@@ -8,6 +8,7 @@ SHA-256 of its content. Settings that only restrict count from every file that n
 have written. The command line and the live layer both read settings here and nowhere else.
 """
 
+import contextlib
 import os
 import stat
 import sys
@@ -40,7 +41,7 @@ class ConfigFile:  # a dataclass takes 2 ms to make, in every process that has j
         self.unsafe = unsafe
         """Why somebody else may have written the file; empty where nobody else could."""
         self.is_project = os.path.basename(path) == PROJECT
-        self._is_trusted: "bool | None" = None
+        self._is_trusted: bool | None = None
 
     @property
     def is_trusted(self) -> bool:
@@ -214,10 +215,8 @@ def report_once(line: str) -> None:
         return
     _reported.add(line)
     shown = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in line)
-    try:
+    with contextlib.suppress(Exception):  # standard error is closed
         print(f"jaxcache: {shown}", file=sys.stderr)
-    except Exception:  # noqa: S110 - standard error is closed
-        pass
 
 
 def forget_reported() -> None:
