@@ -52,9 +52,10 @@ class Cache(MovingMethods, CompilingMethods):
         layout: JAX's or torch's.
     """
 
-    def __init__(self, store: Store, layout: Layout) -> None:
+    def __init__(self, store: Store, layout: Layout, spelling: str | None = None) -> None:
         self.store = store
         self.layout = layout
+        self._spelling = spelling or store.url
 
     def __repr__(self) -> str:
         return f"Cache({self.store.url!r})"
@@ -379,6 +380,6 @@ def open(  # noqa: A001
         UsageError: ``two-layouts`` where JAX and torch share a directory; ``bad-path`` where the
             location is empty.
     """
-    path = locate_cache(None if location is None else os.fspath(location)).path
-    store = make_store(path) if create else open_store(path)
-    return Cache(store, choose_layout(store, layout))
+    place = locate_cache(None if location is None else os.fspath(location))
+    store = make_store(place.path) if create else open_store(place.path)
+    return Cache(store, choose_layout(store, layout), place.spelling)

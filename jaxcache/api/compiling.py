@@ -22,10 +22,12 @@ class CompilingMethods:
 
     store: Store
     layout: Layout
+    _spelling: str
+    """The directory as programs are given it."""
 
     def _place(self, options: RunOptionsT) -> RunOptionsT:
         options.check_known(self.layout.name, self.layout.run_options)
-        return options.replace(cache_dir=self.store.url)
+        return options.replace(cache_dir=self.store.url, jax_cache_dir=self._spelling)
 
     def warm(self, script: str | os.PathLike[str], *arguments: str, **options: Any) -> "Report":
         """Run a script with this cache on, and account for every compile.
@@ -114,7 +116,10 @@ class CompilingMethods:
         """
         from jaxcache.warm.compiling.run import compile_recipe
 
-        return compile_recipe(os.fspath(recipe), self.store.url, CompileOptions.read(**options))
+        chosen = CompileOptions.read(**options)
+        if not (chosen.used_at or chosen.portable):
+            chosen = chosen.replace(used_at=self._spelling)
+        return compile_recipe(os.fspath(recipe), self.store.url, chosen)
 
     def explain_script(
         self, script: str | os.PathLike[str], *arguments: str, **options: Any

@@ -43,7 +43,10 @@ def command(
 
     form = output.form
     options.check()
-    report = compile_recipe(recipe, locate_cache(place.cache_dir).path, options, watch)
+    location = locate_cache(place.cache_dir)
+    if not (options.used_at or options.portable):
+        options = options.replace(used_at=location.spelling)
+    report = compile_recipe(recipe, location.path, options, watch)
     emit(form, compile_view(report))
     if report.interrupted:
         return ExitCode.INTERRUPTED

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from jaxcache.cli.declared import PanelCommand
-from jaxcache.cli.opening import Opened, locate, open_cache
+from jaxcache.cli.opening import Opened, find_location, open_cache
 from jaxcache.cli.options import JsonOutput
 from jaxcache.errors import NoCacheError, UsageError
 from jaxcache.options import Place
@@ -69,13 +69,15 @@ def command(
         found = opened.layout.explain(given, store.url)
         emit(output.form, explain_view(found, store.url, unfolded=options.all))
         return
-    path = locate(place.cache_dir, place.layout)
+    location = find_location(place.cache_dir, place.layout)
+    path = location.path
     if given and given[0].endswith(".py"):
         from jaxcache.layouts import load_layout
         from jaxcache.options.run import WarmOptions
 
         run = WarmOptions(
             cache_dir=absolute_location(path),
+            jax_cache_dir=location.spelling or absolute_location(path),
             python=options.python,
             stdout_to_stderr=not output.form.is_table,
         )

@@ -4,7 +4,7 @@ import os
 from typing import TYPE_CHECKING, NamedTuple, cast
 
 from jaxcache.errors import UsageError
-from jaxcache.store.location import index_folder, locate_cache
+from jaxcache.store.location import Location, index_folder, locate_cache
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -82,10 +82,19 @@ def locate(cache_dir: str | None, layout: str | None) -> str:
     Raises:
         UsageError: ``bad-layout``, ``bad-config`` or ``bad-path``.
     """
+    return find_location(cache_dir, layout).path
+
+
+def find_location(cache_dir: str | None, layout: str | None) -> Location:
+    """Return the location of the cache with its origin; see :func:`locate`.
+
+    Raises:
+        UsageError: ``bad-layout``, ``bad-config`` or ``bad-path``.
+    """
     from jaxcache.layouts import load_layout
 
     own = load_layout(layout).own_directory if layout is not None else None
-    return locate_cache(own() if own and cache_dir is None else cache_dir).path
+    return locate_cache(own() if own and cache_dir is None else cache_dir)
 
 
 def open_jax_cache(cache_dir: str | None) -> "Store":

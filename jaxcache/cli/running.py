@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
-from jaxcache.cli.opening import locate
+from jaxcache.cli.opening import find_location
 from jaxcache.cli.options import Format
 from jaxcache.cli.output import emit, note, print_blocks, write_text
 from jaxcache.errors import ExitCode, UsageError
@@ -42,10 +42,14 @@ def place_run(options: RunOptionsT, place: Place, form: Format) -> tuple["Layout
     layout = load_layout(place.layout or "jax")
     hint = "a run of it takes --timeout, --fail-on-miss, --strict, --trace and --json"
     options.check_known(layout.name, layout.run_options, hint)
-    path = absolute_location(locate(place.cache_dir, place.layout))
+    location = find_location(place.cache_dir, place.layout)
+    path = absolute_location(location.path)
     if os.path.exists(path) and not os.path.isdir(path):
         raise UsageError(f"{path} is a file, not a cache directory", code="not-a-directory")
-    return layout, options.replace(cache_dir=path, stdout_to_stderr=form.is_json)
+    placed = options.replace(
+        cache_dir=path, jax_cache_dir=location.spelling, stdout_to_stderr=form.is_json
+    )
+    return layout, placed
 
 
 def is_function(program: str) -> bool:
@@ -99,12 +103,17 @@ def programs(
 _COMPARED = ("verified", "not-deterministic")
 
 
-def complaints(report: "Report | TorchReport", wanted: Assertions, *, check: bool) -> Iterator[str]:
+def complaints(
+    report: "Report | TorchReport", wanted: Assertions, *, check: bool, fills: bool = False
+) -> Iterator[str]:
     """Say which assertions failed, one sentence each.
 
     Args:
         check: whether the executables were to be compared with their entries.
+        fills: whether the purpose was to fill a cache.
     """
+    if fills and report.modules and all(m.reason == "no-directory" for m in report.modules):
+        yield "nothing was cached, because JAX has no cache directory"
     limit = wanted.fail_on_miss
     if report.unobserved and (wanted.strict or check or limit is not None):
         yield f"not every compile could be observed: {report.unobserved[0]}"
@@ -147,6 +156,7 @@ def finish(
     *,
     check: bool,
     extent: ReportOptions,
+    fills: bool = False,
 ) -> int:
     """Print the report; return the program's exit code, or 1 for an assertion that failed.
 
@@ -162,7 +172,7 @@ def finish(
         write_text(extent.trace, json.dumps(report.trace))
     if code := report.script_exit_code:
         return code if code > 0 else _SIGNALLED - code
-    if failed := list(complaints(report, wanted, check=check)):
+    if failed := list(complaints(report, wanted, check=check, fills=fills)):
         if not form.is_document:
             note(*(f"failed: {complaint}" for complaint in failed))
         return ExitCode.PROBLEMS

@@ -67,4 +67,5 @@ def command(
     layout, placed = place_run(options, place, form)
     chosen = programs(script, arguments, file, call, module=module)
     report = layout.warm(chosen, placed, watch())
-    return finish(report, wanted, form, layout, check=options.check_contents, extent=extent)
+    check = options.check_contents
+    return finish(report, wanted, form, layout, check=check, extent=extent, fills=True)

@@ -204,10 +204,19 @@ class Jax:
         return {name: getattr(config, name, None) for name in names}
 
     def opened_directory(self) -> str | None:
-        """The directory that JAX has opened, which later settings no longer change."""
+        """The directory that JAX has opened, which later settings no longer change.
+
+        JAX resolves a relative one at each access, so a program that changes its working directory
+        moves it. ``~`` has no meaning there.
+        """
         cache = getattr(self._cache, "_cache", None)
         path = getattr(cache, "path", None) or getattr(cache, "_path", None)
-        return None if path is None else str(path)
+        return None if path is None else _absolute(str(path))
+
+    def next_directory(self) -> str | None:
+        """The directory that JAX has opened, or would open now."""
+        path = self.jax.config.jax_compilation_cache_dir
+        return self.opened_directory() or (_absolute(str(path)) if path else None)
 
     def divert_writes(self, folder: str) -> None:
         """Make the cache that JAX has opened write its entries into ``folder`` instead."""
@@ -273,6 +282,16 @@ def seal_writes(cache: Any) -> None:
         cache.compress_executable = lambda content: package.ZstdCompressor(
             write_checksum=True
         ).compress(content)
+
+
+def _absolute(path: str) -> str:
+    """A path as the system takes it at this moment; a URL as it is."""
+    if "://" in path:
+        return path
+    try:
+        return os.path.abspath(path)
+    except OSError:  # the working directory is gone
+        return path
 
 
 def wrap(owner: Any, name: str, around: Callable[..., Any]) -> None:

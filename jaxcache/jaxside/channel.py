@@ -66,8 +66,16 @@ def _introduction() -> dict[str, Any]:
         "parent_pid": os.getppid(),
         "python": sys.version.split()[0],
         "executable": sys.executable,
+        "cwd": _working_directory(),
         "argv": redact([str(a) for a in getattr(sys, "argv", [])][:64]),
     }
+
+
+def _working_directory() -> str:
+    try:
+        return os.getcwd()
+    except OSError:  # it is gone
+        return ""
 
 
 #: A name that says that its value is secret; "tokenizer" and "max_tokens" are none.

@@ -375,7 +375,11 @@ class Listener:
             self._tell_settings()
 
     def _tell_settings(self) -> dict[str, Any]:
-        settings = {**self._jax.settings(), "opened_directory": self._jax.opened_directory()}
+        settings = {
+            **self._jax.settings(),
+            "opened_directory": self._jax.opened_directory(),
+            "next_directory": self._jax.next_directory(),
+        }
         if settings != self._settings:
             self._settings = settings
             self.send({"event": "settings", **settings, "live": live_settings()})

@@ -104,7 +104,7 @@ def _judge(
     if request.interrupted:
         return "skipped", "interrupted", "a signal came while it compiled"
     if request.write_error or request.read_error:
-        return _judge_error(request)
+        return _judge_error(request, directory)
     if request.raised:
         return "error", "compile-failed", request.raised
     if request.key_error:
@@ -150,13 +150,19 @@ def _judge_written(request: CompileRequest, directory: str | None) -> tuple[str,
     return "written", "not-in-cache", None
 
 
-def _judge_error(request: CompileRequest) -> tuple[str, str, str | None]:
+def _judge_error(request: CompileRequest, directory: str | None) -> tuple[str, str, str | None]:
     message = request.write_error or request.read_error or ""
     if "File name too long" in message:
         return "uncacheable", "name-too-long", message
     if request.read_error:
         # JAX compiles, but leaves a file that is there as it is: the next run fails again.
         return "error", "read-error", request.read_error
+    setting = str(request.settings.get("jax_compilation_cache_dir") or "")
+    if directory and not os.path.exists(directory) and not setting.startswith(os.sep):
+        message = (
+            f"{directory} does not exist: JAX opened the relative directory {setting} before the "
+            "program changed its working directory"
+        )
     return "error", "write-error", message
 
 

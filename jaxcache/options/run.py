@@ -104,7 +104,10 @@ class RunOptions(TargetOptions, panel=None):
     """Options to run a command and to record its compiles."""
 
     cache_dir: str = ""
-    """Absolute path or URL."""
+    """Absolute path or URL: the cache that the run is expected to use."""
+    jax_cache_dir: str | None = None
+    """The directory as JAX gets it; None where nothing outside the program names one. The bytes
+    count, because JAX 0.4.36 to 0.10 hashes them."""
     stdout_to_stderr: bool = False
     scratch: str | None = None
     """A directory that takes what would be written; the cache and its ledger stay as they are."""

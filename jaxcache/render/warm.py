@@ -49,7 +49,7 @@ def run_document(
     summary = ("compile_seconds", "saved_seconds", "wall_seconds")
     closing = ("notes", "unobserved", "timed_out", "interrupted", "script_exit_code")
     return {
-        "cache_dir": report.cache_dir,
+        "cache_dir": report.cache_dir or None,
         **parts,
         "summary": {**counts, **{name: getattr(report, name) for name in summary}},
         **{name: getattr(report, name) for name in closing},

@@ -20,11 +20,30 @@ def index_folder() -> "Path":
     return Path(base, "jaxcache", "index")
 
 
+_VARIABLE = "JAX_COMPILATION_CACHE_DIR"
+_DEFAULT = "default"
+
+
 class Location(NamedTuple):
     """The location of the cache, and the setting it comes from."""
 
     path: str
     origin: str
+
+    @property
+    def is_own_choice(self) -> bool:
+        """Whether the user chose it for jaxcache: with an option or in a configuration file.
+
+        Plain JAX reads neither. It reads the variable alone, and without it has no cache.
+        """
+        return self.origin not in (_VARIABLE, _DEFAULT)
+
+    @property
+    def spelling(self) -> str | None:
+        """The directory as JAX gets it, byte for byte; None where JAX gets none."""
+        if self.is_own_choice:
+            return absolute_location(self.path)
+        return os.environ.get(_VARIABLE) or None
 
 
 def locate_cache(option: str | None) -> Location:
@@ -40,15 +59,16 @@ def locate_cache(option: str | None) -> Location:
     """
     if option is not None:
         return Location(expand_location(option), "--cache-dir")
-    if value := os.environ.get("JAX_COMPILATION_CACHE_DIR"):
-        # JAX takes a ~ that no shell has expanded for the name of a folder.
-        path = os.path.abspath(value) if value.startswith("~") else expand_location(value)
-        return Location(path, "JAX_COMPILATION_CACHE_DIR")
+    if value := os.environ.get(_VARIABLE):
+        # JAX takes a ~ that no shell has expanded for the name of a directory, and "file:", too.
+        literal = value.startswith(("~", "file://"))
+        path = os.path.abspath(value) if literal else expand_location(value)
+        return Location(path, _VARIABLE)
     for path, table in _configurations("cache-dir"):
         if value := table.get("cache-dir"):
             return Location(expand_location(value, os.path.dirname(path)), path)
     base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    return Location(os.path.join(base, "jax"), "default")
+    return Location(os.path.join(base, "jax"), _DEFAULT)
 
 
 def config_is_set(name: str) -> bool:

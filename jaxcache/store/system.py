@@ -66,6 +66,8 @@ def no_cache(path: Path, error: OSError) -> NoCacheError:
         hint = "name one with --cache-dir, or fill one with: jaxcache warm SCRIPT"
         if any(part.startswith("~") for part in path.parts):
             hint = 'JAX takes ~ for the name of a folder: write "$HOME/…" in its place'
+        if "file:" in path.parts:
+            hint = "JAX takes file: for the name of a folder: write the path without file://"
         return NoCacheError(f"there is no cache directory {path}", hint=hint)
     if error.errno == errno.ENOTDIR:
         return NoCacheError(

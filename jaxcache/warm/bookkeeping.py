@@ -89,7 +89,7 @@ def _facts(event: Done, seen: Recorder) -> dict[str, Any]:
 
 def known_seconds(directory: str) -> dict[str, float]:
     """Exact compile seconds by key, as earlier runs have measured them; empty if unknown."""
-    if "://" in directory:
+    if not directory or "://" in directory:
         return {}
     try:
         ledger = Ledger.load(open_store(directory))

@@ -2,6 +2,7 @@
 
 import contextlib
 import re
+import shlex
 import time
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator
@@ -49,8 +50,9 @@ def path_note(modules: Iterable[Done], jax_version: str | None) -> Iterator[str]
             if hashed and (path := origin.written_in_cache_dir):
                 release = ".".join((jax_version or "").split(".")[:2])
                 yield (
-                    f"these entries hit only in {path}, because keys of jax {release} contain its "
-                    "path; fill with --portable if the cache will be moved"
+                    f"these entries hit only with JAX_COMPILATION_CACHE_DIR={shlex.quote(path)}, "
+                    f"because keys of jax {release} contain the directory as it is spelt; fill "
+                    "with --portable if the cache will be moved"
                 )
 
 

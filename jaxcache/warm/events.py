@@ -36,6 +36,7 @@ class Started(SeenEvent):
     pid: int
     executable: str = ""
     argv: tuple[str, ...] = ()
+    cwd: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,6 +62,8 @@ class Configured(SeenEvent):
     """The settings of the cache, where they are new or have changed."""
 
     opened_directory: str | None = None
+    next_directory: str | None = None
+    """The opened directory, or the one that JAX would have opened then."""
     settings: Mapping[str, Scalar] = field(default_factory=dict)
     live: Mapping[str, LiveSetting] | None = None
     """None where the live layer is off."""

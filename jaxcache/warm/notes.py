@@ -1,13 +1,16 @@
 """Notes for the reader of a report, beside its rows."""
 
+import contextlib
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 
 from jaxcache.units import format_count
 from jaxcache.warm.events import Done
 from jaxcache.warm.report import Function, Process
 
 ENABLED = "jax_enable_compilation_cache"
+DIRECTORY = "jax_compilation_cache_dir"
 
 
 def divided_keys(modules: Iterable[Done]) -> Iterable[str]:
@@ -33,11 +36,16 @@ def divided_keys(modules: Iterable[Done]) -> Iterable[str]:
 
 
 def settings_notes(
-    process: Process, cache_dir: str, asked: Mapping[str, float], used: Mapping[str, int]
+    process: Process,
+    cache_dir: str,
+    asked: Mapping[str, float],
+    used: Mapping[str, int],
+    moved_from: str | None,
 ) -> Iterable[str]:
     """Say which settings the program changed, against what it was started with.
 
     Args:
+        moved_from: the directory that a relative setting named where the program started.
         asked: numeric settings that it was started with.
         used: cache directories that JAX had open, and for how many compiles.
     """
@@ -48,8 +56,19 @@ def settings_notes(
             f"{path} ({format_count(count, 'compile')})" for path, count in used.items()
         )
         yield f"the program used several cache directories: {counts}"
-    elif last and last.rstrip("/") != cache_dir.rstrip("/"):
+    elif last and cache_dir and not (moved_from or _is_same(last, cache_dir)):
         yield f"the program used {last}, not {cache_dir}; --force-cache-dir would win over it"
+    if moved_from:
+        yield (
+            f"the cache directory {settings.get(DIRECTORY)} is relative, and the program changed "
+            f"its working directory: JAX used {last} instead of {moved_from}. Each working "
+            "directory has a cache of its own; an absolute path is one for all"
+        )
+    elif settings and not last and not cache_dir:
+        yield (
+            "JAX has no cache directory: export JAX_COMPILATION_CACHE_DIR=DIR, which plain Python "
+            "needs, too, or name one with -C DIR"
+        )
     elif settings and not last:
         yield (
             "the program runs with no cache directory; jaxcache.enable() in it, or "
@@ -63,6 +82,13 @@ def settings_notes(
         now = settings.get(name)
         if name != ENABLED and isinstance(now, int | float) and now != value:
             yield f"the program set {name} to {now}, which was {value:g}"
+
+
+def _is_same(path: str, other: str) -> bool:
+    """Whether two paths or URLs are one directory, also through a link."""
+    with contextlib.suppress(OSError):
+        return Path(path).samefile(other)
+    return path.rstrip("/") == other.rstrip("/")
 
 
 def too_quick(modules: Iterable[Done]) -> Iterable[str]:

@@ -2,6 +2,7 @@
 
 import bisect
 import math
+import os
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -20,7 +21,14 @@ from jaxcache.warm.events import (
     Started,
 )
 from jaxcache.warm.launch import Ended
-from jaxcache.warm.notes import divided_keys, settings_notes, storms, target_notes, too_quick
+from jaxcache.warm.notes import (
+    DIRECTORY,
+    divided_keys,
+    settings_notes,
+    storms,
+    target_notes,
+    too_quick,
+)
 from jaxcache.warm.report import Argument, Function, Module, Process, Report
 from jaxcache.warm.typed_json import Scalar, Span
 
@@ -56,12 +64,28 @@ class ProcessFacts:
         """The cache directory that it has open."""
         return self.configured.opened_directory if self.configured else None
 
+    @property
+    def directory(self) -> str | None:
+        """The cache directory that it has open, or would have opened; absolute, or a URL."""
+        last = self.configured
+        return (last.opened_directory or last.next_directory) if last else None
+
+    @property
+    def moved_from(self) -> str | None:
+        """The directory that a relative setting named before the program changed its own."""
+        setting = str(self.settings.get(DIRECTORY) or "")
+        if not (self.started and self.directory and setting) or "://" in setting:
+            return None
+        first = os.path.abspath(os.path.join(self.started.cwd, setting))
+        return None if first == self.directory else first
+
 
 @dataclass(slots=True)
 class Recorder:
     """The fold of a run's events; report, recipe and ledger are made of whatever has arrived."""
 
     cache_dir: str = ""
+    """The cache that the run is expected to use; empty where nothing outside the program says."""
     asked: Mapping[str, float] = field(default_factory=dict)
     """Thresholds that the environment of the program asks for, by JAX's name of the setting."""
     modules: list[Done] = field(default_factory=list)
@@ -133,7 +157,7 @@ class Recorder:
         functions = tuple(_fold_functions([*self.modules, *self.colocated]))
         cut = map(_interrupted, self.running.values()) if ended.interrupted else ()
         return Report(
-            cache_dir=self.cache_dir,
+            cache_dir=self.used_directory,
             modules=tuple(_fold_modules([*self.modules, *cut], known_seconds)),
             functions=functions,
             processes=processes,
@@ -145,6 +169,21 @@ class Recorder:
             wall_seconds=ended.wall_seconds,
             saved_seconds=saved_in_series(self._savings(known_seconds)),
         )
+
+    @property
+    def directories(self) -> set[str]:
+        """The local directories that JAX had open."""
+        return {e.local_directory for e in self.modules if e.local_directory}
+
+    @property
+    def used_directory(self) -> str:
+        """The cache that most compiles used; the expected one where JAX opened none."""
+        if "://" in self.cache_dir:
+            return self.cache_dir
+        opened = [e for e in self.modules if e.directory and _may_exist(e.directory)]
+        served = [e for e in opened if e.outcome in ("hit", "written")]
+        counts = Counter(str(e.directory) for e in served or opened)
+        return max(counts, key=lambda path: counts[path], default=self.cache_dir)
 
     def _savings(self, known_seconds: Mapping[str, float]) -> Iterable[tuple[float, float, float]]:
         """Start, end and saved seconds of every hit; tracing belongs to it."""
@@ -160,7 +199,13 @@ class Recorder:
 
     def _notes(self, processes: Iterable[Process], ended: Ended) -> Iterable[str]:
         for process in processes:
-            yield from settings_notes(process, self.cache_dir, self.asked, self._used(process))
+            yield from settings_notes(
+                process,
+                self.cache_dir,
+                self.asked,
+                self._used(process),
+                self.processes[process.process].moved_from,
+            )
         yield from divided_keys(self.modules)
         yield from too_quick(self.modules)
         yield from target_notes(self.modules)
@@ -213,6 +258,10 @@ def saved_in_series(hits: Iterable[tuple[float, float, float]]) -> float:
     return best[-1]
 
 
+def _may_exist(directory: str) -> bool:
+    return "://" in directory or os.path.isdir(directory)
+
+
 def _interrupted(begun: Begun) -> Done:
     """The row of a compile that its process never ended, because a signal ended the process."""
     return Done(
@@ -231,7 +280,6 @@ def _interrupted(begun: Begun) -> Done:
 
 def _process(number: int, known: ProcessFacts) -> Process:
     loaded = known.loaded
-    directory = known.opened_directory or known.settings.get("jax_compilation_cache_dir")
     return Process(
         process=number,
         pid=known.pid,
@@ -239,7 +287,7 @@ def _process(number: int, known: ProcessFacts) -> Process:
         jax=loaded.jax if loaded else None,
         jaxlib=loaded.jaxlib if loaded else None,
         process_id=known.process_id,
-        cache_dir=str(directory) if directory else None,
+        cache_dir=known.directory,
         settings=known.settings,
         counters=known.counters,
     )

@@ -18,7 +18,7 @@ from jaxcache.warm.causes import find_causes, path_note
 from jaxcache.warm.crosshost.cross import Cross, Spool, open_spool, read_cross
 from jaxcache.warm.events import RunEvent
 from jaxcache.warm.launch import Ended, Launch, run_listening
-from jaxcache.warm.notes import ENABLED
+from jaxcache.warm.notes import DIRECTORY, ENABLED
 from jaxcache.warm.process import LIFTED, NO_JAX_HINT, find_python, free_port
 from jaxcache.warm.programs import WarmProgram, words_of
 from jaxcache.warm.recorder import Recorder
@@ -83,9 +83,16 @@ def _compile_ahead(
         if not collected.recorded:
             return ["nothing could be collected, so nothing was compiled ahead"], None
         notes = [note for note in collected.notes if recipe not in note]
-        python = program.python or options.python
-        how = CompileOptions(jobs=options.jobs, python=python, portable=options.portable)
-        compiled = compile_recipe(recipe, options.cache_dir, how)
+        first = next(iter(collected.processes), None)
+        if first is None or first.cache_dir is None:
+            return ["JAX has no cache directory, so nothing was compiled ahead"], None
+        how = CompileOptions(
+            jobs=options.jobs,
+            python=program.python or options.python,
+            portable=options.portable,
+            used_at=None if options.portable else first.settings.get(DIRECTORY),
+        )
+        compiled = compile_recipe(recipe, first.cache_dir, how)
     if compiled.interrupted:
         return [], replace(collected, interrupted=True)
     written = {m.key for m in compiled.modules if m.outcome == "written" and m.key}
@@ -158,16 +165,17 @@ def _run_all(
     spool: Spool | None,
 ) -> Report:
     known: dict[str, float] = {}
+    expected = _expected_directory(options)
 
     def look_up() -> None:
-        known.update(known_seconds(options.cache_dir))
+        known.update(known_seconds(expected))
         if watch.on_known:
             watch.on_known(known)
 
     # Beside the program, whose imports take longer: a long ledger must not delay its start.
     reader = threading.Thread(target=look_up, daemon=True)
     reader.start()
-    first = Recorder(options.cache_dir, asked=asked_thresholds({**os.environ, **lifted}))
+    first = Recorder(expected, asked=asked_thresholds({**os.environ, **lifted}))
     recorder = first
     notes: list[str] = []
     recorded = None
@@ -192,11 +200,15 @@ def _run_all(
     _learn(recorder, options)
     if spool is None:
         keys = {str(e.key) for r in (first, recorder) for e in r.modules}
-        recorder.unreported += unreported_entries(options.cache_dir, started_ns, keys)
+        for directory in recorder.directories or {expected}:
+            recorder.unreported += unreported_entries(directory, started_ns, keys)
     if options.portable:
         notes.append(_PORTABLE_NOTE)
+    known_keys = set(known)
+    for directory in recorder.directories - {expected}:
+        known.update(known_seconds(directory))
     report = recorder.report(ended, known)
-    causes = {} if spool or options.scratch else find_causes(recorder.modules, known)
+    causes = {} if spool or options.scratch else find_causes(recorder.modules, known_keys)
     if not (options.portable or spool or options.scratch):
         version = next((p.jax for p in report.processes if p.jax), None)
         notes += path_note(recorder.modules, version)
@@ -300,14 +312,22 @@ def asked_thresholds(env: Mapping[str, str]) -> dict[str, float]:
     return asked
 
 
+def _expected_directory(options: RunOptions) -> str:
+    """Return the cache that the run is to use; empty where only the program can name one."""
+    named = options.jax_cache_dir or options.force_cache_dir
+    return options.cache_dir if named else ""
+
+
 def _environment(
     options: RunOptions, cross: Cross | None, devices: int | None = None
 ) -> dict[str, str]:
-    env = {"JAX_COMPILATION_CACHE_DIR": options.cache_dir}
+    # Where the variable names the directory already, this is its value, byte for byte.
+    directory = options.jax_cache_dir
+    env = {"JAX_COMPILATION_CACHE_DIR": directory} if directory else {}
     if cross:
         env |= cross.environment(devices=devices)
     if options.force_cache_dir:
-        env["JAXCACHE_FORCE_CACHE_DIR"] = options.cache_dir
+        env["JAXCACHE_FORCE_CACHE_DIR"] = directory or options.cache_dir
     if options.portable:
         env |= _PORTABLE
     if options.scratch:

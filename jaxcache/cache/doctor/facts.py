@@ -111,7 +111,9 @@ class Facts:
     def bucket(self) -> str | None:
         """The URL that JAX itself is told to use as its cache; None where it is a directory."""
         chosen = self.setting("jax_compilation_cache_dir")
-        return chosen if isinstance(chosen, str) and "://" in chosen else None
+        if not isinstance(chosen, str) or "://" not in chosen or chosen.startswith("file://"):
+            return None
+        return chosen
 
     def decoded(self, platform: str) -> Iterator[tuple[str, Contents]]:
         """The files and contents of the decoded entries for a platform."""

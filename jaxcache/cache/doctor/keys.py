@@ -4,6 +4,7 @@ import os
 import shlex
 from collections import Counter
 from collections.abc import Iterator
+from pathlib import PurePath
 
 from jaxcache.cache.doctor.facts import Facts, Finding, install_into
 from jaxcache.entry.options import same_generation
@@ -46,6 +47,42 @@ def find_cache_dir_in_key(facts: Facts) -> Iterator[Finding]:
         )
 
 
+def find_directory_spelling(facts: Facts) -> Iterator[Finding]:
+    """A directory that is another one elsewhere, or that only this spelling hits."""
+    setting = facts.setting("jax_compilation_cache_dir")
+    if not isinstance(setting, str) or not setting or facts.bucket:
+        return
+    absolute = os.path.abspath(setting)
+    is_hashed = CACHE_PATH.holds(facts.interpreter.jax_version if facts.interpreter else "")
+    hashed = "; JAX 0.4.36 to 0.10 hash this spelling into the key, and no other one hits"
+    if setting.startswith("file://"):
+        cost = (
+            f"without etils JAX takes it for the path {absolute}, and with it the first compile "
+            "ends with KeyError: 'file://'"
+        )
+        absolute = setting.removeprefix("file://")
+    elif setting.startswith("~"):
+        cost = f"JAX takes ~ for the name of a directory: the cache is {absolute}"
+        absolute = os.path.expanduser(setting)
+    elif not setting.startswith(os.sep):
+        cost = (
+            "each working directory has a cache of its own, and a program that changes its "
+            "working directory (Hydra does) uses another one than before"
+        )
+    elif is_hashed and os.path.realpath(setting) != str(PurePath(setting)):
+        cost = f"it is a link, or has .. in it, and leads to {os.path.realpath(setting)}"
+    else:
+        return
+    yield Finding(
+        "directory-spelling",
+        "note",
+        f"jax_compilation_cache_dir is {setting}",
+        cost + (hashed if is_hashed else ""),
+        f"name the directory by one absolute path everywhere: "
+        f"export JAX_COMPILATION_CACHE_DIR={shlex.quote(absolute)}",
+    )
+
+
 def _is_same_place(written_in: str, here: str) -> bool:
     """Whether it is this directory, spelt another way: relative, or through a link."""
     if not written_in.startswith(os.sep):
@@ -72,7 +109,7 @@ def _spelt_by_jax(facts: Facts) -> str:
     if isinstance(setting, str) and setting:
         real = os.path.realpath
         if setting == facts.cache.path or real(setting) == real(facts.cache.path):
-            return setting
+            return str(PurePath(setting))  # as jax/_src/compiler.py does
     return facts.cache.path
 
 

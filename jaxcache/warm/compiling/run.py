@@ -48,7 +48,7 @@ def compile_recipe(
         shard = parse_shard(options.shard) if options.shard else None
         plan = plan_compile(file, shard=shard)
         location = absolute_location(cache_dir)
-        used_at = "" if options.portable else absolute_location(options.used_at or location)
+        used_at = "" if options.portable else options.used_at or location
         _check_size(plan, options)
         _check_target(plan, cross)
         store = make_store(location)
