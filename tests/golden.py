@@ -26,7 +26,7 @@ from conftest import CORPUS
 
 from jaxcache import __version__
 from jaxcache.cache.ledger.record import COMPILE, HIT, PAYLOAD, PIN, Event
-from jaxcache.entry.names import OWN_DIR
+from jaxcache.core.names import OWN_DIR
 
 GOLDEN = Path(__file__).parent / "data" / "golden"
 INPUTS = GOLDEN / "inputs"

@@ -198,7 +198,7 @@ class Cache(MovingMethods, CompilingMethods):
         overview = make_overview(self.store, self.layout, now_ns=time.time_ns(), progress=progress)
         page = report_html(overview, version=__version__)
         if path is not None:
-            from jaxcache.store.atomic import replace_file
+            from jaxcache.core.atomic import replace_file
 
             replace_file(os.fspath(path), [page.encode()])
         return page

@@ -13,9 +13,9 @@ from typing import IO, Any, BinaryIO, NamedTuple
 
 import zstandard
 
+from jaxcache.core.atomic import replace_file
 from jaxcache.entry.codec import CodecError, decompress_chunks
 from jaxcache.errors import JaxcacheError
-from jaxcache.store.atomic import replace_file
 
 CHUNK_BYTES = 1 << 20
 #: 2^27 bytes of window: what the zstd command takes with --long, and our own decoder's bound.

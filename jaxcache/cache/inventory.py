@@ -5,7 +5,8 @@ from collections.abc import Iterable, Iterator
 from enum import StrEnum
 from typing import NamedTuple
 
-from jaxcache.entry.names import AUTOTUNE_DIR, OWN_DIR, FileKind, Key, own_kind, split_name
+from jaxcache.core.names import AUTOTUNE_DIR, OWN_DIR, Key
+from jaxcache.entry.names import FileKind, own_kind, split_name
 from jaxcache.model import FileInfo, Problem
 from jaxcache.store.base import Store
 

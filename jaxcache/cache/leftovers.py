@@ -13,11 +13,10 @@ import tempfile
 import time
 from collections.abc import Iterator
 
-from jaxcache.entry.names import AUTOTUNE_DIR, OWN_DIR
+from jaxcache.core.atomic import open_folder
+from jaxcache.core.names import AUTOTUNE_DIR, OWN_DIR, TEMP_PREFIX
 from jaxcache.errors import JaxcacheError
 from jaxcache.model import FileInfo
-from jaxcache.store import TEMP_PREFIX
-from jaxcache.store.atomic import open_folder
 from jaxcache.store.base import MissingError, Store, StoreError
 
 #: More than passes between making a folder and locking it.

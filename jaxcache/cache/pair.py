@@ -5,7 +5,7 @@ JAX before 0.11.2 with a size cap stops writing at the first entry that lacks it
 interrupts the work.
 """
 
-from jaxcache.entry.names import ATIME_SUFFIX, CACHE_SUFFIX
+from jaxcache.core.names import ATIME_SUFFIX, CACHE_SUFFIX
 from jaxcache.model import FileInfo
 from jaxcache.store.base import ExistsError, MissingError, NewFile, Store
 

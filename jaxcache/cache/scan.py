@@ -13,8 +13,9 @@ from jaxcache.cache.heads import (
 )
 from jaxcache.cache.inventory import EntryFile, Inventory, take_inventory
 from jaxcache.cache.pair import ATIME_BYTES
+from jaxcache.core.names import ATIME_SUFFIX
 from jaxcache.entry.codec import HEADER_BYTES
-from jaxcache.entry.names import ATIME_SUFFIX, FileKind
+from jaxcache.entry.names import FileKind
 from jaxcache.model import Entry, FileInfo, LastUsedFrom, Problem
 from jaxcache.store.base import Store
 from jaxcache.units import NS_PER_SECOND

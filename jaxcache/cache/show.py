@@ -8,12 +8,13 @@ from jaxcache.cache.ledger.record import Record
 from jaxcache.cache.ledger.segments import Ledger
 from jaxcache.cache.scan import read_entries, with_record
 from jaxcache.cache.select import select_by_keys
+from jaxcache.core.names import KERNEL_CACHE, parse_key
 from jaxcache.entry.brief import summarize_contents
 from jaxcache.entry.codec import CodecError
 from jaxcache.entry.contents import Contents
 from jaxcache.entry.decode import find_hlo_module
 from jaxcache.entry.kernels import KernelCache, read_kernel_cache
-from jaxcache.entry.names import KERNEL_CACHE, FileKind, parse_key, split_name
+from jaxcache.entry.names import FileKind, split_name
 from jaxcache.entry.read import OpenPayload, read_contents, read_payload
 from jaxcache.entry.wire import WireError
 from jaxcache.errors import JaxcacheError

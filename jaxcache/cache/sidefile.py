@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from itertools import chain
 from pathlib import Path
 
-from jaxcache.store.atomic import replace_file
+from jaxcache.core.atomic import replace_file
 
 _MAX_BYTES = 1 << 30
 _CRC_BYTES = 4

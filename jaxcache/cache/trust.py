@@ -18,9 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from jaxcache.cache.bundle.format import Bundle, Signature, pack_signature, signed_bytes
-from jaxcache.core.configuration import config_directory
-from jaxcache.errors import JaxcacheError, LockedError, UntrustedError, UsageError
-from jaxcache.store.atomic import (
+from jaxcache.core.atomic import (
     delete_all_abandoned,
     move_to_new_name,
     new_file,
@@ -28,7 +26,9 @@ from jaxcache.store.atomic import (
     replace_file,
     sync_folder,
 )
-from jaxcache.store.lockfile import hold_lockfile
+from jaxcache.core.configuration import config_directory
+from jaxcache.core.lock import hold_lockfile
+from jaxcache.errors import JaxcacheError, LockedError, UntrustedError, UsageError
 from jaxcache.units import format_install
 
 _PUBLIC, _PRIVATE = "jaxcache-ed25519", "jaxcache-ed25519-private"

@@ -15,7 +15,8 @@ from jaxcache.cache.ledger.segments import Ledger
 from jaxcache.cache.ledger.uses import live_totals
 from jaxcache.cache.listing import Summary, summarize
 from jaxcache.cache.scan import Progress, ScanAids, read_entries, with_ledger
-from jaxcache.entry.names import LEDGER_DIR, FileKind
+from jaxcache.core.names import LEDGER_DIR
+from jaxcache.entry.names import FileKind
 from jaxcache.model import Entry, FileInfo
 from jaxcache.store.base import Store, same_file
 

@@ -6,24 +6,20 @@ since 0.4.31 ``<key>-cache`` with ``<key>-atime`` beside it (always until 0.5.0,
 size cap). JAX before 0.4.30 wrote through ``_temp_<key>``. XLA keeps its own caches beside.
 """
 
-import re
 from enum import StrEnum
-from typing import NamedTuple
 
-from jaxcache.store import TEMP_PREFIX
-
-CACHE_SUFFIX = "-cache"
-ATIME_SUFFIX = "-atime"
-LOCKFILE = ".lockfile"
-KERNEL_CACHE = "xla_gpu_kernel_cache_file"
-AUTOTUNE_DIR = "xla_gpu_per_fusion_autotune_cache_dir"
-#: Our own folder inside a cache: ledger, quarantine, signatures. JAX never looks into it.
-OWN_DIR = ".jaxcache"
-LEDGER_DIR = f"{OWN_DIR}/ledger"
-QUARANTINE_DIR = f"{OWN_DIR}/quarantine"
-
-_HASH_DIGITS = 64
-_HASH = re.compile(f"[0-9a-f]{{{_HASH_DIGITS}}}")
+from jaxcache.core.names import (
+    ATIME_SUFFIX,
+    AUTOTUNE_DIR,
+    CACHE_SUFFIX,
+    KERNEL_CACHE,
+    LEDGER_DIR,
+    LOCKFILE,
+    OWN_DIR,
+    QUARANTINE_DIR,
+    TEMP_PREFIX,
+    ends_key,
+)
 
 
 class FileKind(StrEnum):
@@ -42,32 +38,6 @@ class FileKind(StrEnum):
     STRAY = "stray"
 
 
-class Key(NamedTuple):
-    """A cache key: the module's name and 64 hexadecimal digits of SHA-256."""
-
-    module: str
-    """Empty for keys made by JAX before 0.4.17."""
-    hash: str
-
-    def __str__(self) -> str:
-        return f"{self.module}-{self.hash}" if self.module else self.hash
-
-
-def parse_key(text: str) -> Key | None:
-    """Read ``<module>-<64 hex>`` or a bare hash; None if it is neither."""
-    if not _ends_key(text, len(text)):
-        return None
-    return Key(text[: -_HASH_DIGITS - 1], text[-_HASH_DIGITS:])
-
-
-def _ends_key(text: str, end: int) -> bool:
-    """Whether a key ends there that begins at the start."""
-    start = end - _HASH_DIGITS
-    if _HASH.fullmatch(text, max(start, 0), end) is None:
-        return False
-    return start == 0 or (start > 1 and text[start - 1] == "-")
-
-
 def split_name(name: str) -> tuple[FileKind, str | None]:
     """Tell what a name in the root of a cache directory is, and the key in it, as text.
 
@@ -83,7 +53,7 @@ def split_name(name: str) -> tuple[FileKind, str | None]:
         return fixed, None
     else:
         kind, end = FileKind.LEGACY_ENTRY, len(name)
-    return (kind, name[:end]) if _ends_key(name, end) else (FileKind.STRAY, None)
+    return (kind, name[:end]) if ends_key(name, end) else (FileKind.STRAY, None)
 
 
 def key_of(name: str) -> str | None:

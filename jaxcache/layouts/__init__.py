@@ -4,7 +4,8 @@ from importlib import import_module
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, cast
 
-from jaxcache.entry.names import AUTOTUNE_DIR, OWN_DIR, split_name
+from jaxcache.core.names import AUTOTUNE_DIR, OWN_DIR
+from jaxcache.entry.names import split_name
 from jaxcache.errors import UsageError
 from jaxcache.store.base import MissingError, Store
 

@@ -19,7 +19,7 @@ import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from .files import CACHE_SUFFIX
+from ..core.names import CACHE_SUFFIX
 
 if TYPE_CHECKING:
     from .layer import Layer

@@ -11,23 +11,17 @@ import contextlib
 import heapq
 import operator
 import os
+import stat
 import threading
 import time
 from collections.abc import Iterator
 from typing import Any
 
+from ..core.atomic import delete_if_abandoned, open_folder
 from ..core.eviction import Candidate, estimate_hits, rank_by_value
-from .files import (
-    ATIME_SUFFIX,
-    CACHE_SUFFIX,
-    TEMP_PREFIX,
-    delete_entry,
-    jax_lock,
-    open_to_lock,
-    own_folder,
-    read_file,
-    try_lock,
-)
+from ..core.lock import open_lock, try_lock
+from ..core.names import ATIME_SUFFIX, CACHE_SUFFIX, TEMP_PREFIX, ends_key
+from .files import delete_entry, jax_lock, own_folder, read_file
 from .frame import HEADER_BYTES, DamagedEntryError, decode
 from .uses import KnownUses, read_ledger
 
@@ -115,8 +109,8 @@ class Bound:
             OSError: the directory cannot be read or changed.
         """
         self._first, self._since, self._next = False, 0, time.monotonic() + _SWEEP_SECONDS
-        path = os.path.join(own_folder(self._root, "live"), "sweep")
-        fd = open_to_lock(path)
+        with own_folder(self._root, "live") as folder:
+            fd, _ = open_lock(folder, "sweep")
         try:
             if not try_lock(fd):
                 return  # another process is at it
@@ -134,16 +128,18 @@ class Bound:
         items: list[_Item] = []
         stamps: dict[str, int] = {}
         now = time.time()
-        with os.scandir(self._root) as entries:
+        with open_folder(self._root) as folder, os.scandir(folder) as entries:
             for number, entry in enumerate(entries):
                 if number % _CHUNK == 0:
                     time.sleep(_PAUSE_SECONDS)
                 name = entry.name
                 try:
                     if name.endswith(CACHE_SUFFIX):
-                        status = entry.stat(follow_symlinks=False)
-                        used_ns = max(status.st_atime_ns, status.st_mtime_ns)
                         key = name[: -len(CACHE_SUFFIX)]
+                        status = entry.stat(follow_symlinks=False)
+                        if not ends_key(key, len(key)) or not stat.S_ISREG(status.st_mode):
+                            continue  # not a file that JAX has written
+                        used_ns = max(status.st_atime_ns, status.st_mtime_ns)
                         items.append((used_ns, key, status.st_size, status.st_mtime_ns))
                     elif name.endswith(ATIME_SUFFIX):
                         # JAX writes the file at each use; reading all of them takes long.
@@ -151,7 +147,7 @@ class Bound:
                     elif name.startswith(TEMP_PREFIX):
                         status = entry.stat(follow_symlinks=False)
                         if now - status.st_mtime > _ABANDONED_SECONDS:
-                            os.unlink(entry.path)
+                            delete_if_abandoned(folder, name)
                 except OSError:
                     continue
         if stamps:

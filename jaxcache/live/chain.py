@@ -10,30 +10,25 @@ import contextlib
 import hashlib
 import os
 import queue
-import re
 import sys
 import threading
 import time
 from typing import TYPE_CHECKING, Any
 
-from .files import (
-    CACHE_SUFFIX,
-    OWN_DIR,
-    open_to_lock,
-    own_folder,
-    read_file,
-    try_lock,
-    write_whole,
-)
+from ..core.lock import open_lock, try_lock
+from ..core.names import CACHE_SUFFIX, OWN_DIR, is_key
+from .files import own_folder, read_file, write_whole
 from .frame import HEADER_BYTES
 from .tiers import Tier
 
 if TYPE_CHECKING:
     from .directory import Directory
 
-_KEY = re.compile(r"[^/\0\n]{1,190}-[0-9a-f]{64}")
 _MAX_KEYS = 4096
 _MAX_RUN_BYTES = 1 << 20
+#: The content of a marker where the upload replaces what the tier has; else it is empty.
+_REPLACE = b"replace"
+_MAX_MARKER_BYTES = 64
 _PREFETCH_THREADS = 8
 _UPLOAD_THREADS = 2
 _RESUME_SECONDS = 60.0
@@ -150,12 +145,14 @@ class Tiers:
         """Fetch the keys of the last run that are not here, several at a time."""
         text = None
         with contextlib.suppress(OSError):
-            text = read_file(os.path.join(self._directory.root, self._run_file), _MAX_RUN_BYTES)
+            *folders, name = self._run_file.split("/")[1:]
+            with own_folder(self._directory.root, *folders, make=False) as folder:
+                text = read_file(name, _MAX_RUN_BYTES, folder=folder)
         for tier in self._tiers:
             if text is None:
                 text = tier.read(self._run_file, limit=_MAX_RUN_BYTES)
         lines = (text or b"").decode("utf-8", "replace").splitlines()
-        keys = [line for line in lines if _KEY.fullmatch(line)][:_MAX_KEYS]
+        keys = [line for line in lines if is_key(line)][:_MAX_KEYS]
         self._last_run = tuple(keys)
         wanted = iter([k for k in keys if not os.path.exists(self._directory.path(k))])
         turn = threading.Lock()
@@ -186,9 +183,9 @@ class Tiers:
         for tier in self._tiers:
             if tier.writable:
                 tier.prepare()
-                word = b"replace" if replacing or (tier.url, key) in self._refused else b""
-                with contextlib.suppress(OSError):
-                    write_whole(self._spool(tier), key, word)
+                word = _REPLACE if replacing or (tier.url, key) in self._refused else b""
+                with contextlib.suppress(OSError), self._spool(tier) as folder:
+                    write_whole(folder, key, word)
 
     def upload(self, key: str) -> None:
         """Queue an entry for each writable tier; where the queue is full, its marker waits."""
@@ -239,12 +236,12 @@ class Tiers:
                 self._queue.task_done()
 
     def _upload(self, tier: Tier, key: str) -> None:
-        marker = os.path.join(self._spool(tier), key)
         if not tier.can_write():
             return  # the marker stays
         data = read_file(self._directory.path(key))
         if data is not None:
-            replace = read_file(marker, 64) == b"replace"
+            with self._spool(tier) as folder:
+                replace = read_file(key, _MAX_MARKER_BYTES, folder=folder) == _REPLACE
             name = key + CACHE_SUFFIX
             if self._signatures is not None and not self._signatures.sign(tier, name, data):
                 return
@@ -252,10 +249,11 @@ class Tiers:
                 return
             self._counters.count("uploaded")
             self._counters.add("uploaded_bytes", len(data))
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(marker)
+        with self._spool(tier) as folder:
+            _remove_marker(folder, key)
 
-    def _spool(self, tier: Tier) -> str:
+    def _spool(self, tier: Tier) -> "contextlib.AbstractContextManager[int]":
+        """A descriptor of the folder with the markers of a tier."""
         name = hashlib.sha256(tier.url.encode()).hexdigest()[:12]
         return own_folder(self._directory.root, "live", "spool", name)
 
@@ -264,8 +262,8 @@ class Tiers:
         found: set[str] = set()
         for tier in self._tiers:
             if tier.writable:
-                with contextlib.suppress(OSError):
-                    found.update(n for n in os.listdir(self._spool(tier)) if _KEY.fullmatch(n))
+                with contextlib.suppress(OSError), self._spool(tier) as folder:
+                    found.update(filter(is_key, os.listdir(folder)))
         return found
 
     def _resume(self) -> None:
@@ -273,8 +271,8 @@ class Tiers:
         if self._closed:
             return
         if self._resumer < 0:
-            folder = own_folder(self._directory.root, "live", "spool")
-            fd = open_to_lock(os.path.join(folder, "lock"))
+            with own_folder(self._directory.root, "live", "spool") as folder:
+                fd, _ = open_lock(folder, "lock")
             if not try_lock(fd):
                 os.close(fd)
                 return
@@ -282,22 +280,15 @@ class Tiers:
         for tier in self._tiers:
             if not tier.can_write():
                 continue
-            for key in os.listdir(self._spool(tier)):
-                if self._queue.full():
-                    return
-                if not _KEY.fullmatch(key):
-                    continue
-                if os.path.exists(self._directory.path(key)):
-                    self._offer(tier, key)
-                else:
-                    self._remove_stale_marker(os.path.join(self._spool(tier), key))
-
-    @staticmethod
-    def _remove_stale_marker(path: str) -> None:
-        """Remove the marker of an entry that is gone, unless it is about to be written."""
-        with contextlib.suppress(OSError):
-            if time.time() - os.stat(path).st_mtime > _RESUME_SECONDS:
-                os.unlink(path)
+            with self._spool(tier) as folder:
+                for key in filter(is_key, os.listdir(folder)):
+                    if self._queue.full():
+                        return
+                    if os.path.exists(self._directory.path(key)):
+                        self._offer(tier, key)
+                    else:  # it is gone, or about to be written
+                        with contextlib.suppress(OSError):
+                            _remove_marker(folder, key, unless_young=True)
 
     def close(self, deadline: float) -> None:
         """Upload what waits until a deadline; what is left keeps its marker."""
@@ -320,13 +311,27 @@ class Tiers:
         if not keys or set(keys) == set(self._last_run):
             return
         data = "\n".join(keys).encode()
-        folder, name = os.path.split(self._run_file)
-        with contextlib.suppress(OSError):
-            write_whole(own_folder(self._directory.root, *folder.split("/")[1:]), name, data)
+        *folders, name = self._run_file.split("/")[1:]
+        with contextlib.suppress(OSError), own_folder(self._directory.root, *folders) as folder:
+            write_whole(folder, name, data)
         for tier in self._tiers:
             left = deadline - time.monotonic()
             if tier.can_write() and left > 0:
                 tier.write(self._run_file, data, replace=True, limit_seconds=left)
+
+
+def _remove_marker(folder: int, key: str, *, unless_young: bool = False) -> None:
+    """Remove the marker of an entry; a file that is none stays.
+
+    Raises:
+        OSError
+    """
+    if unless_young:
+        status = os.stat(key, dir_fd=folder, follow_symlinks=False)
+        if time.time() - status.st_mtime <= _RESUME_SECONDS:
+            return
+    if read_file(key, _MAX_MARKER_BYTES, folder=folder) in (b"", _REPLACE):
+        os.unlink(key, dir_fd=folder)
 
 
 def _program(versions: "dict[str, str]") -> str:

@@ -102,30 +102,35 @@ class Counters:
         Raises:
             OSError: the directory cannot be written.
         """
-        from .files import open_to_lock, own_folder, read_file, try_lock, write_whole
+        from ..core.lock import open_lock, try_lock
+        from .files import own_folder
 
-        folder = own_folder(root, "live")
-        path = os.path.join(folder, "totals")
-        fd = open_to_lock(f"{path}.lock")
-        try:
-            deadline = time.monotonic() + wait_seconds
-            while not try_lock(fd):
-                if time.monotonic() >= deadline:
-                    return
-                time.sleep(0.005)
-            values = self.snapshot()
+        with own_folder(root, "live") as folder:
+            fd, _ = open_lock(folder, "totals.lock")
             try:
-                totals = json.loads(read_file(path, 1 << 16) or b"{}")
-                known = {n: v for n, v in totals.items() if n in COUNTERS or n in SUMS}
-                totals = {n: float(v) for n, v in known.items() if 0 <= v < _MAX_TOTAL}
-            except (ValueError, TypeError, AttributeError, RecursionError):
-                totals = {}
-            for name, value in values.items():
-                totals[name] = totals.get(name, 0) + value - self._kept.get(name, 0)
-            write_whole(folder, "totals", json.dumps(totals).encode())
-            self._kept = values
-        finally:
-            os.close(fd)
+                deadline = time.monotonic() + wait_seconds
+                while not try_lock(fd):
+                    if time.monotonic() >= deadline:
+                        return
+                    time.sleep(0.005)
+                self._add_to_totals(folder)
+            finally:
+                os.close(fd)
+
+    def _add_to_totals(self, folder: int) -> None:
+        from .files import read_file, write_whole
+
+        values = self.snapshot()
+        try:
+            totals = json.loads(read_file("totals", 1 << 16, folder=folder) or b"{}")
+            known = {n: v for n, v in totals.items() if n in COUNTERS or n in SUMS}
+            totals = {n: float(v) for n, v in known.items() if 0 <= v < _MAX_TOTAL}
+        except (ValueError, TypeError, AttributeError, RecursionError):
+            totals = {}
+        for name, value in values.items():
+            totals[name] = totals.get(name, 0) + value - self._kept.get(name, 0)
+        write_whole(folder, "totals", json.dumps(totals).encode())
+        self._kept = values
 
     def reset(self) -> None:
         """Begin anew in a forked child."""

@@ -6,16 +6,9 @@ import time
 import warnings
 from typing import TYPE_CHECKING
 
+from ..core.names import ATIME_SUFFIX, CACHE_SUFFIX, LOCKFILE
 from .bound import Bound
-from .files import (
-    ATIME_SUFFIX,
-    CACHE_SUFFIX,
-    LOCKFILE,
-    quarantine_entry,
-    read_file,
-    write_stamp,
-    write_whole,
-)
+from .files import quarantine_entry, read_file, write_entry_file, write_stamp
 from .frame import DamagedEntryError, decode, same_payload
 from .leases import Leases
 from .loading import Loading, find_dead
@@ -243,7 +236,7 @@ class Directory:
         with self.bound.lock():
             if self.bound.stamped:
                 write_stamp(self.root, key)
-            write_whole(self.root, key + CACHE_SUFFIX, value)
+            write_entry_file(self.root, key + CACHE_SUFFIX, value)
         self._counters.add("written_bytes", len(value))
         if self.bound.active and self.bound.wrote(len(value)):
             self._layer.background.submit(self.bound.sweep)

@@ -1,41 +1,43 @@
-"""The files of a local cache directory: whole writes, bounded reads, locks, our own folder."""
+"""The files of a local cache directory: whole writes, bounded reads, our own folder."""
 
 import contextlib
 import errno
-import fcntl
-import itertools
 import os
 import stat
 import time
 from collections.abc import Iterator
 
-CACHE_SUFFIX, ATIME_SUFFIX = "-cache", "-atime"
-LOCKFILE = ".lockfile"
-OWN_DIR = ".jaxcache"
-#: As in jaxcache's store: ``verify`` and ``prune`` know files of this name as left behind.
-TEMP_PREFIX = ".jaxcache-tmp-"
+from ..core.atomic import new_file, open_below, open_folder
+from ..core.lock import hold_lockfile
+from ..core.names import ATIME_SUFFIX, CACHE_SUFFIX, OWN_DIR
+
 MAX_ENTRY_BYTES = 2 << 30
 _PART_BYTES = 16 << 20
 #: JAX waits this long for its lock (lock_timeout_secs in jax/_src/lru_cache.py).
 LOCK_SECONDS = 10.0
-_numbers = itertools.count()
 
 
-def read_file(path: str, limit: int = MAX_ENTRY_BYTES, *, is_use: bool = True) -> "bytes | None":
+def read_file(
+    path: str, limit: int = MAX_ENTRY_BYTES, *, folder: "int | None" = None, is_use: bool = True
+) -> "bytes | None":
     """The bytes of a regular file; None where there is none.
 
     Args:
+        folder: a descriptor of the file's folder; a link is not followed then.
         is_use: False keeps the file's access time, as far as this user may.
 
     Raises:
         OSError: it cannot be read, or is larger than ``limit``.
     """
     flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
+    if folder is not None:
+        flags |= os.O_NOFOLLOW
+    no_atime = 0 if is_use else getattr(os, "O_NOATIME", 0)
     try:
         try:
-            fd = os.open(path, flags if is_use else flags | getattr(os, "O_NOATIME", 0))
+            fd = os.open(path, flags | no_atime, dir_fd=folder)
         except PermissionError:  # O_NOATIME is the owner's
-            fd = os.open(path, flags)
+            fd = os.open(path, flags, dir_fd=folder)
     except FileNotFoundError:
         return None
     try:
@@ -54,77 +56,48 @@ def read_file(path: str, limit: int = MAX_ENTRY_BYTES, *, is_use: bool = True) -
         os.close(fd)
 
 
-def write_whole(folder: str, name: str, data: bytes) -> None:
+def write_whole(folder: int, name: str, data: bytes) -> None:
     """Write a file so that its name never has other than all of the bytes.
 
     Raises:
         OSError: it was not written; nothing is left under the name.
     """
-    temp = os.path.join(folder, f"{TEMP_PREFIX}{os.getpid()}-{os.urandom(4).hex()}{next(_numbers)}")
-    fd = os.open(temp, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
-    try:
-        _adopt(fd, folder)
-        try:
-            view = memoryview(data)
-            while view:  # in parts, so that the file looks young while it grows
-                view = view[os.write(fd, view[:_PART_BYTES]) :]
-        finally:
-            os.close(fd)
-        os.replace(temp, os.path.join(folder, name))
-    except BaseException:
-        with contextlib.suppress(OSError):
-            os.unlink(temp)
-        raise
+    view = memoryview(data)
+    # In parts, so that the file looks young while it grows.
+    parts = (view[start : start + _PART_BYTES] for start in range(0, len(view), _PART_BYTES))
+    with new_file(folder, parts, like=folder, durable=False) as (temp, _):
+        os.replace(temp, name, src_dir_fd=folder, dst_dir_fd=folder)
 
 
-def own_folder(root: str, *parts: str) -> str:
-    """A folder of ours in a cache directory, made if it is not there."""
-    os.makedirs(root, exist_ok=True)
-    path = root
-    for part in (OWN_DIR, *parts):
-        folder, path = path, os.path.join(path, part)
-        with contextlib.suppress(FileExistsError):
-            os.mkdir(path)
-            fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-            _adopt(fd, folder)
-            os.close(fd)
-    return path
+@contextlib.contextmanager
+def own_folder(root: str, *parts: str, make: bool = True) -> Iterator[int]:
+    """A descriptor of a folder of ours in a cache directory; no link below the root is followed.
 
+    Args:
+        make: make what is missing, the cache directory included.
 
-def open_to_lock(path: str) -> int:
-    """Open a file that processes of all users lock, made if it is not there."""
-    flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
-    try:
-        fd = os.open(path, flags | os.O_EXCL, 0o666)
-    except FileExistsError:
-        return os.open(path, flags, 0o666)
-    _adopt(fd, os.path.dirname(path))
-    return fd
-
-
-def _adopt(fd: int, folder: str) -> None:
-    """Let all who may write to a folder write to what was made in it, whatever the umask.
-
-    As in jaxcache's store: JAX stops using a cache in which it cannot write to an ``-atime`` or
-    ``.lockfile`` that another user left. In a sticky folder only the group gets permissions.
+    Raises:
+        OSError
     """
-    like, new = os.stat(folder), os.fstat(fd)
-    shared = like.st_mode & (stat.S_IWGRP if like.st_mode & stat.S_ISVTX else 0o022)
-    if not shared:
-        return
-    with contextlib.suppress(OSError):  # only what the file system and our rights allow
-        if new.st_gid != like.st_gid:
-            os.fchown(fd, -1, like.st_gid)
-    mode = stat.S_IMODE(new.st_mode)
-    read_too = shared | shared << 1 | (shared >> 1 if stat.S_ISDIR(new.st_mode) else 0)
-    with contextlib.suppress(OSError):
-        if mode | read_too != mode:
-            os.fchmod(fd, mode | read_too)
+    if make:
+        os.makedirs(root, exist_ok=True)
+    with open_folder(root) as fd, open_below(fd, "/".join((OWN_DIR, *parts)), make=make) as inner:
+        yield inner
+
+
+def write_entry_file(root: str, name: str, data: bytes) -> None:
+    """Write a file directly in a cache directory.
+
+    Raises:
+        OSError
+    """
+    with open_folder(root) as folder:
+        write_whole(folder, name, data)
 
 
 def write_stamp(root: str, key: str) -> None:
     """Write the last use as JAX does under a size cap: 8 bytes, nanoseconds, little-endian."""
-    write_whole(root, key + ATIME_SUFFIX, time.time_ns().to_bytes(8, "little"))
+    write_entry_file(root, key + ATIME_SUFFIX, time.time_ns().to_bytes(8, "little"))
 
 
 def delete_entry(root: str, key: str) -> None:
@@ -138,47 +111,24 @@ def quarantine_entry(root: str, key: str) -> bool:
     """Move an entry where ``jaxcache verify --restore`` finds it; whether it was there."""
     now_ns = time.time_ns()
     when = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(now_ns // 10**9))
-    folder = own_folder(root, "quarantine", f"{when}-{now_ns % 10**9:09d}")
     moved = False
-    for suffix in (CACHE_SUFFIX, ATIME_SUFFIX):
-        name = key + suffix
-        with contextlib.suppress(FileNotFoundError):
-            os.replace(os.path.join(root, name), os.path.join(folder, name))
-            moved = moved or suffix == CACHE_SUFFIX
+    with (
+        open_folder(root) as source,
+        own_folder(root, "quarantine", f"{when}-{now_ns % 10**9:09d}") as target,
+    ):
+        for suffix in (CACHE_SUFFIX, ATIME_SUFFIX):
+            name = key + suffix
+            with contextlib.suppress(FileNotFoundError):
+                os.replace(name, name, src_dir_fd=source, dst_dir_fd=target)
+                moved = moved or suffix == CACHE_SUFFIX
     return moved
 
 
 @contextlib.contextmanager
-def jax_lock(root: str) -> "Iterator[bool]":
+def jax_lock(root: str) -> Iterator[bool]:
     """Hold JAX's ``.lockfile`` as filelock does, with flock; yields whether it was obtained."""
-    fd = open_to_lock(os.path.join(root, LOCKFILE))
-    try:
-        deadline = time.monotonic() + LOCK_SECONDS
-        pause = 0.0002
-        while True:
-            try:
-                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                if time.monotonic() > deadline:
-                    yield False
-                    return
-                time.sleep(pause)
-                pause = min(2 * pause, 0.01)
-            except OSError:  # a file system without flock
-                break
-            else:
-                break
-        yield True
-    finally:
-        os.close(fd)
-
-
-def try_lock(fd: int, start: int = 0, length: int = 0) -> bool:
-    """Take a POSIX record lock without waiting; the system frees it when the process ends."""
-    try:
-        fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB, length, start)
-    except OSError as error:
-        if error.errno in (errno.EACCES, errno.EAGAIN):
-            return False
-        raise
-    return True
+    with (
+        open_folder(root) as folder,
+        hold_lockfile(folder, timeout_seconds=LOCK_SECONDS, keep=True) as is_held,
+    ):
+        yield is_held

@@ -16,7 +16,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from .files import open_to_lock, own_folder, try_lock
+from ..core.lock import open_lock, try_lock
+from .files import own_folder
 
 _POLL_SECONDS, _REMOTE_POLL_SECONDS = 0.03, 0.5
 _FOLDER = ".jaxcache/live/leases"
@@ -87,8 +88,8 @@ class Leases:
     def _try(self, key: str) -> bool:
         with self._lock:
             if self._fd < 0:
-                path = os.path.join(own_folder(self._root, "live"), "leases")
-                self._fd = open_to_lock(path)
+                with own_folder(self._root, "live") as folder:
+                    self._fd, _ = open_lock(folder, "leases")
             if key in self._held:  # another thread of this process
                 return True
             if try_lock(self._fd, _offset(key), 1):

@@ -7,12 +7,19 @@ held by a record lock: a file with a key in it and nobody's lock belongs to a pr
 
 import contextlib
 import os
+import re
 import threading
 
-from .files import own_folder, try_lock
+from ..core.atomic import is_named
+from ..core.lock import try_lock
+from ..core.names import is_key
+from .files import own_folder
 
 _MAX_BYTES = 64 << 10
 _FOLDER = ("live", "loading")
+_NAME = re.compile(r"\d{1,10}-[0-9a-f]{12}")
+#: The first line of each file: a file without it is not ours, and stays.
+_TITLE = "jaxcache loads"
 #: Names of the files of this process; after a fork those of the parent, too.
 _OWN: "set[str]" = set()
 
@@ -25,7 +32,7 @@ class Loading:
         self._lock = threading.Lock()
         self._keys: list[str] = []
         self._fd = -1
-        self._path = ""
+        self._name = ""
 
     def begin(self, *keys: str) -> None:
         """Note that a key is about to be loaded.
@@ -56,28 +63,33 @@ class Loading:
         """Remove the file of this process."""
         with self._lock:
             if self._fd >= 0:
-                with contextlib.suppress(OSError):
-                    os.unlink(self._path)
+                with (
+                    contextlib.suppress(OSError),
+                    own_folder(self._root, *_FOLDER, make=False) as folder,
+                ):
+                    if is_named(self._fd, folder, self._name):
+                        os.unlink(self._name, dir_fd=folder)
                 os.close(self._fd)
                 self._fd, self._keys = -1, []
 
     def _open(self) -> None:
-        folder = own_folder(self._root, *_FOLDER)
-        name = f"{os.getpid()}-{os.urandom(6).hex()}"
-        self._path = os.path.join(folder, name)
-        hidden = os.path.join(folder, f".{name}")  # nobody may look at it before it is locked
-        fd = os.open(hidden, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        try:
-            try_lock(fd)
-            _OWN.add(name)
-            os.replace(hidden, self._path)
-        except OSError:
-            os.close(fd)
-            raise
+        self._name = f"{os.getpid()}-{os.urandom(6).hex()}"
+        hidden = f".{self._name}"  # nobody may look at it before it is locked
+        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+        with own_folder(self._root, *_FOLDER) as folder:
+            fd = os.open(hidden, flags, 0o600, dir_fd=folder)
+            try:
+                try_lock(fd)
+                os.write(fd, _TITLE.encode())
+                _OWN.add(self._name)
+                os.replace(hidden, self._name, src_dir_fd=folder, dst_dir_fd=folder)
+            except OSError:
+                os.close(fd)
+                raise
         self._fd = fd
 
     def _write(self) -> None:
-        text = "\n".join(self._keys).encode()
+        text = "\n".join((_TITLE, *self._keys)).encode()
         os.pwrite(self._fd, text, 0)
         os.ftruncate(self._fd, len(text))
 
@@ -85,29 +97,37 @@ class Loading:
 def find_dead(root: str) -> "tuple[set[str], bool]":
     """The keys during whose load a process died, and whether any process died; removes its files.
 
-    A file of a live process is left, also where it is of another machine whose locks are seen.
+    A file of a live process is left, also where it is of another machine whose locks are seen, and
+    so is any file that :class:`Loading` has not written.
     """
-    folder = os.path.join(root, ".jaxcache", *_FOLDER)
-    try:
-        names = os.listdir(folder)
-    except OSError:
-        return set(), False
     keys: set[str] = set()
     died = False
-    for name in names:
-        # Closing a second descriptor of our own file would free its lock.
-        if name in _OWN or name.startswith("."):
-            continue
-        path = os.path.join(folder, name)
-        with contextlib.suppress(OSError):
-            fd = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-            try:
-                if not try_lock(fd):
-                    continue
-                text = os.read(fd, _MAX_BYTES).decode("utf-8", "replace")
-                keys.update(line for line in text.split("\n") if line and "/" not in line)
-            finally:
-                os.close(fd)
-            os.unlink(path)
-            died = True
+    with contextlib.suppress(OSError), own_folder(root, *_FOLDER, make=False) as folder:
+        for name in os.listdir(folder):
+            # Closing a second descriptor of our own file would free its lock.
+            if name in _OWN or not _NAME.fullmatch(name):
+                continue
+            with contextlib.suppress(OSError):
+                lines = _read_abandoned(folder, name)
+                if lines is not None:
+                    os.unlink(name, dir_fd=folder)
+                    keys.update(lines)
+                    died = True
     return keys, died
+
+
+def _read_abandoned(folder: int, name: str) -> "list[str] | None":
+    """The keys in a file of :class:`Loading` whose process has ended; None for any other file.
+
+    Raises:
+        OSError: it cannot be opened, such as a link or another user's file.
+    """
+    flags = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    fd = os.open(name, flags, dir_fd=folder)
+    try:
+        if not try_lock(fd):
+            return None
+        title, *lines = os.read(fd, _MAX_BYTES).decode("utf-8", "replace").split("\n")
+    finally:
+        os.close(fd)
+    return lines if title == _TITLE and all(map(is_key, lines)) else None

@@ -13,7 +13,7 @@ import time
 from typing import Any
 
 from .counters import COUNTERS, SUMS, Counters
-from .files import write_whole
+from .files import write_entry_file
 
 _FILE_SECONDS = 15.0
 _ADDRESS = re.compile(r"(?P<host>[^/:\s]*|\[[0-9a-f:]+\]):(?P<port>\d{1,5})")
@@ -68,7 +68,7 @@ class Metrics:
         if self._path:
             with contextlib.suppress(OSError):
                 folder, name = os.path.split(self._path)
-                write_whole(folder, name, text_format(self._counters).encode())
+                write_entry_file(folder, name, text_format(self._counters).encode())
 
     def _serve(self, host: str, port: int) -> None:
         import socket

@@ -3,8 +3,11 @@
 import contextlib
 import os
 import re
+from collections.abc import Iterator
 from typing import Any
 
+from ..core.atomic import open_below, open_folder
+from ..core.sharing import adopt_from_folder
 from .files import read_file, write_whole
 
 _MAX_NAMES = 200_000
@@ -26,45 +29,63 @@ class DirectoryStore:
 
     def read(self, name: str, limit: int) -> bytes:
         """Return an object's bytes, at most ``limit``."""
-        data = read_file(os.path.join(self._path, name), limit)
+        data = None
+        with contextlib.suppress(FileNotFoundError), self._folder(name) as (folder, base):
+            data = read_file(base, limit, folder=folder)
         if data is None:
             raise AbsentError
         return data
 
     def write(self, name: str, data: bytes, *, replace: bool) -> None:
         """Write an object whole."""
-        folder, base = os.path.split(os.path.join(self._path, name))
-        if not replace and os.path.exists(os.path.join(folder, base)):
-            return
-        if not os.path.isdir(folder):
-            os.makedirs(folder, exist_ok=True)
-        write_whole(folder, base, data)
+        with self._folder(name, make=True) as (folder, base):
+            if replace or not _exists(folder, base):
+                write_whole(folder, base, data)
 
     def create(self, name: str, data: bytes) -> bool:
         """Write an object if there is none; whether there was none."""
-        path = os.path.join(self._path, name)
-        os.makedirs(os.path.dirname(path), exist_ok=True)
-        try:
-            fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
-        except FileExistsError:
-            return False
-        try:
-            os.write(fd, data)
-        finally:
-            os.close(fd)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+        with self._folder(name, make=True) as (folder, base):
+            try:
+                fd = os.open(base, flags, 0o666, dir_fd=folder)
+            except FileExistsError:
+                return False
+            try:
+                adopt_from_folder(fd, folder)
+                os.write(fd, data)
+            finally:
+                os.close(fd)
         return True
 
     def delete(self, name: str) -> None:
         """Delete an object, if it is there."""
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(os.path.join(self._path, name))
+        with contextlib.suppress(FileNotFoundError), self._folder(name) as (folder, base):
+            os.unlink(base, dir_fd=folder)
 
     def names(self, folder: str = "") -> "set[str]":
         """The names directly below a folder."""
         try:
-            return set(os.listdir(os.path.join(self._path, folder)))
+            with self._folder(f"{folder}/") as (fd, _):
+                return set(os.listdir(fd))
         except FileNotFoundError:
             return set()
+
+    @contextlib.contextmanager
+    def _folder(self, name: str, *, make: bool = False) -> "Iterator[tuple[int, str]]":
+        """A descriptor of the folder of an object, and its name there; no link is followed."""
+        if make:
+            os.makedirs(self._path, exist_ok=True)
+        path, _, base = name.rpartition("/")
+        with open_folder(self._path) as root, open_below(root, path, make=make) as folder:
+            yield folder, base
+
+
+def _exists(folder: int, name: str) -> bool:
+    try:
+        os.stat(name, dir_fd=folder, follow_symlinks=False)
+    except FileNotFoundError:
+        return False
+    return True
 
 
 #: Variables that allow a server without TLS, as in docs/remote.md.

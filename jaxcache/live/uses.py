@@ -4,10 +4,12 @@ The ledger is a folder of segments, ``.jaxcache/ledger/<time_ns>-<16 hex>.jsonl`
 and whole; each line is one event with ``key``, ``kind`` and ``at_ns`` (docs/ledger.md).
 """
 
+import contextlib
 import json
 import os
 import threading
 import time
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from .files import own_folder, read_file, write_whole
@@ -74,7 +76,8 @@ class UseLog:
             return
         lines = b"".join(json.dumps(e, separators=(",", ":")).encode() + b"\n" for e in events)
         name = f"{time.time_ns():020d}-{os.urandom(8).hex()}.jsonl"
-        write_whole(own_folder(self._root, "ledger"), name, lines)
+        with own_folder(self._root, "ledger") as folder:
+            write_whole(folder, name, lines)
 
     def reset(self) -> None:
         """Begin anew in a forked child: the parent writes its own events."""
@@ -88,11 +91,10 @@ def read_ledger(root: str, *, pins_only: bool = False) -> "dict[str, KnownUses]"
     Args:
         pins_only: read pins and nothing else, at a fraction of the cost.
     """
-    folder = os.path.join(root, ".jaxcache", "ledger")
     seconds: dict[str, tuple[int, float]] = {}
     hits: dict[str, tuple[int, int]] = {}
     pins: dict[str, tuple[int, bool]] = {}
-    for event in _events(folder, pins_only=pins_only):
+    for event in _events(root, pins_only=pins_only):
         key, kind, at_ns = event.get("key"), event.get("kind"), event.get("at_ns")
         if not isinstance(key, str) or type(at_ns) is not int:
             continue
@@ -116,17 +118,10 @@ def read_ledger(root: str, *, pins_only: bool = False) -> "dict[str, KnownUses]"
     }
 
 
-def _events(folder: str, *, pins_only: bool) -> "Any":
-    try:
-        names = sorted(n for n in os.listdir(folder) if n.endswith(".jsonl"))
-    except OSError:
-        return
-    for name in names:
-        try:
-            data = read_file(os.path.join(folder, name), _MAX_SEGMENT_BYTES)
-        except OSError:
-            continue
-        if data is None or (pins_only and b'pin"' not in data):
+def _events(root: str, *, pins_only: bool) -> "Any":
+    """Yield each event of the ledger of a cache directory."""
+    for data in _segments(root):
+        if pins_only and b'pin"' not in data:
             continue
         for number, line in enumerate(data.split(b"\n")):
             if pins_only and b'pin"' not in line:
@@ -139,3 +134,14 @@ def _events(folder: str, *, pins_only: bool) -> "Any":
                 continue
             if isinstance(event, dict):
                 yield event
+
+
+def _segments(root: str) -> "Iterator[bytes]":
+    """Yield the content of each segment that can be read, the oldest first."""
+    with contextlib.suppress(OSError), own_folder(root, "ledger", make=False) as folder:
+        for name in sorted(n for n in os.listdir(folder) if n.endswith(".jsonl")):
+            data = None
+            with contextlib.suppress(OSError):
+                data = read_file(name, _MAX_SEGMENT_BYTES, folder=folder)
+            if data is not None:
+                yield data

@@ -4,7 +4,8 @@ from collections.abc import Callable
 from typing import Any
 
 from jaxcache.cache.prune.removal import Removal
-from jaxcache.entry.names import parse_key, split_name
+from jaxcache.core.names import parse_key
+from jaxcache.entry.names import split_name
 from jaxcache.render.typeset import short_key
 from jaxcache.render.view import Column
 from jaxcache.units import format_ago, format_compile, format_size, rfc3339

@@ -8,9 +8,6 @@ from jaxcache.errors import NoCacheError, UsageError
 if TYPE_CHECKING:  # a completion needs names alone
     from jaxcache.store.base import Store
 
-#: Prefix of every temporary name a store makes; at the front so that no glob of JAX's matches.
-TEMP_PREFIX = ".jaxcache-tmp-"
-
 #: The object service of each scheme; here, so that a local path imports nothing of ``object/``.
 SERVICES = {
     "s3": "s3",

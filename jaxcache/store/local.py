@@ -9,17 +9,19 @@ from functools import partial
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
-from jaxcache.errors import LockedError, NoCacheError
-from jaxcache.model import FileInfo
-from jaxcache.store.atomic import (
+from jaxcache.core.atomic import (
     Dates,
-    adopt_from_folder,
     delete_if_abandoned,
     locked_name,
     move_to_new_name,
     new_file,
+    open_below,
     sync_folder,
 )
+from jaxcache.core.lock import hold_lockfile
+from jaxcache.core.names import LOCKFILE
+from jaxcache.errors import LockedError, NoCacheError
+from jaxcache.model import FileInfo
 from jaxcache.store.base import (
     NO_NAMES,
     BadNameError,
@@ -33,7 +35,6 @@ from jaxcache.store.base import (
     or_error,
     same_file,
 )
-from jaxcache.store.lockfile import LOCKFILE, hold_lockfile
 from jaxcache.store.system import file_error, file_info, naming, no_cache
 
 #: O_NONBLOCK: opening a FIFO that someone put into the cache must not hang; O_NOFOLLOW: a link
@@ -360,21 +361,8 @@ class LocalStore:
         Raises:
             OSError
         """
-        fd = self._fd
-        try:
-            for part in filter(None, folder.split("/")):
-                made = make and _make_folder(fd, part)
-                flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-                inner = os.open(part, flags, dir_fd=fd)
-                if made:
-                    adopt_from_folder(inner, fd)
-                if fd != self._fd:
-                    os.close(fd)
-                fd = inner
+        with open_below(self._fd, folder, make=make) as fd:
             yield fd
-        finally:
-            if fd != self._fd:
-                os.close(fd)
 
 
 def _sync(new: _Unnamed | StoreError) -> _Unnamed:
@@ -384,12 +372,3 @@ def _sync(new: _Unnamed | StoreError) -> _Unnamed:
         with naming(new.file.name):
             os.fsync(new.fd)
     return new
-
-
-def _make_folder(parent: int, name: str) -> bool:
-    """Make a folder; False where it is there already."""
-    try:
-        os.mkdir(name, dir_fd=parent)
-    except FileExistsError:
-        return False
-    return True

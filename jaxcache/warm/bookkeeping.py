@@ -13,8 +13,8 @@ from typing import Any
 from jaxcache.cache.gate import read_content
 from jaxcache.cache.ledger.record import COMPILE, HIT, TOO_QUICK, Event
 from jaxcache.cache.ledger.segments import Ledger, append
+from jaxcache.core.names import CACHE_SUFFIX
 from jaxcache.entry.codec import CodecError
-from jaxcache.entry.names import CACHE_SUFFIX
 from jaxcache.errors import JaxcacheError
 from jaxcache.store import open_store
 from jaxcache.store.base import Store, StoreError, same_file

@@ -13,9 +13,9 @@ from jaxcache.cache.explain.known import KnownCache
 from jaxcache.cache.explain.options import OF_PATH
 from jaxcache.cache.explain.programs import first_change
 from jaxcache.cache.explain.sides import Comparison, Compile, Difference, Side, is_helper
+from jaxcache.core.names import CACHE_SUFFIX
 from jaxcache.entry.codec import CodecError
 from jaxcache.entry.decode import decode_origin
-from jaxcache.entry.names import CACHE_SUFFIX
 from jaxcache.entry.read import read_payload
 from jaxcache.entry.releases import CACHE_PATH as PATH_RULE
 from jaxcache.errors import NoCacheError

@@ -31,7 +31,7 @@ from jaxcache.cache.diff import diff_sides
 from jaxcache.cache.gate import read_content
 from jaxcache.cache.ledger.record import Event
 from jaxcache.cache.ledger.segments import Ledger, append
-from jaxcache.entry.names import AUTOTUNE_DIR
+from jaxcache.core.names import AUTOTUNE_DIR
 from jaxcache.errors import JaxcacheError
 from jaxcache.layouts import load_layout
 from jaxcache.layouts.sides import open_side

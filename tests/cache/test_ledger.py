@@ -22,7 +22,7 @@ from jaxcache.cache.ledger.segments import (
     compact,
     is_compacted,
 )
-from jaxcache.entry.names import LEDGER_DIR
+from jaxcache.core.names import LEDGER_DIR
 from jaxcache.store import open_store
 
 KEY = "jit_step-" + "a" * 64
@@ -302,7 +302,7 @@ def test_many_facts_of_one_key_are_read_in_linear_time(tmp_path: Path) -> None:
 APPENDING = """
 import sys
 from jaxcache.cache.ledger.record import HIT, Event
-from jaxcache.entry.names import LEDGER_DIR
+from jaxcache.core.names import LEDGER_DIR
 from jaxcache.cache.ledger.segments import append
 from jaxcache.store import open_store
 store = open_store(sys.argv[1])

@@ -11,7 +11,7 @@ from jaxcache.cache.ledger.segments import Ledger
 from jaxcache.cache.scan import scan
 from jaxcache.cache.select import select_by_keys
 from jaxcache.cache.verify.quarantine import restore
-from jaxcache.entry.names import QUARANTINE_DIR
+from jaxcache.core.names import QUARANTINE_DIR
 from jaxcache.errors import JaxcacheError
 from jaxcache.layouts import load_layout
 from jaxcache.store.local import LocalStore

@@ -8,7 +8,7 @@ from jaxcache.cache.bundle.deliver import make_temporary_bundle
 from jaxcache.cache.bundle.export import plan_export
 from jaxcache.cache.bundle.importing import ImportAction, plan_import
 from jaxcache.cache.verify.examine import verify
-from jaxcache.entry.names import KERNEL_CACHE
+from jaxcache.core.names import KERNEL_CACHE
 from jaxcache.layouts import load_layout
 from jaxcache.model import FileInfo
 from jaxcache.options import VerifyOptions

@@ -13,7 +13,7 @@ from terminal import Terminal
 
 from jaxcache.cli.app import COMMANDS, load_command, load_function
 from jaxcache.cli.complete import complete_keys
-from jaxcache.entry.names import parse_key
+from jaxcache.core.names import parse_key
 
 COMPLETIONS = REPOSITORY / "completions"
 

@@ -16,7 +16,7 @@ from object_server import Proxy, S3Server
 
 from jaxcache.cache.ledger.record import Event
 from jaxcache.cache.ledger.segments import Ledger, append
-from jaxcache.entry.names import LEDGER_DIR
+from jaxcache.core.names import LEDGER_DIR
 from jaxcache.store import open_store
 
 ENTRIES = 7

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from conftest import RunCli
 
-from jaxcache.live.files import jax_lock, quarantine_entry, write_stamp, write_whole
+from jaxcache.live.files import jax_lock, quarantine_entry, write_entry_file, write_stamp
 from jaxcache.store.local import LocalStore
 
 OWNER, MEMBER, GROUP = 65534, 65532, 65533
@@ -191,7 +191,7 @@ def leave_as_a_running_program_does(cache: Path) -> None:
     """What the live layer writes: entries with stamps, its locks, counts and quarantine."""
     from jaxcache.live.counters import Counters
 
-    write_whole(str(cache), "jit_f-" + "a" * 64 + "-cache", b"entry")
+    write_entry_file(str(cache), "jit_f-" + "a" * 64 + "-cache", b"entry")
     write_stamp(str(cache), "jit_f-" + "a" * 64)
     with jax_lock(str(cache)) as held:
         assert held

@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from jaxcache.core.names import Key, parse_key
 from jaxcache.entry.decode import same_module
-from jaxcache.entry.names import FileKind, Key, parse_key, split_name
+from jaxcache.entry.names import FileKind, split_name
 from jaxcache.units import printable
 
 HASH = "0c9a031d71bb1c7d0cd9e67372ee1cf0db197479357a4e3120fa22a1210cfacc"

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from jaxcache.store import TEMP_PREFIX
+from jaxcache.core.names import TEMP_PREFIX
 from jaxcache.store.base import (
     BadNameError,
     ChangedError,

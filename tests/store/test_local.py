@@ -12,8 +12,8 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 from conformance import StoreConformance
 
+from jaxcache.core import atomic
 from jaxcache.errors import LockedError, NoCacheError
-from jaxcache.store import atomic
 from jaxcache.store.base import ExistsError, MissingError, Store, StoreError
 from jaxcache.store.local import LocalStore
 

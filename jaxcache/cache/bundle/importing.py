@@ -270,7 +270,7 @@ def _there(store: Store | None) -> dict[str, FileInfo]:
     """Everything in the root and in XLA's folder, by name."""
     if store is None:
         return {}
-    from jaxcache.entry.names import AUTOTUNE_DIR
+    from jaxcache.core.names import AUTOTUNE_DIR
 
     found = {info.name: info for info in store.list()}
     found.update((info.name, info) for info in store.list(AUTOTUNE_DIR))

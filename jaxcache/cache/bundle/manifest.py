@@ -12,7 +12,7 @@ from jaxcache.cache.archive import ArchiveError
 from jaxcache.cache.gate import check_file_name, fold_name
 from jaxcache.cache.ledger.record import Event
 from jaxcache.cache.untrusted_json import Fields, parse_json
-from jaxcache.entry.names import AUTOTUNE_DIR, CACHE_SUFFIX, KERNEL_CACHE, Key, parse_key
+from jaxcache.core.names import AUTOTUNE_DIR, CACHE_SUFFIX, KERNEL_CACHE, Key, parse_key
 from jaxcache.model import result_repr
 
 #: So many JSON values at most.

@@ -9,7 +9,8 @@ from typing import Any
 
 from jaxcache.cache.inventory import EntryFile, Inventory, take_inventory
 from jaxcache.cache.untrusted_json import parse_json
-from jaxcache.entry.names import OWN_DIR, FileKind
+from jaxcache.core.names import OWN_DIR
+from jaxcache.entry.names import FileKind
 from jaxcache.model import FileInfo
 from jaxcache.store.base import Store, StoreError
 

@@ -14,8 +14,8 @@ from typing import BinaryIO
 from jaxcache.cache.doctor.facts import CacheFacts, HostFacts
 from jaxcache.cache.ledger.segments import Ledger
 from jaxcache.cache.scan import Progress, ScanAids, scan
+from jaxcache.core.names import LOCKFILE
 from jaxcache.entry.contents import Contents
-from jaxcache.entry.names import LOCKFILE
 from jaxcache.entry.read import read_contents
 from jaxcache.errors import NoCacheError
 from jaxcache.model import Entry

@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Any
 
 from jaxcache.cache.explain.sides import COMPONENTS, Compile
-from jaxcache.entry.names import parse_key
+from jaxcache.core.names import parse_key
 
 _MAX_LINE = 64 << 10
 _ARRAY = re.compile(r"(?:ShapedArray|ConcreteArray)\(([^()]*)\)")

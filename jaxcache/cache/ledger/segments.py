@@ -20,10 +20,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 from jaxcache.cache.ledger.record import COUNTED, HIT, PINNING, Event, Record, fold
-from jaxcache.entry.names import LEDGER_DIR, split_name
+from jaxcache.core.names import LEDGER_DIR, TEMP_PREFIX
+from jaxcache.entry.names import split_name
 from jaxcache.errors import JaxcacheError
 from jaxcache.model import FileInfo
-from jaxcache.store import TEMP_PREFIX
 from jaxcache.store.base import Store, StoreError
 
 #: Segments and lines longer than this are damaged: nothing here writes such.

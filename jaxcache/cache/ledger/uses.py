@@ -7,7 +7,7 @@ from math import inf
 
 from jaxcache.cache.ledger.record import COMPILE, HIT
 from jaxcache.cache.ledger.segments import Ledger
-from jaxcache.entry.names import OWN_DIR
+from jaxcache.core.names import OWN_DIR
 from jaxcache.errors import JaxcacheError
 from jaxcache.store.base import Store
 from jaxcache.units import format_compiling, format_count

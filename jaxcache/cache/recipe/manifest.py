@@ -8,7 +8,7 @@ from typing import Any
 from jaxcache.cache.allowed import is_allowed_setting
 from jaxcache.cache.recipe.model import Environment, Recipe, RecipeError, Request
 from jaxcache.cache.untrusted_json import Fields, parse_json
-from jaxcache.entry.names import parse_key
+from jaxcache.core.names import parse_key
 
 FORMAT = 1
 #: JSON values take far more memory than their text: so many of them at most.

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from jaxcache.cache.archive import ArchiveError
-from jaxcache.entry.names import parse_key
+from jaxcache.core.names import parse_key
 
 _HINT = "get the file again, or record it again with: jaxcache warm --record"
 

@@ -8,7 +8,7 @@ from jaxcache.cache.ledger.segments import (
     is_compacted,
     is_segment,
 )
-from jaxcache.entry.names import LEDGER_DIR
+from jaxcache.core.names import LEDGER_DIR
 from jaxcache.model import FileInfo
 from jaxcache.store.ahead import in_order
 from jaxcache.store.base import Store, StoreError

@@ -13,8 +13,9 @@ from jaxcache.cache.prune.removal import Removal
 from jaxcache.cache.scan import NO_AIDS, Progress, Scan, ScanAids, scan
 from jaxcache.cache.select import Selection
 from jaxcache.cache.sync.ledgers import missing_segments
+from jaxcache.core.names import ATIME_SUFFIX, AUTOTUNE_DIR
 from jaxcache.entry.codec import CodecError, check_frame
-from jaxcache.entry.names import ATIME_SUFFIX, AUTOTUNE_DIR, FileKind
+from jaxcache.entry.names import FileKind
 from jaxcache.model import GRACE_NS, FileInfo, Problem, result_repr
 from jaxcache.options import PruneOptions
 from jaxcache.options.move import SyncOptions

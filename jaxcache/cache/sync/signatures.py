@@ -17,7 +17,7 @@ from typing import Any
 
 from jaxcache.cache.trust import TrustedKey, holds
 from jaxcache.cache.untrusted_json import parse_json
-from jaxcache.entry.names import OWN_DIR
+from jaxcache.core.names import OWN_DIR
 from jaxcache.store.base import Store
 
 SIGNATURES_DIR = f"{OWN_DIR}/signatures"

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 from jaxcache.cache.pair import atime_name, move_pair_in
 from jaxcache.cache.select import fits_key
 from jaxcache.cache.under_lock import run_guarded
-from jaxcache.entry.names import QUARANTINE_DIR, FileKind, split_name
+from jaxcache.core.names import QUARANTINE_DIR
+from jaxcache.entry.names import FileKind, split_name
 from jaxcache.errors import JaxcacheError
 from jaxcache.model import FileInfo, result_repr
 from jaxcache.store.base import Store, StoreError, same_file

@@ -21,7 +21,7 @@ from jaxcache.cache.scan import Progress
 from jaxcache.cache.under_lock import guarded, run_guarded
 from jaxcache.cache.verify.examine import CORRUPT, INFORMATIONAL, Verification
 from jaxcache.cache.verify.quarantine import quarantine_folder
-from jaxcache.entry.names import ATIME_SUFFIX, CACHE_SUFFIX
+from jaxcache.core.names import ATIME_SUFFIX, CACHE_SUFFIX
 from jaxcache.model import FileInfo, Problem, plan_text, result_repr
 from jaxcache.store.base import Store, StoreError, same_file
 from jaxcache.units import format_count

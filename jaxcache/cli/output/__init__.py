@@ -41,7 +41,7 @@ def write_file(path: str, chunks: Iterable[bytes]) -> None:
     Raises:
         JaxcacheError: ``cannot-write``; or what making the chunks raises.
     """
-    from jaxcache.store.atomic import replace_file
+    from jaxcache.core.atomic import replace_file
 
     if path == "-":
         sys.stdout.buffer.writelines(chunks)

@@ -10,10 +10,10 @@ import errno
 import os
 from collections.abc import Iterator
 
+from jaxcache.core.lock import open_lock
 from jaxcache.layouts.torch.names import TorchKind, lock_path, parse_path
 from jaxcache.store.base import Store, StoreError
 from jaxcache.store.local import LocalStore
-from jaxcache.store.lockfile import open_lock
 
 _LOCKED = frozenset({TorchKind.KERNEL_SOURCE, TorchKind.KERNEL, TorchKind.PROBE})
 

@@ -17,8 +17,8 @@ import tempfile
 from enum import StrEnum
 from typing import Literal, NamedTuple
 
+from jaxcache.core.names import TEMP_PREFIX
 from jaxcache.model import FileInfo
-from jaxcache.store import TEMP_PREFIX
 
 TorchTier = Literal["aotautograd", "fxgraph"]
 

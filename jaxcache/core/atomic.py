@@ -10,7 +10,8 @@ import time
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from jaxcache.store import TEMP_PREFIX
+from .names import TEMP_PREFIX
+from .sharing import adopt_from_folder, as_far_as_allowed, change_owner
 
 
 class Dates(NamedTuple):
@@ -26,7 +27,7 @@ _NOW = Dates()
 @contextlib.contextmanager
 def new_file(
     folder: int,
-    chunks: Iterable[bytes],
+    chunks: "Iterable[bytes | memoryview]",
     dates: Dates = _NOW,
     *,
     like: int | None = None,
@@ -64,59 +65,20 @@ def new_file(
         yield temp, fd
 
 
-@contextlib.contextmanager
-def _as_far_as_allowed() -> Iterator[None]:
-    """Pass over what our rights or the file system do not allow, but not over a failing disk."""
-    try:
-        yield
-    except OSError as error:
-        if error.errno == errno.EIO:
-            raise
-
-
-def adopt_from_folder(fd: int, folder: int) -> None:
-    """Let all who may write to a folder write to a file or folder that was made in it.
-
-    It gets the folder's group, and its owner where root made it: JAX stops using a cache in which
-    it cannot write to an ``-atime`` or ``.lockfile`` that another user left. In a sticky folder,
-    where each user's files are their own, only the group gets permissions.
-    """
-    like, new = os.fstat(folder), os.fstat(fd)
-    _change_owner(fd, new, like)
-    wanted = mode = stat.S_IMODE(new.st_mode)
-    permissions = 0o077 if stat.S_ISDIR(new.st_mode) else 0o066
-    if like.st_mode & stat.S_IWGRP:
-        wanted |= permissions & 0o070
-    if like.st_mode & stat.S_IWOTH and not like.st_mode & stat.S_ISVTX:
-        wanted |= permissions & 0o007
-    if wanted != mode:
-        with _as_far_as_allowed():  # a file system without permissions
-            os.fchmod(fd, wanted)
-
-
-def _change_owner(fd: int, new: os.stat_result, like: os.stat_result) -> None:
-    with _as_far_as_allowed():  # only root gives files away, and not on every mount
-        if new.st_uid != like.st_uid:
-            os.fchown(fd, like.st_uid, -1)
-    with _as_far_as_allowed():
-        if new.st_gid != like.st_gid:
-            os.fchown(fd, -1, like.st_gid)
-
-
 def _copy_attributes(fd: int, like: int) -> None:
     """Copy owner, permissions, access lists and extended attributes, as far as we may.
 
     Never setuid and setgid, which JAX does not set and which must not survive new bytes.
     """
     status = os.fstat(like)
-    _change_owner(fd, os.fstat(fd), status)
-    with _as_far_as_allowed():
+    change_owner(fd, os.fstat(fd), status)
+    with as_far_as_allowed():
         os.fchmod(fd, stat.S_IMODE(status.st_mode) & 0o777)
     if sys.platform == "linux":
-        with _as_far_as_allowed():
+        with as_far_as_allowed():
             for name in os.listxattr(like):
                 if name != "security.capability":  # what setuid is for single rights
-                    with _as_far_as_allowed():
+                    with as_far_as_allowed():
                         os.setxattr(fd, name, os.getxattr(like, name))
 
 
@@ -248,6 +210,43 @@ def open_folder(path: str, *, follow: bool = True) -> Iterator[int]:
         yield fd
     finally:
         os.close(fd)
+
+
+@contextlib.contextmanager
+def open_below(folder: int, path: str, *, make: bool = False) -> Iterator[int]:
+    """A descriptor of a folder below an open one; no link on the way is followed.
+
+    Args:
+        path: its parts with ``/`` between them; empty for the open folder itself.
+        make: make the parts that are missing, shared as ``folder`` is.
+
+    Raises:
+        OSError: a part is missing, or is a link or a file.
+    """
+    fd = folder
+    try:
+        for part in filter(None, path.split("/")):
+            made = make and _make_folder(fd, part)
+            flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+            inner = os.open(part, flags, dir_fd=fd)
+            if made:
+                adopt_from_folder(inner, fd)
+            if fd != folder:
+                os.close(fd)
+            fd = inner
+        yield fd
+    finally:
+        if fd != folder:
+            os.close(fd)
+
+
+def _make_folder(parent: int, name: str) -> bool:
+    """Make a folder; False where it is there already."""
+    try:
+        os.mkdir(name, dir_fd=parent)
+    except FileExistsError:
+        return False
+    return True
 
 
 @contextlib.contextmanager

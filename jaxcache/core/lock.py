@@ -1,4 +1,4 @@
-"""Hold ``.lockfile`` as JAX with a size cap does.
+"""Locks: JAX's own ``.lockfile``, held as JAX with a size cap does, and record locks.
 
 ``jax/_src/lru_cache.py`` (0.4.30 and later) takes ``filelock.FileLock``, which on Unix is ``flock``
 on that file.
@@ -11,34 +11,40 @@ import os
 import time
 from collections.abc import Iterator
 
-from jaxcache.store.atomic import adopt_from_folder, is_named
+from .atomic import is_named
+from .names import LOCKFILE
+from .sharing import adopt_from_folder
 
-LOCKFILE = ".lockfile"
-_POLL_SECONDS = 0.01
+_FIRST_POLL_SECONDS, _POLL_SECONDS = 0.0002, 0.01
 _HELD_ELSEWHERE = (errno.EACCES, errno.EAGAIN)
 
 
 @contextlib.contextmanager
-def hold_lockfile(folder: int, *, timeout_seconds: float) -> Iterator[bool]:
+def hold_lockfile(folder: int, *, timeout_seconds: float, keep: bool = False) -> Iterator[bool]:
     """Hold the lock; yield False where another process held it all that time.
 
-    A file that was not there is removed again, because JAX cannot open one that another user left
-    behind. Where the file system has no ``flock``, nobody can hold the lock, and nothing is held.
+    Where the file system has no ``flock``, nobody can hold the lock, and nothing is held.
+
+    Args:
+        keep: leave a file that was not there; by default it is removed again, because JAX cannot
+            open one that another user left behind.
 
     Raises:
         OSError
     """
     deadline = time.monotonic() + timeout_seconds
+    pause_seconds = _FIRST_POLL_SECONDS
     while (taken := _try_to_take(folder)) is None:
         if time.monotonic() > deadline:
             yield False
             return
-        time.sleep(_POLL_SECONDS)
+        time.sleep(pause_seconds)
+        pause_seconds = min(2 * pause_seconds, _POLL_SECONDS)
     fd, made = taken
     try:
         yield True
     finally:
-        if made:  # while it is still held, so that nobody else holds what goes
+        if made and not keep:  # while it is still held, so that nobody else holds what goes
             with contextlib.suppress(OSError):
                 os.unlink(LOCKFILE, dir_fd=folder)
         os.close(fd)
@@ -84,3 +90,14 @@ def open_lock(folder: int, name: str) -> tuple[int, bool]:
                 return os.open(name, os.O_RDONLY | flags, dir_fd=folder), False
         adopt_from_folder(fd, folder)
         return fd, True
+
+
+def try_lock(fd: int, start: int = 0, length: int = 0) -> bool:
+    """Take a POSIX record lock without waiting; the system frees it when the process ends."""
+    try:
+        fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB, length, start)
+    except OSError as error:
+        if error.errno in _HELD_ELSEWHERE:
+            return False
+        raise
+    return True

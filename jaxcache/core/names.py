@@ -1,0 +1,57 @@
+"""The names in a cache directory that more than one part of jaxcache writes or looks for.
+
+``jaxcache.entry.names`` says what each name means, over every generation of JAX.
+"""
+
+import re
+from typing import NamedTuple
+
+CACHE_SUFFIX = "-cache"
+ATIME_SUFFIX = "-atime"
+LOCKFILE = ".lockfile"
+KERNEL_CACHE = "xla_gpu_kernel_cache_file"
+AUTOTUNE_DIR = "xla_gpu_per_fusion_autotune_cache_dir"
+#: Our own directory inside a cache: ledger, quarantine, signatures. JAX never looks into it.
+OWN_DIR = ".jaxcache"
+LEDGER_DIR = f"{OWN_DIR}/ledger"
+QUARANTINE_DIR = f"{OWN_DIR}/quarantine"
+#: Prefix of every temporary name; at the front so that no glob of JAX's matches.
+TEMP_PREFIX = ".jaxcache-tmp-"
+
+_HASH_DIGITS = 64
+_HASH = re.compile(f"[0-9a-f]{{{_HASH_DIGITS}}}")
+#: With a suffix a key is the name of a file, which most file systems limit to 255 bytes.
+_MAX_KEY_BYTES = 255 - len(CACHE_SUFFIX)
+
+
+class Key(NamedTuple):
+    """A cache key: the module's name and 64 hexadecimal digits of SHA-256."""
+
+    module: str
+    """Empty for keys made by JAX before 0.4.17."""
+    hash: str
+
+    def __str__(self) -> str:
+        return f"{self.module}-{self.hash}" if self.module else self.hash
+
+
+def parse_key(text: str) -> Key | None:
+    """Read ``<module>-<64 hex>`` or a bare hash; None if it is neither."""
+    if not ends_key(text, len(text)):
+        return None
+    return Key(text[: -_HASH_DIGITS - 1], text[-_HASH_DIGITS:])
+
+
+def ends_key(text: str, end: int) -> bool:
+    """Whether a key ends there that begins at the start."""
+    start = end - _HASH_DIGITS
+    if _HASH.fullmatch(text, max(start, 0), end) is None:
+        return False
+    return start == 0 or (start > 1 and text[start - 1] == "-")
+
+
+def is_key(text: str) -> bool:
+    """Whether text from outside is a key that can name a file in a cache directory."""
+    if not ends_key(text, len(text)) or any(character in text for character in "/\0\n"):
+        return False
+    return len(text.encode("utf-8", "surrogateescape")) <= _MAX_KEY_BYTES

@@ -1,0 +1,141 @@
+"""The layer follows no link below a cache's ``.jaxcache``: nothing is changed behind one."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from jaxcache.live.bound import Bound
+from jaxcache.live.counters import Counters
+from jaxcache.live.files import quarantine_entry
+from jaxcache.live.leases import Leases
+from jaxcache.live.loading import Loading, find_dead
+from jaxcache.live.stores import DirectoryStore
+from jaxcache.live.uses import UseLog
+from live.conftest import RunLive, entries
+
+KEY = "jit_f-" + "a" * 64
+#: What another user may turn into a link, below the cache directory.
+LINKS = [
+    ".jaxcache",
+    ".jaxcache/live",
+    ".jaxcache/live/loading",
+    ".jaxcache/live/leases",
+    ".jaxcache/live/totals",
+    ".jaxcache/live/totals.lock",
+    ".jaxcache/live/sweep",
+    ".jaxcache/ledger",
+    ".jaxcache/quarantine",
+]
+
+
+def victim_directory(tmp_path: Path) -> Path:
+    """A directory of somebody else, with files that no cache wrote."""
+    victim = tmp_path / "victim"
+    (victim / "live" / "loading").mkdir(parents=True)
+    (victim / "ledger").mkdir()
+    for name in ("thesis.tex", "notes", "12-0123456789ab", "live/loading/7-00112233aabb", "lock"):
+        (victim / name).write_text("precious\n")
+        os.utime(victim / name, (0, 0))
+    return victim
+
+
+def state(folder: Path) -> dict[str, Any]:
+    return {
+        str(p.relative_to(folder)): (p.lstat().st_mtime_ns, p.read_bytes() if p.is_file() else None)
+        for p in sorted(folder.rglob("*"))
+    } | {"": folder.stat().st_mtime_ns}
+
+
+def use_everything(root: str) -> None:
+    """Call what touches ``.jaxcache``, as a program does that goes on whatever fails."""
+    settings = {"max-entries": 1, "unused-for": None, "policy": "lru"}
+
+    def log() -> None:
+        uses = UseLog(root, {})
+        uses.hit(KEY)
+        uses.flush()
+
+    def load() -> None:
+        loading = Loading(root)
+        loading.begin(KEY)
+        loading.close()
+
+    for call in (
+        lambda: find_dead(root),
+        load,
+        log,
+        lambda: Counters().save_totals(root),
+        lambda: Leases(root, 1.0, Counters())._try(KEY),
+        lambda: quarantine_entry(root, KEY),
+        lambda: Bound(root, settings, 1, Counters()).sweep(),
+    ):
+        try:
+            call()
+        except OSError:
+            continue
+
+
+@pytest.mark.parametrize("link", LINKS)
+def test_nothing_behind_a_link_is_touched(tmp_path: Path, link: str) -> None:
+    victim, cache = victim_directory(tmp_path), tmp_path / "cache"
+    path = cache / link
+    path.parent.mkdir(parents=True)
+    is_file = link.rpartition("/")[2] in ("leases", "totals", "totals.lock", "sweep")
+    path.symlink_to(victim / "notes" if is_file else victim)
+    (cache / f"{KEY}-cache").write_bytes(b"entry")
+    before = state(victim)
+    use_everything(str(cache))
+    assert state(victim) == before
+
+
+def test_a_missing_file_behind_a_link_is_not_made(tmp_path: Path) -> None:
+    victim, cache = victim_directory(tmp_path), tmp_path / "cache"
+    (cache / ".jaxcache/live").mkdir(parents=True)
+    for name in ("leases", "totals.lock", "sweep"):
+        (cache / ".jaxcache/live" / name).symlink_to(victim / f"new-{name}")
+    (cache / ".lockfile").symlink_to(victim / "new-lockfile")
+    before = state(victim)
+    use_everything(str(cache))
+    assert state(victim) == before
+
+
+def test_foreign_files_among_those_of_loads_stay(tmp_path: Path) -> None:
+    """Only what has the name and the content of such a file is removed."""
+    folder = tmp_path / ".jaxcache/live/loading"
+    folder.mkdir(parents=True)
+    names = ("notes", "12-0123456789ab", "x-0123456789ab", ".bashrc")
+    for name in names:
+        (folder / name).write_text("precious\nfile\n")
+    assert find_dead(str(tmp_path)) == (set(), False)
+    assert sorted(p.name for p in folder.iterdir()) == sorted(names)
+
+
+def test_a_tier_directory_is_not_left_through_a_link(tmp_path: Path) -> None:
+    victim, tier = victim_directory(tmp_path), tmp_path / "tier"
+    tier.mkdir()
+    (tier / ".jaxcache").symlink_to(victim)
+    store = DirectoryStore(str(tier))
+    before = state(victim)
+    for call in (
+        lambda: store.write(".jaxcache/live/runs/x", b"1", replace=True),
+        lambda: store.create(".jaxcache/live/leases/x", b"1"),
+        lambda: store.delete(".jaxcache/notes"),
+        lambda: store.read(".jaxcache/notes", 100),
+    ):
+        with pytest.raises(OSError):
+            call()
+    assert state(victim) == before
+
+
+@pytest.mark.jax
+def test_a_program_removes_no_files_through_a_link(run_live: RunLive, tmp_path: Path) -> None:
+    victim, cache = victim_directory(tmp_path), tmp_path / "cache"
+    (cache / ".jaxcache/live").mkdir(parents=True)
+    (cache / ".jaxcache/live/loading").symlink_to(victim)
+    before = state(victim)
+    ran = run_live()
+    assert state(victim) == before
+    assert len(entries(cache)) > 1
+    assert ran["troubles"] == 0
