@@ -15,6 +15,7 @@ from jaxcache.options import Place
 from jaxcache.options.run import EXCEPTED, Assertions, CallOptions, ReportOptions, RunOptions
 from jaxcache.store.location import absolute_location
 from jaxcache.units import format_count, format_duration
+from jaxcache.warm import unobserved
 from jaxcache.warm.programs import WarmProgram, names_function, read_call, read_programs
 
 if TYPE_CHECKING:
@@ -38,6 +39,7 @@ def place_run(options: RunOptionsT, place: Place, form: Format) -> tuple["Layout
     """
     from jaxcache.layouts import load_layout
 
+    unobserved.owns_process = True
     options.check()
     layout = load_layout(place.layout or "jax")
     hint = "a run of it takes --timeout, --fail-on-miss, --strict, --trace and --json"

@@ -31,6 +31,7 @@ class Channel:
         # Reentrant: a signal handler may compile while the interrupted thread is sending.
         self._lock = threading.RLock()
         self._socket: socket.socket | None = None
+        self._inode = 0
         self._broken = self._address is None
 
     def send(self, event: dict[str, Any]) -> None:
@@ -39,19 +40,40 @@ class Channel:
         with self._lock:
             if self._broken:
                 return
+            if self._is_closed():
+                self._socket = None
             try:
                 if self._socket is None:
                     self._socket = self._connect()
+                    self._inode = os.fstat(self._socket.fileno()).st_ino
                     self._socket.sendall(self._line(_introduction()))
                 self._socket.sendall(line)
             except OSError:
                 self._broken = True
+
+    def _is_closed(self) -> bool:
+        """Whether the program has closed our descriptor, and perhaps opened its own in its place.
+
+        Daemons close all that they have not opened.
+        """
+        if self._socket is None:
+            return False
+        try:
+            if os.fstat(self._socket.fileno()).st_ino == self._inode:
+                return False
+        except OSError:
+            pass
+        self._socket.detach()
+        return True
 
     def _connect(self) -> socket.socket:
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         # A parent that has stopped reading must not stop the script for ever.
         connection.settimeout(_SEND_TIMEOUT_SECONDS)
         connection.connect(self._address or "")
+        hook: Any = sys.modules.get("_jaxcache_hook")
+        if hook is not None:
+            hook.appear()
         return connection
 
     @staticmethod

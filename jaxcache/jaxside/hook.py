@@ -4,15 +4,19 @@ Nothing else happens before: the script may still set ``XLA_FLAGS`` and the like
 ways in, and the first one counts: ``startup/sitecustomize.py`` on ``PYTHONPATH``, and
 ``jaxcache.pth``, where jaxcache is installed beside jax and ``PYTHONPATH`` was lost (``-E``,
 ``-I``, a launcher that sets its own). Both are off unless ``JAXCACHE_EVENTS`` is set.
+
+This runs at the start of every Python: what is not needed then is imported later.
 """
 
-import importlib.util
-import mmap
+from __future__ import annotations
+
 import os
 import sys
-from collections.abc import Callable
-from importlib.machinery import ModuleSpec
-from typing import Any
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
 
 #: Address of the parent's socket. The variables are read here and in ``channel.py`` alone.
 EVENTS = "JAXCACHE_EVENTS"
@@ -25,23 +29,68 @@ _LIVE = "JAXCACHE_LIVE"
 HERE = os.path.dirname(os.path.abspath(__file__))
 #: Under which name whoever was first is found by the other.
 _NAME = "_jaxcache_hook"
-#: This file in the memory of a process says, in /proc/PID/maps, that the process is listened to;
-#: a fork keeps it, another program started in its place does not.
-_MARK: Any = None
+#: What is added to the address of the events: ``warm/unobserved.py`` listens there.
+_SUFFIX = ".alive"
+#: The descriptor and the inode of the connection there; None before it is opened.
+_presence: tuple[int, int] | None = None
+_installed = False
 
 
 def install() -> None:
     """Listen to the jax or torch of this process, once it is imported."""
-    global _MARK
+    global _installed
     this = sys.modules[__name__]
-    if not os.environ.get(EVENTS) or sys.modules.setdefault(_NAME, this) is not this or _MARK:
+    if not os.environ.get(EVENTS) or sys.modules.setdefault(_NAME, this) is not this or _installed:
         return
-    with open(__file__, "rb") as file:
-        _MARK = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    _installed = True
+    appear()
+    os.register_at_fork(after_in_child=_appear_in_child)
     if os.environ.get(_LISTEN_TO) == "torch":
         when_imported(_listen, "torch", "compile")
     else:
         when_imported(_listen)
+
+
+def appear() -> None:
+    """Connect to the parent, unless this process is connected: so it knows who has this hook.
+
+    The connection stays open until the program ends or starts another in its place (exec): it
+    belongs to no object, which the interpreter would close before its libraries are unloaded.
+    """
+    global _presence
+    if _is_connected():
+        return
+    _presence = None
+    try:
+        from _socket import AF_UNIX, SOCK_STREAM, socket
+
+        connection = socket(AF_UNIX, SOCK_STREAM)
+        connection.settimeout(0)
+        connection.connect(os.environ.get(EVENTS, "") + _SUFFIX)
+        descriptor = connection.detach()
+        _presence = descriptor, os.fstat(descriptor).st_ino
+    except Exception:
+        return  # the parent has ended
+
+
+def _is_connected() -> bool:
+    """Whether the descriptor is still ours: a program may close all that it has not opened."""
+    if _presence is None:
+        return False
+    descriptor, inode = _presence
+    try:
+        return os.fstat(descriptor).st_ino == inode
+    except OSError:
+        return False
+
+
+def _appear_in_child() -> None:
+    """Open a connection in a forked child; the copy of its parent's would outlive the parent."""
+    global _presence
+    if _presence is not None and _is_connected():
+        os.close(_presence[0])
+    _presence = None
+    appear()
 
 
 def when_imported(then: Callable[[Any], None], name: str = "jax", last: str = "jit") -> Any:
@@ -69,9 +118,12 @@ def make_private_package() -> None:
     ``jaxcache/__init__.py`` is not executed, and a jaxcache that the user has is left alone.
     """
     if "_jaxcache" not in sys.modules:
+        from importlib.machinery import ModuleSpec
+        from importlib.util import module_from_spec
+
         spec = ModuleSpec("_jaxcache", None, is_package=True)
         spec.submodule_search_locations = [os.path.dirname(HERE)]
-        sys.modules["_jaxcache"] = importlib.util.module_from_spec(spec)
+        sys.modules["_jaxcache"] = module_from_spec(spec)
 
 
 def _listen(module: Any) -> None:
@@ -94,7 +146,7 @@ def _listen(module: Any) -> None:
         report({"event": "trouble", "detail": f"{type(error).__name__}: {error}"})
 
 
-def report(event: "dict[str, Any]") -> None:
+def report(event: dict[str, Any]) -> None:
     """Send an event to the parent."""
     try:
         make_private_package()
@@ -116,9 +168,12 @@ class _Finder:
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:  # noqa: ARG002
         if name != self._name or self._looking:
             return None
+        from importlib.util import find_spec
+
+        appear()  # a daemon closes all that it has not opened
         self._looking = True
         try:
-            spec = importlib.util.find_spec(name)
+            spec = find_spec(name)
         finally:
             self._looking = False
         if spec is None or spec.loader is None:

@@ -21,7 +21,7 @@ from typing import Any
 from jaxcache.errors import UsageError
 from jaxcache.warm.events import RunEvent
 from jaxcache.warm.inbox import Inbox, socket_folder
-from jaxcache.warm.unobserved import Descendants
+from jaxcache.warm.unobserved import Descendants, Orphans, Presence
 
 STARTUP = Path(__file__).parents[1] / "jaxside" / "startup"
 #: How long processes that outlive the command may go on reporting.
@@ -29,7 +29,9 @@ _LINGER_SECONDS = 1.0
 _KILL_AFTER_SECONDS = 10.0
 #: How long the processes of one program may outlive the first of them that failed.
 _GRACE_SECONDS = 10.0
-_TICK_SECONDS = 0.5
+#: Between two looks at the processes that run, and between the two that make a suspicion certain.
+_LOOK_SECONDS = 0.25
+_CERTAIN_SECONDS = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +90,7 @@ def run_listening(
     stdout_to_stderr: bool = False,
     timeout_seconds: float | None = None,
     patience_seconds: float | None = None,
-    library: bytes = b"/jaxlib/",
+    library: bytes = b"/jaxlib/cpu_feature_guard",
 ) -> Ended:
     """Run commands to their end, calling ``on_event`` in this thread for what they report.
 
@@ -96,35 +98,38 @@ def run_listening(
     what is known.
 
     Args:
-        on_tick: called about twice a second.
+        on_tick: called at least four times a second.
         jobs: how many to run at once.
         patience_seconds: stop the commands when no event came for so long since the first.
         together: they are the processes of one program; when one fails, the others cannot go on.
         stdout_to_stderr: keep our standard output free for a document.
-        library: a part of the paths of what is listened to; a Python that has loaded it without
-            the listener is told of.
+        library: a part of the path of a library that jax (or torch) loads when it is imported, and
+            nothing else does; the report names a Python that has loaded it without the hook.
 
     Raises:
         UsageError: ``cannot-run`` where a command cannot be started.
     """
-    with socket_folder() as folder, Inbox(folder) as inbox:
+    with socket_folder() as folder, Inbox(folder) as inbox, Presence(inbox.address) as presence:
         crew = _Processes(
             launches, inbox, jobs, together=together, stdout_to_stderr=stdout_to_stderr
         )
         started = time.monotonic()
-        with _Signals(inbox) as signals:
+        with _Signals(inbox) as signals, Orphans() as orphans:
             clock = _Clock(timeout_seconds, patience_seconds)
-            descendants, look_at = Descendants(library), 0.0
+            descendants = Descendants(library, presence)
+            look_at = 0.0
             while crew.advance():
                 signals.pass_on(crew)
                 if time.monotonic() >= look_at:
-                    descendants.look(crew.pids)
-                    look_at = time.monotonic() + _TICK_SECONDS
+                    descendants.look([*crew.pids, *orphans.running(crew.pids)])
+                    pause = _CERTAIN_SECONDS if descendants.suspects else _LOOK_SECONDS
+                    look_at = time.monotonic() + pause
                 left = clock.left()
                 if left <= 0:
                     crew.stop(clock.expire())
                     continue
-                event = inbox.next(min(_TICK_SECONDS, left))
+                until_look = max(look_at - time.monotonic(), 0.0)
+                event = inbox.next(min(until_look, left))
                 if event is not None:
                     clock.heard()
                     on_event(event)

@@ -169,7 +169,9 @@ def test_an_unobserved_torch_is_reported_but_its_own_probe_is_not(
     library.write_bytes(b"x")
     program = (
         f"import mmap, time; file = open({str(library)!r}, 'rb')\n"
-        "held = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ); time.sleep(2)\n"
+        "held = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)\n"
+        "while time.process_time() < 0.2: pass  # as importing torch would\n"
+        "time.sleep(2)\n"
     )
     program += '# cdll.LoadLibrary("x")' if is_probe else ""
     command = ("run", "--layout", "torch", "-C", tmp_path / "c", "--json", "--")

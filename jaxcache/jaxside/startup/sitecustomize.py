@@ -6,7 +6,7 @@ It leaves the process as it found it: its folder goes off ``sys.path`` again, an
 
 import os
 import sys
-from importlib.machinery import PathFinder
+from _frozen_importlib_external import PathFinder, SourceFileLoader
 
 _HERE = os.path.dirname(os.path.abspath(__file__))
 #: Process id of jaxcache: some requests are for its own children, and not for theirs.
@@ -19,12 +19,10 @@ _MISSING_EXIT_CODE = 13
 def _load_hook():
     """Load hook.py by its path, unless jaxcache.pth has loaded it already."""
     if "_jaxcache_hook" not in sys.modules:
-        from importlib.util import module_from_spec, spec_from_file_location
-
         path = os.path.join(os.path.dirname(_HERE), "hook.py")
-        spec = spec_from_file_location("_jaxcache_hook", path)
-        sys.modules["_jaxcache_hook"] = module = module_from_spec(spec)
-        spec.loader.exec_module(module)
+        sys.modules["_jaxcache_hook"] = module = type(sys)("_jaxcache_hook")
+        module.__file__ = path
+        SourceFileLoader("_jaxcache_hook", path).exec_module(module)
     return sys.modules["_jaxcache_hook"]
 
 
