@@ -1,4 +1,4 @@
-"""``--fail-on-miss`` over a filled cache: no false alarm, and every Python without the hook noticed.
+"""``--fail-on-miss`` over a filled cache: no false alarm, and no alarm that is missing.
 
 ``JAXCACHE_TEST_RUNS`` repeats each program (``make test-observed``: 20 times).
 """
