@@ -272,16 +272,18 @@ def seal_writes(cache: Any) -> None:
     The blocks stay those that JAX writes, and every decoder of zstd checks the content.
 
     Args:
-        cache: ``jax._src.compilation_cache``, whose ``compress_executable(bytes)`` is replaced. It
+        cache: ``jax._src.compilation_cache``, whose ``compress_executable`` is replaced. It
             uses ``zstd`` of the standard library (Python 3.14) or ``zstandard`` at their defaults.
     """
     if (standard := getattr(cache, "zstd", None)) is not None:
         options = {standard.CompressionParameter.checksum_flag: 1}
-        cache.compress_executable = lambda content: standard.compress(content, options=options)
+        cache.compress_executable = lambda executable: standard.compress(
+            executable, options=options
+        )
     elif (package := getattr(cache, "zstandard", None)) is not None:
-        cache.compress_executable = lambda content: package.ZstdCompressor(
+        cache.compress_executable = lambda executable: package.ZstdCompressor(
             write_checksum=True
-        ).compress(content)
+        ).compress(executable)
 
 
 def _absolute(path: str) -> str:
