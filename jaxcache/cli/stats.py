@@ -32,7 +32,7 @@ def command(
     output: JsonOutput,
 ) -> None:
     """Summarize a cache: hits, entries, size, compile time, age."""
-    from jaxcache.cache.ledger.uses import Uses, count_uses, live_totals
+    from jaxcache.cache.ledger.uses import Uses, count_uses, live_totals, read_refusals
     from jaxcache.cache.stats import count_cache
     from jaxcache.cli.output import emit, print_lines
     from jaxcache.cli.terminal.progress import progress_bar
@@ -62,4 +62,4 @@ def command(
         print_lines(stats_prometheus(stats, live))
     else:
         uses = count_uses(opened.ledger) if recorded else Uses()
-        emit(output.form, stats_view(stats, uses, live, now_ns=now_ns))
+        emit(output.form, stats_view(stats, uses, live, read_refusals(opened.store), now_ns=now_ns))

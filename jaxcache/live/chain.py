@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any
 from ..core.lock import open_lock, try_lock
 from ..core.names import CACHE_SUFFIX, OWN_DIR, is_key
 from .files import own_folder, read_file, write_whole
-from .frame import HEADER_BYTES
+from .frame import Decoded, add_checksum
+from .refusals import Refusals
 from .tiers import Tier
 
 if TYPE_CHECKING:
@@ -49,8 +50,10 @@ class Tiers:
         self._queue: queue.Queue[tuple[Tier, str]] = queue.Queue(layer.settings["queue"])
         self._queued: set[tuple[str, str]] = set()
         self._uploaders: list[threading.Thread] = []
-        self._refused: set[tuple[str, str]] = set()
-        """Tiers and keys whose entry is damaged or not vouched for: the next upload replaces it."""
+        self.refusals = Refusals()
+        """Entries that are damaged or not vouched for: the next upload replaces them."""
+        self._trusts: bool | None = None
+        """Whether a signature can vouch for an entry that needs none; None until one is read."""
         self._after: dict[str, Any] = {}
         """Callbacks for when an entry is uploaded, by key."""
         self._resumer = -1
@@ -103,27 +106,55 @@ class Tiers:
 
     def _fetch(self, key: str, *, fresh: bool = False) -> "tuple[bytes | None, str]":
         for tier in self._tiers:
-            if (tier.url, key) in self._refused and not fresh:
+            if (tier.url, key) in self.refusals and not fresh:
                 continue
             value = tier.read(key + CACHE_SUFFIX, fresh=fresh)
             if value is None:
                 continue
-            self._refused.add((tier.url, key))
-            if not self._directory.accepts(value, tier=True):
+            decoded = self._directory.decode(value, tier=True)
+            reason = self._refusal(tier, key, decoded)
+            if decoded is None or reason:
+                self.refusals.add(tier.url, key, reason)
                 continue
-            if self._signatures is not None and not self._is_signed(tier, key):
-                self._counters.count("unsigned")
-                continue
-            self._refused.discard((tier.url, key))
+            self.refusals.accept(tier.url, key)
             with contextlib.suppress(OSError):
-                self._directory.write(key, value)
+                sealed = value if decoded.sealed else add_checksum(value, decoded.content)
+                self._directory.write(key, sealed)
             return value, tier.url
         return None, ""
 
-    def _is_signed(self, tier: Tier, key: str) -> bool:
-        decoded = self._layer.now.decoded
-        digest = hashlib.sha256(decoded[1][HEADER_BYTES:]).hexdigest()
-        signed: bool = self._signatures.holds(tier, key + CACHE_SUFFIX, digest)
+    def _refusal(self, tier: Tier, key: str, decoded: "Decoded | None") -> str:
+        """Why an entry of a tier is refused; empty where it is whole and vouched for.
+
+        A signature, or a digest that was recorded here, is as good as a checksum.
+        """
+        if decoded is None:
+            return "damaged"
+        settings, name = self._layer.settings, key + CACHE_SUFFIX
+        if settings["require-signed"]:
+            if self._signatures.holds(tier, name, decoded.digest()):
+                return ""
+            self._counters.count("unsigned")
+            return "unsigned"
+        if decoded.sealed or settings["require-seal"] == "never":
+            return ""
+        digest = decoded.digest()
+        if self._directory.is_recorded(key, digest) or self._is_signed(tier, name, digest):
+            return ""
+        self._counters.count("unsealed")
+        return "unsealed"
+
+    def _is_signed(self, tier: Tier, name: str, digest: str) -> bool:
+        """Whether a trusted key vouches for an entry although no setting requires it."""
+        if self._trusts is None:
+            try:
+                from .signing import Signatures
+
+                self._signatures = self._signatures or Signatures(self._layer.settings)
+                self._trusts = self._signatures.trust()
+            except Exception:  # the package cryptography is missing, or others may write the keys
+                self._trusts = False
+        signed: bool = self._trusts and self._signatures.holds(tier, name, digest)
         return signed
 
     def used(self, key: str) -> None:
@@ -183,7 +214,7 @@ class Tiers:
         for tier in self._tiers:
             if tier.writable:
                 tier.prepare()
-                word = _REPLACE if replacing or (tier.url, key) in self._refused else b""
+                word = _REPLACE if replacing or (tier.url, key) in self.refusals else b""
                 with contextlib.suppress(OSError), self._spool(tier) as folder:
                     write_whole(folder, key, word)
 
@@ -247,6 +278,7 @@ class Tiers:
                 return
             if not tier.write(name, data, replace=replace):
                 return
+            self.refusals.replace(tier.url, key)
             self._counters.count("uploaded")
             self._counters.add("uploaded_bytes", len(data))
         with self._spool(tier) as folder:
@@ -304,6 +336,10 @@ class Tiers:
         if self._resumer >= 0:
             os.close(self._resumer)
             self._resumer = -1
+        for line in self.refusals.lines():
+            self._layer.say(line)
+        with contextlib.suppress(OSError):
+            self.refusals.save(self._directory.root)
 
     def _write_run(self, deadline: float) -> None:
         """Remember the keys of this run, here and in the tiers."""

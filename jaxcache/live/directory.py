@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 from ..core.names import ATIME_SUFFIX, CACHE_SUFFIX, LOCKFILE
 from .bound import Bound
 from .files import quarantine_entry, read_file, write_entry_file, write_stamp
-from .frame import DamagedEntryError, decode, same_payload
+from .frame import DamagedEntryError, Decoded, decode, same_payload
 from .leases import Leases
 from .loading import Loading, find_dead
-from .uses import UseLog
+from .uses import UseLog, read_digests
 
 if TYPE_CHECKING:
     from .layer import Layer
@@ -44,6 +44,8 @@ class Directory:
         self._bad: set[str] = set()
         """Keys whose file must be replaced."""
         self._touched: set[str] = set()
+        self._digests: dict[str, set[str]] | None = None
+        """SHA-256 of payloads that the ledger has recorded, by key; None until one is needed."""
         self._totals_at = time.monotonic() + _TOTALS_SECONDS
         self._leases = self._make_leases()
         self.tiers = layer.open_tiers(self, bucket)
@@ -139,24 +141,37 @@ class Directory:
             return None
         if value is None:
             return None
-        if self.accepts(value, tier=False):
+        if self._accepts(key, value):
             return value
         self._bad.add(key)
         return None
 
-    def accepts(self, value: bytes, *, tier: bool) -> bool:
-        """Check an entry; a good one is decoded once, and JAX's decoder is given the content."""
+    def _accepts(self, key: str, value: bytes) -> bool:
+        decoded = self.decode(value)
+        if decoded is None:
+            return False
+        if decoded.sealed or self._layer.settings["require-seal"] != "always":
+            return True
+        if self.is_recorded(key, decoded.digest()):
+            return True
+        self._counters.count("unsealed")
+        return False
+
+    def decode(self, value: bytes, *, tier: bool = False) -> "Decoded | None":
+        """Decode an entry once, so that JAX's decoder is given the content; None if damaged."""
         try:
             decoded = decode(value)
         except DamagedEntryError:
             self._counters.count("rotten_tier" if tier else "rotten")
-            return False
-        rule = self._layer.settings["require-seal"]
-        if not decoded.sealed and (rule == "always" or (rule == "tiers" and tier)):
-            self._counters.count("unsealed")
-            return False
+            return None
         self._layer.now.decoded = (value, decoded.content)
-        return True
+        return decoded
+
+    def is_recorded(self, key: str, digest: str) -> bool:
+        """Whether the ledger of this directory has recorded this payload under this key."""
+        if self._digests is None:
+            self._digests = read_digests(self.root)
+        return digest in self._digests.get(key, ())
 
     def _use(self, key: str) -> None:
         if self.uses is not None and self.uses.hit(key):

@@ -5,6 +5,7 @@ order (``compress_executable`` in jax/_src/compilation_cache.py), and leaves zst
 The content is 4 bytes of compile seconds and the serialized executable. Format: RFC 8878.
 """
 
+import hashlib
 import zlib
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -12,6 +13,8 @@ from typing import Any, NamedTuple
 MAGIC = b"\x28\xb5\x2f\xfd"
 #: Bit 2 of the frame header descriptor: the content's checksum follows the last block.
 _CHECKSUM_FLAG = 4
+_CHECKSUM_BYTES = 4
+_FASTEST_LEVEL = -100
 #: No executable is larger; a frame that announces more is damaged.
 MAX_CONTENT_BYTES = 4 << 30
 HEADER_BYTES = 4
@@ -27,6 +30,10 @@ class Decoded(NamedTuple):
     content: bytes
     sealed: bool
     """A checksum proves the content."""
+
+    def digest(self) -> str:
+        """The SHA-256 of the executable, as the ledger and signatures have it."""
+        return hashlib.sha256(memoryview(self.content)[HEADER_BYTES:]).hexdigest()
 
 
 def _announced(value: bytes) -> int:
@@ -126,6 +133,25 @@ def same_payload(left: bytes, right: bytes) -> bool:
         return decode(left).content[HEADER_BYTES:] == decode(right).content[HEADER_BYTES:]
     except DamagedEntryError:
         return False
+
+
+def add_checksum(value: bytes, content: bytes) -> bytes:
+    """Seal a zstd frame without compressing it again: set the flag, append the checksum.
+
+    The codecs do not offer XXH64 itself; a frame around the same content ends with it.
+    """
+    try:
+        from compression import zstd
+    except ImportError:
+        import zstandard
+
+        frame = zstandard.ZstdCompressor(level=_FASTEST_LEVEL, write_checksum=True)
+        checksum = frame.compress(content)[-_CHECKSUM_BYTES:]
+    else:
+        names = zstd.CompressionParameter
+        options = {names.compression_level: _FASTEST_LEVEL, names.checksum_flag: 1}
+        checksum = zstd.compress(content, options=options)[-_CHECKSUM_BYTES:]
+    return b"".join((MAGIC, bytes([value[4] | _CHECKSUM_FLAG]), value[5:], checksum))
 
 
 def sealing_compressor(cache_module: Any) -> "Callable[[bytes], bytes] | None":

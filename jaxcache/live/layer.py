@@ -2,7 +2,6 @@
 
 import atexit
 import contextlib
-import hashlib
 import os
 import sys
 import threading
@@ -10,6 +9,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from ..core.live_directory import live_directory
 from .adapter import Adapter, UnknownJaxError
 from .counters import Counters
 from .settings import ConfigError, Resolved, resolve
@@ -155,9 +155,7 @@ class Layer:
         given = self.settings["local-dir"]
         if given:
             return str(given)
-        base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-        name = hashlib.sha256(url.rstrip("/").encode()).hexdigest()[:16]
-        return os.path.join(base, "jaxcache", "live", name)
+        return live_directory(url)
 
     def open_tiers(self, directory: "Directory", bucket: str = "") -> Any:
         """The tiers behind a directory; None without any, and in a forked child."""

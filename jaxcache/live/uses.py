@@ -94,7 +94,7 @@ def read_ledger(root: str, *, pins_only: bool = False) -> "dict[str, KnownUses]"
     seconds: dict[str, tuple[int, float]] = {}
     hits: dict[str, tuple[int, int]] = {}
     pins: dict[str, tuple[int, bool]] = {}
-    for event in _events(root, pins_only=pins_only):
+    for event in _events(root, word=b'pin"' if pins_only else b""):
         key, kind, at_ns = event.get("key"), event.get("kind"), event.get("at_ns")
         if not isinstance(key, str) or type(at_ns) is not int:
             continue
@@ -118,13 +118,23 @@ def read_ledger(root: str, *, pins_only: bool = False) -> "dict[str, KnownUses]"
     }
 
 
-def _events(root: str, *, pins_only: bool) -> "Any":
-    """Yield each event of the ledger of a cache directory."""
+def read_digests(root: str) -> "dict[str, set[str]]":
+    """Return the SHA-256 of the payloads that the ledger has recorded, by key."""
+    digests: dict[str, set[str]] = {}
+    for event in _events(root, word=b'"payload_sha256"'):
+        key, digest = event.get("key"), event.get("payload_sha256")
+        if isinstance(key, str) and isinstance(digest, str):
+            digests.setdefault(key, set()).add(digest)
+    return digests
+
+
+def _events(root: str, *, word: bytes) -> "Any":
+    """Yield the events of the ledger of a cache directory whose lines contain a word."""
     for data in _segments(root):
-        if pins_only and b'pin"' not in data:
+        if word not in data:
             continue
         for number, line in enumerate(data.split(b"\n")):
-            if pins_only and b'pin"' not in line:
+            if word not in line:
                 continue
             if number % 256 == 0:
                 time.sleep(0)  # let the user's threads run

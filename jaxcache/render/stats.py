@@ -1,11 +1,12 @@
 """``stats`` as a view, and as Prometheus text."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from operator import itemgetter
 
 from jaxcache.cache.ledger.uses import Uses
 from jaxcache.cache.listing import Summary
 from jaxcache.cache.stats import Stats
+from jaxcache.core.refusals import Refusal, describe_refusal, mend_refusal
 from jaxcache.render.columns import count_column, size_column, text_column
 from jaxcache.render.document import fields_of, to_document
 from jaxcache.render.listing import group_columns
@@ -23,11 +24,14 @@ _COLUMNS = [Column(name, itemgetter(name)) for name in _NAMES]
 Live = Mapping[str, int | float] | None
 
 
-def stats_view(stats: Stats, uses: Uses, live: Live = None, *, now_ns: int) -> View:
+def stats_view(
+    stats: Stats, uses: Uses, live: Live = None, refusals: Sequence[Refusal] = (), *, now_ns: int
+) -> View:
     """Return the view of ``stats``.
 
     Args:
         live: what the live layer has counted in this cache.
+        refusals: entries of tiers that it refused.
     """
     ages = [{"name": name, **fields_of(summary)} for name, summary in stats.by_age]
     document = fields_of(stats) | {"by_age": ages, "problems": dict(stats.problems)}
@@ -36,8 +40,14 @@ def stats_view(stats: Stats, uses: Uses, live: Live = None, *, now_ns: int) -> V
         {**dict.fromkeys(_NAMES), "section": "live", "name": n, "count": v}
         for n, v in (live or {}).items()
     ]
+    rows += [
+        {**dict.fromkeys(_NAMES), "section": f"refused-{r.reason}", "name": r.tier}
+        | {"count": r.entries}
+        for r in refusals
+    ]
     document |= fields_of(uses) | ({"live": live} if live else {})
-    return View(document, rows, _COLUMNS, page=_page(stats, uses, live, now_ns))
+    document |= {"refused": refusals} if refusals else {}
+    return View(document, rows, _COLUMNS, page=_page(stats, uses, live, refusals, now_ns))
 
 
 def _rows(stats: Stats, uses: Uses) -> Iterator[tuple[object, ...]]:
@@ -61,7 +71,9 @@ def _rows(stats: Stats, uses: Uses) -> Iterator[tuple[object, ...]]:
         yield "use", "misses", uses.misses, None, None
 
 
-def _page(stats: Stats, uses: Uses, live: Live, now_ns: int) -> Iterator[Block]:
+def _page(
+    stats: Stats, uses: Uses, live: Live, refusals: Sequence[Refusal], now_ns: int
+) -> Iterator[Block]:
     total = stats.total
     others = sum(f.files for f in stats.files) - total.entries
     yield Line(stats.cache_dir, style="bold")
@@ -71,6 +83,8 @@ def _page(stats: Stats, uses: Uses, live: Live, now_ns: int) -> Iterator[Block]:
         yield "no entries yet; to fill the cache: jaxcache warm SCRIPT, or jaxcache run -- CMD"
     if live:
         yield Line(live_line(live), "Live layer   ")
+    for refusal in refusals:
+        yield Line(f"{describe_refusal(refusal)}; {mend_refusal(refusal)}", "Tier refused ")
     if total.entries:
         sealed = f"; {stats.sealed:,} with a checksum (sealed)" if stats.sealed else ""
         size = f"{total.entries:,} of {format_size(total.size_bytes)}"

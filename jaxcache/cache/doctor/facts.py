@@ -6,6 +6,7 @@ from typing import Literal
 
 from jaxcache.cache.inventory import Inventory
 from jaxcache.cache.ledger.record import Record
+from jaxcache.core.refusals import Refusal
 from jaxcache.entry.contents import Contents
 from jaxcache.entry.options import nearest_version, same_generation
 from jaxcache.entry.releases import read_release
@@ -84,6 +85,8 @@ class CacheFacts:
     """By key, of the entries that were decoded."""
     records: Mapping[str, Record] = field(default_factory=dict)
     """By key, what the ledger knows."""
+    refusals: tuple[Refusal, ...] = ()
+    """Entries of tiers that the live layer refused."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from jaxcache.cache.doctor.facts import Facts, Finding
+from jaxcache.core.refusals import describe_refusal, mend_refusal
 from jaxcache.model import FileInfo
 from jaxcache.units import format_command, format_count
 
@@ -203,6 +204,18 @@ def find_autotune_incomplete(facts: Facts) -> Iterator[Finding]:
             "XLA_FLAGS=--xla_gpu_dump_autotune_results_to=FILE, then "
             "--xla_gpu_load_autotune_results_from=FILE",
             "openxla/xla#37902",
+        )
+
+
+def find_refused_tiers(facts: Facts) -> Iterator[Finding]:
+    """The last program that took entries of a tier refused some of them."""
+    for refusal in facts.cache.refusals:
+        yield Finding(
+            "tier-refused",
+            "problem",
+            f"the live layer refused {describe_refusal(refusal)}",
+            "such an entry is fetched, and the program compiles it all the same",
+            mend_refusal(refusal),
         )
 
 

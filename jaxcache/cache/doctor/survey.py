@@ -13,6 +13,7 @@ from typing import BinaryIO
 
 from jaxcache.cache.doctor.facts import CacheFacts, HostFacts
 from jaxcache.cache.ledger.segments import Ledger
+from jaxcache.cache.ledger.uses import read_refusals
 from jaxcache.cache.scan import Progress, ScanAids, scan
 from jaxcache.core.names import LOCKFILE
 from jaxcache.entry.contents import Contents
@@ -66,6 +67,7 @@ def look_at_cache(path: str, *, max_decoded: int | None, progress: Progress | No
         problems=seen.problems,
         contents={key: contents for key, contents in read.items() if contents},
         records={key: record for key, record in records if record},
+        refusals=read_refusals(store),
     )
 
 

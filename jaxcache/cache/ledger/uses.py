@@ -2,14 +2,18 @@
 
 import json
 from collections import defaultdict
+from contextlib import suppress
 from dataclasses import dataclass
 from math import inf
 
 from jaxcache.cache.ledger.record import COMPILE, HIT
 from jaxcache.cache.ledger.segments import Ledger
+from jaxcache.core.live_directory import live_directory
 from jaxcache.core.names import OWN_DIR
+from jaxcache.core.refusals import MAX_RECORD_BYTES, RECORD, Refusal, read_record
 from jaxcache.errors import JaxcacheError
 from jaxcache.store.base import Store
+from jaxcache.store.local import LocalStore
 from jaxcache.units import format_compiling, format_count
 
 
@@ -47,6 +51,17 @@ def count_uses(ledger: Ledger) -> Uses:
         record = ledger.record(key)
         saved += of_key.get(HIT, 0) * (record.compile_seconds or 0.0 if record else 0.0)
     return Uses(hits, misses, hits / (hits + misses) if hits + misses else None, saved)
+
+
+def read_refusals(store: Store) -> tuple[Refusal, ...]:
+    """Return what the live layer has refused from tiers, and what is still to be mended.
+
+    The record is in the local directory; that of a bucket is the one that JAX puts before it.
+    """
+    with suppress(JaxcacheError):
+        local = LocalStore(live_directory(store.url)) if store.remote else store
+        return read_record(local.read(f"{OWN_DIR}/{RECORD}", limit=MAX_RECORD_BYTES))
+    return ()
 
 
 def live_totals(store: Store) -> dict[str, int | float] | None:
