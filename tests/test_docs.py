@@ -251,6 +251,7 @@ def hold_to_the_page(name: str, argv: list[str], env: dict[str, str], cwd: Path)
 
 #: Fields of lists that are empty on the corpus, and of what is not on there: the live layer, torch.
 _OPTIONAL = {
+    "refused",
     "live",
     "groups",
     "name",
