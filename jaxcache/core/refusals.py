@@ -23,7 +23,7 @@ _REASONS = {
 _MAX_NUMBER = 10**9
 
 
-class Refusal(NamedTuple):
+class TierRefusal(NamedTuple):
     """Entries of one tier that were refused for one reason."""
 
     tier: str
@@ -33,14 +33,14 @@ class Refusal(NamedTuple):
     at_ns: int
 
 
-def describe_refusal(refusal: Refusal) -> str:
+def describe_refusal(refusal: TierRefusal) -> str:
     """Say which entries were refused: ``6 entries of s3://team/jax, which have no checksum``."""
     entries = "1 entry" if refusal.entries == 1 else f"{refusal.entries:,} entries"
     fault = _REASONS[refusal.reason][refusal.entries == 1]
     return f"{entries} of {refusal.tier}, which {fault}"
 
 
-def mend_refusal(refusal: Refusal) -> str:
+def mend_refusal(refusal: TierRefusal) -> str:
     """Name the command that mends the tier: ``to mend it: jaxcache seal -C s3://team/jax``."""
     import shlex  # rarely needed, and this module is imported in the user's process
 
@@ -48,7 +48,7 @@ def mend_refusal(refusal: Refusal) -> str:
     return f"to mend it: jaxcache {command}"
 
 
-def read_record(data: bytes) -> "tuple[Refusal, ...]":
+def read_record(data: bytes) -> "tuple[TierRefusal, ...]":
     """Read a record; what cannot be read in it is left out."""
     try:
         tiers = json.loads(data)
@@ -62,11 +62,11 @@ def read_record(data: bytes) -> "tuple[Refusal, ...]":
             for reason in _REASONS:
                 number = row.get(reason)
                 if type(number) is int and 0 < number < _MAX_NUMBER:
-                    refusals.append(Refusal(str(tier), reason, number, at_ns))
+                    refusals.append(TierRefusal(str(tier), reason, number, at_ns))
     return tuple(refusals)
 
 
-def write_record(refusals: "tuple[Refusal, ...]") -> bytes:
+def write_record(refusals: "tuple[TierRefusal, ...]") -> bytes:
     """Write a record."""
     tiers: dict[str, dict[str, int]] = {}
     for refusal in refusals:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from ..core.refusals import (
     MAX_RECORD_BYTES,
     RECORD,
-    Refusal,
+    TierRefusal,
     describe_refusal,
     mend_refusal,
     read_record,
@@ -71,7 +71,7 @@ class Refusals:
             if {r[:3] for r in before} != {r[:3] for r in after}:
                 write_whole(folder, name, write_record(after))
 
-    def _count(self, without: "set[tuple[str, str]]") -> "list[Refusal]":
+    def _count(self, without: "set[tuple[str, str]]") -> "list[TierRefusal]":
         with self._lock:
             numbers = Counter(
                 (tier, reason)
@@ -79,4 +79,4 @@ class Refusals:
                 if (tier, key) not in without
             )
         at_ns = time.time_ns()
-        return [Refusal(*place, number, at_ns) for place, number in sorted(numbers.items())]
+        return [TierRefusal(*place, number, at_ns) for place, number in sorted(numbers.items())]

@@ -6,7 +6,7 @@ from operator import itemgetter
 from jaxcache.cache.ledger.uses import Uses
 from jaxcache.cache.listing import Summary
 from jaxcache.cache.stats import Stats
-from jaxcache.core.refusals import Refusal, describe_refusal, mend_refusal
+from jaxcache.core.refusals import TierRefusal, describe_refusal, mend_refusal
 from jaxcache.render.columns import count_column, size_column, text_column
 from jaxcache.render.document import fields_of, to_document
 from jaxcache.render.listing import group_columns
@@ -25,7 +25,12 @@ Live = Mapping[str, int | float] | None
 
 
 def stats_view(
-    stats: Stats, uses: Uses, live: Live = None, refusals: Sequence[Refusal] = (), *, now_ns: int
+    stats: Stats,
+    uses: Uses,
+    live: Live = None,
+    refusals: Sequence[TierRefusal] = (),
+    *,
+    now_ns: int,
 ) -> View:
     """Return the view of ``stats``.
 
@@ -72,7 +77,7 @@ def _rows(stats: Stats, uses: Uses) -> Iterator[tuple[object, ...]]:
 
 
 def _page(
-    stats: Stats, uses: Uses, live: Live, refusals: Sequence[Refusal], now_ns: int
+    stats: Stats, uses: Uses, live: Live, refusals: Sequence[TierRefusal], now_ns: int
 ) -> Iterator[Block]:
     total = stats.total
     others = sum(f.files for f in stats.files) - total.entries

@@ -6,7 +6,7 @@ from typing import Literal
 
 from jaxcache.cache.inventory import Inventory
 from jaxcache.cache.ledger.record import Record
-from jaxcache.core.refusals import Refusal
+from jaxcache.core.refusals import TierRefusal
 from jaxcache.entry.contents import Contents
 from jaxcache.entry.options import nearest_version, same_generation
 from jaxcache.entry.releases import read_release
@@ -85,7 +85,7 @@ class CacheFacts:
     """By key, of the entries that were decoded."""
     records: Mapping[str, Record] = field(default_factory=dict)
     """By key, what the ledger knows."""
-    refusals: tuple[Refusal, ...] = ()
+    refusals: tuple[TierRefusal, ...] = ()
     """Entries of tiers that the live layer refused."""
 
 

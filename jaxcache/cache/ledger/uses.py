@@ -10,7 +10,7 @@ from jaxcache.cache.ledger.record import COMPILE, HIT
 from jaxcache.cache.ledger.segments import Ledger
 from jaxcache.core.live_directory import live_directory
 from jaxcache.core.names import OWN_DIR
-from jaxcache.core.refusals import MAX_RECORD_BYTES, RECORD, Refusal, read_record
+from jaxcache.core.refusals import MAX_RECORD_BYTES, RECORD, TierRefusal, read_record
 from jaxcache.errors import JaxcacheError
 from jaxcache.store.base import Store
 from jaxcache.store.local import LocalStore
@@ -53,7 +53,7 @@ def count_uses(ledger: Ledger) -> Uses:
     return Uses(hits, misses, hits / (hits + misses) if hits + misses else None, saved)
 
 
-def read_refusals(store: Store) -> tuple[Refusal, ...]:
+def read_refusals(store: Store) -> tuple[TierRefusal, ...]:
     """Return what the live layer has refused from tiers, and what is still to be mended.
 
     The record is in the local directory; that of a bucket is the one that JAX puts before it.
