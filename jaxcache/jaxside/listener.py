@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from ..core import sketching
 from . import collect, keyflags, record
 from .adapter import Jax, hash_component, live_settings
 from .outcome import CompileRequest, entry_file, judge
@@ -31,6 +32,8 @@ _COMPONENTS = "JAXCACHE_COMPONENTS"
 _SCRATCH = "JAXCACHE_SCRATCH"
 #: Events that hold until the next of their kind: whoever begins to listen is told the last ones.
 _LASTING = ("jax", "settings", "backend")
+#: How long the end of a process waits for sketches.
+_SKETCHING_SECONDS = 5.0
 Sink = Callable[["dict[str, Any]"], None]
 
 
@@ -58,6 +61,7 @@ class Listener:
         self._flags = keyflags.listen()
         self._recording = record.start(jax.jax)
         self._collector = collect.start(self.send)
+        self._sketcher = sketching.Sketcher()
         self._backends: dict[tuple[int, str, int], int] = {}
         os.register_at_fork(after_in_child=self._start_afresh)
 
@@ -130,6 +134,7 @@ class Listener:
         def remember() -> None:
             info = self._jax.describe_lowering(args, kwargs)
             info["lower"] = [started, ended - started]
+            info["call"] = sketching.describe_call()
             if self._collector:
                 info["doubts"] = self._collector.end_lowering()
             if traced:
@@ -181,12 +186,15 @@ class Listener:
     def _look(self, args: Any, kwargs: Any) -> "dict[str, Any]":
         """Make the key of a request; JAX counts and looks up nothing."""
         request = CompileRequest(number=0, started=time.time())
+        blobs: list[str] = []
         outer, self._local.request = self._request, request
         try:
             self._tell_settings()
             asked = self._jax.asked(args, kwargs)
             key = self._jax.make_key(asked)
             self._hash_components(request)
+            self._sketch(asked["computation"], blobs.append)
+            self.finish_sketches()
         finally:
             self._local.request = outer
         return {
@@ -197,7 +205,8 @@ class Listener:
             "outcome": "skipped",
             "reason": "not-compiled",
             "components": request.hashes,
-            **self._jax.lowering_of(asked["computation"]),
+            "sketch": blobs[0] if blobs else None,
+            **_without_call(self._jax.lowering_of(asked["computation"])),
         }
 
     def _collect(self, request: CompileRequest, compile_: Any, args: Any, kwargs: Any) -> Any:
@@ -252,6 +261,8 @@ class Listener:
         request.hit, request.stored_seconds = executable is not None, seconds
         # Now, not at the end: compiling may change the module.
         self._safely(lambda: self._hash_components(request))
+        if not request.hit and request.computation is not None:
+            self._safely(lambda: self._sketch_request(request))
         return executable, seconds
 
     def around_decision(self, decide: Any, args: Any, kwargs: Any) -> Any:
@@ -304,7 +315,8 @@ class Listener:
         callbacks = args[4] if len(args) > 4 else kwargs.get("host_callbacks", ())
         request.callbacks = len(callbacks or ())
         request.backend = self._describe_backend(args[0], args[2])
-        request.lowering = self._jax.lowering_of(computation)
+        request.lowering = _without_call(self._jax.lowering_of(computation))
+        request.computation = computation
         request.settings = self._tell_settings()
         self.send(
             {
@@ -345,7 +357,22 @@ class Listener:
             request.hashes = {n: hash_component(c) for n, c in request.components.items()}
         request.components.clear()
 
+    def _sketch_request(self, request: CompileRequest) -> None:
+        """Send the sketch of what is about to be compiled, as soon as a thread has made it."""
+        head = {"event": "sketch", "id": request.number, "key": request.key}
+        self._sketch(request.computation, lambda blob: self.send({**head, "sketch": blob}))
+
+    def _sketch(self, computation: Any, take: Callable[[str], Any]) -> None:
+        call = self._jax.lowering_of(computation).get("call") or {}
+        facts = {**sketching.describe_process(self._jax.jax.config), **call}
+        self._sketcher.sketch(computation, facts, take)
+
+    def finish_sketches(self) -> None:
+        """Wait until all sketches are sent, for a few seconds."""
+        self._sketcher.finish(_SKETCHING_SECONDS)
+
     def _end(self, request: CompileRequest) -> None:
+        request.computation = None
         directory = self._jax.opened_directory()
         request.disabled_at_first = bool(self._counters["tasks_disabled_cache"])
         written_to = self._scratch if self._scratch and request.write else directory
@@ -387,6 +414,7 @@ class Listener:
 
     def say_goodbye(self) -> None:
         """The process ends in good order: what only then can be known."""
+        self._safely(self.finish_sketches)
         self._safely(lambda: self.send({"event": "end", "counters": self._counters}))
 
     def _force(self) -> None:
@@ -402,3 +430,8 @@ class Listener:
             action()
         except Exception as error:
             self.send({"event": "trouble", "detail": f"{type(error).__name__}: {error}"})
+
+
+def _without_call(lowering: "dict[str, Any]") -> "dict[str, Any]":
+    """Return what events tell of a lowering: the values of the call are in the sketch alone."""
+    return {name: value for name, value in lowering.items() if name != "call"}

@@ -38,6 +38,8 @@ class CompileRequest:
     """The entry's file was there before the write."""
     disabled_at_first: bool = False
     """JAX asks once per process whether the cache is on, and keeps the answer."""
+    computation: Any = None
+    """The MLIR module, until it is compiled."""
     asked: tuple[Any, ...] = ()
     """The arguments of the look-up: key, options, backend, devices."""
     alike: bool = False

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from jaxcache.cache.gate import read_content
-from jaxcache.cache.ledger.record import COMPILE, HIT, TOO_QUICK, Event
+from jaxcache.cache.ledger.record import COMPILE, HIT, SKETCH, TOO_QUICK, Event
 from jaxcache.cache.ledger.segments import Ledger, append
 from jaxcache.core.names import CACHE_SUFFIX
 from jaxcache.entry.codec import CodecError
@@ -42,6 +42,7 @@ def remember(modules: Iterable[Done], seen: Recorder) -> None:
                 facts[directory].append(Event(event.key, kind, at_ns, _facts(event, seen)))
             elif event.reason == "compile-time":
                 facts[directory].append(Event(event.key, TOO_QUICK, at_ns))
+            _add_sketch(event, seen, facts[directory])
     for directory, found in facts.items():
         with contextlib.suppress(JaxcacheError):
             store = open_store(directory)
@@ -49,6 +50,26 @@ def remember(modules: Iterable[Done], seen: Recorder) -> None:
                 store,
                 [replace(fact, facts={**fact.facts, **_digest(store, fact)}) for fact in found],
             )
+
+
+def remember_sketches(seen: Recorder) -> None:
+    """Write the sketches that arrived after their compiles were remembered."""
+    facts: defaultdict[str, list[Event]] = defaultdict(list)
+    for event in seen.modules[: seen.learnt]:
+        if event.key and (directory := event.local_directory):
+            _add_sketch(event, seen, facts[directory])
+    for directory, found in facts.items():
+        with contextlib.suppress(JaxcacheError):
+            append(open_store(directory), found)
+
+
+def _add_sketch(event: Done, seen: Recorder, facts: list[Event]) -> None:
+    """Add the sketch of an entry that was written, once."""
+    request = event.process, event.number
+    blob = seen.sketches.get(request)
+    if blob and event.key and event.outcome == "written" and request not in seen.learnt_sketches:
+        seen.learnt_sketches.add(request)
+        facts.append(Event(event.key, SKETCH, int(event.at * NS_PER_SECOND), {"sketch": blob}))
 
 
 def _digest(store: Store, fact: Event) -> dict[str, Any]:
@@ -77,6 +98,8 @@ def _facts(event: Done, seen: Recorder) -> dict[str, Any]:
         "xla_flags": jax.xla_flags if jax else None,
         "script": started.argv[0] or None if started and started.argv else None,
         "function": event.function,
+        "file": event.file,
+        "run": seen.run_of(event.process),
         "components": event.components,
         "tuning": event.tuning,
         "tuning_mtime_ns": event.mtime_ns if event.tuning else None,

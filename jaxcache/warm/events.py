@@ -166,11 +166,22 @@ class Done(Called):
     spool: str | None = None
     xla_flags: tuple[str, ...] | None = None
     ignored_flags: tuple[str, ...] = ()
+    sketch: str | None = None
+    """The sketch of a request that was only asked for its key."""
 
     @property
     def local_directory(self) -> str | None:
         """The directory that JAX had open; None where it is in a bucket, or none was."""
         return self.directory if self.directory and "://" not in self.directory else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sketched(SeenEvent):
+    """The sketch of a program that is compiled; it may arrive after the compile has ended."""
+
+    number: int
+    key: str
+    sketch: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -286,7 +297,17 @@ TorchEvent = (
     TorchLoaded | TorchGraph | TorchSaved | TorchCompiled | TorchBreak | TorchRecompile | TorchLeft
 )
 RunEvent = (
-    TorchEvent | Started | Loaded | Configured | Hardware | Begun | Called | Done | Notice | Left
+    TorchEvent
+    | Started
+    | Loaded
+    | Configured
+    | Hardware
+    | Begun
+    | Called
+    | Done
+    | Sketched
+    | Notice
+    | Left
 )
 _KINDS: dict[str, type] = {
     "start": Started,
@@ -295,6 +316,7 @@ _KINDS: dict[str, type] = {
     "backend": Hardware,
     "begin": Begun,
     "module": Done,
+    "sketch": Sketched,
     "colocated": Called,
     "end": Left,
     "torch": TorchLoaded,

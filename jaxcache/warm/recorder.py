@@ -3,6 +3,7 @@
 import bisect
 import math
 import os
+import time
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -18,6 +19,7 @@ from jaxcache.warm.events import (
     Loaded,
     Notice,
     RunEvent,
+    Sketched,
     Started,
 )
 from jaxcache.warm.launch import Ended
@@ -31,6 +33,9 @@ from jaxcache.warm.notes import (
 )
 from jaxcache.warm.report import Argument, Function, Module, Process, Report
 from jaxcache.warm.typed_json import Scalar, Span
+
+#: Names this process among those that compile in themselves.
+_STARTED = time.time()
 
 
 @dataclass(slots=True)
@@ -98,8 +103,12 @@ class Recorder:
     running: dict[tuple[int, int], Begun] = field(default_factory=dict)
     colocated: list[Called] = field(default_factory=list)
     notices: list[Notice] = field(default_factory=list)
+    sketches: dict[tuple[int, int], str] = field(default_factory=dict)
+    """Sketches by process and number of the request."""
     learnt: int = 0
     """The number of ``modules`` that the ledger has."""
+    learnt_sketches: set[tuple[int, int]] = field(default_factory=set)
+    """The sketches that the ledger has."""
     unreported: list[str] = field(default_factory=list)
     """Entries written during the run that no process reported."""
 
@@ -111,6 +120,8 @@ class Recorder:
                 self.modules.append(event)
                 self.running.pop((event.process, event.number), None)
                 process.counters, process.process_id = event.counters, event.process_id
+            case Sketched():
+                self.sketches[event.process, event.number] = event.sketch
             case Called():
                 self.colocated.append(event)
             case Begun():
@@ -129,6 +140,15 @@ class Recorder:
                 process.configured = event
             case Left():
                 process.counters = event.counters
+
+    def sketch_of(self, done: Done) -> str | None:
+        """Return the sketch of a compile; None where it has none, or not yet."""
+        return done.sketch or self.sketches.get((done.process, done.number))
+
+    def run_of(self, process: int) -> str:
+        """Return a name of one process that no other process has."""
+        started = self.processes[process].started
+        return f"{started.pid}-{started.at:.3f}" if started else f"{os.getpid()}-{_STARTED:.3f}"
 
     def heard(self, *kinds: str) -> list[Notice]:
         """Return the sentences of some kinds."""

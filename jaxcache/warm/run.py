@@ -13,7 +13,7 @@ from jaxcache.errors import NoJaxError, UsageError
 from jaxcache.options.run import CompileOptions, RunOptions, WarmOptions
 from jaxcache.store.location import absolute_location
 from jaxcache.units import format_count, format_duration
-from jaxcache.warm.bookkeeping import known_seconds, remember
+from jaxcache.warm.bookkeeping import known_seconds, remember, remember_sketches
 from jaxcache.warm.causes import find_causes, path_note
 from jaxcache.warm.crosshost.cross import Cross, Spool, open_spool, read_cross
 from jaxcache.warm.events import RunEvent
@@ -291,6 +291,8 @@ def _learn(recorder: Recorder, options: RunOptions) -> None:
     recorder.learnt = len(recorder.modules)
     if options.scratch is None:
         remember(fresh, recorder)
+        if recorder.sketches.keys() - recorder.learnt_sketches:
+            remember_sketches(recorder)
 
 
 #: JAX's defaults (jax/_src/config.py) of the settings that decide what is written.

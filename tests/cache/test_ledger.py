@@ -72,6 +72,7 @@ def test_events_fold_into_a_record(tmp_path: Path) -> None:
         components={"computation": "ab"},
         hits=4,
         last_hit_ns=30,
+        compiled_ns=10,
         sealed_ns=40,
         pinned=True,
         extra={"host": "node7"},
@@ -120,7 +121,7 @@ def test_facts_of_the_wrong_type_are_left_out(tmp_path: Path) -> None:
         "count": 5,
     }
     append(open_store(str(tmp_path)), [Event(KEY, COMPILE, 1, facts)])
-    assert load(tmp_path).record(KEY) == Record(KEY)
+    assert load(tmp_path).record(KEY) == Record(KEY, compiled_ns=1)
 
 
 def test_a_damaged_segment_hides_no_other(tmp_path: Path) -> None:

@@ -9,13 +9,14 @@ from typing import Any
 #:
 #: * ``payload``: payload_sha256, file_mtime_ns, file_size_bytes
 #: * ``compile``: count, compile_seconds, versions, components, script, function
+#: * ``sketch``: sketch, of the program before optimization (``jaxcache/core/sketch.py``)
 #: * ``hit``: count (1 if absent) more uses of the entry
 #: * ``too-quick``: count compiles that JAX's threshold of seconds kept from being written
 #: * ``sealed``: the entry was sealed then
 #: * ``removed``: the file was damaged, and went to quarantine or for good
 #: * ``pin``, ``unpin``: the later one counts
 PAYLOAD, COMPILE, HIT, SEALED, PIN, UNPIN = "payload", "compile", "hit", "sealed", "pin", "unpin"
-TOO_QUICK, REMOVED = "too-quick", "removed"
+TOO_QUICK, REMOVED, SKETCH = "too-quick", "removed", "sketch"
 COUNTED = frozenset({HIT, COMPILE, TOO_QUICK})
 PINNING = frozenset({PIN, UNPIN})
 
@@ -88,6 +89,11 @@ class Record:
     xla_flags: str | None = None
     script: str | None = None
     function: str | None = None
+    file: str | None = None
+    """The file of the function."""
+    run: str | None = None
+    """The process that used it last."""
+    sketch: str | None = None
     tuning: str | None = None
     """``untuned`` where the entry was compiled for a GPU that was not there, ``tuned`` where
     nothing had to be measured or a real host's measurements were at hand; None for all others."""
@@ -96,11 +102,17 @@ class Record:
     """Time and size of the file that ``tuning`` is about: it says nothing of one written anew."""
     hits: int = 0
     last_hit_ns: int | None = None
+    compiled_ns: int | None = None
     sealed_ns: int | None = None
     removed_ns: int | None = None
     pinned: bool = False
     extra: Mapping[str, Any] = field(default_factory=dict)
     """Facts that have no field of their own."""
+
+    @property
+    def last_used_ns(self) -> int:
+        """The latest compile or hit that was recorded; 0 without any."""
+        return max(self.last_hit_ns or 0, self.compiled_ns or 0)
 
     def digest_of(self, mtime_ns: int) -> str | None:
         """Return :attr:`payload_sha256`, unless the file was written after its removal.
@@ -120,7 +132,9 @@ class Record:
         return self.tuning if same else None
 
 
-_DERIVED = frozenset({"hits", "last_hit_ns", "sealed_ns", "removed_ns", "pinned", "extra", "key"})
+_DERIVED = frozenset(
+    {"hits", "last_hit_ns", "compiled_ns", "sealed_ns", "removed_ns", "pinned", "extra", "key"}
+)
 _TEXTS = frozenset(f.name for f in fields(Record) if f.type == str | None)
 _INTEGERS = frozenset(f.name for f in fields(Record) if f.type == int | None) - _DERIVED
 _KNOWN = frozenset(f.name for f in fields(Record)) - _DERIVED
@@ -134,6 +148,8 @@ def fold(key: str, events: Iterable[Event]) -> Record:
         if event.kind == HIT:
             known["hits"] = known.get("hits", 0) + event.count
             known["last_hit_ns"] = event.at_ns
+        elif event.kind == COMPILE:
+            known["compiled_ns"] = event.at_ns
         elif event.kind in PINNING:
             known["pinned"] = event.kind == PIN
         elif event.kind == SEALED:

@@ -15,11 +15,12 @@ import hashlib
 import json
 import os
 import re
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
-from jaxcache.cache.ledger.record import COUNTED, HIT, PINNING, Event, Record, fold
+from jaxcache.cache.ledger.record import COUNTED, HIT, PINNING, SKETCH, Event, Record, fold
 from jaxcache.core.names import LEDGER_DIR, TEMP_PREFIX
 from jaxcache.entry.names import split_name
 from jaxcache.errors import JaxcacheError
@@ -42,6 +43,8 @@ _SLACK_BYTES = 256 << 10
 _MIN_ABSENT = 1_000
 #: Readings of a folder that is compacted meanwhile.
 _ATTEMPTS = 5
+#: Sketches of one module that a compaction keeps.
+_KEPT_SKETCHES = 8
 _LOCK = f"{LEDGER_DIR}/{TEMP_PREFIX}compact"
 
 _SUFFIX = ".jsonl"
@@ -205,7 +208,9 @@ def _compact(store: Store, ledger: Ledger, keep: Callable[[str], bool]) -> None:
     found = frozenset(ledger.segments)
     history = sorted(ledger.originals - found)[-_MAX_REPLACED:]
     replaces = sorted(found.union(history))
-    batches = list(_batches(e for e in ledger.events() if keep(e.key))) or [([], 0)]
+    sketched = _newest_sketches(ledger)
+    kept = (e for e in ledger.events() if keep(e.key) and (e.kind != SKETCH or e.key in sketched))
+    batches = list(_batches(kept)) or [([], 0)]
     if ledger._is_compact and all(map(keep, ledger)):
         return
     digest = hashlib.sha256("\n".join(replaces).encode())
@@ -228,6 +233,16 @@ def _compact(store: Store, ledger: Ledger, keep: Callable[[str], bool]) -> None:
         store.write(f"{LEDGER_DIR}/{name}", [*headers, *lines])
     for name in found:
         store.delete(f"{LEDGER_DIR}/{name}")
+
+
+def _newest_sketches(ledger: Ledger) -> set[str]:
+    """Return the keys whose sketches a compaction keeps: the newest few of each module."""
+    modules: defaultdict[str, list[Event]] = defaultdict(list)
+    for event in ledger.events():
+        if event.kind == SKETCH:
+            modules[event.key.rpartition("-")[0]].append(event)
+    newest = (sorted(found, key=lambda e: e.at_ns)[-_KEPT_SKETCHES:] for found in modules.values())
+    return {event.key for found in newest for event in found}
 
 
 def _worth_keeping(store: Store, ledger: Ledger) -> Callable[[str], bool]:

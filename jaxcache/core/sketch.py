@@ -1,0 +1,424 @@
+"""A sketch of a program before optimization: source location to operations.
+
+A sketch is made of the text of a StableHLO module, in MLIR's generic form with locations. It is a
+table of a few kilobytes: for each line of the user's Python the operations that came from it, with
+the types of their results and small constants. It contains no source text and no large constant.
+Two sketches of one function tell which lines compute something else.
+
+The functions that JAX itself jits, such as ``relu`` or ``clip``, are traced once and keep the line
+of their first caller. Their bodies therefore count as a part of each call, and not as operations of
+that line.
+"""
+
+import base64
+import hashlib
+import json
+import re
+import zlib
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+#: A module whose text is longer has no sketch.
+MAX_TEXT_CHARACTERS = 128 << 20
+#: A sketch that is larger keeps a digest of each line instead of its operations, or is dropped.
+_MAX_BLOB_CHARACTERS = 64 << 10
+_MAX_JSON_BYTES = 4 << 20
+_MAX_CONSTANT_CHARACTERS = 48
+_MAX_TEXT = 160
+
+_OPERATION = re.compile(r'\s*(?:%(\w+)(?::\d+)? = )?"([\w.$-]+)"\(([^)]*)\)(.*)$')
+_SYMBOL = re.compile(r'sym_name = "([^"]*)"')
+_CALLEE = re.compile(r'callee = @"?([\w.$-]+)"?')
+_ARGUMENT = re.compile(r'%(\w+): ([^%]*?) loc\((?:"((?:[^"\\]|\\.)*)"\)|[^%]*)')
+_ALIAS = re.compile(r"#(loc\d*) = loc\((.*)\)$")
+_FILE = re.compile(r'"((?:[^"\\]|\\.)*)":(\d+)(?::\d+)?')
+_NAMED = re.compile(r'"((?:[^"\\]|\\.)*)"\((.*)\)$')
+_VALUE = re.compile(r"value = (dense<.*?>|dense_resource<[^>]*>|[^:]*?) :")
+_SHARDING = re.compile(r'(?:mhlo|sdy)\.sharding = ("[^"]*"|#sdy\.sharding<[^>]*>)')
+_NUMBERED = re.compile(r"_\d+$")
+_TYPE = re.compile(r"tensor<((?:\d+x|\?x)*)([^<>x,]+(?:<[^<>]*>)?)[^<>]*>")
+#: Files of libraries, among the frames of a location.
+_LIBRARY = re.compile(r"[/\\](?:site|dist)-packages[/\\]|[/\\]lib[/\\]python3[^/\\]*[/\\]|^<")
+#: Private functions that hold code of the user's, whatever they are called.
+_BODIES = frozenset({"closed_call", "checkpoint", "core_call", "remat", "None", "shmap_body"})
+_RETURNS = frozenset({"stablehlo.return", "func.return", "sdy.return"})
+
+Place = tuple[str, int, str]
+"""File, line and function."""
+_NOWHERE: Place = ("", 0, "")
+
+
+@dataclass(frozen=True)
+class SketchedArgument:
+    """One argument of a program that is used in it."""
+
+    name: str
+    type: str
+    """``f32[8,16]``: the global type, before it is divided among devices."""
+    sharding: str = ""
+    donated: bool = False
+
+
+@dataclass(frozen=True)
+class PassedArgument:
+    """One argument of a call, whether the program uses it or not."""
+
+    name: str
+    type: str
+    is_weak: bool = False
+
+
+@dataclass(frozen=True)
+class SketchedLine:
+    """The operations that came from one line."""
+
+    file: str
+    line: int
+    function: str
+    operations: Mapping[str, int]
+    """Counts by ``multiply(0.1) f32[8]~1a2b``: name, constants, types, digest of attributes."""
+    wiring: str = ""
+    """A digest of the operations with what they take, in any order."""
+
+
+@dataclass(frozen=True)
+class Sketch:
+    """What is kept of one program."""
+
+    arguments: tuple[SketchedArgument, ...] = ()
+    results: tuple[str, ...] = ()
+    lines: tuple[SketchedLine, ...] = ()
+    order: str = ""
+    """A digest of all operations in their order."""
+    passed: "tuple[PassedArgument, ...] | None" = None
+    """All arguments of the call; None where they are not known."""
+    static: "Mapping[str, str] | None" = None
+    """Static arguments by name, those that are small values; None where they are not known."""
+    config: Mapping[str, Any] = field(default_factory=dict)
+    """Settings of JAX that change programs, those that are not off."""
+    hash_seed: str = ""
+    """``PYTHONHASHSEED``; ``random`` where Python chose it."""
+
+
+def make_sketch(text: str, facts: Mapping[str, Any] | None = None) -> "str | None":
+    """Sketch a module, as a text that :func:`read_sketch` reads; None where it is too large.
+
+    Args:
+        text: the module in MLIR's generic form, with locations.
+        facts: ``static``, ``config`` and ``hash_seed`` of :class:`Sketch`.
+    """
+    if len(text) > MAX_TEXT_CHARACTERS:
+        return None
+    module = _Module(text)
+    for is_short in (False, True):
+        document = {**module.document(is_short=is_short), **(facts or {})}
+        packed = zlib.compress(json.dumps(document, separators=(",", ":")).encode(), 6)
+        if len(packed) <= _MAX_BLOB_CHARACTERS * 3 // 4:
+            return base64.b64encode(packed).decode()
+    return None
+
+
+def read_sketch(blob: object) -> "Sketch | None":
+    """Read a sketch that came from outside; None where it is none, or too large."""
+    if not isinstance(blob, str) or not 0 < len(blob) <= _MAX_BLOB_CHARACTERS:
+        return None
+    try:
+        unpacker = zlib.decompressobj()
+        data = unpacker.decompress(base64.b64decode(blob, validate=True), _MAX_JSON_BYTES)
+        if not unpacker.eof:
+            return None
+        document = json.loads(data)
+        operations = [str(o) for o in document["operations"]]
+        files = [str(f) for f in document["files"]]
+        lines = tuple(
+            SketchedLine(
+                files[file],
+                int(line),
+                str(function),
+                {operations[o]: int(n) for o, n in zip(counts[::2], counts[1::2], strict=True)},
+                str(wiring),
+            )
+            for file, line, function, wiring, counts in document["lines"]
+        )
+        arguments = tuple(
+            SketchedArgument(str(name), str(type_), str(sharding), bool(donated))
+            for name, type_, sharding, donated in document["arguments"]
+        )
+        static = document.get("static")
+        return Sketch(
+            arguments,
+            tuple(map(str, document["results"])),
+            lines,
+            str(document["order"]),
+            _read_passed(document.get("passed")),
+            None if static is None else {str(n): str(v) for n, v in static.items()},
+            dict(document.get("config", {})),
+            str(document.get("hash_seed", "")),
+        )
+    except (
+        ValueError,
+        TypeError,
+        KeyError,
+        IndexError,
+        AttributeError,
+        zlib.error,
+        RecursionError,
+    ):
+        return None
+
+
+def _read_passed(rows: Any) -> "tuple[PassedArgument, ...] | None":
+    if rows is None:
+        return None
+    return tuple(PassedArgument(str(name), str(type_), bool(weak)) for name, type_, weak in rows)
+
+
+def _digest(parts: Iterable[str], size: int = 4) -> str:
+    digest = hashlib.blake2b(digest_size=size)
+    for part in parts:
+        digest.update(part.encode("utf-8", "replace"))
+        digest.update(b"\0")
+    return digest.hexdigest()
+
+
+@dataclass
+class _Operation:
+    location: str
+    text: str
+    callee: str
+    wiring: str
+
+
+class _Module:
+    """The operations of a module, function by function."""
+
+    def __init__(self, text: str) -> None:
+        self._functions: dict[str, list[_Operation]] = {}
+        self._locations: dict[str, str] = {}
+        self._places: dict[str, tuple[Place, bool]] = {}
+        self._open: list[tuple[str, str, str, str]] = []
+        self._function: list[_Operation] = []
+        self._constants: dict[str, str] = {}
+        self._producers: dict[str, str] = {}
+        self._arguments: list[SketchedArgument] = []
+        self._attributes: list[str] = []
+        self._results = ""
+        self._is_main = False
+        for line in text.splitlines():
+            self._read(line)
+        self._digests: dict[str, str] = {}
+
+    # Reading ----------------------------------------------------------------------------------
+
+    def _read(self, line: str) -> None:
+        if line.startswith("#"):
+            if match := _ALIAS.match(line):
+                self._locations[match[1]] = match[2]
+            return
+        if match := _OPERATION.match(line):
+            self._read_operation(*match.groups(default=""))
+            return
+        start = line.lstrip()
+        if start.startswith("}) ") and self._open:
+            name, result, operands, attributes = self._open.pop()
+            if name not in ("func.func", "builtin.module"):
+                self._add(result, name, operands, attributes, start)
+        elif start.startswith("^bb0(") and self._is_main and not self._arguments:
+            self._read_arguments(start)
+
+    def _read_operation(self, result: str, name: str, operands: str, rest: str) -> None:
+        if rest.endswith("({"):
+            self._open.append((name, result, operands, rest[:-2]))
+            if name == "func.func":
+                symbol = _SYMBOL.search(rest)
+                self._function = self._functions.setdefault(symbol[1] if symbol else "", [])
+                self._is_main = bool(symbol) and symbol[1] == "main"  # type: ignore[index]
+                if self._is_main:
+                    self._attributes = list(_argument_attributes(rest))
+            return
+        if name in ("stablehlo.constant", "mhlo.constant"):
+            value = _VALUE.search(rest)
+            self._constants[result] = _constant(value[1] if value else "")
+            return
+        at = rest.rfind(" : (")
+        self._add(result, name, operands, rest[:at] if at >= 0 else "", rest)
+
+    def _add(self, result: str, name: str, operands: str, attributes: str, end: str) -> None:
+        """Add one operation, whose types and location are at the end of a line."""
+        at = end.rfind(" loc(")
+        types = end[end.rfind(" -> ", 0, at) + 4 : at]
+        taken = [x.strip().lstrip("%") for x in operands.split(",") if x.strip()]
+        constants = [c for x in taken if (c := self._constants.get(x)) is not None]
+        if name in _RETURNS:
+            if name == "func.return" and self._is_main:
+                self._results = end[end.rfind(" : (") + 4 : end.rfind(") -> ")]
+            return
+        callee = _CALLEE.search(attributes) if name.endswith("call") else None
+        short = f"call {_NUMBERED.sub('', callee[1])}" if callee else name.rpartition(".")[2]
+        kind = f"~{_digest([attributes], 3)}" if attributes.strip() and not callee else ""
+        given = f"({','.join(constants)})" if constants else ""
+        shown = f"{short}{given} {short_types(types)}{kind}"
+        wiring = " ".join(self._producers.get(x.partition("#")[0], x) for x in taken)
+        self._function.append(
+            _Operation(end[at + 5 : -1], shown, callee[1] if callee else "", wiring)
+        )
+        if result:
+            self._producers[result] = short
+
+    def _read_arguments(self, line: str) -> None:
+        for number, match in enumerate(_ARGUMENT.finditer(line)):
+            attributes = self._attributes[number] if number < len(self._attributes) else ""
+            sharding = _SHARDING.search(attributes)
+            donated = "tf.aliasing_output" in attributes or "jax.buffer_donor" in attributes
+            self._producers[match[1]] = f"argument {number}"
+            self._arguments.append(
+                SketchedArgument(
+                    (match[3] or "")[:_MAX_TEXT],
+                    short_types(match[2]),
+                    sharding[1][:_MAX_TEXT] if sharding else "",
+                    donated,
+                )
+            )
+
+    # Locations --------------------------------------------------------------------------------
+
+    def _place(self, location: str) -> tuple[Place, bool]:
+        """Return the innermost frame of the user's own, else the innermost; and which it is."""
+        if location not in self._places:
+            self._places[location] = _NOWHERE, False  # a circle ends here
+            self._places[location] = self._resolve(location)
+        return self._places[location]
+
+    def _resolve(self, location: str) -> tuple[Place, bool]:
+        if location.startswith("#"):
+            return self._place(self._locations.get(location[1:], ""))
+        if location.startswith("callsite(") and " at " in location:
+            inner, _, outer = location[len("callsite(") : -1].rpartition(" at ")
+            place, is_own = self._place(inner)
+            if is_own:
+                return place, True
+            outside, is_own = self._place(outer)
+            return (outside, is_own) if is_own or place == _NOWHERE else (place, False)
+        if match := _FILE.match(location):
+            return (match[1], int(match[2]), ""), not _LIBRARY.search(match[1])
+        if match := _NAMED.match(location):
+            inner = match[2]
+            place, is_own = self._place(inner)
+            if place != _NOWHERE and not place[2] and _FILE.match(self._raw(inner)):
+                return (place[0], place[1], match[1]), is_own
+            return place, is_own
+        return _NOWHERE, False
+
+    def _raw(self, location: str) -> str:
+        return self._locations.get(location[1:], "") if location.startswith("#") else location
+
+    # The table --------------------------------------------------------------------------------
+
+    def _is_part_of_its_calls(self, name: str) -> bool:
+        """Return whether a private function is one of JAX's own, whose lines say nothing."""
+        base = _NUMBERED.sub("", name)
+        if base in _BODIES or name not in self._functions:
+            return False
+        places = {self._place(o.location)[0] for o in self._functions[name]} - {_NOWHERE}
+        return len(places) < 2 and all(p[2].rpartition(".")[2] != base for p in places)
+
+    def _text(self, operation: _Operation) -> str:
+        """Return an operation; with the digest of its body where it calls one of JAX's own."""
+        callee = operation.callee
+        if not callee or not self._is_part_of_its_calls(callee):
+            return operation.text
+        if callee not in self._digests:
+            self._digests[callee] = ""  # a recursive one
+            body = self._functions[callee]
+            self._digests[callee] = _digest(f"{self._text(o)} {o.wiring}" for o in body)
+        return f"{operation.text}~{self._digests[callee]}"
+
+    def _operations(self) -> Iterator[tuple[Place, str, str]]:
+        for name, operations in self._functions.items():
+            if name == "main" or not self._is_part_of_its_calls(name):
+                for operation in operations:
+                    place = self._place(operation.location)[0]
+                    yield place, self._text(operation), operation.wiring
+
+    def document(self, *, is_short: bool) -> dict[str, Any]:
+        """Return the sketch as JSON holds it.
+
+        Args:
+            is_short: keep a digest of the operations of each line.
+        """
+        counts: dict[Place, Counter[str]] = {}
+        wirings: dict[Place, list[str]] = {}
+        order = hashlib.blake2b(digest_size=8)
+        for place, text, wiring in self._operations():
+            counts.setdefault(place, Counter())[text] += 1
+            wirings.setdefault(place, []).append(f"{text} {wiring}")
+            order.update(f"{place} {text} {wiring}\n".encode("utf-8", "replace"))
+        if is_short:
+            counts = {
+                place: Counter({f"~{_digest(f'{t} {n}' for t, n in sorted(found.items()))}": 1})
+                for place, found in counts.items()
+            }
+        operations = {
+            text: n for n, text in enumerate(dict.fromkeys(t for c in counts.values() for t in c))
+        }
+        files = {file: n for n, file in enumerate(dict.fromkeys(p[0] for p in counts))}
+        return {
+            "version": 1,
+            "arguments": [[a.name, a.type, a.sharding, int(a.donated)] for a in self._arguments],
+            "results": [t for t in short_types(self._results).split(", ") if t],
+            "operations": list(operations),
+            "files": list(files),
+            "lines": [
+                [
+                    files[place[0]],
+                    place[1],
+                    place[2][:_MAX_TEXT],
+                    _digest(sorted(wirings[place])),
+                    [n for text, count in found.items() for n in (operations[text], count)],
+                ]
+                for place, found in counts.items()
+            ],
+            "order": order.hexdigest(),
+        }
+
+
+def _argument_attributes(header: str) -> Iterator[str]:
+    """Yield the attributes of each argument of a function."""
+    start = header.find("arg_attrs = [")
+    depth, begin = 0, 0
+    for at in range(start + len("arg_attrs = ["), len(header) if start >= 0 else 0):
+        letter = header[at]
+        if letter == "{":
+            depth += 1
+            begin = at if depth == 1 else begin
+        elif letter == "}":
+            depth -= 1
+            if depth == 0:
+                yield header[begin : at + 1]
+        elif letter == "]" and depth == 0:
+            return
+
+
+def short_types(text: str) -> str:
+    """Return MLIR's types as HLO spells them: ``f32[8,16]``."""
+    return _TYPE.sub(
+        lambda m: f"{_element(m[2])}[{m[1].rstrip('x').replace('x', ',')}]", text
+    ).strip("() ")
+
+
+def _element(text: str) -> str:
+    if text == "i1":
+        return "bool"
+    if text.startswith("ui"):
+        return f"u{text[2:]}"
+    return f"s{text[1:]}" if re.fullmatch(r"i\d+", text) else text
+
+
+def _constant(text: str) -> str:
+    """Return a small constant as Python spells it; a large one as its kind alone."""
+    text = text.removeprefix("dense<").removesuffix(">")
+    if len(text) > _MAX_CONSTANT_CHARACTERS or "elided" in text:
+        return "…"
+    return re.sub(r"-?\d\.\d+e[+-]\d+", lambda m: f"{float(m[0]):.9g}", text)

@@ -1,0 +1,175 @@
+"""Sketch the programs that a process compiles, while JAX compiles them.
+
+Printing a module is C++, and takes one percent of its compile. Reading the text is Python, and is
+done by a thread of its own, mostly while XLA compiles, which needs no Python.
+
+Private names of JAX, tried on 0.4.30 to 0.12: the functions ``cache_miss`` and ``jit_lower`` of
+``jax/_src/pjit.py`` with their local names ``args``, ``kwargs``, ``jit_info`` and ``jit_func``;
+``_resolve_and_lower`` there, with ``jaxpr``. Where a release has others, a sketch has no static
+values.
+"""
+
+import contextlib
+import os
+import queue
+import sys
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from .sketch import MAX_TEXT_CHARACTERS, make_sketch
+
+#: Text that waits for the thread; a module beyond it has no sketch.
+_MAX_WAITING_CHARACTERS = 2 * MAX_TEXT_CHARACTERS
+#: A constant with more elements is left out of the text.
+_MAX_ELEMENTS = 8
+_MAX_STATIC_CHARACTERS = 64
+_MAX_STATIC = 32
+#: Settings of JAX that change the programs that it makes, or what of them is in a key.
+_SETTINGS = (
+    "jax_compilation_cache_include_metadata_in_key",
+    "jax_compiler_enable_remat_pass",
+    "jax_default_dtype_bits",
+    "jax_default_matmul_precision",
+    "jax_default_prng_impl",
+    "jax_disable_most_optimizations",
+    "jax_enable_custom_prng",
+    "jax_enable_x64",
+    "jax_exec_time_optimization_effort",
+    "jax_memory_fitting_effort",
+    "jax_memory_fitting_level",
+    "jax_numpy_dtype_promotion",
+    "jax_optimization_level",
+    "jax_pmap_shmap_merge",
+    "jax_random_seed_offset",
+    "jax_softmax_custom_jvp",
+    "jax_threefry_partitionable",
+    "jax_use_shardy_partitioner",
+)
+
+Take = Callable[[str], Any]
+
+
+class Sketcher:
+    """A thread that makes sketches, begun with the first of them."""
+
+    def __init__(self) -> None:
+        self._reset()
+        os.register_at_fork(after_in_child=self._reset)
+
+    def _reset(self) -> None:
+        self._lock = threading.Lock()
+        self._idle = threading.Condition(self._lock)
+        self._waiting_characters = 0
+        self._waiting = 0
+        self._queue: queue.SimpleQueue[tuple[str, dict[str, Any], Take]] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+
+    def sketch(self, computation: Any, facts: "dict[str, Any]", take: Take) -> None:
+        """Have a module sketched; ``take`` gets the sketch in another thread.
+
+        Args:
+            computation: the MLIR module, before it is compiled.
+        """
+        text = computation.operation.get_asm(
+            enable_debug_info=True, print_generic_op_form=True, large_elements_limit=_MAX_ELEMENTS
+        )
+        with self._lock:
+            if self._waiting_characters + len(text) > _MAX_WAITING_CHARACTERS:
+                return
+            self._waiting += 1
+            self._waiting_characters += len(text)
+            if self._thread is None:
+                self._thread = threading.Thread(
+                    target=self._run, name="jaxcache-sketches", daemon=True
+                )
+                self._thread.start()
+        self._queue.put((text, facts, take))
+
+    def _run(self) -> None:
+        while True:
+            text, facts, take = self._queue.get()
+            with contextlib.suppress(Exception):  # a module without a sketch
+                if blob := make_sketch(text, facts):
+                    take(blob)
+            with self._idle:
+                self._waiting -= 1
+                self._waiting_characters -= len(text)
+                self._idle.notify_all()
+
+    def finish(self, seconds: float) -> None:
+        """Wait until all sketches are made, at most this many seconds."""
+        deadline = time.monotonic() + seconds
+        with self._idle:
+            while self._waiting and (left := deadline - time.monotonic()) > 0:
+                self._idle.wait(left)
+
+
+def describe_process(config: Any) -> "dict[str, Any]":
+    """Return the settings and the hash seed, which programs of this process depend on."""
+    settings = {name: getattr(config, name, None) for name in _SETTINGS}
+    seed = os.environ.get("PYTHONHASHSEED") or "random"
+    return {
+        "config": {
+            n: v if isinstance(v, (bool, int)) else str(v) for n, v in settings.items() if v
+        },
+        "hash_seed": seed if sys.flags.hash_randomization else "0",
+    }
+
+
+def describe_call() -> "dict[str, Any]":
+    """Return the static values and all arguments of the ``jit`` that is called in this thread."""
+    described: dict[str, Any] = {}
+    frame = sys._getframe(1)
+    while frame is not None:
+        code = frame.f_code
+        if code.co_name in _FRAMES and code.co_filename.endswith(("pjit.py", "stages.py")):
+            values = frame.f_locals
+            if code.co_name == "_resolve_and_lower":
+                described.setdefault("passed", _passed(values.get("jaxpr")))
+            else:
+                info = values.get("jit_info") or getattr(values.get("jit_func"), "_jit_info", None)
+                described["static"] = _static(info, values.get("args"), values.get("kwargs"))
+                break
+        frame = frame.f_back  # type: ignore[assignment]
+    return described
+
+
+_FRAMES = frozenset({"cache_miss", "jit_lower", "_resolve_and_lower"})
+
+
+def _static(info: Any, args: Any, kwargs: Any) -> "dict[str, str]":
+    """Return the static arguments by name, those that are small values."""
+    signature = getattr(info, "fun_signature", None)
+    names = list(signature.parameters) if signature else []
+    found = {
+        names[number] if 0 <= number < len(names) else str(number): args[number]
+        for number in info.static_argnums
+        if -len(args) <= number < len(args)
+    }
+    found.update({name: kwargs[name] for name in info.static_argnames if name in kwargs})
+    return {name: _value(value) for name, value in list(found.items())[:_MAX_STATIC]}
+
+
+def _value(value: Any) -> str:
+    """Return a value of Python's own as text, any other as its type: its text may be anything."""
+    if value is None or type(value) in (bool, int, float, str):
+        return repr(value)[:_MAX_STATIC_CHARACTERS]
+    if type(value) is tuple and len(value) <= 8:
+        return f"({', '.join(map(_value, value))})"[:_MAX_STATIC_CHARACTERS]
+    return type(value).__name__
+
+
+def _passed(jaxpr: Any) -> "list[list[Any]]":
+    """Return name, type and whether it is weak of each argument, used or not."""
+    avals = jaxpr.in_avals
+    names = getattr(jaxpr.jaxpr.debug_info, "arg_names", None) or [""] * len(avals)
+    return [
+        [
+            str(name or ""),
+            aval.str_short(short_dtypes=True),
+            bool(getattr(aval, "weak_type", False)),
+        ]
+        for name, aval in zip(names, avals, strict=False)
+    ]

@@ -1,0 +1,131 @@
+"""Sketches of programs: what they hold of a module's text, and their bounds."""
+# ruff: noqa: E501
+
+import base64
+import zlib
+from pathlib import Path
+
+import pytest
+
+from jaxcache.cache.ledger.record import COMPILE, SKETCH, Event
+from jaxcache.cache.ledger.segments import Ledger, append, compact
+from jaxcache.core.sketch import Sketch, make_sketch, read_sketch
+from jaxcache.store import open_store
+
+#: ``relu(x @ w * 0.5)``, as JAX 0.10.2 prints it; ``relu`` was first traced by line 99.
+MODULE = """\
+#loc1 = loc("w")
+#loc2 = loc("x")
+#loc3 = loc("/u/train.py":7:4 to :9)
+#loc4 = loc("/u/train.py":99:0 to :9)
+#loc5 = loc("/v/lib/python3.11/site-packages/optax/update.py":5:0 to :9)
+#loc6 = loc("step"(#loc3))
+#loc7 = loc("other"(#loc4))
+#loc8 = loc("apply"(#loc5))
+#loc9 = loc(callsite(#loc8 at #loc6))
+#loc10 = loc("jit(step)/mul"(#loc9))
+#loc11 = loc("jit(step)/dot"(#loc6))
+#loc12 = loc("jit(step)/relu"(#loc7))
+"builtin.module"() <{sym_name = "jit_step"}> ({
+  "func.func"() <{arg_attrs = [{tf.aliasing_output = 0 : i32}, {mhlo.sharding = "{replicated}"}], \
+function_type = (tensor<4x4xf32>, tensor<2x4xf32>) -> (tensor<2x4xf32>), sym_name = "main"}> ({
+  ^bb0(%arg0: tensor<4x4xf32> loc("w"), %arg1: tensor<2x4xf32> loc("x")):
+    %0 = "stablehlo.constant"() <{value = dense<5.000000e-01> : tensor<f32>}> : () -> tensor<f32> loc(#loc6)
+    %1 = "stablehlo.dot_general"(%arg1, %arg0) <{precision = 1}> : (tensor<2x4xf32>, tensor<4x4xf32>) -> tensor<2x4xf32> loc(#loc11)
+    %2 = "stablehlo.broadcast_in_dim"(%0) <{dims = 0}> : (tensor<f32>) -> tensor<2x4xf32> loc(#loc10)
+    %3 = "stablehlo.multiply"(%1, %2) : (tensor<2x4xf32>, tensor<2x4xf32>) -> tensor<2x4xf32> loc(#loc10)
+    %4 = "func.call"(%3) <{callee = @relu_1}> : (tensor<2x4xf32>) -> tensor<2x4xf32> loc(#loc11)
+    "func.return"(%4) : (tensor<2x4xf32>) -> () loc(#loc6)
+  }) : () -> () loc(#loc6)
+  "func.func"() <{function_type = (tensor<2x4xf32>) -> tensor<2x4xf32>, sym_name = "relu_1"}> ({
+  ^bb0(%arg0: tensor<2x4xf32> loc(unknown)):
+    %5 = "stablehlo.maximum"(%arg0, %arg0) : (tensor<2x4xf32>, tensor<2x4xf32>) -> tensor<2x4xf32> loc(#loc12)
+    "func.return"(%5) : (tensor<2x4xf32>) -> () loc(#loc12)
+  }) : () -> () loc(#loc12)
+}) : () -> () loc(#loc6)
+"""
+
+
+def sketch(text: str = MODULE) -> Sketch:
+    read = read_sketch(make_sketch(text, {"static": {"n": "2"}, "passed": [["w", "f32[4,4]", 0]]}))
+    assert read
+    return read
+
+
+def test_operations_belong_to_the_innermost_line_of_the_user() -> None:
+    (line,) = sketch().lines
+    assert (line.file, line.line, line.function) == ("/u/train.py", 7, "step")
+    names = [text.partition("~")[0] for text in line.operations]
+    assert names == [
+        "dot_general f32[2,4]",
+        "broadcast_in_dim(0.5) f32[2,4]",
+        "multiply f32[2,4]",
+        "call relu f32[2,4]",
+    ]
+
+
+def test_a_function_of_jax_counts_where_it_is_called_and_not_where_it_was_traced() -> None:
+    assert 99 not in {line.line for line in sketch().lines}
+    other = sketch(MODULE.replace("stablehlo.maximum", "stablehlo.minimum"))
+    assert other.lines[0].operations != sketch().lines[0].operations
+
+
+def test_arguments_tell_names_types_shardings_and_donations() -> None:
+    w, x = sketch().arguments
+    assert (w.name, w.type, w.donated, w.sharding) == ("w", "f32[4,4]", True, "")
+    assert (x.name, x.type, x.donated, x.sharding) == ("x", "f32[2,4]", False, '"{replicated}"')
+
+
+def test_a_large_constant_is_left_out() -> None:
+    large = MODULE.replace("dense<5.000000e-01>", f"dense<[{', '.join(['1.0'] * 99)}]>")
+    assert "broadcast_in_dim(…) f32[2,4]" in str(sketch(large).lines)
+
+
+@pytest.mark.parametrize(
+    "blob",
+    [
+        None,
+        7,
+        "",
+        "no base64!",
+        "eA==",
+        base64.b64encode(zlib.compress(b"[]")).decode(),
+        base64.b64encode(zlib.compress(b'{"operations": 7}')).decode(),
+        base64.b64encode(zlib.compress(b"[" * 100_000)).decode(),
+        base64.b64encode(zlib.compress(b" " * (32 << 20))).decode(),
+        "A" * (1 << 20),
+    ],
+)
+def test_what_is_no_sketch_is_none(blob: object) -> None:
+    assert read_sketch(blob) is None
+
+
+def test_a_long_program_keeps_digests_within_the_bound() -> None:
+    head, _, tail = MODULE.partition("    %1 =")
+    lines = [
+        f'    %v{n} = "stablehlo.add"(%0, %0) <{{a = {n * 7919 % 65536}}}> : (t) -> tensor<{n}xf32> '
+        f"loc(#loc{n + 100})"
+        for n in range(30_000)
+    ]
+    places = [f'#loc{n + 100} = loc("/u/train.py":{n}:1)' for n in range(30_000)]
+    blob = make_sketch("\n".join([*places, head, *lines, "    %1 =" + tail]))
+    assert blob is None or len(blob) <= 64 << 10
+
+
+def test_a_compaction_keeps_the_newest_sketches_of_each_module(tmp_path: Path) -> None:
+    store = open_store(str(tmp_path))
+    blob = make_sketch(MODULE)
+    events = []
+    for number in range(20):
+        key = f"jit_f-{number:064x}"
+        events += [
+            Event(key, COMPILE, number + 1),
+            Event(key, SKETCH, number + 1, {"sketch": blob}),
+        ]
+    append(store, events)
+    append(store, [Event("jit_g-" + "0" * 64, SKETCH, 1, {"sketch": blob})])
+    compact(store)
+    ledger = Ledger.load(store)
+    sketched = [key for key in ledger if (record := ledger.record(key)) and record.sketch]
+    assert len(ledger) == 21
+    assert sorted(sketched) == [*(f"jit_f-{n:064x}" for n in range(12, 20)), "jit_g-" + "0" * 64]
