@@ -45,9 +45,9 @@ _LIBRARY = re.compile(r"[/\\](?:site|dist)-packages[/\\]|[/\\]lib[/\\]python3[^/
 _BODIES = frozenset({"closed_call", "checkpoint", "core_call", "remat", "None", "shmap_body"})
 _RETURNS = frozenset({"stablehlo.return", "func.return", "sdy.return"})
 
-Place = tuple[str, int, str]
+SourcePlace = tuple[str, int, str]
 """File, line and function."""
-_NOWHERE: Place = ("", 0, "")
+_NOWHERE: SourcePlace = ("", 0, "")
 
 
 @dataclass(frozen=True)
@@ -197,7 +197,7 @@ class _Module:
     def __init__(self, text: str) -> None:
         self._functions: dict[str, list[_Operation]] = {}
         self._locations: dict[str, str] = {}
-        self._places: dict[str, tuple[Place, bool]] = {}
+        self._places: dict[str, tuple[SourcePlace, bool]] = {}
         self._open: list[tuple[str, str, str, str]] = []
         self._function: list[_Operation] = []
         self._constants: dict[str, str] = {}
@@ -284,14 +284,14 @@ class _Module:
 
     # Locations --------------------------------------------------------------------------------
 
-    def _place(self, location: str) -> tuple[Place, bool]:
+    def _place(self, location: str) -> tuple[SourcePlace, bool]:
         """Return the innermost frame of the user's own, else the innermost; and which it is."""
         if location not in self._places:
             self._places[location] = _NOWHERE, False  # a circle ends here
             self._places[location] = self._resolve(location)
         return self._places[location]
 
-    def _resolve(self, location: str) -> tuple[Place, bool]:
+    def _resolve(self, location: str) -> tuple[SourcePlace, bool]:
         if location.startswith("#"):
             return self._place(self._locations.get(location[1:], ""))
         if location.startswith("callsite(") and " at " in location:
@@ -335,7 +335,7 @@ class _Module:
             self._digests[callee] = _digest(f"{self._text(o)} {o.wiring}" for o in body)
         return f"{operation.text}~{self._digests[callee]}"
 
-    def _operations(self) -> Iterator[tuple[Place, str, str]]:
+    def _operations(self) -> Iterator[tuple[SourcePlace, str, str]]:
         for name, operations in self._functions.items():
             if name == "main" or not self._is_part_of_its_calls(name):
                 for operation in operations:
@@ -348,8 +348,8 @@ class _Module:
         Args:
             is_short: keep a digest of the operations of each line.
         """
-        counts: dict[Place, Counter[str]] = {}
-        wirings: dict[Place, list[str]] = {}
+        counts: dict[SourcePlace, Counter[str]] = {}
+        wirings: dict[SourcePlace, list[str]] = {}
         order = hashlib.blake2b(digest_size=8)
         for place, text, wiring in self._operations():
             counts.setdefault(place, Counter())[text] += 1
