@@ -23,7 +23,10 @@ REPOSITORY = Path(__file__).parents[1]
 CORPUS = Path(__file__).parent / "data" / "corpus"
 
 #: Variables of the caller that would change what a test sees.
-_FOREIGN = ("JAX_", "XLA_", "LIBTPU", "XDG_", "NO_COLOR", "COLUMNS", "TERM", "PYTHONWARNINGS")
+_FOREIGN = (
+    *("JAX_", "XLA_", "LIBTPU", "XDG_", "NO_COLOR", "COLUMNS", "TERM", "PYTHONWARNINGS"),
+    *("VIRTUAL_ENV", "CONDA_PREFIX"),
+)
 
 RunCli = Callable[..., "subprocess.CompletedProcess[str]"]
 

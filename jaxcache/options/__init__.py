@@ -38,7 +38,7 @@ LAYOUT = option("--layout", TEXT, "Cache layout (default: detected).", metavar="
 PYTHON = option(
     "--python",
     TEXT,
-    "The Python that has jax (default: the one that runs jaxcache).",
+    "The Python that has jax (default: the active environment's, else jaxcache's own).",
     metavar="PYTHON",
 )
 JOBS = option("--jobs -j", COUNT, "Number of workers (default: one per core).", min=1)

@@ -162,7 +162,8 @@ class CompatibilityOptions(Options):
     python: str | None = option(
         "--python",
         TEXT,
-        "Python whose jax will use the cache (default: the one running jaxcache).",
+        "Python whose jax will use the cache (default: the active environment's, else "
+        "jaxcache's own).",
         metavar="PYTHON",
     )
 

@@ -81,6 +81,18 @@ def config_is_set(name: str) -> bool:
     return any(table.get(name, False) for _, table in tables)
 
 
+def configured_python() -> tuple[str, str] | None:
+    """Return the Python that a configuration file names, and the path of the file.
+
+    Raises:
+        UsageError: ``bad-config`` where a file cannot be read.
+    """
+    for path, table in _configurations("python"):
+        if value := table.get("python"):
+            return value, path
+    return None
+
+
 def expand_location(value: str, base: str = "") -> str:
     """A path, of ``~`` or ``file://`` too, as a path; any other URL as it is.
 
@@ -114,7 +126,12 @@ def absolute_location(value: str) -> str:
 
 
 #: The settings that a configuration file may hold, and the type of each.
-SETTINGS: dict[str, type] = {"cache-dir": str, "require-signed": bool, "live": dict}
+SETTINGS: dict[str, type] = {
+    "cache-dir": str,
+    "python": str,
+    "require-signed": bool,
+    "live": dict,
+}
 
 
 def _configurations(wanted: str) -> Iterator[tuple[str, dict[str, Any]]]:

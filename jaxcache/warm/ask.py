@@ -1,7 +1,6 @@
 """Ask a Python that has jax: for its settings, for what its entries look like, for HLO as text."""
 
 import contextlib
-import importlib.util
 import os
 from collections.abc import Callable, Iterator, Mapping
 
@@ -21,7 +20,8 @@ from jaxcache.entry.wire import Budget, WireError
 from jaxcache.errors import JaxcacheError, NoJaxError
 from jaxcache.store.local import LocalStore
 from jaxcache.warm.child import Child, DiedError, ask_once, take_answers
-from jaxcache.warm.process import LIFTED, NO_JAX_HINT, find_python
+from jaxcache.warm.interpreter import choose_python, find_python
+from jaxcache.warm.process import LIFTED, NO_JAX_HINT
 
 _SETTINGS_SECONDS = 120
 _PROBE_SECONDS = 300
@@ -149,12 +149,8 @@ def _read_host(child: Child, python: str, folder: str) -> Host:
 
 
 def has_jax(python: str | None = None) -> bool:
-    """Whether a Python was named, or our own has jax; without importing it."""
-    if python is not None:
-        return True
-    found = importlib.util.find_spec("jax")
-    # A folder that is called so is no package: under `python -m` the current one is searched, too.
-    return found is not None and found.origin is not None
+    """Whether a Python was named, or any that would be chosen has jax; without importing it."""
+    return python is not None or choose_python() is not None
 
 
 def hlo_text(module: bytes, *, python: str | None = None) -> str:

@@ -12,7 +12,8 @@ from jaxcache.model import Problem, ProblemKind
 from jaxcache.options import VerifyOptions
 from jaxcache.store.base import Store, StoreError
 from jaxcache.warm.child import Child, DiedError
-from jaxcache.warm.process import NO_JAX_HINT, find_python
+from jaxcache.warm.interpreter import find_python
+from jaxcache.warm.process import NO_JAX_HINT
 
 _START_SECONDS = 300.0
 #: Loading takes milliseconds; a child that takes this long hangs.

@@ -17,9 +17,10 @@ from jaxcache.warm.bookkeeping import known_seconds, remember, remember_sketches
 from jaxcache.warm.causes import find_causes, path_note
 from jaxcache.warm.crosshost.cross import Cross, Spool, open_spool, read_cross
 from jaxcache.warm.events import RunEvent
+from jaxcache.warm.interpreter import find_python
 from jaxcache.warm.launch import Ended, Launch, run_listening
 from jaxcache.warm.notes import DIRECTORY, ENABLED
-from jaxcache.warm.process import LIFTED, NO_JAX_HINT, find_python, free_port
+from jaxcache.warm.process import LIFTED, NO_JAX_HINT, free_port
 from jaxcache.warm.programs import WarmProgram, words_of
 from jaxcache.warm.recorder import Recorder
 from jaxcache.warm.recording import open_recording
@@ -55,7 +56,7 @@ def warm_programs(
     if options.jobs == 1 or not alone or cross or options.collect is not None:
         return _run(launches, options, cross, watch or Watch(), LIFTED)
     started = time.monotonic()
-    notes, stopped = _compile_ahead(launches, programs[0], options)
+    notes, stopped = _compile_ahead(launches, options)
     if stopped is not None:
         return stopped
     report = _run(launches, options, cross, watch or Watch(), LIFTED)
@@ -64,7 +65,7 @@ def warm_programs(
 
 
 def _compile_ahead(
-    launches: Sequence[Launch], program: WarmProgram, options: WarmOptions
+    launches: Sequence[Launch], options: WarmOptions
 ) -> tuple[list[str], Report | None]:
     """Collect the modules of a program, and compile them in several workers at once.
 
@@ -88,7 +89,7 @@ def _compile_ahead(
             return ["JAX has no cache directory, so nothing was compiled ahead"], None
         how = CompileOptions(
             jobs=options.jobs,
-            python=program.python or options.python,
+            python=launches[0].command[0],
             portable=options.portable,
             used_at=None if options.portable else first.settings.get(DIRECTORY),
         )
@@ -127,9 +128,15 @@ def _launches(program: WarmProgram, options: WarmOptions, cross: Cross | None) -
     if devices and not cross:
         flags = env.get("XLA_FLAGS", os.environ.get("XLA_FLAGS", ""))
         env["XLA_FLAGS"] = f"{flags} --xla_force_host_platform_device_count={devices}".strip()
-    command = (find_python(program.python or options.python), *words)
+    python = find_python(program.python or options.python, script=_script(program))
+    command = (python, *words)
     launch = Launch(command, env, program.cwd, needs="jax", unset=_unset(cross))
     yield from _together(launch, cross.processes if cross else options.processes)
+
+
+def _script(program: WarmProgram) -> str:
+    """Return the path of what is run, from here; empty for a module."""
+    return os.path.join(program.cwd or "", program.script) if program.script else ""
 
 
 def _together(launch: Launch, processes: int | None) -> Iterator[Launch]:

@@ -27,8 +27,8 @@ from jaxcache.warm.events import (
     TorchSaved,
     TorchSeen,
 )
+from jaxcache.warm.interpreter import find_python
 from jaxcache.warm.launch import Ended, Launch, run_listening
-from jaxcache.warm.process import find_python
 from jaxcache.warm.programs import WarmProgram, words_of
 from jaxcache.warm.run import Watch
 from jaxcache.warm.torch_report import (
@@ -70,7 +70,10 @@ def warm_programs(
     for program in programs:
         if program.call or program.platform or program.devices:
             raise UsageError("functions, platforms and devices of a list are for JAX's cache")
-        words = (find_python(program.python or options.python), *words_of(program))
+        words = (
+            find_python(program.python or options.python, script=program.script, package="torch"),
+            *words_of(program),
+        )
         env = {**_LIFTED, **_environment(options), **program.env}
         launches.append(Launch(words, env, program.cwd, needs="torch", unset=_DISABLING))
     return _run(launches, options, watch)

@@ -1,7 +1,6 @@
 """``jaxcache ci key``."""
 
 import os
-import sys
 
 from jaxcache.cli.options import JsonOutput
 from jaxcache.options import CacheDir
@@ -28,7 +27,7 @@ def command(place: CacheDir, options: KeyOptions, output: JsonOutput) -> None:
     files = hash_files(options.hash_files, os.getcwd()) if options.hash_files else None
     path = locate_cache(place.cache_dir).path
     environment = job_environment(options.platform)
-    host = probe_host(options.python or sys.executable, {**environment, XLA_CACHES: "none"})
+    host = probe_host(options.python, {**environment, XLA_CACHES: "none"})
     told = describe_environment(host, environment, cache_dir=path)
     key = CiKey(told, files, options.prefix)
     emit(output.form, key_view(path, key, restore_keys=options.restore_keys))

@@ -20,7 +20,7 @@ from jaxcache.warm.compiling.pool import CompileWatcher
 from jaxcache.warm.compiling.report import Compiled
 from jaxcache.warm.compiling.session import Session
 from jaxcache.warm.compiling.worker import Answer, JobFailure, Processes, Worker
-from jaxcache.warm.process import find_python
+from jaxcache.warm.interpreter import find_python
 
 _CONNECT_SECONDS = 30
 

@@ -20,7 +20,7 @@ from jaxcache.warm.compiling.session import Session, key_notes, refused, version
 from jaxcache.warm.compiling.worker import Processes
 from jaxcache.warm.crosshost.cross import Cross, read_cross
 from jaxcache.warm.delivery import Delivery
-from jaxcache.warm.process import find_python
+from jaxcache.warm.interpreter import find_python
 
 #: Called with the plan and the number of workers; its context shows the progress.
 ShowProgress = Callable[[CompilePlan, int], AbstractContextManager[CompileWatcher | None]]

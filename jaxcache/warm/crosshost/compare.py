@@ -7,7 +7,7 @@ from jaxcache.cache.allowed import kept_flags
 from jaxcache.cache.ledger.record import Record
 from jaxcache.warm.child import ask_once
 from jaxcache.warm.crosshost.profile import Profile, ProfileError, make_profile
-from jaxcache.warm.process import find_python
+from jaxcache.warm.interpreter import find_python
 
 _TIMEOUT_SECONDS = 300
 

@@ -1,0 +1,186 @@
+"""Choose the Python that runs JAX: the one that the user's own ``python`` is.
+
+jaxcache is often installed apart from JAX, by ``uv tool``, ``pipx`` or a CI action. Packages are
+looked up as files: to import JAX only to find it would take a second.
+"""
+
+import importlib.util
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from jaxcache.core.configuration import find_other_writer, report_once, working_directory
+from jaxcache.errors import NoJaxError
+from jaxcache.store.location import configured_python
+
+_SITES = (
+    "lib/python{}/site-packages",
+    "lib64/python{}/site-packages",
+    "lib/python{}/dist-packages",
+    "local/lib/python{}/dist-packages",
+    "lib/python3/dist-packages",
+)
+_ASK_SECONDS = 20
+
+
+class Interpreter(NamedTuple):
+    """A Python, and the setting that it comes from."""
+
+    path: str
+    origin: str
+
+
+def find_python(python: str | None, *, script: str = "", package: str = "jax") -> str:
+    """Return the interpreter to run: the one named, else the first that has the package.
+
+    The order is: the configuration, ``VIRTUAL_ENV``, ``CONDA_PREFIX``, jaxcache's own, ``.venv``
+    beside the script or above it, ``python`` on ``PATH``. One line reports the choice where it is
+    not jaxcache's own. Where none has the package, it is jaxcache's own.
+
+    Args:
+        script: what is run; without it the working directory counts.
+        package: the package that the Python must have: ``jax`` or ``torch``.
+
+    Raises:
+        NoJaxError: ``no-python`` where the named one does not exist.
+    """
+    if python is not None:
+        return _resolve(python)
+    chosen = choose_python(script, package)
+    if chosen is None or _is_own(chosen.path):
+        return sys.executable
+    report_once(f"using {chosen.path} ({chosen.origin})")
+    return chosen.path
+
+
+def choose_python(script: str = "", package: str = "jax") -> Interpreter | None:
+    """Return the first Python that has a package; None where none has it. See :func:`find_python`.
+
+    Raises:
+        NoJaxError: ``no-python`` where the configured one does not exist.
+    """
+    for candidate in _candidates(script):
+        if _is_own(candidate.path):
+            found = importlib.util.find_spec(package)
+            # A directory that has the name is no package; python -m searches the current one, too.
+            if found is not None and found.origin is not None:
+                return candidate
+        elif has_package(candidate.path, package):
+            return candidate
+    return None
+
+
+def _candidates(script: str) -> Iterator[Interpreter]:
+    if configured := configured_python():
+        value, origin = configured
+        yield Interpreter(_resolve(os.path.expanduser(value)), f"python of {origin}")
+    for name in ("VIRTUAL_ENV", "CONDA_PREFIX"):
+        if prefix := os.environ.get(name):
+            yield Interpreter(os.path.join(prefix, "bin", "python"), name)
+    yield Interpreter(sys.executable, "")
+    start = Path(working_directory(), script).parent if script else Path(working_directory())
+    for directory in (start, *start.parents):
+        environment = directory / ".venv"
+        # Somebody else may have put one above a directory of the user's, such as /tmp.
+        if environment.is_dir() and not find_other_writer(environment.stat()):
+            yield Interpreter(str(environment / "bin" / "python"), str(environment))
+    own = os.path.join(sys.prefix, "bin")
+    others = (p for p in os.get_exec_path() if os.path.realpath(p) != os.path.realpath(own))
+    path = os.pathsep.join(others)
+    if found := shutil.which("python", path=path) or shutil.which("python3", path=path):
+        yield Interpreter(os.path.abspath(found), "PATH")
+
+
+def has_package(python: str, package: str) -> bool:
+    """Whether a Python has a package, judged by the files of its environment."""
+    if not os.access(python, os.X_OK):
+        return False
+    return any(
+        (directory / package / "__init__.py").is_file()
+        or any(directory.glob(f"{package}-*.dist-info"))
+        for directory in _package_directories(python)
+    )
+
+
+def _package_directories(python: str) -> Iterator[Path]:
+    yield from map(Path, filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep)))
+    prefix = _prefix(python)
+    config = _read(prefix / "pyvenv.cfg")
+    for directory in _sites(prefix, python):
+        yield directory
+        for file in directory.glob("*.pth"):
+            lines = _read(file).splitlines()
+            yield from (directory / line for line in lines if line and line[0] not in "#i")
+    if config and not re.search(r"(?m)^include-system-site-packages\s*=\s*true", config):
+        return
+    yield from _sites(Path.home() / ".local", python)
+    if home := re.search(r"(?m)^home\s*=\s*(.+)$", config):
+        yield from _sites(Path(home[1].strip()).parent, python)
+
+
+def _prefix(python: str) -> Path:
+    """Return the directory of the environment that an interpreter belongs to."""
+    here = Path(os.path.abspath(python)).parent.parent
+    if (here / "pyvenv.cfg").is_file():
+        return here
+    if not _is_script(python):
+        return Path(os.path.realpath(python)).parent.parent
+    # A shim, such as pyenv's, leads to another one: only running it tells to which.
+    command = [python, "-c", "import sys; print(sys.prefix)"]
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=_ASK_SECONDS, check=False
+        )
+    except (OSError, subprocess.SubprocessError):
+        return here
+    return Path(done.stdout.strip() or here)
+
+
+def _is_script(path: str) -> bool:
+    try:
+        with open(path, "rb") as file:
+            return file.read(2) == b"#!"
+    except OSError:
+        return False
+
+
+def _sites(prefix: Path, python: str) -> Iterator[Path]:
+    """Yield the directories of packages below a prefix, for the version where the name has one."""
+    version = re.search(r"python(3\.\d+)$", os.path.realpath(python))
+    for site in _SITES:
+        yield from prefix.glob(site.format(version[1] if version else "3*"))
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text("utf-8", "replace")
+    except OSError:
+        return ""
+
+
+def _is_own(python: str) -> bool:
+    """Whether a Python is of the environment that jaxcache itself runs in."""
+    real = os.path.realpath
+    prefix = Path(os.path.abspath(python)).parent.parent
+    if (prefix / "pyvenv.cfg").is_file():
+        return real(prefix) == real(sys.prefix)
+    return sys.prefix == sys.base_prefix and real(python) == real(sys.executable)
+
+
+def _resolve(python: str) -> str:
+    """Return the path of an interpreter that was named.
+
+    Raises:
+        NoJaxError: ``no-python``.
+    """
+    found = shutil.which(python)
+    if not found:
+        raise NoJaxError(
+            f"there is no Python {python}", code="no-python", hint="name an interpreter's path"
+        )
+    return os.path.abspath(found)

@@ -1,0 +1,137 @@
+"""Which Python runs JAX, by the files of its environment."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from conftest import RunCli
+
+from jaxcache.errors import NoJaxError
+from jaxcache.warm.interpreter import choose_python, find_python, has_package
+
+#: A package that no Python on this machine has.
+PACKAGE = "wanted_only_here"
+
+
+@pytest.fixture(autouse=True)
+def _bare(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in ("VIRTUAL_ENV", "CONDA_PREFIX", "PYTHONPATH", "XDG_CONFIG_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("PATH", str(tmp_path / "usr/bin"))
+    (tmp_path / "work/sub").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path / "work")
+
+
+def make_environment(prefix: Path, *, package: bool = True, venv: bool = True) -> str:
+    """Make the files of an environment; its Python cannot run."""
+    site = prefix / "lib/python3.12/site-packages"
+    site.mkdir(parents=True)
+    (prefix / "bin").mkdir()
+    python = prefix / "bin/python"
+    python.write_bytes(b"\x7fELF")
+    python.chmod(0o755)
+    if venv:
+        (prefix / "pyvenv.cfg").write_text("home = /nowhere/bin\n")
+    if package:
+        (site / PACKAGE).mkdir()
+        (site / PACKAGE / "__init__.py").touch()
+    return str(python)
+
+
+def test_the_first_that_has_the_package_is_chosen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert choose_python(package=PACKAGE) is None
+    assert find_python(None, package=PACKAGE) == sys.executable
+    expected = []
+
+    def add(python: str, origin: str) -> None:
+        expected.append((python, origin))
+        assert choose_python("sub/x.py", PACKAGE) == (python, origin)
+
+    # From the last to the first of the order.
+    add(make_environment(tmp_path / "usr", venv=False), "PATH")
+    add(make_environment(tmp_path / "work/.venv"), str(tmp_path / "work/.venv"))
+    add(make_environment(tmp_path / "work/sub/.venv"), str(tmp_path / "work/sub/.venv"))
+    monkeypatch.setenv("CONDA_PREFIX", str(tmp_path / "conda"))
+    add(make_environment(tmp_path / "conda", venv=False), "CONDA_PREFIX")
+    monkeypatch.setenv("VIRTUAL_ENV", str(tmp_path / "active"))
+    add(make_environment(tmp_path / "active"), "VIRTUAL_ENV")
+    config = tmp_path / "home/.config/jaxcache/config.toml"
+    config.parent.mkdir(parents=True)
+    configured = make_environment(tmp_path / "configured")
+    config.write_text(f'python = "{configured}"\n')
+    add(configured, f"python of {config}")
+
+
+def test_an_environment_without_the_package_is_passed_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_environment(tmp_path / "active", package=False)
+    monkeypatch.setenv("VIRTUAL_ENV", str(tmp_path / "active"))
+    beside = make_environment(tmp_path / "work/.venv")
+    chosen = choose_python(package=PACKAGE)
+    assert chosen is not None
+    assert chosen.path == beside
+
+
+def test_an_environment_that_others_may_write_is_passed_over(tmp_path: Path) -> None:
+    make_environment(tmp_path / "work/.venv")
+    (tmp_path / "work/.venv").chmod(0o777)
+    assert choose_python(package=PACKAGE) is None
+
+
+def test_an_editable_package_counts(tmp_path: Path) -> None:
+    python = make_environment(tmp_path / "env", package=False)
+    assert not has_package(python, PACKAGE)
+    source = tmp_path / "source"
+    (source / PACKAGE).mkdir(parents=True)
+    (source / PACKAGE / "__init__.py").touch()
+    (tmp_path / "env/lib/python3.12/site-packages/x.pth").write_text(f"{source}\n")
+    assert has_package(python, PACKAGE)
+
+
+def test_system_packages_count_where_the_environment_takes_them(tmp_path: Path) -> None:
+    make_environment(tmp_path / "base", venv=False)
+    python = make_environment(tmp_path / "env", package=False)
+    config = tmp_path / "env/pyvenv.cfg"
+    config.write_text(f"home = {tmp_path}/base/bin\n")
+    assert not has_package(python, PACKAGE)
+    config.write_text(f"home = {tmp_path}/base/bin\ninclude-system-site-packages = true\n")
+    assert has_package(python, PACKAGE)
+
+
+def test_a_shim_leads_to_another_python(tmp_path: Path) -> None:
+    make_environment(tmp_path / "env")
+    shim = tmp_path / "shim"
+    shim.write_text(f"#!/bin/sh\necho {tmp_path}/env\n")
+    shim.chmod(0o755)
+    assert has_package(str(shim), PACKAGE)
+
+
+def test_a_configured_python_that_does_not_exist(tmp_path: Path) -> None:
+    config = tmp_path / "home/.config/jaxcache/config.toml"
+    config.parent.mkdir(parents=True)
+    config.write_text('python = "/absent/python"\n')
+    with pytest.raises(NoJaxError, match="there is no Python /absent/python"):
+        choose_python()
+
+
+@pytest.mark.jax
+def test_the_active_environment_runs_the_program(
+    spawn_cli: RunCli, tmp_path: Path, jax_python: str
+) -> None:
+    prefix = tmp_path / "active"
+    subprocess.run([jax_python, "-m", "venv", "--without-pip", prefix], check=True)
+    ask = [jax_python, "-c", "import jax; print(jax.__file__)"]
+    told = subprocess.run(ask, capture_output=True, text=True, check=True).stdout
+    (site,) = prefix.glob("lib/python3*/site-packages")
+    (site / "jax.pth").write_text(f"{Path(told.strip()).parents[1]}\n")
+    script = tmp_path / "x.py"
+    script.write_text("import sys; print(sys.prefix)")
+    done = spawn_cli("warm", script, env={"VIRTUAL_ENV": str(prefix), "PATH": os.defpath})
+    assert done.stdout == f"{prefix}\n"
+    assert f"jaxcache: using {prefix}/bin/python (VIRTUAL_ENV)" in done.stderr
