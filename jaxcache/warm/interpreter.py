@@ -28,7 +28,7 @@ _SITES = (
 _ASK_SECONDS = 20
 
 
-class Interpreter(NamedTuple):
+class ChosenPython(NamedTuple):
     """A Python, and the setting that it comes from."""
 
     path: str
@@ -58,7 +58,7 @@ def find_python(python: str | None, *, script: str = "", package: str = "jax") -
     return chosen.path
 
 
-def choose_python(script: str = "", package: str = "jax") -> Interpreter | None:
+def choose_python(script: str = "", package: str = "jax") -> ChosenPython | None:
     """Return the first Python that has a package; None where none has it. See :func:`find_python`.
 
     Raises:
@@ -75,25 +75,25 @@ def choose_python(script: str = "", package: str = "jax") -> Interpreter | None:
     return None
 
 
-def _candidates(script: str) -> Iterator[Interpreter]:
+def _candidates(script: str) -> Iterator[ChosenPython]:
     if configured := configured_python():
         value, origin = configured
-        yield Interpreter(_resolve(os.path.expanduser(value)), f"python of {origin}")
+        yield ChosenPython(_resolve(os.path.expanduser(value)), f"python of {origin}")
     for name in ("VIRTUAL_ENV", "CONDA_PREFIX"):
         if prefix := os.environ.get(name):
-            yield Interpreter(os.path.join(prefix, "bin", "python"), name)
-    yield Interpreter(sys.executable, "")
+            yield ChosenPython(os.path.join(prefix, "bin", "python"), name)
+    yield ChosenPython(sys.executable, "")
     start = Path(working_directory(), script).parent if script else Path(working_directory())
     for directory in (start, *start.parents):
         environment = directory / ".venv"
         # Somebody else may have put one above a directory of the user's, such as /tmp.
         if environment.is_dir() and not find_other_writer(environment.stat()):
-            yield Interpreter(str(environment / "bin" / "python"), str(environment))
+            yield ChosenPython(str(environment / "bin" / "python"), str(environment))
     own = os.path.join(sys.prefix, "bin")
     others = (p for p in os.get_exec_path() if os.path.realpath(p) != os.path.realpath(own))
     path = os.pathsep.join(others)
     if found := shutil.which("python", path=path) or shutil.which("python3", path=path):
-        yield Interpreter(os.path.abspath(found), "PATH")
+        yield ChosenPython(os.path.abspath(found), "PATH")
 
 
 def has_package(python: str, package: str) -> bool:
