@@ -20,8 +20,8 @@ from jaxcache.warm.programs import WarmProgram, names_function, read_call, read_
 
 if TYPE_CHECKING:
     from jaxcache.layouts.base import Layout
-    from jaxcache.warm.report import Report
-    from jaxcache.warm.torch_report import TorchReport
+    from jaxcache.warm.report import Module, Report
+    from jaxcache.warm.torch_report import Lookup, TorchReport
 
 RunOptionsT = TypeVar("RunOptionsT", bound=RunOptions)
 #: What a shell adds to the number of the signal that ended a program.
@@ -134,10 +134,12 @@ def complaints(
         yield f"{format_count(missed, report.unit)} not served by the cache" + (
             f"; {quick} are under JAX's threshold for writing (--except skipped allows them)"
             if quick
-            else ""
+            else _written_now(misses)
         )
     if isinstance(limit, float) and seconds > limit:
-        yield f"{format_duration(seconds)} of compiling was not served by the cache"
+        yield f"{format_duration(seconds)} of compiling was not served by the cache" + _written_now(
+            misses
+        )
     if wanted.strict and (count := report.uncacheable):
         yield f"{format_count(count, report.unit)} cannot be cached"
     reasons = [m.reason for m in report.modules for _ in range(m.occurrences)]
@@ -148,6 +150,14 @@ def complaints(
             "nothing was verified: no compile had an entry to be compared with, "
             "or JAX is older than 0.9.1"
         )
+
+
+def _written_now(misses: "Sequence[Module | Lookup]") -> str:
+    """Say that a retry would pass, because the run that fails has filled the cache."""
+    written = sum(m.occurrences for m in misses if m.outcome == "written")
+    if not written:
+        return ""
+    return f"; {written} of them written now, so that a retry hits (--no-write writes nothing)"
 
 
 def finish(

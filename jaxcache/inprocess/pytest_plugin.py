@@ -33,6 +33,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_true",
         help="Fail tests that compile what the cache does not have; implies --jaxcache.",
     )
+    group.addoption(
+        "--jaxcache-no-write",
+        action="store_true",
+        help="Write nothing into the cache, so that a retry misses, too; implies --jaxcache.",
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -52,13 +57,18 @@ def pytest_load_initial_conftests(
         known = parser.parse_known_args(args, namespace=copy.copy(early_config.option))
         early_config.known_args_namespace = known
     options = early_config.known_args_namespace
-    if options.jaxcache is not None or options.jaxcache_fail_on_miss:
+    asserted = options.jaxcache_fail_on_miss or options.jaxcache_no_write
+    if options.jaxcache is not None or asserted:
         from jaxcache.errors import JaxcacheError
         from jaxcache.inprocess.pytest_session import PytestSession
 
         directory = None if options.jaxcache in (None, DEFAULT) else options.jaxcache
         try:
-            session = PytestSession(directory, fail_on_miss=options.jaxcache_fail_on_miss)
+            session = PytestSession(
+                directory,
+                fail_on_miss=options.jaxcache_fail_on_miss,
+                no_write=options.jaxcache_no_write,
+            )
         except JaxcacheError as error:
             raise pytest.UsageError(f"--jaxcache: {error}") from None
         early_config.pluginmanager.register(session, "jaxcache-session")

@@ -31,6 +31,10 @@ NAMES = (
 _PREFIX = "jaxcache_"
 _SHOWN_TESTS = 20
 _SHOWN_MISSES = 5
+_FILLED = (
+    "\nwhat can be written is in the cache now, so that a retry passes (--jaxcache-no-write leaves "
+    "the cache as it is)"
+)
 Counts = Counter[str]
 
 
@@ -40,15 +44,17 @@ class PytestSession:
     Args:
         directory: a path or URL; None for the cache that JAX would use.
         fail_on_miss: fail tests that compile what the cache has not.
+        no_write: leave the cache as it is.
 
     Raises:
         UsageError: ``bad-url``
         NoCacheError: the directory cannot be made.
     """
 
-    def __init__(self, directory: str | None, *, fail_on_miss: bool) -> None:
+    def __init__(self, directory: str | None, *, fail_on_miss: bool, no_write: bool) -> None:
         self._directory = directory and expand_location(directory, os.getcwd())
         self._fail_on_miss = fail_on_miss
+        self._no_write = no_write
         self._tests: dict[str, Counts] = {}
         self._outside = Counts()
         self._now = Observation()
@@ -75,6 +81,7 @@ class PytestSession:
         """Listen to the jax that has just been imported, and switch its cache on."""
         try:
             self._listener = find_listener(jax, self._take)
+            self._listener.no_write = self._no_write
         except Exception as error:
             self._trouble[str(error)] = None
         try:
@@ -145,8 +152,8 @@ class PytestSession:
         pytest.fail(
             f"{format_count(len(misses), 'compile')} not served by the cache:\n  "
             + "\n  ".join(lines)
-            + "\nrun once without --jaxcache-fail-on-miss to fill it, or mark the test with "
-            "jaxcache_may_miss",
+            + ("\nrun once without --jaxcache-no-write to fill it" if self._no_write else _FILLED)
+            + ", or mark the test with jaxcache_may_miss",
             pytrace=False,
         )
 

@@ -218,14 +218,15 @@ class Jax:
         path = self.jax.config.jax_compilation_cache_dir
         return self.opened_directory() or (_absolute(str(path)) if path else None)
 
-    def divert_writes(self, folder: str) -> None:
-        """Make the cache that JAX has opened write its entries into ``folder`` instead."""
+    def divert_writes(self, folder: "str | None") -> None:
+        """Make the cache that JAX has opened write its entries into ``folder``, or nowhere."""
         if (cache := getattr(self._cache, "_cache", None)) is None:
             return
 
         def put(key: str, value: bytes) -> None:
-            with open(os.path.join(folder, f"{key}-cache"), "wb") as file:
-                file.write(value)
+            if folder is not None:
+                with open(os.path.join(folder, f"{key}-cache"), "wb") as file:
+                    file.write(value)
 
         cache.put = put
 

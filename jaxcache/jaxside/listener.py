@@ -15,7 +15,7 @@ from typing import Any
 from ..core import sketching
 from . import collect, keyflags, record
 from .adapter import Jax, hash_component, live_settings
-from .outcome import CompileRequest, entry_file, judge
+from .outcome import CompileRequest, entry_file, identity, judge
 
 _COUNTED = {
     "/jax/compilation_cache/compile_requests_use_cache": "requests",
@@ -30,6 +30,8 @@ _FORCE = "JAXCACHE_FORCE_CACHE_DIR"
 _CHECK = "JAXCACHE_CHECK"
 _COMPONENTS = "JAXCACHE_COMPONENTS"
 _SCRATCH = "JAXCACHE_SCRATCH"
+_NO_WRITE = "JAXCACHE_NO_WRITE"
+_DIRECTORY = "jax_compilation_cache_dir"
 #: Events that hold until the next of their kind: whoever begins to listen is told the last ones.
 _LASTING = ("jax", "settings", "backend")
 #: How long the end of a process waits for sketches.
@@ -58,6 +60,8 @@ class Listener:
         self._checking = bool(os.environ.get(_CHECK))
         self._hashes_all = bool(os.environ.get(_COMPONENTS))
         self._scratch = os.environ.get(_SCRATCH)
+        self.no_write = bool(os.environ.get(_NO_WRITE))
+        """Nothing is written into the cache."""
         self._flags = keyflags.listen()
         self._recording = record.start(jax.jax)
         self._collector = collect.start(self.send)
@@ -245,6 +249,9 @@ class Listener:
             return read(*args, **kwargs)
         request.key = str(args[0])
         request.asked = args
+        # The first look-up opens the cache.
+        directory = self._jax.opened_directory() or request.settings.get(_DIRECTORY)
+        request.found = identity(entry_file(directory, request.key))
         if request.stubbed:
             self._safely(lambda: self._hash_components(request))
             raise collect.Collect
@@ -286,7 +293,8 @@ class Listener:
             return write(*args, **kwargs)
         started = time.time()
         request.is_writing = True
-        if self._scratch:
+        request.no_write = self.no_write
+        if self._scratch or self.no_write:
             self._safely(lambda: self._jax.divert_writes(self._scratch))
         try:
             return write(*args, **kwargs)
@@ -302,6 +310,8 @@ class Listener:
                 request.write_error = f"{type(error).__name__}: {error}"
             raise
         finally:
+            written = entry_file(self._jax.opened_directory(), request.key)
+            request.replaced = request.found not in (None, identity(written))
             request.write = (started, time.time() - started)
             request.is_writing = False
 

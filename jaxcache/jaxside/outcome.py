@@ -34,8 +34,14 @@ class CompileRequest:
     """Component name to the function that hashes it."""
     hashes: dict[str, str] | None = None
     backend: int | None = None
+    found: "tuple[int, ...] | None" = None
+    """The entry's file at the look-up; see :func:`identity`."""
     existed: bool = False
     """The entry's file was there before the write."""
+    replaced: bool = False
+    """After the write it was another file than at the look-up."""
+    no_write: bool = False
+    """The write was left out."""
     disabled_at_first: bool = False
     """JAX asks once per process whether the cache is on, and keeps the answer."""
     computation: Any = None
@@ -144,6 +150,10 @@ def _judge_written(request: CompileRequest, directory: str | None) -> tuple[str,
     """JAX counts a write; whether it made one is another question."""
     if request.settings.get("jax_compilation_cache_check_contents") and request.existed:
         return "skipped", "verified", "compiled again, the same bytes as the entry"
+    if request.no_write:
+        return "skipped", "no-write", "nothing is written in this run"
+    if request.replaced:
+        return "written", "replaced", "its entry was damaged, and was replaced"
     if request.existed:
         return "skipped", "written-meanwhile", "another thread or process wrote it first"
     local = directory is not None and "://" not in directory
@@ -175,6 +185,11 @@ def _judge_unasked(request: CompileRequest) -> tuple[str, str, str | None]:
     if request.disabled_at_first:
         return "uncacheable", "cache-disabled", "the cache was off at the first compile"
     return "uncacheable", "platform", "JAX does not cache for this platform"
+
+
+def identity(file: "os.stat_result | None") -> "tuple[int, ...] | None":
+    """What tells a file from the one that takes its place."""
+    return None if file is None else (file.st_ino, file.st_size, file.st_mtime_ns)
 
 
 def entry_file(directory: str | None, key: str | None) -> os.stat_result | None:

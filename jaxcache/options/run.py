@@ -125,6 +125,12 @@ class RunOptions(TargetOptions, panel=None):
         "Compile hits too, and compare the executables with the entries.",
         panel="Assertions",
     )
+    no_write: bool = option(
+        "--no-write",
+        FLAG,
+        "Write nothing into the cache, so that what misses now misses in the next run, too.",
+        panel="Assertions",
+    )
     record: str | None = option(
         "--record",
         _NEW_FILE,
@@ -175,6 +181,7 @@ class RunOptions(TargetOptions, panel=None):
         "processes",
         "check_contents",
         "collect",
+        "no_write",
     )
 
     def check(self) -> None:
@@ -184,6 +191,8 @@ class RunOptions(TargetOptions, panel=None):
             UsageError
         """
         super().check()
+        if self.no_write and (self.live or self.tiers):
+            raise UsageError("--no-write does not go with --live and --tier, which fill the cache")
         if self.collect is not None and not self.record:
             raise UsageError(
                 "--collect-only needs --record",
@@ -223,6 +232,16 @@ class WarmOptions(RunOptions, panel=None):
         "mock_gpu_topology",
         *RunOptions._NOT_WITH_TARGET,
     )
+
+    def check(self) -> None:
+        """Refuse options that do not go together.
+
+        Raises:
+            UsageError
+        """
+        super().check()
+        if self.no_write and self.jobs > 1:
+            raise UsageError("--no-write does not go with --jobs, which fills the cache first")
 
 
 class CallOptions(Options, panel="MODULE:FUNCTION"):

@@ -57,8 +57,7 @@ def run_document(
 
 
 def _page(report: Report, unfolded: bool, more: str) -> Iterator[Block]:
-    folded = [m for m in report.modules if not unfolded and _folds(m)]
-    shown = [m for m in report.modules if unfolded or not _folds(m)]
+    shown, folded = ([*report.modules], []) if unfolded else _fold(report)
     yield headline(report)
     if shown:
         order = {outcome: rank for rank, outcome in enumerate(reversed(RUN_OUTCOMES))}
@@ -102,8 +101,16 @@ def _is_abridged(module: Module) -> bool:
     return cause.endswith(" more") or "; also " in cause or len(cause) > _WHY_CHARACTERS
 
 
-def _folds(module: Module) -> bool:
-    return module.is_helper and module.outcome in ("hit", "written", "skipped")
+def _fold(report: Report) -> tuple[list[Module], list[Module]]:
+    """Divide the rows into those that are shown and the hits of JAX's own operations.
+
+    Every miss is shown. In a first run, where nothing can hit, those of the program suffice.
+    """
+    folded = ["hit"]
+    if not report.hits and not all(m.is_helper for m in report.modules):
+        folded += ["written", "skipped"]
+    shown = [m for m in report.modules if not (m.is_helper and m.outcome in folded)]
+    return shown, [m for m in report.modules if m.is_helper and m.outcome in folded]
 
 
 def _folded_line(modules: Sequence[Module], more: str) -> str:
@@ -154,7 +161,9 @@ def _why(module: Module) -> str:
         return "there already"
     if module.outcome == "hit":
         return f"retrieved in {format_duration(module.retrieval_seconds or 0)}"
-    if module.outcome == "written":
+    if module.reason == "replaced":
+        why = module.detail or module.reason
+    elif module.outcome == "written" or module.reason == "no-write":
         why = (
             "untuned: compiled without the GPU"
             if module.tuning == "untuned"

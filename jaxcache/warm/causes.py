@@ -75,6 +75,11 @@ def as_compile(event: Done) -> Compile:
     )
 
 
+def is_new(outcome: str, reason: str) -> bool:
+    """Whether a compile made an entry that the cache did not have, written or not."""
+    return reason in ("not-in-cache", "no-write") or (outcome == "written" and reason != "replaced")
+
+
 def find_causes(modules: Iterable[Done], before: Collection[str]) -> dict[str, str]:
     """Say why each key that was written was not in the cache, or that this is unknown.
 
@@ -85,7 +90,7 @@ def find_causes(modules: Iterable[Done], before: Collection[str]) -> dict[str, s
     """
     written: defaultdict[str, dict[str, Done]] = defaultdict(dict)
     for done in modules:
-        if done.outcome == "written" and done.key:
+        if is_new(done.outcome, done.reason) and done.key:
             written[done.directory or ""].setdefault(done.key, done)
     causes: dict[str, str] = {}
     deadline = time.monotonic() + _BUDGET_SECONDS

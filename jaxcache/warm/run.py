@@ -14,7 +14,7 @@ from jaxcache.options.run import CompileOptions, RunOptions, WarmOptions
 from jaxcache.store.location import absolute_location
 from jaxcache.units import format_count, format_duration
 from jaxcache.warm.bookkeeping import known_seconds, remember, remember_sketches
-from jaxcache.warm.causes import find_causes, path_note
+from jaxcache.warm.causes import find_causes, is_new, path_note
 from jaxcache.warm.crosshost.cross import Cross, Spool, open_spool, read_cross
 from jaxcache.warm.events import RunEvent
 from jaxcache.warm.interpreter import find_python
@@ -216,13 +216,13 @@ def _run_all(
         known.update(known_seconds(directory))
     report = recorder.report(ended, known)
     causes = {} if spool or options.scratch else find_causes(recorder.modules, known_keys)
-    if not (options.portable or spool or options.scratch):
+    if not (options.portable or spool or options.scratch or options.no_write):
         version = next((p.jax for p in report.processes if p.jax), None)
         notes += path_note(recorder.modules, version)
     return replace(
         report,
         modules=tuple(
-            replace(m, cause=causes.get(m.key or "")) if m.outcome == "written" else m
+            replace(m, cause=causes.get(m.key or "")) if is_new(m.outcome, m.reason) else m
             for m in report.modules
         ),
         notes=tuple(dict.fromkeys([*report.notes, *notes])),
@@ -296,7 +296,7 @@ def _learn(recorder: Recorder, options: RunOptions) -> None:
     """Tell the ledger of what is new."""
     fresh = recorder.modules[recorder.learnt :]
     recorder.learnt = len(recorder.modules)
-    if options.scratch is None:
+    if options.scratch is None and not options.no_write:
         remember(fresh, recorder)
         if recorder.sketches.keys() - recorder.learnt_sketches:
             remember_sketches(recorder)
@@ -341,6 +341,8 @@ def _environment(
         env |= _PORTABLE
     if options.scratch:
         env["JAXCACHE_SCRATCH"] = options.scratch
+    if options.no_write:
+        env["JAXCACHE_NO_WRITE"] = "1"
     if options.live or options.tiers:
         env["JAXCACHE_LIVE"] = "1"
         env["JAXCACHE_LIVE_LEDGER"] = "0"  # the run records what it sees by itself

@@ -115,8 +115,10 @@ class Descendants:
         maps = Path(f"/proc/{pid}/maps").read_bytes()
         if self._library not in maps or _cpu_seconds(pid) < _LEAST_CPU_SECONDS:
             return None
-        command = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ")
-        return None if _PROBE in command else os.fsdecode(command).strip()[:_SHOWN_CHARACTERS]
+        command = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").strip()
+        if not command:  # the program has overwritten it
+            command = b"[%s]" % Path(f"/proc/{pid}/comm").read_bytes().strip()
+        return None if _PROBE in command else os.fsdecode(command)[:_SHOWN_CHARACTERS]
 
 
 def _cpu_seconds(pid: int) -> float:
@@ -127,7 +129,8 @@ def _cpu_seconds(pid: int) -> float:
 
 def _children(pid: int) -> Iterator[int]:
     for task in Path(f"/proc/{pid}/task").iterdir():
-        yield from map(int, (task / "children").read_bytes().split())
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # this thread has ended
+            yield from map(int, (task / "children").read_bytes().split())
 
 
 class Orphans:

@@ -178,6 +178,16 @@ def test_misses_fail_where_they_are_not_allowed(suite: Suite) -> None:
     assert re.search(r"jit__lambda \(.*test_steps.py:\d+\)", done.stdout)
 
 
+def test_a_test_that_failed_for_a_miss_fails_again_without_writing(suite: Suite) -> None:
+    options = ("--jaxcache=cache", "--jaxcache-fail-on-miss", "-k", "reset")
+    for _ in range(2):
+        done = suite.run(*options, "--jaxcache-no-write", code=1)
+        assert "run once without --jaxcache-no-write to fill it" in done.stdout
+    failed = suite.run(*options, code=1)
+    assert "so that a retry passes (--jaxcache-no-write leaves the cache as it is)" in failed.stdout
+    suite.run(*options)
+
+
 def test_the_cache_may_be_a_url(suite: Suite, tmp_path: Path) -> None:
     (suite.folder / "conftest.py").write_text("")
     (suite.folder / "test_steps.py").write_text("def test_light(): pass\n")

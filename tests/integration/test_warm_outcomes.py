@@ -1,10 +1,12 @@
 """Every outcome and every reason that ``warm`` knows, brought about in real JAX."""
 
+import json
 import os
 from pathlib import Path
 from typing import Any
 
 import pytest
+from conftest import RunCli
 from warm_checks import STEP, Warm, assert_counts_are_jax_own, only, outcomes
 
 pytestmark = pytest.mark.jax
@@ -32,6 +34,52 @@ def test_hit_and_written(warm: Warm, script: Any) -> None:
     assert row["retrieval_seconds"] > 0
     saved = (m["compile_seconds"] - m["retrieval_seconds"] for m in second["modules"])
     assert second["summary"]["saved_seconds"] == pytest.approx(sum(saved))
+
+
+def test_a_run_that_fails_for_misses_says_that_a_retry_passes(
+    run_cli: RunCli, cache: Path, script: Any, each_jax_python: str
+) -> None:
+    command = ("warm", "-C", cache, "--python", each_jax_python, "--fail-on-miss", script(STEP))
+    failed, retried = run_cli(*command), run_cli(*command)
+    assert (failed.returncode, retried.returncode) == (1, 0)
+    assert "written now, so that a retry hits (--no-write writes nothing)" in failed.stderr
+
+
+def test_without_writing_a_retry_fails_again(
+    run_cli: RunCli, cache: Path, script: Any, each_jax_python: str
+) -> None:
+    command = ("warm", "-C", cache, "--python", each_jax_python, "--fail-on-miss", "--no-write")
+    for _ in range(2):
+        done = run_cli(*command, "--json", script(STEP))
+        document = json.loads(done.stdout)
+        assert_counts_are_jax_own(document)
+        assert outcomes(document) == {("skipped", "no-write")}
+        assert done.returncode == 1
+    assert not list(cache.rglob("*"))
+
+
+def test_a_damaged_entry_that_was_replaced_is_written(
+    warm: Warm, script: Any, each_jax_python: str, cache: Path
+) -> None:
+    path = script(STEP)
+    if jax_version(warm(path)) < (0, 4, 31):
+        pytest.skip("the live layer knows no JAX before 0.4.31")
+    (entry,) = cache.glob("jit_step-*-cache")
+    entry.write_bytes(entry.read_bytes()[:-20])
+    document = warm(path, options=("--live",))
+    assert outcomes(document, "jit_step") == {("written", "replaced")}
+    assert document["summary"]["written"] == 1
+
+
+def test_a_miss_of_jax_own_operation_has_a_row_beside_hits(
+    run_cli: RunCli, cache: Path, script: Any, each_jax_python: str
+) -> None:
+    text = "import sys, jax.numpy as jnp\nx = jnp.ones((3, 3))\n"
+    path = script(text + "if len(sys.argv) > 1: jnp.kron(x, x)")
+    command = ("warm", "-C", cache, "--python", each_jax_python, path)
+    run_cli(*command)
+    (row,) = (x for x in run_cli(*command, "1").stderr.splitlines() if x.startswith("jit_"))
+    assert row.split()[:2] == ["jit_kron", "written"]
 
 
 def test_skipped_for_the_time(warm: Warm, script: Any) -> None:
