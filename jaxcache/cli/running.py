@@ -116,6 +116,12 @@ def complaints(
     """
     if fills and report.modules and all(m.reason == "no-directory" for m in report.modules):
         yield "nothing was cached, because JAX has no cache directory"
+    is_any_cached = any(m.outcome in ("hit", "written") for m in report.modules)
+    if not is_any_cached and any(m.reason == "cache-not-opened" for m in report.modules):
+        yield f"nothing was cached, because JAX could not open {report.cache_dir}"
+    waiting = sum(getattr(report, "waiting", {}).values())
+    if fills and waiting:
+        yield f"{format_count(waiting, 'entry')} did not reach {report.cache_dir}"
     limit = wanted.fail_on_miss
     if report.unobserved and (wanted.strict or check or limit is not None):
         yield f"not every compile could be observed: {report.unobserved[0]}"

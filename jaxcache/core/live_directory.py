@@ -1,4 +1,4 @@
-"""The local directory behind which the live layer puts a bucket that JAX was given as its cache."""
+"""The directories that the live layer has for a bucket."""
 
 import hashlib
 import os
@@ -9,3 +9,8 @@ def live_directory(url: str) -> str:
     base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     name = hashlib.sha256(url.rstrip("/").encode()).hexdigest()[:16]
     return os.path.join(base, "jaxcache", "live", name)
+
+
+def spool_name(url: str) -> str:
+    """Return the name of the folder, below ``live/spool/``, of what a tier still lacks."""
+    return hashlib.sha256(url.encode()).hexdigest()[:12]

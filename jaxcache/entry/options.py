@@ -12,6 +12,7 @@ from jaxcache.entry import wire
 from jaxcache.entry.contents import XlaCompileOptions
 from jaxcache.entry.schema import parse
 from jaxcache.entry.wire import Budget, WireError
+from jaxcache.store import SERVICES
 
 #: ``xla_gpu_kernel_cache_file`` and ``xla_gpu_per_fusion_autotune_cache_dir``: JAX 0.4.36 and
 #: later sets them to paths inside the cache directory.
@@ -204,8 +205,16 @@ def _cache_dir(values: _Values) -> str | None:
     for number in PATHS_IN_CACHE[::-1]:
         for text in values.get(number, ()):
             if text.startswith("x") and (path := bytes.fromhex(text[1:])):
-                return posixpath.dirname(path.decode("utf-8", "backslashreplace")) or None
+                folder = posixpath.dirname(path.decode("utf-8", "backslashreplace"))
+                return _restore_url(folder) or None
     return None
+
+
+def _restore_url(path: str) -> str:
+    """Return a URL as the user wrote it: JAX makes ``s3:/team`` of it, by way of pathlib."""
+    scheme, colon, rest = path.partition(":/")
+    is_url = colon and scheme in SERVICES and not rest.startswith("/")
+    return f"{scheme}://{rest}" if is_url else path
 
 
 @cache

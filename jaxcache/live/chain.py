@@ -15,6 +15,7 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any
 
+from ..core.live_directory import spool_name
 from ..core.lock import open_lock, try_lock
 from ..core.names import CACHE_SUFFIX, OWN_DIR, is_key
 from .files import own_folder, read_file, write_whole
@@ -286,8 +287,7 @@ class Tiers:
 
     def _spool(self, tier: Tier) -> "contextlib.AbstractContextManager[int]":
         """A descriptor of the folder with the markers of a tier."""
-        name = hashlib.sha256(tier.url.encode()).hexdigest()[:12]
-        return own_folder(self._directory.root, "live", "spool", name)
+        return own_folder(self._directory.root, "live", "spool", spool_name(tier.url))
 
     def pending(self) -> "set[str]":
         """Keys that some tier still lacks."""

@@ -5,6 +5,7 @@ hits. A run knows all three; the ledger of the directory that was really used ke
 """
 
 import contextlib
+import os
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import replace
@@ -13,7 +14,8 @@ from typing import Any
 from jaxcache.cache.gate import read_content
 from jaxcache.cache.ledger.record import COMPILE, HIT, SKETCH, TOO_QUICK, Event
 from jaxcache.cache.ledger.segments import Ledger, append
-from jaxcache.core.names import CACHE_SUFFIX
+from jaxcache.core.live_directory import live_directory, spool_name
+from jaxcache.core.names import CACHE_SUFFIX, OWN_DIR, is_key
 from jaxcache.entry.codec import CodecError
 from jaxcache.errors import JaxcacheError
 from jaxcache.store import open_store
@@ -112,11 +114,24 @@ def _facts(event: Done, seen: Recorder) -> dict[str, Any]:
 
 def known_seconds(directory: str) -> dict[str, float]:
     """Exact compile seconds by key, as earlier runs have measured them; empty if unknown."""
-    if not directory or "://" in directory:
+    if not directory:
         return {}
+    if "://" in directory:
+        directory = live_directory(directory)
     try:
         ledger = Ledger.load(open_store(directory))
     except JaxcacheError:
         return {}
     records = (ledger.record(key) for key in ledger)
     return {r.key: r.compile_seconds for r in records if r and r.compile_seconds is not None}
+
+
+def waiting_uploads(url: str, modules: Iterable[Done]) -> dict[str, int]:
+    """Count the entries that wait for their upload to a bucket, by local directory."""
+    waiting: dict[str, int] = {}
+    for directory in {done.local_directory for done in modules if done.local_directory}:
+        with contextlib.suppress(OSError):
+            names = os.listdir(os.path.join(directory, OWN_DIR, "live", "spool", spool_name(url)))
+            if count := sum(map(is_key, names)):
+                waiting[directory] = count
+    return waiting

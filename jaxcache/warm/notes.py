@@ -1,11 +1,12 @@
 """Notes for the reader of a report, beside its rows."""
 
 import contextlib
+import shlex
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from jaxcache.units import format_count
+from jaxcache.units import format_command, format_count
 from jaxcache.warm.events import Done
 from jaxcache.warm.report import Function, Process
 
@@ -57,6 +58,8 @@ def settings_notes(
         )
         yield f"the program used several cache directories: {counts}"
     elif last and cache_dir and not (moved_from or _is_same(last, cache_dir)):
+        if "://" in cache_dir and settings.get(DIRECTORY) == cache_dir:
+            return  # the live layer opened a local directory for it; see bucket_notes()
         yield f"the program used {last}, not {cache_dir}; --force-cache-dir would win over it"
     if moved_from:
         yield (
@@ -82,6 +85,22 @@ def settings_notes(
         now = settings.get(name)
         if name != ENABLED and isinstance(now, int | float) and now != value:
             yield f"the program set {name} to {now}, which was {value:g}"
+
+
+def bucket_notes(url: str, modules: Iterable[Done], waiting: Mapping[str, int]) -> Iterable[str]:
+    """Say which local directory stood in for a bucket, and what is not in the bucket yet."""
+    used = {done.local_directory for done in modules if done.local_directory}
+    for directory in sorted(used):
+        yield (
+            f"the live layer keeps the entries of {url} in {directory}, too; plain Python uses "
+            f"them with JAX_COMPILATION_CACHE_DIR={shlex.quote(url)} JAXCACHE_LIVE=1, where "
+            "jaxcache is installed beside jax"
+        )
+    for directory, count in waiting.items():
+        yield (
+            f"{format_count(count, 'entry')} not uploaded yet; the next run does it, or: "
+            f"{format_command(f'push {shlex.quote(url)}', directory)}"
+        )
 
 
 def _is_same(path: str, other: str) -> bool:

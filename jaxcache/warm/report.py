@@ -119,6 +119,8 @@ class Report:
     """Why compiles may be missing here, one sentence each; empty where all were observed."""
     recorded: int | None = None
     """Modules in the recipe; None where none was asked for."""
+    waiting: Mapping[str, int] = field(default_factory=dict)
+    """Entries that wait for their upload to the bucket ``cache_dir``, by local directory."""
     trace: Mapping[str, Any] = field(default_factory=dict, repr=False)
     """Chrome trace events of everything that was compiled or retrieved."""
 

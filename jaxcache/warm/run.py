@@ -11,15 +11,16 @@ from dataclasses import dataclass, replace
 from jaxcache.cache.leftovers import scratch_folder
 from jaxcache.errors import NoJaxError, UsageError
 from jaxcache.options.run import CompileOptions, RunOptions, WarmOptions
+from jaxcache.store import is_remote
 from jaxcache.store.location import absolute_location
 from jaxcache.units import format_count, format_duration
-from jaxcache.warm.bookkeeping import known_seconds, remember, remember_sketches
+from jaxcache.warm.bookkeeping import known_seconds, remember, remember_sketches, waiting_uploads
 from jaxcache.warm.causes import find_causes, is_new, path_note
 from jaxcache.warm.crosshost.cross import Cross, Spool, open_spool, read_cross
 from jaxcache.warm.events import RunEvent
 from jaxcache.warm.interpreter import find_python
 from jaxcache.warm.launch import Ended, Launch, run_listening
-from jaxcache.warm.notes import DIRECTORY, ENABLED
+from jaxcache.warm.notes import DIRECTORY, ENABLED, bucket_notes
 from jaxcache.warm.process import LIFTED, NO_JAX_HINT, free_port
 from jaxcache.warm.programs import WarmProgram, words_of
 from jaxcache.warm.recorder import Recorder
@@ -120,6 +121,8 @@ def _launches(program: WarmProgram, options: WarmOptions, cross: Cross | None) -
     words = words_of(program)
     devices = program.devices or options.devices
     env = {**LIFTED, **_environment(options, cross, devices)}
+    if is_remote(options.cache_dir) and "JAXCACHE_LIVE_FLUSH" not in os.environ:
+        env["JAXCACHE_LIVE_FLUSH"] = _FLUSH  # what is not uploaded is not filled
     if not cross and (platform := program.platform or options.platform):
         env["JAX_PLATFORMS"] = platform
     if options.mock_gpu_topology:
@@ -219,6 +222,10 @@ def _run_all(
     if not (options.portable or spool or options.scratch or options.no_write):
         version = next((p.jax for p in report.processes if p.jax), None)
         notes += path_note(recorder.modules, version)
+    waiting: Mapping[str, int] = {}
+    if is_remote(options.cache_dir):
+        waiting = waiting_uploads(options.cache_dir, recorder.modules)
+        notes += bucket_notes(options.cache_dir, recorder.modules, waiting)
     return replace(
         report,
         modules=tuple(
@@ -227,6 +234,7 @@ def _run_all(
         ),
         notes=tuple(dict.fromkeys([*report.notes, *notes])),
         recorded=recorded,
+        waiting=waiting,
         trace=trace_document(recorder.modules, recorder.processes),
     )
 
@@ -242,6 +250,8 @@ _PORTABLE_NOTE = (
     "portable keys: set JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES=none where this cache is used, too; "
     "on a GPU XLA's autotune results are then not kept between compiles"
 )
+#: How long a program that fills a bucket waits for its uploads; one that fails ends the wait.
+_FLUSH = "15m"
 #: Operations of the largest module that a collecting run executes.
 _COLLECTED = 50
 #: How often the ledger is told of hits while a program runs.
@@ -343,7 +353,7 @@ def _environment(
         env["JAXCACHE_SCRATCH"] = options.scratch
     if options.no_write:
         env["JAXCACHE_NO_WRITE"] = "1"
-    if options.live or options.tiers:
+    if _has_live_layer(options):
         env["JAXCACHE_LIVE"] = "1"
         env["JAXCACHE_LIVE_LEDGER"] = "0"  # the run records what it sees by itself
     if options.tiers:
@@ -352,6 +362,12 @@ def _environment(
     if options.components:
         env["JAXCACHE_COMPONENTS"] = "1"
     return env
+
+
+def _has_live_layer(options: RunOptions) -> bool:
+    """Whether the live layer is on: a bucket needs it, unless the user has switched it off."""
+    is_off = os.environ.get("JAXCACHE_LIVE", "1").strip().lower() in ("0", "false", "no", "off")
+    return bool(options.live or options.tiers) or (is_remote(options.cache_dir) and not is_off)
 
 
 def _unset(cross: Cross | None) -> tuple[str, ...]:

@@ -92,12 +92,16 @@ def _is_same_place(written_in: str, here: str) -> bool:
 
 def _pushed_from(written_in: str, names: list[str], url: str) -> Finding:
     """Return the finding for a bucket, whose entries are written and used elsewhere."""
+    old, new = shlex.quote(written_in), shlex.quote(url)
+    use = f"jaxcache pull {new} -C {old}"
+    if "://" in written_in:
+        use = f"fill it under its own address: jaxcache warm -C {new} SCRIPT"
     return Finding(
         "cache-dir-in-key",
         "note",
         f"{format_count(len(names), 'entry')} written in {written_in}",
         "JAX 0.4.36 to 0.10 hash that path into the key: these hit only in a cache of that path",
-        f"jaxcache pull {shlex.quote(url)} -C {shlex.quote(written_in)}. For caches that move: "
+        f"{use}. For caches that move: "
         "JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES=none before the first run, or jax 0.11",
         files=tuple(names),
     )
@@ -106,7 +110,7 @@ def _pushed_from(written_in: str, names: list[str], url: str) -> Finding:
 def _spelt_by_jax(facts: Facts) -> str:
     """The directory as JAX would hash it: the very string of the setting, if it means this one."""
     setting = facts.setting("jax_compilation_cache_dir")
-    if isinstance(setting, str) and setting:
+    if isinstance(setting, str) and setting and "://" not in setting:
         real = os.path.realpath
         if setting == facts.cache.path or real(setting) == real(facts.cache.path):
             return str(PurePath(setting))  # as jax/_src/compiler.py does

@@ -159,7 +159,7 @@ def find_tpu_without_first(facts: Facts) -> Iterator[Finding]:
 
 def find_bucket_unchecked(facts: Facts) -> Iterator[Finding]:
     """JAX opens a bucket without a timeout of its own, and does not check that it is there."""
-    if facts.bucket:
+    if facts.bucket and not facts.setting("live.enabled"):
         url = shlex.quote(facts.bucket)
         yield Finding(
             "bucket-unchecked",

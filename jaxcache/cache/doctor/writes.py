@@ -71,7 +71,11 @@ def find_cache_off(facts: Facts) -> Iterator[Finding]:
 def _directory(facts: Facts) -> str:
     """The directory that JAX should use: a bucket is pulled from."""
     path = shlex.quote(facts.cache.path)
-    return f"DIR; jaxcache pull {path} -C DIR" if facts.cache.remote else path
+    if not facts.cache.remote:
+        return path
+    if any(c.written_in_cache_dir == facts.cache.path for c in facts.cache.contents.values()):
+        return f"{path} JAXCACHE_LIVE=1, or start programs with jaxcache run -C {path} -- CMD"
+    return f"DIR; jaxcache pull {path} -C DIR"
 
 
 def find_not_writable(facts: Facts) -> Iterator[Finding]:
@@ -118,7 +122,7 @@ def find_lock_library_missing(facts: Facts) -> Iterator[Finding]:
 def find_bucket_library_missing(facts: Facts) -> Iterator[Finding]:
     """A URL takes ``etils[epath]``, which JAX does not install."""
     mine = facts.interpreter
-    if mine and facts.bucket and not mine.has_epath:
+    if mine and facts.bucket and not mine.has_epath and not facts.setting("live.enabled"):
         s3 = facts.bucket.startswith("s3://")
         yield Finding(
             "bucket-library-missing",
@@ -126,8 +130,9 @@ def find_bucket_library_missing(facts: Facts) -> Iterator[Finding]:
             f"jax_compilation_cache_dir is {facts.bucket}, and {mine.executable} has no "
             "etils[epath]",
             "JAX warns once, and runs without a cache",
-            install_into(mine.executable, f"'etils[epath]' {'s3fs' if s3 else 'gcsfs'}")
-            + "; or use a directory, and jaxcache pull and push",
+            "start programs with jaxcache run -- CMD; or have jaxcache[remote] beside that jax and "
+            "export JAXCACHE_LIVE=1; or, for JAX's own way, "
+            + install_into(mine.executable, f"'etils[epath]' {'s3fs' if s3 else 'gcsfs'}"),
             "jax-ml/jax#21819",
         )
 
