@@ -15,12 +15,13 @@ from typing import Any, BinaryIO
 import zstandard
 
 from jaxcache.cache.verify.check import MAX_DECODED_BYTES
+from jaxcache.core.frame import FREE_PAYLOAD_BYTES, max_payload_bytes
 from jaxcache.core.names import parse_key
 from jaxcache.entry.codec import CodecError
 from jaxcache.entry.contents import Contents
 from jaxcache.entry.decode import decode_payload
 from jaxcache.entry.names import split_name
-from jaxcache.entry.read import FREE_PAYLOAD_BYTES, OpenPayload, max_payload_bytes
+from jaxcache.entry.read import OpenPayload
 from jaxcache.errors import JaxcacheError, UntrustedError
 from jaxcache.model import Codec
 

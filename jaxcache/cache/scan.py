@@ -13,8 +13,8 @@ from jaxcache.cache.heads import (
 )
 from jaxcache.cache.inventory import EntryFile, Inventory, take_inventory
 from jaxcache.cache.pair import ATIME_BYTES
+from jaxcache.core.frame import HEADER_BYTES
 from jaxcache.core.names import ATIME_SUFFIX
-from jaxcache.entry.codec import HEADER_BYTES
 from jaxcache.entry.names import FileKind
 from jaxcache.model import Entry, FileInfo, LastUsedFrom, Problem
 from jaxcache.store.base import Store

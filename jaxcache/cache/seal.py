@@ -29,7 +29,8 @@ from jaxcache.cache.verify.check import (
     digest_mismatch,
     recorded_digest,
 )
-from jaxcache.entry.codec import HEADER_BYTES, CodecError, check_content, decompress_whole
+from jaxcache.core.frame import HEADER_BYTES
+from jaxcache.entry.codec import CodecError, check_content, decompress_whole
 from jaxcache.entry.frame import seal_frame
 from jaxcache.model import CUT_SHORT, GRACE_NS, Depth, Entry, Problem, plan_text, result_repr
 from jaxcache.options import SealOptions

@@ -20,6 +20,7 @@ TEMP_PREFIX = ".jaxcache-tmp-"
 
 _HASH_DIGITS = 64
 _HASH = re.compile(f"[0-9a-f]{{{_HASH_DIGITS}}}")
+_NOT_IN_NAMES = re.compile(r"[^\w.-]")
 #: With a suffix a key is the name of a file, which most file systems limit to 255 bytes.
 _MAX_KEY_BYTES = 255 - len(CACHE_SUFFIX)
 
@@ -55,3 +56,8 @@ def is_key(text: str) -> bool:
     if not ends_key(text, len(text)) or any(character in text for character in "/\0\n"):
         return False
     return len(text.encode("utf-8", "surrogateescape")) <= _MAX_KEY_BYTES
+
+
+def same_module(inside: str, named: str) -> bool:
+    """Whether the module's own name is the one that the file's name gives it."""
+    return inside == named or _NOT_IN_NAMES.sub("_", inside) == _NOT_IN_NAMES.sub("_", named)

@@ -15,12 +15,11 @@ from typing import BinaryIO, NamedTuple
 
 import zstandard
 
+from jaxcache.core.frame import HEADER_BYTES, ZSTD_MAGIC
 from jaxcache.model import Codec, ProblemKind
 
-ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
 #: First byte of a zlib stream with a 32 KiB window, as Python's zlib writes.
 _ZLIB_FIRST = 0x78
-HEADER_BYTES = 4
 #: Enough of a file for the header of its frame and, in a usual entry, for its first block.
 HEAD_BYTES = 16 * 1024
 #: A zstd block holds at most this many bytes, compressed or not (RFC 8878, 3.1.1.2.4).

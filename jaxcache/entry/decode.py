@@ -1,10 +1,10 @@
 """From the payload of an entry to :class:`Contents`; damage becomes findings."""
 
-import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from jaxcache.core.names import same_module
 from jaxcache.entry import wire
 from jaxcache.entry.contents import Contents, Device, EntryFormat, Memory
 from jaxcache.entry.device import describe_abi, read_device
@@ -17,7 +17,6 @@ from jaxcache.model import ProblemKind
 
 _Findings = list[tuple[ProblemKind, str]]
 #: What JAX leaves of a name (``_module_name_regex`` in jax/_src/interpreters/mlir.py).
-_NOT_IN_NAMES = re.compile(r"[^\w.-]")
 
 
 def decode_payload(
@@ -172,11 +171,6 @@ class _Decoder:
     def _parts(self, number: int) -> Iterable[memoryview]:
         fields = self._envelope.executable
         return (f.value for f in fields if f.number == number and isinstance(f.value, memoryview))
-
-
-def same_module(inside: str, named: str) -> bool:
-    """Whether the module's own name is the one that the file's name gives it."""
-    return inside == named or _NOT_IN_NAMES.sub("_", inside) == _NOT_IN_NAMES.sub("_", named)
 
 
 def sum_buffers(allocations: Iterable[Any], code_bytes: int | None) -> Memory:

@@ -11,13 +11,12 @@ from collections.abc import Iterable
 
 import zstandard
 
-from jaxcache.entry.codec import ZSTD_MAGIC, decompress_chunks
+from jaxcache.core.frame import CHECKSUM_BYTES, CHECKSUM_FLAG, ZSTD_MAGIC
+from jaxcache.entry.codec import decompress_chunks
 from jaxcache.model import Codec
 
 MAX_LEVEL = 22
 _ZLIB_MAX_LEVEL = 9
-_CHECKSUM_FLAG = 1 << 2
-_CHECKSUM_BYTES = 4
 #: The fastest level there is, where only the checksum of the content is wanted.
 _FASTEST_LEVEL = -100
 #: So much at a time, to stay in the processor's cache.
@@ -73,7 +72,7 @@ def add_checksum(frame: bytes, content: bytes) -> bytes:
 
 
 def _has_checksum(frame: bytes) -> bool:
-    return len(frame) > len(ZSTD_MAGIC) and bool(frame[len(ZSTD_MAGIC)] & _CHECKSUM_FLAG)
+    return len(frame) > len(ZSTD_MAGIC) and bool(frame[len(ZSTD_MAGIC)] & CHECKSUM_FLAG)
 
 
 def _append_checksum(frame: bytes, content: Iterable[bytes | memoryview]) -> bytes:
@@ -85,9 +84,9 @@ def _append_checksum(frame: bytes, content: Iterable[bytes | memoryview]) -> byt
     return b"".join(
         (
             ZSTD_MAGIC,
-            bytes([frame[len(ZSTD_MAGIC)] | _CHECKSUM_FLAG]),
+            bytes([frame[len(ZSTD_MAGIC)] | CHECKSUM_FLAG]),
             frame[len(ZSTD_MAGIC) + 1 :],
-            around.flush()[-_CHECKSUM_BYTES:],
+            around.flush()[-CHECKSUM_BYTES:],
         )
     )
 

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from itertools import chain
 from typing import BinaryIO
 
+from jaxcache.core.frame import HEADER_BYTES, max_payload_bytes
 from jaxcache.entry.codec import (
-    HEADER_BYTES,
     CodecError,
     check_header,
     decompress_chunks,
@@ -14,16 +14,6 @@ from jaxcache.entry.codec import (
 )
 from jaxcache.entry.contents import Contents
 from jaxcache.entry.decode import decode_payload
-
-#: A payload may be this much larger than its file (constants of zeros compress that well) …
-FREE_PAYLOAD_BYTES = 256 << 20
-#: … and beyond that this many times as large. JAX's own entries reach 30.
-_MAX_RATIO = 64
-
-
-def max_payload_bytes(size_bytes: int) -> int:
-    """The largest payload that an entry of this size is believed to hold."""
-    return FREE_PAYLOAD_BYTES + _MAX_RATIO * size_bytes
 
 
 class OpenPayload:

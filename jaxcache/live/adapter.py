@@ -8,6 +8,8 @@ their modules at each call, so that replacing the attribute is enough:
 * ``jax._src.lru_cache._CACHE_SUFFIX``: how the files of entries end.
 * ``compress_executable`` and ``decompress_executable`` there: one ``bytes`` in, one out.
 * ``get_executable_and_time(cache_key, …)`` there: looks up, decompresses and loads.
+* ``jax._src.interpreters.pxla.ExecuteReplicated``: executes ``self.xla_executable``; the first
+  execution of each program goes through its ``__call__``. It may be missing.
 * ``jax._src.compiler._cache_write(cache_key, compile_time_secs, module_name, backend,
   executable[, host_callbacks])``: called after each compile on every process.
 * ``jax._src.compiler.compile_or_get_cached(…)``: one compile request.
@@ -40,6 +42,7 @@ class Adapter:
         import jax
 
         self.jax = jax
+        self._sees_executions = False
         self.monitoring = jax.monitoring
         try:
             from jax._src import compilation_cache, compiler, distributed, lru_cache
@@ -98,6 +101,7 @@ class Adapter:
             return original(executable)
 
         _wrap(cache, "decompress_executable", decompress)
+        self._wrap_execution(layer)
         self._wrap_load(layer)
         self._wrap_write(layer)
         self._wrap_request(layer)
@@ -114,14 +118,32 @@ class Adapter:
         def load(original: Any, cache_key: str, *args: Any, **kwargs: Any) -> Any:
             now = layer.now
             now.loading = True
+            executable = None
             try:
-                return original(cache_key, *args, **kwargs)
+                loaded = original(cache_key, *args, **kwargs)
+                executable = loaded[0] if self._sees_executions else None
+                return loaded
             finally:
                 now.loading, now.decoded = False, None
                 for directory in layer.directories.values():
-                    layer.run(directory.loading.end, cache_key)
+                    over = functools.partial(directory.loaded, executable=executable)
+                    layer.run(over, cache_key)
 
         _wrap(self._cache, "get_executable_and_time", load)
+
+    def _wrap_execution(self, layer: "Layer") -> None:
+        try:
+            from jax._src.interpreters.pxla import ExecuteReplicated
+        except ImportError:
+            return  # a load is over when JAX has the executable
+        original, execute = ExecuteReplicated.__call__, layer.first_runs.execute
+
+        @functools.wraps(original)
+        def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N807
+            return execute(original, self, *args, **kwargs)
+
+        ExecuteReplicated.__call__ = __call__
+        self._sees_executions = True
 
     def _wrap_write(self, layer: "Layer") -> None:
         def write(

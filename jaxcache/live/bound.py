@@ -19,10 +19,11 @@ from typing import Any
 
 from ..core.atomic import delete_if_abandoned, open_folder
 from ..core.eviction import Candidate, estimate_hits, rank_by_value
+from ..core.frame import HEADER_BYTES
 from ..core.lock import open_lock, try_lock
 from ..core.names import ATIME_SUFFIX, CACHE_SUFFIX, TEMP_PREFIX, ends_key
 from .files import delete_entry, jax_lock, own_folder, read_file
-from .frame import HEADER_BYTES, DamagedEntryError, decode
+from .frame import DamagedEntryError, decode
 from .uses import KnownUses, read_ledger
 
 _LOW_WATER = 0.9

@@ -112,10 +112,9 @@ class Tiers:
             value = tier.read(key + CACHE_SUFFIX, fresh=fresh)
             if value is None:
                 continue
-            decoded = self._directory.decode(value, tier=True)
-            reason = self._refusal(tier, key, decoded)
-            if decoded is None or reason:
-                self.refusals.add(tier.url, key, reason)
+            decoded = self._admit(tier, key, value)
+            if isinstance(decoded, str):
+                self.refusals.add(tier.url, key, decoded)
                 continue
             self.refusals.accept(tier.url, key)
             with contextlib.suppress(OSError):
@@ -124,24 +123,31 @@ class Tiers:
             return value, tier.url
         return None, ""
 
-    def _refusal(self, tier: Tier, key: str, decoded: "Decoded | None") -> str:
-        """Why an entry of a tier is refused; empty where it is whole and vouched for.
+    def _admit(self, tier: Tier, key: str, value: bytes) -> "Decoded | str":
+        """Decode an entry of a tier; the reason where it is refused.
 
-        A signature, or a digest that was recorded here, is as good as a checksum.
+        Where signatures are required, only what one vouches for is decoded. Otherwise a signature,
+        or a digest that was recorded here, is as good as a checksum.
         """
+        settings, name = self._layer.settings, key + CACHE_SUFFIX
+        is_signed_only: bool = settings["require-signed"]
+        signed = self._signatures.digests(tier, name) if is_signed_only else ()
+        if is_signed_only and not signed:
+            self._counters.count("unsigned")
+            return "unsigned"
+        decoded = self._directory.decode(key, value, tier=True)
         if decoded is None:
             return "damaged"
-        settings, name = self._layer.settings, key + CACHE_SUFFIX
-        if settings["require-signed"]:
-            if self._signatures.holds(tier, name, decoded.digest()):
-                return ""
+        if is_signed_only:
+            if decoded.digest() in signed:
+                return decoded
             self._counters.count("unsigned")
             return "unsigned"
         if decoded.sealed or settings["require-seal"] == "never":
-            return ""
+            return decoded
         digest = decoded.digest()
         if self._directory.is_recorded(key, digest) or self._is_signed(tier, name, digest):
-            return ""
+            return decoded
         self._counters.count("unsealed")
         return "unsealed"
 
@@ -155,7 +161,7 @@ class Tiers:
                 self._trusts = self._signatures.trust()
             except Exception:  # the package cryptography is missing, or others may write the keys
                 self._trusts = False
-        signed: bool = self._trusts and self._signatures.holds(tier, name, digest)
+        signed: bool = self._trusts and digest in self._signatures.digests(tier, name)
         return signed
 
     def used(self, key: str) -> None:

@@ -1,18 +1,21 @@
 """One cache directory as JAX sees it: what happens at a look-up and at a write."""
 
 import contextlib
+import functools
 import os
 import time
 import warnings
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 from ..core.names import ATIME_SUFFIX, CACHE_SUFFIX, LOCKFILE
 from .bound import Bound
-from .files import quarantine_entry, read_file, write_entry_file, write_stamp
-from .frame import DamagedEntryError, Decoded, decode, same_payload
+from .files import quarantine_entry, read_entry, read_file, write_entry_file, write_stamp
+from .frame import DamagedEntryError, Decoded, same_payload
+from .gate import open_entry
 from .leases import Leases
 from .loading import Loading, find_dead
-from .uses import UseLog, read_digests
+from .uses import RecordedDigest, UseLog, read_digests
 
 if TYPE_CHECKING:
     from .layer import Layer
@@ -43,8 +46,10 @@ class Directory:
         """Keys given to JAX, and from where; a put of one means that JAX could not use it."""
         self._bad: set[str] = set()
         """Keys whose file must be replaced."""
+        self._unproven: set[str] = set()
+        """Keys given to JAX without a checksum or a digest that proves them."""
         self._touched: set[str] = set()
-        self._digests: dict[str, set[str]] | None = None
+        self._digests: dict[str, list[RecordedDigest]] | None = None
         """SHA-256 of payloads that the ledger has recorded, by key; None until one is needed."""
         self._totals_at = time.monotonic() + _TOTALS_SECONDS
         self._leases = self._make_leases()
@@ -135,43 +140,68 @@ class Directory:
     def read_local(self, key: str) -> "bytes | None":
         """The entry in the local directory, checked; a bad one is noted."""
         try:
-            value = read_file(self.path(key))
+            value, status = read_entry(self.path(key))
+        except FileNotFoundError:
+            return None
         except OSError:
             self._bad.add(key)
             return None
-        if value is None:
-            return None
-        if self._accepts(key, value):
+        if self._accepts(key, value, status):
             return value
         self._bad.add(key)
         return None
 
-    def _accepts(self, key: str, value: bytes) -> bool:
-        decoded = self.decode(value)
+    def _accepts(self, key: str, value: bytes, status: os.stat_result) -> bool:
+        decoded = self.decode(key, value)
         if decoded is None:
             return False
-        if decoded.sealed or self._layer.settings["require-seal"] != "always":
+        if decoded.sealed:
             return True
-        if self.is_recorded(key, decoded.digest()):
+        digest = decoded.digest() if self._recorded(key) else ""
+        records = [r for r in self._recorded(key) if r.is_of(status)]
+        if records and max(records, key=lambda r: r.at_ns).sha256 != digest:
+            self._counters.count("rotten")
+            return False
+        if self.is_recorded(key, digest):
             return True
-        self._counters.count("unsealed")
-        return False
+        if self._layer.settings["require-seal"] == "always":
+            self._counters.count("unsealed")
+            return False
+        self._unproven.add(key)
+        return True
 
-    def decode(self, value: bytes, *, tier: bool = False) -> "Decoded | None":
+    def decode(self, key: str, value: bytes, *, tier: bool = False) -> "Decoded | None":
         """Decode an entry once, so that JAX's decoder is given the content; None if damaged."""
         try:
-            decoded = decode(value)
+            decoded = open_entry(key, value, is_foreign=tier)
         except DamagedEntryError:
             self._counters.count("rotten_tier" if tier else "rotten")
             return None
         self._layer.now.decoded = (value, decoded.content)
         return decoded
 
+    def loaded(self, key: str, executable: Any) -> None:
+        """Note the end of a load.
+
+        An executable that neither a checksum nor a recorded digest proves stays noted until its
+        first execution is over: damaged code may end the process there.
+
+        Args:
+            executable: the one loaded; None where the load failed.
+        """
+        if executable is None or key not in self._unproven:
+            self.loading.end(key)
+        else:
+            self._layer.first_runs.watch(executable, functools.partial(self.loading.end, key))
+
     def is_recorded(self, key: str, digest: str) -> bool:
         """Whether the ledger of this directory has recorded this payload under this key."""
+        return any(record.sha256 == digest for record in self._recorded(key))
+
+    def _recorded(self, key: str) -> "Sequence[RecordedDigest]":
         if self._digests is None:
             self._digests = read_digests(self.root)
-        return digest in self._digests.get(key, ())
+        return self._digests.get(key, ())
 
     def _use(self, key: str) -> None:
         if self.uses is not None and self.uses.hit(key):

@@ -29,17 +29,28 @@ def read_file(
     Raises:
         OSError: it cannot be read, or is larger than ``limit``.
     """
+    try:
+        return read_entry(path, limit, folder=folder, is_use=is_use)[0]
+    except FileNotFoundError:
+        return None
+
+
+def read_entry(
+    path: str, limit: int = MAX_ENTRY_BYTES, *, folder: "int | None" = None, is_use: bool = True
+) -> "tuple[bytes, os.stat_result]":
+    """The bytes of a regular file, and what the system says of the same file.
+
+    Raises:
+        OSError: as :func:`read_file`; FileNotFoundError where there is none.
+    """
     flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
     if folder is not None:
         flags |= os.O_NOFOLLOW
     no_atime = 0 if is_use else getattr(os, "O_NOATIME", 0)
     try:
-        try:
-            fd = os.open(path, flags | no_atime, dir_fd=folder)
-        except PermissionError:  # O_NOATIME is the owner's
-            fd = os.open(path, flags, dir_fd=folder)
-    except FileNotFoundError:
-        return None
+        fd = os.open(path, flags | no_atime, dir_fd=folder)
+    except PermissionError:  # O_NOATIME is the owner's
+        fd = os.open(path, flags, dir_fd=folder)
     try:
         status = os.fstat(fd)
         if not stat.S_ISREG(status.st_mode) or status.st_size > limit:
@@ -47,11 +58,11 @@ def read_file(
         size = status.st_size
         data = os.read(fd, size + 1)
         if len(data) == size:
-            return data
+            return data, status
         parts = [data]  # it is growing, or larger than one read
         while (part := os.read(fd, 1 << 20)) and sum(map(len, parts)) <= limit:
             parts.append(part)
-        return b"".join(parts)
+        return b"".join(parts), status
     finally:
         os.close(fd)
 

@@ -10,14 +10,11 @@ import zlib
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-MAGIC = b"\x28\xb5\x2f\xfd"
-#: Bit 2 of the frame header descriptor: the content's checksum follows the last block.
-_CHECKSUM_FLAG = 4
-_CHECKSUM_BYTES = 4
+from ..core.frame import CHECKSUM_BYTES, CHECKSUM_FLAG, HEADER_BYTES, ZSTD_MAGIC
+
 _FASTEST_LEVEL = -100
 #: No executable is larger; a frame that announces more is damaged.
 MAX_CONTENT_BYTES = 4 << 30
-HEADER_BYTES = 4
 
 
 class DamagedEntryError(ValueError):
@@ -36,7 +33,7 @@ class Decoded(NamedTuple):
         return hashlib.sha256(memoryview(self.content)[HEADER_BYTES:]).hexdigest()
 
 
-def _announced(value: bytes) -> int:
+def _announced(value: bytes, limit: int) -> int:
     """The content size in a zstd frame header.
 
     Raises:
@@ -51,7 +48,7 @@ def _announced(value: bytes) -> int:
     if not width:
         raise DamagedEntryError("no content size in the header")
     size = int.from_bytes(value[start : start + width], "little") + (256 if width == 2 else 0)
-    if not HEADER_BYTES < size <= MAX_CONTENT_BYTES:
+    if not HEADER_BYTES < size <= limit:
         raise DamagedEntryError(f"a content size of {size} bytes in the header")
     return size
 
@@ -95,8 +92,11 @@ def _find_decoder() -> "Callable[[bytes, int], bytes]":
 _decode_zstd: "Callable[[bytes, int], bytes] | None" = None
 
 
-def decode(value: bytes) -> Decoded:
-    """Decode an entry and check all that can be checked.
+def decode(value: bytes, limit: int = MAX_CONTENT_BYTES) -> Decoded:
+    """Decode an entry and check its frame.
+
+    Args:
+        limit: of its content, in bytes.
 
     Raises:
         DamagedEntryError: it is damaged, or not an entry.
@@ -105,11 +105,11 @@ def decode(value: bytes) -> Decoded:
     if _decode_zstd is None:
         _decode_zstd = _find_decoder()
     try:
-        if value[:4] == MAGIC:
-            content = _decode_zstd(value, _announced(value))
-            return Decoded(content, bool(value[4] & _CHECKSUM_FLAG))
+        if value[:4] == ZSTD_MAGIC:
+            content = _decode_zstd(value, _announced(value, limit))
+            return Decoded(content, bool(value[4] & CHECKSUM_FLAG))
         if value[:1] == b"\x78":
-            return Decoded(_inflate(value), True)  # zlib always has its Adler-32
+            return Decoded(_inflate(value, limit), True)  # zlib always has its Adler-32
     except DamagedEntryError:
         raise
     except Exception as error:  # each codec has errors of its own
@@ -117,9 +117,9 @@ def decode(value: bytes) -> Decoded:
     raise DamagedEntryError("neither zstd nor zlib" if value else "empty")
 
 
-def _inflate(value: bytes) -> bytes:
+def _inflate(value: bytes, limit: int) -> bytes:
     decoder = zlib.decompressobj()
-    content = decoder.decompress(value, MAX_CONTENT_BYTES)
+    content = decoder.decompress(value, limit)
     if not decoder.eof or decoder.unused_data:
         raise DamagedEntryError("truncated, or bytes behind the stream")
     if len(content) <= HEADER_BYTES:
@@ -146,12 +146,12 @@ def add_checksum(value: bytes, content: bytes) -> bytes:
         import zstandard
 
         frame = zstandard.ZstdCompressor(level=_FASTEST_LEVEL, write_checksum=True)
-        checksum = frame.compress(content)[-_CHECKSUM_BYTES:]
+        checksum = frame.compress(content)[-CHECKSUM_BYTES:]
     else:
         names = zstd.CompressionParameter
         options = {names.compression_level: _FASTEST_LEVEL, names.checksum_flag: 1}
-        checksum = zstd.compress(content, options=options)[-_CHECKSUM_BYTES:]
-    return b"".join((MAGIC, bytes([value[4] | _CHECKSUM_FLAG]), value[5:], checksum))
+        checksum = zstd.compress(content, options=options)[-CHECKSUM_BYTES:]
+    return b"".join((ZSTD_MAGIC, bytes([value[4] | CHECKSUM_FLAG]), value[5:], checksum))
 
 
 def sealing_compressor(cache_module: Any) -> "Callable[[bytes], bytes] | None":

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from ..core.live_directory import live_directory
 from .adapter import Adapter, UnknownJaxError
 from .counters import Counters
+from .first_run import FirstRuns
 from .settings import ConfigError, Resolved, resolve
 
 if TYPE_CHECKING:
@@ -100,6 +101,7 @@ class Layer:
         self.counters = Counters(adapter.monitoring)
         self.background = Background(self.trouble)
         self.now = ThreadState()
+        self.first_runs = FirstRuns()
         self.directories: dict[str, Directory] = {}
         self.forked = False
         self.metrics: Any = None
@@ -206,6 +208,7 @@ class Layer:
         self.forked = True
         self.counters.reset()
         self.background.reset()
+        self.first_runs.reset()
         for directory in self.directories.values():
             directory.reset()
 

@@ -13,7 +13,8 @@ import os
 import stat
 from typing import Any
 
-from .frame import HEADER_BYTES, DamagedEntryError, decode
+from ..core.frame import HEADER_BYTES
+from .frame import DamagedEntryError, decode
 
 _FOLDER = ".jaxcache/signatures"
 _CONTEXT = b"jaxcache entries v1\0"
@@ -41,19 +42,18 @@ class Signatures:
         self._bulk: dict[str, dict[str, set[str]]] = {}
         """By tier and file: digests of the files that ``push`` wrote."""
 
-    def holds(self, tier: Any, name: str, digest: str) -> bool:
-        """Whether a trusted key vouches for this content of a file.
+    def digests(self, tier: Any, name: str) -> "set[str]":
+        """Return the digests of a file's content that trusted keys vouch for.
 
         Where no signature is required, only what a listing of the signatures names is read.
         """
         own = f"live-{name}.json"
-        if (self._required or own in self._list(tier)) and digest in self._read(
-            tier, f"{_FOLDER}/{own}"
-        ).get(name, ()):
-            return True
+        digests: set[str] = set()
+        if self._required or own in self._list(tier):
+            digests |= self._read(tier, f"{_FOLDER}/{own}").get(name, set())
         if tier.url not in self._bulk:
             self._bulk[tier.url] = self._read_bulk(tier)
-        return digest in self._bulk[tier.url].get(name, ())
+        return digests | self._bulk[tier.url].get(name, set())
 
     def trust(self) -> bool:
         """Read the trusted keys although no setting requires them; whether there are any."""

@@ -2,15 +2,22 @@
 
 import contextlib
 import os
-import re
 from collections.abc import Iterator
 from typing import Any
 
 from ..core.atomic import open_below, open_folder
+from ..core.remote import (
+    SERVICES,
+    RemoteError,
+    check_endpoints,
+    connection,
+    has_credentials,
+    split_url,
+)
 from ..core.sharing import adopt_from_folder
 from .files import read_file, write_whole
 
-_MAX_NAMES = 200_000
+_MAX_NAMES, _MAX_LISTED = 200_000, 1_000_000
 
 
 class AbsentError(Exception):
@@ -88,29 +95,11 @@ def _exists(folder: int, name: str) -> bool:
     return True
 
 
-#: Variables that allow a server without TLS, as in docs/remote.md.
-_PLAIN_HTTP = {
-    "s3": ("AWS_ALLOW_HTTP",),
-    "gs": ("GOOGLE_ALLOW_HTTP",),
-    "az": ("AZURE_ALLOW_HTTP", "AZURE_STORAGE_USE_EMULATOR"),
-}
-#: Variables that name credentials, as in docs/remote.md. Without any of them obstore asks the
-#: metadata address of a cloud, which hangs elsewhere.
-_CREDENTIALS = {
-    "s3": r"AWS_(ACCESS_KEY_ID|SKIP_SIGNATURE|WEB_IDENTITY_TOKEN_FILE|CONTAINER_\w+"
-    r"|METADATA_ENDPOINT)",
-    "gs": r"GOOGLE_(APPLICATION_CREDENTIALS|SERVICE_ACCOUNT\w*|SKIP_SIGNATURE)",
-    "az": r"AZURE_\w*(KEY|SAS_TOKEN|SECRET|TOKEN|TOKEN_FILE|CLI|EMULATOR|SKIP_SIGNATURE)"
-    r"|(AZURE_)?(MSI|IDENTITY)_ENDPOINT",
-}
-_SERVICES = {"s3a": "s3", "azure": "az", "abfs": "az", "abfss": "az"}
-
-
 class BucketStore:
     """Whatever obstore reaches; credentials come from the providers' own variables.
 
     Raises:
-        DeniedError: nothing names credentials.
+        DeniedError: nothing names credentials, or the URL or an endpoint holds some.
     """
 
     def __init__(self, url: str, seconds: float) -> None:
@@ -119,19 +108,21 @@ class BucketStore:
         import obstore
         import obstore.store
 
-        scheme = url.partition("://")[0]
-        service = _SERVICES.get(scheme, scheme)
-        options: dict[str, Any] = {
+        try:
+            service = SERVICES[split_url(url).scheme]
+            check_endpoints()
+        except RemoteError as error:
+            raise DeniedError(f"{error}: {error.hint}") from None
+        client = {
             "timeout": timedelta(seconds=seconds),
             "connect_timeout": timedelta(seconds=min(seconds, 1.0)),
         }
-        if service == "http" or any(map(_is_set, _PLAIN_HTTP.get(service, ()))):
-            options["allow_http"] = True
-        given: dict[str, Any] = {"client_options": options, "retry_config": {"max_retries": 0}}
-        if service == "s3":
-            given |= _from_profile()
-        if "credential_provider" not in given:
-            _require_credentials(service)
+        given = connection(service, client)
+        if "credential_provider" not in given and not has_credentials(service):
+            raise DeniedError(
+                "no credentials: docs/remote.md has the variables; "
+                "JAXCACHE_INSTANCE_CREDENTIALS=true for those that a cloud gives its machines"
+            )
         self._obstore = obstore
         self._store = obstore.store.from_url(url, **given)
 
@@ -170,13 +161,15 @@ class BucketStore:
         found: set[str] = set()
         prefix = f"{folder}/" if folder else None
         with self._errors():
+            listed = 0  # names of other folders and repeated ones count, too
             for page in self._obstore.list(self._store, prefix, chunk_size=1000):
                 for meta in page:
                     name = meta["path"][len(prefix or "") :]
                     if "/" not in name:
                         found.add(name)
-                if len(found) > _MAX_NAMES:
-                    raise OSError("too many names")
+                listed += len(page)
+                if len(found) > _MAX_NAMES or listed > _MAX_LISTED:
+                    raise OSError("the listing has too many names")
         return found
 
     @contextlib.contextmanager
@@ -192,45 +185,3 @@ class BucketStore:
             if name in ("PermissionDeniedError", "UnauthenticatedError"):
                 raise DeniedError(str(error).splitlines()[0]) from error
             raise
-
-
-def _is_set(variable: str) -> bool:
-    return os.environ.get(variable, "").lower() in ("1", "true", "yes", "on")
-
-
-def _names_credentials(service: str) -> bool:
-    pattern = re.compile(_CREDENTIALS[service])
-    return any(pattern.fullmatch(name) for name, value in os.environ.items() if value)
-
-
-def _from_profile() -> "dict[str, Any]":
-    """The credentials of ``~/.aws``, which take boto3."""
-    shared = os.environ.get("AWS_SHARED_CREDENTIALS_FILE", "~/.aws/credentials")
-    profile = os.environ.get("AWS_PROFILE") or os.path.exists(os.path.expanduser(shared))
-    if profile and not _names_credentials("s3"):
-        with contextlib.suppress(Exception):  # no boto3, or no such profile
-            import boto3
-            from obstore.auth.boto3 import Boto3CredentialProvider
-
-            return {"credential_provider": Boto3CredentialProvider(boto3.Session())}
-    return {}
-
-
-def _require_credentials(service: str) -> None:
-    """Refuse where obstore would ask a metadata address.
-
-    Raises:
-        DeniedError
-    """
-    google = os.path.expanduser("~/.config/gcloud/application_default_credentials.json")
-    if (
-        service not in _CREDENTIALS
-        or _names_credentials(service)
-        or _is_set("JAXCACHE_INSTANCE_CREDENTIALS")
-        or (service == "gs" and os.path.exists(google))
-    ):
-        return
-    raise DeniedError(
-        "no credentials: docs/remote.md has the variables; JAXCACHE_INSTANCE_CREDENTIALS=true for "
-        "those that a cloud gives its machines"
-    )

@@ -118,13 +118,28 @@ def read_ledger(root: str, *, pins_only: bool = False) -> "dict[str, KnownUses]"
     }
 
 
-def read_digests(root: str) -> "dict[str, set[str]]":
-    """Return the SHA-256 of the payloads that the ledger has recorded, by key."""
-    digests: dict[str, set[str]] = {}
+class RecordedDigest(NamedTuple):
+    """The SHA-256 of a payload that the ledger has, and the file that it was taken of."""
+
+    sha256: str
+    at_ns: int
+    file: "tuple[Any, Any, Any]"
+    """Time, size and inode."""
+
+    def is_of(self, status: os.stat_result) -> bool:
+        """Whether it was taken of this very file, so that other bytes are damage."""
+        return self.file == (status.st_mtime_ns, status.st_size, status.st_ino)
+
+
+def read_digests(root: str) -> "dict[str, list[RecordedDigest]]":
+    """Return the digests that the ledger has recorded, by key."""
+    digests: dict[str, list[RecordedDigest]] = {}
     for event in _events(root, word=b'"payload_sha256"'):
-        key, digest = event.get("key"), event.get("payload_sha256")
-        if isinstance(key, str) and isinstance(digest, str):
-            digests.setdefault(key, set()).add(digest)
+        key, digest, at_ns = event.get("key"), event.get("payload_sha256"), event.get("at_ns")
+        if isinstance(key, str) and isinstance(digest, str) and type(at_ns) is int:
+            names = ("file_mtime_ns", "file_size_bytes", "file_inode")
+            file = tuple(map(event.get, names)) if not event.get("imported") else (None, None, None)
+            digests.setdefault(key, []).append(RecordedDigest(digest, at_ns, file))
     return digests
 
 

@@ -3,24 +3,12 @@
 import os
 from typing import TYPE_CHECKING
 
+from jaxcache.core.remote import SERVICES
 from jaxcache.errors import NoCacheError, UsageError
 
 if TYPE_CHECKING:  # a completion needs names alone
     from jaxcache.store.base import Store
 
-#: The object service of each scheme; here, so that a local path imports nothing of ``object/``.
-SERVICES = {
-    "s3": "s3",
-    "s3a": "s3",
-    "gs": "gs",
-    "az": "az",
-    "azure": "az",
-    "abfs": "az",
-    "abfss": "az",
-    "http": "http",
-    "https": "http",
-    "memory": "memory",
-}
 #: Names that people give to files. ``.old`` and ``.d``, say, are as good for a directory.
 _FILE_ENDS = (".jxb", ".tar", ".tgz", ".gz", ".bz2", ".xz", ".zst", ".zip", ".7z", ".txt", ".json")
 

@@ -34,7 +34,7 @@ from jaxcache.cache.bundle.format import MAGIC, pack_header, pack_manifest, read
 from jaxcache.cache.bundle.importing import verify_bundle
 from jaxcache.cache.bundle.manifest import BundleError, Manifest, encode_manifest
 from jaxcache.cache.trust import check_signatures, generate_key, read_private_key
-from jaxcache.entry import read
+from jaxcache.core import frame
 from jaxcache.errors import UntrustedError
 
 
@@ -260,7 +260,7 @@ def test_what_inflates_without_measure_is_refused_unless_it_was_asked_for(
     entry = first_entry(cache)
     entry.write_bytes(zstandard.compress(bytes(4) + padded(payload_of(entry), 3 << 20)))
     data = make_bundle(cache)
-    for module in (gate, read):
+    for module in (gate, frame):
         monkeypatch.setattr(module, "FREE_PAYLOAD_BYTES", 1 << 20)
     assert set(verify_bundle(opened(data)).refused or {}) == {entry.name}
     assert not verify_bundle(opened(data), allow_large=True).refused

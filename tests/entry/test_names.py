@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jaxcache.core.names import Key, parse_key
-from jaxcache.entry.decode import same_module
+from jaxcache.core.names import Key, parse_key, same_module
 from jaxcache.entry.names import FileKind, split_name
 from jaxcache.units import printable
 

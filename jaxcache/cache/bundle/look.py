@@ -18,11 +18,11 @@ from jaxcache.cache.ledger.segments import Ledger
 from jaxcache.cache.scan import Scan, with_ledger
 from jaxcache.cache.select import select_by_keys
 from jaxcache.cache.show import Shown, describe
+from jaxcache.core.frame import max_payload_bytes
 from jaxcache.core.names import parse_key
 from jaxcache.entry.brief import summarize_contents
 from jaxcache.entry.decode import decode_payload, decode_program
 from jaxcache.entry.names import split_name
-from jaxcache.entry.read import max_payload_bytes
 from jaxcache.errors import UsageError
 from jaxcache.model import Entry, FileInfo, Problem
 

@@ -8,8 +8,9 @@ from jaxcache.cache.inventory import take_inventory
 from jaxcache.cache.ledger.segments import Ledger
 from jaxcache.cache.scan import read_entries
 from jaxcache.cache.select import select_by_keys
+from jaxcache.core.frame import HEADER_BYTES
 from jaxcache.core.names import parse_key
-from jaxcache.entry.codec import HEADER_BYTES, CodecError, detect_codec
+from jaxcache.entry.codec import CodecError, detect_codec
 from jaxcache.entry.decode import decode_payload, find_hlo_module
 from jaxcache.entry.outline import outline, parameter_names
 from jaxcache.entry.read import read_payload

@@ -7,8 +7,8 @@ obstore gives few kinds of exceptions and puts the rest into their text (its ``e
 import re
 from typing import Literal
 
+from jaxcache.core.remote import SERVICES
 from jaxcache.errors import JaxcacheError, NoCacheError
-from jaxcache.store import SERVICES
 from jaxcache.store.base import (
     BadNameError,
     ChangedError,

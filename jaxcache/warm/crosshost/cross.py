@@ -17,8 +17,8 @@ from typing import NamedTuple
 
 from jaxcache.cache.allowed import kept_flags
 from jaxcache.cache.leftovers import scratch_folder
+from jaxcache.core.frame import HEADER_BYTES
 from jaxcache.core.names import CACHE_SUFFIX
-from jaxcache.entry.codec import HEADER_BYTES
 from jaxcache.entry.frame import compress_content
 from jaxcache.errors import JaxcacheError
 from jaxcache.model import Codec

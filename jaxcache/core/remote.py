@@ -1,0 +1,164 @@
+"""URLs of object stores, the variables with their credentials, and what is refused of either.
+
+obstore reads the variables of each provider's own tools; docs/remote.md lists them.
+"""
+
+import contextlib
+import os
+import re
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:  # a completion needs the schemes alone
+    from urllib.parse import SplitResult
+
+#: The object service of each scheme.
+SERVICES = {
+    "s3": "s3",
+    "s3a": "s3",
+    "gs": "gs",
+    "az": "az",
+    "azure": "az",
+    "abfs": "az",
+    "abfss": "az",
+    "http": "http",
+    "https": "http",
+    "memory": "memory",
+}
+#: Variables that allow a server without TLS: emulators, servers in one's own rack.
+_PLAIN_HTTP = {
+    "s3": ("AWS_ALLOW_HTTP",),
+    "gs": ("GOOGLE_ALLOW_HTTP",),
+    "az": ("AZURE_ALLOW_HTTP", "AZURE_STORAGE_USE_EMULATOR"),
+}
+#: Variables that name credentials. Without any of them obstore requests them from the metadata
+#: address of a cloud, which hangs elsewhere.
+_CREDENTIALS = {
+    "s3": r"AWS_(ACCESS_KEY_ID|SKIP_SIGNATURE|WEB_IDENTITY_TOKEN_FILE|CONTAINER_\w+"
+    r"|METADATA_ENDPOINT)",
+    "gs": r"GOOGLE_(APPLICATION_CREDENTIALS|SERVICE_ACCOUNT\w*|SKIP_SIGNATURE)",
+    "az": r"AZURE_\w*(KEY|SAS_TOKEN|SECRET|TOKEN|TOKEN_FILE|CLI|EMULATOR|SKIP_SIGNATURE)"
+    r"|(AZURE_)?(MSI|IDENTITY)_ENDPOINT",
+}
+_GOOGLE_DEFAULT = "~/.config/gcloud/application_default_credentials.json"
+_ENDPOINT = r"AWS_ENDPOINT\w*|AZURE_(STORAGE_)?ENDPOINT|AZURITE_BLOB_STORAGE_URL"
+_HOST = r"[\w.:-]+"
+_TRUE = frozenset({"1", "true", "yes", "on"})
+
+
+class RemoteError(ValueError):
+    """A URL, an endpoint or credentials that cannot be used; the text never repeats a secret."""
+
+    def __init__(self, message: str, hint: str) -> None:
+        super().__init__(message)
+        self.hint = hint
+
+
+def is_set(variable: str) -> bool:
+    """Whether a variable switches something on."""
+    return os.environ.get(variable, "").lower() in _TRUE
+
+
+def split_url(url: str) -> "SplitResult":
+    """Split the URL of an object store.
+
+    Raises:
+        RemoteError: it cannot be read, names no bucket, or has credentials in it.
+    """
+    from urllib.parse import urlsplit
+
+    try:
+        parts = urlsplit(url)
+        has_secret = bool(parts.username or parts.password or parts.query)
+    except ValueError as error:
+        raise RemoteError(f"cannot read the URL: {error}", "write SCHEME://BUCKET/FOLDER") from None
+    if has_secret:
+        raise RemoteError(
+            "credentials do not belong into a URL, where everybody sees them",
+            "set the provider's environment variables; docs/remote.md lists them",
+        )
+    if parts.fragment:
+        raise RemoteError(f"{url} has a # in it", "write %23 for it")
+    if not parts.netloc:
+        what = {"http": "host", "az": "container"}.get(SERVICES[parts.scheme], "bucket")
+        raise RemoteError(f"{url} names no {what}", f"write {parts.scheme}://{what.upper()}/FOLDER")
+    return parts
+
+
+def redact(url: str) -> str:
+    """Return a URL without what may be a secret, to be shown; a path as it is."""
+    scheme, separator, place = url.partition("://")
+    if not separator:
+        return url
+    host, slash, path = place.partition("?")[0].partition("/")
+    return f"{scheme}://{host.rpartition('@')[2]}{slash}{path}"
+
+
+def check_endpoints() -> None:
+    """Refuse endpoints that obstore would fall over, or that hold a password.
+
+    Raises:
+        RemoteError: its text does not repeat the URL.
+    """
+    from urllib.parse import urlsplit
+
+    for name in os.environ:
+        if not re.fullmatch(_ENDPOINT, name):
+            continue
+        url = os.environ[name]
+        try:
+            parts = urlsplit(url)
+            secret = parts.username or parts.password or parts.query
+            sound = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+        except ValueError:
+            secret, sound, parts = "", None, urlsplit("")
+        if secret:
+            raise RemoteError(
+                f"credentials do not belong into {name}, where everybody sees them",
+                "set the provider's variables for them; docs/remote.md lists them",
+            )
+        if not sound or not re.fullmatch(_HOST, str(parts.hostname), re.ASCII):
+            fault = "is not a URL of a server" if url else "is empty"
+            hint = "http://HOST:PORT" if url else f"unset {name}, or set it to http://HOST:PORT"
+            raise RemoteError(f"{name} {fault}", hint)
+
+
+def has_credentials(service: str) -> bool:
+    """Whether anything names credentials, so that obstore does not ask a metadata address."""
+    return (
+        service not in _CREDENTIALS
+        or _names_credentials(service)
+        or is_set("JAXCACHE_INSTANCE_CREDENTIALS")
+        or (service == "gs" and os.path.exists(os.path.expanduser(_GOOGLE_DEFAULT)))
+    )
+
+
+def connection(service: str, client: "dict[str, Any]") -> "dict[str, Any]":
+    """Return the arguments of ``obstore.store.from_url`` for a service.
+
+    obstore's own retries are off.
+
+    Args:
+        client: its client options, such as limits of time.
+    """
+    plain = service == "http" or any(map(is_set, _PLAIN_HTTP.get(service, ())))
+    options = {**client, **({"allow_http": True} if plain else {})}
+    arguments: dict[str, Any] = {"client_options": options, "retry_config": {"max_retries": 0}}
+    return arguments | (_from_profile() if service == "s3" else {})
+
+
+def _names_credentials(service: str) -> bool:
+    pattern = re.compile(_CREDENTIALS[service])
+    return any(pattern.fullmatch(name) for name, value in os.environ.items() if value)
+
+
+def _from_profile() -> "dict[str, Any]":
+    """Profiles of ``~/.aws`` take boto3: obstore reads the environment and instance roles only."""
+    shared = os.environ.get("AWS_SHARED_CREDENTIALS_FILE", "~/.aws/credentials")
+    profile = os.environ.get("AWS_PROFILE") or os.path.exists(os.path.expanduser(shared))
+    if profile and not _names_credentials("s3"):
+        with contextlib.suppress(Exception):  # no boto3, no such profile, nothing in it
+            import boto3
+            from obstore.auth.boto3 import Boto3CredentialProvider
+
+            return {"credential_provider": Boto3CredentialProvider(boto3.Session())}
+    return {}
