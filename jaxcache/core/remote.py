@@ -6,6 +6,7 @@ obstore reads the variables of each provider's own tools; docs/remote.md lists t
 import contextlib
 import os
 import re
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # a completion needs the schemes alone
@@ -157,8 +158,7 @@ def _from_profile() -> "dict[str, Any]":
     profile = os.environ.get("AWS_PROFILE") or os.path.exists(os.path.expanduser(shared))
     if profile and not _names_credentials("s3"):
         with contextlib.suppress(Exception):  # no boto3, no such profile, nothing in it
-            import boto3
-            from obstore.auth.boto3 import Boto3CredentialProvider
-
-            return {"credential_provider": Boto3CredentialProvider(boto3.Session())}
+            session = import_module("boto3").Session()
+            provider = import_module("obstore.auth.boto3").Boto3CredentialProvider
+            return {"credential_provider": provider(session)}
     return {}

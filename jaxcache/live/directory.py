@@ -15,7 +15,7 @@ from .frame import DamagedEntryError, Decoded, same_payload
 from .gate import open_entry
 from .leases import Leases
 from .loading import Loading, find_dead
-from .uses import RecordedDigest, UseLog, read_digests
+from .uses import LedgerDigest, UseLog, read_digests
 
 if TYPE_CHECKING:
     from .layer import Layer
@@ -49,7 +49,7 @@ class Directory:
         self._unproven: set[str] = set()
         """Keys given to JAX without a checksum or a digest that proves them."""
         self._touched: set[str] = set()
-        self._digests: dict[str, list[RecordedDigest]] | None = None
+        self._digests: dict[str, list[LedgerDigest]] | None = None
         """SHA-256 of payloads that the ledger has recorded, by key; None until one is needed."""
         self._totals_at = time.monotonic() + _TOTALS_SECONDS
         self._leases = self._make_leases()
@@ -198,7 +198,7 @@ class Directory:
         """Whether the ledger of this directory has recorded this payload under this key."""
         return any(record.sha256 == digest for record in self._recorded(key))
 
-    def _recorded(self, key: str) -> "Sequence[RecordedDigest]":
+    def _recorded(self, key: str) -> "Sequence[LedgerDigest]":
         if self._digests is None:
             self._digests = read_digests(self.root)
         return self._digests.get(key, ())

@@ -118,7 +118,7 @@ def read_ledger(root: str, *, pins_only: bool = False) -> "dict[str, KnownUses]"
     }
 
 
-class RecordedDigest(NamedTuple):
+class LedgerDigest(NamedTuple):
     """The SHA-256 of a payload that the ledger has, and the file that it was taken of."""
 
     sha256: str
@@ -131,15 +131,15 @@ class RecordedDigest(NamedTuple):
         return self.file == (status.st_mtime_ns, status.st_size, status.st_ino)
 
 
-def read_digests(root: str) -> "dict[str, list[RecordedDigest]]":
+def read_digests(root: str) -> "dict[str, list[LedgerDigest]]":
     """Return the digests that the ledger has recorded, by key."""
-    digests: dict[str, list[RecordedDigest]] = {}
+    digests: dict[str, list[LedgerDigest]] = {}
     for event in _events(root, word=b'"payload_sha256"'):
         key, digest, at_ns = event.get("key"), event.get("payload_sha256"), event.get("at_ns")
         if isinstance(key, str) and isinstance(digest, str) and type(at_ns) is int:
             names = ("file_mtime_ns", "file_size_bytes", "file_inode")
             file = tuple(map(event.get, names)) if not event.get("imported") else (None, None, None)
-            digests.setdefault(key, []).append(RecordedDigest(digest, at_ns, file))
+            digests.setdefault(key, []).append(LedgerDigest(digest, at_ns, file))
     return digests
 
 
