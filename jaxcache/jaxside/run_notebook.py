@@ -1,6 +1,6 @@
 """Run the code cells of a notebook in their order, as one program; runs in the user's Python.
 
-Where IPython is installed its shell runs them, so that magics work and cells may ``await``. Without
+The working directory is that of the notebook. Where IPython is installed its shell runs them, so that magics work and cells may ``await``. Without
 it, lines with magics are left out. ``argv[1]`` is the notebook, the rest are its arguments.
 """
 
@@ -70,12 +70,14 @@ def main() -> int:
     """Run the notebook."""
     path = sys.argv[1]
     sys.argv[:] = sys.argv[1:]
-    sys.path[0] = os.path.dirname(os.path.abspath(path))
+    directory = os.path.dirname(os.path.abspath(path))
+    sys.path[0] = directory
     try:
         cells = read_cells(path)
     except (OSError, ValueError, KeyError, TypeError) as error:
         print(f"jaxcache: {path} is not a notebook of format 4: {error}", file=sys.stderr)
         return _CANNOT
+    os.chdir(directory)  # as Jupyter and nbconvert start a kernel
     try:
         from IPython.core.interactiveshell import InteractiveShell
     except ImportError:

@@ -9,7 +9,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -42,8 +42,10 @@ class Spelling:
     """``JAX_COMPILATION_CACHE_DIR``; ``{world}`` is the directory of the program."""
     before: str = ""
     """Code that the program runs before its first compile."""
-    works: bool = True
-    """Whether plain JAX itself hits what it wrote."""
+    place: str = ""
+    """Where the cache lies, if only the program says so."""
+    cannot: str = ""
+    """Why plain JAX itself does not hit what it wrote."""
 
 
 _IN_CODE = "jax.config.update('jax_compilation_cache_dir', {!r})"
@@ -57,14 +59,14 @@ SPELLINGS = {
         Spelling("../p/jc", "../p/jc"),
         Spelling("link", "link"),
         Spelling("~/jc", "~/jc"),
-        Spelling("unset", None, works=False),
-        Spelling("code", None, _IN_CODE.format("jc")),
-        Spelling("code, chdir", None, f"{_IN_CODE.format('jc')}; os.chdir('x')"),
+        Spelling("unset", None, cannot="without a directory JAX has no cache"),
+        Spelling("code", None, _IN_CODE.format("jc"), place="jc"),
+        Spelling("code, chdir", None, f"{_IN_CODE.format('jc')}; os.chdir('x')", place="x/jc"),
         Spelling(
             "chdir anew",
             ".jc",
             "import tempfile; os.chdir(tempfile.mkdtemp(dir='runs'))",
-            works=False,
+            cannot="each working directory has a cache of its own",
         ),
     )
 }
@@ -80,6 +82,10 @@ class World:
     jaxcache: tuple[str, ...] = (sys.executable, "-m", "jaxcache")
     extra: dict[str, str] = field(default_factory=dict)
     """Environment for plain JAX and jaxcache alike."""
+    finds_python: bool = False
+    """Whether jaxcache has to find the Python by itself."""
+    processes: int = 1
+    """Processes that the program is started in."""
 
     def __post_init__(self) -> None:
         self.directory.mkdir(parents=True)
@@ -88,6 +94,11 @@ class World:
         (self.directory / "link").symlink_to("target")
         (self.top / "home").mkdir()
         shutil.copy(PROGRAM, self.directory / "program.py")
+
+    @property
+    def modules(self) -> int:
+        """Compile requests of one start of the program."""
+        return MODULES * self.processes
 
     @property
     def directory(self) -> Path:
@@ -140,9 +151,23 @@ class World:
             raise AssertionError(f"jaxcache {command} {arguments}: {done.stderr}")
         return done.returncode, json.loads(done.stdout)
 
+    @property
+    def choice(self) -> tuple[str, ...]:
+        """The option that names the Python, where the environment does not."""
+        return () if self.finds_python else ("--python", self.python)
+
+    @property
+    def place(self) -> tuple[str, ...]:
+        """The option that names the cache, where only the program does."""
+        return ("-C", self.spelling.place) if self.spelling.place else ()
+
     def entries(self) -> set[str]:
         """Every entry in the world, wherever it lies."""
         return {str(path.relative_to(self.top)) for path in self.top.rglob("*-cache")}
+
+    def cache_entries(self) -> set[str]:
+        """Entries at or below the working directory of the program."""
+        return {name for name in self.entries() if name.startswith("p/")}
 
 
 def fill(world: World, way: str) -> None:
@@ -151,19 +176,65 @@ def fill(world: World, way: str) -> None:
     Raises:
         AssertionError: a command failed.
     """
-    for command in FILL[way](world):
+    for command in WAYS[way](world):
         done = world.run_jaxcache(*command)
         if done.returncode:
             raise AssertionError(f"jaxcache {' '.join(command)}: {done.stdout}{done.stderr}")
+    if way == "warm --portable":
+        world.extra["JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES"] = "none"
 
 
-def _warm(*options: str) -> Any:
-    return lambda world: [("warm", "--python", world.python, *options, "program.py")]
+Commands = list[tuple[str, ...]]
 
 
-FILL = {
+def _warm(*options: str) -> Callable[[World], Commands]:
+    return lambda world: [("warm", *world.choice, *options, "program.py")]
+
+
+def _compile(world: World) -> Commands:
+    """Compile a recipe; where the program names its directory, only the user can tell how."""
+    options = world.place and (*world.place, "--used-at", "jc")
+    return [
+        ("warm", *world.choice, "--collect-only", "--record", "x.recipe", "program.py"),
+        ("compile", *world.choice, *options, "x.recipe"),
+    ]
+
+
+def _through(save: tuple[str, ...], load: tuple[str, ...]) -> Callable[[World], Commands]:
+    """Fill a cache, save it elsewhere, empty it, and load it again."""
+    return lambda world: [
+        ("warm", *world.choice, "program.py"),
+        (*save, *world.place),
+        ("rm", "--yes", "*", *world.place),
+        (*load, *world.place),
+    ]
+
+
+def _tier(world: World) -> Commands:
+    """Fill a tier, empty the cache, and let the live layer fetch what the program needs."""
+    source = world.place[1] if world.place else world.spelling.value or ""
+    source = source.format(world=world.directory).replace("~", "./~")
+    return [
+        ("warm", *world.choice, "program.py"),
+        ("copy", source, "../tier"),
+        ("rm", "--yes", "*", *world.place),
+        ("warm", *world.choice, "--tier", "../tier", "program.py"),
+    ]
+
+
+#: Ways to fill a cache with jaxcache.
+WAYS: dict[str, Callable[[World], Commands]] = {
     "warm": _warm(),
+    "warm -m": lambda world: [("warm", *world.choice, "-m", "program")],
+    "warm --jobs": _warm("--jobs", "2"),
+    "warm --portable": _warm("--portable"),
+    "warm --live": _warm("--live"),
     "run": lambda world: [("run", "--", world.python, "program.py")],
+    "compile RECIPE": _compile,
+    "bundle": _through(("export", "../x.jxb"), ("import", "../x.jxb")),
+    "pull": _through(("push", "../there"), ("pull", "../there")),
+    "ci restore": _through(("ci", "save", "../saved"), ("ci", "restore", "../saved")),
+    "tier": _tier,
 }
 
 
@@ -171,9 +242,15 @@ def faults(world: World, way: str = "warm", command: Sequence[str] = ()) -> list
     """Fill with jaxcache, run plain JAX, and ask jaxcache again; return what is wrong."""
     wrong: list[str] = []
     fill(world, way)
+    return wrong + faults_of_full(world, way, command)
+
+
+def faults_of_full(world: World, way: str, command: Sequence[str] = ()) -> list[str]:
+    """Run plain JAX over a cache that jaxcache filled, and ask jaxcache again."""
+    wrong: list[str] = []
     filled = world.entries()
     counts = world.plain(*command)
-    if counts != Counts(MODULES, 0):
+    if counts != Counts(world.modules, 0):
         wrong.append(f"{way}, then plain JAX: {counts.hits} hits, {counts.misses} misses")
     if added := world.entries() - filled:
         wrong.append(f"{way}, then plain JAX: {len(added)} entries more")
@@ -183,7 +260,8 @@ def faults(world: World, way: str = "warm", command: Sequence[str] = ()) -> list
 def faults_after_plain(world: World, command: Sequence[str] = ()) -> list[str]:
     """Fill with plain JAX, and have jaxcache report on it; return what is wrong."""
     counts = world.plain(*command)
-    wrong = [] if counts == Counts(0, MODULES) else [f"plain JAX, cold: {counts}"]
+    cold = counts.misses >= MODULES and counts.hits + counts.misses == world.modules
+    wrong = [] if cold else [f"plain JAX, cold: {counts}"]
     return wrong + faults_of_report(world, command)
 
 
@@ -194,12 +272,12 @@ def faults_of_report(world: World, command: Sequence[str] = ()) -> list[str]:
     line = command or (world.python, "program.py")
     code, report = world.report("run", "--fail-on-miss", "--", *line)
     hits = report["summary"]["hits"]
-    if (code, hits) != (0, MODULES):
-        wrong.append(f"plain JAX, then run --fail-on-miss: exit {code}, {hits} hits")
+    if (code, hits) != (0, world.modules):
+        wrong.append(f"full, then run --fail-on-miss: exit {code}, {hits} hits")
     if added := world.entries() - before:
-        wrong.append(f"plain JAX, then run --fail-on-miss: {len(added)} entries more")
+        wrong.append(f"full, then run --fail-on-miss: {len(added)} entries more")
     opened = Path(report["cache_dir"] or "")
-    places = {(world.top / entry).parent for entry in world.entries()}
+    places = {(world.top / entry).parent for entry in world.cache_entries()}
     if not any(opened.is_dir() and opened.samefile(place) for place in places):
         wrong.append(f"run reports on {opened}, and the entries are in {places}")
     return wrong
