@@ -8,7 +8,7 @@ DEMO   := .demo
 MATRIX ?= 3.11:0.4.30 3.10:0.4.38 3.11:0.5.3 3.11:0.6.2 3.11:0.8.3 3.11:0.10.2 3.12:0.11.2 3.12:0.12.0.1
 
 .PHONY: test test-jax test-observed check demo bench test-matrix test-matrix-whole test-live test-jax-own test-torch test-typer test-slow test-cuda test-tpu docs faults fuzz mutation scale \
-	real-programs real-suites explain-changes clean
+	oracle real-programs real-suites explain-changes clean
 
 # TESTS takes options of pytest, such as TESTS='-k prune'.
 TESTS ?=
@@ -76,6 +76,12 @@ test-live: $(STAMP)
 # JAX's own tests of its caches, without the live layer and with it; from JAX's repository.
 test-jax-own: $(STAMP)
 	tools/test_jax_own.sh $(BIN)/python
+
+# Plain JAX is the oracle: what jaxcache fills, it hits, and the other way round, for each spelling of
+# the directory, way to fill and start. Half an hour on two cores.
+ORACLE ?= 3.11:0.6.2 3.11:0.10.2 3.12:0.12.0.1
+oracle: $(STAMP)
+	MATRIX_TABLE=tools.oracle tools/test_matrix.sh $(BIN)/python $(ORACLE)
 
 # Small programs of ten libraries and one of two processes: what jaxcache reports, beside JAX's own
 # counts. PROGRAMS='numpyro brax' runs some of them; half an hour for all on two busy cores.

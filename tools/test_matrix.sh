@@ -3,7 +3,7 @@
 #
 # usage: tools/test_matrix.sh TEST_PYTHON PYTHON:JAX... [-- PYTEST_ARGUMENT...]
 # Makes .venvs/jax-VERSION for each pair, once. Without arguments of pytest a table of capability x
-# version is printed (tools/matrix.py); with them, one pytest run takes all of these JAX.
+# version is printed (tools/matrix.py, or the module MATRIX_TABLE); with them, one pytest run takes all of these JAX.
 # A pair whose Python is not on this machine is skipped, and said so. JAXCACHE_TEST_JAX_PYTHONS,
 # paths with colons between, takes these interpreters instead. JAX "newest" is the newest
 # release, "pre" the newest pre-release, from PIP_EXTRA_INDEX_URL too.
@@ -45,7 +45,7 @@ while [ $# -gt 0 ] && [ "$1" != -- ]; do
     "$python" -m venv "$venv"
     "$venv/bin/python" -m pip install --quiet "${wanted[@]}"
     "$venv/bin/python" -m pip install --quiet zstandard filelock 'typer<0.29' rich humanize \
-      protobuf cramjam obstore cryptography pytest pytest-xdist
+      protobuf cramjam obstore cryptography pytest pytest-xdist nbconvert ipykernel
     touch "$venv/.done"
   fi
   pythons+=("$PWD/$venv/bin/python")
@@ -53,7 +53,7 @@ done
 
 if [ $# -eq 0 ]; then
   unset JAXCACHE_TEST_JAX_PYTHONS
-  exec "$test_python" -m tools.matrix "${pythons[@]}"
+  exec "$test_python" -m "${MATRIX_TABLE:-tools.matrix}" "${pythons[@]}"
 fi
 shift
 export JAXCACHE_TEST_JAX_PYTHONS

@@ -1,7 +1,8 @@
 """Run the code cells of a notebook in their order, as one program; runs in the user's Python.
 
-The working directory is that of the notebook. Where IPython is installed its shell runs them, so that magics work and cells may ``await``. Without
-it, lines with magics are left out. ``argv[1]`` is the notebook, the rest are its arguments.
+The working directory is that of the notebook. Where IPython is installed its shell runs them, so
+that magics work and cells may ``await``. Without it, lines with magics are left out. ``argv[1]`` is
+the notebook, the rest are its arguments.
 """
 
 import ast

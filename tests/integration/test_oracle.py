@@ -1,5 +1,6 @@
 """Plain JAX is the oracle: it hits what jaxcache filled, and the other way round."""
 
+import json
 import os
 import shlex
 from collections.abc import Callable
@@ -20,7 +21,8 @@ from tools.oracle.world import (
 
 pytestmark = pytest.mark.jax
 
-WORKING = [spelling for spelling in SPELLINGS.values() if not spelling.cannot]
+#: One of each kind; `make oracle` tries all spellings, ways to fill and starts.
+NAMES = [".jc", "../p/jc", "link", "~/jc", "code, chdir"]
 #: The first compile opens the directory, and then the program leaves it.
 LEFT = Spelling(
     "left",
@@ -38,14 +40,32 @@ def make_world(tmp_path: Path, each_jax_python: str) -> MakeWorld:
     return lambda spelling: World(tmp_path / "world", each_jax_python, spelling)
 
 
-@pytest.mark.parametrize("spelling", WORKING, ids=lambda s: s.name)
-def test_plain_jax_hits_what_warm_filled(spelling: Spelling, make_world: MakeWorld) -> None:
-    assert not faults(make_world(spelling))
+@pytest.mark.core
+@pytest.mark.parametrize("name", NAMES)
+def test_plain_jax_hits_what_warm_filled(name: str, make_world: MakeWorld) -> None:
+    assert not faults(make_world(SPELLINGS[name]))
 
 
-@pytest.mark.parametrize("name", ["link", "code"])
+@pytest.mark.core
+@pytest.mark.parametrize("name", [".jc", "code"])
 def test_jaxcache_hits_what_plain_jax_filled(name: str, make_world: MakeWorld) -> None:
     assert not faults_after_plain(make_world(SPELLINGS[name]))
+
+
+@pytest.mark.parametrize("way", ["warm --jobs", "compile RECIPE"])
+def test_plain_jax_hits_what_was_compiled_ahead(way: str, make_world: MakeWorld) -> None:
+    assert not faults(make_world(SPELLINGS[".jc"]), way)
+
+
+def test_a_notebook_runs_in_its_directory(make_world: MakeWorld) -> None:
+    world = make_world(SPELLINGS[".jc"])
+    source = "import program; program.main()"
+    document = {"cells": [{"cell_type": "code", "source": source}]}
+    (world.directory / "program.py").rename(world.directory / "x/program.py")
+    (world.directory / "x/program.ipynb").write_text(json.dumps(document))
+    done = world.run_jaxcache("warm", "--python", world.python, "x/program.ipynb")
+    assert done.returncode == 0, done.stderr
+    assert len(list((world.directory / "x/.jc").glob("*-cache"))) == MODULES
 
 
 def test_without_a_directory_the_program_gets_none(make_world: MakeWorld) -> None:
