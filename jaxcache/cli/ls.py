@@ -7,6 +7,7 @@ import typer
 
 from jaxcache.cli.opening import open_to_look
 from jaxcache.cli.options import Output
+from jaxcache.cli.root import find_root, list_root
 from jaxcache.errors import UsageError
 from jaxcache.model import Depth
 from jaxcache.options import ListOptions, Place
@@ -55,6 +56,11 @@ def command(
         with open_recipe(path) as file:
             found = list_recipe(file, keys=keys, sort=sort, limit=limit)
             emit(form, recipe.listing_view(file, found))
+        return
+    if root := find_root(place):
+        if group_by:
+            raise UsageError("--group-by is for one cache", hint="name it with -C")
+        list_root(root, options, place, form)
         return
     opened = open_to_look(place.cache_dir, place.layout)
     now_ns = time.time_ns()

@@ -72,8 +72,30 @@ def open_cache(cache_dir: str | None, layout: str | None = None) -> Opened:
     from jaxcache.layouts import choose_layout
     from jaxcache.store import open_store
 
-    store = open_store(locate(cache_dir, layout))
+    path = locate(cache_dir, layout)
+    store = open_store(path)
+    refuse_root(path)
     return Opened(store, choose_layout(store, layout))
+
+
+def refuse_root(path: str) -> None:
+    """Refuse a root for a command that needs one cache.
+
+    Raises:
+        UsageError: ``root-of-caches``; its hint names the caches.
+    """
+    from jaxcache.cache.root import find_caches
+
+    if caches := find_caches(path):
+        import shlex
+
+        shown = ", ".join(f"-C {shlex.quote(cache)}" for cache in caches[:5])
+        more = f", and {len(caches) - 5:,} more" if caches[5:] else ""
+        raise UsageError(
+            f"{path} is a directory above {len(caches):,} caches, and this needs one",
+            code="root-of-caches",
+            hint=f"name one of them: {shown}{more}",
+        )
 
 
 def locate(cache_dir: str | None, layout: str | None) -> str:
@@ -107,7 +129,9 @@ def open_jax_cache(cache_dir: str | None) -> "Store":
     from jaxcache.layouts import check_not_torch
     from jaxcache.store import open_store
 
-    store = open_store(locate_cache(cache_dir).path)
+    path = locate_cache(cache_dir).path
+    store = open_store(path)
+    refuse_root(path)
     check_not_torch(store)
     return store
 

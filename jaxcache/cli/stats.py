@@ -7,6 +7,7 @@ import typer
 
 from jaxcache.cli.opening import open_to_look
 from jaxcache.cli.options import JsonOutput
+from jaxcache.cli.root import count_root, find_root
 from jaxcache.errors import UsageError
 from jaxcache.options import Place
 from jaxcache.units import available_cores
@@ -41,6 +42,11 @@ def command(
 
     if prometheus and output.form.is_json:
         raise UsageError("--prometheus and --json cannot be combined")
+    if root := find_root(place):
+        if prometheus:
+            raise UsageError("--prometheus is for one cache", hint="name it with -C")
+        count_root(root, place, output.form)
+        return
     opened = open_to_look(place.cache_dir, place.layout)
     now_ns = time.time_ns()
     with progress_bar("reading entries") as progress:
