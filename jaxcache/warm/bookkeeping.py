@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from jaxcache.cache.gate import read_content
-from jaxcache.cache.ledger.record import COMPILE, HIT, SKETCH, TOO_QUICK, Event
+from jaxcache.cache.ledger.record import COMPILE, HIT, SKETCH, TOO_QUICK, Event, digest_facts
 from jaxcache.cache.ledger.segments import Ledger, append
 from jaxcache.core.live_directory import live_directory, spool_name
 from jaxcache.core.names import CACHE_SUFFIX, OWN_DIR, is_key
@@ -84,11 +84,7 @@ def _digest(store: Store, fact: Event) -> dict[str, Any]:
             with store.open(name) as file:
                 content = read_content(file, before.size_bytes, allow_large=False)
             if same_file(store.info(name), before):
-                return {
-                    "payload_sha256": content.payload_sha256,
-                    "file_mtime_ns": before.mtime_ns,
-                    "file_size_bytes": before.size_bytes,
-                }
+                return digest_facts(content.payload_sha256, before)
     return {}
 
 

@@ -9,7 +9,7 @@ from typing import Any, BinaryIO
 
 from jaxcache.cache.gate import Gate
 from jaxcache.cache.inventory import take_inventory
-from jaxcache.cache.ledger.record import COMPILE, PAYLOAD, Event
+from jaxcache.cache.ledger.record import COMPILE, PAYLOAD, Event, digest_facts
 from jaxcache.cache.ledger.segments import append
 from jaxcache.cache.leftovers import delete_leftovers
 from jaxcache.cache.pair import write_atime
@@ -129,5 +129,4 @@ def _events(
     if facts is not None:
         yield Event(key, COMPILE, now_ns, facts)
     if payload_sha256 is not None:
-        payload = {"payload_sha256": payload_sha256, "file_mtime_ns": info.mtime_ns}
-        yield Event(key, PAYLOAD, now_ns, payload)
+        yield Event(key, PAYLOAD, now_ns, digest_facts(payload_sha256, info))

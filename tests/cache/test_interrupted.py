@@ -183,11 +183,14 @@ def test_quarantine_has_a_name_at_any_time(now_ns: int) -> None:
     assert quarantine.quarantine_folder(now_ns).startswith(".jaxcache/quarantine/")
 
 
-@pytest.mark.parametrize("now_ns", [-5, 10**21])
-def test_what_is_learnt_while_the_clock_is_wrong_can_be_read(tmp_path: Path, now_ns: int) -> None:
+@pytest.mark.parametrize(("now_ns", "counts"), [(-5, 1), (10**21, 0)])
+def test_what_is_learnt_while_the_clock_is_wrong_can_be_read(
+    tmp_path: Path, now_ns: int, counts: int
+) -> None:
+    """A date in the future counts for nothing."""
     append(LocalStore(tmp_path), [Event("key", HIT, now_ns)])
     ledger = Ledger.load(LocalStore(tmp_path))
-    assert (len(ledger), ledger.damaged) == (1, 0)
+    assert (len(ledger), ledger.damaged) == (counts, 0)
 
 
 def test_the_later_of_pin_and_unpin_counts_though_the_clock_went_back(cache: Path) -> None:

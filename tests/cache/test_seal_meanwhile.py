@@ -1,6 +1,7 @@
 """Sealing beside others: what changes, vanishes or is being written under its hands."""
 
 import shutil
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -8,7 +9,7 @@ from pathlib import Path
 import pytest
 import zstandard
 
-from jaxcache.cache.ledger.record import Event
+from jaxcache.cache.ledger.record import Event, digest_facts
 from jaxcache.cache.ledger.segments import Ledger, append
 from jaxcache.cache.seal import SealResult, execute_seal, plan_seal
 from jaxcache.options import SealOptions
@@ -113,7 +114,7 @@ def test_an_unfinished_entry_is_young_for_a_minute(
 def test_what_the_ledger_knows_otherwise_is_not_sealed(cache: Path) -> None:
     path = entry_of(cache)
     before = path.read_bytes()
-    facts = {"payload_sha256": "a" * 64, "file_mtime_ns": path.stat().st_mtime_ns}
+    facts = digest_facts("a" * 64, LocalStore(cache).info(path.name))
     append(LocalStore(cache), [Event(path.name.removesuffix("-cache"), "payload", 1, facts)])
     done = seal(cache)
     assert [p.kind for p in done.problems] == ["digest-mismatch"]
@@ -124,7 +125,7 @@ def test_what_gains_nothing_is_left_and_remembered(cache: Path) -> None:
     assert len(seal(cache).sealed) == 1
     store = LocalStore(cache)
     before = entry_of(cache).read_bytes()
-    later_ns = 4 * 10**18
+    later_ns = time.time_ns() + 3600 * NS
     again = execute_seal(
         store, plan_seal(store, SealOptions(recompress=1)), jobs=1, now_ns=later_ns
     )

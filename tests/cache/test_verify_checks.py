@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import jaxcache
-from jaxcache.cache.ledger.record import PAYLOAD, Event
+from jaxcache.cache.ledger.record import PAYLOAD, Event, digest_facts
 from jaxcache.cache.ledger.segments import append
 from jaxcache.cache.seal import execute_seal, plan_seal
 from jaxcache.cache.verify.examine import Verification, verify
@@ -107,10 +107,10 @@ def test_of_two_in_quarantine_the_later_comes_back(cache: Path) -> None:
 def test_a_new_entry_is_not_held_to_the_digest_of_its_damaged_one(cache: Path) -> None:
     path = next(cache.glob("jit_mlp-*"))
     whole = path.read_bytes()
-    facts = {"payload_sha256": "ab" * 32, "file_size_bytes": len(whole)}
+    os.utime(path, (1e9, 1e9))
+    facts = digest_facts("ab" * 32, LocalStore(cache).info(path.name))
     key = path.name.removesuffix("-cache")
     append(LocalStore(cache), [Event(key, PAYLOAD, 5, facts)])
-    os.utime(path, (1e9, 1e9))
     opened = jaxcache.open(cache)
     opened.execute(opened.plan_repair(opened.verify()))
     assert not path.exists()

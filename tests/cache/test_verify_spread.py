@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from jaxcache.cache.ledger.record import PAYLOAD, Event
+from jaxcache.cache.ledger.record import PAYLOAD, Event, digest_facts
 from jaxcache.cache.ledger.segments import append
 from jaxcache.cache.verify.examine import verify
 from jaxcache.layouts import load_layout
@@ -25,8 +25,7 @@ def cache(corpus: Path, tmp_path: Path) -> Path:
     data[len(data) // 2] ^= 0x40
     paths[0].write_bytes(data)
     paths[1].write_bytes(paths[1].read_bytes()[:-3])
-    mtime_ns = paths[2].stat().st_mtime_ns
-    facts = {"payload_sha256": "0" * 64, "file_mtime_ns": mtime_ns}
+    facts = digest_facts("0" * 64, LocalStore(copied).info(paths[2].name))
     append(LocalStore(copied), [Event(paths[2].name.removesuffix("-cache"), PAYLOAD, 5, facts)])
     return copied
 

@@ -10,7 +10,7 @@ import pytest
 import zstandard
 from conftest import CORPUS
 
-from jaxcache.cache.ledger.record import PAYLOAD, Event
+from jaxcache.cache.ledger.record import PAYLOAD, Event, digest_facts
 from jaxcache.cache.ledger.segments import append
 from jaxcache.cache.verify.examine import verify as examine
 from jaxcache.layouts import load_layout
@@ -130,7 +130,7 @@ def test_an_entry_under_another_modules_name(run_cli, cache: Path) -> None:
 
 def test_a_file_with_two_problems_is_moved_once(run_cli, cache: Path) -> None:
     wrong = entry(cache, "jit_mlp").rename(cache / f"jit_other-{'0' * 64}-cache")
-    facts = {"payload_sha256": "ab" * 32, "file_mtime_ns": wrong.stat().st_mtime_ns}
+    facts = digest_facts("ab" * 32, open_store(str(cache)).info(wrong.name))
     key = wrong.name.removesuffix("-cache")
     append(open_store(str(cache)), [Event(key, PAYLOAD, time.time_ns(), facts)])
     found = [p for p in verify(run_cli, cache, code=1)["problems"] if p["file"] == wrong.name]
@@ -146,7 +146,7 @@ def test_a_recorded_digest_proves_or_accuses(run_cli, cache: Path) -> None:
             import hashlib
 
             digest = hashlib.sha256(zstandard.decompress(path.read_bytes())[4:]).hexdigest()
-        facts = {"payload_sha256": digest, "file_mtime_ns": path.stat().st_mtime_ns}
+        facts = digest_facts(digest, open_store(str(cache)).info(path.name))
         append(open_store(str(cache)), [Event(key, PAYLOAD, time.time_ns(), facts)])
         document = verify(run_cli, cache, code=1 if found else 0)
         assert kinds(document) == found
@@ -167,17 +167,17 @@ def test_a_recorded_digest_proves_or_accuses(run_cli, cache: Path) -> None:
     assert "7 entries checked: 6 look intact (no checksum to prove it), 1 changed since rec" in said
     assert run_cli("verify", "-C", cache, "--fix").returncode == 0
     assert path.exists()
-    # Damage in place leaves the size.
-    sized = {**facts, "file_mtime_ns": 1, "file_size_bytes": path.stat().st_size}
-    append(open_store(str(cache)), [Event(key, PAYLOAD, time.time_ns(), sized)])
+    # Rot leaves inode, size and time of the file.
+    store = open_store(str(cache))
+    bound = digest_facts(digest, store.info(path.name))
+    append(store, [Event(key, PAYLOAD, time.time_ns(), bound)])
     assert kinds(verify(run_cli, cache, code=1)) == {path.name: "digest-mismatch"}
     before = path.read_bytes()
     assert run_cli("seal", "-C", cache, "-q").returncode == 1
     assert path.read_bytes() == before
-    append(
-        open_store(str(cache)),
-        [Event(key, PAYLOAD, time.time_ns(), {**sized, "file_size_bytes": 1})],
-    )
+    for name in ("file_mtime_ns", "file_size_bytes", "file_inode"):  # of another file: no accuser
+        append(store, [Event(key, PAYLOAD, time.time_ns(), {**bound, name: 1})])
+        assert kinds(verify(run_cli, cache)) == {path.name: "changed-since-recorded"}
     assert run_cli("seal", "-C", cache, "-q").returncode == 0
     assert verify(run_cli, cache)["proven"] == document["checked"]
     # One that cannot be decoded is damaged, whoever wrote it.

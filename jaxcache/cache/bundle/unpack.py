@@ -2,6 +2,7 @@
 
 import contextlib
 import tempfile
+import time
 import zlib
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
@@ -346,5 +347,6 @@ def _events(store: Store, plan: ImportPlan, written: set[str]) -> Iterator[Event
             if step.name in written:
                 facts = {"payload_sha256": item.payload_sha256, "file_mtime_ns": item.created_ns}
                 yield Event(item.key, PAYLOAD, item.created_ns, facts)
-            if item.key not in known:
-                yield from item.ledger
+            if step.name in written and item.key not in known:
+                now_ns = time.time_ns()
+                yield from (e for event in item.ledger if (e := event.imported(now_ns)))

@@ -1,24 +1,34 @@
 """One event of the ledger, and the record that the events of one key fold into."""
 
+import os
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from types import MappingProxyType
 from typing import Any
 
+from jaxcache.model import FileInfo
+
 #: Kinds of events, for which the facts named are usual; any event may carry any fact.
 #:
-#: * ``payload``: payload_sha256, file_mtime_ns, file_size_bytes
+#: * ``payload``: payload_sha256, and of which file: file_mtime_ns, file_size_bytes, file_inode
 #: * ``compile``: count, compile_seconds, versions, components, script, function
 #: * ``sketch``: sketch, of the program before optimization (``jaxcache/core/sketch.py``)
 #: * ``hit``: count (1 if absent) more uses of the entry
 #: * ``too-quick``: count compiles that JAX's threshold of seconds kept from being written
 #: * ``sealed``: the entry was sealed then
-#: * ``removed``: the file was damaged, and went to quarantine or for good
+#: * ``removed``: the file was removed, or moved to quarantine
 #: * ``pin``, ``unpin``: the later one counts
 PAYLOAD, COMPILE, HIT, SEALED, PIN, UNPIN = "payload", "compile", "hit", "sealed", "pin", "unpin"
 TOO_QUICK, REMOVED, SKETCH = "too-quick", "removed", "sketch"
 COUNTED = frozenset({HIT, COMPILE, TOO_QUICK})
 PINNING = frozenset({PIN, UNPIN})
+
+#: Facts that accuse a file whose bytes are others.
+DIGEST_FACTS = ("payload_sha256", "file_mtime_ns", "file_size_bytes", "file_inode")
+#: The fact of an event that another cache recorded.
+IMPORTED = "imported"
+#: Dates further ahead of the clock than this are wrong, by a bad clock or on purpose.
+MAX_AHEAD_NS = 24 * 3600 * 10**9
 
 #: Years 1970 to 2262: what nanoseconds in 63 bits can say.
 _MAX_NS = 2**63
@@ -51,6 +61,24 @@ class Event:
         at_ns = min(max(self.at_ns, 0), _MAX_NS - 1)
         return {"key": self.key, "kind": self.kind, "at_ns": at_ns, **self.facts}
 
+    def without_digest(self) -> "Event":
+        """Return the event without the facts that could accuse a file."""
+        if "payload_sha256" not in self.facts:
+            return self
+        facts = {n: v for n, v in self.facts.items() if n not in DIGEST_FACTS}
+        return replace(self, facts=facts)
+
+    def imported(self, now_ns: int) -> "Event | None":
+        """Return the event as another cache may bring it, marked; None where it may not.
+
+        Only what this machine observed accuses an entry or ends its record. Pins belong to one
+        cache. A date in the future says nothing.
+        """
+        if self.kind in PINNING or self.kind == REMOVED or self.at_ns > now_ns + MAX_AHEAD_NS:
+            return None
+        event = self.without_digest()
+        return replace(event, facts={**event.facts, IMPORTED: True})
+
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> "Event | None":
         """Read an event; None if ``key``, ``kind`` or ``at_ns`` is missing or absurd."""
@@ -76,8 +104,9 @@ class Record:
     Seal and recompression leave it as it is."""
     file_mtime_ns: int | None = None
     file_size_bytes: int | None = None
-    """Time and size of the file that the digest was taken of. A file in which both differ was
-    written anew since, and may rightly hold another payload."""
+    file_inode: int | None = None
+    """Time, size and inode of the file that the digest was taken of. Any other file of this name
+    was written since, and may rightly hold another payload."""
     compile_seconds: float | None = None
     """Exact, where the entry itself holds whole seconds."""
     jax_version: str | None = None
@@ -122,6 +151,12 @@ class Record:
         anew = self.removed_ns is not None and mtime_ns > self.removed_ns
         return None if anew else self.payload_sha256
 
+    def is_of(self, info: FileInfo) -> bool:
+        """Whether the digest was taken of this very file, and the file is the user's or root's."""
+        recorded = (self.file_mtime_ns, self.file_size_bytes, self.file_inode)
+        same = recorded == (info.mtime_ns, info.size_bytes, info.inode)
+        return same and info.owner in (os.geteuid(), 0)
+
     def tuning_of(self, mtime_ns: int, size_bytes: int) -> str | None:
         """Return :attr:`tuning`, if the entry's file is still the one that was written then.
 
@@ -158,6 +193,9 @@ def fold(key: str, events: Iterable[Event]) -> Record:
             known["removed_ns"] = event.at_ns
         elif event.kind == PAYLOAD:
             known.pop("removed_ns", None)
+        if "payload_sha256" in event.facts:  # what describes the file comes with its digest
+            for name in DIGEST_FACTS:
+                known.pop(name, None)
         for name, value in event.facts.items():
             if name in _KNOWN:
                 if (read := _checked(name, value)) is not None:
@@ -165,6 +203,16 @@ def fold(key: str, events: Iterable[Event]) -> Record:
             elif name not in _DERIVED and name != "count":
                 extra[name] = value
     return Record(key, **known, extra=MappingProxyType(extra))
+
+
+def digest_facts(payload_sha256: str, info: FileInfo) -> dict[str, Any]:
+    """Return the facts that bind a digest to the very file that it was taken of."""
+    return {
+        "payload_sha256": payload_sha256,
+        "file_mtime_ns": info.mtime_ns,
+        "file_size_bytes": info.size_bytes,
+        "file_inode": info.inode,
+    }
 
 
 def read_seconds(value: object) -> float | None:

@@ -15,17 +15,28 @@ import hashlib
 import json
 import os
 import re
+import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
-from jaxcache.cache.ledger.record import COUNTED, HIT, PINNING, SKETCH, Event, Record, fold
+from jaxcache.cache.ledger.record import (
+    COUNTED,
+    HIT,
+    IMPORTED,
+    MAX_AHEAD_NS,
+    PINNING,
+    SKETCH,
+    Event,
+    Record,
+    fold,
+)
 from jaxcache.core.names import LEDGER_DIR, TEMP_PREFIX
 from jaxcache.entry.names import split_name
 from jaxcache.errors import JaxcacheError
 from jaxcache.model import FileInfo
-from jaxcache.store.base import Store, StoreError
+from jaxcache.store.base import Fetched, Store, StoreError
 
 #: Segments and lines longer than this are damaged: nothing here writes such.
 MAX_SEGMENT_BYTES = 32 << 20
@@ -75,15 +86,20 @@ class Ledger:
         ledger.segments = tuple(s.name for s in readable)
         live, ledger.originals, chosen = _live(readable)
         ledger._is_compact = len(chosen) == 1 and len(chosen[0]) == len(readable)
-        for event in sorted((e for s in live for e in s.events), key=lambda e: e.at_ns):
+        latest_ns = time.time_ns() + MAX_AHEAD_NS
+        events = (e for s in live for e in s.events)
+        dated = (e for e in events if e.at_ns <= latest_ns or e.kind in PINNING)
+        for event in sorted(dated, key=lambda e: e.at_ns):
             ledger._add(event)
         return ledger
 
     @classmethod
     def of(cls, events: Iterable[Event]) -> "Ledger":
-        """Make one of events that are in no cache."""
+        """Make one of events that are in no cache: nobody here has observed what they tell."""
         ledger = cls()
-        for event in sorted(events, key=lambda e: e.at_ns):
+        now_ns = time.time_ns()
+        brought = (known for event in events if (known := event.imported(now_ns)))
+        for event in sorted(brought, key=lambda e: e.at_ns):
             ledger._add(event)
         return ledger
 
@@ -133,7 +149,10 @@ class Ledger:
         before = kinds.get(event.kind)
         facts = cast(dict[str, Any], before.facts) if before else {}  # our own: grows in place
         count = (before.count if before else 0) + event.count
+        all_imported = IMPORTED in event.facts and (before is None or IMPORTED in facts)
         facts.update(event.facts)
+        if not all_imported:
+            facts.pop(IMPORTED, None)
         if event.kind == HIT or (event.kind in COUNTED and before):
             facts["count"] = count
         kinds[event.kind] = Event(event.key, event.kind, event.at_ns, facts)
@@ -305,31 +324,44 @@ def _newly_compacted(store: Store, before: Sequence[FileInfo]) -> bool:
 
 def _read_listed(store: Store, files: Sequence[FileInfo]) -> list[_Segment]:
     found = []
-    read = store.read_many([i.name for i in files], limit=MAX_SEGMENT_BYTES + 1)
-    for info, data in zip(files, read, strict=True):
+    for info, read in zip(files, read_segments(store, files), strict=True):
         segment = _Segment(info.name.rpartition("/")[2])
-        if isinstance(data, StoreError):
-            if data.code == "missing":
+        if isinstance(read, StoreError):
+            if read.code == "missing":
                 continue  # compacted away since the listing
             segment.damaged, segment.readable = 1, False
         else:
-            _read_lines(data, segment)
+            _read_lines(read.data, segment)
+            if not is_own(store, read.info):
+                segment.events = [event.without_digest() for event in segment.events]
         found.append(segment)
     return found
 
 
-def _read_lines(data: bytes, segment: _Segment) -> None:
-    if len(data) > MAX_SEGMENT_BYTES:
-        segment.damaged, segment.readable = 1, False
+def read_segments(store: Store, files: Sequence[FileInfo]) -> Iterator[Fetched | StoreError]:
+    """Read segments, in order, each with its owner; a failure takes its place."""
+    if store.remote:
+        read = store.read_many([i.name for i in files], limit=MAX_SEGMENT_BYTES + 1)
+        for info, data in zip(files, read, strict=True):
+            if isinstance(data, bytes) and len(data) > MAX_SEGMENT_BYTES:
+                data = StoreError(info.name, "is too large", code="too-large")
+            yield data if isinstance(data, StoreError) else Fetched(data, info)
         return
-    for line in data.split(b"\n"):
-        if not line:
-            continue
+    for info in files:
         try:
-            values = json.loads(line) if len(line) <= MAX_LINE_BYTES * 4 else None
-        except (ValueError, RecursionError):
-            values = None
-        if not isinstance(values, dict):
+            yield store.fetch(info.name, limit=MAX_SEGMENT_BYTES)
+        except StoreError as error:
+            yield error
+
+
+def is_own(store: Store, info: FileInfo) -> bool:
+    """Whether this user, or root, wrote a segment; of a bucket nobody can tell."""
+    return not store.remote and info.owner in (os.geteuid(), 0)
+
+
+def _read_lines(data: bytes, segment: _Segment) -> None:
+    for values in _parse_lines(data):
+        if values is None:
             segment.damaged += 1
         elif values.get("kind") == _SEGMENT_KIND:
             segment.replaces |= _names(values.get("replaces"))
@@ -338,6 +370,36 @@ def _read_lines(data: bytes, segment: _Segment) -> None:
             segment.events.append(event)
         else:
             segment.damaged += 1
+
+
+def _parse_lines(data: bytes) -> Iterator[dict[str, Any] | None]:
+    """Yield the object of each line; None for a damaged one."""
+    for line in data.split(b"\n"):
+        if not line:
+            continue
+        try:
+            values = json.loads(line) if len(line) <= MAX_LINE_BYTES * 4 else None
+        except (ValueError, RecursionError):
+            values = None
+        yield values if isinstance(values, dict) else None
+
+
+def read_events(data: bytes) -> list[Event]:
+    """Return the events of a segment's content."""
+    segment = _Segment("")
+    _read_lines(data, segment)
+    return segment.events
+
+
+def import_lines(data: bytes, now_ns: int) -> bytes:
+    """Return a segment's content as another cache takes it over; its headers stay."""
+    lines = []
+    for values in _parse_lines(data):
+        if values and values.get("kind") == _SEGMENT_KIND:
+            lines.append(_line(values))
+        elif values and (event := Event.from_json(values)) and (known := event.imported(now_ns)):
+            lines.append(_line(known.to_json()))
+    return b"".join(lines)
 
 
 def _names(value: object) -> frozenset[str]:

@@ -107,7 +107,8 @@ def execute(
             progress(len(outcomes), len(plan.transfers))
     if carrier.digests and signers:
         write_signatures(target, carrier.digests, signers, now_ns=now_ns)
-    segments = carry_segments(source, target, plan.segments) if plan.segments else 0
+    carried = {t.key or "" for t, o in zip(plan.transfers, outcomes, strict=True) if o == "carried"}
+    segments = carry_segments(source, target, plan.segments, carried) if plan.segments else 0
     return _sum_up(plan.transfers, outcomes, segments, removed)
 
 

@@ -1,12 +1,21 @@
-"""Two ledgers become one: their segments, which never change, go into one folder."""
+"""What one ledger takes over from another: marked as imported, without pins and digests."""
 
+import time
+from collections.abc import Collection, Sequence
+
+from jaxcache.cache.ledger.record import Event
 from jaxcache.cache.ledger.segments import (
     COMPACT_ABOVE,
     MAX_SEGMENT_BYTES,
     Ledger,
+    append,
     compact,
+    import_lines,
     is_compacted,
+    is_own,
     is_segment,
+    read_events,
+    read_segments,
 )
 from jaxcache.core.names import LEDGER_DIR
 from jaxcache.model import FileInfo
@@ -33,21 +42,42 @@ def _segments(store: Store) -> list[FileInfo]:
     )
 
 
-def carry_segments(source: Store, target: Store, segments: tuple[FileInfo, ...]) -> int:
-    """Copy segments, and compact where the target has got too many; returns how many went over.
+def carry_segments(
+    source: Store, target: Store, segments: Sequence[FileInfo], carried: Collection[str]
+) -> int:
+    """Copy the records of a ledger as imported ones; return the number of segments written.
 
-    Nothing depends on a ledger, so what fails is left.
+    Segments that this user wrote go over as they are, without pins and digests. Of any other, only
+    the records of entries that were carried go over, and of those nothing that the target records
+    already. Nothing depends on a ledger, so what fails is left.
+
+    Args:
+        carried: keys of the entries that were written.
     """
+    now_ns = time.time_ns()
+    foreign: list[Event] = []
+    own: list[tuple[FileInfo, bytes]] = []
+    for read in read_segments(source, segments):
+        if isinstance(read, StoreError):
+            continue
+        if is_own(source, read.info):
+            data = import_lines(read.data, now_ns)
+            own += [(read.info, data)] if data else []
+        elif carried:
+            events = (event.imported(now_ns) for event in read_events(read.data))
+            foreign += [event for event in events if event and event.key in carried]
 
-    def carry(info: FileInfo) -> bool:
+    def carry(segment: tuple[FileInfo, bytes]) -> bool:
+        info, data = segment
         try:
-            data, _ = source.fetch(info.name, limit=MAX_SEGMENT_BYTES)
             target.write(info.name, [data], mtime_ns=info.mtime_ns, replace=False)
         except StoreError:
             return False
         return True
 
-    carried = sum(in_order(carry, segments))
-    if carried and len(_segments(target)) > COMPACT_ABOVE:
+    count = sum(in_order(carry, own))
+    known = Ledger.load(target) if foreign else Ledger()
+    count += append(target, new) if (new := [e for e in foreign if e.key not in known]) else 0
+    if count and len(_segments(target)) > COMPACT_ABOVE:
         compact(target)
-    return carried
+    return count

@@ -57,6 +57,7 @@ class Checked:
     """Facts that the layout keeps for :meth:`jaxcache.layouts.base.Layout.check_beside`."""
 
 
+_BY_RECORD = frozenset({"changed-since-recorded", "digest-mismatch"})
 _SOUND = {sealed: Checked(proven=sealed, unsealed=not sealed) for sealed in (True, False)}
 
 
@@ -114,8 +115,8 @@ def _check_whole(
             problems = _check_payload(opened, file, known, decode)
         opened.seek(0)
         sealed = read_head(opened.read(SMALL_BYTES), file.info.size_bytes).checksum
-    if sealed:  # whole as it was written, if not as it was recorded
-        problems = [p for p in problems if p.kind != "changed-since-recorded"]
+    if sealed:  # a right checksum outweighs a record
+        problems = [p for p in problems if p.kind not in _BY_RECORD]
     proven = not problems and (sealed or known is not None)
     return Checked(tuple(problems), proven=proven, unsealed=not sealed)
 
@@ -131,9 +132,7 @@ def find_recorded(file: EntryFile, record: Record | None) -> RecordedDigest | No
     """The ledger's record of the payload of an entry."""
     if record is None or (digest := record.digest_of(file.info.mtime_ns)) is None:
         return None
-    same_time = record.file_mtime_ns == file.info.mtime_ns
-    same_size = record.file_size_bytes == file.info.size_bytes
-    return RecordedDigest(digest, same_time or same_size)
+    return RecordedDigest(digest, record.is_of(file.info))
 
 
 def recorded_digest(file: EntryFile, record: Record | None) -> str | None:

@@ -1,0 +1,134 @@
+"""Whose records accuse an entry: only those that this user made of this very file."""
+
+import json
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+import zstandard
+from conftest import GiveAway, RunCli
+
+from jaxcache.cache.ledger.pins import pinned_keys
+from jaxcache.cache.ledger.record import PAYLOAD, PIN, Event, digest_facts
+from jaxcache.cache.ledger.segments import Ledger, append
+from jaxcache.store.local import LocalStore
+
+LATE_NS = 2**62
+
+
+@pytest.fixture
+def cache(corpus: Path, tmp_path: Path) -> Path:
+    """A cache of entries without a checksum."""
+    return Path(shutil.copytree(corpus / "0.12.0.1-cpu-zstd", tmp_path / "cache"))
+
+
+def entries(cache: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in cache.glob("*-cache")}
+
+
+def forge(of: Path, into: Path, *, at_ns: int = 5) -> None:
+    """Write a ledger that calls every entry of a cache another one, and pins them."""
+    store, target = LocalStore(of), LocalStore(into)
+    for name in entries(of):
+        key = name.removesuffix("-cache")
+        info = store.info(name)
+        append(target, [Event(key, PAYLOAD, at_ns, digest_facts("ab" * 32, info))])
+        append(target, [Event(key, PIN, at_ns)])
+
+
+def put_away(run_cli: RunCli, cache: Path) -> list[str]:
+    """The entries that ``verify --fix`` moves to quarantine."""
+    before = entries(cache)
+    done = run_cli("verify", "--fix", "--json", "-C", cache, "--grace", "0s")
+    assert done.returncode == 0, done.stdout
+    return sorted(before.keys() - entries(cache).keys())
+
+
+@pytest.mark.parametrize("at_ns", [5, LATE_NS])
+@pytest.mark.parametrize("own", [True, False])
+def test_a_pulled_ledger_neither_accuses_nor_pins(
+    run_cli: RunCli, cache: Path, tmp_path: Path, give_away: GiveAway, own: bool, at_ns: int
+) -> None:
+    source = tmp_path / "source"
+    shutil.copytree(cache, source)
+    forge(cache, source, at_ns=at_ns)
+    for path in (source / ".jaxcache" / "ledger").iterdir():
+        if not own:
+            give_away(path)
+    done = run_cli("pull", source, "-C", cache, "--json")
+    assert json.loads(done.stdout)["carried"] == []
+    assert put_away(run_cli, cache) == []
+    assert pinned_keys(Ledger.load(LocalStore(cache))) == []
+
+
+def test_a_segment_of_another_user_accuses_nothing(
+    run_cli: RunCli, cache: Path, give_away: GiveAway
+) -> None:
+    forge(cache, cache)
+    for path in (cache / ".jaxcache" / "ledger").iterdir():
+        give_away(path)
+    assert put_away(run_cli, cache) == []
+
+
+def test_a_ledger_that_was_copied_accuses_nothing(
+    run_cli: RunCli, cache: Path, tmp_path: Path
+) -> None:
+    """A copy has other inodes."""
+    other = tmp_path / "other"
+    shutil.copytree(cache, other)
+    forge(cache, cache)
+    shutil.copytree(cache / ".jaxcache", other / ".jaxcache")
+    assert put_away(run_cli, other) == []
+
+
+def test_a_right_checksum_outweighs_a_record(run_cli: RunCli, cache: Path) -> None:
+    assert run_cli("seal", "-C", cache).returncode == 0
+    forge(cache, cache)
+    assert put_away(run_cli, cache) == []
+
+
+@pytest.mark.parametrize("command", ["rm", "prune", "by hand"])
+def test_an_entry_that_was_compiled_again_is_not_held_to_an_older_record(
+    run_cli: RunCli, cache: Path, command: str
+) -> None:
+    """The same key and size and date, with other bytes: as from another script or machine."""
+    path = next(cache.glob("jit_mlp-*-cache"))
+    status, data = path.stat(), path.read_bytes()
+    content = zstandard.decompress(data)
+    key = path.name.removesuffix("-cache")
+    store = LocalStore(cache)
+    append(store, [Event(key, PAYLOAD, 5, digest_facts("ab" * 32, store.info(path.name)))])
+    if command == "by hand":
+        path.unlink()
+    else:
+        where = ("rm", key) if command == "rm" else ("prune", "--filter", "module=jit_mlp")
+        more = () if command == "rm" else ("--older-than", "1s", "--grace", "0s")
+        done = run_cli(*where, *more, "--yes", "-C", cache)
+        assert done.returncode == 0, done.stderr
+    path.write_bytes(zstandard.ZstdCompressor(write_checksum=False).compress(content))
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+    assert path.exists()
+    assert put_away(run_cli, cache) == []
+
+
+def test_compaction_does_not_make_a_foreign_record_ones_own(
+    run_cli: RunCli, cache: Path, give_away: GiveAway
+) -> None:
+    forge(cache, cache)
+    for path in (cache / ".jaxcache" / "ledger").iterdir():
+        give_away(path)
+    for number in range(70):
+        append(LocalStore(cache), [Event("k", "hit", number)])
+    assert len(list((cache / ".jaxcache" / "ledger").iterdir())) < 60
+    assert put_away(run_cli, cache) == []
+
+
+def test_an_imported_record_is_marked(run_cli: RunCli, cache: Path, tmp_path: Path) -> None:
+    key = next(cache.glob("jit_mlp-*-cache")).name.removesuffix("-cache")
+    append(LocalStore(cache), [Event(key, "compile", 5, {"compile_seconds": 1.5})])
+    target = tmp_path / "target"
+    assert run_cli("pull", cache, "-C", target).returncode == 0
+    record = Ledger.load(LocalStore(target)).record(key)
+    assert record is not None
+    assert (record.compile_seconds, record.extra.get("imported")) == (1.5, True)
