@@ -63,7 +63,7 @@ class Event:
 
     def without_digest(self) -> "Event":
         """Return the event without the facts that could accuse a file."""
-        if "payload_sha256" not in self.facts:
+        if self.facts.keys().isdisjoint(DIGEST_FACTS):
             return self
         facts = {n: v for n, v in self.facts.items() if n not in DIGEST_FACTS}
         return replace(self, facts=facts)
@@ -197,6 +197,8 @@ def fold(key: str, events: Iterable[Event]) -> Record:
             for name in DIGEST_FACTS:
                 known.pop(name, None)
         for name, value in event.facts.items():
+            if name in DIGEST_FACTS and "payload_sha256" not in event.facts:
+                continue
             if name in _KNOWN:
                 if (read := _checked(name, value)) is not None:
                     known[name] = read
