@@ -23,6 +23,7 @@ from typing import Any, cast
 
 from jaxcache.cache.ledger.record import (
     COUNTED,
+    DIGEST_FACTS,
     HIT,
     IMPORTED,
     MAX_AHEAD_NS,
@@ -127,14 +128,19 @@ class Ledger:
             known: dict[str, Any] = {}
             new: dict[str, Event] = {}
             for event in sorted(kinds.values(), key=lambda e: e.at_ns):
+                digest = {n: v for n, v in event.facts.items() if n in DIGEST_FACTS}
+                is_new = digest != {n: known[n] for n in DIGEST_FACTS if n in known}
                 facts = {
                     name: value
                     for name, value in event.facts.items()
                     if name == "count"
+                    or (is_new and name in digest)
                     or type(known.get(name)) is not type(value)
                     or known.get(name) != value
                 }
-                known.update(facts)
+                if digest:
+                    known = {n: v for n, v in known.items() if n not in DIGEST_FACTS}
+                known.update(event.facts)
                 new[event.kind] = replace(event, facts=facts)
             yield from (new[kind] for kind in kinds)
 
@@ -149,6 +155,11 @@ class Ledger:
         before = kinds.get(event.kind)
         facts = cast(dict[str, Any], before.facts) if before else {}  # our own: grows in place
         count = (before.count if before else 0) + event.count
+        if "payload_sha256" in event.facts:  # what describes the file comes with its digest
+            for name in DIGEST_FACTS:
+                facts.pop(name, None)
+        else:
+            event = event.without_digest()
         all_imported = IMPORTED in event.facts and (before is None or IMPORTED in facts)
         facts.update(event.facts)
         if not all_imported:
