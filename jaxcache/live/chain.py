@@ -19,7 +19,8 @@ from ..core.live_directory import spool_name
 from ..core.lock import open_lock, try_lock
 from ..core.names import CACHE_SUFFIX, OWN_DIR, is_key
 from .files import own_folder, read_file, write_whole
-from .frame import Decoded, add_checksum
+from .frame import DamagedEntryError, Decoded, add_checksum
+from .gate import open_entry
 from .refusals import Refusals
 from .tiers import Tier
 
@@ -31,8 +32,7 @@ _MAX_RUN_BYTES = 1 << 20
 #: The content of a marker where the upload replaces what the tier has; else it is empty.
 _REPLACE = b"replace"
 _MAX_MARKER_BYTES = 64
-_PREFETCH_THREADS = 8
-_UPLOAD_THREADS = 2
+_PREFETCH_THREADS, _UPLOAD_THREADS = 8, 2
 _RESUME_SECONDS = 60.0
 
 
@@ -277,11 +277,18 @@ class Tiers:
         if not tier.can_write():
             return  # the marker stays
         data = read_file(self._directory.path(key))
-        if data is not None:
+        try:
+            decoded = None if data is None else open_entry(key, data, is_foreign=False)
+        except DamagedEntryError:  # since it was written
+            self._counters.count("rotten")
+            decoded = None
+        if data is not None and decoded is not None:
             with self._spool(tier) as folder:
                 replace = read_file(key, _MAX_MARKER_BYTES, folder=folder) == _REPLACE
             name = key + CACHE_SUFFIX
-            if self._signatures is not None and not self._signatures.sign(tier, name, data):
+            if self._signatures is not None and not self._signatures.sign(
+                tier, name, decoded.digest()
+            ):
                 return
             if not tier.write(name, data, replace=replace):
                 return

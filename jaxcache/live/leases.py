@@ -3,7 +3,8 @@
 On one machine a lease is a record lock on one byte of ``.jaxcache/live/leases``, at an offset that
 the key gives: the system frees it when its owner ends, however it ends. Between machines it is an
 object in the last writable tier, created only if there is none, with the time until which it
-counts.
+counts. Anybody who may write there can make leases, so a process waits in vain for no longer than
+the limit in all.
 """
 
 import contextlib
@@ -22,6 +23,8 @@ from .files import own_folder
 _POLL_SECONDS, _REMOTE_POLL_SECONDS = 0.03, 0.5
 _FOLDER = ".jaxcache/live/leases"
 _MAX_BYTES = 1 << 12
+#: No compile takes longer; a lease that counts for longer is wrong, by a bad clock or on purpose.
+_MAX_SECONDS = 86_400.0
 
 
 class Leases:
@@ -30,6 +33,8 @@ class Leases:
     def __init__(self, root: str, limit_seconds: float, counters: Any) -> None:
         self._root = root
         self._limit = limit_seconds
+        self._patience = limit_seconds
+        """How long this process may still wait in vain, for all keys together."""
         self._counters = counters
         self._lock = threading.Lock()
         self._fd = -1
@@ -52,7 +57,7 @@ class Leases:
             OSError: the directory cannot be written.
         """
         started = time.monotonic()
-        deadline = started + self._limit
+        deadline = started + self._patience
         waited = False
         value = None
         while True:
@@ -67,7 +72,10 @@ class Leases:
                 break
             time.sleep(_POLL_SECONDS)
         if waited:
-            self._counters.add("wait_seconds", time.monotonic() - started)
+            seconds = time.monotonic() - started
+            self._counters.add("wait_seconds", seconds)
+            if value is None:
+                self._patience = max(0.0, self._patience - seconds)
         if value is not None:
             self._counters.count("waited")
             self.release(key, tiers)
@@ -140,9 +148,9 @@ def _offset(key: str) -> int:
 
 
 def _has_expired(data: "bytes | None") -> bool:
-    """Whether a lease counts no more; one that is gone or unreadable does not."""
+    """Whether a lease counts no more; one that is gone or has no plausible date does not."""
     try:
-        until = json.loads(data or b"")["until"]
-        return not isinstance(until, (int, float)) or until < time.time()
-    except (ValueError, TypeError, KeyError):
+        seconds = json.loads(data or b"")["until"] - time.time()
+        return not 0 <= seconds <= _MAX_SECONDS
+    except (ValueError, TypeError, KeyError, RecursionError, OverflowError):
         return data is not None

@@ -71,34 +71,9 @@ class Metrics:
                 write_entry_file(folder, name, text_format(self._counters).encode())
 
     def _serve(self, host: str, port: int) -> None:
-        import socket
-        from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+        from .endpoint import serve
 
-        counters = self._counters
-
-        class Handler(BaseHTTPRequestHandler):
-            timeout = 5
-
-            def do_GET(self) -> None:
-                if self.path.partition("?")[0] not in ("/", "/metrics"):
-                    self.send_error(404)
-                    return
-                body = text_format(counters).encode()
-                self.send_response(200)
-                self.send_header("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
-                self.send_header("Content-Length", str(len(body)))
-                self.end_headers()
-                self.wfile.write(body)
-
-            def log_message(self, *_: Any) -> None:
-                pass
-
-        class Server(ThreadingHTTPServer):
-            address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
-
-        server = Server((host, port), Handler)
-        self.port = server.server_address[1]
-        threading.Thread(target=server.serve_forever, name="jaxcache-metrics", daemon=True).start()
+        self.port = serve(host, port, lambda: text_format(self._counters).encode())
 
     def _observe(self) -> None:
         from opentelemetry import metrics

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from ..core import configuration
+from ..core.remote import redact
 
 PREFIX = "JAXCACHE_LIVE"
 _SIZES = {"": 1, "b": 1}
@@ -245,4 +246,5 @@ def describe() -> "dict[str, Any]":
         resolved = resolve()
     except ConfigError as error:
         return {"installed": found, "error": str(error)}
-    return {"installed": found, "values": resolved.values, "origins": resolved.origins}
+    values = {**resolved.values, "tiers": tuple(map(redact, resolved["tiers"]))}
+    return {"installed": found, "values": values, "origins": resolved.origins}

@@ -1,11 +1,10 @@
 """One tier behind the local directory: a directory or a bucket, and when to stop asking it.
 
 Every request has a time limit, directories too: a network file system that hangs must not hang the
-program. A tier that fails is given up for a while, and so is one that takes long to say that it has
-nothing.
+program. A tier that fails is given up for a while, and so is one whose misses and failures have
+taken long, whatever hits came in between.
 """
 
-import contextlib
 import threading
 import time
 from collections.abc import Callable
@@ -13,6 +12,7 @@ from concurrent.futures import Future, wait
 from queue import SimpleQueue
 from typing import Any
 
+from ..core.remote import redact
 from .files import MAX_ENTRY_BYTES
 from .stores import AbsentError, BucketStore, DeniedError, DirectoryStore
 
@@ -24,13 +24,13 @@ _LISTING_SECONDS = 120.0
 
 
 class Breaker:
-    """Says whether to ask: not after failures in a row, nor when misses have taken too long."""
+    """Says whether to ask: not after failures in a row, nor when too much time was lost."""
 
-    def __init__(self, miss_budget: float) -> None:
+    def __init__(self, budget: float) -> None:
         self._lock = threading.Lock()
-        self._budget = miss_budget
+        self._budget = budget
         self._row = 0
-        self._missed = 0.0
+        self._lost = 0.0
         self._until = 0.0
         self._pause = _PAUSE_SECONDS
         self._denied = False
@@ -48,21 +48,29 @@ class Breaker:
         """The tier has said, after so long, that it has nothing."""
         with self._lock:
             self._row = 0
-            self._missed += seconds
-            if self._missed > self._budget:
-                self._missed = 0.0
-                self._open()
+            self._lose(seconds)
 
-    def failed(self, *, final: bool = False) -> bool:
-        """No answer, or a wrong one; whether the tier is given up now."""
+    def failed(self, seconds: float, *, final: bool = False) -> bool:
+        """No answer, or a wrong one, after so long; whether the tier is given up now."""
         with self._lock:
             self._row += 1
             self._denied = self._denied or final
+            if self._lose(seconds):
+                return True
             if self._row < _FAILURES and not final:
                 return False
             self._row = _FAILURES - 1  # one more failure after the pause is enough
             self._open()
             return True
+
+    def _lose(self, seconds: float) -> bool:
+        """Add to the time lost, whatever came in between; whether the budget is spent now."""
+        self._lost += seconds
+        if self._lost <= self._budget:
+            return False
+        self._lost = 0.0
+        self._open()
+        return True
 
     def _open(self) -> None:
         self._until = time.monotonic() + self._pause
@@ -74,7 +82,9 @@ class Tier:
 
     def __init__(self, address: str, layer: Any) -> None:
         self.writable = not address.endswith(":ro")
-        self.url = address.removesuffix(":ro")
+        self._address = address.removesuffix(":ro")
+        self.url = redact(self._address)
+        """Without credentials, which :class:`BucketStore` refuses."""
         self._layer = layer
         self._counters = layer.counters
         self._seconds: float = layer.settings["timeout"]
@@ -98,12 +108,15 @@ class Tier:
         if self._idle <= 0:
             self._start_worker()
 
-    def _start_worker(self) -> None:
+    def _start_worker(self) -> bool:
         thread = threading.Thread(target=self._work, name="jaxcache-tier", daemon=True)
-        with contextlib.suppress(RuntimeError):  # the interpreter is ending: those at work take it
+        try:
             thread.start()
-            with self._counting:
-                self._idle += 1
+        except RuntimeError:  # the interpreter is ending
+            return False
+        with self._counting:
+            self._idle += 1
+        return True
 
     def _work(self) -> None:
         while True:
@@ -124,8 +137,12 @@ class Tier:
         with self._counting:
             self._idle -= 1
             is_taken = self._idle >= 0
-        if not is_taken:
-            self._start_worker()
+        if not is_taken and not self._start_worker():
+            with self._counting:
+                self._idle += 1
+            if isinstance(self._open(), BucketStore):  # which has time limits of its own
+                return do(self._store)
+            raise TimeoutError("this Python is ending and starts no threads")
         self._requests.put((future, do))
         if not wait([future], seconds or self._seconds).done:
             future.cancel()
@@ -135,9 +152,11 @@ class Tier:
     def _open(self) -> Any:
         with self._opening:
             if self._store is None:
-                is_bucket = "://" in self.url
+                is_bucket = "://" in self._address
                 self._store = (
-                    BucketStore(self.url, self._seconds) if is_bucket else DirectoryStore(self.url)
+                    BucketStore(self._address, self._seconds)
+                    if is_bucket
+                    else DirectoryStore(self._address)
                 )
             return self._store
 
@@ -163,7 +182,7 @@ class Tier:
             self._reading.missed(time.monotonic() - started)
             return None
         except Exception as error:
-            self._failed(self._reading, error, "read")
+            self._failed(self._reading, error, "read", time.monotonic() - started)
             return None
         self._reading.good()
         return data
@@ -180,7 +199,7 @@ class Tier:
         try:
             self._call(lambda store: store.write(name, data, replace=replace) or True, seconds)
         except Exception as error:
-            self._failed(self._writing, error, "write")
+            self._failed(self._writing, error, "write", 0.0)  # nobody waits
             return False
         self._writing.good()
         return True
@@ -189,21 +208,22 @@ class Tier:
         """Run another request to the store; None where it fails."""
         if not self._reading.allows():
             return None
+        started = time.monotonic()
         try:
             return self._call(do)
         except Exception as error:
-            self._failed(self._reading, error, "read")
+            self._failed(self._reading, error, "read", time.monotonic() - started)
             return None
 
     def can_write(self) -> bool:
         """Whether an upload makes sense now."""
         return self.writable and self._writing.allows()
 
-    def _failed(self, breaker: Breaker, error: Exception, verb: str) -> None:
+    def _failed(self, breaker: Breaker, error: Exception, verb: str, seconds: float) -> None:
         self._counters.count("tier_errors")
         denied = isinstance(error, (DeniedError, PermissionError))
         missing = isinstance(error, ImportError)
-        if breaker.failed(final=denied or missing):
+        if breaker.failed(seconds, final=denied or missing):
             reason = str(error).splitlines()[0][:200] if str(error) else type(error).__name__
             if missing:
                 reason = "object stores take the package obstore"

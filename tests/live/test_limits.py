@@ -1,0 +1,203 @@
+"""What others can do to a program through its tiers, leases and endpoint: little, and once."""
+
+import json
+import socket
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from jaxcache.live.counters import Counters
+from jaxcache.live.endpoint import is_own_name, serve
+from jaxcache.live.frame import decode
+from jaxcache.live.leases import Leases
+from jaxcache.live.tiers import Tier
+from live.conftest import PROGRAM, RunLive, entries
+
+KEY = "jit_f-" + "a" * 64
+DEFINITIONS = PROGRAM.partition("x = jax")[0]
+
+
+def layer_with(**settings: float) -> Any:
+    """As much of a layer as a tier needs."""
+    said: list[str] = []
+    settings = {"timeout": 0.3, "miss-budget": 0.5, **settings}
+    return SimpleNamespace(settings=settings, counters=Counters(), say=said.append, said=said)
+
+
+@pytest.fixture
+def hanging_server() -> Iterator[Any]:
+    """A server that answers every second request, and hangs over the others."""
+    end = threading.Event()
+    requests: list[str] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            requests.append(self.path)
+            if len(requests) % 2 == 0:
+                end.wait(60)
+                return
+            self.send_response(200)
+            self.send_header("Content-Length", "5")
+            self.send_header("Last-Modified", "Wed, 01 Jan 2025 00:00:00 GMT")
+            self.end_headers()
+            self.wfile.write(b"entry")
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.daemon_threads = True
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield SimpleNamespace(url=f"http://127.0.0.1:{server.server_address[1]}", requests=requests)
+    end.set()
+    server.shutdown()
+    server.server_close()
+
+
+def test_a_tier_that_answers_every_second_request_is_given_up(hanging_server: Any) -> None:
+    layer = layer_with()
+    tier = Tier(f"{hanging_server.url}:ro", layer)
+    answers = [tier.read(f"entry-{number}") for number in range(32)]
+    assert len(hanging_server.requests) <= 4
+    assert answers[-1] is None
+    assert len(layer.said) == 1
+    assert layer.counters["tier_skipped"] >= 28
+
+
+def test_a_request_needs_no_new_thread(
+    hanging_server: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on Python 3.12 and later, once the main thread has ended."""
+
+    start_of_python = threading.Thread.start
+
+    def start(thread: threading.Thread) -> None:
+        if thread.name.startswith("jaxcache"):
+            raise RuntimeError("can't create new thread at interpreter shutdown")
+        start_of_python(thread)
+
+    tier = Tier(f"{hanging_server.url}:ro", layer_with(timeout=5.0))
+    monkeypatch.setattr(threading.Thread, "start", start)
+    assert tier.read("entry-1") == b"entry"
+
+
+class StubTiers:
+    """Tiers that have no entries, and count how often somebody looks."""
+
+    def __init__(self, tier: Tier) -> None:
+        self._tier = tier
+        self.looks = 0
+
+    def last_writable(self) -> Tier:
+        return self._tier
+
+    def find(self, _: str, *, fresh: bool) -> tuple[None, str]:
+        self.looks += fresh
+        return None, ""
+
+
+def forge_lease(folder: Path, key: str, until: object) -> Path:
+    leases = folder / ".jaxcache/live/leases"
+    leases.mkdir(parents=True, exist_ok=True)
+    path = leases / key
+    path.write_text(json.dumps({"owner": "nobody:1", "until": until}))
+    return path
+
+
+def test_forged_leases_cost_their_limit_once(tmp_path: Path) -> None:
+    tiers = StubTiers(Tier(str(tmp_path / "tier"), layer_with(timeout=30.0)))
+    leases = Leases(str(tmp_path / "cache"), 0.7, Counters())
+    looks = []
+    for number in range(3):
+        key = f"jit_f{number}-" + "a" * 64
+        forge_lease(tmp_path / "tier", key, time.time() + 3600)
+        before = tiers.looks
+        assert leases.take_or_wait(key, lambda: None, tiers) is None
+        looks.append(tiers.looks - before)
+    assert looks[0] >= 1
+    assert looks[1:] == [0, 0]
+
+
+@pytest.mark.parametrize("until", [4e18, float("inf"), float("nan"), "soon", None, [1]])
+def test_a_lease_without_a_plausible_date_counts_for_nothing(tmp_path: Path, until: object) -> None:
+    tiers = StubTiers(Tier(str(tmp_path / "tier"), layer_with(timeout=30.0)))
+    path = forge_lease(tmp_path / "tier", KEY, until)
+    leases = Leases(str(tmp_path / "cache"), 600.0, Counters())
+    assert leases.take_or_wait(KEY, lambda: None, tiers) is None
+    assert json.loads(path.read_text())["owner"] != "nobody:1"
+
+
+def test_slow_connections_keep_nobody_out() -> None:
+    port = serve("127.0.0.1", 0, lambda: b"counts\n")
+    slow = [socket.create_connection(("127.0.0.1", port), timeout=30) for _ in range(40)]
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=30) as answer:
+        assert answer.read() == b"counts\n"
+    assert all(connection.recv(1) == b"" for connection in slow[:30])
+    for connection in slow:
+        connection.close()
+
+
+def test_a_page_with_a_name_of_its_own_gets_no_counts() -> None:
+    port = serve("127.0.0.1", 0, lambda: b"counts\n")
+    request = urllib.request.Request(
+        f"http://127.0.0.1:{port}/metrics", headers={"Host": f"evil.example:{port}"}
+    )
+    with pytest.raises(urllib.error.HTTPError, match="421"):
+        urllib.request.urlopen(request, timeout=30)
+
+
+@pytest.mark.parametrize(
+    ("header", "own"),
+    [
+        ("localhost:9464", True),
+        ("127.0.0.1:9464", True),
+        ("[::1]:9464", True),
+        ("10.1.2.3", True),
+        (f"{socket.gethostname().partition('.')[0]}.cluster.example:9464", True),
+        ("node.example:9464", True),
+        ("evil.example", False),
+        ("127.0.0.1.evil.example:9464", False),
+    ],
+)
+def test_the_names_of_an_endpoint(header: str, own: bool) -> None:
+    assert is_own_name(header, "node.example") is own
+
+
+@pytest.mark.jax
+def test_credentials_in_a_url_are_refused_and_never_printed(
+    run_live: RunLive, tmp_path: Path
+) -> None:
+    ran = run_live(
+        JAXCACHE_LIVE_TIERS="https://user:PASSWORD@127.0.0.1:9/x:ro,s3://bucket/y?key=PASSWORD:ro",
+        JAXCACHE_LIVE_SUMMARY="true",
+        AWS_ENDPOINT_URL="http://user:PASSWORD@127.0.0.1:9",
+    )
+    assert "PASSWORD" not in ran.err
+    assert ran.err.count("credentials do not belong into a URL") == 2
+    assert len(entries(tmp_path / "cache")) > 1
+
+
+@pytest.mark.jax
+def test_an_entry_that_was_damaged_on_disk_is_not_uploaded(
+    run_live: RunLive, tmp_path: Path
+) -> None:
+    tier, environment = tmp_path / "tier", {"JAXCACHE_LIVE_TIERS": str(tmp_path / "tier")}
+    tier.write_text("no directory yet: the uploads wait")
+    run_live(**environment)
+    tier.unlink()
+    (second,) = entries(tmp_path / "cache", "second")
+    second.write_bytes(second.read_bytes()[:-30])
+    run_live(f"{DEFINITIONS}\nresult = first(jnp.ones((2, 2))).tolist()", **environment)
+    uploaded = entries(tier)
+    assert uploaded
+    for entry in uploaded:
+        decode(entry.read_bytes())
+    assert not entries(tier, "second")
