@@ -10,6 +10,7 @@ open(location)       a cache: ``entries``, ``stats``, ``show``, ``verify``, ``pl
 watch()              a block of this program: its hits, compiles, and why each was compiled
 last_misses()        the modules that the last such block compiled
 explain_miss(f, x)   why ``f(x)`` would compile
+guard()              a block that may not compile; ``warmed_up()``, for a whole process
 enable()             the live layer in this program: checked reads, a bound, shared tiers
 JaxcacheError        what goes wrong: ``code``, ``message``, ``hint``
 ===================  =============================================================================
@@ -29,6 +30,9 @@ if TYPE_CHECKING:
     from jaxcache.inprocess.explain import explain_miss as explain_miss
     from jaxcache.inprocess.watch import last_misses as last_misses
     from jaxcache.inprocess.watch import watch as watch
+    from jaxcache.jaxside.guard.environment import warmed_up as warmed_up
+    from jaxcache.jaxside.guard.guard import UnexpectedCompileError as UnexpectedCompileError
+    from jaxcache.jaxside.guard.guard import guard as guard
     from jaxcache.live.enable import ConfigError as ConfigError
     from jaxcache.live.enable import enable as enable
     from jaxcache.model import Entry as Entry
@@ -43,11 +47,14 @@ _HOMES = {
     "Entry": "jaxcache.model",
     "JaxcacheError": "jaxcache.errors",
     "PruneOptions": "jaxcache.options",
+    "UnexpectedCompileError": "jaxcache.jaxside.guard.guard",
     "enable": "jaxcache.live.enable",
     "explain_miss": "jaxcache.inprocess.explain",
+    "guard": "jaxcache.jaxside.guard.guard",
     "last_misses": "jaxcache.inprocess.watch",
     "load_ipython_extension": "jaxcache.inprocess.notebook",
     "open": "jaxcache.api",
+    "warmed_up": "jaxcache.jaxside.guard.environment",
     "watch": "jaxcache.inprocess.watch",
 }
 __all__ = [
@@ -56,11 +63,14 @@ __all__ = [
     "Entry",
     "JaxcacheError",
     "PruneOptions",
+    "UnexpectedCompileError",
     "__version__",
     "enable",
     "explain_miss",
+    "guard",
     "last_misses",
     "open",
+    "warmed_up",
     "watch",
 ]
 

@@ -45,6 +45,11 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "markers", "jaxcache_may_miss: may compile under --jaxcache-fail-on-miss"
     )
+    config.addinivalue_line(
+        "markers",
+        "jaxcache_guard(on='compile', action='raise', threads='this', eager='refuse'): fails where "
+        "JAX compiles (see jaxcache.guard)",
+    )
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -72,6 +77,19 @@ def pytest_load_initial_conftests(
         except JaxcacheError as error:
             raise pytest.UsageError(f"--jaxcache: {error}") from None
         early_config.pluginmanager.register(session, "jaxcache-session")
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
+    """Guard a marked test; not its fixtures, which may warm up."""
+    marker = item.get_closest_marker("jaxcache_guard")
+    if marker is None:
+        yield
+        return
+    from jaxcache.jaxside.guard.guard import guard
+
+    with guard(*marker.args, **marker.kwargs):
+        yield
 
 
 @pytest.fixture

@@ -26,6 +26,8 @@ _TARGET = "JAXCACHE_TARGET"
 _LISTEN_TO = "JAXCACHE_LISTEN_TO"
 #: The live layer is asked for; jaxcache need not be installed beside this jax.
 _LIVE = "JAXCACHE_LIVE"
+#: A guard is asked for; see ``guard/environment.py``.
+_GUARD = "JAXCACHE_GUARD"
 HERE = os.path.dirname(os.path.abspath(__file__))
 #: Under which name whoever was first is found by the other.
 _NAME = "_jaxcache_hook"
@@ -138,6 +140,10 @@ def _listen(module: Any) -> None:
             from _jaxcache.jaxside import attach as observer
 
         observer.attach(module)
+        if module.__name__ == "jax" and os.environ.get(_GUARD):
+            from _jaxcache.jaxside.guard import environment
+
+            environment.start()
         if module.__name__ == "jax" and os.environ.get(_LIVE):
             from _jaxcache.live import plugin
 

@@ -165,11 +165,28 @@ class Listener:
         except BaseException as error:
             request.raised = f"{type(error).__name__}: {error}"
             request.interrupted = isinstance(error, KeyboardInterrupt)
+            request.refused = getattr(error, "jaxcache_refused", None)
             raise
         finally:
             self._local.request = outer
             request.ended = time.time()
             self._safely(lambda: self._end(request))
+
+    def refuse(self, module: Any, error: BaseException) -> None:
+        """Count a request that a guard in front of us has refused."""
+        if not self._sinks or self._request is not None:
+            return
+        now = time.time()
+        request = CompileRequest(number=next(self._numbers), started=now, ended=now)
+        request.refused = getattr(error, "jaxcache_refused", None) or type(error).__name__
+
+        def end() -> None:
+            request.module = self._jax.module_name(module)
+            request.lowering = self._jax.lowering_of(module)
+            request.settings = self._tell_settings()
+            self._end(request)
+
+        self._safely(end)
 
     def ask(self, compile_: Callable[[], Any]) -> "dict[str, Any] | None":
         """The event of the request that ``compile_`` makes first, which goes no further.

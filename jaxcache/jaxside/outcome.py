@@ -61,6 +61,8 @@ class CompileRequest:
     raised: str | None = None
     interrupted: bool = False
     """It was raised by Ctrl-C."""
+    refused: str | None = None
+    """Why ``jaxcache.guard()`` did not let it compile."""
     stubbed: bool = False
     """Answered with zeros, never compiled."""
 
@@ -109,6 +111,8 @@ def _judge(
         return "skipped", "verified", ALIKE
     if request.differs:
         return "error", "not-deterministic", request.differs
+    if request.refused:
+        return "refused", "guard", request.refused
     if request.interrupted:
         return "skipped", "interrupted", "a signal came while it compiled"
     if request.write_error or request.read_error:

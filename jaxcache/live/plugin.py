@@ -12,8 +12,12 @@ from ..core.configuration import find_config_files
 
 
 def initialize() -> None:
-    """Switch the layer on where the settings ask for it; never raises."""
+    """Switch the layer on where the settings ask for it, and start a guard; never raises."""
     try:
+        if os.environ.get("JAXCACHE_GUARD"):
+            from ..jaxside.guard import environment
+
+            environment.start()
         if _may_be_on():
             from .layer import start
 

@@ -44,6 +44,20 @@ def read_limit(text: str) -> int | float:
     return int(text) if re.fullmatch(r"\d{1,18}", text) else parse_duration_seconds(text)
 
 
+_GUARD = re.compile(r"(compile|load|trace)(:(raise|warn|count)(:\d+(\.\d+)?)?)?")
+
+
+def _read_guard(text: str) -> str:
+    if not _GUARD.fullmatch(text):
+        raise UsageError(
+            f"a guard must be ON:ACTION[:SECONDS] (got {text!r})",
+            code="bad-guard",
+            hint="ON is compile, load or trace; ACTION is raise, warn or count; SECONDS is the "
+            "time until the guard is up, unless the program calls jaxcache.warmed_up() before",
+        )
+    return text
+
+
 def _read_directory(path: str) -> str:
     if not os.path.isdir(path):
         raise UsageError(f"there is no directory {path}", code="no-directory")
@@ -167,6 +181,12 @@ class RunOptions(TargetOptions, panel=None):
         metavar="URL",
         keyword="tiers",
         panel="Live layer",
+    )
+    guard: str | None = option(
+        "--guard",
+        Kind(str | None, "ON:ACTION[:SECONDS]", _read_guard),
+        "Allow no compile after jaxcache.warmed_up(), or after SECONDS (docs/guard.md).",
+        panel="Assertions",
     )
     components: bool = option(
         "--components",

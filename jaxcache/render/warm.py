@@ -17,7 +17,13 @@ if TYPE_CHECKING:
     from jaxcache.warm.torch_report import TorchReport
 
 #: What an outcome's colour says: served, as hoped for; lost, and why matters.
-_STYLES = {"hit": "green", "skipped": "yellow", "uncacheable": "yellow", "error": "red"}
+_STYLES = {
+    "hit": "green",
+    "skipped": "yellow",
+    "uncacheable": "yellow",
+    "refused": "red",
+    "error": "red",
+}
 
 #: Reasons whose cause lies in the cache: told in full below the table, not in each row.
 _FAULTS = ("cache-not-opened", "read-error", "write-error")
@@ -37,7 +43,7 @@ def report_view(report: Report, *, unfolded: bool = False, more: str = "--all li
         "functions": report.functions,
         "processes": report.processes,
     }
-    counted = ("compile_requests", "hits", "written", "skipped", "uncacheable", "errors")
+    counted = ("compile_requests", "hits", "written", "skipped", "uncacheable", "refused", "errors")
     document = run_document(report, parts, {name: getattr(report, name) for name in counted})
     return View(document, records=report.modules, page=_page(report, unfolded, more))
 

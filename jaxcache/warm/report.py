@@ -156,6 +156,11 @@ class Report:
         return self.count("uncacheable")
 
     @property
+    def refused(self) -> int:
+        """Compiles that a guard of the program refused."""
+        return self.count("refused")
+
+    @property
     def errors(self) -> int:
         """Compiles with an error of the compiler or of the cache."""
         return self.count("error")

@@ -361,6 +361,8 @@ def _environment(
         env["JAXCACHE_LIVE_TIERS"] = "".join(f"{tier}\n" for tier in tiers)
     if options.components:
         env["JAXCACHE_COMPONENTS"] = "1"
+    if options.guard:
+        env["JAXCACHE_GUARD"] = options.guard
     return env
 
 

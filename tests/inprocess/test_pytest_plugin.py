@@ -213,3 +213,30 @@ def test_off_it_imports_nothing_and_says_nothing(suite: Suite) -> None:
     )
     done = suite.run()
     assert "jaxcache: " not in done.stdout and " jaxcache " not in done.stdout
+
+
+GUARDED = """
+import jax, jax.numpy as jnp, pytest
+f = jax.jit(lambda x: x + 1)
+
+@pytest.fixture
+def x():
+    x = jnp.ones(3)
+    f(x)
+    return x
+
+@pytest.mark.jaxcache_guard
+def test_warm(x):
+    f(x)
+
+@pytest.mark.jaxcache_guard(on="compile")
+def test_cold(x):
+    f(jnp.ones(4))
+"""
+
+
+def test_the_marker_refuses_compiles_in_the_test_and_not_in_its_fixtures(suite: Suite) -> None:
+    (suite.folder / "test_guarded.py").write_text(GUARDED)
+    done = suite.run("test_guarded.py", code=1)
+    assert "1 failed, 1 passed" in done.stdout
+    assert "UnexpectedCompileError" in done.stdout

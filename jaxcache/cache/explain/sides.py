@@ -9,7 +9,7 @@ from jaxcache.cache.ledger.record import Record
 from jaxcache.entry.contents import Contents
 from jaxcache.model import result_repr
 
-RunOutcome = Literal["hit", "written", "skipped", "uncacheable", "error"]
+RunOutcome = Literal["hit", "written", "skipped", "uncacheable", "refused", "error"]
 RUN_OUTCOMES: tuple[RunOutcome, ...] = get_args(RunOutcome)
 
 #: The parts of a key by JAX's own names for them, in the order in which they are hashed

@@ -1,0 +1,77 @@
+"""``JAXCACHE_GUARD=compile:raise``: a guard for the whole process, up once it has warmed up.
+
+``ON:ACTION`` or ``ON:ACTION:SECONDS``. With seconds the guard is up that long after jax was
+imported; without, as soon as the program calls ``jaxcache.warmed_up()``.
+"""
+
+import os
+import sys
+import threading
+from typing import Any
+
+from .guard import CompileGuard, guard
+
+VARIABLE = "JAXCACHE_GUARD"
+_FORM = "ON:ACTION[:SECONDS] such as compile:raise or load:warn:60"
+_NAME = "jaxside.guard.environment"
+_armed: "CompileGuard | None" = None
+_lock = threading.Lock()
+
+
+def read_variable(text: str) -> "tuple[CompileGuard, float | None]":
+    """Return the guard that the variable asks for, and after how many seconds it is up.
+
+    Raises:
+        ValueError: the text has another form.
+    """
+    on, _, words = text.strip().partition(":")
+    action, _, seconds = words.partition(":")
+    try:
+        after = float(seconds) if seconds else None
+        asked = guard(on, action or "raise", threads="all")
+    except ValueError as error:
+        raise ValueError(f"{VARIABLE} must be {_FORM} (got {text!r}): {error}") from None
+    return asked, after
+
+
+def start() -> None:
+    """Begin to count the seconds, where the variable gives any; never raises."""
+    text = os.environ.get(VARIABLE)
+    if not text or _first_copy() is not sys.modules[__name__]:
+        return
+    try:
+        _, after = read_variable(text)
+    except ValueError as error:
+        print(f"jaxcache: no guard: {error}", file=sys.stderr)
+        return
+    if after is not None:
+        timer = threading.Timer(after, warmed_up)
+        timer.daemon = True
+        timer.start()
+
+
+def warmed_up() -> "CompileGuard | None":
+    """Say that this process has compiled what it needs: the guard of ``JAXCACHE_GUARD`` is up.
+
+    Does nothing where that variable is not set. A variable of another form is reported once on
+    standard error.
+
+    Returns:
+        The guard, with its ``counts``; None where there is none.
+    """
+    global _armed
+    if (first := _first_copy()) is not sys.modules[__name__]:
+        armed: CompileGuard | None = first.warmed_up()
+        return armed
+    with _lock:
+        if _armed is None and (text := os.environ.get(VARIABLE)):
+            try:
+                _armed = read_variable(text)[0].__enter__()
+            except Exception as error:
+                print(f"jaxcache: no guard: {error}", file=sys.stderr)
+        return _armed
+
+
+def _first_copy() -> Any:
+    """This module, or the copy that ``jaxcache run`` loaded before by its path."""
+    return next(m for name, m in list(sys.modules.items()) if name.endswith(_NAME))

@@ -1,0 +1,308 @@
+"""``jaxcache.guard()``: a block, a function or a whole process in which JAX may not compile."""
+
+import asyncio
+import contextlib
+import contextvars
+import functools
+import inspect
+import sys
+import threading
+import warnings
+import weakref
+from collections import Counter, defaultdict, deque
+from collections.abc import Callable
+from typing import Any
+
+from .calls import ArgumentChange, EarlierCompile, PendingCall, new_history, read_history
+from .seams import Seams
+
+#: The steps of JAX that each ``on`` refuses. A trace leads to a load or a compile, and what is
+#: loaded from the cache was asked for with the same call.
+_REFUSED = {"compile": ("compile",), "load": ("load",), "trace": ("trace", "load")}
+_VERBS = {"compile": "compile", "load": "compile or load", "trace": "trace"}
+_ACTIONS = ("raise", "warn", "count")
+_KEPT_REFUSALS = 100
+_REASONS = {
+    "not-cached-before": "this function was not compiled before",
+    "new-function": (
+        "another function of this line was compiled before: it is made at each call (a lambda, or "
+        "jax.jit inside a function)"
+    ),
+    "unknown": (
+        "it was compiled for such arguments before: commitment to a device or a transformation "
+        "(grad, vmap) differs, or JAX's own caches were cleared or are full"
+    ),
+    "eager-operation": (
+        "an operation outside jax.jit; move it into a jitted function, use numpy, or pass "
+        'eager="allow"'
+    ),
+}
+
+
+class UnexpectedCompile:
+    """A trace, load or compile that a guard did not expect."""
+
+    def __init__(self, step: str, module: "str | None", call: PendingCall, history: Any) -> None:
+        self.step = step
+        """What JAX was about to do: ``trace``, ``load`` or ``compile``."""
+        self.module = module
+        """The name of the XLA module; None while tracing."""
+        self.function = call.function
+        self.file = call.file
+        """Where the function is defined; where it is called for an eager operation."""
+        self.line = call.line
+        self.caller_file = call.caller_file
+        self.caller_line = call.caller_line
+        self.is_eager = call.is_eager
+        reason, changed = call.compare(history)
+        self.reason: str = reason
+        """As ``jaxcache explain`` names causes: ``argument-shape``, ``static-argument``, …"""
+        self.changed: tuple[ArgumentChange, ...] = changed
+        """The differences from the most similar earlier compile of the function."""
+        if self.is_eager:
+            self.file, self.line = call.caller_file, call.caller_line
+
+    def __str__(self) -> str:
+        module = f" {self.module}," if self.module else ""
+        kind = " (eager operation)" if self.is_eager else ""
+        called = ""
+        if self.caller_file and (self.caller_file, self.caller_line) != (self.file, self.line):
+            called = f", called at {self.caller_file}:{self.caller_line}"
+        place = f" ({self.file}:{self.line})" if self.file else ""
+        heading = f"JAX would {_VERBS[self.step]}{module} function {self.function}{place}{called}"
+        return "\n  ".join([heading + kind, *self._lines()])
+
+    @property
+    def why(self) -> str:
+        """The reason as one line."""
+        return "; ".join(self._lines())
+
+    def _lines(self) -> "list[str]":
+        return [str(change) for change in self.changed] or [_REASONS[self.reason]]
+
+
+class UnexpectedCompileError(RuntimeError):
+    """JAX would compile where a guard allows no compile; XLA was not called.
+
+    ``module``, ``function``, ``file``, ``line``, ``changed`` and ``reason`` are those of
+    :class:`UnexpectedCompile`, which is ``compile``.
+    """
+
+    def __init__(self, compile: UnexpectedCompile) -> None:  # noqa: A002 - the field's name
+        super().__init__(str(compile))
+        #: The listener counts such a request as ``refused``, with this detail.
+        self.jaxcache_refused = compile.why
+        self.compile = compile
+        self.module = compile.module
+        self.function = compile.function
+        self.file = compile.file
+        self.line = compile.line
+        self.changed = compile.changed
+        self.reason = compile.reason
+
+
+Action = Callable[[UnexpectedCompile], Any]
+
+
+class CompileGuard:
+    """A guard that is up in a ``with`` block or while a function runs; see :func:`guard`."""
+
+    def __init__(self, on: str, action: "str | Action", threads: str, eager: str) -> None:
+        _check_choice("on", on, _REFUSED)
+        if not callable(action):
+            _check_choice("action", action, _ACTIONS)
+        _check_choice("threads", threads, ("this", "all"))
+        _check_choice("eager", eager, ("refuse", "allow"))
+        self.on = on
+        self.action = action
+        self.threads = threads
+        self.eager = eager
+        self.counts: Counter[str] = Counter()
+        """How often each step came: ``trace``, ``load``, ``compile``."""
+        self.seen: deque[UnexpectedCompile] = deque(maxlen=_KEPT_REFUSALS)
+        """The newest of them."""
+
+    def __enter__(self) -> "CompileGuard":
+        watcher = watch_jax()
+        if self.action == "raise" and not watcher.seams.can_raise:
+            watcher.warn_old_jax()
+            self.action = "warn"
+        if self.threads == "this":
+            _guards_here.set((*_guards_here.get(), self))
+        else:
+            _guards_everywhere.append(self)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        watch_jax().seams.restore()
+        if self.threads == "this":
+            guards = list(_guards_here.get())
+            guards.remove(self)
+            _guards_here.set(tuple(guards))
+        else:
+            _guards_everywhere.remove(self)
+
+    def __call__(self, function: "Callable[..., Any]") -> "Callable[..., Any]":
+        """CompileGuard each call of a function; of an ``async def``, until its coroutine ends."""
+        if inspect.iscoroutinefunction(function) or asyncio.iscoroutinefunction(function):
+
+            @functools.wraps(function)
+            async def guarded_coroutine(*args: Any, **kwargs: Any) -> Any:
+                with self._again():
+                    return await function(*args, **kwargs)
+
+            return guarded_coroutine
+
+        @functools.wraps(function)
+        def guarded(*args: Any, **kwargs: Any) -> Any:
+            with self._again():
+                return function(*args, **kwargs)
+
+        return guarded
+
+    def _again(self) -> "CompileGuard":
+        """A guard for one call, which counts together with this one."""
+        other = CompileGuard(self.on, self.action, self.threads, self.eager)
+        other.counts, other.seen = self.counts, self.seen
+        return other
+
+    def meet(self, refused: UnexpectedCompile) -> None:
+        """Do what this guard is to do about one step.
+
+        Raises:
+            UnexpectedCompileError: the action is ``raise``.
+            Exception: what a callable action raises.
+        """
+        if refused.is_eager and self.eager == "allow":
+            return
+        self.counts[refused.step] += 1
+        self.seen.append(refused)
+        if self.action == "raise":
+            raise UnexpectedCompileError(refused)
+        if self.action == "warn":
+            warnings.warn(f"jaxcache: {refused}", stacklevel=2)
+        elif callable(self.action):
+            self.action(refused)
+
+
+def guard(
+    on: str = "compile",
+    action: "str | Action" = "raise",
+    *,
+    threads: str = "this",
+    eager: str = "refuse",
+) -> CompileGuard:
+    """Allow no compile in a block, or while a function runs.
+
+    >>> with jaxcache.guard():  # doctest: +SKIP
+    ...     serve(request)
+
+    A warm call costs nothing: JAX's C++ dispatch answers it before any guard is reached.
+
+    Args:
+        on: ``compile``: what XLA would compile; ``load``: also what the persistent cache has;
+            ``trace``: also what JAX would trace again.
+        action: ``raise`` (:class:`UnexpectedCompileError`, before XLA is called), ``warn``,
+            ``count``, or a function that takes an :class:`UnexpectedCompile`. Below JAX 0.6
+            ``raise`` only warns, because an exception would make every later call compile.
+        threads: ``this``: the thread or asyncio task that put the guard up; ``all``.
+        eager: ``allow`` lets operations outside ``jax.jit`` pass, such as ``x[:n]``.
+
+    Raises:
+        ValueError: another word.
+        UnknownJaxError: at the ``with``, where nothing is known of this jax.
+
+    Returns:
+        The guard: ``counts`` by step, and ``seen``, the newest 100 that it met.
+    """
+    return CompileGuard(on, action, threads, eager)
+
+
+_guards_here: "contextvars.ContextVar[tuple[CompileGuard, ...]]" = contextvars.ContextVar(
+    "jaxcache-guards", default=()
+)
+_guards_everywhere: "list[CompileGuard]" = []
+_lock = threading.Lock()
+_watcher: "_Watcher | None" = None
+
+
+class _Watcher:
+    """Stands in front of JAX's steps, from the first guard to the end of the process."""
+
+    def __init__(self) -> None:
+        import jax
+
+        self.seams = Seams(jax)
+        self.history: defaultdict[str, deque[EarlierCompile]] = new_history()
+        read_history(self.seams, self.history)
+        self._has_warned = False
+        self.seams.install(self._check, self._record)
+
+    def warn_old_jax(self) -> None:
+        """Say once that this JAX would compile at every call after a refusal."""
+        if not self._has_warned:
+            self._has_warned = True
+            print(
+                f"jaxcache: guard warns instead of raising: after an exception, JAX "
+                f"{self.seams.version} compiles at every later call (0.6 and newer do not)",
+                file=sys.stderr,
+            )
+
+    def _check(self, step: str, module: Any, traced: Any) -> None:
+        guards = [
+            guard
+            for guard in (*reversed(_guards_here.get()), *_guards_everywhere)
+            if step in _REFUSED[guard.on]
+        ]
+        if not guards:
+            return
+        call = PendingCall(self.seams, traced)
+        refused = UnexpectedCompile(step, _module_name(module), call, self.history)
+        try:
+            for each in guards:
+                each.meet(refused)
+        except BaseException as error:
+            for function, info in call.refusable:
+                self.seams.remember_refused(function, info)
+            with contextlib.suppress(TypeError):
+                weakref.finalize(error, self.seams.restore)  # by then it has left JAX
+            if step == "load":
+                _report_refused(module, error)
+            raise
+
+    def _record(self, module: Any) -> None:  # noqa: ARG002 - the call's frames have it all
+        with contextlib.suppress(Exception):
+            call = PendingCall(self.seams)
+            self.history[call.origin].append(call.compiled)
+
+
+def watch_jax() -> _Watcher:
+    """Return the watcher of this process, put in place at the first call.
+
+    Raises:
+        UnknownJaxError: nothing is known of this jax.
+    """
+    global _watcher
+    with _lock:
+        if _watcher is None:
+            _watcher = _Watcher()
+        return _watcher
+
+
+def _report_refused(module: Any, error: BaseException) -> None:
+    """Let the listener of this process count a request that never reached it."""
+    for name in ("_jaxcache.jaxside.attach", "jaxcache.jaxside.attach"):
+        listener = getattr(sys.modules.get(name), "LISTENER", None)
+        if listener is not None:
+            listener.refuse(module, error)
+
+
+def _module_name(module: Any) -> "str | None":
+    if module is None:
+        return None
+    return str(module.operation.attributes["sym_name"]).strip('"')
+
+
+def _check_choice(name: str, value: Any, choices: Any) -> None:
+    if value not in tuple(choices):
+        raise ValueError(f"{name} must be one of {', '.join(choices)} (got {value!r})")
