@@ -1,8 +1,12 @@
 """Files that go, or cannot be looked at, between two looks of one command."""
 
+import shutil
 import time
 from pathlib import Path
 from typing import Any, BinaryIO
+
+import pytest
+import zstandard
 
 from jaxcache.cache.bundle.deliver import make_temporary_bundle
 from jaxcache.cache.bundle.export import plan_export
@@ -11,7 +15,7 @@ from jaxcache.cache.verify.examine import verify
 from jaxcache.core.names import KERNEL_CACHE
 from jaxcache.layouts import load_layout
 from jaxcache.model import FileInfo
-from jaxcache.options import VerifyOptions
+from jaxcache.options import Level, VerifyOptions
 from jaxcache.store.base import MissingError, StoreError
 from jaxcache.store.local import LocalStore
 
@@ -34,6 +38,29 @@ def test_a_file_that_cannot_be_looked_at_again_keeps_its_problem(tmp_path: Path)
     )
     assert found.checked == 1
     assert [p.kind for p in found.problems] == ["empty"]
+
+
+class Sealing(LocalStore):
+    """A directory in which each entry is sealed after it was listed and before it is read."""
+
+    def open(self, name: str) -> BinaryIO:
+        path = Path(self.url, name)
+        content = zstandard.decompress(path.read_bytes())
+        new = path.with_name(f"{path.name}.new")
+        new.write_bytes(zstandard.ZstdCompressor(level=1, write_checksum=True).compress(content))
+        new.replace(path)
+        return super().open(name)
+
+
+@pytest.mark.parametrize("level", ["quick", "full"])
+def test_an_entry_that_is_replaced_while_it_is_verified_is_sound(
+    corpus: Path, tmp_path: Path, level: Level
+) -> None:
+    cache = shutil.copytree(corpus / "0.12.0.1-cpu-zstd", tmp_path / "cache")
+    options = VerifyOptions(level=level, grace_seconds=0.0)
+    found = verify(Sealing(cache), load_layout("jax"), options, now_ns=time.time_ns())
+    assert found.checked == 7
+    assert found.failures == ()
 
 
 class Emptied(LocalStore):

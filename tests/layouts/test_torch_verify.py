@@ -15,7 +15,7 @@ from conftest import RunCli, first_file
 
 import jaxcache
 from jaxcache.layouts.torch.digests import remember_code
-from jaxcache.layouts.torch.kernels import judge_header
+from jaxcache.layouts.torch.kernels import embedded_calls, judge_header
 from jaxcache.layouts.torch.names import digest_of, digest_of_text, twin_of
 from jaxcache.store import open_store
 from jaxcache.store.base import StoreError
@@ -372,3 +372,11 @@ def test_a_kernel_stays_for_the_next_run_where_its_source_could_not_go(
     assert kernel.exists() and source.exists()
     assert run_cli(*fix).returncode == 0
     assert not kernel.exists() and not source.exists()
+
+
+def test_hostile_bindings_are_read_once() -> None:
+    """Each of many beginnings was followed to the end of the line: minutes for this one."""
+    hostile = b"cpp_pybinding([" * 200_000
+    assert list(embedded_calls(hostile + b"'int'])")) == [
+        (b"1", b"1", b"kernel(parse_arg<int>(args, 0)); Py_RETURN_NONE;")
+    ]

@@ -8,6 +8,7 @@ from typing import Any, BinaryIO, NamedTuple
 
 from jaxcache.cache.inventory import EntryFile
 from jaxcache.cache.ledger.record import Record
+from jaxcache.cache.pair import find
 from jaxcache.cache.parallel import ByteBudget, can_spread, spread
 from jaxcache.cache.scan import Scan
 from jaxcache.entry.codec import (
@@ -23,7 +24,7 @@ from jaxcache.entry.read import OpenPayload
 from jaxcache.model import Problem, ProblemKind
 from jaxcache.options import VerifyOptions
 from jaxcache.store.ahead import REQUESTS_AT_ONCE
-from jaxcache.store.base import Store, StoreError
+from jaxcache.store.base import Store, StoreError, same_file
 
 #: What all workers together may hold: compressed and decompressed entries.
 _MEMORY_BYTES = 2 << 30
@@ -34,6 +35,8 @@ MAX_FILE_BYTES = 1 << 20
 MAX_HELD_BYTES = 64 << 20
 #: Entries that a process decodes at once: a quarter of a second of work.
 _SPREAD_CHUNK = 100
+#: Readings of an entry that is replaced meanwhile.
+_ATTEMPTS = 5
 #: Entries up to this size are read in one piece.
 SMALL_BYTES = 64 * 1024
 #: Larger payloads are not decoded: a decoder holds them whole. JAX's own limit is 2 GiB
@@ -64,7 +67,28 @@ _SOUND = {sealed: Checked(proven=sealed, unsealed=not sealed) for sealed in (Tru
 def _catching(
     check: Callable[[Store, EntryFile], Checked], store: Store, file: EntryFile
 ) -> Checked:
-    """Run a check; what keeps it from reading the entry is a finding."""
+    """Run a check; what keeps it from reading the entry is a finding.
+
+    A file with a problem that was replaced since it was listed is checked again as it is now: its
+    size and its bytes were not those of one file. One that changes all the time is left out.
+    """
+    for _ in range(_ATTEMPTS):
+        checked = _catch(check, store, file)
+        if not checked.problems:
+            return checked
+        try:
+            now = find(store, file.info.name)
+        except StoreError:
+            return checked
+        if now is not None and same_file(now, file.info):
+            return checked
+        if now is None:
+            break
+        file = file._replace(info=now)
+    return Checked(missing=True)
+
+
+def _catch(check: Callable[[Store, EntryFile], Checked], store: Store, file: EntryFile) -> Checked:
     try:
         return check(store, file)
     except CodecError as error:

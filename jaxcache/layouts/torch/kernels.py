@@ -29,7 +29,8 @@ _KERNEL = re.compile(rb"'''\n(.*?)'''", re.DOTALL)
 _BINDINGS = b"\n// Python bindings to call"
 #: What bindings say of one kernel: how many arguments it takes (twice), and how it is called.
 _OWN = re.compile(rb"(?<=args\) != )\d+(?=\))|(?<=requires )\d+(?= args)|\n[^\n]*Py_RETURN_NONE;")
-_ARGUMENTS = re.compile(rb"cpp_pybinding\(\[([^\]\n]*)\]")
+#: Without a bracket inside: else each of many beginnings is followed to the end of the line.
+_ARGUMENTS = re.compile(rb"cpp_pybinding\(\[([^\[\]\n]*)\]")
 #: Bindings that differ from those of the other kernels by no more than this are damaged, and not
 #: those of another torch.
 _FEW_BYTES = 16
