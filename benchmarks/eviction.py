@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterable, Iterator
 from benchmarks.measure import Row, Setting, relate
 from benchmarks.traces import TRACES, Trace, recorded
 from jaxcache.core.eviction import Candidate, choose_for_room, estimate_hits
+from jaxcache.core.use import saved_seconds
 
 NS = 1_000_000_000
 CAPS = (0.05, 0.10, 0.25)
@@ -75,8 +76,7 @@ def replay(trace: Trace, cap_bytes: float, choose: Chooser, *, ledger: bool) -> 
                     k,
                     size[k],
                     int(last * NS),
-                    seconds[k] if ledger else math.floor(seconds[k]),
-                    ledger,
+                    saved_seconds(seconds[k] if ledger else None, seconds[k], {}),
                     estimate_hits(hits[k] if ledger else 0, int(created[k] * NS), int(last * NS)),
                 )
                 for k, last in used.items()

@@ -5,9 +5,10 @@ from dataclasses import dataclass, fields
 from enum import IntEnum
 from typing import Any, Literal, NamedTuple
 
+from jaxcache.core.use import LastUsedFrom
+
 Codec = Literal["zstd", "zlib", "unknown"]
 Platform = Literal["cpu", "gpu", "tpu", "unknown"]
-LastUsedFrom = Literal["ledger", "atime-file", "fs-atime", "mtime"]
 FileType = Literal["file", "dir", "symlink", "other"]
 
 #: The tuning of an entry that was compiled for a GPU that was not there.

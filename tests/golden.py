@@ -197,6 +197,9 @@ class World:
             for number, name in enumerate(sorted(files)):
                 path = os.path.join(top, name)
                 at_ns = NOW_NS - (number % 50 + 1) * _DAY_NS
+                if name.endswith("-atime") and Path(path).stat().st_size == 8:
+                    used_ns = at_ns + _DAY_NS // 2
+                    Path(path).write_bytes(used_ns.to_bytes(8, "little"))
                 os.utime(path, ns=(at_ns, at_ns))
                 os.chmod(path, 0o755 if name == "python" else 0o644)
 

@@ -148,6 +148,7 @@ def test_entries_come_back_from_quarantine_and_pins_hold(corpus: Path, tmp_path:
     assert cache.pins() == [key]
     assert cache.plan_prune(max_entries=0, grace=0).protected == 1
     assert cache.unpin("jit_mlp*") == [key]
+    os.utime(torn, (9, 5))  # a copy of the directory has read all others at once
     assert cache.plan_prune(max_entries=0, grace=0, used_since=datetime.now(UTC)).kept == 0
 
 

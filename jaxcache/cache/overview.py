@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from jaxcache.cache.explain.churn import Churn
 from jaxcache.cache.inventory import counted_bytes
-from jaxcache.cache.prune.plan import plan_items, without_suffix
+from jaxcache.cache.prune.bounds import without_suffix
+from jaxcache.cache.prune.plan import plan_items
 from jaxcache.cache.prune.removable import find_removable, total_bytes
 from jaxcache.cache.prune.removal import Removal, count_entries, freed_bytes, lost_compile_seconds
 from jaxcache.cache.scan import Progress, Scan, ScanAids
@@ -138,9 +139,10 @@ def forecast_sizes(seen: Scan, policy: str, *, now_ns: int) -> tuple[SizeForecas
     options = PruneOptions(max_size_bytes=1, policy=policy)
     removable = find_removable(None, seen, options, now_ns=now_ns)
     before = removable.size_bytes
-    free = {i.candidate.name: i for i in removable.items if not i.protected}
-    discarded = sorted(n for n, i in free.items() if i.removal.kind == "quarantine")
-    entries = [i.candidate for i in free.values() if i.removal.kind == "entry"]
+    # As in prune, young items are chosen and stay.
+    pool = {i.candidate.name: i for i in removable.items if i.held_by in (None, "young")}
+    discarded = sorted(n for n, i in pool.items() if i.removal.kind == "quarantine")
+    entries = [i.candidate for i in pool.values() if i.removal.kind == "entry"]
     order = eviction_order(entries, policy, now_ns)
     found = []
     for number in range(_STEPS, -1, -1):
@@ -150,11 +152,12 @@ def forecast_sizes(seen: Scan, policy: str, *, now_ns: int) -> tuple[SizeForecas
         excess, going = before - bound, []
         for _, together in groupby(discarded, without_suffix):  # the oldest first, as in prune
             if excess > 0:
-                going += (removals := [free[name].removal for name in together])
-                excess -= freed_bytes(removals)
+                items = [pool[name] for name in together]
+                going += [i.removal for i in items if not i.protected]
+                excess -= freed_bytes(i.removal for i in items)
         if excess > 0:
-            chosen = choose_in_order(order, excess, policy)
-            going += [free[c.name].removal for c in chosen]
+            chosen = choose_in_order(order, excess, policy, now_ns)
+            going += [pool[c.name].removal for c in chosen if not pool[c.name].protected]
         found.append(_forecast(bound, going))
     return tuple(found)
 

@@ -1,5 +1,6 @@
 """Read the cheap facts of every entry: sizes, codec, compile seconds, last use."""
 
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import tee
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -15,10 +16,10 @@ from jaxcache.cache.inventory import EntryFile, Inventory, take_inventory
 from jaxcache.cache.pair import ATIME_BYTES
 from jaxcache.core.frame import HEADER_BYTES
 from jaxcache.core.names import ATIME_SUFFIX
+from jaxcache.core.use import FileDates, LastUse, LastUses, find_reads, find_writes, is_possible
 from jaxcache.entry.names import FileKind
-from jaxcache.model import Entry, FileInfo, LastUsedFrom, Problem
+from jaxcache.model import Entry, FileInfo, Problem
 from jaxcache.store.base import Store
-from jaxcache.units import NS_PER_SECOND
 
 if TYPE_CHECKING:  # a plain listing uses neither
     from jaxcache.cache.index import Index, KnownEntry
@@ -32,8 +33,6 @@ Progress = Callable[[int, int], None]
 _PROGRESS_EVERY = 512
 #: Undecoded entries that a command decodes by the way: 0.3 s of work.
 _DECODED_AT_ONCE = 1_000
-#: The file is read up to this long after the hit that the ledger dates: that is one use.
-_SAME_USE_NS = 60 * NS_PER_SECOND
 
 
 class ScanAids(NamedTuple):
@@ -58,6 +57,8 @@ class Scan(NamedTuple):
     problems: tuple[Problem, ...]
     ledger: "Ledger | None" = None
     """The ledger, already part of the entries; None if the cache has none."""
+    records_reads: bool = True
+    """Whether a read of an entry would show in its access time."""
 
 
 def scan(
@@ -85,10 +86,34 @@ def scan(
     """
     inventory = take_inventory(store, deep=deep)
     how = {"heads": heads, "dates": dates, "details": details}
-    entries, problems = read_entries(store, inventory.entries, inventory.atimes, aids, **how)
+    rule = make_rule(store, inventory)
+    entries, problems = read_entries(
+        store, inventory.entries, inventory.atimes, aids, rule=rule, **how
+    )
     problems.extend(inventory.problems())
     ledger = load_ledger(store, inventory)
-    return Scan(with_ledger(entries, ledger), inventory, tuple(problems), ledger)
+    return Scan(
+        entries=with_ledger(entries, ledger, rule),
+        inventory=inventory,
+        problems=tuple(problems),
+        ledger=ledger,
+        records_reads=store.keeps_atime and not rule.reads,
+    )
+
+
+def make_rule(store: Store, inventory: Inventory) -> LastUses:
+    """Return the rule of the last use for the entries of an inventory.
+
+    Args:
+        inventory: of the whole directory; a part of it does not show what reads every file.
+    """
+    now_ns = time.time_ns()
+    if store.remote:
+        return LastUses(now_ns)
+    infos = [file.info for file in inventory.entries]
+    reads = find_reads((i.mtime_ns, i.atime_ns) for i in infos)
+    writes = find_writes(i.mtime_ns for i in infos)
+    return LastUses(now_ns, reads, writes)
 
 
 def decode_entries(
@@ -110,13 +135,14 @@ def decode_entries(
     if not names or (hurried and len(names) > _DECODED_AT_ONCE):
         return seen
     files = [file for file in seen.inventory.entries if file.info.name in names]
-    entries, problems = read_entries(store, files, seen.inventory.atimes, aids, details=details)
-    decoded = {entry.file: entry for entry in with_ledger(entries, seen.ledger)}
-    return Scan(
-        tuple(decoded.get(entry.file, entry) for entry in seen.entries),
-        seen.inventory,
-        (*(p for p in seen.problems if p.file not in decoded), *problems),
-        seen.ledger,
+    rule = make_rule(store, seen.inventory)
+    entries, problems = read_entries(
+        store, files, seen.inventory.atimes, aids, rule=rule, details=details
+    )
+    decoded = {entry.file: entry for entry in with_ledger(entries, seen.ledger, rule)}
+    return seen._replace(
+        entries=tuple(decoded.get(entry.file, entry) for entry in seen.entries),
+        problems=(*(p for p in seen.problems if p.file not in decoded), *problems),
     )
 
 
@@ -129,29 +155,35 @@ def load_ledger(store: Store, inventory: Inventory) -> "Ledger | None":
     return Ledger.load(store)
 
 
-def with_ledger(entries: Iterable[Entry], ledger: "Ledger | None") -> tuple[Entry, ...]:
-    """Add exact compile seconds, the last use and the tuning that a ledger knows of entries."""
+def with_ledger(
+    entries: Iterable[Entry], ledger: "Ledger | None", rule: LastUses
+) -> tuple[Entry, ...]:
+    """Add exact compile seconds, the last use and the tuning that a ledger has of entries."""
     if not ledger:
         return tuple(entries)
     return tuple(
-        entry if (record := ledger.record(entry.key)) is None else with_record(entry, record)
+        entry if (record := ledger.record(entry.key)) is None else with_record(entry, record, rule)
         for entry in entries
     )
 
 
-def with_record(entry: Entry, record: "Record") -> Entry:
-    """Add what the ledger knows of one entry."""
+def with_record(entry: Entry, record: "Record", rule: LastUses) -> Entry:
+    """Add what the ledger has of one entry."""
     from dataclasses import replace
 
-    seconds, hit_ns = record.compile_seconds, record.last_hit_ns
-    entry = replace(
+    seconds = record.compile_seconds
+    use = rule.with_record(
+        LastUse(entry.last_used_ns, entry.last_used_from),
+        hit_ns=record.last_use_ns,
+        compiled_ns=record.compiled_ns,
+    )
+    return replace(
         entry,
         compile_seconds=entry.compile_seconds if seconds is None else seconds,
         tuning=record.tuning_of(entry.created_ns, entry.size_bytes),
+        last_used_ns=use.at_ns,
+        last_used_from=use.source,
     )
-    if hit_ns is None or hit_ns + _SAME_USE_NS < entry.last_used_ns:
-        return entry
-    return replace(entry, last_used_ns=hit_ns, last_used_from="ledger")
 
 
 def read_entries(
@@ -160,15 +192,21 @@ def read_entries(
     atimes: dict[str, FileInfo],
     aids: ScanAids = NO_AIDS,
     *,
+    rule: LastUses | None = None,
     heads: bool = True,
     dates: bool = True,
     details: bool = False,
 ) -> tuple[list[Entry], list[Problem]]:
     """Read some files of an inventory as entries; see :func:`scan` for the arguments.
 
+    Args:
+        rule: of :func:`make_rule`; without it, each entry is dated by its own files alone.
+
     Returns:
         Entries in the order of ``files``, without those that have vanished, and what is wrong.
     """
+    now_ns = time.time_ns()
+    rule = rule or LastUses(now_ns)
     index: Index | None = aids.index
     recalled: Sequence[KnownEntry | None] = [None] * len(files)
     if index is not None:
@@ -186,7 +224,6 @@ def read_entries(
         facts_of, briefs_of = _read_and_decode(store, files, recalled, requests, aids.workers)
     else:
         facts_of = read_facts(store, requests, workers=aids.workers)
-    keeps_atime = store.keeps_atime
     entries: list[Entry] = []
     problems: list[Problem] = []
     for done, (file, known) in enumerate(zip(files, recalled, strict=True)):
@@ -201,10 +238,12 @@ def read_entries(
             continue
         if learnt and heads and index is not None:
             index.learn(file.info, _atime_of(file, atimes), facts, brief)
-        found = tuple(_problems(file, facts, brief))
+        found = tuple(_problems(file, facts, brief, now_ns))
         problems.extend(found)
-        written = _atime_of(file, atimes) if store.remote else None
-        entries.append(_entry(file, facts, brief, keeps_atime, written, found))
+        stamp_ns = _stamp_ns(facts.stamp)
+        if store.remote and (stamp := _atime_of(file, atimes)):
+            stamp_ns = stamp.mtime_ns  # JAX puts it at every use
+        entries.append(_entry(file, facts, brief, rule, stamp_ns, found))
     if aids.progress:
         aids.progress(len(files), len(files))
     return entries, problems
@@ -237,7 +276,9 @@ def _atime_of(file: EntryFile, atimes: dict[str, FileInfo]) -> FileInfo | None:
     return atimes.get(file.key_text) if file.kind is FileKind.ENTRY else None
 
 
-def _problems(file: EntryFile, facts: HeadFacts, brief: "Brief | None") -> Iterator[Problem]:
+def _problems(
+    file: EntryFile, facts: HeadFacts, brief: "Brief | None", now_ns: int
+) -> Iterator[Problem]:
     if facts.problem:
         yield Problem(file.info.name, *facts.problem, file.key_text)
     elif brief and brief.problem:  # a damaged head damages the rest as well
@@ -250,20 +291,21 @@ def _problems(file: EntryFile, facts: HeadFacts, brief: "Brief | None") -> Itera
     if facts.stamp is not None and len(facts.stamp) != ATIME_BYTES:
         detail = "its -atime file does not hold 8 bytes"
         yield Problem(file.info.name, "bad-atime", detail, file.key_text)
+    elif (stamp_ns := _stamp_ns(facts.stamp)) is not None and not is_possible(stamp_ns, now_ns):
+        detail = "its -atime file has a date in the future"
+        yield Problem(file.info.name, "bad-atime", detail, file.key_text)
 
 
 def _entry(
     file: EntryFile,
     facts: HeadFacts,
     brief: "Brief | None",
-    keeps_atime: bool,
-    atime_object: FileInfo | None,
+    rule: LastUses,
+    stamp_ns: int | None,
     problems: tuple[Problem, ...],
 ) -> Entry:
     info, key, head = file.info, file.key, facts.head
-    used_ns, used_from = _last_used(info, facts.stamp, keeps_atime)
-    if atime_object is not None:  # JAX puts it at every use, so its own time is the one inside
-        used_ns, used_from = atime_object.mtime_ns, "atime-file"
+    use = rule.of(FileDates(info.mtime_ns, info.atime_ns, stamp_ns, info.ctime_ns or None))
     content = head.content_bytes if head else None
     seconds = head.compile_seconds if head else None
     return Entry(
@@ -277,17 +319,14 @@ def _entry(
         sealed=head.checksum if head else False,
         compile_seconds=None if seconds is None else float(seconds),
         created_ns=info.mtime_ns,
-        last_used_ns=used_ns,
-        last_used_from=used_from,
+        last_used_ns=use.at_ns,
+        last_used_from=use.source,
         problems=tuple(p.kind for p in problems) if problems else (),
         **(brief.facts() if brief else {}),
     )
 
 
-def _last_used(info: FileInfo, stamp: bytes | None, keeps_atime: bool) -> tuple[int, LastUsedFrom]:
-    """Time of an entry's last read: JAX's own record, else the file system's, else its birth."""
-    if stamp is not None and len(stamp) == ATIME_BYTES:
-        return int.from_bytes(stamp, "little"), "atime-file"
-    if keeps_atime and info.atime_ns > info.mtime_ns:
-        return info.atime_ns, "fs-atime"
-    return info.mtime_ns, "mtime"
+def _stamp_ns(stamp: bytes | None) -> int | None:
+    """Return the date in an ``-atime`` file; None where there is none."""
+    whole = stamp is not None and len(stamp) == ATIME_BYTES
+    return int.from_bytes(stamp, "little") if stamp and whole else None

@@ -1,14 +1,16 @@
 """``show`` as data: everything inside one entry, or inside one of XLA's side caches."""
 
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from jaxcache.cache.inventory import EntryFile, take_inventory
+from jaxcache.cache.inventory import EntryFile, Inventory, take_inventory
 from jaxcache.cache.ledger.record import Record
 from jaxcache.cache.ledger.segments import Ledger
-from jaxcache.cache.scan import read_entries, with_record
+from jaxcache.cache.scan import make_rule, read_entries, with_record
 from jaxcache.cache.select import select_by_keys
 from jaxcache.core.names import KERNEL_CACHE, parse_key
+from jaxcache.core.use import LastUses
 from jaxcache.entry.brief import summarize_contents
 from jaxcache.entry.codec import CodecError
 from jaxcache.entry.contents import Contents
@@ -62,10 +64,11 @@ def show_entries(store: Store, wanted: str) -> Iterator[Shown]:
         NoCacheError
         JaxcacheError: it fits nothing, or is ambiguous.
     """
-    files, atimes = _select(store, wanted)
+    files, inventory = _select(store, wanted)
     ledger = Ledger.load(store)
+    rule = make_rule(store, inventory)
     for file in files:
-        if shown := _show(store, file, atimes, ledger):
+        if shown := _show(store, file, inventory.atimes, ledger, rule):
             yield shown
 
 
@@ -76,7 +79,7 @@ def show_file(store: Store, name: str) -> Iterator[Shown]:
         MissingError, StoreError
     """
     info = store.info(name)
-    shown = _show(store, _as_entry(info), {}, Ledger())
+    shown = _show(store, _as_entry(info), {}, Ledger(), LastUses(time.time_ns()))
     if shown is None:
         raise JaxcacheError(f"{name} is gone", code="missing")
     yield shown
@@ -144,24 +147,24 @@ def _bad_entry(name: str, error: Exception) -> JaxcacheError:
     )
 
 
-def _select(store: Store, wanted: str) -> tuple[list[EntryFile], dict[str, FileInfo]]:
+def _select(store: Store, wanted: str) -> tuple[list[EntryFile], Inventory]:
     # A full key can mean no other entry, so that a large bucket need not be listed for it.
     key = parse_key(wanted)
-    inventory = take_inventory(store, start=wanted if key and key.module else "")
+    inventory = take_inventory(store, start=wanted if store.remote and key and key.module else "")
     stubs, _ = read_entries(store, inventory.entries, {}, heads=False)
     chosen = {entry.file for entry in select_by_keys(stubs, [wanted])}
-    return [f for f in inventory.entries if f.info.name in chosen], inventory.atimes
+    return [f for f in inventory.entries if f.info.name in chosen], inventory
 
 
 def _show(
-    store: Store, file: EntryFile, atimes: dict[str, FileInfo], ledger: Ledger
+    store: Store, file: EntryFile, atimes: dict[str, FileInfo], ledger: Ledger, rule: LastUses
 ) -> Shown | None:
-    entries, problems = read_entries(store, [file], atimes)
+    entries, problems = read_entries(store, [file], atimes, rule=rule)
     if not entries:
         return None
     entry = entries[0]
     contents = _read(store, file, entry.module or None)
-    return describe(store.url, entry, contents, problems, ledger.record(entry.key))
+    return describe(store.url, entry, contents, problems, ledger.record(entry.key), rule)
 
 
 def describe(
@@ -170,6 +173,7 @@ def describe(
     contents: Contents,
     problems: Sequence[Problem],
     record: Record | None,
+    rule: LastUses,
 ) -> Shown:
     """Add to an entry what its contents and the ledger tell."""
     found = [
@@ -182,7 +186,7 @@ def describe(
     ]
     brief = summarize_contents(contents)
     entry = replace(entry, **brief.facts(), problems=tuple(dict.fromkeys(p.kind for p in found)))
-    entry = entry if record is None else with_record(entry, record)
+    entry = entry if record is None else with_record(entry, record, rule)
     return Shown(url, entry, contents, tuple(found), record)
 
 

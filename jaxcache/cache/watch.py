@@ -14,8 +14,9 @@ from jaxcache.cache.ledger.record import TOO_QUICK
 from jaxcache.cache.ledger.segments import Ledger
 from jaxcache.cache.ledger.uses import live_totals
 from jaxcache.cache.listing import Summary, summarize
-from jaxcache.cache.scan import Progress, ScanAids, read_entries, with_ledger
+from jaxcache.cache.scan import Progress, ScanAids, make_rule, read_entries, with_ledger
 from jaxcache.core.names import LEDGER_DIR
+from jaxcache.core.use import LastUses
 from jaxcache.entry.names import FileKind
 from jaxcache.model import Entry, FileInfo
 from jaxcache.store.base import Store, same_file
@@ -108,7 +109,8 @@ class Watcher:
         changes = self._gone(inventory, now_ns)
         changed = [f for f in inventory.entries if self._is_news(f, now_ns)]
         aids = ScanAids(index, workers, progress)
-        read, _ = read_entries(self._store, changed, inventory.atimes, aids)
+        rule = make_rule(self._store, inventory)
+        read, _ = read_entries(self._store, changed, inventory.atimes, aids, rule=rule)
         infos = {f.info.name: f.info for f in changed}
         learnt = self._read_ledger(inventory)
         if learnt:
@@ -118,12 +120,12 @@ class Watcher:
             self._too_quick = sum(quick)
             if not self._started:
                 self._too_quick_before = self._too_quick
-        for entry in with_ledger(read, self._ledger):
+        for entry in with_ledger(read, self._ledger, rule):
             self._entries[entry.file], self._files[entry.file] = entry, infos[entry.file]
             changes.append(Change("new", entry.created_ns, entry))
         changes += self._hits(inventory, {e.file for e in read})
         if learnt:
-            changes += self._hits_in_ledger()
+            changes += self._hits_in_ledger(rule)
         self._uses = inventory.atimes
         first, self._started = not self._started, True
         return Look(
@@ -170,7 +172,7 @@ class Watcher:
             self._segments, self._ledger = segments, Ledger.load(self._store)
         return changed
 
-    def _hits_in_ledger(self) -> list[Change]:
+    def _hits_in_ledger(self, rule: LastUses) -> list[Change]:
         """Entries with a hit that no ``-atime`` file has shown already."""
         found = []
         for file, entry in self._entries.items():
@@ -180,7 +182,7 @@ class Watcher:
                 continue
             self._hit_ns[entry.key] = hit_ns
             if self._started:
-                (entry,) = with_ledger([entry], self._ledger)
+                (entry,) = with_ledger([entry], self._ledger, rule)
                 self._entries[file] = entry
                 found.append(Change("hit", hit_ns, entry))
         return found

@@ -13,6 +13,9 @@ Caching", USENIX ATC 2017), on the cache's own time scale::
 
     value = compile_seconds / size_bytes * sqrt(1 + hits) / (age + median age + 5 minutes)
 
+Entries that were used within two weeks are removed after all others, whatever their value: what a
+team uses every week must not give way to an entry that was dear once.
+
 The root, because old popularity fades where code is edited; the median, because a cache that is
 swept through in a week and one that turns over in an hour need the same answer. Without a count
 of hits, an entry that was read after the run that wrote it counts as 3 hits.
@@ -25,12 +28,12 @@ from typing import NamedTuple
 
 _NS_PER_SECOND = 10**9
 
-#: The header counts whole seconds, rounded down; half a second is what that hides on average.
-_ROUNDED_AWAY_SECONDS = 0.5
 #: Uses closer together than this are one run of a program and no sign of the next.
 _ONE_RUN_SECONDS = 300.0
 #: What an entry counts as that was read some time after it was written, where nobody counted.
 UNCOUNTED_HITS = 3
+#: ``cost`` removes entries that were used within this time after all others.
+RECENT_SECONDS = 14 * 86_400.0
 #: A use so soon after the writing belongs to the run that wrote the entry.
 SAME_RUN_SECONDS = 60.0
 
@@ -42,9 +45,8 @@ class Candidate(NamedTuple):
     """Unique; breaks ties, as in JAX."""
     size_bytes: int
     last_used_ns: int
-    compile_seconds: float | None
-    exact: bool = False
-    """Whether ``compile_seconds`` was measured, not read from a header of whole seconds."""
+    compile_seconds: float
+    """Seconds that a hit saves (:func:`jaxcache.core.use.saved_seconds`)."""
     hits: int = 0
     """Uses after the run that wrote it, counted or estimated (:func:`estimate_hits`)."""
 
@@ -57,21 +59,25 @@ def estimate_hits(counted: int, created_ns: int, last_used_ns: int) -> int:
 
 def value_per_byte(candidate: Candidate, now_ns: int, median_age_seconds: float) -> float:
     """Estimate, up to a factor, the compile seconds that a byte of it saves per second to come."""
-    seconds = candidate.compile_seconds or 0.0
-    if not candidate.exact:
-        seconds += _ROUNDED_AWAY_SECONDS
     age_seconds = max(0, now_ns - candidate.last_used_ns) / _NS_PER_SECOND
     interval_seconds = age_seconds + median_age_seconds + _ONE_RUN_SECONDS
-    return seconds * sqrt(1 + candidate.hits) / interval_seconds / max(1, candidate.size_bytes)
+    value = candidate.compile_seconds * sqrt(1 + candidate.hits) / interval_seconds
+    return value / max(1, candidate.size_bytes)
+
+
+def is_recent(candidate: Candidate, now_ns: int) -> bool:
+    """Return whether a candidate was used so recently that older ones are removed before it."""
+    return now_ns - candidate.last_used_ns < RECENT_SECONDS * _NS_PER_SECOND
 
 
 def rank_by_value(
     candidate: Candidate, now_ns: int, median_age_seconds: float, *, per_byte: bool
-) -> tuple[float, int, str]:
+) -> tuple[bool, float, int, str]:
     """Return what the policy ``cost`` sorts by; the lowest is removed first."""
     value = value_per_byte(candidate, now_ns, median_age_seconds)
     scale = 1 if per_byte else max(1, candidate.size_bytes)
-    return value * scale, candidate.last_used_ns, candidate.name
+    recent = is_recent(candidate, now_ns)
+    return recent, value * scale, candidate.last_used_ns, candidate.name
 
 
 def _by_value(candidates: list[Candidate], now_ns: int, per_byte: bool) -> list[Candidate]:
@@ -116,10 +122,13 @@ def choose_for_room(
     """Choose what goes to free ``excess_bytes``, or everything where that does not suffice."""
     if excess_bytes <= 0:
         return []
-    return choose_in_order(eviction_order(candidates, policy, now_ns), excess_bytes, policy)
+    order = eviction_order(candidates, policy, now_ns)
+    return choose_in_order(order, excess_bytes, policy, now_ns)
 
 
-def choose_in_order(order: Iterable[Candidate], excess_bytes: int, policy: str) -> list[Candidate]:
+def choose_in_order(
+    order: Iterable[Candidate], excess_bytes: int, policy: str, now_ns: int
+) -> list[Candidate]:
     """The same over candidates that are in the policy's order already."""
     chosen: list[Candidate] = []
     for candidate in order:
@@ -128,14 +137,18 @@ def choose_in_order(order: Iterable[Candidate], excess_bytes: int, policy: str) 
         chosen.append(candidate)
         excess_bytes -= candidate.size_bytes
     if POLICIES[policy].weighs_seconds:
-        _take_back(chosen, -excess_bytes)
+        _take_back(chosen, -excess_bytes, now_ns)
     return chosen
 
 
-def _take_back(chosen: list[Candidate], spare_bytes: int) -> None:
-    """Keep after all what fits into the room that the last, large ones freed beyond need."""
+def _take_back(chosen: list[Candidate], spare_bytes: int, now_ns: int) -> None:
+    """Keep after all what fits into the room that the last, large ones freed beyond need.
+
+    Nothing old stays at the cost of something recent.
+    """
     for index in range(len(chosen) - 1, -1, -1):
-        if spare_bytes <= 0:
+        loses_recent = is_recent(chosen[-1], now_ns)
+        if spare_bytes <= 0 or (loses_recent and not is_recent(chosen[index], now_ns)):
             break
         if (size_bytes := chosen[index].size_bytes) <= spare_bytes:
             spare_bytes -= size_bytes

@@ -18,25 +18,24 @@ LOCK_SECONDS = 10.0
 
 
 def read_file(
-    path: str, limit: int = MAX_ENTRY_BYTES, *, folder: "int | None" = None, is_use: bool = True
+    path: str, limit: int = MAX_ENTRY_BYTES, *, folder: "int | None" = None
 ) -> "bytes | None":
     """The bytes of a regular file; None where there is none.
 
     Args:
         folder: a descriptor of the file's folder; a link is not followed then.
-        is_use: False keeps the file's access time, as far as this user may.
 
     Raises:
         OSError: it cannot be read, or is larger than ``limit``.
     """
     try:
-        return read_entry(path, limit, folder=folder, is_use=is_use)[0]
+        return read_entry(path, limit, folder=folder)[0]
     except FileNotFoundError:
         return None
 
 
 def read_entry(
-    path: str, limit: int = MAX_ENTRY_BYTES, *, folder: "int | None" = None, is_use: bool = True
+    path: str, limit: int = MAX_ENTRY_BYTES, *, folder: "int | None" = None
 ) -> "tuple[bytes, os.stat_result]":
     """The bytes of a regular file, and what the system says of the same file.
 
@@ -46,11 +45,7 @@ def read_entry(
     flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
     if folder is not None:
         flags |= os.O_NOFOLLOW
-    no_atime = 0 if is_use else getattr(os, "O_NOATIME", 0)
-    try:
-        fd = os.open(path, flags | no_atime, dir_fd=folder)
-    except PermissionError:  # O_NOATIME is the owner's
-        fd = os.open(path, flags, dir_fd=folder)
+    fd = os.open(path, flags, dir_fd=folder)
     try:
         status = os.fstat(fd)
         if not stat.S_ISREG(status.st_mode) or status.st_size > limit:
@@ -63,6 +58,23 @@ def read_entry(
         while (part := os.read(fd, 1 << 20)) and sum(map(len, parts)) <= limit:
             parts.append(part)
         return b"".join(parts), status
+    finally:
+        os.close(fd)
+
+
+def read_start(path: str, size: int) -> bytes:
+    """The first bytes of a file, whose access time stays as it is as far as this user may.
+
+    Raises:
+        OSError
+    """
+    flags = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
+    try:
+        fd = os.open(path, flags | getattr(os, "O_NOATIME", 0))
+    except PermissionError:  # O_NOATIME is the owner's
+        fd = os.open(path, flags)
+    try:
+        return os.read(fd, size)
     finally:
         os.close(fd)
 

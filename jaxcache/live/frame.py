@@ -15,6 +15,8 @@ from ..core.frame import CHECKSUM_BYTES, CHECKSUM_FLAG, HEADER_BYTES, ZSTD_MAGIC
 _FASTEST_LEVEL = -100
 #: No executable is larger; a frame that announces more is damaged.
 MAX_CONTENT_BYTES = 4 << 30
+#: The first block of a frame, which holds the header.
+HEAD_BYTES = (128 << 10) + 64
 
 
 class DamagedEntryError(ValueError):
@@ -125,6 +127,38 @@ def _inflate(value: bytes, limit: int) -> bytes:
     if len(content) <= HEADER_BYTES:
         raise DamagedEntryError("no executable in it")
     return content
+
+
+def read_header(start: bytes) -> int:
+    """Return the whole compile seconds in an entry's header.
+
+    Args:
+        start: the first :data:`HEAD_BYTES` of the entry, or all of it.
+
+    Raises:
+        DamagedEntryError: it is damaged, or not an entry.
+    """
+    try:
+        if start[:1] == b"\x78":
+            header = zlib.decompressobj().decompress(start, HEADER_BYTES)
+        else:
+            header = _first_of_zstd(start)
+    except Exception as error:  # each codec has errors of its own
+        raise DamagedEntryError(str(error) or type(error).__name__) from error
+    if len(header) < HEADER_BYTES:
+        raise DamagedEntryError("no header in it")
+    return int.from_bytes(header, "big")
+
+
+def _first_of_zstd(start: bytes) -> bytes:
+    try:
+        from compression import zstd
+    except ImportError:
+        import zstandard
+
+        with zstandard.ZstdDecompressor().stream_reader(start) as reader:
+            return bytes(reader.read(HEADER_BYTES))
+    return bytes(zstd.ZstdDecompressor().decompress(start, HEADER_BYTES))
 
 
 def same_payload(left: bytes, right: bytes) -> bool:

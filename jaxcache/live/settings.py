@@ -99,7 +99,7 @@ SETTINGS: "dict[str, tuple[Callable[[Any], Any], Any]]" = {
     "max-size": (_size, None),
     "max-entries": (_count, None),
     "unused-for": (_seconds, None),
-    "policy": (_choice("lru", "cost"), "lru"),
+    "policy": (_choice("lru", "cost"), "cost"),
     "ledger": (_switch, True),
     "portable-keys": (_switch, False),
     "every-process": (_switch, False),

@@ -26,7 +26,9 @@ class KnownUses(NamedTuple):
 
     seconds: "float | None"
     hits: int
-    last_hit_ns: int
+    last_use_ns: "int | None"
+    """The last hit or arrival."""
+    compiled_ns: "int | None"
     pinned: bool
 
 
@@ -85,36 +87,40 @@ class UseLog:
         self._events, self._hits = [], {}
 
 
-def read_ledger(root: str, *, pins_only: bool = False) -> "dict[str, KnownUses]":
-    """Return the facts of all segments, by key; damaged lines and segments are skipped.
-
-    Args:
-        pins_only: read pins and nothing else, at a fraction of the cost.
-    """
+def read_ledger(root: str) -> "dict[str, KnownUses]":
+    """Return the facts of all segments, by key; damaged lines and segments are skipped."""
     seconds: dict[str, tuple[int, float]] = {}
-    hits: dict[str, tuple[int, int]] = {}
+    hits: dict[str, int] = {}
+    used: dict[str, int] = {}
+    compiled: dict[str, int] = {}
     pins: dict[str, tuple[int, bool]] = {}
-    for event in _events(root, word=b'pin"' if pins_only else b""):
+    for event in _events(root, word=b""):
         key, kind, at_ns = event.get("key"), event.get("kind"), event.get("at_ns")
         if not isinstance(key, str) or type(at_ns) is not int:
             continue
         if kind in ("pin", "unpin"):
             pins[key] = max(pins.get(key, (0, False)), (at_ns, kind == "pin"))
-        elif kind == "hit":
+        elif kind == "compile":
+            compiled[key] = max(compiled.get(key, 0), at_ns)
+        elif kind in ("hit", "arrived"):
+            used[key] = max(used.get(key, 0), at_ns)
+        if kind == "hit":
             count = event.get("count", 1)
-            before = hits.get(key, (0, 0))
-            times = count if type(count) is int and 0 <= count <= _MAX_COUNT else 1
-            hits[key] = (before[0] + times, max(before[1], at_ns))
+            hits[key] = hits.get(key, 0) + (
+                count if type(count) is int and 0 <= count <= _MAX_COUNT else 1
+            )
         took = event.get("compile_seconds")
         if isinstance(took, (int, float)) and 0 <= took < 1e9:
             seconds[key] = max(seconds.get(key, (0, 0.0)), (at_ns, float(took)))
     return {
         key: KnownUses(
-            seconds[key][1] if key in seconds else None,
-            *hits.get(key, (0, 0)),
-            pins.get(key, (0, False))[1],
+            seconds=seconds[key][1] if key in seconds else None,
+            hits=hits.get(key, 0),
+            last_use_ns=used.get(key),
+            compiled_ns=compiled.get(key),
+            pinned=pins.get(key, (0, False))[1],
         )
-        for key in {*seconds, *hits, *pins}
+        for key in {*seconds, *used, *compiled, *pins}
     }
 
 

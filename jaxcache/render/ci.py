@@ -31,7 +31,7 @@ _WHY: dict[Why, str] = {
 _WITNESSES: dict[Witness, str] = {
     Witness.JAX: ", as JAX's own dates of use say",
     Witness.FILE_SYSTEM: ", as the access times of their files say",
-    Witness.LEDGER: ", as the ledger says, which knows what ran under jaxcache",
+    Witness.LEDGER: ": the ledger has only what ran under jaxcache",
     Witness.NOBODY: ": nothing here records uses",
 }
 

@@ -48,7 +48,7 @@ SHAPES = {
     "Process": "process pid process_id python=executable jax jaxlib cache_dir settings counters",
     "ProfileDifference": "component left=target right=here meaning fix prevents",
     "Problem": "key file kind detail",
-    "Record": "-key -removed_ns -file_inode -compiled_ns -run -sketch",
+    "Record": "-key -removed_ns -arrived_ns -file_inode -compiled_ns -run -sketch",
     "Removal": "key file=file.name kind size_bytes compile_seconds last_used_at reason",
     "Shown": "cache_dir entry program=contents.program source=contents.source "
     "memory=contents.memory device=contents.device compile_options=contents.compile_options "

@@ -49,6 +49,7 @@ def prune_view(
         "lost_compile_seconds": lost_compile_seconds(removed),
         "protected": plan.protected,
         "held": plan.held,
+        "evidence": plan.evidence,
         "unmet": plan.unmet,
         "spared": done.spared if done else (),
         "longest_lock_seconds": done.longest_hold_seconds if done else None,

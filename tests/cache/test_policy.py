@@ -23,15 +23,13 @@ def candidate(name: str = "a", size: int = 100, age: float = 0, **more: object) 
 @pytest.mark.parametrize(
     ("one", "median", "value"),
     [
-        (candidate(), 0.0, 2.5 / 300 / 100),
-        (candidate(exact=True), 0.0, 2.0 / 300 / 100),
-        (candidate(compile_seconds=None), 0.0, 0.5 / 300 / 100),
-        (candidate(hits=3), 0.0, 2 * 2.5 / 300 / 100),
-        (candidate(hits=1, exact=True), 0.0, sqrt(2) * 2.0 / 300 / 100),
-        (candidate(age=600), 0.0, 2.5 / 900 / 100),
-        (candidate(age=600), 100.0, 2.5 / 1000 / 100),
-        (candidate(age=-50), 0.0, 2.5 / 300 / 100),
-        (candidate(size=0), 0.0, 2.5 / 300),
+        (candidate(), 0.0, 2.0 / 300 / 100),
+        (candidate(hits=3), 0.0, 2 * 2.0 / 300 / 100),
+        (candidate(hits=1), 0.0, sqrt(2) * 2.0 / 300 / 100),
+        (candidate(age=600), 0.0, 2.0 / 900 / 100),
+        (candidate(age=600), 100.0, 2.0 / 1000 / 100),
+        (candidate(age=-50), 0.0, 2.0 / 300 / 100),
+        (candidate(size=0), 0.0, 2.0 / 300),
     ],
 )
 def test_value(one: Candidate, median: float, value: float) -> None:
@@ -65,7 +63,7 @@ def test_where_entries_are_scarce_size_does_not_count() -> None:
 def test_equal_ones_go_by_age_then_name() -> None:
     some = [candidate("b"), candidate("a"), candidate("c", 100, 5)]
     assert [c.name for c in eviction_order(some, "lru", NOW)] == ["c", "a", "b"]
-    worthless = [c._replace(compile_seconds=0.0, exact=True) for c in some]
+    worthless = [c._replace(compile_seconds=0.0) for c in some]
     assert [c.name for c in eviction_order(worthless, "cost", NOW)] == ["c", "a", "b"]
 
 
@@ -80,3 +78,18 @@ def test_just_enough_goes_and_what_fits_comes_back() -> None:
     assert order == ["a", "b", "c"]
     assert [c.name for c in choose_for_room(cheap, 100, "cost", NOW)] == ["a", "c"]
     assert [c.name for c in choose_for_room(cheap, 110, "cost", NOW)] == ["b", "c"]
+
+
+DAY = 86_400
+
+
+def test_what_was_used_within_two_weeks_outlives_dearer_entries_that_were_not() -> None:
+    dear = candidate("dear", 10, 15 * DAY, compile_seconds=9000.0, hits=900)
+    cheap = candidate("cheap", 900, 7 * DAY, compile_seconds=0.1)
+    assert [c.name for c in eviction_order([cheap, dear], "cost", NOW)] == ["dear", "cheap"]
+    assert [c.name for c in eviction_order([cheap, dear], "cost", NOW, per_byte=False)] == [
+        "dear",
+        "cheap",
+    ]
+    # Removing the large one leaves room for the old one, which goes all the same.
+    assert [c.name for c in choose_for_room([cheap, dear], 20, "cost", NOW)] == ["dear", "cheap"]

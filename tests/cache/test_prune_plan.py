@@ -92,10 +92,11 @@ def test_every_plan_holds_its_promises(
             assert made.size_bytes_after <= limit or "max-size" in made.unmet
         if made.unmet:
             young = {n for n, e in zip(names, entries, strict=True) if e["used_ago"] < 60}
-            old_name_stays = (
-                litter and "max-size" not in made.unmet and made.kept > len(saved | young)
-            )
-            assert made.kept == len(saved | young) + old_name_stays
+            old_name_stays = litter and "max-size" not in made.unmet and made.kept > len(saved)
+            assert young - saved or made.kept == len(saved) + old_name_stays
+        # Youth protects an entry of the choice and costs no other.
+        ageless = gone(plan(cache, keep, **{**options, "grace_seconds": 0}))
+        assert gone(made).keys() <= ageless.keys()
 
         # Execution does what the dry run said, to the byte.
         done = remove(store, made.removals)
@@ -229,15 +230,53 @@ def test_keep_last_keeps_the_last_used_of_each_module(tmp_path: Path) -> None:
     assert gone(made) == {key(4, "jit_0"): "keep-last", key(5, "jit_1"): "keep-last"}
 
 
-def test_used_since_takes_the_ledger_at_its_word(tmp_path: Path) -> None:
+@pytest.mark.parametrize("rule", [{"used_since_ns": NOW - HOUR * NS}, {"unused_for_seconds": HOUR}])
+def test_rules_about_use_are_refused_where_nothing_records_uses(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rule: dict[str, float]
+) -> None:
     for number in (1, 2):
         put(tmp_path, key(number), made_ago=99 * HOUR, atime=False)
-    since = NOW - HOUR * NS
+    assert set(gone(plan(tmp_path, **rule))) == {key(1), key(2)}
+    monkeypatch.setattr(LocalStore, "keeps_atime", False)
     with pytest.raises(JaxcacheError) as caught:
-        plan(tmp_path, used_since_ns=since)
+        plan(tmp_path, **rule)
     assert caught.value.code == "no-record-of-use"
     append(LocalStore(tmp_path), [Event(key(1), "hit", NOW - 60 * NS)])
-    assert gone(plan(tmp_path, used_since_ns=since)) == {key(2): "used-since"}
+    made = plan(tmp_path, **rule)
+    assert set(gone(made)) == {key(2)}
+    assert made.evidence == {"mtime": 1}
+    assert "1 of 1 entry chosen by the date of writing: nothing recorded a use" in str(made)
+
+
+def test_young_entries_of_the_choice_stay_and_nothing_goes_in_their_place(tmp_path: Path) -> None:
+    """The bound is met once they are old enough; until then no dearer entry goes for them."""
+    for number in range(4):
+        put(tmp_path, key(number), size=1000, used_ago=HOUR, seconds=500)
+    for number in range(4, 8):
+        put(tmp_path, key(number), size=1000, used_ago=0, made_ago=0, seconds=0)
+    size = size_of(tmp_path)
+    made = plan(tmp_path, max_size_bytes=size // 2)
+    assert gone(made) == {}
+    assert (made.unmet, dict(made.held)) == (("max-size",), {"young": 4})
+    later = plan(tmp_path, max_size_bytes=size // 2, grace_seconds=0)
+    assert set(gone(later)) == {key(n) for n in range(4, 8)}
+    assert later.unmet == ()
+
+
+@pytest.mark.parametrize("policy", ["lru", "cost"])
+def test_an_unmeasured_compile_does_not_outlive_measured_ones_in_use(
+    tmp_path: Path, policy: str
+) -> None:
+    """Whole seconds in the header say nothing of compiles that took a fraction of one."""
+    for number in range(9):
+        put(tmp_path, key(number), used_ago=60, made_ago=9 * HOUR)
+    for number in range(9, 25):
+        put(tmp_path, key(number), used_ago=20 * 24 * HOUR)
+    seconds = [{"compile_seconds": 0.03 * (n + 1)} for n in range(9)]
+    append(LocalStore(tmp_path), [Event(key(n), "compile", 1, seconds[n]) for n in range(9)])
+    made = plan(tmp_path, policy=policy, max_entries=16)
+    assert set(gone(made)) <= {key(n) for n in range(9, 25)}
+    assert len(gone(made)) == 9
 
 
 def test_everything_else_is_counted_and_goes_on_request(tmp_path: Path) -> None:

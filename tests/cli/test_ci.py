@@ -127,6 +127,35 @@ def test_where_nobody_records_uses_everything_is_kept(
     assert (told["witness"], len(told["unknown"]), told["entries"]) == ("nobody", 7, 8)
 
 
+def test_the_ledger_of_one_step_does_not_prove_that_another_used_nothing(
+    step: Step, bundle: Path, tmp_path: Path
+) -> None:
+    """On noatime a plain step leaves no trace, so what it used must stay."""
+    job = tmp_path / "job"
+    step("restore", bundle)
+    witnessed(job, reads=False)
+    recorded = min(job.glob("*-cache")).name.removesuffix("-cache")
+    append(LocalStore(job), [Event(recorded, "hit", time.time_ns())])
+    told = step("save", bundle, "--save-if", "always")
+    assert (len(told["used"]), len(told["unused"]), len(told["unknown"])) == (1, 0, 6)
+    assert told["entries"] == 7
+
+
+@pytest.mark.parametrize("reads", [True, False])
+def test_what_another_place_brought_is_not_new(
+    run_cli: RunCli, step: Step, bundle: Path, corpus: Path, tmp_path: Path, reads: bool
+) -> None:
+    other = tmp_path / "other.jxb"
+    assert run_cli("export", other, "-C", corpus / SECOND).returncode == 0
+    step("restore", bundle)
+    job = tmp_path / "job"
+    assert run_cli("import", other, "-C", job).returncode == 0
+    witnessed(job, reads=reads)
+    told = step("save", bundle)
+    assert (told["new"], told["saved"], told["why"]) == ([], False, "nothing-new")
+    assert len(told["unknown"]) >= 7
+
+
 def test_without_a_restore_everything_is_new(step: Step, cache: Path, tmp_path: Path) -> None:
     shutil.copytree(cache, tmp_path / "job")
     told = step("save", tmp_path / "deep" / "er" / "first.jxb")
@@ -139,7 +168,7 @@ def test_hits_of_new_entries_are_told(
     """A job that compiles and then hits its own entries; with a restore before it and without."""
     job = tmp_path / "job"
     step("restore", tmp_path / "nothing.jxb")
-    shutil.copytree(cache, job, dirs_exist_ok=True)
+    shutil.copytree(cache, job, dirs_exist_ok=True, copy_function=shutil.copyfile)
     store = LocalStore(job)
     (key, *_) = sorted(p.name.removesuffix("-cache") for p in job.glob("*-cache"))
     append(store, [Event(key, "hit", time.time_ns())])

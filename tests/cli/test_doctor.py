@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -309,6 +310,21 @@ def test_a_bucket_is_no_file_system(
     elsewhere = capped | {"JAX_COMPILATION_CACHE_DIR": str(cache)}
     assert traps(doctor(bucket, env=elsewhere)) <= {"other-directory", "missing-atime"}
     assert f"jaxcache pull {bucket}" in doctor.finds("no-cache-dir", bucket)["fix"]
+
+
+def test_dates_of_the_future_are_reported(
+    doctor: Doctor, run_cli: RunCli, corpus: Path, tmp_path: Path
+) -> None:
+    cache = Path(shutil.copytree(corpus / "0.12.0.1-cpu-zstd-maxsize", tmp_path / "future"))
+    future = time.time() + 9 * 86_400
+    wrong = min(cache.glob("*-cache"))
+    os.utime(wrong, (future, future))
+    assert doctor.finds("future-dates", cache)["files"] == [wrong.name]
+    stamp = wrong.with_name(wrong.name.replace("-cache", "-atime"))
+    stamp.write_bytes(int(future * 1e9).to_bytes(8, "little"))
+    done = run_cli("verify", "-C", cache, "--json", "--level", "quick")
+    problems = json.loads(done.stdout)["problems"]
+    assert {p["file"] for p in problems if p["kind"] == "bad-atime"} == {wrong.name}
 
 
 def test_entries_of_a_bucket_fit_where_they_came_from(

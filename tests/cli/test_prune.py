@@ -14,7 +14,7 @@ import pytest
 from command_line import error_of
 from conftest import CORPUS, RunCli, clean_environment
 
-from jaxcache.cache.ledger.record import HIT, Event
+from jaxcache.cache.ledger.record import COMPILE, HIT, Event
 from jaxcache.cache.ledger.segments import append
 from jaxcache.store import open_store
 
@@ -187,6 +187,67 @@ def test_what_only_its_use_saves_is_counted(run_cli: RunCli, cache: Path) -> Non
     done = run_cli("prune", "-C", cache, "--unused-for", "7d", "-n")
     assert "would remove 3 entries" in done.stderr
     assert "not removed: 4 entries written long ago, but used since" in done.stderr
+
+
+def test_a_use_by_uncapped_jax_counts_beside_an_older_stamp(run_cli: RunCli, cache: Path) -> None:
+    """A run with JAX's cap left ``-atime`` files; later runs without one move access times only."""
+    used = sorted(cache.glob("*-cache"))[0]
+    day = 86_400 * 10**9
+    for path in cache.glob("*-cache"):
+        os.utime(path, ns=(time.time_ns() - 20 * day, time.time_ns() - 20 * day))
+        stamp = path.with_name(path.name.replace("-cache", "-atime"))
+        stamp.write_bytes((time.time_ns() - 20 * day).to_bytes(8, "little"))
+    os.utime(used, ns=(time.time_ns(), used.stat().st_mtime_ns))
+    done = run_cli("prune", "-C", cache, "--unused-for", "7d", "-n", "--json")
+    removed = {r["file"] for r in json.loads(done.stdout)["removed"]}
+    assert removed == {p.name for p in cache.glob("*-cache")} - {used.name}
+    (entry,) = json.loads(run_cli("ls", "-C", cache, "--filter", "unused<1d", "--json").stdout)[
+        "entries"
+    ]
+    assert (entry["file"], entry["last_used_from"]) == (used.name, "fs-atime")
+
+
+@pytest.fixture
+def old_cache(corpus: Path, tmp_path: Path) -> Path:
+    """A cache that was compiled under jaxcache forty days ago."""
+    cache = Path(shutil.copytree(corpus / "0.10.2-cpu-zstd", tmp_path / "old"))
+    then_ns = time.time_ns() - 40 * DAY_NS
+    entries = list(cache.glob("*-cache"))
+    for number, path in enumerate(entries):
+        os.utime(path, ns=(then_ns + number * 10**9, then_ns + number * 10**9))
+    keys = [p.name.removesuffix("-cache") for p in entries]
+    append(open_store(str(cache)), [Event(key, COMPILE, then_ns) for key in keys])
+    return cache
+
+
+DAY_NS = 86_400 * 10**9
+
+
+def test_the_source_of_a_copy_was_not_used(run_cli: RunCli, old_cache: Path) -> None:
+    """``cp -r`` reads each file, one right after the other."""
+    now_ns = time.time_ns()
+    for number, path in enumerate(old_cache.glob("*-cache")):
+        os.utime(path, ns=(now_ns + number * 1000, path.stat().st_mtime_ns))
+    listed = run_cli("ls", "-C", old_cache, "--filter", "unused>30d", "-q")
+    assert len(listed.stdout.split()) == 7
+    done = run_cli("prune", "-C", old_cache, "--unused-for", "7d", "-n", "--json")
+    assert (done.returncode, error_of(done)) == (1, "no-record-of-use")
+    used = min(old_cache.glob("*-cache")).name.removesuffix("-cache")
+    append(open_store(str(old_cache)), [Event(used, HIT, now_ns)])
+    done = run_cli("prune", "-C", old_cache, "--unused-for", "7d", "-y", "--json")
+    assert json.loads(done.stdout)["evidence"] == {"mtime": 6}
+    assert [p.name for p in old_cache.glob("*-cache")] == [f"{used}-cache"]
+
+
+def test_a_copy_is_as_old_as_what_the_copied_ledger_has(
+    run_cli: RunCli, old_cache: Path, tmp_path: Path
+) -> None:
+    copy = shutil.copytree(old_cache, tmp_path / "copy", copy_function=shutil.copyfile)
+    now_ns = time.time_ns()
+    for number, path in enumerate(Path(copy).glob("*-cache")):
+        os.utime(path, ns=(now_ns + number * 1000, now_ns + number * 1000))
+    listed = run_cli("ls", "-C", copy, "--filter", "unused>30d", "-q")
+    assert len(listed.stdout.split()) == 7
 
 
 def test_quarantined_entries_go_before_sound_ones(run_cli: RunCli, cache: Path) -> None:

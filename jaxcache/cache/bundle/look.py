@@ -5,6 +5,7 @@ Nothing is unpacked to disk, and at most one payload is in memory.
 
 import hashlib
 import os
+import time
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -20,6 +21,7 @@ from jaxcache.cache.select import select_by_keys
 from jaxcache.cache.show import Shown, describe
 from jaxcache.core.frame import max_payload_bytes
 from jaxcache.core.names import parse_key
+from jaxcache.core.use import LastUses
 from jaxcache.entry.brief import summarize_contents
 from jaxcache.entry.decode import decode_payload, decode_program
 from jaxcache.entry.names import split_name
@@ -71,7 +73,8 @@ def scan_bundle(store: BundleStore, *_: Any, details: bool = False, **__: Any) -
         info = FileInfo(name, "file", size_bytes, at_ns, at_ns, 0, 0, -1)
         found.others.append(OtherFile(info, split_name(name)[0]))
     entries = [_entry(item, manifest.origin_of(item)) for item in manifest.items]
-    seen = Scan(with_ledger(entries, store.ledger), found, (), store.ledger)
+    rule = LastUses(time.time_ns())
+    seen = Scan(with_ledger(entries, store.ledger, rule), found, (), store.ledger)
     return decode_bundle(store, seen, seen.entries, hurried=False) if details else seen
 
 
@@ -128,6 +131,7 @@ def show_bundle(store: BundleStore, wanted: str) -> list[Shown]:
             decode_payload(payload, chosen[name].module or None),
             [],
             store.ledger.record(chosen[name].key),
+            LastUses(time.time_ns()),
         )
         for name, payload in _payloads(store, chosen)
     }

@@ -1,9 +1,10 @@
 """The use of a cache by a job: entries that are new, entries it read, entries it did not use.
 
-Three witnesses are heard, none of which is always there: the ledger, if the job ran under
-``jaxcache run`` or ``warm``; JAX's own dates of use, which it keeps under a size cap; and the file
-system's access times, which ``ci restore`` has made sure will move at the first read. Any of them
-proves a use. That an entry was *not* used is believed of a witness that would have seen it.
+Three sources record uses, none of which is always present: the ledger, if a step ran under
+``jaxcache run``, ``warm`` or the live layer; JAX's own dates of use, which it keeps under a size
+cap; and the file system's access times, which ``ci restore`` has made sure will move at the first
+read. Any of them proves a use. Only a source that would have recorded it proves that an entry was
+*not* used. The ledger never does: a plain step of the same job leaves no record in it.
 """
 
 import math
@@ -27,6 +28,7 @@ class Witness(StrEnum):
     """It dates reads itself: under a size cap, and up to 0.5.0 always."""
     FILE_SYSTEM = "file-system"
     LEDGER = "ledger"
+    """It has uses, but not those of programs outside jaxcache: the other entries are unknown."""
     NOBODY = "nobody"
 
 
@@ -78,7 +80,10 @@ def judge_usage(seen: Scan, ledger: Ledger, baseline: Baseline | None) -> Usage:
     for entry in seen.entries:
         before = baseline.entries.get(entry.key)
         legacy = files[entry.file].kind is FileKind.LEGACY_ENTRY
-        if before is None or (before.mtime_ns != entry.created_ns and not legacy):
+        if before is None and entry.created_ns < baseline.started_ns:
+            # It was written before the job, so pull, import or copy brought it.
+            lists["used" if entry.key in recorded else "unknown"].append(entry)
+        elif before is None or (before.mtime_ns != entry.created_ns and not legacy):
             lists["new"].append(entry)
         elif entry.key in recorded or proofs[entry.key]:
             lists["used"].append(entry)
@@ -129,4 +134,4 @@ def _would_know(witness: Witness, before: Before) -> bool:
         return before.stamp_ns is not None
     if witness is Witness.FILE_SYSTEM:
         return before.fresh
-    return witness is Witness.LEDGER
+    return False

@@ -2,11 +2,13 @@
 
 import shlex
 import stat
+import time
 from collections import Counter
 from collections.abc import Iterator
 
 from jaxcache.cache.doctor.facts import Facts, Finding
 from jaxcache.core.refusals import describe_refusal, mend_refusal
+from jaxcache.core.use import is_possible
 from jaxcache.model import FileInfo
 from jaxcache.units import format_command, format_count
 
@@ -297,7 +299,24 @@ def find_noatime(facts: Facts) -> Iterator[Finding]:
             "noatime",
             "note",
             "the file system does not record reads (noatime), and there are no -atime files",
-            "an entry in daily use looks as old as an unused one: "
-            "prune --unused-for goes by the date of writing",
+            "an entry in daily use looks as old as an unused one: prune --unused-for is refused",
             "mount it with relatime, or run programs through jaxcache run, which keeps a record",
+        )
+
+
+def find_future_dates(facts: Facts) -> Iterator[Finding]:
+    """Files have dates in the future, which a wrong clock wrote."""
+    now_ns = time.time_ns()
+    atimes = facts.cache.inventory.atimes.values()
+    files = [e.info for e in facts.cache.inventory.entries] + list(atimes)
+    wrong = [f.name for f in files if f.mtime_ns > 0 and not is_possible(f.mtime_ns, now_ns)]
+    if wrong:
+        yield Finding(
+            "future-dates",
+            "note",
+            f"{format_count(len(wrong), 'file')} written in the future, by the clock of this host",
+            "the clock of some host was wrong; JAX's own eviction removes these entries last, and "
+            "jaxcache ignores the dates",
+            "set the clocks; touch dates the files anew",
+            files=tuple(wrong),
         )

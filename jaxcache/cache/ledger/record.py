@@ -17,9 +17,10 @@ from jaxcache.model import FileInfo
 #: * ``too-quick``: count compiles that JAX's threshold of seconds kept from being written
 #: * ``sealed``: the entry was sealed then
 #: * ``removed``: the file was removed, or moved to quarantine
+#: * ``arrived``: the entry came from another place, where nothing recorded its uses
 #: * ``pin``, ``unpin``: the later one counts
 PAYLOAD, COMPILE, HIT, SEALED, PIN, UNPIN = "payload", "compile", "hit", "sealed", "pin", "unpin"
-TOO_QUICK, REMOVED, SKETCH = "too-quick", "removed", "sketch"
+TOO_QUICK, REMOVED, SKETCH, ARRIVED = "too-quick", "removed", "sketch", "arrived"
 COUNTED = frozenset({HIT, COMPILE, TOO_QUICK})
 PINNING = frozenset({PIN, UNPIN})
 
@@ -131,6 +132,8 @@ class Record:
     """Time and size of the file that ``tuning`` is about: it says nothing of one written anew."""
     hits: int = 0
     last_hit_ns: int | None = None
+    arrived_ns: int | None = None
+    """The last time that the entry came from another place, without a record of its use there."""
     compiled_ns: int | None = None
     sealed_ns: int | None = None
     removed_ns: int | None = None
@@ -142,6 +145,11 @@ class Record:
     def last_used_ns(self) -> int:
         """The latest compile or hit that was recorded; 0 without any."""
         return max(self.last_hit_ns or 0, self.compiled_ns or 0)
+
+    @property
+    def last_use_ns(self) -> int | None:
+        """The last hit or arrival."""
+        return max((n for n in (self.last_hit_ns, self.arrived_ns) if n is not None), default=None)
 
     def digest_of(self, mtime_ns: int) -> str | None:
         """Return :attr:`payload_sha256`, unless the file was written after its removal.
@@ -168,7 +176,10 @@ class Record:
 
 
 _DERIVED = frozenset(
-    {"hits", "last_hit_ns", "compiled_ns", "sealed_ns", "removed_ns", "pinned", "extra", "key"}
+    {
+        *("hits", "last_hit_ns", "arrived_ns", "compiled_ns", "sealed_ns", "removed_ns"),
+        *("pinned", "extra", "key"),
+    }
 )
 _TEXTS = frozenset(f.name for f in fields(Record) if f.type == str | None)
 _INTEGERS = frozenset(f.name for f in fields(Record) if f.type == int | None) - _DERIVED
@@ -185,6 +196,8 @@ def fold(key: str, events: Iterable[Event]) -> Record:
             known["last_hit_ns"] = event.at_ns
         elif event.kind == COMPILE:
             known["compiled_ns"] = event.at_ns
+        elif event.kind == ARRIVED:
+            known["arrived_ns"] = event.at_ns
         elif event.kind in PINNING:
             known["pinned"] = event.kind == PIN
         elif event.kind == SEALED:

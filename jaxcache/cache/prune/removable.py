@@ -10,6 +10,7 @@ from jaxcache.cache.leftovers import is_temporary
 from jaxcache.cache.prune.removal import Hold, Removal, RemovalKind, RemovalReason
 from jaxcache.cache.scan import Scan
 from jaxcache.core.eviction import Candidate, estimate_hits
+from jaxcache.core.use import LastUsedFrom, mean_seconds, saved_seconds
 from jaxcache.entry.names import FileKind
 from jaxcache.model import UNTUNED, FileInfo, ProblemKind
 from jaxcache.options import PruneOptions
@@ -34,8 +35,8 @@ class RemovableItem:
     """The module, or what else ``--keep-last`` counts by."""
     created_ns: int
     candidate: Candidate
-    dated: bool
-    """Whether something recorded when it was used."""
+    used_from: LastUsedFrom
+    """The source of the last use; ``mtime`` where nothing recorded a use."""
     held_by: Hold | None
     """The reason why no rule or bound may remove it."""
     legacy: bool = False
@@ -62,6 +63,8 @@ class RemovableSet:
     """All that a bound on the size counts."""
     fixed_bytes: int = 0
     """The part of it in files other than entries that must stay: no bound below it can be met."""
+    records_reads: bool = True
+    """Whether a use shows in an access time where nothing else records it."""
 
 
 def find_removable(
@@ -89,7 +92,8 @@ def find_removable(
     if options:
         items += _removable_others(seen, _other_kinds(options), **how)
     size = total_bytes(seen)
-    return RemovableSet(items, size, size - sum(i.removal.size_bytes for i in items))
+    fixed_bytes = size - sum(i.removal.size_bytes for i in items)
+    return RemovableSet(items, size, fixed_bytes, seen.records_reads)
 
 
 def _other_kinds(options: PruneOptions) -> frozenset[RemovalKind]:
@@ -118,16 +122,15 @@ def removable_entries(
     inventory = seen.inventory
     files = {f.info.name: f for f in inventory.entries}
     grace_ns = int(grace_seconds * NS_PER_SECOND)
+    records = {e.key: r for e in seen.entries if lookup and (r := lookup(e.key))}
+    measured = {k: r.compile_seconds for k, r in records.items() if r.compile_seconds is not None}
+    means = mean_seconds(measured.values())
     for entry in seen.entries:
         file = files[entry.file]
-        known = lookup(entry.key) if lookup else None
+        known = records.get(entry.key)
         used_ns = min(entry.last_used_ns, now_ns)
-        seconds, exact, hits = entry.compile_seconds, False, 0
-        if known:
-            used_ns = max(used_ns, min(known.last_hit_ns or 0, now_ns))
-            hits = known.hits
-            if known.compile_seconds is not None:
-                seconds, exact = known.compile_seconds, True
+        seconds = measured.get(entry.key, entry.compile_seconds)
+        saved = saved_seconds(measured.get(entry.key), entry.compile_seconds, means)
         worthless = not _HARMLESS.issuperset(entry.problems)
         legacy = file.kind is FileKind.LEGACY_ENTRY
         atime = None if legacy else inventory.atimes.get(entry.key)
@@ -143,11 +146,10 @@ def removable_entries(
                 entry.file,
                 removal.size_bytes,
                 used_ns,
-                0.0 if worthless else seconds,
-                exact or worthless,
-                estimate_hits(hits, entry.created_ns, used_ns),
+                0.0 if worthless else saved,
+                estimate_hits(known.hits if known else 0, entry.created_ns, used_ns),
             ),
-            dated=entry.last_used_from != "mtime" or bool(known and known.last_hit_ns),
+            used_from=entry.last_used_from,
             held_by=(
                 "kept"
                 if entry.key in keep
@@ -176,8 +178,8 @@ def other_item(
 ) -> RemovableItem:
     """A file that is no entry of its own."""
     file, used_ns = removal.file, removal.last_used_ns
-    candidate = Candidate(file.name, file.size_bytes, used_ns, None)
-    return RemovableItem(removal, "", file.mtime_ns, candidate, True, held_by, reason=reason)
+    candidate = Candidate(file.name, file.size_bytes, used_ns, saved_seconds(None, None, {}))
+    return RemovableItem(removal, "", file.mtime_ns, candidate, "fs-atime", held_by, reason=reason)
 
 
 def hold_young(created_ns: int, now_ns: int, grace_ns: int) -> Hold | None:

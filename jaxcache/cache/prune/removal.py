@@ -120,6 +120,10 @@ def plan_notes(plan: "PrunePlan") -> Iterator[str]:
     if plan.used_again and plan.removals:
         again = format_count(plan.used_again, "entry")
         yield f"not removed: {again} written long ago, but used since (jaxcache ls shows when)"
+    undated = plan.evidence.get("mtime", 0)
+    if undated and not plan.records_reads:
+        entries = format_count(sum(plan.evidence.values()), "entry")
+        yield f"{undated:,} of {entries} chosen by the date of writing: nothing recorded a use"
     most = (plan.options.max_size_bytes if plan.options else None) or math.inf
     if plan.fixed_bytes > most * _NOTABLE:
         size = format_size(plan.fixed_bytes)

@@ -2,6 +2,7 @@
 
 import json
 import math
+import time
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, fields
@@ -10,10 +11,11 @@ from typing import Any
 from jaxcache.cache.index import FactIndex
 from jaxcache.cache.parallel import spread
 from jaxcache.cache.scan import NO_AIDS, ScanAids
+from jaxcache.core.use import FileDates, LastUses
 from jaxcache.layouts.torch.graph import GraphFacts, examine_file
 from jaxcache.layouts.torch.inventory import TorchInventory, take_inventory
 from jaxcache.layouts.torch.names import GraphFile
-from jaxcache.model import Entry, FileInfo, LastUsedFrom, Platform, Problem
+from jaxcache.model import Entry, FileInfo, Platform, Problem
 from jaxcache.store.base import MissingError, Store
 
 #: Fewer graphs than this are read before other processes have started.
@@ -111,7 +113,7 @@ def scan(
     if details:
         unread = [g for g in inventory.graphs if g.info.name not in facts]
         facts |= _read(store, unread, aids)
-    return make_scan(inventory, facts, keeps_atime=store.keeps_atime)
+    return make_scan(inventory, facts)
 
 
 def decode(
@@ -134,7 +136,7 @@ def decode(
     facts = seen.facts | facts
     below = [g for g in seen.inventory.graphs if g.key in keys and g.info.name not in facts]
     facts |= _read(store, below, aids)
-    return make_scan(seen.inventory, facts, keeps_atime=store.keeps_atime)
+    return make_scan(seen.inventory, facts)
 
 
 def _read(store: Store, files: Sequence[GraphFile], aids: ScanAids) -> dict[str, GraphFacts]:
@@ -157,16 +159,15 @@ def _read_facts(store: Store, files: Sequence[GraphFile]) -> Iterator[GraphFacts
             yield GraphFacts(gone=True)
 
 
-def make_scan(
-    inventory: TorchInventory, facts: dict[str, GraphFacts], *, keeps_atime: bool
-) -> TorchScan:
+def make_scan(inventory: TorchInventory, facts: dict[str, GraphFacts]) -> TorchScan:
     """Put names and facts together as entries."""
     graphs = [g for g in inventory.graphs if not facts.get(g.info.name, _UNREAD).gone]
     inner: dict[str, GraphFacts] = {}
     for graph in graphs:
         if graph.tier == "fxgraph" and graph.info.name in facts:
             inner.setdefault(graph.key, facts[graph.info.name])
-    entries = [_entry(g, facts.get(g.info.name, _UNREAD), inner, keeps_atime) for g in graphs]
+    rule = LastUses(time.time_ns())
+    entries = [_entry(g, facts.get(g.info.name, _UNREAD), inner, rule) for g in graphs]
     problems = [
         Problem(g.info.name, kind, detail, g.name)
         for g in graphs
@@ -176,12 +177,10 @@ def make_scan(
 
 
 def _entry(
-    file: GraphFile, facts: GraphFacts, inner: dict[str, GraphFacts], keeps_atime: bool
+    file: GraphFile, facts: GraphFacts, inner: dict[str, GraphFacts], rule: LastUses
 ) -> GraphEntry:
     info = file.info
-    used_from: LastUsedFrom = "mtime"
-    if keeps_atime and info.atime_ns > info.mtime_ns:
-        used_from = "fs-atime"
+    use = rule.of(FileDates(info.mtime_ns, info.atime_ns, changed_ns=info.ctime_ns or None))
     below = [inner[key] for key in facts.references if key in inner]
     # Of an AOT graph, its FX graphs tell where it comes from.
     names = ("torch_version", "source", "function")
@@ -201,8 +200,8 @@ def _entry(
         sealed=False,
         compile_seconds=_own_seconds(facts, below),
         created_ns=info.mtime_ns,
-        last_used_ns=info.atime_ns if used_from == "fs-atime" else info.mtime_ns,
-        last_used_from=used_from,
+        last_used_ns=use.at_ns,
+        last_used_from=use.source,
         platform=_platform(facts.devices),
         target=f"torch {version}" if version else None,
         problems=tuple(kind for kind, _ in facts.problems),

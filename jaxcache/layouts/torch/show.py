@@ -53,7 +53,7 @@ def show_graphs(store: Store, wanted: str) -> list[ShownGraph]:
     keys = {key for found in facts.values() for key in found.references}
     below = [g for g in seen.inventory.graphs if g.tier == "fxgraph" and g.key in keys]
     _examine(store, below, facts)
-    read = make_scan(seen.inventory, facts, keeps_atime=store.keeps_atime)
+    read = make_scan(seen.inventory, facts)
     sources = {f.source_key for f in facts.values() if f.source_key}
     links = link(store, seen.inventory, facts, sources=sources)
     entries = {e.file: e for e in read.entries}
@@ -115,5 +115,5 @@ def show_graph_file(store: Store, name: str) -> list[ShownGraph]:
     examined = replace(examined, problems=problems)
     own = isinstance(examined, Graph) and examined.own_key
     file = GraphFile(info, "fxgraph" if own else "aotautograd", own or name, digest)
-    read = make_scan(TorchInventory(graphs=[file]), {name: examined}, keeps_atime=store.keeps_atime)
+    read = make_scan(TorchInventory(graphs=[file]), {name: examined})
     return [_shown(store, read.entries[0], examined, (), TorchInventory())]

@@ -49,7 +49,7 @@ def read_bundle(bundle: Bundle) -> DiffSide:
         data = b"".join(content.take(file.size_bytes))
         graphs.append(graph)
         facts[file.name] = examine(data, graph.tier, graph.key, graph.digest)
-    seen = make_scan(TorchInventory(graphs), facts, keeps_atime=False)
+    seen = make_scan(TorchInventory(graphs), facts)
     names = [f.name for f in bundle.manifest.files]
     return _side(bundle.name, seen, names, bundle.manifest_sha256)
 

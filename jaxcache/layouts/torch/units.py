@@ -168,10 +168,9 @@ def _unit(
             max(1, entry.size_bytes),
             used_ns,
             0.0 if worthless else math.fsum(g.compile_seconds or 0.0 for g in graphs),
-            True,
             estimate_hits(0, created_ns, used_ns),
         ),
-        dated=True,
+        used_from="fs-atime",
         held_by=next(filter(None, holds), None),
         parts=tuple(_removal(info, entries) for info in files),
     )
