@@ -5,10 +5,12 @@ One directory for each kind of machine makes one, as in ``~/jax/$(jaxcache ci ke
 
 import math
 import os
-from collections.abc import Iterable, Iterator, Sequence
+import shlex
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from jaxcache.cache.doctor.facts import Finding
 from jaxcache.cache.ledger.segments import Ledger
 from jaxcache.cache.ledger.uses import Uses, count_uses
 from jaxcache.cache.listing import Listing, Summary, summarize
@@ -17,11 +19,15 @@ from jaxcache.core.names import OWN_DIR
 from jaxcache.entry.names import key_of
 from jaxcache.model import result_repr
 from jaxcache.store import is_remote
+from jaxcache.units import NS_PER_SECOND, format_command, format_count
 
 #: Levels of directories below a root that are searched.
 _MAX_DEPTH = 3
 #: Names that are looked at on the way; what lies deeper in a larger tree is not found.
 _MAX_NAMES = 200_000
+#: Caches that are unused for longer are named.
+UNUSED_DAYS = 30
+_DAY_NS = 86_400 * NS_PER_SECOND
 #: Directories of torch's compilers, which JAX does not make.
 _TORCH_DIRECTORIES = frozenset({"aotautograd", "fxgraph"})
 
@@ -144,3 +150,35 @@ def sum_uses(caches: Iterable[CacheSums]) -> Uses:
     misses = sum(uses.misses or 0 for uses in known)
     saved_seconds = math.fsum(uses.saved_seconds or 0.0 for uses in known)
     return Uses(hits, misses, hits / (hits + misses) if hits + misses else None, saved_seconds)
+
+
+def find_unused(
+    root: str, last_used_ns: Mapping[str, int | None], *, now_ns: int
+) -> Finding | None:
+    """Find the caches that nobody has used for long, beside others that are in use."""
+    limit_ns = now_ns - UNUSED_DAYS * _DAY_NS
+    unused = [name for name, used_ns in last_used_ns.items() if used_ns and used_ns < limit_ns]
+    if not unused or len(unused) == len(last_used_ns):
+        return None
+    return Finding(
+        "unused-caches",
+        "note",
+        f"{format_count(len(unused), 'cache')} not used for {UNUSED_DAYS} days: "
+        f"{', '.join(sorted(unused))}",
+        "a version of JAX or a kind of machine that is gone leaves its cache behind",
+        f"{format_command(f'prune --unused-for {UNUSED_DAYS}d', root)} removes them whole",
+    )
+
+
+def find_used_as_cache(root: str, setting: object) -> Finding | None:
+    """Find that JAX is told to use the root itself."""
+    if not isinstance(setting, str) or os.path.realpath(setting) != os.path.realpath(root):
+        return None
+    path = shlex.quote(root)
+    return Finding(
+        "root-as-cache",
+        "problem",
+        f"jax_compilation_cache_dir is {setting}, which is a directory above several caches",
+        "JAX writes into it beside them, and uses none of them",
+        f"export JAX_COMPILATION_CACHE_DIR={path}/$(jaxcache ci key -C {path})",
+    )

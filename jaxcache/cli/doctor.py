@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from jaxcache.cli.options import JsonOutput
+from jaxcache.cli.root import diagnose_root, find_root
 from jaxcache.errors import ExitCode, UsageError
 from jaxcache.options import DryRun, Place
 from jaxcache.options.run import DoctorOptions
@@ -41,6 +42,8 @@ def command(
     if dry.dry_run and not options.fix:
         raise UsageError("--dry-run goes with --fix")
     layout = load_layout(place.layout or "jax")
+    if not command_line and (root := find_root(place)):
+        return diagnose_root(root, options, output.form, dry_run=dry.dry_run)
     if layout.diagnose is not None:
         return _diagnose(layout, command_line, place, options, output)
     from jaxcache.cache.doctor.examine import diagnose

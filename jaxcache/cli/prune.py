@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from jaxcache.cli.opening import open_cache
 from jaxcache.cli.options import Format, Output, require_writable
+from jaxcache.cli.root import find_root, prune_root
 from jaxcache.errors import ExitCode, UsageError
 from jaxcache.options import Consent, Place, PruneOptions, RemovalOptions
 from jaxcache.store.location import index_folder
@@ -33,6 +34,8 @@ def prune(place: Place, options: PruneOptions, consent: Consent, output: Output)
 
     form = output.form
     options.check()
+    if root := find_root(place):
+        return prune_root(root, options, place, consent, form)
     opened = open_cache(place.cache_dir, place.layout)
     with progress_bar("reading entries") as progress:
         plan = plan_cache_prune(*opened, options, progress=progress, **_planning())
@@ -81,7 +84,7 @@ def _carry_out(opened: "Opened", plan: "PrunePlan", form: Format, consent: Conse
         consent.check()
         require_writable(opened.store)
         if not consent.yes:
-            _ask(plan)
+            ask(plan)
     with progress_bar("removing") as progress:
         done = remove(opened.store, plan.removals, guard=opened.layout.guard, progress=progress)
     lasting = sys.stderr.isatty() and opened.layout.stands_alone and not opened.store.remote
@@ -90,7 +93,8 @@ def _carry_out(opened: "Opened", plan: "PrunePlan", form: Format, consent: Conse
     return ExitCode.PARTIAL if done.failed or plan.unmet else ExitCode.DONE
 
 
-def _ask(plan: "PrunePlan") -> None:
+def ask(plan: "PrunePlan") -> None:
+    """Show what a plan removes, and ask whether to go ahead."""
     from jaxcache.cache.prune.removal import plan_notes
     from jaxcache.cli.output import note
     from jaxcache.cli.terminal import confirm

@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from jaxcache.cli.opening import Opened, open_cache
-from jaxcache.cli.options import Format
+from jaxcache.cli.options import Format, require_writable
 from jaxcache.errors import ExitCode, JaxcacheError
-from jaxcache.options import Consent, ListOptions, Place, VerifyOptions
+from jaxcache.options import Consent, ListOptions, Place, PruneOptions, VerifyOptions
+from jaxcache.options.run import DoctorOptions
 from jaxcache.store.location import index_folder, locate_cache
 from jaxcache.units import available_cores
 
@@ -133,3 +134,94 @@ def verify_root(
         found[name] = (one, repair)
     emit(form, verification_of_root_view(root.path, found))
     return ExitCode.PROBLEMS if is_bad else ExitCode.DONE
+
+
+def prune_root(
+    root: Root, options: PruneOptions, place: Place, consent: Consent, form: Format
+) -> int:
+    """Prune all caches with one limit over their sum; return the exit code.
+
+    Raises:
+        JaxcacheError: as for one cache.
+    """
+    from jaxcache.cache.prune.removal import Execution
+    from jaxcache.cache.prune.together import (
+        Member,
+        plan_prune_together,
+        remove_emptied,
+        remove_together,
+    )
+    from jaxcache.cli.output import emit
+    from jaxcache.cli.prune import ask
+    from jaxcache.cli.terminal.progress import progress_bar
+    from jaxcache.render.root import prune_of_root_view
+
+    members = {name: Member(*root.open(name, place.layout)) for name in root.names}
+    now_ns = time.time_ns()
+    with progress_bar("reading entries"):
+        plan = plan_prune_together(
+            root.path,
+            members,
+            options,
+            index_folder=index_folder(),
+            now_ns=now_ns,
+            workers=available_cores(),
+        )
+    done: Execution | None = None
+    gone: tuple[str, ...] = ()
+    if plan.removals:
+        for name in {removal.file.name.rpartition("/")[0] for removal in plan.removals}:
+            if name in members:
+                require_writable(members[name].store)
+    if not consent.dry_run:
+        if plan.removals:
+            consent.check()
+            if not consent.yes:
+                ask(plan)
+        with progress_bar("removing"):
+            done = remove_together(members, plan.removals)
+        if options.by_age:
+            gone = remove_emptied(members, done.removed)
+    emit(form, prune_of_root_view(plan, done, gone, now_ns=now_ns, listed=consent.yes))
+    return ExitCode.PARTIAL if plan.unmet or (done and done.failed) else ExitCode.DONE
+
+
+def diagnose_root(root: Root, options: DoctorOptions, form: Format, *, dry_run: bool) -> int:
+    """Examine each cache, and the root itself; return the exit code."""
+    from jaxcache.cache.doctor.examine import diagnose
+    from jaxcache.cache.root import find_unused, find_used_as_cache
+    from jaxcache.cli.output import emit
+    from jaxcache.cli.terminal.progress import progress_bar
+    from jaxcache.render.root import diagnosis_of_root_view
+    from jaxcache.warm.ask import ask_settings
+
+    interpreter, settings, no_jax = ask_settings(options.python, os.environ)
+    found = {}
+    for name in root.names:
+        if not root.open(name).layout.stands_alone:  # doctor -C examines one of torch
+            continue
+        with progress_bar(f"reading {name}") as progress:
+            found[name] = diagnose(
+                os.path.join(root.path, name),
+                settings=(),  # they are about the cache that JAX is told to use
+                interpreter=interpreter,
+                max_decoded=options.max_decoded or None,
+                fix=options.fix,
+                dry_run=dry_run,
+                progress=progress,
+            )
+    used_ns = {
+        name: max((entry.last_used_ns for entry in one.facts.cache.entries), default=None)
+        for name, one in found.items()
+    }
+    setting = next((s.value for s in settings if s.name == "jax_compilation_cache_dir"), None)
+    own = (
+        find_used_as_cache(root.path, setting),
+        find_unused(root.path, used_ns, now_ns=time.time_ns()),
+    )
+    findings = [finding for finding in own if finding is not None]
+    emit(form, diagnosis_of_root_view(root.path, findings, found, settings, interpreter, no_jax))
+    is_wrong = any(f.severity == "problem" for f in findings) or any(
+        one.wrong for one in found.values()
+    )
+    return ExitCode.PROBLEMS if is_wrong else ExitCode.DONE

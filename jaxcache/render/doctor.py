@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 
 from jaxcache.cache.doctor.examine import Diagnosis
-from jaxcache.cache.doctor.facts import Finding
+from jaxcache.cache.doctor.facts import Finding, Interpreter
 from jaxcache.layouts.torch.doctor import TorchDiagnosis
 from jaxcache.render.columns import short_name
 from jaxcache.render.view import Block, Line, View
@@ -24,7 +24,7 @@ def doctor_view(diagnosis: Diagnosis, *, verbose: bool) -> View:
     findings = diagnosis.findings
     document = {
         "cache_dir": facts.cache.path,
-        "interpreter": mine and {k: v for k, v in asdict(mine).items() if k not in _LENGTHY},
+        "interpreter": interpreter_fields(mine),
         "no_jax": diagnosis.no_jax,
         "settings": facts.settings,
         "entries": len(facts.cache.entries),
@@ -41,6 +41,13 @@ def doctor_view(diagnosis: Diagnosis, *, verbose: bool) -> View:
         if diagnosis.no_jax
         else (),
     )
+
+
+def interpreter_fields(interpreter: Interpreter | None) -> dict[str, object] | None:
+    """Return the facts about an interpreter that the document has."""
+    if interpreter is None:
+        return None
+    return {k: v for k, v in asdict(interpreter).items() if k not in _LENGTHY}
 
 
 def torch_view(diagnosis: TorchDiagnosis) -> View:
@@ -64,19 +71,20 @@ def _rows(findings: Sequence[Finding]) -> list[tuple[str, ...]]:
 
 
 def _torch_page(diagnosis: TorchDiagnosis) -> Iterator[Block]:
-    yield _count(diagnosis.findings)
+    yield count_findings(diagnosis.findings)
     line = format_count(diagnosis.entries, "entry") if diagnosis.exists else "does not exist yet"
     yield Line(f"{diagnosis.cache_dir}: {line}", "  cache   ")
     for finding in diagnosis.findings:
         yield ""
-        yield from _finding(finding, name_files=False)
+        yield from finding_lines(finding, name_files=False)
     if given := [s for s in diagnosis.settings if s.origin != "default"]:
         yield ""
         yield "settings that differ from their defaults"
         yield from (Line(f"{s.name} = {s.value}  ({s.origin})", "  ") for s in given)
 
 
-def _count(findings: Sequence[Finding]) -> str:
+def count_findings(findings: Sequence[Finding]) -> str:
+    """Say how many problems and notes there are."""
     problems = sum(f.severity == "problem" for f in findings)
     notes = len(findings) - problems
     count = format_count(problems, "problem") if problems else "no problem"
@@ -86,12 +94,12 @@ def _count(findings: Sequence[Finding]) -> str:
 
 def _page(diagnosis: Diagnosis, verbose: bool) -> Iterator[Block]:
     """Yield findings, problems before notes; then the settings that somebody has changed."""
-    yield _count(diagnosis.findings)
+    yield count_findings(diagnosis.findings)
     yield from _heading(diagnosis)
     several = len(diagnosis.facts.cache.entries) > 1
     for finding in diagnosis.findings:
         yield ""
-        yield from _finding(finding, name_files=several)
+        yield from finding_lines(finding, name_files=several)
     for sentence in diagnosis.mended:
         yield ""
         yield f"mended: {sentence}"
@@ -111,7 +119,8 @@ def _heading(diagnosis: Diagnosis) -> Iterator[Line]:
         yield Line(f"{mine.executable}: Python {mine.python_version}, {versions}", "  python  ")
 
 
-def _finding(finding: Finding, *, name_files: bool) -> Iterator[Line]:
+def finding_lines(finding: Finding, *, name_files: bool) -> Iterator[Line]:
+    """Yield the lines of one finding."""
     yield Line(f"{finding.severity}: {finding.trap}", style=_STYLES[finding.severity])
     yield Line(finding.seen, "  seen    ")
     yield Line(finding.cost, "  cost    ")

@@ -1,13 +1,20 @@
 """The caches of a root as views: a row for each, and sums."""
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from jaxcache.cache.doctor.examine import Diagnosis
+from jaxcache.cache.doctor.facts import Finding, Interpreter, Setting
+from jaxcache.cache.prune.plan import PrunePlan
+from jaxcache.cache.prune.removal import Execution
 from jaxcache.cache.root import CacheSums, RootSums, sum_uses
 from jaxcache.cache.verify.examine import Verification
 from jaxcache.cache.verify.repair import Repair
 from jaxcache.render.columns import count_column, size_column, text_column
+from jaxcache.render.doctor import count_findings, finding_lines, interpreter_fields
 from jaxcache.render.document import fields_of
+from jaxcache.render.prune import prune_view, removals_table
 from jaxcache.render.verify import verification_view
 from jaxcache.render.view import Block, Column, Line, View
 from jaxcache.units import format_ago, format_count, format_size, rfc3339
@@ -138,3 +145,91 @@ def _verification_page(views: Mapping[str, View]) -> Iterator[Block]:
         yield from view.page or ()
         yield from (Line(str(note), "  ") for note in view.notes)
         yield ""
+
+
+def prune_of_root_view(
+    plan: PrunePlan,
+    done: Execution | None,
+    gone: Sequence[str],
+    *,
+    now_ns: int,
+    listed: bool,
+) -> View:
+    """Return the view of ``prune`` over a root: that of one cache, with the cache of each file.
+
+    Args:
+        gone: the caches whose directories were removed.
+    """
+    view = prune_view(plan, done, now_ns=now_ns, listed=listed)
+    columns = [text_column("CACHE", lambda r: os.path.dirname(r.file.name)), *view.columns]
+    notes = [*view.notes]
+    if gone:
+        notes.append(f"removed the directories of emptied caches: {', '.join(gone)}")
+    return view._replace(
+        document=view.document | {"removed_caches": gone},
+        columns=columns,
+        page=[removals_table([*view.rows], now_ns)._replace(columns=columns)] if view.page else (),
+        notes=notes,
+    )
+
+
+def diagnosis_of_root_view(
+    root: str,
+    own: Sequence[Finding],
+    found: Mapping[str, Diagnosis],
+    settings: Sequence[Setting],
+    interpreter: Interpreter | None,
+    no_jax: str | None,
+) -> View:
+    """Return the view of ``doctor`` over a root.
+
+    Args:
+        own: the findings about the root itself.
+        found: by the cache's directory relative to the root.
+    """
+    named = [("", f) for f in own]
+    named += [(name, f) for name, one in found.items() for f in one.findings]
+    findings = [{"cache": name or None, **fields_of(finding)} for name, finding in named]
+    caches = [
+        {
+            "name": name,
+            "entries": len(one.facts.cache.entries),
+            "decoded": len(one.facts.cache.contents),
+            "problems": sum(f.severity == "problem" for f in one.findings),
+            "mended": one.mended,
+        }
+        for name, one in found.items()
+    ]
+    document = {
+        "cache_dir": root,
+        "interpreter": interpreter_fields(interpreter),
+        "no_jax": no_jax,
+        "settings": settings,
+        "caches": caches,
+        "findings": findings,
+    }
+    return View(
+        document,
+        [(f.severity, name, f.trap, f.seen, f.cost, f.fix) for name, f in named],
+        records=findings,
+        page=_diagnosis_page(root, own, found),
+        notes=[f"{no_jax}; checks that need jax were skipped"] if no_jax else (),
+    )
+
+
+def _diagnosis_page(
+    root: str, own: Sequence[Finding], found: Mapping[str, Diagnosis]
+) -> Iterator[Block]:
+    everything = [*own, *(finding for one in found.values() for finding in one.findings)]
+    yield count_findings(everything)
+    yield Line(f"{root}: {len(found):,} caches", "  root    ")
+    for finding in own:
+        yield ""
+        yield from finding_lines(finding, name_files=False)
+    for name, one in found.items():
+        yield ""
+        entries = format_count(len(one.facts.cache.entries), "entry")
+        yield Line(f"{name}: {entries}; {count_findings(one.findings)}", style="bold")
+        for finding in one.findings:
+            yield from finding_lines(finding, name_files=True)
+        yield from (f"mended: {sentence}" for sentence in one.mended)

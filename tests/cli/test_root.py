@@ -71,9 +71,75 @@ def test_verify_names_the_cache_of_each_problem(run_cli: RunCli, root: Path) -> 
 
 def test_looking_at_a_root_writes_nothing_into_it(run_cli: RunCli, root: Path) -> None:
     before = sorted(root.rglob("*"))
-    for command in ("ls", "stats", "verify"):
-        assert run_cli(command, "-C", root).returncode == 0
+    for command in ("ls", "stats", "verify", "doctor"):
+        assert run_cli(command, "-C", root).returncode in (0, 1)
+    assert run_cli("prune", "-C", root, "--max-size", "1", "--dry-run").returncode == 0
     assert sorted(root.rglob("*")) == before
+
+
+def test_one_limit_holds_for_the_sum_of_all_caches(run_cli: RunCli, root: Path) -> None:
+    before = document(run_cli, "stats", "-C", root)["size_bytes"]
+    limit = before // 2
+    prune = ("prune", "-C", root, "--max-size", str(limit), "--grace", "0s")
+    planned = document(run_cli, *prune, "--dry-run")
+    done = document(run_cli, *prune, "--yes")
+    assert planned["removed"] == done["removed"]
+    assert len({Path(row["file"]).parent for row in done["removed"]}) > 1
+    assert done["size_bytes_after"] <= limit
+    after = document(run_cli, "stats", "-C", root)
+    assert (after["size_bytes"], after["total"]["entries"]) == (
+        done["size_bytes_after"],
+        done["kept"],
+    )
+
+
+def test_the_same_key_in_two_caches_is_removed_where_the_plan_says(
+    run_cli: RunCli, root: Path
+) -> None:
+    shutil.copytree(root / "cpu-old", root / "copy")
+    for file in (root / "copy").iterdir():
+        os.utime(file, (1, 1))
+    removed = document(run_cli, "prune", "-C", root, "--older-than", "30d", "--yes")["removed"]
+    assert {Path(row["file"]).parent for row in removed} == {Path("copy")}
+    assert len(list((root / "cpu-old").glob("*-cache"))) == 7
+
+
+def test_a_cache_that_nobody_uses_any_more_is_removed_whole(run_cli: RunCli, root: Path) -> None:
+    for file in (root / "cpu-old").iterdir():
+        os.utime(file, (1, 1))
+    (root / "cpu-old" / ".lockfile").touch()
+    doctor = ("doctor", "-C", root, "--python", "/nonexistent")
+    finding = document(run_cli, *doctor)["findings"][0]
+    assert (finding["cache"], finding["trap"]) == (None, "unused-caches")
+    assert "cpu-old" in finding["seen"]
+    command = finding["fix"].split()
+    assert command[:4] == ["jaxcache", "prune", "--unused-for", "30d"]
+    done = document(run_cli, *command[1:6], "--yes")
+    assert done["removed_caches"] == ["cpu-old"]
+    assert not (root / "cpu-old").exists()
+    assert "unused-caches" not in json.dumps(document(run_cli, *doctor))
+
+
+def test_a_directory_with_a_file_of_the_user_stays(run_cli: RunCli, root: Path) -> None:
+    for file in (root / "cpu-old").iterdir():
+        os.utime(file, (1, 1))
+    (root / "cpu-old" / "README").write_text("mine")
+    prune = ("prune", "-C", root, "--unused-for", "30d", "--yes")
+    assert document(run_cli, *prune)["removed_caches"] == []
+    assert (root / "cpu-old" / "README").read_text() == "mine"
+
+
+def test_doctor_examines_each_cache_and_the_root(run_cli: RunCli, root: Path) -> None:
+    damaged = next((root / "machines" / "gpu").glob("*-cache"))
+    damaged.write_bytes(b"")
+    os.utime(damaged, (1, 1))
+    environment = {"JAX_COMPILATION_CACHE_DIR": str(root)}
+    done = run_cli("doctor", "-C", root, "--json", "--python", "/nonexistent", env=environment)
+    assert done.returncode == 1
+    found = json.loads(done.stdout)
+    traps = {(finding["cache"], finding["trap"]) for finding in found["findings"]}
+    assert {("machines/gpu", "damaged-entries"), (None, "root-as-cache")} <= traps
+    assert [row["name"] for row in found["caches"]] == sorted(CACHES)
 
 
 @pytest.mark.parametrize(

@@ -3,11 +3,12 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from jaxcache.cache.heads import HeadRequest, read_facts
 from jaxcache.cache.inventory import count_bytes
 from jaxcache.cache.prune.plan import PrunePlan, plan_items, plan_removal, weighs_seconds
+from jaxcache.cache.prune.removable import RemovableSet
 from jaxcache.cache.scan import Progress, ScanAids
 from jaxcache.cache.select import REMOVAL_PREFIX, Selection, select_by_keys
 from jaxcache.errors import UsageError
@@ -46,9 +47,53 @@ def plan_cache_prune(
             where ``used_since`` would take entries of a cache that records no use at all.
     """
     options.check()
+    how: dict[str, Any] = {"now_ns": now_ns, "workers": workers, "progress": progress}
+    found = find_prunable(store, layout, options, index_folder=index_folder, **how)
+    plan = plan_items(
+        found.removable,
+        found.entries,
+        options,
+        cache_dir=store.url,
+        now_ns=now_ns,
+        rank=layout.rank,
+    )
+    plan = replace(plan, uncounted_bytes=found.uncounted_bytes)
+    return plan if found.has_seconds else _price(store, layout, plan, workers)
+
+
+class Prunable(NamedTuple):
+    """What a prune can choose from in one cache."""
+
+    removable: RemovableSet
+    entries: int
+    uncounted_bytes: int
+    """The size of the ledger, which no limit counts."""
+    has_seconds: bool
+    """Whether the compile seconds of all entries were read."""
+
+
+def find_prunable(
+    store: Store,
+    layout: "Layout",
+    options: PruneOptions,
+    *,
+    index_folder: Path | None,
+    now_ns: int,
+    workers: int,
+    progress: Progress | None,
+    with_seconds: bool = False,
+) -> Prunable:
+    """Scan a cache as far as the options of a prune need it.
+
+    Args:
+        with_seconds: read the compile seconds of all entries in any case.
+
+    Raises:
+        JaxcacheError: as :func:`plan_cache_prune`.
+    """
     selection = Selection.parse((), options.filters)
     needed = selection.scan_options(has_heads=layout.has_heads)
-    heads = weighs_seconds(options) or needed["heads"]
+    heads = with_seconds or weighs_seconds(options) or needed["heads"]
     how: dict[str, Any] = {"now_ns": now_ns, "workers": workers, "progress": progress}
     seen = _look(store, layout, index_folder, heads=heads, details=needed["details"], **how)
     # Each must fit an entry, so that a typing error deletes nothing.
@@ -57,12 +102,10 @@ def plan_cache_prune(
         kept |= {e.key for e in seen.entries} - {
             e.key for e in selection.pick(seen.entries, now_ns)
         }
-    found = layout.find_removable(store, seen, options, now_ns=now_ns, keep=kept)
-    plan = plan_items(
-        found, len(seen.entries), options, cache_dir=store.url, now_ns=now_ns, rank=layout.rank
+    removable = layout.find_removable(store, seen, options, now_ns=now_ns, keep=kept)
+    return Prunable(
+        removable, len(seen.entries), count_bytes(seen.inventory.files())[1], has_seconds=heads
     )
-    plan = replace(plan, uncounted_bytes=count_bytes(seen.inventory.files())[1])
-    return plan if heads else _price(store, layout, plan, workers)
 
 
 def plan_cache_removal(
