@@ -30,6 +30,9 @@ _FAULTS = ("cache-not-opened", "read-error", "write-error")
 #: Longer reasons are cut on most screens.
 _WHY_CHARACTERS = 40
 
+#: WHY of a compile whose cause nothing has recorded.
+_UNKNOWN_CAUSES = {"compiled-ahead": "compiled by --jobs just before"}
+
 
 def report_view(report: Report, *, unfolded: bool = False, more: str = "--all lists them") -> View:
     """Return the view of ``warm`` and ``run``.
@@ -173,7 +176,7 @@ def _why(module: Module) -> str:
         why = (
             "untuned: compiled without the GPU"
             if module.tuning == "untuned"
-            else module.cause or "unknown"
+            else module.cause or _UNKNOWN_CAUSES.get(module.reason, "unknown")
         )
     elif module.detail and module.reason not in _FAULTS:
         why = f"{module.reason}: {module.detail}"

@@ -22,7 +22,7 @@ from jaxcache.store import open_store
 from jaxcache.store.base import Store, StoreError, same_file
 from jaxcache.units import NS_PER_SECOND
 from jaxcache.warm.events import Done
-from jaxcache.warm.recorder import Recorder
+from jaxcache.warm.recorder import COMPILED_AHEAD, Recorder
 
 #: Outcomes after which an entry with that key holds what was compiled here.
 _LEARNT = {"written": COMPILE, "hit": HIT}
@@ -40,7 +40,9 @@ def remember(modules: Iterable[Done], seen: Recorder) -> None:
     for event in modules:
         if event.key and (directory := event.local_directory):
             at_ns = int(event.at * NS_PER_SECOND)
-            if kind := _LEARNT.get(event.outcome):
+            if event.reason == COMPILED_AHEAD:
+                pass  # the worker has written it down
+            elif kind := _LEARNT.get(event.outcome):
                 facts[directory].append(Event(event.key, kind, at_ns, _facts(event, seen)))
             elif event.reason == "compile-time":
                 facts[directory].append(Event(event.key, TOO_QUICK, at_ns))

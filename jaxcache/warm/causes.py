@@ -22,6 +22,7 @@ from jaxcache.errors import NoCacheError
 from jaxcache.store import open_store
 from jaxcache.store.base import StoreError
 from jaxcache.warm.events import Done
+from jaxcache.warm.recorder import COMPILED_AHEAD
 
 FIRST_TIME = "first time"
 LOST = "its entry is no longer there"
@@ -77,7 +78,9 @@ def as_compile(event: Done) -> Compile:
 
 def is_new(outcome: str, reason: str) -> bool:
     """Whether a compile made an entry that the cache did not have, written or not."""
-    return reason in ("not-in-cache", "no-write") or (outcome == "written" and reason != "replaced")
+    if reason in ("not-in-cache", "no-write"):
+        return True
+    return outcome == "written" and reason not in ("replaced", COMPILED_AHEAD)
 
 
 def find_causes(modules: Iterable[Done], before: Collection[str]) -> dict[str, str]:

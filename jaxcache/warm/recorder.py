@@ -6,7 +6,7 @@ import os
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from jaxcache.warm.events import (
@@ -36,6 +36,9 @@ from jaxcache.warm.typed_json import Scalar, Span
 
 #: Names this process among those that compile in themselves.
 _STARTED = time.time()
+
+#: The reason of a compile that a worker of ``--jobs`` made before the program ran.
+COMPILED_AHEAD = "compiled-ahead"
 
 
 @dataclass(slots=True)
@@ -105,6 +108,8 @@ class Recorder:
     notices: list[Notice] = field(default_factory=list)
     sketches: dict[tuple[int, int], str] = field(default_factory=dict)
     """Sketches by process and number of the request."""
+    ahead: dict[str, float | None] = field(default_factory=dict)
+    """Keys that were compiled for this run before it began, with their compile seconds."""
     learnt: int = 0
     """The number of ``modules`` that the ledger has."""
     learnt_sketches: set[tuple[int, int]] = field(default_factory=set)
@@ -117,7 +122,7 @@ class Recorder:
         process = self.processes[event.process]
         match event:
             case Done():
-                self.modules.append(event)
+                self.modules.append(self._as_compiled(event))
                 self.running.pop((event.process, event.number), None)
                 process.counters, process.process_id = event.counters, event.process_id
             case Sketched():
@@ -149,6 +154,15 @@ class Recorder:
         """Return a name of one process that no other process has."""
         started = self.processes[process].started
         return f"{started.pid}-{started.at:.3f}" if started else f"{os.getpid()}-{_STARTED:.3f}"
+
+    def _as_compiled(self, event: Done) -> Done:
+        """Count the first hit of a key that was compiled ahead as the miss that it was."""
+        if event.outcome != "hit" or event.key not in self.ahead:
+            return event
+        seconds = self.ahead.pop(event.key)
+        compiling = None if seconds is None else (event.at, seconds)
+        compiled = replace(event, outcome="written", reason=COMPILED_AHEAD, compile=compiling)
+        return replace(compiled, retrieve=None, stored_seconds=None)
 
     def heard(self, *kinds: str) -> list[Notice]:
         """Return the sentences of some kinds."""

@@ -57,21 +57,22 @@ def warm_programs(
     if options.jobs == 1 or not alone or cross or options.collect is not None:
         return _run(launches, options, cross, watch or Watch(), LIFTED)
     started = time.monotonic()
-    notes, stopped = _compile_ahead(launches, options)
+    notes, ahead, stopped = _compile_ahead(launches, options)
     if stopped is not None:
         return stopped
-    report = _run(launches, options, cross, watch or Watch(), LIFTED)
+    report = _run(launches, options, cross, watch or Watch(), LIFTED, ahead)
     notes = list(dict.fromkeys([*notes, *report.notes]))
     return replace(report, notes=tuple(notes), wall_seconds=time.monotonic() - started)
 
 
 def _compile_ahead(
     launches: Sequence[Launch], options: WarmOptions
-) -> tuple[list[str], Report | None]:
+) -> tuple[list[str], dict[str, float | None], Report | None]:
     """Collect the modules of a program, and compile them in several workers at once.
 
     Returns:
-        What to say of it; and the report of the collecting run, where that was interrupted.
+        Notes; the seconds of each compile by its key; and the report of the collecting run, where
+        that was interrupted.
     """
     from jaxcache.warm.compiling.run import compile_recipe
 
@@ -81,13 +82,16 @@ def _compile_ahead(
         silent = [replace(launch, aside=True, silent=True) for launch in launches]
         collected = _run(silent, options.replace(**asked), None, Watch(), LIFTED)
         if collected.interrupted or collected.timed_out:
-            return [], collected
+            return [], {}, collected
+        ahead = {
+            m.key: m.compile_seconds for m in collected.modules if m.outcome == "written" and m.key
+        }
         if not collected.recorded:
-            return ["nothing could be collected, so nothing was compiled ahead"], None
+            return ["nothing could be collected, so nothing was compiled ahead"], ahead, None
         notes = [note for note in collected.notes if recipe not in note]
         first = next(iter(collected.processes), None)
         if first is None or first.cache_dir is None:
-            return ["JAX has no cache directory, so nothing was compiled ahead"], None
+            return ["JAX has no cache directory, so nothing was compiled ahead"], ahead, None
         how = CompileOptions(
             jobs=options.jobs,
             python=launches[0].command[0],
@@ -96,12 +100,14 @@ def _compile_ahead(
         )
         compiled = compile_recipe(recipe, first.cache_dir, how)
     if compiled.interrupted:
-        return [], replace(collected, interrupted=True)
-    written = {m.key for m in compiled.modules if m.outcome == "written" and m.key}
+        return [], {}, replace(collected, interrupted=True)
+    written = {
+        m.key: m.compile_seconds for m in compiled.modules if m.outcome == "written" and m.key
+    }
     collecting, compiling = map(format_duration, (collected.wall_seconds, compiled.wall_seconds))
     count = format_count(len(written), "module")
     summary = f"collected in {collecting}; {options.jobs} workers compiled {count} in {compiling}"
-    return [*notes, summary], None
+    return [*notes, summary], ahead | written, None
 
 
 def run_command(command: Sequence[str], options: RunOptions, watch: Watch | None = None) -> Report:
@@ -160,11 +166,12 @@ def _run(
     cross: Cross | None,
     watch: Watch,
     lifted: Mapping[str, str],
+    ahead: Mapping[str, float | None] | None = None,
 ) -> Report:
     with open_spool(options.cache_dir, cross) if cross else nullcontext() as spool:
         if spool is not None:
             launches = _with(launches, {"JAXCACHE_TARGET": spool.request})
-        return _run_all(launches, options, watch, lifted, spool)
+        return _run_all(launches, options, watch, lifted, spool, ahead or {})
 
 
 def _run_all(
@@ -173,6 +180,7 @@ def _run_all(
     watch: Watch,
     lifted: Mapping[str, str],
     spool: Spool | None,
+    ahead: Mapping[str, float | None],
 ) -> Report:
     known: dict[str, float] = {}
     expected = _expected_directory(options)
@@ -186,6 +194,7 @@ def _run_all(
     reader = threading.Thread(target=look_up, daemon=True)
     reader.start()
     first = Recorder(expected, asked=asked_thresholds({**os.environ, **lifted}))
+    first.ahead.update(ahead)
     recorder = first
     notes: list[str] = []
     recorded = None
