@@ -1,12 +1,13 @@
 """A program started in somebody's clone: nothing in the clone decides what it runs or writes."""
 
 import json
+import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
 
-from live.conftest import PROGRAM, TELL, entries, live_environment
+from live.conftest import PROGRAM, TELL, RunLive, entries, live_environment
 
 pytestmark = pytest.mark.jax
 
@@ -40,3 +41,23 @@ def test_a_program_in_a_clone_runs_as_outside_of_it(
     counts = json.loads(run().stdout)["counts"]
     assert (counts["hits_local"], counts.get("evicted", 0)) == (len(entries(tmp_path / "cache")), 0)
     assert (tmp_path / "precious.txt").read_text() == "precious"
+
+
+def test_forged_files_of_the_layer_change_no_result(run_live: RunLive, tmp_path: Path) -> None:
+    """Each file of ``.jaxcache/live`` holds rubbish, then is a link to a file of the user's."""
+    first = run_live()
+    keys = [path.name.removesuffix("-cache") for path in entries(tmp_path / "cache")]
+    live = tmp_path / "cache" / ".jaxcache" / "live"
+    precious = tmp_path / "precious.txt"
+    precious.write_text("precious")
+    names = ("leases", "sweep", "totals", "refused", f"spool/x/{keys[0]}", "runs/x", "loading/x")
+    for forge in (lambda p: p.write_bytes(b"\xff[" * 50_000), lambda p: p.symlink_to(precious)):
+        shutil.rmtree(live, ignore_errors=True)
+        for name in names:
+            (live / name).parent.mkdir(parents=True, exist_ok=True)
+            forge(live / name)
+        again = run_live(JAXCACHE_LIVE_MAX_SIZE="1GB", JAXCACHE_LIVE_SINGLE_FLIGHT="2s")
+        assert again.result == first.result
+        assert again["hits_local"] == len(keys)
+        assert precious.read_text() == "precious"
+    assert len(entries(tmp_path / "cache")) == len(keys)

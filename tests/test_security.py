@@ -1,0 +1,113 @@
+"""SECURITY.md: what forged files below ``.jaxcache`` can do to the entries of a cache."""
+
+import json
+import re
+import shutil
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from conftest import REPOSITORY, RunCli
+
+NOW_NS = time.time_ns()
+#: What stands for the words in capitals in the table.
+WORDS = {
+    "TIME-NAME": f"{NOW_NS:020d}-{'a' * 16}",
+    "TIME/FILE": f"20260101T000000Z-000000000/jit_x-{'0' * 64}-cache",
+    "NAME/FILE": f"x-1/jit_x-{'0' * 64}-cache",
+    "TIER/KEY": f"{'0' * 16}/jit_x-{'0' * 64}",
+    "NAME": "a" * 16,
+}
+ROWS = re.findall(
+    r"^\| `([\w./-]+)` \|",
+    (REPOSITORY / "SECURITY.md").read_text().partition("## The files below")[2],
+    re.MULTILINE,
+)
+
+
+@pytest.fixture
+def cache(corpus: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(corpus / "0.12.0.1-cpu-zstd", tmp_path / "cache"))
+
+
+def entries(cache: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in cache.glob("*-cache")}
+
+
+def accusation(cache: Path) -> bytes:
+    """Lines, each a JSON object, that say the worst of every entry."""
+    lines = []
+    for name in entries(cache):
+        key, status = name.removesuffix("-cache"), (cache / name).stat()
+        facts = {
+            "payload_sha256": "0" * 64,
+            "file_mtime_ns": status.st_mtime_ns,
+            "file_size_bytes": status.st_size,
+        }
+        for kind in ("payload", "removed", "hit", "compile"):
+            for at_ns in (5, NOW_NS, 2**62):
+                row = {"key": key, "kind": kind, "at_ns": at_ns, "count": 2**62, "pid": 1}
+                lines.append(json.dumps({**row, **facts}))
+    return "\n".join(lines).encode()
+
+
+def forgeries(cache: Path) -> Iterator[bytes]:
+    yield b""
+    yield accusation(cache)
+    yield b"[" * 100_000
+    yield b'{"started_ns": 1e999, "entries": {"\\u001b[2J": [NaN, "", null]}, "a": ' + b"9" * 5000
+    yield b"\0\xff" * 1000
+
+
+@pytest.mark.parametrize("row", ROWS)
+def test_a_forged_file_harms_no_entry(
+    run_cli: RunCli, cache: Path, tmp_path: Path, row: str
+) -> None:
+    name = row
+    for word, value in WORDS.items():
+        name = name.replace(word, value)
+    path = cache / ".jaxcache" / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    before = entries(cache)
+    for number, content in enumerate(forgeries(cache)):
+        path.unlink(missing_ok=True)
+        path.write_bytes(content)
+        for command in (
+            ("verify", "--fix", "--grace", "0s"),
+            ("prune", "--unused-for", "1000w", "--yes"),
+            ("stats",),
+            ("ci", "save", tmp_path / f"{number}.jxb"),
+        )[:: 1 if number == 1 else 2]:
+            done = run_cli(*command, *(() if "-C" in command else ("-C", cache)))
+            assert done.returncode in (0, 1, 3), (command, done.stderr)
+            assert "\x1b" not in done.stdout + done.stderr
+            assert "internal" not in done.stderr
+        assert entries(cache) == before
+
+
+@pytest.mark.parametrize("row", ROWS)
+def test_a_link_in_its_place_is_not_followed(
+    run_cli: RunCli, cache: Path, tmp_path: Path, row: str
+) -> None:
+    """Neither the file nor any directory above it."""
+    name = row
+    for word, value in WORDS.items():
+        name = name.replace(word, value)
+    home = tmp_path / "home"
+    home.mkdir()
+    precious = home / Path(name).name
+    precious.write_text("precious")
+    for linked in (Path(name), *list(Path(name).parents)[:-1]):
+        shutil.rmtree(cache / ".jaxcache", ignore_errors=True)
+        link = cache / ".jaxcache" / linked
+        link.parent.mkdir(parents=True, exist_ok=True)
+        link.symlink_to(precious if linked == Path(name) else home)
+        for command in (
+            ("verify", "--fix", "--grace", "0s"),
+            ("prune", "--unused-for", "1s", "--quarantine", "--orphans", "--yes"),
+        ):
+            done = run_cli(*command, "-C", cache)
+            assert "internal" not in done.stderr, done.stderr
+        assert [p.name for p in home.iterdir()] == [precious.name]
+        assert precious.read_text() == "precious"
