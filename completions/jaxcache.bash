@@ -87,13 +87,13 @@ _jaxcache() {
     stats) options='--prometheus -l --long -C --cache-dir --layout --json --jsonl --requests --color --debug -h --help'; words=none ;;
     report) options='--force -C --cache-dir --layout --json --jsonl --requests --color --debug -h --help'; words=files ;;
     top) options='--interval --once -C --cache-dir --json --jsonl --requests --color --debug -h --help'; words=none ;;
-    warm) options='-m --file --processes --timeout --portable --force-cache-dir --python --platform --devices --jobs --seal -C --cache-dir --layout --fail-on-miss --except --strict --check --no-write --guard --arg --static --args --committed --record --collect-only --patience --target --gemm --autotune-from --require-tuned --mock-gpu-topology --live --tier --components --all --trace --json --jsonl --color --debug -h --help'; words=files ;;
-    run) options='--processes --timeout --portable --force-cache-dir -C --cache-dir --layout --fail-on-miss --except --strict --check --no-write --guard --record --collect-only --patience --target --gemm --autotune-from --require-tuned --live --tier --components --all --trace --json --jsonl --color --debug -h --help'; words=files ;;
+    warm) options='-m --file --processes --timeout --portable --force-cache-dir --python --platform --devices --jobs --seal -C --cache-dir --layout --fail-on-miss --except --strict --check --no-write --guard --arg --static --args --committed --record --collect-only --patience --target --gemm --autotune-from --require-tuned --mock-gpu-topology --live --tier --components --all --trace --json --jsonl -q --quiet --color --debug -h --help'; words=files ;;
+    run) options='--processes --timeout --portable --force-cache-dir -C --cache-dir --layout --fail-on-miss --except --strict --check --no-write --guard --record --collect-only --patience --target --gemm --autotune-from --require-tuned --live --tier --components --all --trace --json --jsonl -q --quiet --color --debug -h --help'; words=files ;;
     compile) options='-j --jobs --check --shard --python --used-at --portable --devices --max-memory --dask -C --cache-dir --target --gemm --autotune-from --require-tuned --json --jsonl -q --quiet --requests --color --debug -h --help'; words=files ;;
     'target capture') options='--python --color --debug -h --help'; words=files ;;
     'target check') options='--python -C --cache-dir --json --jsonl --color --debug -h --help'; words=files ;;
     'target show') options='--python --json --jsonl --color --debug -h --help'; words=files ;;
-    explain) options='--churn --all --python -C --cache-dir --layout --json --jsonl --requests --color --debug -h --help'; words=keys ;;
+    explain) options='--churn --all --python --portable -C --cache-dir --layout --json --jsonl --requests --color --debug -h --help'; words=keys ;;
     doctor) options='--python --fix --decode -n --dry-run -v --verbose -C --cache-dir --layout --json --jsonl --color --debug -h --help'; words=files ;;
     where) options='--stop --timeout -C --cache-dir --json --jsonl --color --debug -h --help'; words=files ;;
     diff) options='--layout --json --jsonl -q --quiet --requests --color --debug -h --help'; words=files ;;

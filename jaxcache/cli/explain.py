@@ -17,26 +17,37 @@ EXAMPLE = "jaxcache explain train.py --width 96"
 EXIT_CODES = (0, 1, 2, 10, 13)
 
 
+#: Whether the words are a command line, because all of them come after ``--``.
+_COMMAND = "jaxcache.explain.command"
+
+
 class ExplainCommand(PanelCommand):
     """``explain``: behind a script, an option that is not one of ours is the script's."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Leave options that are unknown to the script, if there is one."""
-        before = args[: args.index("--")] if "--" in args else args
+        place = args.index("--") if "--" in args else len(args)
+        before = args[:place]
+        after = args[place + 1 :]
         ctx.ignore_unknown_options = any(word.endswith(".py") for word in before)
-        return super().parse_args(ctx, args)
+        rest = super().parse_args(ctx, args)
+        sides = [*(ctx.params.get("sides") or ())]
+        if after and sides == after and not after[0].endswith(".py"):
+            ctx.meta[_COMMAND] = True
+        return rest
 
 
 COMMAND_CLASS = ExplainCommand
 
 
 def command(
+    context: typer.Context,
     sides: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[LEFT RIGHT | KEY | SCRIPT [ARG]...]",
-            help="Saved runs (warm --json, a recipe, a log of JAX at DEBUG), keys, caches, or a "
-            "script with its options (after -- where they are spelt like ours).",
+            metavar="[LEFT RIGHT | KEY | SCRIPT [ARG]... | -- CMD...]",
+            help="Saved runs (warm --json, a recipe, a log of JAX at DEBUG), keys, caches, a "
+            "script with its options (after -- where they are spelt like ours), or any command.",
             show_default=False,
         ),
     ] = None,
@@ -47,15 +58,16 @@ def command(
 ) -> None:
     """Explain why a script would compile, or why two runs, keys or caches differ.
 
-    With SCRIPT and its options: which modules the cache lacks, and what differs from the nearest
-    entry. Runs the script without writing to the cache; for a run in the past, the entries that it
-    wrote are compared with those before.
+    With SCRIPT and its options, or a command: which modules the cache lacks, and what differs from
+    the nearest entry. Runs it without writing to the cache; for a run in the past, the entries that
+    it wrote are compared with those before.
     """
     from jaxcache.cli.output import emit, note
     from jaxcache.render.explain import churn_view, explain_view
 
     given = sides or []
-    if given and given[0].startswith("-"):
+    command_line = given if context.meta.get(_COMMAND) else []
+    if given and not command_line and given[0].startswith("-"):
         raise UsageError(f"No such option: {given[0]}")
     if options.churn:
         if given:
@@ -64,14 +76,14 @@ def command(
         what = "MODULE" if layout.stands_alone else "FUNCTION"
         emit(output.form, churn_view(layout.find_churn(store), store.url, what=what))
         return
-    if len(given) in (1, 2) and (opened := _cache_of_keys(place, given)):
+    if not command_line and len(given) in (1, 2) and (opened := _cache_of_keys(place, given)):
         store = opened.store
         found = opened.layout.explain(given, store.url)
         emit(output.form, explain_view(found, store.url, unfolded=options.all))
         return
     location = find_location(place.cache_dir, place.layout)
     path = location.path
-    if given and given[0].endswith(".py"):
+    if command_line or (given and given[0].endswith(".py")):
         from jaxcache.layouts import load_layout
         from jaxcache.options.run import WarmOptions
 
@@ -79,10 +91,16 @@ def command(
             cache_dir=absolute_location(path),
             jax_cache_dir=location.spelling or absolute_location(path),
             python=options.python,
+            portable=options.portable,
             stdout_to_stderr=not output.form.is_table,
         )
         explain_script = load_layout(place.layout or "jax").explain_script
-        found, exit_code = explain_script(given[0], given[1:], run)
+        if command_line:
+            if place.layout == "torch":
+                raise UsageError("explain -- CMD is for JAX's cache: name a script for torch")
+            found, exit_code = explain_script("", (), run, command=command_line)
+        else:
+            found, exit_code = explain_script(given[0], given[1:], run)
         emit(output.form, explain_view(found, run.cache_dir, unfolded=options.all))
         if exit_code:
             note(f"{given[0]} ended with exit code {exit_code}")

@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from jaxcache.cli.optional_value import OptionalValueCommand
-from jaxcache.cli.options import JsonOutput
+from jaxcache.cli.options import Output
 from jaxcache.options import Place
 from jaxcache.options.run import Assertions, ReportOptions, RunOptions
 
@@ -23,7 +23,7 @@ def command(
     wanted: Assertions,
     options: RunOptions,
     extent: ReportOptions,
-    output: JsonOutput,
+    output: Output,
 ) -> int:
     """Watch any command: run it with the cache on, and report each compile.
 

@@ -32,7 +32,7 @@ def place_run(options: RunOptionsT, place: Place, form: Format) -> tuple["Layout
     """Complete the options of a run; a local cache directory need not exist yet.
 
     Args:
-        form: of the report; JSON leaves standard output to it.
+        form: of the report; JSON and keys leave standard output to it.
 
     Raises:
         UsageError: options do not go together, or the directory is a file.
@@ -49,7 +49,9 @@ def place_run(options: RunOptionsT, place: Place, form: Format) -> tuple["Layout
     if os.path.exists(path) and not os.path.isdir(path):
         raise UsageError(f"{path} is a file, not a cache directory", code="not-a-directory")
     placed = options.replace(
-        cache_dir=path, jax_cache_dir=location.spelling, stdout_to_stderr=form.is_json
+        cache_dir=path,
+        jax_cache_dir=location.spelling,
+        stdout_to_stderr=form.is_json or form.is_keys,
     )
     return layout, placed
 
@@ -182,7 +184,7 @@ def finish(
         UsageError: the trace cannot be written.
     """
     view = layout.report_view(report, unfolded=extent.all)
-    if form.is_json:
+    if form.is_json or form.is_keys:
         emit(form, view)
     else:
         print_blocks(view.page or (), sys.stderr)

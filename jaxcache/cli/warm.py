@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from jaxcache.cli.optional_value import WarmCommand
-from jaxcache.cli.options import JsonOutput
+from jaxcache.cli.options import Output
 from jaxcache.options import Place
 from jaxcache.options.run import Assertions, CallOptions, ReportOptions, WarmOptions
 
@@ -47,7 +47,7 @@ def command(
     options: WarmOptions,
     call: CallOptions,
     extent: ReportOptions,
-    output: JsonOutput,
+    output: Output,
 ) -> int:
     """Fill the cache: run a script or compile a function, and report each compile.
 

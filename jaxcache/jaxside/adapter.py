@@ -198,6 +198,7 @@ class Jax:
             "jax_persistent_cache_min_entry_size_bytes",
             "jax_compilation_cache_max_size",
             "jax_compilation_cache_check_contents",
+            "jax_compilation_cache_include_metadata_in_key",
             "jax_persistent_cache_enable_xla_caches",
             "jax_share_binary_between_hosts",
         )

@@ -299,9 +299,12 @@ class Listener:
         """JAX compresses an entry, the last step before it looks whether there is one already."""
         compressed = compress(*args, **kwargs)
         if (request := self._request) is not None and request.is_writing:
-            existing = entry_file(self._jax.opened_directory(), request.key)
-            request.existed = existing is not None
+            self._look_for_entry(request)
         return compressed
+
+    def _look_for_entry(self, request: CompileRequest) -> None:
+        existing = entry_file(self._jax.opened_directory(), request.key)
+        request.existed = existing is not None
 
     def around_write(self, write: Any, args: Any, kwargs: Any) -> Any:
         """JAX serializes, and writes if the size suffices."""
@@ -310,6 +313,7 @@ class Listener:
             return write(*args, **kwargs)
         started = time.time()
         request.is_writing = True
+        self._look_for_entry(request)  # the live layer may put its own compressing in place
         request.no_write = self.no_write
         if self._scratch or self.no_write:
             self._safely(lambda: self._jax.divert_writes(self._scratch))

@@ -389,6 +389,7 @@ class ExplainOptions(Options):
     churn: bool = option("--churn", FLAG, "Modules with several keys, their cost, and why.")
     all: bool = option("--all", FLAG, "List JAX's own operations one by one, too.")
     python: str | None = option("--python", TEXT, "The Python that runs SCRIPT.", metavar="PYTHON")
+    portable: bool = PORTABLE
 
 
 class WhereOptions(Options):

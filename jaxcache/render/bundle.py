@@ -4,8 +4,10 @@ import shlex
 from collections.abc import Iterable, Iterator
 
 from jaxcache.cache.bundle.compat import (
+    NO_DIRECTORY,
     PORTABLE_ONLY,
     WHERE_PORTABLE,
+    WITHOUT_DIRECTORY,
     XLA_CACHES,
     Compatibility,
     Forecast,
@@ -154,7 +156,7 @@ def _reason(step: ImportStep, told: Forecast | None) -> str:
     """Return what speaks against an entry; the forecast's line says where portable ones hit."""
     if step.detail or told is None:
         return step.detail
-    return "filled with --portable" if told.portable else told.reason or ""
+    return NO_DIRECTORY if told.portable else told.reason or ""
 
 
 def _short_reason(step: ImportStep, told: Forecast | None, shared: bool) -> str:
@@ -218,7 +220,7 @@ def outlook_line(outlooks: Compatibility) -> str:
         return f"{every} should hit{with_what}"
     misses = [f for f in outlooks.forecasts if f.outlook is Outlook.MISS]
     portable = sum(f.portable for f in outlooks.forecasts)
-    only = f"{format_count(portable, 'entry')} filled with --portable {PORTABLE_ONLY}"
+    only = f"{format_count(portable, 'entry')} {WITHOUT_DIRECTORY} {PORTABLE_ONLY}"
     if not misses and host is None and portable:
         return only
     if not misses and host is None:

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from jaxcache.cache.bundle.compat import PORTABLE_ONLY
+from jaxcache.cache.bundle.compat import PORTABLE_ONLY, WITHOUT_DIRECTORY
 from jaxcache.cache.bundle.importing import ImportAction
 from jaxcache.cache.ci.key import CiKey
 from jaxcache.cache.ci.publish import Saved
@@ -172,7 +172,7 @@ def restore_lines(restored: Restored) -> Iterator[str]:
     for reason, number in miss_reasons(plan.outlooks)[:_SHOWN_REASONS]:
         yield f"left: {format_count(number, 'entry')}, {reason}"
     if portable := sum(f.portable for f in plan.outlooks.forecasts):
-        yield f"{format_count(portable, 'entry')} filled with --portable {PORTABLE_ONLY}"
+        yield f"{format_count(portable, 'entry')} {WITHOUT_DIRECTORY} {PORTABLE_ONLY}"
     if plan.present:
         yield f"{format_count(plan.present, 'entry')} more are here already"
     if plan.untrusted:

@@ -48,7 +48,8 @@ def report_view(report: Report, *, unfolded: bool = False, more: str = "--all li
     }
     counted = ("compile_requests", "hits", "written", "skipped", "uncacheable", "refused", "errors")
     document = run_document(report, parts, {name: getattr(report, name) for name in counted})
-    return View(document, records=report.modules, page=_page(report, unfolded, more))
+    keys = dict.fromkeys(m.key for m in report.modules)
+    return View(document, keys=keys, records=report.modules, page=_page(report, unfolded, more))
 
 
 def run_document(

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import shlex
 import shutil
 from collections.abc import Sequence
 from dataclasses import replace
@@ -18,7 +19,7 @@ from jaxcache.store import open_store
 from jaxcache.warm.causes import MOST_CANDIDATES, as_compile
 from jaxcache.warm.events import Done
 from jaxcache.warm.programs import WarmProgram
-from jaxcache.warm.run import Watch, warm_programs
+from jaxcache.warm.run import Watch, run_command, warm_programs
 from jaxcache.warm.torch import warm_programs as warm_torch
 from jaxcache.warm.torch_report import Lookup
 
@@ -27,9 +28,12 @@ _MAX_CANDIDATES = 20
 
 
 def explain_script(
-    script: str, arguments: Sequence[str], options: WarmOptions
+    script: str, arguments: Sequence[str], options: WarmOptions, *, command: Sequence[str] = ()
 ) -> tuple[Explanation, int]:
     """Run a script that reads the cache but does not fill it, and say why each compile missed.
+
+    Args:
+        command: any command line, to be run instead of a script.
 
     Returns:
         The explanation, with the cache on the left, and the exit code.
@@ -43,7 +47,10 @@ def explain_script(
     with scratch_folder("explain") as scratch:
         asked = options.replace(components=True, scratch=scratch)
         watch = Watch(on_event=lambda e: done.append(e) if isinstance(e, Done) else None)
-        report = warm_programs([WarmProgram(script, tuple(arguments))], asked, watch)
+        if command:
+            report = run_command(command, asked, watch)
+        else:
+            report = warm_programs([WarmProgram(script, tuple(arguments))], asked, watch)
         if known is None:  # JAX has made it
             with contextlib.suppress(OSError):
                 os.rmdir(options.cache_dir)
@@ -52,14 +59,17 @@ def explain_script(
         compiles = _first_looks(done)
         new = KnownCache(open_store(scratch))
         missed = tuple(new.complete(c) for c in compiles if c.outcome != "hit")
+    directory = report.cache_dir or options.cache_dir
+    if directory != options.cache_dir:  # the program names another one
+        known = open_known(directory)
     candidates: list[Compile] = []
     hits = {c.key for c in compiles if c.outcome == "hit"}
     for module in sorted({c.module for c in missed}):
         keys = known.keys_of(module) if known else []
         nearest = ([k for k in keys if k not in hits] or keys)[:_MAX_CANDIDATES]
         candidates += (known.complete(Compile(module, k)) for k in nearest if known)
-    left = Side(options.cache_dir, tuple(candidates), is_run=False)
-    found = explain(left, Side(script, missed))
+    left = Side(directory, tuple(candidates), is_run=False)
+    found = explain(left, Side(script or shlex.join(command), missed))
     served = [c for c in compiles if c.outcome == "hit"]
     past = tuple(_compare_with_earlier(known, c) for c in served) if known else ()
     past = tuple(sorted(past, key=lambda c: (c.right.is_helper, not c.differences)))

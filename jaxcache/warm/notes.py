@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+from jaxcache.cache.doctor.keys import METADATA, METADATA_COST
 from jaxcache.units import format_command, format_count
 from jaxcache.warm.events import Done
 from jaxcache.warm.report import Function, Process
@@ -77,6 +78,8 @@ def settings_notes(
             "the program runs with no cache directory; jaxcache.enable() in it, or "
             "--force-cache-dir, would set one"
         )
+    if settings.get(METADATA):
+        yield f"{METADATA} is on: {METADATA_COST}"
     if settings.get(ENABLED) is False:
         outside = asked.get(ENABLED) == 0
         by = "JAX_ENABLE_COMPILATION_CACHE in the environment" if outside else "the program"

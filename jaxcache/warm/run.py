@@ -113,13 +113,17 @@ def _compile_ahead(
 def run_command(command: Sequence[str], options: RunOptions, watch: Watch | None = None) -> Report:
     """Run any command line with the cache directory set and nothing else changed.
 
+    Where what it would write goes to ``scratch``, the thresholds are lifted, too.
+
     Raises:
         UsageError: the command cannot be run, or options do not go together.
     """
     cross = read_cross(options)
-    launch = Launch(tuple(command), _environment(options, cross), unset=_unset(cross))
+    lifted = LIFTED if options.scratch else {}
+    env = {**lifted, **_environment(options, cross)}
+    launch = Launch(tuple(command), env, unset=_unset(cross))
     processes = cross.processes if cross else options.processes
-    return _run([*_together(launch, processes)], options, cross, watch or Watch(), {})
+    return _run([*_together(launch, processes)], options, cross, watch or Watch(), lifted)
 
 
 def _launches(program: WarmProgram, options: WarmOptions, cross: Cross | None) -> Iterator[Launch]:

@@ -160,3 +160,12 @@ def test_what_is_written_is_printed_in_the_order_of_the_plan(
     done = run_cli("import", tmp_path / "c.jxb", "-C", tmp_path / "new", "-q")
     assert len(done.stdout.splitlines()) == 7
     assert done.stdout == planned.stdout
+
+
+def test_the_name_of_another_format_is_refused(
+    run_cli: RunCli, cache: Path, tmp_path: Path
+) -> None:
+    done = run_cli("export", tmp_path / "out.tar.gz", "-C", cache)
+    assert done.returncode == 2
+    assert "out.tar.gz is the name of another format: a bundle ends in .jxb" in done.stderr
+    assert not (tmp_path / "out.tar.gz").exists()

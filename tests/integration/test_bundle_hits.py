@@ -113,10 +113,12 @@ def test_portable_entries_hit_on_a_condition(
         # What will hit there as it is set, or where that is none, as it could be set.
         assert f"{portable} of {bound + portable} will hit here with jax " in done.stderr
         assert (f" {condition}; {bound} will miss: " in done.stderr) == (place == "plain")
-        assert ("\tfilled with --portable\n" in done.stdout) == (place == "plain")
+        assert ("\tits key leaves the cache directory out\n" in done.stdout) == (place == "plain")
         assert "can hit only where" not in done.stdout  # said once, above
         assert pushed.stderr.startswith(
             f"{bound} of {bound + portable} will miss at another path: "
         )
-        only = f"{portable} entries filled with --portable can hit only {condition}"
+        only = (
+            f"{portable} entries whose keys leave the cache directory out can hit only {condition}"
+        )
         assert only in pushed.stderr

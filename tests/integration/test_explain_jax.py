@@ -391,3 +391,26 @@ def test_what_differs_is_no_edit_of_the_function(
     assert not any("the code" in d["meaning"] for d in differences)
     if sides is not None:
         assert {(d["left"], d["right"]) for d in differences} == sides
+
+
+ADDING = "import jax, numpy as np; jax.jit(lambda x: x + {})(np.ones(3, np.float32))"
+
+
+def test_explain_takes_a_command(run_cli: RunCli, cache: Path, jax_python: str) -> None:
+    run_cli("run", "-C", cache, "--", jax_python, "-c", ADDING.format(2), env={**LOG})
+    before = {path.name for path in cache.iterdir()}
+    command = ("explain", "--json", "-C", cache, "--", jax_python, "-c", ADDING.format(3))
+    done = run_cli(*command)
+    assert done.returncode == 0, done.stderr
+    (difference,) = json.loads(done.stdout)["differences"]
+    assert (difference["left"], difference["right"]) == ("constant f32[] = 2", "constant f32[] = 3")
+    assert {path.name for path in cache.iterdir()} == before
+
+
+def test_explain_takes_portable(run_cli: RunCli, cache: Path, jax_python: str) -> None:
+    script = cache.parent / "x.py"
+    script.write_text(ADDING.format(2))
+    words = ("--portable", "-C", cache, "--python", jax_python)
+    assert run_cli("warm", *words, script).returncode == 0
+    done = run_cli("explain", "--json", *words, script)
+    assert json.loads(done.stdout)["differences"] == [], done.stdout

@@ -321,3 +321,37 @@ def test_portable_keys_hit_in_another_directory(
     )
     assert compiled.returncode == 0, compiled.stderr
     report("made", "--portable", "--fail-on-miss")
+
+
+def test_quiet_prints_the_keys(
+    run_cli: RunCli, cache: Path, script: Any, each_jax_python: str
+) -> None:
+    path = script(STEP + "print('hello')\n")
+    done = run_cli("warm", "-q", "-C", cache, "--python", each_jax_python, path)
+    assert done.returncode == 0, done.stderr
+    names = {f"{key}-cache" for key in done.stdout.split()}
+    assert names == {file.name for file in cache.glob("*-cache")}
+    assert done.stderr == "hello\n"
+
+
+@pytest.mark.parametrize("live", [False, True])
+def test_contents_that_the_environment_lets_jax_check(
+    warm: Warm, script: Any, each_jax_python: str, live: bool
+) -> None:
+    if jax_version(each_jax_python) < (0, 10):
+        pytest.skip("this JAX does not compare executables")
+    path = script(STEP)
+    warm(path)
+    options = ("--live",) if live else ()
+    env = {"JAX_COMPILATION_CACHE_CHECK_CONTENTS": "1"}
+    assert only(warm(path, options=options, env=env), "jit_step")["reason"] == "verified"
+
+
+def test_metadata_in_keys_is_named(
+    run_cli: RunCli, warm: Warm, script: Any, cache: Path, each_jax_python: str
+) -> None:
+    env = {"JAX_COMPILATION_CACHE_INCLUDE_METADATA_IN_KEY": "1"}
+    notes = warm(script(STEP), env=env)["notes"]
+    assert any("include_metadata_in_key is on: files and line numbers" in n for n in notes)
+    done = run_cli("doctor", "--json", "-C", cache, "--python", each_jax_python, env=env)
+    assert "metadata-in-key" in [f["trap"] for f in json.loads(done.stdout)["findings"]]

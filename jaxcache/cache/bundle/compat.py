@@ -25,6 +25,9 @@ from jaxcache.store.base import Store, StoreError
 
 XLA_CACHES = "JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES"
 WHERE_PORTABLE = f"where the program runs with --portable, or with {XLA_CACHES}=none"
+#: Of entries that --portable filled, or plain JAX under that setting; nothing tells which.
+NO_DIRECTORY = "its key leaves the cache directory out"
+WITHOUT_DIRECTORY = "whose keys leave the cache directory out"
 PORTABLE_ONLY = f"can hit only {WHERE_PORTABLE}"
 #: Entries that a forecast reads of a cache: each takes milliseconds.
 _LOOKED_AT = 32
@@ -180,7 +183,7 @@ def _forecast(item: _Known, host: Host | None, spellings: set[str]) -> Forecast:
         reason = f"its key holds the directory it was written in, {recorded}"
         return Forecast(item.key, Outlook.MISS, reason, recorded, version)
     if portable and not asked_portable:
-        reason = f"filled with --portable, {PORTABLE_ONLY}"
+        reason = f"{NO_DIRECTORY}, so it {PORTABLE_ONLY}"
         return Forecast(item.key, Outlook.UNKNOWN, reason, jax_version=version, portable=True)
     if host is None:
         return Forecast(item.key, Outlook.UNKNOWN, "no jax was asked")

@@ -137,6 +137,10 @@ def is_bundle_name(location: str) -> bool:
     return not os.path.isdir(location) and (named or location == "-" or os.path.lexists(location))
 
 
+#: Endings of archives, which a bundle is not.
+_OTHER_FORMATS = (".tar", ".gz", ".tgz", ".zip", ".bz2", ".xz", ".zst", ".7z")
+
+
 def check_file_name(path: str) -> None:
     """Refuse to overwrite anything but a bundle.
 
@@ -147,6 +151,12 @@ def check_file_name(path: str) -> None:
     if path == "-":
         raise UsageError("- is not a file", hint="jaxcache export - writes to standard output")
     check_file_path(path)
+    if path.lower().endswith(_OTHER_FORMATS):
+        raise UsageError(
+            f"{path} is the name of another format: a bundle ends in .jxb",
+            code="bad-path",
+            hint="name it .jxb; jaxcache import reads it, and tar and unzip do not",
+        )
     if os.path.lexists(path) and not is_bundle(path):
         raise UsageError(
             f"{path} exists and is not a bundle",

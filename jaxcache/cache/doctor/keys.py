@@ -14,6 +14,11 @@ from jaxcache.units import format_count, format_size
 #: pmap of these versions goes through ``jit``, under this name, and puts an address into the key.
 _PMAP_CHURN = ((0, 8), (0, 10))
 _PMAP_MODULES = frozenset({"jit_call_wrapped"})
+METADATA = "jax_compilation_cache_include_metadata_in_key"
+METADATA_COST = (
+    "files and line numbers are part of the keys, so every program below an edited line, or of a "
+    "file that was moved, misses"
+)
 _CODEC_OF_KEY = {"zstandard": "zstd", "zlib": "zlib"}
 
 
@@ -44,6 +49,18 @@ def find_cache_dir_in_key(facts: Facts) -> Iterator[Finding]:
             f"export JAX_COMPILATION_CACHE_DIR={old}. For caches that move: "
             "JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES=none before the first run, or jax 0.11",
             files=tuple(names),
+        )
+
+
+def find_metadata_in_key(facts: Facts) -> Iterator[Finding]:
+    """Source lines are part of the keys, so that an edit that changes no program misses."""
+    if facts.setting(METADATA):
+        yield Finding(
+            "metadata-in-key",
+            "note",
+            f"{METADATA} is on",
+            METADATA_COST,
+            f"unset {METADATA.upper()}",
         )
 
 

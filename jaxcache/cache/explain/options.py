@@ -100,8 +100,8 @@ def compare_options(left: Compile, right: Compile, *, flags_too: bool = True) ->
         return _of_options(
             paths[0] or _WITHOUT,
             paths[1] or _WITHOUT,
-            f"{OF_PATH}, which JAX 0.4.36 to 0.10 hash: one side was compiled with --portable "
-            "(JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES=none), which leaves it out",
+            f"{OF_PATH}, which JAX 0.4.36 to 0.10 hash: one side was compiled with "
+            "JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES=none (--portable sets it), which leaves it out",
             "run with --portable on both sides, or on neither",
         )
     if lefts is not None and rights is not None:
