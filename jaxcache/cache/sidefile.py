@@ -45,7 +45,19 @@ def write_checked(path: Path, magic: bytes, parts: Iterable[bytes]) -> None:
     """Write a file that :func:`read_checked` reads; where it cannot be written, do nothing."""
     with contextlib.suppress(OSError):
         os.makedirs(path.parent, mode=0o700, exist_ok=True)
+        is_new = not path.exists()
         replace_file(path, _with_checksum(chain([magic], parts)), mode=0o600, durable=False)
+        if is_new:
+            _remove_files_of_gone_caches(path.parent)
+
+
+def _remove_files_of_gone_caches(folder: Path) -> None:
+    """Remove the files of local caches that exist no more; a hashed name does not tell."""
+    for name in os.listdir(folder):
+        cache = name.rpartition(".")[0].replace("%2F", "/").replace("%25", "%")
+        if cache.startswith("/") and not os.path.lexists(cache):
+            with contextlib.suppress(OSError):
+                os.unlink(folder / name)
 
 
 def _with_checksum(parts: Iterable[bytes]) -> Iterator[bytes]:

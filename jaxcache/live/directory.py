@@ -15,7 +15,7 @@ from .frame import DamagedEntryError, Decoded, same_payload
 from .gate import open_entry
 from .leases import Leases
 from .loading import Loading, find_dead
-from .uses import LedgerDigest, UseLog, read_digests
+from .uses import LedgerDigest, UseLog, compact, read_digests
 
 if TYPE_CHECKING:
     from .layer import Layer
@@ -41,7 +41,7 @@ class Directory:
         )
         self.loading = Loading(root)
         self._deadly, died = find_dead(root)
-        self.uses = UseLog(root, layer.facts()) if settings["ledger"] else None
+        self.uses = UseLog(root, layer.facts()) if settings["ledger"] is True else None
         self._served: dict[str, str] = {}
         """Keys given to JAX, and from where; a put of one means that JAX could not use it."""
         self._bad: set[str] = set()
@@ -296,10 +296,13 @@ class Directory:
         """
         if self.tiers is not None:
             self.tiers.close(deadline)
-        if self.uses is not None:
-            with contextlib.suppress(OSError):
-                self.uses.flush()
+        with contextlib.suppress(OSError):
+            if self._layer.settings["ledger"]:
                 self._counters.save_totals(self.root, _LAST_TOTALS_SECONDS)
+            if self.uses is not None:
+                self.uses.flush()
+                if time.monotonic() < deadline:  # unless another process is at it
+                    compact(self.root)
         self.loading.close()
 
     def reset(self) -> None:

@@ -67,6 +67,11 @@ def _switch(value: Any) -> bool:
     raise ValueError("write true or false")
 
 
+def _ledger(value: Any) -> Any:
+    """A switch, or ``totals`` where ``jaxcache run`` records the uses by itself."""
+    return value if value == "totals" else _switch(value)
+
+
 def _text(value: Any) -> str:
     if isinstance(value, (str, os.PathLike)):
         return os.path.expanduser(os.fspath(value))
@@ -100,7 +105,7 @@ SETTINGS: "dict[str, tuple[Callable[[Any], Any], Any]]" = {
     "max-entries": (_count, None),
     "unused-for": (_seconds, None),
     "policy": (_choice("lru", "cost"), "cost"),
-    "ledger": (_switch, True),
+    "ledger": (_ledger, True),
     "portable-keys": (_switch, False),
     "every-process": (_switch, False),
     "tiers": (_words, ()),

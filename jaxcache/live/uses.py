@@ -12,13 +12,20 @@ import time
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from .files import own_folder, read_file, write_whole
+from ..core.atomic import delete_if_abandoned, locked_name
+from ..core.ledger import COMPACT_ABOVE, Lines, is_compacted, merge_uses, read_lines
+from ..core.names import CACHE_SUFFIX, TEMP_PREFIX
+from .files import own_folder, read_entry, read_file, write_whole
 
 _MAX_SEGMENT_BYTES = 32 << 20
 _MAX_EVENTS = 5_000
 _MAX_COUNT = 10**9
 #: A process that goes on running writes what it has so often.
 _FLUSH_SECONDS = 300.0
+#: A larger ledger is left to the command line: no program waits for its compaction.
+_MAX_COMPACTED_BYTES = 4 << 20
+#: The same that the command line holds while it compacts.
+_COMPACT_LOCK = f"{TEMP_PREFIX}compact"
 
 
 class KnownUses(NamedTuple):
@@ -85,6 +92,46 @@ class UseLog:
         """Begin anew in a forked child: the parent writes its own events."""
         self._lock = threading.Lock()
         self._events, self._hits = [], {}
+
+
+def compact(root: str) -> None:
+    """Make one segment of many, unless another process is at it.
+
+    Only segments of this user count: what others wrote stays theirs.
+
+    Raises:
+        OSError: the directory cannot be read or changed.
+    """
+    with own_folder(root, "ledger", make=False) as folder:
+        names = [n for n in os.listdir(folder) if n.endswith(".jsonl")]
+        if sum(not is_compacted(n) for n in names) <= COMPACT_ABOVE:
+            return
+        with contextlib.suppress(OSError):  # of a compaction that was interrupted
+            delete_if_abandoned(folder, _COMPACT_LOCK)
+        with locked_name(folder, _COMPACT_LOCK):
+            segments = list(_own_segments(folder, names))
+            if sum(not is_compacted(s.name) for s in segments) <= COMPACT_ABOVE:
+                return
+            present = {
+                n[: -len(CACHE_SUFFIX)] for n in os.listdir(root) if n.endswith(CACHE_SUFFIX)
+            }
+            name, data = merge_uses(segments, present)
+            write_whole(folder, name, data)
+            for segment in segments:
+                os.unlink(segment.name, dir_fd=folder)
+
+
+def _own_segments(folder: int, names: "list[str]") -> "Iterator[Lines]":
+    """Read segments of this user, as many as fit into a moment's work."""
+    size_bytes = 0
+    for name in sorted(names):
+        try:
+            data, status = read_entry(name, _MAX_COMPACTED_BYTES, folder=folder)
+        except OSError:
+            continue  # too large, or compacted meanwhile
+        size_bytes += len(data)
+        if status.st_uid == os.geteuid() and size_bytes <= _MAX_COMPACTED_BYTES:
+            yield read_lines(name, data)
 
 
 def read_ledger(root: str) -> "dict[str, KnownUses]":

@@ -368,7 +368,7 @@ def _environment(
         env["JAXCACHE_NO_WRITE"] = "1"
     if _has_live_layer(options):
         env["JAXCACHE_LIVE"] = "1"
-        env["JAXCACHE_LIVE_LEDGER"] = "0"  # the run records what it sees by itself
+        env["JAXCACHE_LIVE_LEDGER"] = "totals"  # the run records uses by itself
     if options.tiers:
         tiers = (absolute_location(tier) for tier in options.tiers)
         env["JAXCACHE_LIVE_TIERS"] = "".join(f"{tier}\n" for tier in tiers)

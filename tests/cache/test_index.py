@@ -281,3 +281,15 @@ def test_a_damaged_snapshot_counts_as_absent(cache: Path, tmp_path: Path) -> Non
     for bad in (good[:-1], good[: len(good) // 2], b"", good.replace(b'"sealed"', b'"seeled"')):
         path.write_bytes(bad)
         assert Snapshot(tmp_path / "i", store.url, JAX, now_ns=time.time_ns()).recall(store) is None
+
+
+def test_the_index_forgets_caches_that_are_gone(cache: Path, tmp_path: Path) -> None:
+    gone = tmp_path / "gone"
+    shutil.copytree(cache, gone, copy_function=shutil.copy2)
+    index = tmp_path / "index"
+    listing(gone, index)
+    before = set(index.iterdir())
+    assert before
+    shutil.rmtree(gone)
+    listing(cache, index)
+    assert index.exists() and not before & set(index.iterdir())

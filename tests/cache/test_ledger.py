@@ -15,13 +15,12 @@ from hypothesis import strategies as st
 
 from jaxcache.cache.ledger.record import COMPILE, HIT, PAYLOAD, PIN, SEALED, UNPIN, Event, Record
 from jaxcache.cache.ledger.segments import (
-    COMPACT_ABOVE,
     MAX_SEGMENT_BYTES,
     Ledger,
     append,
     compact,
-    is_compacted,
 )
+from jaxcache.core.ledger import COMPACT_ABOVE, is_compacted
 from jaxcache.core.names import LEDGER_DIR
 from jaxcache.store import open_store
 
@@ -191,10 +190,10 @@ def test_compacting_drops_what_is_not_to_be_kept(
 ) -> None:
     store = open_store(str(tmp_path))
     append(store, [Event(KEY, HIT, 2), Event("other", HIT, 1)])
-    monkeypatch.setattr("jaxcache.cache.ledger.segments._MIN_ABSENT", 1)
+    monkeypatch.setattr("jaxcache.core.ledger.MIN_ABSENT", 1)
     compact(store)
     assert list(load(tmp_path)) == [KEY]
-    monkeypatch.setattr("jaxcache.cache.ledger.segments._MIN_ABSENT", 0)
+    monkeypatch.setattr("jaxcache.core.ledger.MIN_ABSENT", 0)
     compact(store)
     assert list(load(tmp_path)) == []
 

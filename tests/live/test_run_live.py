@@ -41,6 +41,8 @@ def test_run_live_needs_no_jaxcache_beside_jax(
     assert written == len(list(shared.glob("*-cache"))) > 0
     again = run("--tier", shared)
     assert json.loads(again.stdout)["summary"]["hits"] == written
+    totals = json.loads(run_cli("stats", "-C", cache, "--json").stdout)["live"]
+    assert (totals["written"], totals["hits_local"]) == (written, written)
     warmed = run_cli(
         *("warm", "--live", "-C", tmp_path / "new", "--tier", shared, "--python", jax_python),
         *("--json", "--portable", tmp_path / "program.py"),
@@ -66,7 +68,7 @@ def test_doctor_shows_the_live_settings_of_a_python_and_who_set_them(
     live = {s["name"]: (s["value"], s["origin"]) for s in told["settings"]}
     assert live["live.max-size"] == (1_000_000_000, "JAXCACHE_LIVE_MAX_SIZE")
     assert live["live.tiers"] == ("/nfs/a, s3://b/c", str(tmp_path / "pyproject.toml"))
-    assert live["live.policy"] == ("lru", "default")
+    assert live["live.policy"] == ("cost", "default")
     wrong = run_cli(*command, env=env | {"JAXCACHE_LIVE_MAX_SIZE": "much"})
     assert wrong.returncode == 1
     assert "live-off" in wrong.stdout

@@ -7,13 +7,14 @@ from typing import Any
 from jaxcache.cache.ci.save import SavePlan
 from jaxcache.cache.ci.staging import sealed_copy
 from jaxcache.cache.ledger.record import HIT, Event
-from jaxcache.cache.ledger.segments import COMPACT_ABOVE, Ledger, append, compact
+from jaxcache.cache.ledger.segments import Ledger, append, compact
 from jaxcache.cache.prune.execute import remove
 from jaxcache.cache.prune.plan import plan_prune, weighs_seconds
 from jaxcache.cache.prune.removable import total_bytes
 from jaxcache.cache.scan import Progress, scan
 from jaxcache.cache.sync.execute import execute
 from jaxcache.cache.sync.plan import plan_sync
+from jaxcache.core.ledger import COMPACT_ABOVE
 from jaxcache.model import Problem
 from jaxcache.options import PruneOptions
 from jaxcache.options.move import SyncOptions

@@ -33,6 +33,17 @@ from jaxcache.cache.ledger.record import (
     Record,
     fold,
 )
+from jaxcache.core.ledger import (
+    COMPACT_ABOVE,
+    MAX_REPLACED,
+    SEGMENT_KIND,
+    add_totals,
+    choose_forgotten,
+    choose_live,
+    is_compacted,
+    read_totals,
+    sum_uses,
+)
 from jaxcache.core.names import LEDGER_DIR, TEMP_PREFIX
 from jaxcache.entry.names import split_name
 from jaxcache.errors import JaxcacheError
@@ -44,15 +55,10 @@ MAX_SEGMENT_BYTES = 32 << 20
 MAX_LINE_BYTES = 256 << 10
 #: Events are split over segments of about this size.
 _SEGMENT_BYTES = 8 << 20
-#: Replaced segments that a compaction remembers beyond those that it found, newest first.
-_MAX_REPLACED = 500
 _NAMES_PER_LINE = 2_000
-#: More segments than this, or more bytes in them than in the compacted part and in
-#: :data:`_SLACK_BYTES`, are compacted by the next :func:`append`.
-COMPACT_ABOVE = 64
+#: More segments than :data:`COMPACT_ABOVE`, or more bytes in them than in the compacted part and in
+#: these, are compacted by the next :func:`append`.
 _SLACK_BYTES = 256 << 10
-#: Keys without an entry that a compaction keeps: as many as there are entries, and at least these.
-_MIN_ABSENT = 1_000
 #: Readings of a folder that is compacted meanwhile.
 _ATTEMPTS = 5
 #: Sketches of one module that a compaction keeps.
@@ -61,7 +67,6 @@ _LOCK = f"{LEDGER_DIR}/{TEMP_PREFIX}compact"
 
 _SUFFIX = ".jsonl"
 _NAME = re.compile(r"\d{1,20}-(c[0-9a-f]{16}-\d{1,6}|[0-9a-f]{16})\.jsonl")
-_SEGMENT_KIND = "segment"
 
 
 @dataclass(slots=True)
@@ -77,6 +82,8 @@ class Ledger:
     """Names of every segment that is folded in here, present or compacted away."""
     _is_compact: bool = False
     """Whether all of it is one compaction."""
+    totals: dict[str, float] = field(default_factory=dict)
+    """Sums over the events that compactions have left out (:func:`sum_uses`)."""
 
     @classmethod
     def load(cls, store: Store) -> "Ledger":
@@ -85,8 +92,10 @@ class Ledger:
         ledger = cls(damaged=sum(s.damaged for s in found))
         readable = [s for s in found if s.readable]
         ledger.segments = tuple(s.name for s in readable)
-        live, ledger.originals, chosen = _live(readable)
+        live, ledger.originals, chosen = choose_live(readable)
         ledger._is_compact = len(chosen) == 1 and len(chosen[0]) == len(readable)
+        for segment in live:
+            ledger.totals = add_totals(ledger.totals, segment.totals)
         latest_ns = time.time_ns() + MAX_AHEAD_NS
         events = (e for s in live for e in s.events)
         dated = (e for e in events if e.at_ns <= latest_ns or e.kind in PINNING)
@@ -174,11 +183,6 @@ def is_segment(name: str) -> bool:
     return bool(_NAME.fullmatch(name.rpartition("/")[2]))
 
 
-def is_compacted(name: str) -> bool:
-    """Whether :func:`compact` made the segment of that name."""
-    return name.count("-") == 2  # the random part of another name may begin with c, too
-
-
 def append(store: Store, events: Iterable[Event]) -> bool:
     """Add events to the ledger; durable when it returns. Compact a local one that has grown.
 
@@ -214,9 +218,9 @@ def compact(store: Store) -> Ledger:
     """Write the ledger anew as few segments and delete those that they replace.
 
     It keeps the keys with an entry, pinned ones, and as many of the others as there are entries,
-    the latest first. The new segments name the ones they stand for, so that a copy of those which
-    comes back in a merge is not counted twice. Safe to interrupt; while another process compacts a
-    local ledger, it is left to that one.
+    the latest first; of the rest, the sums. The new segments name the ones they stand for, so that
+    a copy of those which comes back in a merge is not counted twice. Safe to interrupt; while
+    another process compacts a local ledger, it is left to that one.
 
     Returns:
         The ledger as it was read.
@@ -236,13 +240,15 @@ def compact(store: Store) -> Ledger:
 
 def _compact(store: Store, ledger: Ledger, keep: Callable[[str], bool]) -> None:
     found = frozenset(ledger.segments)
-    history = sorted(ledger.originals - found)[-_MAX_REPLACED:]
+    history = sorted(ledger.originals - found)[-MAX_REPLACED:]
     replaces = sorted(found.union(history))
     sketched = _newest_sketches(ledger)
     kept = (e for e in ledger.events() if keep(e.key) and (e.kind != SKETCH or e.key in sketched))
     batches = list(_batches(kept)) or [([], 0)]
     if ledger._is_compact and all(map(keep, ledger)):
         return
+    forgotten = (e.to_json() for e in ledger.events() if not keep(e.key))
+    totals = add_totals(ledger.totals, sum_uses(forgotten))
     digest = hashlib.sha256("\n".join(replaces).encode())
     for lines, _ in batches:
         digest.update(b"".join(lines))
@@ -253,9 +259,10 @@ def _compact(store: Store, ledger: Ledger, keep: Callable[[str], bool]) -> None:
         headers = [
             _line(
                 {
-                    "kind": _SEGMENT_KIND,
+                    "kind": SEGMENT_KIND,
                     "replaces": stands_for[at : at + _NAMES_PER_LINE],
                     "parts": names,
+                    "totals": totals if index == at == 0 else {},
                 }
             )
             for at in range(0, len(stands_for) or 1, _NAMES_PER_LINE)
@@ -277,18 +284,14 @@ def _newest_sketches(ledger: Ledger) -> set[str]:
 
 def _worth_keeping(store: Store, ledger: Ledger) -> Callable[[str], bool]:
     try:
-        there = {key for i in store.list() if (key := split_name(i.name)[1])}
+        present = {key for i in store.list() if (key := split_name(i.name)[1])}
     except JaxcacheError:
         return bool
     latest = {e.key: e.at_ns for e in sorted(ledger.events(), key=lambda e: e.at_ns)}
-    there.update(key for key in latest if "/" in key and _is_file(store, key))
-    absent = sorted((k for k in latest if k not in there), key=latest.__getitem__, reverse=True)
-    dropped = {
-        key
-        for key in absent[max(len(there), _MIN_ABSENT) :]
-        if not (known := ledger.record(key)) or not known.pinned
-    }
-    return lambda key: key not in dropped
+    present.update(key for key in latest if "/" in key and _is_file(store, key))
+    pinned = (key for key in latest if (known := ledger.record(key)) and known.pinned)
+    forgotten = choose_forgotten(latest, present, pinned)
+    return lambda key: key not in forgotten
 
 
 def _is_file(store: Store, path: str) -> bool:
@@ -305,6 +308,7 @@ class _Segment:
     events: list[Event] = field(default_factory=list)
     replaces: frozenset[str] = frozenset()
     parts: frozenset[str] = frozenset()
+    totals: dict[str, float] = field(default_factory=dict)
     damaged: int = 0
     readable: bool = True
 
@@ -374,9 +378,10 @@ def _read_lines(data: bytes, segment: _Segment) -> None:
     for values in _parse_lines(data):
         if values is None:
             segment.damaged += 1
-        elif values.get("kind") == _SEGMENT_KIND:
+        elif values.get("kind") == SEGMENT_KIND:
             segment.replaces |= _names(values.get("replaces"))
             segment.parts |= _names(values.get("parts"))
+            segment.totals = add_totals(segment.totals, read_totals(values.get("totals")))
         elif event := Event.from_json(values):
             segment.events.append(event)
         else:
@@ -406,7 +411,7 @@ def import_lines(data: bytes, now_ns: int) -> bytes:
     """Return a segment's content as another cache takes it over; its headers stay."""
     lines = []
     for values in _parse_lines(data):
-        if values and values.get("kind") == _SEGMENT_KIND:
+        if values and values.get("kind") == SEGMENT_KIND:
             lines.append(_line(values))
         elif values and (event := Event.from_json(values)) and (known := event.imported(now_ns)):
             lines.append(_line(known.to_json()))
@@ -416,30 +421,6 @@ def import_lines(data: bytes, now_ns: int) -> bytes:
 def _names(value: object) -> frozenset[str]:
     values = value if isinstance(value, list) else ()
     return frozenset(v for v in values if isinstance(v, str))
-
-
-def _live(found: Sequence[_Segment]) -> tuple[list[_Segment], frozenset[str], list[frozenset[str]]]:
-    """Return the segments that count, the names of all that they stand for, and the compactions.
-
-    A compaction counts when all its parts are there; then nothing that it replaces does, nor
-    does another compaction of no more than the same segments.
-    """
-    present = {s.name for s in found}
-    complete: dict[frozenset[str], set[str]] = {}
-    for segment in found:
-        if segment.parts and segment.parts <= present:
-            complete.setdefault(segment.parts, set()).update(segment.replaces)
-    replaced: set[str] = set().union(*complete.values())
-    chosen: list[frozenset[str]] = []
-    covered: set[str] = set()
-    for parts in sorted(complete, key=lambda p: (-len(complete[p]), sorted(p))):
-        if parts.isdisjoint(replaced) and not (complete[parts] and complete[parts] <= covered):
-            chosen.append(parts)
-            covered |= complete[parts]
-    counted = frozenset().union(*chosen)
-    live = [s for s in found if s.name in counted or not (s.parts or s.name in replaced)]
-    originals = frozenset(s.name for s in live if not s.parts)
-    return live, originals | replaced, chosen
 
 
 def _line(values: Mapping[str, Any]) -> bytes:

@@ -42,11 +42,13 @@ def count_uses(ledger: Ledger) -> Uses:
     for event in ledger.events():
         if event.kind in (HIT, COMPILE):
             counts[event.key][event.kind] = event.count
-    if not counts:
+    if not counts and not ledger.totals:
         return Uses()
-    hits = sum(c.get(HIT, 0) for c in counts.values())
-    misses = sum(c.get(COMPILE, 0) for c in counts.values())
-    saved = 0.0
+    # What compactions have left out is in their sums.
+    hits = int(ledger.totals.get("hits", 0)) + sum(c.get(HIT, 0) for c in counts.values())
+    misses = int(ledger.totals.get("compiles", 0))
+    misses += sum(c.get(COMPILE, 0) for c in counts.values())
+    saved = float(ledger.totals.get("saved_seconds", 0.0))
     for key, of_key in counts.items():
         record = ledger.record(key)
         saved += of_key.get(HIT, 0) * (record.compile_seconds or 0.0 if record else 0.0)

@@ -5,18 +5,17 @@ from collections.abc import Collection, Sequence
 
 from jaxcache.cache.ledger.record import Event
 from jaxcache.cache.ledger.segments import (
-    COMPACT_ABOVE,
     MAX_SEGMENT_BYTES,
     Ledger,
     append,
     compact,
     import_lines,
-    is_compacted,
     is_own,
     is_segment,
     read_events,
     read_segments,
 )
+from jaxcache.core.ledger import COMPACT_ABOVE, is_compacted
 from jaxcache.core.names import LEDGER_DIR
 from jaxcache.model import FileInfo
 from jaxcache.store.ahead import in_order

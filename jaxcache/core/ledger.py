@@ -1,0 +1,222 @@
+"""The segments of a ledger: which of them count, and how many become one.
+
+A segment is a file ``<time_ns>-<16 hex>.jsonl`` below ``.jaxcache/ledger/`` that is written once
+and whole (docs/ledger.md). A compaction, ``<time_ns>-c<16 hex>-<part>.jsonl``, begins with lines of
+the kind ``segment``, which name the segments that it replaces, its parts, and the sums of what it
+left out. The command line folds all events of a key; the live layer, in :func:`merge_uses`, sums up
+bare uses and leaves every other line as it is.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol, TypeVar
+
+SEGMENT_KIND = "segment"
+#: More segments than this are compacted.
+COMPACT_ABOVE = 64
+#: Replaced segments that a compaction remembers beyond those that it read, newest first.
+MAX_REPLACED = 500
+#: Keys without an entry whose events are kept: as many as there are entries, and at least these.
+MIN_ABSENT = 1_000
+#: Kinds whose counts add up.
+_COUNTED = ("hit", "compile", "too-quick")
+_BARE = {"key", "kind", "at_ns", "count"}
+_MAX_COUNT = 1 << 62
+
+
+class Segment(Protocol):
+    """The header of a segment."""
+
+    @property
+    def name(self) -> str:
+        """The name of its file."""
+
+    @property
+    def replaces(self) -> "frozenset[str]":
+        """Segments that count no more where it does."""
+
+    @property
+    def parts(self) -> "frozenset[str]":
+        """The names of all parts of a compaction; empty for any other segment."""
+
+
+_S = TypeVar("_S", bound=Segment)
+
+
+def is_compacted(name: str) -> bool:
+    """Whether a compaction made the segment of that name."""
+    return name.count("-") == 2  # the random part of another name may begin with c, too
+
+
+def choose_live(
+    segments: "Sequence[_S]",
+) -> "tuple[list[_S], frozenset[str], list[frozenset[str]]]":
+    """Return the segments that count, the names of all that they stand for, and the compactions.
+
+    A compaction counts when all its parts are present; then nothing that it replaces does, nor
+    does another compaction of no more than the same segments.
+    """
+    present = {s.name for s in segments}
+    complete: dict[frozenset[str], set[str]] = {}
+    for segment in segments:
+        if segment.parts and segment.parts <= present:
+            complete.setdefault(segment.parts, set()).update(segment.replaces)
+    replaced: set[str] = set().union(*complete.values())
+    chosen: list[frozenset[str]] = []
+    covered: set[str] = set()
+    for parts in sorted(complete, key=lambda p: (-len(complete[p]), sorted(p))):
+        if parts.isdisjoint(replaced) and not (complete[parts] and complete[parts] <= covered):
+            chosen.append(parts)
+            covered |= complete[parts]
+    counted = frozenset().union(*chosen)
+    live = [s for s in segments if s.name in counted or not (s.parts or s.name in replaced)]
+    originals = frozenset(s.name for s in live if not s.parts)
+    return live, originals | replaced, chosen
+
+
+def choose_forgotten(
+    latest_ns: "Mapping[str, int]", present: "Iterable[str]", pinned: "Iterable[str]"
+) -> "set[str]":
+    """Choose the keys whose events a compaction leaves out: gone for longest, and not pinned.
+
+    Args:
+        latest_ns: the last event of each key.
+        present: keys that have an entry.
+    """
+    kept = {*present}
+    absent = sorted(
+        (k for k in latest_ns if k not in kept), key=latest_ns.__getitem__, reverse=True
+    )
+    return {*absent[max(len(kept), MIN_ABSENT) :]} - {*pinned}
+
+
+def read_totals(value: object) -> "dict[str, float]":
+    """Return the sums in the header of a compaction; what is no sum is left out."""
+    if not isinstance(value, dict):
+        return {}
+    return {
+        str(name): number
+        for name, number in value.items()
+        if type(number) in (int, float) and 0 <= number < _MAX_COUNT
+    }
+
+
+def add_totals(left: "Mapping[str, float]", right: "Mapping[str, float]") -> "dict[str, float]":
+    """Add two sets of sums."""
+    return {n: left.get(n, 0) + right.get(n, 0) for n in sorted({*left, *right})}
+
+
+class Lines(NamedTuple):
+    """A segment that the live layer has read."""
+
+    name: str
+    values: "list[dict[str, Any]]"
+    replaces: "frozenset[str]"
+    parts: "frozenset[str]"
+    totals: "dict[str, float]"
+
+
+def read_lines(name: str, data: bytes) -> Lines:
+    """Read a segment; damaged lines are skipped."""
+    values: list[dict[str, Any]] = []
+    replaces: set[str] = set()
+    parts: set[str] = set()
+    totals: dict[str, float] = {}
+    for line in data.split(b"\n"):
+        try:
+            event = json.loads(line) if line else None
+        except (ValueError, RecursionError):
+            continue
+        if not isinstance(event, dict):
+            continue
+        if event.get("kind") == SEGMENT_KIND:
+            replaces.update(_texts(event.get("replaces")))
+            parts.update(_texts(event.get("parts")))
+            totals = add_totals(totals, read_totals(event.get("totals")))
+        elif isinstance(event.get("key"), str) and type(event.get("at_ns")) is int:
+            values.append(event)
+    return Lines(name, values, frozenset(replaces), frozenset(parts), totals)
+
+
+def _texts(value: object) -> "list[str]":
+    return [v for v in value if isinstance(v, str)] if isinstance(value, list) else []
+
+
+def merge_uses(segments: "Sequence[Lines]", present: "Iterable[str]") -> "tuple[str, bytes]":
+    """Make one compaction of segments; its name and its content.
+
+    Args:
+        present: keys that have an entry.
+    """
+    live, originals, _ = choose_live(segments)
+    totals: dict[str, float] = {}
+    for segment in live:
+        totals = add_totals(totals, segment.totals)
+    events = [event for segment in live for event in segment.values]
+    forgotten = _choose_forgotten(events, present)
+    totals = add_totals(totals, sum_uses(e for e in events if e["key"] in forgotten))
+    lines = _sum_up(e for e in events if e["key"] not in forgotten)
+    read = {s.name for s in segments}
+    replaces = sorted(read.union(sorted(originals - read)[-MAX_REPLACED:]))
+    digest = hashlib.sha256("\n".join([*replaces, *lines]).encode()).hexdigest()
+    name = f"{replaces[-1].partition('-')[0]}-c{digest[:16]}-0.jsonl"
+    header = {"kind": SEGMENT_KIND, "replaces": replaces, "parts": [name], "totals": totals}
+    return name, "".join(f"{line}\n" for line in [_text(header), *lines]).encode()
+
+
+def _text(value: "dict[str, Any]") -> str:
+    return json.dumps(value, separators=(",", ":"))
+
+
+def _choose_forgotten(events: "list[dict[str, Any]]", present: "Iterable[str]") -> "set[str]":
+    latest: dict[str, int] = {}
+    pins: dict[str, tuple[int, bool]] = {}
+    for event in events:
+        key, at_ns = event["key"], event["at_ns"]
+        latest[key] = max(latest.get(key, 0), at_ns)
+        if event.get("kind") in ("pin", "unpin"):
+            pins[key] = max(pins.get(key, (0, False)), (at_ns, event["kind"] == "pin"))
+    return choose_forgotten(latest, present, (key for key, (_, is_pin) in pins.items() if is_pin))
+
+
+def _sum_up(events: "Iterable[dict[str, Any]]") -> "list[str]":
+    """Add up bare uses by key and kind, and leave every other event as it is."""
+    sums: dict[tuple[str, str], tuple[int, int]] = {}
+    lines: dict[str, None] = {}
+    for event in events:
+        kind = event.get("kind")
+        if kind in _COUNTED and event.keys() <= _BARE:
+            count, at_ns = sums.get((event["key"], kind), (0, 0))
+            sums[event["key"], kind] = (count + count_of(event), max(at_ns, event["at_ns"]))
+        else:
+            lines[_text(event)] = None
+    for (key, kind), (count, at_ns) in sums.items():
+        lines[_text({"key": key, "kind": kind, "at_ns": at_ns, "count": count})] = None
+    return list(lines)
+
+
+def count_of(event: "Mapping[str, Any]") -> int:
+    """Return how often an event happened."""
+    count = event.get("count", 1)
+    return count if type(count) is int and 0 <= count < _MAX_COUNT else 1
+
+
+def sum_uses(events: "Iterable[Mapping[str, Any]]") -> "dict[str, float]":
+    """Sum up the hits, the compiles and the seconds that the hits saved."""
+    hits: dict[str, int] = {}
+    seconds: dict[str, float] = {}
+    compiles = 0
+    for event in events:
+        key = event["key"]
+        if event.get("kind") == "hit":
+            hits[key] = hits.get(key, 0) + count_of(event)
+        elif event.get("kind") == "compile":
+            compiles += count_of(event)
+        took = event.get("compile_seconds")
+        if isinstance(took, (int, float)) and not isinstance(took, bool) and 0 <= took < 1e9:
+            seconds[key] = float(took)
+    if not hits and not compiles:
+        return {}
+    saved = sum(number * seconds.get(key, 0.0) for key, number in hits.items())
+    return {"hits": sum(hits.values()), "compiles": compiles, "saved_seconds": saved}
