@@ -27,6 +27,8 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
+from ..live.frame import sealing_compressor
+
 TRIED = "0.4.30 to 0.12"
 #: File and name of what ``jax.pmap`` puts around the user's function.
 _PMAP_WRAPPERS = {("pmap.py", "_fun"), ("linear_util.py", "call_wrapped")}
@@ -271,21 +273,10 @@ class Jax:
 def seal_writes(cache: Any) -> None:
     """Let JAX write zstd's checksum into each entry; zlib has one of its own.
 
-    The blocks stay those that JAX writes, and every decoder of zstd checks the content.
-
     Args:
-        cache: ``jax._src.compilation_cache``, whose ``compress_executable`` is replaced. It
-            uses ``zstd`` of the standard library (Python 3.14) or ``zstandard`` at their defaults.
+        cache: ``jax._src.compilation_cache``, whose ``compress_executable(bytes)`` is replaced.
     """
-    if (standard := getattr(cache, "zstd", None)) is not None:
-        options = {standard.CompressionParameter.checksum_flag: 1}
-        cache.compress_executable = lambda executable: standard.compress(
-            executable, options=options
-        )
-    elif (package := getattr(cache, "zstandard", None)) is not None:
-        cache.compress_executable = lambda executable: package.ZstdCompressor(
-            write_checksum=True
-        ).compress(executable)
+    cache.compress_executable = sealing_compressor(cache) or cache.compress_executable
 
 
 def _absolute(path: str) -> str:
