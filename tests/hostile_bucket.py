@@ -52,6 +52,11 @@ def serve(mode: str, other: "int | None") -> ThreadingHTTPServer:
                 self.flood()
             elif mode == "empty":
                 self.answer(200, page([], f"t{number}"))
+            elif mode == "long":
+                self.answer(
+                    200,
+                    page([f"{number:09d}-{n}{'n' * 1_000_000}" for n in range(9)], f"t{number}"),
+                )
             elif mode == "slow":
                 time.sleep(0.05)
                 self.answer(200, page([], f"t{number}"))

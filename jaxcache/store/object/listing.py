@@ -15,9 +15,11 @@ _LAST = "\U0010ffff"
 #: A server that has not given one name in this time, whatever it answers, gives none.
 PAGE_SECONDS = 60.0
 #: A page of 1,000 names takes less than a megabyte; a server may answer with more than was asked.
-MAX_PAGE_MEMORY_BYTES = 1 << 30
+MAX_PAGE_MEMORY_BYTES = 256 << 20
 MAX_OBJECTS = 20_000_000
-_LOOK_SECONDS = 0.25
+#: S3, GCS and Azure allow 1,024 bytes.
+_MAX_NAME_LENGTH = 4096
+_LOOK_SECONDS = 0.05
 
 
 class Lister:
@@ -136,6 +138,12 @@ class _Pages:
                 "its listing repeats itself" if again else f"it lists over {MAX_OBJECTS} objects",
                 code="bad-listing",
                 hint="check the endpoint and the folder in the URL",
+            )
+        if any(len(row["path"]) > _MAX_NAME_LENGTH for row in page):
+            raise NoCacheError(
+                f"it lists a name of more than {_MAX_NAME_LENGTH:,} characters",
+                code="bad-listing",
+                hint="check the endpoint: no object store has such names",
             )
         self._first = self._first or start
 
