@@ -75,7 +75,7 @@ def test_the_script_runs_unchanged(
         """
         import sys, os, json, beside, jax
         print(json.dumps([sys.argv, __name__, __file__, sys.path[0], beside.value, sys.stdin.read(),
-                          os.getcwd(), [m for m in sys.modules if 'jaxcache.' in m]]))
+                          os.getcwd(), [m for m in sys.modules if m.startswith('jaxcache.')]]))
         print("to stderr", file=sys.stderr)
         sys.exit(7)
         """
