@@ -63,7 +63,7 @@ def test_a_cache_that_cannot_be_opened_is_told_once_and_in_full(
     cap = {"JAX_COMPILATION_CACHE_MAX_SIZE": "1000000", "PYTHONPATH": str(hidden)}
     words = ("warm", "-C", cache, "--python", jax_python, str(script(PROGRAM)), "8", "1", "--all")
     done = run_cli(*words, env=cap | {"COLUMNS": "80", "PYTHONWARNINGS": "ignore"})
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == 1, done.stderr
     told = " ".join(done.stderr.partition(" hits · ")[2].split())
     assert told.count("JAX could not open the cache") == 1
     assert told.count("Please install the `filelock` package to set `jax_compilation_") == 1

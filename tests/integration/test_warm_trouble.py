@@ -114,7 +114,7 @@ def test_a_cache_that_cannot_be_made(warm: Warm, script: Any, cache: Path) -> No
     cache.parent.joinpath("file").write_text("")
     inside = str(cache.parent / "file" / "x")
     before = f"import jax\njax.config.update('jax_compilation_cache_dir', {inside!r})\n"
-    document = warm(script(before + STEP), env={"PYTHONWARNINGS": "default"})
+    document = warm(script(before + STEP), code=1, env={"PYTHONWARNINGS": "default"})
     assert {o for o, _ in outcomes(document)} <= {"error", "uncacheable"}
     assert only(document, "jit_step")["detail"]
 
