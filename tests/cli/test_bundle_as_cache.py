@@ -26,7 +26,7 @@ def as_json(run_cli: RunCli, *words: object) -> Any:
 
 def test_a_bundle_is_listed_as_its_cache(run_cli: RunCli, cache: Path, bundle: Path) -> None:
     for words in (
-        ("ls",),
+        ("ls", "--sort", "created"),
         ("ls", "--filter", "signature=f32*", "--sort", "platform"),
         ("ls", "--sort", "size", "--limit", "3", "--filter", "size>3kB"),
     ):

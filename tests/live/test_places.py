@@ -84,13 +84,13 @@ SABOTAGE = {
     "when JAX opens its cache": ("sys.modules['jaxcache.live.directory'] = None", "live: Module"),
     "at each call": (
         "from jaxcache.live.directory import Directory\n"
-        "def fail(*_): raise RuntimeError('broken')\n"
+        "def fail(*_, **__): raise RuntimeError('broken')\n"
         "Directory.get = Directory.put = Directory.loaded = Directory.close = fail",
         "live: RuntimeError: broken",
     ),
     "in the background": (
         "from jaxcache.live import bound, uses\n"
-        "def fail(*_): raise RuntimeError('broken')\n"
+        "def fail(*_, **__): raise RuntimeError('broken')\n"
         "bound.Bound._look = uses.UseLog.flush = fail",
         "live: RuntimeError: broken",
     ),
