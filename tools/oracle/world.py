@@ -233,7 +233,9 @@ WAYS: dict[str, Callable[[World], Commands]] = {
     "compile RECIPE": _compile,
     "bundle": _through(("export", "../x.jxb"), ("import", "../x.jxb")),
     "pull": _through(("push", "../there"), ("pull", "../there")),
-    "ci restore": _through(("ci", "save", "../saved"), ("ci", "restore", "../saved")),
+    "ci restore": lambda world: _through(
+        ("ci", "save", "../saved"), ("ci", "restore", *world.choice, "../saved")
+    )(world),
     "tier": _tier,
 }
 
