@@ -146,6 +146,10 @@ scale: $(STAMP)
 # How many of SAMPLE small changes of the code the tests notice, with cosmic-ray.
 SAMPLE ?= 300
 SEED   ?= 1
+# Forty days of a team on one clock: what removals leave behind, and what stays small.
+simulate-use: $(STAMP)
+	$(BIN)/python tools/simulate_use.py --days $(or $(DAYS),40) --seed $(or $(SEED),1)
+
 mutation: $(STAMP)
 	$(BIN)/python -m pip install --quiet cosmic-ray coverage
 	$(BIN)/python tools/mutation.py --sample $(SAMPLE) --seed $(SEED)

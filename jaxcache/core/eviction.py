@@ -13,8 +13,9 @@ Caching", USENIX ATC 2017), on the cache's own time scale::
 
     value = compile_seconds / size_bytes * sqrt(1 + hits) / (age + median age + 5 minutes)
 
-Entries that were used within two weeks are removed after all others, whatever their value: what a
-team uses every week must not give way to an entry that was dear once.
+What was unused for two weeks is removed first, then what was unused for two days, whatever its
+value: what a team used yesterday, or uses every week, must not give way to an entry that was dear
+once.
 
 The root, because old popularity fades where code is edited; the median, because a cache that is
 swept through in a week and one that turns over in an hour need the same answer. Without a count
@@ -32,8 +33,8 @@ _NS_PER_SECOND = 10**9
 _ONE_RUN_SECONDS = 300.0
 #: What an entry counts as that was read some time after it was written, where nobody counted.
 UNCOUNTED_HITS = 3
-#: ``cost`` removes entries that were used within this time after all others.
-RECENT_SECONDS = 14 * 86_400.0
+#: ``cost`` removes entries that are unused for longer than these before all others.
+_IDLE_SECONDS = (2 * 86_400.0, 14 * 86_400.0)
 #: A use so soon after the writing belongs to the run that wrote the entry.
 SAME_RUN_SECONDS = 60.0
 
@@ -65,19 +66,19 @@ def value_per_byte(candidate: Candidate, now_ns: int, median_age_seconds: float)
     return value / max(1, candidate.size_bytes)
 
 
-def is_recent(candidate: Candidate, now_ns: int) -> bool:
-    """Return whether a candidate was used so recently that older ones are removed before it."""
-    return now_ns - candidate.last_used_ns < RECENT_SECONDS * _NS_PER_SECOND
+def recency(candidate: Candidate, now_ns: int) -> int:
+    """Return the class of a candidate by its last use: those of a lower one are removed first."""
+    age_seconds = (now_ns - candidate.last_used_ns) / _NS_PER_SECOND
+    return sum(age_seconds < limit for limit in _IDLE_SECONDS)
 
 
 def rank_by_value(
     candidate: Candidate, now_ns: int, median_age_seconds: float, *, per_byte: bool
-) -> tuple[bool, float, int, str]:
+) -> tuple[int, float, int, str]:
     """Return what the policy ``cost`` sorts by; the lowest is removed first."""
     value = value_per_byte(candidate, now_ns, median_age_seconds)
     scale = 1 if per_byte else max(1, candidate.size_bytes)
-    recent = is_recent(candidate, now_ns)
-    return recent, value * scale, candidate.last_used_ns, candidate.name
+    return recency(candidate, now_ns), value * scale, candidate.last_used_ns, candidate.name
 
 
 def _by_value(candidates: list[Candidate], now_ns: int, per_byte: bool) -> list[Candidate]:
@@ -144,11 +145,11 @@ def choose_in_order(
 def _take_back(chosen: list[Candidate], spare_bytes: int, now_ns: int) -> None:
     """Keep after all what fits into the room that the last, large ones freed beyond need.
 
-    Nothing old stays at the cost of something recent.
+    Nothing stays at the cost of something that was used more recently, by class.
     """
     for index in range(len(chosen) - 1, -1, -1):
-        loses_recent = is_recent(chosen[-1], now_ns)
-        if spare_bytes <= 0 or (loses_recent and not is_recent(chosen[index], now_ns)):
+        is_older = recency(chosen[index], now_ns) < recency(chosen[-1], now_ns)
+        if spare_bytes <= 0 or is_older:
             break
         if (size_bytes := chosen[index].size_bytes) <= spare_bytes:
             spare_bytes -= size_bytes

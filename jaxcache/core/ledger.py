@@ -19,6 +19,9 @@ COMPACT_ABOVE = 64
 MAX_REPLACED = 500
 #: Keys without an entry whose events are kept: as many as there are entries, and at least these.
 MIN_ABSENT = 1_000
+DAY_NS = 86_400 * 10**9
+#: A client writes its segment of a day anew until the day is over, by any clock and time limit.
+_OPEN_NS = DAY_NS + DAY_NS // 2
 #: Kinds whose counts add up.
 _COUNTED = ("hit", "compile", "too-quick")
 _BARE = {"key", "kind", "at_ns", "count"}
@@ -47,6 +50,19 @@ _S = TypeVar("_S", bound=Segment)
 def is_compacted(name: str) -> bool:
     """Whether a compaction made the segment of that name."""
     return name.count("-") == 2  # the random part of another name may begin with c, too
+
+
+def day_segment(day: int, client: str) -> str:
+    """Return the name of the segment of one client and day since the epoch."""
+    return f"{day * DAY_NS:020d}-{client}.jsonl"
+
+
+def is_open(name: str, now_ns: int) -> bool:
+    """Whether a client may still write a segment anew, so that no compaction may replace it."""
+    time_ns = name.partition("-")[0]
+    if is_compacted(name) or not time_ns.isdecimal() or int(time_ns) % DAY_NS:
+        return False
+    return int(time_ns) > 0 and now_ns - int(time_ns) < _OPEN_NS
 
 
 def choose_live(
@@ -156,7 +172,7 @@ def merge_uses(segments: "Sequence[Lines]", present: "Iterable[str]") -> "tuple[
     events = [event for segment in live for event in segment.values]
     forgotten = _choose_forgotten(events, present)
     totals = add_totals(totals, sum_uses(e for e in events if e["key"] in forgotten))
-    lines = _sum_up(e for e in events if e["key"] not in forgotten)
+    lines = sum_up(e for e in events if e["key"] not in forgotten)
     read = {s.name for s in segments}
     replaces = sorted(read.union(sorted(originals - read)[-MAX_REPLACED:]))
     digest = hashlib.sha256("\n".join([*replaces, *lines]).encode()).hexdigest()
@@ -180,7 +196,7 @@ def _choose_forgotten(events: "list[dict[str, Any]]", present: "Iterable[str]") 
     return choose_forgotten(latest, present, (key for key, (_, is_pin) in pins.items() if is_pin))
 
 
-def _sum_up(events: "Iterable[dict[str, Any]]") -> "list[str]":
+def sum_up(events: "Iterable[dict[str, Any]]") -> "list[str]":
     """Add up bare uses by key and kind, and leave every other event as it is."""
     sums: dict[tuple[str, str], tuple[int, int]] = {}
     lines: dict[str, None] = {}

@@ -20,9 +20,9 @@ from collections import defaultdict
 from collections.abc import Iterable
 from typing import Literal, NamedTuple
 
-LastUsedFrom = Literal["ledger", "tier", "atime-file", "fs-atime", "mtime"]
+LastUsedFrom = Literal["ledger", "atime-file", "fs-atime", "mtime"]
 #: The best source first.
-_SOURCES = ("ledger", "tier", "atime-file", "fs-atime", "mtime")
+_SOURCES = ("ledger", "atime-file", "fs-atime", "mtime")
 
 _NS_PER_SECOND = 10**9
 #: One use leaves dates in several places within this time.

@@ -225,7 +225,7 @@ class Bound:
         records = (ledger.get(file[0]) for _, file in items)
         means = mean_seconds(r.seconds for r in records if r and r.seconds is not None)
 
-        def rank(item: _Item) -> "tuple[bool, float, int, str]":
+        def rank(item: _Item) -> "tuple[int, float, int, str]":
             used_ns, (key, size_bytes, written_ns, *_) = item
             record = ledger.get(key)
             measured = record.seconds if record else None

@@ -22,6 +22,7 @@ from .files import own_folder, read_file, write_whole
 from .frame import DamagedEntryError, Decoded, add_checksum
 from .gate import open_entry
 from .refusals import Refusals
+from .shared_uses import SharedUses
 from .tiers import Tier
 
 if TYPE_CHECKING:
@@ -33,6 +34,8 @@ _MAX_RUN_BYTES = 1 << 20
 _REPLACE = b"replace"
 _MAX_MARKER_BYTES = 64
 _PREFETCH_THREADS, _UPLOAD_THREADS = 8, 2
+#: Entries that one process uploads because a tier has lost them.
+_MAX_BROUGHT_BACK = 64
 _RESUME_SECONDS = 60.0
 
 
@@ -48,6 +51,10 @@ class Tiers:
         self._flying: dict[str, threading.Event] = {}
         self._lock = threading.Lock()
         self._used: dict[str, None] = {}
+        self._local: dict[str, None] = {}
+        """Keys that were hit in the local directory."""
+        is_told = layer.settings["ledger"] and any(t.writable for t in self._tiers)
+        self._shared = SharedUses(directory.root) if is_told else None
         self._queue: queue.Queue[tuple[Tier, str]] = queue.Queue(layer.settings["queue"])
         self._queued: set[tuple[str, str]] = set()
         self._uploaders: list[threading.Thread] = []
@@ -164,10 +171,26 @@ class Tiers:
         signed: bool = self._trusts and digest in self._signatures.digests(tier, name)
         return signed
 
-    def used(self, key: str) -> None:
-        """Note that this run uses a key, for the prefetch of the next."""
+    def used(self, key: str, *, is_local: bool = False) -> None:
+        """Note that this run uses a key, for the prefetch of the next.
+
+        Args:
+            is_local: the entry is here; a tier that has lost it gets it back.
+        """
         if len(self._used) < _MAX_KEYS:
             self._used[key] = None
+            if is_local:
+                self._local[key] = None
+
+    def hit(self, key: str) -> None:
+        """Note a hit, which the tiers are told of at the end."""
+        if self._shared is not None:
+            self._shared.hit(key)
+
+    def compiled(self, key: str, seconds: "float | None") -> None:
+        """Note the compile of a new entry, which the tiers are told of at the end."""
+        if self._shared is not None and seconds is not None:
+            self._shared.compiled(key, seconds)
 
     def last_writable(self) -> "Tier | None":
         """The tier that most machines share."""
@@ -338,7 +361,9 @@ class Tiers:
     def close(self, deadline: float) -> None:
         """Upload what waits until a deadline; what is left keeps its marker."""
         self._closed = True
+        self._bring_back()
         self._write_run(deadline)
+        self._write_uses(deadline)
         while self._queue.unfinished_tasks and self._uploaders and time.monotonic() < deadline:
             if not any(tier.can_write() for tier in self._tiers):
                 break
@@ -353,6 +378,33 @@ class Tiers:
             self._layer.say(line)
         with contextlib.suppress(OSError):
             self.refusals.save(self._directory.root)
+
+    def _bring_back(self) -> None:
+        """Upload what was hit here and a tier has lost: somebody removed what is in use."""
+        for tier in self._tiers:
+            if not tier.can_write():
+                continue
+            lost = [key for key in self._local if tier.has_lost(key + CACHE_SUFFIX)]
+            for key in lost[:_MAX_BROUGHT_BACK]:
+                with contextlib.suppress(OSError, DamagedEntryError):
+                    data = read_file(self._directory.path(key))
+                    # Others refuse an entry without a checksum.
+                    if data is not None and open_entry(key, data, is_foreign=False).sealed:
+                        self._offer(tier, key)
+
+    def _write_uses(self, deadline: float) -> None:
+        """Tell the writable tiers what this client has used today."""
+        segment = None
+        if self._shared is not None:
+            with contextlib.suppress(OSError):
+                segment = self._shared.segment()
+        if segment is None:
+            return
+        for tier in self._tiers:
+            left = deadline - time.monotonic()
+            if tier.can_write() and left > 0:
+                name, data = segment
+                tier.write(name, data, replace=True, limit_seconds=left)
 
     def _write_run(self, deadline: float) -> None:
         """Remember the keys of this run, here and in the tiers."""

@@ -110,7 +110,7 @@ class Directory:
         if self.tiers is None:
             return value, "local"
         if value is not None:
-            self.tiers.used(key)
+            self.tiers.used(key, is_local=True)
             return value, "local"
         found: tuple[bytes | None, str] = self.tiers.find(key)
         return found
@@ -204,6 +204,8 @@ class Directory:
         return self._digests.get(key, ())
 
     def _use(self, key: str) -> None:
+        if self.tiers is not None:
+            self.tiers.hit(key)
         if self.uses is not None and self.uses.hit(key):
             self._layer.background.submit(self.uses.flush)
         if key in self._touched:
@@ -252,6 +254,7 @@ class Directory:
             if due:
                 self._layer.background.submit(self.uses.flush)
         if self.tiers is not None:
+            self.tiers.compiled(key, self._layer.now.seconds)
             self.tiers.upload(key)
 
     def _is_replaced(self, key: str, value: bytes) -> "bool | None":

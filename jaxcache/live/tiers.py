@@ -240,6 +240,10 @@ class Tier:
             self._known = None  # each request will find out by itself
         self._listed = time.monotonic()
 
+    def has_lost(self, name: str) -> bool:
+        """Whether the last listing, however old, lacks an object."""
+        return self._known is not None and name not in self._known
+
     def _is_absent(self, name: str) -> bool:
         if self._known is None or "/" in name:
             return False

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from ..core.atomic import delete_if_abandoned, locked_name
-from ..core.ledger import COMPACT_ABOVE, Lines, is_compacted, merge_uses, read_lines
+from ..core.ledger import COMPACT_ABOVE, Lines, is_compacted, is_open, merge_uses, read_lines
 from ..core.names import CACHE_SUFFIX, TEMP_PREFIX
 from .files import own_folder, read_entry, read_file, write_whole
 
@@ -103,7 +103,9 @@ def compact(root: str) -> None:
         OSError: the directory cannot be read or changed.
     """
     with own_folder(root, "ledger", make=False) as folder:
-        names = [n for n in os.listdir(folder) if n.endswith(".jsonl")]
+        now_ns = time.time_ns()
+        listed = os.listdir(folder)
+        names = [n for n in listed if n.endswith(".jsonl") and not is_open(n, now_ns)]
         if sum(not is_compacted(n) for n in names) <= COMPACT_ABOVE:
             return
         with contextlib.suppress(OSError):  # of a compaction that was interrupted

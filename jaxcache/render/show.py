@@ -18,7 +18,6 @@ _LABEL_WIDTH = 12
 #: The record that a time of last use comes from, in words.
 USED_FROM = {
     "ledger": "{}, recorded by jaxcache",
-    "tier": "{}, recorded by machines that share it",
     "atime-file": "{}, by JAX's -atime file",
     "fs-atime": "{}, by the file's access time",
     "mtime": "not recorded",

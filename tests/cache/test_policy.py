@@ -83,9 +83,10 @@ def test_just_enough_goes_and_what_fits_comes_back() -> None:
 DAY = 86_400
 
 
-def test_what_was_used_within_two_weeks_outlives_dearer_entries_that_were_not() -> None:
-    dear = candidate("dear", 10, 15 * DAY, compile_seconds=9000.0, hits=900)
-    cheap = candidate("cheap", 900, 7 * DAY, compile_seconds=0.1)
+@pytest.mark.parametrize("days", [(15, 7), (3, 1)])
+def test_what_was_used_lately_outlives_dearer_entries_that_were_not(days: tuple[int, int]) -> None:
+    dear = candidate("dear", 10, days[0] * DAY, compile_seconds=9000.0, hits=900)
+    cheap = candidate("cheap", 900, days[1] * DAY, compile_seconds=0.1)
     assert [c.name for c in eviction_order([cheap, dear], "cost", NOW)] == ["dear", "cheap"]
     assert [c.name for c in eviction_order([cheap, dear], "cost", NOW, per_byte=False)] == [
         "dear",

@@ -41,6 +41,7 @@ from jaxcache.core.ledger import (
     choose_forgotten,
     choose_live,
     is_compacted,
+    is_open,
     read_totals,
     sum_uses,
 )
@@ -86,9 +87,16 @@ class Ledger:
     """Sums over the events that compactions have left out (:func:`sum_uses`)."""
 
     @classmethod
-    def load(cls, store: Store) -> "Ledger":
-        """Read the ledger of a cache; an empty one where there is none, or none readable."""
+    def load(cls, store: Store, *, to_compact: bool = False) -> "Ledger":
+        """Read the ledger of a cache; an empty one where there is none, or none readable.
+
+        Args:
+            to_compact: without the segments that a client may still write anew.
+        """
         found = _read_segments(store)
+        if to_compact:
+            now_ns = time.time_ns()
+            found = [s for s in found if not is_open(s.name, now_ns)]
         ledger = cls(damaged=sum(s.damaged for s in found))
         readable = [s for s in found if s.readable]
         ledger.segments = tuple(s.name for s in readable)
@@ -233,9 +241,10 @@ def compact(store: Store) -> Ledger:
     ledger = None
     # Locked, or the disk is full: the parts of an unfinished compaction count for nothing.
     with contextlib.suppress(StoreError), store.hold(_LOCK):
-        ledger = Ledger.load(store)
-        _compact(store, ledger, _worth_keeping(store, ledger))
-    return Ledger.load(store) if ledger is None else ledger
+        ledger = Ledger.load(store, to_compact=True)
+        if ledger.segments:
+            _compact(store, ledger, _worth_keeping(store, ledger))
+    return Ledger.load(store)
 
 
 def _compact(store: Store, ledger: Ledger, keep: Callable[[str], bool]) -> None:

@@ -5,18 +5,21 @@ JAX with a size cap takes ``.lockfile`` for every read and write and waits 10 s 
 long enough for a process that polls it to get it.
 """
 
+import contextlib
 import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from jaxcache.cache.ledger.record import REMOVED, Event
-from jaxcache.cache.ledger.segments import append
+from jaxcache.cache.ledger.segments import append, compact
 from jaxcache.cache.leftovers import delete_leftover, is_temporary
 from jaxcache.cache.pair import atime_name, delete_pair, find
 from jaxcache.cache.prune.removal import Execution, Removal, Spared
 from jaxcache.cache.scan import Progress
 from jaxcache.cache.under_lock import guarded, run_guarded
+from jaxcache.core.ledger import COMPACT_ABOVE
 from jaxcache.core.names import LEDGER_DIR
+from jaxcache.errors import JaxcacheError
 from jaxcache.model import FileInfo
 from jaxcache.store.ahead import in_order
 from jaxcache.store.base import Store, StoreError, same_file
@@ -48,7 +51,9 @@ def remove(
         LockedError: the lock was not obtained; what was removed until then stays removed.
     """
     if store.remote and guard is None:
-        return _remove_remote(store, removals, progress)
+        done = _remove_remote(store, removals, progress)
+        _compact_remote(store)
+        return done
     began_ns = time.time_ns()  # before anything can be compiled again
     removed: list[Removal] = []
     spared: list[Spared] = []
@@ -68,6 +73,13 @@ def _end_records(store: Store, removed: Sequence[Removal], at_ns: int) -> None:
     """Record that entries were removed: what is recorded of their bytes is of no later file."""
     if any(True for _ in store.list(LEDGER_DIR)):
         append(store, [Event(r.key, REMOVED, at_ns) for r in removed if r.key])
+
+
+def _compact_remote(store: Store) -> None:
+    """Make one segment of those that clients have left, so that the next prune reads few."""
+    with contextlib.suppress(JaxcacheError):
+        if sum(1 for _ in store.list(LEDGER_DIR)) > COMPACT_ABOVE:
+            compact(store)
 
 
 def _remove_remote(
