@@ -7,10 +7,8 @@ and in the writable tiers, and are fetched at the start of the next.
 """
 
 import contextlib
-import hashlib
 import os
 import queue
-import sys
 import threading
 import time
 from typing import TYPE_CHECKING, Any
@@ -66,7 +64,7 @@ class Tiers:
         """Callbacks for when an entry is uploaded, by key."""
         self._resumer = -1
         self._closed = False
-        self._run_file = f"{OWN_DIR}/live/runs/{_program(layer.adapter.versions)}"
+        self._run_file = f"{OWN_DIR}/live/runs/{layer.program()}"
         self._last_run: tuple[str, ...] = ()
         if any(t.writable for t in self._tiers):
             layer.background.submit(self._resume)
@@ -358,6 +356,11 @@ class Tiers:
                         with contextlib.suppress(OSError):
                             _remove_marker(folder, key, unless_young=True)
 
+    def abandon(self) -> None:
+        """End the connections of this process; a forked child has those of its parent, too."""
+        for tier in self._tiers:
+            tier.abandon()
+
     def close(self, deadline: float) -> None:
         """Upload what waits until a deadline; what is left keeps its marker."""
         self._closed = True
@@ -374,6 +377,7 @@ class Tiers:
         if self._resumer >= 0:
             os.close(self._resumer)
             self._resumer = -1
+        self.abandon()
         for line in self.refusals.lines():
             self._layer.say(line)
         with contextlib.suppress(OSError):
@@ -433,15 +437,6 @@ def _remove_marker(folder: int, key: str, *, unless_young: bool = False) -> None
             return
     if read_file(key, _MAX_MARKER_BYTES, folder=folder) in (b"", _REPLACE):
         os.unlink(key, dir_fd=folder)
-
-
-def _program(versions: "dict[str, str]") -> str:
-    """A name for this program with this JAX, the same on every machine."""
-    main = sys.modules.get("__main__")
-    spec = getattr(main, "__spec__", None)
-    name = getattr(spec, "name", None) or os.path.basename(sys.argv[0] if sys.argv else "")
-    text = "\0".join([str(name), *versions.values()])
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def _signatures(settings: Any) -> Any:

@@ -310,6 +310,8 @@ class Directory:
 
     def reset(self) -> None:
         """Begin anew in a forked child: the local directory only."""
+        if self.tiers is not None:
+            self.tiers.abandon()
         self.tiers = None
         self.bound.reset()
         self.loading = Loading(self.root)

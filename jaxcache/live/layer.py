@@ -2,6 +2,7 @@
 
 import atexit
 import contextlib
+import hashlib
 import os
 import sys
 import threading
@@ -140,6 +141,14 @@ class Layer:
         """The versions and the script, which the ledger keeps of every compile of this process."""
         script = getattr(sys.modules.get("__main__"), "__file__", None)
         return {**self.adapter.versions, **({"script": str(script)} if script else {})}
+
+    def program(self) -> str:
+        """A name for this program with this JAX, the same on every machine."""
+        main = sys.modules.get("__main__")
+        spec = getattr(main, "__spec__", None)
+        name = getattr(spec, "name", None) or os.path.basename(sys.argv[0] if sys.argv else "")
+        text = "\0".join([str(name), *self.adapter.versions.values()])
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     def open(self, path: str, max_size: int, bucket: str = "") -> "Directory":
         """The directory at a path; one object per path, whatever resets JAX's cache."""

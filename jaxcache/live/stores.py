@@ -109,6 +109,9 @@ class BucketStore:
         import obstore.store
 
         try:
+            scheme = url.partition("://")[0]
+            if scheme not in SERVICES:
+                raise DeniedError(f"no store serves {scheme}://")
             service = SERVICES[split_url(url).scheme]
             check_endpoints()
         except RemoteError as error:

@@ -1,8 +1,9 @@
 """One tier behind the local directory: a directory or a bucket, and when to stop asking it.
 
-Every request has a time limit, directories too: a network file system that hangs must not hang the
-program. A tier that fails is given up for a while, and so is one whose misses and failures have
-taken long, whatever hits came in between.
+Every request has a time limit, directories too, whose requests another process carries out: a
+network file system that hangs must not hang the program, nor keep it from ending. A tier that fails
+is given up for a while, and so is one whose misses and failures have taken long, whatever hits came
+in between.
 """
 
 import threading
@@ -14,7 +15,8 @@ from typing import Any
 
 from ..core.remote import redact
 from .files import MAX_ENTRY_BYTES
-from .stores import AbsentError, BucketStore, DeniedError, DirectoryStore
+from .helped import HelpedDirectory
+from .stores import AbsentError, BucketStore, DeniedError
 
 #: Failures in a row before a tier is given up, and for how long; doubled each time, up to the last.
 _FAILURES = 3
@@ -38,6 +40,10 @@ class Breaker:
     def allows(self) -> bool:
         """Whether a request may be sent now."""
         return not self._denied and time.monotonic() >= self._until
+
+    def stop(self) -> None:
+        """Allow nothing from now on."""
+        self._denied = True
 
     def good(self) -> None:
         """An answer with a body came."""
@@ -85,6 +91,7 @@ class Tier:
         self._address = address.removesuffix(":ro")
         self.url = redact(self._address)
         """Without credentials, which :class:`BucketStore` refuses."""
+        self._is_bucket = "://" in self._address
         self._layer = layer
         self._counters = layer.counters
         self._seconds: float = layer.settings["timeout"]
@@ -100,12 +107,12 @@ class Tier:
         self._listed = 0.0
 
     def prepare(self) -> None:
-        """Start a thread for requests while threads can be started.
+        """Start a thread for requests to a bucket while threads can be started.
 
         From Python 3.12 on none starts once the interpreter is ending, and that is when the last
         uploads are finished.
         """
-        if self._idle <= 0:
+        if self._is_bucket and self._idle <= 0:
             self._start_worker()
 
     def _start_worker(self) -> bool:
@@ -132,7 +139,12 @@ class Tier:
                 self._idle += 1
 
     def _call(self, do: "Callable[[Any], Any]", seconds: "float | None" = None) -> Any:
-        """Run a request with the time limit; its thread is left behind where it hangs."""
+        """Run a request with the time limit; its thread is left behind where it hangs.
+
+        A directory's requests go to a process of its own, which is left behind as a whole.
+        """
+        if not self._is_bucket:
+            return do(self._open().within(seconds or self._seconds))
         future: Future[Any] = Future()
         with self._counting:
             self._idle -= 1
@@ -140,9 +152,7 @@ class Tier:
         if not is_taken and not self._start_worker():
             with self._counting:
                 self._idle += 1
-            if isinstance(self._open(), BucketStore):  # which has time limits of its own
-                return do(self._store)
-            raise TimeoutError("this Python is ending and starts no threads")
+            return do(self._open())  # obstore has time limits of its own
         self._requests.put((future, do))
         if not wait([future], seconds or self._seconds).done:
             future.cancel()
@@ -152,11 +162,10 @@ class Tier:
     def _open(self) -> Any:
         with self._opening:
             if self._store is None:
-                is_bucket = "://" in self._address
                 self._store = (
                     BucketStore(self._address, self._seconds)
-                    if is_bucket
-                    else DirectoryStore(self._address)
+                    if self._is_bucket
+                    else HelpedDirectory(self._address)
                 )
             return self._store
 
@@ -214,6 +223,13 @@ class Tier:
         except Exception as error:
             self._failed(self._reading, error, "read", time.monotonic() - started)
             return None
+
+    def abandon(self) -> None:
+        """Send no more requests, and end the connections of this process."""
+        self._reading.stop()
+        self._writing.stop()
+        if isinstance(self._store, HelpedDirectory):
+            self._store.close()
 
     def can_write(self) -> bool:
         """Whether an upload makes sense now."""

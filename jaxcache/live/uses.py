@@ -143,7 +143,7 @@ def read_ledger(root: str) -> "dict[str, KnownUses]":
     used: dict[str, int] = {}
     compiled: dict[str, int] = {}
     pins: dict[str, tuple[int, bool]] = {}
-    for event in _events(root, word=b""):
+    for event, _ in _events(root, word=b""):
         key, kind, at_ns = event.get("key"), event.get("kind"), event.get("at_ns")
         if not isinstance(key, str) or type(at_ns) is not int:
             continue
@@ -183,24 +183,32 @@ class LedgerDigest(NamedTuple):
 
     def is_of(self, status: os.stat_result) -> bool:
         """Whether it was taken of this very file, so that other bytes are damage."""
-        return self.file == (status.st_mtime_ns, status.st_size, status.st_ino)
+        same = self.file == (status.st_mtime_ns, status.st_size, status.st_ino)
+        return same and status.st_uid in (os.geteuid(), 0)
 
 
 def read_digests(root: str) -> "dict[str, list[LedgerDigest]]":
-    """Return the digests that the ledger has recorded, by key."""
+    """Return the digests that the ledger has recorded, by key.
+
+    Those of other users and of other caches are of no file here: they accuse nothing.
+    """
     digests: dict[str, list[LedgerDigest]] = {}
-    for event in _events(root, word=b'"payload_sha256"'):
+    for event, owner in _events(root, word=b'"payload_sha256"'):
         key, digest, at_ns = event.get("key"), event.get("payload_sha256"), event.get("at_ns")
         if isinstance(key, str) and isinstance(digest, str) and type(at_ns) is int:
             names = ("file_mtime_ns", "file_size_bytes", "file_inode")
-            file = tuple(map(event.get, names)) if not event.get("imported") else (None, None, None)
+            is_own = owner in (os.geteuid(), 0) and not event.get("imported")
+            file = tuple(map(event.get, names)) if is_own else (None, None, None)
             digests.setdefault(key, []).append(LedgerDigest(digest, at_ns, file))
     return digests
 
 
 def _events(root: str, *, word: bytes) -> "Any":
-    """Yield the events of the ledger of a cache directory whose lines contain a word."""
-    for data in _segments(root):
+    """Yield the events of the ledger of a cache directory whose lines contain a word.
+
+    With each comes the owner of its segment.
+    """
+    for data, owner in _segments(root):
         if word not in data:
             continue
         for number, line in enumerate(data.split(b"\n")):
@@ -213,15 +221,15 @@ def _events(root: str, *, word: bytes) -> "Any":
             except (ValueError, RecursionError):
                 continue
             if isinstance(event, dict):
-                yield event
+                yield event, owner
 
 
-def _segments(root: str) -> "Iterator[bytes]":
-    """Yield the content of each segment that can be read, the oldest first."""
+def _segments(root: str) -> "Iterator[tuple[bytes, int]]":
+    """Yield content and owner of each segment that can be read, the oldest first."""
     with contextlib.suppress(OSError), own_folder(root, "ledger", make=False) as folder:
         for name in sorted(n for n in os.listdir(folder) if n.endswith(".jsonl")):
-            data = None
-            with contextlib.suppress(OSError):
-                data = read_file(name, _MAX_SEGMENT_BYTES, folder=folder)
-            if data is not None:
-                yield data
+            try:
+                data, status = read_entry(name, _MAX_SEGMENT_BYTES, folder=folder)
+            except OSError:
+                continue
+            yield data, status.st_uid

@@ -201,6 +201,11 @@ def leave_as_a_running_program_does(cache: Path) -> None:
     quarantine_entry(str(cache), "jit_f-" + "a" * 64)
 
 
+def test_what_a_program_of_root_leaves_belongs_to_the_owner_of_the_directory(shared: Path) -> None:
+    leave_as_a_running_program_does(shared)
+    assert {(p.lstat().st_uid, p.lstat().st_gid) for p in shared.rglob("*")} == {(OWNER, GROUP)}
+
+
 def test_members_can_write_to_all_that_a_running_program_has_left(shared: Path) -> None:
     shared.chmod(0o775)
     as_user(MEMBER, lambda: leave_as_a_running_program_does(shared), umask=0o077)

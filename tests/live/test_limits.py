@@ -1,6 +1,9 @@
 """What others can do to a program through its tiers, leases and endpoint: little, and once."""
 
+import contextlib
 import json
+import os
+import signal
 import socket
 import threading
 import time
@@ -13,10 +16,12 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from mount_without_links import can_mount, mounted_without_links
 
 from jaxcache.live.counters import Counters
 from jaxcache.live.endpoint import is_own_name, serve
 from jaxcache.live.frame import decode
+from jaxcache.live.helped import HelpedDirectory
 from jaxcache.live.leases import Leases
 from jaxcache.live.tiers import Tier
 from live.conftest import PROGRAM, RunLive, entries
@@ -201,3 +206,81 @@ def test_an_entry_that_was_damaged_on_disk_is_not_uploaded(
     for entry in uploaded:
         decode(entry.read_bytes())
     assert not entries(tier, "second")
+
+
+@pytest.fixture
+def hanging_mount(tmp_path: Path) -> Iterator[Path]:
+    """A mounted directory over which every system call hangs until the test has ended."""
+    if not can_mount():
+        pytest.skip("only root can mount a FUSE file system")
+    (tmp_path / "behind").mkdir()
+    (tmp_path / "mount").mkdir()
+    with contextlib.ExitStack() as stack:
+        try:
+            mount = mounted_without_links(tmp_path / "behind", tmp_path / "mount")
+            stack.enter_context(mount)
+        except OSError as error:
+            pytest.skip(str(error))
+        (server,) = servers_of(tmp_path / "mount")
+        os.kill(server, signal.SIGSTOP)
+        stack.callback(os.kill, server, signal.SIGCONT)
+        yield tmp_path / "mount"
+
+
+def servers_of(mountpoint: Path) -> list[int]:
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if os.fsencode(mountpoint) in (process / "cmdline").read_bytes().split(b"\0"):
+                found.append(int(process.name))
+    return found
+
+
+@pytest.mark.jax
+def test_a_program_ends_while_a_directory_tier_hangs(
+    run_live: RunLive, tmp_path: Path, hanging_mount: Path
+) -> None:
+    """It computes, writes, ends, and leaves its uploads to the next process."""
+    ran = run_live(
+        JAXCACHE_LIVE_TIERS=str(hanging_mount),
+        JAXCACHE_LIVE_TIMEOUT="0.5s",
+        JAXCACHE_LIVE_MISS_BUDGET="0.5s",
+        JAXCACHE_LIVE_FLUSH="1s",
+        timeout=120,
+    )
+    assert ran["tier_errors"] >= 1
+    assert ran["troubles"] == 0
+    assert len(entries(tmp_path / "cache")) > 1
+    assert f"cannot read {hanging_mount}" in ran.err
+    assert list((tmp_path / "cache/.jaxcache/live/spool").rglob("jit_*"))
+
+
+def test_a_directory_tier_does_what_a_directory_does(tmp_path: Path) -> None:
+    layer = layer_with(timeout=30.0)
+    tier = Tier(str(tmp_path / "tier"), layer)
+    data = os.urandom(3 << 20)
+    assert tier.read("entry") is None
+    assert layer.counters["tier_misses"] == 1
+    assert tier.write("entry", data, replace=False)
+    assert tier.write("entry", b"another", replace=False)
+    assert tier.read("entry") == data
+    assert tier.write("entry", b"another", replace=True)
+    assert tier.read("entry") == b"another"
+    assert tier.attempt(lambda store: store.create("a/b", b"1")) is True
+    assert tier.attempt(lambda store: store.create("a/b", b"2")) is False
+    assert tier.attempt(lambda store: store.names("a")) == {"b"}
+    assert tier.attempt(lambda store: store.delete("a/b") or True)
+    assert tier.read("a/b") is None
+    assert tier.read("entry", limit=3) is None
+    assert (layer.counters["tier_errors"], layer.said) == (1, [])
+
+
+def test_the_process_of_a_directory_tier_ends_with_the_last_connection(tmp_path: Path) -> None:
+    directory = HelpedDirectory(str(tmp_path))
+    assert directory.within(30.0).names() == set()
+    (process,) = servers_of(tmp_path)
+    directory.close()
+    deadline = time.monotonic() + 60
+    while servers_of(tmp_path) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert process not in servers_of(tmp_path)

@@ -139,3 +139,29 @@ def test_a_program_removes_no_files_through_a_link(run_live: RunLive, tmp_path: 
     assert state(victim) == before
     assert len(entries(cache)) > 1
     assert ran["troubles"] == 0
+
+
+@pytest.mark.jax
+def test_forged_files_cost_a_compile_at_most(run_live: RunLive, tmp_path: Path) -> None:
+    """The worst that the content of the layer's own files can do: an entry goes to quarantine."""
+    tiers = {"JAXCACHE_LIVE_TIERS": str(tmp_path / "tier")}
+    good = run_live(**tiers)
+    cache = tmp_path / "cache"
+    live = cache / ".jaxcache/live"
+    (first,) = entries(cache, "first")
+    (live / "loading").mkdir(exist_ok=True)
+    (live / "loading" / "7-00112233aabb").write_text(
+        f"jaxcache loads\n{first.name.removesuffix('-cache')}"
+    )
+    (live / "loading" / "8-00112233aabb").write_text("jaxcache loads\n../../../etc/passwd")
+    for path in (*live.glob("runs/*"), *(tmp_path / "tier").glob(".jaxcache/live/runs/*")):
+        path.write_text("../../../etc/passwd\n" * 10_000)
+    (spool,) = (p for p in live.glob("spool/*") if p.is_dir())
+    (spool / f"jit_gone-{'a' * 64}").write_text("replace")
+    (spool / "notes").write_text("precious")
+    (live / "totals").write_text('{"hits_local": -1e400, "misses": {}}')
+    ran = run_live(**tiers)
+    assert ran.result == good.result
+    assert (ran["died_loading"], ran["troubles"]) == (1, 0)
+    assert (spool / "notes").exists()
+    assert (live / "loading" / "8-00112233aabb").exists()
