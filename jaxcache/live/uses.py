@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from ..core.atomic import delete_if_abandoned, locked_name
 from ..core.ledger import COMPACT_ABOVE, Lines, is_compacted, is_open, merge_uses, read_lines
 from ..core.names import CACHE_SUFFIX, TEMP_PREFIX
-from .files import own_folder, read_entry, read_file, write_whole
+from .files import own_folder, read_entry, write_whole
 
 _MAX_SEGMENT_BYTES = 32 << 20
 _MAX_EVENTS = 5_000
