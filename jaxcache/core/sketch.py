@@ -169,6 +169,11 @@ def read_sketch(blob: object) -> "Sketch | None":
         return None
 
 
+def is_library(file: str) -> bool:
+    """Return whether a file is part of an installed package or of Python, and not the user's."""
+    return bool(_LIBRARY.search(file))
+
+
 def _read_passed(rows: Any) -> "tuple[PassedArgument, ...] | None":
     if rows is None:
         return None
@@ -302,7 +307,7 @@ class _Module:
             outside, is_own = self._place(outer)
             return (outside, is_own) if is_own or place == _NOWHERE else (place, False)
         if match := _FILE.match(location):
-            return (match[1], int(match[2]), ""), not _LIBRARY.search(match[1])
+            return (match[1], int(match[2]), ""), not is_library(match[1])
         if match := _NAMED.match(location):
             inner = match[2]
             place, is_own = self._place(inner)

@@ -10,7 +10,6 @@ if TYPE_CHECKING:
     from jaxcache.cache.explain.known import KnownCache
     from jaxcache.cache.explain.sides import Compile, Difference, Explanation
     from jaxcache.render.view import Block
-    from jaxcache.warm.events import Done
 
 #: Entries of the module, the newest ones, that the call is compared with.
 _CANDIDATES = 20
@@ -61,7 +60,6 @@ def explain_miss(function: Any, *args: Any, **kwargs: Any) -> Prediction:
     """
     from jaxcache.cache.explain.known import open_known
     from jaxcache.errors import NoJaxError, UsageError
-    from jaxcache.warm.causes import as_compile
 
     if not hasattr(function, "lower"):
         raise UsageError(
@@ -80,44 +78,48 @@ def explain_miss(function: Any, *args: Any, **kwargs: Any) -> Prediction:
             text = "this process has compiled it already, and keeps it in memory"
             return Prediction("in-memory", None, None, text)
         observation.take(event)
-        (asked,) = (done for done in observation.compiles() if done.reason == "not-compiled")
+        (compile_,) = (c for c in observation.compared() if c.reason == "not-compiled")
         directory = observation.cache_dir
     known = open_known(directory) if directory else None
-    compile_, key = as_compile(asked), asked.key or ""
-    if known and key in known.keys_of(asked.module):
-        text = f"{asked.module} is in {directory}, and would be retrieved"
-        return Prediction("hit", asked.module, key, text)
+    module, key = compile_.module, compile_.key or ""
+    if known and key in known.keys_of(module):
+        text = f"{module} is in {directory}, and would be retrieved"
+        return Prediction("hit", module, key, text)
     explanation = _compare(compile_, known, earlier, directory)
-    text = f"{asked.module} would be compiled: {_why(explanation, directory)}"
-    return Prediction("miss", asked.module, key, text, explanation)
+    text = f"{module} would be compiled: {_why(explanation, directory)}"
+    return Prediction("miss", module, key, text, explanation)
 
 
 def _compare(
-    wanted: "Compile", known: "KnownCache | None", earlier: "Iterable[Done]", directory: str
+    wanted: "Compile", known: "KnownCache | None", earlier: "Iterable[Compile]", directory: str
 ) -> "Explanation":
     """Compare it with the entries of its module, and with what this process has compiled."""
     from jaxcache.cache.explain.compare import explain
     from jaxcache.cache.explain.sides import Compile, Side
-    from jaxcache.warm.causes import as_compile
 
     def candidates() -> "Iterator[Compile]":
-        yield from (as_compile(done) for done in earlier if done.module == wanted.module)
+        yield from (c for c in earlier if c.module == wanted.module)
         if known:
             for key in known.keys_of(wanted.module)[:_CANDIDATES]:
-                yield _with_types(known.complete(Compile(wanted.module, key)))
+                yield _with_types(known.complete(Compile(wanted.module, key)), wanted)
 
     by_key = {c.key: c for c in candidates()}
     left = Side(directory or "no cache", tuple(by_key.values()), is_run=False)
     return explain(left, Side("this call", (known.complete(wanted) if known else wanted,)))
 
 
-def _with_types(entry: "Compile") -> "Compile":
-    """Take the types of the arguments from the entry, unless it holds those of a shard."""
+def _with_types(entry: "Compile", wanted: "Compile") -> "Compile":
+    """Take the types of the arguments from the entry, unless it holds those of a shard.
+
+    An entry drops arguments that its program does not use; then their number is another.
+    """
     contents = entry.contents
     if contents is None or contents.program is None or contents.compile_options.num_partitions != 1:
         return entry
     types = (f"{p.dtype}[{','.join(map(str, p.shape))}]" for p in contents.program.parameters)
-    return replace(entry, arguments=", ".join(types))
+    parameters = contents.program.parameters
+    alike = (wanted.arguments or "").count("[") == len(parameters)
+    return replace(entry, arguments=", ".join(types)) if alike else entry
 
 
 def _why(explanation: "Explanation", directory: str) -> str:

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import os
 import shutil
 import sys
 import threading
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from jaxcache.jaxside.hook import when_imported
 
 if TYPE_CHECKING:
+    from jaxcache.cache.explain.sides import Compile
     from jaxcache.jaxside.listener import Listener
     from jaxcache.render.view import Block
     from jaxcache.warm.events import Done
@@ -21,6 +23,8 @@ if TYPE_CHECKING:
     from jaxcache.warm.report import Module, Report
 
 _last: "Observation | None" = None
+#: Numbers of the requests that the ledger has: blocks may nest.
+_remembered: "set[int]" = set()
 
 
 class Printable:
@@ -76,7 +80,28 @@ class Observation(Printable):
             sys.meta_path.remove(self._waiting)
         self._seconds = time.monotonic() - self._started
         if self._listener is not None:
+            self._listener.finish_sketches()
             self._listener.remove(self.take)
+            self._remember()
+
+    def _remember(self) -> None:
+        """Write what was compiled into the ledger, unless a parent or the live layer does so.
+
+        Whatever fails here only costs the next miss its explanation.
+        """
+        with contextlib.suppress(Exception), self._lock:
+            from jaxcache.warm.bookkeeping import remember
+
+            seen = self._fold()
+            configured = seen.processes[0].configured
+            is_live = configured is not None and configured.live is not None
+            if is_live or "JAXCACHE_EVENTS" in os.environ:
+                return
+            written = [d for d in seen.modules if d.outcome == "written"]
+            fresh = [d for d in written if d.number not in _remembered]
+            _remembered.update(d.number for d in fresh)
+            if fresh:
+                remember(fresh, seen)
 
     def take(self, event: "dict[str, Any]") -> None:
         """Take one event of the listener; whatever fails here is told and never raised."""
@@ -142,7 +167,7 @@ class Observation(Printable):
         with self._lock:
             modules = self.report.modules
             if self._recorder is not None and self._causes[0] != self._read:
-                self._causes = self._read, find_causes(self._recorder.modules, ())
+                self._causes = self._read, find_causes(self._recorder, ())
             causes = self._causes[1]
         return tuple(
             replace(m, cause=causes.get(m.key or "")) if m.outcome == "written" else m
@@ -156,6 +181,14 @@ class Observation(Printable):
         """Return each compile for itself."""
         with self._lock:
             return [*self._fold().modules]
+
+    def compared(self) -> "list[Compile]":
+        """Return each compile as ``explain`` compares it."""
+        from jaxcache.warm.causes import as_compile
+
+        with self._lock:
+            seen = self._fold()
+            return [as_compile(done, seen) for done in seen.modules]
 
     def misses(self) -> "Misses":
         """The modules that were compiled and not retrieved."""
@@ -196,6 +229,10 @@ class Misses(Printable):
         return self.modules[index]
 
     def _blocks(self) -> "Iterable[Block]":
+        from jaxcache.render.warm import headline
+
+        if not self.modules:
+            return [headline(self._report)]
         return _page(replace(self._report, modules=self.modules, notes=()))
 
 
@@ -283,6 +320,6 @@ def last_misses() -> "Misses":
     return (_last or Observation()).misses()
 
 
-def last_compiles() -> "list[Done]":
-    """Return each compile that the last block of :func:`watch` has seen."""
-    return _last.compiles() if _last else []
+def last_compiles() -> "list[Compile]":
+    """Return each compile that the last block of :func:`watch` has seen, as it is compared."""
+    return _last.compared() if _last else []

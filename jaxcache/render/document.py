@@ -23,7 +23,9 @@ Document = dict[str, Any]
 SHAPES = {
     "Change": "change=kind changed_at=at_ns *entry",
     "Comparison": "module=right.module left_key=left.key right_key=right.key "
-    "outcome=right.outcome source=right.source differences",
+    "outcome=right.outcome source=right.source compared_with differences",
+    "Difference": "-title",
+    "ChurnCause": "-title",
     "Finding": "trap severity seen cost fix mendable files upstream",
     "GraphEntry": "-dependants",
     "Group": "name *summary last_used_at",

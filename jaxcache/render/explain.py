@@ -6,7 +6,6 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
 from jaxcache.cache.explain.churn import Churn
-from jaxcache.cache.explain.compare import headword
 from jaxcache.cache.explain.sides import Comparison, Compile, Difference, Explanation
 from jaxcache.render.columns import count_column, seconds_column, size_column, text_column
 from jaxcache.render.document import fields_of
@@ -16,6 +15,7 @@ from jaxcache.units import format_count
 from jaxcache.warm.causes import FIRST_TIME, describe_comparison
 
 _SHOWN_MODULES = 4
+_SHOWN_DIFFERENCES = 3
 
 
 def explain_view(explanation: Explanation, cache_dir: str, *, unfolded: bool = False) -> View:
@@ -43,7 +43,7 @@ def explain_view(explanation: Explanation, cache_dir: str, *, unfolded: bool = F
     has_causes = any(c.differences for c in past)
     rows: list[tuple[object, ...]] = [
         (c.right.module, d.component, d.left, d.right, d.meaning, d.fix)
-        for c in comparisons or (past if has_causes else ())
+        for c in _own_first(comparisons) or (past if has_causes else ())
         for d in c.differences or (Difference("", None, None, FIRST_TIME, None),)
     ]
     page = [] if past and not comparisons else [*_page(explanation, unfolded=unfolded)]
@@ -59,6 +59,11 @@ def explain_view(explanation: Explanation, cache_dir: str, *, unfolded: bool = F
         note = f"{hit}; the cache has no earlier entry of their modules to compare them with"
     notes = [] if comparisons else [note]
     return View(document, rows, records=comparisons or hits, page=page, notes=notes)
+
+
+def _own_first(comparisons: Sequence[Comparison]) -> Sequence[Comparison]:
+    """Return the comparisons of the user's functions; those of JAX's where there are no others."""
+    return [c for c in comparisons if not c.right.is_helper] or comparisons
 
 
 def _past_cause(comparison: Comparison) -> str:
@@ -110,8 +115,16 @@ def _page(explanation: Explanation, *, unfolded: bool) -> Iterator[Block]:
         yield f"{len(differing):,} of {format_count(total, 'module')} {verb}"
     yield Line(explanation.left, "left   ")
     yield Line(explanation.right, "right  ")
-    for difference, compiles in _summed(shown):
+    differences = _summed(shown)
+    listed = differences if unfolded else differences[:_SHOWN_DIFFERENCES]
+    for difference, compiles in listed:
         yield from _difference_lines(difference, compiles)
+    if more := len(differences) - len(listed):
+        yield ""
+        yield f"and {format_count(more, 'other difference')} (--all lists them)"
+    if any(c.compared_with == "nearest" for c in shown):
+        yield ""
+        yield "compared with the entry that is most alike: what the call used last is not recorded"
     if folded := differing[len(shown) :]:
         some = format_count(len(folded), "helper")
         verb = "differs" if len(folded) == 1 else "differ"
@@ -147,9 +160,6 @@ def churn_view(churns: Sequence[Churn], cache_dir: str, *, what: str = "MODULE")
         what: what has several keys, as the head of its column.
     """
 
-    def cause(churn: Churn, part: int) -> object:
-        return churn.causes[0][part] if churn.causes else None
-
     columns = [
         text_column(what, lambda c: c.module, elastic=True),
         count_column("KEYS", lambda c: c.keys),
@@ -157,19 +167,15 @@ def churn_view(churns: Sequence[Churn], cache_dir: str, *, what: str = "MODULE")
         seconds_column(lambda c: c.compile_seconds),
         Column(
             "LIKELY CAUSE",
-            lambda c: cause(c, 0),
-            lambda c: headword(*c.causes[0][:2]) if c.causes else "",
+            lambda c: c.causes[0].component if c.causes else None,
+            lambda c: c.causes[0].title or c.causes[0].meaning if c.causes else "",
             elastic=True,
             least=24,
             cut="end",
         ),
-        Column("MEANING", lambda c: cause(c, 1)),
+        Column("MEANING", lambda c: c.causes[0].meaning if c.causes else None),
     ]
-    names = ("component", "meaning", "count")
-    rows = [
-        fields_of(c) | {"causes": [dict(zip(names, cause, strict=True)) for cause in c.causes]}
-        for c in churns
-    ]
+    rows = [fields_of(c) for c in churns]
     page = _churn_page(columns, churns) if churns else [f"no {what.lower()} has two keys or more"]
     return View({"cache_dir": cache_dir, "modules": rows}, churns, columns, records=rows, page=page)
 
@@ -177,8 +183,7 @@ def churn_view(churns: Sequence[Churn], cache_dir: str, *, what: str = "MODULE")
 def _churn_page(columns: Sequence[Column], churns: Sequence[Churn]) -> Iterator[Block]:
     """The table, whose causes are short, and each of them in full."""
     yield Table(columns, churns)
-    causes = dict.fromkeys(cause[:2] for churn in churns for cause in churn.causes[:1])
-    for component, meaning in causes:
-        short = headword(component, meaning)
-        if short != meaning.removeprefix("the "):
-            yield Line(meaning.removeprefix("the ").removeprefix(f"{short}: "), f"{short}: ")
+    causes = {c.title or c.meaning: c.meaning for churn in churns for c in churn.causes[:1]}
+    for title, meaning in causes.items():
+        if title not in (meaning, meaning.removeprefix("the ")):
+            yield Line(meaning, f"{title}: ")

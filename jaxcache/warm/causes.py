@@ -1,19 +1,18 @@
 """Say why a run compiled what it wrote: the nearest entry known, and what differs from it."""
 
 import contextlib
-import re
 import shlex
 import time
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator
 
 from jaxcache.cache.bundle.pack import make_origin
-from jaxcache.cache.explain.compare import UNKNOWN, explain, headword
+from jaxcache.cache.explain.compare import explain
 from jaxcache.cache.explain.known import KnownCache
-from jaxcache.cache.explain.options import OF_PATH
 from jaxcache.cache.explain.programs import first_change
-from jaxcache.cache.explain.sides import Comparison, Compile, Difference, Side, is_helper
+from jaxcache.cache.explain.sides import Cause, Comparison, Compile, Difference, Side, is_helper
 from jaxcache.core.names import CACHE_SUFFIX
+from jaxcache.core.sketch import read_sketch
 from jaxcache.entry.codec import CodecError
 from jaxcache.entry.decode import decode_origin
 from jaxcache.entry.read import read_payload
@@ -22,7 +21,7 @@ from jaxcache.errors import NoCacheError
 from jaxcache.store import open_store
 from jaxcache.store.base import StoreError
 from jaxcache.warm.events import Done
-from jaxcache.warm.recorder import COMPILED_AHEAD
+from jaxcache.warm.recorder import COMPILED_AHEAD, Recorder
 
 FIRST_TIME = "first time"
 LOST = "its entry is no longer there"
@@ -34,7 +33,7 @@ _MAX_ENTRY_BYTES = 16 << 20
 _BUDGET_SECONDS = 3.0
 _SHOWN_CHARACTERS = 40
 _SHOWN_PATH = 24
-_OF_TYPES = re.compile(r"the (shapes?|dtypes?)( and dtypes?)? of (argument|result)")
+_OF_TYPES = frozenset({Cause.ARGUMENT_SHAPE, Cause.ARGUMENT_DTYPE})
 
 
 def path_note(modules: Iterable[Done], jax_version: str | None) -> Iterator[str]:
@@ -57,8 +56,10 @@ def path_note(modules: Iterable[Done], jax_version: str | None) -> Iterator[str]
                 )
 
 
-def as_compile(event: Done) -> Compile:
+def as_compile(event: Done, seen: Recorder | None = None) -> Compile:
     """Return a compile of a run as ``explain`` compares it."""
+    origin = seen.origin(event.process, event.backend) if seen else {}
+    started = seen.processes[event.process].started if seen else None
     known = event.file is not None and event.line is not None
     types = (f"{a.dtype}[{','.join(map(str, a.shape))}]" for a in event.arguments)
     return Compile(
@@ -73,6 +74,10 @@ def as_compile(event: Done) -> Compile:
         xla_flags=event.xla_flags,
         ignored_flags=event.ignored_flags,
         source=f"{event.file}:{event.line}" if known else None,
+        jax_version=origin.get("jax_version"),
+        jaxlib_version=origin.get("jaxlib_version"),
+        sketch=read_sketch(seen.sketch_of(event) if seen else event.sketch),
+        script=started.argv[0] or None if started and started.argv else None,
     )
 
 
@@ -83,7 +88,7 @@ def is_new(outcome: str, reason: str) -> bool:
     return outcome == "written" and reason not in ("replaced", COMPILED_AHEAD)
 
 
-def find_causes(modules: Iterable[Done], before: Collection[str]) -> dict[str, str]:
+def find_causes(seen: Recorder, before: Collection[str]) -> dict[str, str]:
     """Say why each key that was written was not in the cache, or that this is unknown.
 
     Errors end nothing, because a cause only helps the reader.
@@ -92,7 +97,7 @@ def find_causes(modules: Iterable[Done], before: Collection[str]) -> dict[str, s
         before: keys that the cache or its ledger knew when the run began.
     """
     written: defaultdict[str, dict[str, Done]] = defaultdict(dict)
-    for done in modules:
+    for done in seen.modules:
         if is_new(done.outcome, done.reason) and done.key:
             written[done.directory or ""].setdefault(done.key, done)
     causes: dict[str, str] = {}
@@ -102,14 +107,18 @@ def find_causes(modules: Iterable[Done], before: Collection[str]) -> dict[str, s
             causes |= dict.fromkeys(found, "unknown (only a directory's entries are compared)")
             continue
         try:
-            _find_in(KnownCache(open_store(directory)), found, causes, deadline)
+            _find_in(KnownCache(open_store(directory)), found, causes, deadline, seen)
         except Exception as error:
             causes |= {k: f"unknown ({error})" for k in found if k not in causes}
     return causes | {key: LOST for found in written.values() for key in found if key in before}
 
 
 def _find_in(
-    known: KnownCache, written: dict[str, Done], causes: dict[str, str], deadline: float
+    known: KnownCache,
+    written: dict[str, Done],
+    causes: dict[str, str],
+    deadline: float,
+    seen: Recorder,
 ) -> None:
     order = {key: number for number, key in enumerate(written)}
     own_first = sorted(written.items(), key=lambda item: is_helper(item[1].function, item[1].file))
@@ -126,7 +135,7 @@ def _find_in(
             known.complete(Compile(done.module, k), max_bytes=_MAX_ENTRY_BYTES)
             for k in others[:MOST_CANDIDATES]
         ]
-        new = known.complete(as_compile(done), max_bytes=_MAX_ENTRY_BYTES)
+        new = known.complete(as_compile(done, seen), max_bytes=_MAX_ENTRY_BYTES)
         compared = explain(Side("", tuple(candidates), is_run=False), Side("", (new,))).comparisons
         causes[key] = describe_comparison(compared[0])
 
@@ -141,17 +150,21 @@ def describe_comparison(comparison: Comparison) -> str:
     """Return one line: the first difference itself, and the other parts of the key that differ."""
     first, *others = comparison.differences
     left, right = comparison.left, comparison.right
-    if first.component == UNKNOWN and left and left.key and right.key:
-        return f"differs from {_short(left.key)}; see jaxcache explain {_short(right.key)}"
-    what = headword(first.component, first.meaning)
+    if first.cause is Cause.NOT_CACHED_BEFORE:
+        return FIRST_TIME
+    if first.cause is Cause.UNKNOWN and left and left.key and right.key:
+        return f"differs from {_short(left.key)}, unknown in what"
+    what = first.title
     values = [v for v in (first.left, first.right) if v]
-    if _OF_TYPES.match(first.meaning) and left and (change := first_change(left, right)):
+    if first.cause in _OF_TYPES and left and (change := first_change(left, right)):
         what = change
-    elif first.meaning.startswith(OF_PATH):
+    elif first.cause is Cause.PATH:
         what = _of_path(first)
     elif len(values) == 2 and all(_is_shown(v) for v in values):
         what = f"{what}: {values[0]} → {values[1]}"
-    more = (_of_path(d) if d.meaning.startswith(OF_PATH) else d.component for d in others)
+    more = [_of_path(d) if d.cause is Cause.PATH else d.title for d in others[:1]]
+    if len(others) > 1:
+        more.append(f"{len(others) - 1} more")
     return f"{what}; also {', '.join(more)}" if others else what
 
 

@@ -17,8 +17,8 @@ from jaxcache.layouts.torch.scan import scan as torch_scan
 from jaxcache.options.run import WarmOptions
 from jaxcache.store import open_store
 from jaxcache.warm.causes import MOST_CANDIDATES, as_compile
-from jaxcache.warm.events import Done
 from jaxcache.warm.programs import WarmProgram
+from jaxcache.warm.recorder import Recorder
 from jaxcache.warm.run import Watch, run_command, warm_programs
 from jaxcache.warm.torch import warm_programs as warm_torch
 from jaxcache.warm.torch_report import Lookup
@@ -43,10 +43,10 @@ def explain_script(
         NoJaxError: ``unknown-jax`` where nobody here can listen to it.
     """
     known = open_known(options.cache_dir)
-    done: list[Done] = []
+    seen = Recorder(options.cache_dir)
     with scratch_folder("explain") as scratch:
         asked = options.replace(components=True, scratch=scratch)
-        watch = Watch(on_event=lambda e: done.append(e) if isinstance(e, Done) else None)
+        watch = Watch(on_event=seen.add)
         if command:
             report = run_command(command, asked, watch)
         else:
@@ -56,7 +56,7 @@ def explain_script(
                 os.rmdir(options.cache_dir)
         if report.unobserved and not report.modules:
             raise NoJaxError(report.unobserved[0], code="unknown-jax")
-        compiles = _first_looks(done)
+        compiles = _first_looks(seen)
         new = KnownCache(open_store(scratch))
         missed = tuple(new.complete(c) for c in compiles if c.outcome != "hit")
     directory = report.cache_dir or options.cache_dir
@@ -87,13 +87,13 @@ def _compare_with_earlier(known: KnownCache, hit: Compile) -> Comparison:
     return found.comparisons[0]
 
 
-def _first_looks(done: Sequence[Done]) -> list[Compile]:
+def _first_looks(seen: Recorder) -> list[Compile]:
     """One compile for each key: the first look-up is the one that says something."""
     found: dict[str, Compile] = {}
-    for event in done:
+    for event in seen.modules:
         name = event.key or f"{event.module} {len(found)}"
         if name not in found or event.outcome != "hit":
-            found[name] = as_compile(event)
+            found[name] = as_compile(event, seen)
     return list(found.values())
 
 

@@ -231,7 +231,7 @@ def _run_all(
     for directory in recorder.directories - {expected}:
         known.update(known_seconds(directory))
     report = recorder.report(ended, known)
-    causes = {} if spool or options.scratch else find_causes(recorder.modules, known_keys)
+    causes = {} if spool or options.scratch else find_causes(recorder, known_keys)
     if not (options.portable or spool or options.scratch or options.no_write):
         version = next((p.jax for p in report.processes if p.jax), None)
         notes += path_note(recorder.modules, version)

@@ -12,8 +12,15 @@ import pytest
 from conftest import CORPUS, RunCli
 from terminal import run_all
 
-from jaxcache.cache.explain.churn import SAME_PROGRAM
-from jaxcache.cache.explain.sides import COMPONENTS, Comparison, Compile, Difference, Explanation
+from jaxcache.cache.explain.known import KnownCache
+from jaxcache.cache.explain.sides import (
+    COMPONENTS,
+    Cause,
+    Comparison,
+    Compile,
+    Difference,
+    Explanation,
+)
 from jaxcache.cache.ledger.record import COMPILE, Event
 from jaxcache.cache.ledger.segments import append
 from jaxcache.render.explain import explain_view
@@ -53,7 +60,9 @@ def test_two_caches(
     if values:
         assert (named[0]["left"], named[0]["right"]) == values
     for difference in found["differences"]:
-        assert set(difference) == {"component", "left", "right", "meaning", "fix", "modules"}
+        assert set(difference) == {
+            *("component", "left", "right", "meaning", "fix", "cause", "where", "modules")
+        }
 
 
 def test_a_cache_and_itself(run_cli: RunCli, corpus: Path) -> None:
@@ -168,15 +177,13 @@ def test_a_key_beside_the_others_of_its_module(run_cli: RunCli, corpus: Path) ->
     assert "only key" in done.stderr
 
 
-def test_a_key_keeps_the_names_of_arguments(run_cli: RunCli, tmp_path: Path) -> None:
+def test_an_entry_keeps_the_names_of_arguments() -> None:
     """JAX's entries hold them, so that no ledger and no saved run is needed."""
-    for corpus in ("0.12.0.1-cpu-zstd", "0.12.0.1-cuda13-h200-zstd"):
-        (path,) = (CORPUS / corpus).glob("jit_loss-*-cache")
-        shutil.copy(path, tmp_path)
-    key = path.name.removesuffix("-cache")
-    done = run_cli("explain", key, "-C", tmp_path, "--json")
-    meanings = [d["meaning"] for d in json.loads(done.stdout)["differences"]]
-    assert "the shapes of arguments w and x" in meanings
+    cache = CORPUS / "0.12.0.1-cpu-zstd"
+    (path,) = cache.glob("jit_loss-*-cache")
+    known = KnownCache(open_store(str(cache)))
+    compile_ = known.complete(Compile("jit_loss", path.name.removesuffix("-cache")))
+    assert compile_.names == ("w", "x")
 
 
 def test_an_option_that_is_not_ours_is_the_scripts(run_cli: RunCli, tmp_path: Path) -> None:
@@ -276,7 +283,7 @@ def test_churn(run_cli: RunCli, corpus: Path, tmp_path: Path) -> None:
         if r
     )
     assert "address" in rows["jit_at_0x…"]["causes"][0]["meaning"]
-    assert rows["jit_same"]["causes"][0]["meaning"] == SAME_PROGRAM
+    assert rows["jit_same"]["causes"][0]["cause"] == "unknown"
     table = run_cli("explain", "--churn", "-C", cache).stdout.splitlines()
     assert len(table) == len(rows)
     assert all(len(line.split("\t")) == 6 for line in table)
@@ -357,7 +364,11 @@ def test_hits_are_compared_with_what_their_module_had_before() -> None:
     own = Compile("jit_step", "jit_step-" + "b" * 64, outcome="hit", source="/at/train.py:7")
     old = replace(own, key="jit_step-" + "a" * 64)
     helper = Compile("jit_sin", "jit_sin-" + "c" * 64, outcome="hit", is_helper=True)
-    flag = Difference("XLA flags", "none", "--xla_a=1", "the XLA flags", None)
+    flag = Difference(
+        *("XLA flags", "none", "--xla_a=1", "the XLA flags", None),
+        cause=Cause.FLAG,
+        title="XLA flags",
+    )
     past = Comparison(old, own, (flag,)), Comparison(None, helper, ())
     found = Explanation("cache", "train.py", 2, (), hits=2, past=past)
     lines = [*set_blocks(explain_view(found, "cache").page or (), width=100, color=False)]

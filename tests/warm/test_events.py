@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from jaxcache.cache.explain.options import OF_PATH
-from jaxcache.cache.explain.sides import Comparison, Compile, Difference
+from jaxcache.cache.explain.sides import Cause, Comparison, Compile, Difference
 from jaxcache.warm.causes import describe_comparison
 from jaxcache.warm.events import Begun, Configured, Done, Notice, Started, parse_event
 from jaxcache.warm.inbox import Inbox, socket_folder
@@ -156,7 +155,7 @@ def test_a_run_leaves_no_thread_behind() -> None:
 def test_of_two_paths_in_keys_the_part_that_differs_is_shown(
     left: str, right: str, shown: str
 ) -> None:
-    apart = Difference("compile_options", left, right, OF_PATH, None)
+    apart = Difference("compile_options", left, right, "the path", None, Cause.PATH)
     one, other = Compile("jit_f", "ab"), Compile("jit_f", "cd")
     assert describe_comparison(Comparison(one, other, (apart,))) == f"cache path: {shown}"
 

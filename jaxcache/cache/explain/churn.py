@@ -5,22 +5,30 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import pairwise
+from itertools import islice, pairwise
 
-from jaxcache.cache.explain.compare import UNKNOWN, compare
+from jaxcache.cache.explain.compare import compare
 from jaxcache.cache.explain.known import KnownCache
 from jaxcache.cache.explain.matching import without_addresses
-from jaxcache.cache.explain.sides import Compile, Side
+from jaxcache.cache.explain.sides import Cause, Compile, Difference, Side
 from jaxcache.cache.scan import Scan, scan
 from jaxcache.model import Entry
 from jaxcache.store.base import Store
 
 #: Keys of one module that are decoded to find the cause, the newest ones.
 _SAMPLED = 8
-SAME_PROGRAM = (
-    "the compiled programs are the same: something that does not reach them changes the key, "
-    "such as an address (custom_partitioning, pmap of jax 0.8 and 0.9), a path or a hook"
-)
+
+
+@dataclass(frozen=True, slots=True)
+class ChurnCause:
+    """One reason of several keys."""
+
+    component: str
+    meaning: str
+    count: int
+    """Pairs of neighbours in time that it explains."""
+    cause: Cause
+    title: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,8 +40,8 @@ class Churn:
     keys: int
     size_bytes: int
     compile_seconds: float
-    causes: tuple[tuple[str, str, int], ...]
-    """(component, meaning, how often) over neighbouring keys in time, the most frequent first."""
+    causes: tuple[ChurnCause, ...]
+    """Over neighbouring keys in time, the most frequent first; known ones before unknown ones."""
 
 
 def find_churn(
@@ -57,14 +65,14 @@ def find_churn(
 
 def rank_churn(
     groups: Mapping[str, Sequence[Entry]],
-    differences: Callable[[Sequence[Entry]], Iterable[tuple[str, str]]],
+    differences: Callable[[Sequence[Entry]], Iterable[Difference]],
     explained: int | None,
 ) -> tuple[Churn, ...]:
     """Sum up groups of two entries or more, those that take most bytes first.
 
     Args:
         groups: entries with different keys, by the name of what they were compiled from.
-        differences: yields (component, meaning) of each pair of neighbours, given in order of time.
+        differences: yields the differences of each pair of neighbours, given in order of time.
         explained: look for the causes of only so many.
     """
     sizes = {
@@ -75,20 +83,21 @@ def rank_churn(
     found = []
     for rank, name in enumerate(sorted(sizes, key=lambda name: (-sizes[name], name))):
         entries = sorted(groups[name], key=lambda e: e.created_ns)
-        counted: Counter[tuple[str, str]] = Counter()
+        counted: Counter[tuple[str, str, Cause, str]] = Counter()
         if explained is None or rank < explained:
-            counted.update(differences(entries[-_SAMPLED:]))
+            found_here = differences(entries[-_SAMPLED:])
+            counted.update((d.component, d.meaning, d.cause, d.title) for d in found_here)
         seconds = math.fsum(e.compile_seconds or 0.0 for e in entries)
-        causes = tuple((*cause, number) for cause, number in counted.most_common())
+        causes = tuple(
+            ChurnCause(component, meaning, count, cause, title)
+            for (component, meaning, cause, title), count in counted.most_common()
+        )
+        causes = tuple(sorted(causes, key=lambda c: c.cause is Cause.UNKNOWN))
         found.append(Churn(name, len(entries), sizes[name], seconds, causes))
     return tuple(found)
 
 
-def _differences(known: KnownCache, entries: Sequence[Entry]) -> Iterator[tuple[str, str]]:
+def _differences(known: KnownCache, entries: Sequence[Entry]) -> Iterator[Difference]:
+    """Yield the cause of each pair of neighbours."""
     for left, right in pairwise(known.complete(Compile(e.module, e.key)) for e in entries):
-        side = Side("", (left,), is_run=False)
-        for difference in compare(left, right, side):
-            meaning = difference.meaning
-            if difference.component == UNKNOWN and left.outline and left.outline == right.outline:
-                meaning = SAME_PROGRAM
-            yield difference.component, meaning.partition(" (at ")[0]
+        yield from islice(compare(left, right, Side("", (left,), is_run=False)), 1)

@@ -1,14 +1,26 @@
-"""Name the components in which two compiles differ, with what each means and what to do."""
+"""Name the components in which two compiles differ, with what each means and what to do.
+
+A version, a device, a flag, a setting, the codec or a hook explains a miss alone: where one of them
+differs, nothing else is claimed. After them come the path of the cache, the arguments, static
+values and donations, and the code. What is not known of both sides is no cause.
+"""
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cache
 
 from jaxcache.cache.explain.matching import pair
-from jaxcache.cache.explain.options import compare_options, flag_differences, flags_explain_options
+from jaxcache.cache.explain.options import (
+    compare_flags,
+    compare_options,
+    compare_paths,
+    compare_placements,
+    device_counts,
+)
 from jaxcache.cache.explain.programs import compare_arguments, compare_programs
 from jaxcache.cache.explain.sides import (
     COMPONENTS,
+    Cause,
     Comparison,
     Compile,
     Difference,
@@ -18,14 +30,13 @@ from jaxcache.cache.explain.sides import (
 from jaxcache.entry.contents import Contents
 from jaxcache.entry.options import nearest_version, same_generation
 
-#: "Cannot tell", as a difference of its own: nothing is known of one side beyond its key.
-UNKNOWN = "unknown"
 _SAME_KEY = "entry"
 _CODECS = {"zstandard": "zstd", "zlib": "zlib"}
+_CALLBACKS_FIX = "leave debug.print and pure_callback out of what is compiled, or use jax 0.11"
 
 
 def explain(left: Side, right: Side) -> Explanation:
-    """Compare each compile of the right side with the nearest of the left."""
+    """Compare each compile of the right side with what its call used last, else the nearest."""
     comparisons = []
     same = 0
     single = len(left.compiles) == len(right.compiles) == 1  # whatever their names
@@ -33,7 +44,10 @@ def explain(left: Side, right: Side) -> Explanation:
     for old, new in pairs or pair(left.compiles, right.compiles):
         differences = tuple(compare(old, new, left))
         if differences:
-            comparisons.append(Comparison(old, new, differences))
+            basis = None
+            if old is not None and not left.is_run and not single:
+                basis = "last-used" if old.used_ns and old.sketch else "nearest"
+            comparisons.append(Comparison(old, new, differences, basis))
         else:
             same += 1
     comparisons.sort(key=lambda c: c.right.is_helper)  # what people wrote comes first
@@ -41,14 +55,16 @@ def explain(left: Side, right: Side) -> Explanation:
 
 
 def compare(left: Compile | None, right: Compile, side: Side) -> Iterator[Difference]:
-    """The differences of one compile; none if it is no trouble."""
+    """Yield the differences of one compile, the cause first; none if it is no trouble."""
     if left is None:
         yield Difference(
             "computation",
             None,
             right.module,
             f"{side.name} has no compile of that name",
-            "was it called there under another name, or not at all?",
+            None,
+            Cause.NOT_CACHED_BEFORE,
+            title="not cached before",
         )
         return
     if right.outcome == "uncacheable" and "callback" in (right.reason or ""):
@@ -58,36 +74,24 @@ def compare(left: Compile | None, right: Compile, side: Side) -> Iterator[Differ
         yield from _same_key(left, right)
         return
     if left.module != right.module:
-        yield compare_programs(left, right)
+        yield from compare_programs(left, right)
         return
-    hashed = left.components and right.components
-    known = list(_by_components(left, right) if hashed else _by_entry(left, right))
+    for rule in _ALONE:
+        if found := rule(left, right):
+            yield found
+            return
+    known = [*_together(left, right)]
     if known:
         yield from known
-        return
-    if left.key is None or right.key is None:
+    elif left.key is None or right.key is None:
         yield _unknown(left, right, "no key was made on one side: the cache was off there")
     else:
-        yield _unknown(left, right, "another key, and nothing that is known of both sides differs")
-
-
-def headword(component: str, meaning: str) -> str:
-    """Return in a few words what differs; "another key" where that is unknown."""
-    if component == UNKNOWN:
-        return "another key"
-    if component != "computation":
-        return component
-    return meaning.partition(":")[0].partition(" (at ")[0].removeprefix("the ")
+        yield _unknown(left, right, "the keys differ, and nothing else that is recorded does")
 
 
 def _unknown(left: Compile, right: Compile, why: str) -> Difference:
-    return Difference(
-        UNKNOWN,
-        left.key,
-        right.key,
-        f"cannot tell: {why}",
-        "log both runs with JAX_LOGGING_LEVEL=DEBUG, and explain the two logs",
-    )
+    title = "another key"
+    return Difference(Cause.UNKNOWN, left.key, right.key, f"cannot tell: {why}", None, title=title)
 
 
 def _same_key(left: Compile, right: Compile) -> Iterator[Difference]:
@@ -103,6 +107,8 @@ def _same_key(left: Compile, right: Compile) -> Iterator[Difference]:
                 right.outcome,
                 "the same key: the entry is gone, damaged, or in another directory",
                 "jaxcache verify; and jaxcache where -- CMD tells the directory really used",
+                Cause.LOST,
+                title="the entry is gone or damaged",
             )
         return
     if "callback" in reason:
@@ -114,6 +120,8 @@ def _same_key(left: Compile, right: Compile) -> Iterator[Difference]:
             right.reason,
             "the same key, but it compiled too fast to be written",
             "export JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS=0",
+            Cause.BELOW_THRESHOLD,
+            title="compiled too fast to be written",
         )
     elif "size" in reason or "smaller" in reason:
         yield Difference(
@@ -122,6 +130,8 @@ def _same_key(left: Compile, right: Compile) -> Iterator[Difference]:
             right.reason,
             "the same key, but the entry was too small to be written",
             "export JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES=-1",
+            Cause.BELOW_THRESHOLD,
+            title="too small to be written",
         )
     else:
         yield Difference(
@@ -130,6 +140,8 @@ def _same_key(left: Compile, right: Compile) -> Iterator[Difference]:
             right.outcome,
             f"the same key, but it was not written: {reason}",
             None,
+            Cause.LOST,
+            title="not written",
         )
 
 
@@ -139,30 +151,159 @@ def _callbacks(left: Compile, right: Compile) -> Difference:
         left.outcome,
         right.outcome,
         "the program calls back into Python, and JAX before 0.11 never caches such",
-        "leave debug.print and pure_callback out of what is compiled, or use jax 0.11",
+        _CALLBACKS_FIX,
+        Cause.CALLBACK,
+        title="host callbacks",
     )
 
 
-def _by_components(left: Compile, right: Compile) -> Iterator[Difference]:
-    """Both sides tell the hash of every component: what differs is certain."""
-    lefts, rights = left.components or {}, right.components or {}
+# What explains a miss alone ------------------------------------------------------------------
+
+
+def _differing(left: Compile, right: Compile) -> list[str] | None:
+    """Return the components whose hashes differ; None where they are not known on both sides."""
+    if not left.components or not right.components:
+        return None
+    lefts, rights = left.components, right.components
     order = [*COMPONENTS, *sorted(lefts.keys() - set(COMPONENTS))]
-    names = [n for n in order if n in lefts and n in rights and lefts[n] != rights[n]]
-    if "compile_options" in names and "XLA flags" in names and flags_explain_options(left, right):
-        names.remove("compile_options")
-    for name in names:
-        if name == "computation":
-            yield compare_programs(left, right)
-        elif name == "XLA flags":
-            yield flag_differences(left, right)
-        elif name == "compile_options":
-            yield compare_options(left, right)
-        else:
-            yield _by_hash(name, left, right)
+    return [n for n in order if n in lefts and n in rights and lefts[n] != rights[n]]
+
+
+def _by_version(left: Compile, right: Compile) -> Difference | None:
+    names = _differing(left, right)
+    component, cause = "jax_lib version", Cause.JAXLIB_VERSION
+    what = "jaxlib"
+    sides: tuple[str | None, str | None] = left.jaxlib_version, right.jaxlib_version
+    known = [c.contents.flags if c.contents else None for c in (left, right)]
+    if names is not None:
+        apart = component in names
+    elif all(sides):
+        apart = sides[0] != sides[1]
+    else:
+        apart = bool(known[0] and known[1] and not same_generation(known[0], known[1]))
+    versions = left.jax_version, right.jax_version
+    if all(versions) and versions[0] != versions[1] and (names is None or names):
+        apart, cause, what, sides = True, Cause.JAX_VERSION, "jax", versions
+        component = component if names is None or component in names else "computation"
+    if not apart:
+        return None
+    if not all(sides) or sides[0] == sides[1]:
+        sides = _value(component, left), _value(component, right)
+        if names is None and known[0] and known[1]:
+            before, after = (nearest_version(frozenset(f or {})) for f in known)
+            sides = before or "?", after or "?"
+    return Difference(
+        component,
+        *sides,
+        f"another {what}: nothing of one version is ever read by another",
+        f"use one {what} on both sides; after an upgrade, run once and prune the old entries",
+        cause,
+        title=f"{what} version",
+    )
+
+
+def _by_device(left: Compile, right: Compile) -> Difference | None:
+    names = _differing(left, right)
+    if names is not None and "backend version" in names and "accelerator_config" not in names:
+        return _by_hash("backend version", left, right)
+    old, new = left.contents, right.contents
+    counts = device_counts(left, right)
+    if names is not None:
+        if "accelerator_config" not in names:
+            return compare_placements(left, right) if "compile_options" in names else None
+        if None not in counts and counts[0] != counts[1]:
+            return _of_device(f"device_count={counts[0]}", f"device_count={counts[1]}")
+        return _by_hash("accelerator_config", left, right)
+    if old is None or new is None:
+        return None
+    if any(a and b and a != b for a, b in zip(*map(_device_facts, (old, new)), strict=True)):
+        return _of_device(_device(left), _device(right))
+    if None not in counts and counts[0] != counts[1]:
+        return _of_device(f"device_count={counts[0]}", f"device_count={counts[1]}")
+    return compare_placements(left, right)
+
+
+def _by_flags(left: Compile, right: Compile) -> Difference | None:
+    names = _differing(left, right)
+    if names is not None and "XLA flags" in names:
+        return compare_flags(left, right)
+    if names is None or "compile_options" in names:
+        return compare_options(left, right)
+    return None
+
+
+def _by_config(left: Compile, right: Compile) -> Difference | None:
+    names = _differing(left, right)
+    if names is not None and not {"computation", "compile_options"} & set(names):
+        return None
+    if left.sketch is None or right.sketch is None:
+        return None
+    old, new = left.sketch.config, right.sketch.config
+    apart = sorted(n for n in {*old, *new} if old.get(n) != new.get(n))
+    if not apart:
+        return None
+    shown = [", ".join(f"{n}={values.get(n, 'off')}" for n in apart) for values in (old, new)]
+    settings = " and ".join(apart)
+    return Difference(
+        "computation",
+        shown[0],
+        shown[1],
+        f"the setting{'s' if len(apart) > 1 else ''} {settings} of JAX",
+        f"set {' and '.join(n.upper() for n in apart)} alike on both sides",
+        Cause.CONFIG,
+        title=settings,
+    )
+
+
+def _by_codec(left: Compile, right: Compile) -> Difference | None:
+    names = _differing(left, right)
+    if names is not None:
+        return _by_hash("compression", left, right) if "compression" in names else None
+    if left.codec and right.codec and left.codec != right.codec:
+        meaning, fix, cause, title = _MEANINGS["compression"]
+        return Difference("compression", left.codec, right.codec, meaning, fix, cause, title=title)
+    return None
+
+
+def _by_hook(left: Compile, right: Compile) -> Difference | None:
+    names = _differing(left, right) or ()
+    return _by_hash("custom_hook", left, right) if "custom_hook" in names else None
+
+
+_Rule = Callable[[Compile, Compile], Difference | None]
+_ALONE: tuple[_Rule, ...] = (_by_version, _by_device, _by_flags, _by_config, _by_codec, _by_hook)
+
+
+# What may come together ----------------------------------------------------------------------
+
+
+def _together(left: Compile, right: Compile) -> Iterator[Difference]:
+    names = _differing(left, right)
+    if (names is None or "compile_options" in names) and (path := compare_paths(left, right)):
+        yield path
+    if names is not None:
+        if "computation" in names:
+            yield from compare_programs(left, right)
+        yield from (_by_hash(n, left, right) for n in names if n not in COMPONENTS)
+    elif left.sketch and right.sketch:
+        yield from _claimed(compare_programs(left, right))
+    elif left.contents is None or right.contents is None:
+        if found := compare_arguments(left, right):
+            yield found
+    elif left.contents.program and right.contents.program:
+        outlines = left.outline and right.outline and left.outline != right.outline
+        if outlines or left.contents.program != right.contents.program:
+            yield from compare_programs(left, right)
+
+
+def _claimed(differences: list[Difference]) -> list[Difference]:
+    return [d for d in differences if d.cause is not Cause.UNKNOWN]
 
 
 def _by_hash(name: str, left: Compile, right: Compile) -> Difference:
-    meaning, fix = _MEANINGS.get(name, ("a part of the key that is not known here", None))
+    meaning, fix, cause, title = _MEANINGS.get(
+        name, (f"{name}, a part of the key that is not known here", None, Cause.UNKNOWN, name)
+    )
     old, new = (_value(name, c) for c in (left, right))
     if name == "accelerator_config":
         ignored = [set(c.ignored_flags) for c in (left, right)]
@@ -170,7 +311,12 @@ def _by_hash(name: str, left: Compile, right: Compile) -> Difference:
             old, new = (" ".join([v, *sorted(f)]) for v, f in zip((old, new), ignored, strict=True))
         elif old == new:  # what is known of the devices does not show it
             old, new = (f"{v} {c.hash_of(name)}" for v, c in ((old, left), (new, right)))
-    return Difference(name, old, new, meaning, fix)
+    return Difference(name, old, new, meaning, fix, cause, title=title)
+
+
+def _of_device(left: str | None, right: str | None) -> Difference:
+    meaning, fix, cause, title = _MEANINGS["accelerator_config"]
+    return Difference("accelerator_config", left, right, meaning, fix, cause, title=title)
 
 
 def _value(name: str, compile_: Compile) -> str:
@@ -199,32 +345,6 @@ def _sha256(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _by_entry(left: Compile, right: Compile) -> Iterator[Difference]:
-    """Compare two sides by their entries alone, in the order of the key's components."""
-    old, new = left.contents, right.contents
-    if left.codec and right.codec and left.codec != right.codec:
-        meaning, fix = _MEANINGS["compression"]
-        yield Difference("compression", left.codec, right.codec, meaning, fix)
-    if old is None or new is None:
-        if arguments := compare_arguments(left, right):
-            yield arguments
-        return
-    if old.flags and new.flags and not same_generation(old.flags, new.flags):
-        meaning, fix = _MEANINGS["jax_lib version"]
-        before, after = (nearest_version(frozenset(f)) or "?" for f in (old.flags, new.flags))
-        yield Difference("jax_lib version", before, after, meaning, fix)
-        return  # everything else differs with it
-    for found in (flag_differences(left, right), compare_options(left, right, flags_too=False)):
-        if found.left and found.right and found.left != found.right:
-            yield found
-    if any(a and b and a != b for a, b in zip(*map(_device_facts, (old, new)), strict=True)):
-        meaning, fix = _MEANINGS["accelerator_config"]
-        yield Difference("accelerator_config", _device(left), _device(right), meaning, fix)
-    outlines = left.outline and right.outline and left.outline != right.outline
-    if old.program and new.program and (outlines or old.program != new.program):
-        yield compare_programs(left, right)
-
-
 def _device_facts(contents: Contents) -> tuple[object, ...]:
     """The facts of the device that its key depends on; unknown facts are empty."""
     device = contents.device
@@ -237,25 +357,29 @@ def _device(compile_: Compile) -> str | None:
     return f"{device.platform} {device.target or 'unknown'}" if device else None
 
 
-_MEANINGS: dict[str, tuple[str, str | None]] = {
-    "jax_lib version": (
-        "another jaxlib: nothing of one version is ever read by another",
-        "use one jaxlib on both sides; after an upgrade, run once and prune the old entries",
-    ),
+_MEANINGS: dict[str, tuple[str, str | None, Cause, str]] = {
     "backend version": (
         "another runtime: driver, CUDA, cuDNN or libtpu",
         "use the same drivers and plugin wheels on both sides",
+        Cause.DEVICE,
+        "runtime of the device",
     ),
     "accelerator_config": (
         "other devices: their kind, their number or topology, or the features of the CPU",
         "compile on the kind of machine that will run it; each kind has its own keys",
+        Cause.DEVICE,
+        "devices",
     ),
     "compression": (
         "the codec, whose name is part of the key",
         "install zstandard in both environments, or in neither",
+        Cause.CODEC,
+        "codec",
     ),
     "custom_hook": (
         "jax's cache_key.custom_hook, set by some code, returned another text",
         "make it return the same text in both",
+        Cause.HOOK,
+        "custom hook",
     ),
 }

@@ -10,6 +10,7 @@ from jaxcache.cache.scan import read_entries
 from jaxcache.cache.select import select_by_keys
 from jaxcache.core.frame import HEADER_BYTES
 from jaxcache.core.names import parse_key
+from jaxcache.core.sketch import read_sketch
 from jaxcache.entry.codec import CodecError, detect_codec
 from jaxcache.entry.decode import decode_payload, find_hlo_module
 from jaxcache.entry.outline import outline, parameter_names
@@ -85,6 +86,10 @@ class KnownCache:
             record=record,
             components=components,
             xla_flags=flags,
+            jax_version=compile_.jax_version or (record.jax_version if record else None),
+            jaxlib_version=compile_.jaxlib_version or (record.jaxlib_version if record else None),
+            sketch=compile_.sketch or (read_sketch(record.sketch) if record else None),
+            script=compile_.script or (record.script if record else None),
         )
 
     def _read(self, key: str, max_bytes: float) -> Compile:

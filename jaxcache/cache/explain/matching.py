@@ -3,13 +3,15 @@
 import math
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from jaxcache.cache.explain.sides import Compile
+from jaxcache.cache.explain.sketches import unlike as unlike_lines
 from jaxcache.entry.contents import ArrayType
 
-#: Shapes and callers that differ, components, name, parts of the entry, ratio of sizes.
-Distance = tuple[int, int, bool, int, float]
+#: Shapes, static values and callers that differ; age of the last use, in uses; lines of the
+#: sketches; components; name; parts of the entry; ratio of sizes.
+Distance = tuple[int, int, int, int, bool, int, float]
 _ARGUMENT = re.compile(r"([^\s,\[]+)\[([^\]]*)\]")
 
 _ADDRESS = re.compile(r"0x[0-9a-fA-F]{6,}|(?<=[_.])[0-9a-f]{12}(?=[_.]|$)")
@@ -47,9 +49,10 @@ def pair(
 ) -> Iterator[tuple[Compile | None, Compile]]:
     """Yield (left, right): the same key, else the nearest of the same module, else None.
 
-    Nearest is the one with the same shapes and the same caller, then the one of which most
-    components are the same. Each left one is the partner of one right one, as long as there are
-    enough; one that the right side has too comes last.
+    Nearest is the one with the same shapes and the same caller. Where the ledger recorded uses, the
+    one that was used last comes first; else that of which most components are the same. Each left
+    one is the partner of one right one, as long as there are enough; one that the right side has,
+    too, comes last.
     """
     by_key = {c.key: c for c in left if c.key}
     shared = {c.key for c in right if c.key in by_key}
@@ -62,7 +65,10 @@ def pair(
     partner: dict[int, Compile] = {}
     for candidates, wanting in modules.values():
         free = [c for c in candidates if c.key not in shared]
-        pairs = ((_distance(c, right[i]), at, i) for i in wanting for at, c in enumerate(free))
+        ages = _ages(candidates)
+        pairs = (
+            (_distance(c, right[i], ages), at, i) for i in wanting for at, c in enumerate(free)
+        )
         taken: set[int] = set()
         for _, at, index in sorted(pairs):  # the nearest first
             if at not in taken and index not in partner:
@@ -71,13 +77,23 @@ def pair(
         for index in wanting:
             if index not in partner and candidates:
                 some = free or candidates
-                partner[index] = min(some, key=lambda c: _distance(c, right[index]))
+                partner[index] = min(some, key=lambda c: _distance(c, right[index], ages))
     for index, compile_ in enumerate(right):
         known = by_key.get(compile_.key) if compile_.key else None
         yield known or partner.get(index), compile_
 
 
-def _distance(left: Compile, right: Compile) -> Distance:
+def _ages(candidates: Sequence[Compile]) -> dict[str | None, int]:
+    """Return how many runs have used other entries since each was used last."""
+    last: dict[str | None, int] = {}
+    for c in candidates:
+        run = c.record.run if c.record else None
+        last[run] = max(last.get(run, 0), c.used_ns)
+    order = {run: age for age, run in enumerate(sorted(last, key=lambda r: -last[r]))}
+    return {c.key: order[c.record.run if c.record else None] for c in candidates}
+
+
+def _distance(left: Compile, right: Compile, ages: Mapping[str | None, int]) -> Distance:
     apart, unlike = _types_apart(left, right)
     differing = int(left.key != right.key)  # where nobody tells which component
     if left.components and right.components:
@@ -88,7 +104,17 @@ def _distance(left: Compile, right: Compile) -> Distance:
     callers = _callers(left), _callers(right)
     moved = all(callers) and callers[0].isdisjoint(callers[1])
     renamed = left.module != right.module
-    return unlike + moved, differing, renamed, _inner_distance(left, right), apart
+    static = bool(left.sketch and right.sketch and left.sketch.static != right.sketch.static)
+    same_script = left.script == right.script or not (left.script and right.script)
+    return (
+        unlike + moved + static + (not same_script),
+        ages.get(left.key, 0),
+        unlike_lines(left.sketch, right.sketch),
+        differing,
+        renamed,
+        _inner_distance(left, right),
+        apart,
+    )
 
 
 def _callers(compile_: Compile) -> set[str]:
@@ -98,6 +124,9 @@ def _callers(compile_: Compile) -> set[str]:
 def _types_apart(left: Compile, right: Compile) -> tuple[float, bool]:
     """Return how far apart the sizes of arguments and results are, and whether any differs."""
     pairs = [(known_types(left, right), known_types(right, left))]
+    passed = [c.sketch.passed if c.sketch else None for c in (left, right)]
+    if passed[0] is not None and passed[0] == passed[1]:
+        return 0.0, False
     programs = [c.contents and c.contents.program for c in (left, right)]
     if programs[0] and programs[1]:
         pairs.append((programs[0].results, programs[1].results))

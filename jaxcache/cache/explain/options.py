@@ -3,72 +3,72 @@
 from collections.abc import Mapping
 from functools import partial
 
-from jaxcache.cache.explain.sides import Compile, Difference
+from jaxcache.cache.explain.sides import Cause, Compile, Difference
 from jaxcache.entry.releases import CACHE_PATH
 
 #: Options that hold a path inside the cache directory (jax/_src/compiler.py, 0.4.36 and later).
 _PATHS = frozenset({"xla_gpu_per_fusion_autotune_cache_dir", "xla_gpu_kernel_cache_file"})
-#: How the meaning of a difference in the path begins.
-OF_PATH = "the path of the cache directory"
+#: The option that sets how many devices a CPU shows, which JAX keeps out of the flags of a key.
+_DEVICE_COUNT = "xla_force_host_platform_device_count"
 _WITHOUT = "none (--portable)"
 _SHOWN = 8
 
 Values = Mapping[str, object]
 _of_flags, _of_options = partial(Difference, "XLA flags"), partial(Difference, "compile_options")
+_FLAGS_FIX = "set the same XLA_FLAGS, LIBTPU_INIT_ARGS and --xla… arguments on both sides"
 
 
-def flag_differences(left: Compile, right: Compile) -> Difference:
-    """Compare the flags: as they were given, else as the entries hold them."""
-    fix = "set the same XLA_FLAGS, LIBTPU_INIT_ARGS and --xla… arguments on both sides"
+def compare_flags(left: Compile, right: Compile) -> Difference:
+    """Compare the flags that went into the key, where their hashes differ."""
     if left.xla_flags is not None and right.xla_flags is not None:
         old = [f for f in left.xla_flags if f not in right.xla_flags]
         new = [f for f in right.xla_flags if f not in left.xla_flags]
-        meaning = "the XLA flags, from XLA_FLAGS, LIBTPU_INIT_ARGS and the command line"
-        return _of_flags(_given(old), _given(new), meaning, fix)
+        return _of_flags(
+            " ".join(old) or "without",
+            " ".join(new) or "without",
+            "the XLA flags, from XLA_FLAGS, LIBTPU_INIT_ARGS and the command line",
+            _FLAGS_FIX,
+            Cause.FLAG,
+            title="XLA flags",
+        )
+    if found := compare_options(left, right):
+        return found
+    meaning = "the XLA flags; which of them is not recorded on both sides"
+    if _entry_flags(left) is not None and _entry_flags(right) is not None:
+        meaning = (
+            "flags that XLA did not read, such as --xla… arguments of the script itself: "
+            "JAX hashes them all the same"
+        )
+    return _of_flags(
+        left.hash_of("XLA flags"),
+        right.hash_of("XLA flags"),
+        meaning,
+        _FLAGS_FIX,
+        Cause.FLAG,
+        title="XLA flags",
+    )
+
+
+def compare_options(left: Compile, right: Compile) -> Difference | None:
+    """Compare the options of XLA that both entries hold."""
     lefts, rights = _entry_flags(left), _entry_flags(right)
     if lefts is None or rights is None:
-        return _of_flags(
-            left.hash_of("XLA flags"),
-            right.hash_of("XLA flags"),
-            "the XLA flags; which of them cannot be told: no entry of one side",
-            fix,
-        )
-    names = [n for n in _differing(lefts, rights) if n not in _PATHS]
-    if not names and left.hash_of("XLA flags") and right.hash_of("XLA flags"):
-        return _of_flags(
-            left.hash_of("XLA flags"),
-            right.hash_of("XLA flags"),
-            "flags that XLA did not read, such as --xla… arguments of the script itself: "
-            "JAX hashes them all the same",
-            "pass the same --xla… arguments, or rename options of the script that begin so",
-        )
+        return None
+    names = [n for n in _differing(lefts, rights) if n not in _PATHS and n != _DEVICE_COUNT]
+    if not names:
+        return None
     return _of_flags(
         _assigned(names, lefts),
         _assigned(names, rights),
         "XLA flags as the compiled programs have them, from XLA_FLAGS or compiler_options",
-        fix,
+        "pass the same compiler_options to jit, and the same XLA_FLAGS",
+        Cause.FLAG,
+        title="XLA flags",
     )
 
 
-def flags_explain_options(left: Compile, right: Compile) -> bool:
-    """Whether the compile options differ by nothing but what the XLA flags set in them."""
-    lefts, rights = _entry_flags(left), _entry_flags(right)
-    if lefts is None or rights is None or len(set(map(str, _placements(left, right)))) > 1:
-        return False
-    if any(n in _PATHS for n in _differing(lefts, rights)):
-        return False
-    flags = (f for c in (left, right) for f in c.xla_flags or ())
-    given = {flag.lstrip("-").partition("=")[0] for flag in flags}
-    names = set(_differing(lefts, rights))
-    return not given or names <= given
-
-
-def compare_options(left: Compile, right: Compile, *, flags_too: bool = True) -> Difference:
-    """Compare the compile options; a side of which nothing is known is None.
-
-    Args:
-        flags_too: XLA flags among the options count; False where they are told by themselves.
-    """
+def compare_placements(left: Compile, right: Compile) -> Difference | None:
+    """Compare how many devices a program runs on, and which; or that only one has a profile."""
     old, new = _placements(left, right)
     names = _differing(old, new)
     if names == ["profile_guided"]:
@@ -78,48 +78,53 @@ def compare_options(left: Compile, right: Compile, *, flags_too: bool = True) ->
             with_one if new["profile_guided"] else without,
             "JAX compiles a function again once it has a profile of its runs, under another key",
             "JAX_COMPILATION_CACHE_EXPECT_PGLE=1 has JAX look for the one with a profile first",
+            Cause.CONFIG,
+            title="a profile (PGLE)",
         )
-    if names:
-        return _of_options(
-            _assigned(names, old),
-            _assigned(names, new),
-            "how many devices the program runs on, and which",
-            "use the same mesh and number of devices; JAX_… and XLA_FLAGS may set them",
-        )
-    lefts, rights = _entry_flags(left), _entry_flags(right)
+    if not names:
+        return None
+    return _of_options(
+        _assigned(names, old),
+        _assigned(names, new),
+        "how many devices the program runs on, and which",
+        "use the same mesh and number of devices; JAX_… and XLA_FLAGS may set them",
+        Cause.DEVICE,
+        title="devices of the program",
+    )
+
+
+def device_counts(left: Compile, right: Compile) -> tuple[object, object]:
+    """Return how many devices each CPU was told to show; None where an entry does not say."""
+    lefts, rights = _entry_flags(left) or {}, _entry_flags(right) or {}
+    return lefts.get(_DEVICE_COUNT), rights.get(_DEVICE_COUNT)
+
+
+def compare_paths(left: Compile, right: Compile) -> Difference | None:
+    """Compare the paths of the cache, where JAX hashes them."""
     paths = left.cache_path or _written_in(left), right.cache_path or _written_in(right)
-    if all(paths) and paths[0] != paths[1]:
+    if paths[0] == paths[1]:
+        return None
+    hashed = "which JAX 0.4.36 to 0.10 hash"
+    if all(paths):
         return _of_options(
             *paths,
-            f"{OF_PATH}, which JAX 0.4.36 to 0.10 hash (xla_gpu_per_fusion_autotune_cache_dir)",
+            f"the path of the cache directory, {hashed} (xla_gpu_per_fusion_autotune_cache_dir)",
             "use the cache under one path, or set JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES=none "
             "on both sides, or use jax 0.11",
+            Cause.PATH,
+            title="cache path",
         )
-    known = lefts is not None and rights is not None
-    if known and paths[0] != paths[1] and _hashes_path(left) and _hashes_path(right):
-        return _of_options(
-            paths[0] or _WITHOUT,
-            paths[1] or _WITHOUT,
-            f"{OF_PATH}, which JAX 0.4.36 to 0.10 hash: one side was compiled with "
-            "JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES=none (--portable sets it), which leaves it out",
-            "run with --portable on both sides, or on neither",
-        )
-    if lefts is not None and rights is not None:
-        flags = [n for n in _differing(lefts, rights) if n not in _PATHS]
-        if flags and flags_too:
-            return _of_options(
-                _assigned(flags, lefts),
-                _assigned(flags, rights),
-                "options that XLA was given",
-                "pass the same compiler_options to jit, and the same XLA_FLAGS",
-            )
+    known = _entry_flags(left) is not None and _entry_flags(right) is not None
+    if not (known and _hashes_path(left) and _hashes_path(right)):
+        return None
     return _of_options(
-        left.hash_of("compile_options"),
-        right.hash_of("compile_options"),
-        "the compile options; which of them cannot be told",
-        "keep the entries of both in one cache, and explain again with --cache-dir"
-        if lefts is None or rights is None
-        else None,
+        paths[0] or _WITHOUT,
+        paths[1] or _WITHOUT,
+        f"the path of the cache directory, {hashed}: one side was compiled with "
+        "JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES=none (--portable sets it), which leaves it out",
+        "run with --portable on both sides, or on neither",
+        Cause.PATH,
+        title="cache path",
     )
 
 
@@ -160,10 +165,6 @@ def _differing(left: Values, right: Values) -> list[str]:
     missing = object()
     names = left.keys() | right.keys()
     return sorted(n for n in names if left.get(n, missing) != right.get(n, missing))
-
-
-def _given(flags: list[str]) -> str:
-    return " ".join(flags) or "without"
 
 
 def _assigned(names: list[str], values: Values) -> str:

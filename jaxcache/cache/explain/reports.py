@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -76,15 +77,27 @@ def _document(text: str) -> Mapping[str, Any] | None:
 def read_document(document: Mapping[str, Any]) -> tuple[Compile, ...]:
     """The compiles of a ``warm --json`` document; what has the wrong type is left out."""
     rows = document.get("modules")
+    versions = _versions(document.get("processes"))
     found: dict[str, Compile] = {}
     for row in rows if isinstance(rows, list) else ():
         if isinstance(row, dict) and isinstance(row.get("module"), str):
-            compile_ = _compile(row)
+            jax, jaxlib = versions.get(str(row.get("process")), (None, None))
+            compile_ = replace(_compile(row), jax_version=jax, jaxlib_version=jaxlib)
             name = compile_.key or f"{compile_.module} {len(found)}"
             if name in found and compile_.outcome == "hit":
                 continue  # the first look-up is the one that says something
             found[name] = compile_
     return tuple(found.values())
+
+
+def _versions(processes: object) -> dict[str, tuple[str | None, str | None]]:
+    """Return the versions of jax and jaxlib of each process."""
+    rows = (r for r in (processes if isinstance(processes, list) else ()) if isinstance(r, dict))
+    return {str(r.get("process")): (_text(r.get("jax")), _text(r.get("jaxlib"))) for r in rows}
+
+
+def _text(value: object) -> str | None:
+    return value if isinstance(value, str) else None
 
 
 def _compile(row: Mapping[str, Any]) -> Compile:

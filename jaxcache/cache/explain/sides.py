@@ -1,11 +1,13 @@
 """The compiles that are compared, each with as much as is known of its key."""
 
+import enum
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal, get_args
 
 from jaxcache.cache.ledger.record import Record
+from jaxcache.core.sketch import Sketch
 from jaxcache.entry.contents import Contents
 from jaxcache.model import result_repr
 
@@ -24,6 +26,42 @@ COMPONENTS = (
     "compression",
     "custom_hook",
 )
+
+
+class Cause(enum.StrEnum):
+    """The reason of a miss, as JSON holds it.
+
+    The members before :attr:`PATH` each explain a miss alone: where one of them holds, nothing
+    else is claimed.
+    """
+
+    JAX_VERSION = "jax-version"
+    JAXLIB_VERSION = "jaxlib-version"
+    DEVICE = "device"
+    FLAG = "flag"
+    CONFIG = "config"
+    CODEC = "codec"
+    HOOK = "hook"
+    PATH = "path"
+    ARGUMENT_STRUCTURE = "argument-structure"
+    ARGUMENT_SHAPE = "argument-shape"
+    ARGUMENT_DTYPE = "argument-dtype"
+    ARGUMENT_SHARDING = "argument-sharding"
+    STATIC_ARGUMENT = "static-argument"
+    DONATION = "donation"
+    CODE = "code"
+    CONSTANT = "constant"
+    OPERATION_ORDER = "operation-order"
+    SOURCE_LINES = "source-lines"
+    NAME = "name"
+    CALLBACK = "callback"
+    NOT_CACHED_BEFORE = "not-cached-before"
+    BELOW_THRESHOLD = "below-threshold"
+    LOST = "lost"
+    """The same key, whose entry is not there, damaged, or elsewhere."""
+    UNKNOWN = "unknown"
+
+
 #: Functions in files below this folder are JAX's own.
 _JAX_ITSELF = f"{os.sep}jax{os.sep}_src{os.sep}"
 
@@ -67,6 +105,16 @@ class Compile:
     """The optimized program of its entry, one line per instruction."""
     record: Record | None = None
     codec: str | None = None
+    jax_version: str | None = None
+    jaxlib_version: str | None = None
+    sketch: Sketch | None = None
+    """The program before optimization, where jaxcache saw it compile."""
+    script: str | None = None
+
+    @property
+    def used_ns(self) -> int:
+        """The time of its last recorded use; 0 where none is recorded."""
+        return self.record.last_used_ns if self.record else 0
 
     def hash_of(self, component: str) -> str | None:
         """The start of the hash of a component, as it is shown."""
@@ -87,6 +135,19 @@ class Side:
 
 
 @dataclass(frozen=True, slots=True)
+class CodePlace:
+    """A line of Python."""
+
+    file: str
+    line: int
+    function: str
+
+    def __str__(self) -> str:
+        name = os.path.basename(self.file)
+        return f"{name}:{self.line}" + (f" in `{self.function}`" if self.function else "")
+
+
+@dataclass(frozen=True, slots=True)
 class Difference:
     """One component that differs, what that means, and what to do."""
 
@@ -95,6 +156,10 @@ class Difference:
     right: str | None
     meaning: str
     fix: str | None
+    cause: Cause = Cause.UNKNOWN
+    where: tuple[CodePlace, ...] = ()
+    title: str = ""
+    """The meaning in a few words, without places and values."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +169,9 @@ class Comparison:
     left: Compile | None
     right: Compile
     differences: tuple[Difference, ...]
+    compared_with: str | None = None
+    """``last-used``: the left one is what the same call used last, as the ledger recorded;
+    ``nearest``: the entry of its module that is most alike; None where a run names it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -119,10 +119,9 @@ def find_churn(
             functions[name].setdefault(entry.hash, entry)
     files = {g.info.name: g for g in seen.inventory.graphs}
 
-    def differences(entries: Sequence[Entry]) -> Iterator[tuple[str, str]]:
+    def differences(entries: Sequence[Entry]) -> Iterator[Difference]:
         for left, right in pairwise(_readable(store, (files[e.file] for e in entries))):
-            for difference in _compare(left, right):
-                yield difference.component, difference.meaning
+            yield from _compare(left, right)
 
     groups = {name: tuple(found.values()) for name, found in functions.items()}
     return rank_churn(groups, differences, explained)

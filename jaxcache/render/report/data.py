@@ -105,5 +105,5 @@ def _churn(churn: Churn) -> dict[str, Any]:
         "keys": churn.keys,
         "size": churn.size_bytes,
         "seconds": round(churn.compile_seconds, 3),
-        "causes": [f"{component}: {meaning}" for component, meaning, _ in churn.causes[:2]],
+        "causes": [f"{c.component}: {c.meaning}" for c in churn.causes[:2]],
     }

@@ -1,0 +1,245 @@
+"""Compare two sketches of one function: which lines compute something else."""
+
+import difflib
+import os
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from jaxcache.cache.explain.sides import Cause, CodePlace, Difference
+from jaxcache.core.sketch import Sketch, SketchedLine, is_library
+
+_DIGEST = re.compile(r"~[0-9a-f]+")
+_CONSTANTS = re.compile(r"^([^( ]+(?: [^( ]+)?)\(([^)]*)\)")
+_TYPES = re.compile(r" \S*\[[^ ]*\].*$")
+_SHOWN = 6
+_SHOWN_CHARACTERS = 160
+_EDIT = "an edit is a new program, which is cached from now on"
+#: Settings under which a key contains the lines of the source.
+_LINES_IN_KEY = "jax_compilation_cache_include_metadata_in_key"
+
+
+_NO_LINE = SketchedLine("", 0, "", {})
+
+
+@dataclass(frozen=True, slots=True)
+class _Change:
+    """One line that computes something else."""
+
+    old: SketchedLine | None
+    new: SketchedLine | None
+
+    @property
+    def place(self) -> CodePlace:
+        line = self.new or self.old or _NO_LINE
+        return CodePlace(line.file, line.line, _short(line.function))
+
+    @property
+    def removed(self) -> Counter[str]:
+        return _counts(self.old) - _counts(self.new)
+
+    @property
+    def added(self) -> Counter[str]:
+        return _counts(self.new) - _counts(self.old)
+
+    @property
+    def rank(self) -> tuple[bool, bool, int]:
+        """Lines of the user's own first, then other operations before other types."""
+        without_types = [Counter(_without_types(c)) for c in (self.removed, self.added)]
+        unlike = (without_types[0] - without_types[1]) + (without_types[1] - without_types[0])
+        return is_library(self.place.file), not unlike, -unlike.total()
+
+
+def compare_code(old: Sketch, new: Sketch) -> list[Difference]:
+    """Return the lines that compute something else; those that say most come first."""
+    changes = sorted(_changed_lines(old.lines, new.lines), key=lambda c: c.rank)
+    if changes:
+        return [_describe(change) for change in changes]
+    if old.order == new.order or _counted(old) != _counted(new):
+        return []
+    return [_reordered(old, new)]
+
+
+def compare_places(old: Sketch, new: Sketch) -> Difference | None:
+    """Return that only lines or files moved, where a key contains them."""
+    if not (old.config.get(_LINES_IN_KEY) and new.config.get(_LINES_IN_KEY)):
+        return None
+    pairs = [(a, b) for a, b in zip(old.lines, new.lines, strict=False)]
+    moved = next(((a, b) for a, b in pairs if (a.file, a.line) != (b.file, b.line)), None)
+    shown = [f"{line.file}:{line.line}" for line in moved] if moved else [None, None]
+    place = (CodePlace(moved[1].file, moved[1].line, _short(moved[1].function)),) if moved else ()
+    return Difference(
+        "computation",
+        shown[0],
+        shown[1],
+        f"lines of the source moved, and {_LINES_IN_KEY.upper()} puts them into the key",
+        f"unset {_LINES_IN_KEY.upper()}, so that the key contains the program alone",
+        Cause.SOURCE_LINES,
+        place,
+        "lines of the source",
+    )
+
+
+def unlike(old: Sketch | None, new: Sketch | None) -> int:
+    """Return in how many lines two sketches differ; 0 where one is not known."""
+    if old is None or new is None:
+        return 0
+    lefts = Counter((x.function, frozenset(x.operations.items())) for x in old.lines)
+    rights = Counter((x.function, frozenset(x.operations.items())) for x in new.lines)
+    return ((lefts - rights) + (rights - lefts)).total() + (old.static != new.static)
+
+
+def _changed_lines(old: Sequence[SketchedLine], new: Sequence[SketchedLine]) -> Iterator[_Change]:
+    """Align the lines of each file by what they compute, because an edit shifts their numbers."""
+    for name in dict.fromkeys(os.path.basename(x.file) for x in (*new, *old)):
+        lefts, rights = (
+            sorted((x for x in lines if os.path.basename(x.file) == name), key=lambda x: x.line)
+            for lines in (old, new)
+        )
+        matcher = difflib.SequenceMatcher(
+            None, [_token(x) for x in lefts], [_token(x) for x in rights], autojunk=False
+        )
+        for tag, i, j, k, m in matcher.get_opcodes():
+            if tag != "equal":
+                yield from _pair(lefts[i:j], rights[k:m])
+
+
+def _token(line: SketchedLine) -> tuple[object, ...]:
+    return line.function, frozenset(line.operations.items())
+
+
+def _pair(lefts: list[SketchedLine], rights: list[SketchedLine]) -> Iterator[_Change]:
+    """Pair the lines of one block that are most alike; others came or went."""
+    free = list(lefts)
+    for line in rights:
+        alike = [(_shared(x, line), -number) for number, x in enumerate(free)]
+        share, number = max(alike, default=(0, 0))
+        if share or (len(lefts) == len(rights) and free):
+            yield _Change(free.pop(-number), line)
+        else:
+            yield _Change(None, line)
+    for line in free:
+        yield _Change(line, None)
+
+
+def _shared(left: SketchedLine, right: SketchedLine) -> int:
+    if left.function != right.function:
+        return 0
+    both = Counter(_names(left.operations)) & Counter(_names(right.operations))
+    return both.total()
+
+
+def _names(operations: object) -> list[str]:
+    return [re.split(r"[( ]", text, maxsplit=1)[0] for text in operations]  # type: ignore[attr-defined]
+
+
+def _counts(line: SketchedLine | None) -> Counter[str]:
+    return Counter(line.operations) if line else Counter()
+
+
+def _counted(sketch: Sketch) -> Counter[tuple[str, int, str]]:
+    return Counter(
+        {(x.file, x.line, text): n for x in sketch.lines for text, n in x.operations.items()}
+    )
+
+
+def _without_types(counts: Counter[str]) -> Counter[str]:
+    found: Counter[str] = Counter()
+    for text, count in counts.items():
+        found[_TYPES.sub("", _DIGEST.sub("", text))] += count
+    return found
+
+
+def _describe(change: _Change) -> Difference:
+    place = change.place
+    if constants := _constant_change(change):
+        return Difference(
+            "computation",
+            *constants,
+            f"a constant at {place}",
+            "pass it as an array, so that another value is the same program",
+            Cause.CONSTANT,
+            (place,),
+            f"constant at {place}",
+        )
+    removed, added = _without_types(change.removed), _without_types(change.added)
+    if removed == added:  # the same operations, on other types or with other attributes
+        sides = change.removed, change.added
+    else:
+        sides = removed - added, added - removed
+    return Difference(
+        "computation",
+        _listed(sides[0]),
+        _listed(sides[1]),
+        f"the code at {place}, or a value that it uses",
+        _EDIT,
+        Cause.CODE,
+        (place,),
+        f"code at {place}",
+    )
+
+
+def _constant_change(change: _Change) -> tuple[str, str] | None:
+    """Return the first constant of a line that is another, where all else is the same."""
+    lefts, rights = change.removed, change.added
+    plain = [
+        Counter({_CONSTANTS.sub(r"\1()", text): 0 for text in side}) for side in (lefts, rights)
+    ]
+    for side, counts in zip((lefts, rights), plain, strict=True):
+        for text, count in side.items():
+            counts[_CONSTANTS.sub(r"\1()", text)] += count
+    if not lefts or plain[0] != plain[1]:
+        return None
+    found = [
+        [c for text in side if (match := _CONSTANTS.match(text)) for c in match[2].split(",")]
+        for side in (lefts, rights)
+    ]
+    old = [c for c in found[0] if c not in found[1]]
+    new = [c for c in found[1] if c not in found[0]]
+    return (old[0], new[0]) if old and new else None
+
+
+def _listed(counts: Counter[str]) -> str:
+    shown = []
+    for text, count in list(counts.items())[:_SHOWN]:
+        name = _DIGEST.sub("", text).removeprefix("call ")
+        shown.append(name + (f" ({count})" if count > 1 else ""))
+    more = len(counts) - len(shown)
+    text = ", ".join(shown) + (f" and {more} more" if more > 0 else "")
+    return text[:_SHOWN_CHARACTERS] or "nothing"
+
+
+def _short(function: str) -> str:
+    return function.replace(".<locals>", "")
+
+
+def _reordered(old: Sketch, new: Sketch) -> Difference:
+    """Describe two programs of the same operations, which take other values or other turns."""
+    wirings = {(x.file, x.line, x.function): x.wiring for x in old.lines}
+    apart = [x for x in new.lines if wirings.get((x.file, x.line, x.function)) != x.wiring]
+    where = tuple(CodePlace(x.file, x.line, _short(x.function)) for x in apart)
+    seeds = {old.hash_seed, new.hash_seed}
+    # With random seeds one line alone is rather an edit, such as of ``a - b`` to ``b - a``.
+    if len(seeds) > 1 or ("random" in seeds and len(where) != 1):
+        return Difference(
+            "computation",
+            f"PYTHONHASHSEED={old.hash_seed}",
+            f"PYTHONHASHSEED={new.hash_seed}",
+            "the same operations in another order, as a set of Python orders them by its hash seed",
+            "set PYTHONHASHSEED=0 for every run",
+            Cause.OPERATION_ORDER,
+            (),
+            "order of operations",
+        )
+    place = f"the code at {where[0]}" if where else "the order of the operations"
+    return Difference(
+        "computation",
+        None,
+        None,
+        f"{place}: the same operations, on other values",
+        _EDIT,
+        Cause.CODE,
+        where[:1],
+        place.removeprefix("the "),
+    )
