@@ -135,7 +135,7 @@ class Side:
 
 
 @dataclass(frozen=True, slots=True)
-class CodePlace:
+class SourceLocation:
     """A line of Python."""
 
     file: str
@@ -157,7 +157,7 @@ class Difference:
     meaning: str
     fix: str | None
     cause: Cause = Cause.UNKNOWN
-    where: tuple[CodePlace, ...] = ()
+    where: tuple[SourceLocation, ...] = ()
     title: str = ""
     """The meaning in a few words, without places and values."""
 

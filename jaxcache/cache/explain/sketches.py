@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from jaxcache.cache.explain.sides import Cause, CodePlace, Difference
+from jaxcache.cache.explain.sides import Cause, Difference, SourceLocation
 from jaxcache.core.sketch import Sketch, SketchedLine, is_library
 
 _DIGEST = re.compile(r"~[0-9a-f]+")
@@ -31,9 +31,9 @@ class _Change:
     new: SketchedLine | None
 
     @property
-    def place(self) -> CodePlace:
+    def place(self) -> SourceLocation:
         line = self.new or self.old or _NO_LINE
-        return CodePlace(line.file, line.line, _short(line.function))
+        return SourceLocation(line.file, line.line, _short(line.function))
 
     @property
     def removed(self) -> Counter[str]:
@@ -68,7 +68,9 @@ def compare_places(old: Sketch, new: Sketch) -> Difference | None:
     pairs = [(a, b) for a, b in zip(old.lines, new.lines, strict=False)]
     moved = next(((a, b) for a, b in pairs if (a.file, a.line) != (b.file, b.line)), None)
     shown = [f"{line.file}:{line.line}" for line in moved] if moved else [None, None]
-    place = (CodePlace(moved[1].file, moved[1].line, _short(moved[1].function)),) if moved else ()
+    place = (
+        (SourceLocation(moved[1].file, moved[1].line, _short(moved[1].function)),) if moved else ()
+    )
     return Difference(
         "computation",
         shown[0],
@@ -218,7 +220,7 @@ def _reordered(old: Sketch, new: Sketch) -> Difference:
     """Describe two programs of the same operations, which take other values or other turns."""
     wirings = {(x.file, x.line, x.function): x.wiring for x in old.lines}
     apart = [x for x in new.lines if wirings.get((x.file, x.line, x.function)) != x.wiring]
-    where = tuple(CodePlace(x.file, x.line, _short(x.function)) for x in apart)
+    where = tuple(SourceLocation(x.file, x.line, _short(x.function)) for x in apart)
     seeds = {old.hash_seed, new.hash_seed}
     # With random seeds one line alone is rather an edit, such as of ``a - b`` to ``b - a``.
     if len(seeds) > 1 or ("random" in seeds and len(where) != 1):
