@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Literal
 from jaxcache.cache.inventory import EntryFile, Inventory, take_inventory
 from jaxcache.cache.ledger.record import TOO_QUICK
 from jaxcache.cache.ledger.segments import Ledger
-from jaxcache.cache.ledger.uses import live_totals
+from jaxcache.cache.ledger.uses import Uses, count_uses, live_totals
 from jaxcache.cache.listing import Summary, summarize
 from jaxcache.cache.scan import Progress, ScanAids, make_rule, read_entries, with_ledger
 from jaxcache.core.names import LEDGER_DIR
@@ -55,6 +55,10 @@ class Look:
     """All counts of the live layer (:func:`jaxcache.cache.ledger.uses.live_totals`)."""
     records_uses: bool = False
     """Whether ``run`` or ``warm`` has added to the ledger since the first look, or just before."""
+    uses: Uses | None = None
+    """What the ledger has recorded since the first look; None while it records nothing."""
+    timed: tuple[Entry, ...] = ()
+    """Entries whose compile seconds the ledger says otherwise than the last look."""
     too_quick: int = 0
     """Compiles since the first look that JAX's threshold of seconds kept from being written, by the
     ledger."""
@@ -78,6 +82,8 @@ class Watcher:
         self._started = from_empty
         self._recording = False
         self._too_quick = self._too_quick_before = 0
+        self._uses_now = Uses()
+        self._uses_before = Uses()
 
     @property
     def entries(self) -> tuple[Entry, ...]:
@@ -118,11 +124,14 @@ class Watcher:
             self._recording |= self._started or now_ns - newest_ns < _RECENT_NS
             quick = (e.count for e in self._ledger.events() if e.kind == TOO_QUICK)
             self._too_quick = sum(quick)
+            self._uses_now = count_uses(self._ledger)
             if not self._started:
                 self._too_quick_before = self._too_quick
+                self._uses_before = self._uses_now
         for entry in with_ledger(read, self._ledger, rule):
             self._entries[entry.file], self._files[entry.file] = entry, infos[entry.file]
             changes.append(Change("new", entry.created_ns, entry))
+        timed = self._timed(rule) if learnt else ()
         changes += self._hits(inventory, {e.file for e in read})
         if learnt:
             changes += self._hits_in_ledger(rule)
@@ -135,6 +144,8 @@ class Watcher:
             dates_uses=bool(inventory.atimes),
             live=live_totals(self._store) if FileKind.OWN in inventory.folders else None,
             records_uses=self._recording,
+            uses=self._uses_now.since(self._uses_before) if self._recording else None,
+            timed=timed,
             too_quick=max(0, self._too_quick - self._too_quick_before),
         )
 
@@ -171,6 +182,13 @@ class Watcher:
         if changed:
             self._segments, self._ledger = segments, Ledger.load(self._store)
         return changed
+
+    def _timed(self, rule: LastUses) -> tuple[Entry, ...]:
+        """Take over the compile seconds that the ledger has learnt since the last look."""
+        entries = with_ledger(list(self._entries.values()), self._ledger, rule)
+        changed = [e for e in entries if e != self._entries[e.file]]
+        self._entries.update((e.file, e) for e in changed)
+        return tuple(changed)
 
     def _hits_in_ledger(self, rule: LastUses) -> list[Change]:
         """Entries with a hit that no ``-atime`` file has shown already."""

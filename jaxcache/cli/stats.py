@@ -64,8 +64,8 @@ def command(
         c.kind in (FileKind.OWN, FileKind.LEDGER) for c in stats.files
     )
     live = live_totals(opened.store) if recorded else None
+    uses = count_uses(opened.ledger) if recorded else Uses()
     if prometheus:
-        print_lines(stats_prometheus(stats, live))
+        print_lines(stats_prometheus(stats, uses, live))
     else:
-        uses = count_uses(opened.ledger) if recorded else Uses()
         emit(output.form, stats_view(stats, uses, live, read_refusals(opened.store), now_ns=now_ns))

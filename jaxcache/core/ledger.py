@@ -23,8 +23,11 @@ DAY_NS = 86_400 * 10**9
 #: A client writes its segment of a day anew until the day is over, by any clock and time limit.
 _OPEN_NS = DAY_NS + DAY_NS // 2
 #: Kinds whose counts add up.
-_COUNTED = ("hit", "compile", "too-quick")
-_BARE = {"key", "kind", "at_ns", "count"}
+COUNTED = ("hit", "compile", "too-quick", "miss")
+#: Facts of hits that add up: the seconds that ``timed`` of them saved as a run found it, and the
+#: seconds that fetching the others took.
+SUMS = ("saved_seconds", "timed", "retrieval_seconds")
+_BARE = {"key", "kind", "at_ns", "count", *SUMS}
 _MAX_COUNT = 1 << 62
 
 
@@ -198,17 +201,21 @@ def _choose_forgotten(events: "list[dict[str, Any]]", present: "Iterable[str]") 
 
 def sum_up(events: "Iterable[dict[str, Any]]") -> "list[str]":
     """Add up bare uses by key and kind, and leave every other event as it is."""
-    sums: dict[tuple[str, str], tuple[int, int]] = {}
+    sums: dict[tuple[str, str], dict[str, Any]] = {}
     lines: dict[str, None] = {}
     for event in events:
         kind = event.get("kind")
-        if kind in _COUNTED and event.keys() <= _BARE:
-            count, at_ns = sums.get((event["key"], kind), (0, 0))
-            sums[event["key"], kind] = (count + count_of(event), max(at_ns, event["at_ns"]))
-        else:
+        if kind not in COUNTED or not event.keys() <= _BARE:
             lines[_text(event)] = None
-    for (key, kind), (count, at_ns) in sums.items():
-        lines[_text({"key": key, "kind": kind, "at_ns": at_ns, "count": count})] = None
+            continue
+        added = sums.setdefault((event["key"], kind), {"at_ns": 0, "count": 0})
+        added["at_ns"] = max(added["at_ns"], event["at_ns"])
+        added["count"] += count_of(event)
+        for name in SUMS:
+            if event.get(name):
+                added[name] = added.get(name, 0) + seconds_of(event, name)
+    for (key, kind), added in sums.items():
+        lines[_text({"key": key, "kind": kind, **added})] = None
     return list(lines)
 
 
@@ -218,21 +225,35 @@ def count_of(event: "Mapping[str, Any]") -> int:
     return count if type(count) is int and 0 <= count < _MAX_COUNT else 1
 
 
+def seconds_of(event: "Mapping[str, Any]", name: str) -> float:
+    """Return a number of seconds that an event states; 0 where it is missing or absurd."""
+    value = event.get(name)
+    known = isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < 1e9
+    return value if known else 0  # type: ignore[return-value]
+
+
 def sum_uses(events: "Iterable[Mapping[str, Any]]") -> "dict[str, float]":
-    """Sum up the hits, the compiles and the seconds that the hits saved."""
-    hits: dict[str, int] = {}
+    """Sum up the hits, the misses and the seconds that the hits saved; empty without any.
+
+    Hits that a run has timed saved what it found; each of the others saved the time of a compile,
+    and all of them together less the time that fetching them took.
+    """
+    hits: dict[str, list[float]] = {}
     seconds: dict[str, float] = {}
-    compiles = 0
+    misses = 0
     for event in events:
-        key = event["key"]
-        if event.get("kind") == "hit":
-            hits[key] = hits.get(key, 0) + count_of(event)
-        elif event.get("kind") == "compile":
-            compiles += count_of(event)
-        took = event.get("compile_seconds")
-        if isinstance(took, (int, float)) and not isinstance(took, bool) and 0 <= took < 1e9:
-            seconds[key] = float(took)
-    if not hits and not compiles:
+        key, kind = event["key"], event.get("kind")
+        if kind == "hit":
+            counts = [count_of(event), *(seconds_of(event, name) for name in SUMS)]
+            before = hits.get(key, [0.0] * len(counts))
+            hits[key] = [x + y for x, y in zip(before, counts)]  # noqa: B905
+        elif kind in COUNTED:
+            misses += count_of(event)
+        seconds[key] = seconds_of(event, "compile_seconds") or seconds.get(key, 0.0)
+    if not hits and not misses:
         return {}
-    saved = sum(number * seconds.get(key, 0.0) for key, number in hits.items())
-    return {"hits": sum(hits.values()), "compiles": compiles, "saved_seconds": saved}
+    saved = sum(
+        found + max(0.0, max(0, number - timed) * seconds[key] - fetching)
+        for key, (number, found, timed, fetching) in hits.items()
+    )
+    return {"hits": sum(int(h[0]) for h in hits.values()), "misses": misses, "saved_seconds": saved}

@@ -160,6 +160,11 @@ class Adapter:
                 return result
             finally:
                 layer.now.seconds = None
+                if layer.now.missed is not None:  # compiled, and not written
+                    directory, key = layer.now.missed
+                    layer.now.missed = None
+                    if directory.uses is not None and key == cache_key:
+                        directory.uses.missed(key)
 
         _wrap(self._compiler, "_cache_write", write)
 

@@ -225,7 +225,9 @@ class Tiers:
                 if self._claim(key) is not None:
                     continue
                 try:
-                    if self._fetch(key)[0] is not None:
+                    value, source = self._fetch(key)
+                    if value is not None:
+                        self._directory.brought[key] = source
                         self._counters.count("prefetched")
                 finally:
                     self._release(key)

@@ -44,6 +44,8 @@ class Directory:
         self.uses = UseLog(root, layer.facts()) if settings["ledger"] is True else None
         self._served: dict[str, str] = {}
         """Keys given to JAX, and from where; a put of one means that JAX could not use it."""
+        self.brought: dict[str, str] = {}
+        """Keys that were fetched before JAX looked them up, and the tier that each came from."""
         self._bad: set[str] = set()
         """Keys whose file must be replaced."""
         self._unproven: set[str] = set()
@@ -89,14 +91,17 @@ class Directory:
         if value is None:
             self._counters.count("misses")
             self._counters.add("miss_seconds", took)
+            if self._layer.now.loading:
+                self._layer.now.missed = (self, key)
             return None
+        source = self.brought.pop(key, source)
         self._served[key] = source
         self._counters.count("hits_local" if source == "local" else "hits_tier")
         if source != "local":
             self._counters.hit_in(source)
         self._counters.add("retrieval_seconds", took)
         self._counters.add("read_bytes", len(value))
-        self._use(key)
+        self._use(key, took)
         if self._layer.now.loading:
             with contextlib.suppress(OSError):  # a directory that only others may write
                 self.loading.begin(key)
@@ -203,10 +208,10 @@ class Directory:
             self._digests = read_digests(self.root)
         return self._digests.get(key, ())
 
-    def _use(self, key: str) -> None:
+    def _use(self, key: str, took_seconds: float) -> None:
         if self.tiers is not None:
             self.tiers.hit(key)
-        if self.uses is not None and self.uses.hit(key):
+        if self.uses is not None and self.uses.hit(key, took_seconds):
             self._layer.background.submit(self.uses.flush)
         if key in self._touched:
             return
@@ -250,6 +255,7 @@ class Directory:
         self._served.pop(key, None)
         self._counters.count("replaced" if replacing else "written")
         if self.uses is not None and self._layer.now.seconds is not None:
+            self._layer.now.missed = None
             due = self.uses.compiled(key, self._layer.now.seconds)
             if due:
                 self._layer.background.submit(self.uses.flush)

@@ -87,6 +87,8 @@ class ThreadState(threading.local):
     """The entry that was checked last, and its content."""
     seconds: "float | None" = None
     """Duration of the compile whose entry is being written."""
+    missed: "tuple[Directory, str] | None" = None
+    """The last look-up that missed, until its entry is written."""
 
     def __init__(self) -> None:
         self.leases: list[tuple[Directory, str]] = []

@@ -46,16 +46,22 @@ class UseLog:
         self._root = root
         self._facts = facts
         self._lock = threading.Lock()
-        self._hits: dict[str, tuple[int, int]] = {}
+        self._hits: dict[str, tuple[int, int, float]] = {}
+        self._misses: dict[str, tuple[int, int]] = {}
         self._events: list[dict[str, Any]] = []
         self._due = time.monotonic() + _FLUSH_SECONDS
 
-    def hit(self, key: str) -> bool:
+    def hit(self, key: str, took_seconds: float) -> bool:
         """Note a hit; whether a segment is due."""
         with self._lock:
-            count = self._hits.get(key, (0, 0))[0]
-            self._hits[key] = (count + 1, time.time_ns())
+            count, _, took = self._hits.get(key, (0, 0, 0.0))
+            self._hits[key] = (count + 1, time.time_ns(), took + took_seconds)
             return self._is_due()
+
+    def missed(self, key: str) -> None:
+        """Note a compile that was not written."""
+        with self._lock:
+            self._misses[key] = (self._misses.get(key, (0, 0))[0] + 1, time.time_ns())
 
     def compiled(self, key: str, seconds: float) -> bool:
         """Note how long the compile of a new entry took; whether a segment is due."""
@@ -74,12 +80,16 @@ class UseLog:
             OSError: the directory cannot be written; the events are dropped.
         """
         with self._lock:
-            events, hits = self._events, self._hits
-            self._events, self._hits = [], {}
+            events, hits, misses = self._events, self._hits, self._misses
+            self._events, self._hits, self._misses = [], {}, {}
             self._due = time.monotonic() + _FLUSH_SECONDS
         events += [
-            {"key": key, "kind": "hit", "at_ns": at_ns, "count": count}
-            for key, (count, at_ns) in hits.items()
+            {"key": key, "kind": "hit", "at_ns": at_ns, "count": n, "retrieval_seconds": took}
+            for key, (n, at_ns, took) in hits.items()
+        ]
+        events += [
+            {"key": key, "kind": "miss", "at_ns": at_ns, "count": n}
+            for key, (n, at_ns) in misses.items()
         ]
         if not events:
             return
@@ -91,7 +101,7 @@ class UseLog:
     def reset(self) -> None:
         """Begin anew in a forked child: the parent writes its own events."""
         self._lock = threading.Lock()
-        self._events, self._hits = [], {}
+        self._events, self._hits, self._misses = [], {}, {}
 
 
 def compact(root: str) -> None:

@@ -86,8 +86,8 @@ def _page(
         yield from _uses_lines(uses)
     else:
         yield "no entries yet; to fill the cache: jaxcache warm SCRIPT, or jaxcache run -- CMD"
-    if live:
-        yield Line(live_line(live), "Live layer   ")
+    if live and (line := live_line(live)):
+        yield Line(line, "Live layer   ")
     for refusal in refusals:
         yield Line(f"{describe_refusal(refusal)}; {mend_refusal(refusal)}", "Tier refused ")
     if total.entries:
@@ -155,12 +155,14 @@ def _uses_lines(uses: Uses) -> Iterator[Line]:
     yield Line(format_compiling(uses.saved_seconds or 0.0, uses.hits), "Saved        ")
 
 
-def stats_prometheus(stats: Stats, live: Live = None) -> Iterator[str]:
+def stats_prometheus(stats: Stats, uses: Uses, live: Live = None) -> Iterator[str]:
     """Yield lines in the text format of Prometheus, for node_exporter's textfile collector."""
     platforms = [(g.name, g.summary) for g in stats.by_platform]
     seconds = [(n, s.compile_seconds) for n, s in platforms]
     file_bytes = [(str(f.kind), f.size_bytes) for f in stats.files]
     counted: list[tuple[str, int | float]] = list((live or {}).items())
+    recorded = [("hits", uses.hits), ("misses", uses.misses), ("saved_seconds", uses.saved_seconds)]
+    used = [(name, value) for name, value in recorded if value is not None]
     for name, meaning, label, samples in (
         ("entries", "Cache entries.", "platform", [(n, s.entries) for n, s in platforms]),
         ("entry_bytes", "Bytes of entries.", "platform", [(n, s.size_bytes) for n, s in platforms]),
@@ -168,9 +170,10 @@ def stats_prometheus(stats: Stats, live: Live = None) -> Iterator[str]:
         ("files", "Files in the directory.", "kind", [(str(f.kind), f.files) for f in stats.files]),
         ("file_bytes", "Bytes in the directory.", "kind", file_bytes),
         ("problems", "Problems seen.", "kind", list(stats.problems)),
+        ("uses", "Recorded uses.", "counter", used),
         ("live", "Counts of the live layer.", "counter", counted),
     ):
-        if name == "live" and not live:
+        if name in ("live", "uses") and not samples:
             continue
         yield f"# HELP jaxcache_{name} {meaning}"
         yield f"# TYPE jaxcache_{name} gauge"
@@ -197,9 +200,11 @@ _LIVE_WORDS = {
 
 
 def live_line(totals: Mapping[str, float]) -> str:
-    """Return the counts of the live layer: ``12 hits (3 of tiers), 2 misses, 2 written``."""
-    local, tier = (int(totals.get(name, 0)) for name in ("hits_local", "hits_tier"))
-    parts = [format_count(local + tier, "hit") + (f" ({tier:,} of tiers)" if tier else "")]
-    parts.append(f"{int(totals.get('misses', 0)):,} misses")
+    """Return what only the live layer counts: ``3 hits came from tiers, 2 written, 1 evicted``.
+
+    All hits and misses are in the ledger (:func:`jaxcache.cache.ledger.uses.count_uses`).
+    """
+    tier = int(totals.get("hits_tier", 0))
+    parts = [f"{format_count(tier, 'hit')} came from tiers"] if tier else []
     parts += [f"{int(totals[n]):,} {word}" for n, word in _LIVE_WORDS.items() if totals.get(n)]
     return ", ".join(parts)

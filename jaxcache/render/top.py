@@ -1,5 +1,6 @@
 """``top`` as a page that is drawn again and again, and as a view."""
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -34,7 +35,6 @@ class Tally:
     started_ns: int
     new: int = 0
     new_bytes: int = 0
-    new_seconds: float = 0.0
     hits: int = 0
     saved_seconds: float = 0.0
     gone: int = 0
@@ -42,6 +42,13 @@ class Tally:
     """Whether something records uses: ``-atime`` files, the live layer, or a run."""
     latest: list[Change] = field(default_factory=list)
     """The last first."""
+    seconds: dict[str, float] = field(default_factory=dict)
+    """Compile seconds of the new entries, by key."""
+
+    @property
+    def new_seconds(self) -> float:
+        """The compile seconds of all new entries."""
+        return math.fsum(self.seconds.values())
 
     def add(self, look: Look) -> None:
         """Count what happened."""
@@ -52,12 +59,18 @@ class Tally:
             if change.kind == "new":
                 self.new += 1
                 self.new_bytes += change.entry.size_bytes
-                self.new_seconds += seconds
+                self.seconds[change.entry.key] = seconds
             elif change.kind == "hit":
                 self.hits += 1
                 self.saved_seconds += seconds
             else:
                 self.gone += 1
+        self.seconds.update(
+            (e.key, e.compile_seconds or 0.0) for e in look.timed if e.key in self.seconds
+        )
+        if look.uses is not None:
+            self.hits = look.uses.hits or 0
+            self.saved_seconds = look.uses.saved_seconds or 0.0
         self.latest = [*reversed(changes), *self.latest][:_KEPT]
 
 
@@ -90,8 +103,8 @@ def top_page(
     yield str(look.total)
     if now_ns - tally.started_ns >= NS_PER_SECOND:
         yield tally_line(tally, now_ns)
-    if look.live:
-        yield f"live layer: {live_line(look.live)}"
+    if look.live and (line := live_line(look.live)):
+        yield f"live layer: {line}"
     elif not (tally.hits_show or tally.hits):
         yield NO_DATES
     if look.too_quick:

@@ -46,7 +46,10 @@ def report_view(report: Report, *, unfolded: bool = False, more: str = "--all li
         "functions": report.functions,
         "processes": report.processes,
     }
-    counted = ("compile_requests", "hits", "written", "skipped", "uncacheable", "refused", "errors")
+    counted = (
+        *("compile_requests", "hits", "misses", "hit_rate"),
+        *("written", "skipped", "uncacheable", "refused", "errors"),
+    )
     document = run_document(report, parts, {name: getattr(report, name) for name in counted})
     keys = dict.fromkeys(m.key for m in report.modules)
     return View(document, keys=keys, records=report.modules, page=_page(report, unfolded, more))

@@ -7,13 +7,22 @@ hits. A run knows all three; the ledger of the directory that was really used ke
 import contextlib
 import os
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
 from jaxcache.cache.gate import read_content
-from jaxcache.cache.ledger.record import COMPILE, HIT, SKETCH, TOO_QUICK, Event, digest_facts
+from jaxcache.cache.ledger.record import (
+    COMPILE,
+    HIT,
+    MISS,
+    SKETCH,
+    TOO_QUICK,
+    Event,
+    digest_facts,
+)
 from jaxcache.cache.ledger.segments import Ledger, append
+from jaxcache.cache.ledger.uses import is_miss
 from jaxcache.core.live_directory import live_directory, spool_name
 from jaxcache.core.names import CACHE_SUFFIX, OWN_DIR, is_key
 from jaxcache.entry.codec import CodecError
@@ -46,6 +55,8 @@ def remember(modules: Iterable[Done], seen: Recorder) -> None:
                 facts[directory].append(Event(event.key, kind, at_ns, _facts(event, seen)))
             elif event.reason == "compile-time":
                 facts[directory].append(Event(event.key, TOO_QUICK, at_ns))
+            elif is_miss(event.outcome, event.reason, event.key):
+                facts[directory].append(Event(event.key, MISS, at_ns))
             _add_sketch(event, seen, facts[directory])
     for directory, found in facts.items():
         with contextlib.suppress(JaxcacheError):
@@ -54,6 +65,19 @@ def remember(modules: Iterable[Done], seen: Recorder) -> None:
                 store,
                 [replace(fact, facts={**fact.facts, **_digest(store, fact)}) for fact in found],
             )
+
+
+def remember_savings(seen: Recorder, known_seconds: Mapping[str, float]) -> None:
+    """Write what the hits of a run have saved, which is known when it has ended."""
+    facts: defaultdict[str, list[Event]] = defaultdict(list)
+    for event, seconds in seen.saved_by_hit(known_seconds):
+        if event.key and (directory := event.local_directory):
+            saved = {"count": 0, "timed": 1, "saved_seconds": seconds}
+            at_ns = int(event.at * NS_PER_SECOND)
+            facts[directory].append(Event(event.key, HIT, at_ns, saved))
+    for directory, found in facts.items():
+        with contextlib.suppress(JaxcacheError):
+            append(open_store(directory), found)
 
 
 def remember_sketches(seen: Recorder) -> None:

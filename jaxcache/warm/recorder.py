@@ -5,7 +5,7 @@ import math
 import os
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -201,7 +201,7 @@ class Recorder:
             interrupted=ended.interrupted,
             unobserved=tuple(self._unobserved(processes, ended)),
             wall_seconds=ended.wall_seconds,
-            saved_seconds=saved_in_series(self._savings(known_seconds)),
+            saved_seconds=saved_in_series(span for _, *span in self._savings(known_seconds)),
         )
 
     @property
@@ -219,8 +219,17 @@ class Recorder:
         counts = Counter(str(e.directory) for e in served or opened)
         return max(counts, key=lambda path: counts[path], default=self.cache_dir)
 
-    def _savings(self, known_seconds: Mapping[str, float]) -> Iterable[tuple[float, float, float]]:
-        """Start, end and saved seconds of every hit; tracing belongs to it."""
+    def saved_by_hit(self, known_seconds: Mapping[str, float]) -> list[tuple[Done, float]]:
+        """Return every hit with its part of the seconds that all together have saved."""
+        savings = list(self._savings(known_seconds))
+        total = saved_in_series(span for _, *span in savings)
+        alone = math.fsum(max(0.0, saved) for *_, saved in savings)
+        return [(e, total * max(0.0, saved) / alone) for e, *_, saved in savings if alone > 0]
+
+    def _savings(
+        self, known_seconds: Mapping[str, float]
+    ) -> Iterable[tuple[Done, float, float, float]]:
+        """Yield every hit with its start, its end and its saved seconds; tracing belongs to it."""
         ended: dict[tuple[int, int], float] = {}
         for e in self.modules:
             thread = e.process, e.thread
@@ -229,7 +238,7 @@ class Recorder:
             ended[thread] = end = e.at + e.seconds
             compiling = known_seconds.get(e.key or "", e.stored_seconds)
             if e.outcome == "hit" and compiling is not None:
-                yield start, end, compiling - (_length(e.retrieve) or 0.0)
+                yield e, start, end, compiling - (_length(e.retrieve) or 0.0)
 
     def _notes(self, processes: Iterable[Process], ended: Ended) -> Iterable[str]:
         for process in processes:
@@ -276,7 +285,7 @@ _UNREACHED = (
 )
 
 
-def saved_in_series(hits: Iterable[tuple[float, float, float]]) -> float:
+def saved_in_series(hits: Iterable[Sequence[float]]) -> float:
     """The most that a series of hits, one after another, has saved.
 
     Threads that hit at the same time would have compiled at the same time, too.

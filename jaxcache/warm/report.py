@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from jaxcache.cache.explain.sides import RunOutcome, is_helper
+from jaxcache.cache.ledger.uses import hit_rate, is_miss
 from jaxcache.model import result_repr
 
 
@@ -139,6 +140,17 @@ class Report:
     def hits(self) -> int:
         """Compile requests that the cache served."""
         return self.count("hit")
+
+    @property
+    def misses(self) -> int:
+        """Compile requests with a key that the cache did not serve."""
+        missed = (m for m in self.modules if is_miss(m.outcome, m.reason, m.key))
+        return sum(m.occurrences for m in missed)
+
+    @property
+    def hit_rate(self) -> float | None:
+        """Hits over hits and misses; None without any."""
+        return hit_rate(self.hits, self.misses)
 
     @property
     def written(self) -> int:

@@ -14,7 +14,13 @@ from jaxcache.options.run import CompileOptions, RunOptions, WarmOptions
 from jaxcache.store import is_remote
 from jaxcache.store.location import absolute_location
 from jaxcache.units import format_count, format_duration
-from jaxcache.warm.bookkeeping import known_seconds, remember, remember_sketches, waiting_uploads
+from jaxcache.warm.bookkeeping import (
+    known_seconds,
+    remember,
+    remember_savings,
+    remember_sketches,
+    waiting_uploads,
+)
 from jaxcache.warm.causes import find_causes, is_new, path_note
 from jaxcache.warm.crosshost.cross import Cross, Spool, open_spool, read_cross
 from jaxcache.warm.events import RunEvent
@@ -222,6 +228,8 @@ def _run_all(
         )
     _learn(recorder, options)
     if spool is None:
+        if options.scratch is None and not options.no_write:
+            remember_savings(recorder, known)
         keys = {str(e.key) for r in (first, recorder) for e in r.modules}
         for directory in recorder.directories or {expected}:
             recorder.unreported += unreported_entries(directory, started_ns, keys)

@@ -287,8 +287,8 @@ def test_digests_of_files_in_folders_stay_while_the_files_are_there(tmp_path: Pa
 
 
 def test_many_facts_of_one_key_are_read_in_linear_time(tmp_path: Path) -> None:
-    def seconds(count: int) -> float:
-        folder = tmp_path / str(count)
+    def seconds(name: str, count: int) -> float:
+        folder = tmp_path / name
         (folder / LEDGER_DIR).mkdir(parents=True)
         lines = (f'{{"key":"k","kind":"x","at_ns":{i},"f{i}":1}}\n' for i in range(count))
         (folder / LEDGER_DIR / f"1-{'0' * 16}.jsonl").write_text("".join(lines))
@@ -296,7 +296,10 @@ def test_many_facts_of_one_key_are_read_in_linear_time(tmp_path: Path) -> None:
         assert len(load(folder)) == 1
         return time.process_time() - start
 
-    assert seconds(20_000) < 10 * seconds(4_000) + 0.1
+    def least(count: int) -> float:
+        return min(seconds(f"{count}-{attempt}", count) for attempt in range(3))
+
+    assert least(40_000) < 25 * least(4_000)  # a hundred times, if it grew with the square
 
 
 APPENDING = """

@@ -53,7 +53,7 @@ def start(cache: Path, tmp_path: Path) -> Iterator[Start]:
             cwd=tmp_path,
         )
         children.append(child)
-        guard = threading.Timer(60, os.killpg, (child.pid, signal.SIGKILL))
+        guard = threading.Timer(600, os.killpg, (child.pid, signal.SIGKILL))
         guards.append(guard)
         guard.start()
         assert child.stdout
@@ -82,7 +82,7 @@ def test_each_signal_reaches_the_program_once(start: Start, to_group: bool) -> N
         assert child.stdout.readline() == f"got {number}\n"
         time.sleep(0.2)
     child.send_signal(signal.SIGUSR2)
-    out, errors = child.communicate(timeout=30)
+    out, errors = child.communicate(timeout=300)
     assert out.split() == [str(n) for n in numbers], errors
     assert child.returncode == 5
 
@@ -92,7 +92,7 @@ def test_a_program_that_a_signal_ends(start: Start, name: str) -> None:
     number = signal.Signals[name].value
     child = start("sh", "-c", "echo ready; exec sleep 60")
     child.send_signal(number)
-    child.communicate(timeout=30)
+    child.communicate(timeout=300)
     assert child.returncode == 128 + number
 
 
@@ -100,7 +100,7 @@ def test_a_program_that_a_signal_ends(start: Start, name: str) -> None:
 def test_a_program_that_ends_well_at_sigterm(start: Start, code: int) -> None:
     child = start("sh", "-c", f"trap 'exit {code}' TERM; echo ready; while :; do sleep 0.1; done")
     child.send_signal(signal.SIGTERM)
-    _, errors = child.communicate(timeout=30)
+    _, errors = child.communicate(timeout=300)
     assert (child.returncode, "interrupted" in errors) == (code, True)
 
 

@@ -196,7 +196,7 @@ import jax, numpy as np, time
 f = lambda x: x @ x
 jax.jit(f)(np.ones((9, 9)))
 print("compiled", flush=True)
-time.sleep(60)
+time.sleep(600)
 """
 
 
@@ -241,7 +241,7 @@ def test_once_says_nothing_of_hits_where_they_are_recorded(corpus: Path, tmp_pat
 @pytest.mark.jax
 def test_quick_compiles_are_told(run_cli: RunCli, jax_python: str, tmp_path: Path) -> None:
     cache, script = tmp_path / "cache", tmp_path / "train.py"
-    script.write_text(RUNNING.replace("60", "0"))
+    script.write_text(RUNNING.replace("600", "0"))
     run = ("run", "-C", cache, "--", jax_python, script)
     assert run_cli(*run, env={"PYTHONWARNINGS": ""}).returncode == 0
     look = Watcher(LocalStore(str(cache)), from_empty=True).look(now_ns=time.time_ns())
@@ -254,7 +254,7 @@ def test_hits_without_a_size_cap_show_while_the_program_runs(
     run_cli: RunCli, jax_python: str, tmp_path: Path
 ) -> None:
     cache, script = tmp_path / "cache", tmp_path / "train.py"
-    script.write_text(RUNNING.replace("60", "0"))
+    script.write_text(RUNNING.replace("600", "0"))
     warm = ["warm", "--python", jax_python, "-C", str(cache), str(script)]
     assert run_cli(*warm, env={"PYTHONWARNINGS": ""}).returncode == 0
     watcher = Watcher(LocalStore(str(cache)))
@@ -269,7 +269,7 @@ def test_hits_without_a_size_cap_show_while_the_program_runs(
     try:
         assert running.stdout and "compiled\n" in iter(running.stdout.readline, "")
         changes: list[Any] = []
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 300
         while not changes and time.monotonic() < deadline:
             time.sleep(0.2)
             changes += watcher.look(now_ns=time.time_ns()).changes
@@ -304,7 +304,7 @@ def test_lines_in_a_pipe_until_interrupted(cache: Path, tmp_path: Path) -> None:
     change = json.loads(known)
     assert (change["change"], change["module"]) == ("new", "jit_seen")
     process.send_signal(signal.SIGINT)
-    assert process.wait(30) == 0
+    assert process.wait(300) == 0
     assert process.stderr
     assert process.stderr.read() == ""
     process.stdout.close()

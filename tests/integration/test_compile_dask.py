@@ -33,7 +33,7 @@ def cluster(tmp_path: Path) -> Iterator[dict[str, Any]]:
     )
     assert child.stdout
     yield json.loads(child.stdout.readline())
-    child.communicate(timeout=60)
+    child.communicate(timeout=300)
 
 
 def entries(folder: Path) -> set[str]:

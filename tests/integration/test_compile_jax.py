@@ -214,7 +214,7 @@ def test_a_parent_that_is_killed_leaves_nothing_torn_and_the_next_one_completes(
         env=clean_environment(tmp_path) | {"TMPDIR": str(scratch)},
         stdout=subprocess.DEVNULL,
     )
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 300
     while not (cache.is_dir() and entries(cache)) and time.monotonic() < deadline:
         time.sleep(0.005)
     parent.send_signal(signal.SIGKILL)
@@ -231,7 +231,7 @@ def test_a_parent_that_is_killed_leaves_nothing_torn_and_the_next_one_completes(
 
 def wait_until_empty(folder: Path) -> None:
     """Workers whose parent is gone notice, and clean up behind themselves."""
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 300
     while list(folder.iterdir()) and time.monotonic() < deadline:
         time.sleep(0.05)
     assert not list(folder.rglob("*"))
@@ -261,7 +261,7 @@ def test_workers_that_have_not_begun_clean_up_too(
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 300
     while len(list(scratch.glob("*/*"))) < 2 and time.monotonic() < deadline:
         time.sleep(0.005)
     time.sleep(0.2)  # their processes exist, and are importing jax

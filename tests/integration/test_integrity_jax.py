@@ -183,7 +183,7 @@ def test_jax_does_not_mind_our_folder(each_jax_python: str, tmp_path: Path, run_
         assert first["warnings"] == 0
         assert cache.run(**more) == {**warm, "warnings": 0}
     if not cache.has_filelock():
-        return
+        pytest.skip("JAX evicts nothing without filelock")
     # A cap so small that each write evicts must take entries, never our folder.
     tiny = sum(p.stat().st_size for p in entries(cache.path)) // 2
     assert cache.run(JAX_COMPILATION_CACHE_MAX_SIZE=str(tiny), SALT="2")["warnings"] == 0

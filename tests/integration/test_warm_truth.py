@@ -1,6 +1,7 @@
 """What a report says of savings, writers, directories and settings is so."""
 
 import json
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ import pytest
 from conftest import RunCli, jax_version
 from warm_checks import STEP, Warm, assert_counts_are_jax_own
 
+import jaxcache
 from jaxcache.cache.recipe.format import open_recipe
 from jaxcache.warm.recorder import saved_in_series
 
@@ -45,6 +47,39 @@ def test_threads_save_no_more_than_one_after_another(warm: Warm, script: Any) ->
     document = warm(path)
     rows = sum(m["saved_seconds"] for m in document["modules"] if m["outcome"] == "hit")
     assert 0 < document["summary"]["saved_seconds"] < rows / 2
+
+
+def test_every_place_tells_the_same_hits_misses_and_savings(
+    run_cli: RunCli, cache: Path, script: Any, each_jax_python: str
+) -> None:
+    """A program with hits, a new entry in each run, and compiles that are never written."""
+    path = script(
+        """
+        import sys, jax
+        for n in range(3 + int(sys.argv[1])):
+            low = 1e9 if n == 2 else 0
+            jax.config.update("jax_persistent_cache_min_compile_time_secs", low)
+            jax.jit(lambda x: x * n + n)(1.0)
+        """
+    )
+    runs = []
+    for number in "123":
+        done = run_cli("run", "--json", "-C", cache, "--", each_jax_python, path, number)
+        document = json.loads(done.stdout)
+        assert_counts_are_jax_own(document)
+        runs.append(document["summary"])
+    names = ("hits", "misses", "saved_seconds")
+    expected = {name: pytest.approx(sum(r[name] for r in runs)) for name in names}
+    assert runs[2]["hits"] and runs[2]["misses"] == 2
+
+    stats = json.loads(run_cli("stats", "-C", cache, "--json").stdout)
+    assert {name: stats[name] for name in names} == expected
+    assert stats["hit_rate"] == stats["hits"] / (stats["hits"] + stats["misses"])
+    uses = jaxcache.open(cache).stats().uses
+    assert uses and {name: getattr(uses, name) for name in names} == expected
+    text = run_cli("stats", "-C", cache, "--prometheus").stdout
+    found = dict(re.findall(r'jaxcache_uses\{.*counter="(\w+)"\} (.*)', text))
+    assert {name: float(value) for name, value in found.items()} == expected
 
 
 def test_one_writer_of_each_file(

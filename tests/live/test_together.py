@@ -95,11 +95,9 @@ def test_processes_on_a_cold_cache_compile_each_module_once(
 
 @pytest.mark.parametrize("number", [3, pytest.param(8, marks=pytest.mark.slow)])
 def test_a_holder_that_dies_stops_nobody(jax_python: str, tmp_path: Path, number: int) -> None:
-    started = time.monotonic()
     ended = start_together(jax_python, tmp_path, number, MURDER + PROGRAM)
     codes = sorted(p.returncode for p, _, _ in ended)
     assert codes == [-signal.SIGKILL] + [0] * (number - 1), [err for _, _, err in ended]
-    assert time.monotonic() - started < 60 * number
     assert entries(tmp_path / "cache", "first")
     assert os.path.exists(tmp_path / "dead")
 

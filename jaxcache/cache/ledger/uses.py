@@ -1,13 +1,12 @@
 """Hits and misses, as far as the ledger has recorded them."""
 
 import json
-from collections import defaultdict
 from contextlib import suppress
 from dataclasses import dataclass
 from math import inf
 
-from jaxcache.cache.ledger.record import COMPILE, HIT
 from jaxcache.cache.ledger.segments import Ledger
+from jaxcache.core.ledger import add_totals, sum_uses
 from jaxcache.core.live_directory import live_directory
 from jaxcache.core.names import OWN_DIR
 from jaxcache.core.refusals import MAX_RECORD_BYTES, RECORD, TierRefusal, read_record
@@ -16,6 +15,24 @@ from jaxcache.store.base import Store
 from jaxcache.store.local import LocalStore
 from jaxcache.units import format_compiling, format_count
 
+#: Reasons of compile requests that are neither a hit nor a miss: the cache was not to serve them.
+_NO_MISS = frozenset(
+    {"verified", "not-deterministic", "collected", "interrupted", "shared-by-process-0"}
+)
+
+
+def is_miss(outcome: str, reason: str, key: str | None) -> bool:
+    """Whether a compile request is a miss: it has a key, and the cache did not serve it.
+
+    JAX makes no key where its cache is off or the platform has none.
+    """
+    return key is not None and outcome != "hit" and reason not in _NO_MISS
+
+
+def hit_rate(hits: int, misses: int) -> float | None:
+    """Return hits over hits and misses; None without any."""
+    return hits / (hits + misses) if hits + misses else None
+
 
 @dataclass(frozen=True, slots=True)
 class Uses:
@@ -23,11 +40,12 @@ class Uses:
 
     hits: int | None = None
     misses: int | None = None
-    """Compiles whose result was written."""
+    """Compiles that the cache did not serve, whether or not they were written."""
     hit_rate: float | None = None
     """Hits over hits and misses."""
     saved_seconds: float | None = None
-    """Compile seconds that the hits did not take."""
+    """Compile seconds of the hits less their retrieval; hits of one run at the same time count
+    once."""
 
     def __str__(self) -> str:
         if self.hits is None or self.misses is None:
@@ -35,24 +53,21 @@ class Uses:
         of = f"{self.hits:,} of {format_count(self.hits + self.misses, 'compile')} hit"
         return f"{of}, saved {format_compiling(self.saved_seconds or 0.0, self.hits)}"
 
+    def since(self, before: "Uses") -> "Uses":
+        """Return what was recorded after an earlier count of the same ledger."""
+        hits = (self.hits or 0) - (before.hits or 0)
+        misses = (self.misses or 0) - (before.misses or 0)
+        saved = (self.saved_seconds or 0.0) - (before.saved_seconds or 0.0)
+        return Uses(hits, misses, hit_rate(hits, misses), max(0.0, saved))
+
 
 def count_uses(ledger: Ledger) -> Uses:
-    """Sum up the hits and compiles of a ledger, those of entries that are gone included."""
-    counts: defaultdict[str, dict[str, int]] = defaultdict(dict)
-    for event in ledger.events():
-        if event.kind in (HIT, COMPILE):
-            counts[event.key][event.kind] = event.count
-    if not counts and not ledger.totals:
+    """Sum up the hits and misses of a ledger, those of entries that are gone included."""
+    counted = add_totals(ledger.totals, sum_uses(e.to_json() for e in ledger.events()))
+    if not counted:
         return Uses()
-    # What compactions have left out is in their sums.
-    hits = int(ledger.totals.get("hits", 0)) + sum(c.get(HIT, 0) for c in counts.values())
-    misses = int(ledger.totals.get("compiles", 0))
-    misses += sum(c.get(COMPILE, 0) for c in counts.values())
-    saved = float(ledger.totals.get("saved_seconds", 0.0))
-    for key, of_key in counts.items():
-        record = ledger.record(key)
-        saved += of_key.get(HIT, 0) * (record.compile_seconds or 0.0 if record else 0.0)
-    return Uses(hits, misses, hits / (hits + misses) if hits + misses else None, saved)
+    hits, misses = int(counted.get("hits", 0)), int(counted.get("misses", 0))
+    return Uses(hits, misses, hit_rate(hits, misses), float(counted.get("saved_seconds", 0.0)))
 
 
 def read_refusals(store: Store) -> tuple[TierRefusal, ...]:
