@@ -147,7 +147,9 @@ def test_uncacheable_while_the_cache_is_off(warm: Warm, script: Any, later: bool
 
 
 def test_uncacheable_without_a_directory(warm: Warm, script: Any) -> None:
-    document = run_changed(warm, script, "jax.config.update('jax_compilation_cache_dir', None)", code=1)
+    document = run_changed(
+        warm, script, "jax.config.update('jax_compilation_cache_dir', None)", code=1
+    )
     assert outcomes(document) == {("uncacheable", "no-directory")}
     assert any("no cache directory" in note for note in document["notes"])
 
